@@ -1,0 +1,35 @@
+# Functions that make the project's targets, so that every room gets the same warnings, sanitizers and shape.
+
+add_library(ddp_options INTERFACE)
+target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+if(DDP_WARNINGS_AS_ERRORS)
+  target_compile_options(ddp_options INTERFACE -Werror)
+endif()
+if(DDP_SANITIZE)
+  target_compile_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE})
+endif()
+
+# ddp_add_room(NAME SOURCES a.cpp ... NEEDS room ... LIBRARIES target ...)
+# A room is a static library: code that uses a room it does not name in NEEDS fails to link.
+function(ddp_add_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;NEEDS;LIBRARIES" ${ARGN})
+  add_library(ddp_${name} STATIC ${ROOM_SOURCES})
+  target_include_directories(ddp_${name} PUBLIC ${PROJECT_SOURCE_DIR}/libddp/include ${PROJECT_SOURCE_DIR}/libddp/src)
+  list(TRANSFORM ROOM_NEEDS PREPEND ddp_)
+  target_link_libraries(ddp_${name} PUBLIC ${ROOM_NEEDS} ${ROOM_LIBRARIES} PRIVATE ddp_options)
+endfunction()
+
+# ddp_add_test(NAME LABEL unit|multiproc|cluster SOURCES a.cpp ... LIBRARIES target ... [TIMEOUT seconds])
+# One GoogleTest program, one ctest entry.
+function(ddp_add_test name)
+  cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${TEST_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/libddp/src ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} GTest::gmock ddp_gtest_main ddp_options)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT})
+endfunction()

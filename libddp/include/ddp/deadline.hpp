@@ -1,0 +1,47 @@
+// An absolute point in time after which waiting stops. Handed down through every call that may block, so that a limit
+// given at the top holds for the sum of all steps below it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace ddp {
+
+/// A moment on the steady clock. Value type; there is deliberately no "never".
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// The moment @p duration from now. Durations beyond ten years are cut to ten years so that no clock overflows.
+  template <class Rep, class Period>
+  static Deadline after(std::chrono::duration<Rep, Period> duration) {
+    constexpr auto kFarthest = std::chrono::hours(24 * 365 * 10);
+    if (duration > kFarthest) return Deadline{Clock::now() + kFarthest};
+    return Deadline{Clock::now() + std::chrono::duration_cast<Clock::duration>(duration)};
+  }
+  explicit Deadline(Clock::time_point when) : when_(when) {}
+
+  Clock::time_point when() const { return when_; }
+  bool expired() const { return Clock::now() >= when_; }
+
+  /// Time left, never negative.
+  std::chrono::milliseconds remaining() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(when_ - Clock::now());
+    return std::max(left, std::chrono::milliseconds::zero());
+  }
+
+  /// Time left for poll(2) and its kin: rounded up, so that the deadline has passed when the wait times out; at most a day.
+  int poll_timeout_ms() const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();
+    return static_cast<int>(std::clamp<long long>(left, 0, 86'400'000));
+  }
+
+  /// The earlier of the two.
+  friend Deadline earlier(Deadline a, Deadline b) { return a.when_ < b.when_ ? a : b; }
+  friend bool operator<(Deadline a, Deadline b) { return a.when_ < b.when_; }
+
+ private:
+  Clock::time_point when_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,62 @@
+// The one exception type of libddp: what was attempted, why it failed, which ranks it concerns, and what to do.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddp {
+
+/// Why something failed. The code is for programs; the text of Error::what() is for people.
+enum class ErrorCode {
+  invalid_argument,  ///< the caller or the user gave something that cannot be used
+  conflict,          ///< two sources of the same fact disagree
+  timeout,           ///< a deadline passed; Error::ranks() are the ranks that were waited for
+  peer_lost,         ///< a rank died, left or no longer answers; Error::ranks() names it
+  mismatch,          ///< ranks called the same operation with different arguments
+  unavailable,       ///< a service, library or device that is needed is not there
+  not_found,         ///< a key or file does not exist
+  protocol,          ///< the other side sent something that makes no sense
+  system,            ///< an operating-system call failed
+  aborted,           ///< the operation was given up because its group was shut down
+};
+
+/// The name of a code as it is written in the enum, for example "peer_lost".
+std::string_view to_string(ErrorCode code) noexcept;
+
+/// Everything an Error says. Only code, attempted and cause are required.
+struct ErrorDetail {
+  ErrorCode code;
+  std::string attempted;   ///< what was being done, as a phrase: "connecting to the PMIx server"
+  std::string cause;       ///< what went wrong: "connection refused"
+  std::string native;      ///< the native code by name and number: "PMIX_ERR_UNREACH (-25)"; empty if there is none
+  std::vector<int> ranks;  ///< ranks concerned, ascending; empty if none in particular
+  std::string hint;        ///< what the user can do about it; empty if nothing is known
+};
+
+/// Thrown by every libddp function that fails. Copyable, immutable, safe to pass between threads.
+class Error : public std::exception {
+ public:
+  explicit Error(ErrorDetail detail);
+
+  ErrorCode code() const noexcept { return detail_.code; }
+  const std::string& attempted() const noexcept { return detail_.attempted; }
+  const std::string& cause() const noexcept { return detail_.cause; }
+  const std::string& native() const noexcept { return detail_.native; }
+  const std::vector<int>& ranks() const noexcept { return detail_.ranks; }
+  const std::string& hint() const noexcept { return detail_.hint; }
+  const ErrorDetail& detail() const noexcept { return detail_; }
+
+  /// One line: "<attempted>: <cause> [<native>] (ranks 1, 3-5); <hint>".
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  ErrorDetail detail_;
+  std::string text_;
+};
+
+/// "rank 3", "ranks 1, 3-5"; empty string for no ranks. @p ranks ascending.
+std::string format_ranks(const std::vector<int>& ranks);
+
+}  // namespace ddp

@@ -1,0 +1,48 @@
+// The rendezvous of a job: every rank puts small values under keys of its own, and after a fence every rank can get them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+namespace ddp {
+
+using Bytes = std::vector<std::byte>;
+
+/// Key-value exchange among the ranks of one job, over whatever the launcher provides (PMIx, PMI-2, a c10d TCPStore,
+/// or memory). Values may hold any bytes and have any size. A key belongs to the rank that put it: the pair
+/// (rank, key) names a value, and no pair may be put twice.
+///
+/// Thread-safety: calls of one object must come from one thread at a time.
+/// Errors: every call throws ddp::Error; after a timeout in fence() the store must not be used again, because launchers
+/// number their collectives and cannot take one back (Slurm: "Bad collective seq").
+class KeyValueStore {
+ public:
+  virtual ~KeyValueStore() = default;
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+
+  /// "PMIx", "PMI-2", "c10d TCPStore" or "memory": for messages.
+  virtual std::string_view transport() const = 0;
+
+  /// Stores @p value under (rank(), key). Others see it after the next fence. Keys: 1 to 64 bytes of [A-Za-z0-9._-].
+  virtual void put(std::string_view key, std::span<const std::byte> value) = 0;
+
+  /// Returns once every rank has called fence() as often as this one, and what they put before is visible.
+  /// Throws timeout with the ranks that did not arrive.
+  virtual void fence(Deadline deadline) = 0;
+
+  /// The value that @p rank put under @p key before the last fence.
+  /// Throws not_found when that rank put no such key, invalid_argument for a rank outside [0, world_size()).
+  virtual Bytes get(int rank, std::string_view key, Deadline deadline) = 0;
+
+  /// Leaves the service (PMIx_Finalize, PMI-2 finalize, closes the connection). Further calls throw. Idempotent.
+  virtual void close() noexcept = 0;
+};
+
+}  // namespace ddp

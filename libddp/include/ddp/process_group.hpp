@@ -1,0 +1,87 @@
+// Collective operations among a set of ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+#include <ddp/tensor_view.hpp>
+#include <ddp/work.hpp>
+
+namespace ddp {
+
+/// How values are combined. Booleans: sum and max are OR, product and min are AND, avg is refused.
+/// avg divides the sum by the number of ranks; for float16 and bfloat16 each rank divides before the sum, so that the
+/// sum cannot overflow; for integers the quotient is truncated toward zero (as NCCL does) and sums wrap.
+enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
+std::string_view to_string(ReduceOp op) noexcept;
+
+class GroupEngine;
+
+/// An ordered set of ranks that communicate. Copyable handle: copies are the same group. Made by World::process_group()
+/// and new_group().
+///
+/// Order: every rank must issue the collectives of one group in the same order; they run in that order, one at a time.
+/// Consecutive sends and receives run at the same time as each other (so that two ranks may each send before they
+/// receive), but never before an earlier collective is finished, and a later collective waits for them.
+/// Ranks in arguments (root, peer) are ranks *in this group*, in [0, size()).
+/// Tensors must be on a device that the backend serves, and stay alive and untouched until the Work is done.
+/// Every operation ends by its deadline; without one of its own that is the group's timeout, counted from the call.
+/// Errors: wrong arguments throw Error(invalid_argument) at once. Errors that concern other ranks come out of the Work:
+/// peer_lost names the ranks that died or do not answer, timeout the ranks that did not join the operation, mismatch
+/// those whose arguments differ. After such an error the group is dead on every rank that can still be reached: each
+/// later operation throws the same error.
+/// Thread-safety: calls may come from any thread, but collectives issued from several threads have no defined order.
+class ProcessGroup {
+ public:
+  using OptionalDeadline = std::optional<Deadline>;
+
+  explicit ProcessGroup(std::shared_ptr<GroupEngine> engine) : engine_(std::move(engine)) {}
+
+  int rank() const noexcept;  ///< this process's rank in the group
+  int size() const noexcept;
+  const std::vector<int>& global_ranks() const noexcept;  ///< world rank of each member, by rank in the group
+  const std::string& name() const noexcept;
+  std::string backend() const;  ///< "gloo"
+  std::chrono::milliseconds timeout() const noexcept;
+
+  /// In place: every rank ends with the combination of all.
+  Work all_reduce(TensorView tensor, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
+  /// In place: every rank ends with root's values.
+  Work broadcast(TensorView tensor, int root, OptionalDeadline deadline = {});
+  /// In place: root ends with the combination; the others' tensors hold undefined values afterwards.
+  Work reduce(TensorView tensor, int root, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
+  /// output has size() times the elements of input, in rank order.
+  Work all_gather(TensorView input, TensorView output, OptionalDeadline deadline = {});
+  /// Rank i contributes counts[i] elements; output has their sum, in rank order. counts must be equal on all ranks.
+  Work all_gather_v(TensorView input, TensorView output, std::span<const std::size_t> counts,
+                    OptionalDeadline deadline = {});
+  /// As all_gather, but only root gets the output; the others may pass an empty view.
+  Work gather(TensorView input, TensorView output, int root, OptionalDeadline deadline = {});
+  /// root's input has size() times the elements of output; part i goes to rank i. The others may pass an empty input.
+  Work scatter(TensorView input, TensorView output, int root, OptionalDeadline deadline = {});
+  /// input has size() times the elements of output; rank i gets the combination of everybody's part i.
+  /// Parts are combined in rank order, so the result does not depend on timing.
+  Work reduce_scatter(TensorView input, TensorView output, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
+  /// Both have size() equal parts; part i of input becomes part rank() of rank i's output.
+  Work all_to_all(TensorView input, TensorView output, OptionalDeadline deadline = {});
+  /// Finished when every rank has entered it.
+  Work barrier(OptionalDeadline deadline = {});
+  /// Matches one recv of the same tag, element type and count at @p peer. Finished when the memory may be reused.
+  Work send(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
+  Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
+
+  /// A group of the given members of this group, in the given order. Every rank of this group must call it with the same
+  /// list; those that are not members get nothing.
+  std::optional<ProcessGroup> new_group(std::span<const int> members);
+
+ private:
+  std::shared_ptr<GroupEngine> engine_;
+};
+
+}  // namespace ddp

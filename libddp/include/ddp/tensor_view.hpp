@@ -1,0 +1,93 @@
+// How libddp sees a tensor: a pointer, an element type and a shape. It never owns the memory.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddp {
+
+enum class DType : std::uint8_t { float32, float64, float16, bfloat16, int8, int32, int64, uint8, boolean };
+
+/// Bytes of one element.
+std::size_t size_of(DType dtype) noexcept;
+/// "float32", "bfloat16", "bool", ...: the names PyTorch uses.
+std::string_view to_string(DType dtype) noexcept;
+
+/// IEEE 754 binary16 and bfloat16 as stored bits, for hosts without a native type. Conversions round to nearest even.
+struct Half {
+  std::uint16_t bits;
+};
+struct BFloat16 {
+  std::uint16_t bits;
+};
+float to_float(Half value) noexcept;
+float to_float(BFloat16 value) noexcept;
+Half to_half(float value) noexcept;
+BFloat16 to_bfloat16(float value) noexcept;
+
+template <class T>
+struct DTypeOf;
+template <> struct DTypeOf<float> { static constexpr DType value = DType::float32; };
+template <> struct DTypeOf<double> { static constexpr DType value = DType::float64; };
+template <> struct DTypeOf<Half> { static constexpr DType value = DType::float16; };
+template <> struct DTypeOf<BFloat16> { static constexpr DType value = DType::bfloat16; };
+template <> struct DTypeOf<std::int8_t> { static constexpr DType value = DType::int8; };
+template <> struct DTypeOf<std::int32_t> { static constexpr DType value = DType::int32; };
+template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType::int64; };
+template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::uint8; };
+template <> struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
+
+enum class DeviceType : std::uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  int index = 0;  ///< ordinal among the devices this process sees; 0 for the CPU
+  friend bool operator==(const Device&, const Device&) = default;
+  friend auto operator<=>(const Device&, const Device&) = default;
+};
+
+/// A dense, row-major (contiguous) tensor in somebody else's memory. Value type, cheap to copy.
+/// Owner: the caller, who keeps the memory alive and, while an operation runs on it, leaves it alone.
+class TensorView {
+ public:
+  TensorView() = default;
+
+  /// @param shape sizes of the dimensions, each >= 0; an empty shape is a scalar of one element.
+  TensorView(void* data, DType dtype, std::vector<std::int64_t> shape, Device device = {});
+
+  /// A one-dimensional view of a contiguous range: vector, array, span. The view is mutable if the range is const, too:
+  /// libddp writes only to the tensors that an operation documents as outputs.
+  template <class T, std::size_t Extent>
+  TensorView(std::span<T, Extent> elements)  // NOLINT(google-explicit-constructor): passing a span is the common call
+      : TensorView(const_cast<std::remove_const_t<T>*>(elements.data()), DTypeOf<std::remove_const_t<T>>::value,
+                   {static_cast<std::int64_t>(elements.size())}) {}
+  template <class T>
+  TensorView(std::vector<T>& elements) : TensorView(std::span<T>{elements}) {}  // NOLINT(google-explicit-constructor)
+
+  void* data() const noexcept { return data_; }
+  DType dtype() const noexcept { return dtype_; }
+  Device device() const noexcept { return device_; }
+  const std::vector<std::int64_t>& shape() const noexcept { return shape_; }
+  std::size_t numel() const noexcept { return numel_; }
+  std::size_t size_bytes() const noexcept { return numel_ * size_of(dtype_); }
+
+  /// Elements [first, first + count) as a one-dimensional view.
+  TensorView slice(std::size_t first, std::size_t count) const;
+
+  /// "float32[64, 32]".
+  std::string description() const;
+
+ private:
+  void* data_ = nullptr;
+  DType dtype_ = DType::float32;
+  Device device_;
+  std::vector<std::int64_t> shape_{0};
+  std::size_t numel_ = 0;
+};
+
+}  // namespace ddp

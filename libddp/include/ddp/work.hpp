@@ -1,0 +1,36 @@
+// The handle of an operation that runs in the background.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <ddp/deadline.hpp>
+#include <ddp/error.hpp>
+
+namespace ddp {
+
+class WorkState;
+
+/// One operation of a process group, running or finished. Copyable handle; all copies mean the same operation.
+/// Dropping it does not cancel the operation. Thread-safe.
+class [[nodiscard]] Work {
+ public:
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+
+  /// Blocks until the operation is finished. Returns within the operation's own deadline; throws its Error if it failed.
+  void wait() const;
+
+  /// The same, but gives up at @p deadline with Error(timeout); the operation itself then goes on.
+  void wait(Deadline deadline) const;
+
+  /// Whether it is finished, successfully or not. Never blocks.
+  bool done() const;
+
+  /// The error of a finished operation; nothing while it runs or if it succeeded. Never blocks.
+  std::optional<Error> error() const;
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,93 @@
+// The job as this process sees it: who it is, how many there are, and where they run.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ddp/key_value_store.hpp>
+
+namespace ddp {
+
+class ProcessGroup;
+class WorldState;
+
+/// Where rank and size come from, in the order in which World::init looks for them.
+enum class LaunchSource {
+  pmix,      ///< PMIX_NAMESPACE: srun --mpi=pmix, mpirun, ddprun
+  pmi2,      ///< PMI_FD: srun --mpi=pmi2
+  torchrun,  ///< RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
+  openmpi,   ///< OMPI_COMM_WORLD_*: only a single rank, since there is nothing to exchange addresses over
+  slurm,     ///< SLURM_PROCID of a step with one task
+  single,    ///< none of them: one process alone
+};
+std::string_view to_string(LaunchSource source) noexcept;
+
+struct InitOptions {
+  /// All ranks must have met within this time. Default: DDP_INIT_TIMEOUT (120 s).
+  std::optional<std::chrono::milliseconds> timeout;
+  /// Take rank and size from this source only. Default: DDP_LAUNCH, else the first one found.
+  std::optional<LaunchSource> launch;
+  /// false: leave the launcher's key-value service as soon as the first process group is connected, so that the death of
+  /// a peer does not make the launcher kill the whole step (Slurm's mpi/pmix does that to any connected client's step).
+  bool keep_session = true;
+};
+
+/// Rank, sizes and node map of the job. Move-only; the destructor leaves the launcher's service.
+///
+/// Construction is collective: all ranks of the job call init. Facts come from the launcher (PMIx job data, the PMI-2
+/// process mapping), never from arithmetic on ranks: uneven and cyclic placements are normal.
+/// Thread-safety: const members from any thread; the rest from one thread at a time.
+class World {
+ public:
+  /// Finds out how the process was launched, joins the other ranks and exchanges a small card with each.
+  /// Throws Error: invalid_argument (a variable that cannot be understood), conflict (two sources disagree; both values
+  /// are named), unavailable (the launcher's service is not there), timeout (names the ranks that did not come).
+  static World init(const InitOptions& options = {});
+
+  World(World&&) noexcept;
+  World& operator=(World&&) noexcept;
+  ~World();
+
+  int rank() const noexcept;
+  int world_size() const noexcept;
+  int local_rank() const noexcept;        ///< position among the ranks of this node, by ascending rank
+  int local_world_size() const noexcept;  ///< ranks on this node
+  int node_rank() const noexcept;         ///< this node's number, in [0, num_nodes()); torch's GROUP_RANK
+  int num_nodes() const noexcept;
+  int node_of(int rank) const;                           ///< node number of any rank
+  int local_rank_of(int rank) const;                     ///< local rank of any rank
+  const std::vector<int>& ranks_on_node(int node) const;  ///< ascending
+  /// Host name of any rank. The first call for a foreign rank reads its card from the key-value store, which takes at
+  /// most the init timeout.
+  const std::string& hostname(int rank);
+
+  LaunchSource source() const noexcept;
+  const std::string& source_reason() const noexcept;  ///< one sentence: what was found and why it was chosen
+
+  const std::string& interface_name() const noexcept;    ///< "eth0"; how this rank is reached
+  const std::string& interface_address() const noexcept;  ///< "10.0.0.7"
+  const std::string& interface_reason() const noexcept;
+
+  /// The group of all ranks; made by the first call, which is collective, and returned by later ones.
+  /// @param backend "gloo". Throws unavailable when its plugin cannot be loaded.
+  ProcessGroup process_group(std::string_view backend = "gloo");
+
+  /// The job's store, for programs that want to exchange something before they have a process group.
+  /// Keys that begin with "ddp." are libddp's own. Throws unavailable after the session was left.
+  KeyValueStore& key_value_store();
+
+  /// Leaves the launcher's service now (PMIx_Finalize). What is known stays known. Idempotent.
+  void leave_session() noexcept;
+
+  WorldState& state() const noexcept { return *state_; }  ///< for other parts of libddp
+
+ private:
+  explicit World(std::unique_ptr<WorldState> state);
+  std::unique_ptr<WorldState> state_;
+};
+
+}  // namespace ddp

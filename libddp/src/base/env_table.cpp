@@ -1,0 +1,140 @@
+#include "base/env_table.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+extern char** environ;
+
+namespace ddp::base {
+namespace {
+
+constexpr std::array kTable{
+    EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
+                "Folder with the backend plugins (libddp_gloo.so, ...); default: where libddp.so lies."},
+    EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "",
+                "Seconds after which a collective operation that has no deadline of its own fails."},
+    EnvVariable{"DDP_INIT_TIMEOUT", EnvType::seconds, "120", "",
+                "Seconds within which all ranks must have met in World::init and connected their process group."},
+    EnvVariable{"DDP_LAUNCH", EnvType::choice, "", "pmix|pmi2|torchrun|openmpi|slurm|single",
+                "Take rank and size from this source and from no other."},
+    EnvVariable{"DDP_LOG_LEVEL", EnvType::choice, "warning", "debug|info|warning|error|off",
+                "The least severe log lines that libddp writes to standard error."},
+    EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "",
+                "Name of the network interface that ranks use to reach each other, for example eth0."},
+};
+
+[[noreturn]] void reject(std::string_view name, std::string_view value, std::string expected) {
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = fmt::format("reading the environment variable {}", name),
+               .cause = fmt::format("'{}' is not {}", value, expected),
+               .native = {},
+               .ranks = {},
+               .hint = fmt::format("correct or unset {}", name)}};
+}
+
+const EnvVariable& entry(std::string_view name) {
+  const auto* found = std::find_if(kTable.begin(), kTable.end(), [&](const EnvVariable& v) { return v.name == name; });
+  if (found == kTable.end()) throw std::logic_error(fmt::format("{} is missing from the table", name));
+  return *found;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::span<const EnvVariable> env_table() { return kTable; }
+
+Environment Environment::process() {
+  std::map<std::string, std::string, std::less<>> variables;
+  for (char** line = environ; line != nullptr && *line != nullptr; ++line) {
+    const std::string_view text{*line};
+    const auto equals = text.find('=');
+    if (equals != std::string_view::npos) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return Environment{std::move(variables)};
+}
+
+std::optional<std::string> Environment::raw(std::string_view name) const {
+  const auto found = variables_.find(name);
+  if (found == variables_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<int> Environment::number(std::string_view name) const {
+  const auto value = raw(name);
+  if (!value) return std::nullopt;
+  int parsed = 0;
+  const auto [end, status] = std::from_chars(value->data(), value->data() + value->size(), parsed);
+  if (status != std::errc{} || end != value->data() + value->size() || parsed < 0) {
+    reject(name, *value, "a whole number of 0 or more");
+  }
+  return parsed;
+}
+
+std::string Environment::text(std::string_view name) const {
+  const EnvVariable& variable = entry(name);
+  auto value = raw(name);
+  if (!value || value->empty()) return std::string(variable.default_value);
+  if (variable.type == EnvType::choice) {
+    const std::string fenced = fmt::format("|{}|", variable.choices);
+    if (value->find('|') != std::string::npos || fenced.find(fmt::format("|{}|", *value)) == std::string::npos) {
+      reject(name, *value, fmt::format("one of {}", variable.choices));
+    }
+  }
+  return *value;
+}
+
+std::chrono::milliseconds Environment::seconds(std::string_view name) const {
+  const std::string value = text(name);
+  double parsed = 0;
+  const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), parsed);
+  if (status != std::errc{} || end != value.data() + value.size() || !std::isfinite(parsed) || parsed <= 0 ||
+      parsed > 1e8) {
+    reject(name, value, "a number of seconds above 0");
+  }
+  return std::chrono::milliseconds(static_cast<long long>(parsed * 1000));
+}
+
+bool Environment::boolean(std::string_view name) const {
+  const std::string value = text(name);
+  if (value == "1" || value == "true" || value == "yes" || value == "on") return true;
+  if (value == "0" || value == "false" || value == "no" || value == "off") return false;
+  reject(name, value, "1 or 0");
+}
+
+std::vector<std::pair<std::string, std::string>> Environment::unknown_ddp_variables() const {
+  std::vector<std::pair<std::string, std::string>> unknown;
+  for (auto it = variables_.lower_bound("DDP_"); it != variables_.end() && it->first.starts_with("DDP_"); ++it) {
+    const std::string& name = it->first;
+    if (std::any_of(kTable.begin(), kTable.end(), [&](const EnvVariable& v) { return v.name == name; })) continue;
+    const auto* closest = std::min_element(kTable.begin(), kTable.end(), [&](const auto& a, const auto& b) {
+      return edit_distance(name, a.name) < edit_distance(name, b.name);
+    });
+    unknown.emplace_back(name, closest->name);
+  }
+  return unknown;
+}
+
+}  // namespace ddp::base

@@ -1,0 +1,147 @@
+#include "base/socket.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "base/system_error.hpp"
+
+namespace ddp::base {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressList resolve(const std::string& host, const std::string& port, int flags, const std::string& attempted) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = flags;
+  addrinfo* found = nullptr;
+  const int status = getaddrinfo(host.c_str(), port.c_str(), &wanted, &found);
+  if (status != 0) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = attempted,
+                 .cause = fmt::format("the host name '{}' cannot be resolved: {}", host, gai_strerror(status)),
+                 .native = fmt::format("getaddrinfo {}", status),
+                 .ranks = {},
+                 .hint = "check the name, or give an IP address"}};
+  }
+  return {found, &freeaddrinfo};
+}
+
+[[noreturn]] void throw_timeout(const std::string& what) {
+  throw Error{{.code = ErrorCode::timeout,
+               .attempted = what,
+               .cause = "no answer before the deadline",
+               .native = errno_name(ETIMEDOUT),
+               .ranks = {},
+               .hint = {}}};
+}
+
+[[noreturn]] void throw_lost(const std::string& what, int number) {
+  throw Error{{.code = ErrorCode::peer_lost,
+               .attempted = what,
+               .cause = number == 0 ? "the other side closed the connection" : errno_text(number),
+               .native = number == 0 ? "" : errno_name(number),
+               .ranks = {},
+               .hint = {}}};
+}
+
+bool would_block(int number) { return number == EAGAIN || number == EWOULDBLOCK; }
+
+}  // namespace
+
+bool wait_for(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    const int ready = ::poll(&entry, 1, deadline.poll_timeout_ms());
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw system_error("waiting on a socket", errno);
+    if (ready == 0 && deadline.expired()) return false;
+  }
+}
+
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline) {
+  const std::string attempted = fmt::format("connecting to {}:{}", host, port);
+  const AddressList addresses = resolve(host, std::to_string(port), AI_ADDRCONFIG, attempted);
+  int last_error = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    UniqueFd fd{::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+    if (!fd) {
+      last_error = errno;
+      continue;
+    }
+    const int on = 1;
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (::connect(fd.get(), address->ai_addr, address->ai_addrlen) != 0) {
+      if (errno != EINPROGRESS) {
+        last_error = errno;
+        continue;
+      }
+      if (!wait_for(fd.get(), POLLOUT, deadline)) throw_timeout(attempted);
+      socklen_t size = sizeof last_error;
+      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &last_error, &size);
+      if (last_error != 0) continue;
+    }
+    return fd;
+  }
+  throw system_error(attempted, last_error, {}, ErrorCode::unavailable);
+}
+
+UniqueFd listen_tcp(const std::string& address) {
+  const std::string attempted = fmt::format("listening on {}", address);
+  const AddressList addresses = resolve(address, "0", AI_NUMERICHOST | AI_PASSIVE, attempted);
+  UniqueFd fd{::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  if (!fd) throw system_error(attempted, errno);
+  if (::bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0) throw system_error(attempted, errno);
+  if (::listen(fd.get(), SOMAXCONN) != 0) throw system_error(attempted, errno);
+  return fd;
+}
+
+std::uint16_t local_port(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw system_error("reading the port of a listening socket", errno);
+  }
+  return address.ss_family == AF_INET6 ? ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port)
+                                       : ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+void send_all(int fd, std::span<const std::byte> data, Deadline deadline, const std::string& what) {
+  while (!data.empty()) {
+    const ssize_t sent = ::send(fd, data.data(), data.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      data = data.subspan(static_cast<std::size_t>(sent));
+    } else if (would_block(errno)) {
+      if (!wait_for(fd, POLLOUT, deadline)) throw_timeout(what);
+    } else if (errno != EINTR) {
+      throw_lost(what, errno);
+    }
+  }
+}
+
+void receive_exactly(int fd, std::span<std::byte> data, Deadline deadline, const std::string& what) {
+  while (!data.empty()) {
+    const ssize_t received = ::recv(fd, data.data(), data.size(), 0);
+    if (received > 0) {
+      data = data.subspan(static_cast<std::size_t>(received));
+    } else if (received == 0) {
+      throw_lost(what, 0);
+    } else if (would_block(errno)) {
+      if (!wait_for(fd, POLLIN, deadline)) throw_timeout(what);
+    } else if (errno != EINTR) {
+      throw_lost(what, errno);
+    }
+  }
+}
+
+}  // namespace ddp::base

@@ -1,0 +1,35 @@
+// TCP with deadlines: connect, listen, and moving whole messages. Sockets are non-blocking and close-on-exec.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <ddp/deadline.hpp>
+
+#include "base/unique_fd.hpp"
+
+namespace ddp::base {
+
+/// Connects to host:port, trying every address that the name has. Throws Error: invalid_argument when the name does not
+/// resolve, unavailable when nobody accepts (the last native code is kept), timeout at the deadline.
+/// Name resolution itself (getaddrinfo) follows the resolver's own time limits.
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline);
+
+/// A listening socket on @p address (numeric IPv4 or IPv6) and a port that the kernel chooses.
+UniqueFd listen_tcp(const std::string& address);
+
+/// The port that a listening socket got.
+std::uint16_t local_port(int fd);
+
+/// Sends all bytes. @p what names the exchange in errors. Throws peer_lost when the other side closes, timeout at the deadline.
+void send_all(int fd, std::span<const std::byte> data, Deadline deadline, const std::string& what);
+
+/// Receives exactly data.size() bytes; errors as send_all.
+void receive_exactly(int fd, std::span<std::byte> data, Deadline deadline, const std::string& what);
+
+/// Waits until @p events (POLLIN, POLLOUT) are there; false at the deadline. Interrupted waits go on.
+bool wait_for(int fd, short events, Deadline deadline);
+
+}  // namespace ddp::base
