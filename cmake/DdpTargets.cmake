@@ -11,13 +11,19 @@ if(DDP_SANITIZE)
 endif()
 
 # ddp_add_room(NAME SOURCES a.cpp ... NEEDS room ... LIBRARIES target ...)
-# A room is a static library: code that uses a room it does not name in NEEDS fails to link.
+# A room is a static library, so code that uses a room it does not name in NEEDS fails to link. libddp.so is made of the
+# same object files.
 function(ddp_add_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;NEEDS;LIBRARIES" ${ARGN})
-  add_library(ddp_${name} STATIC ${ROOM_SOURCES})
-  target_include_directories(ddp_${name} PUBLIC ${PROJECT_SOURCE_DIR}/libddp/include ${PROJECT_SOURCE_DIR}/libddp/src)
   list(TRANSFORM ROOM_NEEDS PREPEND ddp_)
-  target_link_libraries(ddp_${name} PUBLIC ${ROOM_NEEDS} ${ROOM_LIBRARIES} PRIVATE ddp_options)
+  add_library(ddp_${name}_objects OBJECT ${ROOM_SOURCES})
+  add_library(ddp_${name} STATIC $<TARGET_OBJECTS:ddp_${name}_objects>)
+  foreach(target ddp_${name}_objects ddp_${name})
+    target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/libddp/include ${PROJECT_SOURCE_DIR}/libddp/src)
+    target_link_libraries(${target} PUBLIC ${ROOM_NEEDS} ${ROOM_LIBRARIES} PRIVATE ddp_options)
+  endforeach()
+  target_sources(ddp PRIVATE $<TARGET_OBJECTS:ddp_${name}_objects>)
+  target_link_libraries(ddp PRIVATE ${ROOM_LIBRARIES})
 endfunction()
 
 # ddp_add_test(NAME LABEL unit|multiproc|cluster SOURCES a.cpp ... LIBRARIES target ... [TIMEOUT seconds])

@@ -80,6 +80,8 @@ class ProcessGroup {
   /// list; those that are not members get nothing.
   std::optional<ProcessGroup> new_group(std::span<const int> members);
 
+  GroupEngine& engine() const noexcept { return *engine_; }  ///< for other parts of libddp
+
  private:
   std::shared_ptr<GroupEngine> engine_;
 };

@@ -5,3 +5,10 @@
 #define DDP_VERSION_MINOR 1
 #define DDP_VERSION_PATCH 0
 #define DDP_VERSION_STRING "0.1.0"
+
+namespace ddp {
+
+/// The version of the library that is loaded, which may be newer than the headers a program was built with.
+const char* version() noexcept;
+
+}  // namespace ddp

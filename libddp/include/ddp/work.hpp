@@ -29,6 +29,9 @@ class [[nodiscard]] Work {
   /// The error of a finished operation; nothing while it runs or if it succeeded. Never blocks.
   std::optional<Error> error() const;
 
+  /// When it finished, for measuring; nothing while it runs. Never blocks.
+  std::optional<Deadline::Clock::time_point> finished_at() const;
+
  private:
   std::shared_ptr<WorkState> state_;
 };

@@ -1,0 +1,39 @@
+// ddprun: starts the ranks of a job and watches over them.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "agent/local_agent.hpp"
+#include "base/env_table.hpp"
+#include "options/command_line.hpp"
+#include "report/exit_error.hpp"
+
+namespace {
+
+int run(const std::vector<std::string>& arguments) {
+  const auto command_line = ddp::launcher::parse_command_line(arguments);
+  if (const auto* information = std::get_if<ddp::launcher::Information>(&command_line)) {
+    fmt::print("{}", information->text);
+    return std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  const auto environment = ddp::base::Environment::process();
+  return ddp::launcher::LocalAgent{std::get<ddp::launcher::LaunchOptions>(command_line), environment}.run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + (argc > 0 ? 1 : 0), argv + argc});
+  } catch (const ddp::launcher::ExitError& error) {
+    fmt::print(stderr, "ddprun: {}\n", error.what());
+    return error.exit_status();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ddprun: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,29 @@
+// Divides the command line into ddprun's own options and the program with its arguments.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ddp::launcher {
+
+/// How an option is spelled: "--nproc-per-node" or "-v", and whether a value follows.
+struct OptionShape {
+  std::string name;
+  bool takes_value;
+};
+
+struct SplitArguments {
+  /// Options in one plain form: the full name with dashes, its value as the next element.
+  std::vector<std::string> options;
+  /// Everything from the first word on that is no option. Empty when there is none.
+  std::vector<std::string> command;
+};
+
+/// Accepts what Python's argparse accepts for torchrun: "--name value", "--name=value", underscores for dashes, and any
+/// beginning of a long name that means one option only. "--" ends the options. What follows the first non-option
+/// belongs to the program, whatever it looks like. Throws ExitError(kExitUsage) for unknown or ambiguous options (with
+/// the closest known one) and for missing or unwanted values.
+SplitArguments split_arguments(std::span<const std::string> arguments, std::span<const OptionShape> known);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,42 @@
+#include "options/closest_word.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+namespace ddp::launcher {
+namespace {
+
+/// Levenshtein distance, one row at a time.
+std::size_t changes_between(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string closest_word(std::string_view typed, std::span<const std::string> candidates) {
+  std::string best;
+  std::size_t fewest = std::max<std::size_t>(typed.size() / 2, 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const std::size_t changes = changes_between(typed, candidate);
+    if (changes < fewest) {
+      fewest = changes;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,35 @@
+// Carries PMIx_Abort calls from the PMIx library's thread to ddprun's own: that thread only posts.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+
+namespace ddp::launcher {
+
+/// One rank's call of PMIx_Abort.
+struct AbortMessage {
+  int rank;
+  int status;
+  std::string message;
+};
+
+/// Thread-safe.
+class AbortInbox {
+ public:
+  AbortInbox();
+
+  /// Readable when there is something to take.
+  int fd() const { return event_.get(); }
+  void post(AbortMessage message);
+  std::vector<AbortMessage> take();
+
+ private:
+  base::UniqueFd event_;
+  std::mutex mutex_;
+  std::vector<AbortMessage> messages_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,33 @@
+// The PMIx server inside ddprun: workers find it through their environment and need no other service, so a program that
+// runs under "srun --mpi=pmix" runs under ddprun unchanged.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pmix_server/abort_inbox.hpp"
+#include "pmix_server/scratch_directory.hpp"
+
+namespace ddp::launcher {
+
+/// The library's server, which exists once per process; its thread starts here. Signals that the process wants to
+/// receive by signalfd must be blocked before. Fences complete inside the library, because all ranks are on this host;
+/// operations that need more than one job or host (spawn, connect, publish) answer "not supported".
+class PmixServer {
+ public:
+  /// Takes variables of an outer PMIx, whose client ddprun may be, out of this process's environment: the library would
+  /// read them. @param tmpdir where the server's own folder is made.
+  explicit PmixServer(const std::string& tmpdir);
+  PmixServer(const PmixServer&) = delete;
+  PmixServer& operator=(const PmixServer&) = delete;
+  ~PmixServer();
+
+  const std::string& directory() const { return directory_.path(); }
+  AbortInbox& aborts() { return aborts_; }
+
+ private:
+  ScratchDirectory directory_;
+  AbortInbox aborts_;
+};
+
+}  // namespace ddp::launcher

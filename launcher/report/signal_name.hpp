@@ -1,0 +1,11 @@
+// Signals by the name people search for.
+#pragma once
+
+#include <string>
+
+namespace ddp::launcher {
+
+/// "SIGTERM" for SIGTERM, "SIGRTMIN+3" for real-time signals.
+std::string signal_name(int signal);
+
+}  // namespace ddp::launcher

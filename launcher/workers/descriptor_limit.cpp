@@ -1,0 +1,41 @@
+#include "workers/descriptor_limit.hpp"
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/system_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// A rank takes its pidfd, its connection to the PMIx server and, while it starts, two pipe ends and an accepted socket.
+constexpr rlim_t kPerRank = 4;
+// Standard streams, epoll, signals, and the PMIx server's own files and sockets.
+constexpr rlim_t kFixed = 64;
+
+}  // namespace
+
+rlimit raise_descriptor_limit(int num_ranks) {
+  rlimit original{};
+  if (::getrlimit(RLIMIT_NOFILE, &original) != 0) throw base::system_error("reading the limit of open files", errno);
+  const rlim_t needed = kFixed + kPerRank * static_cast<rlim_t>(num_ranks);
+  if (original.rlim_cur >= needed) return original;
+  if (original.rlim_max < needed) {
+    const rlim_t possible = original.rlim_max > kFixed ? (original.rlim_max - kFixed) / kPerRank : 0;
+    throw Error{{.code = ErrorCode::system,
+                 .attempted = fmt::format("preparing to start {} ranks", num_ranks),
+                 .cause = fmt::format("they need {} open files, but the hard limit is {}", needed, original.rlim_max),
+                 .native = base::errno_name(EMFILE),
+                 .ranks = {},
+                 .hint = fmt::format("raise it (ulimit -Hn) or start at most {} ranks", possible)}};
+  }
+  rlimit raised = original;
+  raised.rlim_cur = needed;
+  if (::setrlimit(RLIMIT_NOFILE, &raised) != 0) throw base::system_error("raising the limit of open files", errno);
+  return original;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,175 @@
+#include "workers/spawn.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+#include <fmt/format.h>
+
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+#include "report/exit_error.hpp"
+
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC (1U << 2)
+#endif
+
+namespace ddp::launcher {
+namespace {
+
+enum class Step : int { session, parent_death, descriptors, execute };
+
+/// What a child that could not execute its program writes into the pipe. Smaller than PIPE_BUF, so it arrives whole.
+struct ChildFailure {
+  Step step;
+  int number;  ///< errno
+};
+static_assert(sizeof(ChildFailure) <= PIPE_BUF);
+
+/// Everything that the child needs, prepared before fork: between fork and exec only async-signal-safe calls are
+/// allowed, since the PMIx library's thread may have held any lock.
+struct ChildPlan {
+  const char* path;
+  char* const* arguments;
+  char* const* environment;
+  rlimit descriptor_limit;
+  bool ignore_hangup;
+  pid_t parent;
+  int report_fd;
+};
+
+[[noreturn]] void give_up(const ChildPlan& plan, Step step) noexcept {
+  const ChildFailure failure{.step = step, .number = errno};
+  // If this cannot be written there is nobody left who could be told.
+  [[maybe_unused]] const ssize_t written = ::write(plan.report_fd, &failure, sizeof failure);
+  ::_exit(127);
+}
+
+void reset_signals(bool ignore_hangup) noexcept {
+  struct sigaction action {};
+  sigemptyset(&action.sa_mask);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    action.sa_handler = ignore_hangup && signal == SIGHUP ? SIG_IGN : SIG_DFL;
+    ::sigaction(signal, &action, nullptr);  // fails for SIGKILL, SIGSTOP and glibc's own two: as it must be
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+/// Marks all descriptors above standard error close-on-exec.
+void close_descriptors_on_exec(rlim_t limit) noexcept {
+  if (::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return;
+  // Linux before 5.11. Descriptors are given out from the lowest, so the first 64 Ki are all there are.
+  const int end = static_cast<int>(std::min<rlim_t>(limit, 65536));
+  for (int fd = 3; fd < end; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+[[noreturn]] void become_program(const ChildPlan& plan, rlim_t own_limit) noexcept {
+  if (::setsid() < 0) give_up(plan, Step::session);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan, Step::parent_death);
+  // A parent that died before the prctl sends no signal any more.
+  if (::getppid() != plan.parent) ::_exit(127);
+  close_descriptors_on_exec(own_limit);
+  if (::setrlimit(RLIMIT_NOFILE, &plan.descriptor_limit) != 0) give_up(plan, Step::descriptors);
+  reset_signals(plan.ignore_hangup);
+  ::execve(plan.path, plan.arguments, plan.environment);
+  give_up(plan, Step::execute);
+}
+
+std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+void discard(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+}
+
+[[noreturn]] void throw_failure(const SpawnRequest& request, const ChildFailure& failure) {
+  const std::string attempted = fmt::format("starting rank {} ('{}')", request.rank, request.path);
+  if (failure.step != Step::execute) {
+    const char* hint = failure.step == Step::descriptors ? "check the limit of open files (ulimit -n)" : "";
+    throw base::system_error(attempted, failure.number, hint);
+  }
+  const char* hint = failure.number == ENOEXEC ? "it is neither a program of this machine nor a script with a '#!' line"
+                     : failure.number == ENOENT ? "the interpreter in its '#!' line does not exist"
+                     : failure.number == E2BIG  ? "its arguments and environment together are too long"
+                                                : "";
+  throw ExitError{kExitNotExecutable,
+                  {.code = ErrorCode::system,
+                   .attempted = attempted,
+                   .cause = base::errno_text(failure.number),
+                   .native = base::errno_name(failure.number),
+                   .ranks = {},
+                   .hint = hint}};
+}
+
+}  // namespace
+
+SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
+  const std::string attempted = fmt::format("starting rank {}", request.rank);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw base::system_error(attempted, errno, "check the limit of open files (ulimit -n)");
+  const base::UniqueFd report{ends[0]};
+  base::UniqueFd child_end{ends[1]};
+
+  const std::vector<char*> arguments = null_terminated(request.arguments);
+  const std::vector<char*> environment = null_terminated(request.environment);
+  rlimit own_limit{};
+  ::getrlimit(RLIMIT_NOFILE, &own_limit);
+  const ChildPlan plan{.path = request.path.c_str(),
+                       .arguments = arguments.data(),
+                       .environment = environment.data(),
+                       .descriptor_limit = request.descriptor_limit,
+                       .ignore_hangup = request.ignore_hangup,
+                       .parent = ::getpid(),
+                       .report_fd = child_end.get()};
+
+  const pid_t pid = ::fork();
+  if (pid == 0) become_program(plan, own_limit.rlim_cur);
+  if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u) and of the cgroup");
+  child_end.reset();
+
+  // The pipe closes by itself when the program is executed.
+  try {
+    if (!base::wait_for(report.get(), POLLIN, deadline)) {
+      throw Error{{.code = ErrorCode::timeout,
+                   .attempted = attempted,
+                   .cause = fmt::format("'{}' was not executed in time", request.path),
+                   .native = base::errno_name(ETIMEDOUT),
+                   .ranks = {},
+                   .hint = "does the file system that holds it answer?"}};
+    }
+    ChildFailure failure{};
+    ssize_t size = 0;
+    do {
+      size = ::read(report.get(), &failure, sizeof failure);
+    } while (size < 0 && errno == EINTR);
+    if (size == sizeof failure) throw_failure(request, failure);
+
+    base::UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))};
+    if (!pidfd) throw base::system_error(attempted + " (pidfd_open)", errno, "Linux 5.3 or newer is needed");
+    return {.pid = pid, .pidfd = std::move(pidfd)};
+  } catch (...) {
+    discard(pid);
+    throw;
+  }
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,40 @@
+// Starts one worker process: own session, clean signals, no foreign descriptors, and an end when ddprun dies.
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "base/unique_fd.hpp"
+
+namespace ddp::launcher {
+
+struct SpawnRequest {
+  int rank;                              ///< for messages
+  std::string path;                      ///< file to execute
+  std::vector<std::string> arguments;    ///< argv, the program's name first
+  std::vector<std::string> environment;  ///< "NAME=value"
+  rlimit descriptor_limit;               ///< RLIMIT_NOFILE of the worker
+  bool ignore_hangup;                    ///< SIGHUP stays ignored, as nohup(1) asked
+};
+
+/// A started process. Its pid stays valid until it has been waited for.
+struct SpawnedProcess {
+  pid_t pid;
+  base::UniqueFd pidfd;  ///< readable once the process has ended
+};
+
+/// Starts the process and returns when it executes the program. The process
+/// - leads a session and process group of its own, so that its children can be signalled with it;
+/// - gets SIGKILL when the calling thread ends (PR_SET_PDEATHSIG): call from the main thread only;
+/// - has default signal dispositions and an empty mask;
+/// - inherits standard input, output and error and no other descriptor.
+/// Throws ExitError(kExitNotExecutable) when the program cannot be executed, Error(system) when no process could be
+/// made.
+SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline);
+
+}  // namespace ddp::launcher

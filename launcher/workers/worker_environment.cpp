@@ -1,0 +1,103 @@
+#include "workers/worker_environment.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+
+#include "base/system_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::array<std::string_view, 9> kIdentityPrefixes{
+    "PMIX_",             // PMIx: namespace, rank and server address
+    "PMI_",              // PMI-1 and PMI-2: rank, size and connection
+    "OMPI_COMM_WORLD_",  // Open MPI: rank and sizes
+    "OMPI_MCA_orte_",    // Open MPI 4: address and identity of its daemon
+    "OMPI_MCA_ess",      // Open MPI 4: how a process finds its identity
+    "PRTE_MCA_ess",      // PRRTE: the same
+    "PRTE_MCA_prte_",    // PRRTE: address of its daemon
+    "MPI_LOCAL",         // Hydra: MPI_LOCALRANKID, MPI_LOCALNRANKS
+    "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
+};
+
+constexpr std::array<std::string_view, 21> kIdentityNames{
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_GTIDS",
+    "SLURM_TASK_PID",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+};
+
+}  // namespace
+
+bool is_task_identity(std::string_view name) {
+  if (name.starts_with("PMIX_MCA_")) return false;
+  return std::find(kIdentityNames.begin(), kIdentityNames.end(), name) != kIdentityNames.end() ||
+         std::any_of(kIdentityPrefixes.begin(), kIdentityPrefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+EnvironmentMap without_task_identity(const EnvironmentMap& inherited) {
+  EnvironmentMap kept;
+  for (const auto& [name, value] : inherited) {
+    if (!is_task_identity(name)) kept.emplace(name, value);
+  }
+  return kept;
+}
+
+EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place, int allowed_cores) {
+  inheritable["RANK"] = std::to_string(place.rank);
+  inheritable["LOCAL_RANK"] = std::to_string(place.local_rank);
+  inheritable["WORLD_SIZE"] = std::to_string(place.world_size);
+  inheritable["LOCAL_WORLD_SIZE"] = std::to_string(place.local_world_size);
+  inheritable["GROUP_RANK"] = std::to_string(place.node_rank);
+  inheritable["GROUP_WORLD_SIZE"] = std::to_string(place.num_nodes);
+  inheritable["ROLE_RANK"] = std::to_string(place.rank);  // there is one role, so its ranks are the job's ranks
+  inheritable["ROLE_WORLD_SIZE"] = std::to_string(place.world_size);
+  inheritable["ROLE_NAME"] = "default";
+  if (place.local_world_size > 1) {
+    inheritable.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, allowed_cores / place.local_world_size)));
+  }
+  return inheritable;
+}
+
+int count_allowed_cores() {
+  // The kernel refuses a mask smaller than its own; 1024 processors are not the end.
+  for (std::size_t capacity = 1024; capacity <= 1024 * 1024; capacity *= 2) {
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set{CPU_ALLOC(capacity), [](cpu_set_t* s) { CPU_FREE(s); }};
+    const std::size_t size_bytes = CPU_ALLOC_SIZE(capacity);
+    if (::sched_getaffinity(0, size_bytes, set.get()) == 0) return CPU_COUNT_S(size_bytes, set.get());
+    if (errno != EINVAL) break;
+  }
+  throw base::system_error("reading the processors that ddprun may use (sched_getaffinity)", errno);
+}
+
+std::vector<std::string> environment_lines(const EnvironmentMap& environment) {
+  std::vector<std::string> lines;
+  lines.reserve(environment.size());
+  for (const auto& [name, value] : environment) lines.push_back(name + "=" + value);
+  return lines;
+}
+
+}  // namespace ddp::launcher

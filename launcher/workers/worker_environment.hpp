@@ -1,0 +1,42 @@
+// The environment that a rank gets: the user's, without what another launcher said about who ddprun itself is, and with
+// torchrun's variables.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddp::launcher {
+
+using EnvironmentMap = std::map<std::string, std::string, std::less<>>;
+
+/// One rank's place in the job.
+struct RankPlace {
+  int rank;
+  int local_rank;
+  int world_size;
+  int local_world_size;
+  int node_rank;  ///< torchrun's GROUP_RANK
+  int num_nodes;  ///< torchrun's GROUP_WORLD_SIZE
+};
+
+/// Whether a variable tells who a task is or how it reaches its launcher (PMIX_RANK, SLURM_PROCID, LOCAL_RANK, ...).
+/// Such variables would give every worker the identity of ddprun. Facts about the allocation (SLURM_JOB_ID) and tuning
+/// (PMIX_MCA_*) are not among them.
+bool is_task_identity(std::string_view name);
+
+/// @p inherited without the variables that are task identity.
+EnvironmentMap without_task_identity(const EnvironmentMap& inherited);
+
+/// Adds torchrun's variables for @p place, and OMP_NUM_THREADS where it is unset and ranks share the node: this rank's
+/// share of @p allowed_cores, at least 1. MASTER_ADDR and MASTER_PORT are not given.
+EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place, int allowed_cores);
+
+/// Processors that this process may run on (sched_getaffinity), which respects cgroups and Slurm's binding.
+int count_allowed_cores();
+
+/// "NAME=value" lines as execve(2) takes them.
+std::vector<std::string> environment_lines(const EnvironmentMap& environment);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,85 @@
+#include "workers/worker_group.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "base/log.hpp"
+#include "base/socket.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// The kernel needs moments to end a killed process; one that waits for a dead disk or device may need forever.
+constexpr std::chrono::seconds kKillPatience{5};
+
+}  // namespace
+
+WorkerGroup::~WorkerGroup() {
+  if (workers_.empty()) return;
+  signal_groups(SIGKILL);
+  try {
+    const Deadline deadline = Deadline::after(kKillPatience);
+    for (const Worker& worker : workers_) {
+      if (!worker.ended && !base::wait_for(worker.process.pidfd.get(), POLLIN, deadline)) break;
+    }
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::warning, "waiting for killed workers: {}", error.what());
+  }
+  for (const Worker& worker : workers_) {
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(worker.process.pid), &info, WEXITED | WNOHANG);
+  }
+}
+
+std::vector<pid_t> WorkerGroup::pids() const {
+  std::vector<pid_t> pids;
+  for (const Worker& worker : workers_) pids.push_back(worker.process.pid);
+  return pids;
+}
+
+void WorkerGroup::signal_groups(int signal) const {
+  for (const Worker& worker : workers_) {
+    ::kill(-worker.process.pid, signal);
+  }
+}
+
+void WorkerGroup::signal_workers(int signal) const {
+  for (const Worker& worker : workers_) {
+    if (!worker.ended) ::kill(worker.process.pid, signal);
+  }
+}
+
+std::optional<RankEnd> WorkerGroup::take_end(int local_rank) {
+  Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
+  if (worker.ended) return std::nullopt;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(worker.process.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0) {
+    return std::nullopt;
+  }
+  worker.ended = true;
+  worker.process.pidfd.reset();
+  return RankEnd{.code = info.si_status,
+                 .by_signal = info.si_code != CLD_EXITED,
+                 .core_dumped = info.si_code == CLD_DUMPED,
+                 .time = std::chrono::system_clock::now()};
+}
+
+std::vector<StopChange> WorkerGroup::take_stop_changes() const {
+  std::vector<StopChange> changes;
+  for (;;) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) != 0 || info.si_pid == 0) return changes;
+    const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                     [&](const Worker& candidate) { return candidate.process.pid == info.si_pid; });
+    if (worker == workers_.end()) continue;  // an orphan that ddprun has adopted
+    changes.push_back({.local_rank = static_cast<int>(worker - workers_.begin()),
+                       .signal = info.si_code == CLD_CONTINUED ? 0 : info.si_status});
+  }
+}
+
+}  // namespace ddp::launcher

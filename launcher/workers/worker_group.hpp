@@ -1,0 +1,59 @@
+// The worker processes of one attempt: signalling them, and learning how they end, stop and go on.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "report/job_outcome.hpp"
+#include "workers/spawn.hpp"
+
+namespace ddp::launcher {
+
+/// A worker was stopped by a signal (SIGSTOP, ...), or goes on.
+struct StopChange {
+  int local_rank;
+  int signal;  ///< 0: it goes on
+};
+
+/// Owns the processes: destruction kills and reaps what is left. Workers are numbered by local rank, in the order in
+/// which they were added. Ended workers stay zombies until the group is destroyed: so long no other process can get
+/// their pid, which is also the number of their process group, and signal_groups() can never hit a stranger.
+class WorkerGroup {
+ public:
+  WorkerGroup() = default;
+  WorkerGroup(WorkerGroup&&) = default;
+  WorkerGroup& operator=(WorkerGroup&&) = delete;
+  ~WorkerGroup();
+
+  void add(SpawnedProcess process) { workers_.push_back({.process = std::move(process), .ended = false}); }
+
+  std::size_t size() const { return workers_.size(); }
+  pid_t pid(int local_rank) const { return workers_[static_cast<std::size_t>(local_rank)].process.pid; }
+  int pidfd(int local_rank) const { return workers_[static_cast<std::size_t>(local_rank)].process.pidfd.get(); }
+  std::vector<pid_t> pids() const;
+
+  /// Sends @p signal to every worker's process group, also where the worker itself has ended.
+  void signal_groups(int signal) const;
+  /// Sends @p signal to the worker processes that have not ended, and not to their children.
+  void signal_workers(int signal) const;
+
+  /// How a worker ended, once; nothing while it runs. Closes its pidfd.
+  std::optional<RankEnd> take_end(int local_rank);
+  /// Stops and continuations since the last call.
+  std::vector<StopChange> take_stop_changes() const;
+
+ private:
+  struct Worker {
+    SpawnedProcess process;
+    bool ended;
+  };
+  std::vector<Worker> workers_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,83 @@
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "base/env_table.hpp"
+#include "collectives/backend.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr auto kSymbol = "ddp_backend_plugin";
+
+/// Folder of the shared object that holds this function; empty when it is linked into the program.
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&load_backend), &info) == 0 || info.dli_fname == nullptr) return {};
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
+[[noreturn]] void fail(ErrorCode code, std::string_view name, std::string cause, std::string hint) {
+  throw Error{{.code = code,
+               .attempted = fmt::format("loading the communication backend '{}'", name),
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = std::move(hint)}};
+}
+
+void* open_library(std::string_view name) {
+  const std::string file = fmt::format("libddp_{}.so", name);
+  const std::string user_folder = base::Environment::process().text("DDP_BACKEND_PATH");
+  std::vector<std::string> candidates;
+  if (!user_folder.empty()) {
+    candidates.push_back((std::filesystem::path(user_folder) / file).string());
+  } else {
+    if (const auto folder = own_folder(); !folder.empty()) candidates.push_back((folder / file).string());
+    candidates.push_back(file);
+  }
+  std::string problems;
+  for (const std::string& candidate : candidates) {
+    // never closed: the backend's threads and exception types must outlive every group
+    if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    problems += fmt::format("{}{}", problems.empty() ? "" : "; ", dlerror());
+  }
+  fail(ErrorCode::unavailable, name, problems, "set DDP_BACKEND_PATH to the folder that has the plugin, or install it");
+}
+
+const BackendPlugin& load(std::string_view name) {
+  if (name.empty() || name.find('/') != std::string_view::npos) {
+    fail(ErrorCode::invalid_argument, name, "that is no name of a backend", "gloo is one");
+  }
+  void* library = open_library(name);
+  const auto* plugin = static_cast<const BackendPlugin*>(dlsym(library, kSymbol));
+  if (plugin == nullptr) {
+    fail(ErrorCode::unavailable, name, fmt::format("its library does not export {}", kSymbol), "reinstall libddp");
+  }
+  if (plugin->interface_version != kBackendInterfaceVersion) {
+    fail(ErrorCode::mismatch, name,
+         fmt::format("the plugin has interface version {}, this library {}", plugin->interface_version,
+                     kBackendInterfaceVersion),
+         "install the plugin and libddp.so of the same version");
+  }
+  return *plugin;
+}
+
+}  // namespace
+
+const BackendPlugin& load_backend(std::string_view name) {
+  static std::mutex mutex;
+  static std::map<std::string, const BackendPlugin*, std::less<>> loaded;
+  const std::lock_guard lock(mutex);
+  const auto known = loaded.find(name);
+  if (known != loaded.end()) return *known->second;
+  const BackendPlugin& plugin = load(name);
+  loaded.emplace(name, &plugin);
+  return plugin;
+}
+
+}  // namespace ddp

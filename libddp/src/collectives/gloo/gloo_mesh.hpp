@@ -1,0 +1,29 @@
+// The connections of one rank's end of a Gloo group: a full mesh of TCP pairs, made from addresses that the ranks have
+// exchanged by other means.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <gloo/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include "collectives/backend.hpp"
+
+namespace ddp::gloo_backend {
+
+/// A gloo::Context whose pairs are created at once and connected later.
+class GlooMesh final : public ::gloo::Context {
+ public:
+  explicit GlooMesh(const BackendConfig& config);
+
+  /// This rank's listening ports, one per peer, behind one IP address: a few bytes each, where Gloo's own form takes 136.
+  Bytes address() const;
+  void connect(const std::vector<Bytes>& addresses, Deadline deadline);
+
+  /// Makes every operation that is under way, and every later one, fail. Thread-safe. Gloo has no call for it, but a wait
+  /// that times out fails all pairs of its context, so a buffer that nobody sends to is waited for, for a millisecond.
+  void abort() noexcept;
+};
+
+}  // namespace ddp::gloo_backend

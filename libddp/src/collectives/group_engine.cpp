@@ -1,0 +1,224 @@
+#include "collectives/group_engine.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+
+namespace ddp {
+namespace {
+
+// How long before an operation's deadline the group stops waiting and asks around: a quarter of its time, at most this.
+constexpr std::chrono::milliseconds kLongestReserve{2000};
+// After a local failure the others are asked at once; they answer in milliseconds unless they are stopped or cut off.
+constexpr std::chrono::milliseconds kInvestigationTime{5000};
+// While a collective waits, the next rank is asked whether it called the same: first after this, then ever more rarely.
+constexpr std::chrono::milliseconds kFirstProbe{1000};
+constexpr std::chrono::milliseconds kLongestProbeInterval{60'000};
+constexpr std::chrono::milliseconds kProbeTime{1000};
+
+}  // namespace
+
+GroupEngine::GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend,
+                         BackendConfig config, std::chrono::milliseconds timeout)
+    : members_(std::move(members)),
+      backend_name_(std::move(backend_name)),
+      config_(std::move(config)),
+      timeout_(timeout),
+      backend_(std::move(backend)),
+      detector_(members_, log_, [this] {
+        const std::lock_guard lock(mutex_);
+        watchdog_wakes_.notify_all();
+      }) {
+  worker_ = std::thread([this] { run_tasks(); });
+  transfer_waiter_ = std::thread([this] { run_transfers(); });
+  watchdog_ = std::thread([this] { watch(); });
+}
+
+GroupEngine::~GroupEngine() {
+  bool busy = false;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    busy = !unfinished_.empty();
+    task_ready_.notify_all();
+    transfer_ready_.notify_all();
+    watchdog_wakes_.notify_all();
+  }
+  if (busy) {
+    base::log(base::LogLevel::warning, "group '{}' is closed while operations are under way; they are aborted",
+              members_.name);
+    backend_->abort();
+  }
+  watchdog_.join();
+  worker_.join();
+  transfer_waiter_.join();
+}
+
+Work GroupEngine::submit(Operation operation, std::optional<Deadline> deadline) {
+  if (const auto verdict = detector_.verdict()) throw *verdict;
+  const Deadline limit = deadline.value_or(Deadline::after(timeout_));
+  const auto reserve = std::min(limit.remaining() / 4, kLongestReserve);
+  const std::lock_guard lock(mutex_);
+  if (!operation.is_transfer()) operation.sequence = ++sequence_;
+  log_.issued(operation);
+  auto state = std::make_shared<WorkState>(operation.description(), limit);
+  auto task = std::make_shared<Task>(Task{.operation = std::move(operation),
+                                          .deadline = limit,
+                                          .investigate_at = Deadline{limit.when() - reserve},
+                                          .state = state,
+                                          .running = false,
+                                          .next_probe = Deadline::after(kFirstProbe),
+                                          .probe_interval = kFirstProbe,
+                                          .transfer = nullptr});
+  queue_.push_back(task);
+  unfinished_.push_back(task);
+  task_ready_.notify_one();
+  watchdog_wakes_.notify_all();
+  return Work{std::move(state)};
+}
+
+void GroupEngine::finish(const TaskPtr& task, std::optional<Error> error) {
+  if (!error) log_.finished(task->operation.sequence);
+  {
+    const std::lock_guard lock(mutex_);
+    unfinished_.remove(task);
+  }
+  task->state->finish(std::move(error));
+}
+
+void GroupEngine::run_tasks() {
+  for (;;) {
+    TaskPtr task;
+    {
+      std::unique_lock lock(mutex_);
+      task_ready_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      task = queue_.front();
+      queue_.pop_front();
+      // transfers end by their own deadlines, which the watchdog enforces
+      if (!task->operation.is_transfer()) transfers_done_.wait(lock, [&] { return transfers_.empty(); });
+      task->running = true;
+    }
+    execute(task);
+  }
+}
+
+void GroupEngine::execute(const TaskPtr& task) {
+  try {
+    if (detector_.verdict()) {
+      finish(task, explain(*task, ""));
+    } else if (task->operation.is_transfer()) {
+      task->transfer = backend_->start(task->operation);
+      const std::lock_guard lock(mutex_);
+      transfers_.push_back(task);
+      transfer_ready_.notify_one();
+    } else {
+      backend_->run(task->operation, task->deadline);
+      finish(task, std::nullopt);
+    }
+  } catch (const std::exception& problem) {
+    finish(task, explain(*task, problem.what()));
+  }
+}
+
+void GroupEngine::run_transfers() {
+  for (;;) {
+    TaskPtr task;
+    {
+      std::unique_lock lock(mutex_);
+      transfer_ready_.wait(lock, [&] { return stopping_ || !transfers_.empty(); });
+      if (transfers_.empty()) {
+        if (queue_.empty()) return;
+        transfer_ready_.wait_for(lock, std::chrono::milliseconds(10));  // stopping: the worker may still post some
+        continue;
+      }
+      task = transfers_.front();
+    }
+    std::optional<Error> error;
+    try {
+      task->transfer->wait(task->deadline);
+    } catch (const std::exception& problem) {
+      error = explain(*task, problem.what());
+    }
+    task->transfer.reset();
+    {
+      const std::lock_guard lock(mutex_);
+      transfers_.pop_front();
+      if (transfers_.empty()) transfers_done_.notify_all();
+    }
+    finish(task, std::move(error));
+  }
+}
+
+Error GroupEngine::explain(const Task& task, const std::string& problem) {
+  if (const auto verdict = detector_.verdict()) return *verdict;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) {
+      return Error{{.code = ErrorCode::aborted,
+                    .attempted = task.operation.description(),
+                    .cause = "the process group was closed while it was under way",
+                    .native = {},
+                    .ranks = {},
+                    .hint = "wait for all operations before the group goes away"}};
+    }
+  }
+  const Error error =
+      detector_.investigate(task.operation, problem, earlier(task.deadline, Deadline::after(kInvestigationTime)));
+  backend_->abort();  // whatever else is under way cannot succeed either
+  return error;
+}
+
+void GroupEngine::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (detector_.verdict() && !aborted_) {
+      aborted_ = true;
+      lock.unlock();
+      backend_->abort();
+      lock.lock();
+      continue;
+    }
+    TaskPtr due;
+    Deadline wake = Deadline::after(std::chrono::hours(1));
+    for (const TaskPtr& task : unfinished_) {
+      if (aborted_) break;  // their threads are finishing them
+      const bool probes = task->running && !task->operation.is_transfer();
+      const Deadline next = probes ? earlier(task->investigate_at, task->next_probe) : task->investigate_at;
+      if (next.expired()) {
+        due = task;
+        break;
+      }
+      wake = earlier(wake, next);
+    }
+    if (due) {
+      lock.unlock();
+      check(due);
+      due.reset();
+      lock.lock();
+    } else {
+      watchdog_wakes_.wait_until(lock, wake.when());
+    }
+  }
+}
+
+void GroupEngine::check(const TaskPtr& task) {
+  bool investigate = task->investigate_at.expired();
+  if (!investigate) {
+    task->probe_interval = std::min(task->probe_interval * 2, kLongestProbeInterval);
+    task->next_probe = Deadline::after(task->probe_interval);
+    if (members_.channel == nullptr) return;
+    try {
+      investigate = detector_.neighbour_disagrees(task->operation, Deadline::after(kProbeTime));
+    } catch (const Error& error) {
+      base::log(base::LogLevel::debug, "asking the next rank about {}: {}", task->operation.description(),
+                error.what());
+    }
+  }
+  if (!investigate || task->state->done()) return;
+  detector_.investigate(task->operation, "", earlier(task->deadline, Deadline::after(kInvestigationTime)));
+}
+
+}  // namespace ddp

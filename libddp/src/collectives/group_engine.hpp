@@ -1,0 +1,91 @@
+// Runs the operations of one group: a queue in issue order, a thread that executes it, and a watchdog that ends what
+// does not finish.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "collectives/backend.hpp"
+#include "collectives/failure_detector.hpp"
+#include "collectives/work_state.hpp"
+
+namespace ddp {
+
+/// Thread-safe, except for destruction.
+class GroupEngine {
+ public:
+  /// @param backend connected; @param timeout of operations that have no deadline of their own.
+  GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend,
+              BackendConfig config, std::chrono::milliseconds timeout);
+  GroupEngine(const GroupEngine&) = delete;
+  GroupEngine& operator=(const GroupEngine&) = delete;
+  /// Operations that are still under way are aborted, and their Works fail with ErrorCode::aborted.
+  ~GroupEngine();
+
+  /// Queues an operation whose arguments have been checked. Throws the group's verdict if it has failed.
+  Work submit(Operation operation, std::optional<Deadline> deadline);
+
+  const GroupMembers& members() const noexcept { return members_; }
+  const std::string& backend_name() const noexcept { return backend_name_; }
+  const BackendConfig& config() const noexcept { return config_; }
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  bool serves(DeviceType device) const noexcept { return backend_->serves(device); }
+  /// A number that is the same on all members as long as they call it equally often: for names of subgroups.
+  unsigned next_subgroup() noexcept { return ++subgroups_; }
+
+ private:
+  struct Task {
+    Operation operation;
+    Deadline deadline;
+    Deadline investigate_at;  ///< when waiting ends and asking begins, so that the answer is there by the deadline
+    std::shared_ptr<WorkState> state;
+    bool running = false;
+    Deadline next_probe;
+    std::chrono::milliseconds probe_interval;
+    std::unique_ptr<Transfer> transfer;
+  };
+  using TaskPtr = std::shared_ptr<Task>;
+
+  void run_tasks();
+  void run_transfers();
+  void watch();
+  void check(const TaskPtr& task);
+  void execute(const TaskPtr& task);
+  void finish(const TaskPtr& task, std::optional<Error> error);
+  Error explain(const Task& task, const std::string& problem);
+
+  const GroupMembers members_;
+  const std::string backend_name_;
+  const BackendConfig config_;
+  const std::chrono::milliseconds timeout_;
+  unsigned subgroups_ = 0;
+  std::unique_ptr<Backend> backend_;
+  OperationLog log_;
+
+  std::mutex mutex_;  ///< guards what follows; never held while a peer or the backend is called
+  std::condition_variable task_ready_;
+  std::condition_variable transfer_ready_;
+  std::condition_variable transfers_done_;
+  std::condition_variable watchdog_wakes_;
+  std::uint64_t sequence_ = 0;
+  bool stopping_ = false;
+  bool aborted_ = false;         ///< the watchdog has acted on the verdict
+  std::deque<TaskPtr> queue_;      ///< not started
+  std::deque<TaskPtr> transfers_;  ///< posted sends and receives
+  std::list<TaskPtr> unfinished_;  ///< all of them
+
+  FailureDetector detector_;  // after what its callback uses
+  std::thread worker_;
+  std::thread transfer_waiter_;
+  std::thread watchdog_;
+};
+
+/// Makes and connects the group of all ranks of a world, or a group among members of another. Defined beside the
+/// rendezvous that each uses.
+std::shared_ptr<GroupEngine> make_subgroup(GroupEngine& parent, std::span<const int> members);
+
+}  // namespace ddp

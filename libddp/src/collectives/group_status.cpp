@@ -1,0 +1,93 @@
+#include "collectives/group_status.hpp"
+
+#include "base/byte_stream.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::uint8_t kQuestion = 1;
+constexpr std::uint8_t kVerdict = 2;
+constexpr auto kLastCode = ErrorCode::aborted;
+
+void write_error(base::ByteWriter& writer, const Error& error) {
+  writer.integer(static_cast<std::uint8_t>(error.code()))
+      .text(error.attempted())
+      .text(error.cause())
+      .text(error.native())
+      .text(error.hint())
+      .integer(static_cast<std::uint32_t>(error.ranks().size()));
+  for (const int rank : error.ranks()) writer.integer(rank);
+}
+
+Error read_error(base::ByteReader& reader) {
+  const auto code = reader.integer<std::uint8_t>();
+  ErrorDetail detail{.code = code <= static_cast<std::uint8_t>(kLastCode) ? static_cast<ErrorCode>(code)
+                                                                          : ErrorCode::protocol,
+                     .attempted = reader.text(),
+                     .cause = reader.text(),
+                     .native = reader.text(),
+                     .ranks = {},
+                     .hint = reader.text()};
+  const auto count = reader.integer<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) detail.ranks.push_back(reader.integer<int>());
+  return Error{std::move(detail)};
+}
+
+}  // namespace
+
+Bytes encode(const StatusQuestion& question) {
+  return base::ByteWriter().integer(kQuestion).integer(question.sequence).bytes();
+}
+
+Bytes encode(const Verdict& verdict) {
+  base::ByteWriter writer;
+  writer.integer(kVerdict);
+  write_error(writer, verdict.error);
+  return std::move(writer).bytes();
+}
+
+Bytes encode(const StatusAnswer& answer) {
+  base::ByteWriter writer;
+  writer.integer(answer.last_issued)
+      .integer(answer.last_finished)
+      .integer(answer.fingerprint)
+      .text(answer.description)
+      .integer(static_cast<std::uint8_t>(answer.verdict ? 1 : 0));
+  if (answer.verdict) write_error(writer, *answer.verdict);
+  return std::move(writer).bytes();
+}
+
+std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::byte> bytes) {
+  base::ByteReader reader(bytes, "message of a process group");
+  const auto type = reader.integer<std::uint8_t>();
+  if (type == kQuestion) {
+    const StatusQuestion question{.sequence = reader.integer<std::uint64_t>()};
+    reader.expect_end();
+    return question;
+  }
+  if (type != kVerdict) {
+    throw Error{{.code = ErrorCode::protocol,
+                 .attempted = "reading a message of a process group",
+                 .cause = "it has an unknown type",
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  Verdict verdict{.error = read_error(reader)};
+  reader.expect_end();
+  return verdict;
+}
+
+StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
+  base::ByteReader reader(bytes, "status of a process group");
+  StatusAnswer answer{.last_issued = reader.integer<std::uint64_t>(),
+                      .last_finished = reader.integer<std::uint64_t>(),
+                      .fingerprint = reader.integer<std::uint64_t>(),
+                      .description = reader.text(),
+                      .verdict = {}};
+  if (reader.integer<std::uint8_t>() != 0) answer.verdict = read_error(reader);
+  reader.expect_end();
+  return answer;
+}
+
+}  // namespace ddp

@@ -1,0 +1,41 @@
+// The messages with which members of a group tell each other what they are doing and why the group failed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+#include <ddp/error.hpp>
+#include <ddp/key_value_store.hpp>
+
+namespace ddp {
+
+/// "What are you doing, and what was collective number `sequence` on your side?"
+struct StatusQuestion {
+  std::uint64_t sequence = 0;
+};
+
+/// "The group has failed, for this reason."
+struct Verdict {
+  Error error;
+};
+
+struct StatusAnswer {
+  std::uint64_t last_issued = 0;
+  std::uint64_t last_finished = 0;
+  std::uint64_t fingerprint = 0;  ///< of the collective asked about; 0: not issued yet, or forgotten
+  std::string description;        ///< of it
+  std::optional<Error> verdict;   ///< why the group has failed on that rank, if it has
+};
+
+Bytes encode(const StatusQuestion& question);
+Bytes encode(const Verdict& verdict);
+Bytes encode(const StatusAnswer& answer);
+
+/// Throw Error(protocol) for bytes that are no such message.
+std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::byte> bytes);
+StatusAnswer decode_status_answer(std::span<const std::byte> bytes);
+
+}  // namespace ddp

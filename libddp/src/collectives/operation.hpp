@@ -1,0 +1,53 @@
+// One operation of a process group as a value: what was called, with what. Backends execute it, and its fingerprint tells
+// whether two ranks called the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ddp/process_group.hpp>
+
+namespace ddp {
+
+enum class OperationKind : std::uint8_t {
+  all_reduce,
+  broadcast,
+  reduce,
+  all_gather,
+  all_gather_v,
+  gather,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  barrier,
+  send,
+  recv,
+};
+std::string_view to_string(OperationKind kind) noexcept;
+
+struct Operation {
+  OperationKind kind = OperationKind::barrier;
+  DType dtype = DType::float32;
+  ReduceOp reduce_op = ReduceOp::sum;
+  int root = -1;          ///< of rooted collectives; the peer of send and recv
+  std::uint32_t tag = 0;  ///< of send and recv
+  /// Elements of one rank's part: of the whole tensor where there are no parts.
+  std::size_t count = 0;
+  std::vector<std::size_t> counts;  ///< of all_gather_v
+  TensorView input;                 ///< what is read; equal to output for in-place operations
+  TensorView output;                ///< what is written
+  /// Position among the collectives of the group, from 1; 0 for send and recv.
+  std::uint64_t sequence = 0;
+  /// Memory that must live until the operation is finished, whoever else lets go of it; usually the caller's concern.
+  std::shared_ptr<const void> keep_alive;
+
+  bool is_transfer() const noexcept { return kind == OperationKind::send || kind == OperationKind::recv; }
+  /// Equal on two ranks exactly when (but for hash collisions) their arguments fit together. FNV-1a, 64 bits.
+  std::uint64_t fingerprint() const noexcept;
+  /// "all_reduce #17 of float32 x 1000, avg": for messages.
+  std::string description() const;
+};
+
+}  // namespace ddp

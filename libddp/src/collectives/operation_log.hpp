@@ -1,0 +1,40 @@
+// What a group has been doing lately: the last operations and how far they got. Peers ask for it when something fails.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "collectives/operation.hpp"
+
+namespace ddp {
+
+/// Thread-safe. Keeps the last kKept collectives; older ones are forgotten.
+class OperationLog {
+ public:
+  static constexpr std::size_t kKept = 256;
+
+  struct Entry {
+    std::uint64_t sequence = 0;
+    std::uint64_t fingerprint = 0;
+    Operation operation;  ///< without tensors' memory: only described, never run
+  };
+
+  void issued(const Operation& operation);
+  void finished(std::uint64_t sequence);
+
+  std::uint64_t last_issued() const;
+  std::uint64_t last_finished() const;
+  std::optional<Entry> find(std::uint64_t sequence) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<Entry, kKept> entries_{};
+  std::uint64_t last_issued_ = 0;
+  std::uint64_t last_finished_ = 0;
+};
+
+}  // namespace ddp

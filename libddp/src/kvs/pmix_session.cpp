@@ -1,0 +1,167 @@
+#include "kvs/pmix_session.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/env_table.hpp"
+#include "base/log.hpp"
+#include "kvs/pmix_handles.hpp"
+
+namespace ddp::kvs {
+namespace {
+
+constexpr auto kAttempted = "joining the job through PMIx (PMIx_Init)";
+
+struct InitResult {
+  pmix_status_t status;
+  pmix_proc_t proc;
+};
+
+void check_environment(const base::Environment& environment) {
+  if (!environment.number("PMIX_RANK")) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = kAttempted,
+                 .cause = fmt::format("PMIX_NAMESPACE is '{}' but PMIX_RANK is not set",
+                                      environment.raw("PMIX_NAMESPACE").value_or("")),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "start the program with srun --mpi=pmix or ddprun, or unset PMIX_NAMESPACE to run it alone"}};
+  }
+}
+
+InitResult init_with_deadline(Deadline deadline) {
+  auto promise = std::make_shared<std::promise<InitResult>>();
+  auto future = promise->get_future();
+  std::thread([promise] {
+    InitResult result{};
+    PMIX_PROC_CONSTRUCT(&result.proc);
+    result.status = PMIx_Init(&result.proc, nullptr, 0);
+    promise->set_value(result);
+  }).detach();
+  if (future.wait_until(deadline.when()) != std::future_status::ready) {
+    throw Error{{.code = ErrorCode::timeout,
+                 .attempted = kAttempted,
+                 .cause = "the PMIx server did not complete the connection before the deadline",
+                 .native = {},
+                 .ranks = {},
+                 .hint = fmt::format("client is PMIx {}; PMIx 5.0.8 and later hang with Slurm before 25.11.2, and "
+                                     "PMIX_MCA_gds=hash helps where the server's shared memory is not readable",
+                                     PMIx_Get_version())}};
+  }
+  return future.get();
+}
+
+std::optional<std::uint32_t> job_number(const std::string& name_space, pmix_rank_t rank, const char* key) {
+  const pmix_proc_t proc = make_proc(name_space, rank);
+  PmixValue value;
+  if (PMIx_Get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
+  switch (value.get()->type) {
+    case PMIX_UINT32: return value.get()->data.uint32;
+    case PMIX_UINT16: return value.get()->data.uint16;
+    case PMIX_INT: return static_cast<std::uint32_t>(value.get()->data.integer);
+    case PMIX_SIZE: return static_cast<std::uint32_t>(value.get()->data.size);
+    default: return std::nullopt;
+  }
+}
+
+std::optional<std::string> job_text(const std::string& name_space, const char* key) {
+  const pmix_proc_t proc = make_proc(name_space, PMIX_RANK_WILDCARD);
+  PmixValue value;
+  if (PMIx_Get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
+  if (value.get()->type != PMIX_STRING || value.get()->data.string == nullptr) return std::nullopt;
+  return value.get()->data.string;
+}
+
+std::vector<std::string> resolve_nodes(const std::string& name_space) {
+  char* list = nullptr;
+  if (PMIx_Resolve_nodes(name_space.c_str(), &list) != PMIX_SUCCESS || list == nullptr) return {};
+  const std::unique_ptr<char, decltype(&std::free)> owner(list, &std::free);
+  std::vector<std::string> nodes;
+  std::istringstream stream{std::string(list)};
+  for (std::string node; std::getline(stream, node, ',');) nodes.push_back(node);
+  return nodes;
+}
+
+std::vector<int> resolve_peers(const std::string& name_space, const std::string& node) {
+  pmix_proc_t* procs = nullptr;
+  std::size_t count = 0;
+  if (PMIx_Resolve_peers(node.c_str(), name_space.c_str(), &procs, &count) != PMIX_SUCCESS) return {};
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < count; ++i) ranks.push_back(static_cast<int>(procs[i].rank));
+  if (procs != nullptr) PMIX_PROC_FREE(procs, count);
+  return ranks;
+}
+
+}  // namespace
+
+PmixSession::PmixSession(Deadline deadline) {
+  const auto environment = base::Environment::process();
+  check_environment(environment);
+  const InitResult result = init_with_deadline(deadline);
+  if (result.status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::unavailable, kAttempted,
+                     fmt::format("no PMIx server answers for namespace '{}'",
+                                 environment.raw("PMIX_NAMESPACE").value_or("")),
+                     result.status,
+                     "was PMIX_* inherited from a job that has ended? start with srun --mpi=pmix or ddprun, or set "
+                     "DDP_LAUNCH=single to run this process alone");
+  }
+  open_ = true;
+  try {
+    name_space_ = result.proc.nspace;
+    if (const auto expected = environment.raw("PMIX_NAMESPACE"); expected && *expected != name_space_) {
+      throw Error{{.code = ErrorCode::unavailable,
+                   .attempted = kAttempted,
+                   .cause = fmt::format("PMIX_NAMESPACE is '{}' but PMIx runs this process alone, as '{}'", *expected,
+                                        name_space_),
+                   .native = {},
+                   .ranks = {},
+                   .hint = "the server's address (PMIX_SERVER_URI*) is missing from the environment"}};
+    }
+    facts_.rank = static_cast<int>(result.proc.rank);
+    read_facts();
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+void PmixSession::read_facts() {
+  const auto size = job_number(name_space_, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
+  if (!size || *size == 0) {
+    throw Error{{.code = ErrorCode::protocol,
+                 .attempted = "reading the job size from PMIx (PMIX_JOB_SIZE)",
+                 .cause = "the server does not give it",
+                 .native = {},
+                 .ranks = {},
+                 .hint = "the launcher's PMIx support is incomplete; try srun --mpi=pmi2 or ddprun"}};
+  }
+  facts_.world_size = static_cast<int>(*size);
+  if (const auto local = job_number(name_space_, static_cast<pmix_rank_t>(facts_.rank), PMIX_LOCAL_RANK)) {
+    facts_.local_rank = static_cast<int>(*local);
+  }
+  facts_.node_names = resolve_nodes(name_space_);
+  facts_.process_mapping = job_text(name_space_, PMIX_ANL_MAP);
+  if (!facts_.process_mapping) {
+    for (const std::string& node : facts_.node_names) {
+      facts_.ranks_by_node.push_back(resolve_peers(name_space_, node));
+    }
+  }
+}
+
+void PmixSession::close() noexcept {
+  if (!open_) return;
+  open_ = false;
+  const pmix_status_t status = PMIx_Finalize(nullptr, 0);
+  if (status != PMIX_SUCCESS) {
+    base::log(base::LogLevel::warning, "leaving PMIx (PMIx_Finalize): {}", pmix_status_name(status));
+  }
+}
+
+}  // namespace ddp::kvs

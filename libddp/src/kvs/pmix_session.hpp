@@ -1,0 +1,40 @@
+// The connection of this process to its PMIx server: PMIx_Init, the job's facts, PMIx_Finalize.
+#pragma once
+
+#include <pmix.h>
+
+#include <string>
+
+#include <ddp/deadline.hpp>
+
+#include "kvs/job_facts.hpp"
+
+namespace ddp::kvs {
+
+/// PMIx_Init to PMIx_Finalize. PMIx is one per process and counts its initializations, so that a program may use PMIx
+/// (or MPI) beside libddp. Calls from one thread at a time.
+class PmixSession {
+ public:
+  /// Connects to the server that the environment names. Throws Error: invalid_argument (PMIX_RANK missing), unavailable
+  /// (nobody answers at PMIX_SERVER_URI*), timeout. PMIx_Init has no deadline of its own and can hang (client 5.0.8 to
+  /// 5.0.11 with Slurm before 25.11.2, openpmix#3645), so it runs in a thread that is left behind when time is up.
+  explicit PmixSession(Deadline deadline);
+  PmixSession(const PmixSession&) = delete;
+  PmixSession& operator=(const PmixSession&) = delete;
+  ~PmixSession() { close(); }
+
+  const std::string& name_space() const noexcept { return name_space_; }
+  const JobFacts& facts() const noexcept { return facts_; }
+
+  /// PMIx_Finalize. Idempotent. Slurm kills the whole step when a connected process ends without it.
+  void close() noexcept;
+
+ private:
+  void read_facts();
+
+  std::string name_space_;
+  JobFacts facts_;
+  bool open_ = false;
+};
+
+}  // namespace ddp::kvs

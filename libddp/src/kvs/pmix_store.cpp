@@ -1,0 +1,201 @@
+#include "kvs/pmix_store.hpp"
+
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "kvs/pmix_handles.hpp"
+#include "kvs/store_contract.hpp"
+#include "kvs/store_key.hpp"
+
+namespace ddp::kvs {
+namespace {
+
+/// What a PMIx callback leaves for the thread that waits. Callbacks run on libpmix's thread and only post here; the
+/// shared owner keeps it alive when the waiter has given up and the callback comes late.
+template <class Result>
+class Mailbox {
+ public:
+  void post(Result result) {
+    const std::lock_guard lock(mutex_);
+    result_ = std::move(result);
+    arrived_.notify_all();
+  }
+  std::optional<Result> wait(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    arrived_.wait_until(lock, deadline.when(), [&] { return result_.has_value(); });
+    return result_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::optional<Result> result_;
+};
+
+struct Answer {
+  pmix_status_t status;
+  Bytes value;
+};
+
+/// One call that is under way: where its callback posts, and the arguments that libpmix may read until then.
+template <class Result>
+struct Call {
+  std::shared_ptr<Mailbox<Result>> mailbox;
+  PmixInfoArray info;
+};
+
+void on_fence(pmix_status_t status, void* closure) {
+  const std::unique_ptr<Call<pmix_status_t>> call(static_cast<Call<pmix_status_t>*>(closure));
+  call->mailbox->post(status);
+}
+
+void on_get(pmix_status_t status, pmix_value_t* value, void* closure) {
+  const std::unique_ptr<Call<Answer>> call(static_cast<Call<Answer>*>(closure));
+  Answer answer{.status = status, .value = {}};
+  if (status == PMIX_SUCCESS) {
+    if (value == nullptr || value->type != PMIX_BYTE_OBJECT) {
+      answer.status = PMIX_ERR_TYPE_MISMATCH;
+    } else {
+      const auto* first = reinterpret_cast<const std::byte*>(value->data.bo.bytes);
+      answer.value.assign(first, first + value->data.bo.size);
+    }
+  }
+  call->mailbox->post(std::move(answer));
+}
+
+std::string arrival_key(unsigned fence) { return fmt::format("ddp.arrived.{}", fence); }
+
+/// How far a get may go for its answer.
+enum class Reach {
+  own_copy,   ///< PMIX_OPTIONAL: what the last fence left with this process; never waits
+  own_server,  ///< PMIX_IMMEDIATE: the server of this node, which does not ask other nodes
+  anywhere,   ///< the rank's own server, which waits up to PMIX_TIMEOUT for the key to appear
+};
+
+std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int rank, const std::string& key, Reach reach,
+                                           Deadline deadline) {
+  auto mailbox = std::make_shared<Mailbox<Answer>>();
+  const pmix_proc_t proc = make_proc(name_space, static_cast<pmix_rank_t>(rank));
+  auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .info = PmixInfoArray(1)});
+  const bool yes = true;
+  const int timeout_s = deadline.poll_timeout_ms() / 1000 + 1;  // rounded up: our own deadline comes first
+  switch (reach) {
+    case Reach::own_copy: call->info.set(0, PMIX_OPTIONAL, &yes, PMIX_BOOL); break;
+    case Reach::own_server: call->info.set(0, PMIX_IMMEDIATE, &yes, PMIX_BOOL); break;
+    case Reach::anywhere: call->info.set(0, PMIX_TIMEOUT, &timeout_s, PMIX_INT); break;
+  }
+  const pmix_status_t status =
+      PMIx_Get_nb(&proc, key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
+  if (status == PMIX_SUCCESS) {
+    call.release();  // on_get owns it now
+  } else {
+    mailbox->post(Answer{.status = status, .value = {}});
+  }
+  return mailbox;
+}
+
+}  // namespace
+
+void PmixStore::put(std::string_view key, std::span<const std::byte> value) {
+  check_key(key);
+  pmix_value_t holder;
+  PMIX_VALUE_CONSTRUCT(&holder);
+  holder.type = PMIX_BYTE_OBJECT;
+  holder.data.bo.bytes = const_cast<char*>(reinterpret_cast<const char*>(value.data()));  // PMIx_Put copies it
+  holder.data.bo.size = value.size();
+  const std::string name(key);
+  const pmix_status_t status = PMIx_Put(PMIX_GLOBAL, name.c_str(), &holder);
+  if (status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::system, fmt::format("putting '{}' into the PMIx store", key), "PMIx_Put failed", status);
+  }
+}
+
+void PmixStore::fence(Deadline deadline) {
+  const std::string attempted = fmt::format("fence {} of {} ranks over PMIx", fences_ + 1, world_size());
+  check_usable(!broken_, attempted);
+  broken_ = true;  // until proven otherwise
+  ++fences_;
+  const std::byte here{1};
+  put(arrival_key(fences_), {&here, 1});
+  if (const pmix_status_t status = PMIx_Commit(); status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Commit failed", status);
+  }
+
+  const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
+  const bool collect = true;
+  auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
+  auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox, .info = PmixInfoArray(1)});
+  call->info.set(0, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
+  pmix_status_t status = PMIx_Fence_nb(&everyone, 1, call->info.data(), call->info.size(), on_fence, call.get());
+  if (status == PMIX_SUCCESS) {
+    call.release();  // on_fence owns it now
+    const auto answer = mailbox->wait(before_reserve(deadline));
+    if (!answer) {
+      const std::vector<int> absent = find_absent(deadline);
+      // the last ones may have come while we looked
+      if (const auto late = mailbox->wait(absent.empty() ? deadline : Deadline::after(std::chrono::seconds(0)))) {
+        status = *late;
+      } else {
+        throw fence_timeout(attempted, absent, world_size());
+      }
+    } else {
+      status = *answer;
+    }
+  }
+  if (status == PMIX_ERR_TIMEOUT) throw fence_timeout(attempted, find_absent(deadline), world_size());
+  if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
+    throw pmix_error(ErrorCode::unavailable, attempted, "the PMIx server could not complete it", status,
+                     "look for the first error in the launcher's log; a rank may have died");
+  }
+  broken_ = false;
+}
+
+std::vector<int> PmixStore::find_absent(Deadline deadline) {
+  const std::string key = arrival_key(fences_);
+  std::vector<std::shared_ptr<Mailbox<Answer>>> answers;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    answers.push_back(rank == this->rank() ? nullptr
+                                           : start_get(session_->name_space(), rank, key, Reach::anywhere, deadline));
+  }
+  std::vector<int> absent;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (rank == this->rank()) continue;
+    const auto answer = answers[static_cast<std::size_t>(rank)]->wait(deadline);
+    if (!answer || answer->status != PMIX_SUCCESS) absent.push_back(rank);
+  }
+  return absent;
+}
+
+Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
+  check_key(key);
+  check_rank(rank, world_size());
+  const std::string attempted = fmt::format("getting '{}' of rank {} from the PMIx store", key, rank);
+  check_usable(!broken_, attempted);
+  std::optional<Answer> answer;
+  for (const Reach reach : {Reach::own_copy, Reach::own_server}) {
+    answer = start_get(session_->name_space(), rank, std::string(key), reach, deadline)->wait(deadline);
+    if (!answer || answer->status == PMIX_SUCCESS) break;
+  }
+  if (!answer || answer->status == PMIX_ERR_TIMEOUT) {
+    throw Error{{.code = ErrorCode::timeout,
+                 .attempted = attempted,
+                 .cause = "no answer before the deadline",
+                 .native = answer ? pmix_status_name(answer->status) : "",
+                 .ranks = {rank},
+                 .hint = {}}};
+  }
+  if (answer->status == PMIX_ERR_NOT_FOUND) {
+    throw pmix_error(ErrorCode::not_found, attempted, "the rank has put no such key before the last fence",
+                     answer->status);
+  }
+  if (answer->status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Get failed", answer->status);
+  }
+  return answer->value;
+}
+
+}  // namespace ddp::kvs

@@ -1,0 +1,25 @@
+// The parts of the KeyValueStore contract that are the same for every store: argument checks and the fence time-out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+#include <ddp/error.hpp>
+
+namespace ddp::kvs {
+
+/// Throws Error(invalid_argument) unless 0 <= rank < world_size.
+void check_rank(int rank, int world_size);
+
+/// Throws Error(unavailable) when the store has been closed or a fence of it has failed.
+void check_usable(bool usable, const std::string& attempted);
+
+/// When a fence that must end by @p deadline stops waiting and starts to find out who is missing: a quarter of the time
+/// that is left, at most two seconds, is kept for that.
+Deadline before_reserve(Deadline deadline);
+
+/// The error of a fence that @p absent ranks did not reach.
+Error fence_timeout(const std::string& attempted, std::vector<int> absent, int world_size);
+
+}  // namespace ddp::kvs

@@ -1,0 +1,144 @@
+#include "reducer/parameter_check.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/byte_stream.hpp"
+#include "reducer/bucket_plan.hpp"
+
+namespace ddp::reducer {
+namespace {
+
+constexpr std::size_t kBroadcastBytes = 25 * MiB;
+
+std::string describe(const Parameter& parameter) {
+  std::string text = fmt::format("'{}' {}", parameter.name, parameter.value.description());
+  const std::string gradient = parameter.gradient.description();
+  if (gradient != parameter.value.description()) text += fmt::format(" with a gradient {}", gradient);
+  return text;
+}
+
+Bytes describe_all(const std::vector<Parameter>& parameters) {
+  base::ByteWriter writer;
+  writer.integer(static_cast<std::uint64_t>(parameters.size()));
+  for (const Parameter& parameter : parameters) writer.text(describe(parameter));
+  return std::move(writer).bytes();
+}
+
+std::vector<std::string> read_descriptions(std::span<const std::byte> bytes) {
+  base::ByteReader reader(bytes, "description of a rank's parameters");
+  const auto count = reader.integer<std::uint64_t>();
+  std::vector<std::string> descriptions;
+  for (std::uint64_t i = 0; i < count; ++i) descriptions.push_back(reader.text());
+  reader.expect_end();
+  return descriptions;
+}
+
+std::uint64_t hash_of(std::span<const std::byte> bytes) {  // FNV-1a
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const std::byte byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3U;
+  return hash;
+}
+
+/// Ranks with equal answers, smallest rank first: "rank 0 has 'fc.weight' float32[4, 2], ranks 1, 2 have ...".
+std::string group_by_answer(const std::vector<std::string>& answers) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    auto found = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == answers[rank]; });
+    if (found == groups.end()) found = groups.insert(groups.end(), {answers[rank], {}});
+    found->second.push_back(static_cast<int>(rank));
+  }
+  std::string text;
+  for (const auto& [answer, ranks] : groups) {
+    text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", format_ranks(ranks), ranks.size() == 1 ? "has" : "have",
+                        answer);
+  }
+  return text;
+}
+
+[[noreturn]] void report(const std::vector<std::vector<std::string>>& by_rank) {
+  std::size_t longest = 0;
+  for (const auto& descriptions : by_rank) longest = std::max(longest, descriptions.size());
+  std::string cause = "the ranks' parameters differ";  // stays only if two descriptions hash differently yet are equal
+  for (std::size_t i = 0; i < longest; ++i) {
+    std::vector<std::string> answers;
+    for (const auto& descriptions : by_rank) {
+      answers.push_back(i < descriptions.size() ? descriptions[i]
+                                                : fmt::format("only {} parameters", descriptions.size()));
+    }
+    if (std::all_of(answers.begin(), answers.end(), [&](const auto& answer) { return answer == answers[0]; })) continue;
+    cause = fmt::format("parameter {} differs: {}", i, group_by_answer(answers));
+    break;
+  }
+  std::vector<int> different;
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    if (by_rank[rank] != by_rank[0]) different.push_back(static_cast<int>(rank));
+  }
+  throw Error{{.code = ErrorCode::mismatch,
+               .attempted = "checking that all ranks have the same parameters",
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = std::move(different),
+               .hint = "build the same model, with its parameters in the same order, on every rank"}};
+}
+
+}  // namespace
+
+void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters) {
+  const auto size = static_cast<std::size_t>(group.size());
+  const Bytes own = describe_all(parameters);
+  std::vector<std::int64_t> summary{static_cast<std::int64_t>(own.size()), static_cast<std::int64_t>(hash_of(own))};
+  std::vector<std::int64_t> summaries(size * 2);
+  group.all_gather(summary, summaries).wait();
+  bool equal = true;
+  std::vector<std::size_t> sizes;
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    equal = equal && summaries[2 * rank] == summaries[0] && summaries[2 * rank + 1] == summaries[1];
+    sizes.push_back(static_cast<std::size_t>(summaries[2 * rank]));
+  }
+  if (equal) return;
+
+  std::vector<std::uint8_t> sent(own.size());
+  std::memcpy(sent.data(), own.data(), own.size());
+  std::size_t total = 0;
+  for (const std::size_t bytes : sizes) total += bytes;
+  std::vector<std::uint8_t> received(total);
+  group.all_gather_v(sent, received, sizes).wait();
+  std::vector<std::vector<std::string>> by_rank;
+  std::size_t offset = 0;
+  for (const std::size_t bytes : sizes) {
+    by_rank.push_back(read_descriptions(std::as_bytes(std::span(received).subspan(offset, bytes))));
+    offset += bytes;
+  }
+  report(by_rank);
+}
+
+void broadcast_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters) {
+  if (group.size() == 1) return;
+  std::vector<TensorInfo> tensors;
+  for (const Parameter& parameter : parameters) {
+    tensors.push_back({parameter.value.size_bytes(), parameter.value.dtype(), parameter.value.device()});
+  }
+  const std::size_t limit = kBroadcastBytes;
+  for (const auto& indices : assign_buckets(tensors, {&limit, 1}).buckets) {
+    std::size_t bytes = 0;
+    for (const std::size_t index : indices) bytes += tensors[index].size_bytes;
+    std::vector<std::uint8_t> buffer(bytes);
+    const auto each = [&](auto&& copy) {
+      std::size_t offset = 0;
+      for (const std::size_t index : indices) {
+        if (tensors[index].size_bytes > 0) {
+          copy(buffer.data() + offset, parameters[index].value.data(), tensors[index].size_bytes);
+        }
+        offset += tensors[index].size_bytes;
+      }
+    };
+    if (group.rank() == 0) each([](void* packed, void* value, std::size_t n) { std::memcpy(packed, value, n); });
+    group.broadcast(buffer, 0).wait();
+    if (group.rank() != 0) each([](void* packed, void* value, std::size_t n) { std::memcpy(value, packed, n); });
+  }
+}
+
+}  // namespace ddp::reducer

@@ -1,0 +1,105 @@
+#include "world/job_connection.hpp"
+
+#include <unistd.h>
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "kvs/memory_store.hpp"
+#include "kvs/pmi2_store.hpp"
+#include "kvs/pmix_store.hpp"
+#include "kvs/tcp_store_client.hpp"
+#include "world/process_mapping.hpp"
+
+namespace ddp::world {
+namespace {
+
+std::optional<NodeMap> node_map_from(const kvs::JobFacts& facts) {
+  if (facts.world_size == 1) return NodeMap{{0}};
+  if (facts.process_mapping) return NodeMap{parse_process_mapping(*facts.process_mapping, facts.world_size)};
+  if (!facts.ranks_by_node.empty()) return NodeMap::from_ranks_by_node(facts.ranks_by_node, facts.world_size);
+  return std::nullopt;
+}
+
+void connect_pmix(JobConnection& connection, Deadline deadline) {
+  auto store = std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(deadline));
+  const kvs::JobFacts& facts = store->facts();
+  connection.nodes = node_map_from(facts);
+  connection.local_rank = facts.local_rank;
+  std::array<char, 256> self{};
+  gethostname(self.data(), self.size() - 1);
+  for (const std::string& node : facts.node_names) {
+    if (node != self.data()) connection.launch.peer_hosts.push_back(node);
+  }
+  connection.store = std::move(store);
+}
+
+void connect_pmi2(JobConnection& connection, const base::Environment& environment, Deadline deadline) {
+  auto store = std::make_unique<kvs::Pmi2Store>(environment.number("PMI_FD").value(), deadline);
+  kvs::JobFacts facts{.rank = store->rank(),
+                      .world_size = store->world_size(),
+                      .local_rank = {},
+                      .process_mapping = store->process_mapping(),
+                      .ranks_by_node = {},
+                      .node_names = {}};
+  connection.nodes = node_map_from(facts);
+  connection.store = std::move(store);
+}
+
+void connect_torchrun(JobConnection& connection, Deadline deadline) {
+  const TorchrunFacts& facts = *connection.launch.torchrun;
+  connection.local_rank = facts.local_rank;
+  connection.node_rank = facts.node_rank;
+  connection.single_node = facts.num_nodes == 1;
+  try {
+    connection.store = std::make_unique<kvs::TcpStoreClient>(facts.master_address, facts.master_port, facts.rank,
+                                                             facts.world_size,
+                                                             fmt::format("ddp/{}", facts.restart_count), deadline);
+  } catch (const Error& error) {
+    if (facts.agent_serves_store) throw;
+    // torch.distributed lets rank 0 serve the store itself when no agent does
+    ErrorDetail detail = error.detail();
+    detail.hint = "nothing serves a store at MASTER_ADDR:MASTER_PORT because no torchrun agent started this process; "
+                  "start with torchrun, ddprun or srun --mpi=pmix";
+    throw Error(std::move(detail));
+  }
+}
+
+}  // namespace
+
+JobConnection connect_job(const base::Environment& environment, std::optional<LaunchSource> forced, Deadline deadline) {
+  if (!forced) {
+    const std::string name = environment.text("DDP_LAUNCH");
+    for (const LaunchSource source : {LaunchSource::pmix, LaunchSource::pmi2, LaunchSource::torchrun,
+                                      LaunchSource::openmpi, LaunchSource::slurm, LaunchSource::single}) {
+      if (name == to_string(source)) forced = source;
+    }
+  }
+  JobConnection connection;
+  connection.launch = detect_launch(environment, forced);
+  switch (connection.launch.source) {
+    case LaunchSource::pmix: connect_pmix(connection, deadline); break;
+    case LaunchSource::pmi2: connect_pmi2(connection, environment, deadline); break;
+    case LaunchSource::torchrun: connect_torchrun(connection, deadline); break;
+    case LaunchSource::openmpi:
+    case LaunchSource::slurm:
+    case LaunchSource::single:
+      connection.store = std::make_unique<kvs::MemoryStore>(std::make_shared<kvs::MemoryHub>(1), 0);
+      break;
+  }
+  if (connection.store->world_size() == 1) connection.nodes = NodeMap{{0}};
+  if (connection.nodes && connection.nodes->num_nodes() == 1) connection.single_node = true;
+  try {
+    check_agreement(connection.launch, connection.store->transport(), connection.store->rank(),
+                    connection.store->world_size());
+  } catch (...) {
+    connection.store->close();
+    throw;
+  }
+  return connection;
+}
+
+}  // namespace ddp::world

@@ -1,0 +1,26 @@
+// Connects to the key-value store of the launcher that was detected, and reads where the ranks run.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <ddp/key_value_store.hpp>
+
+#include "world/launch_environment.hpp"
+#include "world/node_map.hpp"
+
+namespace ddp::world {
+
+struct JobConnection {
+  LaunchEnvironment launch;
+  std::unique_ptr<KeyValueStore> store;
+  std::optional<NodeMap> nodes;   ///< nothing if the launcher does not know; then it is computed from the ranks' cards
+  std::optional<int> local_rank;  ///< as the launcher says, to be checked
+  std::optional<int> node_rank;   ///< as the launcher says, where it gives no map
+  bool single_node = false;       ///< known to run on one node only
+};
+
+/// Throws as World::init does. @p forced: InitOptions::launch; DDP_LAUNCH is read when it is empty.
+JobConnection connect_job(const base::Environment& environment, std::optional<LaunchSource> forced, Deadline deadline);
+
+}  // namespace ddp::world

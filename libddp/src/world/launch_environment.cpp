@@ -1,0 +1,238 @@
+#include "world/launch_environment.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "world/hostlist.hpp"
+
+namespace ddp {
+
+std::string_view to_string(LaunchSource source) noexcept {
+  switch (source) {
+    case LaunchSource::pmix: return "pmix";
+    case LaunchSource::pmi2: return "pmi2";
+    case LaunchSource::torchrun: return "torchrun";
+    case LaunchSource::openmpi: return "openmpi";
+    case LaunchSource::slurm: return "slurm";
+    case LaunchSource::single: return "single";
+  }
+  return "unknown";
+}
+
+}  // namespace ddp
+
+namespace ddp::world {
+namespace {
+
+using base::Environment;
+
+constexpr auto kAttempted = "finding out how this process was launched";
+
+[[noreturn]] void fail(ErrorCode code, std::string cause, std::string hint) {
+  throw Error{{.code = code,
+               .attempted = kAttempted,
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = std::move(hint)}};
+}
+
+constexpr std::array kTorchrunVariables{"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
+
+bool torchrun_complete(const Environment& env) {
+  return std::all_of(kTorchrunVariables.begin(), kTorchrunVariables.end(), [&](auto name) { return env.has(name); });
+}
+
+void check_rank_in_world(std::string_view rank_name, int rank, std::string_view size_name, int world_size) {
+  if (world_size >= 1 && rank < world_size) return;
+  fail(ErrorCode::invalid_argument, fmt::format("{}={} does not fit {}={}", rank_name, rank, size_name, world_size),
+       fmt::format("{} must be at least 0 and below {}", rank_name, size_name));
+}
+
+TorchrunFacts read_torchrun(const Environment& env) {
+  for (const auto* name : kTorchrunVariables) {
+    if (!env.has(name)) {
+      fail(ErrorCode::invalid_argument, fmt::format("{} is not set, so the torchrun environment is incomplete", name),
+           "start with torchrun, srun --mpi=pmix or ddprun, or set DDP_LAUNCH=single to run this process alone");
+    }
+  }
+  const int port = env.number("MASTER_PORT").value();
+  if (port < 1 || port > 65535) {
+    fail(ErrorCode::invalid_argument, fmt::format("MASTER_PORT={} is not a port number", port),
+         "ports are 1 to 65535");
+  }
+  TorchrunFacts facts{.rank = env.number("RANK").value(),
+                      .world_size = env.number("WORLD_SIZE").value(),
+                      .local_rank = env.number("LOCAL_RANK").value(),
+                      .node_rank = env.number("GROUP_RANK"),
+                      .num_nodes = env.number("GROUP_WORLD_SIZE"),
+                      .master_address = env.raw("MASTER_ADDR").value(),
+                      .master_port = static_cast<std::uint16_t>(port),
+                      .restart_count = env.number("TORCHELASTIC_RESTART_COUNT").value_or(0),
+                      .agent_serves_store = env.raw("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True"};
+  if (facts.master_address.empty()) {
+    fail(ErrorCode::invalid_argument, "MASTER_ADDR is empty", "set it to the host of rank 0");
+  }
+  check_rank_in_world("RANK", facts.rank, "WORLD_SIZE", facts.world_size);
+  check_rank_in_world("LOCAL_RANK", facts.local_rank, "WORLD_SIZE", facts.world_size);
+  return facts;
+}
+
+/// Tasks of the Slurm step in which this process is a task. A batch script or a salloc shell has no step of its own,
+/// although SLURM_NTASKS is set there.
+std::optional<int> slurm_step_tasks(const Environment& env) {
+  if (!env.has("SLURM_PROCID") || !env.has("SLURM_STEP_ID")) return std::nullopt;
+  return env.number("SLURM_STEP_NUM_TASKS");
+}
+
+/// Whether Slurm itself is the launcher behind PMIx or PMI-2. Behind mpirun or ddprun, SLURM_PROCID is that of a parent.
+bool slurm_is_launcher(const Environment& env, LaunchSource source) {
+  const std::string step =
+      fmt::format("{}.{}", env.raw("SLURM_JOB_ID").value_or(""), env.raw("SLURM_STEP_ID").value_or(""));
+  switch (source) {
+    case LaunchSource::pmix: return env.raw("PMIX_NAMESPACE").value_or("") == "slurm.pmix." + step;
+    case LaunchSource::pmi2: return env.raw("PMI_JOBID").value_or("") == step;
+    // under torchrun the Slurm task is the agent; without it, somebody exported the variables in the task itself
+    case LaunchSource::torchrun: return !env.has("TORCHELASTIC_RUN_ID");
+    case LaunchSource::openmpi: return false;
+    case LaunchSource::slurm:
+    case LaunchSource::single: return true;
+  }
+  return false;
+}
+
+void add_claim(const Environment& env, std::string_view variable, std::vector<Claim>& claims) {
+  if (const auto value = env.number(variable)) claims.push_back({std::string(variable), *value});
+}
+
+void collect_claims(const Environment& env, LaunchEnvironment& launch) {
+  if (env.has("PMIX_NAMESPACE")) add_claim(env, "PMIX_RANK", launch.rank_claims);
+  if (env.has("PMI_FD")) {
+    add_claim(env, "PMI_RANK", launch.rank_claims);
+    add_claim(env, "PMI_SIZE", launch.size_claims);
+  }
+  if (env.has("RANK") && env.has("WORLD_SIZE")) {
+    add_claim(env, "RANK", launch.rank_claims);
+    add_claim(env, "WORLD_SIZE", launch.size_claims);
+  }
+  add_claim(env, "OMPI_COMM_WORLD_RANK", launch.rank_claims);
+  add_claim(env, "OMPI_COMM_WORLD_SIZE", launch.size_claims);
+  if (slurm_step_tasks(env) && slurm_is_launcher(env, launch.source)) {
+    add_claim(env, "SLURM_PROCID", launch.rank_claims);
+    add_claim(env, "SLURM_STEP_NUM_TASKS", launch.size_claims);
+  }
+}
+
+void require(const Environment& env, std::string_view variable, LaunchSource source) {
+  if (env.has(variable)) return;
+  fail(ErrorCode::unavailable, fmt::format("DDP_LAUNCH asks for {}, but {} is not set", to_string(source), variable),
+       "unset DDP_LAUNCH, or start the program with that launcher");
+}
+
+LaunchSource first_source(const Environment& env) {
+  if (env.has("PMIX_NAMESPACE")) return LaunchSource::pmix;
+  if (env.has("PMI_FD")) return LaunchSource::pmi2;
+  if (torchrun_complete(env)) return LaunchSource::torchrun;
+  if (env.has("OMPI_COMM_WORLD_RANK")) return LaunchSource::openmpi;
+  if (slurm_step_tasks(env)) return LaunchSource::slurm;
+  if (env.has("RANK") && env.number("WORLD_SIZE").value_or(1) > 1) return LaunchSource::torchrun;  // says what is missing
+  return LaunchSource::single;
+}
+
+void check_open_mpi(const Environment& env) {
+  const int rank = env.number("OMPI_COMM_WORLD_RANK").value_or(0);
+  const int world_size = env.number("OMPI_COMM_WORLD_SIZE").value_or(1);
+  check_rank_in_world("OMPI_COMM_WORLD_RANK", rank, "OMPI_COMM_WORLD_SIZE", world_size);
+  if (world_size > 1) {
+    fail(ErrorCode::unavailable,
+         fmt::format("Open MPI's variables describe {} ranks, but PMIX_NAMESPACE is not set, so there is no service over "
+                     "which they could meet",
+                     world_size),
+         "keep the PMIX_* variables that mpirun sets, or start with srun --mpi=pmix or ddprun");
+  }
+}
+
+void check_slurm(const Environment& env) {
+  const int tasks = slurm_step_tasks(env).value_or(1);
+  if (tasks > 1) {
+    fail(ErrorCode::unavailable, fmt::format("this Slurm step has {} tasks but no PMI, so they cannot meet", tasks),
+         "start the step with srun --mpi=pmix (or --mpi=pmi2)");
+  }
+}
+
+std::vector<std::string> peer_hosts(const Environment& env, const LaunchEnvironment& launch) {
+  std::vector<std::string> hosts;
+  if (launch.torchrun) hosts.push_back(launch.torchrun->master_address);
+  if (const auto list = env.raw("SLURM_STEP_NODELIST"); list && slurm_is_launcher(env, launch.source)) {
+    try {
+      const std::string self = env.raw("SLURMD_NODENAME").value_or("");
+      for (std::string& name : expand_hostlist(*list)) {
+        if (name != self) hosts.push_back(std::move(name));
+      }
+    } catch (const Error&) {
+      // only a help for choosing the interface, and there is a rule without it
+    }
+  }
+  return hosts;
+}
+
+}  // namespace
+
+LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSource> forced) {
+  LaunchEnvironment launch;
+  launch.source = forced.value_or(first_source(env));
+  switch (launch.source) {
+    case LaunchSource::pmix:
+      require(env, "PMIX_NAMESPACE", launch.source);
+      launch.reason = fmt::format("PMIX_NAMESPACE is {}", env.raw("PMIX_NAMESPACE").value_or(""));
+      break;
+    case LaunchSource::pmi2:
+      require(env, "PMI_FD", launch.source);
+      launch.reason = fmt::format("PMI_FD is {} and PMIX_NAMESPACE is not set", env.raw("PMI_FD").value_or(""));
+      break;
+    case LaunchSource::torchrun:
+      launch.torchrun = read_torchrun(env);
+      launch.reason = "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set and no PMI is";
+      break;
+    case LaunchSource::openmpi:
+      require(env, "OMPI_COMM_WORLD_RANK", launch.source);
+      check_open_mpi(env);
+      launch.reason = "Open MPI's variables describe a single rank";
+      break;
+    case LaunchSource::slurm:
+      require(env, "SLURM_PROCID", launch.source);
+      check_slurm(env);
+      launch.reason = "this is the only task of its Slurm step";
+      break;
+    case LaunchSource::single: launch.reason = "no launcher's variables are set, so this process is alone"; break;
+  }
+  if (forced) {
+    launch.reason = fmt::format("DDP_LAUNCH or InitOptions ask for {}", to_string(*forced));
+  } else {
+    collect_claims(env, launch);
+  }
+  launch.peer_hosts = peer_hosts(env, launch);
+  return launch;
+}
+
+void check_agreement(const LaunchEnvironment& launch, std::string_view chosen, int rank, int world_size) {
+  const auto compare = [&](const std::vector<Claim>& claims, std::string_view what, int value) {
+    for (const Claim& claim : claims) {
+      if (claim.value == value) continue;
+      fail(ErrorCode::conflict,
+           fmt::format("the sources disagree about the {}: {} says {}, {} says {}", what, chosen, value, claim.variable,
+                       claim.value),
+           fmt::format("unset the variable that is left over from another launcher, or set DDP_LAUNCH={} to go by that "
+                       "source alone",
+                       to_string(launch.source)));
+    }
+  };
+  compare(launch.rank_claims, "rank", rank);
+  compare(launch.size_claims, "number of ranks", world_size);
+}
+
+}  // namespace ddp::world

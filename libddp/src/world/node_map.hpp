@@ -1,0 +1,29 @@
+// Which node every rank runs on, and what follows from it: local ranks, node ranks, ranks per node.
+#pragma once
+
+#include <vector>
+
+namespace ddp::world {
+
+/// Immutable. Node numbers are dense, 0 to num_nodes() - 1.
+class NodeMap {
+ public:
+  /// @param node_of node number of each rank; every number from 0 to the largest must occur.
+  explicit NodeMap(std::vector<int> node_of);
+
+  /// From lists of ranks by node. Throws Error(protocol) unless every rank in [0, world_size) occurs exactly once.
+  static NodeMap from_ranks_by_node(const std::vector<std::vector<int>>& ranks_by_node, int world_size);
+
+  int world_size() const noexcept { return static_cast<int>(node_of_.size()); }
+  int num_nodes() const noexcept { return static_cast<int>(ranks_.size()); }
+  int node_of(int rank) const { return node_of_.at(static_cast<std::size_t>(rank)); }
+  int local_rank_of(int rank) const { return local_rank_.at(static_cast<std::size_t>(rank)); }
+  const std::vector<int>& ranks_on(int node) const { return ranks_.at(static_cast<std::size_t>(node)); }
+
+ private:
+  std::vector<int> node_of_;
+  std::vector<int> local_rank_;
+  std::vector<std::vector<int>> ranks_;
+};
+
+}  // namespace ddp::world

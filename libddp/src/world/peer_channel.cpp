@@ -1,0 +1,138 @@
+#include "world/peer_channel.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/byte_stream.hpp"
+#include "base/log.hpp"
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+
+namespace ddp::world {
+namespace {
+
+// A peer sends its one small request at once. Whoever takes longer is not a peer.
+constexpr auto kPatience = std::chrono::seconds(5);
+// More than enough for peers, few enough that strangers cannot use up the descriptors of a training process.
+constexpr std::size_t kMostConnections = 128;
+
+}  // namespace
+
+struct PeerChannel::Connection {
+  base::UniqueFd fd;
+  Deadline deadline;
+  Bytes received;
+  Bytes outgoing;
+  std::size_t sent = 0;
+
+  bool answering() const { return !outgoing.empty(); }
+};
+
+PeerChannel::PeerChannel(const std::string& address) : listener_(base::listen_tcp(address)) {
+  port_ = base::local_port(listener_.get());
+  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) throw base::system_error("starting the peer channel (eventfd)", errno);
+  if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
+    throw base::system_error("starting the peer channel (getrandom)", errno);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+PeerChannel::~PeerChannel() {
+  const std::uint64_t one = 1;
+  if (::write(wake_.get(), &one, sizeof one) != sizeof one) {
+    base::log_line(base::LogLevel::error, "stopping the peer channel: cannot wake its thread");
+  }
+  thread_.join();
+}
+
+void PeerChannel::serve(const std::string& service, Handler handler) {
+  const std::lock_guard lock(handlers_mutex_);
+  handlers_[service] = std::move(handler);
+}
+
+void PeerChannel::unserve(const std::string& service) {
+  const std::lock_guard lock(handlers_mutex_);
+  handlers_.erase(service);
+}
+
+void PeerChannel::run() {
+  std::vector<Connection> connections;
+  std::vector<pollfd> entries;
+  for (;;) {
+    entries.clear();
+    entries.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
+    // a negative descriptor is ignored by poll: nobody new while the table is full
+    entries.push_back({.fd = connections.size() < kMostConnections ? listener_.get() : -1, .events = POLLIN, .revents = 0});
+    int timeout_ms = -1;
+    for (const Connection& connection : connections) {
+      const short events = connection.answering() ? POLLOUT : POLLIN;
+      entries.push_back({.fd = connection.fd.get(), .events = events, .revents = 0});
+      const int left_ms = connection.deadline.poll_timeout_ms();
+      timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
+    }
+    if (::poll(entries.data(), entries.size(), timeout_ms) < 0 && errno != EINTR) {
+      base::log(base::LogLevel::error, "the peer channel stops: poll: {}", base::errno_name(errno));
+      return;
+    }
+    if (entries[0].revents != 0) return;
+    for (std::size_t i = connections.size(); i-- > 0;) {
+      const bool ready = entries[i + 2].revents != 0;
+      const bool keep = ready ? advance(connections[i]) : !connections[i].deadline.expired();
+      if (!keep) connections.erase(connections.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if (entries[1].revents != 0) accept_new(connections);
+  }
+}
+
+void PeerChannel::accept_new(std::vector<Connection>& connections) {
+  while (connections.size() < kMostConnections) {
+    base::UniqueFd fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+    if (!fd) return;
+    connections.push_back(
+        {.fd = std::move(fd), .deadline = Deadline::after(kPatience), .received = {}, .outgoing = {}, .sent = 0});
+  }
+}
+
+bool PeerChannel::advance(Connection& connection) {
+  if (!connection.answering()) {
+    std::array<std::byte, 4096> chunk;
+    const ssize_t got = ::recv(connection.fd.get(), chunk.data(), chunk.size(), 0);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return false;
+    connection.received.insert(connection.received.end(), chunk.begin(), chunk.begin() + got);
+    try {
+      const auto request = decode_peer_request(connection.received);
+      if (!request) return true;
+      if (request->token != token_) return false;
+      connection.outgoing = answer(*request);
+    } catch (const Error& error) {
+      base::log(base::LogLevel::debug, "the peer channel hangs up on a stranger: {}", error.what());
+      return false;
+    }
+  }
+  const auto rest = std::span(connection.outgoing).subspan(connection.sent);
+  const ssize_t sent = ::send(connection.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+  if (sent < 0) return errno == EAGAIN || errno == EINTR;
+  connection.sent += static_cast<std::size_t>(sent);
+  return connection.sent < connection.outgoing.size();
+}
+
+Bytes PeerChannel::answer(const PeerRequest& request) {
+  const std::lock_guard lock(handlers_mutex_);
+  const auto handler = handlers_.find(request.service);
+  if (handler == handlers_.end()) return encode(PeerAnswer{.status = PeerStatus::unknown_service, .body = {}});
+  try {
+    return encode(PeerAnswer{.status = PeerStatus::ok, .body = handler->second(request.body)});
+  } catch (const std::exception& error) {
+    return encode(PeerAnswer{.status = PeerStatus::failed, .body = base::to_bytes(error.what())});
+  }
+}
+
+}  // namespace ddp::world

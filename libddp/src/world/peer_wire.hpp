@@ -1,0 +1,38 @@
+// The frames of the peer channel: one request and one answer per connection, both little-endian.
+//   request: u32 magic, 16-byte token, u32 payload size, payload = text service, blob body
+//   answer:  u32 magic, u8 status, u32 payload size, payload
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "world/rank_card.hpp"
+
+namespace ddp::world {
+
+enum class PeerStatus : std::uint8_t { ok = 0, unknown_service = 1, failed = 2 };
+
+struct PeerRequest {
+  ChannelToken token{};
+  std::string service;
+  Bytes body;
+};
+
+struct PeerAnswer {
+  PeerStatus status = PeerStatus::ok;
+  Bytes body;
+};
+
+/// Larger messages are refused by both sides.
+inline constexpr std::uint32_t kLargestPeerMessageBytes = 1U << 20U;
+
+Bytes encode(const PeerRequest& request);
+Bytes encode(const PeerAnswer& answer);
+
+/// Nothing while @p received is only the beginning of a frame. Throws Error(protocol) for what cannot become a frame.
+std::optional<PeerRequest> decode_peer_request(std::span<const std::byte> received);
+std::optional<PeerAnswer> decode_peer_answer(std::span<const std::byte> received);
+
+}  // namespace ddp::world

@@ -1,0 +1,36 @@
+#include <ddp/world.hpp>
+
+#include "world/world_state.hpp"
+
+namespace ddp {
+
+World::World(std::unique_ptr<WorldState> state) : state_(std::move(state)) {}
+World::World(World&&) noexcept = default;
+World& World::operator=(World&&) noexcept = default;
+World::~World() = default;
+
+World World::init(const InitOptions& options) { return World(std::make_unique<WorldState>(options)); }
+
+int World::rank() const noexcept { return state_->rank; }
+int World::world_size() const noexcept { return state_->world_size; }
+int World::local_rank() const noexcept { return state_->nodes.local_rank_of(rank()); }
+int World::local_world_size() const noexcept {
+  return static_cast<int>(state_->nodes.ranks_on(node_rank()).size());
+}
+int World::node_rank() const noexcept { return state_->nodes.node_of(rank()); }
+int World::num_nodes() const noexcept { return state_->nodes.num_nodes(); }
+int World::node_of(int other) const { return state_->nodes.node_of(other); }
+int World::local_rank_of(int other) const { return state_->nodes.local_rank_of(other); }
+const std::vector<int>& World::ranks_on_node(int node) const { return state_->nodes.ranks_on(node); }
+const std::string& World::hostname(int other) { return state_->card(other).hostname; }
+
+LaunchSource World::source() const noexcept { return state_->source; }
+const std::string& World::source_reason() const noexcept { return state_->source_reason; }
+const std::string& World::interface_name() const noexcept { return state_->interface.name; }
+const std::string& World::interface_address() const noexcept { return state_->interface.address; }
+const std::string& World::interface_reason() const noexcept { return state_->interface.reason; }
+
+KeyValueStore& World::key_value_store() { return state_->store(); }
+void World::leave_session() noexcept { state_->leave_session(); }
+
+}  // namespace ddp

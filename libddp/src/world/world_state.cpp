@@ -1,0 +1,185 @@
+#include "world/world_state.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/env_table.hpp"
+#include "base/log.hpp"
+#include "world/job_connection.hpp"
+#include "world/process_mapping.hpp"
+
+namespace ddp {
+namespace {
+
+// A process that ends without leaving PMIx makes Slurm kill its whole step. exit() does not destroy objects on the stack,
+// so the sessions that are still open then are closed by an exit handler.
+class OpenSessions {
+ public:
+  static OpenSessions& instance() {
+    static auto* sessions = new OpenSessions;  // never destroyed: used while the process exits
+    return *sessions;
+  }
+  void add(KeyValueStore* store) {
+    const std::lock_guard lock(mutex_);
+    stores_.insert(store);
+  }
+  void remove(KeyValueStore* store) {
+    const std::lock_guard lock(mutex_);
+    stores_.erase(store);
+  }
+
+ private:
+  OpenSessions() {
+    std::atexit([] { instance().close_all(); });
+  }
+  void close_all() {
+    const std::lock_guard lock(mutex_);
+    for (KeyValueStore* store : stores_) store->close();
+    stores_.clear();
+  }
+
+  std::mutex mutex_;
+  std::set<KeyValueStore*> stores_;
+};
+
+std::string own_hostname() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+void warn_of_unknown_variables(const base::Environment& environment) {
+  for (const auto& [name, closest] : environment.unknown_ddp_variables()) {
+    base::log(base::LogLevel::warning, "the environment variable {} is not known to libddp; did you mean {}?", name,
+              closest);
+  }
+}
+
+std::atomic<unsigned> worlds_made{0};
+
+}  // namespace
+
+WorldState::WorldState(const InitOptions& options)
+    : timeout_(options.timeout.value_or(base::Environment::process().seconds("DDP_INIT_TIMEOUT"))),
+      keep_session_(options.keep_session),
+      generation_(worlds_made++) {
+  try {
+    wire_up(options);
+  } catch (...) {
+    leave_session();
+    throw;
+  }
+}
+
+WorldState::~WorldState() {
+  world_group.reset();
+  channel.reset();
+  leave_session();
+}
+
+void WorldState::wire_up(const InitOptions& options) {
+  const Deadline deadline = Deadline::after(timeout_);
+  const auto environment = base::Environment::process();
+  world::JobConnection connection = world::connect_job(environment, options.launch, deadline);
+  store_ = std::move(connection.store);
+  session_open_ = true;
+  OpenSessions::instance().add(store_.get());
+
+  rank = store_->rank();
+  world_size = store_->world_size();
+  source = connection.launch.source;
+  source_reason = std::move(connection.launch.reason);
+  cards_.resize(static_cast<std::size_t>(world_size));
+  base::set_log_rank(rank);
+  if (rank == 0) warn_of_unknown_variables(environment);
+
+  if (connection.nodes) nodes = *connection.nodes;
+  interface = world::choose_interface(environment, world::list_interfaces(), connection.launch.peer_hosts,
+                                      connection.single_node);
+
+  world::RankCard own{.hostname = own_hostname(),
+                      .node_rank = connection.node_rank.value_or(-1),
+                      .address = interface.address,
+                      .channel_port = 0,
+                      .channel_token = {}};
+  if (world_size > 1) {
+    channel = std::make_shared<world::PeerChannel>(interface.address);
+    own.channel_port = channel->port();
+    own.channel_token = channel->token();
+    store_->put(key("card"), encode(own));
+    store_->fence(deadline);
+  }
+  cards_[static_cast<std::size_t>(rank)] = own;
+  if (!connection.nodes) nodes = node_map_from_cards(deadline);
+
+  if (connection.local_rank && *connection.local_rank != nodes.local_rank_of(rank)) {
+    throw Error{{.code = ErrorCode::conflict,
+                 .attempted = "finding out where the ranks of the job run",
+                 .cause = fmt::format("the launcher says that rank {} has local rank {}, but by its node map it is {}",
+                                      rank, *connection.local_rank, nodes.local_rank_of(rank)),
+                 .native = {},
+                 .ranks = {rank},
+                 .hint = "please report this with the output of env from the job"}};
+  }
+  base::log(base::LogLevel::info, "{} of {} ranks, local rank {} on node {} of {}, by {}: {}; interface {} ({}): {}",
+            rank, world_size, nodes.local_rank_of(rank), nodes.node_of(rank), nodes.num_nodes(), to_string(source),
+            source_reason, interface.name, interface.address, interface.reason);
+}
+
+world::NodeMap WorldState::node_map_from_cards(Deadline deadline) {
+  // by the launcher's node number where it gives one, else by host name, in the order of first appearance
+  std::vector<int> node_of;
+  std::map<std::pair<int, std::string>, int> numbers;
+  for (int other = 0; other < world_size; ++other) {
+    auto& slot = cards_[static_cast<std::size_t>(other)];
+    if (!slot) slot = world::decode_rank_card(store_->get(other, key("card"), deadline));
+    const auto identity = slot->node_rank >= 0 ? std::pair{slot->node_rank, std::string()}
+                                               : std::pair{-1, slot->hostname};
+    node_of.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
+  }
+  return world::NodeMap{std::move(node_of)};
+}
+
+const world::RankCard& WorldState::card(int other) {
+  auto& slot = cards_.at(static_cast<std::size_t>(other));
+  if (!slot) slot = world::decode_rank_card(store().get(other, key("card"), Deadline::after(timeout_)));
+  return *slot;
+}
+
+world::PeerEndpoint WorldState::endpoint(int other) {
+  const world::RankCard& known = card(other);
+  return {.rank = other, .address = known.address, .port = known.channel_port, .token = known.channel_token};
+}
+
+std::string WorldState::key(std::string_view name) const { return fmt::format("ddp.{}.{}", generation_, name); }
+
+KeyValueStore& WorldState::store() {
+  if (!session_open_) {
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "using the job's key-value store",
+                 .cause = "the session with the launcher was left",
+                 .native = {},
+                 .ranks = {},
+                 .hint = "set InitOptions::keep_session, or do this before leave_session()"}};
+  }
+  return *store_;
+}
+
+void WorldState::leave_session() noexcept {
+  if (!session_open_) return;
+  session_open_ = false;
+  OpenSessions::instance().remove(store_.get());
+  store_->close();
+}
+
+}  // namespace ddp

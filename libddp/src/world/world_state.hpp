@@ -1,0 +1,59 @@
+// What a World knows and owns, for the parts of libddp that build on it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/world.hpp>
+
+#include "world/interface_choice.hpp"
+#include "world/node_map.hpp"
+#include "world/peer_channel.hpp"
+#include "world/rank_card.hpp"
+
+namespace ddp {
+
+class GroupEngine;
+
+class WorldState {
+ public:
+  explicit WorldState(const InitOptions& options);
+  WorldState(const WorldState&) = delete;
+  WorldState& operator=(const WorldState&) = delete;
+  ~WorldState();
+
+  /// The card of any rank; read from the store once.
+  const world::RankCard& card(int rank);
+  /// How any other rank's peer channel is reached.
+  world::PeerEndpoint endpoint(int rank);
+  /// "ddp.<n>.<name>": a key of libddp's own, different for each World of this process.
+  std::string key(std::string_view name) const;
+  KeyValueStore& store();
+  void leave_session() noexcept;
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  bool keep_session() const noexcept { return keep_session_; }
+
+  int rank = 0;
+  int world_size = 1;
+  LaunchSource source = LaunchSource::single;
+  std::string source_reason;
+  world::NodeMap nodes{std::vector<int>{0}};
+  world::InterfaceChoice interface;
+  std::shared_ptr<world::PeerChannel> channel;  ///< null in a world of one
+  std::shared_ptr<GroupEngine> world_group;     ///< null until process_group() is called
+
+ private:
+  void wire_up(const InitOptions& options);
+  world::NodeMap node_map_from_cards(Deadline deadline);
+
+  std::chrono::milliseconds timeout_{};
+  bool keep_session_ = true;
+  unsigned generation_ = 0;
+  bool session_open_ = false;
+  std::unique_ptr<KeyValueStore> store_;
+  std::vector<std::optional<world::RankCard>> cards_;
+};
+
+}  // namespace ddp

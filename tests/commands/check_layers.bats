@@ -1,0 +1,127 @@
+#!/usr/bin/env bats
+# scripts/check-layers: silent on a tree that keeps the rule, and each way to break it is reported with file and line.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  tree=$BATS_TEST_TMPDIR/tree
+  mkdir -p "$tree/libddp"
+  cp -r "$root/libddp/include" "$root/libddp/src" "$tree/libddp/"
+  for folder in launcher srun_plugin tools bindings; do
+    if [ -d "$root/$folder" ]; then cp -r "$root/$folder" "$tree/"; fi
+  done
+}
+
+# What check-layers finds in the copy, but not in the tree itself.
+check() {
+  local status=0 found
+  found=$("$root/scripts/check-layers" "$tree") || status=$?
+  grep -vxF -f <(echo "no such line"; "$root/scripts/check-layers" || true) <<<"$found" || true
+  return $status
+}
+
+# plant FILE LINE: appends LINE to FILE of the copy.
+plant() {
+  mkdir -p "$(dirname "$tree/$1")"
+  printf '%s\n' "$2" >>"$tree/$1"
+}
+
+# The only finding is $1.
+expect_only() {
+  run check
+  echo "$output"
+  [ "$status" -eq 1 ]
+  [ "$output" = "$1" ]
+}
+
+expect_nothing_new() {
+  run check
+  [ "$output" = "" ]
+}
+
+@test "the tree keeps the rule" {
+  run "$root/scripts/check-layers"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [ "$output" = "" ]
+}
+
+@test "a room that includes one above it is reported, one that includes one below is not" {
+  plant libddp/src/base/planted.cpp '#include "world/node_map.hpp"'
+  expect_only "libddp/src/base/planted.cpp:1: base must not include world (world/node_map.hpp)"
+  rm "$tree/libddp/src/base/planted.cpp"
+  plant libddp/src/world/planted.hpp '#include "base/log.hpp"'
+  expect_nothing_new
+}
+
+@test "a room that includes one beside it is reported" {
+  plant libddp/src/topology/planted.hpp '#include "kvs/memory_store.hpp"'
+  expect_only "libddp/src/topology/planted.hpp:1: topology must not include kvs (kvs/memory_store.hpp)"
+}
+
+@test "an upward include is found in angle brackets, with spaces, and through .." {
+  plant libddp/src/world/planted.hpp '#pragma once'
+  plant libddp/src/kvs/planted.cpp '  #  include <world/planted.hpp>'
+  expect_only "libddp/src/kvs/planted.cpp:1: kvs must not include world (world/planted.hpp)"
+  echo '#include "../world/planted.hpp"' >"$tree/libddp/src/kvs/planted.cpp"
+  expect_only "libddp/src/kvs/planted.cpp:1: kvs must not include world (../world/planted.hpp)"
+}
+
+@test "the public header of a room above is reported, that of a room below is not" {
+  plant libddp/src/base/planted.hpp '#include <ddp/world.hpp>'
+  expect_only "libddp/src/base/planted.hpp:1: base must not include world (ddp/world.hpp)"
+  rm "$tree/libddp/src/base/planted.hpp"
+  plant libddp/src/world/planted.hpp '#include <ddp/error.hpp>'
+  expect_nothing_new
+}
+
+@test "the launcher must not know the library's upper rooms, nor the store server the launcher" {
+  plant launcher/planted.hpp '#include "collectives/operation.hpp"'
+  expect_only "launcher/planted.hpp:1: launcher must not include collectives (collectives/operation.hpp)"
+  rm "$tree/launcher/planted.hpp"
+  plant launcher/options/planted.hpp '#pragma once'
+  plant launcher/store_server/planted.hpp '#include "options/planted.hpp"'
+  expect_only "launcher/store_server/planted.hpp:1: launcher/store_server must not include launcher (options/planted.hpp)"
+}
+
+@test "the SPANK plugin may know the store server, but not the rest of the launcher" {
+  plant launcher/store_server/planted.hpp '#pragma once'
+  plant launcher/options/planted.hpp '#pragma once'
+  plant srun_plugin/planted.cpp '#include "launcher/store_server/planted.hpp"'
+  expect_nothing_new
+  plant srun_plugin/planted.cpp '#include "launcher/options/planted.hpp"'
+  expect_only "srun_plugin/planted.cpp:2: srun_plugin must not include launcher (launcher/options/planted.hpp)"
+}
+
+@test "a public header that includes a private one, or one that is not there, is reported" {
+  plant libddp/include/ddp/planted.hpp '#include "base/log.hpp"'
+  plant libddp/include/ddp/planted.hpp '#include <base/log.hpp>'
+  plant libddp/include/ddp/planted.hpp '#include <ddp/nowhere.hpp>'
+  plant libddp/include/ddp/planted.hpp '#include <ddp/error.hpp>'
+  run check
+  [ "$status" -eq 1 ]
+  [ "${#lines[@]}" -eq 3 ]
+  [[ "${lines[0]}" == "libddp/include/ddp/planted.hpp:1: a public header includes \"base/log.hpp\""* ]]
+  [ "${lines[1]}" = "libddp/include/ddp/planted.hpp:2: a public header includes the private <base/log.hpp>" ]
+  [ "${lines[2]}" = "libddp/include/ddp/planted.hpp:3: includes <ddp/nowhere.hpp>, which is no public header" ]
+}
+
+@test "folders that include each other are reported, with a line for each step" {
+  plant launcher/one/planted.hpp '#include "two/planted.hpp"'
+  plant launcher/two/planted.hpp '#include "three/planted.hpp"'
+  plant launcher/three/planted.hpp '#include "one/planted.hpp"'
+  run check
+  [ "$status" -eq 1 ]
+  [ "${#lines[@]}" -eq 1 ]
+  [[ "$output" == "a circle of folders: "* ]]
+  [[ "$output" == *"launcher/one -> launcher/two (launcher/one/planted.hpp:1)"* ]]
+  [[ "$output" == *"launcher/three -> launcher/one (launcher/three/planted.hpp:1)"* ]]
+}
+
+@test "a room that is not known is reported" {
+  plant libddp/src/mystery/planted.hpp '#pragma once'
+  run check
+  [ "$status" -eq 1 ]
+  [[ "$output" == "libddp/src/mystery/planted.hpp:1: lies in a room that scripts/check-layers does not know"* ]]
+}

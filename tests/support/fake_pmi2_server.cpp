@@ -1,0 +1,133 @@
+#include "support/fake_pmi2_server.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace ddp::test {
+
+using kvs::Pmi2Message;
+
+FakePmi2Server::FakePmi2Server(Options options) : options_(std::move(options)) {
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    std::array<int, 2> pair{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) throw std::runtime_error("socketpair");
+    Connection connection;
+    connection.fd.reset(pair[0]);
+    connections_.push_back(std::move(connection));
+    clients_.emplace_back(pair[1]);
+  }
+  std::array<int, 2> stop{};
+  if (::pipe2(stop.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  stop_read_.reset(stop[0]);
+  stop_write_.reset(stop[1]);
+  thread_ = std::thread([this] { serve(); });
+}
+
+FakePmi2Server::~FakePmi2Server() {
+  stop_write_.reset();
+  thread_.join();
+}
+
+void FakePmi2Server::serve() {
+  for (;;) {
+    std::vector<pollfd> entries{{.fd = stop_read_.get(), .events = POLLIN, .revents = 0}};
+    for (const Connection& connection : connections_) {
+      entries.push_back({.fd = connection.fd.get(), .events = POLLIN, .revents = 0});
+    }
+    ::poll(entries.data(), entries.size(), -1);
+    if (entries[0].revents != 0) return;
+    for (std::size_t i = 1; i < entries.size(); ++i) {
+      if (entries[i].revents != 0) handle_bytes(static_cast<int>(i) - 1);
+    }
+  }
+}
+
+void FakePmi2Server::handle_bytes(int rank) {
+  Connection& connection = connections_[static_cast<std::size_t>(rank)];
+  std::array<char, 4096> buffer{};
+  const ssize_t count = ::recv(connection.fd.get(), buffer.data(), buffer.size(), 0);
+  if (count <= 0) return connection.fd.reset();
+  connection.received.append(buffer.data(), static_cast<std::size_t>(count));
+  if (!connection.greeted) {
+    const auto end = connection.received.find('\n');
+    if (end == std::string::npos) return;
+    connection.received.erase(0, end + 1);
+    connection.greeted = true;
+    ::send(connection.fd.get(), options_.greeting.data(), options_.greeting.size(), MSG_NOSIGNAL);
+  }
+  while (connection.fd && connection.received.size() >= 6) {
+    const std::size_t length = kvs::parse_pmi2_length(connection.received.substr(0, 6));
+    if (connection.received.size() < 6 + length) return;
+    const Pmi2Message request = kvs::parse_pmi2(connection.received.substr(6, length));
+    connection.received.erase(0, 6 + length);
+    handle(rank, request);
+  }
+}
+
+void FakePmi2Server::handle(int rank, const Pmi2Message& request) {
+  Connection& connection = connections_[static_cast<std::size_t>(rank)];
+  const std::string& command = request.command;
+  const auto field = [&](std::string_view name) { return std::string(request.find(name).value_or("")); };
+  if (command == options_.silent_command) return;
+  if (command == options_.fatal_command) return connection.fd.reset();
+  if (const auto raw = options_.raw.find(command); raw != options_.raw.end()) {
+    ::send(connection.fd.get(), raw->second.data(), raw->second.size(), MSG_NOSIGNAL);
+    return;
+  }
+  Pmi2Message reply{.command = command + "-response", .fields = {{"rc", "0"}}};
+  if (command == "fullinit") {
+    reply.fields.emplace_back("rank", std::to_string(rank + options_.rank_offset));
+    reply.fields.emplace_back("size", std::to_string(options_.world_size));
+  } else if (command == "job-getid") {
+    reply.fields.emplace_back("jobid", "77.0");
+  } else if (command == "info-getjobattr") {
+    reply.fields.emplace_back("found", "TRUE");
+    reply.fields.emplace_back("value", fmt::format("(vector,(0,1,{}))", options_.world_size));
+  } else if (command == "kvs-put") {
+    pending_[field("key")] = field("value");
+  } else if (command == "kvs-get") {
+    const auto found = visible_.find(field("key"));
+    reply.fields.emplace_back("found", found != visible_.end() ? "TRUE" : "FALSE");
+    if (found != visible_.end()) reply.fields.emplace_back("value", found->second);
+  } else if (command == "kvs-fence") {
+    connection.in_fence = true;
+    return finish_fence();
+  } else if (command == "name-publish") {
+    names_[field("name")] = field("port");
+  } else if (command == "name-lookup") {
+    const auto found = names_.find(field("name"));
+    if (found == names_.end()) {
+      reply.fields = {{"rc", "1"}};
+    } else {
+      reply.fields.emplace_back("value", found->second);
+    }
+  }
+  answer(rank, reply);
+  if (command == "finalize") connection.fd.reset();
+}
+
+void FakePmi2Server::answer(int rank, const Pmi2Message& message) {
+  const std::string text = kvs::encode_pmi2(message);
+  ::send(connections_[static_cast<std::size_t>(rank)].fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+}
+
+void FakePmi2Server::finish_fence() {
+  const auto in_fence = [](const Connection& connection) { return connection.in_fence; };
+  if (!std::all_of(connections_.begin(), connections_.end(), in_fence)) return;
+  for (auto& [key, value] : pending_) visible_[key] = value;
+  pending_.clear();
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    connections_[static_cast<std::size_t>(rank)].in_fence = false;
+    answer(rank, {.command = "kvs-fence-response", .fields = {{"rc", "0"}}});
+  }
+}
+
+}  // namespace ddp::test
