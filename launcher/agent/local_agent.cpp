@@ -105,8 +105,10 @@ int LocalAgent::run() {
   try {
     WorkerGroup workers = start_workers(program, job, signals);
     outcome = supervise(workers, signals, server.aborts());
-    end_what_is_left(workers.pids());
+    const int left_behind = end_what_is_left(workers.pids());
+    if (!outcome.success() || left_behind > 0) server.abandon();
   } catch (...) {
+    server.abandon();
     end_what_is_left({});  // the workers themselves are gone
     throw;
   }
@@ -216,12 +218,13 @@ JobOutcome LocalAgent::supervise(WorkerGroup& workers, SignalInbox& signals, Abo
   return supervisor.outcome();
 }
 
-void LocalAgent::end_what_is_left(std::span<const pid_t> workers) const {
+int LocalAgent::end_what_is_left(std::span<const pid_t> workers) const {
   const LeftoverCount left = end_leftovers(workers, Deadline::after(kLeftoverGrace), Deadline::after(kLeftoverLimit));
   if (left.ended > 0) tell("ended {} processes that ranks had left behind", left.ended);
   if (left.remaining > 0) {
     fmt::print(stderr, "ddprun: {} processes that ranks left behind did not end even after SIGKILL\n", left.remaining);
   }
+  return left.ended + left.remaining;
 }
 
 }  // namespace ddp::launcher

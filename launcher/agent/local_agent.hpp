@@ -32,7 +32,8 @@ class LocalAgent {
  private:
   WorkerGroup start_workers(const std::string& program, const JobNamespace& job, const SignalInbox& signals) const;
   JobOutcome supervise(WorkerGroup& workers, SignalInbox& signals, AbortInbox& aborts) const;
-  void end_what_is_left(std::span<const pid_t> workers) const;
+  /// Returns how many processes ranks had left behind.
+  int end_what_is_left(std::span<const pid_t> workers) const;
 
   template <class... Args>
   void tell(fmt::format_string<Args...> format, Args&&... args) const;

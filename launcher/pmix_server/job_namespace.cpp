@@ -105,7 +105,7 @@ std::string make_namespace_name(const std::string& host, int attempt) {
   return fmt::format("ddp.{}.{}.{:08x}{:08x}.{}", host.substr(0, 128), ::getpid(), source(), source(), attempt);
 }
 
-JobNamespace::JobNamespace(PmixServer& server, const JobShape& shape) : name_(shape.name_space) {
+JobNamespace::JobNamespace(PmixServer& server, const JobShape& shape) : server_(server), name_(shape.name_space) {
   InfoList data = job_data(shape, server.directory());
   const pmix_proc_t job = make_proc(name_, PMIX_RANK_WILDCARD);
   require_pmix(PMIx_server_register_nspace(job.nspace, shape.num_ranks, data.data(), data.size(), nullptr, nullptr),
@@ -122,6 +122,7 @@ JobNamespace::JobNamespace(PmixServer& server, const JobShape& shape) : name_(sh
 }
 
 JobNamespace::~JobNamespace() {
+  if (server_.abandoned()) return;
   const pmix_proc_t job = make_proc(name_, PMIX_RANK_WILDCARD);
   PMIx_server_deregister_nspace(job.nspace, nullptr, nullptr);
 }

@@ -32,6 +32,7 @@ class JobNamespace {
   EnvironmentMap client_environment(int rank) const;
 
  private:
+  PmixServer& server_;
   std::string name_;
 };
 

@@ -55,7 +55,7 @@ void forget_outer_pmix() {
 
 }  // namespace
 
-PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir) {
+PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()) {
   forget_outer_pmix();
   static ModuleBuffer buffer;  // static: zero throughout
   buffer.module.client_connected = client_connected;
@@ -71,6 +71,10 @@ PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir) {
 }
 
 PmixServer::~PmixServer() {
+  if (abandoned_) {
+    aborts_.release();  // leaked on purpose: the library's thread may still post
+    return;
+  }
   const pmix_status_t status = PMIx_server_finalize();
   if (status != PMIX_SUCCESS) {
     base::log(base::LogLevel::warning, "{}", pmix_error("ending the PMIx server", status).what());

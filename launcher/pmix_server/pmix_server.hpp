@@ -2,6 +2,7 @@
 // runs under "srun --mpi=pmix" runs under ddprun unchanged.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,19 @@ class PmixServer {
   ~PmixServer();
 
   const std::string& directory() const { return directory_.path(); }
-  AbortInbox& aborts() { return aborts_; }
+  AbortInbox& aborts() { return *aborts_; }
+
+  /// To be called when clients died without leaving: the library is not used any more, and its thread ends with the
+  /// process. libpmix 4.2.2 mixes up its memory when a client dies while it connects, and then PMIx_server_finalize can
+  /// wait for ever on a lock that nobody holds (seen in one of ten jobs whose ranks were killed right after their
+  /// start). The folder is removed all the same.
+  void abandon() noexcept { abandoned_ = true; }
+  bool abandoned() const noexcept { return abandoned_; }
 
  private:
   ScratchDirectory directory_;
-  AbortInbox aborts_;
+  std::unique_ptr<AbortInbox> aborts_;  ///< the library's thread posts to it
+  bool abandoned_ = false;
 };
 
 }  // namespace ddp::launcher

@@ -346,6 +346,15 @@ rejects() {
   [[ $output == *"Root Cause"*"rank      : 2 "* ]]
 }
 
+@test "PMIx: ranks that die while they connect do not hold up the end" {
+  for _ in $(seq 20); do
+    run timeout -s KILL 20 "$DDPRUN" --nproc-per-node 3 --failure-grace 0 sh -c \
+      'if [ "$RANK" = 2 ]; then exit 11; fi; exec "$HELLO" abort'
+    echo "$output"
+    [ "$status" -eq 11 ]
+  done
+}
+
 @test "PMIx: two jobs at once do not meet" {
   "$DDPRUN" --nproc-per-node 4 "$HELLO" >"$BATS_TEST_TMPDIR/one" 3>&- &
   launcher=$!
@@ -386,7 +395,7 @@ rejects() {
   exec 9</dev/null
   run sh -c 'ls /proc/self/fd | wc -l; exec 8</dev/null; ls /proc/self/fd | wc -l'
   [ "${lines[1]}" -eq "$((lines[0] + 1))" ]  # the way of counting sees descriptors
-  run "$DDPRUN" --nproc-per-node 2 sh -c 'ls /proc/self/fd | tr "\n" " "; ulimit -n'
+  run "$DDPRUN" --nproc-per-node 2 sh -c 'echo "$(ls /proc/self/fd | tr "\n" " ")$(ulimit -n)"'
   echo "$output"
   [ "${lines[0]}" = "0 1 2 3 $(ulimit -n)" ]  # 3 is the folder that ls reads
   [ "${lines[1]}" = "0 1 2 3 $(ulimit -n)" ]

@@ -23,6 +23,8 @@ namespace {
 constexpr std::size_t kLengthDigits = 6;
 constexpr std::size_t kMaxMessageBytes = 999'999;  // what six digits can say
 constexpr std::size_t kMaxGreetingBytes = 256;
+constexpr const char* kClosedHint =
+    "the server closes the connection when the step ends, and when PMI is used a second time in one task";
 constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 [[noreturn]] void throw_protocol(std::string cause) {
@@ -267,7 +269,7 @@ Pmi2Channel::Pmi2Channel(base::UniqueFd fd) : fd_(std::move(fd)) {
 
 void Pmi2Channel::greet(Deadline deadline) {
   constexpr std::string_view kHello = "cmd=init pmi_version=2 pmi_subversion=0\n";
-  base::send_all(fd_.get(), std::as_bytes(std::span{kHello}), deadline, "greeting the PMI-2 server");
+  transmit(kHello, deadline, "greeting the PMI-2 server");
   // The server says nothing more before the next request, so what comes with the line would be garbage.
   std::size_t end = 0;
   while ((end = received_.find('\n')) == received_.npos) {
@@ -286,8 +288,19 @@ void Pmi2Channel::greet(Deadline deadline) {
 }
 
 void Pmi2Channel::send(const Pmi2Message& message, Deadline deadline) {
-  const std::string text = encode_pmi2(message);
-  base::send_all(fd_.get(), std::as_bytes(std::span{text}), deadline,
+  transmit(encode_pmi2(message), deadline, "sending " + message.command + " to the PMI-2 server");
+}
+
+void Pmi2Channel::transmit(std::string_view text, Deadline deadline, const std::string& what) {
+  try {
+    base::send_all(fd_.get(), std::as_bytes(std::span{text}), deadline, what);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    ErrorDetail detail = error.detail();
+    detail.hint = kClosedHint;
+    throw Error{std::move(detail)};
+  }
+}), deadline,
                  "sending " + message.command + " to the PMI-2 server");
 }
 
@@ -319,10 +332,7 @@ bool Pmi2Channel::read_more(Deadline deadline) {
     if (number == EAGAIN || number == EWOULDBLOCK) {
       if (!base::wait_for(fd_.get(), POLLIN, deadline)) return false;
     } else if (number != EINTR) {
-      throw base::system_error("reading from the PMI-2 server", number,
-                               "the server closes the connection when the step ends and when PMI is used a second time "
-                               "in one task",
-                               ErrorCode::peer_lost);
+      throw base::system_error("reading from the PMI-2 server", number, kClosedHint, ErrorCode::peer_lost);
     }
   }
 }

@@ -90,6 +90,7 @@ class Pmi2Channel {
   std::optional<Pmi2Message> receive(Deadline deadline);
 
  private:
+  void transmit(std::string_view text, Deadline deadline, const std::string& what);
   bool read_more(Deadline deadline);
 
   base::UniqueFd fd_;

@@ -29,23 +29,20 @@ namespace {
 
 constexpr int kUsageExit = 2;
 constexpr int kLargestCount = 1'000'000'000;
-constexpr int kMostSteps = 100;         // as far as tolerance_after has been measured
+constexpr int kMostSteps = 100;         // as far as kTolerance has been measured
 constexpr double kLearningRate = 0.01;  // small enough that even batches of one sample do not magnify rounding errors
 constexpr double kMomentum = 0.9;
 constexpr std::uint64_t kSeed = 1;
 
-/// What may differ after a step, relative to the largest element of a tensor. Both sides compute each sample in the
-/// same way and then add the same numbers, but in another order: in one process sample by sample, in a job each rank
-/// its own and then the ranks' sums. A sum of n terms, n = batch size, has a rounding error of about sqrt(n) * epsilon
-/// times the terms' magnitude, with epsilon = 1.2e-7 for float32 and 2.2e-16 for float64. Terms that cancel magnify it
-/// relative to the sum, and each step inherits the differences of those before it: hence the limit that grows with the
-/// steps. Measured with 2 to 12 ranks and batches of 1 to 401 samples: @@M@@ Mistakes in averaging, broadcasting or
-/// sharding show as 1e-2 and more in the first step.
+/// What may differ, relative to the largest element of a tensor. Both sides compute each sample in the same way and
+/// then add the same numbers, but in another order: in one process sample by sample, in a job each rank its own and
+/// then the ranks' sums. A sum of n terms, n = batch size, has a rounding error of about sqrt(n) * epsilon times the
+/// terms' magnitude, with epsilon = 1.2e-7 for float32 and 2.2e-16 for float64; terms that cancel magnify it relative
+/// to the sum, and each step inherits the differences of those before it. Measured with 2 to 12 ranks and batches of 1
+/// to 401 samples: in 12 steps 9e-7 (float32) and 2e-15 (float64) at most, in 100 steps 4e-6 and 6e-15. Mistakes in
+/// averaging, broadcasting or sharding show as 1e-2 and more as soon as they matter.
 template <class Scalar>
-double tolerance_after(int step) {
-  constexpr double kOfTenSteps = sizeof(Scalar) == sizeof(float) ? 1e-5 : 1e-12;
-  return kOfTenSteps * std::max(1.0, step / 10.0);
-}
+constexpr double kTolerance = sizeof(Scalar) == sizeof(float) ? 1e-5 : 1e-12;
 
 enum class Break { nothing, no_average, skip_parameter_broadcast, wrong_shard, local_mean };
 const std::map<std::string, Break> kBreaks{{"no-average", Break::no_average},
@@ -155,9 +152,9 @@ class Proof {
   void report() const {
     fmt::print(
         "sharded training equals the whole batch: W={} steps={} max relative difference={:.2e} "
-        "(tolerance {:.1e}, {}, {} buckets)\n",
-        world_.world_size(), options_.steps, largest_seen_, tolerance_after<Scalar>(options_.steps),
-        to_string(DTypeOf<Scalar>::value), reducer_.buckets().size());
+        "(tolerance {:.0e}, {}, {} buckets)\n",
+        world_.world_size(), options_.steps, largest_seen_, kTolerance<Scalar>, to_string(DTypeOf<Scalar>::value),
+        reducer_.buckets().size());
     std::fflush(stdout);
   }
 
@@ -188,20 +185,19 @@ class Proof {
   /// Compares on this rank, says what differs, and learns the verdict of the others, so that all stop at the same step.
   bool equal_everywhere(int step) {
     const ReplicaDifference difference = largest_difference(replica_, reference_, step > 0);
-    const double tolerance = tolerance_after<Scalar>(step);
-    const bool equal_here = difference.relative <= tolerance;
+    const bool equal_here = difference.relative <= kTolerance<Scalar>;
     if (!equal_here) {
       fmt::print(stderr,
                  "sharded_training: rank {}: step {}: {} is {:.9g} but {:.9g} in the reference: "
-                 "relative difference {:.2e}, tolerance {:.1e}\n",
+                 "relative difference {:.2e}, tolerance {:.0e}\n",
                  world_.rank(), step, difference.where, difference.replica, difference.reference, difference.relative,
-                 tolerance);
+                 kTolerance<Scalar>);
     }
     // What this rank found counts whatever comes out of the library under test; the maximum can only add to it.
     double largest = std::min(difference.relative, std::numeric_limits<double>::max());
     group_.all_reduce(std::span{&largest, 1}, ReduceOp::max).wait();
     largest_seen_ = std::max({largest_seen_, largest, difference.relative});
-    const bool equal_elsewhere = largest <= tolerance;
+    const bool equal_elsewhere = largest <= kTolerance<Scalar>;
     if (equal_here && !equal_elsewhere) {
       fmt::print(stderr,
                  "sharded_training: rank {}: step {}: equal here, but another rank found a difference of {:.2e}\n",

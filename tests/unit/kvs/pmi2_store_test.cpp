@@ -194,6 +194,16 @@ TEST(Pmi2Store, ServerThatClosesIsLost) {
   EXPECT_EQ(error_of([&] { store->fence(soon()); })->code(), ErrorCode::peer_lost);
 }
 
+TEST(Pmi2Store, SecondUseInATaskIsExplained) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  ::close(ends[1]);
+  const auto error = error_of([&] { Pmi2Store(base::UniqueFd{ends[0]}, identity(0, 1), soon(200)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+  EXPECT_THAT(error->hint(), HasSubstr("second time"));
+}
+
 TEST(Pmi2Store, RefusalCarriesTheNativeCode) {
   const std::string refusal =
       encode_pmi2({.command = "fullinit-response", .fields = {{"rc", "3"}, {"errmsg", "no such job"}}});

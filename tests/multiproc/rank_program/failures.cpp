@@ -1,0 +1,78 @@
+// Ranks that die, stop, stay away or call something else while the others are in a collective.
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "rank_program/scenario.hpp"
+
+namespace ddp::test {
+namespace {
+
+void say(const std::string& text) {
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+Deadline seconds_from_now(const std::string& seconds) {
+  return Deadline::after(std::chrono::duration<double>(std::stod(seconds)));
+}
+
+/// Fails with the group's error, and says how long the failing operation took.
+void timed(const Work& work) {
+  const auto started = Deadline::Clock::now();
+  try {
+    work.wait();
+  } catch (const Error&) {
+    say(fmt::format("WAITED {:.3f}", std::chrono::duration<double>(Deadline::Clock::now() - started).count()));
+    throw;
+  }
+}
+
+}  // namespace
+
+void loop_all_reduce(World& world, Arguments arguments) {
+  check(arguments.size() == 2, "loop SECONDS SIZE");
+  ProcessGroup group = world.process_group();
+  std::vector<float> values(std::stoul(arguments[1]), 1.0F);
+  group.barrier().wait();
+  say("READY");
+  for (;;) timed(group.all_reduce(values, ReduceOp::avg, seconds_from_now(arguments[0])));
+}
+
+void call_differently(World& world, Arguments arguments) {
+  check(arguments.size() == 3, "differ WHAT RANK SECONDS");
+  ProcessGroup group = world.process_group();
+  const std::string& what = arguments[0];
+  const bool odd_one = world.rank() == std::stoi(arguments[1]);
+  const Deadline deadline = seconds_from_now(arguments[2]);
+  group.barrier().wait();
+  std::vector<float> values(1000, 1.0F);
+  std::vector<double> doubles(1000, 1.0);
+  std::vector<float> longer(2000, 1.0F);
+  std::vector<float> none;
+  if (what == "size") return timed(group.all_reduce(odd_one ? longer : values, ReduceOp::sum, deadline));
+  if (what == "empty") return timed(group.all_reduce(odd_one ? none : values, ReduceOp::sum, deadline));
+  if (what == "dtype") {
+    return timed(group.all_reduce(odd_one ? TensorView(doubles) : TensorView(values), ReduceOp::sum, deadline));
+  }
+  if (what == "op") return timed(group.all_reduce(values, odd_one ? ReduceOp::max : ReduceOp::sum, deadline));
+  if (what == "root") return timed(group.broadcast(values, odd_one ? 1 : 0, deadline));
+  if (what == "kind") return timed(odd_one ? group.barrier(deadline) : group.all_reduce(values, ReduceOp::sum, deadline));
+  if (what == "absent") {
+    if (!odd_one) return timed(group.all_reduce(values, ReduceOp::sum, deadline));
+    std::this_thread::sleep_until(deadline.when() + std::chrono::seconds(2));
+    return timed(group.all_reduce(values, ReduceOp::sum, Deadline::after(std::chrono::seconds(5))));
+  }
+  if (what == "transfer") {  // the odd one sends more than its neighbour expects
+    if (odd_one) return timed(group.send(longer, (world.rank() + 1) % world.world_size(), 0, deadline));
+    if ((std::stoi(arguments[1]) + 1) % world.world_size() == world.rank()) {
+      return timed(group.recv(values, std::stoi(arguments[1]), 0, deadline));
+    }
+    return timed(group.barrier(deadline));
+  }
+  check(false, "unknown difference " + what);
+}
+
+}  // namespace ddp::test

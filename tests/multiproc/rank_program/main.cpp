@@ -1,0 +1,67 @@
+// One rank of a test job: `rank_program SCENARIO [ARGUMENT...]`, started by tests under every launcher.
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "rank_program/scenario.hpp"
+
+namespace {
+
+using namespace ddp::test;
+
+const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::less<>>& scenarios() {
+  static const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::less<>> table{
+      {"world", [](ddp::World& world, Arguments) { print_world(world); }},
+      {"collectives", [](ddp::World& world, Arguments) { run_collectives(world); }},
+      {"subgroups", [](ddp::World& world, Arguments) { run_subgroups(world); }},
+      {"ordering", [](ddp::World& world, Arguments) { run_ordering(world); }},
+      {"misuse", [](ddp::World& world, Arguments) { run_misuse(world); }},
+      {"kvs", [](ddp::World& world, Arguments) { run_kvs(world); }},
+      {"loop", &loop_all_reduce},
+      {"differ", &call_differently},
+      {"parameters", &differ_in_parameters},
+      {"reducer", [](ddp::World& world, Arguments) { run_reducer(world); }},
+  };
+  return table;
+}
+
+void print_error(int rank, const ddp::Error& error) {
+  fmt::print("ERROR rank={} code={} ranks=[{}] {}\n", rank, to_string(error.code()), fmt::join(error.ranks(), ","),
+             error.what());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto scenario = arguments.empty() ? scenarios().end() : scenarios().find(arguments[0]);
+  if (scenario == scenarios().end()) {
+    fmt::print(stderr, "usage: rank_program SCENARIO [ARGUMENT...]\n");
+    return 2;
+  }
+  int rank = -1;
+  int status = 0;
+  try {
+    ddp::World world = ddp::World::init({.timeout = {}, .launch = {}, .keep_session = std::getenv("TEST_LEAVE") == nullptr});
+    rank = world.rank();
+    try {
+      scenario->second(world, std::span(arguments).subspan(1));
+    } catch (const ddp::Error& error) {
+      print_error(rank, error);
+      status = 3;
+    }
+  } catch (const ddp::Error& error) {
+    print_error(rank, error);
+    status = 4;
+  } catch (const std::exception& error) {
+    fmt::print("FAILED rank={} {}\n", rank, error.what());
+    status = 1;
+  }
+  if (status == 0) fmt::print("DONE rank={}\n", rank);
+  std::fflush(stdout);
+  return status;
+}

@@ -1,0 +1,35 @@
+// What a rank of a test job can be told to do. Each scenario checks its own results and throws when something is wrong.
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include <ddp/ddp.hpp>
+
+namespace ddp::test {
+
+/// A check failed; exit status 1. A ddp::Error that leaves a scenario is printed as "ERROR <code> ranks=<ranks> <text>"
+/// and gives exit status 3, so that tests tell the two apart.
+class CheckFailed : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void check(bool holds, const std::string& what) {
+  if (!holds) throw CheckFailed(what);
+}
+
+using Arguments = std::span<const std::string>;
+
+void print_world(World& world);                            ///< prints one line of JSON
+void run_collectives(World& world);                        ///< every operation, type and reduction against a plain loop
+void run_subgroups(World& world);                          ///< groups of some ranks, and wrong lists of members
+void run_ordering(World& world);                           ///< asynchronous work, issue order, crossing transfers
+void run_misuse(World& world);                             ///< wrong arguments are refused before anything is sent
+void run_kvs(World& world);                                ///< values of many sizes through the job's store
+void loop_all_reduce(World& world, Arguments arguments);   ///< SECONDS SIZE: until it fails or --steps are done
+void call_differently(World& world, Arguments arguments);  ///< size|dtype|op|root|kind|order|absent RANK SECONDS
+void differ_in_parameters(World& world, Arguments arguments);  ///< count|shape|dtype|name|gradient RANK: Reducer must refuse
+void run_reducer(World& world);                            ///< buckets, order, stats, misuse
+
+}  // namespace ddp::test

@@ -1,0 +1,62 @@
+// What World and its store say: facts for tests to compare with the launcher's, and values of many sizes.
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "rank_program/scenario.hpp"
+
+namespace ddp::test {
+
+void print_world(World& world) {
+  std::vector<int> node_of;
+  std::vector<int> local_rank_of;
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    node_of.push_back(world.node_of(rank));
+    local_rank_of.push_back(world.local_rank_of(rank));
+    hosts.push_back(world.hostname(rank));
+  }
+  const auto& local = world.ranks_on_node(world.node_rank());
+  check(local.at(static_cast<std::size_t>(world.local_rank())) == world.rank(), "the local ranks are not in order");
+  check(static_cast<int>(local.size()) == world.local_world_size(), "the local size is not that of the node");
+  fmt::print(
+      "WORLD {{\"rank\": {}, \"world_size\": {}, \"local_rank\": {}, \"local_world_size\": {}, \"node_rank\": {}, "
+      "\"num_nodes\": {}, \"node_of\": [{}], \"local_rank_of\": [{}], \"hosts\": [\"{}\"], \"source\": \"{}\", "
+      "\"interface\": \"{}\", \"address\": \"{}\", \"reason\": \"{}\"}}\n",
+      world.rank(), world.world_size(), world.local_rank(), world.local_world_size(), world.node_rank(),
+      world.num_nodes(), fmt::join(node_of, ", "), fmt::join(local_rank_of, ", "), fmt::join(hosts, "\", \""),
+      to_string(world.source()), world.interface_name(), world.interface_address(), world.source_reason());
+}
+
+void run_kvs(World& world) {
+  KeyValueStore& store = world.key_value_store();
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+  const auto value = [](int rank, std::size_t size) {
+    Bytes bytes(size);  // every byte value occurs, ';' and '\0' included
+    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i + static_cast<std::size_t>(rank)) % 256);
+    return bytes;
+  };
+  for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {
+    store.put(fmt::format("size.{}", size), value(world.rank(), size));
+  }
+  store.fence(deadline);
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {
+      check(store.get(rank, fmt::format("size.{}", size), deadline) == value(rank, size),
+            fmt::format("the value of {} bytes of rank {} came back changed", size, rank));
+    }
+  }
+  try {
+    store.get(world.world_size() - 1, "nobody.put.this", deadline);
+    check(false, "a key that nobody put was found");
+  } catch (const Error& error) {
+    check(error.code() == ErrorCode::not_found, fmt::format("a missing key gives: {}", error.what()));
+  }
+  // a second round sees the second values
+  store.put("round", value(world.rank(), 2));
+  store.fence(deadline);
+  check(store.get(0, "round", deadline) == value(0, 2), "the second fence lost a value");
+}
+
+}  // namespace ddp::test

@@ -1,0 +1,74 @@
+// The reducer among real processes, and the proof that sharded training equals training on the whole batch.
+#include <gtest/gtest.h>
+
+#include "support/rank_processes.hpp"
+
+namespace ddp::test {
+namespace {
+
+class Worlds : public testing::TestWithParam<int> {};
+
+TEST_P(Worlds, ReducerAveragesInRebuiltBuckets) {
+  RankProcesses ranks(GetParam(), {RANK_PROGRAM, "reducer"});
+  for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST_P(Worlds, ShardedTrainingEqualsTheWholeBatch) {
+  for (const char* dtype : {"float32", "float64"}) {
+    RankProcesses ranks(GetParam(), {SHARDED_TRAINING, "--dtype", dtype});
+    const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)));
+    for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 0) << dtype << ": " << result.output;
+    EXPECT_NE(results[0].output.find("sharded training equals the whole batch"), std::string::npos) << results[0].output;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OneToFour, Worlds, testing::Values(1, 2, 3, 4));
+
+class BrokenTraining : public testing::TestWithParam<const char*> {};
+
+TEST_P(BrokenTraining, IsNoticed) {
+  RankProcesses ranks(2, {SHARDED_TRAINING, "--break", GetParam()});
+  bool noticed = false;
+  for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+    noticed = noticed || result.exit_code != 0;
+  }
+  EXPECT_TRUE(noticed);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, BrokenTraining,
+                         testing::Values("no-average", "skip-parameter-broadcast", "wrong-shard"),
+                         [](const auto& each) {
+                           std::string name = each.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+struct ParameterDifference {
+  const char* what;
+  const char* named;
+};
+
+class Parameters : public testing::TestWithParam<ParameterDifference> {};
+
+TEST_P(Parameters, ThatDifferAreRefusedOnEveryRankByName) {
+  RankProcesses ranks(3, {RANK_PROGRAM, "parameters", GetParam().what, "1"});
+  for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(60)))) {
+    EXPECT_EQ(result.exit_code, 3) << result.output;
+    EXPECT_NE(result.output.find("code=mismatch ranks=[1]"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find(GetParam().named), std::string::npos) << result.output;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Parameters,
+                         testing::Values(ParameterDifference{"count", "'layer7.weight'"},
+                                         ParameterDifference{"none", "'layer0.weight'"},
+                                         ParameterDifference{"name", "'layer3.bias'"},
+                                         ParameterDifference{"shape", "'layer3.weight' float32[30, 100]"},
+                                         ParameterDifference{"dtype", "'layer3.weight' float64[3000]"},
+                                         ParameterDifference{"gradient", "'layer3.weight' float32[3000] with"}),
+                         [](const auto& each) { return std::string(each.param.what); });
+
+}  // namespace
+}  // namespace ddp::test
