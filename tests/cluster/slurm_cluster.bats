@@ -38,6 +38,8 @@ wait_until() {
   done
 }
 
+has_ended() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status"; }
+
 @test "up gives four idle nodes of 16 CPUs, says nothing, and is quick; down leaves nothing and is quick" {
   start=$(date +%s%N)
   run "$slurm_cluster" up
@@ -180,13 +182,17 @@ wait_until() {
 
 @test "with cleans up when it is interrupted or ended, while starting and while the command runs" {
   for signal in INT TERM HUP; do
-    for moment in 0.02 0.06 0.15 running; do
+    for moment in 0 0.03 0.1 running; do
       env --default-signal "$slurm_cluster" with -- srun -N4 -n4 sh -c "exec sleep 5432" 3>&- &
       with=$!
+      # Its first trace: before that there is nothing to clean up.
+      wait_until 10 [ -e "$DDP_CLUSTER_DIR/.slurm_cluster" ]
       if [ $moment = running ]; then wait_until 10 pgrep -xf "sleep 5432"; else sleep $moment; fi
       kill -$signal $with
+      wait_until 10 has_ended $with
       status=0
       wait $with || status=$?
+      echo "signal $signal after $moment: exit code $status"
       [ "$status" -eq $((128 + $(kill -l $signal))) ]
       expect_nothing_left
     done

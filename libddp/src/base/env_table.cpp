@@ -20,6 +20,9 @@ namespace {
 constexpr std::array kTable{
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
                 "Folder with the backend plugins (libddp_gloo.so, ...); default: where libddp.so lies."},
+    EnvVariable{"DDP_CHECK_COLLECTIVES", EnvType::boolean, "0", "",
+                "1: before each collective operation, compare its arguments on all ranks, at the cost of one small "
+                "all_gather. Differences are found without it, too, but only by ranks that wait for others."},
     EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "",
                 "Seconds after which a collective operation that has no deadline of its own fails."},
     EnvVariable{"DDP_INIT_TIMEOUT", EnvType::seconds, "120", "",

@@ -110,19 +110,7 @@ std::optional<Error> FailureDetector::judge(const Operation& operation, const st
                      .native = local_problem,
                      .ranks = {},
                      .hint = {}};
-  if (!gone.empty() || !silent.empty()) {
-    detail.code = ErrorCode::peer_lost;
-    if (!gone.empty()) detail.cause = fmt::format("{} died or left the group", format_ranks(gone));
-    if (!silent.empty()) {
-      detail.cause += fmt::format("{}{} gave no sign of life (stopped, host down, or network cut)",
-                                  gone.empty() ? "" : "; ", format_ranks(silent));
-    }
-    detail.ranks = gone;
-    detail.ranks.insert(detail.ranks.end(), silent.begin(), silent.end());
-    std::sort(detail.ranks.begin(), detail.ranks.end());
-    detail.hint = "look at the last output of the ranks named, and at the launcher's report";
-    return Error{std::move(detail)};
-  }
+  // a different call is a proof, while a rank that is gone may have finished and left because of it
   if (by_fingerprint.size() > 1) {
     detail.code = ErrorCode::mismatch;
     detail.cause = "the ranks called different things";
@@ -137,6 +125,19 @@ std::optional<Error> FailureDetector::judge(const Operation& operation, const st
     }
     std::sort(detail.ranks.begin(), detail.ranks.end());
     detail.hint = "every rank must call the same collectives in the same order with the same sizes, types, operation and root";
+    return Error{std::move(detail)};
+  }
+  if (!gone.empty() || !silent.empty()) {
+    detail.code = ErrorCode::peer_lost;
+    if (!gone.empty()) detail.cause = fmt::format("{} died or left the group", format_ranks(gone));
+    if (!silent.empty()) {
+      detail.cause += fmt::format("{}{} gave no sign of life (stopped, host down, or network cut)",
+                                  gone.empty() ? "" : "; ", format_ranks(silent));
+    }
+    detail.ranks = gone;
+    detail.ranks.insert(detail.ranks.end(), silent.begin(), silent.end());
+    std::sort(detail.ranks.begin(), detail.ranks.end());
+    detail.hint = "look at the last output of the ranks named, and at the launcher's report";
     return Error{std::move(detail)};
   }
   if (!behind.empty() && local_problem.empty()) {

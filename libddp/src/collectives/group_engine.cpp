@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/env_table.hpp"
 #include "base/log.hpp"
 
 namespace ddp {
@@ -26,6 +27,7 @@ GroupEngine::GroupEngine(GroupMembers members, std::string backend_name, std::un
       backend_name_(std::move(backend_name)),
       config_(std::move(config)),
       timeout_(timeout),
+      compare_arguments_(base::Environment::process().boolean("DDP_CHECK_COLLECTIVES") && config_.size > 1),
       backend_(std::move(backend)),
       detector_(members_, log_, [this] {
         const std::lock_guard lock(mutex_);
@@ -68,7 +70,6 @@ Work GroupEngine::submit(Operation operation, std::optional<Deadline> deadline) 
                                           .deadline = limit,
                                           .investigate_at = Deadline{limit.when() - reserve},
                                           .state = state,
-                                          .running = false,
                                           .next_probe = Deadline::after(kFirstProbe),
                                           .probe_interval = kFirstProbe,
                                           .transfer = nullptr});
@@ -99,7 +100,6 @@ void GroupEngine::run_tasks() {
       queue_.pop_front();
       // transfers end by their own deadlines, which the watchdog enforces
       if (!task->operation.is_transfer()) transfers_done_.wait(lock, [&] { return transfers_.empty(); });
-      task->running = true;
     }
     execute(task);
   }
@@ -115,11 +115,34 @@ void GroupEngine::execute(const TaskPtr& task) {
       transfers_.push_back(task);
       transfer_ready_.notify_one();
     } else {
+      if (compare_arguments_) compare_arguments(*task);
       backend_->run(task->operation, task->deadline);
       finish(task, std::nullopt);
     }
   } catch (const std::exception& problem) {
     finish(task, explain(*task, problem.what()));
+  }
+}
+
+void GroupEngine::compare_arguments(const Task& task) {
+  std::vector<std::int64_t> own{static_cast<std::int64_t>(task.operation.fingerprint())};
+  std::vector<std::int64_t> all(members_.global_ranks.size());
+  Operation question;
+  question.kind = OperationKind::all_gather;
+  question.dtype = DType::int64;
+  question.count = 1;
+  question.input = own;
+  question.output = all;
+  // the same on all ranks whatever they call, and never that of an operation of the user
+  question.sequence = task.operation.sequence | (std::uint64_t{1} << 63U);
+  backend_->run(question, task.deadline);
+  if (std::any_of(all.begin(), all.end(), [&](std::int64_t other) { return other != own[0]; })) {
+    throw Error{{.code = ErrorCode::mismatch,
+                 .attempted = task.operation.description(),
+                 .cause = "the ranks called different things",
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
   }
 }
 
@@ -182,10 +205,12 @@ void GroupEngine::watch() {
       continue;
     }
     TaskPtr due;
+    bool collective_seen = false;
     Deadline wake = Deadline::after(std::chrono::hours(1));
     for (const TaskPtr& task : unfinished_) {
       if (aborted_) break;  // their threads are finishing them
-      const bool probes = task->running && !task->operation.is_transfer();
+      const bool probes = !collective_seen && !task->operation.is_transfer();  // those behind it have not started
+      collective_seen = collective_seen || probes;
       const Deadline next = probes ? earlier(task->investigate_at, task->next_probe) : task->investigate_at;
       if (next.expired()) {
         due = task;

@@ -43,8 +43,7 @@ class GroupEngine {
     Deadline deadline;
     Deadline investigate_at;  ///< when waiting ends and asking begins, so that the answer is there by the deadline
     std::shared_ptr<WorkState> state;
-    bool running = false;
-    Deadline next_probe;
+    Deadline next_probe;  ///< when the next rank is asked whether it called the same
     std::chrono::milliseconds probe_interval;
     std::unique_ptr<Transfer> transfer;
   };
@@ -55,6 +54,7 @@ class GroupEngine {
   void watch();
   void check(const TaskPtr& task);
   void execute(const TaskPtr& task);
+  void compare_arguments(const Task& task);
   void finish(const TaskPtr& task, std::optional<Error> error);
   Error explain(const Task& task, const std::string& problem);
 
@@ -62,6 +62,7 @@ class GroupEngine {
   const std::string backend_name_;
   const BackendConfig config_;
   const std::chrono::milliseconds timeout_;
+  const bool compare_arguments_;  ///< DDP_CHECK_COLLECTIVES
   unsigned subgroups_ = 0;
   std::unique_ptr<Backend> backend_;
   OperationLog log_;
@@ -76,7 +77,7 @@ class GroupEngine {
   bool aborted_ = false;         ///< the watchdog has acted on the verdict
   std::deque<TaskPtr> queue_;      ///< not started
   std::deque<TaskPtr> transfers_;  ///< posted sends and receives
-  std::list<TaskPtr> unfinished_;  ///< all of them
+  std::list<TaskPtr> unfinished_;  ///< all of them, in issue order
 
   FailureDetector detector_;  // after what its callback uses
   std::thread worker_;

@@ -300,8 +300,6 @@ void Pmi2Channel::transmit(std::string_view text, Deadline deadline, const std::
     detail.hint = kClosedHint;
     throw Error{std::move(detail)};
   }
-}), deadline,
-                 "sending " + message.command + " to the PMI-2 server");
 }
 
 std::optional<Pmi2Message> Pmi2Channel::receive(Deadline deadline) {

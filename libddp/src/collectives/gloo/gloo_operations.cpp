@@ -223,8 +223,9 @@ class GlooTransfer final : public Transfer {
 void run_collective(const MeshPtr& mesh, const Operation& operation, Deadline deadline) {
   const bool empty = operation.kind != OperationKind::barrier && operation.count == 0 &&
                      operation.kind != OperationKind::all_gather_v;
-  // Gloo's algorithms expect at least one element. All ranks agree that there is none, so nobody waits for anybody.
-  if (empty) return;
+  // Gloo's algorithms expect at least one element. Without any, the ranks only meet, so that a rank that called something
+  // else is still noticed.
+  if (empty) return barrier(mesh, operation, deadline);
   switch (operation.kind) {
     case OperationKind::all_reduce: return all_reduce(mesh, operation, deadline);
     case OperationKind::broadcast: return broadcast(mesh, operation, deadline);
