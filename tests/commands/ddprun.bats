@@ -250,6 +250,7 @@ rejects() {
 }
 
 @test "SIGKILL to ddprun leaves no rank" {
+  export TMPDIR=$BATS_TEST_TMPDIR  # nobody can remove the server's folder then
   start --nproc-per-node 4 sh -c 'trap "" TERM; echo $$ >"$NOTES/pid.$RANK"; while :; do sleep 1; done'
   eventually noted 4
   run -1 all_gone

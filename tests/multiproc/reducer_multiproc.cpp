@@ -20,7 +20,8 @@ TEST_P(Worlds, ShardedTrainingEqualsTheWholeBatch) {
     RankProcesses ranks(GetParam(), {SHARDED_TRAINING, "--dtype", dtype});
     const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)));
     for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 0) << dtype << ": " << result.output;
-    EXPECT_NE(results[0].output.find("sharded training equals the whole batch"), std::string::npos) << results[0].output;
+    EXPECT_NE(results[0].output.find("sharded training equals the whole batch"), std::string::npos)
+        << results[0].output;
   }
 }
 
@@ -37,8 +38,7 @@ TEST_P(BrokenTraining, IsNoticed) {
   EXPECT_TRUE(noticed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, BrokenTraining,
-                         testing::Values("no-average", "skip-parameter-broadcast", "wrong-shard"),
+INSTANTIATE_TEST_SUITE_P(Ways, BrokenTraining, testing::Values("no-average", "skip-parameter-broadcast", "wrong-shard"),
                          [](const auto& each) {
                            std::string name = each.param;
                            std::replace(name.begin(), name.end(), '-', '_');

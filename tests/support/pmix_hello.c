@@ -9,26 +9,26 @@
 
 static pmix_proc_t self;
 
-static void fail(const char *what, pmix_status_t status) {
+static void fail(const char* what, pmix_status_t status) {
   fprintf(stderr, "pmix_hello rank %u: %s: %s (%d)\n", self.rank, what, PMIx_Error_string(status), status);
   exit(1);
 }
 
-static void require(pmix_status_t status, const char *what) {
+static void require(pmix_status_t status, const char* what) {
   if (status != PMIX_SUCCESS) fail(what, status);
 }
 
 /// The value of a job-level or rank-level key. Never freed: the process is short-lived.
-static pmix_value_t *get(pmix_rank_t rank, const char *key) {
+static pmix_value_t* get(pmix_rank_t rank, const char* key) {
   pmix_proc_t proc;
-  pmix_value_t *value = NULL;
+  pmix_value_t* value = NULL;
   PMIX_LOAD_PROCID(&proc, self.nspace, rank);
   require(PMIx_Get(&proc, key, NULL, 0, &value), key);
   return value;
 }
 
-static uint32_t number_from_environment(const char *name) {
-  const char *text = getenv(name);
+static uint32_t number_from_environment(const char* name) {
+  const char* text = getenv(name);
   if (text == NULL) fail(name, PMIX_ERR_NOT_FOUND);
   return (uint32_t)strtoul(text, NULL, 10);
 }
@@ -51,7 +51,7 @@ static void check_identity(void) {
     if (strcmp(get(rank, PMIX_HOSTNAME)->data.string, host) != 0) fail("host name", PMIX_ERROR);
   }
 
-  pmix_proc_t *peers = NULL;
+  pmix_proc_t* peers = NULL;
   size_t count = 0;
   require(PMIx_Resolve_peers(host, self.nspace, &peers, &count), "PMIx_Resolve_peers");
   if (count != size) fail("peers on this host", PMIX_ERROR);
@@ -62,7 +62,7 @@ static void exchange(void) {
   pmix_info_t collect;
   const bool yes = true;
   const uint32_t mine = 1000 + self.rank;
-  require(PMIx_Value_load(&value, (void *)&mine, PMIX_UINT32), "PMIx_Value_load");
+  require(PMIx_Value_load(&value, (void*)&mine, PMIX_UINT32), "PMIx_Value_load");
   require(PMIx_Put(PMIX_GLOBAL, "hello", &value), "PMIx_Put");
   require(PMIx_Commit(), "PMIx_Commit");
 
@@ -75,7 +75,7 @@ static void exchange(void) {
   }
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   require(PMIx_Init(&self, NULL, 0), "PMIx_Init");
   check_identity();
   exchange();

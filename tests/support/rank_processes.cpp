@@ -80,9 +80,7 @@ void RankProcesses::start(int rank, const std::vector<std::string>& command,
   }
 }
 
-void RankProcesses::signal(int rank, int number) const {
-  ::kill(ranks_[static_cast<std::size_t>(rank)].pid, number);
-}
+void RankProcesses::signal(int rank, int number) const { ::kill(ranks_[static_cast<std::size_t>(rank)].pid, number); }
 
 void RankProcesses::reap(Rank& rank) {
   if (rank.reaped) return;

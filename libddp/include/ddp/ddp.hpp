@@ -1,6 +1,7 @@
 // All of libddp's public C++ interface.
 #pragma once
 
+#include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 #include <ddp/key_value_store.hpp>

@@ -1,17 +1,16 @@
-// The rendezvous of a job: every rank puts small values under keys of its own, and after a fence every rank can get them.
+// The rendezvous of a job: every rank puts small values under keys of its own, and after a fence every rank can get
+// them.
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 
 namespace ddp {
-
-using Bytes = std::vector<std::byte>;
 
 /// Key-value exchange among the ranks of one job, over whatever the launcher provides (PMIx, PMI-2, a c10d TCPStore,
 /// or memory). Values may hold any bytes and have any size. A key belongs to the rank that put it: the pair

@@ -76,8 +76,8 @@ class ProcessGroup {
   Work send(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
   Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
 
-  /// A group of the given members of this group, in the given order. Every rank of this group must call it with the same
-  /// list; those that are not members get nothing.
+  /// A group of the given members of this group, in the given order. Every rank of this group must call it with the
+  /// same list; those that are not members get nothing.
   std::optional<ProcessGroup> new_group(std::span<const int> members);
 
   GroupEngine& engine() const noexcept { return *engine_; }  ///< for other parts of libddp

@@ -37,20 +37,20 @@ struct ReducerOptions {
 
 /// How the last finished step went on this rank. The terms are those of PyTorch's DDP logging data.
 struct ReducerStats {
-  std::uint64_t iteration = 0;              ///< finished steps
-  std::chrono::nanoseconds backward{};      ///< prepare_for_backward to finalize called
+  std::uint64_t iteration = 0;               ///< finished steps
+  std::chrono::nanoseconds backward{};       ///< prepare_for_backward to finalize called
   std::chrono::nanoseconds communication{};  ///< first bucket launched to last bucket finished
-  std::chrono::nanoseconds overlap{};       ///< the part of communication that lies within backward
+  std::chrono::nanoseconds overlap{};        ///< the part of communication that lies within backward
 };
 
 /// The gradient averaging engine. Knows no autograd: the caller says which gradient is ready.
 ///
-/// Per step: prepare_for_backward(); mark_ready(i) for every parameter, in any order and from any thread, as soon as its
-/// gradient is final; finalize(). Afterwards every gradient holds the average over the group's ranks.
-/// Each gradient is divided by the number of ranks while it is copied into its bucket (before the sum, so that half
-/// precision does not overflow); buckets are reduced in index order as they fill.
-/// Construction is collective. It verifies that all ranks have the same parameters and throws Error(mismatch), on every
-/// rank, with the name of the first parameter that differs.
+/// Per step: prepare_for_backward(); mark_ready(i) for every parameter, in any order and from any thread, as soon as
+/// its gradient is final; finalize(). Afterwards every gradient holds the average over the group's ranks. Each gradient
+/// is divided by the number of ranks while it is copied into its bucket (before the sum, so that half precision does
+/// not overflow); buckets are reduced in index order as they fill. Construction is collective. It verifies that all
+/// ranks have the same parameters and throws Error(mismatch), on every rank, with the name of the first parameter that
+/// differs.
 class Reducer {
  public:
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});

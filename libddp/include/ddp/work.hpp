@@ -17,7 +17,8 @@ class [[nodiscard]] Work {
  public:
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
 
-  /// Blocks until the operation is finished. Returns within the operation's own deadline; throws its Error if it failed.
+  /// Blocks until the operation is finished. Returns within the operation's own deadline; throws its Error if it
+  /// failed.
   void wait() const;
 
   /// The same, but gives up at @p deadline with Error(timeout); the operation itself then goes on.

@@ -31,8 +31,9 @@ struct InitOptions {
   std::optional<std::chrono::milliseconds> timeout;
   /// Take rank and size from this source only. Default: DDP_LAUNCH, else the first one found.
   std::optional<LaunchSource> launch;
-  /// false: leave the launcher's key-value service as soon as the first process group is connected, so that the death of
-  /// a peer does not make the launcher kill the whole step (Slurm's mpi/pmix does that to any connected client's step).
+  /// false: leave the launcher's key-value service as soon as the first process group is connected, so that the death
+  /// of a peer does not make the launcher kill the whole step (Slurm's mpi/pmix does that to any connected client's
+  /// step).
   bool keep_session = true;
 };
 
@@ -58,8 +59,8 @@ class World {
   int local_world_size() const noexcept;  ///< ranks on this node
   int node_rank() const noexcept;         ///< this node's number, in [0, num_nodes()); torch's GROUP_RANK
   int num_nodes() const noexcept;
-  int node_of(int rank) const;                           ///< node number of any rank
-  int local_rank_of(int rank) const;                     ///< local rank of any rank
+  int node_of(int rank) const;                            ///< node number of any rank
+  int local_rank_of(int rank) const;                      ///< local rank of any rank
   const std::vector<int>& ranks_on_node(int node) const;  ///< ascending
   /// Host name of any rank. The first call for a foreign rank reads its card from the key-value store, which takes at
   /// most the init timeout.
@@ -68,7 +69,7 @@ class World {
   LaunchSource source() const noexcept;
   const std::string& source_reason() const noexcept;  ///< one sentence: what was found and why it was chosen
 
-  const std::string& interface_name() const noexcept;    ///< "eth0"; how this rank is reached
+  const std::string& interface_name() const noexcept;     ///< "eth0"; how this rank is reached
   const std::string& interface_address() const noexcept;  ///< "10.0.0.7"
   const std::string& interface_reason() const noexcept;
 

@@ -1,4 +1,5 @@
-// Writing and reading the small binary messages that ranks exchange: little-endian integers and length-prefixed strings.
+// Writing and reading the small binary messages that ranks exchange: little-endian integers and length-prefixed
+// strings.
 #pragma once
 
 #include <concepts>
@@ -8,8 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
-#include <ddp/key_value_store.hpp>
 
 namespace ddp::base {
 

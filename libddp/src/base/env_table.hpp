@@ -40,7 +40,8 @@ class Environment {
   /// A whole number >= 0. Throws Error(invalid_argument) naming the variable and its value when it is anything else.
   std::optional<int> number(std::string_view name) const;
 
-  /// Values of DDP_* variables, or their default. Throw Error(invalid_argument) for a value that the type does not allow.
+  /// Values of DDP_* variables, or their default. Throw Error(invalid_argument) for a value that the type does not
+  /// allow.
   std::string text(std::string_view name) const;
   std::chrono::milliseconds seconds(std::string_view name) const;
   bool boolean(std::string_view name) const;

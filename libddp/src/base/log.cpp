@@ -19,8 +19,8 @@ spdlog::logger& logger() {
     spdlog::level::level_enum level = spdlog::level::warn;
     try {
       const std::string name = Environment::process().text("DDP_LOG_LEVEL");
-      level = name == "debug"  ? spdlog::level::debug
-              : name == "info" ? spdlog::level::info
+      level = name == "debug"   ? spdlog::level::debug
+              : name == "info"  ? spdlog::level::info
               : name == "error" ? spdlog::level::err
               : name == "off"   ? spdlog::level::off
                                 : spdlog::level::warn;

@@ -23,7 +23,8 @@ UniqueFd listen_tcp(const std::string& address);
 /// The port that a listening socket got.
 std::uint16_t local_port(int fd);
 
-/// Sends all bytes. @p what names the exchange in errors. Throws peer_lost when the other side closes, timeout at the deadline.
+/// Sends all bytes. @p what names the exchange in errors. Throws peer_lost when the other side closes, timeout at the
+/// deadline.
 void send_all(int fd, std::span<const std::byte> data, Deadline deadline, const std::string& what);
 
 /// Receives exactly data.size() bytes; errors as send_all.

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <ddp/key_value_store.hpp>
+#include <ddp/bytes.hpp>
 
 #include "collectives/operation.hpp"
 

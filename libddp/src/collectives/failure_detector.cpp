@@ -11,15 +11,14 @@
 namespace ddp {
 namespace {
 
-// A connection that breaks while every rank still looks alive belongs to one that is just dying, or that just learned of
-// a failure elsewhere: it is asked again, this often, before the network itself is blamed.
+// A connection that breaks while every rank still looks alive belongs to one that is just dying, or that just learned
+// of a failure elsewhere: it is asked again, this often, before the network itself is blamed.
 constexpr int kAttempts = 5;
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(100);
 
 }  // namespace
 
-FailureDetector::FailureDetector(const GroupMembers& members, const OperationLog& log,
-                                 std::function<void()> on_verdict)
+FailureDetector::FailureDetector(const GroupMembers& members, const OperationLog& log, std::function<void()> on_verdict)
     : members_(members), log_(log), on_verdict_(std::move(on_verdict)), service_("group/" + members.name) {
   if (members_.channel) {
     members_.channel->serve(service_, [this](std::span<const std::byte> body) { return answer(body); });
@@ -124,7 +123,8 @@ std::optional<Error> FailureDetector::judge(const Operation& operation, const st
       detail.ranks.insert(detail.ranks.end(), ranks.begin(), ranks.end());
     }
     std::sort(detail.ranks.begin(), detail.ranks.end());
-    detail.hint = "every rank must call the same collectives in the same order with the same sizes, types, operation and root";
+    detail.hint =
+        "every rank must call the same collectives in the same order with the same sizes, types, operation and root";
     return Error{std::move(detail)};
   }
   if (!gone.empty() || !silent.empty()) {

@@ -1,8 +1,8 @@
 // Finds out why an operation does not finish: asks every member of the group what it is doing, decides, and tells the
 // others, so that all survivors report the same cause.
 //
-// A collective that fails locally says little: a closed connection may belong to a rank that died or to one that gave up
-// because of a third. So nobody reports before it has asked the others, and whoever finds the cause sends it to all
+// A collective that fails locally says little: a closed connection may belong to a rank that died or to one that gave
+// up because of a third. So nobody reports before it has asked the others, and whoever finds the cause sends it to all
 // members that answer before it lets go of its own connections. Nothing of this costs anything while all goes well.
 #pragma once
 
@@ -24,7 +24,7 @@ struct GroupMembers {
   std::string name;  ///< the same on all members, unique in the job
   int rank = 0;      ///< own rank in the group
   std::vector<int> global_ranks;
-  std::vector<world::PeerEndpoint> endpoints;    ///< of each member; unused for the own rank
+  std::vector<world::PeerEndpoint> endpoints;   ///< of each member; unused for the own rank
   std::shared_ptr<world::PeerChannel> channel;  ///< null in a group of one
 };
 

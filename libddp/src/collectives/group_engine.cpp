@@ -208,7 +208,7 @@ void GroupEngine::watch() {
     bool collective_seen = false;
     Deadline wake = Deadline::after(std::chrono::hours(1));
     for (const TaskPtr& task : unfinished_) {
-      if (aborted_) break;  // their threads are finishing them
+      if (aborted_) break;                                                     // their threads are finishing them
       const bool probes = !collective_seen && !task->operation.is_transfer();  // those behind it have not started
       collective_seen = collective_seen || probes;
       const Deadline next = probes ? earlier(task->investigate_at, task->next_probe) : task->investigate_at;

@@ -19,8 +19,8 @@ namespace ddp {
 class GroupEngine {
  public:
   /// @param backend connected; @param timeout of operations that have no deadline of their own.
-  GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend,
-              BackendConfig config, std::chrono::milliseconds timeout);
+  GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend, BackendConfig config,
+              std::chrono::milliseconds timeout);
   GroupEngine(const GroupEngine&) = delete;
   GroupEngine& operator=(const GroupEngine&) = delete;
   /// Operations that are still under way are aborted, and their Works fail with ErrorCode::aborted.
@@ -74,7 +74,7 @@ class GroupEngine {
   std::condition_variable watchdog_wakes_;
   std::uint64_t sequence_ = 0;
   bool stopping_ = false;
-  bool aborted_ = false;         ///< the watchdog has acted on the verdict
+  bool aborted_ = false;           ///< the watchdog has acted on the verdict
   std::deque<TaskPtr> queue_;      ///< not started
   std::deque<TaskPtr> transfers_;  ///< posted sends and receives
   std::list<TaskPtr> unfinished_;  ///< all of them, in issue order

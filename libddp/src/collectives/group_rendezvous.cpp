@@ -16,8 +16,8 @@ namespace {
 
 std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_view backend_name) {
   const Deadline deadline = Deadline::after(world.timeout());
-  GroupMembers members{.name = world.key("world"), .rank = world.rank, .global_ranks = {}, .endpoints = {},
-                       .channel = world.channel};
+  GroupMembers members{
+      .name = world.key("world"), .rank = world.rank, .global_ranks = {}, .endpoints = {}, .channel = world.channel};
   const BackendConfig config{.rank = world.rank,
                              .size = world.world_size,
                              .interface_name = world.interface.name,
@@ -142,8 +142,11 @@ std::shared_ptr<GroupEngine> make_subgroup(GroupEngine& parent, std::span<const 
   const unsigned number = parent.next_subgroup();
   if (!member) return nullptr;
 
-  GroupMembers members{.name = fmt::format("{}/{}", all.name, number), .rank = config.rank, .global_ranks = {},
-                       .endpoints = {}, .channel = config.size == 1 ? nullptr : all.channel};
+  GroupMembers members{.name = fmt::format("{}/{}", all.name, number),
+                       .rank = config.rank,
+                       .global_ranks = {},
+                       .endpoints = {},
+                       .channel = config.size == 1 ? nullptr : all.channel};
   std::vector<Bytes> addresses;
   for (const int rank : wanted) {
     const auto index = static_cast<std::size_t>(rank);

@@ -21,13 +21,13 @@ void write_error(base::ByteWriter& writer, const Error& error) {
 
 Error read_error(base::ByteReader& reader) {
   const auto code = reader.integer<std::uint8_t>();
-  ErrorDetail detail{.code = code <= static_cast<std::uint8_t>(kLastCode) ? static_cast<ErrorCode>(code)
-                                                                          : ErrorCode::protocol,
-                     .attempted = reader.text(),
-                     .cause = reader.text(),
-                     .native = reader.text(),
-                     .ranks = {},
-                     .hint = reader.text()};
+  ErrorDetail detail{
+      .code = code <= static_cast<std::uint8_t>(kLastCode) ? static_cast<ErrorCode>(code) : ErrorCode::protocol,
+      .attempted = reader.text(),
+      .cause = reader.text(),
+      .native = reader.text(),
+      .ranks = {},
+      .hint = reader.text()};
   const auto count = reader.integer<std::uint32_t>();
   for (std::uint32_t i = 0; i < count; ++i) detail.ranks.push_back(reader.integer<int>());
   return Error{std::move(detail)};

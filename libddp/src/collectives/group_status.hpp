@@ -7,8 +7,8 @@
 #include <string>
 #include <variant>
 
+#include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
-#include <ddp/key_value_store.hpp>
 
 namespace ddp {
 

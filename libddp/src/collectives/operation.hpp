@@ -1,5 +1,5 @@
-// One operation of a process group as a value: what was called, with what. Backends execute it, and its fingerprint tells
-// whether two ranks called the same.
+// One operation of a process group as a value: what was called, with what. Backends execute it, and its fingerprint
+// tells whether two ranks called the same.
 #pragma once
 
 #include <cstdint>

@@ -64,11 +64,12 @@ Half to_half(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) return {static_cast<std::uint16_t>(sign | 0x7e00U)};   // NaN
-  if (magnitude >= 0x477ff000U) return {static_cast<std::uint16_t>(sign | 0x7c00U)};  // rounds to infinity from 65520 on
+  if (magnitude > 0x7f800000U) return {static_cast<std::uint16_t>(sign | 0x7e00U)};  // NaN
+  if (magnitude >= 0x477ff000U)
+    return {static_cast<std::uint16_t>(sign | 0x7c00U)};  // rounds to infinity from 65520 on
   if (magnitude < 0x38800000U) {
-    // below 2^-14 the result is subnormal, a multiple of 2^-24; adding 0.5 leaves it, rounded to nearest even, in the low
-    // bits of the float's mantissa, because the last place of 0.5 is 2^-24
+    // below 2^-14 the result is subnormal, a multiple of 2^-24; adding 0.5 leaves it, rounded to nearest even, in the
+    // low bits of the float's mantissa, because the last place of 0.5 is 2^-24
     const auto shifted = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F);
     return {static_cast<std::uint16_t>(sign | (shifted - std::bit_cast<std::uint32_t>(0.5F)))};
   }
@@ -109,7 +110,8 @@ TensorView TensorView::slice(std::size_t first, std::size_t count) const {
                  .ranks = {},
                  .hint = {}}};
   }
-  return {static_cast<std::byte*>(data_) + first * size_of(dtype_), dtype_, {static_cast<std::int64_t>(count)}, device_};
+  return {
+      static_cast<std::byte*>(data_) + first * size_of(dtype_), dtype_, {static_cast<std::int64_t>(count)}, device_};
 }
 
 std::string TensorView::description() const {

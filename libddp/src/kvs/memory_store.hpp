@@ -24,8 +24,8 @@ class MemoryHub {
   std::condition_variable changed_;
   std::map<std::pair<int, std::string>, Bytes> visible_;
   std::map<std::pair<int, std::string>, Bytes> pending_;  ///< put, but not fenced
-  std::set<int> arrived_;                                  ///< ranks in the current fence
-  unsigned generation_ = 0;                                ///< finished fences
+  std::set<int> arrived_;                                 ///< ranks in the current fence
+  unsigned generation_ = 0;                               ///< finished fences
 };
 
 class MemoryStore final : public KeyValueStore {

@@ -65,7 +65,8 @@ inline pmix_proc_t make_proc(std::string_view name_space, pmix_rank_t rank) {
   return proc;
 }
 
-/// "PMIX_ERR_UNREACH (-25)": the constant's name, which is what people search for, not PMIx_Error_string's own spelling.
+/// "PMIX_ERR_UNREACH (-25)": the constant's name, which is what people search for, not PMIx_Error_string's own
+/// spelling.
 inline std::string pmix_status_name(pmix_status_t status) {
   const auto named = [&](std::string_view name) { return fmt::format("{} ({})", name, status); };
   switch (status) {

@@ -105,12 +105,12 @@ PmixSession::PmixSession(Deadline deadline) {
   check_environment(environment);
   const InitResult result = init_with_deadline(deadline);
   if (result.status != PMIX_SUCCESS) {
-    throw pmix_error(ErrorCode::unavailable, kAttempted,
-                     fmt::format("no PMIx server answers for namespace '{}'",
-                                 environment.raw("PMIX_NAMESPACE").value_or("")),
-                     result.status,
-                     "was PMIX_* inherited from a job that has ended? start with srun --mpi=pmix or ddprun, or set "
-                     "DDP_LAUNCH=single to run this process alone");
+    throw pmix_error(
+        ErrorCode::unavailable, kAttempted,
+        fmt::format("no PMIx server answers for namespace '{}'", environment.raw("PMIX_NAMESPACE").value_or("")),
+        result.status,
+        "was PMIX_* inherited from a job that has ended? start with srun --mpi=pmix or ddprun, or set "
+        "DDP_LAUNCH=single to run this process alone");
   }
   open_ = true;
   try {

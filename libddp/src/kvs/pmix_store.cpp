@@ -71,9 +71,9 @@ std::string arrival_key(unsigned fence) { return fmt::format("ddp.arrived.{}", f
 
 /// How far a get may go for its answer.
 enum class Reach {
-  own_copy,   ///< PMIX_OPTIONAL: what the last fence left with this process; never waits
+  own_copy,    ///< PMIX_OPTIONAL: what the last fence left with this process; never waits
   own_server,  ///< PMIX_IMMEDIATE: the server of this node, which does not ask other nodes
-  anywhere,   ///< the rank's own server, which waits up to PMIX_TIMEOUT for the key to appear
+  anywhere,    ///< the rank's own server, which waits up to PMIX_TIMEOUT for the key to appear
 };
 
 std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int rank, const std::string& key, Reach reach,
@@ -110,7 +110,8 @@ void PmixStore::put(std::string_view key, std::span<const std::byte> value) {
   const std::string name(key);
   const pmix_status_t status = PMIx_Put(PMIX_GLOBAL, name.c_str(), &holder);
   if (status != PMIX_SUCCESS) {
-    throw pmix_error(ErrorCode::system, fmt::format("putting '{}' into the PMIx store", key), "PMIx_Put failed", status);
+    throw pmix_error(ErrorCode::system, fmt::format("putting '{}' into the PMIx store", key), "PMIx_Put failed",
+                     status);
   }
 }
 

@@ -32,9 +32,9 @@ Deadline before_reserve(Deadline deadline) {
 }
 
 Error fence_timeout(const std::string& attempted, std::vector<int> absent, int world_size) {
-  std::string cause = absent.empty() ? std::string("all ranks arrived, but the launcher did not complete it in time")
-                                     : fmt::format("{} of {} ranks did not arrive before the deadline", absent.size(),
-                                                   world_size);
+  std::string cause = absent.empty()
+                          ? std::string("all ranks arrived, but the launcher did not complete it in time")
+                          : fmt::format("{} of {} ranks did not arrive before the deadline", absent.size(), world_size);
   return Error{{.code = ErrorCode::timeout,
                 .attempted = attempted,
                 .cause = std::move(cause),

@@ -12,8 +12,8 @@ namespace {
 struct OpenBucket {
   std::vector<std::size_t> indices;
   std::size_t size_bytes = 0;
-  std::size_t limit = 0;         ///< position in the list of limits
-  std::size_t first_seen = 0;    ///< when its kind first came
+  std::size_t limit = 0;       ///< position in the list of limits
+  std::size_t first_seen = 0;  ///< when its kind first came
 };
 
 }  // namespace

@@ -26,7 +26,8 @@ struct BucketAssignment {
 /// Assigns tensors to buckets. Tensors of one bucket have the same element type and device. For each such kind, tensors
 /// are appended in order until the bucket has reached its limit; a tensor is never split, so a bucket may exceed it.
 /// The n-th bucket of a kind has the n-th limit; the last limit repeats.
-/// @param order the tensor index of each entry of @p tensors, in the order in which gradients became ready; then buckets
+/// @param order the tensor index of each entry of @p tensors, in the order in which gradients became ready; then
+/// buckets
 ///        stay in the order in which they were closed, with those left open behind them (the kind whose first tensor
 ///        came first leading). Empty: entry i is tensor i, and buckets are sorted by their smallest index.
 /// Throws Error(invalid_argument) when @p size_limits is empty.

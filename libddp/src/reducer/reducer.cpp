@@ -30,7 +30,8 @@ void check_parameters(const std::vector<Parameter>& parameters) {
   constexpr auto kAttempted = "making a Reducer";
   if (parameters.empty()) misuse(kAttempted, "there are no parameters", "pass those that need a gradient");
   for (const Parameter& parameter : parameters) {
-    if (parameter.value.dtype() == parameter.gradient.dtype() && parameter.value.shape() == parameter.gradient.shape()) {
+    if (parameter.value.dtype() == parameter.gradient.dtype() &&
+        parameter.value.shape() == parameter.gradient.shape()) {
       continue;
     }
     misuse(kAttempted,
@@ -181,9 +182,9 @@ class Reducer::Impl {
   const ReducerOptions options_;
   reducer::BucketPlan plan_;
   std::vector<reducer::Bucket> buckets_;
-  std::vector<Place> places_;                       ///< by parameter
+  std::vector<Place> places_;                     ///< by parameter
   std::deque<std::atomic<std::size_t>> pending_;  ///< by bucket: gradients still missing in this step
-  std::deque<std::atomic<bool>> ready_;             ///< by parameter
+  std::deque<std::atomic<bool>> ready_;           ///< by parameter
   std::atomic<bool> in_step_ = false;
 
   std::mutex mutex_;  ///< guards what follows while gradients arrive

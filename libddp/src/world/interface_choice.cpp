@@ -31,7 +31,8 @@ std::string numeric(const sockaddr* address, socklen_t size) {
   return getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
 }
 
-/// The address from which packets to @p host would be sent. Connecting a UDP socket asks the routing table; nothing is sent.
+/// The address from which packets to @p host would be sent. Connecting a UDP socket asks the routing table; nothing is
+/// sent.
 std::optional<std::string> source_address_towards(const std::string& host) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_DGRAM;
@@ -65,13 +66,13 @@ std::optional<InterfaceChoice> user_choice(const base::Environment& environment,
     for (const NetworkInterface& interface : interfaces) {
       names.push_back(fmt::format("{} ({})", interface.name, interface.address));
     }
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = "choosing the network interface",
-                 .cause = fmt::format("{}={} names no interface of this host that is up and has an address", variable,
-                                      *wanted),
-                 .native = {},
-                 .ranks = {},
-                 .hint = fmt::format("there are: {}", fmt::join(names, ", "))}};
+    throw Error{
+        {.code = ErrorCode::invalid_argument,
+         .attempted = "choosing the network interface",
+         .cause = fmt::format("{}={} names no interface of this host that is up and has an address", variable, *wanted),
+         .native = {},
+         .ranks = {},
+         .hint = fmt::format("there are: {}", fmt::join(names, ", "))}};
   }
   return std::nullopt;
 }

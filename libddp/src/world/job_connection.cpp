@@ -55,15 +55,16 @@ void connect_torchrun(JobConnection& connection, Deadline deadline) {
   connection.node_rank = facts.node_rank;
   connection.single_node = facts.num_nodes == 1;
   try {
-    connection.store = std::make_unique<kvs::TcpStoreClient>(facts.master_address, facts.master_port, facts.rank,
-                                                             facts.world_size,
-                                                             fmt::format("ddp/{}", facts.restart_count), deadline);
+    connection.store =
+        std::make_unique<kvs::TcpStoreClient>(facts.master_address, facts.master_port, facts.rank, facts.world_size,
+                                              fmt::format("ddp/{}", facts.restart_count), deadline);
   } catch (const Error& error) {
     if (facts.agent_serves_store) throw;
     // torch.distributed lets rank 0 serve the store itself when no agent does
     ErrorDetail detail = error.detail();
-    detail.hint = "nothing serves a store at MASTER_ADDR:MASTER_PORT because no torchrun agent started this process; "
-                  "start with torchrun, ddprun or srun --mpi=pmix";
+    detail.hint =
+        "nothing serves a store at MASTER_ADDR:MASTER_PORT because no torchrun agent started this process; "
+        "start with torchrun, ddprun or srun --mpi=pmix";
     throw Error(std::move(detail));
   }
 }

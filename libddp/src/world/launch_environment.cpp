@@ -62,8 +62,7 @@ TorchrunFacts read_torchrun(const Environment& env) {
   }
   const int port = env.number("MASTER_PORT").value();
   if (port < 1 || port > 65535) {
-    fail(ErrorCode::invalid_argument, fmt::format("MASTER_PORT={} is not a port number", port),
-         "ports are 1 to 65535");
+    fail(ErrorCode::invalid_argument, fmt::format("MASTER_PORT={} is not a port number", port), "ports are 1 to 65535");
   }
   TorchrunFacts facts{.rank = env.number("RANK").value(),
                       .world_size = env.number("WORLD_SIZE").value(),
@@ -89,7 +88,8 @@ std::optional<int> slurm_step_tasks(const Environment& env) {
   return env.number("SLURM_STEP_NUM_TASKS");
 }
 
-/// Whether Slurm itself is the launcher behind PMIx or PMI-2. Behind mpirun or ddprun, SLURM_PROCID is that of a parent.
+/// Whether Slurm itself is the launcher behind PMIx or PMI-2. Behind mpirun or ddprun, SLURM_PROCID is that of a
+/// parent.
 bool slurm_is_launcher(const Environment& env, LaunchSource source) {
   const std::string step =
       fmt::format("{}.{}", env.raw("SLURM_JOB_ID").value_or(""), env.raw("SLURM_STEP_ID").value_or(""));
@@ -139,7 +139,8 @@ LaunchSource first_source(const Environment& env) {
   if (torchrun_complete(env)) return LaunchSource::torchrun;
   if (env.has("OMPI_COMM_WORLD_RANK")) return LaunchSource::openmpi;
   if (slurm_step_tasks(env)) return LaunchSource::slurm;
-  if (env.has("RANK") && env.number("WORLD_SIZE").value_or(1) > 1) return LaunchSource::torchrun;  // says what is missing
+  if (env.has("RANK") && env.number("WORLD_SIZE").value_or(1) > 1)
+    return LaunchSource::torchrun;  // says what is missing
   return LaunchSource::single;
 }
 
@@ -149,9 +150,10 @@ void check_open_mpi(const Environment& env) {
   check_rank_in_world("OMPI_COMM_WORLD_RANK", rank, "OMPI_COMM_WORLD_SIZE", world_size);
   if (world_size > 1) {
     fail(ErrorCode::unavailable,
-         fmt::format("Open MPI's variables describe {} ranks, but PMIX_NAMESPACE is not set, so there is no service over "
-                     "which they could meet",
-                     world_size),
+         fmt::format(
+             "Open MPI's variables describe {} ranks, but PMIX_NAMESPACE is not set, so there is no service over "
+             "which they could meet",
+             world_size),
          "keep the PMIX_* variables that mpirun sets, or start with srun --mpi=pmix or ddprun");
   }
 }

@@ -1,4 +1,5 @@
-// Finds out from the environment alone which launcher started this process, and what every source says about rank and size.
+// Finds out from the environment alone which launcher started this process, and what every source says about rank and
+// size.
 #pragma once
 
 #include <cstdint>

@@ -69,7 +69,8 @@ void PeerChannel::run() {
     entries.clear();
     entries.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
     // a negative descriptor is ignored by poll: nobody new while the table is full
-    entries.push_back({.fd = connections.size() < kMostConnections ? listener_.get() : -1, .events = POLLIN, .revents = 0});
+    entries.push_back(
+        {.fd = connections.size() < kMostConnections ? listener_.get() : -1, .events = POLLIN, .revents = 0});
     int timeout_ms = -1;
     for (const Connection& connection : connections) {
       const short events = connection.answering() ? POLLOUT : POLLIN;

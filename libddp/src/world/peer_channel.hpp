@@ -63,9 +63,9 @@ struct PeerEndpoint {
 struct PeerReply {
   enum class Kind {
     answered,
-    refused,     ///< no process listens there any more, or it hung up: the rank is gone
-    no_answer,   ///< the deadline passed: the rank is stopped, its host is down, or the network is cut
-    failed,      ///< it answered that it cannot: see problem
+    refused,    ///< no process listens there any more, or it hung up: the rank is gone
+    no_answer,  ///< the deadline passed: the rank is stopped, its host is down, or the network is cut
+    failed,     ///< it answered that it cannot: see problem
   };
   Kind kind = Kind::no_answer;
   Bytes body;           ///< of an answer

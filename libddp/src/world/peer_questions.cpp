@@ -22,13 +22,13 @@ constexpr std::size_t kAtOnce = 128;
 class Question {
  public:
   Question(const PeerEndpoint& endpoint, const std::string& service, std::span<const std::byte> body)
-      : request_(encode(PeerRequest{.token = endpoint.token, .service = service, .body = Bytes(body.begin(), body.end())})) {
+      : request_(
+            encode(PeerRequest{.token = endpoint.token, .service = service, .body = Bytes(body.begin(), body.end())})) {
     addrinfo wanted{};
     wanted.ai_socktype = SOCK_STREAM;
     wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
     addrinfo* address = nullptr;
-    const int status =
-        getaddrinfo(endpoint.address.c_str(), std::to_string(endpoint.port).c_str(), &wanted, &address);
+    const int status = getaddrinfo(endpoint.address.c_str(), std::to_string(endpoint.port).c_str(), &wanted, &address);
     if (status != 0) {
       finish(PeerReply::Kind::refused, fmt::format("{}: {}", endpoint.address, gai_strerror(status)));
       return;

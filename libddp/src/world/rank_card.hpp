@@ -4,9 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
-#include <ddp/key_value_store.hpp>
+#include <ddp/bytes.hpp>
 
 namespace ddp::world {
 
@@ -15,9 +16,9 @@ using ChannelToken = std::array<std::byte, 16>;
 
 struct RankCard {
   std::string hostname;
-  int node_rank = -1;               ///< as the launcher says; -1 if it does not
-  std::string address;              ///< numeric IPv4 or IPv6
-  std::uint16_t channel_port = 0;   ///< of the peer channel; 0: none
+  int node_rank = -1;              ///< as the launcher says; -1 if it does not
+  std::string address;             ///< numeric IPv4 or IPv6
+  std::uint16_t channel_port = 0;  ///< of the peer channel; 0: none
   ChannelToken channel_token{};
 };
 

@@ -14,9 +14,7 @@ World World::init(const InitOptions& options) { return World(std::make_unique<Wo
 int World::rank() const noexcept { return state_->rank; }
 int World::world_size() const noexcept { return state_->world_size; }
 int World::local_rank() const noexcept { return state_->nodes.local_rank_of(rank()); }
-int World::local_world_size() const noexcept {
-  return static_cast<int>(state_->nodes.ranks_on(node_rank()).size());
-}
+int World::local_world_size() const noexcept { return static_cast<int>(state_->nodes.ranks_on(node_rank()).size()); }
 int World::node_rank() const noexcept { return state_->nodes.node_of(rank()); }
 int World::num_nodes() const noexcept { return state_->nodes.num_nodes(); }
 int World::node_of(int other) const { return state_->nodes.node_of(other); }

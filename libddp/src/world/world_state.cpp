@@ -22,8 +22,8 @@
 namespace ddp {
 namespace {
 
-// A process that ends without leaving PMIx makes Slurm kill its whole step. exit() does not destroy objects on the stack,
-// so the sessions that are still open then are closed by an exit handler.
+// A process that ends without leaving PMIx makes Slurm kill its whole step. exit() does not destroy objects on the
+// stack, so the sessions that are still open then are closed by an exit handler.
 class OpenSessions {
  public:
   static OpenSessions& instance() {
@@ -143,8 +143,8 @@ world::NodeMap WorldState::node_map_from_cards(Deadline deadline) {
   for (int other = 0; other < world_size; ++other) {
     auto& slot = cards_[static_cast<std::size_t>(other)];
     if (!slot) slot = world::decode_rank_card(store_->get(other, key("card"), deadline));
-    const auto identity = slot->node_rank >= 0 ? std::pair{slot->node_rank, std::string()}
-                                               : std::pair{-1, slot->hostname};
+    const auto identity =
+        slot->node_rank >= 0 ? std::pair{slot->node_rank, std::string()} : std::pair{-1, slot->hostname};
     node_of.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
   }
   return world::NodeMap{std::move(node_of)};

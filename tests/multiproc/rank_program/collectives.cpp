@@ -101,8 +101,8 @@ double expected(DType dtype, ReduceOp op, int ranks, std::size_t i) {
   return integer ? std::trunc(result / ranks) : result / ranks;
 }
 
-/// All but averages are exact. Averages of float16 and bfloat16 are divided before the sum: each of at most 8 terms of at
-/// most 3/W is rounded to 11 or 8 bits, and so is each partial sum.
+/// All but averages are exact. Averages of float16 and bfloat16 are divided before the sum: each of at most 8 terms of
+/// at most 3/W is rounded to 11 or 8 bits, and so is each partial sum.
 double tolerance(DType dtype, ReduceOp op) {
   if (op != ReduceOp::avg) return 0;
   switch (dtype) {
@@ -187,9 +187,8 @@ void check_movements(ProcessGroup& group, DType dtype, std::size_t count) {
 
   Buffer swapped(dtype, count * ranks);
   group.all_to_all(parts.view(), swapped.view()).wait();
-  compare(swapped, "all_to_all", 0, [&](std::size_t i) {
-    return contribution(dtype, static_cast<int>(i / count), rank * count + i % count);
-  });
+  compare(swapped, "all_to_all", 0,
+          [&](std::size_t i) { return contribution(dtype, static_cast<int>(i / count), rank * count + i % count); });
 
   if (ranks > 1) {
     const int next = static_cast<int>((rank + 1) % ranks);

@@ -59,7 +59,8 @@ void call_differently(World& world, Arguments arguments) {
   }
   if (what == "op") return timed(group.all_reduce(values, odd_one ? ReduceOp::max : ReduceOp::sum, deadline));
   if (what == "root") return timed(group.broadcast(values, odd_one ? 1 : 0, deadline));
-  if (what == "kind") return timed(odd_one ? group.barrier(deadline) : group.all_reduce(values, ReduceOp::sum, deadline));
+  if (what == "kind")
+    return timed(odd_one ? group.barrier(deadline) : group.all_reduce(values, ReduceOp::sum, deadline));
   if (what == "absent") {
     if (!odd_one) return timed(group.all_reduce(values, ReduceOp::sum, deadline));
     std::this_thread::sleep_until(deadline.when() + std::chrono::seconds(2));

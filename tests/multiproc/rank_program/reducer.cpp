@@ -10,7 +10,8 @@
 namespace ddp::test {
 namespace {
 
-/// Parameters with their memory: value i of rank r holds 100 r + i, gradient i of rank r in step s holds (r + 1) (i + 1) s.
+/// Parameters with their memory: value i of rank r holds 100 r + i, gradient i of rank r in step s holds (r + 1) (i +
+/// 1) s.
 class Model {
  public:
   Model(int rank, const std::vector<std::size_t>& sizes) : rank_(rank) {
@@ -110,8 +111,9 @@ void run_reducer(World& world) {
     reducer.finalize();
     for (std::size_t i = 0; i < model.size(); ++i) model.check_average(i, step, world.world_size());
     check(reducer.stats().iteration == static_cast<std::uint64_t>(step), "steps are miscounted");
-    check(reducer.stats().overlap <= reducer.stats().communication && reducer.stats().overlap <= reducer.stats().backward,
-          "the overlap is longer than what overlaps");
+    check(
+        reducer.stats().overlap <= reducer.stats().communication && reducer.stats().overlap <= reducer.stats().backward,
+        "the overlap is longer than what overlaps");
   }
   // rebuilt after the first step, in the order in which rank 0's gradients came: 0, 3, 6, 1, ...
   check(reducer.buckets() != initial && reducer.buckets().front().front() == 0, "buckets were not rebuilt");

@@ -29,7 +29,8 @@ void run_misuse(World& world);                             ///< wrong arguments 
 void run_kvs(World& world);                                ///< values of many sizes through the job's store
 void loop_all_reduce(World& world, Arguments arguments);   ///< SECONDS SIZE: until it fails or --steps are done
 void call_differently(World& world, Arguments arguments);  ///< size|dtype|op|root|kind|order|absent RANK SECONDS
-void differ_in_parameters(World& world, Arguments arguments);  ///< count|shape|dtype|name|gradient RANK: Reducer must refuse
-void run_reducer(World& world);                            ///< buckets, order, stats, misuse
+void differ_in_parameters(World& world,
+                          Arguments arguments);  ///< count|shape|dtype|name|gradient RANK: Reducer must refuse
+void run_reducer(World& world);                  ///< buckets, order, stats, misuse
 
 }  // namespace ddp::test

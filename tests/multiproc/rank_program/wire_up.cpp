@@ -34,7 +34,8 @@ void run_kvs(World& world) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(60));
   const auto value = [](int rank, std::size_t size) {
     Bytes bytes(size);  // every byte value occurs, ';' and '\0' included
-    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i + static_cast<std::size_t>(rank)) % 256);
+    for (std::size_t i = 0; i < size; ++i)
+      bytes[i] = static_cast<std::byte>((i + static_cast<std::size_t>(rank)) % 256);
     return bytes;
   };
   for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {

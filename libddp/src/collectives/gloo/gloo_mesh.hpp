@@ -17,12 +17,14 @@ class GlooMesh final : public ::gloo::Context {
  public:
   explicit GlooMesh(const BackendConfig& config);
 
-  /// This rank's listening ports, one per peer, behind one IP address: a few bytes each, where Gloo's own form takes 136.
+  /// This rank's listening ports, one per peer, behind one IP address: a few bytes each, where Gloo's own form takes
+  /// 136.
   Bytes address() const;
   void connect(const std::vector<Bytes>& addresses, Deadline deadline);
 
-  /// Makes every operation that is under way, and every later one, fail. Thread-safe. Gloo has no call for it, but a wait
-  /// that times out fails all pairs of its context, so a buffer that nobody sends to is waited for, for a millisecond.
+  /// Makes every operation that is under way, and every later one, fail. Thread-safe. Gloo has no call for it, but a
+  /// wait that times out fails all pairs of its context, so a buffer that nobody sends to is waited for, for a
+  /// millisecond.
   void abort() noexcept;
 };
 

@@ -25,12 +25,13 @@ using MeshPtr = std::shared_ptr<GlooMesh>;
 // later: it would close all connections without a cause.
 constexpr std::chrono::milliseconds kSlack{5000};
 
-// Gloo's slots use the low 48 bits (gloo/types.h). Bits 63 and 62 keep ours apart: transfers, and reduce_scatter's parts.
+// Gloo's slots use the low 48 bits (gloo/types.h). Bits 63 and 62 keep ours apart: transfers, and reduce_scatter's
+// parts.
 constexpr std::uint64_t kTransferSlot = 1ULL << 63U;
 constexpr std::uint64_t kScatterSlot = 1ULL << 62U;
 
-/// Messages of operations that differ in kind, size, type or root never meet, because their tags differ: ranks that call
-/// different things wait instead of overwriting memory, and the failure detector compares what they called.
+/// Messages of operations that differ in kind, size, type or root never meet, because their tags differ: ranks that
+/// call different things wait instead of overwriting memory, and the failure detector compares what they called.
 std::uint32_t tag_of(const Operation& operation) {
   const std::uint64_t fingerprint = operation.fingerprint();
   return static_cast<std::uint32_t>(fingerprint ^ (fingerprint >> 32U));
@@ -43,7 +44,8 @@ void divide_before(const Operation& operation, void* values, std::size_t count, 
   if (operation.reduce_op == ReduceOp::avg && half_type(operation.dtype)) divide(values, operation.dtype, count, ranks);
 }
 void divide_after(const Operation& operation, void* values, std::size_t count, int ranks) {
-  if (operation.reduce_op == ReduceOp::avg && !half_type(operation.dtype)) divide(values, operation.dtype, count, ranks);
+  if (operation.reduce_op == ReduceOp::avg && !half_type(operation.dtype))
+    divide(values, operation.dtype, count, ranks);
 }
 
 /// Options get tensors as bytes, except where Gloo must not cut an element in two: there the width picks the type.
@@ -69,9 +71,8 @@ void all_reduce(const MeshPtr& mesh, const Operation& operation, Deadline deadli
   ::gloo::AllreduceOptions options(mesh);
   set_limits(options, operation, deadline);
   options.setReduceFunction(reduce_kernel(operation.dtype, operation.reduce_op));
-  with_element_type(operation.dtype, [&](auto element) {
-    options.setOutput(static_cast<decltype(element)*>(values), operation.count);
-  });
+  with_element_type(operation.dtype,
+                    [&](auto element) { options.setOutput(static_cast<decltype(element)*>(values), operation.count); });
   ::gloo::allreduce(options);
   divide_after(operation, values, operation.count, mesh->size);
 }
@@ -83,9 +84,8 @@ void reduce(const MeshPtr& mesh, const Operation& operation, Deadline deadline) 
   set_limits(options, operation, deadline);
   options.setRoot(operation.root);
   options.setReduceFunction(reduce_kernel(operation.dtype, operation.reduce_op));
-  with_element_type(operation.dtype, [&](auto element) {
-    options.setOutput(static_cast<decltype(element)*>(values), operation.count);
-  });
+  with_element_type(operation.dtype,
+                    [&](auto element) { options.setOutput(static_cast<decltype(element)*>(values), operation.count); });
   ::gloo::reduce(options);
   if (operation.root == mesh->rank) divide_after(operation, values, operation.count, mesh->size);
 }
@@ -151,9 +151,9 @@ void all_to_all(const MeshPtr& mesh, const Operation& operation, Deadline deadli
   ::gloo::alltoall(options);
 }
 
-// Gloo has no reduce_scatter for unbound buffers. Every rank sends part i straight to rank i, which combines the parts in
-// rank order: (W-1)/W of the input goes over the wire, as with a ring, in one step, and the result does not depend on
-// timing. It costs W-1 parts of extra memory.
+// Gloo has no reduce_scatter for unbound buffers. Every rank sends part i straight to rank i, which combines the parts
+// in rank order: (W-1)/W of the input goes over the wire, as with a ring, in one step, and the result does not depend
+// on timing. It costs W-1 parts of extra memory.
 void reduce_scatter(const MeshPtr& mesh, const Operation& operation, Deadline deadline) {
   const std::size_t part_bytes = operation.output.size_bytes();
   const auto ranks = static_cast<std::size_t>(mesh->size);
@@ -221,10 +221,10 @@ class GlooTransfer final : public Transfer {
 }  // namespace
 
 void run_collective(const MeshPtr& mesh, const Operation& operation, Deadline deadline) {
-  const bool empty = operation.kind != OperationKind::barrier && operation.count == 0 &&
-                     operation.kind != OperationKind::all_gather_v;
-  // Gloo's algorithms expect at least one element. Without any, the ranks only meet, so that a rank that called something
-  // else is still noticed.
+  const bool empty =
+      operation.kind != OperationKind::barrier && operation.count == 0 && operation.kind != OperationKind::all_gather_v;
+  // Gloo's algorithms expect at least one element. Without any, the ranks only meet, so that a rank that called
+  // something else is still noticed.
   if (empty) return barrier(mesh, operation, deadline);
   switch (operation.kind) {
     case OperationKind::all_reduce: return all_reduce(mesh, operation, deadline);

@@ -1,0 +1,59 @@
+// Workers get torchrun's variables, and nobody else's identity.
+#include "workers/worker_environment.hpp"
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher {
+namespace {
+
+using testing::Contains;
+using testing::Key;
+using testing::Not;
+using testing::Pair;
+
+constexpr RankPlace kPlace{
+    .rank = 5, .local_rank = 1, .world_size = 8, .local_world_size = 4, .node_rank = 1, .num_nodes = 2};
+
+TEST(WorkerEnvironment, HasTorchrunsVariables) {
+  const auto environment = worker_environment({{"HOME", "/home/u"}}, kPlace, 16);
+  EXPECT_THAT(environment, testing::UnorderedElementsAre(
+                               Pair("HOME", "/home/u"), Pair("RANK", "5"), Pair("LOCAL_RANK", "1"),
+                               Pair("WORLD_SIZE", "8"), Pair("LOCAL_WORLD_SIZE", "4"), Pair("GROUP_RANK", "1"),
+                               Pair("GROUP_WORLD_SIZE", "2"), Pair("ROLE_RANK", "5"), Pair("ROLE_WORLD_SIZE", "8"),
+                               Pair("ROLE_NAME", "default"), Pair("OMP_NUM_THREADS", "4")));
+}
+
+TEST(WorkerEnvironment, ThreadsAreTheRanksShare) {
+  EXPECT_THAT(worker_environment({}, kPlace, 7), Contains(Pair("OMP_NUM_THREADS", "1")));
+  EXPECT_THAT(worker_environment({}, kPlace, 2), Contains(Pair("OMP_NUM_THREADS", "1")));
+  EXPECT_THAT(worker_environment({{"OMP_NUM_THREADS", "3"}}, kPlace, 16), Contains(Pair("OMP_NUM_THREADS", "3")));
+  RankPlace alone = kPlace;
+  alone.local_world_size = 1;
+  EXPECT_THAT(worker_environment({}, alone, 16), Not(Contains(Key("OMP_NUM_THREADS"))));
+}
+
+TEST(WorkerEnvironment, OuterIdentityIsDropped) {
+  for (const char* name :
+       {"PMIX_RANK", "PMIX_SERVER_URI4", "PMI_FD", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess",
+        "OMPI_MCA_ess_base_vpid", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "RANK",
+        "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}) {
+    EXPECT_TRUE(is_task_identity(name)) << name;
+  }
+}
+
+TEST(WorkerEnvironment, FactsAndTuningAreKept) {
+  for (const char* name : {"PMIX_MCA_gds", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NODEID", "OMPI_MCA_btl", "RANKING",
+                           "MY_RANK", "CUDA_VISIBLE_DEVICES", "PMIXER", "DDP_LAUNCH", ""}) {
+    EXPECT_FALSE(is_task_identity(name)) << name;
+  }
+  EXPECT_THAT(without_task_identity({{"RANK", "1"}, {"PATH", "/bin"}}), testing::ElementsAre(Pair("PATH", "/bin")));
+}
+
+TEST(WorkerEnvironment, LinesAreNameEqualsValue) {
+  EXPECT_THAT(environment_lines({{"A", "1=2"}, {"B", ""}}), testing::ElementsAre("A=1=2", "B="));
+}
+
+TEST(WorkerEnvironment, ThisProcessMayRunSomewhere) { EXPECT_GE(count_allowed_cores(), 1); }
+
+}  // namespace
+}  // namespace ddp::launcher
