@@ -27,7 +27,7 @@ placements() {
   placement "$1" 1,1,1,1 -N4
   placement "$1" 5,1,1,1 -N4
   placement "$1" 5,1,1,1 -N4 -m cyclic
-  placement "$1" 4,4,3 -N3 -m plane=2
+  placement "$1" 9,1,1 -N3 -m plane=2
   placement "$1" 6 -N1
   placement "$1" 1 -N1
 }
@@ -99,7 +99,7 @@ placements() {
   run srun --mpi=pmix -N2 -n2 "$rank_program" world
   expect_all 2 '"interface": "eth0"'
   for node in n0 n1; do
-    "$cluster" on $node ip link add second type dummy
+    "$cluster" on $node ip link add second type bridge
     "$cluster" on $node ip addr add 10.99.0.1/24 dev second
     "$cluster" on $node ip link set second up
   done

@@ -48,7 +48,7 @@ def main() -> int:
                 "num_nodes": len(set(nodes)),
                 "node_of": nodes,
                 "local_rank_of": local_ranks,
-                "hosts": hosts,
+                "node_hosts": [hosts[nodes.index(node)] for node in range(len(set(nodes)))],
                 "source": source,
             }
             for key, value in expected.items():

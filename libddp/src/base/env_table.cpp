@@ -35,6 +35,9 @@ constexpr std::array kTable{
                 "Name of the network interface that ranks use to reach each other, for example eth0."},
 };
 
+// Other programs have variables with our prefix, too; only what looks like one of ours is taken for a mistake.
+constexpr std::size_t kTypingMistake = 3;
+
 [[noreturn]] void reject(std::string_view name, std::string_view value, std::string expected) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = fmt::format("reading the environment variable {}", name),
@@ -135,7 +138,7 @@ std::vector<std::pair<std::string, std::string>> Environment::unknown_ddp_variab
     const auto* closest = std::min_element(kTable.begin(), kTable.end(), [&](const auto& a, const auto& b) {
       return edit_distance(name, a.name) < edit_distance(name, b.name);
     });
-    unknown.emplace_back(name, closest->name);
+    if (edit_distance(name, closest->name) <= kTypingMistake) unknown.emplace_back(name, closest->name);
   }
   return unknown;
 }

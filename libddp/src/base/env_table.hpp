@@ -46,7 +46,8 @@ class Environment {
   std::chrono::milliseconds seconds(std::string_view name) const;
   bool boolean(std::string_view name) const;
 
-  /// Set variables that begin with DDP_ and are not in the table, each with the closest known name: typing mistakes.
+  /// Set variables that begin with DDP_ and are not in the table, each with the known name that it is
+  /// almost equal to: typing mistakes.
   std::vector<std::pair<std::string, std::string>> unknown_ddp_variables() const;
 
   const std::map<std::string, std::string, std::less<>>& variables() const { return variables_; }

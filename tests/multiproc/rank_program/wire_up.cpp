@@ -11,21 +11,25 @@ namespace ddp::test {
 void print_world(World& world) {
   std::vector<int> node_of;
   std::vector<int> local_rank_of;
-  std::vector<std::string> hosts;
+  std::vector<std::string> node_hosts;
+  for (int node = 0; node < world.num_nodes(); ++node) {
+    node_hosts.push_back(world.hostname(world.ranks_on_node(node).front()));
+  }
   for (int rank = 0; rank < world.world_size(); ++rank) {
     node_of.push_back(world.node_of(rank));
     local_rank_of.push_back(world.local_rank_of(rank));
-    hosts.push_back(world.hostname(rank));
+    check(world.hostname(rank) == node_hosts.at(static_cast<std::size_t>(world.node_of(rank))),
+          "ranks of one node have different hosts");
   }
   const auto& local = world.ranks_on_node(world.node_rank());
   check(local.at(static_cast<std::size_t>(world.local_rank())) == world.rank(), "the local ranks are not in order");
   check(static_cast<int>(local.size()) == world.local_world_size(), "the local size is not that of the node");
   fmt::print(
       "WORLD {{\"rank\": {}, \"world_size\": {}, \"local_rank\": {}, \"local_world_size\": {}, \"node_rank\": {}, "
-      "\"num_nodes\": {}, \"node_of\": [{}], \"local_rank_of\": [{}], \"hosts\": [\"{}\"], \"source\": \"{}\", "
+      "\"num_nodes\": {}, \"node_of\": [{}], \"local_rank_of\": [{}], \"node_hosts\": [\"{}\"], \"source\": \"{}\", "
       "\"interface\": \"{}\", \"address\": \"{}\", \"reason\": \"{}\"}}\n",
       world.rank(), world.world_size(), world.local_rank(), world.local_world_size(), world.node_rank(),
-      world.num_nodes(), fmt::join(node_of, ", "), fmt::join(local_rank_of, ", "), fmt::join(hosts, "\", \""),
+      world.num_nodes(), fmt::join(node_of, ","), fmt::join(local_rank_of, ","), fmt::join(node_hosts, "\",\""),
       to_string(world.source()), world.interface_name(), world.interface_address(), world.source_reason());
 }
 

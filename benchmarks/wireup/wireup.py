@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Measures wire-up under Slurm: libddp beside a bare PMIx client, and the fence by number of keys. Prints Markdown.
+
+    wireup.py BIN [--rounds N]      BIN: the folder of the benchmark programs; must be the same path on all nodes
+
+Runs where srun works. Every round starts each contender once, in an order that rotates, so that a disturbance of the machine
+meets all of them. A job's time is that of its last rank: the maximum over ranks of the time from the rank's execve until it
+has every other rank's value.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from spread import Ratio, Spread, table  # noqa: E402
+
+NODES = 4
+WORLDS = (8, 32, 64)
+KEY_RANKS = 32
+# Keys and bytes a key: the same 4 KiB in ever more keys, then ever more keys of 64 bytes.
+KEYS = ((1, 4096), (8, 512), (64, 64), (1, 64), (8, 64))
+# Longest time for one job. A healthy one takes less than 2 s.
+JOB_LIMIT_S = 60
+
+CONTENDERS = {
+    "bare": ("bench_bare_pmix", "1"),
+    "world": ("bench_wire_world", "cards"),
+    "bare twice": ("bench_bare_pmix", "2"),
+    "world twice": ("bench_wire_world", "values"),
+}
+
+
+def run_job(binaries, ranks, command):
+    """One job; the marks of each of its ranks."""
+    program, *arguments = command
+    line = ["srun", f"-N{NODES}", f"-n{ranks}", "--mpi=pmix", str(binaries / "bench_exec_clock"), str(binaries / program)]
+    done = subprocess.run(line + arguments, capture_output=True, text=True, timeout=JOB_LIMIT_S)
+    marks = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode != 0 or sorted(mark["rank"] for mark in marks) != list(range(ranks)):
+        sys.exit(f"{' '.join(line + arguments)}: exit code {done.returncode}, {len(marks)} of {ranks} ranks\n{done.stderr}")
+    return marks
+
+
+def last(marks, until, since=None):
+    """Seconds of the slowest rank from one mark (default: exec) until another."""
+    return max(mark[until] - (mark[since] if since else 0) for mark in marks) / 1e9
+
+
+def rotated(items, turn):
+    items = list(items)
+    turn %= len(items)
+    return items[turn:] + items[:turn]
+
+
+def measure_worlds(binaries, rounds, ranks):
+    """Every contender's jobs, by name, in the order of the rounds."""
+    jobs = {name: [] for name in CONTENDERS}
+    for name in CONTENDERS:  # once for the page cache
+        run_job(binaries, ranks, CONTENDERS[name])
+    for turn in range(rounds):
+        for name in rotated(CONTENDERS, turn):
+            jobs[name].append(run_job(binaries, ranks, CONTENDERS[name]))
+        print(f"wireup: {ranks} ranks, round {turn + 1} of {rounds}", file=sys.stderr)
+    return jobs
+
+
+def world_rows(ranks, jobs):
+    times = {name: [last(marks, "wired") for marks in jobs[name]] for name in jobs}
+    rows = []
+    for label, ours, theirs in (
+        ("one fence each", "world", "bare"),
+        ("two fences each", "world twice", "bare twice"),
+        ("libddp two, bare one", "world twice", "bare"),
+    ):
+        rows.append([
+            f"{ranks}, {label}",
+            Spread(times[theirs]).scaled(1e3, 0),
+            Spread(times[ours]).scaled(1e3, 0),
+            str(Ratio(times[ours], times[theirs])),
+        ])
+    return rows
+
+
+def stage_rows(ranks, jobs):
+    """Where the time goes: until main() runs, until the job is joined, and so on, always of the slowest rank."""
+    rows = []
+    for name in ("bare", "world"):
+        stages = [("main", None), ("joined", "main"), ("fenced", "joined"), ("wired", "fenced")]
+        row = [f"{ranks}, {'bare PMIx' if name == 'bare' else 'libddp'}"]
+        for until, since in stages:
+            row.append(Spread([last(marks, until, since) for marks in jobs[name]]).scaled(1e3, 1))
+        rows.append(row)
+        if name == "world":
+            row[3] = "in World::init"
+    return rows
+
+
+def key_rows(binaries, rounds):
+    jobs = {keys: [] for keys in KEYS}
+    for turn in range(rounds):
+        for keys in rotated(KEYS, turn):
+            command = ("bench_wire_world", "keys", str(keys[0]), str(keys[1]))
+            jobs[keys].append(run_job(binaries, KEY_RANKS, command))
+        print(f"wireup: keys, round {turn + 1} of {rounds}", file=sys.stderr)
+    rows = []
+    for count, size in KEYS:
+        fences = Spread([last(marks, "fenced", "joined") for marks in jobs[count, size]])
+        reads = Spread([last(marks, "wired", "fenced") for marks in jobs[count, size]])
+        rows.append([f"{count} x {size} B", f"{count * size}", fences.scaled(1e3, 1), reads.scaled(1e3, 1)])
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binaries", type=Path)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    binaries = options.binaries.resolve()
+    totals, stages = [], []
+    for ranks in WORLDS:
+        jobs = measure_worlds(binaries, options.rounds, ranks)
+        totals += world_rows(ranks, jobs)
+        stages += stage_rows(ranks, jobs)
+    keys = key_rows(binaries, options.rounds)
+    print(f"From exec until the last rank has every rank's value, in ms: median (quartiles) of {options.rounds} jobs each.\n")
+    print(table(["ranks", "bare PMIx", "libddp", "ratio"], totals))
+    print("\nThe stages of the row \"one fence each\", each in ms of its slowest rank; they overlap, so their sum is more than the "
+          "whole.\n")
+    print(table(["ranks", "exec to main()", "init", "put and fence", "read all"], stages))
+    print(f"\nKeys a rank puts before one fence, {KEY_RANKS} ranks, in ms of the slowest rank.\n")
+    print(table(["keys", "bytes a rank", "puts and fence", "read one key of every rank"], keys))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+// TCP with deadlines against peers that refuse, say nothing, do not read, or go away in the middle of a message.
+#include "base/socket.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+#include <ddp/error.hpp>
+
+namespace ddp::base {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+struct Outcome {
+  ErrorCode code;
+  std::string text;
+  std::string native;
+  milliseconds took;
+};
+
+Outcome failure_of(const std::function<void()>& action) {
+  const auto begin = Deadline::Clock::now();
+  const auto took = [&] { return std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - begin); };
+  try {
+    action();
+  } catch (const Error& error) {
+    return {error.code(), error.what(), error.native(), took()};
+  }
+  ADD_FAILURE() << "nothing failed";
+  return {ErrorCode::aborted, {}, {}, took()};
+}
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+struct Pair {
+  UniqueFd client;
+  UniqueFd server;
+};
+
+Pair connected_pair() {
+  const UniqueFd listener = listen_tcp("127.0.0.1");
+  UniqueFd client = connect_tcp("127.0.0.1", local_port(listener.get()), soon());
+  if (!wait_for(listener.get(), POLLIN, soon())) ADD_FAILURE() << "nobody connected";
+  UniqueFd server{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+  EXPECT_TRUE(server);
+  return {std::move(client), std::move(server)};
+}
+
+Bytes pattern(std::size_t size) {
+  Bytes bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 31 % 251);
+  return bytes;
+}
+
+TEST(Socket, MovesMoreThanFitsIntoTheBuffers) {
+  Pair pair = connected_pair();
+  const Bytes sent = pattern(8'000'000);
+  std::thread sender([&] { send_all(pair.client.get(), sent, soon(), "sending"); });
+  Bytes received(sent.size());
+  receive_exactly(pair.server.get(), received, soon(), "receiving");
+  sender.join();
+  EXPECT_TRUE(sent == received);
+}
+
+TEST(Socket, SocketsAreNonBlockingAndNotInherited) {
+  const UniqueFd listener = listen_tcp("127.0.0.1");
+  const UniqueFd client = connect_tcp("127.0.0.1", local_port(listener.get()), soon());
+  for (const int fd : {listener.get(), client.get()}) {
+    EXPECT_NE(::fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+    EXPECT_NE(::fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+  }
+}
+
+TEST(Socket, ListensOnTheAddressOnly) {
+  const UniqueFd listener = listen_tcp("127.0.0.1");
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  EXPECT_EQ(address.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+  EXPECT_NE(local_port(listener.get()), 0);
+  EXPECT_EQ(failure_of([] { listen_tcp("localhost"); }).code, ErrorCode::invalid_argument);
+  EXPECT_EQ(failure_of([] { listen_tcp("192.0.2.1"); }).native, "EADDRNOTAVAIL (99)");
+}
+
+TEST(Socket, RefusalIsUnavailableAndFast) {
+  std::uint16_t port = 0;
+  {
+    const UniqueFd listener = listen_tcp("127.0.0.1");
+    port = local_port(listener.get());
+  }
+  const Outcome outcome = failure_of([&] { connect_tcp("127.0.0.1", port, soon()); });
+  EXPECT_EQ(outcome.code, ErrorCode::unavailable);
+  EXPECT_EQ(outcome.native, "ECONNREFUSED (111)");
+  EXPECT_THAT(outcome.text, HasSubstr("connecting to 127.0.0.1:" + std::to_string(port)));
+  EXPECT_LT(outcome.took, milliseconds(2000));
+}
+
+TEST(Socket, UnknownNameIsTheCallersMistake) {
+  const Outcome outcome = failure_of([] { connect_tcp("no such host.invalid", 1, soon()); });
+  EXPECT_EQ(outcome.code, ErrorCode::invalid_argument);
+  EXPECT_THAT(outcome.text, HasSubstr("no such host.invalid"));
+}
+
+// A listener whose backlog is full lets further connections hang, as a host behind a dropping firewall does.
+TEST(Socket, ConnectingIntoABlackHoleEndsAtTheDeadline) {
+  const UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  const std::uint16_t port = local_port(listener.get());
+  std::vector<UniqueFd> filling;
+  for (int i = 0; i < 20; ++i) {
+    Outcome outcome{ErrorCode::aborted, {}, {}, {}};
+    try {
+      filling.push_back(connect_tcp("127.0.0.1", port, Deadline::after(milliseconds(200))));
+      continue;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timeout);
+    }
+    outcome = failure_of([&] { connect_tcp("127.0.0.1", port, Deadline::after(milliseconds(300))); });
+    EXPECT_EQ(outcome.code, ErrorCode::timeout);
+    EXPECT_GE(outcome.took, milliseconds(300));
+    EXPECT_LT(outcome.took, milliseconds(2000));
+    return;
+  }
+  FAIL() << "the backlog of a listener that accepts nobody never filled up";
+}
+
+TEST(Socket, SilentPeerEndsAtTheDeadline) {
+  Pair pair = connected_pair();
+  Bytes buffer(10);
+  const Outcome outcome = failure_of(
+      [&] { receive_exactly(pair.client.get(), buffer, Deadline::after(milliseconds(150)), "reading the answer"); });
+  EXPECT_EQ(outcome.code, ErrorCode::timeout);
+  EXPECT_THAT(outcome.text, HasSubstr("reading the answer"));
+  EXPECT_GE(outcome.took, milliseconds(150));
+  EXPECT_LT(outcome.took, milliseconds(2000));
+}
+
+// A deadline holds for the whole message: one byte now and then must not push it out.
+TEST(Socket, TricklingPeerEndsAtTheDeadline) {
+  Pair pair = connected_pair();
+  std::atomic<bool> stop{false};
+  std::thread trickle([&] {
+    while (!stop) {
+      const char byte = 'x';
+      ::send(pair.server.get(), &byte, 1, MSG_NOSIGNAL);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  });
+  Bytes buffer(10'000);
+  const Outcome outcome =
+      failure_of([&] { receive_exactly(pair.client.get(), buffer, Deadline::after(milliseconds(300)), "reading"); });
+  stop = true;
+  trickle.join();
+  EXPECT_EQ(outcome.code, ErrorCode::timeout);
+  EXPECT_LT(outcome.took, milliseconds(2000));
+}
+
+TEST(Socket, PeerThatDoesNotReadEndsAtTheDeadline) {
+  Pair pair = connected_pair();
+  const Bytes much = pattern(32'000'000);
+  const Outcome outcome =
+      failure_of([&] { send_all(pair.client.get(), much, Deadline::after(milliseconds(200)), "sending"); });
+  EXPECT_EQ(outcome.code, ErrorCode::timeout);
+  EXPECT_LT(outcome.took, milliseconds(3000));
+}
+
+TEST(Socket, PeerThatClosesInTheMiddleIsLost) {
+  Pair pair = connected_pair();
+  const Bytes half = pattern(500);
+  send_all(pair.server.get(), half, soon(), "sending");
+  pair.server.reset();
+  Bytes buffer(1000);
+  const Outcome outcome = failure_of([&] { receive_exactly(pair.client.get(), buffer, soon(), "reading"); });
+  EXPECT_EQ(outcome.code, ErrorCode::peer_lost);
+  EXPECT_THAT(outcome.text, HasSubstr("closed the connection"));
+  EXPECT_LT(outcome.took, milliseconds(2000));
+}
+
+TEST(Socket, SendingToAPeerThatIsGoneIsAnErrorAndNoSignal) {
+  Pair pair = connected_pair();
+  pair.server.reset();
+  const Bytes much = pattern(32'000'000);
+  const Outcome outcome = failure_of([&] { send_all(pair.client.get(), much, soon(), "sending"); });
+  EXPECT_EQ(outcome.code, ErrorCode::peer_lost);
+  EXPECT_THAT(outcome.native, testing::AnyOf("EPIPE (32)", "ECONNRESET (104)"));
+}
+
+TEST(Socket, NothingToMoveNeverWaits) {
+  Pair pair = connected_pair();
+  const Deadline past{Deadline::Clock::now() - std::chrono::seconds(1)};
+  EXPECT_NO_THROW(send_all(pair.client.get(), {}, past, "sending"));
+  EXPECT_NO_THROW(receive_exactly(pair.client.get(), {}, past, "reading"));
+}
+
+TEST(Socket, WaitForSeesWhatIsThere) {
+  Pair pair = connected_pair();
+  EXPECT_FALSE(wait_for(pair.client.get(), POLLIN, Deadline::after(milliseconds(30))));
+  EXPECT_TRUE(wait_for(pair.client.get(), POLLOUT, Deadline::after(milliseconds(0))));
+  send_all(pair.server.get(), pattern(1), soon(), "sending");
+  EXPECT_TRUE(wait_for(pair.client.get(), POLLIN, soon()));
+}
+
+}  // namespace
+}  // namespace ddp::base
