@@ -86,8 +86,11 @@ int main(int argc, char** argv) {
   const long long fenced = since_exec_ns();
   get_all(&self, ranks, rounds - 1);
   const long long wired = since_exec_ns();
-  printf("{\"rank\": %u, \"ranks\": %u, \"main\": %lld, \"joined\": %lld, \"fenced\": %lld, \"wired\": %lld}\n",
-         self.rank, ranks, started, joined, fenced, wired);
+  const long long cpu = cpu_ns();
+  printf(
+      "{\"rank\": %u, \"ranks\": %u, \"main\": %lld, \"joined\": %lld, \"fenced\": %lld, \"wired\": %lld, \"cpu\": "
+      "%lld}\n",
+      self.rank, ranks, started, joined, fenced, wired, cpu);
   fflush(stdout);
   check(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
   return 0;

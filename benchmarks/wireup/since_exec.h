@@ -17,3 +17,10 @@ static inline long long since_exec_ns(void) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (long long)now.tv_sec * 1000000000LL + now.tv_nsec - strtoll(text, NULL, 10);
 }
+
+/// Nanoseconds of CPU time that all threads of this process have used, exec and dynamic linking included.
+static inline long long cpu_ns(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return (long long)used.tv_sec * 1000000000LL + used.tv_nsec;
+}

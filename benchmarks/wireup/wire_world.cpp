@@ -55,8 +55,11 @@ void measure(std::string_view mode, int count, std::size_t bytes) {
     read_values(world, count - 1, bytes);
   }
   const long long wired = since_exec_ns();
-  std::printf("{\"rank\": %d, \"ranks\": %d, \"main\": %lld, \"joined\": %lld, \"fenced\": %lld, \"wired\": %lld}\n",
-              world.rank(), world.world_size(), started, joined, fenced, wired);
+  const long long cpu = cpu_ns();
+  std::printf(
+      "{\"rank\": %d, \"ranks\": %d, \"main\": %lld, \"joined\": %lld, \"fenced\": %lld, \"wired\": %lld, \"cpu\": "
+      "%lld}\n",
+      world.rank(), world.world_size(), started, joined, fenced, wired, cpu);
   std::fflush(stdout);
 }
 

@@ -31,16 +31,19 @@ constexpr int kLargestCount = 1'000'000'000;
 constexpr double kSmallestRate = 1e-6;
 constexpr double kLargestRate = 100;
 
+// Wide enough that the backward pass takes some time, in which gradients can travel.
+constexpr std::size_t kWidths[] = {digits::kPixels, 512, 256, digits::kClasses};
+
 struct Options {
   int epochs = 20;
-  std::size_t batch_size = 64;
-  float learning_rate = 0.1F;
+  std::size_t batch_size = 256;
+  float learning_rate = 0.2F;
   float momentum = 0.9F;
   std::uint64_t seed = 1;
   std::filesystem::path data;
   // One bucket per layer of this network; the 25 MiB that suit large models would put all of it into one, and then
   // nothing could overlap with the backward pass.
-  std::size_t bucket_cap_bytes = 2048;
+  std::size_t bucket_cap_bytes = 65536;
 };
 
 /// The options, or the exit status when there is nothing to run (--help, a mistake that has been reported).
@@ -86,7 +89,7 @@ class Trainer {
         group_(world.process_group()),
         dataset_(digits::load_digits(options.data)),
         split_(digits::split_train_test(dataset_.size(), kTestSamples, options.seed)),
-        network_(digits::kDigitsWidths, options.seed),
+        network_(kWidths, options.seed),
         reducer_(digits::reducer_parameters(network_), group_,
                  {.bucket_cap_bytes = options.bucket_cap_bytes,
                   .first_bucket_bytes = options.bucket_cap_bytes,

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "options/closest_word.hpp"
+#include "base/closest_word.hpp"
 #include "report/exit_error.hpp"
 
 namespace ddp::launcher {
@@ -55,7 +55,7 @@ const OptionShape& find_option(const TypedOption& typed, std::span<const OptionS
     reject(fmt::format("option '{}' can mean several options", typed.name),
            fmt::format("write one of {} in full", fmt::join(choices, ", ")));
   }
-  const std::string closest = closest_word(typed.name, names);
+  const std::string closest = base::closest_word(typed.name, names, std::max<std::size_t>(typed.name.size() / 2, 3));
   reject(fmt::format("unknown option '{}'", typed.name),
          closest.empty() ? "'ddprun --help' lists the options" : fmt::format("did you mean '{}'?", closest));
 }

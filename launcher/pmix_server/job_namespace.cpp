@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "pmix_server/info_list.hpp"
-#include "pmix_server/pmix_status.hpp"
+#include "kvs/pmix_handles.hpp"
+#include "kvs/pmix_info_list.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -39,23 +39,16 @@ class EnvironmentArray {
   char** lines_ = nullptr;
 };
 
-pmix_proc_t make_proc(const std::string& name_space, pmix_rank_t rank) {
-  pmix_proc_t proc{};
-  std::strncpy(proc.nspace, name_space.c_str(), PMIX_MAX_NSLEN);
-  proc.rank = rank;
-  return proc;
-}
-
 CString compress(pmix_status_t (*generate)(const char*, char**), const std::string& plain, const char* attempted) {
   char* made = nullptr;
-  require_pmix(generate(plain.c_str(), &made), attempted);
+  kvs::require_pmix(generate(plain.c_str(), &made), attempted);
   return CString{made};
 }
 
-InfoList rank_data(const JobShape& shape, int rank) {
+kvs::InfoList rank_data(const JobShape& shape, int rank) {
   const auto number = static_cast<std::uint32_t>(rank);
   const auto local = static_cast<std::uint16_t>(rank);
-  InfoList data;
+  kvs::InfoList data;
   data.rank(PMIX_RANK, number)  // first: libraries before 6.1.1 take the rank of the rest from it
       .number16(PMIX_LOCAL_RANK, local)
       .number16(PMIX_NODE_RANK, local)
@@ -67,14 +60,14 @@ InfoList rank_data(const JobShape& shape, int rank) {
   return data;
 }
 
-InfoList job_data(const JobShape& shape, const std::string& directory) {
+kvs::InfoList job_data(const JobShape& shape, const std::string& directory) {
   std::string peers;
   for (int rank = 0; rank < shape.num_ranks; ++rank) peers += fmt::format("{}{}", rank == 0 ? "" : ",", rank);
   const CString node_map = compress(PMIx_generate_regex, shape.host, "describing the hosts to PMIx");
   const CString proc_map = compress(PMIx_generate_ppn, peers, "describing the ranks to PMIx");
   const auto count = static_cast<std::uint32_t>(shape.num_ranks);
 
-  InfoList data;
+  kvs::InfoList data;
   data.number32(PMIX_JOB_SIZE, count)
       .number32(PMIX_UNIV_SIZE, count)
       .number32(PMIX_MAX_PROCS, count)
@@ -106,31 +99,32 @@ std::string make_namespace_name(const std::string& host, int attempt) {
 }
 
 JobNamespace::JobNamespace(PmixServer& server, const JobShape& shape) : server_(server), name_(shape.name_space) {
-  InfoList data = job_data(shape, server.directory());
-  const pmix_proc_t job = make_proc(name_, PMIX_RANK_WILDCARD);
-  require_pmix(PMIx_server_register_nspace(job.nspace, shape.num_ranks, data.data(), data.size(), nullptr, nullptr),
-               "registering the job with the PMIx server");
+  kvs::InfoList data = job_data(shape, server.directory());
+  const pmix_proc_t job = kvs::make_proc(name_, PMIX_RANK_WILDCARD);
+  kvs::require_pmix(
+      PMIx_server_register_nspace(job.nspace, shape.num_ranks, data.data(), data.size(), nullptr, nullptr),
+      "registering the job with the PMIx server");
   for (int rank = 0; rank < shape.num_ranks; ++rank) {
-    const pmix_proc_t proc = make_proc(name_, static_cast<pmix_rank_t>(rank));
+    const pmix_proc_t proc = kvs::make_proc(name_, static_cast<pmix_rank_t>(rank));
     const pmix_status_t status =
         PMIx_server_register_client(&proc, ::geteuid(), ::getegid(), &server.aborts(), nullptr, nullptr);
     if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
       PMIx_server_deregister_nspace(job.nspace, nullptr, nullptr);
-      throw pmix_error(fmt::format("registering rank {} with the PMIx server", rank), status);
+      kvs::require_pmix(status, fmt::format("registering rank {} with the PMIx server", rank));
     }
   }
 }
 
 JobNamespace::~JobNamespace() {
   if (server_.abandoned()) return;
-  const pmix_proc_t job = make_proc(name_, PMIX_RANK_WILDCARD);
+  const pmix_proc_t job = kvs::make_proc(name_, PMIX_RANK_WILDCARD);
   PMIx_server_deregister_nspace(job.nspace, nullptr, nullptr);
 }
 
 EnvironmentMap JobNamespace::client_environment(int rank) const {
-  const pmix_proc_t proc = make_proc(name_, static_cast<pmix_rank_t>(rank));
+  const pmix_proc_t proc = kvs::make_proc(name_, static_cast<pmix_rank_t>(rank));
   EnvironmentArray array;
-  require_pmix(PMIx_server_setup_fork(&proc, array.receive()), "asking PMIx for a worker's environment");
+  kvs::require_pmix(PMIx_server_setup_fork(&proc, array.receive()), "asking PMIx for a worker's environment");
   EnvironmentMap environment;
   for (char** line = array.lines(); line != nullptr && *line != nullptr; ++line) {
     const std::string_view text{*line};

@@ -12,8 +12,8 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
-#include "pmix_server/info_list.hpp"
-#include "pmix_server/pmix_status.hpp"
+#include "kvs/pmix_handles.hpp"
+#include "kvs/pmix_info_list.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -61,13 +61,13 @@ PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir), aborts_(
   buffer.module.client_connected = client_connected;
   buffer.module.client_finalized = client_finalized;
   buffer.module.abort = client_aborts;
-  InfoList infos;
+  kvs::InfoList infos;
   infos.text(PMIX_SERVER_TMPDIR, directory_.path())
       .text(PMIX_SYSTEM_TMPDIR, directory_.path())
       .text(PMIX_SERVER_NSPACE, fmt::format("ddprun.{}", ::getpid()))
       .rank(PMIX_SERVER_RANK, 0)
       .boolean(PMIX_SERVER_TOOL_SUPPORT, false);
-  require_pmix(PMIx_server_init(&buffer.module, infos.data(), infos.size()), "starting the PMIx server");
+  kvs::require_pmix(PMIx_server_init(&buffer.module, infos.data(), infos.size()), "starting the PMIx server");
 }
 
 PmixServer::~PmixServer() {
@@ -77,7 +77,7 @@ PmixServer::~PmixServer() {
   }
   const pmix_status_t status = PMIx_server_finalize();
   if (status != PMIX_SUCCESS) {
-    base::log(base::LogLevel::warning, "{}", pmix_error("ending the PMIx server", status).what());
+    base::log(base::LogLevel::warning, "ending the PMIx server: {}", kvs::pmix_status_name(status));
   }
 }
 

@@ -261,7 +261,8 @@ rejects() {
 @test "processes that ranks leave behind are gone at the end" {
   # The double fork and the new session take the process out of its rank's tree and process group.
   run "$DDPRUN" --nproc-per-node 2 sh -c \
-    '(setsid sh -c "trap \"\" TERM; echo \$\$ >\"\$NOTES/pid.\$RANK\"; while :; do sleep 100; done" &) ; sleep 0.5'
+    '(setsid sh -c "trap \"\" TERM; echo \$\$ >\"\$NOTES/pid.\$RANK\"; while :; do sleep 100; done" \
+      </dev/null >/dev/null 2>&1 &); sleep 0.5'
   echo "$output"
   [ "$status" -eq 0 ]
   noted 2

@@ -6,11 +6,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <numeric>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
+
+#include "base/closest_word.hpp"
 
 extern char** environ;
 
@@ -51,21 +52,6 @@ const EnvVariable& entry(std::string_view name) {
   const auto* found = std::find_if(kTable.begin(), kTable.end(), [&](const EnvVariable& v) { return v.name == name; });
   if (found == kTable.end()) throw std::logic_error(fmt::format("{} is missing from the table", name));
   return *found;
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace
@@ -131,14 +117,12 @@ bool Environment::boolean(std::string_view name) const {
 }
 
 std::vector<std::pair<std::string, std::string>> Environment::unknown_ddp_variables() const {
+  std::vector<std::string> known;
+  for (const EnvVariable& variable : kTable) known.emplace_back(variable.name);
   std::vector<std::pair<std::string, std::string>> unknown;
   for (auto it = variables_.lower_bound("DDP_"); it != variables_.end() && it->first.starts_with("DDP_"); ++it) {
-    const std::string& name = it->first;
-    if (std::any_of(kTable.begin(), kTable.end(), [&](const EnvVariable& v) { return v.name == name; })) continue;
-    const auto* closest = std::min_element(kTable.begin(), kTable.end(), [&](const auto& a, const auto& b) {
-      return edit_distance(name, a.name) < edit_distance(name, b.name);
-    });
-    if (edit_distance(name, closest->name) <= kTypingMistake) unknown.emplace_back(name, closest->name);
+    const std::string closest = closest_word(it->first, known, kTypingMistake);
+    if (!closest.empty() && closest != it->first) unknown.emplace_back(it->first, closest);
   }
   return unknown;
 }

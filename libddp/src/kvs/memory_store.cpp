@@ -46,14 +46,7 @@ Bytes MemoryStore::get(int rank, std::string_view key, Deadline /*values are the
   check_usable(usable_, attempted);
   const std::lock_guard lock(hub_->mutex_);
   const auto found = hub_->visible_.find({rank, std::string(key)});
-  if (found == hub_->visible_.end()) {
-    throw Error{{.code = ErrorCode::not_found,
-                 .attempted = attempted,
-                 .cause = "the rank has put no such key before the last fence",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
+  if (found == hub_->visible_.end()) throw key_not_found(attempted);
   return found->second;
 }
 

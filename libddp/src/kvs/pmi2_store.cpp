@@ -153,14 +153,7 @@ Bytes Pmi2Store::get(int rank, std::string_view key, Deadline deadline) {
   check_usable(usable_, attempted);
   const std::uint64_t hash = hash_of(key);
   const auto first = read_text(wire_key(rank, hash, 0), deadline);
-  if (!first) {
-    throw Error{{.code = ErrorCode::not_found,
-                 .attempted = attempted,
-                 .cause = "the rank has put no such key before the last fence",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
+  if (!first) throw key_not_found(attempted);
   Pmi2ValueAssembler value{key, *first};
   for (std::size_t number = 1; number < value.texts(); ++number) {
     const auto text = read_text(wire_key(rank, hash, number), deadline);

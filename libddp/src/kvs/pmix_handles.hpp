@@ -1,4 +1,4 @@
-// Owners for the C structures of PMIx, so that no error path forgets a destructor.
+// Owners and names for what the C interface of PMIx returns: values, process names, status codes.
 #pragma once
 
 #include <pmix.h>
@@ -12,29 +12,6 @@
 #include <ddp/error.hpp>
 
 namespace ddp::kvs {
-
-/// A pmix_info_t array of fixed length. Move-only.
-class PmixInfoArray {
- public:
-  explicit PmixInfoArray(std::size_t size) : size_(size) { PMIX_INFO_CREATE(data_, size_); }
-  PmixInfoArray(PmixInfoArray&& other) noexcept : data_(other.data_), size_(other.size_) { other.data_ = nullptr; }
-  PmixInfoArray(const PmixInfoArray&) = delete;
-  PmixInfoArray& operator=(const PmixInfoArray&) = delete;
-  PmixInfoArray& operator=(PmixInfoArray&&) = delete;
-  ~PmixInfoArray() {
-    if (data_ != nullptr) PMIX_INFO_FREE(data_, size_);
-  }
-
-  void set(std::size_t index, const char* key, const void* value, pmix_data_type_t type) {
-    PMIx_Info_load(&data_[index], key, value, type);
-  }
-  pmix_info_t* data() noexcept { return data_; }
-  std::size_t size() const noexcept { return size_; }
-
- private:
-  pmix_info_t* data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 /// A value that PMIx_Get allocated.
 class PmixValue {
@@ -93,6 +70,13 @@ inline Error pmix_error(ErrorCode code, std::string attempted, std::string cause
                 .native = pmix_status_name(status),
                 .ranks = {},
                 .hint = std::move(hint)}};
+}
+
+/// Throws Error(unavailable) unless the call succeeded. PMIX_OPERATION_SUCCEEDED means "done already": calls without a
+/// callback may return either.
+inline void require_pmix(pmix_status_t status, std::string attempted) {
+  if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED) return;
+  throw pmix_error(ErrorCode::unavailable, std::move(attempted), "the PMIx library refused", status);
 }
 
 }  // namespace ddp::kvs

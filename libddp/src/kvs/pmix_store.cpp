@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "kvs/pmix_handles.hpp"
+#include "kvs/pmix_info_list.hpp"
 #include "kvs/store_contract.hpp"
 #include "kvs/store_key.hpp"
 
@@ -45,7 +46,7 @@ struct Answer {
 template <class Result>
 struct Call {
   std::shared_ptr<Mailbox<Result>> mailbox;
-  PmixInfoArray info;
+  InfoList info;
 };
 
 void on_fence(pmix_status_t status, void* closure) {
@@ -80,13 +81,12 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
                                            Deadline deadline) {
   auto mailbox = std::make_shared<Mailbox<Answer>>();
   const pmix_proc_t proc = make_proc(name_space, static_cast<pmix_rank_t>(rank));
-  auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .info = PmixInfoArray(1)});
-  const bool yes = true;
+  auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .info = {}});
   const int timeout_s = deadline.poll_timeout_ms() / 1000 + 1;  // rounded up: our own deadline comes first
   switch (reach) {
-    case Reach::own_copy: call->info.set(0, PMIX_OPTIONAL, &yes, PMIX_BOOL); break;
-    case Reach::own_server: call->info.set(0, PMIX_IMMEDIATE, &yes, PMIX_BOOL); break;
-    case Reach::anywhere: call->info.set(0, PMIX_TIMEOUT, &timeout_s, PMIX_INT); break;
+    case Reach::own_copy: call->info.boolean(PMIX_OPTIONAL, true); break;
+    case Reach::own_server: call->info.boolean(PMIX_IMMEDIATE, true); break;
+    case Reach::anywhere: call->info.integer(PMIX_TIMEOUT, timeout_s); break;
   }
   const pmix_status_t status =
       PMIx_Get_nb(&proc, key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
@@ -127,10 +127,9 @@ void PmixStore::fence(Deadline deadline) {
   }
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
-  const bool collect = true;
   auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
-  auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox, .info = PmixInfoArray(1)});
-  call->info.set(0, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
+  auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox, .info = {}});
+  call->info.boolean(PMIX_COLLECT_DATA, true);
   pmix_status_t status = PMIx_Fence_nb(&everyone, 1, call->info.data(), call->info.size(), on_fence, call.get());
   if (status == PMIX_SUCCESS) {
     call.release();  // on_fence owns it now
@@ -190,8 +189,7 @@ Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
                  .hint = {}}};
   }
   if (answer->status == PMIX_ERR_NOT_FOUND) {
-    throw pmix_error(ErrorCode::not_found, attempted, "the rank has put no such key before the last fence",
-                     answer->status);
+    throw key_not_found(attempted, pmix_status_name(answer->status));
   }
   if (answer->status != PMIX_SUCCESS) {
     throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Get failed", answer->status);

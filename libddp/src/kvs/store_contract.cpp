@@ -26,6 +26,15 @@ void check_usable(bool usable, const std::string& attempted) {
                .hint = "launchers cannot take a failed fence back; end the job and start it again"}};
 }
 
+Error key_not_found(const std::string& attempted, std::string native) {
+  return Error{{.code = ErrorCode::not_found,
+                .attempted = attempted,
+                .cause = "the rank has put no such key before the last fence",
+                .native = std::move(native),
+                .ranks = {},
+                .hint = {}}};
+}
+
 Deadline before_reserve(Deadline deadline) {
   const auto reserve = std::min<std::chrono::milliseconds>(deadline.remaining() / 4, std::chrono::seconds(2));
   return Deadline{deadline.when() - reserve};

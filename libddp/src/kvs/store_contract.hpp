@@ -15,6 +15,9 @@ void check_rank(int rank, int world_size);
 /// Throws Error(unavailable) when the store has been closed or a fence of it has failed.
 void check_usable(bool usable, const std::string& attempted);
 
+/// The error of a get() whose key the rank has not put. @p native: the transport's own code, if it has one.
+Error key_not_found(const std::string& attempted, std::string native = {});
+
 /// When a fence that must end by @p deadline stops waiting and starts to find out who is missing: a quarter of the time
 /// that is left, at most two seconds, is kept for that.
 Deadline before_reserve(Deadline deadline);

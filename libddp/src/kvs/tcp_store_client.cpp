@@ -141,14 +141,7 @@ Bytes TcpStoreClient::get(int rank, std::string_view key, Deadline deadline) {
   check_usable(usable_, attempted);
   const std::string name = value_key(rank, key);
   if (exists(name, deadline)) return fetch(name, deadline);
-  if (!exists(name + "#parts", deadline)) {
-    throw Error{{.code = ErrorCode::not_found,
-                 .attempted = attempted,
-                 .cause = "the rank has put no such key before the last fence",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
+  if (!exists(name + "#parts", deadline)) throw key_not_found(attempted);
   const std::string count = base::to_text(fetch(name + "#parts", deadline));
   std::size_t parts = 0;
   if (std::from_chars(count.data(), count.data() + count.size(), parts).ec != std::errc{}) {

@@ -40,8 +40,8 @@ TEST(Deadline, OrdinaryDurationsAreKept) {
 }
 
 TEST(Deadline, NothingIsLeftOfOneThatHasPassed) {
-  for (const Deadline deadline : {Deadline::after(seconds(0)), Deadline::after(seconds(-5)),
-                                  Deadline{Deadline::Clock::now() - hours(1)}}) {
+  for (const Deadline deadline :
+       {Deadline::after(seconds(0)), Deadline::after(seconds(-5)), Deadline{Deadline::Clock::now() - hours(1)}}) {
     EXPECT_TRUE(deadline.expired());
     EXPECT_EQ(deadline.remaining(), milliseconds(0));
     EXPECT_EQ(deadline.poll_timeout_ms(), 0);
@@ -60,9 +60,7 @@ TEST(Deadline, PollTimeoutIsRoundedUp) {
   }
 }
 
-TEST(Deadline, PollTimeoutFitsIntoAnInt) {
-  EXPECT_EQ(Deadline::after(hours(24 * 365)).poll_timeout_ms(), 86'400'000);
-}
+TEST(Deadline, PollTimeoutFitsIntoAnInt) { EXPECT_EQ(Deadline::after(hours(24 * 365)).poll_timeout_ms(), 86'400'000); }
 
 TEST(Deadline, EarlierPicksTheEarlier) {
   const auto now = Deadline::Clock::now();

@@ -37,8 +37,7 @@ TEST(ErrorText, SaysEverythingInOneLine) {
 }
 
 TEST(ErrorText, LeavesOutWhatIsNotKnown) {
-  const Error error{
-      {.code = ErrorCode::system, .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
+  const Error error{{.code = ErrorCode::system, .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
   EXPECT_STREQ(error.what(), "a: b");
   const Error with_rank{
       {.code = ErrorCode::system, .attempted = "a", .cause = "b", .native = {}, .ranks = {2}, .hint = {}}};

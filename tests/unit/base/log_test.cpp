@@ -1,5 +1,5 @@
-// Which lines are written, by DDP_LOG_LEVEL, and how they look. The level is read once per process, so each case runs in a
-// process of its own.
+// Which lines are written, by DDP_LOG_LEVEL, and how they look. The level is read once per process, so each case runs
+// in a process of its own.
 #include "base/log.hpp"
 
 #include <gtest/gtest.h>

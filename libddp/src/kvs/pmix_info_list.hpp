@@ -1,14 +1,14 @@
 // Typed building and ownership of the pmix_info_t arrays that PMIx calls take.
 #pragma once
 
-#include <pmix_server.h>
+#include <pmix.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace ddp::launcher {
+namespace ddp::kvs {
 
 /// An array of key-value pairs. Owns its elements and what they point to. Move-only.
 /// Uses only functions that every libpmix from 4.2 on has, so that one build runs with all of them.
@@ -24,6 +24,7 @@ class InfoList {
   InfoList& number32(const char* key, std::uint32_t value);
   InfoList& number16(const char* key, std::uint16_t value);
   InfoList& rank(const char* key, pmix_rank_t value);
+  InfoList& integer(const char* key, int value);
   InfoList& boolean(const char* key, bool value);
   /// A compressed list from PMIx_generate_regex or PMIx_generate_ppn: no plain text, it may contain zero bytes.
   InfoList& regex(const char* key, const char* value);
@@ -40,4 +41,4 @@ class InfoList {
   std::vector<pmix_info_t> infos_;  // plain data: moving the elements moves what they own
 };
 
-}  // namespace ddp::launcher
+}  // namespace ddp::kvs

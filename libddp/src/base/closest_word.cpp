@@ -1,11 +1,10 @@
-#include "options/closest_word.hpp"
+#include "base/closest_word.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <numeric>
 #include <vector>
 
-namespace ddp::launcher {
+namespace ddp::base {
 namespace {
 
 /// Levenshtein distance, one row at a time.
@@ -26,9 +25,9 @@ std::size_t changes_between(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string closest_word(std::string_view typed, std::span<const std::string> candidates) {
+std::string closest_word(std::string_view typed, std::span<const std::string> candidates, std::size_t most) {
   std::string best;
-  std::size_t fewest = std::max<std::size_t>(typed.size() / 2, 3) + 1;
+  std::size_t fewest = most + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t changes = changes_between(typed, candidate);
     if (changes < fewest) {
@@ -39,4 +38,4 @@ std::string closest_word(std::string_view typed, std::span<const std::string> ca
   return best;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::base

@@ -1,12 +1,12 @@
-#include "pmix_server/info_list.hpp"
+#include "kvs/pmix_info_list.hpp"
 
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
-#include "pmix_server/pmix_status.hpp"
+#include "kvs/pmix_handles.hpp"
 
-namespace ddp::launcher {
+namespace ddp::kvs {
 
 InfoList::~InfoList() {
   for (pmix_info_t& info : infos_) PMIx_Value_destruct(&info.value);
@@ -16,6 +16,7 @@ InfoList& InfoList::text(const char* key, const std::string& value) { return loa
 InfoList& InfoList::number32(const char* key, std::uint32_t value) { return load(key, &value, PMIX_UINT32); }
 InfoList& InfoList::number16(const char* key, std::uint16_t value) { return load(key, &value, PMIX_UINT16); }
 InfoList& InfoList::rank(const char* key, pmix_rank_t value) { return load(key, &value, PMIX_PROC_RANK); }
+InfoList& InfoList::integer(const char* key, int value) { return load(key, &value, PMIX_INT); }
 InfoList& InfoList::boolean(const char* key, bool value) { return load(key, &value, PMIX_BOOL); }
 InfoList& InfoList::regex(const char* key, const char* value) { return load(key, value, PMIX_REGEX); }
 
@@ -46,8 +47,8 @@ InfoList& InfoList::list(const char* key, InfoList&& elements) {
 InfoList& InfoList::load(const char* key, const void* value, pmix_data_type_t type) {
   pmix_info_t& info = infos_.emplace_back();  // value-initialised: all zero
   const pmix_status_t status = PMIx_Info_load(&info, key, value, type);
-  if (status != PMIX_SUCCESS) throw pmix_error(std::string("storing the PMIx value ") + key, status);
+  require_pmix(status, std::string("storing the PMIx value ") + key);
   return *this;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::kvs

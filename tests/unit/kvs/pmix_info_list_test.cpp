@@ -1,11 +1,11 @@
 // PMIx arrays hold what was put into them, own it once, and keep PMIX_RANK first.
-#include "pmix_server/info_list.hpp"
+#include "kvs/pmix_info_list.hpp"
 
 #include <gtest/gtest.h>
 
 #include <utility>
 
-namespace ddp::launcher {
+namespace ddp::kvs {
 namespace {
 
 TEST(InfoList, KeepsTypesAndValues) {
@@ -50,4 +50,4 @@ TEST(InfoList, MovingLeavesOneOwner) {
 }
 
 }  // namespace
-}  // namespace ddp::launcher
+}  // namespace ddp::kvs

@@ -1,0 +1,228 @@
+// The answering side of the peer channel: peers are answered, strangers are hung up on, and no number of strangers keeps a
+// peer waiting.
+#include "world/peer_channel.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "base/byte_stream.hpp"
+#include "base/socket.hpp"
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp::world {
+namespace {
+
+using base::to_bytes;
+using base::to_text;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::soon;
+using Kind = PeerReply::Kind;
+
+PeerEndpoint endpoint_of(const PeerChannel& channel) {
+  return {.rank = 0, .address = "127.0.0.1", .port = channel.port(), .token = channel.token()};
+}
+
+PeerReply ask(const PeerEndpoint& endpoint, const std::string& service, const Bytes& body = {},
+              milliseconds limit = seconds(10)) {
+  return ask_peers({endpoint}, service, body, Deadline::after(limit)).at(0);
+}
+
+/// A channel with a service that sends back what it gets.
+class PeerChannelTest : public testing::Test {
+ protected:
+  PeerChannelTest() {
+    channel_.serve("echo", [](std::span<const std::byte> body) { return Bytes(body.begin(), body.end()); });
+  }
+  base::UniqueFd stranger() { return base::connect_tcp("127.0.0.1", channel_.port(), soon()); }
+  void expect_answered_within(milliseconds limit) {
+    const auto begin = Deadline::Clock::now();
+    const PeerReply reply = ask(endpoint_of(channel_), "echo", to_bytes("hello"), limit);
+    EXPECT_EQ(reply.kind, Kind::answered) << reply.problem;
+    EXPECT_EQ(to_text(reply.body), "hello");
+    EXPECT_LT(Deadline::Clock::now() - begin, limit);
+  }
+
+  PeerChannel channel_{"127.0.0.1"};
+};
+
+/// Whether the other side closes @p fd before the deadline without having sent anything.
+bool hung_up(int fd, Deadline deadline) {
+  std::byte byte{};
+  const auto error = test::error_of([&] { base::receive_exactly(fd, {&byte, 1}, deadline, "waiting for the end"); });
+  return error && error->code() == ErrorCode::peer_lost;
+}
+
+TEST_F(PeerChannelTest, AnswersWhatItIsAsked) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, std::size_t{1'000'000}}) {
+    const Bytes body = test::awkward_value(0, size);
+    const PeerReply reply = ask(endpoint_of(channel_), "echo", body);
+    ASSERT_EQ(reply.kind, Kind::answered) << reply.problem;
+    EXPECT_TRUE(reply.body == body);
+  }
+}
+
+TEST_F(PeerChannelTest, TokensAreRandom) {
+  const PeerChannel other{"127.0.0.1"};
+  EXPECT_NE(channel_.token(), other.token());
+  EXPECT_NE(channel_.token(), ChannelToken{});
+  EXPECT_NE(channel_.port(), other.port());
+}
+
+TEST_F(PeerChannelTest, AWrongTokenIsHungUpOn) {
+  std::atomic<int> calls{0};
+  channel_.serve("count", [&](std::span<const std::byte>) {
+    ++calls;
+    return Bytes{};
+  });
+  for (std::size_t i = 0; i < sizeof(ChannelToken); ++i) {
+    PeerEndpoint endpoint = endpoint_of(channel_);
+    endpoint.token[i] ^= std::byte{0x80};
+    EXPECT_EQ(ask(endpoint, "count").kind, Kind::refused);
+  }
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(ask(endpoint_of(channel_), "count").kind, Kind::answered);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(PeerChannelTest, UnknownServicesAndFailuresAreSaid) {
+  channel_.serve("broken", [](std::span<const std::byte>) -> Bytes { throw std::runtime_error("out of order"); });
+  const PeerReply broken = ask(endpoint_of(channel_), "broken");
+  EXPECT_EQ(broken.kind, Kind::failed);
+  EXPECT_EQ(broken.problem, "out of order");
+  const PeerReply unknown = ask(endpoint_of(channel_), "no such service");
+  EXPECT_EQ(unknown.kind, Kind::failed);
+  EXPECT_FALSE(unknown.problem.empty());
+}
+
+TEST_F(PeerChannelTest, AServiceCanBeReplacedAndWithdrawn) {
+  channel_.serve("echo", [](std::span<const std::byte>) { return to_bytes("second"); });
+  EXPECT_EQ(to_text(ask(endpoint_of(channel_), "echo").body), "second");
+  channel_.unserve("echo");
+  EXPECT_EQ(ask(endpoint_of(channel_), "echo").kind, Kind::failed);
+}
+
+TEST_F(PeerChannelTest, AfterUnserveTheHandlerDoesNotRun) {
+  std::atomic<bool> withdrawn{false};
+  std::atomic<bool> called_late{false};
+  channel_.serve("slow", [&](std::span<const std::byte>) {
+    std::this_thread::sleep_for(milliseconds(30));
+    if (withdrawn) called_late = true;
+    return Bytes{};
+  });
+  std::thread asker([&] {
+    for (int i = 0; i < 10; ++i) ask(endpoint_of(channel_), "slow");
+  });
+  std::this_thread::sleep_for(milliseconds(80));
+  channel_.unserve("slow");
+  withdrawn = true;
+  asker.join();
+  EXPECT_FALSE(called_late);
+}
+
+TEST_F(PeerChannelTest, StrangersWithRandomBytesAreHungUpOn) {
+  std::mt19937 random{99};  // NOLINT(cert-msc51-cpp): the same bytes in every run
+  for (int round = 0; round < 50; ++round) {
+    const base::UniqueFd fd = stranger();
+    Bytes bytes(random() % 2000 + 1);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xffU);
+    bytes[0] = std::byte{'G'};
+    try {
+      base::send_all(fd.get(), bytes, soon(), "sending garbage");
+    } catch (const Error&) {  // it may hang up before all is sent
+    }
+    EXPECT_TRUE(hung_up(fd.get(), soon(3000)));
+  }
+  expect_answered_within(seconds(2));
+}
+
+TEST_F(PeerChannelTest, ScannersThatConnectAndCloseDoNoHarm) {
+  for (int round = 0; round < 500; ++round) stranger();
+  expect_answered_within(seconds(2));
+}
+
+TEST_F(PeerChannelTest, PeersThatGiveUpInTheMiddleDoNoHarm) {
+  const Bytes request = encode(
+      PeerRequest{.token = channel_.token(), .service = "echo", .body = test::awkward_value(0, 100'000)});
+  for (std::size_t part = 0; part < request.size(); part += 7001) {
+    const base::UniqueFd fd = stranger();
+    base::send_all(fd.get(), std::span(request).first(part), soon(), "sending a part");
+  }
+  expect_answered_within(seconds(2));
+}
+
+TEST_F(PeerChannelTest, ARequestMayComeInPieces) {
+  const Bytes request =
+      encode(PeerRequest{.token = channel_.token(), .service = "echo", .body = to_bytes("bit by bit")});
+  const base::UniqueFd fd = stranger();
+  for (std::size_t i = 0; i < request.size(); ++i) {
+    base::send_all(fd.get(), std::span(request).subspan(i, 1), soon(), "sending a byte");
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  const Bytes expected = encode(PeerAnswer{.status = PeerStatus::ok, .body = to_bytes("bit by bit")});
+  Bytes answer(expected.size());
+  base::receive_exactly(fd.get(), answer, soon(), "reading the answer");
+  EXPECT_EQ(answer, expected);
+}
+
+TEST_F(PeerChannelTest, SilentStrangersAreHungUpOnAfterAWhile) {
+  const base::UniqueFd silent = stranger();
+  EXPECT_TRUE(hung_up(silent.get(), soon(9000)));
+}
+
+// Slow loris: idle connections fill the channel's table, and a peer is behind them in the queue.
+TEST_F(PeerChannelTest, IdleStrangersDoNotKeepAPeerWaiting) {
+  std::vector<base::UniqueFd> idle;
+  for (int i = 0; i < 200; ++i) idle.push_back(stranger());
+  expect_answered_within(milliseconds(2500));
+}
+
+TEST_F(PeerChannelTest, StrangersThatTrickleTheMarkDoNotKeepAPeerWaiting) {
+  std::vector<base::UniqueFd> idle;
+  const Bytes mark = to_bytes("DDP1");
+  for (int i = 0; i < 200; ++i) {
+    idle.push_back(stranger());
+    base::send_all(idle.back().get(), mark, soon(), "sending the mark");
+  }
+  expect_answered_within(milliseconds(2500));
+}
+
+// What keeps strangers out must not cost peers that all come at once: all ranks of a job ask when something fails.
+TEST_F(PeerChannelTest, ManyPeersAtOnceAreAllAnswered) {
+  constexpr int kAskers = 4;
+  const std::vector<PeerEndpoint> endpoints(200, endpoint_of(channel_));
+  std::atomic<int> answered{0};
+  test::run_ranks(kAskers, [&](int) {
+    for (const PeerReply& reply : ask_peers(endpoints, "echo", to_bytes("x"), Deadline::after(seconds(30)))) {
+      EXPECT_EQ(reply.kind, Kind::answered) << reply.problem;
+      if (reply.kind == Kind::answered) ++answered;
+    }
+  });
+  EXPECT_EQ(answered, kAskers * 200);
+}
+
+TEST_F(PeerChannelTest, ServicesMayChangeWhileOthersAsk) {
+  std::atomic<bool> stop{false};
+  std::thread changer([&] {
+    while (!stop) {
+      channel_.serve("flickering", [](std::span<const std::byte>) { return Bytes{}; });
+      channel_.unserve("flickering");
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    const Kind kind = ask(endpoint_of(channel_), "flickering").kind;
+    EXPECT_TRUE(kind == Kind::answered || kind == Kind::failed);
+  }
+  stop = true;
+  changer.join();
+}
+
+}  // namespace
+}  // namespace ddp::world
