@@ -26,7 +26,7 @@ function(ddp_add_room name)
   target_link_libraries(ddp PRIVATE ${ROOM_LIBRARIES})
 endfunction()
 
-# ddp_add_test(NAME LABEL unit|multiproc|cluster SOURCES a.cpp ... LIBRARIES target ... [TIMEOUT seconds])
+# ddp_add_test(NAME LABEL unit|multiproc SOURCES a.cpp ... LIBRARIES target ... [TIMEOUT seconds])
 # One GoogleTest program, one ctest entry.
 function(ddp_add_test name)
   cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})

@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   const long long fenced = since_exec_ns();
   get_all(&self, ranks, rounds - 1);
   const long long wired = since_exec_ns();
-  const long long cpu = cpu_ns();
+  const long long cpu = cpu_since_exec_ns();
   printf(
       "{\"rank\": %u, \"ranks\": %u, \"main\": %lld, \"joined\": %lld, \"fenced\": %lld, \"wired\": %lld, \"cpu\": "
       "%lld}\n",

@@ -1,6 +1,7 @@
 // Becomes another program and tells it when: `exec_clock PROGRAM [ARGUMENT...]` puts the time of its execve into
-// WIREUP_EXEC_NS (see since_exec.h). The start time in /proc/self/stat has a resolution of 10 ms only, and a time taken
-// in main() misses the dynamic linker, which is part of what a job pays for.
+// WIREUP_EXEC_NS, and the CPU time that the process had used by then into WIREUP_EXEC_CPU_NS (see since_exec.h). The
+// start time in /proc/self/stat has a resolution of 10 ms only, and a time taken in main() misses the dynamic linker,
+// which is part of what a job pays for.
 #define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>
@@ -10,16 +11,21 @@
 #include <time.h>
 #include <unistd.h>
 
+static void note(const char* variable, clockid_t clock) {
+  struct timespec now;
+  char text[32];
+  clock_gettime(clock, &now);
+  snprintf(text, sizeof text, "%lld", (long long)now.tv_sec * 1000000000LL + now.tv_nsec);
+  setenv(variable, text, 1);
+}
+
 int main(int argc, char** argv) {
   if (argc < 2) {
     fprintf(stderr, "usage: %s PROGRAM [ARGUMENT...]\n", argv[0]);
     return 2;
   }
-  struct timespec now;
-  char text[32];
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  snprintf(text, sizeof text, "%lld", (long long)now.tv_sec * 1000000000LL + now.tv_nsec);
-  setenv("WIREUP_EXEC_NS", text, 1);
+  note("WIREUP_EXEC_NS", CLOCK_MONOTONIC);
+  note("WIREUP_EXEC_CPU_NS", CLOCK_PROCESS_CPUTIME_ID);
   execvp(argv[1], argv + 1);
   fprintf(stderr, "starting %s: %s\n", argv[1], strerror(errno));
   return 127;

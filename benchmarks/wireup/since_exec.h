@@ -5,22 +5,26 @@
 #include <stdlib.h>
 #include <time.h>
 
-/// Nanoseconds since exec_clock started this program. Ends a program that was started in another way: there is nothing
-/// to measure then.
-static inline long long since_exec_ns(void) {
-  const char* text = getenv("WIREUP_EXEC_NS");
+/// What exec_clock noted. Ends a program that was started in another way: there is nothing to measure then.
+static inline long long noted_ns(const char* variable) {
+  const char* text = getenv(variable);
   if (text == NULL) {
-    fprintf(stderr, "WIREUP_EXEC_NS is not set; start this program with bench_exec_clock\n");
+    fprintf(stderr, "%s is not set; start this program with bench_exec_clock\n", variable);
     exit(2);
   }
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (long long)now.tv_sec * 1000000000LL + now.tv_nsec - strtoll(text, NULL, 10);
+  return strtoll(text, NULL, 10);
 }
 
-/// Nanoseconds of CPU time that all threads of this process have used, exec and dynamic linking included.
-static inline long long cpu_ns(void) {
-  struct timespec used;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return (long long)used.tv_sec * 1000000000LL + used.tv_nsec;
+static inline long long clock_ns(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+/// Nanoseconds since exec_clock's execve.
+static inline long long since_exec_ns(void) { return clock_ns(CLOCK_MONOTONIC) - noted_ns("WIREUP_EXEC_NS"); }
+
+/// Nanoseconds of CPU time since then, of all threads, the kernel's work for them included.
+static inline long long cpu_since_exec_ns(void) {
+  return clock_ns(CLOCK_PROCESS_CPUTIME_ID) - noted_ns("WIREUP_EXEC_CPU_NS");
 }

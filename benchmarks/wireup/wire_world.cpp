@@ -55,7 +55,7 @@ void measure(std::string_view mode, int count, std::size_t bytes) {
     read_values(world, count - 1, bytes);
   }
   const long long wired = since_exec_ns();
-  const long long cpu = cpu_ns();
+  const long long cpu = cpu_since_exec_ns();
   std::printf(
       "{\"rank\": %d, \"ranks\": %d, \"main\": %lld, \"joined\": %lld, \"fenced\": %lld, \"wired\": %lld, \"cpu\": "
       "%lld}\n",

@@ -10,6 +10,7 @@ has every other rank's value.
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ JOB_LIMIT_S = 60
 
 CONTENDERS = {
     "bare": ("bench_bare_pmix", "1"),
+    "bare C++": ("bench_bare_pmix_cxx", "1"),
     "world": ("bench_wire_world", "cards"),
     "bare twice": ("bench_bare_pmix", "2"),
     "world twice": ("bench_wire_world", "values"),
@@ -67,19 +69,28 @@ def measure_worlds(binaries, rounds, ranks):
     return jobs
 
 
+def cpu_ms(jobs):
+    """CPU time a rank needs until it is wired, in ms: each job's mean over its ranks."""
+    return [statistics.mean(mark["cpu"] for mark in marks) / 1e6 for marks in jobs]
+
+
 def world_rows(ranks, jobs):
     times = {name: [last(marks, "wired") for marks in jobs[name]] for name in jobs}
+    cpu = {name: cpu_ms(jobs[name]) for name in jobs}
     rows = []
     for label, ours, theirs in (
         ("one fence each", "world", "bare"),
+        ("one fence each, bare client with C++ runtime", "world", "bare C++"),
         ("two fences each", "world twice", "bare twice"),
-        ("libddp two, bare one", "world twice", "bare"),
+        ("libddp two fences, bare one", "world twice", "bare"),
     ):
         rows.append([
             f"{ranks}, {label}",
             Spread(times[theirs]).scaled(1e3, 0),
             Spread(times[ours]).scaled(1e3, 0),
             str(Ratio(times[ours], times[theirs])),
+            f"{Spread(cpu[theirs]).median:.1f}",
+            f"{Spread(cpu[ours]).median:.1f}",
         ])
     return rows
 
@@ -126,7 +137,7 @@ def main():
         stages += stage_rows(ranks, jobs)
     keys = key_rows(binaries, options.rounds)
     print(f"From exec until the last rank has every rank's value, in ms: median (quartiles) of {options.rounds} jobs each.\n")
-    print(table(["ranks", "bare PMIx", "libddp", "ratio"], totals))
+    print(table(["ranks", "bare PMIx", "libddp", "ratio", "CPU ms a rank, bare", "CPU ms a rank, libddp"], totals))
     print("\nThe stages of the row \"one fence each\", each in ms of its slowest rank; they overlap, so their sum is more than the "
           "whole.\n")
     print(table(["ranks", "exec to main()", "init", "put and fence", "read all"], stages))

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/env_table.hpp"
+#include "base/library_thread.hpp"
 #include "base/log.hpp"
 
 namespace ddp {
@@ -33,9 +34,9 @@ GroupEngine::GroupEngine(GroupMembers members, std::string backend_name, std::un
         const std::lock_guard lock(mutex_);
         watchdog_wakes_.notify_all();
       }) {
-  worker_ = std::thread([this] { run_tasks(); });
-  transfer_waiter_ = std::thread([this] { run_transfers(); });
-  watchdog_ = std::thread([this] { watch(); });
+  worker_ = base::start_thread([this] { run_tasks(); });
+  transfer_waiter_ = base::start_thread([this] { run_transfers(); });
+  watchdog_ = base::start_thread([this] { watch(); });
 }
 
 GroupEngine::~GroupEngine() {
@@ -45,7 +46,6 @@ GroupEngine::~GroupEngine() {
     stopping_ = true;
     busy = !unfinished_.empty();
     task_ready_.notify_all();
-    transfer_ready_.notify_all();
     watchdog_wakes_.notify_all();
   }
   if (busy) {
@@ -76,7 +76,8 @@ Work GroupEngine::submit(Operation operation, std::optional<Deadline> deadline) 
   queue_.push_back(task);
   unfinished_.push_back(task);
   task_ready_.notify_one();
-  watchdog_wakes_.notify_all();
+  // Not for every task: a thread that wakes for nothing costs a small operation a tenth of its time.
+  if (earlier(task->investigate_at, task->next_probe) < watchdog_looks_) watchdog_wakes_.notify_all();
   return Work{std::move(state)};
 }
 
@@ -95,7 +96,11 @@ void GroupEngine::run_tasks() {
     {
       std::unique_lock lock(mutex_);
       task_ready_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
+      if (queue_.empty()) {  // only now are no more transfers posted
+        worker_done_ = true;
+        transfer_ready_.notify_all();
+        return;
+      }
       task = queue_.front();
       queue_.pop_front();
       // transfers end by their own deadlines, which the watchdog enforces
@@ -151,12 +156,8 @@ void GroupEngine::run_transfers() {
     TaskPtr task;
     {
       std::unique_lock lock(mutex_);
-      transfer_ready_.wait(lock, [&] { return stopping_ || !transfers_.empty(); });
-      if (transfers_.empty()) {
-        if (queue_.empty()) return;
-        transfer_ready_.wait_for(lock, std::chrono::milliseconds(10));  // stopping: the worker may still post some
-        continue;
-      }
+      transfer_ready_.wait(lock, [&] { return worker_done_ || !transfers_.empty(); });
+      if (transfers_.empty()) return;
       task = transfers_.front();
     }
     std::optional<Error> error;
@@ -224,6 +225,7 @@ void GroupEngine::watch() {
       due.reset();
       lock.lock();
     } else {
+      watchdog_looks_ = wake;
       watchdog_wakes_.wait_until(lock, wake.when());
     }
   }

@@ -73,7 +73,9 @@ class GroupEngine {
   std::condition_variable transfers_done_;
   std::condition_variable watchdog_wakes_;
   std::uint64_t sequence_ = 0;
+  Deadline watchdog_looks_{Deadline::Clock::time_point::max()};  ///< when the watchdog wakes by itself
   bool stopping_ = false;
+  bool worker_done_ = false;       ///< it has emptied the queue after stopping_
   bool aborted_ = false;           ///< the watchdog has acted on the verdict
   std::deque<TaskPtr> queue_;      ///< not started
   std::deque<TaskPtr> transfers_;  ///< posted sends and receives

@@ -4,6 +4,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "collectives/half_conversion.hpp"
+
 namespace ddp {
 namespace {
 
@@ -18,14 +20,14 @@ struct Arithmetic {
 template <>
 struct Arithmetic<Half> {
   using Type = float;
-  static float load(Half value) { return to_float(value); }
-  static Half store(float value) { return to_half(value); }
+  static float load(Half value) { return half_to_float(value); }
+  static Half store(float value) { return float_to_half(value); }
 };
 template <>
 struct Arithmetic<BFloat16> {
   using Type = float;
-  static float load(BFloat16 value) { return to_float(value); }
-  static BFloat16 store(float value) { return to_bfloat16(value); }
+  static float load(BFloat16 value) { return half_to_float(value); }
+  static BFloat16 store(float value) { return float_to_bfloat16(value); }
 };
 
 template <class T>

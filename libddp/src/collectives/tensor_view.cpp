@@ -1,12 +1,13 @@
 #include <ddp/tensor_view.hpp>
 
-#include <bit>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
+
+#include "collectives/half_conversion.hpp"
 
 namespace ddp {
 
@@ -40,42 +41,10 @@ std::string_view to_string(DType dtype) noexcept {
   return "unknown";
 }
 
-float to_float(BFloat16 value) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U); }
-
-BFloat16 to_bfloat16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return {static_cast<std::uint16_t>((bits >> 16U) | 0x40U)};  // NaN stays NaN
-  // adding 0x7fff, or 0x8000 when the kept part is odd, carries into it exactly when round-to-nearest-even rounds up
-  return {static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U)};
-}
-
-float to_float(Half value) noexcept {
-  const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16U;
-  const std::uint32_t exponent = (value.bits >> 10U) & 0x1fU;
-  const std::uint32_t mantissa = value.bits & 0x3ffU;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000U | (mantissa << 13U));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112U) << 23U) | (mantissa << 13U));
-  // zero or subnormal: mantissa * 2^-24, exact in float
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-  return sign != 0 ? -magnitude : magnitude;
-}
-
-Half to_half(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) return {static_cast<std::uint16_t>(sign | 0x7e00U)};  // NaN
-  if (magnitude >= 0x477ff000U)
-    return {static_cast<std::uint16_t>(sign | 0x7c00U)};  // rounds to infinity from 65520 on
-  if (magnitude < 0x38800000U) {
-    // below 2^-14 the result is subnormal, a multiple of 2^-24; adding 0.5 leaves it, rounded to nearest even, in the
-    // low bits of the float's mantissa, because the last place of 0.5 is 2^-24
-    const auto shifted = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F);
-    return {static_cast<std::uint16_t>(sign | (shifted - std::bit_cast<std::uint32_t>(0.5F)))};
-  }
-  const std::uint32_t rounded = magnitude + 0xfffU + ((magnitude >> 13U) & 1U);
-  return {static_cast<std::uint16_t>(sign | ((rounded >> 13U) - (112U << 10U)))};
-}
+float to_float(BFloat16 value) noexcept { return half_to_float(value); }
+BFloat16 to_bfloat16(float value) noexcept { return float_to_bfloat16(value); }
+float to_float(Half value) noexcept { return half_to_float(value); }
+Half to_half(float value) noexcept { return float_to_half(value); }
 
 TensorView::TensorView(void* data, DType dtype, std::vector<std::int64_t> shape, Device device)
     : data_(data), dtype_(dtype), device_(device), shape_(std::move(shape)), numel_(1) {

@@ -14,8 +14,6 @@ struct JobFacts {
   std::optional<int> local_rank;
   /// "(vector,(first node,nodes,ranks per node),...)", the form shared by PMI-2 and PMIX_ANL_MAP.
   std::optional<std::string> process_mapping;
-  /// Ranks of each node where the launcher lists them instead; one inner vector a node, in node order.
-  std::vector<std::vector<int>> ranks_by_node;
   /// Names of the nodes in node order; empty if the launcher does not tell.
   std::vector<std::string> node_names;
 };

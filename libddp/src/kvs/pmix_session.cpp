@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/env_table.hpp"
+#include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "kvs/pmix_handles.hpp"
 
@@ -18,9 +19,9 @@ namespace {
 
 constexpr auto kAttempted = "joining the job through PMIx (PMIx_Init)";
 
-struct InitResult {
-  pmix_status_t status;
-  pmix_proc_t proc;
+struct Joined {
+  std::string name_space;
+  JobFacts facts;
 };
 
 void check_environment(const base::Environment& environment) {
@@ -33,28 +34,6 @@ void check_environment(const base::Environment& environment) {
                  .ranks = {},
                  .hint = "start the program with srun --mpi=pmix or ddprun, or unset PMIX_NAMESPACE to run it alone"}};
   }
-}
-
-InitResult init_with_deadline(Deadline deadline) {
-  auto promise = std::make_shared<std::promise<InitResult>>();
-  auto future = promise->get_future();
-  std::thread([promise] {
-    InitResult result{};
-    PMIX_PROC_CONSTRUCT(&result.proc);
-    result.status = PMIx_Init(&result.proc, nullptr, 0);
-    promise->set_value(result);
-  }).detach();
-  if (future.wait_until(deadline.when()) != std::future_status::ready) {
-    throw Error{{.code = ErrorCode::timeout,
-                 .attempted = kAttempted,
-                 .cause = "the PMIx server did not complete the connection before the deadline",
-                 .native = {},
-                 .ranks = {},
-                 .hint = fmt::format("client is PMIx {}; PMIx 5.0.8 and later hang with Slurm before 25.11.2, and "
-                                     "PMIX_MCA_gds=hash helps where the server's shared memory is not readable",
-                                     PMIx_Get_version())}};
-  }
-  return future.get();
 }
 
 std::optional<std::uint32_t> job_number(const std::string& name_space, pmix_rank_t rank, const char* key) {
@@ -88,52 +67,10 @@ std::vector<std::string> resolve_nodes(const std::string& name_space) {
   return nodes;
 }
 
-std::vector<int> resolve_peers(const std::string& name_space, const std::string& node) {
-  pmix_proc_t* procs = nullptr;
-  std::size_t count = 0;
-  if (PMIx_Resolve_peers(node.c_str(), name_space.c_str(), &procs, &count) != PMIX_SUCCESS) return {};
-  std::vector<int> ranks;
-  for (std::size_t i = 0; i < count; ++i) ranks.push_back(static_cast<int>(procs[i].rank));
-  if (procs != nullptr) PMIX_PROC_FREE(procs, count);
-  return ranks;
-}
-
-}  // namespace
-
-PmixSession::PmixSession(Deadline deadline) {
-  const auto environment = base::Environment::process();
-  check_environment(environment);
-  const InitResult result = init_with_deadline(deadline);
-  if (result.status != PMIX_SUCCESS) {
-    throw pmix_error(
-        ErrorCode::unavailable, kAttempted,
-        fmt::format("no PMIx server answers for namespace '{}'", environment.raw("PMIX_NAMESPACE").value_or("")),
-        result.status,
-        "was PMIX_* inherited from a job that has ended? start with srun --mpi=pmix or ddprun, or set "
-        "DDP_LAUNCH=single to run this process alone");
-  }
-  open_ = true;
-  try {
-    name_space_ = result.proc.nspace;
-    if (const auto expected = environment.raw("PMIX_NAMESPACE"); expected && *expected != name_space_) {
-      throw Error{{.code = ErrorCode::unavailable,
-                   .attempted = kAttempted,
-                   .cause = fmt::format("PMIX_NAMESPACE is '{}' but PMIx runs this process alone, as '{}'", *expected,
-                                        name_space_),
-                   .native = {},
-                   .ranks = {},
-                   .hint = "the server's address (PMIX_SERVER_URI*) is missing from the environment"}};
-    }
-    facts_.rank = static_cast<int>(result.proc.rank);
-    read_facts();
-  } catch (...) {
-    close();
-    throw;
-  }
-}
-
-void PmixSession::read_facts() {
-  const auto size = job_number(name_space_, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
+JobFacts read_facts(const std::string& name_space, int rank) {
+  JobFacts facts;
+  facts.rank = rank;
+  const auto size = job_number(name_space, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
   if (!size || *size == 0) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading the job size from PMIx (PMIX_JOB_SIZE)",
@@ -142,17 +79,78 @@ void PmixSession::read_facts() {
                  .ranks = {},
                  .hint = "the launcher's PMIx support is incomplete; try srun --mpi=pmi2 or ddprun"}};
   }
-  facts_.world_size = static_cast<int>(*size);
-  if (const auto local = job_number(name_space_, static_cast<pmix_rank_t>(facts_.rank), PMIX_LOCAL_RANK)) {
-    facts_.local_rank = static_cast<int>(*local);
+  facts.world_size = static_cast<int>(*size);
+  if (const auto local = job_number(name_space, static_cast<pmix_rank_t>(rank), PMIX_LOCAL_RANK)) {
+    facts.local_rank = static_cast<int>(*local);
   }
-  facts_.node_names = resolve_nodes(name_space_);
-  facts_.process_mapping = job_text(name_space_, PMIX_ANL_MAP);
-  if (!facts_.process_mapping) {
-    for (const std::string& node : facts_.node_names) {
-      facts_.ranks_by_node.push_back(resolve_peers(name_space_, node));
+  facts.node_names = resolve_nodes(name_space);
+  // PMIx_Resolve_peers would do where the map is missing, but never returns for the other nodes of Open MPI 4.1's
+  // mpirun
+  facts.process_mapping = job_text(name_space, PMIX_ANL_MAP);
+  return facts;
+}
+
+Joined join(const base::Environment& environment) {
+  const std::string wanted = environment.raw("PMIX_NAMESPACE").value_or("");
+  pmix_proc_t self;
+  PMIX_PROC_CONSTRUCT(&self);
+  if (const pmix_status_t status = PMIx_Init(&self, nullptr, 0); status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::unavailable, kAttempted,
+                     fmt::format("no PMIx server answers for namespace '{}'", wanted), status,
+                     "was PMIX_* inherited from a job that has ended? start with srun --mpi=pmix or ddprun, or set "
+                     "DDP_LAUNCH=single to run this process alone");
+  }
+  try {
+    const std::string name_space = self.nspace;
+    if (wanted != name_space) {
+      throw Error{
+          {.code = ErrorCode::unavailable,
+           .attempted = kAttempted,
+           .cause = fmt::format("PMIX_NAMESPACE is '{}' but PMIx runs this process alone, as '{}'", wanted, name_space),
+           .native = {},
+           .ranks = {},
+           .hint = "the server's address (PMIX_SERVER_URI*) is missing from the environment"}};
     }
+    return {.name_space = name_space, .facts = read_facts(name_space, static_cast<int>(self.rank))};
+  } catch (...) {
+    PMIx_Finalize(nullptr, 0);
+    throw;
   }
+}
+
+/// Neither PMIx_Init nor the calls that read facts have a deadline of their own.
+Joined join_with_deadline(const base::Environment& environment, Deadline deadline) {
+  auto promise = std::make_shared<std::promise<Joined>>();
+  auto future = promise->get_future();
+  base::start_thread([promise, environment] {
+    try {
+      promise->set_value(join(environment));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (future.wait_until(deadline.when()) != std::future_status::ready) {
+    throw Error{{.code = ErrorCode::timeout,
+                 .attempted = kAttempted,
+                 .cause = "the PMIx server did not complete the connection before the deadline",
+                 .native = {},
+                 .ranks = {},
+                 .hint = fmt::format("client is PMIx {}; PMIx 5.0.8 and later hang with Slurm before 25.11.2, and "
+                                     "PMIX_MCA_gds=hash helps where the server's shared memory is not readable",
+                                     PMIx_Get_version())}};
+  }
+  return future.get();
+}
+
+}  // namespace
+
+PmixSession::PmixSession(Deadline deadline) {
+  const auto environment = base::Environment::process();
+  check_environment(environment);
+  Joined joined = join_with_deadline(environment, deadline);
+  name_space_ = std::move(joined.name_space);
+  facts_ = std::move(joined.facts);
+  open_ = true;
 }
 
 void PmixSession::close() noexcept {

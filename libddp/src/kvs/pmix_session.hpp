@@ -17,7 +17,8 @@ class PmixSession {
  public:
   /// Connects to the server that the environment names. Throws Error: invalid_argument (PMIX_RANK missing), unavailable
   /// (nobody answers at PMIX_SERVER_URI*), timeout. PMIx_Init has no deadline of its own and can hang (client 5.0.8 to
-  /// 5.0.11 with Slurm before 25.11.2, openpmix#3645), so it runs in a thread that is left behind when time is up.
+  /// 5.0.11 with Slurm before 25.11.2, openpmix#3645), so it runs in a
+  /// thread that is left behind when time is up.
   explicit PmixSession(Deadline deadline);
   PmixSession(const PmixSession&) = delete;
   PmixSession& operator=(const PmixSession&) = delete;
@@ -30,8 +31,6 @@ class PmixSession {
   void close() noexcept;
 
  private:
-  void read_facts();
-
   std::string name_space_;
   JobFacts facts_;
   bool open_ = false;

@@ -9,6 +9,9 @@
 namespace ddp::world {
 namespace {
 
+// Slurm itself knows up to five dimensions of node names. Each pair of brackets costs a level of recursion here.
+constexpr int kMostBrackets = 8;
+
 class Expander {
  public:
   Expander(std::string_view whole, std::size_t limit) : whole_(whole), limit_(limit) {}
@@ -81,13 +84,16 @@ std::vector<std::string> expand_hostlist(std::string_view text, std::size_t limi
   Expander expander(text, limit);
   std::size_t start = 0;
   int depth = 0;
+  int brackets = 0;  // in the current name
   for (std::size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && text[i] == '[') ++depth;
     if (i < text.size() && text[i] == ']') --depth;
     if (depth < 0 || depth > 1) expander.fail("brackets do not match");
+    if (i < text.size() && text[i] == '[' && ++brackets > kMostBrackets) expander.fail("a name has too many brackets");
     if (i == text.size() || (text[i] == ',' && depth == 0)) {
       expander.expand("", text.substr(start, i - start));
       start = i + 1;
+      brackets = 0;
     }
   }
   return std::move(expander.names);

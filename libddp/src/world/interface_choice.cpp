@@ -121,6 +121,11 @@ InterfaceChoice choose_interface(const base::Environment& environment, const std
       if (interface.loopback) return {interface.name, interface.address, "all ranks are on this host"};
     }
   }
+  const auto usable = [](const NetworkInterface& interface) { return !interface.loopback; };
+  if (std::count_if(interfaces.begin(), interfaces.end(), usable) == 1) {  // resolving names could not choose another
+    const auto only = std::find_if(interfaces.begin(), interfaces.end(), usable);
+    return {only->name, only->address, "it is the only one besides loopback"};
+  }
   for (std::size_t i = 0; i < std::min(peer_hosts.size(), kPeersToTry); ++i) {
     auto choice = choice_by_address(interfaces, source_address_towards(peer_hosts[i]),
                                     fmt::format("it routes to {}", peer_hosts[i]));

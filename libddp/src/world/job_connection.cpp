@@ -20,7 +20,6 @@ namespace {
 std::optional<NodeMap> node_map_from(const kvs::JobFacts& facts) {
   if (facts.world_size == 1) return NodeMap{{0}};
   if (facts.process_mapping) return NodeMap{parse_process_mapping(*facts.process_mapping, facts.world_size)};
-  if (!facts.ranks_by_node.empty()) return NodeMap::from_ranks_by_node(facts.ranks_by_node, facts.world_size);
   return std::nullopt;
 }
 
@@ -29,6 +28,7 @@ void connect_pmix(JobConnection& connection, Deadline deadline) {
   const kvs::JobFacts& facts = store->facts();
   connection.nodes = node_map_from(facts);
   connection.local_rank = facts.local_rank;
+  connection.single_node = facts.node_names.size() == 1;
   std::array<char, 256> self{};
   gethostname(self.data(), self.size() - 1);
   for (const std::string& node : facts.node_names) {
@@ -43,7 +43,6 @@ void connect_pmi2(JobConnection& connection, const base::Environment& environmen
                       .world_size = store->world_size(),
                       .local_rank = {},
                       .process_mapping = store->process_mapping(),
-                      .ranks_by_node = {},
                       .node_names = {}};
   connection.nodes = node_map_from(facts);
   connection.store = std::move(store);

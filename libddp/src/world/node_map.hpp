@@ -8,11 +8,9 @@ namespace ddp::world {
 /// Immutable. Node numbers are dense, 0 to num_nodes() - 1.
 class NodeMap {
  public:
-  /// @param node_of node number of each rank; every number from 0 to the largest must occur.
+  /// @param node_of node number of each rank; every number from 0 to the largest must occur. Throws
+  /// Error(protocol) otherwise.
   explicit NodeMap(std::vector<int> node_of);
-
-  /// From lists of ranks by node. Throws Error(protocol) unless every rank in [0, world_size) occurs exactly once.
-  static NodeMap from_ranks_by_node(const std::vector<std::vector<int>>& ranks_by_node, int world_size);
 
   int world_size() const noexcept { return static_cast<int>(node_of_.size()); }
   int num_nodes() const noexcept { return static_cast<int>(ranks_.size()); }

@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "base/byte_stream.hpp"
+#include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
@@ -21,17 +22,24 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(5);
 // More than enough for peers, few enough that strangers cannot use up the descriptors of a training process.
 constexpr std::size_t kMostConnections = 128;
+// While the table is full, whoever has been silent for this long makes room: idle strangers must not keep peers waiting.
+// Long enough for a peer whose host is busy, short enough for a peer behind some hundred strangers.
+constexpr auto kPatienceWhenFull = std::chrono::milliseconds(500);
+// How long nobody is accepted after the process ran out of descriptors.
+constexpr auto kDescriptorPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
 struct PeerChannel::Connection {
   base::UniqueFd fd;
   Deadline deadline;
+  Deadline deadline_when_full;
   Bytes received;
   Bytes outgoing;
   std::size_t sent = 0;
 
   bool answering() const { return !outgoing.empty(); }
+  Deadline limit(bool full) const { return full && !answering() ? deadline_when_full : deadline; }
 };
 
 PeerChannel::PeerChannel(const std::string& address) : listener_(base::listen_tcp(address)) {
@@ -41,7 +49,7 @@ PeerChannel::PeerChannel(const std::string& address) : listener_(base::listen_tc
   if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
     throw base::system_error("starting the peer channel (getrandom)", errno);
   }
-  thread_ = std::thread([this] { run(); });
+  thread_ = base::start_thread([this] { run(); });
 }
 
 PeerChannel::~PeerChannel() {
@@ -65,17 +73,19 @@ void PeerChannel::unserve(const std::string& service) {
 void PeerChannel::run() {
   std::vector<Connection> connections;
   std::vector<pollfd> entries;
+  Deadline accept_from = Deadline::after(std::chrono::seconds(0));
   for (;;) {
     entries.clear();
     entries.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
-    // a negative descriptor is ignored by poll: nobody new while the table is full
-    entries.push_back(
-        {.fd = connections.size() < kMostConnections ? listener_.get() : -1, .events = POLLIN, .revents = 0});
-    int timeout_ms = -1;
+    const bool full = connections.size() >= kMostConnections;
+    const int pause_ms = accept_from.poll_timeout_ms();
+    // a negative descriptor is ignored by poll
+    entries.push_back({.fd = full || pause_ms > 0 ? -1 : listener_.get(), .events = POLLIN, .revents = 0});
+    int timeout_ms = pause_ms > 0 ? pause_ms : -1;
     for (const Connection& connection : connections) {
       const short events = connection.answering() ? POLLOUT : POLLIN;
       entries.push_back({.fd = connection.fd.get(), .events = events, .revents = 0});
-      const int left_ms = connection.deadline.poll_timeout_ms();
+      const int left_ms = connection.limit(full).poll_timeout_ms();
       timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
     }
     if (::poll(entries.data(), entries.size(), timeout_ms) < 0 && errno != EINTR) {
@@ -85,20 +95,25 @@ void PeerChannel::run() {
     if (entries[0].revents != 0) return;
     for (std::size_t i = connections.size(); i-- > 0;) {
       const bool ready = entries[i + 2].revents != 0;
-      const bool keep = ready ? advance(connections[i]) : !connections[i].deadline.expired();
+      const bool keep = ready ? advance(connections[i]) : !connections[i].limit(full).expired();
       if (!keep) connections.erase(connections.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    if (entries[1].revents != 0) accept_new(connections);
+    if (entries[1].revents != 0 && !accept_new(connections)) accept_from = Deadline::after(kDescriptorPause);
   }
 }
 
-void PeerChannel::accept_new(std::vector<Connection>& connections) {
+bool PeerChannel::accept_new(std::vector<Connection>& connections) {
   while (connections.size() < kMostConnections) {
     base::UniqueFd fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-    if (!fd) return;
-    connections.push_back(
-        {.fd = std::move(fd), .deadline = Deadline::after(kPatience), .received = {}, .outgoing = {}, .sent = 0});
+    if (!fd) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+    connections.push_back({.fd = std::move(fd),
+                           .deadline = Deadline::after(kPatience),
+                           .deadline_when_full = Deadline::after(kPatienceWhenFull),
+                           .received = {},
+                           .outgoing = {},
+                           .sent = 0});
   }
+  return true;
 }
 
 bool PeerChannel::advance(Connection& connection) {

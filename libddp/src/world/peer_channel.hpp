@@ -38,7 +38,8 @@ class PeerChannel {
  private:
   struct Connection;
   void run();
-  void accept_new(std::vector<Connection>& connections);
+  /// False when there is no descriptor left for whoever waits.
+  bool accept_new(std::vector<Connection>& connections);
   bool advance(Connection& connection);
   Bytes answer(const PeerRequest& request);
 

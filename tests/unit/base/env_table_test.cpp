@@ -39,7 +39,9 @@ TEST(EnvTable, IsSortedUniqueAndDocumented) {
     EXPECT_GT(variable.help.size(), 20U) << variable.name;
     EXPECT_TRUE(variable.help.ends_with('.')) << variable.name << " needs a whole sentence";
     EXPECT_EQ(variable.type == EnvType::choice, !variable.choices.empty()) << variable.name;
-    if (i > 0) EXPECT_LT(table[i - 1].name, variable.name);
+    if (i > 0) {
+      EXPECT_LT(table[i - 1].name, variable.name);
+    }
   }
 }
 
@@ -126,14 +128,15 @@ TEST(EnvTypingMistakes, NameTheClosestVariable) {
   const Environment env{{{"DDP_INIT_TIMEOUT", "3"},
                          {"DDP_INIT_TIMEOT", "3"},
                          {"DDP_LOGLEVEL", "info"},
-                         {"DDP_SOCKET_IF", "eth0"},
+                         {"DDP_SOCKET_IFNAM", "eth0"},
+                         {"DDP_OF_ANOTHER_PROGRAM", "1"},
                          {"DDPX", "1"},
                          {"DDO_LAUNCH", "1"},
                          {"ddp_launch", "1"}}};
   using Pairs = std::vector<std::pair<std::string, std::string>>;
   EXPECT_EQ(env.unknown_ddp_variables(), (Pairs{{"DDP_INIT_TIMEOT", "DDP_INIT_TIMEOUT"},
                                                 {"DDP_LOGLEVEL", "DDP_LOG_LEVEL"},
-                                                {"DDP_SOCKET_IF", "DDP_SOCKET_IFNAME"}}));
+                                                {"DDP_SOCKET_IFNAM", "DDP_SOCKET_IFNAME"}}));
   EXPECT_TRUE(Environment{{}}.unknown_ddp_variables().empty());
 }
 

@@ -36,9 +36,10 @@ TEST(Hostlist, SeveralBracketsInOneName) {
 }
 
 TEST(Hostlist, EverythingElseIsRefused) {
-  for (const std::string text : {"", ",", "a,", ",a", "a,,b", "n[", "n]", "n[1", "n1]", "n[]", "n[1-]", "n[-1]", "n[3-1]",
-                                 "n[a-b]", "n[1-2-3]", "n[1,]", "n[[1]]", "n[1]]", "n[1][", "n[1 ]", "n[1-9999999999]",
-                                 "n[0x1]", "n[+1]"}) {
+  for (const std::string text : {"",         ",",     "a,",     ",a",    "a,,b",  "n[",     "n]",
+                                 "n[1",      "n1]",   "n[]",    "n[1-]", "n[-1]", "n[3-1]", "n[a-b]",
+                                 "n[1-2-3]", "n[1,]", "n[[1]]", "n[1]]", "n[1][", "n[1 ]",  "n[1-9999999999]",
+                                 "n[0x1]",   "n[+1]"}) {
     const auto error = test::error_of([&] { expand_hostlist(text); });
     ASSERT_TRUE(error) << text;
     EXPECT_EQ(error->code(), ErrorCode::protocol) << text;

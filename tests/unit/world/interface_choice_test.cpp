@@ -26,7 +26,8 @@ std::string chosen(const Environment& environment, const std::vector<std::string
 
 TEST(InterfaceChoice, TheUsersNameWins) {
   for (const bool single_node : {false, true}) {
-    const auto choice = choose_interface(Environment{{{"DDP_SOCKET_IFNAME", "ib0"}}}, kHost, {"127.0.0.1"}, single_node);
+    const auto choice =
+        choose_interface(Environment{{{"DDP_SOCKET_IFNAME", "ib0"}}}, kHost, {"127.0.0.1"}, single_node);
     EXPECT_EQ(choice.name, "ib0");
     EXPECT_EQ(choice.address, "198.51.100.8");
     EXPECT_THAT(choice.reason, HasSubstr("DDP_SOCKET_IFNAME"));
@@ -38,8 +39,7 @@ TEST(InterfaceChoice, TheUsersNameWins) {
 
 TEST(InterfaceChoice, AnUnknownNameListsThoseThereAre) {
   for (const std::string variable : {"DDP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
-    const auto error =
-        test::error_of([&] { choose_interface(Environment{{{variable, "eth"}}}, kHost, {}, true); });
+    const auto error = test::error_of([&] { choose_interface(Environment{{{variable, "eth"}}}, kHost, {}, true); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
     EXPECT_THAT(error->what(), HasSubstr(variable + "=eth"));

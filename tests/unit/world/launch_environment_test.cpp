@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "unit/world/launch_samples.hpp"
@@ -30,95 +31,93 @@ Claims as_map(const std::vector<Claim>& claims) {
 }
 
 const std::vector<Case>& cases() {
-  using enum LaunchSource;
   static const std::vector<Case> all{
-      {"nothing", {}, {}, single, {}, {}},
+      {"nothing", {}, {}, kSingle, {}, {}},
       {"srun with PMIx",
        pmix() + slurm(4),
        {},
-       pmix_source,
+       kPmix,
        {{"PMIX_RANK", 1}, {"SLURM_PROCID", 1}},
        {{"SLURM_STEP_NUM_TASKS", 4}}},
       {"ddprun inside a Slurm task: SLURM_PROCID is the launcher's",
        pmix("ddprun.7") + slurm(4),
        {},
-       pmix_source,
+       kPmix,
        {{"PMIX_RANK", 1}},
        {}},
       {"mpirun inside a Slurm step: SLURM_PROCID is orted's",
        pmix("1234.1") + open_mpi(1, 4) + slurm(2),
        {},
-       pmix_source,
+       kPmix,
        {{"PMIX_RANK", 1}, {"OMPI_COMM_WORLD_RANK", 1}},
        {{"OMPI_COMM_WORLD_SIZE", 4}}},
-      {"PMIx of another step of the same job", pmix("slurm.pmix.42.1") + slurm(4), {}, pmix_source, {{"PMIX_RANK", 1}}, {}},
-      {"PMIX_RANK missing: the session says so", {{"PMIX_NAMESPACE", "ns"}}, {}, pmix_source, {}, {}},
+      {"PMIx of another step of the same job", pmix("slurm.pmix.42.1") + slurm(4), {}, kPmix, {{"PMIX_RANK", 1}}, {}},
+      {"PMIX_RANK missing: the session says so", {{"PMIX_NAMESPACE", "ns"}}, {}, kPmix, {}, {}},
       {"srun with PMI-2",
        pmi2() + slurm(4),
        {},
-       pmi2_source,
+       kPmi2,
        {{"PMI_RANK", 1}, {"SLURM_PROCID", 1}},
        {{"PMI_SIZE", 4}, {"SLURM_STEP_NUM_TASKS", 4}}},
       {"PMI-2 of a Hydra inside a Slurm task",
        pmi2() + slurm(2) + Variables{{"PMI_JOBID", "hydra-1"}},
        {},
-       pmi2_source,
+       kPmi2,
        {{"PMI_RANK", 1}},
        {{"PMI_SIZE", 4}}},
       {"PMIx is preferred to PMI-2",
        pmix() + pmi2(),
        {},
-       pmix_source,
+       kPmix,
        {{"PMIX_RANK", 1}, {"PMI_RANK", 1}},
        {{"PMI_SIZE", 4}}},
-      {"torchrun", torchrun(), {}, torchrun_source, {{"RANK", 1}}, {{"WORLD_SIZE", 4}}},
+      {"torchrun", torchrun(), {}, kTorchrun, {{"RANK", 1}}, {{"WORLD_SIZE", 4}}},
       {"torchrun's agent under srun: SLURM_PROCID is the agent's",
        torchrun() + slurm(2),
        {},
-       torchrun_source,
+       kTorchrun,
        {{"RANK", 1}},
        {{"WORLD_SIZE", 4}}},
       {"torchrun's variables exported by hand in every Slurm task",
        bare_torch() + slurm(4),
        {},
-       torchrun_source,
+       kTorchrun,
        {{"RANK", 1}, {"SLURM_PROCID", 1}},
        {{"WORLD_SIZE", 4}, {"SLURM_STEP_NUM_TASKS", 4}}},
-      {"torchrun's variables beside PMIx", pmix() + bare_torch(), {}, pmix_source, {{"PMIX_RANK", 1}, {"RANK", 1}},
+      {"torchrun's variables beside PMIx",
+       pmix() + bare_torch(),
+       {},
+       kPmix,
+       {{"PMIX_RANK", 1}, {"RANK", 1}},
        {{"WORLD_SIZE", 4}}},
       {"one rank of Open MPI without PMIx",
        open_mpi(0, 1),
        {},
-       openmpi,
+       kOpenMpi,
        {{"OMPI_COMM_WORLD_RANK", 0}},
        {{"OMPI_COMM_WORLD_SIZE", 1}}},
-      {"a Slurm step with one task",
-       slurm(1, 0),
-       {},
-       slurm_source,
-       {{"SLURM_PROCID", 0}},
-       {{"SLURM_STEP_NUM_TASKS", 1}}},
+      {"a Slurm step with one task", slurm(1, 0), {}, kSlurm, {{"SLURM_PROCID", 0}}, {{"SLURM_STEP_NUM_TASKS", 1}}},
       {"a batch script: SLURM_PROCID but no step",
        {{"SLURM_JOB_ID", "42"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_NPROCS", "8"}},
        {},
-       single,
+       kSingle,
        {},
        {}},
-      {"a salloc shell", {{"SLURM_JOB_ID", "42"}, {"SLURM_NTASKS", "8"}}, {}, single, {}, {}},
-      {"RANK left over without WORLD_SIZE", {{"RANK", "0"}}, {}, single, {}, {}},
+      {"a salloc shell", {{"SLURM_JOB_ID", "42"}, {"SLURM_NTASKS", "8"}}, {}, kSingle, {}, {}},
+      {"RANK left over without WORLD_SIZE", {{"RANK", "0"}}, {}, kSingle, {}, {}},
       {"a world of one by half of torchrun's variables",
        {{"RANK", "0"}, {"WORLD_SIZE", "1"}},
        {},
-       single,
+       kSingle,
        {{"RANK", 0}},
        {{"WORLD_SIZE", 1}}},
       // a forced source is alone: nothing else may claim anything
-      {"forced PMIx", pmix() + bare_torch() + slurm(4), pmix_source, pmix_source, {}, {}},
-      {"forced PMI-2", pmix() + pmi2() + slurm(4), pmi2_source, pmi2_source, {}, {}},
-      {"forced torchrun", pmix() + torchrun(), torchrun_source, torchrun_source, {}, {}},
-      {"forced Open MPI", open_mpi(0, 1) + pmix(), openmpi, openmpi, {}, {}},
-      {"forced Slurm in a batch script", {{"SLURM_PROCID", "0"}}, slurm_source, slurm_source, {}, {}},
-      {"forced single in a step of many", pmix() + slurm(4) + torchrun(), single, single, {}, {}},
+      {"forced PMIx", pmix() + bare_torch() + slurm(4), kPmix, kPmix, {}, {}},
+      {"forced PMI-2", pmix() + pmi2() + slurm(4), kPmi2, kPmi2, {}, {}},
+      {"forced torchrun", pmix() + torchrun(), kTorchrun, kTorchrun, {}, {}},
+      {"forced Open MPI", open_mpi(0, 1) + pmix(), kOpenMpi, kOpenMpi, {}, {}},
+      {"forced Slurm in a batch script", {{"SLURM_PROCID", "0"}}, kSlurm, kSlurm, {}, {}},
+      {"forced single in a step of many", pmix() + slurm(4) + torchrun(), kSingle, kSingle, {}, {}},
   };
   return all;
 }
@@ -132,7 +131,9 @@ TEST(LaunchEnvironment, Table) {
     EXPECT_EQ(as_map(launch.size_claims), sample.size_claims);
     EXPECT_FALSE(launch.reason.empty());
     EXPECT_EQ(launch.torchrun.has_value(), sample.source == LaunchSource::torchrun);
-    if (sample.forced) EXPECT_THAT(launch.reason, testing::HasSubstr("DDP_LAUNCH"));
+    if (sample.forced) {
+      EXPECT_THAT(launch.reason, testing::HasSubstr("DDP_LAUNCH"));
+    }
   }
 }
 

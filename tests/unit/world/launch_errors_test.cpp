@@ -1,5 +1,5 @@
-// Environments that cannot be used: every one is refused with the variable's name, its value and what to do; and sources
-// that contradict each other.
+// Environments that cannot be used: every one is refused with the variable's name, its value and what to do; and
+// sources that contradict each other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST(LaunchErrors, Table) {
       {"no MASTER_ADDR", without(bare_torch(), "MASTER_ADDR"), {}, invalid_argument, {"MASTER_ADDR is not set"}},
       {"no MASTER_PORT", without(bare_torch(), "MASTER_PORT"), {}, invalid_argument, {"MASTER_PORT is not set"}},
       {"several tasks, no PMI", slurm(4), {}, unavailable, {"4 tasks", "--mpi=pmix"}},
-      {"several tasks, no PMI, forced", slurm(4), slurm_source, unavailable, {"4 tasks", "--mpi=pmix"}},
+      {"several tasks, no PMI, forced", slurm(4), kSlurm, unavailable, {"4 tasks", "--mpi=pmix"}},
       {"tasks are no number",
        slurm(1, 0) + Variables{{"SLURM_STEP_NUM_TASKS", "many"}},
        {},
@@ -61,20 +61,15 @@ TEST(LaunchErrors, Table) {
       {"Open MPI's rank is its size", open_mpi(1, 1), {}, invalid_argument, {"OMPI_COMM_WORLD_RANK=1"}},
       {"PMIX_RANK is no number", pmix() + Variables{{"PMIX_RANK", "x"}}, {}, invalid_argument, {"PMIX_RANK", "'x'"}},
       {"PMI_SIZE is no number", pmi2() + Variables{{"PMI_SIZE", ""}}, {}, invalid_argument, {"PMI_SIZE", "''"}},
-      {"forced PMIx is not there", torchrun(), pmix_source, unavailable, {"DDP_LAUNCH", "pmix", "PMIX_NAMESPACE"}},
-      {"forced PMI-2 is not there", pmix(), pmi2_source, unavailable, {"pmi2", "PMI_FD"}},
-      {"forced Open MPI is not there",
-       pmix(),
-       LaunchSource::openmpi,
-       unavailable,
-       {"openmpi", "OMPI_COMM_WORLD_RANK"}},
-      {"forced Slurm is not there", {}, slurm_source, unavailable, {"slurm", "SLURM_PROCID"}},
-      {"forced torchrun is not there", pmix(), torchrun_source, invalid_argument, {"RANK is not set"}},
+      {"forced PMIx is not there", torchrun(), kPmix, unavailable, {"DDP_LAUNCH", "pmix", "PMIX_NAMESPACE"}},
+      {"forced PMI-2 is not there", pmix(), kPmi2, unavailable, {"pmi2", "PMI_FD"}},
+      {"forced Open MPI is not there", pmix(), kOpenMpi, unavailable, {"openmpi", "OMPI_COMM_WORLD_RANK"}},
+      {"forced Slurm is not there", {}, kSlurm, unavailable, {"slurm", "SLURM_PROCID"}},
+      {"forced torchrun is not there", pmix(), kTorchrun, invalid_argument, {"RANK is not set"}},
   };
   for (const Case& sample : cases) {
     SCOPED_TRACE(sample.name);
-    const auto error =
-        test::error_of([&] { detect_launch(base::Environment{sample.variables}, sample.forced); });
+    const auto error = test::error_of([&] { detect_launch(base::Environment{sample.variables}, sample.forced); });
     if (!error) {
       ADD_FAILURE() << "accepted";
       continue;

@@ -16,10 +16,12 @@ inline Variables operator+(Variables first, const Variables& second) {
   return first;
 }
 
-inline constexpr auto pmix_source = LaunchSource::pmix;
-inline constexpr auto pmi2_source = LaunchSource::pmi2;
-inline constexpr auto torchrun_source = LaunchSource::torchrun;
-inline constexpr auto slurm_source = LaunchSource::slurm;
+inline constexpr auto kPmix = LaunchSource::pmix;
+inline constexpr auto kPmi2 = LaunchSource::pmi2;
+inline constexpr auto kTorchrun = LaunchSource::torchrun;
+inline constexpr auto kSlurm = LaunchSource::slurm;
+inline constexpr auto kOpenMpi = LaunchSource::openmpi;
+inline constexpr auto kSingle = LaunchSource::single;
 
 /// A Slurm task of step 42.0 on node n0 of n0 to n2.
 inline Variables slurm(int tasks, int rank = 1) {
@@ -40,11 +42,7 @@ inline Variables pmi2() { return {{"PMI_FD", "11"}, {"PMI_JOBID", "42.0"}, {"PMI
 
 /// The five variables that scripts export by hand.
 inline Variables bare_torch() {
-  return {{"RANK", "1"},
-          {"WORLD_SIZE", "4"},
-          {"LOCAL_RANK", "1"},
-          {"MASTER_ADDR", "node0"},
-          {"MASTER_PORT", "29500"}};
+  return {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
 }
 
 /// What a torchrun agent gives its worker.

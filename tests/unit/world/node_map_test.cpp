@@ -49,30 +49,6 @@ TEST(NodeMap, LocalRankAndNodeDetermineTheRank) {
   }
 }
 
-TEST(NodeMap, FromLists) {
-  const NodeMap map = NodeMap::from_ranks_by_node({{0, 3}, {}, {2, 1}}, 4);
-  EXPECT_EQ(map.num_nodes(), 2) << "a node without ranks does not count";
-  EXPECT_EQ(map.ranks_on(0), (Ranks{0, 3}));
-  EXPECT_EQ(map.ranks_on(1), (Ranks{1, 2})) << "ascending whatever the launcher's order";
-  EXPECT_EQ(map.local_rank_of(2), 1);
-}
-
-TEST(NodeMap, ImpossibleListsAreRefused) {
-  using Lists = std::vector<Ranks>;
-  const auto cause = [](const Lists& lists, int world_size) {
-    const auto error = test::error_of([&] { NodeMap::from_ranks_by_node(lists, world_size); });
-    if (!error) return std::string("accepted");
-    EXPECT_EQ(error->code(), ErrorCode::protocol);
-    return error->cause();
-  };
-  EXPECT_EQ(cause({{0, 1}, {1, 2}}, 3), "rank 1 is on two nodes");
-  EXPECT_EQ(cause({{0, 0}}, 1), "rank 0 is on two nodes");
-  EXPECT_EQ(cause({{0}, {2}}, 3), "rank 1 is on no node");
-  EXPECT_EQ(cause({}, 1), "rank 0 is on no node");
-  EXPECT_EQ(cause({{0, 3}}, 2), "rank 3 in a world of 2");
-  EXPECT_EQ(cause({{0, -1}}, 2), "rank -1 in a world of 2");
-}
-
 TEST(NodeMap, ImpossibleNumbersAreRefused) {
   for (const Ranks& numbers : {Ranks{0, 2}, Ranks{1, 1}, Ranks{-1, 0}, Ranks{0, 1'000'000'000}}) {
     const auto error = test::error_of([&] { NodeMap{numbers}; });

@@ -1,5 +1,5 @@
-// The answering side of the peer channel: peers are answered, strangers are hung up on, and no number of strangers keeps a
-// peer waiting.
+// The answering side of the peer channel: peers are answered, strangers are hung up on, and no number of strangers
+// keeps a peer waiting.
 #include "world/peer_channel.hpp"
 
 #include <gmock/gmock.h>
@@ -149,8 +149,8 @@ TEST_F(PeerChannelTest, ScannersThatConnectAndCloseDoNoHarm) {
 }
 
 TEST_F(PeerChannelTest, PeersThatGiveUpInTheMiddleDoNoHarm) {
-  const Bytes request = encode(
-      PeerRequest{.token = channel_.token(), .service = "echo", .body = test::awkward_value(0, 100'000)});
+  const Bytes request =
+      encode(PeerRequest{.token = channel_.token(), .service = "echo", .body = test::awkward_value(0, 100'000)});
   for (std::size_t part = 0; part < request.size(); part += 7001) {
     const base::UniqueFd fd = stranger();
     base::send_all(fd.get(), std::span(request).first(part), soon(), "sending a part");

@@ -1,4 +1,5 @@
-// The asking side of the peer channel: what each way of not answering is taken for, and that asking ends by its deadline.
+// The asking side of the peer channel: what each way of not answering is taken for, and that asking ends by its
+// deadline.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -96,8 +97,7 @@ TEST(PeerQuestions, HangingUpInTheMiddleOfTheAnswerIsRefusal) {
 // The kernel accepts connections for a stopped process: it is there, but says nothing.
 TEST(PeerQuestions, AListenerThatNeverAnswersIsNoAnswer) {
   const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
-  const PeerEndpoint endpoint{
-      .rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}};
+  const PeerEndpoint endpoint{.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}};
   const auto [reply, took] = ask(endpoint, milliseconds(300));
   EXPECT_EQ(reply.kind, Kind::no_answer);
   EXPECT_FALSE(reply.problem.empty());
@@ -168,10 +168,10 @@ TEST(PeerQuestions, OneSilentPeerDoesNotHideTheOthers) {
 
 TEST(PeerQuestions, MorePeersThanSocketsEndByTheDeadline) {
   const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
-  const PeerEndpoint silent{
-      .rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}};
+  const PeerEndpoint silent{.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}};
   const auto begin = Deadline::Clock::now();
-  const auto replies = ask_peers(std::vector<PeerEndpoint>(500, silent), "service", {}, Deadline::after(milliseconds(300)));
+  const auto replies =
+      ask_peers(std::vector<PeerEndpoint>(500, silent), "service", {}, Deadline::after(milliseconds(300)));
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(3));
   ASSERT_EQ(replies.size(), 500U);
   for (const PeerReply& reply : replies) {

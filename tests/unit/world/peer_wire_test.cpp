@@ -114,9 +114,8 @@ TEST(PeerWire, PayloadsThatDoNotAddUpAreRefused) {
 }
 
 TEST(PeerWire, UnknownStatusIsRefused) {
-  expect_refused(
-      base::ByteWriter().raw(to_bytes("DDP1")).integer(std::uint8_t{3}).integer(std::uint32_t{0}).bytes(),
-      decode_peer_answer);
+  expect_refused(base::ByteWriter().raw(to_bytes("DDP1")).integer(std::uint8_t{3}).integer(std::uint32_t{0}).bytes(),
+                 decode_peer_answer);
 }
 
 TEST(PeerWire, RandomBytesAreNeverARequest) {

@@ -1,5 +1,5 @@
-// World::init in environments where nobody else is: alone, and with variables that promise a service which is not there.
-// Each runs in a process of its own, since PMIx is one per process.
+// World::init in environments where nobody else is: alone, and with variables that promise a service which is not
+// there. Each runs in a process of its own, since PMIx is one per process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -86,12 +86,12 @@ ChildResult failing_init(const Variables& variables, milliseconds timeout = seco
   });
 }
 
-#define REQUIRE(condition)                            \
-  do {                                                \
-    if (!(condition)) {                               \
+#define REQUIRE(condition)                               \
+  do {                                                   \
+    if (!(condition)) {                                  \
       std::cout << "not true: " #condition << std::endl; \
-      return 1;                                       \
-    }                                                 \
+      return 1;                                          \
+    }                                                    \
   } while (false)
 
 TEST(WorldInit, AloneIsAWorldOfOne) {
@@ -203,11 +203,8 @@ TEST(WorldInit, PmiDescriptorThatIsNoNumber) {
 }
 
 TEST(WorldInit, TorchrunWithoutAStore) {
-  const Variables torch{{"RANK", "0"},
-                        {"WORLD_SIZE", "2"},
-                        {"LOCAL_RANK", "0"},
-                        {"MASTER_ADDR", "127.0.0.1"},
-                        {"MASTER_PORT", "1"}};
+  const Variables torch{
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}};
   const ChildResult result = failing_init(torch, seconds(2));
   EXPECT_EQ(result.exit_code, 10) << result.output;
   EXPECT_THAT(result.output, testing::AnyOf(HasSubstr("unavailable|"), HasSubstr("timeout|")));

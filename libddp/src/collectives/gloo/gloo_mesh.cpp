@@ -12,6 +12,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include "base/byte_stream.hpp"
+#include "base/library_thread.hpp"
 
 namespace ddp::gloo_backend {
 namespace {
@@ -60,6 +61,7 @@ std::string text_of(const sockaddr_storage& storage) {
 GlooMesh::GlooMesh(const BackendConfig& config) : ::gloo::Context(config.rank, config.size) {
   ::gloo::transport::tcp::attr attributes;
   attributes.hostname = config.interface_address;
+  const base::SignalsBlocked for_the_devices_thread;  // Gloo writes to sockets without MSG_NOSIGNAL
   device_ = ::gloo::transport::tcp::CreateDevice(attributes);
   transportContext_ = device_->createContext(rank, size);
   transportContext_->setTimeout(kConnectTimeout / kConnectTimeoutFactor);
@@ -81,6 +83,7 @@ Bytes GlooMesh::address() const {
 }
 
 void GlooMesh::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
+  const base::SignalsBlocked while_writing_to_peers;
   // in rank order on every rank, as Gloo's own rendezvous does
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;

@@ -1,0 +1,100 @@
+// Loading backends by name: what is found, and what each kind of wrong file is taken for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "collectives/backend.hpp"
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp {
+namespace {
+
+using test::error_of;
+using testing::HasSubstr;
+
+class BackendLoader : public testing::Test {
+ protected:
+  BackendLoader() { ::setenv("DDP_BACKEND_PATH", TEST_PLUGIN_FOLDER, 1); }
+  ~BackendLoader() override { ::unsetenv("DDP_BACKEND_PATH"); }
+
+  static Error refusal(const std::string& name) {
+    const auto error = error_of([&] { load_backend(name); });
+    if (error) return *error;
+    ADD_FAILURE() << name << " was loaded";
+    return Error{{.code = ErrorCode::aborted, .attempted = {}, .cause = {}, .native = {}, .ranks = {}, .hint = {}}};
+  }
+};
+
+TEST_F(BackendLoader, LoadsAPluginOnce) {
+  const BackendPlugin& plugin = load_backend("test_good");
+  EXPECT_STREQ(plugin.name, "test_good");
+  EXPECT_EQ(plugin.interface_version, kBackendInterfaceVersion);
+  EXPECT_NE(plugin.create, nullptr);
+  EXPECT_EQ(&load_backend("test_good"), &plugin);
+}
+
+TEST_F(BackendLoader, ABackendThatIsNotThere) {
+  const Error error = refusal("no_such");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("'no_such'"));
+  EXPECT_THAT(error.what(), HasSubstr(std::string(TEST_PLUGIN_FOLDER) + "/libddp_no_such.so"));
+  EXPECT_THAT(error.hint(), HasSubstr("DDP_BACKEND_PATH"));
+}
+
+TEST_F(BackendLoader, WithoutAPathItLooksBesideTheLibraryAndWhereTheLoaderDoes) {
+  ::unsetenv("DDP_BACKEND_PATH");
+  const Error error = refusal("no_such");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), testing::ContainsRegex("/libddp_no_such.so.*; libddp_no_such.so"));
+}
+
+TEST_F(BackendLoader, NamesThatArePathsAreRefused) {
+  for (const std::string name : {"", "/tmp/x", "../x", "a/b"}) {
+    EXPECT_EQ(refusal(name).code(), ErrorCode::invalid_argument) << name;
+  }
+}
+
+TEST_F(BackendLoader, ALibraryThatIsNoPlugin) {
+  const Error error = refusal("test_no_symbol");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("ddp_backend_plugin"));
+}
+
+TEST_F(BackendLoader, AFileThatIsNoLibrary) {
+  const Error error = refusal("test_text");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("libddp_test_text.so"));
+}
+
+TEST_F(BackendLoader, APluginOfAnotherVersion) {
+  const Error error = refusal("test_other_version");
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("interface version " + std::to_string(kBackendInterfaceVersion + 1)));
+  EXPECT_EQ(refusal("test_other_version").code(), ErrorCode::mismatch) << "a failure must not be remembered as success";
+}
+
+TEST(LocalBackend, CopiesInputToOutput) {
+  const auto backend = make_local_backend();
+  EXPECT_TRUE(backend->serves(DeviceType::cpu));
+  EXPECT_FALSE(backend->serves(DeviceType::cuda));
+  std::vector<float> from{1, 2, 3};
+  std::vector<float> to(3);
+  Operation operation;
+  operation.kind = OperationKind::all_gather;
+  operation.input = from;
+  operation.output = to;
+  backend->run(operation, test::soon());
+  EXPECT_EQ(to, from);
+  operation.input = to;
+  backend->run(operation, test::soon());
+  EXPECT_EQ(to, from);
+  operation.kind = OperationKind::send;
+  const auto error = error_of([&] { backend->start(operation); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace ddp

@@ -1,0 +1,296 @@
+// Finding out why an operation does not finish, among members that answer over real channels on loopback: who is blamed, for
+// what, and that all hear of it.
+#include "collectives/failure_detector.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "base/socket.hpp"
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using Ranks = std::vector<int>;
+
+/// Members of one group in one process. World ranks are ten times the rank in the group, so that mixing them up shows.
+class Members {
+ public:
+  explicit Members(int size) : members_(static_cast<std::size_t>(size)) {
+    std::vector<world::PeerEndpoint> endpoints;
+    Ranks global;
+    for (int rank = 0; rank < size; ++rank) {
+      auto& channel = members_[static_cast<std::size_t>(rank)].channel;
+      channel = std::make_shared<world::PeerChannel>("127.0.0.1");
+      endpoints.push_back(
+          {.rank = rank * 10, .address = "127.0.0.1", .port = channel->port(), .token = channel->token()});
+      global.push_back(rank * 10);
+    }
+    endpoints_ = endpoints;
+    for (int rank = 0; rank < size; ++rank) start(rank, global);
+  }
+
+  FailureDetector& detector(int rank) { return *member(rank).detector; }
+  int told(int rank) { return *member(rank).told; }
+  /// The operation is called on this rank, as its next.
+  void call(int rank, const Operation& operation) { member(rank).log->issued(operation); }
+  void call_everywhere(const Operation& operation) {
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) call(static_cast<int>(rank), operation);
+  }
+  void kill(int rank) {
+    member(rank).detector.reset();
+    member(rank).channel.reset();
+  }
+  /// Makes it as silent as a stopped process: its port takes connections, but nobody is there.
+  void stop(int rank) {
+    kill(rank);
+    silent_.push_back(base::listen_tcp("127.0.0.1"));
+    endpoints_[static_cast<std::size_t>(rank)].port = base::local_port(silent_.back().get());
+    Ranks global;
+    for (std::size_t i = 0; i < members_.size(); ++i) global.push_back(static_cast<int>(i) * 10);
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (members_[i].channel) start(static_cast<int>(i), global);
+    }
+  }
+
+ private:
+  struct Member {
+    std::shared_ptr<world::PeerChannel> channel;
+    std::unique_ptr<OperationLog> log = std::make_unique<OperationLog>();
+    std::unique_ptr<std::atomic<int>> told = std::make_unique<std::atomic<int>>(0);
+    std::unique_ptr<FailureDetector> detector;
+  };
+  Member& member(int rank) { return members_.at(static_cast<std::size_t>(rank)); }
+  void start(int rank, const Ranks& global) {
+    Member& own = member(rank);
+    own.detector.reset();
+    const GroupMembers group{
+        .name = "test", .rank = rank, .global_ranks = global, .endpoints = endpoints_, .channel = own.channel};
+    own.detector = std::make_unique<FailureDetector>(group, *own.log, [count = own.told.get()] { ++*count; });
+  }
+
+  std::vector<Member> members_;
+  std::vector<world::PeerEndpoint> endpoints_;
+  std::vector<base::UniqueFd> silent_;
+};
+
+Operation all_reduce(std::uint64_t sequence, std::size_t count = 100) {
+  Operation operation;
+  operation.kind = OperationKind::all_reduce;
+  operation.count = count;
+  operation.sequence = sequence;
+  return operation;
+}
+
+Deadline in(milliseconds time) { return Deadline::after(time); }
+
+TEST(FailureDetector, NothingHasFailedAtFirst) {
+  Members group{2};
+  EXPECT_FALSE(group.detector(0).verdict());
+  EXPECT_FALSE(group.detector(1).verdict());
+}
+
+TEST(FailureDetector, ARankThatIsGoneIsNamedByItsWorldRank) {
+  Members group{3};
+  group.call_everywhere(all_reduce(1));
+  group.kill(2);
+  const auto begin = Deadline::Clock::now();
+  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(2));
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error.ranks(), Ranks{20});
+  EXPECT_THAT(error.what(), HasSubstr("rank 20 died or left the group"));
+  EXPECT_EQ(error.native(), "connection reset");
+  EXPECT_THAT(error.attempted(), HasSubstr("all_reduce #1"));
+}
+
+TEST(FailureDetector, SurvivorsAreTold) {
+  Members group{4};
+  group.call_everywhere(all_reduce(1));
+  group.kill(2);
+  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  for (const int rank : {0, 1, 3}) {
+    ASSERT_TRUE(group.detector(rank).verdict()) << rank;
+    EXPECT_STREQ(group.detector(rank).verdict()->what(), error.what());
+    EXPECT_EQ(group.detector(rank).verdict()->ranks(), Ranks{20});
+  }
+  EXPECT_EQ(group.told(0), 0) << "who found it out need not be told";
+  EXPECT_EQ(group.told(1), 1);
+  EXPECT_EQ(group.told(3), 1);
+}
+
+TEST(FailureDetector, ASilentRankIsLostByTheDeadline) {
+  Members group{3};
+  group.stop(1);
+  group.call(0, all_reduce(1));
+  group.call(2, all_reduce(1));
+  const auto begin = Deadline::Clock::now();
+  const Error error = group.detector(0).investigate(all_reduce(1), "", in(milliseconds(1000)));
+  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(2500));
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error.ranks(), Ranks{10});
+  EXPECT_THAT(error.what(), HasSubstr("no sign of life"));
+  ASSERT_TRUE(group.detector(2).verdict()) << "time must be left to tell the others";
+}
+
+TEST(FailureDetector, GoneAndSilentAreBothNamed) {
+  Members group{4};
+  group.stop(1);
+  for (const int rank : {0, 2, 3}) group.call(rank, all_reduce(1));
+  group.kill(3);
+  const Error error = group.detector(0).investigate(all_reduce(1), "", in(milliseconds(600)));
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error.ranks(), (Ranks{10, 30}));
+  EXPECT_THAT(error.what(), HasSubstr("rank 30 died or left the group; rank 10 gave no sign of life"));
+}
+
+TEST(FailureDetector, RanksThatDidNotCallItAreNamed) {
+  Members group{4};
+  group.call_everywhere(all_reduce(1));
+  group.call(0, all_reduce(2));
+  group.call(2, all_reduce(2));
+  const Error error = group.detector(0).investigate(all_reduce(2), "", in(seconds(3)));
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_EQ(error.ranks(), (Ranks{10, 30}));
+  EXPECT_THAT(error.what(), HasSubstr("ranks 10, 30 did not call it before the deadline, but are alive"));
+}
+
+TEST(FailureDetector, DifferentCallsAreAMismatchThatPrintsBoth) {
+  Members group{4};
+  for (const int rank : {0, 1, 3}) group.call(rank, all_reduce(1, 100));
+  group.call(2, all_reduce(1, 101));
+  const Error error = group.detector(0).investigate(all_reduce(1, 100), "", in(seconds(3)));
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("ranks 0, 10, 30: all_reduce #1 of float32 x 100, sum"));
+  EXPECT_THAT(error.what(), HasSubstr("rank 20: all_reduce #1 of float32 x 101, sum"));
+  ASSERT_TRUE(group.detector(2).verdict());
+  EXPECT_EQ(group.detector(2).verdict()->code(), ErrorCode::mismatch);
+}
+
+TEST(FailureDetector, AMismatchIsAProofEvenIfSomebodyLeftBecauseOfIt) {
+  Members group{3};
+  group.call(0, all_reduce(1, 100));
+  group.call(1, all_reduce(1, 101));
+  group.kill(2);
+  EXPECT_EQ(group.detector(0).investigate(all_reduce(1, 100), "connection reset", in(seconds(3))).code(),
+            ErrorCode::mismatch);
+}
+
+TEST(FailureDetector, AllInStepMeansTheNetworkIsSlow) {
+  Members group{3};
+  group.call_everywhere(all_reduce(1));
+  const Error error = group.detector(0).investigate(all_reduce(1), "", in(seconds(3)));
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_TRUE(error.ranks().empty());
+  EXPECT_THAT(error.what(), HasSubstr("all ranks are alive and in it"));
+}
+
+TEST(FailureDetector, ABreakWhileAllAreAliveIsTheNetworksFault) {
+  Members group{2};
+  group.call_everywhere(all_reduce(1));
+  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_EQ(error.native(), "connection reset");
+  EXPECT_THAT(error.what(), HasSubstr("although all ranks are alive"));
+}
+
+// A connection breaks before the process behind it is gone: asking again finds it dead.
+TEST(FailureDetector, ARankThatDiesWhileItIsAskedIsFound) {
+  Members group{2};
+  group.call_everywhere(all_reduce(1));
+  std::thread death([&] {
+    std::this_thread::sleep_for(milliseconds(150));
+    group.kill(1);
+  });
+  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  death.join();
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error.ranks(), Ranks{10});
+}
+
+TEST(FailureDetector, ATransferBlamesItsPeer) {
+  Members group{3};
+  Operation receive;
+  receive.kind = OperationKind::recv;
+  receive.root = 2;
+  receive.tag = 4;
+  const Error error = group.detector(0).investigate(receive, "", in(seconds(3)));
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_EQ(error.ranks(), Ranks{20});
+  EXPECT_THAT(error.what(), HasSubstr("rank 20 is alive but did not match it"));
+}
+
+TEST(FailureDetector, TheVerdictOfAnotherIsAdopted) {
+  Members group{3};
+  group.call_everywhere(all_reduce(1));
+  group.kill(2);
+  const Error first = group.detector(1).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  const Error second = group.detector(0).investigate(all_reduce(1), "broken pipe", in(seconds(5)));
+  EXPECT_STREQ(second.what(), first.what()) << "all survivors report the same cause";
+}
+
+TEST(FailureDetector, TheFirstVerdictStays) {
+  Members group{2};
+  group.call_everywhere(all_reduce(1));
+  const Error first = group.detector(0).investigate(all_reduce(1), "", in(seconds(3)));
+  group.kill(1);
+  const Error second = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(3)));
+  EXPECT_STREQ(second.what(), first.what());
+}
+
+TEST(FailureDetector, AllInvestigatingAtOnceBlameTheSame) {
+  Members group{5};
+  group.call_everywhere(all_reduce(1));
+  group.kill(4);
+  test::run_ranks(4, [&](int rank) {
+    const Error error = group.detector(rank).investigate(all_reduce(1), "connection reset", in(seconds(10)));
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
+    EXPECT_EQ(error.ranks(), Ranks{40});
+  });
+}
+
+TEST(FailureDetector, TheNextRankIsCompared) {
+  Members group{3};
+  const auto disagrees = [&](int rank, const Operation& operation) {
+    return group.detector(rank).neighbour_disagrees(operation, in(seconds(2)));
+  };
+  group.call(0, all_reduce(1, 100));
+  EXPECT_FALSE(disagrees(0, all_reduce(1, 100))) << "the neighbour has not called it yet";
+  group.call(1, all_reduce(1, 100));
+  EXPECT_FALSE(disagrees(0, all_reduce(1, 100)));
+  group.call(2, all_reduce(1, 101));
+  EXPECT_TRUE(disagrees(1, all_reduce(1, 100)));
+  EXPECT_TRUE(disagrees(2, all_reduce(1, 101))) << "the last one's neighbour is the first";
+  EXPECT_FALSE(group.detector(1).verdict()) << "asking decides nothing";
+
+  group.kill(1);
+  EXPECT_FALSE(disagrees(0, all_reduce(1, 100))) << "no answer is no disagreement";
+}
+
+TEST(FailureDetector, ANeighbourThatKnowsOfAFailureDisagrees) {
+  Members group{3};
+  group.call_everywhere(all_reduce(1));
+  group.kill(2);
+  group.detector(1).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  EXPECT_TRUE(group.detector(0).neighbour_disagrees(all_reduce(1), in(seconds(2))));
+}
+
+TEST(FailureDetector, AGroupOfOneAsksNobody) {
+  const OperationLog log;
+  FailureDetector alone{
+      {.name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .channel = nullptr}, log, [] {}};
+  const auto begin = Deadline::Clock::now();
+  EXPECT_EQ(alone.investigate(all_reduce(1), "", in(seconds(5))).code(), ErrorCode::timeout);
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(1));
+}
+
+}  // namespace
+}  // namespace ddp

@@ -1,0 +1,294 @@
+// The queue of a group: order, overlap of transfers, deadlines that hold although the backend ignores them, and endings.
+#include "collectives/group_engine.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "unit/collectives/fake_backend.hpp"
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::BackendControl;
+using test::error_of;
+using test::soon;
+using testing::HasSubstr;
+using Events = std::vector<std::string>;
+
+/// A group whose other members never have to be asked.
+class GroupEngineTest : public testing::Test {
+ protected:
+  void start(milliseconds timeout = seconds(30)) {
+    GroupMembers members{.name = "test", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr};
+    engine_.emplace(std::move(members), "fake", std::make_unique<test::FakeBackend>(control_), BackendConfig{},
+                    timeout);
+  }
+  Work collective(std::optional<Deadline> deadline = {}) {
+    Operation operation;
+    operation.kind = OperationKind::all_reduce;
+    return engine_->submit(std::move(operation), deadline);
+  }
+  Work transfer(OperationKind kind, std::uint32_t tag, std::optional<Deadline> deadline = {}) {
+    Operation operation;
+    operation.kind = kind;
+    operation.tag = tag;
+    operation.root = 0;
+    return engine_->submit(std::move(operation), deadline);
+  }
+
+  std::shared_ptr<BackendControl> control_ = std::make_shared<BackendControl>();
+  std::optional<GroupEngine> engine_;
+};
+
+TEST_F(GroupEngineTest, CollectivesRunInOrderOneAtATime) {
+  start();
+  std::vector<Work> works;
+  for (int i = 0; i < 50; ++i) works.push_back(collective());
+  for (const Work& work : works) EXPECT_FALSE(error_of([&] { work.wait(); }));
+  Events expected;
+  for (int i = 1; i <= 50; ++i) {
+    expected.push_back("begin all_reduce " + std::to_string(i));
+    expected.push_back("end all_reduce " + std::to_string(i));
+  }
+  EXPECT_EQ(control_->events(), expected);
+}
+
+TEST_F(GroupEngineTest, WorkTellsWhetherAndWhenItFinished) {
+  start();
+  control_->hold();
+  const Work work = collective();
+  ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
+  EXPECT_FALSE(work.done());
+  EXPECT_FALSE(work.error());
+  EXPECT_FALSE(work.finished_at());
+  const auto given_up = error_of([&] { work.wait(Deadline::after(milliseconds(50))); });
+  ASSERT_TRUE(given_up);
+  EXPECT_EQ(given_up->code(), ErrorCode::timeout);
+  EXPECT_FALSE(work.done()) << "the operation goes on when the caller stops waiting";
+  const auto before = Deadline::Clock::now();
+  control_->release();
+  EXPECT_FALSE(error_of([&] { work.wait(); }));
+  EXPECT_TRUE(work.done());
+  ASSERT_TRUE(work.finished_at());
+  EXPECT_GE(*work.finished_at(), before);
+  EXPECT_LE(*work.finished_at(), Deadline::Clock::now());
+}
+
+TEST_F(GroupEngineTest, TransfersOverlap) {
+  start();
+  control_->hold();
+  for (std::uint32_t tag = 1; tag <= 3; ++tag) control_->release("post send tag " + std::to_string(tag));
+  std::vector<Work> works;
+  for (std::uint32_t tag = 1; tag <= 3; ++tag) works.push_back(transfer(OperationKind::send, tag));
+  // all are posted although none has ended
+  EXPECT_TRUE(control_->wait_for("post send tag 3", soon()));
+  EXPECT_EQ(control_->events(), (Events{"post send tag 1", "post send tag 2", "post send tag 3"}));
+  control_->release();
+  for (const Work& work : works) EXPECT_FALSE(error_of([&] { work.wait(); }));
+}
+
+TEST_F(GroupEngineTest, TransfersStayBehindAnEarlierCollective) {
+  start();
+  control_->hold();
+  const Work first = collective();
+  const Work second = transfer(OperationKind::recv, 1);
+  ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_FALSE(control_->saw("post recv tag 1"));
+  control_->release();
+  EXPECT_FALSE(error_of([&] { second.wait(); }));
+  EXPECT_EQ(control_->events(),
+            (Events{"begin all_reduce 1", "end all_reduce 1", "post recv tag 1", "end recv tag 1"}));
+}
+
+TEST_F(GroupEngineTest, ALaterCollectiveWaitsForTransfers) {
+  start();
+  control_->hold();
+  control_->release("post send tag 1");
+  control_->release("post recv tag 2");
+  const Work send = transfer(OperationKind::send, 1);
+  const Work receive = transfer(OperationKind::recv, 2);
+  const Work later = collective();
+  ASSERT_TRUE(control_->wait_for("post recv tag 2", soon()));
+  control_->release("send tag 1");
+  EXPECT_FALSE(error_of([&] { send.wait(); }));
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_FALSE(control_->saw("begin all_reduce 1")) << "one transfer is still under way";
+  control_->release();
+  EXPECT_FALSE(error_of([&] { later.wait(); }));
+  EXPECT_TRUE(control_->saw("end recv tag 2"));
+}
+
+TEST_F(GroupEngineTest, ADeadlineHoldsAlthoughTheBackendNeverReturns) {
+  start();
+  control_->hold();
+  const auto begin = Deadline::Clock::now();
+  const Work work = collective(Deadline::after(milliseconds(800)));
+  const Work behind = collective();
+  const auto error = error_of([&] { work.wait(); });
+  const auto took = Deadline::Clock::now() - begin;
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_THAT(error->attempted(), HasSubstr("all_reduce #1"));
+  EXPECT_GE(took, milliseconds(500)) << "a quarter of the time is for finding out why";
+  EXPECT_LT(took, milliseconds(2500));
+  EXPECT_GE(control_->aborts(), 1);
+
+  const auto follower = error_of([&] { behind.wait(); });
+  ASSERT_TRUE(follower) << "what is queued behind it cannot run any more";
+  EXPECT_STREQ(follower->what(), error->what());
+  EXPECT_FALSE(control_->saw("begin all_reduce 2"));
+
+  const auto later = error_of([&] { static_cast<void>(collective()); });
+  ASSERT_TRUE(later) << "a dead group takes nothing";
+  EXPECT_STREQ(later->what(), error->what());
+}
+
+TEST_F(GroupEngineTest, TheGroupsTimeoutIsTheDefaultDeadline) {
+  start(milliseconds(500));
+  control_->hold();
+  const auto begin = Deadline::Clock::now();
+  const auto error = error_of([&] { collective().wait(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(2500));
+}
+
+TEST_F(GroupEngineTest, ADeadlineHoldsForTransfersToo) {
+  start();
+  control_->hold();
+  control_->release("post recv tag 4");
+  const auto begin = Deadline::Clock::now();
+  const Work work = transfer(OperationKind::recv, 4, Deadline::after(milliseconds(600)));
+  const auto error = error_of([&] { work.wait(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_THAT(error->what(), HasSubstr("did not match it before the deadline"));
+  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(2500));
+}
+
+TEST_F(GroupEngineTest, ABrokenConnectionFailsTheGroupAtOnce) {
+  start();
+  control_->fail("all_reduce 2");
+  EXPECT_FALSE(error_of([&] { collective().wait(); }));
+  const auto begin = Deadline::Clock::now();
+  const auto error = error_of([&] { collective().wait(); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("the connection broke"));
+  EXPECT_THAT(error->what(), HasSubstr("all_reduce #2"));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(3));
+  const auto later = error_of([&] { static_cast<void>(collective()); });
+  ASSERT_TRUE(later);
+  EXPECT_STREQ(later->what(), error->what());
+}
+
+TEST_F(GroupEngineTest, ATransferThatCannotBePostedFails) {
+  start();
+  control_->fail("post send tag 1");
+  const auto error = error_of([&] { transfer(OperationKind::send, 1).wait(); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("the connection broke"));
+}
+
+TEST_F(GroupEngineTest, ClosingAnIdleGroupAbortsNothing) {
+  start();
+  EXPECT_FALSE(error_of([&] { collective().wait(); }));
+  EXPECT_FALSE(error_of([&] { transfer(OperationKind::send, 1).wait(); }));
+  engine_.reset();
+  EXPECT_EQ(control_->aborts(), 0);
+}
+
+TEST_F(GroupEngineTest, ClosingWithWorkUnderWayAbortsIt) {
+  start();
+  control_->hold();
+  const std::vector<Work> works{collective(), transfer(OperationKind::send, 1), collective()};
+  ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
+  const auto begin = Deadline::Clock::now();
+  engine_.reset();
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(3));
+  for (const Work& work : works) {
+    const auto error = error_of([&] { work.wait(soon(2000)); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::aborted) << error->what();
+  }
+}
+
+TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
+  start();
+  control_->hold();
+  control_->release("post send tag 1");
+  control_->release("post recv tag 2");
+  const std::vector<Work> works{transfer(OperationKind::send, 1), transfer(OperationKind::recv, 2), collective()};
+  ASSERT_TRUE(control_->wait_for("post recv tag 2", soon()));
+  engine_.reset();
+  for (const Work& work : works) {
+    const auto error = error_of([&] { work.wait(soon(2000)); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::aborted) << error->what();
+  }
+}
+
+/// Posts its transfers only after the group has begun to close, and then quite normally.
+class LatePostingBackend final : public Backend {
+ public:
+  bool serves(DeviceType /*any*/) const noexcept override { return true; }
+  Bytes address() const override { return {}; }
+  void connect(const std::vector<Bytes>& /*nobody*/, Deadline /*immediate*/) override {}
+  void run(const Operation& /*nothing*/, Deadline /*immediate*/) override {}
+  std::unique_ptr<Transfer> start(const Operation& /*any*/) override {
+    class Done final : public Transfer {
+      void wait(Deadline /*immediate*/) override {}
+    };
+    while (!aborted_) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(100));
+    return std::make_unique<Done>();
+  }
+  void abort() noexcept override { aborted_ = true; }
+
+ private:
+  std::atomic<bool> aborted_{false};
+};
+
+TEST_F(GroupEngineTest, ATransferThatIsJustBeingPostedWhileTheGroupClosesEndsToo) {
+  GroupMembers members{.name = "late", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr};
+  engine_.emplace(std::move(members), "late", std::make_unique<LatePostingBackend>(), BackendConfig{}, seconds(30));
+  const Work work = transfer(OperationKind::send, 1);
+  std::this_thread::sleep_for(milliseconds(50));
+  engine_.reset();
+  EXPECT_TRUE(work.done());
+}
+
+TEST_F(GroupEngineTest, ManyThreadsMaySubmit) {
+  start();
+  test::run_ranks(4, [&](int) {
+    for (int i = 0; i < 100; ++i) collective().wait();
+  });
+  EXPECT_EQ(control_->events().size(), 800U);
+  EXPECT_TRUE(control_->saw("end all_reduce 400"));
+}
+
+TEST_F(GroupEngineTest, MemoryIsKeptAliveUntilTheEnd) {
+  start();
+  control_->hold();
+  auto memory = std::make_shared<int>(1);
+  Operation operation;
+  operation.kind = OperationKind::barrier;
+  operation.keep_alive = memory;
+  const Work work = engine_->submit(std::move(operation), {});
+  EXPECT_GT(memory.use_count(), 1);
+  control_->release();
+  work.wait();
+  for (int i = 0; i < 200 && memory.use_count() > 1; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_EQ(memory.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace ddp
