@@ -50,6 +50,13 @@ placements() {
   placement pmix 16,16,16,16 -N4
 }
 
+@test "Open MPI's mpirun on two nodes of an allocation" {
+  facts=$(task_facts '$OMPI_COMM_WORLD_RANK' '$OMPI_COMM_WORLD_LOCAL_RANK' - "$rank_program" world)
+  run timeout 120 "$cluster" run salloc -N2 -n4 mpirun --allow-run-as-root -n 4 bash -c "$facts"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  grep -v '^salloc:' <<<"$output" | "$check_world" 4 pmix 3,1
+}
+
 @test "a task that is alone in its step needs no PMI" {
   run srun --mpi=none -n1 "$rank_program" world
   [ "$status" -eq 0 ]

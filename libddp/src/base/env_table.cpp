@@ -106,7 +106,7 @@ std::chrono::milliseconds Environment::seconds(std::string_view name) const {
       parsed > 1e8) {
     reject(name, value, "a number of seconds above 0");
   }
-  return std::chrono::milliseconds(static_cast<long long>(parsed * 1000));
+  return std::chrono::milliseconds(std::max(1LL, std::llround(parsed * 1000)));
 }
 
 bool Environment::boolean(std::string_view name) const {

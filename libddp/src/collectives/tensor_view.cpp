@@ -1,5 +1,6 @@
 #include <ddp/tensor_view.hpp>
 
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,6 +60,14 @@ TensorView::TensorView(void* data, DType dtype, std::vector<std::int64_t> shape,
                    .hint = "every dimension must be 0 or more, and their product must fit into memory"}};
     }
     numel_ = product;
+  }
+  if (numel_ > std::numeric_limits<std::size_t>::max() / size_of(dtype_)) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = "describing a tensor",
+                 .cause = fmt::format("{} has more bytes than can be addressed", description()),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
   }
   if (data_ == nullptr && numel_ > 0) {
     throw Error{{.code = ErrorCode::invalid_argument,

@@ -22,8 +22,8 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(5);
 // More than enough for peers, few enough that strangers cannot use up the descriptors of a training process.
 constexpr std::size_t kMostConnections = 128;
-// While the table is full, whoever has been silent for this long makes room: idle strangers must not keep peers waiting.
-// Long enough for a peer whose host is busy, short enough for a peer behind some hundred strangers.
+// While the table is full, whoever has been silent for this long makes room: idle strangers must not keep peers
+// waiting. Long enough for a peer whose host is busy, short enough for a peer behind some hundred strangers.
 constexpr auto kPatienceWhenFull = std::chrono::milliseconds(500);
 // How long nobody is accepted after the process ran out of descriptors.
 constexpr auto kDescriptorPause = std::chrono::milliseconds(100);

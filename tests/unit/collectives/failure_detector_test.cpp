@@ -1,5 +1,5 @@
-// Finding out why an operation does not finish, among members that answer over real channels on loopback: who is blamed, for
-// what, and that all hear of it.
+// Finding out why an operation does not finish, among members that answer over real channels on loopback: who is
+// blamed, for what, and that all hear of it.
 #include "collectives/failure_detector.hpp"
 
 #include <gmock/gmock.h>

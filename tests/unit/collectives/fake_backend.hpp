@@ -18,9 +18,13 @@ namespace ddp::test {
 class BackendControl {
  public:
   /// From now on, what begins does not end before it is released.
-  void hold() { change([&] { holding_ = true; }); }
+  void hold() {
+    change([&] { holding_ = true; });
+  }
   /// Lets what is held and what comes go on.
-  void release() { change([&] { holding_ = false; }); }
+  void release() {
+    change([&] { holding_ = false; });
+  }
   void release(const std::string& name) {
     change([&] { released_.insert(name); });
   }
@@ -48,10 +52,12 @@ class BackendControl {
     return aborts_;
   }
 
-  /// The backend's end: one operation from its beginning to its end. Like a real library, it does not look at deadlines.
+  /// The backend's end: one operation from its beginning to its end. Like a real library, it does not look at
+  /// deadlines.
   void pass(const std::string& name) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !holding_ || released_.contains(name) || failing_.contains(name) || aborts_ > 0; });
+    changed_.wait(lock,
+                  [&] { return !holding_ || released_.contains(name) || failing_.contains(name) || aborts_ > 0; });
     if (aborts_ > 0) throw std::runtime_error("the connection was aborted");
     if (failing_.contains(name)) throw std::runtime_error("the connection broke");
   }

@@ -1,4 +1,5 @@
-// The queue of a group: order, overlap of transfers, deadlines that hold although the backend ignores them, and endings.
+// The queue of a group: order, overlap of transfers, deadlines that hold although the backend ignores them, and
+// endings.
 #include "collectives/group_engine.hpp"
 
 #include <gmock/gmock.h>

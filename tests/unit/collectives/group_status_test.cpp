@@ -69,12 +69,8 @@ TEST(GroupStatus, VerdictRoundTrip) {
 
 TEST(GroupStatus, EveryCodeTravels) {
   for (int code = 0; code <= static_cast<int>(ErrorCode::aborted); ++code) {
-    const Error error{{.code = static_cast<ErrorCode>(code),
-                       .attempted = "a",
-                       .cause = "b",
-                       .native = {},
-                       .ranks = {},
-                       .hint = {}}};
+    const Error error{
+        {.code = static_cast<ErrorCode>(code), .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
     EXPECT_EQ(std::get<Verdict>(decode_group_message(encode(Verdict{.error = error}))).error.code(), error.code());
   }
 }

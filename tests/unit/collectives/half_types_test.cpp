@@ -1,5 +1,5 @@
-// Conversions of float16 and bfloat16, against all of their values: every bit pattern survives the way to float and back,
-// and every float goes to the nearest value, ties to even.
+// Conversions of float16 and bfloat16, against all of their values: every bit pattern survives the way to float and
+// back, and every float goes to the nearest value, ties to even.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,8 +43,8 @@ double meaning(std::uint16_t bits) {
   return sign * std::ldexp(fraction, std::max(exponent, 1) - Format::kBias);
 }
 
-/// The nearest value's bits, found by searching the table of all values. Positive values are ordered like their bits; the
-/// one after the largest finite value is 2^(emax+1), from which on everything is infinity.
+/// The nearest value's bits, found by searching the table of all values. Positive values are ordered like their bits;
+/// the one after the largest finite value is 2^(emax+1), from which on everything is infinity.
 template <class Format>
 std::uint16_t nearest(float value) {
   static const std::vector<double> positive = [] {

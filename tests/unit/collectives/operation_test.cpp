@@ -1,5 +1,5 @@
-// Operations as values: a fingerprint that is equal exactly when two ranks' arguments fit together, their text, and the log
-// of the last ones.
+// Operations as values: a fingerprint that is equal exactly when two ranks' arguments fit together, their text, and the
+// log of the last ones.
 #include "collectives/operation.hpp"
 
 #include <gtest/gtest.h>

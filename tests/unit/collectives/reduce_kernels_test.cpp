@@ -81,8 +81,12 @@ T random_value(std::mt19937_64& random) {
   } else if constexpr (sizeof(T) == 2) {
     return T{static_cast<std::uint16_t>(random())};  // infinities and NaN among them
   } else if (random() % 16 == 0) {
-    constexpr T kOdd[] = {std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::infinity(),
-                          -std::numeric_limits<T>::infinity(), T{0}, -T{0}, std::numeric_limits<T>::max()};
+    constexpr T kOdd[] = {std::numeric_limits<T>::quiet_NaN(),
+                          std::numeric_limits<T>::infinity(),
+                          -std::numeric_limits<T>::infinity(),
+                          T{0},
+                          -T{0},
+                          std::numeric_limits<T>::max()};
     return kOdd[random() % std::size(kOdd)];
   } else {
     return std::uniform_real_distribution<T>(-1000, 1000)(random);
@@ -98,8 +102,7 @@ std::vector<T> random_values(std::size_t count, std::mt19937_64& random) {
 
 template <class T>
 class ReduceKernels : public testing::Test {};
-using Types =
-    testing::Types<float, double, Half, BFloat16, std::int8_t, std::int32_t, std::int64_t, std::uint8_t>;
+using Types = testing::Types<float, double, Half, BFloat16, std::int8_t, std::int32_t, std::int64_t, std::uint8_t>;
 TYPED_TEST_SUITE(ReduceKernels, Types);
 
 TYPED_TEST(ReduceKernels, AreThePlainOperation) {

@@ -39,7 +39,8 @@ TEST(TensorView, MayBeEmpty) {
 TEST(TensorView, ShapesWithoutASizeAreRefused) {
   float memory = 0;
   constexpr auto kHuge = std::numeric_limits<std::int64_t>::max();
-  for (const Shape& shape : {Shape{-1}, Shape{2, -3}, Shape{-2, -2}, Shape{kHuge, kHuge}, Shape{1LL << 32, 1LL << 32}}) {
+  for (const Shape& shape :
+       {Shape{-1}, Shape{2, -3}, Shape{-2, -2}, Shape{kHuge, kHuge}, Shape{1LL << 32, 1LL << 32}}) {
     const auto error = error_of([&] { TensorView(&memory, DType::float32, shape); });
     ASSERT_TRUE(error) << testing::PrintToString(shape);
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
@@ -99,16 +100,16 @@ TEST(TensorView, IsMadeOfContiguousRanges) {
 }
 
 TEST(DTypes, HaveSizesAndNames) {
-  for (const auto& [dtype, size, name] : std::vector<std::tuple<DType, std::size_t, std::string>>{
-           {DType::float32, 4, "float32"},
-           {DType::float64, 8, "float64"},
-           {DType::float16, 2, "float16"},
-           {DType::bfloat16, 2, "bfloat16"},
-           {DType::int8, 1, "int8"},
-           {DType::int32, 4, "int32"},
-           {DType::int64, 8, "int64"},
-           {DType::uint8, 1, "uint8"},
-           {DType::boolean, 1, "bool"}}) {
+  for (const auto& [dtype, size, name] :
+       std::vector<std::tuple<DType, std::size_t, std::string>>{{DType::float32, 4, "float32"},
+                                                                {DType::float64, 8, "float64"},
+                                                                {DType::float16, 2, "float16"},
+                                                                {DType::bfloat16, 2, "bfloat16"},
+                                                                {DType::int8, 1, "int8"},
+                                                                {DType::int32, 4, "int32"},
+                                                                {DType::int64, 8, "int64"},
+                                                                {DType::uint8, 1, "uint8"},
+                                                                {DType::boolean, 1, "bool"}}) {
     EXPECT_EQ(size_of(dtype), size) << name;
     EXPECT_EQ(to_string(dtype), name);
   }

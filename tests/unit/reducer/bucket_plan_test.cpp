@@ -129,7 +129,8 @@ std::vector<TensorInfo> random_tensors(std::mt19937& random) {
   constexpr std::array kTypes{DType::float32, DType::float64, DType::float16};
   std::vector<TensorInfo> tensors(random() % 40);
   for (TensorInfo& each : tensors) {
-    each = tensor(kTypes[random() % kTypes.size()], random() % 60, {.type = DeviceType::cuda, .index = static_cast<int>(random() % 2)});
+    each = tensor(kTypes[random() % kTypes.size()], random() % 60,
+                  {.type = DeviceType::cuda, .index = static_cast<int>(random() % 2)});
   }
   return tensors;
 }
@@ -156,11 +157,14 @@ void expect_lawful(const std::vector<TensorInfo>& tensors, const Limits& limits,
     }
     buckets_of_kind[{leader.dtype, leader.device.index}].push_back(b);
   }
-  EXPECT_TRUE(std::equal(assigned.begin(), assigned.end(), [&] {
-    std::vector<std::size_t> sorted = order;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted;
-  }().begin())) << "each tensor once";
+  EXPECT_TRUE(std::equal(assigned.begin(), assigned.end(),
+                         [&] {
+                           std::vector<std::size_t> sorted = order;
+                           std::sort(sorted.begin(), sorted.end());
+                           return sorted;
+                         }()
+                             .begin()))
+      << "each tensor once";
   EXPECT_EQ(assigned.size(), tensors.size());
 
   for (auto& [kind, numbers] : buckets_of_kind) {

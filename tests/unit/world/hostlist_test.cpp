@@ -55,6 +55,8 @@ TEST(Hostlist, ALimitKeepsMemoryBounded) {
 
 // Each pair of brackets is one level of recursion, and the list may have as many bytes as an environment variable.
 TEST(Hostlist, BracketsWithoutEndDoNotExhaustTheStack) {
+  EXPECT_EQ(expand_hostlist("x[0][1][2][3][4]"), (Names{"x01234"})) << "Slurm has up to five dimensions";
+  EXPECT_EQ(expand_hostlist("[0][1][2][3],[0][1][2][3],[0][1][2][3]").size(), 3U);
   std::string text;
   for (int i = 0; i < 40'000; ++i) text += "[0]";
   const auto error = test::error_of([&] { expand_hostlist(text); });

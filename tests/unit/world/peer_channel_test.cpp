@@ -2,12 +2,16 @@
 // keeps a peer waiting.
 #include "world/peer_channel.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -206,6 +210,32 @@ TEST_F(PeerChannelTest, ManyPeersAtOnceAreAllAnswered) {
     }
   });
   EXPECT_EQ(answered, kAskers * 200);
+}
+
+// A training process may use up its descriptors. Then nobody can be accepted, but the channel must not burn a core.
+TEST_F(PeerChannelTest, WithoutDescriptorsItWaitsAndThenAnswers) {
+  const Bytes request = encode(PeerRequest{.token = channel_.token(), .service = "echo", .body = {}});
+  const base::UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(client.get()) + 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(channel_.port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const std::clock_t begin = std::clock();
+  const int connected = ::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  std::this_thread::sleep_for(milliseconds(400));
+  const double used = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(connected, 0);
+  EXPECT_LT(used, 0.1) << "seconds of processor time";
+
+  base::send_all(client.get(), request, soon(), "asking");
+  Bytes answer(encode(PeerAnswer{.status = PeerStatus::ok, .body = {}}).size());
+  ::fcntl(client.get(), F_SETFL, O_NONBLOCK);
+  EXPECT_NO_THROW(base::receive_exactly(client.get(), answer, soon(3000), "reading the answer"));
 }
 
 TEST_F(PeerChannelTest, ServicesMayChangeWhileOthersAsk) {

@@ -8,7 +8,6 @@ std::unique_ptr<ddp::Backend> create_nothing(const ddp::BackendConfig& /*unused*
 }  // namespace
 
 extern "C" const ddp::BackendPlugin ddp_backend_plugin;
-const ddp::BackendPlugin ddp_backend_plugin{
-    .interface_version = ddp::kBackendInterfaceVersion + TEST_VERSION_OFFSET,
-    .name = TEST_PLUGIN_NAME,
-    .create = &create_nothing};
+const ddp::BackendPlugin ddp_backend_plugin{.interface_version = ddp::kBackendInterfaceVersion + TEST_VERSION_OFFSET,
+                                            .name = TEST_PLUGIN_NAME,
+                                            .create = &create_nothing};

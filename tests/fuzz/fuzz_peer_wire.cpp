@@ -1,0 +1,51 @@
+// What anybody who reaches a rank's port may send. Whatever the bytes, the decoders say "not yet", throw ddp::Error, or
+// give a message that is encoded to the same bytes again; and every beginning of a whole message is "not yet".
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include <ddp/error.hpp>
+
+#include "world/peer_wire.hpp"
+
+namespace {
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+/// @return whether @p bytes were a whole message.
+template <class Decode>
+bool check(std::span<const std::byte> bytes, Decode decode) {
+  try {
+    const auto message = decode(bytes);
+    if (!message) {
+      require(bytes.size() < ddp::world::kLargestPeerMessageBytes + 64);
+      return false;
+    }
+    const ddp::Bytes again = encode(*message);
+    require(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()));
+    return true;
+  } catch (const ddp::Error& error) {
+    require(error.code() == ddp::ErrorCode::protocol);
+    return false;
+  }
+}
+
+template <class Decode>
+void check_beginnings(std::span<const std::byte> whole, Decode decode) {
+  const std::size_t step = whole.size() / 64 + 1;
+  for (std::size_t size = 0; size < whole.size(); size += step) require(!decode(whole.first(size)));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ddp::world;
+  const auto bytes = std::as_bytes(std::span{data, size});
+  if (check(bytes, decode_peer_request)) check_beginnings(bytes, decode_peer_request);
+  if (check(bytes, decode_peer_answer)) check_beginnings(bytes, decode_peer_answer);
+  return 0;
+}
