@@ -24,8 +24,8 @@ class Spread:
 class Ratio:
     """How ours compares to theirs: the ratio of the medians, and the quartiles of the ratios within each round.
 
-    Both lists are in the order of the rounds. What disturbs the machine for longer than a round disturbs both contenders of
-    that round and cancels out of its ratio.
+    Both lists are in the order of the rounds. What disturbs the machine for longer than a round disturbs both
+    contenders of that round and cancels out of its ratio.
     """
 
     def __init__(self, ours, theirs):

@@ -54,8 +54,8 @@ def main():
     parser.add_argument("binaries", type=Path)
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
-    print(f"Microseconds a call: median (quartiles) of {options.rounds} rounds, of the slowest rank. GB/s is bytes of the buffer "
-          "over the median time (algorithm bandwidth).")
+    print(f"Microseconds a call: median (quartiles) of {options.rounds} rounds, of the slowest rank. GB/s is bytes "
+          "of the buffer over the median time (algorithm bandwidth).")
     for ranks in WORLDS:
         print(f"\n{ranks} ranks:\n")
         print(table(["size", "libddp", "Gloo, same kernel", "Gloo, own sum", "libddp GB/s", "Gloo GB/s", "ratio",

@@ -45,11 +45,13 @@ void measure(std::string_view mode, int count, std::size_t bytes) {
   const long long started = since_exec_ns();
   ddp::World world = ddp::World::init();
   const long long joined = since_exec_ns();
+  long long put = joined;
   long long fenced = joined;
   if (mode == "cards") {
     read_cards(world);
   } else {
     put_keys(world, count, bytes);
+    put = since_exec_ns();
     world.key_value_store().fence(ddp::Deadline::after(kPatience));
     fenced = since_exec_ns();
     read_values(world, count - 1, bytes);
@@ -57,9 +59,10 @@ void measure(std::string_view mode, int count, std::size_t bytes) {
   const long long wired = since_exec_ns();
   const long long cpu = cpu_since_exec_ns();
   std::printf(
-      "{\"rank\": %d, \"ranks\": %d, \"main\": %lld, \"joined\": %lld, \"fenced\": %lld, \"wired\": %lld, \"cpu\": "
+      "{\"rank\": %d, \"ranks\": %d, \"main\": %lld, \"joined\": %lld, \"put\": %lld, \"fenced\": %lld, \"wired\": "
+      "%lld, \"cpu\": "
       "%lld}\n",
-      world.rank(), world.world_size(), started, joined, fenced, wired, cpu);
+      world.rank(), world.world_size(), started, joined, put, fenced, wired, cpu);
   std::fflush(stdout);
 }
 

@@ -3,9 +3,9 @@
 
     wireup.py BIN [--rounds N]      BIN: the folder of the benchmark programs; must be the same path on all nodes
 
-Runs where srun works. Every round starts each contender once, in an order that rotates, so that a disturbance of the machine
-meets all of them. A job's time is that of its last rank: the maximum over ranks of the time from the rank's execve until it
-has every other rank's value.
+Runs where srun works. Every round starts each contender once, in an order that rotates, so that a disturbance of the
+machine meets all of them. A job's time is that of its last rank: the maximum over ranks of the time from the rank's
+execve until it has every other rank's value.
 """
 
 import argparse
@@ -38,11 +38,13 @@ CONTENDERS = {
 def run_job(binaries, ranks, command):
     """One job; the marks of each of its ranks."""
     program, *arguments = command
-    line = ["srun", f"-N{NODES}", f"-n{ranks}", "--mpi=pmix", str(binaries / "bench_exec_clock"), str(binaries / program)]
-    done = subprocess.run(line + arguments, capture_output=True, text=True, timeout=JOB_LIMIT_S)
+    line = ["srun", f"-N{NODES}", f"-n{ranks}", "--mpi=pmix"]
+    line += [str(binaries / "bench_exec_clock"), str(binaries / program), *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=JOB_LIMIT_S)
     marks = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode != 0 or sorted(mark["rank"] for mark in marks) != list(range(ranks)):
-        sys.exit(f"{' '.join(line + arguments)}: exit code {done.returncode}, {len(marks)} of {ranks} ranks\n{done.stderr}")
+        outcome = f"exit code {done.returncode}, {len(marks)} of {ranks} ranks"
+        sys.exit(f"{' '.join(line)}: {outcome}\n{done.stderr}")
     return marks
 
 
@@ -118,9 +120,12 @@ def key_rows(binaries, rounds):
         print(f"wireup: keys, round {turn + 1} of {rounds}", file=sys.stderr)
     rows = []
     for count, size in KEYS:
-        fences = Spread([last(marks, "fenced", "joined") for marks in jobs[count, size]])
+        puts = Spread([last(marks, "put", "joined") for marks in jobs[count, size]])
+        # of the rank that arrived last and so waited least: the others' times include the last one's puts
+        fences = Spread([min(mark["fenced"] - mark["put"] for mark in marks) / 1e9 for marks in jobs[count, size]])
         reads = Spread([last(marks, "wired", "fenced") for marks in jobs[count, size]])
-        rows.append([f"{count} x {size} B", f"{count * size}", fences.scaled(1e3, 1), reads.scaled(1e3, 1)])
+        rows.append([f"{count} x {size} B", f"{count * size}",
+                     *(spread.scaled(1e3, 1) for spread in (puts, fences, reads))])
     return rows
 
 
@@ -136,13 +141,15 @@ def main():
         totals += world_rows(ranks, jobs)
         stages += stage_rows(ranks, jobs)
     keys = key_rows(binaries, options.rounds)
-    print(f"From exec until the last rank has every rank's value, in ms: median (quartiles) of {options.rounds} jobs each.\n")
+    print("From exec until the last rank has every rank's value, in ms: median (quartiles) of "
+          f"{options.rounds} jobs each.\n")
     print(table(["ranks", "bare PMIx", "libddp", "ratio", "CPU ms a rank, bare", "CPU ms a rank, libddp"], totals))
-    print("\nThe stages of the row \"one fence each\", each in ms of its slowest rank; they overlap, so their sum is more than the "
-          "whole.\n")
+    print("\nThe stages of the row \"one fence each\", each in ms of its slowest rank; they overlap, so their sum is "
+          "more than the whole.\n")
     print(table(["ranks", "exec to main()", "init", "put and fence", "read all"], stages))
-    print(f"\nKeys a rank puts before one fence, {KEY_RANKS} ranks, in ms of the slowest rank.\n")
-    print(table(["keys", "bytes a rank", "puts and fence", "read one key of every rank"], keys))
+    print(f"\nKeys a rank puts before one fence, {KEY_RANKS} ranks, in ms: puts and reads of the slowest rank, the "
+          "fence of the rank that came last.\n")
+    print(table(["keys", "bytes a rank", "all puts", "fence", "read one key of every rank"], keys))
 
 
 if __name__ == "__main__":

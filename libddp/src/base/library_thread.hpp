@@ -1,5 +1,5 @@
-// Threads that belong to the library must not run the host program's signal handlers, and must not end it by SIGPIPE when
-// a peer's socket is gone.
+// Threads that belong to the library must not run the host program's signal handlers, and must not end it by SIGPIPE
+// when a peer's socket is gone.
 #pragma once
 
 #include <pthread.h>

@@ -1,6 +1,5 @@
 #include "world/node_map.hpp"
 
-
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>

@@ -1,0 +1,41 @@
+"""Where a benchmark ran: numbers without it compare to nothing."""
+
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+# Debian packages whose code the measured programs spend their time in.
+PACKAGES = ("libpmix2", "slurmd", "libgloo0", "libc6", "g++")
+
+
+def processor():
+    """The CPU's name, and how many of them there are."""
+    text = Path("/proc/cpuinfo").read_text()
+    names = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    virtual = ", virtual" if re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE) else ""
+    return f"{len(names)} x {names[0] if names else platform.machine()}{virtual}"
+
+
+def versions():
+    """The packages' versions, where there is dpkg."""
+    try:
+        line = ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n", *PACKAGES]
+        found = subprocess.run(line, capture_output=True, text=True, timeout=30).stdout
+    except FileNotFoundError:
+        return "unknown"
+    return ", ".join(found.splitlines())
+
+
+def load():
+    """Runnable processes of the last minute, before the benchmark adds its own."""
+    return Path("/proc/loadavg").read_text().split()[0]
+
+
+def description():
+    return "\n".join([
+        f"- Processors: {processor()}",
+        f"- Kernel: {platform.system()} {platform.release().split('-')[0]}",
+        f"- Versions: {versions()}",
+        f"- Load average when it started: {load()}",
+    ])
