@@ -14,7 +14,7 @@ struct JobFacts {
   std::optional<int> local_rank;
   /// "(vector,(first node,nodes,ranks per node),...)", the form shared by PMI-2 and PMIX_ANL_MAP.
   std::optional<std::string> process_mapping;
-  /// Names of the nodes in node order; empty if the launcher does not tell.
+  /// Names of the nodes in node order; empty if the launcher does not tell, or the environment tells more cheaply.
   std::vector<std::string> node_names;
 };
 

@@ -67,7 +67,7 @@ std::vector<std::string> resolve_nodes(const std::string& name_space) {
   return nodes;
 }
 
-JobFacts read_facts(const std::string& name_space, int rank) {
+JobFacts read_facts(const std::string& name_space, int rank, bool hosts_are_known) {
   JobFacts facts;
   facts.rank = rank;
   const auto size = job_number(name_space, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE);
@@ -83,10 +83,10 @@ JobFacts read_facts(const std::string& name_space, int rank) {
   if (const auto local = job_number(name_space, static_cast<pmix_rank_t>(rank), PMIX_LOCAL_RANK)) {
     facts.local_rank = static_cast<int>(*local);
   }
-  facts.node_names = resolve_nodes(name_space);
   // PMIx_Resolve_peers would do where the map is missing, but never returns for the other nodes of Open MPI 4.1's
   // mpirun
   facts.process_mapping = job_text(name_space, PMIX_ANL_MAP);
+  if (!facts.process_mapping || !hosts_are_known) facts.node_names = resolve_nodes(name_space);
   return facts;
 }
 
@@ -111,7 +111,8 @@ Joined join(const base::Environment& environment) {
            .ranks = {},
            .hint = "the server's address (PMIX_SERVER_URI*) is missing from the environment"}};
     }
-    return {.name_space = name_space, .facts = read_facts(name_space, static_cast<int>(self.rank))};
+    return {.name_space = name_space,
+            .facts = read_facts(name_space, static_cast<int>(self.rank), environment.has("SLURM_STEP_NODELIST"))};
   } catch (...) {
     PMIx_Finalize(nullptr, 0);
     throw;
