@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/byte_stream.hpp"
 #include "kvs/pmix_handles.hpp"
 #include "kvs/pmix_info_list.hpp"
 #include "kvs/store_contract.hpp"
@@ -68,7 +69,21 @@ void on_get(pmix_status_t status, pmix_value_t* value, void* closure) {
   call->mailbox->post(std::move(answer));
 }
 
-std::string arrival_key(unsigned fence) { return fmt::format("ddp.arrived.{}", fence); }
+std::string batch_key(unsigned fence) { return fmt::format("ddp.batch.{}", fence); }
+
+void put_and_commit(const std::string& key, const Bytes& value, const std::string& attempted) {
+  pmix_value_t holder;
+  PMIX_VALUE_CONSTRUCT(&holder);
+  holder.type = PMIX_BYTE_OBJECT;
+  holder.data.bo.bytes = const_cast<char*>(reinterpret_cast<const char*>(value.data()));  // PMIx_Put copies it
+  holder.data.bo.size = value.size();
+  if (const pmix_status_t status = PMIx_Put(PMIX_GLOBAL, key.c_str(), &holder); status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Put failed", status);
+  }
+  if (const pmix_status_t status = PMIx_Commit(); status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Commit failed", status);
+  }
+}
 
 /// How far a get may go for its answer.
 enum class Reach {
@@ -102,17 +117,8 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
 
 void PmixStore::put(std::string_view key, std::span<const std::byte> value) {
   check_key(key);
-  pmix_value_t holder;
-  PMIX_VALUE_CONSTRUCT(&holder);
-  holder.type = PMIX_BYTE_OBJECT;
-  holder.data.bo.bytes = const_cast<char*>(reinterpret_cast<const char*>(value.data()));  // PMIx_Put copies it
-  holder.data.bo.size = value.size();
-  const std::string name(key);
-  const pmix_status_t status = PMIx_Put(PMIX_GLOBAL, name.c_str(), &holder);
-  if (status != PMIX_SUCCESS) {
-    throw pmix_error(ErrorCode::system, fmt::format("putting '{}' into the PMIx store", key), "PMIx_Put failed",
-                     status);
-  }
+  check_usable(!broken_, fmt::format("putting '{}' into the PMIx store", key));
+  pending_[std::string(key)] = Bytes(value.begin(), value.end());
 }
 
 void PmixStore::fence(Deadline deadline) {
@@ -120,11 +126,11 @@ void PmixStore::fence(Deadline deadline) {
   check_usable(!broken_, attempted);
   broken_ = true;  // until proven otherwise
   ++fences_;
-  const std::byte here{1};
-  put(arrival_key(fences_), {&here, 1});
-  if (const pmix_status_t status = PMIx_Commit(); status != PMIX_SUCCESS) {
-    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Commit failed", status);
-  }
+  base::ByteWriter writer;
+  writer.integer(static_cast<std::uint32_t>(pending_.size()));
+  for (const auto& [key, value] : pending_) writer.text(key).blob(value);
+  put_and_commit(batch_key(fences_), std::move(writer).bytes(), attempted);
+  known_[{rank(), fences_}] = std::exchange(pending_, {});
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
   auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
@@ -155,7 +161,7 @@ void PmixStore::fence(Deadline deadline) {
 }
 
 std::vector<int> PmixStore::find_absent(Deadline deadline) {
-  const std::string key = arrival_key(fences_);
+  const std::string key = batch_key(fences_);
   std::vector<std::shared_ptr<Mailbox<Answer>>> answers;
   for (int rank = 0; rank < world_size(); ++rank) {
     answers.push_back(rank == this->rank() ? nullptr
@@ -170,14 +176,12 @@ std::vector<int> PmixStore::find_absent(Deadline deadline) {
   return absent;
 }
 
-Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
-  check_key(key);
-  check_rank(rank, world_size());
-  const std::string attempted = fmt::format("getting '{}' of rank {} from the PMIx store", key, rank);
-  check_usable(!broken_, attempted);
+const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline) {
+  const auto known = known_.find({rank, fence});
+  if (known != known_.end()) return known->second;
   std::optional<Answer> answer;
   for (const Reach reach : {Reach::own_copy, Reach::own_server}) {
-    answer = start_get(session_->name_space(), rank, std::string(key), reach, deadline)->wait(deadline);
+    answer = start_get(session_->name_space(), rank, batch_key(fence), reach, deadline)->wait(deadline);
     if (!answer || answer->status == PMIX_SUCCESS) break;
   }
   if (!answer || answer->status == PMIX_ERR_TIMEOUT) {
@@ -188,13 +192,31 @@ Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
                  .ranks = {rank},
                  .hint = {}}};
   }
-  if (answer->status == PMIX_ERR_NOT_FOUND) {
-    throw key_not_found(attempted, pmix_status_name(answer->status));
-  }
   if (answer->status != PMIX_SUCCESS) {
-    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Get failed", answer->status);
+    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Get failed", answer->status,
+                     "a fence has passed, so the value should be there; look for errors in the launcher's log");
   }
-  return answer->value;
+  base::ByteReader reader(answer->value, "rank's values in the PMIx store");
+  Batch values;
+  for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
+    std::string key = reader.text();
+    const auto value = reader.blob();
+    values.emplace(std::move(key), Bytes(value.begin(), value.end()));
+  }
+  reader.expect_end();
+  return known_[{rank, fence}] = std::move(values);
+}
+
+Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
+  check_key(key);
+  check_rank(rank, world_size());
+  const std::string attempted = fmt::format("getting '{}' of rank {} from the PMIx store", key, rank);
+  check_usable(!broken_, attempted);
+  for (unsigned fence = fences_; fence > 0; --fence) {  // what was put last is what is asked for most
+    const Batch& values = batch(rank, fence, attempted, deadline);
+    if (const auto found = values.find(key); found != values.end()) return found->second;
+  }
+  throw key_not_found(attempted);
 }
 
 }  // namespace ddp::kvs

@@ -1,8 +1,16 @@
 // KeyValueStore over PMIx: Put, Commit, Fence with data collection, Get. Nothing else of PMIx is portable: Slurm's
 // server supports neither publish/lookup nor events.
+//
+// All that a rank puts between two fences travels as one PMIx value, because each further key costs every rank of the
+// job about as much again. That value also tells ranks that have reached a fence from those that have not.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <ddp/key_value_store.hpp>
 
@@ -20,16 +28,24 @@ class PmixStore final : public KeyValueStore {
   void put(std::string_view key, std::span<const std::byte> value) override;
   void fence(Deadline deadline) override;
   Bytes get(int rank, std::string_view key, Deadline deadline) override;
-  void close() noexcept override { session_->close(); }
+  void close() noexcept override {
+    broken_ = true;
+    session_->close();
+  }
 
   const JobFacts& facts() const noexcept { return session_->facts(); }
 
  private:
+  using Batch = std::map<std::string, Bytes, std::less<>>;
+
   std::vector<int> find_absent(Deadline deadline);
+  const Batch& batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline);
 
   std::unique_ptr<PmixSession> session_;
+  Batch pending_;                                    ///< put since the last fence
+  std::map<std::pair<int, unsigned>, Batch> known_;  ///< by rank and fence: what has been read
   unsigned fences_ = 0;
-  bool broken_ = false;
+  bool broken_ = false;  ///< closed, or a fence has failed
 };
 
 }  // namespace ddp::kvs
