@@ -63,8 +63,10 @@ GlooMesh::GlooMesh(const BackendConfig& config) : ::gloo::Context(config.rank, c
   attributes.hostname = config.interface_address;
   const base::SignalsBlocked for_the_devices_thread;  // Gloo writes to sockets without MSG_NOSIGNAL
   device_ = ::gloo::transport::tcp::CreateDevice(attributes);
-  transportContext_ = device_->createContext(rank, size);
-  transportContext_->setTimeout(kConnectTimeout / kConnectTimeoutFactor);
+  const auto connections = device_->createContext(rank, size);
+  connections->setTimeout(kConnectTimeout / kConnectTimeoutFactor);
+  transport_ = std::make_shared<AbortableTransport>(connections);
+  transportContext_ = transport_;
   for (int peer = 0; peer < size; ++peer) {
     if (peer != rank) transportContext_->createPair(peer);
   }
@@ -114,16 +116,6 @@ void GlooMesh::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
     } catch (const ::gloo::Exception& problem) {
       fail(deadline.expired() ? ErrorCode::timeout : ErrorCode::unavailable, problem.what());
     }
-  }
-}
-
-void GlooMesh::abort() noexcept {
-  try {
-    char nothing = 0;
-    const auto buffer = createUnboundBuffer(&nothing, sizeof nothing);
-    buffer->waitRecv(nullptr, std::chrono::milliseconds(1));
-  } catch (const std::exception&) {
-    // the time-out that was wanted
   }
 }
 

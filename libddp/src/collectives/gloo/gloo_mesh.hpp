@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <gloo/context.h>
-#include <gloo/transport/unbound_buffer.h>
 
 #include "collectives/backend.hpp"
+#include "collectives/gloo/abortable_transport.hpp"
 
 namespace ddp::gloo_backend {
 
@@ -22,10 +22,11 @@ class GlooMesh final : public ::gloo::Context {
   Bytes address() const;
   void connect(const std::vector<Bytes>& addresses, Deadline deadline);
 
-  /// Makes every operation that is under way, and every later one, fail. Thread-safe. Gloo has no call for it, but a
-  /// wait that times out fails all pairs of its context, so a buffer that nobody sends to is waited for, for a
-  /// millisecond.
-  void abort() noexcept;
+  /// Makes every operation that is under way, and every later one, fail. Thread-safe.
+  void abort() noexcept { transport_->abort(); }
+
+ private:
+  std::shared_ptr<AbortableTransport> transport_;
 };
 
 }  // namespace ddp::gloo_backend
