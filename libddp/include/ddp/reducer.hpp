@@ -58,7 +58,8 @@ class Reducer {
   Reducer& operator=(Reducer&&) noexcept;
   ~Reducer();
 
-  /// Starts a step. Throws invalid_argument when the last step was not finalized.
+  /// Starts a step. Throws invalid_argument when the last step was not finalized, or has failed: after an error in a
+  /// step the ranks may be in different steps, so the Reducer cannot be used any more.
   void prepare_for_backward();
 
   /// The gradient of parameter @p index (its position in the constructor's list) is final. Thread-safe.

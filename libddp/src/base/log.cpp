@@ -13,7 +13,8 @@ namespace {
 
 // Not in spdlog's registry: a host program may use spdlog itself and must not find our logger there.
 spdlog::logger& logger() {
-  static const std::unique_ptr<spdlog::logger> instance = [] {
+  // never destroyed: sessions are closed, and threads log, while the process exits
+  static spdlog::logger* const instance = [] {
     auto made = std::make_unique<spdlog::logger>("ddp", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("[ddp] %l: %v");
     spdlog::level::level_enum level = spdlog::level::warn;
@@ -29,7 +30,7 @@ spdlog::logger& logger() {
     }
     made->set_level(level);
     made->flush_on(spdlog::level::debug);
-    return made;
+    return made.release();
   }();
   return *instance;
 }

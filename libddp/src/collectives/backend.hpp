@@ -2,6 +2,7 @@
 // libddp_<name>.so that export `ddp_backend_plugin`, loaded when a group asks for them by name.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,8 +18,9 @@ namespace ddp {
 struct BackendConfig {
   int rank = 0;  ///< in the group
   int size = 1;
-  std::string interface_name;     ///< over which peers are reached
-  std::string interface_address;  ///< numeric
+  std::string interface_name;                         ///< over which peers are reached
+  std::string interface_address;                      ///< numeric
+  std::chrono::milliseconds connect_timeout{60'000};  ///< that a single connection may take
 };
 
 /// A posted send or receive.

@@ -15,6 +15,8 @@ namespace {
 // of a failure elsewhere: it is asked again, this often, before the network itself is blamed.
 constexpr int kAttempts = 5;
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(100);
+// Telling the others takes milliseconds; this much is kept for it.
+constexpr auto kTimeToTell = std::chrono::milliseconds(400);
 
 }  // namespace
 
@@ -85,6 +87,7 @@ std::optional<Error> FailureDetector::judge(const Operation& operation, const st
                                             const std::vector<Member>& members) const {
   std::vector<int> gone;
   std::vector<int> silent;
+  std::vector<int> outside;
   std::vector<int> behind;
   std::map<std::uint64_t, std::vector<int>> by_fingerprint;
   std::map<std::uint64_t, std::string> called;
@@ -93,7 +96,12 @@ std::optional<Error> FailureDetector::judge(const Operation& operation, const st
   for (const Member& member : members) {
     const int rank = global(member.rank);
     if (!member.status) {
-      (member.reply.kind == world::PeerReply::Kind::no_answer ? silent : gone).push_back(rank);
+      using Kind = world::PeerReply::Kind;
+      if (member.reply.kind == Kind::not_asked) continue;  // nothing is known of it
+      (member.reply.kind == Kind::no_answer ? silent
+       : member.reply.kind == Kind::failed  ? outside
+                                            : gone)
+          .push_back(rank);
     } else if (member.status->verdict) {
       return member.status->verdict;
     } else if (operation.sequence > member.status->last_issued) {
@@ -140,6 +148,13 @@ std::optional<Error> FailureDetector::judge(const Operation& operation, const st
     detail.hint = "look at the last output of the ranks named, and at the launcher's report";
     return Error{std::move(detail)};
   }
+  if (!outside.empty()) {
+    detail.code = ErrorCode::peer_lost;
+    detail.cause = fmt::format("{} {} alive but not in the group: left it, or has not joined it yet",
+                               format_ranks(outside), outside.size() == 1 ? "is" : "are");
+    detail.ranks = outside;
+    return Error{std::move(detail)};
+  }
   if (!behind.empty() && local_problem.empty()) {
     detail.cause = fmt::format("{} did not call it before the deadline, but {} alive", format_ranks(behind),
                                behind.size() == 1 ? "is" : "are");
@@ -169,28 +184,36 @@ void FailureDetector::tell(const Error& error, const std::vector<Member>& member
   world::ask_peers(listening, service_, encode(Verdict{.error = error}), deadline);
 }
 
-Error FailureDetector::investigate(const Operation& operation, const std::string& local_problem, Deadline deadline) {
+std::optional<Error> FailureDetector::investigate(const Operation& operation, const std::string& local_problem,
+                                                  const std::function<bool()>& still_running, Deadline deadline) {
   const std::lock_guard one_at_a_time(investigation_);
+  const Deadline least = Deadline::after(kLeastTime);
+  if (deadline < least) deadline = least;
+  std::optional<Error> error;
   std::vector<Member> members;
-  for (int attempt = 1; attempt <= kAttempts; ++attempt) {
-    if (const auto known = verdict()) return *known;
+  for (int attempt = 1;; ++attempt) {
+    if (const auto known = verdict()) return known;
     // half of the time for asking, so that there is time left to tell
     members = ask_all(operation.sequence, Deadline::after(deadline.remaining() / 2));
-    if (const auto known = verdict()) return *known;
-    if (auto error = judge(operation, local_problem, members)) {
-      const Error settled = settle(*error);
-      tell(settled, members, deadline);
-      return settled;
-    }
+    if (const auto known = verdict()) return known;
+    if (!still_running()) return std::nullopt;
+    error = judge(operation, local_problem, members);
+    // a rank that is late may come, and one that is dying may be gone, the next time; the rest is certain
+    const bool may_change = !error || error->code() == ErrorCode::timeout;
+    const bool last = local_problem.empty() ? deadline.remaining() < kTimeToTell : attempt == kAttempts;
+    if (!may_change || last) break;
     std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(kBetweenAttempts, deadline.remaining() / 4));
   }
-  const Error settled = settle(Error{{.code = ErrorCode::system,
-                                      .attempted = operation.description(),
-                                      .cause = "communication failed although all ranks are alive",
-                                      .native = local_problem,
-                                      .ranks = {},
-                                      .hint = "look for network errors on the hosts"}});
-  tell(settled, members, deadline);
+  if (!error) {
+    error = Error{{.code = ErrorCode::system,
+                   .attempted = operation.description(),
+                   .cause = "communication failed, and no other rank is known to be lost",
+                   .native = local_problem,
+                   .ranks = {},
+                   .hint = "look for network errors on the hosts, and for limits on open files"}};
+  }
+  const Error settled = settle(*error);
+  tell(settled, members, earlier(deadline, Deadline::after(kLeastTime)));
   return settled;
 }
 

@@ -31,6 +31,8 @@ struct GroupMembers {
 /// Thread-safe.
 class FailureDetector {
  public:
+  static constexpr std::chrono::milliseconds kLeastTime{500};
+
   /// @param on_verdict called, on the peer channel's thread, when another member says that the group has failed.
   FailureDetector(const GroupMembers& members, const OperationLog& log, std::function<void()> on_verdict);
   FailureDetector(const FailureDetector&) = delete;
@@ -40,11 +42,16 @@ class FailureDetector {
   /// Why the group has failed, once it has.
   std::optional<Error> verdict() const;
 
-  /// Finds the cause, makes it the verdict (unless there is one already) and tells the others. Returns the verdict.
+  /// Finds the cause, makes it the verdict (unless there is one already) and tells the others. Returns the verdict, or
+  /// nothing when the operation has finished after all.
   /// @param operation what does not finish or failed.
   /// @param local_problem the text of a local failure; empty when time ran out.
-  /// @param deadline by which it must have returned.
-  Error investigate(const Operation& operation, const std::string& local_problem, Deadline deadline);
+  /// @param still_running whether the operation is still under way: one that ends while the others are asked is no
+  /// failure.
+  /// @param deadline by which it should have returned. A shorter time than kLeastTime is not kept to: who asks without
+  ///        leaving time to answer would take everyone for dead.
+  std::optional<Error> investigate(const Operation& operation, const std::string& local_problem,
+                                   const std::function<bool()>& still_running, Deadline deadline);
 
   /// Whether the next rank has called something else as collective number @p operation.sequence, or already knows that
   /// the group has failed. Asks only that one rank, so that a long wait costs little; among all ranks, someone's

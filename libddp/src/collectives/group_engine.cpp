@@ -35,7 +35,6 @@ GroupEngine::GroupEngine(GroupMembers members, std::string backend_name, std::un
         watchdog_wakes_.notify_all();
       }) {
   worker_ = base::start_thread([this] { run_tasks(); });
-  transfer_waiter_ = base::start_thread([this] { run_transfers(); });
   watchdog_ = base::start_thread([this] { watch(); });
 }
 
@@ -55,7 +54,7 @@ GroupEngine::~GroupEngine() {
   }
   watchdog_.join();
   worker_.join();
-  transfer_waiter_.join();
+  for (Waiter& waiter : waiters_) waiter.thread.join();
 }
 
 Work GroupEngine::submit(Operation operation, std::optional<Deadline> deadline) {
@@ -96,15 +95,11 @@ void GroupEngine::run_tasks() {
     {
       std::unique_lock lock(mutex_);
       task_ready_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) {  // only now are no more transfers posted
-        worker_done_ = true;
-        transfer_ready_.notify_all();
-        return;
-      }
+      if (queue_.empty()) return;
       task = queue_.front();
       queue_.pop_front();
       // transfers end by their own deadlines, which the watchdog enforces
-      if (!task->operation.is_transfer()) transfers_done_.wait(lock, [&] { return transfers_.empty(); });
+      if (!task->operation.is_transfer()) transfers_done_.wait(lock, [&] { return transfers_ == 0; });
     }
     execute(task);
   }
@@ -115,10 +110,24 @@ void GroupEngine::execute(const TaskPtr& task) {
     if (detector_.verdict()) {
       finish(task, explain(*task, ""));
     } else if (task->operation.is_transfer()) {
+      join_finished_waiters();
       task->transfer = backend_->start(task->operation);
-      const std::lock_guard lock(mutex_);
-      transfers_.push_back(task);
-      transfer_ready_.notify_one();
+      {
+        const std::lock_guard lock(mutex_);
+        ++transfers_;
+      }
+      auto done = std::make_shared<std::atomic<bool>>(false);
+      try {
+        waiters_.push_back({base::start_thread([this, task, done] {
+                              wait_for_transfer(task);
+                              *done = true;
+                            }),
+                            done});
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        --transfers_;
+        throw;
+      }
     } else {
       if (compare_arguments_) compare_arguments(*task);
       backend_->run(task->operation, task->deadline);
@@ -151,29 +160,27 @@ void GroupEngine::compare_arguments(const Task& task) {
   }
 }
 
-void GroupEngine::run_transfers() {
-  for (;;) {
-    TaskPtr task;
-    {
-      std::unique_lock lock(mutex_);
-      transfer_ready_.wait(lock, [&] { return worker_done_ || !transfers_.empty(); });
-      if (transfers_.empty()) return;
-      task = transfers_.front();
-    }
-    std::optional<Error> error;
-    try {
-      task->transfer->wait(task->deadline);
-    } catch (const std::exception& problem) {
-      error = explain(*task, problem.what());
-    }
-    task->transfer.reset();
-    {
-      const std::lock_guard lock(mutex_);
-      transfers_.pop_front();
-      if (transfers_.empty()) transfers_done_.notify_all();
-    }
-    finish(task, std::move(error));
+void GroupEngine::wait_for_transfer(const TaskPtr& task) {
+  std::optional<Error> error;
+  try {
+    task->transfer->wait(task->deadline);
+  } catch (const std::exception& problem) {
+    error = explain(*task, problem.what());
   }
+  task->transfer.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    if (--transfers_ == 0) transfers_done_.notify_all();
+  }
+  finish(task, std::move(error));
+}
+
+void GroupEngine::join_finished_waiters() {
+  waiters_.remove_if([](Waiter& waiter) {
+    if (!*waiter.done) return false;
+    waiter.thread.join();
+    return true;
+  });
 }
 
 Error GroupEngine::explain(const Task& task, const std::string& problem) {
@@ -189,10 +196,10 @@ Error GroupEngine::explain(const Task& task, const std::string& problem) {
                     .hint = "wait for all operations before the group goes away"}};
     }
   }
-  const Error error =
-      detector_.investigate(task.operation, problem, earlier(task.deadline, Deadline::after(kInvestigationTime)));
+  const auto error = detector_.investigate(
+      task.operation, problem, [] { return true; }, earlier(task.deadline, Deadline::after(kInvestigationTime)));
   backend_->abort();  // whatever else is under way cannot succeed either
-  return error;
+  return error.value();
 }
 
 void GroupEngine::watch() {
@@ -238,14 +245,17 @@ void GroupEngine::check(const TaskPtr& task) {
     task->next_probe = Deadline::after(task->probe_interval);
     if (members_.channel == nullptr) return;
     try {
-      investigate = detector_.neighbour_disagrees(task->operation, Deadline::after(kProbeTime));
+      investigate =
+          detector_.neighbour_disagrees(task->operation, earlier(task->investigate_at, Deadline::after(kProbeTime)));
     } catch (const Error& error) {
       base::log(base::LogLevel::debug, "asking the next rank about {}: {}", task->operation.description(),
                 error.what());
     }
   }
   if (!investigate || task->state->done()) return;
-  detector_.investigate(task->operation, "", earlier(task->deadline, Deadline::after(kInvestigationTime)));
+  detector_.investigate(
+      task->operation, "", [&] { return !task->state->done(); },
+      earlier(task->deadline, Deadline::after(kInvestigationTime)));
 }
 
 }  // namespace ddp

@@ -2,6 +2,7 @@
 // does not finish.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <list>
@@ -50,7 +51,8 @@ class GroupEngine {
   using TaskPtr = std::shared_ptr<Task>;
 
   void run_tasks();
-  void run_transfers();
+  void wait_for_transfer(const TaskPtr& task);
+  void join_finished_waiters();
   void watch();
   void check(const TaskPtr& task);
   void execute(const TaskPtr& task);
@@ -69,21 +71,25 @@ class GroupEngine {
 
   std::mutex mutex_;  ///< guards what follows; never held while a peer or the backend is called
   std::condition_variable task_ready_;
-  std::condition_variable transfer_ready_;
   std::condition_variable transfers_done_;
   std::condition_variable watchdog_wakes_;
   std::uint64_t sequence_ = 0;
   Deadline watchdog_looks_{Deadline::Clock::time_point::max()};  ///< when the watchdog wakes by itself
   bool stopping_ = false;
-  bool worker_done_ = false;       ///< it has emptied the queue after stopping_
   bool aborted_ = false;           ///< the watchdog has acted on the verdict
   std::deque<TaskPtr> queue_;      ///< not started
-  std::deque<TaskPtr> transfers_;  ///< posted sends and receives
+  std::size_t transfers_ = 0;      ///< posted sends and receives that are not finished
   std::list<TaskPtr> unfinished_;  ///< all of them, in issue order
+
+  /// A thread for each transfer under way: Gloo has no other way to wait for several at once without ending them all.
+  struct Waiter {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> done;
+  };
+  std::list<Waiter> waiters_;  ///< the worker's own
 
   FailureDetector detector_;  // after what its callback uses
   std::thread worker_;
-  std::thread transfer_waiter_;
   std::thread watchdog_;
 };
 

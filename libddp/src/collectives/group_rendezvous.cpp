@@ -21,7 +21,8 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_vie
   const BackendConfig config{.rank = world.rank,
                              .size = world.world_size,
                              .interface_name = world.interface.name,
-                             .interface_address = world.interface.address};
+                             .interface_address = world.interface.address,
+                             .connect_timeout = world.timeout()};
   const BackendPlugin& plugin = load_backend(backend_name);
   std::unique_ptr<Backend> backend = config.size == 1 ? make_local_backend() : plugin.create(config);
   std::vector<Bytes> addresses(static_cast<std::size_t>(config.size));
@@ -154,7 +155,13 @@ std::shared_ptr<GroupEngine> make_subgroup(GroupEngine& parent, std::span<const 
     members.endpoints.push_back(all.endpoints[index]);
     addresses.emplace_back(replies[index].begin() + static_cast<std::ptrdiff_t>(list.size()), replies[index].end());
   }
-  backend->connect(addresses, Deadline::after(parent.timeout()));
+  try {
+    backend->connect(addresses, Deadline::after(config.connect_timeout));
+  } catch (const Error& error) {  // a backend knows only ranks of the group
+    ErrorDetail detail = error.detail();
+    for (int& rank : detail.ranks) rank = members.global_ranks[static_cast<std::size_t>(rank)];
+    throw Error{std::move(detail)};
+  }
   return std::make_shared<GroupEngine>(std::move(members), parent.backend_name(), std::move(backend), config,
                                        parent.timeout());
 }

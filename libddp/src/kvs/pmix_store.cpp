@@ -1,5 +1,6 @@
 #include "kvs/pmix_store.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -48,6 +49,7 @@ template <class Result>
 struct Call {
   std::shared_ptr<Mailbox<Result>> mailbox;
   InfoList info;
+  std::string key;
 };
 
 void on_fence(pmix_status_t status, void* closure) {
@@ -69,7 +71,7 @@ void on_get(pmix_status_t status, pmix_value_t* value, void* closure) {
   call->mailbox->post(std::move(answer));
 }
 
-std::string batch_key(unsigned fence) { return fmt::format("ddp.batch.{}", fence); }
+std::string batch_key(unsigned store, unsigned fence) { return fmt::format("ddp.{}.batch.{}", store, fence); }
 
 void put_and_commit(const std::string& key, const Bytes& value, const std::string& attempted) {
   pmix_value_t holder;
@@ -96,7 +98,7 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
                                            Deadline deadline) {
   auto mailbox = std::make_shared<Mailbox<Answer>>();
   const pmix_proc_t proc = make_proc(name_space, static_cast<pmix_rank_t>(rank));
-  auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .info = {}});
+  auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .info = {}, .key = key});
   const int timeout_s = deadline.poll_timeout_ms() / 1000 + 1;  // rounded up: our own deadline comes first
   switch (reach) {
     case Reach::own_copy: call->info.boolean(PMIX_OPTIONAL, true); break;
@@ -104,7 +106,7 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
     case Reach::anywhere: call->info.integer(PMIX_TIMEOUT, timeout_s); break;
   }
   const pmix_status_t status =
-      PMIx_Get_nb(&proc, key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
+      PMIx_Get_nb(&proc, call->key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
   if (status == PMIX_SUCCESS) {
     call.release();  // on_get owns it now
   } else {
@@ -114,6 +116,12 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
 }
 
 }  // namespace
+
+PmixStore::PmixStore(std::unique_ptr<PmixSession> session) : session_(std::move(session)) {
+  // PMIx keeps what was put until the job ends, so a second store of this process must use other keys
+  static std::atomic<unsigned> stores_made{0};
+  number_ = stores_made++;
+}
 
 void PmixStore::put(std::string_view key, std::span<const std::byte> value) {
   check_key(key);
@@ -129,12 +137,12 @@ void PmixStore::fence(Deadline deadline) {
   base::ByteWriter writer;
   writer.integer(static_cast<std::uint32_t>(pending_.size()));
   for (const auto& [key, value] : pending_) writer.text(key).blob(value);
-  put_and_commit(batch_key(fences_), std::move(writer).bytes(), attempted);
+  put_and_commit(batch_key(number_, fences_), std::move(writer).bytes(), attempted);
   known_[{rank(), fences_}] = std::exchange(pending_, {});
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
   auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
-  auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox, .info = {}});
+  auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox, .info = {}, .key = {}});
   call->info.boolean(PMIX_COLLECT_DATA, true);
   pmix_status_t status = PMIx_Fence_nb(&everyone, 1, call->info.data(), call->info.size(), on_fence, call.get());
   if (status == PMIX_SUCCESS) {
@@ -161,7 +169,7 @@ void PmixStore::fence(Deadline deadline) {
 }
 
 std::vector<int> PmixStore::find_absent(Deadline deadline) {
-  const std::string key = batch_key(fences_);
+  const std::string key = batch_key(number_, fences_);
   std::vector<std::shared_ptr<Mailbox<Answer>>> answers;
   for (int rank = 0; rank < world_size(); ++rank) {
     answers.push_back(rank == this->rank() ? nullptr
@@ -181,7 +189,7 @@ const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::st
   if (known != known_.end()) return known->second;
   std::optional<Answer> answer;
   for (const Reach reach : {Reach::own_copy, Reach::own_server}) {
-    answer = start_get(session_->name_space(), rank, batch_key(fence), reach, deadline)->wait(deadline);
+    answer = start_get(session_->name_space(), rank, batch_key(number_, fence), reach, deadline)->wait(deadline);
     if (!answer || answer->status == PMIX_SUCCESS) break;
   }
   if (!answer || answer->status == PMIX_ERR_TIMEOUT) {

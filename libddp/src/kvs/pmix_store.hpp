@@ -20,7 +20,8 @@ namespace ddp::kvs {
 
 class PmixStore final : public KeyValueStore {
  public:
-  explicit PmixStore(std::unique_ptr<PmixSession> session) : session_(std::move(session)) {}
+  /// Collective: every process of the job must make its stores in the same order.
+  explicit PmixStore(std::unique_ptr<PmixSession> session);
 
   int rank() const override { return session_->facts().rank; }
   int world_size() const override { return session_->facts().world_size; }
@@ -44,6 +45,7 @@ class PmixStore final : public KeyValueStore {
   std::unique_ptr<PmixSession> session_;
   Batch pending_;                                    ///< put since the last fence
   std::map<std::pair<int, unsigned>, Batch> known_;  ///< by rank and fence: what has been read
+  unsigned number_ = 0;                              ///< among the stores of this process
   unsigned fences_ = 0;
   bool broken_ = false;  ///< closed, or a fence has failed
 };

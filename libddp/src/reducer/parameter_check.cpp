@@ -43,12 +43,12 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {  // FNV-1a
 }
 
 /// Ranks with equal answers, smallest rank first: "rank 0 has 'fc.weight' float32[4, 2], ranks 1, 2 have ...".
-std::string group_by_answer(const std::vector<std::string>& answers) {
+std::string group_by_answer(const ProcessGroup& group, const std::vector<std::string>& answers) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    auto found = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == answers[rank]; });
+    auto found = std::find_if(groups.begin(), groups.end(), [&](auto& each) { return each.first == answers[rank]; });
     if (found == groups.end()) found = groups.insert(groups.end(), {answers[rank], {}});
-    found->second.push_back(static_cast<int>(rank));
+    found->second.push_back(group.global_ranks()[rank]);
   }
   std::string text;
   for (const auto& [answer, ranks] : groups) {
@@ -58,7 +58,7 @@ std::string group_by_answer(const std::vector<std::string>& answers) {
   return text;
 }
 
-[[noreturn]] void report(const std::vector<std::vector<std::string>>& by_rank) {
+[[noreturn]] void report(const ProcessGroup& group, const std::vector<std::vector<std::string>>& by_rank) {
   std::size_t longest = 0;
   for (const auto& descriptions : by_rank) longest = std::max(longest, descriptions.size());
   std::string cause = "the ranks' parameters differ";  // stays only if two descriptions hash differently yet are equal
@@ -69,12 +69,12 @@ std::string group_by_answer(const std::vector<std::string>& answers) {
                                                 : fmt::format("only {} parameters", descriptions.size()));
     }
     if (std::all_of(answers.begin(), answers.end(), [&](const auto& answer) { return answer == answers[0]; })) continue;
-    cause = fmt::format("parameter {} differs: {}", i, group_by_answer(answers));
+    cause = fmt::format("parameter {} differs: {}", i, group_by_answer(group, answers));
     break;
   }
   std::vector<int> different;
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
-    if (by_rank[rank] != by_rank[0]) different.push_back(static_cast<int>(rank));
+    if (by_rank[rank] != by_rank[0]) different.push_back(group.global_ranks()[rank]);
   }
   throw Error{{.code = ErrorCode::mismatch,
                .attempted = "checking that all ranks have the same parameters",
@@ -112,7 +112,7 @@ void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parame
     by_rank.push_back(read_descriptions(std::as_bytes(std::span(received).subspan(offset, bytes))));
     offset += bytes;
   }
-  report(by_rank);
+  report(group, by_rank);
 }
 
 void broadcast_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters) {

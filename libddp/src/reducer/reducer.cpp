@@ -30,6 +30,14 @@ void check_parameters(const std::vector<Parameter>& parameters) {
   constexpr auto kAttempted = "making a Reducer";
   if (parameters.empty()) misuse(kAttempted, "there are no parameters", "pass those that need a gradient");
   for (const Parameter& parameter : parameters) {
+    const auto on_cpu = [](const TensorView& tensor) { return tensor.device().type == DeviceType::cpu; };
+    if (!on_cpu(parameter.value) || !on_cpu(parameter.gradient)) {
+      misuse(kAttempted, fmt::format("'{}' is not in the memory of the CPU", parameter.name),
+             "only CPU tensors are supported");
+    }
+    if (parameter.value.dtype() == DType::boolean) {
+      misuse(kAttempted, fmt::format("'{}' is boolean, which has no average", parameter.name), "leave it out");
+    }
     if (parameter.value.dtype() == parameter.gradient.dtype() &&
         parameter.value.shape() == parameter.gradient.shape()) {
       continue;
@@ -58,6 +66,7 @@ class Reducer::Impl {
 
   void prepare_for_backward() {
     if (in_step_) misuse("starting a backward pass", "the last one was not finalized", "call finalize() after each");
+    if (broken_) misuse("starting a backward pass", "an earlier one has failed", "make a new Reducer, on all ranks");
     if (stats_.iteration == 1 && options_.rebuild_buckets) rebuild();
     for (auto& flag : ready_) flag.store(false, std::memory_order_relaxed);
     for (std::size_t i = 0; i < plan_.size(); ++i) pending_[i].store(plan_[i].size(), std::memory_order_relaxed);
@@ -94,7 +103,12 @@ class Reducer::Impl {
     const auto finalize_called = Clock::now();
     if (!in_step_) misuse("finalizing a backward pass", "none has been started", "call prepare_for_backward() first");
     in_step_ = false;
+    broken_ = true;  // until the step is complete: ranks that are not in the same step would average different buckets
     check_all_ready();
+    {
+      const std::lock_guard lock(mutex_);
+      launch_full_buckets();  // throws again what a mark_ready threw that somebody has swallowed
+    }
     for (const Work& work : works_) work.wait();
     if (group_.size() > 1) {
       for (std::size_t index = 0; index < parameters_.size(); ++index) {
@@ -102,6 +116,7 @@ class Reducer::Impl {
       }
     }
     record(finalize_called);
+    broken_ = false;
   }
 
   const reducer::BucketPlan& plan() const noexcept { return plan_; }
@@ -186,6 +201,7 @@ class Reducer::Impl {
   std::deque<std::atomic<std::size_t>> pending_;  ///< by bucket: gradients still missing in this step
   std::deque<std::atomic<bool>> ready_;           ///< by parameter
   std::atomic<bool> in_step_ = false;
+  bool broken_ = false;  ///< a step has failed
 
   std::mutex mutex_;  ///< guards what follows while gradients arrive
   std::vector<Work> works_;

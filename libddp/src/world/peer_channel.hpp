@@ -67,8 +67,9 @@ struct PeerReply {
     refused,    ///< no process listens there any more, or it hung up: the rank is gone
     no_answer,  ///< the deadline passed: the rank is stopped, its host is down, or the network is cut
     failed,     ///< it answered that it cannot: see problem
+    not_asked,  ///< this side could not ask it: no time, no descriptor
   };
-  Kind kind = Kind::no_answer;
+  Kind kind = Kind::not_asked;
   Bytes body;           ///< of an answer
   std::string problem;  ///< why not, with the native code
 };

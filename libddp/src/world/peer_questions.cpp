@@ -79,7 +79,13 @@ class Question {
     if (number == EAGAIN || number == EINTR || number == EINPROGRESS) return;
     // no route and its kin say nothing about the process there; a refusal or reset does
     const bool gone = number == ECONNREFUSED || number == ECONNRESET || number == EPIPE;
-    finish(gone ? PeerReply::Kind::refused : PeerReply::Kind::no_answer, base::errno_name(number));
+    // no descriptor, port or memory left here: that says nothing about the peer at all
+    const bool own_fault =
+        number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM || number == EADDRNOTAVAIL;
+    finish(gone        ? PeerReply::Kind::refused
+           : own_fault ? PeerReply::Kind::not_asked
+                       : PeerReply::Kind::no_answer,
+           base::errno_name(number));
   }
   void finish(PeerReply::Kind kind, std::string problem) {
     reply_.kind = kind;

@@ -1,5 +1,7 @@
 #include <ddp/world.hpp>
 
+#include <ddp/error.hpp>
+
 #include "world/world_state.hpp"
 
 namespace ddp {
@@ -17,9 +19,23 @@ int World::local_rank() const noexcept { return state_->nodes.local_rank_of(rank
 int World::local_world_size() const noexcept { return static_cast<int>(state_->nodes.ranks_on(node_rank()).size()); }
 int World::node_rank() const noexcept { return state_->nodes.node_of(rank()); }
 int World::num_nodes() const noexcept { return state_->nodes.num_nodes(); }
-int World::node_of(int other) const { return state_->nodes.node_of(other); }
-int World::local_rank_of(int other) const { return state_->nodes.local_rank_of(other); }
-const std::vector<int>& World::ranks_on_node(int node) const { return state_->nodes.ranks_on(node); }
+int World::node_of(int other) const {
+  state_->check_rank(other);
+  return state_->nodes.node_of(other);
+}
+int World::local_rank_of(int other) const {
+  state_->check_rank(other);
+  return state_->nodes.local_rank_of(other);
+}
+const std::vector<int>& World::ranks_on_node(int node) const {
+  if (node >= 0 && node < num_nodes()) return state_->nodes.ranks_on(node);
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "asking about a node of the job",
+               .cause = "there is no node " + std::to_string(node) + " of " + std::to_string(num_nodes()),
+               .native = {},
+               .ranks = {},
+               .hint = {}}};
+}
 const std::string& World::hostname(int other) { return state_->card(other).hostname; }
 
 LaunchSource World::source() const noexcept { return state_->source; }

@@ -44,11 +44,13 @@ class OpenSessions {
     std::atexit([] { instance().close_all(); });
   }
   void close_all() {
+    if (getpid() != owner_) return;  // a forked child: the session is its parent's
     const std::lock_guard lock(mutex_);
     for (KeyValueStore* store : stores_) store->close();
     stores_.clear();
   }
 
+  const pid_t owner_ = getpid();
   std::mutex mutex_;
   std::set<KeyValueStore*> stores_;
 };
@@ -90,6 +92,7 @@ WorldState::~WorldState() {
 void WorldState::wire_up(const InitOptions& options) {
   const Deadline deadline = Deadline::after(timeout_);
   const auto environment = base::Environment::process();
+  environment.text("DDP_LOG_LEVEL");  // the log itself cannot report a wrong one
   world::JobConnection connection = world::connect_job(environment, options.launch, deadline);
   store_ = std::move(connection.store);
   session_open_ = true;
@@ -151,9 +154,20 @@ world::NodeMap WorldState::node_map_from_cards(Deadline deadline) {
 }
 
 const world::RankCard& WorldState::card(int other) {
-  auto& slot = cards_.at(static_cast<std::size_t>(other));
+  check_rank(other);
+  auto& slot = cards_[static_cast<std::size_t>(other)];
   if (!slot) slot = world::decode_rank_card(store().get(other, key("card"), Deadline::after(timeout_)));
   return *slot;
+}
+
+void WorldState::check_rank(int other) const {
+  if (other >= 0 && other < world_size) return;
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "asking about a rank of the job",
+               .cause = fmt::format("there is no rank {} in a world of {}", other, world_size),
+               .native = {},
+               .ranks = {},
+               .hint = {}}};
 }
 
 world::PeerEndpoint WorldState::endpoint(int other) {

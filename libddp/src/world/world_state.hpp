@@ -26,6 +26,8 @@ class WorldState {
 
   /// The card of any rank; read from the store once.
   const world::RankCard& card(int rank);
+  /// Throws Error(invalid_argument) unless there is such a rank.
+  void check_rank(int other) const;
   /// How any other rank's peer channel is reached.
   world::PeerEndpoint endpoint(int rank);
   /// "ddp.<n>.<name>": a key of libddp's own, different for each World of this process.

@@ -92,6 +92,31 @@ Operation all_reduce(std::uint64_t sequence, std::size_t count = 100) {
 
 Deadline in(milliseconds time) { return Deadline::after(time); }
 
+/// The verdict about an operation that does not end by itself.
+Error cause_found_by(FailureDetector& detector, const Operation& operation, const std::string& problem,
+                     Deadline deadline) {
+  return detector
+      .investigate(
+          operation, problem, [] { return true; }, deadline)
+      .value();
+}
+
+TEST(FailureDetector, OperationThatFinishesWhileOthersAreAskedIsNoFailure) {
+  Members group{3};
+  group.call_everywhere(all_reduce(1));
+  EXPECT_FALSE(group.detector(0).investigate(
+      all_reduce(1), "", [] { return false; }, in(seconds(3))));
+  EXPECT_FALSE(group.detector(0).verdict());
+}
+
+TEST(FailureDetector, DeadlineThatHasPassedDoesNotMakeHealthyRanksLookLost) {
+  Members group{3};
+  group.call_everywhere(all_reduce(1));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(0)));
+  EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+  EXPECT_TRUE(error.ranks().empty()) << error.what();
+}
+
 TEST(FailureDetector, NothingHasFailedAtFirst) {
   Members group{2};
   EXPECT_FALSE(group.detector(0).verdict());
@@ -103,7 +128,7 @@ TEST(FailureDetector, ARankThatIsGoneIsNamedByItsWorldRank) {
   group.call_everywhere(all_reduce(1));
   group.kill(2);
   const auto begin = Deadline::Clock::now();
-  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(5)));
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(2));
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_EQ(error.ranks(), Ranks{20});
@@ -116,7 +141,7 @@ TEST(FailureDetector, SurvivorsAreTold) {
   Members group{4};
   group.call_everywhere(all_reduce(1));
   group.kill(2);
-  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(5)));
   for (const int rank : {0, 1, 3}) {
     ASSERT_TRUE(group.detector(rank).verdict()) << rank;
     EXPECT_STREQ(group.detector(rank).verdict()->what(), error.what());
@@ -133,7 +158,7 @@ TEST(FailureDetector, ASilentRankIsLostByTheDeadline) {
   group.call(0, all_reduce(1));
   group.call(2, all_reduce(1));
   const auto begin = Deadline::Clock::now();
-  const Error error = group.detector(0).investigate(all_reduce(1), "", in(milliseconds(1000)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(1000)));
   EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(2500));
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_EQ(error.ranks(), Ranks{10});
@@ -146,7 +171,7 @@ TEST(FailureDetector, GoneAndSilentAreBothNamed) {
   group.stop(1);
   for (const int rank : {0, 2, 3}) group.call(rank, all_reduce(1));
   group.kill(3);
-  const Error error = group.detector(0).investigate(all_reduce(1), "", in(milliseconds(600)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(600)));
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_EQ(error.ranks(), (Ranks{10, 30}));
   EXPECT_THAT(error.what(), HasSubstr("rank 30 died or left the group; rank 10 gave no sign of life"));
@@ -157,7 +182,7 @@ TEST(FailureDetector, RanksThatDidNotCallItAreNamed) {
   group.call_everywhere(all_reduce(1));
   group.call(0, all_reduce(2));
   group.call(2, all_reduce(2));
-  const Error error = group.detector(0).investigate(all_reduce(2), "", in(seconds(3)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(2), "", in(seconds(3)));
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_EQ(error.ranks(), (Ranks{10, 30}));
   EXPECT_THAT(error.what(), HasSubstr("ranks 10, 30 did not call it before the deadline, but are alive"));
@@ -167,7 +192,7 @@ TEST(FailureDetector, DifferentCallsAreAMismatchThatPrintsBoth) {
   Members group{4};
   for (const int rank : {0, 1, 3}) group.call(rank, all_reduce(1, 100));
   group.call(2, all_reduce(1, 101));
-  const Error error = group.detector(0).investigate(all_reduce(1, 100), "", in(seconds(3)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1, 100), "", in(seconds(3)));
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
   EXPECT_THAT(error.what(), HasSubstr("ranks 0, 10, 30: all_reduce #1 of float32 x 100, sum"));
   EXPECT_THAT(error.what(), HasSubstr("rank 20: all_reduce #1 of float32 x 101, sum"));
@@ -180,14 +205,14 @@ TEST(FailureDetector, AMismatchIsAProofEvenIfSomebodyLeftBecauseOfIt) {
   group.call(0, all_reduce(1, 100));
   group.call(1, all_reduce(1, 101));
   group.kill(2);
-  EXPECT_EQ(group.detector(0).investigate(all_reduce(1, 100), "connection reset", in(seconds(3))).code(),
+  EXPECT_EQ(cause_found_by(group.detector(0), all_reduce(1, 100), "connection reset", in(seconds(3))).code(),
             ErrorCode::mismatch);
 }
 
 TEST(FailureDetector, AllInStepMeansTheNetworkIsSlow) {
   Members group{3};
   group.call_everywhere(all_reduce(1));
-  const Error error = group.detector(0).investigate(all_reduce(1), "", in(seconds(3)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(seconds(3)));
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_TRUE(error.ranks().empty());
   EXPECT_THAT(error.what(), HasSubstr("all ranks are alive and in it"));
@@ -196,7 +221,7 @@ TEST(FailureDetector, AllInStepMeansTheNetworkIsSlow) {
 TEST(FailureDetector, ABreakWhileAllAreAliveIsTheNetworksFault) {
   Members group{2};
   group.call_everywhere(all_reduce(1));
-  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(5)));
   EXPECT_EQ(error.code(), ErrorCode::system);
   EXPECT_EQ(error.native(), "connection reset");
   EXPECT_THAT(error.what(), HasSubstr("although all ranks are alive"));
@@ -210,7 +235,7 @@ TEST(FailureDetector, ARankThatDiesWhileItIsAskedIsFound) {
     std::this_thread::sleep_for(milliseconds(150));
     group.kill(1);
   });
-  const Error error = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(5)));
   death.join();
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_EQ(error.ranks(), Ranks{10});
@@ -222,7 +247,7 @@ TEST(FailureDetector, ATransferBlamesItsPeer) {
   receive.kind = OperationKind::recv;
   receive.root = 2;
   receive.tag = 4;
-  const Error error = group.detector(0).investigate(receive, "", in(seconds(3)));
+  const Error error = cause_found_by(group.detector(0), receive, "", in(seconds(3)));
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_EQ(error.ranks(), Ranks{20});
   EXPECT_THAT(error.what(), HasSubstr("rank 20 is alive but did not match it"));
@@ -232,17 +257,17 @@ TEST(FailureDetector, TheVerdictOfAnotherIsAdopted) {
   Members group{3};
   group.call_everywhere(all_reduce(1));
   group.kill(2);
-  const Error first = group.detector(1).investigate(all_reduce(1), "connection reset", in(seconds(5)));
-  const Error second = group.detector(0).investigate(all_reduce(1), "broken pipe", in(seconds(5)));
+  const Error first = cause_found_by(group.detector(1), all_reduce(1), "connection reset", in(seconds(5)));
+  const Error second = cause_found_by(group.detector(0), all_reduce(1), "broken pipe", in(seconds(5)));
   EXPECT_STREQ(second.what(), first.what()) << "all survivors report the same cause";
 }
 
 TEST(FailureDetector, TheFirstVerdictStays) {
   Members group{2};
   group.call_everywhere(all_reduce(1));
-  const Error first = group.detector(0).investigate(all_reduce(1), "", in(seconds(3)));
+  const Error first = cause_found_by(group.detector(0), all_reduce(1), "", in(seconds(3)));
   group.kill(1);
-  const Error second = group.detector(0).investigate(all_reduce(1), "connection reset", in(seconds(3)));
+  const Error second = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(3)));
   EXPECT_STREQ(second.what(), first.what());
 }
 
@@ -251,7 +276,7 @@ TEST(FailureDetector, AllInvestigatingAtOnceBlameTheSame) {
   group.call_everywhere(all_reduce(1));
   group.kill(4);
   test::run_ranks(4, [&](int rank) {
-    const Error error = group.detector(rank).investigate(all_reduce(1), "connection reset", in(seconds(10)));
+    const Error error = cause_found_by(group.detector(rank), all_reduce(1), "connection reset", in(seconds(10)));
     EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
     EXPECT_EQ(error.ranks(), Ranks{40});
   });
@@ -279,7 +304,7 @@ TEST(FailureDetector, ANeighbourThatKnowsOfAFailureDisagrees) {
   Members group{3};
   group.call_everywhere(all_reduce(1));
   group.kill(2);
-  group.detector(1).investigate(all_reduce(1), "connection reset", in(seconds(5)));
+  cause_found_by(group.detector(1), all_reduce(1), "connection reset", in(seconds(5)));
   EXPECT_TRUE(group.detector(0).neighbour_disagrees(all_reduce(1), in(seconds(2))));
 }
 
@@ -288,7 +313,7 @@ TEST(FailureDetector, AGroupOfOneAsksNobody) {
   FailureDetector alone{
       {.name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .channel = nullptr}, log, [] {}};
   const auto begin = Deadline::Clock::now();
-  EXPECT_EQ(alone.investigate(all_reduce(1), "", in(seconds(5))).code(), ErrorCode::timeout);
+  EXPECT_EQ(cause_found_by(alone, all_reduce(1), "", in(seconds(5))).code(), ErrorCode::timeout);
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(1));
 }
 

@@ -1,9 +1,9 @@
 // A Gloo transport whose waits can be ended from another thread.
 //
 // Gloo ends waits when a connection fails, with one exception that happens when a peer dies at the wrong moment: a send
-// whose write fails is never reported to the buffer that waits for it (Pair::sendAsyncMode in gloo/transport/tcp/pair.cc),
-// and the wait lasts until its time-out. Every buffer offers to abort its waits, but Gloo's algorithms keep theirs to
-// themselves. So buffers are made here, and remembered while they live.
+// whose write fails is never reported to the buffer that waits for it (Pair::sendAsyncMode in
+// gloo/transport/tcp/pair.cc), and the wait lasts until its time-out. Every buffer offers to abort its waits, but
+// Gloo's algorithms keep theirs to themselves. So buffers are made here, and remembered while they live.
 #pragma once
 
 #include <atomic>

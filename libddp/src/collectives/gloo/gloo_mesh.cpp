@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -21,8 +22,6 @@ using ::gloo::transport::tcp::Address;
 
 // A pair waits for its peer five times the timeout it was created with (Pair::waitUntil in gloo/transport/tcp/pair.h).
 constexpr int kConnectTimeoutFactor = 5;
-// Operations get their own limits; this one only bounds connecting, and is replaced once connected.
-constexpr std::chrono::milliseconds kConnectTimeout{60'000};
 
 sockaddr_storage numeric_address(const std::string& text) {
   sockaddr_storage storage{};
@@ -64,7 +63,7 @@ GlooMesh::GlooMesh(const BackendConfig& config) : ::gloo::Context(config.rank, c
   const base::SignalsBlocked for_the_devices_thread;  // Gloo writes to sockets without MSG_NOSIGNAL
   device_ = ::gloo::transport::tcp::CreateDevice(attributes);
   const auto connections = device_->createContext(rank, size);
-  connections->setTimeout(kConnectTimeout / kConnectTimeoutFactor);
+  connections->setTimeout(std::max(config.connect_timeout / kConnectTimeoutFactor, std::chrono::milliseconds(1)));
   transport_ = std::make_shared<AbortableTransport>(connections);
   transportContext_ = transport_;
   for (int peer = 0; peer < size; ++peer) {
