@@ -199,7 +199,7 @@ std::optional<Error> FailureDetector::investigate(const Operation& operation, co
     if (!still_running()) return std::nullopt;
     error = judge(operation, local_problem, members);
     // a rank that is late may come, and one that is dying may be gone, the next time; the rest is certain
-    const bool may_change = !error || error->code() == ErrorCode::timeout;
+    const bool may_change = !members.empty() && (!error || error->code() == ErrorCode::timeout);
     const bool last = local_problem.empty() ? deadline.remaining() < kTimeToTell : attempt == kAttempts;
     if (!may_change || last) break;
     std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(kBetweenAttempts, deadline.remaining() / 4));
