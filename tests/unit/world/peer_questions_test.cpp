@@ -175,7 +175,7 @@ TEST(PeerQuestions, MorePeersThanSocketsEndByTheDeadline) {
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(3));
   ASSERT_EQ(replies.size(), 500U);
   for (const PeerReply& reply : replies) {
-    EXPECT_EQ(reply.kind, Kind::no_answer);
+    EXPECT_TRUE(reply.kind == Kind::no_answer || reply.kind == Kind::not_asked);
     EXPECT_FALSE(reply.problem.empty());
   }
 }
