@@ -57,18 +57,16 @@ void on_fence(pmix_status_t status, void* closure) {
   call->mailbox->post(status);
 }
 
+Answer make_answer(pmix_status_t status, const pmix_value_t* value) {
+  if (status != PMIX_SUCCESS) return {.status = status, .value = {}};
+  if (value == nullptr || value->type != PMIX_BYTE_OBJECT) return {.status = PMIX_ERR_TYPE_MISMATCH, .value = {}};
+  const auto* first = reinterpret_cast<const std::byte*>(value->data.bo.bytes);
+  return {.status = PMIX_SUCCESS, .value = Bytes(first, first + value->data.bo.size)};
+}
+
 void on_get(pmix_status_t status, pmix_value_t* value, void* closure) {
   const std::unique_ptr<Call<Answer>> call(static_cast<Call<Answer>*>(closure));
-  Answer answer{.status = status, .value = {}};
-  if (status == PMIX_SUCCESS) {
-    if (value == nullptr || value->type != PMIX_BYTE_OBJECT) {
-      answer.status = PMIX_ERR_TYPE_MISMATCH;
-    } else {
-      const auto* first = reinterpret_cast<const std::byte*>(value->data.bo.bytes);
-      answer.value.assign(first, first + value->data.bo.size);
-    }
-  }
-  call->mailbox->post(std::move(answer));
+  call->mailbox->post(make_answer(status, value));
 }
 
 std::string batch_key(unsigned store, unsigned fence) { return fmt::format("ddp.{}.batch.{}", store, fence); }
@@ -89,7 +87,6 @@ void put_and_commit(const std::string& key, const Bytes& value, const std::strin
 
 /// How far a get may go for its answer.
 enum class Reach {
-  own_copy,    ///< PMIX_OPTIONAL: what the last fence left with this process; never waits
   own_server,  ///< PMIX_IMMEDIATE: the server of this node, which does not ask other nodes
   anywhere,    ///< the rank's own server, which waits up to PMIX_TIMEOUT for the key to appear
 };
@@ -101,7 +98,6 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
   auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .info = {}, .key = key});
   const int timeout_s = deadline.poll_timeout_ms() / 1000 + 1;  // rounded up: our own deadline comes first
   switch (reach) {
-    case Reach::own_copy: call->info.boolean(PMIX_OPTIONAL, true); break;
     case Reach::own_server: call->info.boolean(PMIX_IMMEDIATE, true); break;
     case Reach::anywhere: call->info.integer(PMIX_TIMEOUT, timeout_s); break;
   }
@@ -113,6 +109,17 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
     mailbox->post(Answer{.status = status, .value = {}});
   }
   return mailbox;
+}
+
+/// What the last fence left with this process (PMIX_OPTIONAL). Asks nobody, so it needs no deadline; unlike PMIx_Get_nb
+/// it reads without a turn of libpmix's thread.
+Answer own_copy(const std::string& name_space, int rank, const std::string& key) {
+  const pmix_proc_t proc = make_proc(name_space, static_cast<pmix_rank_t>(rank));
+  InfoList info;
+  info.boolean(PMIX_OPTIONAL, true);
+  PmixValue value;
+  const pmix_status_t status = PMIx_Get(&proc, key.c_str(), info.data(), info.size(), value.out());
+  return make_answer(status, value.get());
 }
 
 }  // namespace
@@ -187,10 +194,10 @@ std::vector<int> PmixStore::find_absent(Deadline deadline) {
 const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline) {
   const auto known = known_.find({rank, fence});
   if (known != known_.end()) return known->second;
-  std::optional<Answer> answer;
-  for (const Reach reach : {Reach::own_copy, Reach::own_server}) {
-    answer = start_get(session_->name_space(), rank, batch_key(number_, fence), reach, deadline)->wait(deadline);
-    if (!answer || answer->status == PMIX_SUCCESS) break;
+  const std::string name = batch_key(number_, fence);
+  std::optional<Answer> answer = own_copy(session_->name_space(), rank, name);
+  if (answer->status != PMIX_SUCCESS) {
+    answer = start_get(session_->name_space(), rank, name, Reach::own_server, deadline)->wait(deadline);
   }
   if (!answer || answer->status == PMIX_ERR_TIMEOUT) {
     throw Error{{.code = ErrorCode::timeout,
