@@ -1,5 +1,7 @@
 #include <ddp/error.hpp>
 
+#include <cstdint>
+
 #include <fmt/format.h>
 
 namespace ddp {
@@ -25,7 +27,8 @@ std::string format_ranks(const std::vector<int>& ranks) {
   std::string list;
   for (std::size_t first = 0; first < ranks.size();) {
     std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    // In 64 bits: a message from a peer may name any int as a rank, the largest too.
+    while (last + 1 < ranks.size() && std::int64_t{ranks[last + 1]} == std::int64_t{ranks[last]} + 1) ++last;
     if (!list.empty()) list += ", ";
     if (last == first) {
       list += fmt::to_string(ranks[first]);

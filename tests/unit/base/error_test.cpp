@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -29,6 +30,9 @@ TEST(FormatRanks, JoinsRunsOfThreeAndMore) {
   EXPECT_EQ(format_ranks({1, 3, 4, 5}), "ranks 1, 3-5");
   EXPECT_EQ(format_ranks({0, 1, 2, 3, 8, 10, 11, 20, 21, 22}), "ranks 0-3, 8, 10, 11, 20-22");
   EXPECT_EQ(format_ranks({0, 2, 4}), "ranks 0, 2, 4");
+  constexpr int kLargest = std::numeric_limits<int>::max();
+  EXPECT_EQ(format_ranks({kLargest - 1, kLargest, std::numeric_limits<int>::min()}),
+            "ranks 2147483646, 2147483647, -2147483648");
 }
 
 TEST(ErrorText, SaysEverythingInOneLine) {
