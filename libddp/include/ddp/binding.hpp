@@ -1,0 +1,36 @@
+// Binding a process to cores and memory, and reading back what it is bound to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ddp/cpu_set.hpp>
+
+namespace ddp {
+
+class Topology;
+struct Placement;
+
+/// Processors and preferred memory of a process.
+struct Binding {
+  CpuSet cpus;
+  /// Operating-system number of the NUMA node from which memory is taken first; -1: where the thread runs.
+  int preferred_memory = -1;
+
+  /// Of the calling thread: sched_getaffinity(2) and get_mempolicy(2). Throws Error(system).
+  static Binding current();
+
+  /// What @p placement means on @p topology. Memory is preferred-local: the node of the cores if it is a single one.
+  static Binding from(const Topology& topology, const Placement& placement);
+
+  /// Binds all threads of this process that exist now, and with them those that they start, and sets the calling
+  /// thread's memory policy (MPOL_PREFERRED), which threads started later inherit. Reads the mask back.
+  /// @return one sentence for each thing that was not granted in full: a mask that the kernel narrowed (cpuset cgroup),
+  /// a memory policy that a container forbids. Throws Error(system) when the mask cannot be set at all, and
+  /// Error(invalid_argument) for an empty one.
+  std::vector<std::string> apply() const;
+
+  friend bool operator==(const Binding&, const Binding&) = default;
+};
+
+}  // namespace ddp

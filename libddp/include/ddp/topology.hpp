@@ -1,0 +1,103 @@
+// The machine: packages, NUMA nodes, cores, GPUs, NICs, and the distances among them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ddp/binding.hpp>
+#include <ddp/cpu_set.hpp>
+#include <ddp/devices.hpp>
+#include <ddp/placement.hpp>
+
+namespace ddp {
+
+struct Package {
+  int os_index = -1;
+  CpuSet cpus;
+};
+
+struct NumaNode {
+  int os_index = 0;
+  int package = -1;  ///< index in Topology::packages(); -1 if it spans several
+  CpuSet cpus;       ///< may be empty: memory of a GPU, or without processors
+  unsigned long long memory_bytes = 0;
+};
+
+struct Core {
+  int numa_node = -1;  ///< index in Topology::numa_nodes(); the first one where several are near
+  int package = -1;
+  CpuSet cpus;  ///< its hardware threads
+};
+
+/// An inventory of one machine. A value: copyable, immutable, and independent of hwloc once made.
+/// Thread-safety: const members from any thread.
+class Topology {
+ public:
+  /// This machine, by hwloc 2.x or 3, /sys and, where a driver is there, NVML. Takes some 10 ms, and longer where a GPU
+  /// driver must wake up. Processors: all that the operating system shows and the cgroup allows.
+  /// Throws Error(system).
+  static Topology live();
+
+  /// A file written by to_xml(), by lstopo (hwloc 2 or newer), or in NCCL's topology format (<system>).
+  /// Throws Error: not_found, system (cannot be read), invalid_argument (empty, truncated, not a topology, hwloc 1).
+  static Topology from_xml_file(const std::string& path);
+  /// The same for text. @param name what messages call it.
+  static Topology from_xml(std::string_view xml, std::string_view name = "the given text");
+
+  /// hwloc's synthetic description, for example "pack:2 numa:2 core:8 pu:2". It has no devices.
+  /// Throws Error(invalid_argument).
+  static Topology synthetic(const std::string& description);
+
+  /// hwloc XML with everything that this object knows, to be read by from_xml() on any machine.
+  /// Topologies read from NCCL's format and made by from_parts() have none: throws Error(unavailable).
+  const std::string& to_xml() const;
+
+  /// Parts that were put together by hand: for tests, and for formats that hwloc does not read.
+  struct Parts {
+    std::vector<Package> packages;
+    std::vector<NumaNode> numa_nodes;
+    std::vector<Core> cores;
+    std::vector<Gpu> gpus;                     ///< by PCI address
+    std::vector<Nic> nics;                     ///< by PCI address, then name
+    std::vector<NetworkInterface> interfaces;  ///< in the kernel's order
+    CpuSet allowed;                            ///< empty: all processors of the cores
+    /// Bandwidth of the direct or switched links (NVLink, XGMI) between two GPUs in MB/s, row by row; 0: none. Empty or
+    /// gpus.size() squared.
+    std::vector<double> gpu_links;
+    std::string source;  ///< "this machine", "file x.xml", ...
+    std::string xml;
+  };
+  /// Throws Error(invalid_argument) for indices that do not fit together, or when there is no core.
+  static Topology from_parts(Parts parts);
+
+  const std::vector<Package>& packages() const noexcept { return parts_.packages; }
+  const std::vector<NumaNode>& numa_nodes() const noexcept { return parts_.numa_nodes; }
+  const std::vector<Core>& cores() const noexcept { return parts_.cores; }
+  const std::vector<Gpu>& gpus() const noexcept { return parts_.gpus; }
+  const std::vector<Nic>& nics() const noexcept { return parts_.nics; }
+  const std::vector<NetworkInterface>& interfaces() const noexcept { return parts_.interfaces; }
+  const CpuSet& cpus() const noexcept { return cpus_; }                   ///< all processors
+  const CpuSet& allowed_cpus() const noexcept { return parts_.allowed; }  ///< those that may be used
+  const std::string& source() const noexcept { return parts_.source; }
+
+  /// GPU to GPU; NVLink and XGMI count before PCI.
+  Distance distance(const Gpu& a, const Gpu& b) const;
+  Distance distance(const Gpu& gpu, const Nic& nic) const { return ddp::distance(gpu.locality, nic.locality); }
+  /// GPU or NIC to NUMA node: PHB to its own one, SYS to others.
+  Distance distance(const Locality& device, const NumaNode& node) const;
+  /// Bandwidth of the links between two GPUs in MB/s as hwloc or NVML tell it; 0 if there are none.
+  double link_bandwidth(const Gpu& a, const Gpu& b) const;
+
+  /// Equal for machines that look the same, whatever their serial numbers, addresses and device states: for folding
+  /// the nodes of a job. Hexadecimal.
+  std::string shape() const;
+
+ private:
+  explicit Topology(Parts parts);
+  Parts parts_;
+  CpuSet cpus_;
+};
+
+}  // namespace ddp
