@@ -15,12 +15,12 @@
 namespace {
 
 int run(const std::vector<std::string>& arguments) {
-  const auto command_line = ddp::launcher::parse_command_line(arguments);
+  const auto environment = ddp::base::Environment::process();
+  const auto command_line = ddp::launcher::parse_command_line(arguments, environment);
   if (const auto* information = std::get_if<ddp::launcher::Information>(&command_line)) {
     fmt::print("{}", information->text);
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  const auto environment = ddp::base::Environment::process();
   return ddp::launcher::LocalAgent{std::get<ddp::launcher::LaunchOptions>(command_line), environment}.run();
 }
 

@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "options/program_lookup.hpp"
+#include "placement/node_placement.hpp"
 #include "report/failure_report.hpp"
 #include "report/signal_name.hpp"
 #include "workers/descriptor_limit.hpp"
@@ -80,6 +82,18 @@ void send(const WorkerGroup& workers, const SignalOrders& orders) {
   }
 }
 
+/// What users' own settings do not fit, once for all ranks that have it.
+void report_conflicts(const std::vector<RankPlacement>& placements) {
+  std::set<std::string> reported;
+  for (const RankPlacement& placement : placements) {
+    for (const topology::Setting& setting : placement.settings) {
+      if (setting.conflict.empty()) continue;
+      std::string line = fmt::format("{}={} is kept, but {}", setting.name, setting.value, setting.conflict);
+      if (reported.insert(line).second) fmt::print(stderr, "ddprun: warning: {}\n", line);
+    }
+  }
+}
+
 }  // namespace
 
 LocalAgent::LocalAgent(LaunchOptions options, base::Environment environment)
@@ -121,10 +135,12 @@ int LocalAgent::run() {
 WorkerGroup LocalAgent::start_workers(const std::string& program, const JobNamespace& job,
                                       const SignalInbox& signals) const {
   const rlimit descriptor_limit = raise_descriptor_limit(options_.nproc_per_node);
-  const int cores = count_allowed_cores();
+  const std::vector<RankPlacement> placements = place_ranks(options_, environment_);
+  report_conflicts(placements);
   const EnvironmentMap inheritable = without_task_identity(environment_.variables());
   WorkerGroup workers;
   for (int rank = 0; rank < options_.nproc_per_node; ++rank) {
+    const RankPlacement& placement = placements.at(static_cast<std::size_t>(rank));
     EnvironmentMap environment = worker_environment(inheritable,
                                                     {.rank = rank,
                                                      .local_rank = rank,
@@ -132,16 +148,17 @@ WorkerGroup LocalAgent::start_workers(const std::string& program, const JobNames
                                                      .local_world_size = options_.nproc_per_node,
                                                      .node_rank = 0,
                                                      .num_nodes = 1},
-                                                    cores);
+                                                    placement.settings);
     for (auto& [name, value] : job.client_environment(rank)) environment[name] = value;
     workers.add(spawn_worker({.rank = rank,
                               .path = program,
                               .arguments = options_.command,
                               .environment = environment_lines(environment),
                               .descriptor_limit = descriptor_limit,
-                              .ignore_hangup = signals.hangup_ignored()},
+                              .ignore_hangup = signals.hangup_ignored(),
+                              .binding = placement.binding},
                              Deadline::after(kSpawnLimit)));
-    tell("started rank {}: pid {}", rank, workers.pid(rank));
+    tell("started rank {}: pid {}; {}", rank, workers.pid(rank), placement.summary);
   }
   return workers;
 }

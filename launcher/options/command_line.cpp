@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -53,8 +54,11 @@ std::vector<OptionShape> shapes_of(const CLI::App& app) {
 
 }  // namespace
 
-std::variant<LaunchOptions, Information> parse_command_line(std::span<const std::string> arguments) {
+std::variant<LaunchOptions, Information> parse_command_line(std::span<const std::string> arguments,
+                                                            const base::Environment& environment) {
   LaunchOptions options;
+  std::optional<BindPolicy> bind;
+  std::optional<topology::GpuVisibility> gpus;
   CLI::App app{kDescription, "ddprun"};
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
@@ -70,6 +74,22 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
               options.nproc_per_node = parse_count(name, text, kMaxRanksPerNode);
             })
       ->type_name("N")
+      ->take_last();
+  add_value(
+      "--bind",
+      "Cores for each rank: its share of the NUMA node nearest to its GPU (numa, the default), one core (core), its "
+      "share of the nearest package (socket), or whatever ddprun may use (none).",
+      [&](const std::string& name, const std::string& text) { bind = parse_word(name, text, &parse_bind_policy); })
+      ->type_name("POLICY")
+      ->take_last();
+  add_value(
+      "--gpus",
+      "GPUs that a rank sees: all, ordered so that local rank i is GPU i (all, the default), its own only (one), or "
+      "no change to CUDA_VISIBLE_DEVICES and its like (none).",
+      [&](const std::string& name, const std::string& text) {
+        gpus = parse_word(name, text, &topology::parse_gpu_visibility);
+      })
+      ->type_name("WHICH")
       ->take_last();
   add_value(
       "--failure-grace",
@@ -111,6 +131,10 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
                      .ranks = {},
                      .hint = "write it after the options: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]"}};
   }
+  const std::string default_bind = environment.text("DDP_BIND");
+  if (!default_bind.empty()) options.bind = parse_bind_policy(default_bind);
+  options.bind = bind.value_or(options.bind);
+  options.gpus = gpus ? *gpus : topology::parse_gpu_visibility(environment.text("DDP_GPUS"));
   options.command = std::move(split.command);
   return options;
 }

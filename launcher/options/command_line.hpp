@@ -5,6 +5,7 @@
 #include <string>
 #include <variant>
 
+#include "base/env_table.hpp"
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
@@ -14,8 +15,9 @@ struct Information {
   std::string text;
 };
 
-/// @param arguments without the program's own name.
+/// @param arguments without the program's own name. @param environment has defaults: DDP_BIND, DDP_GPUS.
 /// Throws ExitError(kExitUsage) with one line that tells what is wrong and what is allowed.
-std::variant<LaunchOptions, Information> parse_command_line(std::span<const std::string> arguments);
+std::variant<LaunchOptions, Information> parse_command_line(std::span<const std::string> arguments,
+                                                            const base::Environment& environment);
 
 }  // namespace ddp::launcher

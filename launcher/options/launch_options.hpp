@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+#include <ddp/placement.hpp>
+
+#include "topology/settings.hpp"
+
 namespace ddp::launcher {
 
 /// The most ranks that one node may get. Four times the hardware threads of the largest nodes in use (about 1024), and
@@ -17,6 +21,8 @@ struct LaunchOptions {
   std::chrono::milliseconds failure_grace{2'000};
   /// The time from SIGTERM (or a forwarded signal) to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
+  BindPolicy bind = BindPolicy::numa;
+  topology::GpuVisibility gpus = topology::GpuVisibility::all;
   bool verbose = false;
   std::vector<std::string> command;  ///< program and its arguments; never empty
 };

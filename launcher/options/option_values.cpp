@@ -24,6 +24,12 @@ constexpr double kLongestSeconds = 86'400;
 
 }  // namespace
 
+ExitError usage_error(const std::string& option, const Error& error) {
+  ErrorDetail detail = error.detail();
+  detail.attempted = fmt::format("reading {}", option);
+  return ExitError{kExitUsage, std::move(detail)};
+}
+
 int parse_count(const std::string& option, const std::string& text, int highest) {
   const std::string allowed = fmt::format("give a whole number from 1 to {}", highest);
   int value = 0;

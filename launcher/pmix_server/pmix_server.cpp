@@ -57,6 +57,9 @@ void forget_outer_pmix() {
 
 PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()) {
   forget_outer_pmix();
+  // Clients are of this host and come over a Unix socket, which names their user. The other module, munge, spends
+  // seconds on a daemon that is installed but not running. What the user has chosen stays.
+  ::setenv("PMIX_MCA_psec", "native", 0);
   static ModuleBuffer buffer;  // static: zero throughout
   buffer.module.client_connected = client_connected;
   buffer.module.client_finalized = client_finalized;

@@ -17,6 +17,7 @@
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "report/exit_error.hpp"
+#include "topology/affinity_mask.hpp"
 
 #ifndef CLOSE_RANGE_CLOEXEC
 #define CLOSE_RANGE_CLOEXEC (1U << 2)
@@ -25,7 +26,7 @@
 namespace ddp::launcher {
 namespace {
 
-enum class Step : int { session, parent_death, descriptors, execute };
+enum class Step : int { session, parent_death, descriptors, binding, execute };
 
 /// What a child that could not execute its program writes into the pipe. Smaller than PIPE_BUF, so it arrives whole.
 struct ChildFailure {
@@ -42,6 +43,7 @@ struct ChildPlan {
   char* const* environment;
   rlimit descriptor_limit;
   bool ignore_hangup;
+  const topology::AffinityMask* affinity;  ///< null: none
   pid_t parent;
   int report_fd;
 };
@@ -80,6 +82,10 @@ void close_descriptors_on_exec(rlim_t limit) noexcept {
   if (::getppid() != plan.parent) ::_exit(127);
   close_descriptors_on_exec(own_limit);
   if (::setrlimit(RLIMIT_NOFILE, &plan.descriptor_limit) != 0) give_up(plan, Step::descriptors);
+  if (plan.affinity != nullptr) {
+    if (!plan.affinity->bind(0)) give_up(plan, Step::binding);
+    plan.affinity->prefer_memory();  // containers may forbid it; the kernel's own policy is nearly as good
+  }
   reset_signals(plan.ignore_hangup);
   ::execve(plan.path, plan.arguments, plan.environment);
   give_up(plan, Step::execute);
@@ -103,7 +109,9 @@ void discard(pid_t pid) {
 [[noreturn]] void throw_failure(const SpawnRequest& request, const ChildFailure& failure) {
   const std::string attempted = fmt::format("starting rank {} ('{}')", request.rank, request.path);
   if (failure.step != Step::execute) {
-    const char* hint = failure.step == Step::descriptors ? "check the limit of open files (ulimit -n)" : "";
+    const char* hint = failure.step == Step::descriptors ? "check the limit of open files (ulimit -n)"
+                       : failure.step == Step::binding   ? "binding to its cores failed; --bind none leaves it out"
+                                                         : "";
     throw base::system_error(attempted, failure.number, hint);
   }
   const char* hint = failure.number == ENOEXEC ? "it is neither a program of this machine nor a script with a '#!' line"
@@ -119,6 +127,17 @@ void discard(pid_t pid) {
                    .hint = hint}};
 }
 
+/// Reads back what the kernel made of the binding.
+void check_binding(const SpawnRequest& request, pid_t pid) {
+  try {
+    const CpuSet granted = topology::affinity_of(pid);
+    if (granted == request.binding->cpus) return;
+    fmt::print(stderr, "ddprun: warning: rank {} should run on the processors {}, but the kernel granted {}\n",
+               request.rank, request.binding->cpus.to_string(), granted.to_string());
+  } catch (const Error&) {  // it has ended already
+  }
+}
+
 }  // namespace
 
 SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
@@ -131,6 +150,8 @@ SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
 
   const std::vector<char*> arguments = null_terminated(request.arguments);
   const std::vector<char*> environment = null_terminated(request.environment);
+  std::optional<topology::AffinityMask> affinity;
+  if (request.binding) affinity.emplace(*request.binding);
   rlimit own_limit{};
   ::getrlimit(RLIMIT_NOFILE, &own_limit);
   const ChildPlan plan{.path = request.path.c_str(),
@@ -138,6 +159,7 @@ SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
                        .environment = environment.data(),
                        .descriptor_limit = request.descriptor_limit,
                        .ignore_hangup = request.ignore_hangup,
+                       .affinity = affinity ? &*affinity : nullptr,
                        .parent = ::getpid(),
                        .report_fd = child_end.get()};
 
@@ -163,6 +185,7 @@ SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
     } while (size < 0 && errno == EINTR);
     if (size == sizeof failure) throw_failure(request, failure);
 
+    if (request.binding) check_binding(request, pid);
     base::UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))};
     if (!pidfd) throw base::system_error(attempted + " (pidfd_open)", errno, "Linux 5.3 or newer is needed");
     return {.pid = pid, .pidfd = std::move(pidfd)};

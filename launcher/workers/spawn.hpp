@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <ddp/binding.hpp>
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
@@ -20,6 +22,7 @@ struct SpawnRequest {
   std::vector<std::string> environment;  ///< "NAME=value"
   rlimit descriptor_limit;               ///< RLIMIT_NOFILE of the worker
   bool ignore_hangup;                    ///< SIGHUP stays ignored, as nohup(1) asked
+  std::optional<Binding> binding;        ///< nothing: as ddprun itself
 };
 
 /// A started process. Its pid stays valid until it has been waited for.
@@ -32,6 +35,8 @@ struct SpawnedProcess {
 /// - leads a session and process group of its own, so that its children can be signalled with it;
 /// - gets SIGKILL when the calling thread ends (PR_SET_PDEATHSIG): call from the main thread only;
 /// - has default signal dispositions and an empty mask;
+/// - is bound to the cores and memory of the request before the program starts; a mask that the kernel narrowed is a
+///   warning on standard error;
 /// - inherits standard input, output and error and no other descriptor.
 /// Throws ExitError(kExitNotExecutable) when the program cannot be executed, Error(system) when no process could be
 /// made.

@@ -1,14 +1,7 @@
 #include "workers/worker_environment.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstddef>
-#include <memory>
-
-#include "base/system_error.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -66,7 +59,8 @@ EnvironmentMap without_task_identity(const EnvironmentMap& inherited) {
   return kept;
 }
 
-EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place, int allowed_cores) {
+EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place,
+                                  const std::vector<topology::Setting>& settings) {
   inheritable["RANK"] = std::to_string(place.rank);
   inheritable["LOCAL_RANK"] = std::to_string(place.local_rank);
   inheritable["WORLD_SIZE"] = std::to_string(place.world_size);
@@ -76,21 +70,11 @@ EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& p
   inheritable["ROLE_RANK"] = std::to_string(place.rank);  // there is one role, so its ranks are the job's ranks
   inheritable["ROLE_WORLD_SIZE"] = std::to_string(place.world_size);
   inheritable["ROLE_NAME"] = "default";
-  if (place.local_world_size > 1) {
-    inheritable.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, allowed_cores / place.local_world_size)));
+  for (const topology::Setting& setting : settings) {
+    if (!setting.by_user) inheritable[setting.name] = setting.value;
   }
+  inheritable["DDP_BIND"] = "none";
   return inheritable;
-}
-
-int count_allowed_cores() {
-  // The kernel refuses a mask smaller than its own; 1024 processors are not the end.
-  for (std::size_t capacity = 1024; capacity <= 1024 * 1024; capacity *= 2) {
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set{CPU_ALLOC(capacity), [](cpu_set_t* s) { CPU_FREE(s); }};
-    const std::size_t size_bytes = CPU_ALLOC_SIZE(capacity);
-    if (::sched_getaffinity(0, size_bytes, set.get()) == 0) return CPU_COUNT_S(size_bytes, set.get());
-    if (errno != EINVAL) break;
-  }
-  throw base::system_error("reading the processors that ddprun may use (sched_getaffinity)", errno);
 }
 
 std::vector<std::string> environment_lines(const EnvironmentMap& environment) {

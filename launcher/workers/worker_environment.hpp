@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "topology/settings.hpp"
+
 namespace ddp::launcher {
 
 using EnvironmentMap = std::map<std::string, std::string, std::less<>>;
@@ -29,12 +31,10 @@ bool is_task_identity(std::string_view name);
 /// @p inherited without the variables that are task identity.
 EnvironmentMap without_task_identity(const EnvironmentMap& inherited);
 
-/// Adds torchrun's variables for @p place, and OMP_NUM_THREADS where it is unset and ranks share the node: this rank's
-/// share of @p allowed_cores, at least 1. MASTER_ADDR and MASTER_PORT are not given.
-EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place, int allowed_cores);
-
-/// Processors that this process may run on (sched_getaffinity), which respects cgroups and Slurm's binding.
-int count_allowed_cores();
+/// Adds torchrun's variables for @p place, the @p settings that the user has not made, and DDP_BIND=none: the rank need
+/// not bind itself any more. MASTER_ADDR and MASTER_PORT are not given.
+EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place,
+                                  const std::vector<topology::Setting>& settings);
 
 /// "NAME=value" lines as execve(2) takes them.
 std::vector<std::string> environment_lines(const EnvironmentMap& environment);

@@ -97,6 +97,13 @@ void FakePmi2Server::handle(int rank, const Pmi2Message& request) {
     const auto found = visible_.find(field("key"));
     reply.fields.emplace_back("found", found != visible_.end() ? "TRUE" : "FALSE");
     if (found != visible_.end()) reply.fields.emplace_back("value", found->second);
+  } else if (command == "info-putnodeattr") {
+    node_attributes_[field("key")] = field("value");
+  } else if (command == "info-getnodeattr") {
+    const auto found = node_attributes_.find(field("key"));
+    if (found == node_attributes_.end() && field("wait") != "FALSE") return;  // as slurmstepd, which then waits
+    reply.fields.emplace_back("found", found != node_attributes_.end() ? "TRUE" : "FALSE");
+    if (found != node_attributes_.end()) reply.fields.emplace_back("value", found->second);
   } else if (command == "kvs-fence") {
     connection.in_fence = true;
     return finish_fence();

@@ -55,6 +55,7 @@ class FakePmi2Server {
   std::map<std::string, std::string> pending_;  ///< put, but not fenced
   std::map<std::string, std::string> visible_;
   std::map<std::string, std::string> names_;
+  std::map<std::string, std::string> node_attributes_;
   std::thread thread_;  ///< last, so that it starts when all the rest is there
 };
 

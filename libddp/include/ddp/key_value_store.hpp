@@ -40,6 +40,12 @@ class KeyValueStore {
   /// Throws not_found when that rank put no such key, invalid_argument for a rank outside [0, world_size()).
   virtual Bytes get(int rank, std::string_view key, Deadline deadline) = 0;
 
+  /// The same for larger values that only ranks of the same node need: they stay on the node where the transport can do
+  /// that (PMIx: PMIX_LOCAL; PMI-2: node attributes). A pair (rank, key) is put in one of the two ways, once, and got
+  /// in the same way after a fence. Getting what a rank of another node put fails, or works, by the deadline.
+  virtual void put_on_node(std::string_view key, std::span<const std::byte> value) { put(key, value); }
+  virtual Bytes get_on_node(int rank, std::string_view key, Deadline deadline) { return get(rank, key, deadline); }
+
   /// Leaves the service (PMIx_Finalize, PMI-2 finalize, closes the connection). Further calls throw. Idempotent.
   virtual void close() noexcept = 0;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ddp/key_value_store.hpp>
+#include <ddp/placement.hpp>
 
 namespace ddp {
 
@@ -72,6 +73,10 @@ class World {
   const std::string& interface_name() const noexcept;     ///< "eth0"; how this rank is reached
   const std::string& interface_address() const noexcept;  ///< "10.0.0.7"
   const std::string& interface_reason() const noexcept;
+
+  /// What this process was bound to by World::init; nothing unless DDP_BIND asked for it, and where ddprun has bound
+  /// it.
+  const std::optional<Placement>& placement() const noexcept;
 
   /// The group of all ranks; made by the first call, which is collective, and returned by later ones.
   /// @param backend "gloo". Throws unavailable when its plugin cannot be loaded.

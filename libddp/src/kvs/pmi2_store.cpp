@@ -124,7 +124,23 @@ void Pmi2Store::close() noexcept {
   channel_.reset();
 }
 
-void Pmi2Store::put(std::string_view key, std::span<const std::byte> value) {
+struct Pmi2Store::Space {
+  const char* put;
+  const char* put_answer;
+  const char* get;
+  const char* get_answer;
+};
+const Pmi2Store::Space Pmi2Store::kJobSpace{"kvs-put", "kvs-put-response", "kvs-get", "kvs-get-response"};
+const Pmi2Store::Space Pmi2Store::kNodeSpace{"info-putnodeattr", "info-putnodeattr-response", "info-getnodeattr",
+                                             "info-getnodeattr-response"};
+
+void Pmi2Store::put(std::string_view key, std::span<const std::byte> value) { put_into(kJobSpace, key, value); }
+
+void Pmi2Store::put_on_node(std::string_view key, std::span<const std::byte> value) {
+  put_into(kNodeSpace, key, value);
+}
+
+void Pmi2Store::put_into(const Space& space, std::string_view key, std::span<const std::byte> value) {
   check_key(key);
   const std::string attempted = fmt::format("putting '{}' over PMI-2", key);
   check_usable(usable_, attempted);
@@ -141,22 +157,30 @@ void Pmi2Store::put(std::string_view key, std::span<const std::byte> value) {
   const Deadline deadline = Deadline::after(kPutTimeout);
   std::size_t number = 0;
   for (std::string& text : split_pmi2_value(key, value)) {
-    request({.command = "kvs-put", .fields = {{"key", wire_key(rank_, hash, number++)}, {"value", std::move(text)}}},
-            "kvs-put-response", deadline);
+    request({.command = space.put, .fields = {{"key", wire_key(rank_, hash, number++)}, {"value", std::move(text)}}},
+            space.put_answer, deadline);
   }
 }
 
 Bytes Pmi2Store::get(int rank, std::string_view key, Deadline deadline) {
+  return get_from(kJobSpace, rank, key, deadline);
+}
+
+Bytes Pmi2Store::get_on_node(int rank, std::string_view key, Deadline deadline) {
+  return get_from(kNodeSpace, rank, key, deadline);
+}
+
+Bytes Pmi2Store::get_from(const Space& space, int rank, std::string_view key, Deadline deadline) {
   check_key(key);
   check_rank(rank, world_size_);
   const std::string attempted = fmt::format("getting '{}' of rank {} over PMI-2", key, rank);
   check_usable(usable_, attempted);
   const std::uint64_t hash = hash_of(key);
-  const auto first = read_text(wire_key(rank, hash, 0), deadline);
+  const auto first = read_text(space, wire_key(rank, hash, 0), deadline);
   if (!first) throw key_not_found(attempted);
   Pmi2ValueAssembler value{key, *first};
   for (std::size_t number = 1; number < value.texts(); ++number) {
-    const auto text = read_text(wire_key(rank, hash, number), deadline);
+    const auto text = read_text(space, wire_key(rank, hash, number), deadline);
     if (!text) {
       throw Error{{.code = ErrorCode::protocol,
                    .attempted = attempted,
@@ -170,8 +194,11 @@ Bytes Pmi2Store::get(int rank, std::string_view key, Deadline deadline) {
   return std::move(value).finish();
 }
 
-std::optional<std::string> Pmi2Store::read_text(const std::string& name, Deadline deadline) {
-  const Pmi2Message answer = request({.command = "kvs-get", .fields = {{"key", name}}}, "kvs-get-response", deadline);
+std::optional<std::string> Pmi2Store::read_text(const Space& space, const std::string& name, Deadline deadline) {
+  std::vector<std::pair<std::string, std::string>> fields{{"key", name}};
+  // Without it, slurmstepd would keep the question until somebody puts the attribute.
+  if (&space == &kNodeSpace) fields.emplace_back("wait", "FALSE");
+  const Pmi2Message answer = request({.command = space.get, .fields = std::move(fields)}, space.get_answer, deadline);
   if (answer.find("found") != "TRUE") return std::nullopt;
   return std::string(answer.find("value").value_or(""));
 }

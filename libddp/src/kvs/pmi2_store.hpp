@@ -55,6 +55,10 @@ class Pmi2Store final : public KeyValueStore {
   void put(std::string_view key, std::span<const std::byte> value) override;
   void fence(Deadline deadline) override;
   Bytes get(int rank, std::string_view key, Deadline deadline) override;
+  /// As node attributes, which are limited like values and are visible at once. A stepd keeps them in a list, so that
+  /// some hundred of them are the reasonable limit.
+  void put_on_node(std::string_view key, std::span<const std::byte> value) override;
+  Bytes get_on_node(int rank, std::string_view key, Deadline deadline) override;
   void close() noexcept override;
 
   /// The job attribute PMI_process_mapping, for example "(vector,(0,4,2))"; nothing if the server has none.
@@ -67,7 +71,13 @@ class Pmi2Store final : public KeyValueStore {
  private:
   Pmi2Message request(const Pmi2Message& message, std::string_view answer, Deadline deadline);
   Pmi2Message await(std::string_view answer, Deadline deadline);
-  std::optional<std::string> read_text(const std::string& wire_key, Deadline deadline);
+  /// Where values are kept: in the space of the job, or of the node.
+  struct Space;
+  static const Space kJobSpace;
+  static const Space kNodeSpace;
+  void put_into(const Space& space, std::string_view key, std::span<const std::byte> value);
+  Bytes get_from(const Space& space, int rank, std::string_view key, Deadline deadline);
+  std::optional<std::string> read_text(const Space& space, const std::string& wire_key, Deadline deadline);
   bool await_fence(Deadline deadline);
   void accept_fence(const Pmi2Message& message);
   std::vector<int> find_absent(Deadline deadline, std::size_t& unchecked);

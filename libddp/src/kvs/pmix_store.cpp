@@ -71,15 +71,22 @@ void on_get(pmix_status_t status, pmix_value_t* value, void* closure) {
 
 std::string batch_key(unsigned store, unsigned fence) { return fmt::format("ddp.{}.batch.{}", store, fence); }
 
-void put_and_commit(const std::string& key, const Bytes& value, const std::string& attempted) {
+std::string node_key(unsigned store, std::string_view key) { return fmt::format("ddp.{}.node.{}", store, key); }
+
+/// @param scope PMIX_GLOBAL: a fence carries it to all nodes; PMIX_LOCAL: it stays with the server of this node.
+void put_value(pmix_scope_t scope, const std::string& key, std::span<const std::byte> value,
+               const std::string& attempted) {
   pmix_value_t holder;
   PMIX_VALUE_CONSTRUCT(&holder);
   holder.type = PMIX_BYTE_OBJECT;
   holder.data.bo.bytes = const_cast<char*>(reinterpret_cast<const char*>(value.data()));  // PMIx_Put copies it
   holder.data.bo.size = value.size();
-  if (const pmix_status_t status = PMIx_Put(PMIX_GLOBAL, key.c_str(), &holder); status != PMIX_SUCCESS) {
+  if (const pmix_status_t status = PMIx_Put(scope, key.c_str(), &holder); status != PMIX_SUCCESS) {
     throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Put failed", status);
   }
+}
+
+void commit(const std::string& attempted) {
   if (const pmix_status_t status = PMIx_Commit(); status != PMIX_SUCCESS) {
     throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Commit failed", status);
   }
@@ -144,7 +151,8 @@ void PmixStore::fence(Deadline deadline) {
   base::ByteWriter writer;
   writer.integer(static_cast<std::uint32_t>(pending_.size()));
   for (const auto& [key, value] : pending_) writer.text(key).blob(value);
-  put_and_commit(batch_key(number_, fences_), std::move(writer).bytes(), attempted);
+  put_value(PMIX_GLOBAL, batch_key(number_, fences_), std::move(writer).bytes(), attempted);
+  commit(attempted);
   known_[{rank(), fences_}] = std::exchange(pending_, {});
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
@@ -191,10 +199,7 @@ std::vector<int> PmixStore::find_absent(Deadline deadline) {
   return absent;
 }
 
-const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline) {
-  const auto known = known_.find({rank, fence});
-  if (known != known_.end()) return known->second;
-  const std::string name = batch_key(number_, fence);
+Bytes PmixStore::read_value(int rank, const std::string& name, const std::string& attempted, Deadline deadline) {
   std::optional<Answer> answer = own_copy(session_->name_space(), rank, name);
   if (answer->status != PMIX_SUCCESS) {
     answer = start_get(session_->name_space(), rank, name, Reach::own_server, deadline)->wait(deadline);
@@ -207,11 +212,19 @@ const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::st
                  .ranks = {rank},
                  .hint = {}}};
   }
+  if (answer->status == PMIX_ERR_NOT_FOUND) throw key_not_found(attempted, pmix_status_name(answer->status));
   if (answer->status != PMIX_SUCCESS) {
     throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Get failed", answer->status,
                      "a fence has passed, so the value should be there; look for errors in the launcher's log");
   }
-  base::ByteReader reader(answer->value, "rank's values in the PMIx store");
+  return std::move(answer->value);
+}
+
+const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline) {
+  const auto known = known_.find({rank, fence});
+  if (known != known_.end()) return known->second;
+  const Bytes bytes = read_value(rank, batch_key(number_, fence), attempted, deadline);
+  base::ByteReader reader(bytes, "rank's values in the PMIx store");
   Batch values;
   for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
     std::string key = reader.text();
@@ -232,6 +245,21 @@ Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
     if (const auto found = values.find(key); found != values.end()) return found->second;
   }
   throw key_not_found(attempted);
+}
+
+void PmixStore::put_on_node(std::string_view key, std::span<const std::byte> value) {
+  check_key(key);
+  const std::string attempted = fmt::format("putting '{}' for this node into the PMIx store", key);
+  check_usable(!broken_, attempted);
+  put_value(PMIX_LOCAL, node_key(number_, key), value, attempted);  // committed by the fence
+}
+
+Bytes PmixStore::get_on_node(int rank, std::string_view key, Deadline deadline) {
+  check_key(key);
+  check_rank(rank, world_size());
+  const std::string attempted = fmt::format("getting '{}' of rank {} on this node from the PMIx store", key, rank);
+  check_usable(!broken_, attempted);
+  return read_value(rank, node_key(number_, key), attempted, deadline);
 }
 
 }  // namespace ddp::kvs

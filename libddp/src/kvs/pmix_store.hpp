@@ -29,6 +29,8 @@ class PmixStore final : public KeyValueStore {
   void put(std::string_view key, std::span<const std::byte> value) override;
   void fence(Deadline deadline) override;
   Bytes get(int rank, std::string_view key, Deadline deadline) override;
+  void put_on_node(std::string_view key, std::span<const std::byte> value) override;
+  Bytes get_on_node(int rank, std::string_view key, Deadline deadline) override;
   void close() noexcept override {
     broken_ = true;
     session_->close();
@@ -40,6 +42,7 @@ class PmixStore final : public KeyValueStore {
   using Batch = std::map<std::string, Bytes, std::less<>>;
 
   std::vector<int> find_absent(Deadline deadline);
+  Bytes read_value(int rank, const std::string& name, const std::string& attempted, Deadline deadline);
   const Batch& batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline);
 
   std::unique_ptr<PmixSession> session_;

@@ -107,9 +107,8 @@ double Topology::link_bandwidth(const Gpu& a, const Gpu& b) const {
 
 Distance Topology::distance(const Gpu& a, const Gpu& b) const {
   if (a.index == b.index) return {Path::self, false, 0};
-  Distance by_pci = ddp::distance(a.locality, b.locality);
-  if (link_bandwidth(a, b) > 0) by_pci.path = Path::nvlink;
-  return by_pci;
+  if (link_bandwidth(a, b) > 0) return {Path::nvlink, false, 0};
+  return ddp::distance(a.locality, b.locality);
 }
 
 Distance Topology::distance(const Locality& device, const NumaNode& node) const {

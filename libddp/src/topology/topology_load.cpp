@@ -45,6 +45,8 @@ topology::HwlocHandle new_handle() {
   topology::HwlocHandle handle{raw};
   require(hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
               hwloc_topology_set_cache_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE) == 0 &&
+              // On some machines GPUs are near to a part of a NUMA node that has its own L3 (HPE EX235a).
+              hwloc_topology_set_type_filter(raw, HWLOC_OBJ_L3CACHE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
               hwloc_topology_set_type_filter(raw, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_NONE) == 0 &&
               hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) == 0,
           "choosing what to read of a topology");
@@ -83,8 +85,9 @@ void check_root_element(std::string_view xml, std::string_view name) {
 
 Topology Topology::live() {
   const topology::HwlocHandle handle = new_handle();
-  // These start the drivers of all GPUs, and show only what *_VISIBLE_DEVICES leaves.
-  for (const char* component : {"cuda", "opencl", "gl"}) {
+  // The first three start the drivers of all GPUs, and show only what *_VISIBLE_DEVICES leaves. The last one runs on
+  // every processor in turn to ask it what Linux has in /sys, too.
+  for (const char* component : {"cuda", "opencl", "gl", "x86"}) {
     hwloc_topology_set_components(handle.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   }
   require(hwloc_topology_load(handle.get()) == 0, "reading the topology of this machine");

@@ -1,6 +1,9 @@
 #include "world/rank_card.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -9,19 +12,76 @@
 namespace ddp::world {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
+constexpr std::uint8_t kIpv6 = 1;
+constexpr std::uint8_t kFabric = 2;
+constexpr std::uint8_t kRoutes = 4;
+
+[[noreturn]] void reject(std::string cause, std::string hint) {
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = "reading a rank card",
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = std::move(hint)}};
+}
+
+void write(base::ByteWriter& writer, const CandidateAddress& candidate) {
+  const InterfaceAddress& address = candidate.address;
+  std::array<std::byte, 16> bytes{};
+  if (::inet_pton(address.ipv6 ? AF_INET6 : AF_INET, address.address.c_str(), bytes.data()) != 1) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = "describing this rank to the others",
+                 .cause = fmt::format("'{}' is no numeric address", address.address),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  writer
+      .integer(static_cast<std::uint8_t>((address.ipv6 ? kIpv6 : 0) | (candidate.fabric ? kFabric : 0) |
+                                         (candidate.routes_to_peers ? kRoutes : 0)))
+      .integer(static_cast<std::uint8_t>(address.prefix_length))
+      .integer(candidate.rate_mbps)
+      .raw(std::span{bytes}.first(address.ipv6 ? 16 : 4));
+}
+
+CandidateAddress read_candidate(base::ByteReader& reader) {
+  const auto flags = reader.integer<std::uint8_t>();
+  CandidateAddress candidate;
+  candidate.address.ipv6 = (flags & kIpv6) != 0;
+  candidate.fabric = (flags & kFabric) != 0;
+  candidate.routes_to_peers = (flags & kRoutes) != 0;
+  candidate.address.prefix_length = reader.integer<std::uint8_t>();
+  candidate.rate_mbps = reader.integer<std::uint32_t>();
+  if ((flags & ~(kIpv6 | kFabric | kRoutes)) != 0 ||
+      candidate.address.prefix_length > (candidate.address.ipv6 ? 128 : 32)) {
+    reject(fmt::format("an address has flags {} and prefix length {}", flags, candidate.address.prefix_length), {});
+  }
+  const auto bytes = reader.raw(candidate.address.ipv6 ? 16 : 4);
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  ::inet_ntop(candidate.address.ipv6 ? AF_INET6 : AF_INET, bytes.data(), text.data(), text.size());
+  candidate.address.address = text.data();
+  return candidate;
+}
+
+Bytes encode_with(const RankCard& card, std::size_t addresses) {
+  base::ByteWriter writer;
+  writer.integer(kVersion)
+      .text(card.hostname)
+      .integer(card.node_rank)
+      .integer(card.channel_port)
+      .raw(card.channel_token)
+      .integer(static_cast<std::uint8_t>(addresses));
+  for (std::size_t i = 0; i < addresses; ++i) write(writer, card.addresses[i]);
+  return std::move(writer).bytes();
+}
 
 }  // namespace
 
 Bytes encode(const RankCard& card) {
-  Bytes bytes = base::ByteWriter()
-                    .integer(kVersion)
-                    .text(card.hostname)
-                    .integer(card.node_rank)
-                    .text(card.address)
-                    .integer(card.channel_port)
-                    .raw(card.channel_token)
-                    .bytes();
+  std::size_t addresses = std::min(card.addresses.size(), kMostCandidates);
+  Bytes bytes = encode_with(card, addresses);
+  while (bytes.size() > kLargestCardBytes && addresses > 1) bytes = encode_with(card, --addresses);
   if (bytes.size() > kLargestCardBytes) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "describing this rank to the others",
@@ -38,20 +98,20 @@ RankCard decode_rank_card(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "rank card");
   const auto version = reader.integer<std::uint8_t>();
   if (version != kVersion) {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "reading a rank card",
-                 .cause = fmt::format("it has version {}, this library knows {}", version, kVersion),
-                 .native = {},
-                 .ranks = {},
-                 .hint = "all ranks must run the same version of libddp"}};
+    reject(fmt::format("it has version {}, this library knows {}", version, kVersion),
+           "all ranks must run the same version of libddp");
   }
   RankCard card;
   card.hostname = reader.text();
   card.node_rank = reader.integer<int>();
-  card.address = reader.text();
   card.channel_port = reader.integer<std::uint16_t>();
   const auto token = reader.raw(card.channel_token.size());
   std::copy(token.begin(), token.end(), card.channel_token.begin());
+  const auto addresses = reader.integer<std::uint8_t>();
+  if (addresses == 0 || addresses > kMostCandidates) {
+    reject(fmt::format("it has {} addresses, not 1 to {}", addresses, kMostCandidates), {});
+  }
+  for (unsigned i = 0; i < addresses; ++i) card.addresses.push_back(read_candidate(reader));
   reader.expect_end();
   return card;
 }

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ddp/bytes.hpp>
+
+#include "world/interface_candidates.hpp"
 
 namespace ddp::world {
 
@@ -16,15 +19,17 @@ using ChannelToken = std::array<std::byte, 16>;
 
 struct RankCard {
   std::string hostname;
-  int node_rank = -1;              ///< as the launcher says; -1 if it does not
-  std::string address;             ///< numeric IPv4 or IPv6
+  int node_rank = -1;  ///< as the launcher says; -1 if it does not
+  /// Where this rank is reached, best first; the peer channel listens on all of them. At least one.
+  std::vector<CandidateAddress> addresses;
   std::uint16_t channel_port = 0;  ///< of the peer channel; 0: none
   ChannelToken channel_token{};
 };
 
 inline constexpr std::size_t kLargestCardBytes = 256;
 
-/// Throws Error(invalid_argument) when the card would be larger than kLargestCardBytes.
+/// The last addresses are left out where the card would be larger than kLargestCardBytes. Throws
+/// Error(invalid_argument) when it is with one.
 Bytes encode(const RankCard& card);
 /// Throws Error(protocol) for bytes that are not a card of this version.
 RankCard decode_rank_card(std::span<const std::byte> bytes);

@@ -44,6 +44,8 @@ const std::string& World::interface_name() const noexcept { return state_->inter
 const std::string& World::interface_address() const noexcept { return state_->interface.address; }
 const std::string& World::interface_reason() const noexcept { return state_->interface.reason; }
 
+const std::optional<Placement>& World::placement() const noexcept { return state_->placement; }
+
 KeyValueStore& World::key_value_store() { return state_->store(); }
 void World::leave_session() noexcept { state_->leave_session(); }
 

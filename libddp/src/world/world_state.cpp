@@ -16,8 +16,9 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
-#include "world/job_connection.hpp"
+#include "topology/network_facts.hpp"
 #include "world/process_mapping.hpp"
+#include "world/rank_binding.hpp"
 
 namespace ddp {
 namespace {
@@ -67,6 +68,13 @@ void warn_of_unknown_variables(const base::Environment& environment) {
   }
 }
 
+/// Which of its addresses a rank uses is agreed only after the others know its port.
+std::string listening_address(const std::vector<world::CandidateAddress>& addresses) {
+  if (addresses.size() == 1) return addresses.front().address.address;
+  const bool ipv6 = std::any_of(addresses.begin(), addresses.end(), [](const auto& each) { return each.address.ipv6; });
+  return ipv6 ? "::" : "0.0.0.0";
+}
+
 std::atomic<unsigned> worlds_made{0};
 
 }  // namespace
@@ -107,23 +115,26 @@ void WorldState::wire_up(const InitOptions& options) {
   if (rank == 0) warn_of_unknown_variables(environment);
 
   if (connection.nodes) nodes = *connection.nodes;
-  interface = world::choose_interface(environment, world::list_interfaces(), connection.launch.peer_hosts,
-                                      connection.single_node);
-
+  world::CandidateSearch search = find_interfaces(connection, environment);
   world::RankCard own{.hostname = own_hostname(),
                       .node_rank = connection.node_rank.value_or(-1),
-                      .address = interface.address,
+                      .addresses = {},
                       .channel_port = 0,
                       .channel_token = {}};
+  for (const world::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
+  world::RankBinding binding{environment, world_size};
   if (world_size > 1) {
-    channel = std::make_shared<world::PeerChannel>(interface.address);
+    channel = std::make_shared<world::PeerChannel>(listening_address(own.addresses));
     own.channel_port = channel->port();
     own.channel_token = channel->token();
     store_->put(key("card"), encode(own));
+    const int local_rank = connection.nodes ? connection.nodes->local_rank_of(rank) : connection.local_rank.value_or(0);
+    binding.publish(*store_, key("binding"), local_rank == 0);
     store_->fence(deadline);
   }
   cards_[static_cast<std::size_t>(rank)] = own;
   if (!connection.nodes) nodes = node_map_from_cards(deadline);
+  choose_interface(std::move(search));
 
   if (connection.local_rank && *connection.local_rank != nodes.local_rank_of(rank)) {
     throw Error{{.code = ErrorCode::conflict,
@@ -137,6 +148,48 @@ void WorldState::wire_up(const InitOptions& options) {
   base::log(base::LogLevel::info, "{} of {} ranks, local rank {} on node {} of {}, by {}: {}; interface {} ({}): {}",
             rank, world_size, nodes.local_rank_of(rank), nodes.node_of(rank), nodes.num_nodes(), to_string(source),
             source_reason, interface.name, interface.address, interface.reason);
+  placement = binding.apply(*store_, key("binding"), nodes.ranks_on(nodes.node_of(rank)), rank,
+                            nodes.num_nodes() > 1 ? interface : world::InterfaceChoice{}, deadline);
+}
+
+world::CandidateSearch WorldState::find_interfaces(const world::JobConnection& connection,
+                                                   const base::Environment& environment) {
+  const world::JobSpan span = connection.single_node ? world::JobSpan::one_node
+                              : connection.nodes     ? world::JobSpan::several_nodes
+                                                     : world::JobSpan::unknown;
+  const auto interfaces = topology::read_interfaces("/sys", topology::list_raw_interfaces());
+  const auto rdma =
+      span == world::JobSpan::one_node ? std::vector<topology::RdmaFact>{} : topology::read_rdma_devices("/sys");
+  return world::find_candidates(environment, interfaces, rdma, connection.launch.peer_hosts, span);
+}
+
+void WorldState::choose_interface(world::CandidateSearch search) {
+  std::size_t chosen = 0;
+  interface.reason = std::move(search.reason);
+  if (search.candidates.size() > 1 && nodes.num_nodes() > 1) {
+    const auto& addresses = card(rank).addresses;
+    chosen = world::pick(addresses, agreement());
+    interface.reason = agreement().reason;
+    for (const std::string& alternative : agreement().alternatives) {
+      base::log(base::LogLevel::debug, "network not chosen: {}", alternative);
+    }
+  }
+  interface.name = search.candidates[chosen].interface;
+  interface.address = search.candidates[chosen].at.address.address;
+  for (const std::string& rejected : search.rejected) {
+    base::log(base::LogLevel::debug, "interface not usable: {}", rejected);
+  }
+}
+
+const world::Agreement& WorldState::agreement() {
+  if (!agreement_) {
+    std::vector<std::vector<world::CandidateAddress>> candidates;
+    for (int node = 0; node < nodes.num_nodes(); ++node) {
+      candidates.push_back(card(nodes.ranks_on(node).front()).addresses);
+    }
+    agreement_ = world::agree(candidates);
+  }
+  return *agreement_;
 }
 
 world::NodeMap WorldState::node_map_from_cards(Deadline deadline) {
@@ -172,7 +225,12 @@ void WorldState::check_rank(int other) const {
 
 world::PeerEndpoint WorldState::endpoint(int other) {
   const world::RankCard& known = card(other);
-  return {.rank = other, .address = known.address, .port = known.channel_port, .token = known.channel_token};
+  const std::size_t chosen =
+      known.addresses.size() > 1 && nodes.num_nodes() > 1 ? world::pick(known.addresses, agreement()) : 0;
+  return {.rank = other,
+          .address = known.addresses[chosen].address.address,
+          .port = known.channel_port,
+          .token = known.channel_token};
 }
 
 std::string WorldState::key(std::string_view name) const { return fmt::format("ddp.{}.{}", generation_, name); }

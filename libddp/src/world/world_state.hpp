@@ -6,9 +6,13 @@
 #include <string>
 #include <vector>
 
+#include <ddp/placement.hpp>
 #include <ddp/world.hpp>
 
-#include "world/interface_choice.hpp"
+#include "base/env_table.hpp"
+#include "world/interface_agreement.hpp"
+#include "world/interface_candidates.hpp"
+#include "world/job_connection.hpp"
 #include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
 #include "world/rank_card.hpp"
@@ -16,6 +20,17 @@
 namespace ddp {
 
 class GroupEngine;
+
+namespace world {
+
+/// The interface over which this rank is reached.
+struct InterfaceChoice {
+  std::string name;
+  std::string address;
+  std::string reason;  ///< one sentence
+};
+
+}  // namespace world
 
 class WorldState {
  public:
@@ -45,10 +60,15 @@ class WorldState {
   world::InterfaceChoice interface;
   std::shared_ptr<world::PeerChannel> channel;  ///< null in a world of one
   std::shared_ptr<GroupEngine> world_group;     ///< null until process_group() is called
+  std::optional<Placement> placement;           ///< what this process was bound to, if DDP_BIND asked for it
 
  private:
   void wire_up(const InitOptions& options);
   world::NodeMap node_map_from_cards(Deadline deadline);
+  world::CandidateSearch find_interfaces(const world::JobConnection& connection, const base::Environment& environment);
+  void choose_interface(world::CandidateSearch search);
+  /// The network that the nodes agree on. The first call reads one card of each node.
+  const world::Agreement& agreement();
 
   std::chrono::milliseconds timeout_{};
   bool keep_session_ = true;
@@ -56,6 +76,7 @@ class WorldState {
   bool session_open_ = false;
   std::unique_ptr<KeyValueStore> store_;
   std::vector<std::optional<world::RankCard>> cards_;
+  std::optional<world::Agreement> agreement_;
 };
 
 }  // namespace ddp

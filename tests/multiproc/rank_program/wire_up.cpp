@@ -45,7 +45,13 @@ void run_kvs(World& world) {
   for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {
     store.put(fmt::format("size.{}", size), value(world.rank(), size));
   }
+  // as large as the topology of a large node
+  constexpr std::size_t kNodeValueBytes = 150'000;
+  if (world.local_rank() == 0) store.put_on_node("for.the.node", value(world.rank(), kNodeValueBytes));
   store.fence(deadline);
+  const int leader = world.ranks_on_node(world.node_rank()).front();
+  check(store.get_on_node(leader, "for.the.node", deadline) == value(leader, kNodeValueBytes),
+        "the value for the node came back changed");
   for (int rank = 0; rank < world.world_size(); ++rank) {
     for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {
       check(store.get(rank, fmt::format("size.{}", size), deadline) == value(rank, size),

@@ -67,6 +67,27 @@ TEST(Pmi2Store, CarriesValuesOfAnyBytesAndSize) {
   });
 }
 
+TEST(Pmi2Store, ValuesForTheNodeAreNodeAttributes) {
+  constexpr int kRanks = 3;
+  FakePmi2Server server{{.world_size = kRanks}};
+  run_ranks(kRanks, [&](int rank) {
+    auto store = join(server, rank, kRanks);
+    if (rank == 0) {
+      for (const std::size_t size : test::kAwkwardSizes) {
+        store->put_on_node(fmt::format("n{}", size), awkward_value(rank, size));
+      }
+    }
+    store->fence(soon());
+    for (const std::size_t size : test::kAwkwardSizes) {
+      EXPECT_EQ(store->get_on_node(0, fmt::format("n{}", size), soon()), awkward_value(0, size)) << size;
+    }
+    EXPECT_EQ(error_of([&] { store->get(0, "n1", soon()); })->code(), ErrorCode::not_found)
+        << "they do not travel with the fence";
+    EXPECT_EQ(error_of([&] { store->get_on_node(1, "n1", soon()); })->code(), ErrorCode::not_found)
+        << "a server that is asked to wait would keep the question";
+  });
+}
+
 TEST(Pmi2Store, CarriesManyKeysOverManyFences) {
   constexpr int kRanks = 3;
   FakePmi2Server server{{.world_size = kRanks}};

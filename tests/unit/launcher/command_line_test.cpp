@@ -14,7 +14,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-LaunchOptions parse(const Words& words) { return std::get<LaunchOptions>(parse_command_line(words)); }
+const base::Environment kNothing{{}};
+
+LaunchOptions parse(const Words& words, const base::Environment& environment = kNothing) {
+  return std::get<LaunchOptions>(parse_command_line(words, environment));
+}
 
 TEST(CommandLine, Defaults) {
   const auto options = parse({"train", "--epochs", "3"});
@@ -46,14 +50,39 @@ TEST(CommandLine, RefusesWhatIsNoNumberOfSeconds) {
   }
 }
 
+TEST(CommandLine, PlacementComesFromTheOptionElseTheEnvironmentElseTheDefault) {
+  EXPECT_EQ(parse({"p"}).bind, BindPolicy::numa);
+  EXPECT_EQ(parse({"p"}).gpus, topology::GpuVisibility::all);
+  const base::Environment environment{{{"DDP_BIND", "socket"}, {"DDP_GPUS", "one"}}};
+  EXPECT_EQ(parse({"p"}, environment).bind, BindPolicy::socket);
+  EXPECT_EQ(parse({"p"}, environment).gpus, topology::GpuVisibility::one);
+  EXPECT_EQ(parse({"--bind", "core", "--gpus=none", "p"}, environment).bind, BindPolicy::core);
+  EXPECT_EQ(parse({"--bind", "core", "--gpus=none", "p"}, environment).gpus, topology::GpuVisibility::none);
+}
+
+TEST(CommandLine, RefusesUnknownPlacementWords) {
+  for (const Words& words : {Words{"--bind", "nuna", "p"}, Words{"--bind=", "p"}, Words{"--gpus", "two", "p"}}) {
+    try {
+      parse(words);
+      ADD_FAILURE() << words[0];
+    } catch (const ExitError& error) {
+      EXPECT_EQ(error.exit_status(), kExitUsage);
+      EXPECT_THAT(error.what(), HasSubstr("none")) << "the accepted words are listed";
+    }
+  }
+  EXPECT_THROW(parse({"p"}, base::Environment{{{"DDP_BIND", "nuna"}}}), Error);
+  EXPECT_NO_THROW(parse_command_line(Words{"--help"}, base::Environment{{{"DDP_BIND", "nuna"}}}));
+}
+
 TEST(CommandLine, NeedsAProgram) {
   EXPECT_THROW(parse({}), ExitError);
   EXPECT_THROW(parse({"--nproc-per-node", "2", "--"}), ExitError);
 }
 
 TEST(CommandLine, HelpAndVersionNeedNoProgram) {
-  EXPECT_THAT(std::get<Information>(parse_command_line(Words{"-h"})).text, HasSubstr("--nproc-per-node N"));
-  EXPECT_THAT(std::get<Information>(parse_command_line(Words{"--version"})).text, HasSubstr("ddprun (libddp) "));
+  EXPECT_THAT(std::get<Information>(parse_command_line(Words{"-h"}, kNothing)).text, HasSubstr("--nproc-per-node N"));
+  EXPECT_THAT(std::get<Information>(parse_command_line(Words{"--version"}, kNothing)).text,
+              HasSubstr("ddprun (libddp) "));
 }
 
 TEST(CommandLine, HelpAfterTheProgramIsTheProgramsOwn) {

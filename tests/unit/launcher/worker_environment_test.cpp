@@ -15,21 +15,27 @@ constexpr RankPlace kPlace{
     .rank = 5, .local_rank = 1, .world_size = 8, .local_world_size = 4, .node_rank = 1, .num_nodes = 2};
 
 TEST(WorkerEnvironment, HasTorchrunsVariables) {
-  const auto environment = worker_environment({{"HOME", "/home/u"}}, kPlace, 16);
+  const auto environment = worker_environment({{"HOME", "/home/u"}}, kPlace, {});
   EXPECT_THAT(environment, testing::UnorderedElementsAre(
                                Pair("HOME", "/home/u"), Pair("RANK", "5"), Pair("LOCAL_RANK", "1"),
                                Pair("WORLD_SIZE", "8"), Pair("LOCAL_WORLD_SIZE", "4"), Pair("GROUP_RANK", "1"),
                                Pair("GROUP_WORLD_SIZE", "2"), Pair("ROLE_RANK", "5"), Pair("ROLE_WORLD_SIZE", "8"),
-                               Pair("ROLE_NAME", "default"), Pair("OMP_NUM_THREADS", "4")));
+                               Pair("ROLE_NAME", "default"), Pair("DDP_BIND", "none")));
 }
 
-TEST(WorkerEnvironment, ThreadsAreTheRanksShare) {
-  EXPECT_THAT(worker_environment({}, kPlace, 7), Contains(Pair("OMP_NUM_THREADS", "1")));
-  EXPECT_THAT(worker_environment({}, kPlace, 2), Contains(Pair("OMP_NUM_THREADS", "1")));
-  EXPECT_THAT(worker_environment({{"OMP_NUM_THREADS", "3"}}, kPlace, 16), Contains(Pair("OMP_NUM_THREADS", "3")));
-  RankPlace alone = kPlace;
-  alone.local_world_size = 1;
-  EXPECT_THAT(worker_environment({}, alone, 16), Not(Contains(Key("OMP_NUM_THREADS"))));
+TEST(WorkerEnvironment, SettingsOfThePlacementAreMadeWhereTheUserHasNone) {
+  const std::vector<topology::Setting> settings{
+      {.name = "OMP_NUM_THREADS", .value = "4", .reason = {}, .by_user = false, .conflict = {}},
+      {.name = "NCCL_IB_HCA", .value = "mlx5_7", .reason = {}, .by_user = true, .conflict = {}}};
+  const auto environment = worker_environment({{"NCCL_IB_HCA", "mlx5_7"}}, kPlace, settings);
+  EXPECT_THAT(environment, Contains(Pair("OMP_NUM_THREADS", "4")));
+  EXPECT_THAT(environment, Contains(Pair("NCCL_IB_HCA", "mlx5_7")));
+  EXPECT_THAT(worker_environment({}, kPlace, settings), Not(Contains(Key("NCCL_IB_HCA"))))
+      << "a user's setting comes from the environment, not from here";
+}
+
+TEST(WorkerEnvironment, RanksDoNotBindThemselvesAgain) {
+  EXPECT_THAT(worker_environment({{"DDP_BIND", "socket"}}, kPlace, {}), Contains(Pair("DDP_BIND", "none")));
 }
 
 TEST(WorkerEnvironment, OuterIdentityIsDropped) {
@@ -53,7 +59,6 @@ TEST(WorkerEnvironment, LinesAreNameEqualsValue) {
   EXPECT_THAT(environment_lines({{"A", "1=2"}, {"B", ""}}), testing::ElementsAre("A=1=2", "B="));
 }
 
-TEST(WorkerEnvironment, ThisProcessMayRunSomewhere) { EXPECT_GE(count_allowed_cores(), 1); }
 
 }  // namespace
 }  // namespace ddp::launcher

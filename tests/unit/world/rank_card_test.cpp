@@ -13,7 +13,14 @@ namespace {
 RankCard sample() {
   RankCard card{.hostname = "node-17.example.org",
                 .node_rank = 4,
-                .address = "10.1.2.3",
+                .addresses = {{.address = {.address = "10.1.2.3", .prefix_length = 24, .ipv6 = false},
+                               .fabric = true,
+                               .routes_to_peers = false,
+                               .rate_mbps = 400'000},
+                              {.address = {.address = "2001:db8::7", .prefix_length = 64, .ipv6 = true},
+                               .fabric = false,
+                               .routes_to_peers = true,
+                               .rate_mbps = 0}},
                 .channel_port = 65'535,
                 .channel_token = {}};
   for (std::size_t i = 0; i < card.channel_token.size(); ++i) {
@@ -29,7 +36,7 @@ TEST(RankCard, RoundTrip) {
     const RankCard read = decode_rank_card(encode(card));
     EXPECT_EQ(read.hostname, card.hostname);
     EXPECT_EQ(read.node_rank, card.node_rank);
-    EXPECT_EQ(read.address, card.address);
+    EXPECT_EQ(read.addresses, card.addresses);
     EXPECT_EQ(read.channel_port, card.channel_port);
     EXPECT_EQ(read.channel_token, card.channel_token);
   }
@@ -38,12 +45,25 @@ TEST(RankCard, RoundTrip) {
 TEST(RankCard, FitsEvenWithTheLongestNames) {
   RankCard card = sample();
   card.hostname = std::string(64, 'h');  // HOST_NAME_MAX of Linux
-  card.address = "2001:0db8:1111:2222:3333:4444:5555:6666%enp129s0f1np1";
+  card.addresses.assign(kMostCandidates, card.addresses[1]);
   EXPECT_LE(encode(card).size(), kLargestCardBytes);
+  EXPECT_EQ(decode_rank_card(encode(card)).addresses.size(), kMostCandidates);
+}
+
+TEST(RankCard, LongNamesCostTheLastAddresses) {
+  RankCard card = sample();
+  card.addresses.assign(kMostCandidates, card.addresses[1]);
+  card.addresses[0] = sample().addresses[0];
+  card.hostname = std::string(160, 'h');
+  const RankCard read = decode_rank_card(encode(card));
+  EXPECT_EQ(read.hostname, card.hostname);
+  EXPECT_LT(read.addresses.size(), kMostCandidates);
+  EXPECT_EQ(read.addresses.front(), card.addresses.front());
 }
 
 TEST(RankCard, TooLargeIsRefusedExactlyAboveTheLimit) {
   RankCard card = sample();
+  card.addresses.resize(1);
   const std::size_t rest = encode(card).size() - card.hostname.size();
   card.hostname = std::string(kLargestCardBytes - rest, 'h');
   EXPECT_EQ(encode(card).size(), kLargestCardBytes);
@@ -52,6 +72,22 @@ TEST(RankCard, TooLargeIsRefusedExactlyAboveTheLimit) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
   EXPECT_THAT(error->what(), testing::HasSubstr("257 bytes"));
+}
+
+TEST(RankCard, AddressesThatMakeNoSenseAreRefused) {
+  RankCard card = sample();
+  card.addresses = {{.address = {.address = "eth0", .prefix_length = 24, .ipv6 = false}}};
+  EXPECT_TRUE(test::error_of([&] { encode(card); }));
+
+  card = sample();
+  card.addresses.resize(1);
+  const Bytes whole = encode(card);
+  const std::size_t flags = whole.size() - 10;  // flags, prefix length, rate, four bytes
+  for (const auto& [position, value] : {std::pair{flags, 0x80}, {flags + 1, 33}, {flags - 1, 0}, {flags - 1, 7}}) {
+    Bytes damaged = whole;
+    damaged[position] = static_cast<std::byte>(value);
+    EXPECT_TRUE(test::error_of([&] { decode_rank_card(damaged); })) << position << " " << value;
+  }
 }
 
 TEST(RankCard, DamagedCardsAreRefused) {

@@ -1,0 +1,35 @@
+// The list of what a decision was made against, kept short enough to be read.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace ddp::topology {
+
+/// Collects Decision::alternatives: up to kMost entries, of which the last one tells how many more there were if there
+/// were.
+class Alternatives {
+ public:
+  static constexpr std::size_t kMost = 16;
+
+  /// @param describe returns the entry; called only if it has a place, because ranks times devices can be many.
+  template <class Describe>
+  void add(Describe&& describe) {
+    if (++count_ <= kMost) entries_.push_back(describe());
+  }
+
+  std::vector<std::string> take() && {
+    if (count_ > kMost) entries_.back() = fmt::format("and {} more", count_ - (kMost - 1));
+    return std::move(entries_);
+  }
+
+ private:
+  std::vector<std::string> entries_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace ddp::topology

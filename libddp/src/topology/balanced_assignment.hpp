@@ -1,0 +1,26 @@
+// Gives each of many users one of a few targets, so that no target is used more than necessary: ranks and their NICs,
+// and ranks and GPUs when ranks may not run on all cores.
+#pragma once
+
+#include <vector>
+
+namespace ddp::topology {
+
+/// A target that a user may get.
+struct Option {
+  int target = 0;
+  int cost = 0;  ///< smaller is better; decides only where the use of the targets is equally even
+  friend bool operator==(const Option&, const Option&) = default;
+};
+
+/// The target of each user; -1 for a user without options. The sum of the squares of the targets' numbers of users is
+/// the smallest possible, so that a target is never used twice while a user of it could have an unused one, directly
+/// or after others have moved. Among such assignments the sum of costs is the smallest. Users with equal options have
+/// ascending targets.
+///
+/// A minimum-cost flow by successive shortest paths: O(U^2 * T) for U users and T targets when costs seldom conflict,
+/// at most T times that.
+/// @param options of each user; targets are in [0, num_targets) and occur once for each user.
+std::vector<int> assign_balanced(const std::vector<std::vector<Option>>& options, int num_targets);
+
+}  // namespace ddp::topology

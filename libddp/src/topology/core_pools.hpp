@@ -1,0 +1,50 @@
+// Which ranks divide which cores among them: NUMA nodes or packages, each with the ranks that belong there.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include <ddp/topology.hpp>
+
+namespace ddp::topology {
+
+/// Indices of the cores next to a device, allowed or not: those of its NUMA node, else those among its near processors,
+/// else those of its package, else all. Ascending, never empty.
+std::vector<int> near_cores(const Topology& topology, const Locality& device);
+
+/// How many of @p count things each of several owners gets when these share in proportion to @p weights: the whole
+/// part of its share, and what is left goes to the largest fractions, the first among equals. An owner gets no more
+/// than its weight while @p count is not above the sum of weights.
+std::vector<int> in_proportion(int count, const std::vector<int>& weights);
+
+/// Cores of one or several NUMA nodes (or packages) with the ranks that divide them.
+struct CorePool {
+  std::vector<int> packages;  ///< that the cores are of, ascending
+  std::vector<int> cores;     ///< indices in Topology::cores(), NUMA node by NUMA node; never empty
+  std::vector<int> ranks;     ///< ascending; may be empty
+};
+
+/// Why a rank is in its pool.
+enum class PoolReason {
+  near_gpu,     ///< it is nearest to the rank's GPU
+  spread,       ///< the rank has no GPU, or its GPU is as near to other pools
+  next_to_gpu,  ///< nearest of those with allowed cores; next to the GPU itself there are none
+  made_room,    ///< the pool where the rank belongs has fewer cores than ranks
+};
+
+struct CorePools {
+  std::vector<CorePool> pools;
+  std::map<int, PoolReason> reason;  ///< by local rank
+};
+
+/// Cores by NUMA node, or by package.
+enum class PoolKind { numa_node, package };
+
+/// Puts each rank into one pool. No pool has more ranks than cores while another has cores to spare.
+/// @param cores indices of those that may be used, ascending; not empty.
+/// @param ranks local ranks, ascending.
+/// @param near_gpu for each of @p ranks near_cores() of its GPU, or null.
+CorePools make_core_pools(const Topology& topology, PoolKind kind, const std::vector<int>& cores,
+                          const std::vector<int>& ranks, const std::vector<const std::vector<int>*>& near_gpu);
+
+}  // namespace ddp::topology

@@ -1,0 +1,61 @@
+// NVIDIA's management library, opened when it is there: which GPUs this process may use, their names, MIG parts and
+// NVLinks. Declarations follow NVIDIA's NVML API reference, so that neither headers nor the library are needed to
+// build.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/devices.hpp>
+
+namespace ddp::topology {
+
+/// What is at the other end of an NVLink.
+enum class LinkEnd {
+  gpu,
+  nvswitch,
+  other,    ///< a processor (IBM POWER)
+  unknown,  ///< the library is too old to say
+};
+
+/// An active NVLink of a GPU.
+struct NvLink {
+  LinkEnd end = LinkEnd::unknown;
+  std::optional<PciAddress> remote;  ///< nothing if NVML does not tell it
+  double mb_per_s = 0;               ///< in one direction, MB/s (10^6)
+};
+
+/// A GPU that NVML lets this process use.
+struct NvmlGpu {
+  int index = 0;  ///< NVML's number; numbers of GPUs that may not be used are left out
+  PciAddress pci;
+  std::string name;  ///< "NVIDIA H200"; empty if NVML does not tell it
+  std::string uuid;  ///< "GPU-..."; empty if NVML does not tell it
+  bool mig_enabled = false;
+  std::vector<MigDevice> mig;  ///< parts that this process may use
+  std::vector<NvLink> links;
+};
+
+/// The library, started. Move-only; shuts the library down when it goes away.
+/// Thread-safety: const members from any thread.
+class Nvml {
+ public:
+  /// Throws Error(unavailable): no such library (no NVIDIA driver), functions missing, or it does not start (the driver
+  /// is not loaded, or of another version than the library).
+  explicit Nvml(const std::string& library = "libnvidia-ml.so.1");
+  Nvml(Nvml&&) noexcept;
+  Nvml& operator=(Nvml&&) noexcept;
+  ~Nvml();
+
+  /// By NVML's number. What NVML does not tell about a GPU is left empty. Throws Error(system) when NVML cannot even
+  /// count the GPUs.
+  std::vector<NvmlGpu> gpus() const;
+
+ private:
+  struct Library;
+  std::unique_ptr<Library> library_;
+};
+
+}  // namespace ddp::topology

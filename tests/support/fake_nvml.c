@@ -1,0 +1,162 @@
+// A libnvidia-ml.so.1 for tests: GPUs, MIG parts and NVLinks as environment variables describe them. Signatures and
+// numbers are those of NVIDIA's NVML API reference. With FAKE_NVML_OLD, functions that came later than driver 410 are
+// missing.
+//   FAKE_NVML_COUNT         GPUs, at 0000:10:00.0, 0000:20:00.0, ...; none if unset
+//   FAKE_NVML_DENIED        number of a GPU that may not be used
+//   FAKE_NVML_MIG           MIG parts of each GPU, at odd numbers; MIG is off if unset
+//   FAKE_NVML_SWITCH_LINKS  links of each GPU to NVSwitches; of the last GPU one less is up
+//   FAKE_NVML_PEER_LINKS    links of each GPU to each other GPU
+//   FAKE_NVML_LINK_VERSION  what nvmlDeviceGetNvLinkVersion says
+//   FAKE_NVML_CAPABILITY    major number of the compute capability
+//   FAKE_NVML_INIT          what starting the library returns
+//   FAKE_NVML_LOG           file to which "start" and "stop" are appended
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNoPermission = 4, kNotFound = 6 };
+enum { kMostGpus = 15, kMostParts = 7, kSwitchBus = 0xf8 };
+
+struct Gpu {
+  int gpu;
+  int part;  // -1: the GPU itself
+};
+typedef struct Gpu* Device;
+
+typedef struct {
+  char bus_id_legacy[16];
+  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+  char bus_id[32];
+} PciInfo;
+
+static struct Gpu gpus[kMostGpus];
+static int started;
+
+static int number(const char* variable) {
+  const char* value = getenv(variable);
+  return value == NULL ? -1 : atoi(value);
+}
+static int gpu_count(void) {
+  const int count = number("FAKE_NVML_COUNT");
+  return count < 0 ? 0 : count;
+}
+static void note(const char* word) {
+  const char* name = getenv("FAKE_NVML_LOG");
+  FILE* file = name == NULL ? NULL : fopen(name, "a");
+  if (file == NULL) return;
+  fprintf(file, "%s\n", word);
+  fclose(file);
+}
+static int start(void) {
+  const int code = number("FAKE_NVML_INIT");
+  if (code > 0) return code;
+  started = 1;
+  note("start");
+  return kSuccess;
+}
+static void fill(PciInfo* info, unsigned bus) {
+  memset(info, 0, sizeof *info);
+  info->bus = bus;
+  snprintf(info->bus_id, sizeof info->bus_id, "%08X:%02X:%02X.0", 0u, bus, 0u);
+}
+
+int nvmlInit_v2(void) { return start(); }
+int nvmlShutdown(void) {
+  note("stop");
+  started = 0;
+  return kSuccess;
+}
+const char* nvmlErrorString(int code) { return code == 9 ? "Driver Not Loaded" : "Some Error"; }
+
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  if (!started) return 1;
+  *count = (unsigned)gpu_count();
+  return kSuccess;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* device) {
+  if (!started || (int)index >= gpu_count()) return kInvalidArgument;
+  if ((int)index == number("FAKE_NVML_DENIED")) return kNoPermission;
+  gpus[index].gpu = (int)index;
+  gpus[index].part = -1;
+  *device = &gpus[index];
+  return kSuccess;
+}
+int nvmlDeviceGetPciInfo_v3(Device device, PciInfo* info) {
+  fill(info, 0x10u * (unsigned)(device->gpu + 1));
+  return kSuccess;
+}
+int nvmlDeviceGetUUID(Device device, char* text, unsigned size) {
+  if (device->part >= 0) {
+    snprintf(text, size, "MIG-%d-%d", device->gpu, device->part);
+  } else {
+    snprintf(text, size, "GPU-%d", device->gpu);
+  }
+  return kSuccess;
+}
+int nvmlDeviceGetName(Device device, char* text, unsigned size) {
+  snprintf(text, size, device->part >= 0 ? "NVIDIA H200 MIG 1g.18gb" : "NVIDIA H200");
+  return kSuccess;
+}
+
+static int peer_links(void) {
+  const int each = number("FAKE_NVML_PEER_LINKS");
+  return each > 0 ? each * (gpu_count() - 1) : 0;
+}
+int nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned* active) {
+  const int switched = number("FAKE_NVML_SWITCH_LINKS");
+  const int count = switched > 0 ? switched : peer_links();
+  if (count == 0) return kNotSupported;
+  if ((int)link >= count) return kInvalidArgument;
+  *active = !(switched > 0 && device->gpu == gpu_count() - 1 && link == 0);
+  return kSuccess;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, PciInfo* info) {
+  if (number("FAKE_NVML_SWITCH_LINKS") > 0) {
+    fill(info, kSwitchBus);
+    return kSuccess;
+  }
+  const int other = (int)link / number("FAKE_NVML_PEER_LINKS");  // position among the others
+  fill(info, 0x10u * (unsigned)(other + (other >= device->gpu) + 1));
+  return kSuccess;
+}
+int nvmlDeviceGetNvLinkVersion(Device device, unsigned link, unsigned* version) {
+  (void)device;
+  (void)link;
+  *version = (unsigned)number("FAKE_NVML_LINK_VERSION");
+  return kSuccess;
+}
+int nvmlDeviceGetCudaComputeCapability(Device device, int* major, int* minor) {
+  (void)device;
+  *major = number("FAKE_NVML_CAPABILITY");
+  *minor = 0;
+  return *major < 0 ? kNotSupported : kSuccess;
+}
+
+#ifndef FAKE_NVML_OLD
+static struct Gpu parts[kMostGpus][kMostParts];
+
+int nvmlInitWithFlags(unsigned flags) { return flags == 1 ? start() : kInvalidArgument; }
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, unsigned* type) {
+  (void)device;
+  (void)link;
+  *type = number("FAKE_NVML_SWITCH_LINKS") > 0 ? 2 : 0;
+  return kSuccess;
+}
+int nvmlDeviceGetMigMode(Device device, unsigned* current, unsigned* pending) {
+  (void)device;
+  *current = *pending = number("FAKE_NVML_MIG") >= 0;
+  return kSuccess;
+}
+int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned* count) {
+  (void)device;
+  *count = kMostParts;
+  return kSuccess;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device* part) {
+  if (index % 2 == 0 || (int)index / 2 >= number("FAKE_NVML_MIG") || index >= kMostParts) return kNotFound;
+  *part = &parts[device->gpu][index];
+  (*part)->gpu = device->gpu;
+  (*part)->part = (int)index;
+  return kSuccess;
+}
+#endif

@@ -1,0 +1,89 @@
+// ddp-info: what libddp finds on a machine and in a job, and what it makes of it.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include <ddp/version.hpp>
+
+#include "base/closest_word.hpp"
+#include "command/output.hpp"
+#include "command/usage_error.hpp"
+#include "topo/options.hpp"
+#include "topo/topo_command.hpp"
+
+namespace {
+
+constexpr const char* kHelp =
+    "Usage: ddp-info COMMAND [OPTIONS]\n"
+    "\n"
+    "Tells what libddp finds on this machine and in this job, and what it makes of it.\n"
+    "\n"
+    "Commands:\n"
+    "  topo      the machine, and which GPU, network adapter and cores each rank should use, or has got\n"
+    "  version   the version of libddp\n"
+    "\n"
+    "'ddp-info COMMAND --help' describes the options of a command.\n"
+    "\n"
+    "Examples:\n"
+    "  ddp-info topo                                           what ranks on this machine would get\n"
+    "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have got\n"
+    "\n"
+    "Exit status: 0 success; 1 something failed; 2 wrong command line.\n";
+
+constexpr const char* kVersion = "ddp-info (libddp) " DDP_VERSION_STRING "\n";
+
+void run_version(std::span<const std::string> arguments) {
+  if (!arguments.empty() && arguments.front() != "-h" && arguments.front() != "--help") {
+    throw ddp::tools::UsageError{"reading the command line",
+                                 fmt::format("'version' takes no arguments, but there is '{}'", arguments.front()),
+                                 "leave it out"};
+  }
+  ddp::tools::write_standard_output(arguments.empty() ? kVersion
+                                                      : "Usage: ddp-info version\n\nPrints the version of libddp.\n");
+}
+
+void run(std::span<const std::string> arguments) {
+  using ddp::tools::UsageError;
+  if (arguments.empty()) {
+    throw UsageError{"reading the command line", "no command", "'ddp-info --help' lists the commands"};
+  }
+  const std::string& command = arguments.front();
+  if (command == "-h" || command == "--help") return ddp::tools::write_standard_output(kHelp);
+  if (command == "--version") return ddp::tools::write_standard_output(kVersion);
+  if (command == "version") return run_version(arguments.subspan(1));
+  if (command == "topo") {
+    const auto parsed = ddp::tools::parse_topo_options(arguments.subspan(1));
+    if (const auto* help = std::get_if<ddp::tools::HelpText>(&parsed)) {
+      return ddp::tools::write_standard_output(help->text);
+    }
+    return ddp::tools::run_topo(std::get<ddp::tools::TopoOptions>(parsed));
+  }
+  const std::vector<std::string> known{"topo", "version", "--help", "--version"};
+  const std::string closest = ddp::base::closest_word(command, known, 3);
+  throw UsageError{
+      "reading the command line", fmt::format("unknown command '{}'", command),
+      closest.empty() ? "'ddp-info --help' lists the commands" : fmt::format("did you mean '{}'?", closest)};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is then an error that is told, like a full disk
+  try {
+    const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+    run(arguments);
+    return 0;
+  } catch (const ddp::tools::UsageError& error) {
+    fmt::print(stderr, "ddp-info: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ddp-info: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,207 @@
+#include "topo/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+#include "base/closest_word.hpp"
+#include "command/usage_error.hpp"
+
+namespace ddp::tools {
+namespace {
+
+constexpr const char* kDescription =
+    "Shows the machine and what libddp makes of it: which GPU, network adapter, NUMA node and cores each rank should\n"
+    "use, and which environment variables follow from that.\n"
+    "\n"
+    "Alone, it tells what the ranks of a job on this machine (or on the machine of an XML file) would get.\n"
+    "Started by a launcher with several ranks, it tells what every rank of the job has got, and whether that is "
+    "right;\n"
+    "rank 0 prints for all of them, and nodes that look alike are shown once.";
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  ddp-info topo                                       what ranks on this machine would get, one for each GPU\n"
+    "  ddp-info topo --nproc 4 --explain 2                 why local rank 2 of 4 gets its GPU, adapter and cores\n"
+    "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have got\n"
+    "  ddp-info topo --export node.xml                     record this machine ...\n"
+    "  ddp-info topo --xml node.xml --svg node.svg         ... and look at it elsewhere, with a picture\n"
+    "  ddp-info topo --json | jq '.nodes[0].ranks[].gpu'   for programs; docs/ddp-info.md describes the fields\n"
+    "\n"
+    "In a job, --nproc, --xml and --export concern one machine only: rank 0 answers for its own.\n"
+    "Exit status: 0 success; 1 something failed (a file, the hardware inquiry, a rank of the job); 2 wrong command "
+    "line.\n";
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(28); }
+  std::string make_usage(const CLI::App*, std::string) const override { return "Usage: ddp-info topo [OPTIONS]\n"; }
+};
+
+[[noreturn]] void reject(std::string cause, std::string hint) {
+  throw UsageError{"reading the command line", std::move(cause), std::move(hint)};
+}
+
+int parse_number(std::string_view option, const std::string& text, int lowest, int highest) {
+  int value = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, status] = std::from_chars(text.data(), last, value);
+  const std::string_view why = end != last || status == std::errc::invalid_argument ? "is not a whole number"
+                               : status == std::errc::result_out_of_range           ? "is out of range"
+                               : value < lowest                                     ? "is too small"
+                               : value > highest                                    ? "is too large"
+                                                                                    : "";
+  if (why.empty()) return value;
+  throw UsageError{fmt::format("reading {}", option), fmt::format("'{}' {}", text, why),
+                   highest == std::numeric_limits<int>::max()
+                       ? fmt::format("give a whole number from {}", lowest)
+                       : fmt::format("give a whole number from {} to {}", lowest, highest)};
+}
+
+template <class Enum>
+Enum parse_word(std::string_view option, const std::string& text, std::initializer_list<Enum> values) {
+  std::vector<std::string> words;
+  for (const Enum value : values) {
+    words.emplace_back(to_string(value));
+    if (text == words.back()) return value;
+  }
+  const std::string closest = base::closest_word(text, words, 2);
+  throw UsageError{fmt::format("reading {}", option), fmt::format("'{}' is none of {}", text, fmt::join(words, ", ")),
+                   closest.empty() ? "" : fmt::format("did you mean '{}'?", closest)};
+}
+
+std::string parse_file_name(std::string_view option, const std::string& text) {
+  if (text.empty()) throw UsageError{fmt::format("reading {}", option), "the file name is empty", "give a file name"};
+  return text;
+}
+
+/// Brings the words into the form that CLI11 reads best: dashes in option names, values as words of their own.
+std::vector<std::string> plain_words(std::span<const std::string> arguments, const CLI::App& app) {
+  std::vector<std::string> plain;
+  bool value_follows = false;
+  for (const std::string& word : arguments) {
+    if (value_follows || !word.starts_with("--") || word == "--") {
+      value_follows = false;
+      plain.push_back(word);
+      continue;
+    }
+    const auto equals = word.find('=');
+    std::string name = word.substr(0, equals);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const CLI::Option* option = app.get_option_no_throw(name);
+    const bool takes_value = option != nullptr && option->get_items_expected_max() > 0;
+    if (equals != std::string::npos && option != nullptr && !takes_value) {
+      reject(fmt::format("option '{}' takes no value", name), "leave out the '=' and what follows");
+    }
+    plain.push_back(std::move(name));
+    if (equals != std::string::npos) plain.push_back(word.substr(equals + 1));
+    value_follows = takes_value && equals == std::string::npos;
+  }
+  if (value_follows)
+    reject(fmt::format("option '{}' needs a value", plain.back()), "'ddp-info topo --help' shows which");
+  return plain;
+}
+
+[[noreturn]] void reject_unknown(const std::string& word, const CLI::App& app) {
+  if (!word.starts_with('-'))
+    reject(fmt::format("'{}' is no option", word), "'ddp-info topo --help' lists the options");
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) names.push_back("--" + option->get_lnames().front());
+  const std::string closest = base::closest_word(word, names, std::max<std::size_t>(word.size() / 2, 3));
+  reject(fmt::format("unknown option '{}'", word), word.size() < 3 || closest.empty()
+                                                       ? "'ddp-info topo --help' lists the options"
+                                                       : fmt::format("did you mean '{}'?", closest));
+}
+
+void check_combination(const TopoOptions& options, const CLI::App& app) {
+  if (options.export_file) {
+    for (const CLI::Option* other : app.get_options()) {
+      const std::string name = "--" + other->get_lnames().front();
+      if (other->count() == 0 || name == "--export" || name == "--no-job") continue;
+      reject(fmt::format("--export and {} exclude each other", name), "--export writes this machine and does no more");
+    }
+  }
+  if (options.json && options.explain) {
+    reject("--json and --explain exclude each other", "the JSON document has the decisions of every rank");
+  }
+  if (options.svg == "-") {
+    reject("--svg needs a file: standard output has the report", "give a file name, for example --svg topo.svg");
+  }
+  if (options.nproc && options.explain && *options.explain >= *options.nproc) {
+    throw UsageError{"reading --explain", fmt::format("there is no rank {} among {}", *options.explain, *options.nproc),
+                     fmt::format("give a rank from 0 to {}", *options.nproc - 1)};
+  }
+}
+
+}  // namespace
+
+std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::string> arguments) {
+  TopoOptions options;
+  CLI::App app{kDescription, "ddp-info topo"};
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.footer(kFooter);
+  app.set_help_flag("-h,--help", "Show this help and end.");
+  app.allow_extras();
+
+  const auto add_value = [&app](const std::string& name, const std::string& type, const std::string& help,
+                                const auto& read) {
+    app.add_option_function<std::string>(name, read, help)->type_name(type)->take_last();
+  };
+  add_value("--nproc", "N",
+            fmt::format("Ranks on the machine, 1 to {}. Default: one for each GPU that may be used; without GPUs, one "
+                        "for each NUMA node.",
+                        kMaxRanks),
+            [&](const std::string& text) { options.nproc = parse_number("--nproc", text, 1, kMaxRanks); });
+  add_value("--bind", "POLICY",
+            "Where a rank's cores are chosen: numa (an even share of the nearest NUMA node), core (one core), socket "
+            "(a share of the nearest package), none (all that is allowed). Default: DDP_BIND, else numa.",
+            [&](const std::string& text) {
+              options.bind = parse_word("--bind", text,
+                                        {BindPolicy::numa, BindPolicy::core, BindPolicy::socket, BindPolicy::none});
+            });
+  add_value("--gpus", "WHICH",
+            "GPUs that each rank sees: all (in an order in which local rank i has GPU i), one (its own), none (nothing "
+            "is set). Default: DDP_GPUS, else all.",
+            [&](const std::string& text) {
+              using enum topology::GpuVisibility;
+              options.gpus = parse_word("--gpus", text, {all, one, none});
+            });
+  add_value("--xml", "FILE",
+            "Another machine instead of this one: a file of --export, of lstopo (hwloc 2 or newer), or in NCCL's "
+            "topology format. Nothing of this shell's environment or of a job is mixed in.",
+            [&](const std::string& text) { options.xml = parse_file_name("--xml", text); });
+  add_value("--export", "FILE", "Write this machine as XML to FILE ('-': standard output), and end.",
+            [&](const std::string& text) { options.export_file = parse_file_name("--export", text); });
+  app.add_flag("--json", options.json, "Print one JSON document instead of the table.");
+  add_value("--svg", "FILE", "Also draw the machine and the ranks' cores and devices into FILE.",
+            [&](const std::string& text) { options.svg = parse_file_name("--svg", text); });
+  add_value("--explain", "RANK", "Print why RANK gets what it gets instead of the table.",
+            [&](const std::string& text) {
+              options.explain = parse_number("--explain", text, 0, std::numeric_limits<int>::max());
+            });
+  app.add_flag("--no-job", options.no_job, "Take no notice of the launcher that started this process.");
+
+  std::vector<std::string> words = plain_words(arguments, app);
+  std::reverse(words.begin(), words.end());  // CLI11 takes its arguments from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    return HelpText{app.help()};
+  } catch (const CLI::ParseError& error) {
+    reject(error.what(), "'ddp-info topo --help' lists the options");
+  }
+  if (const auto extra = app.remaining(); !extra.empty()) reject_unknown(extra.front(), app);
+  check_combination(options, app);
+  return options;
+}
+
+}  // namespace ddp::tools

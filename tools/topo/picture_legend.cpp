@@ -1,0 +1,102 @@
+#include "topo/picture_legend.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "topo/wording.hpp"
+
+namespace ddp::tools {
+namespace {
+
+constexpr std::size_t kMostEntries = 64;
+constexpr double kPadding = 10;
+constexpr double kText = 12;
+constexpr double kLine = 22;
+constexpr double kSwatch = 16;
+constexpr double kColumn = 360;
+
+using Groups = std::map<std::string, std::vector<const RankRow*>>;
+
+/// Ranks by the NUMA nodes of their cores.
+Groups group_rows(const NodeKind& kind) {
+  Groups groups;
+  for (const RankRow& row : kind.rows) groups[numa_list(kind.topology, row.placement.numa_nodes)].push_back(&row);
+  return groups;
+}
+
+std::string ranks_text(const std::vector<const RankRow*>& rows) {
+  std::vector<int> ranks;
+  for (const RankRow* row : rows) {
+    for (const RankIdentity& identity : row->ranks) ranks.push_back(identity.rank);
+  }
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", number_list(std::move(ranks)));
+}
+
+std::string entry_text(const NodeKind& kind, const RankRow& row) {
+  std::string text = ranks_text({&row});
+  if (row.ranks.size() > 1 || row.ranks.front().rank != row.local_rank) {
+    text += fmt::format(" (local {})", row.local_rank);
+  }
+  const Placement& placement = row.placement;
+  if (placement.gpu) text += fmt::format(": GPU {}", *placement.gpu);
+  if (!placement.nics.empty()) {
+    const Nic& nic = kind.topology.nics().at(static_cast<std::size_t>(placement.nics.front()));
+    text += fmt::format("{} {}", placement.gpu ? "," : ":", nic.name());
+  }
+  const bool first = !placement.gpu && placement.nics.empty();
+  return text + fmt::format("{} {}", first ? ":" : ",", counted(static_cast<std::size_t>(placement.num_cores), "core"));
+}
+
+TextLine text_at(std::string text, double x, double y, bool bold) {
+  return {.text = std::move(text), .x = x, .y = y, .size = kText, .bold = bold, .centred = false};
+}
+
+}  // namespace
+
+Box lay_out_legend(const NodeKind& kind, double width) {
+  Box legend;
+  legend.kind = BoxKind::legend;
+  legend.hover = "ranks and their colours";
+  double longest = 0;
+  for (const RankRow& row : kind.rows) {
+    longest = std::max(longest, static_cast<double>(entry_text(kind, row).size()) * kText * kCharacterWidth);
+  }
+  const double column = std::max(kColumn, longest + kSwatch + 3 * kPadding);
+  const double columns = std::max(1.0, std::floor((width - 2 * kPadding) / column));
+  double y = kPadding;
+  double widest = width;
+  for (const auto& [numa, rows] : group_rows(kind)) {
+    std::string heading = fmt::format("NUMA node {}", numa);
+    if (kind.rows.size() > kMostEntries) heading += ": " + ranks_text(rows);
+    widest = std::max(widest, static_cast<double>(heading.size()) * kText * kCharacterWidth + 2 * kPadding);
+    legend.lines.push_back(text_at(std::move(heading), kPadding, y + kText, true));
+    y += kLine;
+    if (kind.rows.size() > kMostEntries) continue;
+    double place = 0;
+    for (const RankRow* row : rows) {
+      if (place == columns) {
+        place = 0;
+        y += kLine;
+      }
+      const double x = kPadding + place * column;
+      Box swatch;
+      swatch.kind = BoxKind::swatch;
+      swatch.rect = {.x = x, .y = y, .width = kSwatch, .height = kSwatch};
+      swatch.local_rank = row->local_rank;
+      swatch.hover = fmt::format("local rank {}", row->local_rank);
+      legend.children.push_back(std::move(swatch));
+      legend.lines.push_back(text_at(entry_text(kind, *row), x + kSwatch + kPadding, y + kText, false));
+      widest = std::max(widest, x + column + kPadding);
+      ++place;
+    }
+    y += kLine;
+  }
+  legend.rect = {.x = 0, .y = 0, .width = widest, .height = y + kPadding / 2};
+  return legend;
+}
+
+}  // namespace ddp::tools

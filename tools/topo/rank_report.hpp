@@ -1,0 +1,57 @@
+// What each rank of a job tells rank 0 about itself: the mask, GPUs and variables that it has got.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ddp/binding.hpp>
+#include <ddp/bytes.hpp>
+#include <ddp/cpu_set.hpp>
+
+#include "base/env_table.hpp"
+
+namespace ddp::tools {
+
+/// Which interface World chose for sockets, and why.
+struct InterfaceUse {
+  std::string name;
+  std::string address;
+  std::string reason;
+  friend bool operator==(const InterfaceUse&, const InterfaceUse&) = default;
+};
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+struct RankReport {
+  std::string failure;  ///< why this rank cannot tell more than its host; empty if it can
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;
+  CpuSet given;                   ///< the mask with which the program started: what the launcher granted
+  Binding binding;                ///< after World::init
+  std::vector<int> visible_gpus;  ///< indices of the GPUs that the operating system lets it use, ascending
+  /// What *_VISIBLE_DEVICES leaves of them, in its order; nothing when no such variable is set.
+  std::optional<std::vector<int>> named_gpus;
+  Variables environment;  ///< only those that have to do with placement; see reported_variables()
+  InterfaceUse interface;
+
+  friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
+/// A fence carries every report to every node, so they are kept small. Typical ones have 1 to 2 KiB.
+inline constexpr std::size_t kLargestReportBytes = 64 * 1024;
+
+/// The variables of the environment that belong to NCCL, UCX, Gloo, OpenMP, the GPU runtimes and libddp. Others stay
+/// where they are: they may hold secrets.
+Variables reported_variables(const base::Environment& environment);
+
+/// Throws Error(invalid_argument) when the report would be larger than kLargestReportBytes.
+Bytes encode(const RankReport& report);
+/// Throws Error(protocol) for bytes that are not a report of this version.
+RankReport decode_rank_report(std::span<const std::byte> bytes);
+
+}  // namespace ddp::tools

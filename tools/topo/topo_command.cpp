@@ -1,0 +1,190 @@
+#include "topo/topo_command.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/world.hpp>
+
+#include "command/output.hpp"
+#include "command/usage_error.hpp"
+#include "topo/explain.hpp"
+#include "topo/job_gather.hpp"
+#include "topo/json_report.hpp"
+#include "topo/svg_picture.hpp"
+#include "topo/table.hpp"
+#include "world/launch_environment.hpp"
+
+namespace ddp::tools {
+namespace {
+
+std::string own_hostname() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+BindPolicy policy_of(const TopoOptions& options, const base::Environment& environment) {
+  if (options.bind) return *options.bind;
+  const std::string word = environment.text("DDP_BIND");
+  return word.empty() ? BindPolicy::numa : parse_bind_policy(word);
+}
+
+/// In a rank, DDP_BIND=none says that World::init need not bind it, as ddprun has done it already: not how it should be.
+BindPolicy policy_in_job(const TopoOptions& options, const base::Environment& environment) {
+  const BindPolicy policy = policy_of(options, environment);
+  return !options.bind && policy == BindPolicy::none ? BindPolicy::numa : policy;
+}
+
+topology::GpuVisibility visibility_of(const TopoOptions& options, const base::Environment& environment) {
+  return options.gpus ? *options.gpus : topology::parse_gpu_visibility(environment.text("DDP_GPUS"));
+}
+
+/// Whether World::init will find a launcher.
+bool launched(const base::Environment& environment) {
+  const std::string forced = environment.text("DDP_LAUNCH");
+  if (!forced.empty()) return forced != to_string(LaunchSource::single);
+  try {
+    return world::detect_launch(environment, {}).source != LaunchSource::single;
+  } catch (const Error& error) {
+    ErrorDetail detail = error.detail();
+    detail.hint += fmt::format("{}to look at this machine alone, use --no-job", detail.hint.empty() ? "" : "; ");
+    throw Error{std::move(detail)};
+  }
+}
+
+void check_explained_rank(const TopoOptions& options, int num_ranks) {
+  if (!options.explain || *options.explain < num_ranks) return;
+  throw UsageError{"reading --explain", fmt::format("there is no rank {} among {}", *options.explain, num_ranks),
+                   fmt::format("give a rank from 0 to {}", num_ranks - 1)};
+}
+
+void print(const TopoOptions& options, const Report& report) {
+  if (options.svg) write_file(*options.svg, draw_svg(report));
+  write_standard_output(options.json      ? format_json(report)
+                        : options.explain ? format_explanation(report, *options.explain)
+                                          : format_table(report));
+}
+
+void export_machine(const std::string& path) {
+  const Topology topology = Topology::live();
+  if (path == "-") {
+    write_standard_output(topology.to_xml());
+  } else {
+    write_file(path, topology.to_xml());
+  }
+}
+
+/// @param allowed processors that ranks of this machine may use; empty: those that the topology allows.
+void run_for_one_machine(const TopoOptions& options, const base::Environment& shell, const CpuSet& allowed) {
+  if (options.export_file) return export_machine(*options.export_file);
+  const Topology topology = options.xml ? Topology::from_xml_file(*options.xml) : Topology::live();
+  MachineQuestion question;
+  if (!options.xml) {
+    question.environment = shell;
+    question.host = own_hostname();
+    question.allowed = allowed & topology.allowed_cpus();
+  }
+  question.policy = policy_of(options, question.environment);
+  question.gpus = visibility_of(options, question.environment);
+  question.num_ranks = options.nproc.value_or(default_num_ranks(topology, question.environment, question.allowed));
+  check_explained_rank(options, question.num_ranks);
+  print(options, describe_machine(topology, question));
+}
+
+/// What this rank has got. A machine that cannot be read is told to rank 0, so that the others need not wait.
+OwnFacts inquire(const World& world, const CpuSet& given) {
+  OwnFacts own;
+  RankReport& report = own.report;
+  report.rank = world.rank();
+  report.local_rank = world.local_rank();
+  report.host = own_hostname();
+  try {
+    const Topology topology = Topology::live();
+    const auto environment = base::Environment::process();
+    report.given = given;
+    report.binding = Binding::current();
+    for (const Gpu& gpu : topology.gpus()) {
+      if (gpu.visible) report.visible_gpus.push_back(gpu.index);
+    }
+    report.named_gpus = topology::gpus_named_by(topology, environment);
+    report.environment = reported_variables(environment);
+    report.interface = {world.interface_name(), world.interface_address(), world.interface_reason()};
+    if (report.local_rank == 0) {
+      own.machine = topology.shape();
+      own.xml = topology.to_xml();
+    }
+  } catch (const std::exception& error) {
+    report.failure = error.what();
+  }
+  return own;
+}
+
+void check_failures(const GatheredJob& job) {
+  std::string causes;
+  std::vector<int> ranks;
+  for (const GatheredNode& node : job.nodes) {
+    for (const RankReport& report : node.ranks) {
+      if (report.failure.empty()) continue;
+      if (ranks.empty()) causes = fmt::format("rank {} on {}: {}", report.rank, report.host, report.failure);
+      ranks.push_back(report.rank);
+    }
+  }
+  if (ranks.empty()) return;
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = "asking the ranks of the job what they have got",
+               .cause = std::move(causes),
+               .native = {},
+               .ranks = std::move(ranks),
+               .hint = {}}};
+}
+
+std::vector<NodeReports> read_nodes(GatheredJob job) {
+  std::map<std::string, Topology, std::less<>> machines;
+  std::vector<NodeReports> nodes;
+  for (GatheredNode& node : job.nodes) {
+    auto machine = machines.find(node.machine);
+    if (machine == machines.end()) {
+      const std::string name = fmt::format("node {}", node.ranks.front().host);
+      machine = machines.emplace(node.machine, Topology::from_xml(job.xml.at(node.machine), name)).first;
+    }
+    nodes.push_back({.topology = machine->second, .ranks = std::move(node.ranks)});
+  }
+  return nodes;
+}
+
+void run_in_job(const TopoOptions& options, const base::Environment& shell) {
+  const CpuSet given = Binding::current().cpus;  // World::init may bind
+  World world = World::init();
+  if (options.export_file || options.xml || options.nproc) {
+    // What this rank is bound to says nothing about other jobs on its machine.
+    if (world.rank() == 0) run_for_one_machine(options, shell, {});
+    return;
+  }
+  JobLayout layout{.rank = world.rank(), .node_ranks = {}};
+  for (int node = 0; node < world.num_nodes(); ++node) layout.node_ranks.push_back(world.ranks_on_node(node));
+  auto job = gather_job(world.key_value_store(), layout, inquire(world, given),
+                        Deadline::after(shell.seconds("DDP_INIT_TIMEOUT")));
+  if (!job) return;
+  check_explained_rank(options, world.world_size());
+  check_failures(*job);
+  print(options, describe_job(read_nodes(std::move(*job)),
+                              {.launcher = std::string(to_string(world.source())),
+                               .reason = world.source_reason(),
+                               .world_size = world.world_size()},
+                              policy_in_job(options, shell), visibility_of(options, shell)));
+}
+
+}  // namespace
+
+void run_topo(const TopoOptions& options) {
+  const auto shell = base::Environment::process();
+  if (!options.no_job && launched(shell)) return run_in_job(options, shell);
+  run_for_one_machine(options, shell, Binding::current().cpus);
+}
+
+}  // namespace ddp::tools
