@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,22 +17,28 @@ constexpr double kText = 12;
 constexpr double kLine = 22;
 constexpr double kSwatch = 16;
 constexpr double kColumn = 360;
+constexpr double kWidestText = 800;
 
-using Groups = std::map<std::string, std::vector<const RankRow*>>;
+using Rows = std::vector<const RankRow*>;
 
-/// Ranks by the NUMA nodes of their cores.
-Groups group_rows(const NodeKind& kind) {
-  Groups groups;
-  for (const RankRow& row : kind.rows) groups[numa_list(kind.topology, row.placement.numa_nodes)].push_back(&row);
+/// Ranks by the NUMA nodes of their cores, in the order of the ranks.
+std::vector<std::pair<std::string, Rows>> group_rows(const NodeKind& kind) {
+  std::vector<std::pair<std::string, Rows>> groups;
+  for (const RankRow& row : kind.rows) {
+    const std::string nodes = numa_list(kind.topology, row.placement.numa_nodes);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& known) { return known.first == nodes; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {nodes, {}});
+    group->second.push_back(&row);
+  }
   return groups;
 }
 
-std::string ranks_text(const std::vector<const RankRow*>& rows) {
+std::string ranks_text(const Rows& rows) {
   std::vector<int> ranks;
   for (const RankRow* row : rows) {
     for (const RankIdentity& identity : row->ranks) ranks.push_back(identity.rank);
   }
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", number_list(std::move(ranks)));
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", number_list(ranks));
 }
 
 std::string entry_text(const NodeKind& kind, const RankRow& row) {
@@ -48,7 +53,8 @@ std::string entry_text(const NodeKind& kind, const RankRow& row) {
     text += fmt::format("{} {}", placement.gpu ? "," : ":", nic.name());
   }
   const bool first = !placement.gpu && placement.nics.empty();
-  return text + fmt::format("{} {}", first ? ":" : ",", counted(static_cast<std::size_t>(placement.num_cores), "core"));
+  text += fmt::format("{} {}", first ? ":" : ",", counted(static_cast<std::size_t>(placement.num_cores), "core"));
+  return clipped(text, kWidestText, kText, false);
 }
 
 TextLine text_at(std::string text, double x, double y, bool bold) {
@@ -63,7 +69,7 @@ Box lay_out_legend(const NodeKind& kind, double width) {
   legend.hover = "ranks and their colours";
   double longest = 0;
   for (const RankRow& row : kind.rows) {
-    longest = std::max(longest, static_cast<double>(entry_text(kind, row).size()) * kText * kCharacterWidth);
+    longest = std::max(longest, text_width(entry_text(kind, row), kText, false));
   }
   const double column = std::max(kColumn, longest + kSwatch + 3 * kPadding);
   const double columns = std::max(1.0, std::floor((width - 2 * kPadding) / column));
@@ -72,7 +78,8 @@ Box lay_out_legend(const NodeKind& kind, double width) {
   for (const auto& [numa, rows] : group_rows(kind)) {
     std::string heading = fmt::format("NUMA node {}", numa);
     if (kind.rows.size() > kMostEntries) heading += ": " + ranks_text(rows);
-    widest = std::max(widest, static_cast<double>(heading.size()) * kText * kCharacterWidth + 2 * kPadding);
+    heading = clipped(heading, kWidestText, kText, true);
+    widest = std::max(widest, text_width(heading, kText, true) + 2 * kPadding);
     legend.lines.push_back(text_at(std::move(heading), kPadding, y + kText, true));
     y += kLine;
     if (kind.rows.size() > kMostEntries) continue;

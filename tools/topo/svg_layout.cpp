@@ -37,12 +37,6 @@ void move(Box& box, double dx, double dy) {
   for (Box& child : box.children) move(child, dx, dy);
 }
 
-/// The beginning of a text that fits.
-std::string clipped(const std::string& text, double width, double size) {
-  const auto most = static_cast<std::size_t>(std::max(4.0, std::floor(width / (size * kCharacterWidth))));
-  return text.size() <= most ? text : text.substr(0, most - 3) + "...";
-}
-
 /// Puts boxes side by side from (x, y) on, in lines of at most @p width. Returns the extent that they take.
 std::pair<double, double> flow(std::vector<Box>& boxes, double x, double y, double width, double gap) {
   double line_x = 0;
@@ -67,8 +61,7 @@ Box frame(BoxKind kind, const std::string& title, std::vector<std::pair<std::vec
           double width) {
   Box box;
   box.kind = kind;
-  double inner = static_cast<double>(title.size()) * kTitleText * kCharacterWidth;
-  inner = std::min(inner, width);
+  double inner = std::min(text_width(title, kTitleText, true), width);
   double y = kPadding + kTitleHeight;
   for (auto& [boxes, gap] : blocks) {
     if (boxes.empty()) continue;
@@ -78,7 +71,7 @@ Box frame(BoxKind kind, const std::string& title, std::vector<std::pair<std::vec
     std::move(boxes.begin(), boxes.end(), std::back_inserter(box.children));
   }
   box.rect = {.x = 0, .y = 0, .width = inner + 2 * kPadding, .height = y - kGap + kPadding};
-  box.lines.push_back({.text = clipped(title, inner, kTitleText),
+  box.lines.push_back({.text = clipped(title, inner, kTitleText, true),
                        .x = kPadding,
                        .y = kPadding + kTitleText,
                        .size = kTitleText,
@@ -170,7 +163,7 @@ class MachineLayout {
 
   /// Puts a number in the middle, where it is short enough to be read.
   static void label(Box& box, const std::string& text) {
-    if (static_cast<double>(text.size()) * kSmallText * kCharacterWidth > box.rect.width) return;
+    if (text_width(text, kSmallText, false) > box.rect.width) return;
     box.lines.push_back({.text = text,
                          .x = box.rect.x + box.rect.width / 2,
                          .y = box.rect.y + box.rect.height / 2 + kSmallText * 0.36,
@@ -220,8 +213,8 @@ class MachineLayout {
     }
     const double room = right - 8;
     box.lines.push_back(
-        {.text = clipped(name, room, kText), .x = 8, .y = 16, .size = kText, .bold = true, .centred = false});
-    box.lines.push_back({.text = clipped(below, room, kSmallText),
+        {.text = clipped(name, room, kText, false), .x = 8, .y = 16, .size = kText, .bold = false, .centred = false});
+    box.lines.push_back({.text = clipped(below, room, kSmallText, false),
                          .x = 8,
                          .y = 31,
                          .size = kSmallText,
@@ -250,6 +243,19 @@ std::string_view to_string(BoxKind kind) noexcept {
     case BoxKind::legend: break;
   }
   return "legend";
+}
+
+double text_width(std::string_view text, double size, bool bold) {
+  return static_cast<double>(text.size()) * size * (bold ? 0.73 : 0.64);
+}
+
+std::string clipped(const std::string& text, double width, double size, bool bold) {
+  if (text_width(text, size, bold) <= width) return text;
+  std::string shorter = text;
+  do {
+    shorter.pop_back();
+  } while (shorter.size() > 1 && text_width(shorter + "...", size, bold) > width);
+  return shorter + "...";
 }
 
 Picture lay_out(const Report& report) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "topo/report_model.hpp"
@@ -43,9 +44,15 @@ struct Picture {
   std::vector<Box> boxes;  ///< for each kind of node the machine and its legend, one below the other
 };
 
-/// The smallest text in pixels, and the width of a character in text heights, rather too wide than too narrow.
+/// The smallest text in pixels.
 inline constexpr double kSmallText = 10;
-inline constexpr double kCharacterWidth = 0.6;
+
+/// Width of a text in pixels: rather too wide than too narrow, since the viewer chooses the font (DejaVu Sans is the
+/// widest of the usual ones).
+double text_width(std::string_view text, double size, bool bold);
+
+/// The beginning of a text that fits, with "..." where something was cut off; at least one character.
+std::string clipped(const std::string& text, double width, double size, bool bold);
 
 /// Boxes with the same parent never overlap, and children lie within their parent. Hardware threads are folded into
 /// their cores; virtual functions that cannot be used are left out.

@@ -34,7 +34,8 @@ BindPolicy policy_of(const TopoOptions& options, const base::Environment& enviro
   return word.empty() ? BindPolicy::numa : parse_bind_policy(word);
 }
 
-/// In a rank, DDP_BIND=none says that World::init need not bind it, as ddprun has done it already: not how it should be.
+/// In a rank, DDP_BIND=none says that World::init need not bind it, as ddprun has done it already: not how it should
+/// be.
 BindPolicy policy_in_job(const TopoOptions& options, const base::Environment& environment) {
   const BindPolicy policy = policy_of(options, environment);
   return !options.bind && policy == BindPolicy::none ? BindPolicy::numa : policy;
@@ -167,8 +168,8 @@ void run_in_job(const TopoOptions& options, const base::Environment& shell) {
   }
   JobLayout layout{.rank = world.rank(), .node_ranks = {}};
   for (int node = 0; node < world.num_nodes(); ++node) layout.node_ranks.push_back(world.ranks_on_node(node));
-  auto job = gather_job(world.key_value_store(), layout, inquire(world, given),
-                        Deadline::after(shell.seconds("DDP_INIT_TIMEOUT")));
+  const Deadline deadline = Deadline::after(shell.seconds("DDP_INIT_TIMEOUT"));
+  auto job = gather_job(world.key_value_store(), layout, inquire(world, given), deadline);
   if (!job) return;
   check_explained_rank(options, world.world_size());
   check_failures(*job);

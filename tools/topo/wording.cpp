@@ -125,7 +125,7 @@ std::string short_model(std::string_view model) {
   }
   for (bool more = true; more;) {
     more = false;
-    for (const std::string_view word : {"NVIDIA ", "AMD ", "Intel(R) ", "Intel ", "Tesla ", "Instinct "}) {
+    for (const std::string_view word : {"NVIDIA ", "AMD ", "Intel(R) ", "Intel ", "Tesla ", "Instinct ", "INSTINCT "}) {
       if (!model.starts_with(word) || model.size() == word.size()) continue;
       model.remove_prefix(word.size());
       more = true;

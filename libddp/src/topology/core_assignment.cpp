@@ -137,7 +137,7 @@ class Division {
           const auto end = next + static_cast<std::ptrdiff_t>(cores / members + (i < cores % members ? 1 : 0));
           choice.cores.assign(next, end);
           next = end;
-          choice.decision.reason = members == 1 ? fmt::format("all allowed cores there, {}", count_of(cores, "core"))
+          choice.decision.reason = members == 1 ? std::string("all allowed cores there")
                                                 : fmt::format("an even share of {} for local {}",
                                                               count_of(cores, "core"), format_ranks(pool.ranks));
         }

@@ -169,8 +169,9 @@ std::vector<NicChoice> assign_nics(const Topology& topology, const std::vector<G
   }
   std::vector<std::string> owner;
   for (const auto& ranks : users) {
-    owner.push_back(ranks.empty() ? "there are not enough of them for all ranks"
-                                  : fmt::format("local {} has it", format_ranks(ranks)));
+    owner.push_back(ranks.empty()
+                        ? "there are not enough of them for all ranks"
+                        : fmt::format("local {} {} it", format_ranks(ranks), ranks.size() == 1 ? "has" : "have"));
   }
   const auto name = [&](int i) { return topology.nics()[at(training.nics[at(i)])].name(); };
 
@@ -193,7 +194,7 @@ std::vector<NicChoice> assign_nics(const Topology& topology, const std::vector<G
       choice.decision.chosen = fmt::format("{}", fmt::join(names, ", "));
       choice.decision.reason = fmt::format(
           "nearest to its {}: {}{}", gpus[rank].gpu ? "GPU" : "cores", to_string(own.path),
-          sharing > 1 ? fmt::format("; {} ranks share it, because there are more ranks than NICs that near", sharing)
+          sharing > 1 ? fmt::format("; {} ranks share it, as there are more ranks than equally near NICs", sharing)
                       : std::string());
       std::vector<int> order(at(num_nics));
       std::iota(order.begin(), order.end(), 0);

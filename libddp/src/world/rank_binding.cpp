@@ -100,6 +100,7 @@ void RankBinding::publish(KeyValueStore& store, const std::string& key, bool lea
   if (!leader) return;
   try {
     const std::string xml = Topology::live().to_xml();
+    base::log(base::LogLevel::debug, "read the topology of this machine for its ranks: {} bytes of XML", xml.size());
     store.put_on_node(key + ".topology", std::as_bytes(std::span{xml.data(), xml.size()}));
   } catch (const Error& error) {
     base::log(base::LogLevel::warning, "{}", error.what());  // the others will miss it and say so

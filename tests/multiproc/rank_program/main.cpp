@@ -16,6 +16,8 @@ using namespace ddp::test;
 const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::less<>>& scenarios() {
   static const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::less<>> table{
       {"world", [](ddp::World& world, Arguments) { print_world(world); }},
+      {"binding", [](ddp::World& world, Arguments) { print_binding(world); }},
+      {"traffic", &make_traffic},
       {"collectives", [](ddp::World& world, Arguments) { run_collectives(world); }},
       {"subgroups", [](ddp::World& world, Arguments) { run_subgroups(world); }},
       {"ordering", [](ddp::World& world, Arguments) { run_ordering(world); }},

@@ -21,7 +21,9 @@ inline void check(bool holds, const std::string& what) {
 
 using Arguments = std::span<const std::string>;
 
-void print_world(World& world);                            ///< prints one line of JSON
+void print_world(World& world);                            ///< one line of JSON
+void print_binding(World& world);                          ///< the processors of this rank, and those it was placed on
+void make_traffic(World& world, Arguments arguments);      ///< MIB: one all_reduce of so many MiB
 void run_collectives(World& world);                        ///< every operation, type and reduction against a plain loop
 void run_subgroups(World& world);                          ///< groups of some ranks, and wrong lists of members
 void run_ordering(World& world);                           ///< asynchronous work, issue order, crossing transfers

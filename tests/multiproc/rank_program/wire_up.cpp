@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <ddp/binding.hpp>
+
 #include "rank_program/scenario.hpp"
 
 namespace ddp::test {
@@ -31,6 +33,22 @@ void print_world(World& world) {
       world.rank(), world.world_size(), world.local_rank(), world.local_world_size(), world.node_rank(),
       world.num_nodes(), fmt::join(node_of, ","), fmt::join(local_rank_of, ","), fmt::join(node_hosts, "\",\""),
       to_string(world.source()), world.interface_name(), world.interface_address(), world.source_reason());
+}
+
+void print_binding(World& world) {
+  const Binding now = Binding::current();
+  const auto& placement = world.placement();
+  check(!placement || placement->local_rank == world.local_rank(), "the placement is another rank's");
+  check(!placement || placement->cpus.contains(now.cpus), "this rank is not bound as placed");
+  fmt::print("BINDING rank={} cpus={} placed={}\n", world.rank(), now.cpus.to_string(),
+             placement ? placement->cpus.to_string() : "no");
+}
+
+void make_traffic(World& world, Arguments arguments) {
+  check(arguments.size() == 1, "traffic MIB");
+  std::vector<float> values(std::stoul(arguments[0]) * (1024 * 1024 / sizeof(float)), 1.0F);
+  world.process_group().all_reduce(values).wait();
+  check(values.back() == static_cast<float>(world.world_size()), "the sum is wrong");
 }
 
 void run_kvs(World& world) {

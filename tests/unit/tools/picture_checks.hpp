@@ -35,7 +35,7 @@ inline bool overlap(const Rect& a, const Rect& b) {
 
 /// The room that a line of text takes, by the same estimate as the layout's.
 inline Rect extent(const TextLine& line) {
-  const double width = static_cast<double>(line.text.size()) * line.size * kCharacterWidth;
+  const double width = text_width(line.text, line.size, line.bold);
   return {.x = line.centred ? line.x - width / 2 : line.x,
           .y = line.y - line.size * 0.8,
           .width = width,

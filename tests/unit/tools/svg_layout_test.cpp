@@ -142,6 +142,19 @@ TEST(SvgLayout, TheLegendGroupsRanksByNumaNode) {
   EXPECT_EQ(legend.children.size(), 4U);
 }
 
+TEST(SvgLayout, RanksOfAMachineAreCountedAsOne) {
+  const Box legend = lay_out(test::sample_report()).boxes.back();
+  EXPECT_EQ(legend.lines.at(1).text, "rank 0: GPU 0, ib0 (mlx5_0), 2 cores");
+}
+
+TEST(SvgLayout, TextsAreCutWhereTheyDoNotFit) {
+  EXPECT_EQ(clipped("short", 1000, 12, true), "short");
+  const std::string cut = clipped(std::string(100, 'x'), 100, 12, false);
+  EXPECT_TRUE(cut.ends_with("x..."));
+  EXPECT_LE(text_width(cut, 12, false), 100);
+  EXPECT_EQ(clipped("abc", 0, 12, false), "a...");
+}
+
 TEST(SvgLayout, TooManyRanksForTheLegendAreCounted) {
   const Picture picture = lay_out(crowded_report(65));
   const Box& legend = picture.boxes.back();

@@ -121,10 +121,10 @@ TEST(CoreAssignment, SurplusRanksMoveToTheNearestSpareCores) {
 }
 
 TEST(CoreAssignment, SurplusRanksStayOnTheirPackageIfTheyCan) {
-  // 4 NUMA nodes of 2 cores; 3 GPUs near node 1. Node 0 is on the same package, 2 and 3 on the other one.
+  // 4 NUMA nodes of 2 cores; 3 GPUs near node 2. Node 3 is on the same package, 0 and 1 on the other one.
   auto parts = test::make_processors({.packages = 2, .numa_nodes = 2, .cores = 2, .threads = 1});
-  for (int i = 0; i < 3; ++i) test::add_gpu(parts, test::near_numa_node(parts, 1));
-  EXPECT_THAT(cpus_of(placed(parts, 3)), ElementsAre("2", "3", "0-1"));
+  for (int i = 0; i < 3; ++i) test::add_gpu(parts, test::near_numa_node(parts, 2));
+  EXPECT_THAT(cpus_of(placed(parts, 3)), ElementsAre("4", "5", "6-7"));
 }
 
 TEST(CoreAssignment, MoreRanksThanCoresShareThem) {

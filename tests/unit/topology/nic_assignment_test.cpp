@@ -66,6 +66,10 @@ TEST(NicAssignment, TheOnlyOneServesAll) {
   EXPECT_EQ(nics_of(placements), (Nics{{0}, {0}, {0}, {0}}));
   EXPECT_THAT(placements[0].decisions[1].reason, HasSubstr("4 ranks share it"));
   EXPECT_THAT(placements[3].decisions[1].reason, HasSubstr("SYS"));
+  auto rails = test::dual_rail_machine();
+  rails.nics[1].locality = rails.nics[0].locality;
+  EXPECT_THAT(placed(rails, 4)[0].decisions[1].alternatives,
+              ElementsAre("ib1 (mlx5_1): PHB as well, but local ranks 2, 3 have it"));
 }
 
 TEST(NicAssignment, ARankWithAChoiceLeavesTheOnlyOneToAnother) {

@@ -1,0 +1,96 @@
+#!/usr/bin/env bats
+# Interfaces and cores on a real Slurm cluster: which network nodes agree on and what runs over it, and that no rank
+# leaves the processors that taskset or Slurm gave it.
+
+load ../support/rank_jobs
+
+setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  first_cpu=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
+}
+
+teardown() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || return 0
+  for node in n0 n1; do
+    for name in second docker0; do "$cluster" on $node ip link del $name 2>/dev/null || true; done
+  done
+}
+
+srun() { timeout 120 "$cluster" run srun --kill-on-bad-exit=0 "$@" 2>&1; }
+
+sent_bytes() { "$cluster" on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
+
+@test "among an unroutable network, a docker bridge and the routable one, the routable one is used" {
+  # On both nodes: a cable that leads nowhere with addresses of one subnet, and docker0 with the same address.
+  for i in 0 1; do
+    "$cluster" on n$i ip link add second type veth peer name nowhere
+    "$cluster" on n$i ip addr add 10.99.0.$((i + 1))/24 dev second
+    "$cluster" on n$i ip link set second up
+    "$cluster" on n$i ip link set nowhere up
+    "$cluster" on n$i ip link add docker0 type bridge
+    "$cluster" on n$i ip addr add 172.17.0.1/16 dev docker0
+    "$cluster" on n$i ip link set docker0 up
+  done
+  for pmi in pmix pmi2; do
+    run srun --mpi=$pmi -w n0,n1 -N2 -n4 "$rank_program" world
+    expect_all 4 '"interface": "eth0"'
+  done
+  run srun --mpi=pmix -w n0,n1 -N2 -n2 --export=ALL,DDP_LOG_LEVEL=debug "$rank_program" world
+  expect_all 2 "its subnet 10.78.0.0/24 is on all 2 nodes and routes to them"
+  expect_all 2 "network not chosen: 10.99.0.0/24: routes to the peers on 0 of 2 nodes"
+  expect_all 2 "interface not usable: docker0 (172.17.0.1): reaches only this host"
+
+  # 64 MiB and more of all_reduce must have left each node by eth0, and nearly nothing by the others.
+  before=$(sent_bytes n0 eth0) before_second=$(sent_bytes n0 second)
+  run srun --mpi=pmix -w n0,n1 -N2 -n2 "$rank_program" traffic 64
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  sent=$(($(sent_bytes n0 eth0) - before)) sent_second=$(($(sent_bytes n0 second) - before_second))
+  [ "$sent" -ge $((60 * 1024 * 1024)) ] || { echo "only $sent bytes left by eth0"; return 1; }
+  [ "$sent_second" -le 100000 ] || { echo "$sent_second bytes left by second"; return 1; }
+}
+
+@test "a name that one node does not have is an error that names the node and what it has" {
+  "$cluster" on n0 ip link add second type bridge
+  "$cluster" on n0 ip addr add 10.99.0.1/24 dev second
+  "$cluster" on n0 ip link set second up
+  for variable in NCCL_SOCKET_IFNAME=second NCCL_SOCKET_IFNAME==second GLOO_SOCKET_IFNAME=second DDP_SOCKET_IFNAME=second; do
+    run srun --mpi=pmix -w n0,n1 -N2 -n2 --export=ALL,DDP_INIT_TIMEOUT=5,$variable "$rank_program" world
+    [ "$status" -ne 0 ]
+    expect_all 1 "choosing the network interface on host n1: $variable names no interface of this host"
+    [[ $output == *"eth0 (10.78.0.2)"* ]]
+  done
+}
+
+@test "DDP_BIND: ranks of a node are bound inside what taskset leaves, by a topology that is read once a node" {
+  for pmi in pmix pmi2; do
+    run srun --mpi=$pmi -N2 -n8 --export=ALL,DDP_BIND=numa,DDP_LOG_LEVEL=debug "$rank_program" binding
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    expect_all 8 DONE
+    expect_all 2 "read the topology of this machine"
+    expect_all 0 "placed=no"
+    run srun --mpi=$pmi -N2 -n8 --export=ALL,DDP_BIND=core taskset -c "$first_cpu" "$rank_program" binding
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    expect_all 8 "cpus=$first_cpu placed=$first_cpu"
+  done
+  run srun --mpi=pmix -N2 -n4 --export=ALL,DDP_BIND=none "$rank_program" binding
+  expect_all 4 "placed=no"
+  run srun --mpi=pmix -N2 -n2 --export=ALL,DDP_BIND=nuna "$rank_program" binding
+  expect_all 2 "'nuna' is not one of numa|core|socket|none"
+}
+
+@test "DDP_BIND: the mask of Slurm's task/affinity is never left" {
+  cores=$(nproc)
+  [ "$cores" -ge 2 ] || skip "needs two processors"
+  # A second cluster, inside the first, whose nodes have the processors that are there.
+  run env DDP_CLUSTER_DIR="$DDP_CLUSTER_DIR/shared/affinity-$$" timeout 120 "$cluster" with --cpus "$cores,$cores" --affinity -- \
+    srun --mpi=pmix -N2 -n4 -c1 --cpu-bind=cores --export=ALL,DDP_BIND=numa \
+    bash -c 'echo "GIVEN $SLURM_PROCID $(taskset -cp $$ | sed "s/.*: //")"; exec "$0" binding' "$rank_program"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  for rank in 0 1 2 3; do
+    given=$(sed -n "s/^GIVEN $rank //p" <<<"$output")
+    bound=$(sed -n "s/^BINDING rank=$rank cpus=\([^ ]*\) .*/\1/p" <<<"$output")
+    [ -n "$given" ] && [ "$given" = "$bound" ] || { echo "rank $rank was given '$given' and runs on '$bound'"; echo "$output"; return 1; }
+  done
+}
