@@ -9,6 +9,7 @@
 
 #include "topo/table.hpp"
 #include "topo/text_grid.hpp"
+#include "topo/wording.hpp"
 
 namespace ddp::tools {
 namespace {

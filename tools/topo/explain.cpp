@@ -40,7 +40,7 @@ std::string format_explanation(const Report& report, int rank) {
                                  : fmt::format(", host {}\n", plain_ascii(identity->host));
   text += fmt::format("(--bind {}, --gpus {})\n", to_string(report.policy), to_string(report.gpus));
 
-  for (const Decision& decision : row->placement.decisions) text += "\n" + decision_text(decision);
+  for (const Decision& decision : row->placement.decisions) text += fmt::format("\n{}", decision_text(decision));
   if (row->actual) {
     text += fmt::format("\nbinding: {}\n  has {}, should have {}\n", row->actual->sentence,
                         row->actual->binding.cpus.to_string(), row->placement.cpus.to_string());

@@ -1,6 +1,7 @@
 // Brings the reports of all ranks of a job to rank 0, and the topology of one node of each kind.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,7 +36,7 @@ struct GatheredJob {
   std::vector<GatheredNode> nodes;                      ///< by node number
 };
 
-inline constexpr std::size_t kLargestXmlBytes = 16 * 1024 * 1024;
+inline constexpr std::size_t kLargestXmlBytes = std::size_t{16} * 1024 * 1024;
 
 /// Collective: all ranks of the job call it. Two fences: in the first one every rank gives its report and the first
 /// rank of each node names its machine; in the second one only the first node of each kind of machine gives its XML, so

@@ -43,7 +43,7 @@ struct RankReport {
 };
 
 /// A fence carries every report to every node, so they are kept small. Typical ones have 1 to 2 KiB.
-inline constexpr std::size_t kLargestReportBytes = 64 * 1024;
+inline constexpr std::size_t kLargestReportBytes = std::size_t{64} * 1024;
 
 /// The variables of the environment that belong to NCCL, UCX, Gloo, OpenMP, the GPU runtimes and libddp. Others stay
 /// where they are: they may hold secrets.

@@ -57,7 +57,7 @@ std::pair<double, double> flow(std::vector<Box>& boxes, double x, double y, doub
 }
 
 /// A frame with a title around blocks of boxes, each block below the other.
-Box frame(BoxKind kind, const std::string& title, std::vector<std::pair<std::vector<Box>, double>> blocks,
+Box frame(BoxKind kind, const std::string& title, std::vector<std::pair<std::vector<Box>, double>>&& blocks,
           double width) {
   Box box;
   box.kind = kind;

@@ -1,8 +1,6 @@
 #include "topo/wording.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <utility>
 
 #include <fmt/format.h>

@@ -8,6 +8,7 @@
 #include <ddp/process_group.hpp>
 #include <ddp/reducer.hpp>
 #include <ddp/tensor_view.hpp>
+#include <ddp/topology.hpp>
 #include <ddp/version.hpp>
 #include <ddp/work.hpp>
 #include <ddp/world.hpp>

@@ -114,7 +114,7 @@ struct Nic {
   bool virtual_function = false;  ///< SR-IOV
   Locality locality;
 
-  /// "ib0 (mlx5_0)", "mlx5_0" or "eth0".
+  /// "ib0 (mlx5_0)", "mlx5_0" or "eth0"; the PCI address of a device that has neither.
   std::string name() const;
 };
 

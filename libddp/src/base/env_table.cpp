@@ -46,7 +46,7 @@ constexpr std::array kTable{
 };
 
 // Other programs have variables with our prefix, too; only what looks like one of ours is taken for a mistake.
-constexpr std::size_t kTypingMistake = 3;
+constexpr std::size_t kTypingMistake = 2;
 
 [[noreturn]] void reject(std::string_view name, std::string_view value, std::string expected) {
   throw Error{{.code = ErrorCode::invalid_argument,

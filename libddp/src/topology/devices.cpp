@@ -66,6 +66,7 @@ std::string_view to_string(InterfaceKind kind) noexcept {
 }
 
 std::string Nic::name() const {
+  if (interface.empty() && rdma_device.empty()) return pci ? pci->to_string() : fmt::format("NIC {}", index);
   if (interface.empty()) return rdma_device;
   return rdma_device.empty() ? interface : fmt::format("{} ({})", interface, rdma_device);
 }

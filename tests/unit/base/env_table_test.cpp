@@ -130,6 +130,7 @@ TEST(EnvTypingMistakes, NameTheClosestVariable) {
                          {"DDP_LOGLEVEL", "info"},
                          {"DDP_SOCKET_IFNAM", "eth0"},
                          {"DDP_OF_ANOTHER_PROGRAM", "1"},
+                         {"DDP_BIN_DIR", "build/bin"},
                          {"DDPX", "1"},
                          {"DDO_LAUNCH", "1"},
                          {"ddp_launch", "1"}}};

@@ -1,3 +1,4 @@
+// The explanation of one rank, to the letter.
 #include "topo/explain.hpp"
 
 #include <gmock/gmock.h>

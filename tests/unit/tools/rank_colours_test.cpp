@@ -1,3 +1,4 @@
+// Ranks can be told apart, and their numbers read.
 #include "topo/rank_colours.hpp"
 
 #include <gtest/gtest.h>

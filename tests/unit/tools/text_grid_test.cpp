@@ -1,3 +1,4 @@
+// Columns line up, and nothing but printable ASCII comes out.
 #include "topo/text_grid.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Lists, models and machines in the words that users read.
 #include "topo/wording.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Any bytes become well-formed XML.
 #include "topo/xml_text.hpp"
 
 #include <gtest/gtest.h>

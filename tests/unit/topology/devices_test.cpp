@@ -67,6 +67,10 @@ TEST(Distance, OrdersNearToFar) {
 
 TEST(Nic, IsCalledByItsNames) {
   Nic nic;
+  nic.index = 4;
+  EXPECT_EQ(nic.name(), "NIC 4");
+  nic.pci = PciAddress::parse("0000:3b:00.1");
+  EXPECT_EQ(nic.name(), "0000:3b:00.1");
   nic.rdma_device = "mlx5_0";
   EXPECT_EQ(nic.name(), "mlx5_0");
   nic.interface = "ib0";
