@@ -2,6 +2,10 @@
 
 add_library(ddp_options INTERFACE)
 target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+# GCC 12 warns of std::string's own operator+ at -O3 (GCC bug 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(ddp_options INTERFACE -Wno-restrict)
+endif()
 if(DDP_WARNINGS_AS_ERRORS)
   target_compile_options(ddp_options INTERFACE -Werror)
 endif()
