@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "base/host_name.hpp"
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "options/program_lookup.hpp"
@@ -34,12 +35,6 @@ constexpr std::chrono::seconds kLeftoverGrace{1};
 constexpr std::chrono::seconds kLeftoverLimit{6};
 // Where execvp(3) looks when PATH is unset.
 constexpr const char* kDefaultPath = "/bin:/usr/bin";
-
-std::string host_name() {
-  std::array<char, 256> name{};  // HOST_NAME_MAX is 64 on Linux
-  if (::gethostname(name.data(), name.size() - 1) != 0) throw base::system_error("reading the host's name", errno);
-  return name.data();
-}
 
 /// epoll, with what it watches named by a number: local ranks, or one of the following.
 class EventLoop {
@@ -97,7 +92,7 @@ void report_conflicts(const std::vector<RankPlacement>& placements) {
 }  // namespace
 
 LocalAgent::LocalAgent(LaunchOptions options, base::Environment environment)
-    : options_(std::move(options)), environment_(std::move(environment)), host_(host_name()) {}
+    : options_(std::move(options)), environment_(std::move(environment)), host_(base::host_name()) {}
 
 template <class... Args>
 void LocalAgent::tell(fmt::format_string<Args...> format, Args&&... args) const {

@@ -1,7 +1,5 @@
 #include "topo/topo_command.hpp"
 
-#include <unistd.h>
-
 #include <array>
 #include <map>
 #include <utility>
@@ -11,6 +9,7 @@
 
 #include <ddp/world.hpp>
 
+#include "base/host_name.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
 #include "topo/explain.hpp"
@@ -22,11 +21,6 @@
 
 namespace ddp::tools {
 namespace {
-
-std::string own_hostname() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
-}
 
 BindPolicy policy_of(const TopoOptions& options, const base::Environment& environment) {
   if (options.bind) return *options.bind;
@@ -87,7 +81,7 @@ void run_for_one_machine(const TopoOptions& options, const base::Environment& sh
   MachineQuestion question;
   if (!options.xml) {
     question.environment = shell;
-    question.host = own_hostname();
+    question.host = base::host_name();
     question.allowed = allowed & topology.allowed_cpus();
   }
   question.policy = policy_of(options, question.environment);
@@ -103,7 +97,7 @@ OwnFacts inquire(const World& world, const CpuSet& given) {
   RankReport& report = own.report;
   report.rank = world.rank();
   report.local_rank = world.local_rank();
-  report.host = own_hostname();
+  report.host = base::host_name();
   try {
     const Topology topology = Topology::live();
     const auto environment = base::Environment::process();

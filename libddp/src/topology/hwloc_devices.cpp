@@ -213,18 +213,8 @@ DeviceTable read_devices(hwloc_topology_t topology, const LiveFacts& facts, Topo
   }
   parts.nics = make_nics(std::move(functions), facts);
   for (const InterfaceFact& fact : facts.interfaces) parts.interfaces.push_back(fact.interface);
-  if (parts.interfaces.empty()) {  // recorded by another tool: what hwloc saw is all there is
-    for (const Nic& nic : parts.nics) {
-      if (nic.interface.empty()) continue;
-      parts.interfaces.push_back({.name = nic.interface,
-                                  .kind = InterfaceKind::hardware,
-                                  .up = true,
-                                  .addresses = {},
-                                  .rate_gbps = nic.rate_gbps,
-                                  .bond = {},
-                                  .slaves = {}});
-    }
-  }
+  // Recorded by another tool: what hwloc saw is all there is.
+  if (parts.interfaces.empty()) parts.interfaces = interfaces_of(parts.nics);
   return DeviceTable{std::move(numbers)};
 }
 

@@ -15,6 +15,8 @@
 
 #include <ddp/error.hpp>
 
+#include "topology/nic_inventory.hpp"
+
 namespace ddp::topology {
 namespace {
 
@@ -313,17 +315,10 @@ class Reader {
       Nic& nic = parts_.nics[i];
       nic.index = static_cast<int>(i);
       complete(nic.locality);
-      if (!nic.interface.empty()) {
-        parts_.interfaces.push_back({.name = nic.interface,
-                                     .kind = InterfaceKind::hardware,
-                                     .up = true,
-                                     .addresses = {},
-                                     .rate_gbps = nic.rate_gbps,
-                                     .bond = {},
-                                     .slaves = {}});
-      } else if (nic.rdma_device.empty()) {
-        nic.interface = fmt::format("nic{}", i);  // something to call it; the kernel's name is not known
-      }
+    }
+    parts_.interfaces = interfaces_of(parts_.nics);
+    for (Nic& nic : parts_.nics) {  // something to call it; the kernel's name is not known
+      if (nic.interface.empty() && nic.rdma_device.empty()) nic.interface = fmt::format("nic{}", nic.index);
     }
     parts_.source = name_;
   }

@@ -170,4 +170,19 @@ std::vector<Nic> make_nics(std::vector<NicFunction> functions, const LiveFacts& 
   return nics;
 }
 
+std::vector<NetworkInterface> interfaces_of(const std::vector<Nic>& nics) {
+  std::vector<NetworkInterface> interfaces;
+  for (const Nic& nic : nics) {
+    if (nic.interface.empty()) continue;
+    interfaces.push_back({.name = nic.interface,
+                          .kind = InterfaceKind::hardware,
+                          .up = true,
+                          .addresses = {},
+                          .rate_gbps = nic.rate_gbps,
+                          .bond = {},
+                          .slaves = {}});
+  }
+  return interfaces;
+}
+
 }  // namespace ddp::topology

@@ -28,4 +28,8 @@ struct NicFunction {
 /// that another tool has recorded) interfaces and ports of unknown state count as usable.
 std::vector<Nic> make_nics(std::vector<NicFunction> functions, const LiveFacts& facts);
 
+/// The kernel interfaces of @p nics, as far as they say anything of them: for machines about whose interfaces nothing
+/// else is known. They count as up.
+std::vector<NetworkInterface> interfaces_of(const std::vector<Nic>& nics);
+
 }  // namespace ddp::topology

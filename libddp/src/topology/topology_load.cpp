@@ -59,6 +59,15 @@ std::string root_info(hwloc_topology_t topology, const char* name) {
   return value == nullptr ? "" : value;
 }
 
+std::string xml_of(hwloc_topology_t loaded) {
+  char* buffer = nullptr;
+  int size = 0;
+  require(hwloc_topology_export_xmlbuffer(loaded, &buffer, &size, 0) == 0, "writing the topology as XML");
+  std::string xml = buffer;
+  hwloc_free_xmlbuffer(loaded, buffer);
+  return xml;
+}
+
 topology::LiveFacts recorded_facts(hwloc_topology_t loaded) {
   const std::string json = root_info(loaded, topology::kFactsInfo);
   return json.empty() ? topology::LiveFacts{} : topology::facts_from_json(json);
@@ -101,11 +110,7 @@ Topology Topology::live() {
   }
   Parts parts = topology::read_hwloc(handle.get(), facts);
   parts.source = this_machine ? "this machine" : "the machine that HWLOC_* variables describe";
-  char* buffer = nullptr;
-  int size = 0;
-  require(hwloc_topology_export_xmlbuffer(handle.get(), &buffer, &size, 0) == 0, "writing the topology as XML");
-  parts.xml = buffer;
-  hwloc_free_xmlbuffer(handle.get(), buffer);
+  parts.xml = xml_of(handle.get());
   return from_parts(std::move(parts));
 }
 
@@ -159,11 +164,7 @@ Topology Topology::synthetic(const std::string& description) {
   }
   Parts parts = topology::read_hwloc(handle.get(), {});
   parts.source = fmt::format("'{}'", description);
-  char* buffer = nullptr;
-  int size = 0;
-  require(hwloc_topology_export_xmlbuffer(handle.get(), &buffer, &size, 0) == 0, "writing the topology as XML");
-  parts.xml = buffer;
-  hwloc_free_xmlbuffer(handle.get(), buffer);
+  parts.xml = xml_of(handle.get());
   return from_parts(std::move(parts));
 }
 

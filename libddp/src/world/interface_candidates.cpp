@@ -3,7 +3,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/host_name.hpp"
 #include "base/unique_fd.hpp"
 #include "topology/ifname_list.hpp"
 
@@ -30,11 +30,6 @@ constexpr const char* kNobody = "192.0.2.1";
 
 using Interfaces = std::vector<topology::InterfaceFact>;
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
-}
-
 std::string describe(const NetworkInterface& interface) {
   std::vector<std::string> addresses;
   for (const InterfaceAddress& address : interface.addresses) addresses.push_back(address.address);
@@ -46,7 +41,7 @@ std::string describe(const NetworkInterface& interface) {
   std::vector<std::string> names;
   for (const auto& fact : interfaces) names.push_back(describe(fact.interface));
   throw Error{{.code = code,
-               .attempted = fmt::format("choosing the network interface on host {}", host_name()),
+               .attempted = fmt::format("choosing the network interface on host {}", base::host_name()),
                .cause = std::move(cause),
                .native = {},
                .ranks = {},

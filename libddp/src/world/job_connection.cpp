@@ -1,13 +1,10 @@
 #include "world/job_connection.hpp"
 
-#include <unistd.h>
-
-#include <array>
-
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
+#include "base/host_name.hpp"
 #include "kvs/memory_store.hpp"
 #include "kvs/pmi2_store.hpp"
 #include "kvs/pmix_store.hpp"
@@ -29,10 +26,9 @@ void connect_pmix(JobConnection& connection, Deadline deadline) {
   connection.nodes = node_map_from(facts);
   connection.local_rank = facts.local_rank;
   connection.single_node = facts.node_names.size() == 1;
-  std::array<char, 256> self{};
-  gethostname(self.data(), self.size() - 1);
+  const std::string self = base::host_name();
   for (const std::string& node : facts.node_names) {
-    if (node != self.data()) connection.launch.peer_hosts.push_back(node);
+    if (node != self) connection.launch.peer_hosts.push_back(node);
   }
   connection.store = std::move(store);
 }

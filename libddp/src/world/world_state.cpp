@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -15,6 +14,7 @@
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
+#include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "topology/network_facts.hpp"
 #include "world/process_mapping.hpp"
@@ -55,11 +55,6 @@ class OpenSessions {
   std::mutex mutex_;
   std::set<KeyValueStore*> stores_;
 };
-
-std::string own_hostname() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
-}
 
 void warn_of_unknown_variables(const base::Environment& environment) {
   for (const auto& [name, closest] : environment.unknown_ddp_variables()) {
@@ -116,7 +111,7 @@ void WorldState::wire_up(const InitOptions& options) {
 
   if (connection.nodes) nodes = *connection.nodes;
   world::CandidateSearch search = find_interfaces(connection, environment);
-  world::RankCard own{.hostname = own_hostname(),
+  world::RankCard own{.hostname = base::host_name(),
                       .node_rank = connection.node_rank.value_or(-1),
                       .addresses = {},
                       .channel_port = 0,
