@@ -9,6 +9,7 @@
 
 #include "agent/local_agent.hpp"
 #include "base/env_table.hpp"
+#include "base/stderr_line.hpp"
 #include "options/command_line.hpp"
 #include "report/exit_error.hpp"
 
@@ -30,10 +31,10 @@ int main(int argc, char** argv) {
   try {
     return run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const ddp::launcher::ExitError& error) {
-    fmt::print(stderr, "ddprun: {}\n", error.what());
+    ddp::base::write_stderr_line(fmt::format("ddprun: {}", error.what()));
     return error.exit_status();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "ddprun: {}\n", error.what());
+    ddp::base::write_stderr_line(fmt::format("ddprun: {}", error.what()));
     return 1;
   }
 }

@@ -12,6 +12,7 @@
 #include <ddp/version.hpp>
 
 #include "base/closest_word.hpp"
+#include "base/stderr_line.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
 #include "topo/options.hpp"
@@ -80,10 +81,10 @@ int main(int argc, char** argv) {
     run(arguments);
     return 0;
   } catch (const ddp::tools::UsageError& error) {
-    fmt::print(stderr, "ddp-info: {}\n", error.what());
+    ddp::base::write_stderr_line(fmt::format("ddp-info: {}", error.what()));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "ddp-info: {}\n", error.what());
+    ddp::base::write_stderr_line(fmt::format("ddp-info: {}", error.what()));
     return 1;
   }
 }

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/host_name.hpp"
+#include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "options/program_lookup.hpp"
@@ -84,7 +85,7 @@ void report_conflicts(const std::vector<RankPlacement>& placements) {
     for (const topology::Setting& setting : placement.settings) {
       if (setting.conflict.empty()) continue;
       std::string line = fmt::format("{}={} is kept, but {}", setting.name, setting.value, setting.conflict);
-      if (reported.insert(line).second) fmt::print(stderr, "ddprun: warning: {}\n", line);
+      if (reported.insert(line).second) base::write_stderr_line(fmt::format("ddprun: warning: {}", line));
     }
   }
 }
@@ -96,10 +97,15 @@ LocalAgent::LocalAgent(LaunchOptions options, base::Environment environment)
 
 template <class... Args>
 void LocalAgent::tell(fmt::format_string<Args...> format, Args&&... args) const {
-  if (options_.verbose) fmt::print(stderr, "ddprun: {}\n", fmt::format(format, std::forward<Args>(args)...));
+  if (options_.verbose)
+    base::write_stderr_line(fmt::format("ddprun: {}", fmt::format(format, std::forward<Args>(args)...)));
 }
 
 int LocalAgent::run() {
+  for (const auto& [name, closest] : environment_.unknown_ddp_variables()) {
+    base::write_stderr_line(
+        fmt::format("ddprun: warning: the environment variable {} is not known; did you mean {}?", name, closest));
+  }
   const std::string program = find_program(options_.command.front(), environment_.raw("PATH").value_or(kDefaultPath));
   SignalInbox signals;
   become_subreaper();
@@ -184,9 +190,9 @@ JobOutcome LocalAgent::supervise(WorkerGroup& workers, SignalInbox& signals, Abo
         tell("rank {} goes on", change.local_rank);
         supervisor.rank_continued(change.local_rank);
       } else {
-        fmt::print(stderr, "ddprun: rank {} (pid {}) was stopped by {}; the job waits for it (kill -CONT {})\n",
-                   change.local_rank, workers.pid(change.local_rank), signal_name(change.signal),
-                   workers.pid(change.local_rank));
+        base::write_stderr_line(fmt::format(
+            "ddprun: rank {} (pid {}) was stopped by {}; the job waits for it (kill -CONT {})", change.local_rank,
+            workers.pid(change.local_rank), signal_name(change.signal), workers.pid(change.local_rank)));
         supervisor.rank_stopped(change.local_rank, change.signal, Moment::now());
       }
     }
@@ -234,7 +240,8 @@ int LocalAgent::end_what_is_left(std::span<const pid_t> workers) const {
   const LeftoverCount left = end_leftovers(workers, Deadline::after(kLeftoverGrace), Deadline::after(kLeftoverLimit));
   if (left.ended > 0) tell("ended {} processes that ranks had left behind", left.ended);
   if (left.remaining > 0) {
-    fmt::print(stderr, "ddprun: {} processes that ranks left behind did not end even after SIGKILL\n", left.remaining);
+    base::write_stderr_line(
+        fmt::format("ddprun: {} processes that ranks left behind did not end even after SIGKILL", left.remaining));
   }
   return left.ended + left.remaining;
 }

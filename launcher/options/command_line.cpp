@@ -52,6 +52,24 @@ std::vector<OptionShape> shapes_of(const CLI::App& app) {
   return shapes;
 }
 
+/// What was not given comes from the environment, which is read only then.
+void take_defaults(LaunchOptions& options, std::optional<BindPolicy> bind, std::optional<topology::GpuVisibility> gpus,
+                   const base::Environment& environment) {
+  const auto value_of = [&](const char* name) {
+    try {
+      return environment.text(name);
+    } catch (const Error& error) {
+      throw ExitError{kExitUsage, error.detail()};
+    }
+  };
+  if (!bind) {
+    const std::string word = value_of("DDP_BIND");
+    if (!word.empty()) bind = parse_bind_policy(word);
+  }
+  options.bind = bind.value_or(BindPolicy::numa);
+  options.gpus = gpus ? *gpus : topology::parse_gpu_visibility(value_of("DDP_GPUS"));
+}
+
 }  // namespace
 
 std::variant<LaunchOptions, Information> parse_command_line(std::span<const std::string> arguments,
@@ -131,10 +149,7 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
                      .ranks = {},
                      .hint = "write it after the options: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]"}};
   }
-  const std::string default_bind = environment.text("DDP_BIND");
-  if (!default_bind.empty()) options.bind = parse_bind_policy(default_bind);
-  options.bind = bind.value_or(options.bind);
-  options.gpus = gpus ? *gpus : topology::parse_gpu_visibility(environment.text("DDP_GPUS"));
+  take_defaults(options, bind, gpus, environment);
   options.command = std::move(split.command);
   return options;
 }

@@ -1,11 +1,15 @@
 #include "placement/node_placement.hpp"
 
-#include <cstdio>
+#include <exception>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
+
+#include "base/stderr_line.hpp"
+#include "topology/network_facts.hpp"
+#include "topology/user_interfaces.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -31,10 +35,25 @@ std::string summarize(const Topology& topology, const Placement& placement) {
   return text;
 }
 
-/// The interface over which ranks of one host reach each other.
-std::string loopback_of(const Topology& topology) {
-  for (const NetworkInterface& interface : topology.interfaces()) {
-    if (interface.kind == InterfaceKind::loopback && !interface.addresses.empty()) return interface.name;
+struct SocketInterface {
+  std::string name;
+  std::string reason;
+};
+
+/// The interface over which ranks of this host reach each other: the user's, as World::init will take it, else
+/// loopback. Throws Error(invalid_argument) when the user has named one that is not there.
+SocketInterface socket_interface(const base::Environment& environment) {
+  std::vector<NetworkInterface> interfaces;
+  for (auto& fact : topology::read_interfaces("/sys", topology::list_raw_interfaces())) {
+    interfaces.push_back(std::move(fact.interface));
+  }
+  if (auto named = topology::interfaces_named_by_user(environment, interfaces)) {
+    return {.name = named->names.front(), .reason = named->reason};
+  }
+  for (const NetworkInterface& interface : interfaces) {
+    if (interface.kind == InterfaceKind::loopback && !interface.addresses.empty()) {
+      return {.name = interface.name, .reason = "all ranks are on this host"};
+    }
   }
   return {};
 }
@@ -43,6 +62,7 @@ std::string loopback_of(const Topology& topology) {
 
 std::vector<RankPlacement> place_ranks(const LaunchOptions& options, const base::Environment& environment) {
   std::vector<RankPlacement> ranks(static_cast<std::size_t>(options.nproc_per_node));
+  const SocketInterface interface = socket_interface(environment);
   try {
     const Topology topology = Topology::live();
     const std::vector<Placement> placements = place(topology, {.num_ranks = options.nproc_per_node,
@@ -56,13 +76,14 @@ std::vector<RankPlacement> place_ranks(const LaunchOptions& options, const base:
       rank.settings = topology::derive_settings(topology, placements, placement.local_rank,
                                                 {.gpus = options.gpus,
                                                  .bound = bound,
-                                                 .socket_interface = loopback_of(topology),
-                                                 .socket_interface_reason = "all ranks are on this host"},
+                                                 .socket_interface = interface.name,
+                                                 .socket_interface_reason = interface.reason},
                                                 environment);
       rank.summary = summarize(topology, placement);
     }
-  } catch (const Error& error) {
-    fmt::print(stderr, "ddprun: warning: ranks are neither bound to cores nor given GPUs: {}\n", error.what());
+  } catch (const std::exception& error) {
+    base::write_stderr_line(
+        fmt::format("ddprun: warning: ranks are neither bound to cores nor given GPUs: {}", error.what()));
   }
   return ranks;
 }

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/socket.hpp"
+#include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "report/exit_error.hpp"
 #include "topology/affinity_mask.hpp"
@@ -26,9 +27,10 @@
 namespace ddp::launcher {
 namespace {
 
-enum class Step : int { session, parent_death, descriptors, binding, execute };
+enum class Step : int { session, parent_death, descriptors, binding, execute, narrowed_mask, refused_memory };
 
-/// What a child that could not execute its program writes into the pipe. Smaller than PIPE_BUF, so it arrives whole.
+/// What a child that could not execute its program writes into the pipe; before it, what it noticed and went on.
+/// Smaller than PIPE_BUF, so it arrives whole.
 struct ChildFailure {
   Step step;
   int number;  ///< errno
@@ -48,10 +50,14 @@ struct ChildPlan {
   int report_fd;
 };
 
-[[noreturn]] void give_up(const ChildPlan& plan, Step step) noexcept {
+void report(const ChildPlan& plan, Step step) noexcept {
   const ChildFailure failure{.step = step, .number = errno};
   // If this cannot be written there is nobody left who could be told.
   [[maybe_unused]] const ssize_t written = ::write(plan.report_fd, &failure, sizeof failure);
+}
+
+[[noreturn]] void give_up(const ChildPlan& plan, Step step) noexcept {
+  report(plan, step);
   ::_exit(127);
 }
 
@@ -84,7 +90,8 @@ void close_descriptors_on_exec(rlim_t limit) noexcept {
   if (::setrlimit(RLIMIT_NOFILE, &plan.descriptor_limit) != 0) give_up(plan, Step::descriptors);
   if (plan.affinity != nullptr) {
     if (!plan.affinity->bind(0)) give_up(plan, Step::binding);
-    plan.affinity->prefer_memory();  // containers may forbid it; the kernel's own policy is nearly as good
+    if (!plan.affinity->is_bound()) report(plan, Step::narrowed_mask);
+    if (!plan.affinity->prefer_memory()) report(plan, Step::refused_memory);
   }
   reset_signals(plan.ignore_hangup);
   ::execve(plan.path, plan.arguments, plan.environment);
@@ -127,14 +134,29 @@ void discard(pid_t pid) {
                    .hint = hint}};
 }
 
-/// Reads back what the kernel made of the binding.
-void check_binding(const SpawnRequest& request, pid_t pid) {
-  try {
-    const CpuSet granted = topology::affinity_of(pid);
-    if (granted == request.binding->cpus) return;
-    fmt::print(stderr, "ddprun: warning: rank {} should run on the processors {}, but the kernel granted {}\n",
-               request.rank, request.binding->cpus.to_string(), granted.to_string());
-  } catch (const Error&) {  // it has ended already
+/// The next record of the child; nothing once it executes its program.
+std::optional<ChildFailure> read_failure(int fd) {
+  ChildFailure failure{};
+  ssize_t size = 0;
+  do {
+    size = ::read(fd, &failure, sizeof failure);
+  } while (size < 0 && errno == EINTR);
+  return size == sizeof failure ? std::optional{failure} : std::nullopt;
+}
+
+bool is_notice(const ChildFailure& failure) {
+  return failure.step == Step::narrowed_mask || failure.step == Step::refused_memory;
+}
+
+void warn(const SpawnRequest& request, const ChildFailure& notice) {
+  if (notice.step == Step::narrowed_mask) {
+    base::write_stderr_line(
+        fmt::format("ddprun: warning: rank {} did not get all of the processors {}; the job's cpuset may have changed",
+                    request.rank, request.binding->cpus.to_string()));
+  } else {
+    base::write_stderr_line(fmt::format("ddprun: warning: rank {} cannot prefer the memory of NUMA node {}: {} [{}]",
+                                        request.rank, request.binding->preferred_memory,
+                                        base::errno_text(notice.number), base::errno_name(notice.number)));
   }
 }
 
@@ -170,22 +192,21 @@ SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
 
   // The pipe closes by itself when the program is executed.
   try {
-    if (!base::wait_for(report.get(), POLLIN, deadline)) {
-      throw Error{{.code = ErrorCode::timeout,
-                   .attempted = attempted,
-                   .cause = fmt::format("'{}' was not executed in time", request.path),
-                   .native = base::errno_name(ETIMEDOUT),
-                   .ranks = {},
-                   .hint = "does the file system that holds it answer?"}};
+    for (;;) {
+      if (!base::wait_for(report.get(), POLLIN, deadline)) {
+        throw Error{{.code = ErrorCode::timeout,
+                     .attempted = attempted,
+                     .cause = fmt::format("'{}' was not executed in time", request.path),
+                     .native = base::errno_name(ETIMEDOUT),
+                     .ranks = {},
+                     .hint = "does the file system that holds it answer?"}};
+      }
+      const auto failure = read_failure(report.get());
+      if (!failure) break;
+      if (!is_notice(*failure)) throw_failure(request, *failure);
+      warn(request, *failure);
     }
-    ChildFailure failure{};
-    ssize_t size = 0;
-    do {
-      size = ::read(report.get(), &failure, sizeof failure);
-    } while (size < 0 && errno == EINTR);
-    if (size == sizeof failure) throw_failure(request, failure);
 
-    if (request.binding) check_binding(request, pid);
     base::UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))};
     if (!pidfd) throw base::system_error(attempted + " (pidfd_open)", errno, "Linux 5.3 or newer is needed");
     return {.pid = pid, .pidfd = std::move(pidfd)};

@@ -74,6 +74,10 @@ sent_bytes() { "$cluster" on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }
     expect_all 8 "cpus=$first_cpu placed=$first_cpu"
   done
+  if [ "$(nproc)" -ge 2 ]; then # each of two ranks has its own part of the processors
+    run srun --mpi=pmix -N1 -n2 --export=ALL,DDP_BIND=numa "$rank_program" binding
+    [ "$(sed -n 's/^BINDING rank=. cpus=\([^ ]*\) .*/\1/p' <<<"$output" | sort -u | wc -l)" -eq 2 ] || { echo "$output"; return 1; }
+  fi
   run srun --mpi=pmix -N2 -n4 --export=ALL,DDP_BIND=none "$rank_program" binding
   expect_all 4 "placed=no"
   run srun --mpi=pmix -N2 -n2 --export=ALL,DDP_BIND=nuna "$rank_program" binding

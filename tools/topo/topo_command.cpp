@@ -1,6 +1,5 @@
 #include "topo/topo_command.hpp"
 
-#include <array>
 #include <map>
 #include <utility>
 #include <vector>
@@ -77,7 +76,8 @@ void export_machine(const std::string& path) {
 /// @param allowed processors that ranks of this machine may use; empty: those that the topology allows.
 void run_for_one_machine(const TopoOptions& options, const base::Environment& shell, const CpuSet& allowed) {
   if (options.export_file) return export_machine(*options.export_file);
-  const Topology topology = options.xml ? Topology::from_xml_file(*options.xml) : Topology::live();
+  const Topology topology =
+      options.xml ? Topology::from_xml_file(*options.xml == "-" ? "/dev/stdin" : *options.xml) : Topology::live();
   MachineQuestion question;
   if (!options.xml) {
     question.environment = shell;

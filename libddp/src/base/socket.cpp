@@ -101,6 +101,8 @@ UniqueFd listen_tcp(const std::string& address) {
   const AddressList addresses = resolve(address, "0", AI_NUMERICHOST | AI_PASSIVE, attempted);
   UniqueFd fd{::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
   if (!fd) throw system_error(attempted, errno);
+  const int off = 0;  // "::" takes IPv4 peers, too, whatever net.ipv6.bindv6only says; fails for IPv4 sockets only
+  ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (::bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0) throw system_error(attempted, errno);
   if (::listen(fd.get(), SOMAXCONN) != 0) throw system_error(attempted, errno);
   return fd;

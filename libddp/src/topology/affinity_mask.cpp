@@ -21,6 +21,12 @@ CpuMask new_mask(std::size_t capacity) {
   return mask;
 }
 
+/// Whether nobody has chosen another one: numactl(8), a batch script, the program itself.
+bool has_default_policy() {
+  int mode = MPOL_DEFAULT;
+  return ::syscall(SYS_get_mempolicy, &mode, nullptr, 0UL, nullptr, 0UL) != 0 || mode == MPOL_DEFAULT;
+}
+
 std::size_t capacity_for(const CpuSet& cpus) {
   const std::vector<int> numbers = cpus.to_vector();
   return numbers.empty() ? 1 : static_cast<std::size_t>(numbers.back()) + 1;
@@ -46,7 +52,7 @@ CpuSet affinity_of(pid_t thread) {
 }
 
 int preferred_memory_of_this_thread() {
-  int mode = 0;
+  int mode = MPOL_DEFAULT;
   AffinityMask::NodeMask nodes{};
   // Forbidden in many containers; what is not known is then said to be the kernel's own policy.
   if (::syscall(SYS_get_mempolicy, &mode, nodes.data(), AffinityMask::kMostNodes, nullptr, 0UL) != 0) return -1;
@@ -62,7 +68,9 @@ int preferred_memory_of_this_thread() {
 AffinityMask::AffinityMask(const Binding& binding)
     : cpus_(new_mask(capacity_for(binding.cpus))),
       size_bytes_(CPU_ALLOC_SIZE(capacity_for(binding.cpus))),
-      prefers_node_(binding.preferred_memory >= 0) {
+      scratch_(new_mask(kMostCpus)),
+      prefers_node_(binding.preferred_memory >= 0 && static_cast<std::size_t>(binding.preferred_memory) < kMostNodes &&
+                    has_default_policy()) {
   for (const int cpu : binding.cpus.to_vector()) CPU_SET_S(static_cast<std::size_t>(cpu), size_bytes_, cpus_.get());
   if (!prefers_node_) return;
   const auto node = static_cast<std::size_t>(binding.preferred_memory);
@@ -73,10 +81,21 @@ bool AffinityMask::bind(pid_t thread) const noexcept {
   return ::sched_setaffinity(thread, size_bytes_, cpus_.get()) == 0;
 }
 
+bool AffinityMask::is_bound() const noexcept {
+  const std::size_t scratch_bytes = CPU_ALLOC_SIZE(kMostCpus);
+  CPU_ZERO_S(scratch_bytes, scratch_.get());
+  if (::sched_getaffinity(0, scratch_bytes, scratch_.get()) != 0) return false;
+  for (std::size_t cpu = 0; cpu < kMostCpus; ++cpu) {
+    const bool wanted = cpu < 8 * size_bytes_ && CPU_ISSET_S(cpu, size_bytes_, cpus_.get());
+    if (wanted != static_cast<bool>(CPU_ISSET_S(cpu, scratch_bytes, scratch_.get()))) return false;
+  }
+  return true;
+}
+
 bool AffinityMask::prefer_memory() const noexcept {
+  if (!prefers_node_) return true;
   // The kernel reads one bit less than it is told (set_mempolicy(2), BUGS).
-  if (prefers_node_) return ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes_.data(), kMostNodes + 1) == 0;
-  return ::syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0UL) == 0;
+  return ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes_.data(), kMostNodes + 1) == 0;
 }
 
 }  // namespace ddp::topology

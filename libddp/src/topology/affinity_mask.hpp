@@ -26,10 +26,14 @@ class AffinityMask {
 
   /// sched_setaffinity(2). @param thread 0: the calling one.
   bool bind(pid_t thread) const noexcept;
-  /// set_mempolicy(2) for the calling thread and what it starts: MPOL_PREFERRED, or the default without a node.
+  /// Whether the calling thread has exactly these processors now. Not thread-safe.
+  bool is_bound() const noexcept;
+  /// set_mempolicy(2) with MPOL_PREFERRED for the calling thread and what it starts. Does nothing without a node, and
+  /// where this thread had a policy other than the default when this object was made: somebody has chosen that.
   bool prefer_memory() const noexcept;
 
  private:
+  static constexpr std::size_t kMostCpus = CpuSet::kLargest + 1;
   // More NUMA nodes than any kernel has (CONFIG_NODES_SHIFT is at most 10).
   static constexpr std::size_t kMostNodes = 1024;
   static constexpr std::size_t kWordBits = 8 * sizeof(unsigned long);
@@ -38,6 +42,7 @@ class AffinityMask {
 
   std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus_;
   std::size_t size_bytes_;
+  std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> scratch_;
   NodeMask nodes_{};
   bool prefers_node_;
 };

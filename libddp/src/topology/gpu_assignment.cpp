@@ -50,22 +50,24 @@ Candidates named_candidates(const Topology& topology, const std::vector<int>& na
   return candidates;
 }
 
-Candidates visible_candidates(const Topology& topology) {
+Vendor used_vendor(const Topology& topology) {
   std::array<int, 4> of_vendor{};  // by the numbers of Vendor
   for (const Gpu& gpu : topology.gpus()) {
     if (gpu.visible) ++of_vendor.at(static_cast<std::size_t>(gpu.vendor));
   }
   // max_element returns the first of several: NVIDIA before AMD before Intel
-  const auto vendor = static_cast<Vendor>(std::max_element(of_vendor.begin(), of_vendor.end()) - of_vendor.begin());
-  Candidates candidates;
+  return static_cast<Vendor>(std::max_element(of_vendor.begin(), of_vendor.end()) - of_vendor.begin());
+}
+
+Candidates visible_candidates(const Topology& topology) {
+  const Vendor vendor = used_vendor(topology);
+  Candidates candidates{.gpus = usable_gpus(topology), .left_out = {}};
   for (const Gpu& gpu : topology.gpus()) {
     if (!gpu.visible) {
       candidates.left_out[gpu.index] = fmt::format("hidden: {}", gpu.hidden_reason);
     } else if (gpu.vendor != vendor) {
       candidates.left_out[gpu.index] =
           fmt::format("of vendor {}; those of {} are used", to_string(gpu.vendor), to_string(vendor));
-    } else {
-      candidates.gpus.push_back(gpu.index);
     }
   }
   return candidates;
@@ -203,6 +205,15 @@ Outcome choose(const Topology& topology, const PlacementRequest& request, const 
 std::string describe(const Gpu& gpu) { return fmt::format("{} ({})", gpu.index, gpu.pci.to_string()); }
 
 }  // namespace
+
+std::vector<int> usable_gpus(const Topology& topology) {
+  const Vendor vendor = used_vendor(topology);
+  std::vector<int> gpus;
+  for (const Gpu& gpu : topology.gpus()) {
+    if (gpu.visible && gpu.vendor == vendor) gpus.push_back(gpu.index);
+  }
+  return gpus;
+}
 
 GpuAssignment assign_gpus(const Topology& topology, const PlacementRequest& request, const AllowedSets& allowed) {
   const Candidates candidates = request.gpus ? named_candidates(topology, *request.gpus) : visible_candidates(topology);

@@ -238,6 +238,7 @@ class Reader {
     const unsigned vendor = hex_attribute(pci, "vendor").value_or(kNvidiaVendor);
     found.gpu.vendor = vendor == kNvidiaVendor ? Vendor::nvidia : vendor == kAmdVendor ? Vendor::amd : Vendor::other;
     found.gpu.model = model_of(pci);
+    if (found.gpu.model.empty()) found.gpu.model = fmt::format("{} GPU", to_string(found.gpu.vendor));
     found.gpu.locality = place;
     const pugi::xml_node gpu = pci.child("gpu");
     if (const auto dev = number_in(gpu.attribute("dev").value()); dev && *dev >= 0) found.gpu.vendor_index = dev;
@@ -263,7 +264,7 @@ class Reader {
     Nic plain;
     if (pci) plain.pci = PciAddress::parse(pci.attribute("busid").value());
     plain.model = model_of(pci);
-    if (plain.model.empty() && plain.pci) plain.model = plain.pci->to_string();
+    if (plain.model.empty()) plain.model = "network adapter";
     plain.rate_gbps = pci_gbps(pci);
     plain.fabric = true;
     plain.locality = place;

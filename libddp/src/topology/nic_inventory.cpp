@@ -57,7 +57,10 @@ std::string what_is_wrong(const Nic& nic, const InterfaceFact* interface) {
     if (nic.fabric) return {};  // recorded without the kernel's names
     return "it has no network interface (no driver, or given to a container)";
   }
-  if (interface != nullptr && interface->interface.kind == InterfaceKind::bond_slave) {
+  // What joins IPoIB interfaces leaves their RDMA devices apart.
+  const bool infiniband = std::any_of(nic.ports.begin(), nic.ports.end(),
+                                      [](const NicPort& port) { return port.link_layer == "InfiniBand"; });
+  if (interface != nullptr && interface->interface.kind == InterfaceKind::bond_slave && !infiniband) {
     return fmt::format("it is part of {}", interface->interface.bond);
   }
   if (!nic.ports.empty()) {
@@ -126,7 +129,7 @@ std::optional<Nic> make_bond(const InterfaceFact& bond, std::vector<Nic>& nics) 
     sum_gbps += nic.rate_gbps;
     if (joined.model.empty()) joined.model = nic.model;
     if (!joined.pci || *nic.pci < *joined.pci) joined.pci = nic.pci;
-    if (joined.rdma_device.empty() && !nic.rdma_device.empty()) {
+    if (joined.rdma_device.empty() && !nic.rdma_device.empty() && !nic.usable) {
       joined.rdma_device = nic.rdma_device;
       joined.ports = nic.ports;
       joined.fabric = nic.fabric;

@@ -10,6 +10,7 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
+#include "base/word_choice.hpp"
 #include "topology/allowed_sets.hpp"
 #include "topology/core_assignment.hpp"
 #include "topology/gpu_assignment.hpp"
@@ -33,17 +34,12 @@ std::string_view to_string(BindPolicy policy) noexcept {
 }
 
 BindPolicy parse_bind_policy(std::string_view word) {
-  std::vector<std::string_view> words;
+  std::vector<std::string> words;
   for (const BindPolicy policy : kPolicies) {
     if (to_string(policy) == word) return policy;
-    words.push_back(to_string(policy));
+    words.emplace_back(to_string(policy));
   }
-  throw Error{{.code = ErrorCode::invalid_argument,
-               .attempted = "reading a binding policy",
-               .cause = fmt::format("'{}' is none", word),
-               .native = {},
-               .ranks = {},
-               .hint = fmt::format("use one of: {}", fmt::join(words, ", "))}};
+  throw base::unknown_word("reading a binding policy", word, words);
 }
 
 std::vector<Placement> place(const Topology& topology, const PlacementRequest& request) {

@@ -12,6 +12,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/word_choice.hpp"
 #include "topology/gpu_settings.hpp"
 #include "topology/ifname_list.hpp"
 #include "topology/nic_assignment.hpp"
@@ -238,7 +239,7 @@ class Deriver {
       keep("OMP_NUM_THREADS", *value, conflict_of_threads(*value));
     } else {
       set("OMP_NUM_THREADS", fmt::to_string(std::max(1, own_.num_cores / sharing)),
-          sharing == 1 ? fmt::format("this rank has {} cores", own_.num_cores)
+          sharing == 1 ? fmt::format("this rank has {} {}", own_.num_cores, own_.num_cores == 1 ? "core" : "cores")
                        : fmt::format("{} ranks share {} cores", sharing, own_.num_cores));
     }
     // With any other value than false, the initial thread is bound to the first place (OpenMP 5.0, 6.4; GCC's libgomp
@@ -265,7 +266,8 @@ class Deriver {
       return "it is no number of threads, and OpenMP libraries ignore it";
     }
     if (threads <= own_.cpus.count()) return {};
-    return fmt::format("this rank has only {} hardware threads", own_.cpus.count());
+    const int count = own_.cpus.count();
+    return fmt::format("this rank has only {} hardware {}", count, count == 1 ? "thread" : "threads");
   }
 
   std::string conflict_of_binding(std::string value, bool share) const {
@@ -294,15 +296,12 @@ std::string_view to_string(GpuVisibility visibility) noexcept {
 }
 
 GpuVisibility parse_gpu_visibility(std::string_view word) {
+  std::vector<std::string> words;
   for (const auto& [value, known] : kVisibilities) {
     if (known == word) return value;
+    words.emplace_back(known);
   }
-  throw Error{{.code = ErrorCode::invalid_argument,
-               .attempted = "reading which GPUs a rank sees",
-               .cause = fmt::format("'{}' is no choice", word),
-               .native = {},
-               .ranks = {},
-               .hint = "choose all, one or none"}};
+  throw base::unknown_word("reading which GPUs a rank sees", word, words);
 }
 
 std::vector<Setting> derive_settings(const Topology& topology, const std::vector<Placement>& placements, int local_rank,

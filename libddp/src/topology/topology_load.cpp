@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -39,7 +40,18 @@ void require(bool done, std::string_view attempted) {
   if (!done) throw base::system_error(fmt::format("{} (hwloc)", attempted), errno);
 }
 
+/// hwloc loads its plugins for the first topology and unloads them after the last one. Never destroyed, so that they
+/// are loaded once.
+void keep_plugins_loaded() {
+  [[maybe_unused]] static const hwloc_topology_t kept = [] {
+    hwloc_topology_t first = nullptr;
+    hwloc_topology_init(&first);
+    return first;
+  }();
+}
+
 topology::HwlocHandle new_handle() {
+  keep_plugins_loaded();
   hwloc_topology_t raw = nullptr;
   require(hwloc_topology_init(&raw) == 0, "preparing to read a topology");
   topology::HwlocHandle handle{raw};
@@ -93,6 +105,9 @@ void check_root_element(std::string_view xml, std::string_view name) {
 }  // namespace
 
 Topology Topology::live() {
+  // hwloc itself goes on with this machine where it cannot read the file.
+  const char* file = std::getenv("HWLOC_XMLFILE");
+  if (file != nullptr && *file != '\0' && std::getenv("HWLOC_THISSYSTEM") == nullptr) return from_xml_file(file);
   const topology::HwlocHandle handle = new_handle();
   // The first three start the drivers of all GPUs, and show only what *_VISIBLE_DEVICES leaves. The last one runs on
   // every processor in turn to ask it what Linux has in /sys, too.

@@ -68,10 +68,15 @@ std::string Subnet::to_string() const {
 
 Agreement agree(const std::vector<std::vector<CandidateAddress>>& nodes) {
   const auto found = survey(nodes);
+  const bool all_route = std::all_of(nodes.begin(), nodes.end(), [](const auto& candidates) {
+    return std::any_of(candidates.begin(), candidates.end(), [](const auto& each) { return each.routes_to_peers; });
+  });
   const std::pair<const Subnet, Coverage>* best = nullptr;
   for (const auto& entry : found) {
     const Coverage& coverage = entry.second;
     if (coverage.nodes != nodes.size() || !coverage.addresses_differ) continue;
+    // Nodes in different subnets with routers between them: what they have in common besides may lead nowhere.
+    if (all_route && coverage.routing_nodes == 0 && !coverage.fabric) continue;
     if (best == nullptr || coverage.merit() > best->second.merit()) best = &entry;
   }
   Agreement agreement;
@@ -83,6 +88,8 @@ Agreement agree(const std::vector<std::vector<CandidateAddress>>& nodes) {
       agreement.alternatives.push_back(fmt::format("{}: only on {} of {} nodes", name, coverage.nodes, nodes.size()));
     } else if (!coverage.addresses_differ) {
       agreement.alternatives.push_back(fmt::format("{}: nodes have the same address in it", name));
+    } else if (best == nullptr) {
+      agreement.alternatives.push_back(fmt::format("{}: does not route to the peers on any node", name));
     } else if (coverage.fabric != best->second.fabric) {
       agreement.alternatives.push_back(fmt::format("{}: not an RDMA network", name));
     } else if (coverage.routing_nodes != best->second.routing_nodes) {

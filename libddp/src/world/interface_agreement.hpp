@@ -34,7 +34,8 @@ struct Agreement {
 
 /// @param nodes the candidates of each node, by node number; none is empty.
 /// Of the subnets in which every node has a candidate and no two nodes have the same address (which host-only networks
-/// have), the best: RDMA fabrics first, then the one that routes to the peers on most nodes, then the fastest.
+/// have), the best: RDMA fabrics first, then the one that routes to the peers on most nodes, then the fastest. Where
+/// every node has a route to the peers, a subnet that is neither a fabric nor routed over on any node is not taken.
 Agreement agree(const std::vector<std::vector<CandidateAddress>>& nodes);
 
 /// Position of the address that a rank with these candidates uses.

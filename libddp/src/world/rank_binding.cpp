@@ -12,6 +12,7 @@
 
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
+#include "topology/gpu_assignment.hpp"
 #include "topology/settings.hpp"
 #include "world/world_state.hpp"
 
@@ -26,20 +27,25 @@ constexpr std::array kReadByRuntimesAtStart{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE
 
 /// What one rank may use.
 struct RankResources {
+  std::string policy;  ///< its DDP_BIND: ranks that differ would place each other differently
   CpuSet cpus;
   std::map<std::string, std::string, std::less<>> devices;  ///< of kDeviceVariables, those that are set
 };
 
 Bytes encode(const RankResources& resources) {
   base::ByteWriter writer;
-  writer.text(resources.cpus.to_string()).integer(static_cast<std::uint8_t>(resources.devices.size()));
+  writer.text(resources.policy)
+      .text(resources.cpus.to_string())
+      .integer(static_cast<std::uint8_t>(resources.devices.size()));
   for (const auto& [name, value] : resources.devices) writer.text(name).text(value);
   return std::move(writer).bytes();
 }
 
 RankResources decode(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "rank's resources");
-  RankResources resources{.cpus = CpuSet::parse(reader.text()), .devices = {}};
+  RankResources resources;
+  resources.policy = reader.text();
+  resources.cpus = CpuSet::parse(reader.text());
   for (auto left = reader.integer<std::uint8_t>(); left > 0; --left) {
     std::string name = reader.text();
     resources.devices.emplace(std::move(name), reader.text());
@@ -49,7 +55,7 @@ RankResources decode(std::span<const std::byte> bytes) {
 }
 
 RankResources own_resources(const base::Environment& environment) {
-  RankResources resources{.cpus = Binding::current().cpus, .devices = {}};
+  RankResources resources{.policy = environment.text("DDP_BIND"), .cpus = Binding::current().cpus, .devices = {}};
   for (const char* name : kDeviceVariables) {
     if (auto value = environment.raw(name)) resources.devices.emplace(name, std::move(*value));
   }
@@ -57,12 +63,18 @@ RankResources own_resources(const base::Environment& environment) {
 }
 
 /// The GPUs of the node in the order of the local ranks. Where ranks were given different ones, each has its first.
+/// Without any list, and with more GPUs than ranks, they are in the order of their numbers: nothing tells the program
+/// to use others than that of its local rank.
 std::optional<std::vector<int>> gpus_of(const Topology& topology, const std::vector<RankResources>& ranks) {
   std::vector<int> firsts;
   std::optional<std::vector<int>> common;
   for (const RankResources& resources : ranks) {
     auto named = topology::gpus_named_by(topology, base::Environment{resources.devices});
-    if (!named || named->empty()) return named;
+    if (!named) {
+      std::vector<int> all = topology::usable_gpus(topology);
+      return all.size() > ranks.size() ? std::optional{std::move(all)} : std::nullopt;
+    }
+    if (named->empty()) return named;
     firsts.push_back(named->front());
     common = std::move(named);
   }
@@ -90,8 +102,7 @@ RankBinding::RankBinding(const base::Environment& environment, int world_size)
     : environment_(environment), alone_(world_size == 1) {
   const std::string policy = environment.text("DDP_BIND");
   if (policy.empty()) return;
-  policy_ = parse_bind_policy(policy);
-  wanted_ = policy_ != BindPolicy::none;
+  wanted_ = parse_bind_policy(policy) != BindPolicy::none;
 }
 
 void RankBinding::publish(KeyValueStore& store, const std::string& key, bool leader) {
@@ -102,7 +113,7 @@ void RankBinding::publish(KeyValueStore& store, const std::string& key, bool lea
     const std::string xml = Topology::live().to_xml();
     base::log(base::LogLevel::debug, "read the topology of this machine for its ranks: {} bytes of XML", xml.size());
     store.put_on_node(key + ".topology", std::as_bytes(std::span{xml.data(), xml.size()}));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     base::log(base::LogLevel::warning, "{}", error.what());  // the others will miss it and say so
   }
 }
@@ -125,8 +136,14 @@ std::optional<Placement> RankBinding::apply(KeyValueStore& store, const std::str
         resources.push_back(decode(store.get_on_node(each, key + ".resources", deadline)));
       }
     }
+    for (const RankResources& each : resources) {
+      if (each.policy == resources.front().policy) continue;
+      base::log(base::LogLevel::warning, "ranks of this node have different DDP_BIND: {} and {}; {} is used",
+                resources.front().policy, each.policy, resources.front().policy);
+      break;
+    }
     PlacementRequest request{.num_ranks = static_cast<int>(local_ranks.size()),
-                             .policy = policy_,
+                             .policy = parse_bind_policy(resources.front().policy),
                              .allowed = {},
                              .gpus = gpus_of(*topology, resources)};
     for (const RankResources& each : resources) request.allowed.push_back(each.cpus);
@@ -137,7 +154,7 @@ std::optional<Placement> RankBinding::apply(KeyValueStore& store, const std::str
     const Binding binding = Binding::from(*topology, own);
     for (const std::string& remark : binding.apply()) base::log(base::LogLevel::warning, "{}", remark);
     base::log(base::LogLevel::info, "bound to processors {} by policy {}", binding.cpus.to_string(),
-              to_string(policy_));
+              to_string(request.policy));
     set_environment(topology::derive_settings(*topology, placements, own.local_rank,
                                               {.gpus = topology::GpuVisibility::none,
                                                .bound = true,
@@ -145,7 +162,7 @@ std::optional<Placement> RankBinding::apply(KeyValueStore& store, const std::str
                                                .socket_interface_reason = interface.reason},
                                               environment_));
     return own;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     base::log(base::LogLevel::warning, "this rank is not bound to processors: {}", error.what());
     return std::nullopt;
   }

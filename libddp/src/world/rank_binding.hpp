@@ -37,7 +37,6 @@ class RankBinding {
  private:
   const base::Environment& environment_;
   bool wanted_ = false;
-  BindPolicy policy_ = BindPolicy::none;
   bool alone_;
 };
 

@@ -17,6 +17,7 @@
 #include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "topology/network_facts.hpp"
+#include "world/job_connection.hpp"
 #include "world/process_mapping.hpp"
 #include "world/rank_binding.hpp"
 
@@ -110,7 +111,10 @@ void WorldState::wire_up(const InitOptions& options) {
   if (rank == 0) warn_of_unknown_variables(environment);
 
   if (connection.nodes) nodes = *connection.nodes;
-  world::CandidateSearch search = find_interfaces(connection, environment);
+  const world::JobSpan span = connection.single_node ? world::JobSpan::one_node
+                              : connection.nodes     ? world::JobSpan::several_nodes
+                                                     : world::JobSpan::unknown;
+  world::CandidateSearch search = find_interfaces(environment, connection.launch.peer_hosts, span);
   world::RankCard own{.hostname = base::host_name(),
                       .node_rank = connection.node_rank.value_or(-1),
                       .addresses = {},
@@ -129,7 +133,7 @@ void WorldState::wire_up(const InitOptions& options) {
   }
   cards_[static_cast<std::size_t>(rank)] = own;
   if (!connection.nodes) nodes = node_map_from_cards(deadline);
-  choose_interface(std::move(search));
+  choose_interface(std::move(search), environment);
 
   if (connection.local_rank && *connection.local_rank != nodes.local_rank_of(rank)) {
     throw Error{{.code = ErrorCode::conflict,
@@ -147,18 +151,19 @@ void WorldState::wire_up(const InitOptions& options) {
                             nodes.num_nodes() > 1 ? interface : world::InterfaceChoice{}, deadline);
 }
 
-world::CandidateSearch WorldState::find_interfaces(const world::JobConnection& connection,
-                                                   const base::Environment& environment) {
-  const world::JobSpan span = connection.single_node ? world::JobSpan::one_node
-                              : connection.nodes     ? world::JobSpan::several_nodes
-                                                     : world::JobSpan::unknown;
+world::CandidateSearch WorldState::find_interfaces(const base::Environment& environment,
+                                                   const std::vector<std::string>& peer_hosts, world::JobSpan span) {
   const auto interfaces = topology::read_interfaces("/sys", topology::list_raw_interfaces());
   const auto rdma =
       span == world::JobSpan::one_node ? std::vector<topology::RdmaFact>{} : topology::read_rdma_devices("/sys");
-  return world::find_candidates(environment, interfaces, rdma, connection.launch.peer_hosts, span);
+  return world::find_candidates(environment, interfaces, rdma, peer_hosts, span);
 }
 
-void WorldState::choose_interface(world::CandidateSearch search) {
+void WorldState::choose_interface(world::CandidateSearch search, const base::Environment& environment) {
+  // Loopback was a fallback for ranks that might all have been on this host. Now it is known that they are not, which
+  // makes this throw.
+  if (search.loopback_fallback && nodes.num_nodes() > 1)
+    find_interfaces(environment, {}, world::JobSpan::several_nodes);
   std::size_t chosen = 0;
   interface.reason = std::move(search.reason);
   if (search.candidates.size() > 1 && nodes.num_nodes() > 1) {

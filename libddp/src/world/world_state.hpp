@@ -12,7 +12,6 @@
 #include "base/env_table.hpp"
 #include "world/interface_agreement.hpp"
 #include "world/interface_candidates.hpp"
-#include "world/job_connection.hpp"
 #include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
 #include "world/rank_card.hpp"
@@ -65,8 +64,9 @@ class WorldState {
  private:
   void wire_up(const InitOptions& options);
   world::NodeMap node_map_from_cards(Deadline deadline);
-  world::CandidateSearch find_interfaces(const world::JobConnection& connection, const base::Environment& environment);
-  void choose_interface(world::CandidateSearch search);
+  world::CandidateSearch find_interfaces(const base::Environment& environment,
+                                         const std::vector<std::string>& peer_hosts, world::JobSpan span);
+  void choose_interface(world::CandidateSearch search, const base::Environment& environment);
   /// The network that the nodes agree on. The first call reads one card of each node.
   const world::Agreement& agreement();
 

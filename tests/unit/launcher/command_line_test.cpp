@@ -70,7 +70,11 @@ TEST(CommandLine, RefusesUnknownPlacementWords) {
       EXPECT_THAT(error.what(), HasSubstr("none")) << "the accepted words are listed";
     }
   }
-  EXPECT_THROW(parse({"p"}, base::Environment{{{"DDP_BIND", "nuna"}}}), Error);
+  for (const char* variable : {"DDP_BIND", "DDP_GPUS"}) {
+    const base::Environment wrong{{{variable, "nuna"}}};
+    EXPECT_THROW(parse({"p"}, wrong), ExitError);
+    EXPECT_NO_THROW(parse({"--bind", "core", "--gpus", "one", "p"}, wrong)) << "what is given is not looked up";
+  }
   EXPECT_NO_THROW(parse_command_line(Words{"--help"}, base::Environment{{{"DDP_BIND", "nuna"}}}));
 }
 

@@ -59,6 +59,5 @@ TEST(WorkerEnvironment, LinesAreNameEqualsValue) {
   EXPECT_THAT(environment_lines({{"A", "1=2"}, {"B", ""}}), testing::ElementsAre("A=1=2", "B="));
 }
 
-
 }  // namespace
 }  // namespace ddp::launcher

@@ -101,6 +101,7 @@ TEST(NicInventory, ABondIsOneNicWithTheRdmaDeviceOfItsSlaves) {
   for (int i = 0; i < 2; ++i) facts.interfaces[static_cast<std::size_t>(i)].interface.bond = "bond0";
   facts.interfaces[2].interface.slaves = {"eth0", "eth1"};
   facts.rdma = {rdma("mlx5_bond_0", {"ACTIVE"})};
+  facts.rdma[0].ports[0].link_layer = "Ethernet";
   const auto nics = make_nics({function(at(1, 0), "eth0", "mlx5_bond_0"), function(at(1, 1), "eth1")}, facts);
   EXPECT_THAT(usable(nics), ElementsAre("bond0 (mlx5_bond_0)"));
   const auto bond = std::find_if(nics.begin(), nics.end(), [](const Nic& nic) { return nic.usable; });
@@ -109,6 +110,16 @@ TEST(NicInventory, ABondIsOneNicWithTheRdmaDeviceOfItsSlaves) {
   EXPECT_EQ(bond->rate_gbps, 652) << "400 of the port, and the PCI link of the other";
   EXPECT_THAT(bond->locality.bridges, ElementsAre(0, 1));
   EXPECT_EQ(reason(nics, "eth1"), "it is part of bond0");
+}
+
+TEST(NicInventory, ABondOfIpoibInterfacesLeavesTheirRdmaDevicesApart) {
+  LiveFacts facts;
+  facts.interfaces = {interface("ib0", InterfaceKind::bond_slave), interface("ib1", InterfaceKind::bond_slave),
+                      interface("bond0", InterfaceKind::bond)};
+  facts.interfaces[2].interface.slaves = {"ib0", "ib1"};
+  facts.rdma = {rdma("mlx5_0", {"ACTIVE"}), rdma("mlx5_1", {"ACTIVE"})};
+  const auto nics = make_nics({function(at(1), "ib0", "mlx5_0"), function(at(2), "ib1", "mlx5_1")}, facts);
+  EXPECT_THAT(usable(nics), testing::UnorderedElementsAre("ib0 (mlx5_0)", "ib1 (mlx5_1)", "bond0"));
 }
 
 TEST(NicInventory, ABondOverTwoNumaNodesIsNearToNeither) {

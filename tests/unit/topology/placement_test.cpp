@@ -26,7 +26,8 @@ TEST(BindPolicy, OtherWordsAreRefusedWithThoseThatThereAre) {
     ASSERT_TRUE(error) << word;
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
     EXPECT_THAT(error->cause(), HasSubstr("'" + word + "'"));
-    EXPECT_THAT(error->hint(), HasSubstr("numa, core, socket, none"));
+    EXPECT_THAT(error->cause(), HasSubstr("not one of numa, core, socket, none"));
+    EXPECT_EQ(error->hint(), word.empty() ? "" : word == "cores" ? "did you mean 'core'?" : "did you mean 'numa'?");
   }
 }
 

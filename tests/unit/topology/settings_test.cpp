@@ -26,7 +26,7 @@ TEST(Settings, WordsForVisibility) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("'All'"), HasSubstr("all, one or none")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("'All'"), HasSubstr("all, one, none"), HasSubstr("did you mean 'all'?")));
   }
 }
 

@@ -115,6 +115,9 @@ TEST_F(TopologyFile, HwlocsOwnVariablesReplaceTheMachine) {
   EXPECT_EQ(topology.cores().size(), 3U);
   EXPECT_TRUE(topology.interfaces().empty()) << "the interfaces of this machine are not that one's";
   EXPECT_NE(topology.source(), "this machine");
+  ::setenv("HWLOC_XMLFILE", "/nonexistent/x.xml", 1);
+  EXPECT_THROW(Topology::live(), Error) << "not another machine than the one that was asked for";
+  ::unsetenv("HWLOC_XMLFILE");
 }
 
 }  // namespace

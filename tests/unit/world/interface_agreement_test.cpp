@@ -91,6 +91,18 @@ TEST(InterfaceAgreement, WithoutACommonSubnetEachNodeUsesWhatRoutes) {
   EXPECT_EQ(pick(nodes[2], agreement), 0U) << "the best by its own order";
 }
 
+TEST(InterfaceAgreement, RoutedNetworksBeatACommonOneThatLeadsNowhere) {
+  const auto nodes = [](Traits common) {
+    return Nodes{{at("10.0.0.1", 24, {.routes = true}), at("10.99.0.1", 24, common)},
+                 {at("10.0.1.1", 24, {.routes = true}), at("10.99.0.2", 24, common)}};
+  };
+  const Agreement agreement = agree(nodes({.rate_mbps = 100'000}));
+  EXPECT_FALSE(agreement.subnet);
+  EXPECT_EQ(pick(nodes({})[1], agreement), 0U);
+  EXPECT_THAT(agreement.alternatives, Contains("10.99.0.0/24: does not route to the peers on any node"));
+  EXPECT_EQ(agreed(nodes({.fabric = true})), "10.99.0.0/24") << "a fabric needs no route to host names";
+}
+
 TEST(InterfaceAgreement, IsTheSameWhateverTheOrderOfCandidates) {
   Nodes nodes{{at("10.0.0.1"), at("10.1.0.1"), at("fd00::1", 64)}, {at("10.1.0.2"), at("fd00::2", 64), at("10.0.0.2")}};
   const std::string first = agreed(nodes);

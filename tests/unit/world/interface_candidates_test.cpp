@@ -148,6 +148,21 @@ TEST(InterfaceCandidates, WhatRoutesToThePeersBeatsWhatDoesNot) {
   EXPECT_EQ(search.reason, "it routes to 127.0.0.1");
 }
 
+TEST(InterfaceCandidates, TheRoutesAddressIsTakenAmongSeveralOfOneInterface) {
+  auto interfaces = host();
+  interfaces[5].interface.addresses.push_back({.address = "127.0.0.1", .prefix_length = 8, .ipv6 = false});
+  const auto search = find_candidates(kNothing, interfaces, {}, {"127.0.0.1"}, JobSpan::several_nodes);
+  EXPECT_EQ(search.candidates.front().interface, "bond0");
+  EXPECT_EQ(search.candidates.front().at.address.address, "127.0.0.1");
+  EXPECT_TRUE(search.candidates.front().at.routes_to_peers);
+}
+
+TEST(InterfaceCandidates, LoopbackIsMarkedAsAFallback) {
+  const std::vector<InterfaceFact> cut_off{host()[0]};
+  EXPECT_TRUE(find_candidates(kNothing, cut_off, {}, {}, JobSpan::unknown).loopback_fallback);
+  EXPECT_FALSE(find_candidates(kNothing, cut_off, {}, {}, JobSpan::one_node).loopback_fallback);
+}
+
 TEST(InterfaceCandidates, AtMostSixAreKept) {
   std::vector<InterfaceFact> many;
   for (int i = 0; i < 20; ++i) {

@@ -1,0 +1,34 @@
+// Network interfaces that the user has named in the environment, and the error that says which there are.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/devices.hpp>
+#include <ddp/error.hpp>
+
+#include "base/env_table.hpp"
+
+namespace ddp::topology {
+
+struct UserInterfaces {
+  std::string reason;              ///< "DDP_SOCKET_IFNAME=eth0 names it"
+  std::vector<std::string> names;  ///< in the kernel's order; never empty
+};
+
+/// What the first of DDP_SOCKET_IFNAME, GLOO_SOCKET_IFNAME (exact names, separated by commas) and NCCL_SOCKET_IFNAME
+/// (NCCL's syntax) that is set leaves of the interfaces that have an address; nothing if none is set. Throws
+/// Error(invalid_argument) with the host's name and its interfaces when that is nothing.
+std::optional<UserInterfaces> interfaces_named_by_user(const base::Environment& environment,
+                                                       const std::vector<NetworkInterface>& interfaces);
+
+/// Throws an Error about choosing an interface that ends with the host's interfaces and their addresses.
+/// @param advice ends with "; " or is empty.
+[[noreturn]] void refuse_interfaces(ErrorCode code, const std::vector<NetworkInterface>& interfaces, std::string cause,
+                                    const std::string& advice);
+
+/// "eth0 (10.1.0.7)".
+std::string describe(const NetworkInterface& interface);
+
+}  // namespace ddp::topology
