@@ -40,14 +40,14 @@ void require(bool done, std::string_view attempted) {
   if (!done) throw base::system_error(fmt::format("{} (hwloc)", attempted), errno);
 }
 
-/// hwloc loads its plugins for the first topology and unloads them after the last one. Never destroyed, so that they
-/// are loaded once.
+/// hwloc loads its plugins for the first topology and unloads them after the last one. This one is never destroyed, so
+/// that they are loaded once.
 void keep_plugins_loaded() {
-  [[maybe_unused]] static const hwloc_topology_t kept = [] {
+  static const hwloc_topology_t kept = [] {
     hwloc_topology_t first = nullptr;
-    hwloc_topology_init(&first);
-    return first;
+    return hwloc_topology_init(&first) == 0 ? first : nullptr;
   }();
+  require(kept != nullptr, "preparing to read a topology");
 }
 
 topology::HwlocHandle new_handle() {
