@@ -98,3 +98,15 @@ sent_bytes() { "$cluster" on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
     [ -n "$given" ] && [ "$given" = "$bound" ] || { echo "rank $rank was given '$given' and runs on '$bound'"; echo "$output"; return 1; }
   done
 }
+
+@test "ddp-info topo in a job: one report by rank 0, nodes of equal shape folded" {
+  for pmi in pmix pmi2; do
+    run srun --mpi=$pmi -N3 --ntasks-per-node=2 "$bin/ddp-info" topo
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    expect_all 1 "nodes n[0-2] (3 nodes, ranks 0-5)"
+    expect_all 1 "RANK"
+  done
+  run srun --mpi=pmix -N2 --ntasks-per-node=2 --export=ALL,DDP_BIND=numa "$bin/ddp-info" topo --json
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  python3 -c 'import json, sys; assert json.load(sys.stdin)["schema"] == "ddp-info-topo/1"' <<<"$output"
+}
