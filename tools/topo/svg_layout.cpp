@@ -161,9 +161,10 @@ class MachineLayout {
     return box;
   }
 
-  /// Puts a number in the middle, where it is short enough to be read.
-  static void label(Box& box, const std::string& text) {
-    if (text_width(text, kSmallText, false) > box.rect.width) return;
+  /// Puts a number in the middle, where it is short enough to be read; of "18+" at least the "+".
+  static void label(Box& box, std::string text) {
+    if (text_width(text, kSmallText, false) > box.rect.width) text = text.ends_with('+') ? "+" : "";
+    if (text.empty()) return;
     box.lines.push_back({.text = text,
                          .x = box.rect.x + box.rect.width / 2,
                          .y = box.rect.y + box.rect.height / 2 + kSmallText * 0.36,
