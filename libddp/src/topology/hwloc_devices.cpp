@@ -39,7 +39,7 @@ std::vector<hwloc_obj_t> os_devices(hwloc_obj_t pci) {
 }
 
 PciAddress address_of(hwloc_obj_t pci) {
-  return {.domain = pci_domain(pci),
+  return {.domain = pci->attr->pcidev.domain,
           .bus = pci->attr->pcidev.bus,
           .device = pci->attr->pcidev.dev,
           .function = pci->attr->pcidev.func};

@@ -18,17 +18,9 @@ inline bool is_network(hwloc_obj_t device) { return (device->attr->osdev.types &
 inline bool is_openfabrics(hwloc_obj_t device) {
   return (device->attr->osdev.types & HWLOC_OBJ_OSDEV_OPENFABRICS) != 0;
 }
-inline bool is_gpu(hwloc_obj_t device) {
-  return (device->attr->osdev.types & (HWLOC_OBJ_OSDEV_GPU | HWLOC_OBJ_OSDEV_COPROC)) != 0;
-}
-inline unsigned pci_domain(hwloc_obj_t device) { return device->attr->pcidev.domain; }
 #else
 inline bool is_network(hwloc_obj_t device) { return device->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK; }
 inline bool is_openfabrics(hwloc_obj_t device) { return device->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS; }
-inline bool is_gpu(hwloc_obj_t device) {
-  return device->attr->osdev.type == HWLOC_OBJ_OSDEV_GPU || device->attr->osdev.type == HWLOC_OBJ_OSDEV_COPROC;
-}
-inline unsigned pci_domain(hwloc_obj_t device) { return device->attr->pcidev.domain; }
 #endif
 
 }  // namespace ddp::topology

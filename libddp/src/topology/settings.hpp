@@ -23,7 +23,7 @@ GpuVisibility parse_gpu_visibility(std::string_view word);
 
 struct SettingsOptions {
   GpuVisibility gpus = GpuVisibility::all;
-  bool bound = true;             ///< the rank is bound to its cores: OMP_PROC_BIND and OMP_PLACES make sense
+  bool bound = true;             ///< the rank has a mask of its own, so that OpenMP need not bind threads
   std::string socket_interface;  ///< chosen for sockets; empty: none was chosen
   std::string socket_interface_reason;
 };

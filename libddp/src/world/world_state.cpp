@@ -160,10 +160,17 @@ world::CandidateSearch WorldState::find_interfaces(const base::Environment& envi
 }
 
 void WorldState::choose_interface(world::CandidateSearch search, const base::Environment& environment) {
-  // Loopback was a fallback for ranks that might all have been on this host. Now it is known that they are not, which
-  // makes this throw.
-  if (search.loopback_fallback && nodes.num_nodes() > 1)
+  // Loopback was a fallback for ranks that might all have been on this host. Now it is known that they are not: looking
+  // again with that knowledge says what is missing.
+  if (search.loopback_fallback && nodes.num_nodes() > 1) {
     find_interfaces(environment, {}, world::JobSpan::several_nodes);
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "choosing the network interface",
+                 .cause = "an interface to other hosts came up after this rank had told the others that it has none",
+                 .native = {},
+                 .ranks = {rank},
+                 .hint = "start the job again"}};
+  }
   std::size_t chosen = 0;
   interface.reason = std::move(search.reason);
   if (search.candidates.size() > 1 && nodes.num_nodes() > 1) {

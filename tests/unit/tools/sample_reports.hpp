@@ -5,6 +5,7 @@
 #include <ddp/topology.hpp>
 
 #include "topo/report_model.hpp"
+#include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::tools::test {
 
@@ -144,15 +145,6 @@ inline Report sample_job() {
   return report;
 }
 
-/// The Error that @p action throws; nothing if it throws none.
-template <class Action>
-std::optional<Error> error_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
+using ddp::test::error_of;
 
 }  // namespace ddp::tools::test
