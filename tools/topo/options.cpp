@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/closest_word.hpp"
+#include "base/word_choice.hpp"
 #include "command/usage_error.hpp"
 
 namespace ddp::tools {
@@ -74,9 +75,9 @@ Enum parse_word(std::string_view option, const std::string& text, std::initializ
     words.emplace_back(to_string(value));
     if (text == words.back()) return value;
   }
-  const std::string closest = base::closest_word(text, words, 2);
-  throw UsageError{fmt::format("reading {}", option), fmt::format("'{}' is none of {}", text, fmt::join(words, ", ")),
-                   closest.empty() ? "" : fmt::format("did you mean '{}'?", closest)};
+  const std::string attempted = fmt::format("reading {}", option);
+  const Error unknown = base::unknown_word(attempted, text, words);
+  throw UsageError{attempted, unknown.cause(), unknown.hint()};
 }
 
 std::string parse_file_name(std::string_view option, const std::string& text) {

@@ -58,8 +58,8 @@ TEST(TopoOptions, RefusesWhatIsNoCount) {
 
 TEST(TopoOptions, SuggestsTheClosestWord) {
   EXPECT_THAT(complaint({"--bind", "nums"}),
-              HasSubstr("'nums' is none of numa, core, socket, none; did you mean 'numa'?"));
-  EXPECT_THAT(complaint({"--bind", "hyperthreads"}), HasSubstr("is none of numa"));
+              HasSubstr("'nums' is not one of numa, core, socket, none; did you mean 'numa'?"));
+  EXPECT_THAT(complaint({"--bind", "hyperthreads"}), HasSubstr("is not one of numa"));
   EXPECT_THAT(complaint({"--gpus", "al"}), HasSubstr("did you mean 'all'?"));
   EXPECT_THAT(complaint({"--nprok", "2"}), HasSubstr("unknown option '--nprok'; did you mean '--nproc'?"));
   EXPECT_THAT(complaint({"-n", "2"}), HasSubstr("unknown option '-n'"));
