@@ -7,9 +7,9 @@
 
 #include <fmt/core.h>
 
-#include "agent/local_agent.hpp"
 #include "base/env_table.hpp"
 #include "base/stderr_line.hpp"
+#include "launch/launch.hpp"
 #include "options/command_line.hpp"
 #include "report/exit_error.hpp"
 
@@ -22,7 +22,7 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print("{}", information->text);
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  return ddp::launcher::LocalAgent{std::get<ddp::launcher::LaunchOptions>(command_line), environment}.run();
+  return ddp::launcher::launch(std::get<ddp::launcher::LaunchOptions>(command_line), environment, arguments);
 }
 
 }  // namespace

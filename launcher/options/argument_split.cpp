@@ -1,25 +1,30 @@
+// Python's rules for telling options, values and the program apart, so that torchrun's command lines mean the same
+// here.
 #include "options/argument_split.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/closest_word.hpp"
+#include "options/option_values.hpp"
 #include "report/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-[[noreturn]] void reject(std::string cause, std::string hint) {
+[[noreturn]] void reject(const std::string& cause, const std::string& hint) {
   throw ExitError{kExitUsage,
                   {.code = ErrorCode::invalid_argument,
                    .attempted = "reading the command line",
-                   .cause = std::move(cause),
+                   .cause = printable(cause),
                    .native = {},
                    .ranks = {},
-                   .hint = std::move(hint)}};
+                   .hint = printable(hint)}};
 }
 
 /// "--nproc_per_node=4" is the word "--nproc-per-node" with the value "4".
@@ -29,7 +34,6 @@ struct TypedOption {
 };
 
 TypedOption take_apart(const std::string& word) {
-  if (!word.starts_with("--")) return {.name = word, .value = {}};
   const auto equals = word.find('=');
   TypedOption typed{.name = word.substr(0, equals), .value = {}};
   if (equals != std::string::npos) typed.value = word.substr(equals + 1);
@@ -37,58 +41,124 @@ TypedOption take_apart(const std::string& word) {
   return typed;
 }
 
-const OptionShape& find_option(const TypedOption& typed, std::span<const OptionShape> known) {
-  const auto exact =
-      std::find_if(known.begin(), known.end(), [&](const auto& shape) { return shape.name == typed.name; });
-  if (exact != known.end()) return *exact;
+const OptionShape* exact_option(std::string_view name, std::span<const OptionShape> known) {
+  const auto found = std::find_if(known.begin(), known.end(), [&](const auto& shape) { return shape.name == name; });
+  return found == known.end() ? nullptr : &*found;
+}
 
-  std::vector<const OptionShape*> begun;
+[[noreturn]] void reject_unknown(const std::string& name, std::span<const OptionShape> known) {
   std::vector<std::string> names;
   for (const OptionShape& shape : known) {
-    if (shape.name.starts_with("--")) names.push_back(shape.name);  // one letter is like any other
-    if (typed.name.starts_with("--") && shape.name.starts_with(typed.name)) begun.push_back(&shape);
+    if (shape.name.starts_with("--") && !shape.hidden) names.push_back(shape.name);  // one letter is like any other
   }
-  if (begun.size() == 1) return *begun.front();
-  if (begun.size() > 1) {
-    std::vector<std::string_view> choices;
-    for (const auto* shape : begun) choices.emplace_back(shape->name);
-    reject(fmt::format("option '{}' can mean several options", typed.name),
-           fmt::format("write one of {} in full", fmt::join(choices, ", ")));
-  }
-  const std::string closest = base::closest_word(typed.name, names, std::max<std::size_t>(typed.name.size() / 2, 3));
-  reject(fmt::format("unknown option '{}'", typed.name),
+  const std::string closest = base::closest_word(name, names, std::max<std::size_t>(name.size() / 3, 2));
+  reject(fmt::format("unknown option '{}'", name),
          closest.empty() ? "'ddprun --help' lists the options" : fmt::format("did you mean '{}'?", closest));
 }
+
+const OptionShape& find_long_option(const std::string& name, std::span<const OptionShape> known) {
+  if (const OptionShape* exact = exact_option(name, known); exact != nullptr) return *exact;
+  std::vector<const OptionShape*> begun;
+  for (const OptionShape& shape : known) {
+    if (!shape.hidden && shape.name.starts_with(name)) begun.push_back(&shape);
+  }
+  if (begun.empty()) reject_unknown(name, known);
+  if (begun.size() == 1) return *begun.front();
+  const auto first = std::find_if(begun.begin(), begun.end(), [](const auto* shape) { return shape->of_torchrun; });
+  if (std::count_if(begun.begin(), begun.end(), [](const auto* shape) { return shape->of_torchrun; }) == 1)
+    return **first;
+  std::vector<std::string_view> choices;
+  for (const auto* shape : begun) choices.emplace_back(shape->name);
+  reject(fmt::format("option '{}' can mean several options", name),
+         fmt::format("write one of {} in full", fmt::join(choices, ", ")));
+}
+
+bool is_negative_number(std::string_view word) {
+  const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
+  const auto dots = std::count(word.begin(), word.end(), '.');
+  return word.size() > 1 && word.front() == '-' && dots <= 1 && word.back() != '.' &&
+         std::all_of(word.begin() + 1, word.end(), [&](char c) { return digit(c) || c == '.'; });
+}
+
+bool looks_like_option(std::string_view word) {
+  return word.size() > 1 && word.front() == '-' && !is_negative_number(word) &&
+         word.find(' ') == std::string_view::npos;
+}
+
+/// One pass over the arguments.
+class Splitter {
+ public:
+  Splitter(std::span<const std::string> arguments, std::span<const OptionShape> known)
+      : arguments_(arguments), known_(known) {}
+
+  SplitArguments split() {
+    while (next_ < arguments_.size()) {
+      const std::string& word = arguments_[next_];
+      if (word == "--") {
+        ++next_;
+        break;
+      }
+      if (word.size() < 2 || word.front() != '-') break;
+      ++next_;
+      word.starts_with("--") ? take_long(word) : take_short(word);
+    }
+    split_.command.assign(arguments_.begin() + static_cast<std::ptrdiff_t>(next_), arguments_.end());
+    return std::move(split_);
+  }
+
+ private:
+  void take_long(const std::string& word) {
+    TypedOption typed = take_apart(word);
+    take(find_long_option(typed.name, known_), std::move(typed.value));
+  }
+
+  /// "-r3", "-r=3", "-mr3", "-m -r 3".
+  void take_short(const std::string& word) {
+    for (std::size_t at = 1; at < word.size(); ++at) {
+      const OptionShape* option = exact_option(fmt::format("-{}", word[at]), known_);
+      if (option == nullptr && at > 1)
+        reject(fmt::format("unknown option '-{}' in '{}'", word[at], word), "'ddprun --help' lists the options");
+      if (option == nullptr) reject_unknown(word, known_);
+      const std::string rest = word.substr(at + 1);
+      if (option->takes_value) {
+        if (rest.empty()) return take(*option, {});
+        return take(*option, rest.front() == '=' ? rest.substr(1) : rest);
+      }
+      if (rest.starts_with('=')) return take(*option, rest.substr(1));
+      take(*option, {});
+    }
+  }
+
+  void take(const OptionShape& option, std::optional<std::string> value) {
+    split_.options.push_back(option.name);
+    if (!option.takes_value) {
+      if (value) reject(fmt::format("option '{}' takes no value", option.name), "leave out the '=' and what follows");
+      return;
+    }
+    if (!value) {
+      if (next_ == arguments_.size())
+        reject(fmt::format("option '{}' needs a value", option.name), "'ddprun --help' shows which");
+      const std::string& word = arguments_[next_];
+      if (looks_like_option(word))
+        reject(
+            fmt::format("option '{}' needs a value, and '{}' looks like an option", option.name, word),
+            fmt::format("give a value, or write {}{}{}", option.name, option.name.starts_with("--") ? "=" : "", word));
+      value = word;
+      ++next_;
+    }
+    split_.options.push_back(std::move(*value));
+  }
+
+  std::span<const std::string> arguments_;
+  std::span<const OptionShape> known_;
+  std::size_t next_ = 0;
+  SplitArguments split_;
+};
 
 }  // namespace
 
 SplitArguments split_arguments(std::span<const std::string> arguments, std::span<const OptionShape> known) {
-  SplitArguments split;
-  std::size_t next = 0;
-  while (next < arguments.size()) {
-    const std::string& word = arguments[next];
-    if (word == "--") {
-      ++next;
-      break;
-    }
-    if (word.size() < 2 || word.front() != '-') break;
-    ++next;
-    const TypedOption typed = take_apart(word);
-    const OptionShape& option = find_option(typed, known);
-    split.options.push_back(option.name);
-    if (!option.takes_value) {
-      if (typed.value)
-        reject(fmt::format("option '{}' takes no value", option.name), "leave out the '=' and what follows");
-    } else if (typed.value) {
-      split.options.push_back(*typed.value);
-    } else if (next < arguments.size()) {
-      split.options.push_back(arguments[next++]);
-    } else {
-      reject(fmt::format("option '{}' needs a value", option.name), "'ddprun --help' shows which");
-    }
-  }
-  split.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(next), arguments.end());
-  return split;
+  return Splitter{arguments, known}.split();
 }
 
 }  // namespace ddp::launcher

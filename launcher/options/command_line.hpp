@@ -15,7 +15,8 @@ struct Information {
   std::string text;
 };
 
-/// @param arguments without the program's own name. @param environment has defaults: DDP_BIND, DDP_GPUS.
+/// @param arguments without the program's own name. @param environment has defaults: PET_*, DDP_BIND, DDP_GPUS,
+/// TORCH_ELASTIC_SHUTDOWN_TIMEOUT, TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
 /// Throws ExitError(kExitUsage) with one line that tells what is wrong and what is allowed.
 std::variant<LaunchOptions, Information> parse_command_line(std::span<const std::string> arguments,
                                                             const base::Environment& environment);

@@ -1,7 +1,11 @@
-// What the user asked ddprun to do: the command line after it has been checked.
+// What the user asked ddprun to do: the command line, PET_* and DDP_* defaults after they have been checked.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,17 +18,112 @@ namespace ddp::launcher {
 /// The most ranks that one node may get. Four times the hardware threads of the largest nodes in use (about 1024), and
 /// well inside what PMIx can number on one node (local ranks are 16-bit).
 inline constexpr int kMaxRanksPerNode = 4096;
+/// The most nodes of a job.
+inline constexpr int kMaxNodes = 65536;
+
+/// --nnodes: "N" or "MIN:MAX".
+struct NodeRange {
+  int min = 1;
+  int max = 1;
+};
+
+/// --nproc-per-node: a number, or what to count on the node.
+struct RanksPerNode {
+  enum class Kind { number, cpus, gpus, automatic };
+  Kind kind = Kind::number;
+  int number = 1;  ///< for Kind::number
+};
+
+/// How the agents of several nodes find each other. none: not said; --nnodes and Slurm decide.
+enum class RendezvousBackend { none, fixed, c10d };  // fixed: torchrun calls it "static"
+
+/// torchrun's --rdzv-conf and the options that lead to a host and a port.
+struct RendezvousOptions {
+  RendezvousBackend backend = RendezvousBackend::none;
+  std::string endpoint_host;                   ///< --rdzv-endpoint; empty: not given
+  std::optional<std::uint16_t> endpoint_port;  ///< of --rdzv-endpoint
+  std::string master_addr = "127.0.0.1";
+  std::optional<std::uint16_t> master_port;
+  bool master_addr_given = false;
+  std::optional<int> node_rank;                         ///< --node-rank
+  std::string run_id = "none";                          ///< --rdzv-id
+  std::chrono::milliseconds join_timeout{600'000};      ///< until all nodes have joined
+  std::chrono::milliseconds last_call_timeout{30'000};  ///< wait for more nodes once the fewest have joined
+  std::chrono::milliseconds read_timeout{60'000};       ///< wait for the endpoint to appear (torchrun B31)
+  std::chrono::milliseconds static_timeout{900'000};    ///< "timeout": static rendezvous
+  std::optional<bool> is_host;                          ///< this agent owns the endpoint; nothing: find out
+};
+
+/// How the program is started.
+enum class ProgramMode {
+  automatic,  ///< Python script by the interpreter; native executables and what PATH has directly
+  module,     ///< -m
+  no_python,  ///< --no-python: execute it
+  run_path,   ///< --run-path: runpy.run_path in the interpreter
+};
+
+/// Which standard streams, as torchrun's numbers: 0 none, 1 stdout, 2 stderr, 3 both.
+enum class Streams : int { none = 0, out = 1, err = 2, both = 3 };
+inline bool has_out(Streams streams) { return (static_cast<int>(streams) & 1) != 0; }
+inline bool has_err(Streams streams) { return (static_cast<int>(streams) & 2) != 0; }
+
+/// -r or -t: one value for all local ranks, or one for some.
+struct StreamSelection {
+  Streams all = Streams::none;
+  std::map<int, Streams> by_local_rank;  ///< wins over `all`, which is none when this is not empty
+  Streams of(int local_rank) const {
+    const auto found = by_local_rank.find(local_rank);
+    return found != by_local_rank.end() ? found->second : all;
+  }
+};
+
+enum class LogFormat { text, json };
+
+struct LogOptions {
+  std::optional<std::string> directory;  ///< --log-dir; "/dev/null": no files at all, not even error files
+  StreamSelection redirects;
+  StreamSelection tee;
+  std::optional<std::set<int>> local_ranks_filter;  ///< local ranks whose output reaches the console
+  std::optional<std::set<int>> ranks_filter;        ///< global ranks whose output reaches the console
+  std::vector<std::string> stdout_filters;          ///< --duplicate-stdout-filters
+  std::vector<std::string> stderr_filters;
+  std::string prefix_template;  ///< empty: "[${role_name}${local_rank}]:"
+  LogFormat format = LogFormat::text;
+};
 
 struct LaunchOptions {
-  int nproc_per_node = 1;
+  NodeRange nodes;
+  bool nodes_given = false;  ///< --nnodes or PET_NNODES: otherwise an allocation decides
+  RanksPerNode nproc;
+  bool standalone = false;
+  RendezvousOptions rendezvous;
+  std::string local_addr;  ///< --local-addr: the address that this node tells others; empty: find out
+
+  std::string role = "default";
+  ProgramMode mode = ProgramMode::automatic;
+  std::vector<std::string> command;  ///< script, module or program, and its arguments; never empty
+
+  int max_restarts = 0;
   /// After the first failure, the time that the other ranks have to end by themselves before they get SIGTERM.
-  std::chrono::milliseconds failure_grace{2'000};
+  /// Nothing: 2 s on the last attempt, none while restarts remain.
+  std::optional<std::chrono::milliseconds> failure_grace;
   /// The time from SIGTERM (or a forwarded signal) to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
+  std::optional<std::chrono::milliseconds> timeout;  ///< --timeout: the whole job may take this long
+  std::vector<int> ending_signals;     ///< --signals-to-handle: they are passed on to all ranks and end the job
+  std::vector<int> forwarded_signals;  ///< --forward-signals: they are passed on, and the job goes on
+  bool torchrun_exit_codes = false;
+
   BindPolicy bind = BindPolicy::numa;
   topology::GpuVisibility gpus = topology::GpuVisibility::all;
+  bool virtual_local_rank = false;
+
+  LogOptions logs;
+  std::string report_json;  ///< file; empty: none
+  bool report_bindings = false;
+  bool dry_run = false;
   bool verbose = false;
-  std::vector<std::string> command;  ///< program and its arguments; never empty
+  std::vector<std::string> notices;  ///< "--start-method is ignored: ..."; to be said once, at the start
 };
 
 }  // namespace ddp::launcher

@@ -1,28 +1,22 @@
+// Numbers, times and words of options; the texts of their errors.
 #include "options/option_values.hpp"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
-#include "report/exit_error.hpp"
+#include "base/word_choice.hpp"
 
 namespace ddp::launcher {
-namespace {
-
-constexpr double kLongestSeconds = 86'400;
-
-[[noreturn]] void reject(const std::string& option, const std::string& text, std::string_view why,
-                         std::string allowed) {
-  throw ExitError{kExitUsage,
-                  {.code = ErrorCode::invalid_argument,
-                   .attempted = fmt::format("reading {}", option),
-                   .cause = fmt::format("'{}' {}", text, why),
-                   .native = {},
-                   .ranks = {},
-                   .hint = std::move(allowed)}};
+std::string printable(std::string_view text) {
+  std::string shown{text};
+  std::replace_if(
+      shown.begin(), shown.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+  return shown;
 }
-
-}  // namespace
 
 ExitError usage_error(const std::string& option, const Error& error) {
   ErrorDetail detail = error.detail();
@@ -30,28 +24,85 @@ ExitError usage_error(const std::string& option, const Error& error) {
   return ExitError{kExitUsage, std::move(detail)};
 }
 
-int parse_count(const std::string& option, const std::string& text, int highest) {
-  const std::string allowed = fmt::format("give a whole number from 1 to {}", highest);
+void reject_value(const std::string& option, std::string_view text, std::string_view why, std::string allowed) {
+  throw ExitError{kExitUsage,
+                  {.code = ErrorCode::invalid_argument,
+                   .attempted = fmt::format("reading {}", option),
+                   .cause = fmt::format("'{}' {}", printable(text), why),
+                   .native = {},
+                   .ranks = {},
+                   .hint = std::move(allowed)}};
+}
+
+void reject_combination(std::string cause, std::string hint) {
+  throw ExitError{kExitUsage,
+                  {.code = ErrorCode::conflict,
+                   .attempted = "reading the command line",
+                   .cause = std::move(cause),
+                   .native = {},
+                   .ranks = {},
+                   .hint = std::move(hint)}};
+}
+
+int parse_whole(const std::string& option, std::string_view text, int lowest, int highest) {
+  const std::string allowed = fmt::format("give a whole number from {} to {}", lowest, highest);
   int value = 0;
   const char* last = text.data() + text.size();
   const auto [end, status] = std::from_chars(text.data(), last, value);
-  if (end != last || status == std::errc::invalid_argument) reject(option, text, "is not a whole number", allowed);
-  if (status == std::errc::result_out_of_range) reject(option, text, "is out of range", allowed);
-  if (value < 1) reject(option, text, "is too small", allowed);
-  if (value > highest) reject(option, text, "is too large", allowed);
+  if (end != last || status == std::errc::invalid_argument)
+    reject_value(option, text, "is not a whole number", allowed);
+  if (status == std::errc::result_out_of_range) reject_value(option, text, "is out of range", allowed);
+  if (value < lowest) reject_value(option, text, "is too small", allowed);
+  if (value > highest) reject_value(option, text, "is too large", allowed);
   return value;
 }
 
-std::chrono::milliseconds parse_seconds(const std::string& option, const std::string& text) {
-  const std::string allowed = fmt::format("give a number of seconds from 0 to {}", kLongestSeconds);
+int parse_count(const std::string& option, const std::string& text, int highest) {
+  return parse_whole(option, text, 1, highest);
+}
+
+std::chrono::milliseconds parse_seconds(const std::string& option, std::string_view text, double highest) {
+  const std::string allowed = fmt::format("give a number of seconds from 0 to {}", highest);
   double value = 0;
   const char* last = text.data() + text.size();
   const auto [end, status] = std::from_chars(text.data(), last, value);
-  if (end != last || status == std::errc::invalid_argument) reject(option, text, "is not a number of seconds", allowed);
+  if (end != last || status == std::errc::invalid_argument)
+    reject_value(option, text, "is not a number of seconds", allowed);
   // Written so that NaN is refused too.
-  if (status != std::errc{} || !(value >= 0 && value <= kLongestSeconds))
-    reject(option, text, "is out of range", allowed);
-  return std::chrono::milliseconds(static_cast<long long>(value * 1000));
+  if (status != std::errc{} || !(value >= 0 && value <= highest))
+    reject_value(option, text, "is out of range", allowed);
+  return std::chrono::milliseconds(std::llround(value * 1000));
+}
+
+std::chrono::milliseconds parse_positive_seconds(const std::string& option, std::string_view text, double highest) {
+  const auto time = parse_seconds(option, text, highest);
+  if (time.count() == 0)
+    reject_value(option, text, "is too short", fmt::format("give a number of seconds above 0, up to {}", highest));
+  return time;
+}
+
+const std::string& parse_choice(const std::string& option, const std::string& text,
+                                std::span<const std::string> words) {
+  if (std::find(words.begin(), words.end(), text) == words.end())
+    throw usage_error(option, base::unknown_word({}, printable(text), words));
+  return text;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const auto first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const auto end = text.find(separator);
+    parts.push_back(trimmed(text.substr(0, end)));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
 }
 
 }  // namespace ddp::launcher

@@ -1,5 +1,6 @@
 #include "placement/node_placement.hpp"
 
+#include <algorithm>
 #include <exception>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "base/stderr_line.hpp"
+#include "report/exit_error.hpp"
 #include "topology/network_facts.hpp"
 #include "topology/user_interfaces.hpp"
 
@@ -35,14 +37,32 @@ std::string summarize(const Topology& topology, const Placement& placement) {
   return text;
 }
 
-struct SocketInterface {
-  std::string name;
-  std::string reason;
-};
+/// Throws ExitError(kExitUsage) where there is nothing to count.
+int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topology,
+                const base::Environment& environment) {
+  using Kind = RanksPerNode::Kind;
+  if (wanted.kind == Kind::number) return wanted.number;
+  int gpus = 0;
+  if (topology) {
+    const auto named = topology::gpus_named_by(*topology, environment);
+    gpus = static_cast<int>(named ? named->size() : topology->gpus().size());
+  }
+  if (wanted.kind == Kind::gpus && gpus == 0) {
+    throw ExitError{kExitUsage,
+                    {.code = ErrorCode::invalid_argument,
+                     .attempted = "counting the GPUs for --nproc-per-node=gpu",
+                     .cause = "this host has no GPU that ddprun may use",
+                     .native = {},
+                     .ranks = {},
+                     .hint = "give a number, or auto; 'ddp-info topo' shows the GPUs that there are"}};
+  }
+  const int cpus = static_cast<int>(Binding::current().cpus.count());
+  return std::min(wanted.kind == Kind::cpus || gpus == 0 ? cpus : gpus, kMaxRanksPerNode);
+}
 
-/// The interface over which ranks of this host reach each other: the user's, as World::init will take it, else
-/// loopback. Throws Error(invalid_argument) when the user has named one that is not there.
-SocketInterface socket_interface(const base::Environment& environment) {
+}  // namespace
+
+SocketInterface one_host_interface(const base::Environment& environment) {
   std::vector<NetworkInterface> interfaces;
   for (auto& fact : topology::read_interfaces("/sys", topology::list_raw_interfaces())) {
     interfaces.push_back(std::move(fact.interface));
@@ -58,34 +78,59 @@ SocketInterface socket_interface(const base::Environment& environment) {
   return {};
 }
 
-}  // namespace
-
-std::vector<RankPlacement> place_ranks(const LaunchOptions& options, const base::Environment& environment) {
-  std::vector<RankPlacement> ranks(static_cast<std::size_t>(options.nproc_per_node));
-  const SocketInterface interface = socket_interface(environment);
-  try {
-    const Topology topology = Topology::live();
-    const std::vector<Placement> placements = place(topology, {.num_ranks = options.nproc_per_node,
-                                                               .policy = options.bind,
-                                                               .allowed = {Binding::current().cpus},
-                                                               .gpus = topology::gpus_named_by(topology, environment)});
-    const bool bound = options.bind != BindPolicy::none;
-    for (const Placement& placement : placements) {
-      RankPlacement& rank = ranks.at(static_cast<std::size_t>(placement.local_rank));
-      if (bound) rank.binding = Binding::from(topology, placement);
-      rank.settings = topology::derive_settings(topology, placements, placement.local_rank,
-                                                {.gpus = options.gpus,
-                                                 .bound = bound,
-                                                 .socket_interface = interface.name,
-                                                 .socket_interface_reason = interface.reason},
-                                                environment);
-      rank.summary = summarize(topology, placement);
-    }
-  } catch (const std::exception& error) {
+NodePlacement::NodePlacement(const LaunchOptions& options, const base::Environment& environment)
+    : environment_(environment),
+      gpus_(options.virtual_local_rank ? topology::GpuVisibility::one : options.gpus),
+      bound_(options.bind != BindPolicy::none) {
+  const auto warn = [](const std::exception& error) {
     base::write_stderr_line(
         fmt::format("ddprun: warning: ranks are neither bound to cores nor given GPUs: {}", error.what()));
+  };
+  try {
+    topology_ = Topology::live();
+  } catch (const std::exception& error) {
+    warn(error);
   }
-  return ranks;
+  nproc_ = count_ranks(options.nproc, topology_, environment);
+  bindings_.resize(static_cast<std::size_t>(nproc_));
+  if (!topology_) return;
+  try {
+    place_ranks(options);
+  } catch (const std::exception& error) {
+    placements_.clear();
+    warn(error);
+  }
+}
+
+void NodePlacement::place_ranks(const LaunchOptions& options) {
+  placements_ = place(*topology_, {.num_ranks = nproc_,
+                                   .policy = options.bind,
+                                   .allowed = {Binding::current().cpus},
+                                   .gpus = topology::gpus_named_by(*topology_, environment_)});
+  std::sort(placements_.begin(), placements_.end(),
+            [](const Placement& a, const Placement& b) { return a.local_rank < b.local_rank; });
+  for (const Placement& placement : placements_) {
+    if (bound_) bindings_.at(static_cast<std::size_t>(placement.local_rank)) = Binding::from(*topology_, placement);
+  }
+}
+
+const std::optional<Binding>& NodePlacement::binding(int local_rank) const {
+  return bindings_.at(static_cast<std::size_t>(local_rank));
+}
+
+std::string NodePlacement::summary(int local_rank) const {
+  if (placements_.empty()) return "not placed";
+  return summarize(*topology_, placements_.at(static_cast<std::size_t>(local_rank)));
+}
+
+std::vector<topology::Setting> NodePlacement::settings(int local_rank, const SocketInterface& interface) const {
+  if (placements_.empty()) return {};
+  return topology::derive_settings(*topology_, placements_, local_rank,
+                                   {.gpus = gpus_,
+                                    .bound = bound_,
+                                    .socket_interface = interface.name,
+                                    .socket_interface_reason = interface.reason},
+                                   environment_);
 }
 
 }  // namespace ddp::launcher

@@ -3,22 +3,30 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "pmix_server/pmix_server.hpp"
 #include "workers/worker_environment.hpp"
 
 namespace ddp::launcher {
 
-struct JobShape {
-  std::string name_space;  ///< at most 255 bytes
+/// One node of the job: its ranks are consecutive.
+struct NodeShape {
   std::string host;
-  int num_ranks;  ///< all on this host
+  int num_ranks;
+};
+
+struct JobShape {
+  std::string name_space;        ///< at most 255 bytes
+  std::vector<NodeShape> nodes;  ///< by node rank; rank 0 is the first of nodes[0]
+  int node_rank;                 ///< this node: only its ranks may connect here
 };
 
 /// A new, unpredictable name: "ddp.<host>.<pid>.<random>.<attempt>".
 std::string make_namespace_name(const std::string& host, int attempt);
 
-/// Registered from construction to destruction. All ranks are registered at once, so they may be forked afterwards.
+/// Registered from construction to destruction. All local ranks are registered at once, so they may be forked
+/// afterwards.
 class JobNamespace {
  public:
   /// @p server must outlive the object. Throws Error(unavailable).
@@ -28,7 +36,8 @@ class JobNamespace {
   ~JobNamespace();
 
   const std::string& name() const { return name_; }
-  /// What a rank needs to reach the server: PMIX_NAMESPACE, PMIX_RANK, PMIX_SERVER_URI* and more.
+  /// What a local rank (given by its global number) needs to reach the server: PMIX_NAMESPACE, PMIX_RANK,
+  /// PMIX_SERVER_URI* and more.
   EnvironmentMap client_environment(int rank) const;
 
  private:

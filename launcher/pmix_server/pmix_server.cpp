@@ -4,9 +4,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <optional>
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -25,6 +30,28 @@ namespace {
 pmix_status_t client_connected(const pmix_proc_t*, void*, pmix_op_cbfunc_t, void*) { return PMIX_OPERATION_SUCCEEDED; }
 pmix_status_t client_finalized(const pmix_proc_t*, void*, pmix_op_cbfunc_t, void*) { return PMIX_OPERATION_SUCCEEDED; }
 
+/// Ranks in ascending order, empty for all of the job; nothing when several jobs take part, or a group of ranks that
+/// means something else on each node.
+std::optional<std::vector<int>> ranks_of(std::span<const pmix_proc_t> procs) {
+  std::vector<int> ranks;
+  bool all = false;
+  for (const pmix_proc_t& proc : procs) {
+    if (std::string_view{proc.nspace} != procs.front().nspace) return std::nullopt;
+    if (proc.rank == PMIX_RANK_WILDCARD) {
+      all = true;
+    } else if (proc.rank >= PMIX_RANK_VALID) {
+      return std::nullopt;
+    } else {
+      ranks.push_back(static_cast<int>(proc.rank));
+    }
+  }
+  if (all) return std::vector<int>{};
+  if (ranks.empty()) return std::nullopt;
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
 pmix_status_t client_aborts(const pmix_proc_t* proc, void* server_object, int status, const char message[],
                             pmix_proc_t[], std::size_t, pmix_op_cbfunc_t done, void* done_data) {
   if (server_object == nullptr) return PMIX_ERR_NOT_SUPPORTED;
@@ -35,6 +62,40 @@ pmix_status_t client_aborts(const pmix_proc_t* proc, void* server_object, int st
     return PMIX_ERR_NOMEM;
   }
   if (done != nullptr) done(PMIX_SUCCESS, done_data);  // lets the client go on
+  return PMIX_SUCCESS;
+}
+
+/// Where the two calls below post to. A global because the library hands them neither an object of ours nor anything
+/// from which one could be found; it has one server per process itself. Null while there is none.
+std::atomic<ModexInbox*> inbox_of_the_server{nullptr};
+
+/// All of the job's ranks that are on this host and take part have entered. Called once per fence that spans nodes;
+/// @p data belongs to the library.
+pmix_status_t fence_spans_nodes(const pmix_proc_t procs[], std::size_t num_procs, const pmix_info_t[], std::size_t,
+                                char* data, std::size_t size, pmix_modex_cbfunc_t done, void* done_data) {
+  ModexInbox* const inbox = inbox_of_the_server;
+  if (inbox == nullptr) return PMIX_ERR_NOT_SUPPORTED;
+  try {
+    auto ranks = ranks_of({procs, num_procs});
+    if (!ranks) return PMIX_ERR_NOT_SUPPORTED;
+    inbox->post_fence(std::move(*ranks), data == nullptr ? std::span<const char>{} : std::span<const char>{data, size},
+                      done, done_data);
+  } catch (...) {
+    return PMIX_ERR_NOMEM;
+  }
+  return PMIX_SUCCESS;
+}
+
+/// A local rank asks for what a rank of another node has put.
+pmix_status_t asks_another_node(const pmix_proc_t* proc, const pmix_info_t[], std::size_t, pmix_modex_cbfunc_t done,
+                                void* done_data) {
+  ModexInbox* const inbox = inbox_of_the_server;
+  if (inbox == nullptr || proc->rank >= PMIX_RANK_VALID) return PMIX_ERR_NOT_SUPPORTED;
+  try {
+    inbox->post_call(static_cast<int>(proc->rank), done, done_data);
+  } catch (...) {
+    return PMIX_ERR_NOMEM;
+  }
   return PMIX_SUCCESS;
 }
 
@@ -55,7 +116,8 @@ void forget_outer_pmix() {
 
 }  // namespace
 
-PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()) {
+PmixServer::PmixServer(const std::string& tmpdir)
+    : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()), modex_(std::make_unique<ModexInbox>()) {
   forget_outer_pmix();
   // Clients are of this host and come over a Unix socket, which names their user. The other module, munge, spends
   // seconds on a daemon that is installed but not running. What the user has chosen stays.
@@ -64,6 +126,8 @@ PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir), aborts_(
   buffer.module.client_connected = client_connected;
   buffer.module.client_finalized = client_finalized;
   buffer.module.abort = client_aborts;
+  buffer.module.fence_nb = fence_spans_nodes;
+  buffer.module.direct_modex = asks_another_node;
   kvs::InfoList infos;
   infos.text(PMIX_SERVER_TMPDIR, directory_.path())
       .text(PMIX_SYSTEM_TMPDIR, directory_.path())
@@ -71,17 +135,21 @@ PmixServer::PmixServer(const std::string& tmpdir) : directory_(tmpdir), aborts_(
       .rank(PMIX_SERVER_RANK, 0)
       .boolean(PMIX_SERVER_TOOL_SUPPORT, false);
   kvs::require_pmix(PMIx_server_init(&buffer.module, infos.data(), infos.size()), "starting the PMIx server");
+  inbox_of_the_server = modex_.get();
 }
 
 PmixServer::~PmixServer() {
   if (abandoned_) {
-    aborts_.release();  // leaked on purpose: the library's thread may still post
+    aborts_.release();  // leaked on purpose, both: the library's thread may still post
+    modex_.release();
     return;
   }
+  modex_->answer_all(PMIX_ERR_JOB_ABORTED);
   const pmix_status_t status = PMIx_server_finalize();
   if (status != PMIX_SUCCESS) {
     base::log(base::LogLevel::warning, "ending the PMIx server: {}", kvs::pmix_status_name(status));
   }
+  inbox_of_the_server = nullptr;
 }
 
 }  // namespace ddp::launcher

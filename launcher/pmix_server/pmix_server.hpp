@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "pmix_server/abort_inbox.hpp"
+#include "pmix_server/modex_inbox.hpp"
 #include "pmix_server/scratch_directory.hpp"
 
 namespace ddp::launcher {
 
 /// The library's server, which exists once per process; its thread starts here. Signals that the process wants to
-/// receive by signalfd must be blocked before. Fences complete inside the library, because all ranks are on this host;
-/// operations that need more than one job or host (spawn, connect, publish) answer "not supported".
+/// receive by signalfd must be blocked before. Fences of ranks of this host complete inside the library; those that
+/// span nodes, and questions about ranks of other nodes, come out by modex(). Operations that need more than one job
+/// (spawn, connect, publish) answer "not supported".
 class PmixServer {
  public:
   /// Takes variables of an outer PMIx, whose client ddprun may be, out of this process's environment: the library would
@@ -25,6 +27,7 @@ class PmixServer {
 
   const std::string& directory() const { return directory_.path(); }
   AbortInbox& aborts() { return *aborts_; }
+  ModexInbox& modex() { return *modex_; }
 
   /// To be called when clients died without leaving: the library is not used any more, and its thread ends with the
   /// process. libpmix 4.2.2 mixes up its memory when a client dies while it connects, and then PMIx_server_finalize can
@@ -35,7 +38,8 @@ class PmixServer {
 
  private:
   ScratchDirectory directory_;
-  std::unique_ptr<AbortInbox> aborts_;  ///< the library's thread posts to it
+  std::unique_ptr<AbortInbox> aborts_;  ///< the library's thread posts to it, and to the next
+  std::unique_ptr<ModexInbox> modex_;
   bool abandoned_ = false;
 };
 

@@ -1,139 +1,255 @@
+// Writes the report of a job that failed, root cause first.
 #include "report/failure_report.hpp"
 
 #include <algorithm>
 #include <string_view>
-#include <vector>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "report/error_file.hpp"
+#include "report/report_lines.hpp"
 #include "report/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-// torchrun's borders are as wide as the longest line, at most this.
-constexpr std::size_t kWidestBorder = 60;
+constexpr std::size_t kMostOthers = 16;
+constexpr std::size_t kMostUnkillable = 16;
+// What is shown of a traceback; the error file and --report-json have more.
+constexpr std::size_t kRootTracebackBytes = 16384;
+constexpr std::size_t kOtherTracebackBytes = 2048;
+constexpr std::string_view kRecordHint = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
 
 double seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
-std::string local_time(std::chrono::system_clock::time_point time) {
-  return fmt::format("{:%Y-%m-%d_%H:%M:%S}", fmt::localtime(std::chrono::system_clock::to_time_t(time)));
-}
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
-std::string plural(int count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
-/// The lines of a report, and its borders.
-class Lines {
- public:
-  template <class... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    lines_.push_back(fmt::format(format, std::forward<Args>(args)...));
-  }
-  void border(char symbol) { lines_.emplace_back(1, symbol), borders_.push_back(lines_.size() - 1); }
-
-  std::string text() {
-    std::size_t width = 0;
-    for (const std::string& line : lines_) width = std::max(width, line.size());
-    for (const std::size_t index : borders_)
-      lines_[index].assign(std::min(width, kWidestBorder), lines_[index].front());
-    std::string all;
-    for (const std::string& line : lines_) all += line + "\n";
-    return all;
-  }
-
- private:
-  std::vector<std::string> lines_;
-  std::vector<std::size_t> borders_;
-};
-
-void add_place(Lines& lines, const RankName& name, std::chrono::system_clock::time_point time,
-               const std::string& host) {
-  lines.add("  time      : {}", local_time(time));
-  lines.add("  host      : {}", host);
-  lines.add("  rank      : {} (local_rank: {})", name.rank, name.local_rank);
-}
-
-void add_failure(Lines& lines, int number, const RankFailure& failure, const std::string& host) {
+void add_head(ReportLines& lines, int number, std::chrono::system_clock::time_point time, const std::string& host) {
   lines.add("[{}]:", number);
-  add_place(lines, failure.name, failure.time, host);
+  lines.field("time", fmt::format("{:%Y-%m-%d_%H:%M:%S}", fmt::localtime(std::chrono::system_clock::to_time_t(time))));
+  lines.field("host", host);
+}
+
+void add_rank(ReportLines& lines, const RankName& name) {
+  lines.field("rank", fmt::format("{} (local_rank: {})", name.rank, name.local_rank));
+}
+
+void add_end(ReportLines& lines, const RankFailure& failure) {
   if (failure.end) {
-    lines.add("  exitcode  : {} (pid: {})", failure.end->exit_status(), failure.name.pid);
+    lines.field("exitcode", fmt::format("{} (pid: {})", failure.end->exit_status(), failure.name.pid));
     if (failure.end->by_signal) {
-      lines.add("  signal    : {} ({}){}", signal_name(failure.end->code), failure.end->code,
-                failure.end->core_dumped ? ", core dumped" : "");
+      lines.field("signal", fmt::format("{} ({}){}", signal_name(failure.end->code), failure.end->code,
+                                        failure.end->core_dumped ? ", core dumped" : ""));
     }
   } else {
-    lines.add("  pid       : {}", failure.name.pid);
+    lines.field("pid", fmt::format("{}", failure.name.pid));
   }
-  if (failure.abort) lines.add("  abort     : PMIx_Abort({}): {}", failure.abort->status, failure.abort->message);
+  if (failure.abort)
+    lines.field("abort", fmt::format("PMIx_Abort({}): {}", failure.abort->status, failure.abort->message));
+  if (!failure.traces.oom.empty()) lines.field("oom", failure.traces.oom);
 }
 
-void add_stopped(Lines& lines, int number, const StoppedRank& stopped, const std::string& host) {
-  lines.add("[{}]:", number);
-  add_place(lines, stopped.name, stopped.time, host);
-  lines.add("  pid       : {}", stopped.name.pid);
-  lines.add("  stopped   : rank {} was stopped by {} {:.1f} s before the first failure and did not go on",
-            stopped.name.rank, signal_name(stopped.signal), seconds(stopped.before_failure));
+/// What torchrun says where there is no error file.
+std::string without_error_file(const RankFailure& failure) {
+  if (failure.abort) return "<N/A>";  // its message says it
+  if (!failure.end) return "<N/A>";
+  if (!failure.end->by_signal) return std::string{kRecordHint};
+  return fmt::format("Signal {} ({}) received by PID {}", failure.end->code, signal_name(failure.end->code),
+                     failure.name.pid);
 }
 
+void add_stderr(ReportLines& lines, std::string_view tail) {
+  while (tail.ends_with('\n')) tail.remove_suffix(1);
+  if (tail.empty()) return;
+  const auto count = std::count(tail.begin(), tail.end(), '\n') + 1;
+  lines.field("stderr", count == 1 ? "last line" : fmt::format("last {} lines", count));
+  lines.indented("    ", tail);
+}
+
+/// @param first of all failures of ranks: the one that is shown in full.
+void add_failure(ReportLines& lines, int number, const RankFailure& failure, bool first) {
+  add_head(lines, number, failure.time, failure.name.host);
+  add_rank(lines, failure.name);
+  add_end(lines, failure);
+  const RankTraces& traces = failure.traces;
+  lines.field("error_file", traces.error_file.empty() ? "<N/A>" : traces.error_file);
+  bool has_traceback = false;
+  if (traces.error_content.empty()) {
+    lines.field("traceback", without_error_file(failure));
+  } else {
+    const WorkerError error = parse_error_file(traces.error_content);
+    has_traceback = !error.traceback.empty();
+    lines.field("traceback", shortened(has_traceback ? error.traceback : error.message,
+                                       first ? kRootTracebackBytes : kOtherTracebackBytes));
+  }
+  if (first && !has_traceback) add_stderr(lines, traces.stderr_tail);
+}
+
+void add_stopped(ReportLines& lines, int number, const StoppedRank& stopped) {
+  add_head(lines, number, stopped.time, stopped.name.host);
+  add_rank(lines, stopped.name);
+  lines.field("pid", fmt::format("{}", stopped.name.pid));
+  lines.field("stopped", fmt::format("rank {} was stopped by {} {:.1f} s before the first failure and did not go on",
+                                     stopped.name.rank, signal_name(stopped.signal), seconds(stopped.before_failure)));
+}
+
+void add_node(ReportLines& lines, int number, const NodeFailure& node) {
+  add_head(lines, number, node.time, node.host);
+  lines.field("node", fmt::format("{} ({})", node.node_rank, plural(node.num_ranks, "rank")));
+  lines.field("failure", shortened(node.message, kRootTracebackBytes));
+}
+
+/// "2 other ranks were ended by ddprun, 1 of them by SIGKILL."; empty if there are none.
 std::string closing_line(const JobOutcome& outcome) {
   const int ended = outcome.ended_on_request + outcome.killed;
+  if (ended == 0) return {};
   std::string line = fmt::format("{} {} ended by ddprun", plural(ended, "other rank"), ended == 1 ? "was" : "were");
   if (outcome.killed > 0) line += fmt::format(", {} of them by SIGKILL", outcome.killed);
   return line + ".";
 }
 
+/// What ended a job that was already failing.
+std::string end_line(const JobOutcome& outcome) {
+  if (outcome.forwarded_signal != 0)
+    return fmt::format("ddprun got {} after the first failure.", signal_name(outcome.forwarded_signal));
+  return outcome.timed_out ? "The time of --timeout passed after the first failure." : "";
+}
+
 std::string unkillable_lines(const JobOutcome& outcome) {
   std::string text;
-  for (const RankName& name : outcome.unkillable) {
-    text +=
-        fmt::format("ddprun: rank {} (pid {}) did not end even after SIGKILL; does its disk or device still answer?\n",
-                    name.rank, name.pid);
+  const std::size_t shown = std::min(outcome.unkillable.size(), kMostUnkillable);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const RankName& name = outcome.unkillable[i];
+    text += fmt::format(
+        "ddprun: rank {} (pid {} on {}) did not end even after SIGKILL; does its disk or device still answer?\n",
+        name.rank, name.pid, name.host);
   }
+  if (shown < outcome.unkillable.size())
+    text += fmt::format("ddprun: ... and {} more\n", outcome.unkillable.size() - shown);
   return text;
+}
+
+/// For a job that did not fail by itself.
+std::string ended_line(const JobOutcome& outcome) {
+  std::string text;
+  if (outcome.forwarded_signal != 0) {
+    text = fmt::format("ddprun: ended by {}: passed on to all ranks", signal_name(outcome.forwarded_signal));
+  } else if (outcome.timed_out) {
+    text = "ddprun: ended by --timeout: all ranks got SIGTERM";
+  } else {
+    return {};
+  }
+  text += fmt::format("; {} ended after it", plural(outcome.ended_on_request, "rank"));
+  if (outcome.killed > 0) text += fmt::format(", {} had to be killed", outcome.killed);
+  if (outcome.lost > 0) text += fmt::format(", {} were on nodes that were lost meanwhile", outcome.lost);
+  return text + "\n";
+}
+
+/// The size of the job and its restarts, where they are worth a word; else empty.
+std::string job_line(const ReportContext& context) {
+  std::string line;
+  if (context.num_nodes > 1)
+    line = fmt::format("{} on {} nodes", plural(context.world_size, "rank"), context.num_nodes);
+  if (context.max_restarts > 0) {
+    line += fmt::format("{}attempt {}: {} of at most {} used", line.empty() ? "" : "; ", context.attempt,
+                        context.attempt, plural(context.max_restarts, "restart"));
+  }
+  return line;
+}
+
+/// Adds the root cause and then the others, at most kMostOthers of them.
+void add_failures(ReportLines& lines, const JobOutcome& outcome) {
+  auto nodes = outcome.nodes.begin();
+  auto stopped = outcome.stopped.begin();
+  auto failures = outcome.failures.begin();
+  int number = 0;
+  const RootCause cause = outcome.root_cause();
+  if (cause == RootCause::stopped_rank) {
+    lines.add("Root Cause (stopped before the first failure):");
+    // All of them, as long as they are few: any of them may be what the others waited for.
+    for (std::size_t i = 0; i < kMostOthers && stopped != outcome.stopped.end(); ++i)
+      add_stopped(lines, number++, *stopped++);
+  } else {
+    lines.add("Root Cause (first observed failure):");
+    if (cause == RootCause::node) {
+      add_node(lines, number++, *nodes++);
+    } else {
+      add_failure(lines, number++, *failures++, true);
+    }
+  }
+  lines.border('-');
+  lines.add("Other Failures:");
+  const auto left = [&] {
+    return static_cast<std::size_t>((outcome.nodes.end() - nodes) + (outcome.stopped.end() - stopped) +
+                                    (outcome.failures.end() - failures));
+  };
+  if (left() == 0) lines.add("  <NO_OTHER_FAILURES>");
+  for (std::size_t shown = 0; shown < kMostOthers && left() > 0; ++shown) {
+    if (nodes != outcome.nodes.end()) {
+      add_node(lines, number++, *nodes++);
+    } else if (stopped != outcome.stopped.end()) {
+      add_stopped(lines, number++, *stopped++);
+    } else {
+      const bool first = failures == outcome.failures.begin();
+      add_failure(lines, number++, *failures++, first);
+    }
+  }
+  if (left() > 0) lines.add("... and {} more (--report-json lists all)", left());
+}
+
+/// "rank 3 on n1 exited with 85".
+std::string summary(const RankFailure& failure) {
+  const std::string name = fmt::format("rank {} on {}", failure.name.rank, failure.name.host);
+  if (failure.abort)
+    return fmt::format("{} called PMIx_Abort({}): {}", name, failure.abort->status, first_line(failure.abort->message));
+  if (!failure.end) return fmt::format("{} failed", name);
+  if (failure.end->by_signal) return fmt::format("{} was ended by {}", name, signal_name(failure.end->code));
+  return fmt::format("{} exited with {}", name, failure.end->code);
+}
+
+std::string summary(const JobOutcome& outcome) {
+  switch (outcome.root_cause()) {
+    case RootCause::node:
+      return fmt::format("node {}: {}", outcome.nodes.front().host, first_line(outcome.nodes.front().message));
+    case RootCause::stopped_rank: {
+      const StoppedRank& stopped = outcome.stopped.front();
+      return fmt::format("rank {} on {} had been stopped by {}", stopped.name.rank, stopped.name.host,
+                         signal_name(stopped.signal));
+    }
+    case RootCause::rank: return summary(outcome.failures.front());
+    case RootCause::signal: return fmt::format("ddprun got {}", signal_name(outcome.forwarded_signal));
+    case RootCause::timeout: return "the time of --timeout has passed";
+    case RootCause::unkillable: return plural(static_cast<int>(outcome.unkillable.size()), "rank") + " did not end";
+    case RootCause::none: break;
+  }
+  return "nothing failed";
 }
 
 }  // namespace
 
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context) {
   if (outcome.success()) return {};
-  if (outcome.failures.empty()) {
-    std::string text;
-    if (outcome.forwarded_signal != 0) {
-      text = fmt::format("ddprun: ended by {}: passed on to all ranks; {} ended after it",
-                         signal_name(outcome.forwarded_signal), plural(outcome.ended_on_request, "rank"));
-      if (outcome.killed > 0) text += fmt::format(", {} had to be killed", outcome.killed);
-      text += "\n";
-    }
-    return text + unkillable_lines(outcome);
-  }
+  if (outcome.failures.empty() && outcome.nodes.empty()) return ended_line(outcome) + unkillable_lines(outcome);
 
-  Lines lines;
-  int number = 0;
+  ReportLines lines;
   lines.border('=');
   lines.add("{} FAILED", context.program);
+  if (const std::string job = job_line(context); !job.empty()) lines.add("{}", job);
   lines.border('-');
-  auto others = outcome.failures.begin();
-  if (outcome.stopped.empty()) {
-    lines.add("Root Cause (first observed failure):");
-    add_failure(lines, number++, *others++, context.host);
-  } else {
-    lines.add("Root Cause (stopped before the first failure):");
-    for (const StoppedRank& stopped : outcome.stopped) add_stopped(lines, number++, stopped, context.host);
-  }
-  lines.border('-');
-  lines.add("Other Failures:");
-  if (others == outcome.failures.end()) lines.add("  <NO_OTHER_FAILURES>");
-  for (; others != outcome.failures.end(); ++others) add_failure(lines, number++, *others, context.host);
-  if (outcome.ended_on_request + outcome.killed > 0) {
-    lines.border('-');
-    lines.add("{}", closing_line(outcome));
-  }
+  add_failures(lines, outcome);
+  const std::string closing = closing_line(outcome);
+  const std::string end = end_line(outcome);
+  if (!closing.empty() || !end.empty()) lines.border('-');
+  if (!end.empty()) lines.add("{}", end);
+  if (!closing.empty()) lines.add("{}", closing);
   lines.border('=');
   return lines.text() + unkillable_lines(outcome);
+}
+
+std::string format_restart_line(const JobOutcome& outcome, int attempt, int restarts_left) {
+  return fmt::format("attempt {} failed: {}; restarting ({} left)", attempt, summary(outcome),
+                     plural(restarts_left, "restart"));
 }
 
 }  // namespace ddp::launcher

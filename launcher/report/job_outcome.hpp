@@ -1,4 +1,4 @@
-// How a job ended, as facts for the report and the exit status.
+// How an attempt of a job ended, as facts for the report and the exit status.
 #pragma once
 
 #include <sys/types.h>
@@ -15,17 +15,26 @@ struct RankEnd {
   int code;  ///< exit code, or the signal's number
   bool by_signal;
   bool core_dumped;
-  std::chrono::system_clock::time_point time;  ///< when ddprun saw it
+  std::chrono::system_clock::time_point time;  ///< when its agent saw it
 
   bool success() const { return !by_signal && code == 0; }
   /// As a shell would say it: the exit code, or 128 + signal.
   int exit_status() const { return by_signal ? 128 + code : code; }
 };
 
+/// What a failed rank left behind besides its exit code. All texts are of bounded length (see error_file.hpp).
+struct RankTraces {
+  std::string error_file;     ///< path of the file that @record wrote; empty: there is none
+  std::string error_content;  ///< the file, as it is
+  std::string stderr_tail;    ///< last lines of standard error; empty when there are none or they were not captured
+  std::string oom;            ///< one sentence when the kernel's OOM killer ended it; else empty
+};
+
 struct RankName {
   int rank;
   int local_rank;
-  pid_t pid;
+  pid_t pid;  ///< 0: never started
+  std::string host{};
 };
 
 /// A rank called PMIx_Abort.
@@ -40,6 +49,7 @@ struct RankFailure {
   std::optional<RankEnd> end;
   std::optional<AbortCall> abort;
   std::chrono::system_clock::time_point time;
+  RankTraces traces{};
 };
 
 /// A rank that had been stopped before the first failure and had not gone on: the others probably failed because of it.
@@ -50,26 +60,41 @@ struct StoppedRank {
   std::chrono::system_clock::time_point time;
 };
 
+/// A node whose agent was lost or could not start its ranks: a failure of the node, not of a rank.
+struct NodeFailure {
+  std::string host;
+  int node_rank;
+  int num_ranks;        ///< its ranks are counted and not listed
+  std::string message;  ///< "the connection to ddprun's agent (pid 7) was lost", with what to do where that is known
+  int exit_status;      ///< what ddprun returns when this is the root cause
+  std::chrono::system_clock::time_point time;
+};
+
+/// What a job failed of, or none. stopped_rank: the failures of the others followed from it.
+enum class RootCause { none, node, stopped_rank, rank, signal, timeout, unkillable };
+
 struct JobOutcome {
-  std::vector<StoppedRank> stopped;    ///< longest stopped first
-  std::vector<RankFailure> failures;   ///< in the order in which they were seen
-  int forwarded_signal = 0;            ///< the signal to ddprun that ended the job; 0: none
-  int ended_on_request = 0;            ///< ranks that ended after ddprun had asked them to
-  int killed = 0;                      ///< ranks that had to be killed
+  std::vector<NodeFailure> nodes{};     ///< in the order in which they were seen
+  std::vector<StoppedRank> stopped{};   ///< longest stopped first
+  std::vector<RankFailure> failures{};  ///< in the order in which they were seen
+  int forwarded_signal = 0;  ///< the signal to ddprun that ended the job, perhaps one that was failing; 0: none
+  bool timed_out = false;    ///< --timeout ended the job, likewise
+  int ended_on_request = 0;  ///< ranks that ended after ddprun had asked them to
+  int killed = 0;            ///< ranks that had to be killed
+  int lost = 0;              ///< ranks whose node was lost while a signal or --timeout was ending the job
   std::vector<RankName> unkillable{};  ///< ranks that did not end even so
 
-  bool success() const { return stopped.empty() && failures.empty() && forwarded_signal == 0 && unkillable.empty(); }
-  /// That of the first failure; 128 + N when signal N ended the job; 0 for success.
-  int exit_status() const {
-    if (!failures.empty()) {
-      const RankFailure& first = failures.front();
-      if (!first.abort) return first.end->exit_status();
-      const int status = first.abort->status & 0xff;  // what a process can return
-      return status != 0 ? status : 1;
-    }
-    if (forwarded_signal != 0) return 128 + forwarded_signal;
-    return unkillable.empty() ? 0 : 1;
+  bool success() const {
+    return nodes.empty() && stopped.empty() && failures.empty() && forwarded_signal == 0 && !timed_out &&
+           unkillable.empty();
   }
+  /// Whether a restart may help: not when the user ended the job.
+  bool failed_by_itself() const { return !success() && forwarded_signal == 0 && !timed_out; }
+  /// The first node failure, unless a rank had failed before it; then ranks; then signal, timeout, unkillable ranks.
+  RootCause root_cause() const;
+  /// That of the root cause; 128 + N when signal N ended the job; 124 when --timeout did, as timeout(1); 0 for success.
+  /// For a stopped rank, that of the first failure. Never 0 for a failure.
+  int exit_status() const;
 };
 
 }  // namespace ddp::launcher

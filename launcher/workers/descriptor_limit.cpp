@@ -11,9 +11,10 @@
 namespace ddp::launcher {
 namespace {
 
-// A rank takes its pidfd, its connection to the PMIx server and, while it starts, two pipe ends and an accepted socket.
-constexpr rlim_t kPerRank = 4;
-// Standard streams, epoll, signals, and the PMIx server's own files and sockets.
+// A rank takes its pidfd, its connections to the PMIx server and the store, two pipes (both ends of each until it runs) with two log files and, while it
+// starts, two pipe ends and an accepted socket.
+constexpr rlim_t kPerRank = 11;
+// Standard streams, epoll, signals, the control connection, and the PMIx server's own files and sockets.
 constexpr rlim_t kFixed = 64;
 
 }  // namespace

@@ -27,7 +27,7 @@
 namespace ddp::launcher {
 namespace {
 
-enum class Step : int { session, parent_death, descriptors, binding, execute, narrowed_mask, refused_memory };
+enum class Step : int { session, parent_death, streams, descriptors, binding, execute, narrowed_mask, refused_memory };
 
 /// What a child that could not execute its program writes into the pipe; before it, what it noticed and went on.
 /// Smaller than PIPE_BUF, so it arrives whole.
@@ -47,6 +47,8 @@ struct ChildPlan {
   bool ignore_hangup;
   const topology::AffinityMask* affinity;  ///< null: none
   pid_t parent;
+  int standard_output;
+  int standard_error;
   int report_fd;
 };
 
@@ -86,6 +88,11 @@ void close_descriptors_on_exec(rlim_t limit) noexcept {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan, Step::parent_death);
   // A parent that died before the prctl sends no signal any more.
   if (::getppid() != plan.parent) ::_exit(127);
+  // Neither is 0, 1 or 2 unless it is its own place, so the first cannot overwrite the second.
+  if (plan.standard_output != STDOUT_FILENO && ::dup2(plan.standard_output, STDOUT_FILENO) < 0)
+    give_up(plan, Step::streams);
+  if (plan.standard_error != STDERR_FILENO && ::dup2(plan.standard_error, STDERR_FILENO) < 0)
+    give_up(plan, Step::streams);
   close_descriptors_on_exec(own_limit);
   if (::setrlimit(RLIMIT_NOFILE, &plan.descriptor_limit) != 0) give_up(plan, Step::descriptors);
   if (plan.affinity != nullptr) {
@@ -183,6 +190,8 @@ SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
                        .ignore_hangup = request.ignore_hangup,
                        .affinity = affinity ? &*affinity : nullptr,
                        .parent = ::getpid(),
+                       .standard_output = request.standard_output,
+                       .standard_error = request.standard_error,
                        .report_fd = child_end.get()};
 
   const pid_t pid = ::fork();

@@ -23,6 +23,8 @@ struct SpawnRequest {
   rlimit descriptor_limit;               ///< RLIMIT_NOFILE of the worker
   bool ignore_hangup;                    ///< SIGHUP stays ignored, as nohup(1) asked
   std::optional<Binding> binding;        ///< nothing: as ddprun itself
+  int standard_output = 1;               ///< descriptors that become the worker's; not owned
+  int standard_error = 2;
 };
 
 /// A started process. Its pid stays valid until it has been waited for.
@@ -37,7 +39,7 @@ struct SpawnedProcess {
 /// - has default signal dispositions and an empty mask;
 /// - is bound to the cores and memory of the request before the program starts; a mask that the kernel narrowed is a
 ///   warning on standard error;
-/// - inherits standard input, output and error and no other descriptor.
+/// - inherits standard input, the two descriptors of the request and no other.
 /// Throws ExitError(kExitNotExecutable) when the program cannot be executed, Error(system) when no process could be
 /// made.
 SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline);

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 9> kIdentityPrefixes{
     "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
 };
 
-constexpr std::array<std::string_view, 21> kIdentityNames{
+constexpr std::array<std::string_view, 23> kIdentityNames{
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_GTIDS",
@@ -40,6 +40,8 @@ constexpr std::array<std::string_view, 21> kIdentityNames{
     "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "DDPRUN_AGENT",  // ddprun: how the agent that it starts with srun finds it
 };
 
 }  // namespace
@@ -62,14 +64,23 @@ EnvironmentMap without_task_identity(const EnvironmentMap& inherited) {
 EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place,
                                   const std::vector<topology::Setting>& settings) {
   inheritable["RANK"] = std::to_string(place.rank);
-  inheritable["LOCAL_RANK"] = std::to_string(place.local_rank);
+  inheritable["LOCAL_RANK"] = std::to_string(place.virtual_local_rank ? 0 : place.local_rank);
   inheritable["WORLD_SIZE"] = std::to_string(place.world_size);
   inheritable["LOCAL_WORLD_SIZE"] = std::to_string(place.local_world_size);
   inheritable["GROUP_RANK"] = std::to_string(place.node_rank);
   inheritable["GROUP_WORLD_SIZE"] = std::to_string(place.num_nodes);
-  inheritable["ROLE_RANK"] = std::to_string(place.rank);  // there is one role, so its ranks are the job's ranks
-  inheritable["ROLE_WORLD_SIZE"] = std::to_string(place.world_size);
-  inheritable["ROLE_NAME"] = "default";
+  inheritable["ROLE_RANK"] = std::to_string(place.role_rank);
+  inheritable["ROLE_WORLD_SIZE"] = std::to_string(place.role_world_size);
+  inheritable["ROLE_NAME"] = place.role;
+  inheritable["MASTER_ADDR"] = place.master_address;
+  inheritable["MASTER_PORT"] = std::to_string(place.master_port);
+  inheritable["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.attempt);
+  inheritable["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.max_restarts);
+  inheritable["TORCHELASTIC_RUN_ID"] = place.run_id;
+  inheritable["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  inheritable["TORCHELASTIC_ERROR_FILE"] = place.error_file;
+  inheritable["TORCHELASTIC_SIGNALS_TO_HANDLE"] = place.ending_signals;
+  inheritable.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   for (const topology::Setting& setting : settings) {
     if (!setting.by_user) inheritable[setting.name] = setting.value;
   }

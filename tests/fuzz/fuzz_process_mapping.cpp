@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "world/hostlist.hpp"
+#include "topology/hostlist.hpp"
 #include "world/node_map.hpp"
 #include "world/process_mapping.hpp"
 
@@ -37,7 +37,7 @@ void read_mapping(std::string_view text, int world_size) {
 void read_names(std::string_view text) {
   constexpr std::size_t kLimit = 1000;
   try {
-    const auto names = ddp::world::expand_hostlist(text, kLimit);
+    const auto names = ddp::topology::expand_hostlist(text, kLimit);
     require(!names.empty() && names.size() <= kLimit);
     for (const auto& name : names) {
       require(!name.empty() && name.find_first_of("[],") == std::string_view::npos);

@@ -7,7 +7,7 @@
 
 #include <ddp/error.hpp>
 
-#include "world/hostlist.hpp"
+#include "topology/hostlist.hpp"
 
 namespace ddp {
 
@@ -172,7 +172,7 @@ std::vector<std::string> peer_hosts(const Environment& env, const LaunchEnvironm
   if (const auto list = env.raw("SLURM_STEP_NODELIST"); list && slurm_is_launcher(env, launch.source)) {
     try {
       const std::string self = env.raw("SLURMD_NODENAME").value_or("");
-      for (std::string& name : expand_hostlist(*list)) {
+      for (std::string& name : topology::expand_hostlist(*list)) {
         if (name != self) hosts.push_back(std::move(name));
       }
     } catch (const Error&) {

@@ -26,7 +26,7 @@ constexpr std::uint8_t kRoutes = 4;
                .hint = std::move(hint)}};
 }
 
-void write(base::ByteWriter& writer, const CandidateAddress& candidate) {
+void write(base::ByteWriter& writer, const topology::CandidateAddress& candidate) {
   const InterfaceAddress& address = candidate.address;
   std::array<std::byte, 16> bytes{};
   if (::inet_pton(address.ipv6 ? AF_INET6 : AF_INET, address.address.c_str(), bytes.data()) != 1) {
@@ -45,9 +45,9 @@ void write(base::ByteWriter& writer, const CandidateAddress& candidate) {
       .raw(std::span{bytes}.first(address.ipv6 ? 16 : 4));
 }
 
-CandidateAddress read_candidate(base::ByteReader& reader) {
+topology::CandidateAddress read_candidate(base::ByteReader& reader) {
   const auto flags = reader.integer<std::uint8_t>();
-  CandidateAddress candidate;
+  topology::CandidateAddress candidate;
   candidate.address.ipv6 = (flags & kIpv6) != 0;
   candidate.fabric = (flags & kFabric) != 0;
   candidate.routes_to_peers = (flags & kRoutes) != 0;
@@ -79,7 +79,7 @@ Bytes encode_with(const RankCard& card, std::size_t addresses) {
 }  // namespace
 
 Bytes encode(const RankCard& card) {
-  std::size_t addresses = std::min(card.addresses.size(), kMostCandidates);
+  std::size_t addresses = std::min(card.addresses.size(), topology::kMostCandidates);
   Bytes bytes = encode_with(card, addresses);
   while (bytes.size() > kLargestCardBytes && addresses > 1) bytes = encode_with(card, --addresses);
   if (bytes.size() > kLargestCardBytes) {
@@ -108,8 +108,8 @@ RankCard decode_rank_card(std::span<const std::byte> bytes) {
   const auto token = reader.raw(card.channel_token.size());
   std::copy(token.begin(), token.end(), card.channel_token.begin());
   const auto addresses = reader.integer<std::uint8_t>();
-  if (addresses == 0 || addresses > kMostCandidates) {
-    reject(fmt::format("it has {} addresses, not 1 to {}", addresses, kMostCandidates), {});
+  if (addresses == 0 || addresses > topology::kMostCandidates) {
+    reject(fmt::format("it has {} addresses, not 1 to {}", addresses, topology::kMostCandidates), {});
   }
   for (unsigned i = 0; i < addresses; ++i) card.addresses.push_back(read_candidate(reader));
   reader.expect_end();

@@ -10,7 +10,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "world/interface_candidates.hpp"
+#include "topology/interface_candidates.hpp"
 
 namespace ddp::world {
 
@@ -21,7 +21,7 @@ struct RankCard {
   std::string hostname;
   int node_rank = -1;  ///< as the launcher says; -1 if it does not
   /// Where this rank is reached, best first; the peer channel listens on all of them. At least one.
-  std::vector<CandidateAddress> addresses;
+  std::vector<topology::CandidateAddress> addresses;
   std::uint16_t channel_port = 0;  ///< of the peer channel; 0: none
   ChannelToken channel_token{};
 };

@@ -65,7 +65,7 @@ void warn_of_unknown_variables(const base::Environment& environment) {
 }
 
 /// Which of its addresses a rank uses is agreed only after the others know its port.
-std::string listening_address(const std::vector<world::CandidateAddress>& addresses) {
+std::string listening_address(const std::vector<topology::CandidateAddress>& addresses) {
   if (addresses.size() == 1) return addresses.front().address.address;
   const bool ipv6 = std::any_of(addresses.begin(), addresses.end(), [](const auto& each) { return each.address.ipv6; });
   return ipv6 ? "::" : "0.0.0.0";
@@ -111,16 +111,16 @@ void WorldState::wire_up(const InitOptions& options) {
   if (rank == 0) warn_of_unknown_variables(environment);
 
   if (connection.nodes) nodes = *connection.nodes;
-  const world::JobSpan span = connection.single_node ? world::JobSpan::one_node
-                              : connection.nodes     ? world::JobSpan::several_nodes
-                                                     : world::JobSpan::unknown;
-  world::CandidateSearch search = find_interfaces(environment, connection.launch.peer_hosts, span);
+  const topology::JobSpan span = connection.single_node ? topology::JobSpan::one_node
+                                 : connection.nodes     ? topology::JobSpan::several_nodes
+                                                        : topology::JobSpan::unknown;
+  topology::CandidateSearch search = find_interfaces(environment, connection.launch.peer_hosts, span);
   world::RankCard own{.hostname = base::host_name(),
                       .node_rank = connection.node_rank.value_or(-1),
                       .addresses = {},
                       .channel_port = 0,
                       .channel_token = {}};
-  for (const world::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
+  for (const topology::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
   world::RankBinding binding{environment, world_size};
   if (world_size > 1) {
     channel = std::make_shared<world::PeerChannel>(listening_address(own.addresses));
@@ -151,19 +151,20 @@ void WorldState::wire_up(const InitOptions& options) {
                             nodes.num_nodes() > 1 ? interface : world::InterfaceChoice{}, deadline);
 }
 
-world::CandidateSearch WorldState::find_interfaces(const base::Environment& environment,
-                                                   const std::vector<std::string>& peer_hosts, world::JobSpan span) {
+topology::CandidateSearch WorldState::find_interfaces(const base::Environment& environment,
+                                                      const std::vector<std::string>& peer_hosts,
+                                                      topology::JobSpan span) {
   const auto interfaces = topology::read_interfaces("/sys", topology::list_raw_interfaces());
   const auto rdma =
-      span == world::JobSpan::one_node ? std::vector<topology::RdmaFact>{} : topology::read_rdma_devices("/sys");
-  return world::find_candidates(environment, interfaces, rdma, peer_hosts, span);
+      span == topology::JobSpan::one_node ? std::vector<topology::RdmaFact>{} : topology::read_rdma_devices("/sys");
+  return topology::find_candidates(environment, interfaces, rdma, peer_hosts, span);
 }
 
-void WorldState::choose_interface(world::CandidateSearch search, const base::Environment& environment) {
+void WorldState::choose_interface(topology::CandidateSearch search, const base::Environment& environment) {
   // Loopback was a fallback for ranks that might all have been on this host. Now it is known that they are not: looking
   // again with that knowledge says what is missing.
   if (search.loopback_fallback && nodes.num_nodes() > 1) {
-    find_interfaces(environment, {}, world::JobSpan::several_nodes);
+    find_interfaces(environment, {}, topology::JobSpan::several_nodes);
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "choosing the network interface",
                  .cause = "an interface to other hosts came up after this rank had told the others that it has none",
@@ -175,7 +176,7 @@ void WorldState::choose_interface(world::CandidateSearch search, const base::Env
   interface.reason = std::move(search.reason);
   if (search.candidates.size() > 1 && nodes.num_nodes() > 1) {
     const auto& addresses = card(rank).addresses;
-    chosen = world::pick(addresses, agreement());
+    chosen = topology::pick(addresses, agreement());
     interface.reason = agreement().reason;
     for (const std::string& alternative : agreement().alternatives) {
       base::log(base::LogLevel::debug, "network not chosen: {}", alternative);
@@ -188,13 +189,13 @@ void WorldState::choose_interface(world::CandidateSearch search, const base::Env
   }
 }
 
-const world::Agreement& WorldState::agreement() {
+const topology::Agreement& WorldState::agreement() {
   if (!agreement_) {
-    std::vector<std::vector<world::CandidateAddress>> candidates;
+    std::vector<std::vector<topology::CandidateAddress>> candidates;
     for (int node = 0; node < nodes.num_nodes(); ++node) {
       candidates.push_back(card(nodes.ranks_on(node).front()).addresses);
     }
-    agreement_ = world::agree(candidates);
+    agreement_ = topology::agree(candidates);
   }
   return *agreement_;
 }
@@ -233,7 +234,7 @@ void WorldState::check_rank(int other) const {
 world::PeerEndpoint WorldState::endpoint(int other) {
   const world::RankCard& known = card(other);
   const std::size_t chosen =
-      known.addresses.size() > 1 && nodes.num_nodes() > 1 ? world::pick(known.addresses, agreement()) : 0;
+      known.addresses.size() > 1 && nodes.num_nodes() > 1 ? topology::pick(known.addresses, agreement()) : 0;
   return {.rank = other,
           .address = known.addresses[chosen].address.address,
           .port = known.channel_port,

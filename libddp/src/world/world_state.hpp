@@ -10,8 +10,8 @@
 #include <ddp/world.hpp>
 
 #include "base/env_table.hpp"
-#include "world/interface_agreement.hpp"
-#include "world/interface_candidates.hpp"
+#include "topology/interface_agreement.hpp"
+#include "topology/interface_candidates.hpp"
 #include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
 #include "world/rank_card.hpp"
@@ -64,11 +64,11 @@ class WorldState {
  private:
   void wire_up(const InitOptions& options);
   world::NodeMap node_map_from_cards(Deadline deadline);
-  world::CandidateSearch find_interfaces(const base::Environment& environment,
-                                         const std::vector<std::string>& peer_hosts, world::JobSpan span);
-  void choose_interface(world::CandidateSearch search, const base::Environment& environment);
+  topology::CandidateSearch find_interfaces(const base::Environment& environment,
+                                            const std::vector<std::string>& peer_hosts, topology::JobSpan span);
+  void choose_interface(topology::CandidateSearch search, const base::Environment& environment);
   /// The network that the nodes agree on. The first call reads one card of each node.
-  const world::Agreement& agreement();
+  const topology::Agreement& agreement();
 
   std::chrono::milliseconds timeout_{};
   bool keep_session_ = true;
@@ -76,7 +76,7 @@ class WorldState {
   bool session_open_ = false;
   std::unique_ptr<KeyValueStore> store_;
   std::vector<std::optional<world::RankCard>> cards_;
-  std::optional<world::Agreement> agreement_;
+  std::optional<topology::Agreement> agreement_;
 };
 
 }  // namespace ddp

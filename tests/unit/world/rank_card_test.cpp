@@ -45,19 +45,19 @@ TEST(RankCard, RoundTrip) {
 TEST(RankCard, FitsEvenWithTheLongestNames) {
   RankCard card = sample();
   card.hostname = std::string(64, 'h');  // HOST_NAME_MAX of Linux
-  card.addresses.assign(kMostCandidates, card.addresses[1]);
+  card.addresses.assign(topology::kMostCandidates, card.addresses[1]);
   EXPECT_LE(encode(card).size(), kLargestCardBytes);
-  EXPECT_EQ(decode_rank_card(encode(card)).addresses.size(), kMostCandidates);
+  EXPECT_EQ(decode_rank_card(encode(card)).addresses.size(), topology::kMostCandidates);
 }
 
 TEST(RankCard, LongNamesCostTheLastAddresses) {
   RankCard card = sample();
-  card.addresses.assign(kMostCandidates, card.addresses[1]);
+  card.addresses.assign(topology::kMostCandidates, card.addresses[1]);
   card.addresses[0] = sample().addresses[0];
   card.hostname = std::string(160, 'h');
   const RankCard read = decode_rank_card(encode(card));
   EXPECT_EQ(read.hostname, card.hostname);
-  EXPECT_LT(read.addresses.size(), kMostCandidates);
+  EXPECT_LT(read.addresses.size(), topology::kMostCandidates);
   EXPECT_EQ(read.addresses.front(), card.addresses.front());
 }
 

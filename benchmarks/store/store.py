@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Measures ddprun's TCPStore server beside torch's, driven by the same clients. Prints Markdown.
+
+    store.py BIN [--rounds N]      BIN: the folder of store_server_main and bench_store_clients
+
+torch is taken from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs the clients once against
+each server, in an order that rotates; the servers stay up.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from spread import Ratio, Spread, table  # noqa: E402
+
+CONNECTIONS = (1, 64)
+OPERATIONS = 10_000
+KINDS = ("set", "get", "add", "wait")
+# Longest time for one run of the clients. A healthy one takes about a second.
+RUN_LIMIT_S = 300
+
+TORCH_PYTHON = os.environ.get("DDP_TORCH_PYTHON", "python3")
+TORCH_SERVER = """
+import sys, torch, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, use_libuv=True, wait_for_workers=False)
+print(store.port, torch.__version__, flush=True)
+sys.stdin.read()
+"""
+
+OURS, TORCH = "libddp", "torch"
+
+
+class Server:
+    def __init__(self, line):
+        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        answer = self.process.stdout.readline().split()
+        if not answer:
+            sys.exit(f"{line[0]}: the server did not start")
+        self.port, self.version = answer[0], " ".join(answer[1:])
+
+    def cpu_seconds(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(30)
+
+
+def run_clients(binaries, server, connections):
+    """Seconds of each kind of operation, and the server's CPU seconds for all."""
+    line = [str(binaries / "bench_store_clients"), server.port, str(connections), str(OPERATIONS)]
+    before = server.cpu_seconds()
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(line)}: exit code {done.returncode}")
+    return {**json.loads(done.stdout), "cpu": server.cpu_seconds() - before}
+
+
+def measure(binaries, servers, connections, rounds):
+    """Each server's results, in the order of the rounds."""
+    results = {name: [] for name in servers}
+    for server in servers.values():
+        run_clients(binaries, server, connections)
+    for turn in range(rounds):
+        names = list(servers) if turn % 2 == 0 else list(reversed(servers))
+        for name in names:
+            results[name].append(run_clients(binaries, servers[name], connections))
+        print(f"store: {connections} clients, round {turn + 1} of {rounds}", file=sys.stderr)
+    return results
+
+
+def rows(results, connections):
+    done = OPERATIONS // connections * connections
+    clients = "1 client" if connections == 1 else f"{connections} clients"
+    for kind in KINDS:
+        per_second = {name: [done / one[kind] for one in results[name]] for name in results}
+        yield [f"{clients}, {kind}", *(Spread(per_second[name]).scaled(1e-3, 1) for name in (TORCH, OURS)),
+               str(Ratio(per_second[OURS], per_second[TORCH]))]
+    # the pings between them are among the operations
+    cpu = {name: [one["cpu"] / (len(KINDS) + 1) / done for one in results[name]] for name in results}
+    yield [f"{clients}, CPU µs an operation", *(Spread(cpu[name]).scaled(1e6, 1) for name in (TORCH, OURS)),
+           str(Ratio(cpu[OURS], cpu[TORCH]))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binaries", type=Path)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    binaries = options.binaries.resolve()
+    servers = {OURS: Server([str(binaries / "store_server_main")]), TORCH: Server([TORCH_PYTHON, "-c", TORCH_SERVER])}
+    lines = []
+    for connections in CONNECTIONS:
+        lines += rows(measure(binaries, servers, connections, options.rounds), connections)
+    print(f"{OPERATIONS} operations of each kind over loopback, in thousands a second: median (quartiles) of "
+          f"{options.rounds} rounds. torch is {servers[TORCH].version}, with libuv. The ratio is libddp to torch: above "
+          "1 is faster; for the CPU time, below 1 is less.\n")
+    print(table(["", "torch", "libddp", "ratio"], lines))
+    for server in servers.values():
+        server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,420 @@
+#include "agent/attempt.hpp"
+
+#include <pmix_common.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "agent/store_reach.hpp"
+#include "base/stderr_line.hpp"
+#include "report/error_file.hpp"
+#include "report/exit_error.hpp"
+#include "report/signal_name.hpp"
+#include "workers/leftover_processes.hpp"
+#include "workers/worker_environment.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// A program that lies on a file system that does not answer must not hold up the others for ever.
+constexpr std::chrono::seconds kSpawnLimit{60};
+// Processes that outlived the worker that started them may react to SIGTERM for this long.
+constexpr std::chrono::seconds kLeftoverGrace{1};
+constexpr std::chrono::seconds kLeftoverLimit{6};
+// What workers have written is in memory already; only a console that takes nothing needs the limit.
+constexpr std::chrono::seconds kLogLimit{5};
+constexpr std::chrono::seconds kStoreLimit{30};
+
+std::string signal_list(const std::vector<int>& signals) {
+  std::vector<std::string> names;
+  for (const int signal : signals) names.push_back(signal_name(signal));
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+}  // namespace
+
+Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent)
+    : job_(job),
+      plan_(plan),
+      ranks_(ranks_of_node(plan.nodes, plan.node_rank)),
+      agent_(std::move(agent)),
+      workers_(std::make_unique<WorkerGroup>()) {
+  loop_.watch(agent_.fd(), [this] { read_agent(); });
+  loop_.watch(signals_.fd(), [this] { take_signals(); });
+}
+
+Attempt::~Attempt() = default;
+
+void Attempt::tell(const std::string& text) const {
+  if (job_.options.verbose) base::write_stderr_line(fmt::format("ddprun: {}: {}", job_.host, text));
+}
+
+void Attempt::run() {
+  try {
+    prepare();
+  } catch (const ExitError& error) {
+    fail(error.what(), error.exit_status());
+  } catch (const std::exception& error) {
+    fail(error.what(), 1);
+  }
+  // Without a limit of its own the wait still ends once a day, which does no harm.
+  while (!over_) loop_.run_once(Deadline::after(std::chrono::hours(24)));
+  clean();
+}
+
+// ---- start
+// -----------------------------------------------------------------------------------------------------------
+
+void Attempt::prepare() {
+  become_subreaper();
+  std::vector<NodeShape> shapes;
+  std::vector<std::string> peers;
+  for (const control::NodeLayout& node : plan_.nodes) {
+    shapes.push_back({.host = node.host, .num_ranks = node.nproc});
+    peers.insert(peers.end(), node.addresses.begin(), node.addresses.end());
+  }
+  const control::NodeLayout& own = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank));
+  interface_ = plan_.nodes.size() == 1 ? one_host_interface(job_.environment)
+                                       : SocketInterface{.name = own.socket_interface, .reason = own.socket_reason};
+  if (plan_.serve_store) {
+    const bool one_host = plan_.nodes.size() == 1;
+    std::vector<std::string> addresses;
+    if (one_host) addresses = plan_.nodes.front().addresses;
+    store_ = std::make_unique<store_server::StoreServer>(
+        store_server::StoreServerOptions{.listen_addresses = addresses, .allowed_clients = peers, .port = 0});
+  }
+  pmix_ = std::make_unique<PmixServer>(job_.scratch);
+  name_space_ = std::make_unique<JobNamespace>(
+      *pmix_, JobShape{.name_space = plan_.name_space, .nodes = shapes, .node_rank = plan_.node_rank});
+  loop_.watch(pmix_->aborts().fd(), [this] { take_aborts(); });
+  loop_.watch(pmix_->modex().fd(), [this] { take_modex(); });
+
+  const LogFolders folders{job_.options.logs, job_.scratch,    plan_.run_id,
+                           plan_.log_suffix,  plan_.node_rank, static_cast<int>(plan_.nodes.size())};
+  if (folders.enabled()) log_folder_ = folders.make_attempt(plan_.attempt, ranks_.num_ranks);
+  LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
+                      .format = job_.options.logs.format,
+                      .colour = job_.colour,
+                      .host = job_.host,
+                      .console_out = STDOUT_FILENO,
+                      .console_err = STDERR_FILENO,
+                      .stdout_filters = job_.options.logs.stdout_filters,
+                      .stderr_filters = job_.options.logs.stderr_filters,
+                      .filtered_stdout_file = {},
+                      .filtered_stderr_file = {}};
+  if (!log_folder_.empty()) {
+    pump.filtered_stdout_file = log_folder_ + "/filtered_stdout.log";
+    pump.filtered_stderr_file = log_folder_ + "/filtered_stderr.log";
+  }
+  logs_ = std::make_unique<LogPump>(std::move(pump));
+  inheritable_ = without_task_identity(job_.environment.variables());
+  send(control::AttemptPrepared{.attempt = plan_.attempt, .store_port = store_ ? store_->port() : 0});
+}
+
+void Attempt::start(const control::StartAttempt& message) {
+  std::string address = message.store_addresses.empty() ? "127.0.0.1" : message.store_addresses.front();
+  if (!store_) address = reachable_store(message.store_addresses, message.store_port, Deadline::after(kStoreLimit));
+  if (plan_.attempt == 0) report_conflicts();
+  if (job_.options.dry_run) return describe_ranks(address, message.store_port);
+  spawn_ranks(address, message.store_port);
+}
+
+/// Before the first worker is there, so that a log file that cannot be made is an error of the job and not of a rank.
+std::vector<Attempt::Outlets> Attempt::open_outlets() {
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  std::vector<Outlets> outlets;
+  for (int local = 0; local < ranks_.num_ranks; ++local) {
+    const RankStreams streams = plan_streams(job_.options.logs, log_folder_, global_rank(local), local,
+                                             job_.options.role, terminal, ranks_.world_size == 1);
+    Outlets& rank = outlets.emplace_back();
+    if (!streams.out.inherit) rank.out = logs_->add(streams.out.route);
+    if (!streams.err.inherit) rank.err = logs_->add(streams.err.route);
+  }
+  logs_->start();
+  return outlets;
+}
+
+void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
+  std::vector<Outlets> outlets = open_outlets();
+  std::vector<std::int64_t> pids;
+  for (int local = 0; local < ranks_.num_ranks && !over_; ++local) {
+    spawn_rank(local, rank_environment(local, store_address, store_port), outlets[static_cast<std::size_t>(local)]);
+    outlets[static_cast<std::size_t>(local)] = {};
+    pids.push_back(workers_->pid(local));
+    loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));  // the others' fate may have been decided
+  }
+  send(control::RanksStarted{.attempt = plan_.attempt, .pids = std::move(pids)});
+}
+
+/// --dry-run: everything is as it would be, but nothing is executed.
+void Attempt::describe_ranks(const std::string& store_address, int store_port) {
+  const auto& inherited = job_.environment.variables();
+  std::string text;
+  for (int local = 0; local < ranks_.num_ranks; ++local) {
+    text += fmt::format("rank {} on {} (local rank {}): {}\n", global_rank(local), job_.host, local,
+                        job_.placement.summary(local));
+    text += fmt::format("  command: {}\n", fmt::join(arguments_of(job_.command, local), " "));
+    for (const auto& [name, value] : rank_environment(local, store_address, store_port)) {
+      const auto before = inherited.find(name);
+      if (before == inherited.end() || before->second != value) text += fmt::format("  {}={}\n", name, value);
+    }
+  }
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const ssize_t size = ::write(STDOUT_FILENO, rest.data(), rest.size());
+    if (size < 0 && errno != EINTR) break;
+    if (size > 0) rest.remove_prefix(static_cast<std::size_t>(size));
+  }
+  send(control::RanksStarted{.attempt = plan_.attempt, .pids = {}});
+  for (int local = 0; local < ranks_.num_ranks; ++local) report_end(local, {});
+}
+
+void Attempt::report_conflicts() const {
+  std::set<std::string> reported;
+  for (int local = 0; local < ranks_.num_ranks; ++local) {
+    for (const topology::Setting& setting : job_.placement.settings(local, interface_)) {
+      if (setting.conflict.empty()) continue;
+      std::string line = fmt::format("{}={} is kept, but {}", setting.name, setting.value, setting.conflict);
+      if (reported.insert(line).second) base::write_stderr_line(fmt::format("ddprun: warning: {}", line));
+    }
+  }
+}
+
+EnvironmentMap Attempt::rank_environment(int local, const std::string& store_address, int store_port) const {
+  const LaunchOptions& options = job_.options;
+  const RankPlace place{.rank = global_rank(local),
+                        .local_rank = local,
+                        .world_size = ranks_.world_size,
+                        .local_world_size = ranks_.num_ranks,
+                        .node_rank = plan_.node_rank,
+                        .num_nodes = static_cast<int>(plan_.nodes.size()),
+                        .role = options.role,
+                        .role_rank = ranks_.first_role_rank + local,
+                        .role_world_size = ranks_.role_world_size,
+                        .master_address = store_address,
+                        .master_port = store_port,
+                        .attempt = plan_.attempt,
+                        .max_restarts = plan_.max_restarts,
+                        .run_id = plan_.run_id,
+                        .error_file = LogFolders::error_file(log_folder_, local),
+                        .ending_signals = signal_list(options.ending_signals),
+                        .virtual_local_rank = options.virtual_local_rank};
+  EnvironmentMap environment = worker_environment(inheritable_, place, job_.placement.settings(local, interface_));
+  for (auto& [name, value] : name_space_->client_environment(place.rank)) environment[name] = value;
+  return environment;
+}
+
+void Attempt::spawn_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) {
+  workers_->add(spawn_worker({.rank = global_rank(local),
+                              .path = job_.command.path,
+                              .arguments = arguments_of(job_.command, local),
+                              .environment = environment_lines(environment),
+                              .descriptor_limit = job_.descriptor_limit,
+                              .ignore_hangup = job_.hangup_ignored,
+                              .binding = job_.placement.binding(local),
+                              .standard_output = outlets.out ? outlets.out.get() : STDOUT_FILENO,
+                              .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO},
+                             Deadline::after(kSpawnLimit)));
+  watch_rank(local);
+  const std::string where = fmt::format("rank {} on {} (local rank {}): {}", global_rank(local), job_.host, local,
+                                        job_.placement.summary(local));
+  if (job_.options.report_bindings && plan_.attempt == 0) base::write_stderr_line(fmt::format("ddprun: {}", where));
+  tell(fmt::format("started {}; pid {}", where, workers_->pid(local)));
+}
+
+void Attempt::fail(const std::string& message, int exit_status) {
+  failed_ = unclean_ = true;
+  for (int local = 0; local < static_cast<int>(workers_->size()); ++local) {
+    if (workers_->pidfd(local) >= 0) loop_.forget(workers_->pidfd(local));
+  }
+  workers_ = std::make_unique<WorkerGroup>();  // ends those that had been started
+  send(control::AttemptFailed{.attempt = plan_.attempt, .message = message, .exit_status = exit_status});
+}
+
+// ---- messages
+// --------------------------------------------------------------------------------------------------------
+
+void Attempt::send(const control::Message& message) {
+  if (!agent_.open()) return;
+  agent_.send(message);
+  if (agent_.open()) loop_.want_write(agent_.fd(), agent_.wants_to_write());
+}
+
+void Attempt::read_agent() {
+  if (agent_.wants_to_write()) {
+    agent_.flush();
+    loop_.want_write(agent_.fd(), agent_.wants_to_write());
+  }
+  const int fd = agent_.fd();
+  const std::vector<control::Message> messages = agent_.receive();
+  if (!agent_.open()) {
+    loop_.forget(fd);
+    unclean_ = over_ = true;
+    return;
+  }
+  for (const control::Message& message : messages) handle(message);
+}
+
+void Attempt::handle(const control::Message& message) {
+  if (const auto* begin = std::get_if<control::StartAttempt>(&message)) {
+    if (failed_) return;
+    try {
+      start(*begin);
+    } catch (const ExitError& error) {
+      fail(error.what(), error.exit_status());
+    } catch (const std::exception& error) {
+      fail(error.what(), 1);
+    }
+  } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
+    if (order->groups) {
+      workers_->signal_groups(order->signal);
+    } else {
+      workers_->signal_workers(order->signal);
+    }
+  } else if (std::get_if<control::EndAttempt>(&message) != nullptr) {
+    over_ = true;
+  } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
+    const auto open = open_fences_.find(fence->ranks);
+    if (open == open_fences_.end()) return;
+    pmix_->modex().answer(open->second.front(), fence->status, fence->data);
+    open->second.pop_front();
+    if (open->second.empty()) open_fences_.erase(open);
+  } else if (const auto* request = std::get_if<control::ModexRequest>(&message)) {
+    if (!name_space_) return;
+    const std::uint64_t ticket = next_ticket_++;
+    questions_.emplace(ticket, Question{.node = request->from_node, .id = request->id});
+    pmix_->modex().fetch_local(name_space_->name(), request->rank, ticket);
+  } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
+    if (pmix_) pmix_->modex().answer(static_cast<std::uint64_t>(reply->id), reply->status, reply->data);
+  }
+}
+
+// ---- events
+// ----------------------------------------------------------------------------------------------------------
+
+void Attempt::watch_rank(int local) {
+  loop_.watch(workers_->pidfd(local), [this, local] {
+    const int fd = workers_->pidfd(local);
+    take_signals();  // stops first: one that was there before a failure must be known when the failure is judged
+    const auto end = workers_->take_end(local);
+    if (!end) return;
+    loop_.forget(fd);
+    report_end(local, *end);
+  });
+}
+
+void Attempt::report_end(int local, const RankEnd& end) {
+  control::RankEnded message{
+      .attempt = plan_.attempt,
+      .local_rank = local,
+      .code = end.code,
+      .by_signal = end.by_signal,
+      .core_dumped = end.core_dumped,
+      .time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(end.time.time_since_epoch()).count()};
+  if (!end.success()) {
+    unclean_ = true;
+    if (!log_folder_.empty()) {
+      const std::string path = LogFolders::error_file(log_folder_, local);
+      if (auto content = read_error_file(path)) {
+        message.error_file = path;
+        message.error_content = std::move(*content);
+      }
+    }
+    message.stderr_tail = logs_->tail(local);
+    if (end.by_signal && end.code == SIGKILL) message.oom = oom_.explain();
+  }
+  send(message);
+}
+
+void Attempt::take_signals() {
+  const std::vector<int> signals = signals_.take();
+  if (std::find(signals.begin(), signals.end(), SIGCHLD) != signals.end()) reap_orphans(workers_->pids());
+  for (const StopChange& change : workers_->take_stop_changes()) {
+    const int rank = global_rank(change.local_rank);
+    if (change.signal == 0) {
+      tell(fmt::format("rank {} goes on", rank));
+    } else {
+      const pid_t pid = workers_->pid(change.local_rank);
+      base::write_stderr_line(
+          fmt::format("ddprun: rank {} (pid {}{}) was stopped by {}; the job waits for it (kill -CONT {})", rank, pid,
+                      plan_.nodes.size() > 1 ? " on " + job_.host : "", signal_name(change.signal), pid));
+    }
+    send(control::RankStopped{.attempt = plan_.attempt, .local_rank = change.local_rank, .signal = change.signal});
+  }
+}
+
+void Attempt::take_aborts() {
+  for (AbortMessage& call : pmix_->aborts().take()) {
+    send(control::RankAborted{.attempt = plan_.attempt,
+                              .local_rank = call.rank - ranks_.first_rank,
+                              .status = call.status,
+                              .message = std::move(call.message)});
+  }
+}
+
+void Attempt::take_modex() {
+  ModexEvents events = pmix_->modex().take();
+  for (FenceCall& call : events.fences) {
+    open_fences_[call.ranks].push_back(call.id);
+    send(control::Fence{
+        .attempt = plan_.attempt, .ranks = std::move(call.ranks), .data = std::move(call.data), .status = 0});
+  }
+  for (const ModexCall& call : events.calls) {
+    send(control::ModexRequest{
+        .attempt = plan_.attempt, .id = static_cast<std::int64_t>(call.id), .from_node = -1, .rank = call.rank});
+  }
+  for (ModexAnswer& answer : events.answers) {
+    const auto question = questions_.find(answer.id);
+    if (question == questions_.end()) continue;
+    const Question asked = question->second;
+    questions_.erase(question);
+    send(control::ModexReply{.attempt = plan_.attempt,
+                             .id = asked.id,
+                             .to_node = asked.node,
+                             .status = answer.status,
+                             .data = std::move(answer.data)});
+  }
+}
+
+// ---- end
+// -------------------------------------------------------------------------------------------------------------
+
+void Attempt::clean() {
+  const std::vector<pid_t> ranks = workers_->pids();
+  if (!agent_.open()) workers_->signal_groups(SIGKILL);
+  const Deadline term = agent_.open() ? Deadline::after(kLeftoverGrace) : Deadline::after(std::chrono::seconds(0));
+  const LeftoverCount left = end_leftovers(ranks, term, Deadline::after(kLeftoverLimit));
+  if (left.ended > 0) tell(fmt::format("ended {} processes that ranks had left behind", left.ended));
+  if (left.remaining > 0) {
+    base::write_stderr_line(fmt::format(
+        "ddprun: {}: {} processes that ranks left behind did not end even after SIGKILL", job_.host, left.remaining));
+  }
+  workers_.reset();
+  if (logs_) logs_->finish(Deadline::after(kLogLimit));
+  if (pmix_) {
+    pmix_->modex().answer_all(PMIX_ERR_UNREACH);
+    if (unclean_ || left.ended + left.remaining > 0) pmix_->abandon();
+  }
+  store_.reset();
+  if (!agent_.open()) {  // nobody else will
+    std::error_code ignored;
+    std::filesystem::remove_all(job_.scratch, ignored);
+  }
+  if (agent_.open()) {
+    agent_.send(control::AttemptCleaned{.attempt = plan_.attempt, .left_behind = left.ended + left.remaining});
+    agent_.close(Deadline::after(kLogLimit));
+  }
+  name_space_.reset();
+  pmix_.reset();
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,96 @@
+// One attempt on one node, in a process of its own: PMIx server, store server, log pump and workers. The process is as
+// new as the attempt, so that nothing of an earlier one (libpmix keeps more than it should) can disturb it; and it is
+// the workers' parent, so that they end with it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/job_layout.hpp"
+#include "agent/node_job.hpp"
+#include "control/connection.hpp"
+#include "events/event_loop.hpp"
+#include "events/signal_inbox.hpp"
+#include "logs/log_plan.hpp"
+#include "logs/log_pump.hpp"
+#include "pmix_server/job_namespace.hpp"
+#include "pmix_server/pmix_server.hpp"
+#include "report/oom_watch.hpp"
+#include "store_server/store_server.hpp"
+#include "workers/worker_environment.hpp"
+#include "workers/worker_group.hpp"
+
+namespace ddp::launcher {
+
+/// Must be used from the process's main thread: workers die with the thread that started them.
+class Attempt {
+ public:
+  /// @p agent leads to the process's parent. Neither reference is changed; both must outlive the object.
+  Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent);
+  ~Attempt();
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  /// Until EndAttempt, or until the agent is gone: then everything is killed at once.
+  void run();
+
+ private:
+  /// What becomes a rank's standard output and error; empty: this process's own.
+  struct Outlets {
+    base::UniqueFd out, err;
+  };
+  /// Who wants to know what a local rank has put.
+  struct Question {
+    int node;
+    std::int64_t id;
+  };
+
+  void prepare();
+  void start(const control::StartAttempt& message);
+  void spawn_ranks(const std::string& store_address, int store_port);
+  void describe_ranks(const std::string& store_address, int store_port);
+  void report_conflicts() const;
+  EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
+  std::vector<Outlets> open_outlets();
+  void spawn_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets);
+  void handle(const control::Message& message);
+  void read_agent();
+  void send(const control::Message& message);
+  void fail(const std::string& message, int exit_status);
+  void watch_rank(int local_rank);
+  void take_signals();
+  void take_aborts();
+  void take_modex();
+  void report_end(int local_rank, const RankEnd& end);
+  void clean();
+  int global_rank(int local_rank) const { return ranks_.first_rank + local_rank; }
+  void tell(const std::string& text) const;
+
+  const NodeJob& job_;
+  const control::PrepareAttempt& plan_;
+  NodeRanks ranks_;
+  control::Connection agent_;
+  EventLoop loop_;
+  SignalInbox signals_{{}};  ///< SIGCHLD; the others stay blocked, as the agent has them
+  OomWatch oom_;
+  std::unique_ptr<store_server::StoreServer> store_;
+  std::unique_ptr<PmixServer> pmix_;
+  std::unique_ptr<JobNamespace> name_space_;
+  std::unique_ptr<LogPump> logs_;
+  std::string log_folder_;  ///< of this attempt; empty: no files
+  SocketInterface interface_;
+  EnvironmentMap inheritable_;
+  std::unique_ptr<WorkerGroup> workers_;
+  std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first
+  std::map<std::uint64_t, Question> questions_;
+  std::uint64_t next_ticket_ = 1;
+  bool failed_ = false;  ///< no ranks: fail() has been called
+  bool unclean_ = false;
+  bool over_ = false;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,192 @@
+// The connecting side of the handshake: all addresses in turn until one lets it in, and why none did.
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+#include "control/greeting.hpp"
+#include "control/socket_address.hpp"
+
+namespace ddp::launcher::control {
+namespace {
+
+// A firewall that swallows what is sent must not use up the time for the other addresses.
+constexpr std::chrono::seconds kConnectLimit{3};
+// Longer than the other side takes when strangers crowd its door.
+constexpr std::chrono::seconds kHandshakeLimit{15};
+// An answer that cannot be changed by waiting; but the connection may have been closed for another reason, and the port
+// may have been somebody else's a moment ago.
+constexpr int kRefusalsUntilFailure = 3;
+constexpr std::chrono::milliseconds kFirstPause{100};
+constexpr std::chrono::milliseconds kLongestPause{1000};
+
+constexpr const char* kAttempted = "connecting to the job's coordinator";
+
+/// Why an address did not let us in: unavailable (it may later), protocol or conflict.
+Error refusal(ErrorCode code, std::string cause) {
+  return Error{
+      {.code = code, .attempted = kAttempted, .cause = std::move(cause), .native = {}, .ranks = {}, .hint = {}}};
+}
+
+/// What was found out about an address, last.
+struct Finding {
+  std::string address;
+  ErrorCode code;
+  std::string text;
+  int refusals = 0;  // in a row, other than "unavailable"
+};
+
+class Findings {
+ public:
+  /// @param cut_short by the whole's deadline: then an earlier answer says more.
+  void note(const std::string& address, const Error& error, bool cut_short) {
+    auto found = std::find_if(all_.begin(), all_.end(), [&](const Finding& f) { return f.address == address; });
+    const bool silent = error.code() == ErrorCode::timeout;
+    if (found != all_.end() && silent && cut_short) return;
+    if (found == all_.end()) found = all_.insert(found, {.address = address, .code = {}, .text = {}});
+    const bool final = error.code() == ErrorCode::protocol || error.code() == ErrorCode::conflict;
+    found->code = final ? error.code() : ErrorCode::unavailable;
+    found->refusals = final ? found->refusals + 1 : 0;
+    const std::string native = error.native().empty() ? "" : fmt::format(" [{}]", error.native());
+    found->text = silent ? "no answer (a firewall?)" : error.cause() + native;
+  }
+
+  bool hopeless() const {
+    return std::any_of(all_.begin(), all_.end(), [](const Finding& f) { return f.refusals >= kRefusalsUntilFailure; });
+  }
+
+  [[noreturn]] void fail(std::uint16_t port) const {
+    std::string cause;
+    ErrorCode code = ErrorCode::unavailable;
+    for (const Finding& finding : all_) {
+      cause += fmt::format("{}{}: {}", cause.empty() ? "" : "; ", finding.address, finding.text);
+      if (finding.refusals > 0 && code != ErrorCode::conflict) code = finding.code;
+    }
+    if (cause.empty()) cause = "there was no time, or no address";
+    throw Error{{.code = code,
+                 .attempted = kAttempted,
+                 .cause = std::move(cause),
+                 .native = {},
+                 .ranks = {},
+                 .hint = hint(code, port)}};
+  }
+
+ private:
+  static std::string hint(ErrorCode code, std::uint16_t port) {
+    if (code == ErrorCode::conflict)
+      return "all nodes of a job must be given the same secret; is it another job's port?";
+    if (code == ErrorCode::protocol) {
+      return "all nodes need the same version of libddp, and the port must be the one of the job's coordinator";
+    }
+    return fmt::format("has the job's first node been started, and can this host reach its port {}?", port);
+  }
+
+  std::vector<Finding> all_;
+};
+
+// Connecting to a free port of this host that the kernel also takes for outgoing connections may meet itself. Such a
+// connection would keep the port from the coordinator.
+bool met_itself(int fd) {
+  if (to_text(local_address(fd)) != to_text(peer_address(fd))) return false;
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  return true;
+}
+
+Greeting receive_greeting(int fd, Deadline deadline) {
+  GreetingBytes received{};
+  std::size_t size = 0;
+  for (;;) {
+    if (!base::wait_for(fd, POLLIN, deadline)) {
+      throw refusal(ErrorCode::unavailable, "it takes the connection, but does not answer");
+    }
+    const ssize_t count = ::recv(fd, received.data() + size, received.size() - size, MSG_DONTWAIT);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+    if (count < 0) throw base::system_error(kAttempted, errno);
+    if (count == 0) throw refusal(ErrorCode::unavailable, "it closed the connection without an answer");
+    size += static_cast<std::size_t>(count);
+    try {
+      if (const auto greeting = parse_greeting(std::span{received}.first(size))) return *greeting;
+    } catch (const Error& error) {
+      throw refusal(error.code(), fmt::format("it is no coordinator: {}", error.cause()));
+    }
+  }
+}
+
+void shake_hands(int fd, const Secret& secret, Deadline deadline) {
+  const Greeting ours = Greeting::fresh();
+  base::send_all(fd, encode(ours), deadline, kAttempted);
+  const Greeting theirs = receive_greeting(fd, deadline);
+  if (theirs.nonce == ours.nonce)
+    throw refusal(ErrorCode::protocol, "it is no coordinator: it sends back what it gets");
+  if (theirs.version != kProtocolVersion) {
+    throw refusal(ErrorCode::protocol, fmt::format("it speaks version {} of ddprun's protocol; this is version {}",
+                                                   theirs.version, kProtocolVersion));
+  }
+  Proof proof = prove(secret, Role::connecting, ours, theirs);
+  try {
+    base::send_all(fd, proof, deadline, kAttempted);
+    base::receive_exactly(fd, proof, deadline, kAttempted);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    throw refusal(ErrorCode::conflict, "it does not accept this node's secret");
+  }
+  if (!proves(proof, secret, Role::accepting, ours, theirs)) {
+    throw refusal(ErrorCode::conflict, "it does not know the job's secret");
+  }
+}
+
+std::optional<Connection> try_address(const addrinfo& address, std::uint16_t port, const Secret& secret,
+                                      Deadline deadline, Findings& findings) {
+  const std::string name = to_text(address);
+  try {
+    base::UniqueFd fd =
+        base::connect_tcp(numeric_host(address), port, earlier(deadline, Deadline::after(kConnectLimit)));
+    if (met_itself(fd.get())) throw base::system_error(kAttempted, ECONNREFUSED);
+    shake_hands(fd.get(), secret, earlier(deadline, Deadline::after(kHandshakeLimit)));
+    return Connection{std::move(fd), name};
+  } catch (const Error& error) {
+    findings.note(name, error, deadline.expired());
+  }
+  return std::nullopt;
+}
+
+std::optional<Connection> try_host(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline,
+                                   Findings& findings) {
+  try {
+    const AddressList found = resolve(host, port, AI_ADDRCONFIG, kAttempted);
+    for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
+      if (deadline.expired()) break;
+      if (auto connection = try_address(*address, port, secret, deadline, findings)) return connection;
+    }
+  } catch (const Error& error) {
+    findings.note(host, error, deadline.expired());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Secret& secret,
+                   Deadline deadline) {
+  Findings findings;
+  for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    for (const std::string& host : addresses) {
+      if (deadline.expired()) break;
+      if (auto connection = try_host(host, port, secret, deadline, findings)) return *std::move(connection);
+    }
+    if (addresses.empty() || findings.hopeless() || deadline.expired()) findings.fail(port);
+    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+  }
+}
+
+}  // namespace ddp::launcher::control

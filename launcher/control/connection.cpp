@@ -1,0 +1,240 @@
+// Frames over non-blocking stream sockets: sends what the socket takes, receives what is there.
+#include "control/connection.hpp"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+
+namespace ddp::launcher::control {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 4;
+constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
+constexpr int kReadsPerTurn = 16;  // then other connections have their turn
+
+// A peer that is silently gone is given up 20 s after it should have answered: 5 s without traffic, and 3 questions 5 s
+// apart; what was sent may stay unacknowledged for as long.
+constexpr int kKeepIdleSeconds = 5;
+constexpr int kKeepIntervalSeconds = 5;
+constexpr int kKeepProbes = 3;
+constexpr int kUserTimeoutMs = 20'000;
+
+// Fails for other sockets than TCP's, which need none of it.
+void set_tcp_options(int fd) {
+  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
+bool is_tcp(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && (domain == AF_INET || domain == AF_INET6);
+}
+
+std::string describe(int number) { return fmt::format("{} [{}]", base::errno_text(number), base::errno_name(number)); }
+
+std::uint32_t read_length(std::span<const std::byte> header) {
+  std::uint32_t length = 0;
+  for (const std::byte byte : header.first(kHeaderBytes)) length = length << 8U | std::to_integer<std::uint32_t>(byte);
+  return length;
+}
+
+}  // namespace
+
+// ---- frames
+
+void FrameBuffer::append(std::span<const std::byte> bytes) {
+  // Moving the rest costs at most as much as what was consumed before.
+  if (consumed_ >= buffer_.size() - consumed_) {
+    buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(consumed_));
+    consumed_ = 0;
+  }
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+std::optional<Bytes> FrameBuffer::next() {
+  const auto rest = std::span{buffer_}.subspan(consumed_);
+  if (rest.size() < kHeaderBytes) return std::nullopt;
+  const std::size_t length = read_length(rest);
+  if (length > max_frame_bytes_) {
+    throw Error{
+        {.code = ErrorCode::protocol,
+         .attempted = "receiving a control message",
+         .cause = fmt::format("its length is given as {} bytes; at most {} are allowed", length, max_frame_bytes_),
+         .native = {},
+         .ranks = {},
+         .hint = {}}};
+  }
+  if (rest.size() - kHeaderBytes < length) return std::nullopt;
+  const auto payload = rest.subspan(kHeaderBytes, length);
+  Bytes whole{payload.begin(), payload.end()};
+  consumed_ += kHeaderBytes + length;
+  if (consumed_ == buffer_.size()) {
+    buffer_ = Bytes{};  // a long message must not hold its memory for ever
+    consumed_ = 0;
+  }
+  return whole;
+}
+
+Bytes frame(std::span<const std::byte> payload) {
+  if (payload.size() > kMaxMessageBytes) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = "sending a control message",
+                 .cause = fmt::format("it has {} bytes; at most {} can be sent", payload.size(), kMaxMessageBytes),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  Bytes framed;
+  framed.reserve(kHeaderBytes + payload.size());
+  for (std::size_t i = 0; i < kHeaderBytes; ++i) {
+    framed.push_back(static_cast<std::byte>(payload.size() >> (8 * (kHeaderBytes - 1 - i)) & 0xFFU));
+  }
+  framed.insert(framed.end(), payload.begin(), payload.end());
+  return framed;
+}
+
+// ---- connections
+
+Connection::Connection(base::UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {
+  const int flags = ::fcntl(socket_.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    throw base::system_error(fmt::format("preparing the connection to {}", peer_), errno);
+  }
+  if (is_tcp(socket_.get())) set_tcp_options(socket_.get());
+}
+
+void Connection::send(const Message& message) {
+  if (!open() || sending_failed_) return;
+  outgoing_.push_back(frame(encode(message)));
+  flush();
+}
+
+void Connection::flush() {
+  while (!outgoing_.empty()) {
+    const auto rest = std::span{outgoing_.front()}.subspan(sent_of_first_);
+    const ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) send_failed(errno);
+      return;
+    }
+    sent_of_first_ += static_cast<std::size_t>(sent);
+    if (sent_of_first_ == outgoing_.front().size()) {
+      outgoing_.pop_front();
+      sent_of_first_ = 0;
+    }
+  }
+}
+
+// What the peer sent before is still to be received, perhaps the reason of its leaving, so this is not the end yet.
+void Connection::send_failed(int number) {
+  outgoing_.clear();
+  sent_of_first_ = 0;
+  sending_failed_ = true;
+  if (number != EPIPE) sending_failed_because_ = describe(number);
+  ::shutdown(socket_.get(), SHUT_WR);
+}
+
+std::vector<Message> Connection::receive() {
+  std::vector<Message> messages;
+  if (!open()) return messages;
+  std::array<std::byte, kReadBytes> chunk;
+  std::string end;
+  for (int turn = 0; turn < kReadsPerTurn && end.empty(); ++turn) {
+    const ssize_t received = ::recv(socket_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+    if (received > 0) {
+      incoming_.append(std::span{chunk}.first(static_cast<std::size_t>(received)));
+    } else if (received == 0) {
+      end = "it was closed";
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (sending_failed_) end = "it was closed";
+      break;
+    } else if (errno != EINTR) {
+      end = describe(errno);
+    }
+  }
+  try {
+    while (const std::optional<Bytes> whole = incoming_.next()) messages.push_back(decode(*whole));
+  } catch (const Error& error) {
+    lose(fmt::format("it sent what cannot be understood: {}", error.what()));
+    return messages;
+  }
+  if (!end.empty()) {
+    if (!sending_failed_because_.empty()) end = sending_failed_because_;
+    lose(incoming_.has_part() ? end + ", in the middle of a message" : end);
+  }
+  return messages;
+}
+
+// The descriptor stays until close(), so that its number cannot become another one's before an event loop forgets it.
+void Connection::lose(std::string because) {
+  lost_because_ = std::move(because);
+  outgoing_.clear();
+  sent_of_first_ = 0;
+  incoming_ = FrameBuffer{kMaxMessageBytes};
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
+// Closing a TCP socket that has unread bytes resets the connection, and the peer may lose what was sent last.
+void Connection::drop_incoming() {
+  std::array<std::byte, kReadBytes> chunk;
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+    if (::recv(socket_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT) <= 0) return;
+  }
+}
+
+void Connection::close(Deadline deadline) {
+  if (open()) {
+    flush();
+    while (wants_to_write() && !deadline.expired()) {
+      if (!base::wait_for(socket_.get(), POLLOUT, deadline)) break;
+      flush();
+    }
+    ::shutdown(socket_.get(), SHUT_WR);
+    drop_incoming();
+    const auto unacknowledged = [this] {
+      int bytes = 0;
+      return is_tcp(socket_.get()) && ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+    };
+    // No event tells of acknowledgements, which take milliseconds; one does when the peer has closed or is gone.
+    while (!sending_failed_ && unacknowledged() && !deadline.expired()) {
+      if (base::wait_for(socket_.get(), 0, earlier(deadline, Deadline::after(std::chrono::milliseconds(2))))) break;
+      drop_incoming();
+    }
+  }
+  outgoing_.clear();
+  sent_of_first_ = 0;
+  socket_.reset();
+}
+
+ConnectionPair make_pair() {
+  std::array<int, 2> fds{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds.data()) != 0) {
+    throw base::system_error("making a pair of connected sockets", errno);
+  }
+  return {.first = base::UniqueFd{fds[0]}, .second = base::UniqueFd{fds[1]}};
+}
+
+}  // namespace ddp::launcher::control

@@ -1,0 +1,94 @@
+// One control connection: whole messages over a stream socket, for a loop that must never block.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "base/unique_fd.hpp"
+#include "control/messages.hpp"
+
+namespace ddp::launcher::control {
+
+/// The longest message, in bytes: a fence of some 100 000 ranks.
+inline constexpr std::size_t kMaxMessageBytes = std::size_t{256} << 20U;
+
+/// Cuts a byte stream into frames: a 32-bit length in network byte order, then that many bytes.
+class FrameBuffer {
+ public:
+  explicit FrameBuffer(std::size_t max_frame_bytes) : max_frame_bytes_(max_frame_bytes) {}
+  void append(std::span<const std::byte> bytes);
+  /// The next whole frame. Throws Error(protocol) for a length above the limit.
+  std::optional<Bytes> next();
+  /// Whether there is the beginning of a frame.
+  bool has_part() const { return consumed_ < buffer_.size(); }
+  /// For when a connection has proven who it is.
+  void set_limit(std::size_t max_frame_bytes) { max_frame_bytes_ = max_frame_bytes; }
+
+ private:
+  std::size_t max_frame_bytes_;
+  Bytes buffer_;
+  std::size_t consumed_ = 0;
+};
+
+/// Throws Error(invalid_argument) for more than kMaxMessageBytes.
+Bytes frame(std::span<const std::byte> payload);
+
+/// Owns the socket, which it makes non-blocking. Not thread-safe. A TCP peer that vanishes without a word (power,
+/// cable) is noticed after some 20 s.
+class Connection {
+ public:
+  /// @param peer for messages: "the agent on n2 (pid 7)".
+  Connection(base::UniqueFd socket, std::string peer);
+
+  /// Also of a lost connection, for EventLoop::forget(): the descriptor is closed by close() or the destructor.
+  int fd() const { return socket_.get(); }
+  bool open() const { return socket_ && lost_because_.empty(); }
+  const std::string& peer() const { return peer_; }
+  void set_peer(std::string peer) { peer_ = std::move(peer); }
+
+  /// Queues the message and sends what the socket takes. A lost connection shows at the next receive().
+  void send(const Message& message);
+  /// Whether something waits to be sent: then flush() must be called when the socket is writable.
+  bool wants_to_write() const { return !outgoing_.empty(); }
+  void flush();
+
+  /// The messages that are there; of many, the first megabyte or so, and the descriptor stays readable. Ends the
+  /// connection where the peer did: open() is false then, and lost_because() tells why. A message that cannot be
+  /// understood ends it too; the peer sees that at once.
+  std::vector<Message> receive();
+  const std::string& lost_because() const {
+    return lost_because_;
+  }  ///< "it was closed", "Connection reset by peer ..."
+
+  /// Sends what is queued, and waits until the peer's host has it, until @p deadline; then closes.
+  void close(Deadline deadline);
+
+ private:
+  void lose(std::string because);
+  void send_failed(int number);
+  void drop_incoming();
+
+  base::UniqueFd socket_;
+  std::string peer_;
+  FrameBuffer incoming_{kMaxMessageBytes};
+  std::deque<Bytes> outgoing_;
+  std::size_t sent_of_first_ = 0;
+  bool sending_failed_ = false;
+  std::string sending_failed_because_;  ///< where the end of the stream would not tell it
+  std::string lost_because_;
+};
+
+/// Both ends of a connection inside this host, for an agent and its attempt process.
+struct ConnectionPair {
+  base::UniqueFd first, second;
+};
+ConnectionPair make_pair();
+
+}  // namespace ddp::launcher::control

@@ -1,0 +1,213 @@
+// The names of all messages and of their fields, listed once: a new field or message is added here and in
+// messages.hpp, and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <tuple>
+
+#include "control/messages.hpp"
+
+namespace ddp::launcher::control {
+
+/// What a number, or each number of a list, may be; the type's own limits hold in any case.
+struct Range {
+  std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  std::int64_t most = std::numeric_limits<std::int64_t>::max();
+};
+inline constexpr Range kAny{};
+inline constexpr Range kCount{.least = 0};
+inline constexpr Range kCountOrNone{.least = -1};
+inline constexpr Range kPort{.least = 0, .most = 65535};
+inline constexpr Range kExitStatus{.least = 0, .most = 255};  // what wait(2) can tell
+inline constexpr Range kPrefixLength{.least = 0, .most = 128};
+inline constexpr Range kRate{.least = 0, .most = std::numeric_limits<std::uint32_t>::max()};
+inline constexpr Range kSignal{.least = 0, .most = 64};  // SIGRTMAX of Linux
+
+template <class Owner, class Value>
+struct Field {
+  const char* name;
+  Value Owner::*member;
+  Range range = kAny;
+};
+template <class Owner, class Value>
+Field(const char*, Value Owner::*) -> Field<Owner, Value>;
+template <class Owner, class Value>
+Field(const char*, Value Owner::*, Range) -> Field<Owner, Value>;
+
+/// kName (of messages) and kFields.
+template <class T>
+struct Described;
+
+template <>
+struct Described<Interface> {
+  static constexpr const char* kName = "Interface";
+  static constexpr std::tuple kFields{Field{"name", &Interface::name},
+                                      Field{"address", &Interface::address},
+                                      Field{"prefix_length", &Interface::prefix_length, kPrefixLength},
+                                      Field{"ipv6", &Interface::ipv6},
+                                      Field{"fabric", &Interface::fabric},
+                                      Field{"routes_to_peers", &Interface::routes_to_peers},
+                                      Field{"rate_mbps", &Interface::rate_mbps, kRate}};
+};
+
+template <>
+struct Described<Hello> {
+  static constexpr const char* kName = "Hello";
+  static constexpr std::tuple kFields{Field{"version", &Hello::version},
+                                      Field{"run_id", &Hello::run_id},
+                                      Field{"host", &Hello::host},
+                                      Field{"addresses", &Hello::addresses},
+                                      Field{"order", &Hello::order, kCountOrNone},
+                                      Field{"nproc", &Hello::nproc, kCount},
+                                      Field{"role", &Hello::role},
+                                      Field{"program", &Hello::program},
+                                      Field{"pid", &Hello::pid, kCount},
+                                      Field{"interfaces", &Hello::interfaces}};
+};
+
+template <>
+struct Described<AttemptPrepared> {
+  static constexpr const char* kName = "AttemptPrepared";
+  static constexpr std::tuple kFields{Field{"attempt", &AttemptPrepared::attempt, kCount},
+                                      Field{"store_port", &AttemptPrepared::store_port, kPort}};
+};
+
+template <>
+struct Described<RanksStarted> {
+  static constexpr const char* kName = "RanksStarted";
+  static constexpr std::tuple kFields{Field{"attempt", &RanksStarted::attempt, kCount},
+                                      Field{"pids", &RanksStarted::pids}};
+};
+
+template <>
+struct Described<AttemptFailed> {
+  static constexpr const char* kName = "AttemptFailed";
+  static constexpr std::tuple kFields{Field{"attempt", &AttemptFailed::attempt, kCount},
+                                      Field{"message", &AttemptFailed::message},
+                                      Field{"exit_status", &AttemptFailed::exit_status, kExitStatus}};
+};
+
+template <>
+struct Described<RankEnded> {
+  static constexpr const char* kName = "RankEnded";
+  static constexpr std::tuple kFields{
+      Field{"attempt", &RankEnded::attempt, kCount}, Field{"local_rank", &RankEnded::local_rank, kCount},
+      Field{"code", &RankEnded::code, kExitStatus},  Field{"by_signal", &RankEnded::by_signal},
+      Field{"core_dumped", &RankEnded::core_dumped}, Field{"time_ns", &RankEnded::time_ns},
+      Field{"error_file", &RankEnded::error_file},   Field{"error_content", &RankEnded::error_content},
+      Field{"stderr_tail", &RankEnded::stderr_tail}, Field{"oom", &RankEnded::oom}};
+};
+
+template <>
+struct Described<RankAborted> {
+  static constexpr const char* kName = "RankAborted";
+  static constexpr std::tuple kFields{Field{"attempt", &RankAborted::attempt, kCount},
+                                      Field{"local_rank", &RankAborted::local_rank, kCount},
+                                      Field{"status", &RankAborted::status}, Field{"message", &RankAborted::message}};
+};
+
+template <>
+struct Described<RankStopped> {
+  static constexpr const char* kName = "RankStopped";
+  static constexpr std::tuple kFields{Field{"attempt", &RankStopped::attempt, kCount},
+                                      Field{"local_rank", &RankStopped::local_rank, kCount},
+                                      Field{"signal", &RankStopped::signal, kSignal}};
+};
+
+template <>
+struct Described<AttemptCleaned> {
+  static constexpr const char* kName = "AttemptCleaned";
+  static constexpr std::tuple kFields{Field{"attempt", &AttemptCleaned::attempt, kCount},
+                                      Field{"left_behind", &AttemptCleaned::left_behind, kCount}};
+};
+
+template <>
+struct Described<SignalReceived> {
+  static constexpr const char* kName = "SignalReceived";
+  static constexpr std::tuple kFields{Field{"signal", &SignalReceived::signal, kSignal}};
+};
+
+template <>
+struct Described<NodeLayout> {
+  static constexpr std::tuple kFields{Field{"host", &NodeLayout::host},
+                                      Field{"nproc", &NodeLayout::nproc, kCount},
+                                      Field{"role", &NodeLayout::role},
+                                      Field{"addresses", &NodeLayout::addresses},
+                                      Field{"socket_interface", &NodeLayout::socket_interface},
+                                      Field{"socket_reason", &NodeLayout::socket_reason}};
+};
+
+template <>
+struct Described<PrepareAttempt> {
+  static constexpr const char* kName = "PrepareAttempt";
+  static constexpr std::tuple kFields{Field{"attempt", &PrepareAttempt::attempt, kCount},
+                                      Field{"max_restarts", &PrepareAttempt::max_restarts, kCount},
+                                      Field{"node_rank", &PrepareAttempt::node_rank, kCount},
+                                      Field{"serve_store", &PrepareAttempt::serve_store},
+                                      Field{"run_id", &PrepareAttempt::run_id},
+                                      Field{"name_space", &PrepareAttempt::name_space},
+                                      Field{"log_suffix", &PrepareAttempt::log_suffix},
+                                      Field{"nodes", &PrepareAttempt::nodes}};
+};
+
+template <>
+struct Described<StartAttempt> {
+  static constexpr const char* kName = "StartAttempt";
+  static constexpr std::tuple kFields{Field{"attempt", &StartAttempt::attempt, kCount},
+                                      Field{"store_addresses", &StartAttempt::store_addresses},
+                                      Field{"store_port", &StartAttempt::store_port, kPort}};
+};
+
+template <>
+struct Described<SignalRanks> {
+  static constexpr const char* kName = "SignalRanks";
+  static constexpr std::tuple kFields{Field{"attempt", &SignalRanks::attempt, kCount},
+                                      Field{"groups", &SignalRanks::groups},
+                                      Field{"signal", &SignalRanks::signal, kSignal}};
+};
+
+template <>
+struct Described<EndAttempt> {
+  static constexpr const char* kName = "EndAttempt";
+  static constexpr std::tuple kFields{Field{"attempt", &EndAttempt::attempt, kCount}};
+};
+
+template <>
+struct Described<Finish> {
+  static constexpr const char* kName = "Finish";
+  static constexpr std::tuple kFields{Field{"exit_status", &Finish::exit_status, kExitStatus},
+                                      Field{"message", &Finish::message}};
+};
+
+template <>
+struct Described<Fence> {
+  static constexpr const char* kName = "Fence";
+  static constexpr std::tuple kFields{Field{"attempt", &Fence::attempt, kCount}, Field{"ranks", &Fence::ranks, kCount},
+                                      Field{"data", &Fence::data}, Field{"status", &Fence::status}};
+};
+
+template <>
+struct Described<ModexRequest> {
+  static constexpr const char* kName = "ModexRequest";
+  // The rank may be one of PMIx's special ones, which are negative as int.
+  static constexpr std::tuple kFields{Field{"attempt", &ModexRequest::attempt, kCount}, Field{"id", &ModexRequest::id},
+                                      Field{"from_node", &ModexRequest::from_node, kCountOrNone},
+                                      Field{"rank", &ModexRequest::rank}};
+};
+
+template <>
+struct Described<ModexReply> {
+  static constexpr const char* kName = "ModexReply";
+  static constexpr std::tuple kFields{Field{"attempt", &ModexReply::attempt, kCount}, Field{"id", &ModexReply::id},
+                                      Field{"to_node", &ModexReply::to_node, kCountOrNone},
+                                      Field{"status", &ModexReply::status}, Field{"data", &ModexReply::data}};
+};
+
+template <>
+struct Described<Heartbeat> {
+  static constexpr const char* kName = "Heartbeat";
+  static constexpr std::tuple kFields{Field{"count", &Heartbeat::count, kCount}};
+};
+
+}  // namespace ddp::launcher::control

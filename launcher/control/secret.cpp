@@ -1,0 +1,73 @@
+// The job's secret: made, read and written, and wiped.
+#include <sodium.h>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "control/handshake.hpp"
+
+namespace ddp::launcher::control {
+namespace {
+
+static_assert(crypto_auth_KEYBYTES == 32 && crypto_generichash_BYTES == 32);
+
+// Must come before anything else of libsodium; whoever has a secret has called it.
+void ensure_sodium() {
+  if (::sodium_init() < 0) {
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "preparing the job's secret",
+                 .cause = "libsodium cannot be initialised",
+                 .native = "sodium_init -1",
+                 .ranks = {},
+                 .hint = "it needs random numbers from the kernel: getrandom(2) or /dev/urandom"}};
+  }
+}
+
+}  // namespace
+
+Secret Secret::random() {
+  ensure_sodium();
+  Secret secret;
+  ::randombytes_buf(secret.bytes_.data(), secret.bytes_.size());
+  return secret;
+}
+
+Secret Secret::from_text(const std::string& text) {
+  ensure_sodium();
+  Secret secret;
+  ::crypto_generichash(secret.bytes_.data(), secret.bytes_.size(), reinterpret_cast<const unsigned char*>(text.data()),
+                       text.size(), nullptr, 0);
+  return secret;
+}
+
+Secret Secret::from_hex(const std::string& hex) {
+  ensure_sodium();
+  Secret secret;
+  const char* end = nullptr;
+  std::size_t size = 0;
+  // The wrong text is not shown: it may be nearly right.
+  if (hex.size() != 2 * secret.bytes_.size() ||
+      ::sodium_hex2bin(secret.bytes_.data(), secret.bytes_.size(), hex.data(), hex.size(), nullptr, &size, &end) != 0 ||
+      size != secret.bytes_.size() || end != hex.data() + hex.size()) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = "reading the job's secret",
+                 .cause = fmt::format("it is not {} hexadecimal digits (it has {} characters)",
+                                      2 * secret.bytes_.size(), hex.size()),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  return secret;
+}
+
+std::string Secret::to_hex() const {
+  std::string hex(2 * bytes_.size() + 1, '\0');
+  ::sodium_bin2hex(hex.data(), hex.size(), bytes_.data(), bytes_.size());
+  hex.pop_back();
+  return hex;
+}
+
+Secret::~Secret() { ::sodium_memzero(bytes_.data(), bytes_.size()); }
+
+}  // namespace ddp::launcher::control

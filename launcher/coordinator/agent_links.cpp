@@ -1,0 +1,113 @@
+#include "coordinator/agent_links.hpp"
+
+#include <utility>
+
+namespace ddp::launcher {
+namespace {
+
+// For the last message to leave. The loop stands still meanwhile.
+constexpr std::chrono::milliseconds kFarewell{200};
+
+}  // namespace
+
+AgentLinks::AgentLinks(EventLoop& loop, OnMessage on_message, OnLost on_lost)
+    : loop_(loop), on_message_(std::move(on_message)), on_lost_(std::move(on_lost)) {}
+
+AgentLinks::~AgentLinks() {
+  forget_listener();
+  for (const auto& [link, connection] : links_) loop_.forget(connection.fd());
+}
+
+int AgentLinks::add(control::Connection connection) {
+  const int link = next_link_++;
+  const int fd = connection.fd();
+  links_.emplace(link, std::move(connection));
+  loop_.watch(fd, [this, link] { read(link); });
+  return link;
+}
+
+void AgentLinks::listen(std::unique_ptr<control::Listener> listener) {
+  listener_ = std::move(listener);
+  watch_listener();
+}
+
+void AgentLinks::stop_listening() {
+  forget_listener();
+  listener_.reset();
+}
+
+void AgentLinks::watch_listener() {
+  listener_fds_ = listener_->fds();
+  for (const int fd : listener_fds_) loop_.watch(fd, [this] { accept_ready(); });
+}
+
+void AgentLinks::forget_listener() {
+  for (const int fd : listener_fds_) loop_.forget(fd);
+  listener_fds_.clear();
+}
+
+void AgentLinks::accept_ready() {
+  forget_listener();  // before it closes what does not prove itself
+  std::vector<control::Connection> proven = listener_->accept_ready();
+  watch_listener();
+  for (control::Connection& connection : proven) add(std::move(connection));
+}
+
+void AgentLinks::read(int link) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return;
+  control::Connection& connection = found->second;
+  const int fd = connection.fd();
+  if (connection.wants_to_write()) {
+    connection.flush();
+    loop_.want_write(fd, connection.wants_to_write());
+  }
+  const std::vector<control::Message> messages = connection.receive();
+  const bool lost = !connection.open();
+  const std::string peer = connection.peer();
+  const std::string why = connection.lost_because();
+  if (lost) loop_.forget(fd);
+  for (const control::Message& message : messages) {
+    if (!links_.contains(link)) return;  // the last message made somebody drop it
+    on_message_(link, message);
+  }
+  if (lost && links_.erase(link) > 0) on_lost_(link, peer, why);
+}
+
+void AgentLinks::send(int link, const control::Message& message) {
+  const auto found = links_.find(link);
+  if (found == links_.end() || !found->second.open()) return;
+  found->second.send(message);
+  if (found->second.open()) loop_.want_write(found->second.fd(), found->second.wants_to_write());
+}
+
+void AgentLinks::send_to_all(const control::Message& message) {
+  for (const auto& [link, connection] : links_) send(link, message);
+}
+
+void AgentLinks::drop(int link) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return;
+  if (found->second.open()) loop_.forget(found->second.fd());
+  found->second.close(Deadline::after(kFarewell));
+  links_.erase(found);
+}
+
+void AgentLinks::set_peer(int link, std::string peer) {
+  if (const auto found = links_.find(link); found != links_.end()) found->second.set_peer(std::move(peer));
+}
+
+std::string AgentLinks::peer(int link) const {
+  const auto found = links_.find(link);
+  return found != links_.end() ? found->second.peer() : std::string{};
+}
+
+std::optional<Deadline> AgentLinks::next_deadline() const {
+  return listener_ ? listener_->next_deadline() : std::nullopt;
+}
+
+void AgentLinks::time_passed() {
+  if (const auto deadline = next_deadline(); deadline && deadline->expired()) accept_ready();
+}
+
+}  // namespace ddp::launcher

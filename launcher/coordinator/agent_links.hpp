@@ -1,0 +1,64 @@
+// The coordinator's connections to its agents, by number.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "control/connection.hpp"
+#include "control/handshake.hpp"
+#include "events/event_loop.hpp"
+
+namespace ddp::launcher {
+
+/// Not thread-safe. The functions given are called from the event loop, and may send to and drop any link.
+class AgentLinks {
+ public:
+  using OnMessage = std::function<void(int link, const control::Message&)>;
+  /// The link is gone already. @p peer as Connection::peer(), @p why as Connection::lost_because().
+  using OnLost = std::function<void(int link, const std::string& peer, const std::string& why)>;
+
+  /// @p loop must outlive the object.
+  AgentLinks(EventLoop& loop, OnMessage on_message, OnLost on_lost);
+  AgentLinks(const AgentLinks&) = delete;
+  AgentLinks& operator=(const AgentLinks&) = delete;
+  ~AgentLinks();
+
+  int add(control::Connection connection);
+  /// Takes connections from outside from now on.
+  void listen(std::unique_ptr<control::Listener> listener);
+  void stop_listening();
+
+  /// Does nothing for a link that is not there any more.
+  void send(int link, const control::Message& message);
+  void send_to_all(const control::Message& message);
+  /// Sends what is queued as far as the socket takes it, and closes.
+  void drop(int link);
+  void set_peer(int link, std::string peer);
+  std::string peer(int link) const;
+  bool empty() const { return links_.empty(); }
+
+  std::optional<Deadline> next_deadline() const;
+  void time_passed();
+
+ private:
+  void read(int link);
+  void accept_ready();
+  void watch_listener();
+  void forget_listener();
+
+  EventLoop& loop_;
+  OnMessage on_message_;
+  OnLost on_lost_;
+  std::unique_ptr<control::Listener> listener_;
+  std::vector<int> listener_fds_;
+  std::map<int, control::Connection> links_;
+  int next_link_ = 0;
+};
+
+}  // namespace ddp::launcher

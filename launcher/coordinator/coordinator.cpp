@@ -1,0 +1,467 @@
+#include "coordinator/coordinator.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "placement/network_choice.hpp"
+#include "pmix_server/job_namespace.hpp"
+#include "report/signal_name.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// Agents remove what their ranks have left within about 7 s (see agent/attempt_process.cpp).
+constexpr std::chrono::seconds kCleaningLimit{15};
+// The attempt process of an agent that swaps or reads its programs from a slow file system.
+constexpr std::chrono::seconds kPreparingLimit{120};
+constexpr std::chrono::seconds kFinishingLimit{5};
+// While restarts remain, nothing is gained by waiting; on the last attempt, survivors may still say what they saw.
+constexpr std::chrono::milliseconds kLastAttemptGrace{2'000};
+constexpr std::chrono::milliseconds kNoGrace{0};
+
+std::string random_suffix() {
+  std::random_device source;
+  return fmt::format("{:08x}", source());
+}
+
+std::vector<RankName> unstarted_ranks(const std::string& host, int first_rank, int count) {
+  std::vector<RankName> names;
+  for (int local = 0; local < count; ++local)
+    names.push_back({.rank = first_rank + local, .local_rank = local, .pid = 0, .host = host});
+  return names;
+}
+
+/// Tells each node the interface that its ranks use for the others, and makes that the first node's first address,
+/// where the others look for the store. What the user said with --local-addr stays first.
+void choose_network(const std::vector<Membership::Member>& members, std::vector<control::NodeLayout>& nodes) {
+  std::vector<NodeNetwork> networks;
+  for (const Membership::Member& member : members) {
+    NodeNetwork& network = networks.emplace_back();
+    for (const control::Interface& each : member.hello.interfaces) {
+      network.candidates.push_back(
+          {.interface = each.name,
+           .at = {.address = {.address = each.address, .prefix_length = each.prefix_length, .ipv6 = each.ipv6},
+                  .fabric = each.fabric,
+                  .routes_to_peers = each.routes_to_peers,
+                  .rate_mbps = static_cast<std::uint32_t>(each.rate_mbps)}});
+    }
+    network.reason = "it is the only one that reaches other hosts";
+    if (network.candidates.empty()) return;
+  }
+  if (members.size() < 2) return;
+  const std::vector<InterfaceChoice> choices = choose_interfaces(networks);
+  for (std::size_t index = 0; index < nodes.size(); ++index) {
+    nodes[index].socket_interface = choices[index].interface;
+    nodes[index].socket_reason = choices[index].reason;
+  }
+  std::vector<std::string>& addresses = nodes.front().addresses;
+  const bool user_chose = addresses.front() != members.front().hello.interfaces.front().address;
+  const auto chosen = std::find(addresses.begin(), addresses.end(), choices.front().address);
+  if (!user_chose && chosen != addresses.end()) std::rotate(addresses.begin(), chosen, chosen + 1);
+}
+
+RankTraces traces_of(const control::RankEnded& message) {
+  return {.error_file = message.error_file,
+          .error_content = message.error_content,
+          .stderr_tail = message.stderr_tail,
+          .oom = message.oom};
+}
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorOptions options, EventLoop& loop, CoordinatorEvents events)
+    : options_(std::move(options)),
+      events_(std::move(events)),
+      links_(
+          loop, [this](int link, const control::Message& message) { handle(link, message); },
+          [this](int link, const std::string& peer, const std::string& why) { lost(link, peer, why); }),
+      membership_(options_.membership, Deadline::Clock::now()),
+      log_suffix_(random_suffix()) {
+  if (options_.timeout) job_end_ = Deadline::after(*options_.timeout);
+}
+
+// ---- agents come and go
+// ----------------------------------------------------------------------------------------------
+
+void Coordinator::send_to_nodes(const control::Message& message) {
+  for (const Node& node : nodes_) links_.send(node.link, message);
+}
+
+void Coordinator::refuse(int link, const std::string& why) {
+  events_.note(fmt::format("refused {}: {}", links_.peer(link), why));
+  links_.send(link, control::Finish{.exit_status = 1, .message = why});
+  links_.drop(link);
+}
+
+void Coordinator::lost(int link, const std::string& peer, const std::string& why) {
+  if (phase_ == Phase::gathering) {
+    if (!membership_.leave(link)) return;
+    const std::string what = fmt::format("{} was lost before the job started: {}", peer, why);
+    if (membership_.rules().replaceable) {
+      events_.note(what);
+    } else {
+      agents_lost(what, 1);
+    }
+  } else if (Node* node = node_of(link)) {
+    node->lost = node->cleaned = true;
+    fail_node(
+        *node,
+        fmt::format("the connection to ddprun's agent on {} (pid {}) was lost: {}", node->layout.host, node->pid, why),
+        1);
+  }
+}
+
+void Coordinator::agents_lost(const std::string& why, int exit_status) {
+  if (phase_ == Phase::finishing || phase_ == Phase::finished) return;
+  if (phase_ == Phase::gathering) {
+    outcome_.nodes.push_back({.host = "",
+                              .node_rank = -1,
+                              .num_ranks = 0,
+                              .message = fmt::format("{}; {}", why, membership_.describe()),
+                              .exit_status = exit_status,
+                              .time = std::chrono::system_clock::now()});
+    finish();
+    return;
+  }
+  for (Node& node : nodes_) {
+    if (node.lost) continue;
+    links_.drop(node.link);
+    node.lost = node.cleaned = true;
+    fail_node(node, why, exit_status);
+  }
+}
+
+// ---- messages
+// --------------------------------------------------------------------------------------------------------
+
+void Coordinator::handle(int link, const control::Message& message) {
+  if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
+  if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return signal_received(signal->signal);
+  Node* node = node_of(link);
+  if (node == nullptr) return;
+  if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {
+    if (cleaned->attempt == attempt_) node->cleaned = true;
+    return;
+  }
+  const auto current = [&](const auto& fact) { return fact.attempt == attempt_ && !node->failed; };
+  const auto rank_of = [&](const auto& fact) {
+    const bool known = current(fact) && supervisor_ && fact.local_rank >= 0 && fact.local_rank < node->layout.nproc;
+    return known ? std::optional{node->first_rank + fact.local_rank} : std::nullopt;
+  };
+  const Moment now = Moment::now();
+
+  if (const auto* prepared = std::get_if<control::AttemptPrepared>(&message)) {
+    if (current(*prepared)) handle_prepared(*node, *prepared);
+  } else if (const auto* started = std::get_if<control::RanksStarted>(&message)) {
+    if (current(*started)) handle_started(*node, *started);
+  } else if (const auto* failed = std::get_if<control::AttemptFailed>(&message)) {
+    if (current(*failed)) fail_node(*node, failed->message, failed->exit_status);
+  } else if (const auto* ended = std::get_if<control::RankEnded>(&message)) {
+    if (rank_of(*ended)) handle_rank_ended(*node, *ended);
+  } else if (const auto* aborted = std::get_if<control::RankAborted>(&message)) {
+    const auto rank = rank_of(*aborted);
+    if (!rank) return;
+    events_.detail(fmt::format("rank {} called PMIx_Abort({})", *rank, aborted->status));
+    follow(supervisor_->rank_aborted(*rank, {.status = aborted->status, .message = aborted->message}, now));
+  } else if (const auto* stopped = std::get_if<control::RankStopped>(&message)) {
+    const auto rank = rank_of(*stopped);
+    if (!rank) return;
+    if (stopped->signal == 0) {
+      supervisor_->rank_continued(*rank);
+    } else {
+      supervisor_->rank_stopped(*rank, stopped->signal, now);
+    }
+  } else {
+    handle_modex(*node, message);
+  }
+}
+
+void Coordinator::handle_modex(const Node& node, const control::Message& message) {
+  if (!modex_ || node.failed) return;
+  ModexRouter::Parcels parcels;
+  if (const auto* fence = std::get_if<control::Fence>(&message)) {
+    if (fence->attempt == attempt_) parcels = modex_->fence(node_rank(node), *fence);
+  } else if (const auto* request = std::get_if<control::ModexRequest>(&message)) {
+    if (request->attempt == attempt_) parcels = modex_->request(node_rank(node), *request);
+  } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
+    if (reply->attempt == attempt_) parcels = modex_->reply(*reply);
+  }
+  for (const auto& [receiver, parcel] : parcels)
+    links_.send(nodes_.at(static_cast<std::size_t>(receiver)).link, parcel);
+}
+
+void Coordinator::handle_hello(int link, const control::Hello& hello) {
+  links_.set_peer(link, fmt::format("the agent on {} (pid {})", hello.host, hello.pid));
+  if (phase_ != Phase::gathering) {
+    return refuse(
+        link, fmt::format("run '{}' has already started; nodes cannot join a running job", options_.membership.run_id));
+  }
+  const std::string why = membership_.join(link, hello, Deadline::Clock::now());
+  if (!why.empty()) {
+    const bool needed =
+        hello.run_id == options_.membership.run_id && membership_.num_members() < membership_.rules().max_nodes;
+    refuse(link, why);
+    // Without it the job cannot become complete: to wait on would only hide the cause.
+    if (needed) agents_lost(why, 1);
+    return;
+  }
+  events_.detail(fmt::format("{} has joined with {} ranks", links_.peer(link), hello.nproc));
+  events_.joined(membership_.num_members(), membership_.rules().max_nodes);
+}
+
+void Coordinator::handle_prepared(Node& node, const control::AttemptPrepared& message) {
+  node.prepared = true;
+  if (message.store_port > 0 && &node == &nodes_.front()) store_port_ = message.store_port;
+  if (phase_ != Phase::preparing) return;
+  if (std::all_of(nodes_.begin(), nodes_.end(), [](const Node& each) { return each.prepared; })) start_ranks();
+}
+
+void Coordinator::handle_started(Node& node, const control::RanksStarted& message) {
+  if (!supervisor_) return;
+  node.started = true;
+  const auto count = std::min<std::size_t>(message.pids.size(), static_cast<std::size_t>(node.layout.nproc));
+  for (std::size_t local = 0; local < count; ++local) {
+    supervisor_->rank_started(node.first_rank + static_cast<int>(local), static_cast<pid_t>(message.pids[local]));
+  }
+  int started = 0;
+  for (const Node& each : nodes_) started += each.started ? each.layout.nproc : 0;
+  events_.started(started, world_size_, num_nodes());
+}
+
+void Coordinator::handle_rank_ended(const Node& node, const control::RankEnded& message) {
+  if (!supervisor_ || message.local_rank < 0 || message.local_rank >= node.layout.nproc) return;
+  const RankEnd end{
+      .code = message.code,
+      .by_signal = message.by_signal,
+      .core_dumped = message.core_dumped,
+      .time = std::chrono::system_clock::time_point{
+          std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(message.time_ns))}};
+  events_.detail(fmt::format("rank {} ended: {}", node.first_rank + message.local_rank,
+                             end.by_signal ? signal_name(end.code) : fmt::format("exit code {}", end.code)));
+  follow(supervisor_->rank_ended(node.first_rank + message.local_rank, end, traces_of(message), Moment::now()));
+}
+
+void Coordinator::fail_node(Node& node, const std::string& message, int exit_status) {
+  if (node.failed) return;
+  node.failed = true;
+  const NodeFailure failure{.host = node.layout.host,
+                            .node_rank = node_rank(node),
+                            .num_ranks = node.layout.nproc,
+                            .message = message,
+                            .exit_status = exit_status,
+                            .time = std::chrono::system_clock::now()};
+  if (phase_ == Phase::preparing) {
+    outcome_.nodes.push_back(failure);
+    end_attempt();
+  } else if (phase_ == Phase::running) {
+    follow(supervisor_->node_failed(failure, node.first_rank, Moment::now()));
+  } else if (phase_ == Phase::cleaning && outcome_.success()) {
+    // Its ranks had all ended well: nothing is lost but its processes, which the node itself must remove.
+    events_.note(message);
+  }
+}
+
+// ---- attempts
+// --------------------------------------------------------------------------------------------------------
+
+void Coordinator::begin_attempt() {
+  ++attempt_;
+  phase_ = Phase::preparing;
+  phase_end_ = Deadline::after(kPreparingLimit);
+  outcome_ = {};
+  supervisor_.reset();
+  store_port_ = 0;
+  nodes_.clear();
+  world_size_ = 0;
+  std::vector<int> ranks_per_node;
+  control::PrepareAttempt plan{.attempt = attempt_,
+                               .max_restarts = options_.max_restarts,
+                               .node_rank = 0,
+                               .serve_store = false,
+                               .run_id = options_.membership.run_id,
+                               .name_space = {},
+                               .log_suffix = log_suffix_,
+                               .nodes = {}};
+  const std::vector<Membership::Member> members = membership_.in_order();
+  for (const Membership::Member& member : members) {
+    const control::Hello& hello = member.hello;
+    plan.nodes.push_back({.host = hello.host, .nproc = hello.nproc, .role = hello.role, .addresses = hello.addresses});
+  }
+  choose_network(members, plan.nodes);
+  for (std::size_t index = 0; index < members.size(); ++index) {
+    nodes_.push_back({.link = members[index].agent,
+                      .layout = plan.nodes[index],
+                      .first_rank = world_size_,
+                      .pid = members[index].hello.pid});
+    ranks_per_node.push_back(plan.nodes[index].nproc);
+    world_size_ += plan.nodes[index].nproc;
+  }
+  plan.name_space = make_namespace_name(nodes_.front().layout.host, attempt_);
+  modex_.emplace(attempt_, ranks_per_node);
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    plan.node_rank = static_cast<int>(index);
+    plan.serve_store = index == 0;
+    links_.send(nodes_[index].link, plan);
+  }
+}
+
+void Coordinator::start_ranks() {
+  phase_ = Phase::running;
+  phase_end_.reset();
+  std::vector<RankName> names;
+  for (const Node& node : nodes_) {
+    const auto ranks = unstarted_ranks(node.layout.host, node.first_rank, node.layout.nproc);
+    names.insert(names.end(), ranks.begin(), ranks.end());
+  }
+  const bool last = attempt_ >= options_.max_restarts;
+  supervisor_ = std::make_unique<Supervisor>(
+      std::move(names),
+      SupervisionLimits{.failure_grace = options_.failure_grace.value_or(last ? kLastAttemptGrace : kNoGrace),
+                        .shutdown_timeout = options_.shutdown_timeout},
+      SignalMeaning{.ending = options_.ending_signals, .forwarded = options_.forwarded_signals});
+  std::vector<std::string> addresses = nodes_.front().layout.addresses;
+  if (nodes_.size() == 1 && addresses.empty()) addresses = {"127.0.0.1"};
+  send_to_nodes(
+      control::StartAttempt{.attempt = attempt_, .store_addresses = std::move(addresses), .store_port = store_port_});
+}
+
+void Coordinator::follow(const SignalOrders& orders) {
+  for (const SignalOrder& order : orders) {
+    const bool groups = order.target == SignalOrder::Target::groups;
+    events_.detail(
+        fmt::format("sending {} to the ranks{}", signal_name(order.signal), groups ? "' process groups" : ""));
+    send_to_nodes(control::SignalRanks{.attempt = attempt_, .groups = groups, .signal = order.signal});
+  }
+}
+
+void Coordinator::signal_received(int signal) {
+  const bool ends = std::find(options_.ending_signals.begin(), options_.ending_signals.end(), signal) !=
+                    options_.ending_signals.end();
+  events_.detail(fmt::format("received {}", signal_name(signal)));
+  if (supervisor_) {
+    follow(supervisor_->signal_received(signal, Moment::now()));
+  } else if (ends && phase_ == Phase::gathering) {
+    outcome_.forwarded_signal = signal;
+    finish();
+  } else if (ends && phase_ == Phase::preparing) {
+    outcome_.forwarded_signal = signal;
+    end_attempt();
+  }
+}
+
+void Coordinator::end_attempt() {
+  phase_ = Phase::cleaning;
+  phase_end_ = Deadline::after(kCleaningLimit);
+  send_to_nodes(control::EndAttempt{.attempt = attempt_});
+}
+
+void Coordinator::conclude() {
+  for (const Node& node : nodes_) {
+    if (node.lost) membership_.leave(node.link);
+    if (!node.cleaned) {
+      events_.note(fmt::format("the agent on {} (pid {}) does not answer; its processes may still be there",
+                               node.layout.host, node.pid));
+      membership_.leave(node.link);
+      links_.drop(node.link);
+    }
+  }
+  // What could not start once will not start the next time either; a lost node is another matter.
+  const bool unstartable = std::any_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.failed && !n.lost; });
+  const int restarts_left = options_.max_restarts - attempt_;
+  if (outcome_.failed_by_itself() && !unstartable && restarts_left > 0 && membership_.enough()) {
+    events_.restarting(outcome_, attempt_, restarts_left);
+    begin_attempt();
+    return;
+  }
+  finish();
+}
+
+int Coordinator::exit_status() const {
+  const int status = outcome_.exit_status();
+  return options_.torchrun_exit_codes && status != 0 ? 1 : status;
+}
+
+void Coordinator::finish() {
+  phase_ = Phase::finishing;
+  phase_end_ = Deadline::after(kFinishingLimit);
+  supervisor_.reset();
+  links_.stop_listening();
+  links_.send_to_all(control::Finish{.exit_status = exit_status(), .message = {}});
+}
+
+// ---- time
+// ------------------------------------------------------------------------------------------------------------
+
+std::optional<Deadline> Coordinator::next_deadline() const {
+  std::optional<Deadline> next = phase_end_;
+  const auto consider = [&next](const std::optional<Deadline>& other) {
+    if (other && (!next || other->when() < next->when())) next = other;
+  };
+  if (phase_ == Phase::gathering) consider(membership_.next_deadline());
+  if (phase_ == Phase::running && supervisor_) consider(supervisor_->next_deadline());
+  if (phase_ != Phase::finishing && phase_ != Phase::finished && phase_ != Phase::cleaning) consider(job_end_);
+  consider(links_.next_deadline());
+  return next;
+}
+
+void Coordinator::time_passed() {
+  const auto now = Deadline::Clock::now();
+  links_.time_passed();
+  if (job_end_ && job_end_->expired()) {
+    if (phase_ == Phase::gathering || phase_ == Phase::preparing) {
+      outcome_.timed_out = true;
+      job_end_.reset();
+      phase_ == Phase::gathering ? finish() : end_attempt();
+    } else if (phase_ == Phase::running) {
+      job_end_.reset();
+      follow(supervisor_->job_timed_out(Moment::now()));
+    }
+  }
+  if (phase_ == Phase::gathering && membership_.complete(now)) begin_attempt();
+  give_up_waiting(now);
+  if (phase_ == Phase::running) {
+    follow(supervisor_->time_passed(Moment::now()));
+    if (supervisor_->done()) {
+      outcome_ = supervisor_->outcome();
+      supervisor_.reset();
+      end_attempt();
+    }
+  }
+  if (phase_ == Phase::cleaning &&
+      (phase_end_->expired() || std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.cleaned; }))) {
+    conclude();
+  }
+  if (phase_ == Phase::finishing && (links_.empty() || phase_end_->expired())) phase_ = Phase::finished;
+}
+
+void Coordinator::give_up_waiting(Deadline::Clock::time_point now) {
+  using std::chrono::duration_cast, std::chrono::seconds;
+  if (phase_ == Phase::gathering && membership_.failed(now)) {
+    agents_lost(fmt::format("the nodes did not come together within {} s",
+                            duration_cast<seconds>(membership_.rules().join_timeout).count()),
+                1);
+  }
+  if (phase_ != Phase::preparing || !phase_end_->expired()) return;
+  for (Node& node : nodes_) {
+    if (node.prepared || phase_ != Phase::preparing) continue;
+    fail_node(node,
+              fmt::format("ddprun's agent on {} (pid {}) did not prepare its ranks within {} s", node.layout.host,
+                          node.pid, kPreparingLimit.count()),
+              1);
+  }
+}
+
+Coordinator::Node* Coordinator::node_of(int link) {
+  const auto found =
+      std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.link == link && !node.lost; });
+  return found == nodes_.end() ? nullptr : &*found;
+}
+
+}  // namespace ddp::launcher

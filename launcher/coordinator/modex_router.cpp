@@ -1,0 +1,71 @@
+#include "coordinator/modex_router.hpp"
+
+#include <pmix_common.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+namespace ddp::launcher {
+
+ModexRouter::ModexRouter(int attempt, std::vector<int> ranks_per_node) : attempt_(attempt), first_rank_{0} {
+  for (const int count : ranks_per_node) first_rank_.push_back(first_rank_.back() + count);
+}
+
+int ModexRouter::node_of(int rank) const {
+  if (rank < 0 || rank >= first_rank_.back()) return -1;
+  const auto after = std::upper_bound(first_rank_.begin(), first_rank_.end(), rank);
+  return static_cast<int>(std::distance(first_rank_.begin(), after)) - 1;
+}
+
+ModexRouter::Parcels ModexRouter::fence(int from_node, control::Fence contribution) {
+  std::set<int> nodes;
+  if (contribution.ranks.empty()) {
+    for (std::size_t node = 0; node + 1 < first_rank_.size(); ++node) nodes.insert(static_cast<int>(node));
+  }
+  for (const int rank : contribution.ranks) nodes.insert(node_of(rank));
+  if (nodes.contains(-1) || !nodes.contains(from_node)) {
+    return {
+        {from_node,
+         control::Fence{
+             .attempt = attempt_, .ranks = std::move(contribution.ranks), .data = {}, .status = PMIX_ERR_BAD_PARAM}}};
+  }
+  auto& waiting = open_[contribution.ranks];
+  waiting[from_node].push_back(std::move(contribution.data));
+  if (waiting.size() < nodes.size()) return {};
+
+  Bytes all;
+  for (auto entry = waiting.begin(); entry != waiting.end();) {
+    const Bytes& data = entry->second.front();
+    all.insert(all.end(), data.begin(), data.end());
+    entry->second.pop_front();
+    entry = entry->second.empty() ? waiting.erase(entry) : std::next(entry);
+  }
+  if (waiting.empty()) open_.erase(contribution.ranks);
+  Parcels parcels;
+  for (const int node : nodes) {
+    parcels.emplace_back(
+        node, control::Fence{.attempt = attempt_, .ranks = contribution.ranks, .data = all, .status = PMIX_SUCCESS});
+  }
+  return parcels;
+}
+
+ModexRouter::Parcels ModexRouter::request(int from_node, control::ModexRequest request) {
+  const int owner = node_of(request.rank);
+  if (owner < 0) {
+    return {
+        {from_node,
+         control::ModexReply{
+             .attempt = attempt_, .id = request.id, .to_node = from_node, .status = PMIX_ERR_NOT_FOUND, .data = {}}}};
+  }
+  request.from_node = from_node;
+  return {{owner, std::move(request)}};
+}
+
+ModexRouter::Parcels ModexRouter::reply(control::ModexReply reply) {
+  const int node = reply.to_node;
+  if (node < 0 || node + 1 >= static_cast<int>(first_rank_.size())) return {};
+  return {{node, std::move(reply)}};
+}
+
+}  // namespace ddp::launcher

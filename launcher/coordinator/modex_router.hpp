@@ -1,0 +1,40 @@
+// Joins the nodes' PMIx servers into one job: fences that span nodes, and questions about ranks of other nodes.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+
+#include "control/messages.hpp"
+
+namespace ddp::launcher {
+
+/// For one attempt. Nodes are named by node rank. Decides what is to be sent and does not send it.
+class ModexRouter {
+ public:
+  /// @param ranks_per_node by node rank; ranks of a node are consecutive.
+  ModexRouter(int attempt, std::vector<int> ranks_per_node);
+
+  /// A message and the node that must get it.
+  using Parcel = std::pair<int, control::Message>;
+  using Parcels = std::vector<Parcel>;
+
+  /// A fence is complete when each node that has one of its ranks has contributed; each then gets all contributions in
+  /// the order of the nodes. Nodes may enter the next fence of the same ranks before others have left the last.
+  Parcels fence(int from_node, control::Fence contribution);
+  Parcels request(int from_node, control::ModexRequest request);
+  Parcels reply(control::ModexReply reply);
+
+ private:
+  int node_of(int rank) const;  ///< -1: there is no such rank
+
+  int attempt_;
+  std::vector<int> first_rank_;  ///< by node rank, and the world size at the end
+  /// By the participating ranks: what each node has contributed and nobody has been answered yet, oldest first.
+  std::map<std::vector<int>, std::map<int, std::deque<Bytes>>> open_;
+};
+
+}  // namespace ddp::launcher

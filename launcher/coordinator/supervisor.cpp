@@ -1,0 +1,183 @@
+// The state machine of an attempt.
+#include "coordinator/supervisor.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace ddp::launcher {
+namespace {
+
+bool contains(const std::vector<int>& list, int signal) {
+  return std::find(list.begin(), list.end(), signal) != list.end();
+}
+
+}  // namespace
+
+Supervisor::Supervisor(std::vector<RankName> ranks, SupervisionLimits limits, SignalMeaning signals)
+    : limits_(limits), signals_(std::move(signals)), running_(ranks.size()) {
+  ranks_.reserve(ranks.size());
+  for (RankName& name : ranks) ranks_.push_back({.name = std::move(name), .ended = false, .stop = {}, .failure = {}});
+}
+
+void Supervisor::rank_started(int rank, pid_t pid) {
+  Rank& started = at(rank);
+  started.name.pid = pid;
+  if (RankFailure* failure = failure_of(started)) failure->name.pid = pid;
+  for (StoppedRank& stopped : outcome_.stopped) {
+    if (stopped.name.rank == rank) stopped.name.pid = pid;
+  }
+}
+
+SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces traces, Moment now) {
+  Rank& ended = at(rank);
+  if (!mark_ended(ended)) return {};
+  if (RankFailure* aborted = failure_of(ended)) {  // it called PMIx_Abort before, which is its failure
+    aborted->end = end;
+    aborted->traces = within_budget(std::move(traces));
+  } else if (going_on()) {
+    if (!end.success()) {
+      note_failure(
+          ended,
+          {.name = ended.name, .end = end, .abort = {}, .time = end.time, .traces = within_budget(std::move(traces))},
+          now);
+    }
+  } else if (phase_ != Phase::terminating && end.by_signal && end.code == SIGKILL) {
+    ++outcome_.killed;
+  } else {
+    ++outcome_.ended_on_request;
+  }
+  return {};
+}
+
+SignalOrders Supervisor::rank_aborted(int rank, AbortCall call, Moment now) {
+  if (!going_on()) return {};  // but also after the last end: the call may arrive later
+  Rank& caller = at(rank);
+  if (RankFailure* known = failure_of(caller)) {
+    known->abort = std::move(call);
+  } else {
+    note_failure(caller, {.name = caller.name, .end = {}, .abort = std::move(call), .time = now.wall}, now);
+  }
+  // The rank asked for the end of the job: the others have nothing to find out.
+  return terminate(SIGTERM, now);
+}
+
+void Supervisor::rank_stopped(int rank, int signal, Moment now) {
+  Rank& stopped = at(rank);
+  if (!stopped.ended && !stopped.stop) stopped.stop = Stop{.signal = signal, .since = now};
+}
+
+void Supervisor::rank_continued(int rank) { at(rank).stop.reset(); }
+
+SignalOrders Supervisor::node_failed(NodeFailure failure, int first_rank, Moment now) {
+  if (done()) return {};
+  int lost = 0;
+  for (int i = 0; i < failure.num_ranks; ++i) lost += mark_ended(at(first_rank + i)) ? 1 : 0;
+  // While a signal or --timeout ends the job, agents may be among those that it reaches: no cause of anything.
+  const bool ended_by_user = outcome_.forwarded_signal != 0 || outcome_.timed_out;
+  if (!going_on() && ended_by_user && outcome_.failures.empty() && outcome_.nodes.empty()) {
+    outcome_.lost += lost;
+    return {};
+  }
+  outcome_.nodes.push_back(std::move(failure));
+  return going_on() ? terminate(SIGTERM, now) : SignalOrders{};
+}
+
+SignalOrders Supervisor::signal_received(int signal, Moment now) {
+  if (!contains(signals_.ending, signal)) {
+    if (!contains(signals_.forwarded, signal)) return {};
+    return {{.target = SignalOrder::Target::workers, .signal = signal}};
+  }
+  if (done() && outcome_.success()) return {};
+  // Also where the job was failing: the user does not want it to be restarted.
+  if (outcome_.forwarded_signal == 0 && !outcome_.timed_out) outcome_.forwarded_signal = signal;
+  if (done() || phase_ == Phase::killing) return {};
+  if (signal == SIGINT && ++interrupts_ > 1) return kill(now);
+  if (going_on()) return terminate(signal, now);
+  return {{.target = SignalOrder::Target::groups, .signal = signal}};  // the limit that is running stays
+}
+
+SignalOrders Supervisor::job_timed_out(Moment now) {
+  if (done() && outcome_.success()) return {};
+  if (outcome_.forwarded_signal == 0) outcome_.timed_out = true;
+  return going_on() && !done() ? terminate(SIGTERM, now) : SignalOrders{};
+}
+
+SignalOrders Supervisor::time_passed(Moment now) {
+  if (!phase_end_ || now.steady < phase_end_->when()) return {};
+  switch (phase_) {
+    case Phase::grace: return terminate(SIGTERM, now);
+    case Phase::terminating: return kill(now);
+    case Phase::killing:
+      for (const Rank& left : ranks_) {
+        if (!left.ended) outcome_.unkillable.push_back(left.name);
+      }
+      phase_ = Phase::abandoned;
+      phase_end_.reset();
+      return {};
+    case Phase::running:
+    case Phase::abandoned: return {};
+  }
+  return {};
+}
+
+bool Supervisor::mark_ended(Rank& rank) {
+  if (rank.ended) return false;
+  rank.ended = true;
+  rank.stop.reset();
+  --running_;
+  return true;
+}
+
+RankFailure* Supervisor::failure_of(const Rank& rank) {
+  return rank.failure ? &outcome_.failures.at(*rank.failure) : nullptr;
+}
+
+void Supervisor::note_failure(Rank& rank, RankFailure failure, Moment now) {
+  const bool first = outcome_.failures.empty();
+  rank.failure = outcome_.failures.size();
+  outcome_.failures.push_back(std::move(failure));
+  if (!first) return;
+  for (const Rank& other : ranks_) {
+    if (!other.stop) continue;
+    outcome_.stopped.push_back(
+        {.name = other.name,
+         .signal = other.stop->signal,
+         .before_failure = std::chrono::duration_cast<std::chrono::milliseconds>(now.steady - other.stop->since.steady),
+         .time = other.stop->since.wall});
+  }
+  std::stable_sort(outcome_.stopped.begin(), outcome_.stopped.end(),
+                   [](const StoppedRank& a, const StoppedRank& b) { return a.before_failure > b.before_failure; });
+  enter(Phase::grace, limits_.failure_grace, now);
+}
+
+RankTraces Supervisor::within_budget(RankTraces traces) {
+  const std::size_t size = traces.error_content.size() + traces.stderr_tail.size();
+  if (size > kMaxTraceBytes - trace_bytes_) {
+    traces.error_content.clear();
+    traces.stderr_tail.clear();
+  } else {
+    trace_bytes_ += size;
+  }
+  return traces;
+}
+
+void Supervisor::enter(Phase phase, std::chrono::milliseconds limit, Moment now) {
+  phase_ = phase;
+  phase_end_ = Deadline{now.steady + limit};
+}
+
+SignalOrders Supervisor::terminate(int signal, Moment now) {
+  enter(Phase::terminating, limits_.shutdown_timeout, now);
+  // SIGCONT after it, so that stopped processes can react.
+  return {{.target = SignalOrder::Target::groups, .signal = signal},
+          {.target = SignalOrder::Target::groups, .signal = SIGCONT}};
+}
+
+SignalOrders Supervisor::kill(Moment now) {
+  enter(Phase::killing, limits_.kill_patience, now);
+  return {{.target = SignalOrder::Target::groups, .signal = SIGKILL}};
+}
+
+}  // namespace ddp::launcher

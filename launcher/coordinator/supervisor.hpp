@@ -1,0 +1,126 @@
+// Decides what happens to a job when ranks end, stop or abort, when nodes are lost and when ddprun gets signals. It
+// decides and does nothing itself: time and events come in, signals to send come out, so every course of events can be
+// tested without processes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "report/job_outcome.hpp"
+
+namespace ddp::launcher {
+
+/// A signal that all agents must send to all of their ranks.
+struct SignalOrder {
+  enum class Target {
+    groups,   ///< the process groups of all workers
+    workers,  ///< the worker processes only
+  };
+  Target target;
+  int signal;
+  bool operator==(const SignalOrder&) const = default;
+};
+using SignalOrders = std::vector<SignalOrder>;
+
+struct SupervisionLimits {
+  std::chrono::milliseconds failure_grace;
+  std::chrono::milliseconds shutdown_timeout;
+  std::chrono::milliseconds kill_patience{10'000};  ///< SIGKILL to giving up on a process that the kernel cannot end
+};
+
+/// What signals to ddprun mean. One in both lists ends the job; one in neither does nothing.
+struct SignalMeaning {
+  std::vector<int> ending;     ///< passed on to the workers' process groups; the job ends
+  std::vector<int> forwarded;  ///< passed on to the workers; the job goes on
+};
+
+/// An instant on both clocks: limits need the steady one, reports the wall clock.
+struct Moment {
+  Deadline::Clock::time_point steady;
+  std::chrono::system_clock::time_point wall;
+  static Moment now() { return {.steady = Deadline::Clock::now(), .wall = std::chrono::system_clock::now()}; }
+};
+
+/// What error files and last lines may take in all, in bytes. The failures after it keep only the file's path.
+inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
+
+/// One attempt of a job on all of its nodes, from "all ranks started" to "all ended". Ranks are named by global rank.
+///
+///   running --first failure--> grace --failure_grace--> terminating --shutdown_timeout--> killing --> abandoned
+///   running, grace --an ending signal to ddprun, PMIx_Abort, a lost node or --timeout--> terminating
+///   terminating --a second SIGINT--> killing
+///
+/// A rank that ends with success never ends the job, however early.
+class Supervisor {
+ public:
+  /// @param ranks by global rank, from 0 without gaps.
+  Supervisor(std::vector<RankName> ranks, SupervisionLimits limits, SignalMeaning signals);
+
+  /// Names the rank's process, which is not known before; reports name it, also for what has been seen by now.
+  void rank_started(int rank, pid_t pid);
+  /// @param traces what the rank left behind; kept for failures only.
+  SignalOrders rank_ended(int rank, const RankEnd& end, RankTraces traces, Moment now);
+  SignalOrders rank_aborted(int rank, AbortCall call, Moment now);
+  void rank_stopped(int rank, int signal, Moment now);
+  void rank_continued(int rank);
+  /// The node's agent was lost or could not start its ranks. @p first_rank and the failure's num_ranks say which those
+  /// are; they count as ended, and neither are listed nor are failures of their own. To be called once for a node, and
+  /// also for one whose ranks have ended: the others need its agent.
+  SignalOrders node_failed(NodeFailure failure, int first_rank, Moment now);
+  /// After the last end, too: a job that failed is not to be restarted then, and one that succeeded has succeeded.
+  SignalOrders signal_received(int signal, Moment now);
+  /// The time of --timeout has passed; as signal_received().
+  SignalOrders job_timed_out(Moment now);
+  /// To be called when next_deadline() has passed.
+  SignalOrders time_passed(Moment now);
+
+  /// When time_passed() must be called next; nothing while there is no limit running.
+  std::optional<Deadline> next_deadline() const { return phase_end_; }
+
+  /// All ranks have ended, or the rest has been given up.
+  bool done() const { return running_ == 0 || phase_ == Phase::abandoned; }
+  const JobOutcome& outcome() const { return outcome_; }
+
+ private:
+  enum class Phase { running, grace, terminating, killing, abandoned };
+  struct Stop {
+    int signal;
+    Moment since;
+  };
+  struct Rank {
+    RankName name;
+    bool ended = false;
+    std::optional<Stop> stop;
+    std::optional<std::size_t> failure;  ///< in the outcome
+  };
+
+  Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
+  bool going_on() const { return phase_ == Phase::running || phase_ == Phase::grace; }
+  /// Returns false when that was known.
+  bool mark_ended(Rank& rank);
+  RankFailure* failure_of(const Rank& rank);
+  void note_failure(Rank& rank, RankFailure failure, Moment now);
+  RankTraces within_budget(RankTraces traces);
+  void enter(Phase phase, std::chrono::milliseconds limit, Moment now);
+  SignalOrders terminate(int signal, Moment now);
+  SignalOrders kill(Moment now);
+
+  SupervisionLimits limits_;
+  SignalMeaning signals_;
+  std::vector<Rank> ranks_;
+  std::size_t running_;
+  Phase phase_ = Phase::running;
+  std::optional<Deadline> phase_end_;
+  int interrupts_ = 0;  ///< SIGINTs received
+  std::size_t trace_bytes_ = 0;
+  JobOutcome outcome_;
+};
+
+}  // namespace ddp::launcher

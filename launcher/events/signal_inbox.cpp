@@ -1,0 +1,58 @@
+#include "events/signal_inbox.hpp"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/system_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+bool ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+void set_disposition(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  sigemptyset(&action.sa_mask);
+  action.sa_handler = handler;
+  if (::sigaction(signal, &action, nullptr) != 0) throw base::system_error("setting a signal's disposition", errno);
+}
+
+}  // namespace
+
+SignalInbox::SignalInbox(const std::vector<int>& signals) : hangup_ignored_(ignored(SIGHUP)) {
+  // An inherited "ignore" would make the kernel reap workers by itself, and their exit codes would be lost.
+  set_disposition(SIGCHLD, SIG_DFL);
+  set_disposition(SIGPIPE, SIG_IGN);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  for (const int signal : signals) {
+    if (signal != SIGHUP || !hangup_ignored_) sigaddset(&set, signal);
+  }
+  const int status = ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  if (status != 0) throw base::system_error("blocking signals", status);
+  fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd_) throw base::system_error("receiving signals (signalfd)", errno);
+}
+
+std::vector<int> SignalInbox::take() {
+  std::vector<int> numbers;
+  std::array<signalfd_siginfo, 16> batch;
+  for (;;) {
+    const ssize_t size = ::read(fd_.get(), batch.data(), sizeof batch);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno == EAGAIN) return numbers;
+    if (size < 0) throw base::system_error("reading a signal", errno);
+    const auto count = static_cast<std::size_t>(size) / sizeof(signalfd_siginfo);
+    for (std::size_t i = 0; i < count; ++i) numbers.push_back(static_cast<int>(batch[i].ssi_signo));
+  }
+}
+
+}  // namespace ddp::launcher

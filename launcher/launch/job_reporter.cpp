@@ -1,0 +1,86 @@
+#include "launch/job_reporter.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/stderr_line.hpp"
+#include "report/error_file.hpp"
+#include "report/failure_report.hpp"
+#include "report/json_report.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::chrono::milliseconds since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+}
+
+}  // namespace
+
+JobReporter::JobReporter(const LaunchOptions& options)
+    : options_(options),
+      status_(::isatty(STDERR_FILENO) == 1),
+      start_(std::chrono::system_clock::now()),
+      steady_start_(std::chrono::steady_clock::now()) {}
+
+void JobReporter::note(const std::string& text) {
+  status_.clear();
+  base::write_stderr_line(fmt::format("ddprun: {}", text));
+}
+
+CoordinatorEvents JobReporter::events() {
+  return {.detail =
+              [this](const std::string& text) {
+                if (options_.verbose) note(text);
+              },
+          .note = [this](const std::string& text) { note(text); },
+          .joined =
+              [this](int joined, int wanted) {
+                if (wanted > 1) status_.show(fmt::format("ddprun: {} of {} nodes have joined", joined, wanted));
+              },
+          .started =
+              [this](int started, int world_size, int num_nodes) {
+                if (started < world_size) {
+                  status_.show(
+                      fmt::format("ddprun: {} of {} ranks on {} nodes are running", started, world_size, num_nodes));
+                  return;
+                }
+                status_.clear();
+                if (until_started_ == std::chrono::milliseconds{0}) until_started_ = since(steady_start_);
+              },
+          .restarting = [this](const JobOutcome& outcome, int attempt,
+                               int restarts_left) { note(format_restart_line(outcome, attempt, restarts_left)); }};
+}
+
+void JobReporter::report(const Coordinator& coordinator, const base::Environment& environment) {
+  status_.clear();
+  const JobOutcome& outcome = coordinator.outcome();
+  const ReportContext context{.program = options_.command.front(),
+                              .attempt = std::max(coordinator.attempt(), 0),
+                              .max_restarts = options_.max_restarts,
+                              .num_nodes = coordinator.num_nodes(),
+                              .world_size = coordinator.world_size()};
+  const JobTimes times{.start = start_, .until_started = until_started_, .total = since(steady_start_)};
+  std::string text = format_failure_report(outcome, context);
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  if (!text.empty()) base::write_stderr_line(text);
+  if (outcome.success() && status_.terminal()) {
+    note(summary_line(context.world_size, context.num_nodes, times.until_started, times.total));
+  }
+  try {
+    if (!options_.report_json.empty())
+      write_report_file(options_.report_json, format_json_report(outcome, context, times));
+    const std::string outer = environment.raw("TORCHELASTIC_ERROR_FILE").value_or("");
+    if (!outer.empty() && !outcome.failures.empty() && !outcome.failures.front().traces.error_content.empty())
+      pass_on_error_file(outcome.failures.front().traces.error_content, outcome.exit_status(), outer);
+  } catch (const std::exception& error) {
+    note(error.what());
+  }
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,36 @@
+// What a user sees of a job besides the workers' own output: status line, notes, the report at the end.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "base/env_table.hpp"
+#include "coordinator/coordinator.hpp"
+#include "options/launch_options.hpp"
+#include "report/status_line.hpp"
+
+namespace ddp::launcher {
+
+/// For the process with the coordinator.
+class JobReporter {
+ public:
+  explicit JobReporter(const LaunchOptions& options);
+
+  /// Functions that refer to this object.
+  CoordinatorEvents events();
+
+  /// Writes the report of the last attempt: text to standard error, --report-json, and the root cause's error file for
+  /// an outer launcher. What cannot be written is said on standard error.
+  void report(const Coordinator& coordinator, const base::Environment& environment);
+
+ private:
+  void note(const std::string& text);
+
+  const LaunchOptions& options_;
+  StatusLine status_;
+  std::chrono::system_clock::time_point start_;
+  std::chrono::steady_clock::time_point steady_start_;
+  std::chrono::milliseconds until_started_{0};
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,252 @@
+#include "launch/launch.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <ddp/version.hpp>
+
+#include "agent/agent.hpp"
+#include "base/host_name.hpp"
+#include "base/stderr_line.hpp"
+#include "coordinator/coordinator.hpp"
+#include "events/signal_inbox.hpp"
+#include "launch/job_reporter.hpp"
+#include "launch/meeting.hpp"
+#include "launch/own_network.hpp"
+#include "launch/role.hpp"
+#include "launch/slurm_front.hpp"
+#include "pmix_server/scratch_directory.hpp"
+#include "report/exit_error.hpp"
+#include "report/json_report.hpp"
+#include "workers/descriptor_limit.hpp"
+#include "workers/leftover_processes.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// For srun to notice that its tasks have ended.
+constexpr std::chrono::seconds kSrunPatience{15};
+
+void say(const std::string& text) { base::write_stderr_line(fmt::format("ddprun: {}", text)); }
+
+void say_what_is_odd(const LaunchOptions& options, const base::Environment& environment) {
+  for (const std::string& notice : options.notices) say(notice);
+  for (const auto& [name, closest] : environment.unknown_ddp_variables()) {
+    say(fmt::format("warning: the environment variable {} is not known; did you mean {}?", name, closest));
+  }
+}
+
+std::string own_path() {
+  char path[4096];
+  const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
+  return size > 0 ? std::string(path, static_cast<std::size_t>(size)) : std::string{"ddprun"};
+}
+
+/// Signals, the coordinator and the agent of one process, in one loop.
+class Process {
+ public:
+  Process(const LaunchOptions& options, const base::Environment& environment, RoleDecision role,
+          const std::vector<std::string>& arguments)
+      : options_(options),
+        environment_(environment),
+        role_(std::move(role)),
+        arguments_(arguments),
+        reporter_(options) {}
+
+  int run() {
+    if (role_.role == Role::front) {
+      Meeting meeting = meet_as_front(own_network(options_.local_addr, "", environment_).addresses);
+      lead(std::move(meeting.listener), &meeting.point);
+      return drive();
+    }
+    const auto text = environment_.raw("TMPDIR").value_or("");
+    const ScratchDirectory scratch{text.empty() ? "/tmp" : text};
+    prepare_node(scratch.path());
+    if (role_.role == Role::alone) {
+      network_.addresses = {options_.local_addr.empty() ? "127.0.0.1" : options_.local_addr};
+      lead(nullptr, nullptr);
+    } else {
+      meet();
+    }
+    return drive();
+  }
+
+ private:
+  /// What does not depend on the other nodes. An error here is the whole job's, so agents of several nodes keep it
+  /// until they can tell the coordinator.
+  void prepare_node(const std::string& scratch) {
+    job_ = std::make_unique<NodeJob>(NodeJob{.options = options_,
+                                             .environment = environment_,
+                                             .host = base::host_name(),
+                                             .command = {},
+                                             .placement = NodePlacement{options_, environment_},
+                                             .scratch = scratch,
+                                             .descriptor_limit = {},
+                                             .hangup_ignored = false,
+                                             .colour = ::isatty(STDOUT_FILENO) == 1,
+                                             .refusal = {}});
+    try {
+      job_->command = resolve_command(options_, environment_);
+      job_->descriptor_limit = raise_descriptor_limit(job_->placement.nproc());
+    } catch (const Error& error) {
+      if (role_.role == Role::alone) throw;
+      const auto* exit = dynamic_cast<const ExitError*>(&error);
+      job_->refusal = NodeRefusal{.message = error.what(), .exit_status = exit != nullptr ? exit->exit_status() : 1};
+    }
+  }
+
+  void meet() {
+    const auto deadline = Deadline::after(options_.rendezvous.join_timeout);
+    const std::string& endpoint = options_.rendezvous.endpoint_host;
+    network_ =
+        own_network(options_.local_addr, endpoint.empty() ? options_.rendezvous.master_addr : endpoint, environment_);
+    Meeting meeting = role_.role == Role::front_agent  ? meet_as_front_agent(environment_, deadline)
+                      : role_.role == Role::step_agent ? meet_in_step(environment_, network_.addresses, deadline)
+                                                       : meet_at_endpoint(options_, environment_);
+    order_ = meeting.order;
+    if (meeting.listener) {
+      lead(std::move(meeting.listener), &meeting.point);
+    } else {
+      start_agent(
+          control::connect(meeting.point.addresses, meeting.point.port, meeting.point.secret, meeting.deadline));
+    }
+  }
+
+  /// The coordinator is in this process; so is the agent of this node, but for a front.
+  void lead(std::unique_ptr<control::Listener> listener, const MeetingPoint* point) {
+    make_signals();
+    const RendezvousOptions& rendezvous = options_.rendezvous;
+    const bool fixed = role_.role == Role::endpoint && rendezvous.backend != RendezvousBackend::c10d;
+    CoordinatorOptions coordination{
+        .membership = {.min_nodes = role_.nodes.min,
+                       .max_nodes = role_.nodes.max,
+                       .run_id = rendezvous.run_id,
+                       .version = DDP_VERSION_STRING,
+                       .join_timeout = fixed ? rendezvous.static_timeout : rendezvous.join_timeout,
+                       .last_call = rendezvous.last_call_timeout,
+                       .replaceable = role_.role == Role::endpoint},
+        .max_restarts = options_.max_restarts,
+        .failure_grace = options_.failure_grace,
+        .shutdown_timeout = options_.shutdown_timeout,
+        .timeout = options_.timeout,
+        .ending_signals = options_.ending_signals,
+        .forwarded_signals = options_.forwarded_signals,
+        .torchrun_exit_codes = options_.torchrun_exit_codes};
+    coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
+    if (role_.role == Role::front) {
+      srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.nodes.max, own_path(), arguments_),
+                                            agent_step_environment(environment_, *point));
+      loop_.watch(srun_->pidfd(), [this] { srun_ended(); });
+    }
+    if (listener) coordinator_->listen(std::move(listener));
+    if (role_.role == Role::front) return;
+    control::ConnectionPair pair = control::make_pair();
+    coordinator_->add(control::Connection{std::move(pair.first), fmt::format("the agent on {}", job_->host)});
+    start_agent(control::Connection{std::move(pair.second), "the coordinator"});
+  }
+
+  void make_signals() {
+    if (signals_) return;
+    std::vector<int> signals = options_.ending_signals;
+    signals.insert(signals.end(), options_.forwarded_signals.begin(), options_.forwarded_signals.end());
+    signals_ = std::make_unique<SignalInbox>(signals);
+    if (job_) job_->hangup_ignored = signals_->hangup_ignored();
+    become_subreaper();
+    loop_.watch(signals_->fd(), [this] { take_signals(); });
+  }
+
+  void start_agent(control::Connection coordinator) {
+    make_signals();
+    agent_ = std::make_unique<Agent>(*job_,
+                                     control::Hello{.version = DDP_VERSION_STRING,
+                                                    .run_id = options_.rendezvous.run_id,
+                                                    .host = job_->host,
+                                                    .addresses = network_.addresses,
+                                                    .order = order_,
+                                                    .nproc = job_->placement.nproc(),
+                                                    .role = options_.role,
+                                                    .program = options_.command.front(),
+                                                    .pid = ::getpid(),
+                                                    .interfaces = network_.interfaces},
+                                     std::move(coordinator), loop_);
+  }
+
+  void take_signals() {
+    for (const int signal : signals_->take()) {
+      if (signal == SIGCHLD) {
+        if (agent_) agent_->child_ended();
+        continue;
+      }
+      const auto listed = [signal](const std::vector<int>& list) {
+        return std::find(list.begin(), list.end(), signal) != list.end();
+      };
+      if (!agent_) {
+        coordinator_->signal_received(signal);
+      } else if (listed(options_.ending_signals)) {
+        agent_->ending_signal(signal);
+      } else {
+        agent_->forward_signal(signal);
+      }
+    }
+  }
+
+  void srun_ended() {
+    loop_.forget(srun_->pidfd());
+    const int status = srun_->exit_status();
+    if (coordinator_->finished()) return;
+    coordinator_->agents_lost(fmt::format("srun ended (exit code {}) before the job was over", status),
+                              status > 0 ? status : 1);
+  }
+
+  int drive() {
+    while ((coordinator_ && !coordinator_->finished()) || (agent_ && !agent_->finished())) {
+      // Without a limit of its own the wait still ends once a day, which does no harm.
+      Deadline deadline = Deadline::after(std::chrono::hours(24));
+      for (const auto& limit : {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
+                                agent_ ? agent_->next_deadline() : std::nullopt}) {
+        if (limit) deadline = earlier(deadline, *limit);
+      }
+      loop_.run_once(deadline);
+      if (coordinator_) coordinator_->time_passed();
+      if (agent_) agent_->time_passed();
+    }
+    if (srun_ && !srun_->wait(Deadline::after(kSrunPatience))) say("srun did not end in time; it is ended");
+    if (!coordinator_) return agent_->exit_status();
+    reporter_.report(*coordinator_, environment_);
+    return coordinator_->exit_status();
+  }
+
+  const LaunchOptions& options_;
+  const base::Environment& environment_;
+  RoleDecision role_;
+  const std::vector<std::string>& arguments_;
+  JobReporter reporter_;
+  std::int64_t order_ = -1;
+  OwnNetwork network_;
+  std::unique_ptr<NodeJob> job_;
+  EventLoop loop_;
+  std::unique_ptr<SignalInbox> signals_;
+  std::unique_ptr<SrunProcess> srun_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<Agent> agent_;
+};
+
+}  // namespace
+
+int launch(const LaunchOptions& options, const base::Environment& environment,
+           const std::vector<std::string>& arguments) {
+  RoleDecision role = decide_role(options, environment);
+  if (role.role != Role::front_agent) say_what_is_odd(options, environment);
+  if (options.verbose) say(fmt::format("{}", role.reason));
+  if (!options.report_json.empty() && role.role != Role::front_agent) check_report_file(options.report_json);
+  return Process{options, environment, std::move(role), arguments}.run();
+}
+
+}  // namespace ddp::launcher

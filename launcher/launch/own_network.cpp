@@ -1,0 +1,105 @@
+#include "launch/own_network.hpp"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <ddp/error.hpp>
+
+#include "base/host_name.hpp"
+#include "base/log.hpp"
+#include "placement/network_choice.hpp"
+#include "topology/hostlist.hpp"
+#include "topology/network_facts.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::vector<topology::InterfaceFact> interfaces() {
+  return topology::read_interfaces("/sys", topology::list_raw_interfaces());
+}
+
+std::vector<std::string> numeric_addresses(const std::string& host) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list{found, &::freeaddrinfo};
+  std::vector<std::string> addresses;
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    char text[NI_MAXHOST];
+    if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+      addresses.emplace_back(text);
+  }
+  return addresses;
+}
+
+/// Hosts to which a way must be found.
+std::vector<std::string> peer_hosts(const std::string& meeting_host, const base::Environment& environment) {
+  std::vector<std::string> hosts;
+  if (!meeting_host.empty() && !is_own_name(meeting_host)) hosts.push_back(meeting_host);
+  const auto list = environment.raw("SLURM_STEP_NODELIST") ? environment.raw("SLURM_STEP_NODELIST")
+                                                           : environment.raw("SLURM_JOB_NODELIST");
+  if (!list) return hosts;
+  const std::string self = environment.raw("SLURMD_NODENAME").value_or("");
+  try {
+    for (std::string& name : topology::expand_hostlist(*list)) {
+      if (name != self) hosts.push_back(std::move(name));
+    }
+  } catch (const Error& error) {
+    base::log(base::LogLevel::info, "{}", error.what());  // there is a rule without them
+  }
+  return hosts;
+}
+
+}  // namespace
+
+OwnNetwork own_network(const std::string& local_addr, const std::string& meeting_host,
+                       const base::Environment& environment) {
+  OwnNetwork own;
+  const auto add = [&own](const std::string& address) {
+    if (std::find(own.addresses.begin(), own.addresses.end(), address) == own.addresses.end())
+      own.addresses.push_back(address);
+  };
+  if (!local_addr.empty()) add(local_addr);
+  try {
+    const NodeNetwork network = read_node_network(environment, peer_hosts(meeting_host, environment));
+    for (const topology::InterfaceCandidate& candidate : network.candidates) {
+      const topology::CandidateAddress& at = candidate.at;
+      own.interfaces.push_back({.name = candidate.interface,
+                                .address = at.address.address,
+                                .prefix_length = at.address.prefix_length,
+                                .ipv6 = at.address.ipv6,
+                                .fabric = at.fabric,
+                                .routes_to_peers = at.routes_to_peers,
+                                .rate_mbps = at.rate_mbps});
+      add(at.address.address);
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) throw;
+    base::log(base::LogLevel::info, "{}", error.what());
+  }
+  for (const topology::InterfaceFact& fact : interfaces()) {
+    if (fact.interface.kind == InterfaceKind::loopback) continue;
+    for (const InterfaceAddress& address : fact.interface.addresses) add(address.address);
+  }
+  if (own.addresses.empty()) add("127.0.0.1");
+  return own;
+}
+
+bool is_own_name(const std::string& host) {
+  if (host == "localhost" || host == base::host_name()) return true;
+  std::vector<std::string> own{"127.0.0.1", "::1"};
+  for (const topology::InterfaceFact& fact : interfaces()) {
+    for (const InterfaceAddress& address : fact.interface.addresses) own.push_back(address.address);
+  }
+  const std::vector<std::string> named = numeric_addresses(host);
+  return std::any_of(named.begin(), named.end(), [&](const std::string& address) {
+    return std::find(own.begin(), own.end(), address) != own.end();
+  });
+}
+
+}  // namespace ddp::launcher

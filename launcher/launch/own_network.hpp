@@ -1,0 +1,28 @@
+// What this host tells other nodes about the network: the addresses at which they reach it, and the interfaces that may
+// carry what ranks send each other.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/env_table.hpp"
+#include "control/messages.hpp"
+
+namespace ddp::launcher {
+
+struct OwnNetwork {
+  /// Numeric, best first: the one that the user gave, those of `interfaces`, then all others but loopback. A host that
+  /// has none but loopback is given as 127.0.0.1.
+  std::vector<std::string> addresses;
+  std::vector<control::Interface> interfaces;  ///< best first; empty when nothing reaches other hosts
+};
+
+/// @param local_addr --local-addr; may be empty. The other hosts of the job are taken from the environment of the Slurm
+/// job, or are @p meeting_host. Throws Error(invalid_argument) when the user has named an interface that is not there.
+OwnNetwork own_network(const std::string& local_addr, const std::string& meeting_host,
+                       const base::Environment& environment);
+
+/// Whether @p host is a name or an address of this host.
+bool is_own_name(const std::string& host);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,124 @@
+#include "logs/log_plan.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "base/system_error.hpp"
+#include "logs/output_file.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr const char* kNoFiles = "/dev/null";
+constexpr std::size_t kLongestRunName = 128;  // of 255 (NAME_MAX)
+
+/// A run id may be anything; in a folder's name it must not lead elsewhere.
+std::string folder_name(const std::string& run_id) {
+  std::string name = run_id.substr(0, kLongestRunName);
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' ' || c == '\x7f'; },
+      '_');
+  return name;
+}
+
+bool is_folder(const std::string& path) {
+  struct stat found {};
+  return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+void make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0) return;
+  const int error = errno;
+  if (error == EEXIST && is_folder(path)) return;
+  throw base::system_error(fmt::format("making the log folder '{}'", path), error,
+                           "set --log-dir to a folder on this host that you may write to");
+}
+
+bool shown(const LogOptions& options, int rank, int local_rank) {
+  // An empty filter is none, as in torchrun.
+  const auto passes = [](const std::optional<std::set<int>>& filter, int number) {
+    return !filter || filter->empty() || filter->contains(number);
+  };
+  return passes(options.local_ranks_filter, local_rank) && passes(options.ranks_filter, rank);
+}
+
+}  // namespace
+
+LogFolders::LogFolders(const LogOptions& options, const std::string& scratch, const std::string& run_id,
+                       const std::string& suffix, int node_rank, int num_nodes) {
+  const bool given = options.directory && !options.directory->empty();
+  if (given && *options.directory == kNoFiles) return;
+  // Absolute: workers are told of files in it, and may change their folder.
+  const std::string base = std::filesystem::absolute(given ? *options.directory : scratch).lexically_normal().string();
+  struct stat found {};
+  if (given && ::stat(base.c_str(), &found) == 0 && !S_ISDIR(found.st_mode)) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = "reading --log-dir",
+                 .cause = fmt::format("'{}' is a file", *options.directory),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "give a folder, or /dev/null for no log files"}};
+  }
+  make_private_folders(base);
+  const std::string node = num_nodes > 1 ? fmt::format(".node{}", node_rank) : "";
+  root_ = (std::filesystem::path{base} / fmt::format("{}_{}{}", folder_name(run_id), suffix, node)).string();
+  make_folder(root_);
+  // The folder may be there already, made by the previous attempt; writing to it may have become impossible.
+  if (::faccessat(AT_FDCWD, root_.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    throw base::system_error(fmt::format("writing to the log folder '{}'", root_), errno,
+                             "set --log-dir to a folder on this host that you may write to");
+  }
+}
+
+std::string LogFolders::make_attempt(int attempt, int nproc) const {
+  if (!enabled()) return {};
+  std::string folder = fmt::format("{}/attempt_{}", root_, attempt);
+  make_folder(folder);
+  for (int local_rank = 0; local_rank < nproc; ++local_rank) make_folder(fmt::format("{}/{}", folder, local_rank));
+  return folder;
+}
+
+std::string LogFolders::error_file(const std::string& attempt_folder, int local_rank) {
+  if (attempt_folder.empty()) return {};
+  return fmt::format("{}/{}/error.json", attempt_folder, local_rank);
+}
+
+RankStreams plan_streams(const LogOptions& options, const std::string& attempt_folder, int rank, int local_rank,
+                         const std::string& role, bool stderr_is_terminal, bool single) {
+  const bool files = !attempt_folder.empty();
+  const bool visible = shown(options, rank, local_rank);
+  const auto plan = [&](Stream stream, bool redirected, bool teed) {
+    const bool out = stream == Stream::out;
+    StreamPlan result;
+    StreamRoute& route = result.route;
+    route.rank = rank;
+    route.local_rank = local_rank;
+    route.role = role;
+    route.stream = stream;
+    // Without files, -r has no place to redirect to: the stream stays on the console, as in torchrun.
+    if (files && (redirected || teed))
+      route.file = fmt::format("{}/{}/{}.log", attempt_folder, local_rank, out ? "stdout" : "stderr");
+    route.console = visible && (teed || route.file.empty());
+    route.prefixed = route.console && (teed || options.format == LogFormat::json);
+    route.filtered_file = files && teed && visible && !(out ? options.stdout_filters : options.stderr_filters).empty();
+    result.inherit = route.console && !route.prefixed && route.file.empty();
+    if (!out) {
+      result.inherit = result.inherit && stderr_is_terminal && single;
+      route.keep_tail = !result.inherit;
+    }
+    return result;
+  };
+  const Streams redirects = options.redirects.of(local_rank);
+  const Streams tee = options.tee.of(local_rank);
+  return {.out = plan(Stream::out, has_out(redirects), has_out(tee)),
+          .err = plan(Stream::err, has_err(redirects), has_err(tee))};
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,47 @@
+// Decides where each stream of each rank goes: torchrun's -r, -t, --log-dir, filters and error files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "logs/log_pump.hpp"
+#include "options/launch_options.hpp"
+
+namespace ddp::launcher {
+
+/// The log folder of one node's job: "<log_dir>/<run_id>_<suffix>[.node<K>]", with "attempt_<k>/<local rank>" below it.
+/// Without --log-dir, @p scratch is <log_dir>: it goes away with the job. --log-dir=/dev/null: no files.
+class LogFolders {
+ public:
+  /// Throws Error: system when the folder cannot be made or written to, invalid_argument when it is a file.
+  LogFolders(const LogOptions& options, const std::string& scratch, const std::string& run_id,
+             const std::string& suffix, int node_rank, int num_nodes);
+
+  bool enabled() const { return !root_.empty(); }
+  const std::string& root() const { return root_; }
+  /// Makes "attempt_<k>" and a folder per local rank, mode 0700. @return the attempt's folder; empty if not enabled.
+  std::string make_attempt(int attempt, int nproc) const;
+  /// TORCHELASTIC_ERROR_FILE of a rank: "<attempt folder>/<local rank>/error.json"; empty if not enabled.
+  static std::string error_file(const std::string& attempt_folder, int local_rank);
+
+ private:
+  std::string root_;
+};
+
+/// What a rank's standard output and standard error get. inherit: ddprun's own descriptor, without a pipe.
+struct StreamPlan {
+  bool inherit = true;
+  StreamRoute route;
+};
+struct RankStreams {
+  StreamPlan out, err;
+};
+
+/// B21 to B26 of torchrun: -r to files only; -t to files and, prefixed, to the console; neither: unprefixed to the
+/// console. Ranks that a filter leaves out reach no console; their files fill all the same. Standard error also goes
+/// through a pipe where nothing asks for it, so that a failed rank's last lines can be reported, unless it is a
+/// terminal and @p single: the only rank's then belongs to the program.
+RankStreams plan_streams(const LogOptions& options, const std::string& attempt_folder, int rank, int local_rank,
+                         const std::string& role, bool stderr_is_terminal, bool single);
+
+}  // namespace ddp::launcher

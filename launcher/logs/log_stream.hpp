@@ -1,0 +1,86 @@
+// One worker's standard output or error on its way from the pipe to file, console, filtered file and tail.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "logs/console_sink.hpp"
+#include "logs/line_assembler.hpp"
+#include "logs/line_format.hpp"
+#include "logs/log_pump.hpp"
+#include "logs/output_file.hpp"
+#include "logs/tail_buffer.hpp"
+
+namespace ddp::launcher {
+
+/// Where a stream's bytes go, each may be missing. All but `file` are shared with other streams.
+struct StreamTargets {
+  std::optional<OutputFile> file;
+  ConsoleSink* console = nullptr;
+  OutputFile* filtered_file = nullptr;
+  const std::vector<std::string>* filters = nullptr;
+  std::shared_ptr<TailBuffer> tail;
+};
+
+/// Not thread-safe, but for the tail.
+class LogStream {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// How long an unfinished line may keep an unprefixed console waiting for its end.
+  static constexpr std::chrono::milliseconds kUnfinishedLineWait{100};
+  /// The same where a full pipe cut the worker's write, so that the rest is sure to come.
+  static constexpr std::chrono::milliseconds kCutWriteWait{2000};
+
+  /// @param pipe the reading end, non-blocking
+  LogStream(base::UniqueFd pipe, const StreamRoute& route, StreamTargets targets, LineFormat format);
+  LogStream(const LogStream&) = delete;
+  LogStream& operator=(const LogStream&) = delete;
+
+  /// Reads once into @p buffer and hands on what there is. @return bytes read; nothing at the end of the pipe.
+  std::optional<std::size_t> read(std::span<char> buffer);
+  /// Bytes that are in the pipe now.
+  std::size_t pending_bytes() const;
+
+  /// When show_unfinished() is to be called; nothing: no line waits.
+  std::optional<Clock::time_point> unfinished_due() const { return due_; }
+  /// Starts the wait again: the rest of the line may be in the pipe, unread.
+  void put_off_unfinished() { due_ = Clock::now() + kUnfinishedLineWait; }
+  /// Hands an unfinished line to an unprefixed console.
+  void show_unfinished();
+
+  /// Writes the unfinished lines and closes file and pipe.
+  void close();
+  /// Closes the pipe: its writer gets EPIPE.
+  void abandon() noexcept { pipe_.reset(); }
+  bool open() const { return static_cast<bool>(pipe_); }
+
+  int fd() const { return pipe_.get(); }
+  int local_rank() const { return local_rank_; }
+  bool has_tail() const { return targets_.tail != nullptr; }
+  ConsoleSink* console() const { return targets_.console; }
+
+ private:
+  void take(std::string_view bytes);
+  void pass_on(std::string_view bytes);
+  void take_lines(std::span<const LinePiece> pieces);
+  void filter(const LinePiece& piece, std::string_view json);
+
+  base::UniqueFd pipe_;
+  int local_rank_;
+  bool prefixed_;
+  StreamTargets targets_;
+  LineFormat format_;
+  LineAssembler lines_;
+  std::string unfinished_;     ///< of an unprefixed console
+  bool progress_bar_ = false;  ///< the unfinished line contains "\r": it is shown at once
+  std::optional<Clock::time_point> due_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,110 @@
+#include "logs/output_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/system_error.hpp"
+
+namespace ddp::launcher {
+
+void make_private_folders(const std::string& path) {
+  struct stat found {};
+  if (path.empty() || (::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode))) return;
+  make_private_folders(std::filesystem::path{path}.parent_path().string());
+  if (::mkdir(path.c_str(), 0700) == 0) return;
+  const int error = errno;
+  // another agent may have made it meanwhile
+  if (error == EEXIST && ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return;
+  throw base::system_error(fmt::format("making the folder '{}'", path), error == EEXIST ? ENOTDIR : error);
+}
+
+OutputFile OutputFile::create(const std::string& path, Complaint complaint, std::chrono::milliseconds retry_after) {
+  make_private_folders(std::filesystem::path{path}.parent_path().string());
+  // appending, so that a file that somebody empties to make room does not get a hole
+  base::UniqueFd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600)};
+  if (!fd) throw base::system_error(fmt::format("making the log file '{}'", path), errno);
+  return OutputFile{std::move(fd), fmt::format("the log file '{}'", path), std::move(complaint), retry_after};
+}
+
+OutputFile::OutputFile(base::UniqueFd fd, std::string name, Complaint complaint, std::chrono::milliseconds retry_after)
+    : fd_(std::move(fd)), name_(std::move(name)), complaint_(std::move(complaint)), retry_after_(retry_after) {}
+
+void OutputFile::write(std::string_view bytes) {
+  if (bytes.empty() || !fd_) return;
+  if (missing_ == 0) {
+    put({}, bytes);
+  } else if (Clock::now() < retry_at_) {
+    lose(bytes);
+  } else {
+    // What goes on after the gap starts with a line.
+    std::size_t start = 0;
+    if (!line_taken_) {
+      const std::size_t newline = bytes.find('\n');
+      start = newline == std::string_view::npos ? bytes.size() : newline + 1;
+      lose(bytes.substr(0, start));
+    }
+    if (start < bytes.size()) put(note(), bytes.substr(start));
+  }
+}
+
+void OutputFile::close() {
+  if (fd_ && missing_ > 0) put(note(), {});
+  fd_.reset();
+}
+
+std::string OutputFile::note() const {
+  return fmt::format("{}ddprun: {} bytes are missing here: {} [{}]\n", line_written_ ? "" : "\n", missing_,
+                     base::errno_text(error_), base::errno_name(error_));
+}
+
+void OutputFile::put(std::string_view note, std::string_view bytes) {
+  int error = 0;
+  if (!note.empty()) {
+    const std::size_t written = write_some(note, error);
+    if (written > 0) line_written_ = written == note.size();
+    if (written == note.size()) missing_ = 0;
+  }
+  if (error == 0) {
+    const std::size_t written = write_some(bytes, error);
+    if (written > 0) {
+      line_taken_ = line_written_ = bytes[written - 1] == '\n';
+      bytes.remove_prefix(written);
+    }
+  }
+  if (error == 0) return;
+  error_ = error;
+  retry_at_ = Clock::now() + retry_after_;
+  lose(bytes);
+  if (std::exchange(complained_, true)) return;
+  complaint_(fmt::format("ddprun: writing {}: {} [{}]; lines are dropped until it can be written again", name_,
+                         base::errno_text(error), base::errno_name(error)));
+}
+
+std::size_t OutputFile::write_some(std::string_view bytes, int& error) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t written = ::write(fd_.get(), bytes.data() + done, bytes.size() - done);
+    if (written > 0) {
+      done += static_cast<std::size_t>(written);
+    } else if (written == 0 || errno != EINTR) {
+      error = written == 0 ? ENOSPC : errno;
+      break;
+    }
+  }
+  return done;
+}
+
+void OutputFile::lose(std::string_view bytes) {
+  if (bytes.empty()) return;
+  missing_ += bytes.size();
+  line_taken_ = bytes.back() == '\n';
+}
+
+}  // namespace ddp::launcher

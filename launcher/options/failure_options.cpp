@@ -1,0 +1,103 @@
+// Options on how the job ends: failures, restarts, time limits and signals.
+#include <signal.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "options/option_groups.hpp"
+#include "options/option_values.hpp"
+#include "report/signal_name.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// Of a rank that fails again and again, a million attempts are as good as no limit.
+constexpr int kMaxRestarts = 1'000'000;
+
+/// torchrun takes any number for its poll interval.
+constexpr double kAnyInterval = kOneYear;
+
+void settle_signals(OptionDraft& draft) {
+  LaunchOptions& options = draft.options;
+  if (draft.ending) {
+    for (const std::string& name : draft.ending->unknown)
+      draft.notice(fmt::format("'{}' in --signals-to-handle is ignored: there is no such signal", printable(name)));
+    for (const std::string& name : draft.ending->unusable)
+      draft.notice(fmt::format("{} in --signals-to-handle is ignored: it cannot be passed on", name));
+  }
+  options.ending_signals = draft.ending ? draft.ending->signals : std::vector<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  options.forwarded_signals = draft.forwarded ? draft.forwarded->signals : std::vector<int>{SIGUSR1, SIGUSR2};
+  const auto in = [](const std::vector<int>& list, int signal) {
+    return std::find(list.begin(), list.end(), signal) != list.end();
+  };
+  if (draft.ending && draft.forwarded) {
+    for (const int signal : options.ending_signals) {
+      if (in(options.forwarded_signals, signal))
+        reject_combination(fmt::format("{} is in --signals-to-handle and in --forward-signals", signal_name(signal)),
+                           "the first ends the job, the second lets it go on: take it out of one");
+    }
+  }
+  // A list that was given wins over one that was not.
+  if (draft.ending)
+    std::erase_if(options.forwarded_signals, [&](int signal) { return in(options.ending_signals, signal); });
+  else
+    std::erase_if(options.ending_signals, [&](int signal) { return in(options.forwarded_signals, signal); });
+}
+
+}  // namespace
+
+void add_failure_options(OptionTable& table, OptionDraft& draft) {
+  LaunchOptions& options = draft.options;
+  table.begin_group("Failure");
+  table
+      .add_value("--max-restarts", "N", "How often all ranks are started again after a failure (default 0).",
+                 [&](const auto& source, const auto& text) {
+                   options.max_restarts = parse_whole(source, text, 0, kMaxRestarts);
+                 })
+      .torchrun();
+  table.add_value("--failure-grace", "SECONDS",
+                  "How long the other ranks may go on after the first failure, so that they can report what they saw "
+                  "(default 2; 0 while restarts remain).",
+                  [&](const auto& source, const auto& text) { options.failure_grace = parse_seconds(source, text); });
+  table
+      .add_value("--shutdown-timeout", "SECONDS", "Time from SIGTERM to SIGKILL when the job is ended (default 30).",
+                 [&](const auto& source, const auto& text) { options.shutdown_timeout = parse_seconds(source, text); })
+      .torchrun();
+  table
+      .add_value("--signals-to-handle", "NAMES",
+                 "Signals that are passed on and end the job (default SIGTERM,SIGINT,SIGHUP,SIGQUIT).",
+                 [&](const auto&, const auto& text) { draft.ending = read_signals(text); })
+      .torchrun();
+  table.add_value("--forward-signals", "NAMES",
+                  "Signals that are passed on while the job goes on (default SIGUSR1,SIGUSR2).",
+                  [&](const auto& source, const auto& text) {
+                    draft.forwarded = read_signals(text);
+                    for (const auto& name : draft.forwarded->unknown)
+                      reject_value(source, name, "is no signal", "give names as in SIGUSR1,SIGUSR2");
+                    for (const auto& name : draft.forwarded->unusable)
+                      reject_value(source, name, "cannot be passed on", "leave it out");
+                  });
+  table.add_flag("--torchrun-exit-codes", "Exit status 1 for every failure, as with torchrun.",
+                 options.torchrun_exit_codes);
+  table
+      .add_value("--monitor-interval", "SECONDS", "Accepted for torchrun's sake: ends of ranks are seen at once.",
+                 [&](const auto& source, const auto& text) {
+                   parse_seconds(source, text, kAnyInterval);
+                   if (source.starts_with("--"))
+                     draft.notice(fmt::format("{} is ignored: the end of a rank is seen at once", source));
+                 })
+      .torchrun();
+}
+
+void settle_failure_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
+  constexpr const char* kShutdownVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  if (!table.said("--shutdown-timeout")) {
+    if (const auto text = environment.raw(kShutdownVariable))
+      draft.options.shutdown_timeout = parse_seconds(kShutdownVariable, *text);
+  }
+  settle_signals(draft);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,44 @@
+// The groups of options: each has a file that fills the table, and settles what its options mean together.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "options/launch_options.hpp"
+#include "options/option_table.hpp"
+#include "options/signal_list.hpp"
+
+namespace ddp::launcher {
+
+/// What the options said, before they are looked at together.
+struct OptionDraft {
+  LaunchOptions options;
+  bool module = false;
+  bool no_python = false;
+  bool run_path = false;
+  std::optional<SignalList> ending;
+  std::optional<SignalList> forwarded;
+  std::optional<BindPolicy> bind;
+  std::string numa_binding;
+  std::optional<topology::GpuVisibility> gpus;
+
+  void notice(std::string text) { options.notices.push_back(std::move(text)); }
+};
+
+void add_job_options(OptionTable& table, OptionDraft& draft);
+void add_program_options(OptionTable& table, OptionDraft& draft);
+void add_failure_options(OptionTable& table, OptionDraft& draft);
+void add_output_options(OptionTable& table, OptionDraft& draft);
+void add_placement_options(OptionTable& table, OptionDraft& draft);
+void add_rendezvous_options(OptionTable& table, OptionDraft& draft);
+
+/// These are called once all values have been read, in this order, and throw ExitError(kExitUsage) for what makes no
+/// sense together.
+void settle_job_options(const OptionTable& table, OptionDraft& draft);
+void settle_rendezvous_options(const OptionTable& table, OptionDraft& draft);
+void settle_program_options(const OptionTable& table, OptionDraft& draft);
+void settle_failure_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);
+void settle_output_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);
+void settle_placement_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);
+
+}  // namespace ddp::launcher

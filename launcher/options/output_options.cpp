@@ -1,0 +1,109 @@
+// Options on what the ranks write, and on what ddprun tells.
+#include <fmt/format.h>
+
+#include "options/log_values.hpp"
+#include "options/option_groups.hpp"
+#include "options/option_values.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// Lists that name ranks which cannot exist: torchrun passes over them, so it is only said.
+void check_local_ranks(OptionDraft& draft) {
+  if (draft.options.nproc.kind != RanksPerNode::Kind::number) return;
+  const int nproc = draft.options.nproc.number;
+  const auto check = [&](const char* name, int highest) {
+    if (highest >= nproc)
+      draft.notice(fmt::format("{} names local rank {}, but local ranks are 0 to {}", name, highest, nproc - 1));
+  };
+  const LogOptions& logs = draft.options.logs;
+  if (!logs.redirects.by_local_rank.empty()) check("--redirects", logs.redirects.by_local_rank.rbegin()->first);
+  if (!logs.tee.by_local_rank.empty()) check("--tee", logs.tee.by_local_rank.rbegin()->first);
+  if (logs.local_ranks_filter) check("--local-ranks-filter", *logs.local_ranks_filter->rbegin());
+}
+
+void check_ranks(const OptionDraft& draft) {
+  const LaunchOptions& options = draft.options;
+  const bool known = options.nproc.kind == RanksPerNode::Kind::number && (options.nodes_given || options.standalone);
+  if (!options.logs.ranks_filter || !known) return;
+  const int most = options.nodes.max * options.nproc.number;
+  if (*options.logs.ranks_filter->rbegin() >= most)
+    reject_combination(fmt::format("--ranks-filter names rank {}, but there are at most {} ranks",
+                                   *options.logs.ranks_filter->rbegin(), most),
+                       fmt::format("name ranks from 0 to {}", most - 1));
+}
+
+}  // namespace
+
+void add_output_options(OptionTable& table, OptionDraft& draft) {
+  LaunchOptions& options = draft.options;
+  LogOptions& logs = options.logs;
+  table.begin_group("Output");
+  table
+      .add_value("--log-dir", "DIR",
+                 "Folder for log and error files; each job makes one of its own in it. /dev/null: no files.",
+                 [&](const auto&, const auto& text) {
+                   if (!text.empty()) logs.directory = text;
+                 })
+      .torchrun()
+      .completes(ValueKind::folder);
+  table
+      .add_value("-r,--redirects", "WHICH",
+                 "Output that goes to files only: 1 standard output, 2 standard error, 3 both, 0 none; or for some "
+                 "local ranks, as in 0:3,1:2 (default 0).",
+                 [&](const auto& source, const auto& text) { logs.redirects = parse_streams(source, text); })
+      .torchrun();
+  table
+      .add_value("-t,--tee", "WHICH", "Output that goes to files and, with a prefix, to the console; as --redirects.",
+                 [&](const auto& source, const auto& text) { logs.tee = parse_streams(source, text); })
+      .torchrun();
+  table
+      .add_value("--local-ranks-filter", "RANKS", "Local ranks whose output reaches the console, as in 0,2-3.",
+                 [&](const auto& source, const auto& text) {
+                   if (!text.empty()) logs.local_ranks_filter = parse_rank_list(source, text, kMaxRanksPerNode);
+                 })
+      .torchrun();
+  table.add_value("--ranks-filter", "RANKS", "Global ranks whose output reaches the console, as in 0,8-15.",
+                  [&](const auto& source, const auto& text) {
+                    logs.ranks_filter = parse_rank_list(source, text, kMaxNodes * kMaxRanksPerNode);
+                  });
+  table
+      .add_value("--duplicate-stdout-filters", "TEXTS",
+                 "Lines of --tee on standard output with one of these texts also go to filtered_stdout.log. Texts are "
+                 "separated by commas; ',,' is a comma.",
+                 [&](const auto&, const auto& text) { logs.stdout_filters = parse_filters(text); })
+      .torchrun();
+  table
+      .add_value("--duplicate-stderr-filters", "TEXTS", "The same for standard error and filtered_stderr.log.",
+                 [&](const auto&, const auto& text) { logs.stderr_filters = parse_filters(text); })
+      .torchrun();
+  table
+      .add_value("--log-format", "FORMAT", "Prefixed lines (text, the default) or one JSON object per line (json).",
+                 [&](const auto& source, const auto& text) {
+                   static const std::vector<std::string> kFormats{"text", "json"};
+                   logs.format = parse_choice(source, text, kFormats) == "json" ? LogFormat::json : LogFormat::text;
+                 })
+      .choices({"text", "json"});
+  table
+      .add_value("--report-json", "FILE", "Write how the job ended, and why, to this file.",
+                 [&](const auto& source, const auto& text) {
+                   if (text.empty()) reject_value(source, text, "is no file", "give the path of a file");
+                   options.report_json = text;
+                 })
+      .completes(ValueKind::file);
+  table
+      .add_value("--logs-specs", "NAME", "Accepted for torchrun's sake: there are no plug-ins for logs.",
+                 [&](const auto& source, const auto&) {
+                   draft.notice(fmt::format("{} is ignored: ddprun has no plug-ins for logs", source));
+                 })
+      .torchrun_without_variable();
+  table.add_flag("-v,--verbose", "Tell on standard error what ddprun does.", options.verbose);
+}
+
+void settle_output_options(const OptionTable&, OptionDraft& draft, const base::Environment& environment) {
+  draft.options.logs.prefix_template = environment.raw("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  check_local_ranks(draft);
+  check_ranks(draft);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,100 @@
+// Options on cores and GPUs.
+#include <fmt/format.h>
+
+#include "options/option_groups.hpp"
+#include "options/option_values.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+const std::vector<std::string> kNumaBindings{"node", "socket", "exclusive", "core-complex"};
+
+/// The policy that comes closest to one of torchrun's.
+BindPolicy policy_like(const std::string& numa_binding, OptionDraft& draft) {
+  if (numa_binding == "socket") return BindPolicy::socket;
+  if (numa_binding == "exclusive" || numa_binding == "core-complex")
+    draft.notice(
+        fmt::format("--numa-binding {} is taken as --bind numa: each rank gets cores of its own in the NUMA "
+                    "node nearest to its GPU",
+                    numa_binding));
+  return BindPolicy::numa;
+}
+
+/// DDP_* variables are read only where no option decides.
+std::string value_of(const char* variable, const base::Environment& environment) {
+  try {
+    return environment.text(variable);
+  } catch (const Error& error) {
+    throw ExitError{kExitUsage, error.detail()};
+  }
+}
+
+void settle_bind(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
+  if (draft.bind) {
+    if (table.given("--numa-binding")) draft.notice("--numa-binding is ignored: --bind decides");
+  } else if (!draft.numa_binding.empty()) {
+    draft.bind = policy_like(draft.numa_binding, draft);
+  } else if (const std::string word = value_of("DDP_BIND", environment); !word.empty()) {
+    draft.bind = parse_bind_policy(word);
+  }
+  draft.options.bind = draft.bind.value_or(BindPolicy::numa);
+}
+
+/// With --virtual-local-rank every rank uses the first GPU that it sees, so each must see its own only.
+void settle_gpus(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
+  using topology::GpuVisibility;
+  LaunchOptions& options = draft.options;
+  options.gpus = draft.gpus ? *draft.gpus : topology::parse_gpu_visibility(value_of("DDP_GPUS", environment));
+  if (!options.virtual_local_rank) return;
+  const bool by_variable = !draft.gpus && options.gpus == GpuVisibility::none;
+  if (by_variable || (draft.gpus && *draft.gpus != GpuVisibility::one))
+    reject_combination(
+        fmt::format("{} and {}={} exclude each other: all ranks would use the same GPU",
+                    table.given("--virtual-local-rank") ? "--virtual-local-rank" : "PET_VIRTUAL_LOCAL_RANK",
+                    by_variable ? "DDP_GPUS" : "--gpus", to_string(options.gpus)),
+        "each rank must see its own GPU only: --gpus one");
+  options.gpus = GpuVisibility::one;
+}
+
+}  // namespace
+
+void add_placement_options(OptionTable& table, OptionDraft& draft) {
+  LaunchOptions& options = draft.options;
+  table.begin_group("Placement");
+  table
+      .add_value(
+          "--bind", "POLICY",
+          "Cores for each rank: its share of the NUMA node nearest to its GPU (numa, the default), one core "
+          "(core), its share of the nearest package (socket), or whatever ddprun may use (none).",
+          [&](const auto& source, const auto& text) { draft.bind = parse_word(source, text, &parse_bind_policy); })
+      .choices({"numa", "core", "socket", "none"});
+  table
+      .add_value("--gpus", "WHICH",
+                 "GPUs that a rank sees: all, ordered so that local rank i is GPU i (all, the default), its own only "
+                 "(one), or no change to CUDA_VISIBLE_DEVICES and its like (none).",
+                 [&](const auto& source, const auto& text) {
+                   draft.gpus = parse_word(source, text, &topology::parse_gpu_visibility);
+                 })
+      .choices({"all", "one", "none"});
+  table
+      .add_flag("--virtual-local-rank", "LOCAL_RANK is 0 for all ranks, and each sees its own GPU only.",
+                options.virtual_local_rank)
+      .torchrun();
+  table
+      .add_value(
+          "--numa-binding", "POLICY",
+          "torchrun's way to say --bind: node (numa), socket, exclusive or core-complex (both as numa).",
+          [&](const auto& source, const auto& text) { draft.numa_binding = parse_choice(source, text, kNumaBindings); })
+      .torchrun_without_variable()
+      .choices(kNumaBindings);
+  table.add_flag("--report-bindings", "Show the cores, GPU and NIC of each rank at the start.",
+                 options.report_bindings);
+  table.add_flag("--dry-run", "Show what would be started, and where, and start nothing.", options.dry_run);
+}
+
+void settle_placement_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
+  settle_bind(table, draft, environment);
+  settle_gpus(table, draft, environment);
+}
+
+}  // namespace ddp::launcher

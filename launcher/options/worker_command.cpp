@@ -1,0 +1,207 @@
+// Tells programs from Python scripts as their files say, and finds the interpreter.
+#include "options/worker_command.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/system_error.hpp"
+#include "base/unique_fd.hpp"
+#include "options/program_lookup.hpp"
+#include "report/exit_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// With -c, sys.argv[0] is "-c"; the script is to see its own name there, as with torchrun. run_path leaves SystemExit
+/// to the interpreter, which turns it into the exit status.
+constexpr const char* kRunPath =
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
+
+std::string search_path(const base::Environment& environment) {
+  return environment.raw("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+}
+
+std::string find_interpreter(const base::Environment& environment) {
+  const std::string path = search_path(environment);
+  if (const auto chosen = environment.raw("PYTHON_EXEC"); chosen && !chosen->empty()) {
+    try {
+      return find_program(*chosen, path);
+    } catch (const ExitError& error) {
+      ErrorDetail detail = error.detail();
+      detail.attempted = fmt::format("looking for the Python interpreter '{}'", *chosen);
+      detail.hint = "correct or unset PYTHON_EXEC";
+      throw ExitError{error.exit_status(), std::move(detail)};
+    }
+  }
+  for (const char* name : {"python3", "python"}) {
+    try {
+      return find_program(name, path);
+    } catch (const ExitError&) {  // the next name may do
+    }
+  }
+  throw ExitError{kExitNotFound,
+                  {.code = ErrorCode::not_found,
+                   .attempted = "looking for the Python interpreter",
+                   .cause = "no folder of PATH has python3 or python",
+                   .native = {},
+                   .ranks = {},
+                   .hint = "load Python's environment, or set PYTHON_EXEC; --no-python executes PROGRAM itself"}};
+}
+
+[[noreturn]] void reject_file(const std::string& name, std::string cause, int number, std::string hint) {
+  throw ExitError{kExitNotExecutable,
+                  {.code = ErrorCode::invalid_argument,
+                   .attempted = fmt::format("checking the program '{}'", name),
+                   .cause = std::move(cause),
+                   .native = number == 0 ? std::string{} : base::errno_name(number),
+                   .ranks = {},
+                   .hint = std::move(hint)}};
+}
+
+[[noreturn]] void reject_folder(const std::string& name) {
+  reject_file(name, "it is a folder", EISDIR, "give the path of a file; Python runs folders that have a __main__.py");
+}
+
+/// The first line of a file, or as much of it as tells what the file is.
+std::string first_bytes(const std::string& name) {
+  // Linux reads 256 bytes of a "#!" line, too (BINPRM_BUF_SIZE).
+  std::array<char, 256> bytes;
+  const base::UniqueFd file{::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
+  const ssize_t size = file ? ::read(file.get(), bytes.data(), bytes.size()) : -1;
+  if (size < 0) reject_file(name, fmt::format("it cannot be read: {}", base::errno_text(errno)), errno, "");
+  return {bytes.data(), static_cast<std::size_t>(size)};
+}
+
+bool names_python(std::string_view bytes) {
+  return bytes.substr(0, bytes.find('\n')).find("python") != std::string_view::npos;
+}
+
+enum class ProgramKind { native, script, elsewhere };
+
+/// What @p name is on this node. elsewhere: no file here.
+ProgramKind kind_of(const std::string& name) {
+  struct stat facts {};
+  if (::stat(name.c_str(), &facts) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return ProgramKind::elsewhere;
+    reject_file(name, fmt::format("it cannot be looked at: {}", base::errno_text(errno)), errno, "");
+  }
+  if (S_ISDIR(facts.st_mode)) {
+    if (::access(fmt::format("{}/__main__.py", name).c_str(), R_OK) == 0) return ProgramKind::script;
+    if (name.find('/') == std::string::npos) return ProgramKind::elsewhere;  // PATH may have a program of that name
+    reject_folder(name);
+  }
+  if (!S_ISREG(facts.st_mode)) return ProgramKind::script;  // a pipe can be read once only, by the interpreter
+  const bool executable = ::faccessat(AT_FDCWD, name.c_str(), X_OK, AT_EACCESS) == 0;
+  const bool readable = ::faccessat(AT_FDCWD, name.c_str(), R_OK, AT_EACCESS) == 0;
+  if (executable && !readable) return ProgramKind::native;
+  const std::string bytes = first_bytes(name);
+  const bool elf = bytes.starts_with("\177ELF");
+  const bool other_script = bytes.starts_with("#!") && !names_python(bytes) && !name.ends_with(".py");
+  if (!elf && !other_script) return ProgramKind::script;
+  if (!executable)
+    reject_file(name, elf ? "it is a program that cannot be executed" : "it is no Python script and cannot be executed",
+                EACCES, fmt::format("make it executable: chmod +x {}", name));
+  return ProgramKind::native;
+}
+
+/// A program of PATH needs no slash, but a file of this folder does, as PATH may have one of the same name.
+std::string path_of(const std::string& name) { return name.find('/') == std::string::npos ? "./" + name : name; }
+
+/// What reports call "python -u train.py": "train.py".
+std::string display_name(const std::vector<std::string>& command) {
+  const std::string_view program = command.front();
+  const auto slash = program.rfind('/');
+  if (!program.substr(slash == std::string_view::npos ? 0 : slash + 1).starts_with("python")) return command.front();
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const std::string& word = command[i];
+    if (word == "-c") break;
+    if (word == "-W" || word == "-X") {
+      ++i;  // takes a value
+    } else if (!word.starts_with('-')) {
+      return word;
+    }
+  }
+  return command.front();
+}
+
+WorkerCommand with_interpreter(const LaunchOptions& options, const base::Environment& environment,
+                               std::vector<std::string> interpreter_options) {
+  WorkerCommand worker{.path = find_interpreter(environment), .arguments = {}, .display = options.command.front()};
+  worker.arguments.push_back(worker.path);
+  for (std::string& option : interpreter_options) worker.arguments.push_back(std::move(option));
+  worker.arguments.insert(worker.arguments.end(), options.command.begin(), options.command.end());
+  return worker;
+}
+
+WorkerCommand directly(const LaunchOptions& options, std::string path) {
+  return {.path = std::move(path), .arguments = options.command, .display = display_name(options.command)};
+}
+
+/// The interpreter would say so, too, but once per rank.
+void check_script(const std::string& name) {
+  if (::faccessat(AT_FDCWD, name.c_str(), R_OK, AT_EACCESS) == 0) return;
+  const int number = errno;
+  if (number == ENOENT || number == ENOTDIR) find_program(path_of(name), {});  // throws
+  reject_file(name, fmt::format("it cannot be read: {}", base::errno_text(number)), number, "");
+}
+
+/// A script that is missing was hardly meant to be a program of PATH.
+std::string find_elsewhere(const std::string& name, const base::Environment& environment) {
+  try {
+    return find_program(name, search_path(environment));
+  } catch (const ExitError& error) {
+    if (error.exit_status() != kExitNotFound) throw;
+    if (::access(name.c_str(), F_OK) == 0) reject_folder(name);  // what is here and was not taken is a folder
+    if (!name.ends_with(".py")) throw;
+    ErrorDetail detail = error.detail();
+    detail.cause = "there is no such file";
+    detail.hint = "check the path";
+    throw ExitError{kExitNotFound, std::move(detail)};
+  }
+}
+
+WorkerCommand resolve_by_file(const LaunchOptions& options, const base::Environment& environment) {
+  const std::string& name = options.command.front();
+  switch (kind_of(name)) {
+    case ProgramKind::native: return directly(options, path_of(name));
+    case ProgramKind::elsewhere: return directly(options, find_elsewhere(name, environment));
+    case ProgramKind::script: break;
+  }
+  return with_interpreter(options, environment, {"-u"});
+}
+
+}  // namespace
+
+WorkerCommand resolve_command(const LaunchOptions& options, const base::Environment& environment) {
+  const std::string& name = options.command.front();
+  switch (options.mode) {
+    case ProgramMode::module: return with_interpreter(options, environment, {"-u", "-m"});
+    case ProgramMode::no_python: return directly(options, find_program(name, search_path(environment)));
+    case ProgramMode::run_path:
+      check_script(name);
+      return with_interpreter(options, environment, {"-u", "-c", kRunPath});
+    case ProgramMode::automatic: break;
+  }
+  return resolve_by_file(options, environment);
+}
+
+std::vector<std::string> arguments_of(const WorkerCommand& command, int local_rank) {
+  constexpr std::string_view kMacro = "${local_rank}";
+  const std::string number = std::to_string(local_rank);
+  std::vector<std::string> arguments = command.arguments;
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    std::string& text = arguments[i];
+    for (auto at = text.find(kMacro); at != std::string::npos; at = text.find(kMacro, at + number.size()))
+      text.replace(at, kMacro.size(), number);
+  }
+  return arguments;
+}
+
+}  // namespace ddp::launcher

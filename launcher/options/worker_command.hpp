@@ -1,0 +1,28 @@
+// From what the user wrote to what each rank executes: interpreter, module, program, ${local_rank}.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/env_table.hpp"
+#include "options/launch_options.hpp"
+
+namespace ddp::launcher {
+
+struct WorkerCommand {
+  std::string path;                    ///< file to execute
+  std::vector<std::string> arguments;  ///< argv, with ${local_rank} not yet replaced
+  std::string display;                 ///< "train.py": for reports
+};
+
+/// Looks at this node's files, so every agent calls it for itself.
+/// ProgramMode::automatic: an ELF file, or an executable file with a "#!" line that is no Python script, is executed
+/// directly; what is no file here but a program in PATH too; anything else is a script for the interpreter, which is
+/// PYTHON_EXEC or else python3 or python from PATH, with -u.
+/// Throws ExitError: kExitNotFound and kExitNotExecutable, naming the file and what to do.
+WorkerCommand resolve_command(const LaunchOptions& options, const base::Environment& environment);
+
+/// The arguments of one rank: ${local_rank} replaced (torchrun's macro; everything else stays).
+std::vector<std::string> arguments_of(const WorkerCommand& command, int local_rank);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,132 @@
+// Hands fences and direct-modex questions from the PMIx library's thread to the launcher's, and answers to the library.
+#include "pmix_server/modex_inbox.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "base/system_error.hpp"
+#include "kvs/pmix_handles.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+Bytes copy(std::span<const char> data) {
+  const auto bytes = std::as_bytes(data);
+  return {bytes.begin(), bytes.end()};
+}
+
+/// pmix_release_cbfunc_t: the library has read an answer's data.
+void release_data(void* data) { delete static_cast<Bytes*>(data); }
+
+}  // namespace
+
+/// A question to the library. Owned by the inbox, so that one that is never answered is freed with it.
+struct ModexInbox::Fetch {
+  ModexInbox* inbox;
+  std::uint64_t id;
+};
+
+ModexInbox::ModexInbox() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!event_) throw base::system_error("making an event descriptor (eventfd)", errno);
+}
+
+ModexInbox::~ModexInbox() = default;
+
+ModexEvents ModexInbox::take() {
+  const std::lock_guard lock{mutex_};
+  std::uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof count);
+  return std::exchange(events_, {});
+}
+
+void ModexInbox::answer(std::uint64_t id, int status, Bytes data) {
+  auto owned = std::make_unique<Bytes>(std::move(data));
+  Waiting waiting{};
+  {
+    const std::lock_guard lock{mutex_};
+    const auto found = waiting_.find(id);
+    if (found == waiting_.end()) return;
+    waiting = found->second;
+    waiting_.erase(found);
+  }
+  // The callback keeps the pointer and reads the bytes later, on the library's thread, which then calls the release
+  // function. No bytes are still a pointer: to libraries, null means that the data has been registered in another way.
+  owned->reserve(1);
+  Bytes* const kept = owned.release();
+  waiting.done(status, reinterpret_cast<const char*>(kept->data()), kept->size(), waiting.done_data, release_data,
+               kept);
+}
+
+void ModexInbox::answer_all(int status) {
+  std::map<std::uint64_t, Waiting> waiting;
+  {
+    const std::lock_guard lock{mutex_};
+    waiting.swap(waiting_);
+    events_ = {};
+  }
+  for (const auto& entry : waiting) entry.second.done(status, nullptr, 0, entry.second.done_data, nullptr, nullptr);
+}
+
+void ModexInbox::fetch_local(const std::string& name_space, int rank, std::uint64_t id) {
+  Fetch* fetch = nullptr;
+  {
+    const std::lock_guard lock{mutex_};
+    fetch = fetches_.emplace_back(std::make_unique<Fetch>(Fetch{.inbox = this, .id = id})).get();
+  }
+  const pmix_proc_t proc = kvs::make_proc(name_space, static_cast<pmix_rank_t>(rank));
+  const pmix_status_t status = PMIx_server_dmodex_request(&proc, fetched, fetch);
+  if (status != PMIX_SUCCESS) fetched(status, nullptr, 0, fetch);
+}
+
+void ModexInbox::fetched(pmix_status_t status, char* data, std::size_t size, void* fetch_object) {
+  auto* const fetch = static_cast<Fetch*>(fetch_object);
+  ModexInbox& inbox = *fetch->inbox;
+  try {
+    inbox.post_answer(fetch->id, status, data == nullptr ? std::span<const char>{} : std::span<const char>{data, size});
+  } catch (...) {  // no memory: the asker hears nothing, and its own time limit ends the question
+  }
+  const std::lock_guard lock{inbox.mutex_};
+  std::erase_if(inbox.fetches_, [&](const auto& each) { return each.get() == fetch; });
+}
+
+void ModexInbox::post_fence(std::vector<int> ranks, std::span<const char> data, pmix_modex_cbfunc_t done,
+                            void* done_data) {
+  FenceCall call{.id = 0, .ranks = std::move(ranks), .data = copy(data)};
+  const std::lock_guard lock{mutex_};
+  events_.fences.reserve(events_.fences.size() + 1);  // so that what follows happens as a whole or not at all
+  call.id = wait_for_answer(done, done_data);
+  events_.fences.push_back(std::move(call));
+  ring();
+}
+
+void ModexInbox::post_call(int rank, pmix_modex_cbfunc_t done, void* done_data) {
+  const std::lock_guard lock{mutex_};
+  events_.calls.reserve(events_.calls.size() + 1);
+  events_.calls.push_back({.id = wait_for_answer(done, done_data), .rank = rank});
+  ring();
+}
+
+void ModexInbox::post_answer(std::uint64_t id, int status, std::span<const char> data) {
+  ModexAnswer answer{.id = id, .status = status, .data = copy(data)};
+  const std::lock_guard lock{mutex_};
+  events_.answers.push_back(std::move(answer));
+  ring();
+}
+
+std::uint64_t ModexInbox::wait_for_answer(pmix_modex_cbfunc_t done, void* done_data) {
+  waiting_.emplace(next_id_, Waiting{.done = done, .done_data = done_data});
+  return next_id_++;
+}
+
+void ModexInbox::ring() {
+  const std::uint64_t one = 1;
+  // Fails only when the counter is full, and then the descriptor is readable anyway.
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,90 @@
+// Carries what the PMIx library wants from other nodes out of its thread, and the answers back: that thread only posts.
+#pragma once
+
+#include <pmix_server.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+
+#include "base/unique_fd.hpp"
+
+namespace ddp::launcher {
+
+/// All local participants have entered a fence that spans several nodes.
+struct FenceCall {
+  std::uint64_t id;
+  std::vector<int> ranks;  ///< global ranks; empty: all of the job
+  Bytes data;              ///< this node's contribution
+};
+
+/// A local rank asks for what a rank of another node has put.
+struct ModexCall {
+  std::uint64_t id;
+  int rank;
+};
+
+/// The library has found (or failed to find) what a local rank has put, for another node.
+struct ModexAnswer {
+  std::uint64_t id;  ///< as given to fetch_local()
+  int status;        ///< a PMIx status
+  Bytes data;
+};
+
+struct ModexEvents {
+  std::vector<FenceCall> fences;
+  std::vector<ModexCall> calls;
+  std::vector<ModexAnswer> answers;
+};
+
+/// Thread-safe. Must outlive the PMIx library's use of it.
+class ModexInbox {
+ public:
+  ModexInbox();
+  ModexInbox(const ModexInbox&) = delete;
+  ModexInbox& operator=(const ModexInbox&) = delete;
+  ~ModexInbox();
+
+  int fd() const { return event_.get(); }  ///< readable when there is something to take
+  ModexEvents take();
+
+  /// Completes a fence or a call: gives the library's callback its data. Unknown ids are ignored.
+  void answer(std::uint64_t id, int status, Bytes data);
+  /// Completes all that is open with @p status, and drops what has not been taken: the attempt is over.
+  void answer_all(int status);
+  /// Asks the library for what a local rank has put; the result comes by take() as a ModexAnswer. It waits until the
+  /// rank has put something.
+  void fetch_local(const std::string& name_space, int rank, std::uint64_t id);
+
+  /// From the library's thread.
+  void post_fence(std::vector<int> ranks, std::span<const char> data, pmix_modex_cbfunc_t done, void* done_data);
+  void post_call(int rank, pmix_modex_cbfunc_t done, void* done_data);
+  void post_answer(std::uint64_t id, int status, std::span<const char> data);
+
+ private:
+  struct Waiting {
+    pmix_modex_cbfunc_t done;
+    void* done_data;
+  };
+  struct Fetch;
+  static void fetched(pmix_status_t status, char* data, std::size_t size, void* fetch_object);
+  // With the mutex held:
+  std::uint64_t wait_for_answer(pmix_modex_cbfunc_t done, void* done_data);
+  void ring();
+
+  base::UniqueFd event_;
+  std::mutex mutex_;
+  std::uint64_t next_id_ = 1;
+  std::map<std::uint64_t, Waiting> waiting_;
+  std::vector<std::unique_ptr<Fetch>> fetches_;  ///< what the library has been asked and has not answered
+  ModexEvents events_;
+};
+
+}  // namespace ddp::launcher

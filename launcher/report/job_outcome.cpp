@@ -1,0 +1,45 @@
+// Which of the things that went wrong is the root cause, and the exit status that follows from it.
+#include "report/job_outcome.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr int kExitTimeout = 124;  // that of timeout(1)
+constexpr int kExitFailure = 1;
+
+int status_of(const RankFailure& failure) {
+  int status = 0;
+  if (failure.abort) {
+    status = failure.abort->status & 0xff;  // what a process can return
+  } else if (failure.end) {
+    status = failure.end->exit_status();
+  }
+  return status != 0 ? status : kExitFailure;
+}
+
+}  // namespace
+
+RootCause JobOutcome::root_cause() const {
+  const bool node_first = !nodes.empty() && (failures.empty() || nodes.front().time <= failures.front().time);
+  if (node_first) return RootCause::node;
+  if (!stopped.empty()) return RootCause::stopped_rank;
+  if (!failures.empty()) return RootCause::rank;
+  if (forwarded_signal != 0) return RootCause::signal;
+  if (timed_out) return RootCause::timeout;
+  return unkillable.empty() ? RootCause::none : RootCause::unkillable;
+}
+
+int JobOutcome::exit_status() const {
+  switch (root_cause()) {
+    case RootCause::none: return 0;
+    case RootCause::node: return nodes.front().exit_status != 0 ? nodes.front().exit_status : kExitFailure;
+    case RootCause::stopped_rank:
+    case RootCause::rank: return failures.empty() ? kExitFailure : status_of(failures.front());
+    case RootCause::signal: return 128 + forwarded_signal;
+    case RootCause::timeout: return kExitTimeout;
+    case RootCause::unkillable: return kExitFailure;
+  }
+  return kExitFailure;
+}
+
+}  // namespace ddp::launcher

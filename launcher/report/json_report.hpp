@@ -1,0 +1,32 @@
+// --report-json: the report of failure_report.hpp, and of success, for programs.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "report/failure_report.hpp"
+#include "report/job_outcome.hpp"
+
+namespace ddp::launcher {
+
+/// The document's format; a new number when a field goes away or changes its meaning, not when one is added.
+inline constexpr std::string_view kReportSchema = "ddprun-report/1";
+
+struct JobTimes {
+  std::chrono::system_clock::time_point start;
+  std::chrono::milliseconds until_started;  ///< command to all workers of the first attempt running
+  std::chrono::milliseconds total;
+};
+
+/// A JSON object; docs/ddprun.md describes its fields. Texts that are no UTF-8 are made so. Unlike the report for
+/// people it lists all failures.
+std::string format_json_report(const JobOutcome& outcome, const ReportContext& context, const JobTimes& times);
+
+/// Throws Error(system) when @p path cannot be opened for writing: checked before anything is started.
+void check_report_file(const std::string& path);
+/// Replaces the file as a whole (written beside it, then renamed; a device or pipe is written to directly).
+/// Throws Error(system).
+void write_report_file(const std::string& path, const std::string& text);
+
+}  // namespace ddp::launcher

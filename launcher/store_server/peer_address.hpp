@@ -1,0 +1,42 @@
+// Which addresses clients may come from.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddp::launcher::store_server {
+
+/// An IP address without port and scope. IPv4 is held as IPv4-mapped IPv6, so that the two compare equal.
+class PeerAddress {
+ public:
+  /// Empty for text that is no numeric address. A scope ("fe80::1%eth0") is ignored.
+  static std::optional<PeerAddress> parse(const std::string& text);
+  /// Empty for a socket that is not of the Internet.
+  static std::optional<PeerAddress> of(const sockaddr_storage& address);
+
+  bool is_loopback() const;
+  std::string text() const;
+  friend auto operator<=>(const PeerAddress&, const PeerAddress&) = default;
+
+ private:
+  std::array<std::uint8_t, 16> bytes_{};
+};
+
+/// The clients that a server lets in.
+class Admission {
+ public:
+  /// @param allowed numeric addresses; empty: everybody. Throws Error(invalid_argument) for anything else.
+  explicit Admission(const std::vector<std::string>& allowed);
+
+  bool admits(const PeerAddress& peer) const;
+
+ private:
+  std::vector<PeerAddress> allowed_;  ///< ascending
+};
+
+}  // namespace ddp::launcher::store_server

@@ -1,0 +1,172 @@
+#!/usr/bin/env bats
+# ddprun on the four nodes of a real Slurm: ways to start it, ranks and environment, and one report for the whole job.
+# What happens when its processes die is in ddprun_faults.bats.
+
+bats_require_minimum_version 1.5.0
+load ../support/rank_jobs
+
+setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  shared="$DDP_CLUSTER_DIR/shared/ddprun-$BATS_TEST_NUMBER"
+  mkdir -p "$shared"
+}
+
+teardown() { rm -rf "${shared:-}"; }
+
+# on_ctl COMMAND...: on the controller, where a login shell would be.
+on_ctl() { timeout 120 "$cluster" run "$@" 2>&1; }
+allocation() { on_ctl salloc -Q "$@"; }
+
+facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $(hostname)"'
+
+# expect_blocks SIZE...: ranks are consecutive on nodes n0, n1, ... with so many ranks.
+expect_blocks() {
+  local expected='' rank=0 node=0 local_rank size world=0
+  for size in "$@"; do world=$((world + size)); done
+  for size in "$@"; do
+    for ((local_rank = 0; local_rank < size; ++local_rank)); do
+      expected+="FACTS $rank $local_rank $world $size $node $# n$node"$'\n'
+      rank=$((rank + 1))
+    done
+    node=$((node + 1))
+  done
+  diff <(grep FACTS <<<"$output" | sort -k2n) <(printf %s "$expected")
+}
+
+@test "in an allocation, ddprun starts an agent on each node by itself" {
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 3 sh -c "$facts"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_blocks 3 3 3 3
+}
+
+@test "a batch script needs nothing but the call" {
+  printf '#!/bin/sh\n#SBATCH -N3 --ntasks-per-node=2 --cpus-per-task=2 --wait\n%s --nproc-per-node 2 sh -c %q\n' \
+    "$bin/ddprun" "$facts" >"$shared/job.sh"
+  run on_ctl sbatch --wait -o "$shared/out" "$shared/job.sh"
+  output=$(cat "$shared/out")
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_blocks 2 2 2
+}
+
+@test "--nnodes takes some nodes of an allocation, and refuses more than it has" {
+  run allocation -N4 "$bin/ddprun" --nnodes 2 --nproc-per-node 1 sh -c "$facts"
+  [ "$status" -eq 0 ]
+  expect_blocks 1 1
+  run allocation -N2 "$bin/ddprun" --nnodes 3 true
+  [ "$status" -eq 2 ]
+  [[ $output == *"--nnodes=3 was given, but the allocation has 2 nodes"* ]]
+}
+
+@test "srun may start the agents, over PMIx and PMI-2" {
+  for pmi in pmix pmi2; do
+    run on_ctl srun --mpi=$pmi -N4 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 2 sh -c "$facts"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    expect_blocks 2 2 2 2
+  done
+}
+
+@test "nodes may have different numbers of ranks" {
+  run on_ctl srun --mpi=pmix -N3 --ntasks-per-node=1 sh -c \
+    'exec "$0" --nproc-per-node $((SLURM_NODEID + 1)) sh -c "$1"' "$bin/ddprun" "$facts"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_blocks 1 2 3
+}
+
+@test "without Slurm's PMI, agents meet at an endpoint: c10d and static" {
+  run on_ctl srun --mpi=none -N2 --ntasks-per-node=1 "$bin/ddprun" --nnodes 2 --nproc-per-node 2 \
+    --rdzv-backend c10d --rdzv-endpoint 10.78.0.1:29401 --rdzv-id seven sh -c "$facts"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_blocks 2 2
+  run on_ctl srun --mpi=none -N2 --ntasks-per-node=1 sh -c \
+    'exec "$0" --nnodes 2 --node-rank $((1 - SLURM_NODEID)) --master-addr 10.78.0.2 --nproc-per-node 1 sh -c "$1"' \
+    "$bin/ddprun" 'echo "$GROUP_RANK $(hostname)"'
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  [ "$(sort <<<"$output")" = $'0 n1\n1 n0' ]
+}
+
+@test "an endpoint's port that is in use is an error that says so" {
+  run on_ctl srun --mpi=none -N1 -n1 sh -c '
+    python3 -c "import socket, time; s = socket.create_server((\"\", 29500)); time.sleep(20)" &
+    sleep 1
+    exec "$0" --nnodes 2 --master-addr 127.0.0.1 true' "$bin/ddprun"
+  [ "$status" -ne 0 ]
+  [[ $output == *29500*EADDRINUSE* ]]
+}
+
+@test "a step with several tasks on a node, or without PMI, is refused with the remedy" {
+  run on_ctl srun --mpi=pmix -N2 --ntasks-per-node=2 "$bin/ddprun" true
+  [[ $output == *"--ntasks-per-node=1"* ]]
+  run on_ctl srun --mpi=none -N2 --ntasks-per-node=1 "$bin/ddprun" true
+  [[ $output == *"--mpi=pmix"* ]]
+}
+
+@test "a ddprun inside a worker starts ranks on its node only" {
+  run allocation -N2 "$bin/ddprun" --nproc-per-node 1 "$bin/ddprun" --nproc-per-node 2 sh -c 'echo "$RANK/$WORLD_SIZE"'
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  [ "$(sort <<<"$output" | tr '\n' ' ')" = "0/2 0/2 1/2 1/2 " ]
+}
+
+@test "libddp's World works over nodes, from PMIx alone and from torchrun's variables alone" {
+  echo_task='echo TASK $RANK $LOCAL_RANK $GROUP_RANK $(hostname)'
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c "$echo_task; exec $rank_program world"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  echo "$output" | "$check_world" 8 pmix 2,2,2,2
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c \
+    "$echo_task; DDP_LAUNCH=torchrun exec $rank_program world"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  echo "$output" | "$check_world" 8 torchrun 2,2,2,2
+}
+
+@test "every collective over nodes" {
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 2 "$rank_program" collectives
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+}
+
+@test "exit code 85 of one rank is the job's, with one report that names rank and node" {
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 2 --failure-grace 0 sh -c \
+    'if [ $RANK = 5 ]; then echo last words >&2; exit 85; fi; exec sleep 60'
+  [ "$status" -eq 85 ]
+  [ "$(grep -c FAILED <<<"$output")" -eq 1 ] || { echo "$output"; return 1; }
+  [[ $output == *"host      : n2"*"rank      : 5 (local_rank: 1)"*"exitcode  : 85"*"last words"* ]]
+  [[ $output == *"7 other ranks were ended by ddprun."* ]]
+}
+
+@test "a program that is missing on one node is an error that names the node" {
+  run allocation -N3 "$bin/ddprun" --nproc-per-node 1 /tmp/only-somewhere
+  [ "$status" -eq 127 ]
+  for node in n0 n2; do
+    printf '#!/bin/sh\nexec sleep 60\n' | "$cluster" on $node sh -c 'cat >/tmp/only-somewhere; chmod +x /tmp/only-somewhere'
+  done
+  run allocation -N3 "$bin/ddprun" --nproc-per-node 1 /tmp/only-somewhere
+  [ "$status" -eq 127 ] || { echo "$output"; return 1; }
+  [[ $output == *"host      : n1"*"there is no such file"* ]] || { echo "$output"; return 1; }
+}
+
+@test "agents that would run different programs or belong to different runs do not start" {
+  run on_ctl srun --mpi=pmix -N2 --ntasks-per-node=1 sh -c 'exec "$0" true$SLURM_NODEID' "$bin/ddprun"
+  [ "$status" -ne 0 ]
+  [[ $output == *"n0 runs 'true0', but n1 runs 'true1'"* ]] || [[ $output == *"n1 runs 'true1', but n0 runs 'true0'"* ]]
+}
+
+@test "a store that a firewall hides is an error with the addresses that were tried" {
+  "$cluster" on n1 ip route add blackhole 10.78.0.1/32
+  run allocation -N2 "$bin/ddprun" --nproc-per-node 1 sleep 60
+  "$cluster" on n1 ip route del blackhole 10.78.0.1/32
+  [ "$status" -ne 0 ]
+  [[ $output == *"host      : n1"*"reaching the job's store"*"10.78.0.1:"* ]] || { echo "$output"; return 1; }
+}
+
+@test "512 workers on four nodes" {
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 128 sh -c 'echo "$RANK"'
+  [ "$status" -eq 0 ] || { echo "$output" | tail -20; return 1; }
+  diff <(sort -n <<<"$output") <(seq 0 511)
+}
+
+@test "--dry-run tells what every rank would get, and starts none" {
+  run allocation -N2 "$bin/ddprun" --nproc-per-node 2 --dry-run touch "$shared/started"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  [[ $output == *"rank 3 on n1 (local rank 1)"* && $output == *"  MASTER_ADDR=10.78.0.1"* ]]
+  [ ! -e "$shared/started" ]
+}

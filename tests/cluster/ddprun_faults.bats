@@ -1,0 +1,200 @@
+#!/usr/bin/env bats
+# ddprun on four nodes when something dies, stops or is cut off: the report names the cause, the exit code is right, and
+# afterwards no process of the job is left on any node.
+
+bats_require_minimum_version 1.5.0
+load ../support/rank_jobs
+
+setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  shared="$DDP_CLUSTER_DIR/shared/ddprun-faults-$BATS_TEST_NUMBER"
+  mkdir -p "$shared"
+  job=
+  # Ranks that leave processes of all kinds: a child, and a detached daemon.
+  printf '#!/bin/bash\necho "UP $RANK $TORCHELASTIC_RESTART_COUNT $WORLD_SIZE"\nsleep 98765 &\nsetsid sleep 98765 & disown\nwait %%1\n' \
+    >"$shared/worker"
+  chmod +x "$shared/worker"
+}
+
+teardown() {
+  [ -z "$job" ] || kill -KILL "$job" 2>/dev/null || true
+  rm -rf "${shared:-}"
+}
+
+# eventually SECONDS COMMAND...
+eventually() {
+  local limit=$((SECONDS + $1))
+  shift
+  while [ $SECONDS -lt $limit ]; do
+    if "$@"; then return 0; fi
+    sleep 0.1
+  done
+  echo "never came true: $*" >&2
+  return 1
+}
+
+# start COMMAND...: on the controller, in the background.
+start() {
+  timeout 170 "$cluster" run "$@" >"$shared/out" 2>&1 &
+  job=$!
+}
+start_front() { start salloc -Q -N4 "$bin/ddprun" --nproc-per-node 2 --failure-grace 0 --shutdown-timeout 3 "$@"; }
+
+up() { [ "$(grep -c "^UP .* $2 " "$shared/out")" -ge "$1" ]; }
+
+finish() {
+  status=0
+  wait "$job" || status=$?
+  job=
+  output=$(cat "$shared/out")
+}
+
+clean_node() { ! "$cluster" on "$1" pgrep -f 'sleep 98765|ddprun' >/dev/null; }
+clean() {
+  local node
+  for node in n0 n1 n2 n3; do eventually 20 clean_node $node || { "$cluster" on $node ps axf; return 1; }; done
+  ! "$cluster" run pgrep -x 'srun|ddprun'
+}
+
+# agent_on NODE: the process id of the agent there; its child is the attempt process.
+agent_on() { "$cluster" on "$1" pgrep -o -x ddprun; }
+
+@test "SIGKILL to a worker" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n2 sh -c 'kill -KILL $(pgrep -f worker | head -n 1)'
+  finish
+  [ "$status" -eq 137 ] || { echo "$output"; return 1; }
+  [[ $output == *"host      : n2"*"signal    : SIGKILL"* ]]
+  [ "$(grep -c FAILED <<<"$output")" -eq 1 ]
+  clean
+}
+
+@test "SIGKILL to an agent" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n1 kill -KILL "$(agent_on n1)"
+  finish
+  [ "$status" -ne 0 ]
+  [[ $output == *"host      : n1"*"connection to ddprun's agent on n1"*"was lost"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "SIGKILL to the process of an attempt" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n3 pkill -KILL -x ddprun-attempt
+  finish
+  [ "$status" -ne 0 ]
+  [[ $output == *"host      : n3"*"own process for the ranks on n3"*"SIGKILL"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "SIGKILL to the front" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" run pkill -KILL -x ddprun
+  finish
+  [ "$status" -ne 0 ]
+  clean
+}
+
+@test "SIGKILL to srun" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" run pkill -KILL -x srun
+  finish
+  [ "$status" -ne 0 ]
+  [[ $output == *"srun ended"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "SIGKILL to the coordinator's agent, where srun started the agents" {
+  start srun --mpi=pmix --kill-on-bad-exit=0 -N4 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 2 \
+    --shutdown-timeout 3 "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n0 kill -KILL "$(agent_on n0)"
+  finish
+  [ "$status" -ne 0 ]
+  [[ $output == *"n1: the connection to"*"was lost"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "a worker's failure restarts the ranks of all nodes, with a new store and count" {
+  start_front --max-restarts 1 "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n2 sh -c 'kill -KILL $(pgrep -f worker | head -n 1)'
+  eventually 30 up 8 1
+  "$cluster" on n3 sh -c 'kill -KILL $(pgrep -f worker | head -n 1)'
+  finish
+  [ "$status" -eq 137 ]
+  [[ $output == *"restarting"*"host      : n3"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "after the loss of an agent the job goes on with the nodes that are left, if they are enough" {
+  start_front --nnodes 3:4 --max-restarts 1 "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n3 kill -KILL "$(agent_on n3)"
+  eventually 40 up 6 1
+  [ "$(grep -c '^UP . 1 6' "$shared/out")" -eq 6 ]
+  "$cluster" on n0 sh -c 'kill -KILL $(pgrep -f worker | head -n 1)'
+  finish
+  [ "$status" -eq 137 ] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "a node that is cut off ends the attempt on all others" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n2 ip link set eth0 down
+  finish
+  "$cluster" on n2 ip link set eth0 up
+  [ "$status" -ne 0 ]
+  [[ $output == *"host      : n2"*"was lost"* ]] || { echo "$output"; return 1; }
+  for node in n0 n1 n3; do eventually 20 clean_node $node; done
+  eventually 60 clean_node n2
+  eventually 60 sh -c "'$cluster' run sinfo -h -n n2 -o %T | grep -q idle" || "$cluster" run scontrol update node=n2 state=resume
+}
+
+@test "an agent that is stopped and goes on does no harm" {
+  printf '#!/bin/bash\necho "UP $RANK $TORCHELASTIC_RESTART_COUNT $WORLD_SIZE"\nsleep 8\n' >"$shared/worker"
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  agent=$(agent_on n1)
+  "$cluster" on n1 kill -STOP "$agent"
+  sleep 4
+  "$cluster" on n1 kill -CONT "$agent"
+  finish
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "SIGTERM to the front ends the ranks of all nodes in order" {
+  printf '#!/bin/bash\ntrap "echo BYE $RANK; exit 0" TERM\necho "UP $RANK $TORCHELASTIC_RESTART_COUNT $WORLD_SIZE"\nwhile :; do sleep 0.1; done\n' \
+    >"$shared/worker"
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" run pkill -TERM -x ddprun
+  finish
+  [ "$status" -eq 143 ] || { echo "$output"; return 1; }
+  [ "$(grep -c BYE <<<"$output")" -eq 8 ]
+  clean
+}
+
+@test "scancel ends the job, and its --signal=USR1 only tells the ranks" {
+  printf '#!/bin/bash\ntrap "echo CHECKPOINT $RANK" USR1\necho "UP $RANK $TORCHELASTIC_RESTART_COUNT $WORLD_SIZE"\nwhile :; do sleep 0.1; done\n' \
+    >"$shared/worker"
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  step=$("$cluster" run squeue -h -s -o %i | grep '\.[0-9]*$' | head -n 1)
+  "$cluster" run scancel --signal=USR1 "$step"
+  told() { [ "$(grep -c CHECKPOINT "$shared/out")" -eq 8 ]; }
+  eventually 20 told || { cat "$shared/out"; return 1; }
+  "$cluster" run scancel "${step%.*}"
+  finish
+  [ "$status" -ne 0 ]
+  clean
+}

@@ -1,0 +1,91 @@
+// What anybody who reaches a launcher's port may send, and what a broken agent may send once it is in: greetings,
+// frames and messages. Whatever the bytes, the parsers say "not yet", throw ddp::Error, or give what means the same
+// after another round trip; and frames do not depend on the pieces in which bytes arrive.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include <ddp/error.hpp>
+
+#include "control/connection.hpp"
+#include "control/greeting.hpp"
+#include "control/messages.hpp"
+
+namespace {
+
+using namespace ddp::launcher::control;
+
+constexpr std::size_t kLimit = 4096;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+/// @return whether nothing was thrown.
+template <class Action>
+bool tolerate_protocol_error(Action&& action) {
+  try {
+    action();
+    return true;
+  } catch (const ddp::Error& error) {
+    require(error.code() == ddp::ErrorCode::protocol);
+    return false;
+  }
+}
+
+void check_message(std::span<const std::byte> bytes) {
+  tolerate_protocol_error([&] {
+    const Message message = decode(bytes);
+    const ddp::Bytes again = encode(message);
+    require(decode(again) == message);
+    require(name_of(message) != nullptr);
+  });
+}
+
+void check_greeting(std::span<const std::byte> bytes) {
+  tolerate_protocol_error([&] {
+    const auto greeting = parse_greeting(bytes);
+    require(greeting.has_value() == (bytes.size() >= kGreetingBytes));
+    if (!greeting) return;
+    const GreetingBytes again = encode(*greeting);
+    require(std::equal(again.begin(), again.end(), bytes.begin()));
+  });
+}
+
+struct Frames {
+  std::vector<ddp::Bytes> whole;
+  bool refused = false;
+  bool operator==(const Frames&) const = default;
+};
+
+Frames frames_of(std::span<const std::byte> bytes, std::size_t step) {
+  FrameBuffer buffer{kLimit};
+  Frames frames;
+  for (std::size_t at = 0; at < bytes.size() && !frames.refused; at += step) {
+    buffer.append(bytes.subspan(at, std::min(step, bytes.size() - at)));
+    frames.refused = !tolerate_protocol_error([&] {
+      while (auto next = buffer.next()) {
+        require(next->size() <= kLimit);
+        frames.whole.push_back(*std::move(next));
+      }
+    });
+  }
+  return frames;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto bytes = std::as_bytes(std::span{data, size});
+  check_message(bytes);
+  check_greeting(bytes);
+  const Frames at_once = frames_of(bytes, std::max<std::size_t>(size, 1));
+  for (const std::size_t step : {std::size_t{1}, std::size_t{3}, std::size_t{64}}) {
+    require(frames_of(bytes, step) == at_once);
+  }
+  for (const ddp::Bytes& payload : at_once.whole) check_message(payload);
+  return 0;
+}

@@ -1,0 +1,172 @@
+// Whoever wants in tries all doors until the deadline, believes nobody without the secret, and says what happened at
+// each.
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+
+#include <ddp/error.hpp>
+
+#include "base/socket.hpp"
+#include "control/greeting.hpp"
+#include "unit/launcher/control/handshake_ends.hpp"
+
+namespace ddp::launcher::control {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// A listening socket whose queue is full: the kernel drops what comes, as a firewall would.
+struct BlackHole {
+  base::UniqueFd listening = base::listen_tcp("127.0.0.1");
+  std::uint16_t port = base::local_port(listening.get());
+  std::vector<base::UniqueFd> waiting;
+  BlackHole() {
+    ::listen(listening.get(), 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < 4; ++i) {
+      waiting.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      ::connect(waiting.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    }
+    std::this_thread::sleep_for(50ms);
+  }
+};
+
+TEST(Connect, NamesAreResolvedAndDeadAddressesPassedOver) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret};
+  Connection connection = connect({"no.such.host.invalid", "localhost"}, server.port(), secret, soon());
+  EXPECT_EQ(received(connection), 1U);
+}
+
+TEST(Connect, AServerThatDoesNotKnowTheSecretIsNotBelieved) {
+  StrangeServer server{[](int fd) {
+    const Greeting theirs = receive_greeting(fd);
+    const Greeting ours = Greeting::fresh();
+    send_raw(fd, encode(ours));
+    Proof proof;
+    base::receive_exactly(fd, proof, soon(), "test");
+    send_raw(fd, prove(Secret::random(), Role::accepting, theirs, ours));
+    receive_to_end(fd);
+  }};
+  const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
+  EXPECT_EQ(error.code(), ErrorCode::conflict);
+  EXPECT_THAT(error.what(), HasSubstr("does not know the job's secret"));
+}
+
+TEST(Connect, AServerThatReflectsTheProofIsNotBelieved) {
+  StrangeServer server{[](int fd) {
+    receive_greeting(fd);
+    send_raw(fd, encode(Greeting::fresh()));
+    Proof proof;
+    base::receive_exactly(fd, proof, soon(), "test");
+    send_raw(fd, proof);
+    receive_to_end(fd);
+  }};
+  EXPECT_EQ(failure_of({"127.0.0.1"}, server.port(), Secret::random()).code(), ErrorCode::conflict);
+}
+
+TEST(Connect, AnEchoIsNoCoordinator) {
+  StrangeServer server{[](int fd) {
+    GreetingBytes bytes;
+    base::receive_exactly(fd, bytes, soon(), "test");
+    send_raw(fd, bytes);
+    receive_to_end(fd);
+  }};
+  const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
+  EXPECT_EQ(error.code(), ErrorCode::protocol);
+  EXPECT_THAT(error.what(), HasSubstr("sends back"));
+}
+
+TEST(Connect, AnotherServiceIsNoCoordinator) {
+  StrangeServer server{[](int fd) {
+    const std::string text = "SSH-2.0\r\n";
+    send_raw(fd, std::as_bytes(std::span{text}));
+    receive_to_end(fd);
+  }};
+  const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
+  EXPECT_EQ(error.code(), ErrorCode::protocol);
+  EXPECT_THAT(error.what(), HasSubstr("it is no coordinator"));
+}
+
+TEST(Connect, ASilentServiceIsNamedAtTheDeadline) {
+  StrangeServer server{[](int fd) { receive_to_end(fd); }};
+  const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random(), Deadline::after(300ms));
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("does not answer"));
+}
+
+TEST(Connect, ADoorThatClosesNowAndThenIsTriedAgain) {
+  const Secret secret = Secret::random();
+  std::atomic<int> count = 0;
+  StrangeServer server{[&](int fd) {
+    const Greeting theirs = receive_greeting(fd);
+    const Greeting ours = Greeting::fresh();
+    const int turn = ++count;
+    if (turn == 1) return;  // before the greeting
+    send_raw(fd, encode(ours));
+    Proof proof;
+    base::receive_exactly(fd, proof, soon(), "test");
+    if (turn <= 3) return;  // after the proof
+    send_raw(fd, prove(secret, Role::accepting, theirs, ours));
+    receive_to_end(fd);
+  }};
+  EXPECT_TRUE(connect({"127.0.0.1"}, server.port(), secret, soon()).open());
+  EXPECT_EQ(count, 4);
+}
+
+TEST(Connect, AClosedPortIsNamedWithItsErrorAtTheDeadline) {
+  const std::uint16_t port = free_port();
+  const Error error = failure_of({"127.0.0.1", "127.0.0.2"}, port, Secret::random(), Deadline::after(300ms));
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  for (const char* host : {"127.0.0.1", "127.0.0.2"}) {
+    const std::string said =
+        std::string(host) + ":" + std::to_string(port) + ": Connection refused [ECONNREFUSED (111)]";
+    EXPECT_THAT(error.what(), HasSubstr(said));
+  }
+}
+
+TEST(Connect, AListenerMayStartLater) {
+  const Secret secret = Secret::random();
+  const std::uint16_t port = free_port();
+  auto client = std::async(std::launch::async, [&] { return connect({"127.0.0.1"}, port, secret, soon()); });
+  std::this_thread::sleep_for(300ms);
+  ServedListener server{secret, port};
+  Connection connection = client.get();
+  EXPECT_EQ(received(connection), 1U);
+}
+
+TEST(Connect, AnAddressThatSwallowsEverythingEndsAtTheDeadline) {
+  BlackHole hole;
+  const auto begin = std::chrono::steady_clock::now();
+  const Error error = failure_of({"127.0.0.1"}, hole.port, Secret::random(), Deadline::after(500ms));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("127.0.0.1:" + std::to_string(hole.port) + ": no answer (a firewall?)"));
+}
+
+TEST(Connect, AnAddressThatSwallowsEverythingDoesNotUseUpTheTimeForOthers) {
+  BlackHole hole;
+  const Secret secret = Secret::random();
+  // The same port at another address of this host.
+  Listener listener{"127.0.0.2", hole.port, secret};
+  auto client = std::async(std::launch::async, [&] {
+    return connect({"127.0.0.1", "127.0.0.2"}, hole.port, secret, soon());
+  });
+  std::vector<Connection> proven;
+  while (proven.empty() && base::wait_for(listener.fds().at(0), POLLIN, soon())) proven = listener.accept_ready();
+  EXPECT_EQ(client.get().peer(), "127.0.0.2:" + std::to_string(hole.port));
+}
+
+}  // namespace
+}  // namespace ddp::launcher::control

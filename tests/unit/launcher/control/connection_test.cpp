@@ -1,0 +1,313 @@
+// Messages go through whole and in order, both ways at once, and whatever a peer does ends its connection at most.
+#include "control/connection.hpp"
+
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <ddp/error.hpp>
+
+#include "base/socket.hpp"
+
+namespace ddp::launcher::control {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+
+Deadline soon() { return Deadline::after(60s); }
+
+Bytes bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span{text});
+  return {bytes.begin(), bytes.end()};
+}
+
+struct Ends {
+  Connection one, other;
+};
+
+Ends unix_ends() {
+  ConnectionPair pair = make_pair();
+  return {Connection{std::move(pair.first), "one"}, Connection{std::move(pair.second), "other"}};
+}
+
+Ends tcp_ends() {
+  const base::UniqueFd listening = base::listen_tcp("127.0.0.1");
+  base::UniqueFd one = base::connect_tcp("127.0.0.1", base::local_port(listening.get()), soon());
+  EXPECT_TRUE(base::wait_for(listening.get(), POLLIN, soon()));
+  base::UniqueFd other{::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+  return {Connection{std::move(one), "one"}, Connection{std::move(other), "other"}};
+}
+
+/// Receives until @p count messages are there or the connection ends. @p sender is flushed meanwhile.
+std::vector<Message> receive(Connection& connection, std::size_t count, Connection* sender = nullptr) {
+  std::vector<Message> all;
+  const Deadline deadline = soon();
+  while (all.size() < count && connection.open() && !deadline.expired()) {
+    if (sender != nullptr) sender->flush();
+    base::wait_for(connection.fd(), POLLIN, deadline);
+    for (Message& message : connection.receive()) all.push_back(std::move(message));
+  }
+  return all;
+}
+
+/// Sends all that waits.
+void flush_all(Connection& connection) {
+  while (connection.wants_to_write() && base::wait_for(connection.fd(), POLLOUT, soon())) connection.flush();
+}
+
+void send_raw(const Connection& connection, const Bytes& bytes) {
+  base::send_all(connection.fd(), bytes, soon(), "sending in a test");
+}
+
+Fence large(std::size_t size, unsigned seed) {
+  Fence fence;
+  fence.data.resize(size);
+  for (std::size_t i = 0; i < size; ++i) fence.data[i] = static_cast<std::byte>(i * 31 + i / 251 + seed);
+  return fence;
+}
+
+TEST(FrameBuffer, CutsAStreamIntoFramesWhateverThePiecesAre) {
+  Bytes stream;
+  std::vector<Bytes> frames;
+  for (std::size_t size : {0, 1, 3, 4, 5, 255, 256, 70'000}) {
+    frames.push_back(large(size, 7).data);
+    const Bytes framed = frame(frames.back());
+    EXPECT_EQ(framed.size(), size + 4);
+    stream.insert(stream.end(), framed.begin(), framed.end());
+  }
+  for (const std::size_t step : {1UL, 2UL, 3UL, 5UL, 64UL, 4096UL, stream.size()}) {
+    FrameBuffer buffer{70'000};
+    std::vector<Bytes> found;
+    for (std::size_t at = 0; at < stream.size(); at += step) {
+      buffer.append(std::span{stream}.subspan(at, std::min(step, stream.size() - at)));
+      while (auto next = buffer.next()) found.push_back(*std::move(next));
+    }
+    EXPECT_EQ(found, frames) << step;
+    EXPECT_FALSE(buffer.has_part());
+  }
+}
+
+TEST(FrameBuffer, RefusesALengthAboveTheLimitBeforeTheBytesAreThere) {
+  FrameBuffer buffer{4096};
+  buffer.append(frame(Bytes(4096)));
+  EXPECT_EQ(buffer.next()->size(), 4096U);
+  buffer.append(bytes_of(std::string("\0\0\x10", 3)));
+  EXPECT_EQ(buffer.next(), std::nullopt);
+  EXPECT_TRUE(buffer.has_part());
+  buffer.append(bytes_of("\x01"));  // 4097
+  EXPECT_THROW(buffer.next(), Error);
+  buffer.set_limit(4097);
+  EXPECT_EQ(buffer.next(), std::nullopt);
+}
+
+TEST(FrameBuffer, NothingLongerThanTheLimitIsFramed) {
+  const std::size_t size = kMaxMessageBytes + 1;
+  void* memory = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);  // it is not even read
+  ASSERT_NE(memory, MAP_FAILED);
+  EXPECT_THROW(frame({static_cast<const std::byte*>(memory), size}), Error);
+  ::munmap(memory, size);
+}
+
+class Connections : public testing::TestWithParam<Ends (*)()> {
+ protected:
+  Ends ends_ = GetParam()();
+  Connection& one_ = ends_.one;
+  Connection& other_ = ends_.other;
+};
+
+INSTANTIATE_TEST_SUITE_P(Over, Connections, testing::Values(&unix_ends, &tcp_ends),
+                         [](const auto& made) { return made.index == 0 ? "UnixSockets" : "Tcp"; });
+
+TEST_P(Connections, MessagesArriveWholeAndInOrder) {
+  for (int i = 0; i < 1000; ++i) one_.send(Heartbeat{.count = i});
+  const auto received = receive(other_, 1000, &one_);
+  ASSERT_EQ(received.size(), 1000U);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(std::get<Heartbeat>(received[static_cast<std::size_t>(i)]).count, i);
+  EXPECT_TRUE(other_.receive().empty());
+  EXPECT_TRUE(other_.open());
+}
+
+TEST_P(Connections, LargeMessagesGoBothWaysAtOnce) {
+  const Fence there = large(24U << 20U, 1), back = large(17U << 20U, 2);
+  one_.send(there);
+  other_.send(back);
+  EXPECT_TRUE(one_.wants_to_write());  // no socket takes that much
+  EXPECT_TRUE(other_.wants_to_write());
+  one_.send(Heartbeat{.count = 1});
+  other_.send(Heartbeat{.count = 2});
+  std::vector<Message> at_one, at_other;
+  const Deadline deadline = soon();
+  while ((at_one.size() < 2 || at_other.size() < 2) && !deadline.expired()) {
+    one_.flush();
+    other_.flush();
+    for (Message& message : one_.receive()) at_one.push_back(std::move(message));
+    for (Message& message : other_.receive()) at_other.push_back(std::move(message));
+  }
+  ASSERT_EQ(at_one.size(), 2U);
+  EXPECT_TRUE(at_one[0] == Message{back});
+  EXPECT_TRUE(at_one[1] == Message{Heartbeat{.count = 2}});
+  ASSERT_EQ(at_other.size(), 2U);
+  EXPECT_TRUE(at_other[0] == Message{there});
+  EXPECT_TRUE(at_other[1] == Message{Heartbeat{.count = 1}});
+}
+
+TEST_P(Connections, OneTurnDoesNotTakeAllThatComes) {
+  const Fence fence = large(16U << 20U, 1);
+  one_.send(fence);
+  std::thread sender([&] { flush_all(one_); });
+  int turns = 0;
+  std::vector<Message> received;
+  while (received.empty() && base::wait_for(other_.fd(), POLLIN, soon())) {
+    received = other_.receive();
+    ++turns;
+  }
+  sender.join();
+  ASSERT_EQ(received.size(), 1U);
+  EXPECT_TRUE(received[0] == Message{fence});
+  EXPECT_GE(turns, 16);  // a megabyte each at most
+}
+
+TEST_P(Connections, ASlowReaderBlocksNobody) {
+  const Fence fence = large(1U << 20U, 3);
+  for (int i = 0; i < 20; ++i) one_.send(fence);
+  EXPECT_TRUE(one_.wants_to_write());
+  one_.flush();
+  EXPECT_TRUE(one_.open());
+  std::thread writer([&] { flush_all(one_); });
+  std::size_t count = 0;
+  while (count < 20 && other_.open() && base::wait_for(other_.fd(), POLLIN, soon())) {
+    count += other_.receive().size();
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(count, 20U);
+  writer.join();
+}
+
+TEST_P(Connections, WhatWasSentBeforeTheEndIsReceived) {
+  one_.send(Finish{.exit_status = 3, .message = "bye"});
+  one_.close(soon());
+  EXPECT_FALSE(one_.open());
+  EXPECT_EQ(one_.fd(), -1);
+  const auto received = receive(other_, 2);
+  ASSERT_EQ(received.size(), 1U);
+  EXPECT_FALSE(other_.open());
+  EXPECT_EQ(other_.lost_because(), "it was closed");
+  EXPECT_GE(other_.fd(), 0);  // so that an event loop can forget it
+  EXPECT_TRUE(other_.receive().empty());
+  other_.send(Heartbeat{});  // goes nowhere
+  EXPECT_FALSE(other_.wants_to_write());
+}
+
+// Without care, bytes that the closing side has not read make the kernel throw away what it sent.
+TEST_P(Connections, ClosingWithUnreadMessagesDoesNotTakeBackWhatWasSent) {
+  for (int i = 0; i < 10; ++i) other_.send(Heartbeat{.count = i});
+  std::this_thread::sleep_for(10ms);
+  one_.send(large(3U << 20U, 1));
+  std::vector<Message> received;
+  std::thread reader([&] { received = receive(other_, 2); });
+  one_.send(Finish{.exit_status = 3, .message = "bye"});
+  one_.close(soon());
+  reader.join();
+  ASSERT_EQ(received.size(), 2U);
+  EXPECT_TRUE(received[1] == (Message{Finish{.exit_status = 3, .message = "bye"}}));
+}
+
+TEST_P(Connections, ClosingStopsAtTheDeadlineWhenNobodyReads) {
+  one_.send(large(32U << 20U, 1));
+  const auto begin = std::chrono::steady_clock::now();
+  one_.close(Deadline::after(50ms));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
+  EXPECT_FALSE(one_.open());
+  EXPECT_TRUE(receive(other_, 1).empty());
+  EXPECT_THAT(other_.lost_because(), HasSubstr("in the middle of a message"));
+}
+
+TEST_P(Connections, ClosingDoesNotWaitForAPeerThatIsGone) {
+  one_.send(large(32U << 20U, 1));
+  other_.close(Deadline::after(0s));
+  const auto begin = std::chrono::steady_clock::now();
+  one_.close(soon());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
+}
+
+TEST_P(Connections, APeerThatEndsInMidMessageIsLost) {
+  Bytes half = frame(encode(RankAborted{.attempt = 1, .local_rank = 2, .status = 3, .message = "gone"}));
+  half.resize(half.size() - 1);
+  one_.send(Heartbeat{.count = 5});
+  send_raw(one_, half);
+  one_.close(soon());
+  EXPECT_EQ(receive(other_, 2).size(), 1U);
+  EXPECT_FALSE(other_.open());
+  EXPECT_EQ(other_.lost_because(), "it was closed, in the middle of a message");
+}
+
+TEST_P(Connections, APeersLastWordsAreReadAfterSendingToItFailed) {
+  other_.send(Finish{.exit_status = 9, .message = "last words"});
+  other_.close(soon());
+  for (int i = 0; i < 200 && one_.open(); ++i) {
+    one_.send(Heartbeat{.count = i});  // into the void, later an error; SIGPIPE would end this program
+    std::this_thread::sleep_for(100us);
+  }
+  EXPECT_TRUE(one_.open());  // a lost connection shows at receive()
+  const auto received = receive(one_, 2);
+  ASSERT_EQ(received.size(), 1U);
+  EXPECT_TRUE(received[0] == (Message{Finish{.exit_status = 9, .message = "last words"}}));
+  EXPECT_FALSE(one_.open());
+  EXPECT_FALSE(one_.lost_because().empty());
+  EXPECT_FALSE(one_.wants_to_write());
+}
+
+TEST_P(Connections, AMessageThatCannotBeUnderstoodEndsTheConnection) {
+  one_.send(Heartbeat{.count = 1});
+  send_raw(one_, frame(bytes_of("no CBOR")));
+  one_.send(Heartbeat{.count = 2});
+  const auto received = receive(other_, 3);
+  ASSERT_EQ(received.size(), 1U);  // nothing after it is believed
+  EXPECT_FALSE(other_.open());
+  EXPECT_THAT(other_.lost_because(), HasSubstr("cannot be understood"));
+  EXPECT_TRUE(receive(one_, 1).empty());  // and the peer knows without waiting for its owner
+  EXPECT_FALSE(one_.open());
+}
+
+TEST_P(Connections, AHostileLengthEndsTheConnection) {
+  send_raw(one_, bytes_of("\xFF\xFF\xFF\xFF"));
+  EXPECT_TRUE(receive(other_, 1).empty());
+  EXPECT_FALSE(other_.open());
+  EXPECT_THAT(other_.lost_because(), AllOf(HasSubstr("4294967295"), HasSubstr("268435456")));
+}
+
+TEST_P(Connections, AFieldOutOfRangeIsNamedInTheReason) {
+  one_.send(AttemptPrepared{.attempt = -1, .store_port = 0});
+  EXPECT_TRUE(receive(other_, 1).empty());
+  EXPECT_THAT(other_.lost_because(), HasSubstr("AttemptPrepared: 'attempt' is -1"));
+}
+
+TEST_P(Connections, TheyCanBeMovedInTheMiddleOfEverything) {
+  const Fence fence = large(8U << 20U, 5);
+  one_.send(fence);
+  base::wait_for(other_.fd(), POLLIN, soon());
+  EXPECT_TRUE(other_.receive().empty());  // a part
+  std::vector<Connection> moved;
+  moved.push_back(std::move(one_));
+  moved.push_back(std::move(other_));
+  moved.reserve(100);
+  EXPECT_TRUE(moved[0].wants_to_write());
+  std::thread writer([&] { flush_all(moved[0]); });
+  const auto received = receive(moved[1], 1);
+  writer.join();
+  ASSERT_EQ(received.size(), 1U);
+  EXPECT_TRUE(received[0] == Message{fence});
+}
+
+TEST(Connection, ASocketThatIsNoneIsRefused) { EXPECT_THROW((Connection{base::UniqueFd{}, "nobody"}), Error); }
+
+}  // namespace
+}  // namespace ddp::launcher::control

@@ -1,0 +1,137 @@
+// Both sides of the door for tests of the handshake: a listener that is served, servers that misbehave, raw clients.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ddp/error.hpp>
+
+#include "base/socket.hpp"
+#include "control/greeting.hpp"
+#include "control/handshake.hpp"
+
+namespace ddp::launcher::control {
+
+using namespace std::chrono_literals;
+
+inline Deadline soon() { return Deadline::after(60s); }
+
+/// A listener that is served by a thread of its own.
+class ServedListener {
+ public:
+  explicit ServedListener(const Secret& secret, std::uint16_t port = 0)
+      : listener_("127.0.0.1", port, secret), port_(listener_.port()), thread_([this] { serve(); }) {}
+  ~ServedListener() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::uint16_t port() const { return port_; }
+  int proven() const { return proven_; }
+
+ private:
+  void serve() {
+    const std::vector<int> fds = listener_.fds();
+    while (!stop_) {
+      pollfd entry{.fd = fds.at(0), .events = POLLIN, .revents = 0};
+      ::poll(&entry, 1, 10);
+      for (Connection& connection : listener_.accept_ready()) {
+        ++proven_;
+        connection.send(Heartbeat{.count = 1});
+        connections_.push_back(std::move(connection));
+      }
+    }
+  }
+
+  Listener listener_;
+  std::uint16_t port_;
+  std::vector<Connection> connections_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> proven_ = 0;
+  std::thread thread_;
+};
+
+/// Accepts connections one after the other and does with them what it is told.
+class StrangeServer {
+ public:
+  explicit StrangeServer(std::function<void(int)> act)
+      : listening_(base::listen_tcp("127.0.0.1")), port_(base::local_port(listening_.get())), act_(std::move(act)) {
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~StrangeServer() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  void serve() {
+    while (!stop_) {
+      if (!base::wait_for(listening_.get(), POLLIN, Deadline::after(10ms))) continue;
+      const base::UniqueFd fd{::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+      try {
+        act_(fd.get());
+      } catch (const Error&) {  // the client left
+      }
+    }
+  }
+
+  base::UniqueFd listening_;
+  std::uint16_t port_;
+  std::function<void(int)> act_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+inline Error failure_of(const std::vector<std::string>& addresses, std::uint16_t port, const Secret& secret,
+                        Deadline deadline = soon()) {
+  try {
+    connect(addresses, port, secret, deadline);
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "it got in";
+  return Error{{.code = ErrorCode::system, .attempted = {}, .cause = {}, .native = {}, .ranks = {}, .hint = {}}};
+}
+
+inline base::UniqueFd raw(std::uint16_t port) { return base::connect_tcp("127.0.0.1", port, soon()); }
+
+inline void send_raw(int fd, std::span<const std::byte> bytes) {
+  base::send_all(fd, bytes, soon(), "sending in a test");
+}
+
+/// All that comes until the other side closes.
+inline Bytes receive_to_end(int fd) {
+  Bytes all;
+  std::array<std::byte, 4096> chunk;
+  while (base::wait_for(fd, POLLIN, soon())) {
+    const ssize_t size = ::recv(fd, chunk.data(), chunk.size(), 0);
+    if (size <= 0) return all;
+    all.insert(all.end(), chunk.begin(), chunk.begin() + size);
+  }
+  ADD_FAILURE() << "it was not closed";
+  return all;
+}
+
+inline Greeting receive_greeting(int fd) {
+  GreetingBytes bytes{};
+  base::receive_exactly(fd, bytes, soon(), "receiving in a test");
+  return parse_greeting(bytes).value();
+}
+
+inline std::size_t received(Connection& connection) {
+  return base::wait_for(connection.fd(), POLLIN, soon()) ? connection.receive().size() : 0;
+}
+
+inline std::uint16_t free_port() { return base::local_port(base::listen_tcp("127.0.0.1").get()); }
+
+}  // namespace ddp::launcher::control

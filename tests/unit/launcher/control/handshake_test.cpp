@@ -1,0 +1,245 @@
+// Who knows the secret gets in, whatever crowds the door; nobody else does, and learns nothing.
+#include "control/handshake.hpp"
+
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+
+#include <ddp/error.hpp>
+
+#include "base/socket.hpp"
+#include "control/greeting.hpp"
+#include "unit/launcher/control/handshake_ends.hpp"
+
+namespace ddp::launcher::control {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(Handshake, TheRightSecretOpensTheDoorBothWays) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret};
+  Connection connection = connect({"127.0.0.1"}, server.port(), Secret::from_hex(secret.to_hex()), soon());
+  EXPECT_EQ(connection.peer(), "127.0.0.1:" + std::to_string(server.port()));
+  EXPECT_EQ(received(connection), 1U);
+  EXPECT_EQ(server.proven(), 1);
+}
+
+TEST(Handshake, AListenerOnAllAddressesTakesIpv4Peers) {
+  const Secret secret = Secret::random();
+  Listener listener{"", 0, secret};
+  auto client = std::async(std::launch::async, [&] { return connect({"127.0.0.1"}, listener.port(), secret, soon()); });
+  std::vector<Connection> proven;
+  while (proven.empty() && base::wait_for(listener.fds().at(0), POLLIN, soon())) proven = listener.accept_ready();
+  ASSERT_EQ(proven.size(), 1U);
+  EXPECT_THAT(proven[0].peer(), testing::StartsWith("127.0.0.1:"));  // not ::ffff:127.0.0.1
+  EXPECT_TRUE(client.get().open());
+}
+
+TEST(Handshake, AWrongSecretIsAConflict) {
+  ServedListener server{Secret::random()};
+  const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
+  EXPECT_EQ(error.code(), ErrorCode::conflict);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("does not accept this node's secret"), HasSubstr("127.0.0.1:")));
+  EXPECT_EQ(server.proven(), 0);
+}
+
+// Two handshakes with the same listener, which give each other's messages back: the listener proves itself to nobody
+// who has not proven himself first, and takes no proof of its own role.
+TEST(Handshake, TheListenersOwnMessagesDoNotOpenIt) {
+  ServedListener server{Secret::random()};
+  const base::UniqueFd fd = raw(server.port());
+  send_raw(fd.get(), encode(Greeting::fresh()));
+  const Greeting theirs = receive_greeting(fd.get());
+  const base::UniqueFd second = raw(server.port());
+  send_raw(second.get(), encode(theirs));
+  receive_greeting(second.get());
+  send_raw(second.get(), Bytes(kProofBytes, std::byte{0}));
+  EXPECT_TRUE(receive_to_end(second.get()).empty());  // not a byte to work with
+  EXPECT_EQ(server.proven(), 0);
+}
+
+TEST(Handshake, AProofThatWasHeardBeforeDoesNotOpenTheDoor) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret};
+  const Greeting ours = Greeting::fresh();
+  Proof proof{};
+  for (const bool replay : {false, true}) {
+    const base::UniqueFd fd = raw(server.port());
+    send_raw(fd.get(), encode(ours));
+    const Greeting theirs = receive_greeting(fd.get());
+    if (!replay) proof = prove(secret, Role::connecting, ours, theirs);
+    send_raw(fd.get(), proof);
+    if (replay) {
+      EXPECT_TRUE(receive_to_end(fd.get()).empty());
+    } else {
+      Proof answer;
+      base::receive_exactly(fd.get(), answer, soon(), "test");
+      EXPECT_TRUE(proves(answer, secret, Role::accepting, ours, theirs));
+    }
+  }
+  EXPECT_EQ(server.proven(), 1);
+}
+
+TEST(Handshake, StrangersGetNoAnswer) {
+  ServedListener server{Secret::random()};
+  Bytes random(4096);
+  for (std::size_t i = 0; i < random.size(); ++i) random[i] = static_cast<std::byte>(i * i * 31 + 17);
+  const std::string http = "GET / HTTP/1.1\r\nHost: n1\r\n\r\n";
+  const std::string zeros(1000, '\0');
+  for (const auto& bytes : {std::span<const std::byte>{random}, std::as_bytes(std::span{http}),
+                            std::as_bytes(std::span{zeros}), std::as_bytes(std::span{http}).first(1)}) {
+    const base::UniqueFd fd = raw(server.port());
+    send_raw(fd.get(), bytes);
+    EXPECT_TRUE(receive_to_end(fd.get()).empty());
+  }
+  EXPECT_EQ(server.proven(), 0);
+}
+
+TEST(Handshake, AnotherProtocolVersionIsNamedOnBothSides) {
+  ServedListener listener{Secret::random()};
+  const base::UniqueFd fd = raw(listener.port());
+  Greeting newer = Greeting::fresh();
+  newer.version = kProtocolVersion + 1;
+  testing::internal::CaptureStderr();
+  send_raw(fd.get(), encode(newer));
+  const Bytes answer = receive_to_end(fd.get());
+  EXPECT_EQ(parse_greeting(answer).value().version, static_cast<std::uint32_t>(kProtocolVersion));
+  EXPECT_EQ(answer.size(), kGreetingBytes);  // the greeting and nothing else
+  for (int i = 0; i < 100; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("version " + std::to_string(kProtocolVersion + 1)));
+
+  StrangeServer server{[&](int client) {
+    receive_greeting(client);
+    send_raw(client, encode(newer));
+    receive_to_end(client);
+  }};
+  const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
+  EXPECT_EQ(error.code(), ErrorCode::protocol);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("version " + std::to_string(kProtocolVersion + 1)),
+                                  HasSubstr("version " + std::to_string(kProtocolVersion) + ";")));
+}
+
+TEST(Handshake, AHundredSilentConnectionsDoNotKeepTheGoodOneOut) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret};
+  std::vector<base::UniqueFd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(raw(server.port()));
+  Connection connection = connect({"127.0.0.1"}, server.port(), secret, soon());
+  EXPECT_EQ(received(connection), 1U);
+  EXPECT_TRUE(receive_to_end(silent.front().get()).empty());  // the oldest had to go
+}
+
+TEST(Handshake, ACrowdOfGoodOnesGetsInWhole) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret};
+  std::vector<std::future<Connection>> clients;
+  for (int i = 0; i < 150; ++i) {
+    clients.push_back(
+        std::async(std::launch::async, [&] { return connect({"127.0.0.1"}, server.port(), secret, soon()); }));
+  }
+  for (auto& client : clients) {
+    Connection connection = client.get();
+    EXPECT_EQ(received(connection), 1U);
+  }
+  EXPECT_EQ(server.proven(), 150);
+}
+
+TEST(Handshake, WhoDoesNotFinishIsShownOutAndTheOthersDoNotNotice) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret};
+  const base::UniqueFd silent = raw(server.port());
+  const base::UniqueFd slow = raw(server.port());
+  const GreetingBytes greeting = encode(Greeting::fresh());
+  bool closed = false;
+  // 44 bytes, then the proof, at a pace that is over in 7.6 s; so it stops short of the last byte.
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; std::chrono::steady_clock::now() - begin < 60s && !closed; ++i) {
+    const std::byte byte = i < greeting.size() ? greeting.at(i) : std::byte{0};
+    if (i < greeting.size() + kProofBytes - 1) closed = ::send(slow.get(), &byte, 1, MSG_NOSIGNAL) != 1;
+    pollfd entry{.fd = slow.get(), .events = POLLRDHUP, .revents = 0};
+    closed = closed || ::poll(&entry, 1, 100) > 0;
+    if (i == 10) {
+      Connection good = connect({"127.0.0.1"}, server.port(), secret, soon());
+      EXPECT_EQ(received(good), 1U);
+    }
+  }
+  EXPECT_TRUE(closed);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 9s);
+  EXPECT_TRUE(receive_to_end(silent.get()).empty());
+  EXPECT_EQ(server.proven(), 1);
+}
+
+TEST(Handshake, BytesOfTheHandshakeMayComeOneByOne) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret};
+  const base::UniqueFd fd = raw(server.port());
+  const Greeting ours = Greeting::fresh();
+  for (const std::byte byte : encode(ours)) send_raw(fd.get(), {&byte, 1});
+  const Greeting theirs = receive_greeting(fd.get());
+  for (const std::byte byte : prove(secret, Role::connecting, ours, theirs)) send_raw(fd.get(), {&byte, 1});
+  Proof answer;
+  base::receive_exactly(fd.get(), answer, soon(), "test");
+  EXPECT_TRUE(proves(answer, secret, Role::accepting, ours, theirs));
+}
+
+TEST(Listener, APortInUseIsExplained) {
+  const Secret secret = Secret::random();
+  const Listener first{"127.0.0.1", 0, secret};
+  try {
+    const Listener second{"127.0.0.1", first.port(), secret};
+    ADD_FAILURE() << "two listeners at one port";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::system);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr("another program on this host uses the port")));
+  }
+  EXPECT_THROW((Listener{"192.0.2.1", 0, secret}), Error);  // not this host's (TEST-NET-1)
+  EXPECT_THROW((Listener{"no.such.host.invalid", 0, secret}), Error);
+}
+
+TEST(Listener, APortInUseIsNoReasonToTryIpv4Only) {
+  const Secret secret = Secret::random();
+  const Listener first{"", 0, secret};
+  EXPECT_THROW((Listener{"", first.port(), secret}), Error);
+}
+
+TEST(Listener, HasADeadlineOnlyWhileSomebodyIsUnproven) {
+  Listener listener{"127.0.0.1", 0, Secret::random()};
+  EXPECT_EQ(listener.next_deadline(), std::nullopt);
+  EXPECT_TRUE(listener.accept_ready().empty());
+  base::UniqueFd fd = raw(listener.port());
+  ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
+  EXPECT_TRUE(listener.accept_ready().empty());
+  ASSERT_TRUE(listener.next_deadline().has_value());
+  EXPECT_LE(listener.next_deadline()->remaining(), 10s);
+  fd.reset();
+  ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
+  listener.accept_ready();
+  EXPECT_EQ(listener.next_deadline(), std::nullopt);
+}
+
+TEST(Listener, IsGoneWhenClosed) {
+  const Secret secret = Secret::random();
+  Listener listener{"127.0.0.1", 0, secret};
+  const std::uint16_t port = listener.port();
+  const base::UniqueFd unproven = raw(port);
+  ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
+  listener.accept_ready();
+  listener.close();
+  EXPECT_TRUE(listener.fds().empty());
+  EXPECT_TRUE(listener.accept_ready().empty());
+  EXPECT_EQ(listener.next_deadline(), std::nullopt);
+  EXPECT_TRUE(receive_to_end(unproven.get()).empty());
+  const Listener next{"127.0.0.1", port, secret};  // the port is free at once
+  listener.close();
+}
+
+}  // namespace
+}  // namespace ddp::launcher::control

@@ -1,0 +1,132 @@
+// Who may take part, when the job begins, and in which order its nodes are.
+#include "coordinator/membership.hpp"
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const Deadline::Clock::time_point kStart{1000s};
+
+control::Hello hello(const std::string& host, std::int64_t order = -1) {
+  return {.version = "1.0",
+          .run_id = "run",
+          .host = host,
+          .addresses = {},
+          .order = order,
+          .nproc = 2,
+          .role = "default",
+          .program = "train.py",
+          .pid = 7};
+}
+
+MembershipRules rules(int min_nodes, int max_nodes) {
+  return {.min_nodes = min_nodes,
+          .max_nodes = max_nodes,
+          .run_id = "run",
+          .version = "1.0",
+          .join_timeout = 600s,
+          .last_call = 30s,
+          .replaceable = false};
+}
+
+std::vector<std::string> hosts(const Membership& membership) {
+  std::vector<std::string> names;
+  for (const auto& member : membership.in_order()) names.push_back(member.hello.host);
+  return names;
+}
+
+TEST(MembershipTest, IsCompleteAtOnceWithAllNodes) {
+  Membership membership{rules(1, 2), kStart};
+  EXPECT_EQ(membership.join(0, hello("a"), kStart), "");
+  EXPECT_FALSE(membership.complete(kStart));
+  EXPECT_EQ(membership.join(1, hello("b"), kStart), "");
+  EXPECT_TRUE(membership.complete(kStart));
+}
+
+TEST(MembershipTest, WaitsTheLastCallForMoreThanTheFewest) {
+  Membership membership{rules(2, 4), kStart};
+  membership.join(0, hello("a"), kStart);
+  membership.join(1, hello("b"), kStart + 5s);
+  EXPECT_FALSE(membership.complete(kStart + 34s));
+  EXPECT_EQ(membership.next_deadline()->when(), kStart + 35s);
+  EXPECT_TRUE(membership.complete(kStart + 35s));
+}
+
+TEST(MembershipTest, TheLastCallBeginsAnewWhenANodeLeaves) {
+  Membership membership{rules(2, 3), kStart};
+  membership.join(0, hello("a"), kStart);
+  membership.join(1, hello("b"), kStart);
+  EXPECT_TRUE(membership.leave(1));
+  EXPECT_FALSE(membership.leave(1));
+  EXPECT_FALSE(membership.complete(kStart + 60s));
+  membership.join(2, hello("c"), kStart + 60s);
+  EXPECT_FALSE(membership.complete(kStart + 89s));
+  EXPECT_TRUE(membership.complete(kStart + 90s));
+}
+
+TEST(MembershipTest, FailsWhenTooFewCameInTime) {
+  Membership membership{rules(2, 2), kStart};
+  membership.join(0, hello("a"), kStart);
+  EXPECT_FALSE(membership.failed(kStart + 599s));
+  EXPECT_TRUE(membership.failed(kStart + 600s));
+  EXPECT_EQ(membership.describe(), "1 of 2 nodes has joined: a");
+}
+
+TEST(MembershipTest, FollowsTheOrderThatNodesSay) {
+  Membership membership{rules(3, 3), kStart};
+  membership.join(0, hello("n1", 2), kStart);
+  membership.join(1, hello("n9", 0), kStart);
+  membership.join(2, hello("n5", 1), kStart);
+  EXPECT_THAT(hosts(membership), ElementsAre("n9", "n5", "n1"));
+}
+
+TEST(MembershipTest, ComparesNumbersInNamesAsNumbers) {
+  Membership membership{rules(3, 3), kStart};
+  membership.join(0, hello("node10"), kStart);
+  membership.join(1, hello("node9"), kStart);
+  membership.join(2, hello("node1"), kStart);
+  EXPECT_THAT(hosts(membership), ElementsAre("node1", "node9", "node10"));
+}
+
+TEST(MembershipTest, RefusesWhatDoesNotFit) {
+  Membership membership{rules(2, 2), kStart};
+  ASSERT_EQ(membership.join(0, hello("a", 0), kStart), "");
+
+  auto other = hello("b", 1);
+  other.version = "2.0";
+  EXPECT_THAT(membership.join(1, other, kStart), HasSubstr("ddprun on b is version 2.0, but the coordinator's is 1.0"));
+  other = hello("b", 1);
+  other.run_id = "another";
+  EXPECT_THAT(membership.join(1, other, kStart), HasSubstr("belongs to run 'another', but this is run 'run'"));
+  other = hello("b", 1);
+  other.program = "eval.py";
+  EXPECT_THAT(membership.join(1, other, kStart), HasSubstr("a runs 'train.py', but b runs 'eval.py'"));
+  EXPECT_THAT(membership.join(1, hello("b", 0), kStart), HasSubstr("a and b both say that they are node 0"));
+  EXPECT_EQ(membership.num_members(), 1);
+}
+
+TEST(MembershipTest, AcceptsAnotherProgramInAnotherRoleAndInAnotherFolder) {
+  Membership membership{rules(3, 3), kStart};
+  membership.join(0, hello("a"), kStart);
+  auto other = hello("b");
+  other.program = "eval.py";
+  other.role = "evaluator";
+  EXPECT_EQ(membership.join(1, other, kStart), "");
+  other = hello("c");
+  other.program = "/scratch/c/train.py";
+  EXPECT_EQ(membership.join(2, other, kStart), "");
+}
+
+TEST(MembershipTest, RefusesMoreThanTheMost) {
+  Membership membership{rules(1, 1), kStart};
+  membership.join(0, hello("a"), kStart);
+  EXPECT_THAT(membership.join(1, hello("b"), kStart), HasSubstr("already has its 1 nodes"));
+}
+
+}  // namespace
+}  // namespace ddp::launcher

@@ -1,0 +1,99 @@
+// Fences that span nodes, and questions between them.
+#include "coordinator/modex_router.hpp"
+
+#include <pmix_common.h>
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher {
+namespace {
+
+Bytes bytes(const std::string& text) {
+  const auto view = std::as_bytes(std::span(text));
+  return {view.begin(), view.end()};
+}
+
+std::string text(const Bytes& data) { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
+
+control::Fence contribution(std::vector<int> ranks, const std::string& data) {
+  return {.attempt = 3, .ranks = std::move(ranks), .data = bytes(data), .status = 0};
+}
+
+/// Node 0 has ranks 0 and 1, node 1 has rank 2, node 2 has ranks 3 to 5.
+ModexRouter router() { return {3, {2, 1, 3}}; }
+
+TEST(ModexRouterTest, GivesEveryNodeAllContributionsInNodeOrder) {
+  ModexRouter modex = router();
+  EXPECT_TRUE(modex.fence(2, contribution({}, "c")).empty());
+  EXPECT_TRUE(modex.fence(0, contribution({}, "a")).empty());
+  const auto parcels = modex.fence(1, contribution({}, "b"));
+  ASSERT_EQ(parcels.size(), 3U);
+  for (int node = 0; node < 3; ++node) {
+    EXPECT_EQ(parcels[static_cast<std::size_t>(node)].first, node);
+    const auto& answer = std::get<control::Fence>(parcels[static_cast<std::size_t>(node)].second);
+    EXPECT_EQ(text(answer.data), "abc");
+    EXPECT_EQ(answer.status, PMIX_SUCCESS);
+    EXPECT_EQ(answer.attempt, 3);
+  }
+}
+
+TEST(ModexRouterTest, AsksOnlyTheNodesThatTakePart) {
+  ModexRouter modex = router();
+  EXPECT_TRUE(modex.fence(0, contribution({1, 2}, "a")).empty());
+  const auto parcels = modex.fence(1, contribution({1, 2}, "b"));
+  ASSERT_EQ(parcels.size(), 2U);
+  EXPECT_EQ(parcels[0].first, 0);
+  EXPECT_EQ(parcels[1].first, 1);
+}
+
+TEST(ModexRouterTest, KeepsFencesOfDifferentRanksApart) {
+  ModexRouter modex = router();
+  EXPECT_TRUE(modex.fence(0, contribution({}, "all")).empty());
+  EXPECT_TRUE(modex.fence(0, contribution({0, 2}, "two")).empty());
+  const auto parcels = modex.fence(1, contribution({0, 2}, "!"));
+  ASSERT_EQ(parcels.size(), 2U);
+  EXPECT_EQ(text(std::get<control::Fence>(parcels[0].second).data), "two!");
+}
+
+TEST(ModexRouterTest, ANodeMayEnterTheNextFenceEarly) {
+  ModexRouter modex{3, {1, 1}};
+  EXPECT_TRUE(modex.fence(0, contribution({}, "first")).empty());
+  EXPECT_TRUE(modex.fence(0, contribution({}, "second")).empty());
+  auto parcels = modex.fence(1, contribution({}, "1"));
+  ASSERT_EQ(parcels.size(), 2U);
+  EXPECT_EQ(text(std::get<control::Fence>(parcels[0].second).data), "first1");
+  parcels = modex.fence(1, contribution({}, "2"));
+  ASSERT_EQ(parcels.size(), 2U);
+  EXPECT_EQ(text(std::get<control::Fence>(parcels[0].second).data), "second2");
+}
+
+TEST(ModexRouterTest, RefusesRanksThatAreNotThere) {
+  ModexRouter modex = router();
+  for (const std::vector<int>& ranks : {std::vector<int>{0, 6}, {-1}, {3}}) {  // the last: not of the asking node
+    const auto parcels = modex.fence(0, contribution(ranks, "a"));
+    ASSERT_EQ(parcels.size(), 1U);
+    EXPECT_EQ(parcels[0].first, 0);
+    EXPECT_EQ(std::get<control::Fence>(parcels[0].second).status, PMIX_ERR_BAD_PARAM);
+  }
+}
+
+TEST(ModexRouterTest, TakesQuestionsToTheOwnerAndAnswersBack) {
+  ModexRouter modex = router();
+  auto parcels = modex.request(0, {.attempt = 3, .id = 9, .from_node = -1, .rank = 4});
+  ASSERT_EQ(parcels.size(), 1U);
+  EXPECT_EQ(parcels[0].first, 2);
+  EXPECT_EQ(std::get<control::ModexRequest>(parcels[0].second).from_node, 0);
+
+  parcels = modex.reply({.attempt = 3, .id = 9, .to_node = 0, .status = 0, .data = bytes("x")});
+  ASSERT_EQ(parcels.size(), 1U);
+  EXPECT_EQ(parcels[0].first, 0);
+
+  parcels = modex.request(1, {.attempt = 3, .id = 1, .from_node = -1, .rank = 6});
+  ASSERT_EQ(parcels.size(), 1U);
+  EXPECT_EQ(parcels[0].first, 1);
+  EXPECT_EQ(std::get<control::ModexReply>(parcels[0].second).status, PMIX_ERR_NOT_FOUND);
+  EXPECT_TRUE(modex.reply({.attempt = 3, .id = 1, .to_node = 3, .status = 0, .data = {}}).empty());
+}
+
+}  // namespace
+}  // namespace ddp::launcher

@@ -1,0 +1,378 @@
+// Every course that a job can take, without processes and without waiting.
+#include "coordinator/supervisor.hpp"
+
+#include <signal.h>
+
+#include <stdexcept>
+#include <string>
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr auto kGroups = SignalOrder::Target::groups;
+constexpr auto kWorkers = SignalOrder::Target::workers;
+
+class SupervisorTest : public testing::Test {
+ protected:
+  static Moment at(milliseconds since_start) {
+    return {.steady = Deadline::Clock::time_point{seconds(1000)} + since_start,
+            .wall = std::chrono::system_clock::time_point{seconds(5000)} + since_start};
+  }
+  static RankEnd exited(int code) { return {.code = code, .by_signal = false, .core_dumped = false, .time = {}}; }
+  static RankEnd died(int signal) { return {.code = signal, .by_signal = true, .core_dumped = false, .time = {}}; }
+  static SignalOrder to_groups(int signal) { return {.target = kGroups, .signal = signal}; }
+
+  static NodeFailure lost(int node_rank, int num_ranks, milliseconds when) {
+    return {.host = "n" + std::to_string(node_rank),
+            .node_rank = node_rank,
+            .num_ranks = num_ranks,
+            .message = "the agent was lost",
+            .exit_status = 9,
+            .time = at(when).wall};
+  }
+  static SupervisionLimits limits() {
+    return {.failure_grace = seconds(2), .shutdown_timeout = seconds(30), .kill_patience = seconds(10)};
+  }
+  static SignalMeaning signals() {
+    return {.ending = {SIGTERM, SIGINT, SIGHUP, SIGQUIT}, .forwarded = {SIGUSR1, SIGUSR2, SIGTERM}};
+  }
+  SignalOrders end(int rank, const RankEnd& how, milliseconds when) {
+    RankEnd timed = how;
+    timed.time = at(when).wall;
+    return supervisor_.rank_ended(rank, timed, {}, at(when));
+  }
+
+  // Two nodes: ranks 0 and 1, and rank 2.
+  Supervisor supervisor_{{{.rank = 0, .local_rank = 0, .pid = 10, .host = "n0"},
+                          {.rank = 1, .local_rank = 1, .pid = 11, .host = "n0"},
+                          {.rank = 2, .local_rank = 0, .pid = 10, .host = "n1"}},
+                         limits(),
+                         signals()};
+};
+
+TEST_F(SupervisorTest, AllSucceed) {
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(supervisor_.done());
+    EXPECT_THAT(end(rank, exited(0), seconds(rank)), IsEmpty());
+    EXPECT_FALSE(supervisor_.next_deadline());  // a rank that ends early with success is no failure
+  }
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_TRUE(supervisor_.outcome().success());
+}
+
+TEST_F(SupervisorTest, FailureThenGraceThenTermThenKill) {
+  EXPECT_THAT(end(1, exited(85), seconds(0)), IsEmpty());
+  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(2)).steady);
+  EXPECT_THAT(supervisor_.time_passed(at(milliseconds(1999))), IsEmpty());
+  EXPECT_THAT(supervisor_.time_passed(at(seconds(2))), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  end(0, died(SIGTERM), seconds(3));
+  EXPECT_THAT(supervisor_.time_passed(at(milliseconds(31'999))), IsEmpty());
+  EXPECT_THAT(supervisor_.time_passed(at(seconds(32))), ElementsAre(to_groups(SIGKILL)));
+  EXPECT_FALSE(supervisor_.done());
+  end(2, died(SIGKILL), seconds(32));
+  EXPECT_TRUE(supervisor_.done());
+
+  const JobOutcome outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.failures.size(), 1U);
+  EXPECT_EQ(outcome.failures[0].name.rank, 1);
+  EXPECT_EQ(outcome.ended_on_request, 1);
+  EXPECT_EQ(outcome.killed, 1);
+  EXPECT_EQ(outcome.exit_status(), 85);
+}
+
+TEST_F(SupervisorTest, FailuresWithinTheGraceTimeAreFailuresOfTheirOwn) {
+  end(2, died(SIGSEGV), seconds(0));
+  end(0, exited(1), seconds(1));
+  end(1, exited(0), seconds(1));
+  EXPECT_TRUE(supervisor_.done());
+  const JobOutcome outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.failures.size(), 2U);
+  EXPECT_EQ(outcome.failures[0].name.rank, 2);
+  EXPECT_EQ(outcome.failures[1].name.rank, 0);
+  EXPECT_EQ(outcome.ended_on_request, 0);
+  EXPECT_EQ(outcome.exit_status(), 128 + SIGSEGV);
+}
+
+TEST_F(SupervisorTest, ASecondFailureDoesNotProlongTheGraceTime) {
+  end(2, exited(1), seconds(0));
+  end(0, exited(1), milliseconds(1500));
+  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(2)).steady);
+}
+
+TEST_F(SupervisorTest, ARankStoppedBeforeTheFailureIsNamed) {
+  supervisor_.rank_stopped(0, SIGSTOP, at(seconds(0)));
+  supervisor_.rank_stopped(2, SIGTSTP, at(seconds(1)));
+  supervisor_.rank_continued(2);
+  end(1, exited(5), milliseconds(8100));
+  supervisor_.rank_continued(0);  // by ddprun's own SIGCONT
+  const JobOutcome outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.stopped.size(), 1U);
+  EXPECT_EQ(outcome.stopped[0].name.rank, 0);
+  EXPECT_EQ(outcome.stopped[0].signal, SIGSTOP);
+  EXPECT_EQ(outcome.stopped[0].before_failure, milliseconds(8100));
+  EXPECT_EQ(outcome.exit_status(), 5);
+}
+
+TEST_F(SupervisorTest, ARankStoppedAfterTheFailureIsNotBlamed) {
+  end(1, exited(5), seconds(0));
+  supervisor_.rank_stopped(0, SIGSTOP, at(seconds(1)));
+  end(2, exited(5), seconds(1));
+  EXPECT_THAT(supervisor_.outcome().stopped, IsEmpty());
+}
+
+TEST_F(SupervisorTest, ASignalEndsTheJobWithItsNumber) {
+  EXPECT_THAT(supervisor_.signal_received(SIGHUP, at(seconds(0))), ElementsAre(to_groups(SIGHUP), to_groups(SIGCONT)));
+  for (int rank = 0; rank < 3; ++rank) end(rank, exited(rank), seconds(1));
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGHUP);
+  EXPECT_THAT(supervisor_.outcome().failures, IsEmpty());
+  EXPECT_EQ(supervisor_.outcome().ended_on_request, 3);
+}
+
+TEST_F(SupervisorTest, ASignalAfterAFailureKeepsTheFailuresStatusAndCutsTheGraceTime) {
+  end(1, exited(85), seconds(0));
+  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(1))),
+              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(31)).steady);
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 85);
+}
+
+TEST_F(SupervisorTest, OtherSignalsDuringTheShutdownArePassedOnAndDoNotProlongIt) {
+  supervisor_.signal_received(SIGTERM, at(seconds(0)));
+  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(5))), ElementsAre(to_groups(SIGTERM)));
+  EXPECT_THAT(supervisor_.signal_received(SIGINT, at(seconds(6))), ElementsAre(to_groups(SIGINT)));
+  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(30)).steady);
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGTERM);
+}
+
+TEST_F(SupervisorTest, ASecondInterruptKills) {
+  supervisor_.signal_received(SIGINT, at(seconds(0)));
+  EXPECT_THAT(supervisor_.signal_received(SIGINT, at(milliseconds(10))), ElementsAre(to_groups(SIGKILL)));
+  EXPECT_THAT(supervisor_.signal_received(SIGINT, at(milliseconds(20))), IsEmpty());
+}
+
+TEST_F(SupervisorTest, UserSignalsGoToTheWorkersAndChangeNothing) {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    EXPECT_THAT(supervisor_.signal_received(signal, at(seconds(0))),
+                ElementsAre(SignalOrder{.target = kWorkers, .signal = signal}));
+  }
+  EXPECT_FALSE(supervisor_.next_deadline());
+  EXPECT_EQ(supervisor_.outcome().forwarded_signal, 0);
+}
+
+TEST_F(SupervisorTest, AnAbortEndsTheJobAtOnceWithItsStatus) {
+  EXPECT_THAT(supervisor_.rank_aborted(1, {.status = 7, .message = "over"}, at(seconds(0))),
+              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  for (int rank = 0; rank < 3; ++rank) end(rank, died(SIGTERM), seconds(1));
+  const JobOutcome outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.failures.size(), 1U);
+  EXPECT_EQ(outcome.failures[0].end->code, SIGTERM);
+  EXPECT_EQ(outcome.ended_on_request, 2);
+  EXPECT_EQ(outcome.exit_status(), 7);
+}
+
+TEST_F(SupervisorTest, WhatCannotBeKilledIsGivenUpAndNamed) {
+  supervisor_.signal_received(SIGTERM, at(seconds(0)));
+  end(0, exited(0), seconds(0));
+  end(1, exited(0), seconds(0));
+  supervisor_.time_passed(at(seconds(30)));
+  EXPECT_FALSE(supervisor_.done());
+  supervisor_.time_passed(at(seconds(40)));
+  EXPECT_TRUE(supervisor_.done());
+  ASSERT_EQ(supervisor_.outcome().unkillable.size(), 1U);
+  EXPECT_EQ(supervisor_.outcome().unkillable[0].rank, 2);
+}
+
+TEST_F(SupervisorTest, AnEndIsCountedOnce) {
+  end(0, exited(0), seconds(0));
+  end(0, exited(0), seconds(0));
+  end(1, exited(0), seconds(0));
+  EXPECT_FALSE(supervisor_.done());
+}
+
+TEST_F(SupervisorTest, ALostNodeEndsTheJobAtOnceAndItsRanksAreNoFailures) {
+  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))),
+              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(31)).steady);
+  EXPECT_FALSE(supervisor_.done());
+  end(0, died(SIGKILL), seconds(1));  // too late to count
+  end(2, died(SIGTERM), seconds(2));
+  EXPECT_TRUE(supervisor_.done());
+  const JobOutcome& outcome = supervisor_.outcome();
+  EXPECT_EQ(outcome.nodes.size(), 1U);
+  EXPECT_THAT(outcome.failures, IsEmpty());
+  EXPECT_EQ(outcome.ended_on_request, 1);
+  EXPECT_EQ(outcome.killed, 0);
+  EXPECT_EQ(outcome.exit_status(), 9);
+  EXPECT_TRUE(outcome.failed_by_itself());
+}
+
+TEST_F(SupervisorTest, ANodeLostWithinTheGraceTimeCutsItAndTheRankStaysTheCause) {
+  end(2, exited(85), seconds(0));
+  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))),
+              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_EQ(supervisor_.outcome().nodes.size(), 1U);
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 85);
+}
+
+TEST_F(SupervisorTest, ASecondNodeLostDuringTheShutdownIsListedAndGetsNoNewLimit) {
+  supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1)));
+  EXPECT_THAT(supervisor_.node_failed(lost(1, 1, seconds(5)), 2, at(seconds(5))), IsEmpty());
+  EXPECT_EQ(supervisor_.outcome().nodes.size(), 2U);
+  EXPECT_TRUE(supervisor_.done());
+}
+
+TEST_F(SupervisorTest, ANodeWhoseRanksHaveEndedIsStillNeeded) {
+  end(2, exited(0), seconds(0));
+  EXPECT_THAT(supervisor_.node_failed(lost(1, 1, seconds(1)), 2, at(seconds(1))),
+              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_FALSE(supervisor_.done());
+}
+
+TEST_F(SupervisorTest, ANodeLostAfterTheUsersSignalIsNoCause) {
+  supervisor_.signal_received(SIGTERM, at(seconds(0)));
+  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))), IsEmpty());
+  EXPECT_THAT(supervisor_.outcome().nodes, IsEmpty());
+  EXPECT_EQ(supervisor_.outcome().lost, 2);
+  end(2, died(SIGTERM), seconds(1));
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGTERM);
+}
+
+TEST_F(SupervisorTest, LostRanksAreNotUnkillable) {
+  supervisor_.node_failed(lost(0, 2, seconds(0)), 0, at(seconds(0)));
+  supervisor_.time_passed(at(seconds(30)));
+  supervisor_.time_passed(at(seconds(40)));
+  ASSERT_EQ(supervisor_.outcome().unkillable.size(), 1U);
+  EXPECT_EQ(supervisor_.outcome().unkillable[0].rank, 2);
+}
+
+TEST_F(SupervisorTest, ANodeLostAfterTheLastEndIsNothing) {
+  for (int rank = 0; rank < 3; ++rank) end(rank, exited(0), seconds(0));
+  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))), IsEmpty());
+  EXPECT_TRUE(supervisor_.outcome().success());
+}
+
+TEST_F(SupervisorTest, RanksThatDoNotExistAreRefused) {
+  EXPECT_THROW(end(3, exited(0), seconds(0)), std::out_of_range);
+  EXPECT_THROW(supervisor_.rank_continued(-1), std::out_of_range);
+  EXPECT_THROW(supervisor_.node_failed(lost(1, 5, seconds(0)), 2, at(seconds(0))), std::out_of_range);
+}
+
+TEST_F(SupervisorTest, TheTimeLimitTerminatesWithItsOwnStatus) {
+  EXPECT_THAT(supervisor_.job_timed_out(at(seconds(5))), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_THAT(supervisor_.job_timed_out(at(seconds(6))), IsEmpty());
+  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(35)).steady);
+  for (int rank = 0; rank < 3; ++rank) end(rank, died(SIGTERM), seconds(6));
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 124);
+  EXPECT_EQ(supervisor_.outcome().ended_on_request, 3);
+  EXPECT_THAT(supervisor_.outcome().failures, IsEmpty());
+}
+
+TEST_F(SupervisorTest, OfSignalAndTimeLimitTheFirstCounts) {
+  supervisor_.signal_received(SIGTERM, at(seconds(0)));
+  supervisor_.job_timed_out(at(seconds(1)));
+  EXPECT_FALSE(supervisor_.outcome().timed_out);
+  Supervisor other{{{.rank = 0, .local_rank = 0, .pid = 10}}, limits(), signals()};
+  other.job_timed_out(at(seconds(0)));
+  EXPECT_THAT(other.signal_received(SIGINT, at(seconds(1))), ElementsAre(to_groups(SIGINT)));
+  EXPECT_EQ(other.outcome().forwarded_signal, 0);
+  EXPECT_EQ(other.outcome().exit_status(), 124);
+}
+
+TEST_F(SupervisorTest, WhatTheUserDoesAfterTheEndOnlyForbidsARestart) {
+  for (int rank = 0; rank < 3; ++rank) end(rank, exited(0), seconds(0));
+  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(1))), IsEmpty());
+  EXPECT_THAT(supervisor_.job_timed_out(at(seconds(1))), IsEmpty());
+  EXPECT_TRUE(supervisor_.outcome().success());
+
+  Supervisor failed{{{.rank = 0, .local_rank = 0, .pid = 10}}, limits(), signals()};
+  failed.rank_ended(0, exited(85), {}, at(seconds(0)));
+  EXPECT_TRUE(failed.outcome().failed_by_itself());
+  EXPECT_THAT(failed.signal_received(SIGTERM, at(seconds(1))), IsEmpty());
+  EXPECT_FALSE(failed.outcome().failed_by_itself());
+  EXPECT_EQ(failed.outcome().exit_status(), 85);
+}
+
+TEST_F(SupervisorTest, ProcessesAreNamedBeforeOrAfterWhatIsSeenOfThem) {
+  supervisor_.rank_started(0, 100);
+  supervisor_.rank_stopped(1, SIGSTOP, at(seconds(0)));
+  end(0, exited(1), seconds(1));
+  end(2, exited(1), seconds(1));
+  supervisor_.rank_started(1, 101);
+  supervisor_.rank_started(2, 102);
+  const JobOutcome& outcome = supervisor_.outcome();
+  EXPECT_EQ(outcome.failures.at(0).name.pid, 100);
+  EXPECT_EQ(outcome.failures.at(1).name.pid, 102);
+  EXPECT_EQ(outcome.stopped.at(0).name.pid, 101);
+  EXPECT_THROW(supervisor_.rank_started(3, 5), std::out_of_range);
+}
+
+TEST_F(SupervisorTest, SignalsWithoutAMeaningDoNothing) {
+  EXPECT_THAT(supervisor_.signal_received(SIGWINCH, at(seconds(0))), IsEmpty());
+  EXPECT_EQ(supervisor_.outcome().forwarded_signal, 0);
+  EXPECT_FALSE(supervisor_.next_deadline());
+}
+
+TEST_F(SupervisorTest, AnEndingSignalEndsAlsoWhereItIsForwarded) {
+  Supervisor other{{{.rank = 0, .local_rank = 0, .pid = 10}}, limits(), {.ending = {SIGUSR1}, .forwarded = {SIGUSR1}}};
+  EXPECT_THAT(other.signal_received(SIGUSR1, at(seconds(0))), ElementsAre(to_groups(SIGUSR1), to_groups(SIGCONT)));
+  EXPECT_THAT(other.signal_received(SIGTERM, at(seconds(0))), IsEmpty());
+  EXPECT_EQ(other.outcome().exit_status(), 128 + SIGUSR1);
+}
+
+TEST_F(SupervisorTest, TracesOfFailuresAreKept) {
+  supervisor_.rank_ended(0, exited(0), {.error_file = "a", .error_content = "A", .stderr_tail = {}, .oom = {}},
+                         at(seconds(0)));
+  supervisor_.rank_ended(1, exited(1), {.error_file = "b", .error_content = "B", .stderr_tail = "t", .oom = {}},
+                         at(seconds(0)));
+  ASSERT_EQ(supervisor_.outcome().failures.size(), 1U);
+  EXPECT_EQ(supervisor_.outcome().failures[0].traces.error_content, "B");
+  EXPECT_EQ(supervisor_.outcome().failures[0].traces.stderr_tail, "t");
+  EXPECT_EQ(supervisor_.outcome().failures[0].name.host, "n0");
+}
+
+TEST_F(SupervisorTest, TracesOfAnAbortComeWithTheEnd) {
+  supervisor_.rank_aborted(2, {.status = 7, .message = "over"}, at(seconds(0)));
+  supervisor_.rank_ended(2, died(SIGTERM), {.error_file = {}, .error_content = {}, .stderr_tail = "t", .oom = {}},
+                         at(seconds(1)));
+  EXPECT_EQ(supervisor_.outcome().failures.at(0).traces.stderr_tail, "t");
+}
+
+TEST_F(SupervisorTest, AnAbortThatIsHeardAfterTheEndKeepsItsStatus) {
+  Supervisor one{{{.rank = 0, .local_rank = 0, .pid = 10}}, limits(), signals()};
+  one.rank_ended(0, exited(1), {}, at(seconds(0)));
+  one.rank_aborted(0, {.status = 7, .message = "over"}, at(seconds(0)));
+  EXPECT_EQ(one.outcome().failures.size(), 1U);
+  EXPECT_EQ(one.outcome().exit_status(), 7);
+}
+
+TEST_F(SupervisorTest, TracesHaveALimitInAll) {
+  constexpr std::size_t kEach = std::size_t{1} << 18U;
+  constexpr int kRanks = 300;  // 75 MiB
+  std::vector<RankName> names;
+  for (int rank = 0; rank < kRanks; ++rank) names.push_back({.rank = rank, .local_rank = rank, .pid = 10 + rank});
+  Supervisor many{names, limits(), signals()};
+  for (int rank = 0; rank < kRanks; ++rank) {
+    many.rank_ended(rank, exited(1),
+                    {.error_file = "f", .error_content = std::string(kEach, 'x'), .stderr_tail = {}, .oom = {}},
+                    at(seconds(0)));
+  }
+  std::size_t all = 0;
+  for (const RankFailure& failure : many.outcome().failures) {
+    all += failure.traces.error_content.size();
+    EXPECT_EQ(failure.traces.error_file, "f");
+  }
+  EXPECT_EQ(many.outcome().failures.size(), 300U);
+  EXPECT_EQ(all, kMaxTraceBytes);
+}
+
+}  // namespace
+}  // namespace ddp::launcher

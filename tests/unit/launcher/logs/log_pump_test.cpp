@@ -1,0 +1,659 @@
+// Nothing that workers write is lost or torn, and nothing that is stuck stops the rest.
+#include "logs/log_pump.hpp"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <ddp/error.hpp>
+
+#include "unit/launcher/logs/log_files.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::MatchesRegex;
+using testing::Not;
+using testing::StartsWith;
+
+StreamRoute route_of(int rank, Stream stream = Stream::out) {
+  StreamRoute route;
+  route.rank = 100 + rank;
+  route.local_rank = rank;
+  route.role = "default";
+  route.stream = stream;
+  return route;
+}
+StreamRoute to_console(int rank, bool prefixed, Stream stream = Stream::out) {
+  StreamRoute route = route_of(rank, stream);
+  route.console = true;
+  route.prefixed = prefixed;
+  return route;
+}
+StreamRoute to_file(int rank, const std::string& path) {
+  StreamRoute route = route_of(rank);
+  route.file = path;
+  return route;
+}
+StreamRoute to_tail(int rank) {
+  StreamRoute route = route_of(rank, Stream::err);
+  route.keep_tail = true;
+  return route;
+}
+
+/// As a worker has it: standard output and nothing else, and no test outlived.
+void keep_only(int fd) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::dup2(fd, STDOUT_FILENO);
+  ::close_range(3, ~0U, 0);
+}
+
+class LogPumpTest : public testing::Test {
+ protected:
+  LogPumpOptions options() {
+    LogPumpOptions result;
+    result.console_out = out_.fd();
+    result.console_err = err_.fd();
+    return result;
+  }
+  static Deadline generous() { return Deadline::after(kGenerous); }
+
+  TemporaryFolder folder_;
+  ReadConsole out_, err_;
+};
+
+TEST_F(LogPumpTest, StreamsGoWhereTheirRoutesSay) {
+  LogPump pump{options()};
+  StreamRoute everywhere = to_console(0, true);
+  everywhere.file = folder_ / "0/stdout.log";
+  everywhere.keep_tail = true;
+  base::UniqueFd first = pump.add(everywhere);
+  base::UniqueFd second = pump.add(to_console(1, false, Stream::err));
+  base::UniqueFd nowhere = pump.add(route_of(2));
+  pump.start();
+  write_all(first.get(), "one\ntwo\n");
+  write_all(second.get(), "three\n");
+  write_all(nowhere.get(), std::string(1'000'000, 'x'));
+  first.reset();
+  second.reset();
+  pump.finish(generous());
+  EXPECT_EQ(out_.text(), "[default0]:one\n[default0]:two\n");
+  EXPECT_EQ(err_.text(), "three\n");
+  EXPECT_EQ(content_of(folder_ / "0/stdout.log"), "one\ntwo\n");
+  EXPECT_EQ(pump.tail(0), "one\ntwo\n");
+  EXPECT_EQ(pump.tail(1), "");
+  EXPECT_EQ(pump.tail(77), "");
+}
+
+TEST_F(LogPumpTest, PipesBlockAndAreNotInherited) {
+  LogPump pump{options()};
+  const base::UniqueFd writing = pump.add(to_console(0, false));
+  EXPECT_EQ(::fcntl(writing.get(), F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(::fcntl(writing.get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_NE(::fcntl(pump.add(route_of(1)).get(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST_F(LogPumpTest, FilesThatCannotBeMadeAreNamed) {
+  LogPump pump{options()};
+  pump.add(to_file(0, folder_ / "file"));
+  try {
+    pump.add(to_file(1, folder_ / "file/stdout.log"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::system);
+    EXPECT_THAT(error.what(), HasSubstr(folder_ / "file"));
+  }
+  LogPumpOptions filtered = options();
+  filtered.stdout_filters = {"x"};
+  filtered.filtered_stdout_file = folder_ / "file/filtered_stdout.log";
+  EXPECT_THROW(LogPump{filtered}, Error);
+}
+
+/// Runs a process that writes @p lines numbered lines, if wanted in cuts that have nothing to do with lines. Without
+/// prefixes that would depend on time: an unfinished line waits for a moment only.
+pid_t start_writer(int fd, int rank, int lines, bool cut_lines) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  std::string text;
+  const auto limit = [&](int i) { return static_cast<std::size_t>(100 + (i * 7919 + rank * 104729) % 8000); };
+  try {
+    for (int i = 0; i < lines; ++i) {
+      text += "rank " + std::to_string(rank) + " line " + std::to_string(i) + " ................................\n";
+      if (text.size() < limit(i)) continue;
+      const std::size_t cut = text.size() - static_cast<std::size_t>(cut_lines ? i % 20 : 0);
+      write_all(fd, std::string_view{text}.substr(0, cut));
+      text.erase(0, cut);
+    }
+    write_all(fd, text);
+  } catch (...) {
+    ::_exit(1);
+  }
+  ::_exit(0);
+}
+
+class ManyWriters : public LogPumpTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Prefix, ManyWriters, testing::Bool());
+
+TEST_P(ManyWriters, NothingIsLostOrTorn) {
+  constexpr int kRanks = 64;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int kLines = 5'000;
+#else
+  constexpr int kLines = 100'000;
+#endif
+  const bool prefixed = GetParam();
+  std::vector<pid_t> pids;
+  {
+    LogPump pump{options()};
+    std::vector<base::UniqueFd> ends;
+    for (int rank = 0; rank < kRanks; ++rank) ends.push_back(pump.add(to_console(rank, prefixed)));
+    for (int rank = 0; rank < kRanks; ++rank)
+      pids.push_back(start_writer(ends[static_cast<std::size_t>(rank)].get(), rank, kLines, prefixed));
+    ends.clear();
+    pump.start();
+    for (const pid_t pid : pids) {
+      int status = -1;
+      ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+      ASSERT_EQ(status, 0);
+    }
+    pump.finish(generous());
+  }
+  const std::string text = out_.text();
+  std::vector<int> next(kRanks, 0);
+  std::size_t lines = 0;
+  for (std::size_t at = 0; at < text.size(); ++lines) {
+    const std::size_t newline = text.find('\n', at);
+    ASSERT_NE(newline, std::string::npos);
+    std::string line = text.substr(at, newline - at);
+    at = newline + 1;
+    int rank = -1;
+    if (prefixed) {
+      const std::size_t colon = line.find("]:");
+      ASSERT_TRUE(line.starts_with("[default") && colon != std::string::npos) << line;
+      rank = std::stoi(line.substr(8));
+      line.erase(0, colon + 2);
+    }
+    ASSERT_TRUE(line.starts_with("rank ")) << line;
+    const int named = std::stoi(line.substr(5));
+    ASSERT_TRUE(named >= 0 && named < kRanks && (!prefixed || rank == named)) << line;
+    int& number = next[static_cast<std::size_t>(named)];
+    ASSERT_EQ(line, "rank " + std::to_string(named) + " line " + std::to_string(number++) +
+                        " ................................");
+  }
+  EXPECT_EQ(lines, static_cast<std::size_t>(kRanks) * kLines);
+}
+
+TEST_F(LogPumpTest, PartialLinesOfTwoRanksDoNotTearEachOther) {
+  for (const bool prefixed : {false, true}) {
+    ReadConsole console;
+    LogPumpOptions both = options();
+    both.console_out = console.fd();
+    LogPump pump{both};
+    base::UniqueFd one = pump.add(to_console(0, prefixed));
+    base::UniqueFd other = pump.add(to_console(1, prefixed));
+    // all of it is in the pipes before the pump looks, but in halves that only 64 KiB reads would join
+    pump.start();
+    for (int i = 0; i < 2000; ++i) {
+      write_all(one.get(), "aaa");
+      write_all(other.get(), "bbb");
+      write_all(one.get(), "AAA\n");
+      write_all(other.get(), "BBB\n");
+    }
+    one.reset();
+    other.reset();
+    pump.finish(generous());
+    const auto lines = split_lines(console.text());
+    EXPECT_EQ(lines.size(), 4000U);
+    const std::string prefix0 = prefixed ? "[default0]:" : "";
+    const std::string prefix1 = prefixed ? "[default1]:" : "";
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), prefix0 + "aaaAAA"), 2000);
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), prefix1 + "bbbBBB"), 2000);
+  }
+}
+
+TEST_F(LogPumpTest, PromptsAndProgressBarsAppear) {
+  Pipe console;
+  LogPumpOptions own = options();
+  own.console_out = console.writing.get();
+  LogPump pump{own};
+  const base::UniqueFd writing = pump.add(to_console(0, false));
+  pump.start();
+  for (const std::string text : {"name? ", "\r 10%", "\r 20%", " of it", "\nend\n"}) {
+    write_all(writing.get(), text);
+    EXPECT_EQ(read_bytes(console.reading.get(), text.size()), text);  // though the line goes on
+  }
+  pump.finish(generous());
+}
+
+TEST_F(LogPumpTest, AProgressBarBehindAPrefixMakesLines) {
+  LogPump pump{options()};
+  base::UniqueFd writing = pump.add(to_console(3, true));
+  pump.start();
+  write_all(writing.get(), "start\n\r 10%\r 20%\r100%\n");
+  writing.reset();
+  pump.finish(generous());
+  EXPECT_EQ(out_.text(), "[default3]:start\n[default3]: 10%\n[default3]: 20%\n[default3]:100%\n");
+}
+
+TEST_F(LogPumpTest, NoNewlineAtTheEnd) {
+  LogPump pump{options()};
+  base::UniqueFd plain = pump.add(to_console(0, false));
+  StreamRoute teed = to_console(1, true, Stream::err);
+  teed.file = folder_ / "err.log";
+  base::UniqueFd prefixed = pump.add(teed);
+  pump.start();
+  write_all(plain.get(), "last");
+  write_all(prefixed.get(), "words");
+  pump.finish(generous());  // though the writers are still there
+  EXPECT_EQ(out_.text(), "last");
+  EXPECT_EQ(err_.text(), "[default1]:words\n");
+  EXPECT_EQ(content_of(folder_ / "err.log"), "words");
+}
+
+TEST_F(LogPumpTest, BinaryAndVeryLongLinesPassUnchanged) {
+  std::string binary;
+  for (int i = 0; i < 1'000'000; ++i) binary += static_cast<char>((i * 31 + i / 251) & 0xff);
+  const std::string line(3'000'000, 'l');
+  LogPump pump{options()};
+  StreamRoute raw = to_console(0, false);
+  raw.file = folder_ / "raw.log";
+  base::UniqueFd plain = pump.add(raw);
+  base::UniqueFd prefixed = pump.add(to_console(1, true, Stream::err));
+  pump.start();
+  write_all(plain.get(), binary);
+  write_all(prefixed.get(), line + "\nend\n");
+  plain.reset();
+  prefixed.reset();
+  pump.finish(generous());
+  EXPECT_TRUE(out_.text() == binary);
+  EXPECT_TRUE(content_of(folder_ / "raw.log") == binary);
+  EXPECT_TRUE(err_.text() == "[default1]:" + line + "\n[default1]:end\n");  // one prefix
+}
+
+TEST_F(LogPumpTest, ColoursOnThePrefixOnly) {
+  LogPumpOptions coloured = options();
+  coloured.colour = true;
+  coloured.prefix_template = "<$rank>";
+  LogPump pump{coloured};
+  base::UniqueFd one = pump.add(to_console(0, true));
+  base::UniqueFd other = pump.add(to_console(1, true, Stream::err));
+  pump.start();
+  write_all(one.get(), "x\n");
+  write_all(other.get(), "y\n");
+  pump.finish(generous());
+  const std::string out = out_.text();
+  const std::string err = err_.text();
+  EXPECT_THAT(out, MatchesRegex("\x1b\\[[0-9]+m<100>\x1b\\[0mx\n"));
+  EXPECT_THAT(err, MatchesRegex("\x1b\\[[0-9]+m<101>\x1b\\[0my\n"));
+  EXPECT_NE(out.substr(0, 5), err.substr(0, 5));
+}
+
+TEST_F(LogPumpTest, JsonLines) {
+  LogPumpOptions json = options();
+  json.format = LogFormat::json;
+  json.host = "node\"1";
+  LogPump pump{json};
+  base::UniqueFd writing = pump.add(to_console(2, true));
+  pump.start();
+  write_all(writing.get(), "a \"quoted\"\tline\r\n\xff\xfe\n" + std::string(70'000, 'x') + "\nunfinished");
+  writing.reset();
+  pump.finish(generous());
+  const auto lines = split_lines(out_.text());
+  ASSERT_EQ(lines.size(), 5U);
+  std::vector<nlohmann::json> parsed;
+  for (const std::string& line : lines) parsed.push_back(nlohmann::json::parse(line));
+  EXPECT_THAT(parsed[0]["time"].get<std::string>(),
+              MatchesRegex("20[0-9][0-9]-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9][.][0-9]{6}Z"));
+  parsed[0].erase("time");
+  EXPECT_EQ(parsed[0], (nlohmann::json{{"host", "node\"1"},
+                                       {"rank", 102},
+                                       {"local_rank", 2},
+                                       {"stream", "stdout"},
+                                       {"line", "a \"quoted\"\tline"}}));
+  EXPECT_EQ(parsed[1]["line"], "\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(parsed[2]["partial"], true);
+  EXPECT_EQ(parsed[2]["line"].get<std::string>() + parsed[3]["line"].get<std::string>(), std::string(70'000, 'x'));
+  EXPECT_FALSE(parsed[3].contains("partial"));
+  EXPECT_EQ(parsed[4]["line"], "unfinished");
+}
+
+TEST_F(LogPumpTest, FilteredLinesOfAllRanksInOneFile) {
+  LogPumpOptions filtered = options();
+  filtered.stdout_filters = {"loss", "[warn]"};
+  filtered.filtered_stdout_file = folder_ / "filtered_stdout.log";
+  filtered.stderr_filters = {"nothing"};
+  filtered.filtered_stderr_file = folder_ / "filtered_stderr.log";
+  filtered.colour = true;
+  LogPump pump{filtered};
+  std::vector<base::UniqueFd> ends;
+  for (int rank = 0; rank < 2; ++rank) {
+    StreamRoute teed = to_console(rank, true);
+    teed.filtered_file = true;
+    ends.push_back(pump.add(teed));
+  }
+  ends.push_back(pump.add(to_console(2, true)));  // not to be filtered
+  pump.start();
+  write_all(ends[0].get(), "lo");
+  write_all(ends[0].get(), "ss 1\nother\n[warn] x\n");
+  write_all(ends[1].get(), "step\nno newline but loss");
+  write_all(ends[2].get(), "loss of another\n");
+  ends.clear();
+  pump.finish(generous());
+  auto lines = split_lines(content_of(folder_ / "filtered_stdout.log"));
+  std::sort(lines.begin(), lines.end());
+  EXPECT_THAT(lines, ElementsAre("[default0]:[warn] x", "[default0]:loss 1", "[default1]:no newline but loss"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "filtered_stderr.log"));
+  EXPECT_EQ(split_lines(out_.text()).size(), 6U);
+}
+
+TEST_F(LogPumpTest, ABlockedConsoleStopsNothingElse) {
+  Pipe stuck;
+  LogPumpOptions own = options();
+  own.console_out = stuck.writing.get();
+  LogPump pump{own};
+  const base::UniqueFd loud = pump.add(to_console(0, true));
+  const base::UniqueFd filed = pump.add(to_file(1, folder_ / "1.log"));
+  const base::UniqueFd error = pump.add(to_console(2, true, Stream::err));
+  const base::UniqueFd tailed = pump.add(to_tail(3));
+  pump.start();
+  // The loud rank is held back only when console, queue and its pipe are full.
+  ASSERT_EQ(::fcntl(loud.get(), F_SETFL, O_NONBLOCK), 0);
+  std::string sent;
+  const std::string line(99, 'x');
+  Deadline quiet = Deadline::after(milliseconds(500));
+  while (!quiet.expired()) {
+    const std::string text = line + "\n";
+    if (::write(loud.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size())) {
+      sent += text;
+      quiet = Deadline::after(milliseconds(500));
+    }
+    ASSERT_LT(sent.size(), 100'000'000U);  // or memory would grow without end
+  }
+  for (int i = 0; i < 20; ++i) {
+    write_all(filed.get(), std::string(100'000, 'f') + "\n");
+    write_all(tailed.get(), std::string(100'000, 't') + "\n");
+  }
+  write_all(tailed.get(), "last words\n");
+  write_all(error.get(), "other console\n");
+  EXPECT_EQ(pump.tail(3), "last words\n");
+  EXPECT_TRUE(eventually([&] { return content_of(folder_ / "1.log").size() == 20 * 100'001U; }));
+  // It goes on, without loss, once somebody reads.
+  const std::size_t expected = sent.size() / 100 * (100 + std::string_view{"[default0]:"}.size());
+  std::future<std::string> read =
+      std::async(std::launch::async, [&] { return read_bytes(stuck.reading.get(), expected); });
+  pump.finish(generous());
+  const std::string got = read.get();
+  EXPECT_EQ(got.size(), expected);
+  const auto lines = split_lines(got);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "[default0]:" + line), static_cast<long>(lines.size()));
+  EXPECT_EQ(err_.text(), "[default2]:other console\n");
+}
+
+TEST_F(LogPumpTest, FinishGivesUpOnAStuckConsole) {
+  Pipe stuck;
+  LogPumpOptions own = options();
+  own.console_out = stuck.writing.get();
+  LogPump pump{own};
+  StreamRoute teed = to_console(0, true);
+  teed.file = folder_ / "0.log";
+  base::UniqueFd writing = pump.add(teed);
+  pump.start();
+  std::string sent;
+  for (int i = 0; i < 3000; ++i) sent += std::string(99, 'x') + "\n";
+  write_all(writing.get(), sent);
+  const Deadline late = generous();
+  pump.finish(Deadline::after(milliseconds(300)));
+  EXPECT_FALSE(late.expired());
+  EXPECT_TRUE(content_of(folder_ / "0.log") == sent);  // files miss nothing
+  EXPECT_THAT(err_.text(),
+              MatchesRegex(
+                  "ddprun: standard output takes nothing: [0-9]+ bytes of the ranks' output were not written to it\n"));
+}
+
+TEST_F(LogPumpTest, StuckErrorConsoleWithoutReaderDoesNotHangDestruction) {
+  Pipe stuck;
+  LogPumpOptions own = options();
+  own.console_out = own.console_err = stuck.writing.get();
+  const Deadline late = generous();
+  {
+    LogPump pump{own};
+    base::UniqueFd writing = pump.add(to_console(0, false));
+    pump.start();
+    write_all(writing.get(), std::string(300'000, 'x'));
+  }
+  EXPECT_FALSE(late.expired());
+}
+
+TEST_F(LogPumpTest, FinishDeliversWhatOthersStillHoldOpen) {
+  LogPump pump{options()};
+  StreamRoute teed = to_console(0, true);
+  teed.file = folder_ / "0.log";
+  base::UniqueFd writing = pump.add(teed);
+  pump.start();
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    keep_only(writing.get());
+    write_all(STDOUT_FILENO, "from the child\n");
+    for (;;) ::pause();
+  }
+  EXPECT_TRUE(eventually([&] { return content_of(folder_ / "0.log") == "from the child\n"; }));
+  write_all(writing.get(), "from the parent\n");
+  writing.reset();
+  pump.finish(generous());
+  EXPECT_EQ(content_of(folder_ / "0.log"), "from the child\nfrom the parent\n");
+  EXPECT_EQ(out_.text(), "[default0]:from the child\n[default0]:from the parent\n");
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+}
+
+TEST_F(LogPumpTest, FinishEndsThoughAWriterGoesOn) {
+  LogPump pump{options()};
+  base::UniqueFd writing = pump.add(to_file(0, "/dev/null"));
+  pump.start();
+  const pid_t writer = ::fork();
+  if (writer == 0) {
+    keep_only(writing.get());
+    ::signal(SIGPIPE, SIG_DFL);
+    const std::string text(100'000, 'x');
+    for (;;) {
+      if (::write(STDOUT_FILENO, text.data(), text.size()) <= 0) ::_exit(1);
+    }
+  }
+  writing.reset();
+  pump.finish(generous());
+  int status = 0;
+  EXPECT_EQ(::waitpid(writer, &status, 0), writer);  // nobody reads its pipe any more
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE);
+}
+
+TEST_F(LogPumpTest, FinishBeforeStartAndTwice) {
+  LogPump idle{options()};
+  idle.add(to_file(0, folder_ / "0.log"));
+  EXPECT_EQ(idle.tail(0), "");
+  idle.finish(generous());
+  idle.finish(generous());
+  LogPump pump{options()};
+  pump.start();
+  pump.finish(Deadline::after(seconds(0)));
+  pump.finish(Deadline::after(seconds(0)));
+}
+
+TEST_F(LogPumpTest, ConsoleWithoutReaderLosesOnlyItself) {
+  Pipe gone;
+  gone.reading.reset();
+  LogPumpOptions own = options();
+  own.console_out = gone.writing.get();
+  LogPump pump{own};
+  StreamRoute teed = to_console(0, true);
+  teed.file = folder_ / "0.log";
+  base::UniqueFd writing = pump.add(teed);
+  base::UniqueFd error = pump.add(to_console(1, false, Stream::err));
+  pump.start();
+  const std::string much = std::string(3'000'000, 'x') + "\n";
+  write_all(writing.get(), much);
+  write_all(error.get(), "still here\n");
+  writing.reset();
+  error.reset();
+  pump.finish(generous());
+  EXPECT_TRUE(content_of(folder_ / "0.log") == much);
+  EXPECT_EQ(err_.text(), "still here\n");
+}
+
+TEST_F(LogPumpTest, AFullDiskIsSaidOnceAndStopsNobody) {
+  LogPump pump{options()};
+  StreamRoute teed = to_console(0, true);
+  teed.file = "/dev/full";
+  base::UniqueFd writing = pump.add(teed);
+  base::UniqueFd other = pump.add(to_file(1, folder_ / "1.log"));
+  pump.start();
+  std::string much;
+  for (int i = 0; i < 20'000; ++i) much += "a line of this rank\n";
+  write_all(writing.get(), much);
+  write_all(other.get(), "fine\n");
+  writing.reset();
+  other.reset();
+  pump.finish(generous());
+  EXPECT_EQ(split_lines(out_.text()).size(), 20'000U);
+  EXPECT_EQ(content_of(folder_ / "1.log"), "fine\n");
+  EXPECT_EQ(err_.text(),
+            "ddprun: writing the log file '/dev/full': No space left on device [ENOSPC (28)]; lines are dropped until "
+            "it can be written again\n");
+}
+
+TEST_F(LogPumpTest, TailHasTheLastWordsOfAWriterThatHasEnded) {
+  LogPump pump{options()};
+  constexpr int kRanks = 20;
+  std::vector<base::UniqueFd> ends;
+  for (int rank = 0; rank < kRanks; ++rank) ends.push_back(pump.add(to_tail(rank)));
+  pump.start();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int fd = ends[static_cast<std::size_t>(rank)].get();
+      for (int i = 0; i < 500; ++i) write_all(fd, "line " + std::to_string(i) + "\n");
+      write_all(fd, "last words of " + std::to_string(rank));
+      ::_exit(1);
+    }
+    ::waitpid(pid, nullptr, 0);
+    const auto lines = split_lines(pump.tail(rank));
+    ASSERT_EQ(lines.size(), static_cast<std::size_t>(LogPump::kTailLines));
+    EXPECT_EQ(lines.front(), "line 481");
+    EXPECT_EQ(lines.back(), "last words of " + std::to_string(rank));
+  }
+  write_all(ends[0].get(), "\n" + std::string(100'000, 'z'));
+  EXPECT_EQ(pump.tail(0), std::string(LogPump::kTailBytes, 'z'));
+}
+
+TEST_F(LogPumpTest, TailIsDrainedFromBehindAStuckConsole) {
+  Pipe stuck;
+  LogPumpOptions own = options();
+  own.console_err = stuck.writing.get();
+  LogPump pump{own};
+  StreamRoute route = to_console(0, false, Stream::err);
+  route.keep_tail = true;
+  const base::UniqueFd writing = pump.add(route);
+  pump.start();
+  ASSERT_EQ(::fcntl(writing.get(), F_SETFL, O_NONBLOCK), 0);
+  const std::string text = std::string(999, 'x') + "\n";
+  Deadline quiet = Deadline::after(milliseconds(300));
+  while (!quiet.expired()) {
+    if (::write(writing.get(), text.data(), text.size()) > 0) quiet = Deadline::after(milliseconds(300));
+  }
+  EXPECT_THAT(pump.tail(0), Not(HasSubstr("last words")));  // makes room in the pipe
+  write_all(writing.get(), "last words\n");
+  EXPECT_THAT(pump.tail(0), HasSubstr("last words\n"));
+  pump.finish(Deadline::after(milliseconds(100)));
+}
+
+TEST_F(LogPumpTest, TailsFromSeveralThreadsWhileWritersWrite) {
+  LogPump pump{options()};
+  std::vector<base::UniqueFd> ends;
+  for (int rank = 0; rank < 4; ++rank) ends.push_back(pump.add(to_tail(rank)));
+  pump.start();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (int i = 0; i < 300; ++i) {
+        const std::string line = std::to_string(rank) + ":" + std::to_string(i) + "\n";
+        write_all(ends[static_cast<std::size_t>(rank)].get(), line);
+        const std::string tail = pump.tail(rank);
+        EXPECT_TRUE(tail.ends_with(line)) << tail;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  pump.finish(generous());
+  EXPECT_THAT(pump.tail(2), testing::EndsWith("2:299\n"));
+}
+
+TEST_F(LogPumpTest, OneTargetForBothConsolesIsNotTorn) {
+  Pipe both;
+  const base::UniqueFd copy{::fcntl(both.writing.get(), F_DUPFD_CLOEXEC, 0)};
+  LogPumpOptions own = options();
+  own.console_out = both.writing.get();
+  own.console_err = copy.get();
+  LogPump pump{own};
+  base::UniqueFd out = pump.add(to_console(0, true));
+  base::UniqueFd err = pump.add(to_console(0, true, Stream::err));
+  pump.start();
+  const std::string line(70, 'x');
+  std::string text;
+  for (int i = 0; i < 10'000; ++i) text += line + "\n";
+  std::thread first([&] { write_all(out.get(), text); });
+  std::thread second([&] { write_all(err.get(), text); });
+  const std::size_t expected = 20'000 * (line.size() + 12);
+  std::future<std::string> read =
+      std::async(std::launch::async, [&] { return read_bytes(both.reading.get(), expected); });
+  first.join();
+  second.join();
+  pump.finish(generous());
+  const auto lines = split_lines(read.get());
+  EXPECT_EQ(lines.size(), 20'000U);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "[default0]:" + line), 20'000);
+}
+
+TEST_F(LogPumpTest, FilesFillWhileLinesAreWritten) {
+  LogPump pump{options()};
+  const base::UniqueFd writing = pump.add(to_file(0, folder_ / "0.log"));
+  pump.start();
+  std::string sent;
+  for (int i = 0; i < 20; ++i) {
+    write_all(writing.get(), "line\npart");
+    sent += "line\npart";
+    EXPECT_TRUE(eventually([&] { return content_of(folder_ / "0.log") == sent; }));
+  }
+}
+
+TEST_F(LogPumpTest, DescriptorsThatRunOutAreNamed) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  LogPump pump{options()};
+  const base::UniqueFd probe{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  const rlimit tight{.rlim_cur = static_cast<rlim_t>(probe.get()) + 4, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  std::string message;
+  std::vector<base::UniqueFd> ends;
+  try {
+    for (int rank = 0; rank < 100; ++rank) ends.push_back(pump.add(to_console(rank, false)));
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(message, AllOf(HasSubstr("rank 10"), HasSubstr("EMFILE")));
+}
+
+}  // namespace
+}  // namespace ddp::launcher

@@ -1,0 +1,120 @@
+// ddprun's options and the program's words are told apart as Python's argparse does for torchrun.
+#include "options/argument_split.hpp"
+
+#include <gmock/gmock.h>
+
+#include "report/exit_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+const std::vector<OptionShape> kKnown{{.name = "--nproc-per-node", .takes_value = true},
+                                      {.name = "--verbose", .takes_value = false},
+                                      {.name = "--version", .takes_value = false},
+                                      {.name = "-v", .takes_value = false},
+                                      {.name = "--redirects", .takes_value = true, .of_torchrun = true},
+                                      {.name = "-r", .takes_value = true, .of_torchrun = true},
+                                      {.name = "-m", .takes_value = false, .of_torchrun = true},
+                                      {.name = "--role", .takes_value = true, .of_torchrun = true},
+                                      {.name = "--report-json", .takes_value = true},
+                                      {.name = "--generate-man", .takes_value = false, .hidden = true}};
+
+std::string complaint(const Words& words) {
+  try {
+    split_arguments(words, kKnown);
+  } catch (const ExitError& error) {
+    EXPECT_EQ(error.exit_status(), kExitUsage);
+    return error.what();
+  }
+  return "no complaint";
+}
+
+TEST(ArgumentSplit, OptionsEndAtTheFirstOtherWord) {
+  const auto split =
+      split_arguments(Words{"-v", "--nproc-per-node", "2", "train", "--nproc-per-node", "--", "-v"}, kKnown);
+  EXPECT_THAT(split.options, ElementsAre("-v", "--nproc-per-node", "2"));
+  EXPECT_THAT(split.command, ElementsAre("train", "--nproc-per-node", "--", "-v"));
+}
+
+TEST(ArgumentSplit, DoubleDashEndsOptionsOnce) {
+  const auto split = split_arguments(Words{"--", "--", "-v"}, kKnown);
+  EXPECT_THAT(split.options, IsEmpty());
+  EXPECT_THAT(split.command, ElementsAre("--", "-v"));
+}
+
+TEST(ArgumentSplit, AcceptsArgparseSpellings) {
+  for (const Words& words : {Words{"--nproc_per_node=2", "p"}, Words{"--nproc", "2", "p"}, Words{"--n=2", "p"}}) {
+    const auto split = split_arguments(words, kKnown);
+    EXPECT_THAT(split.options, ElementsAre("--nproc-per-node", "2"));
+    EXPECT_THAT(split.command, ElementsAre("p"));
+  }
+}
+
+TEST(ArgumentSplit, UnderscoresInValuesStay) {
+  EXPECT_THAT(split_arguments(Words{"--nproc-per-node=a_b=c"}, kKnown).options,
+              ElementsAre("--nproc-per-node", "a_b=c"));
+}
+
+TEST(ArgumentSplit, AValueMayLookLikeAnOption) {
+  EXPECT_THAT(split_arguments(Words{"--nproc-per-node", "-1", "p"}, kKnown).options,
+              ElementsAre("--nproc-per-node", "-1"));
+}
+
+TEST(ArgumentSplit, ASeparateValueThatLooksLikeAnOptionIsAForgottenValue) {
+  EXPECT_THAT(complaint({"--redirects", "-v", "p"}), HasSubstr("needs a value, and '-v' looks like an option"));
+  EXPECT_THAT(complaint({"--redirects", "--", "p"}), HasSubstr("needs a value"));
+  EXPECT_THAT(complaint({"-r", "-1.2.3", "p"}), HasSubstr("needs a value"));
+  EXPECT_THAT(split_arguments(Words{"--redirects=-v", "p"}, kKnown).options, ElementsAre("--redirects", "-v"));
+  for (const char* value : {"-", "", "-1.5", "-.5", "-a b"}) {
+    EXPECT_THAT(split_arguments(Words{"-r", value, "p"}, kKnown).options, ElementsAre("-r", value)) << value;
+  }
+}
+
+TEST(ArgumentSplit, ShortOptionsMayBeJoined) {
+  for (const Words& words : {Words{"-r3", "p"}, Words{"-r=3", "p"}, Words{"-r", "3", "p"}}) {
+    const auto split = split_arguments(words, kKnown);
+    EXPECT_THAT(split.options, ElementsAre("-r", "3"));
+    EXPECT_THAT(split.command, ElementsAre("p"));
+  }
+  EXPECT_THAT(split_arguments(Words{"-mvr3", "p"}, kKnown).options, ElementsAre("-m", "-v", "-r", "3"));
+  EXPECT_THAT(split_arguments(Words{"-mr", "3", "p"}, kKnown).options, ElementsAre("-m", "-r", "3"));
+  EXPECT_THAT(split_arguments(Words{"-rm", "p"}, kKnown).options, ElementsAre("-r", "m"));
+  EXPECT_THAT(split_arguments(Words{"-r=", "p"}, kKnown).options, ElementsAre("-r", ""));
+  EXPECT_THAT(complaint({"-m3", "p"}), HasSubstr("unknown option '-3' in '-m3'"));
+  EXPECT_THAT(complaint({"-m=3", "p"}), HasSubstr("takes no value"));
+  EXPECT_THAT(complaint({"-redirects"}), testing::Not(HasSubstr("unknown"))) << "-r with the value 'edirects'";
+}
+
+TEST(ArgumentSplit, BeginningsMeanTorchrunsOptionsFirst) {
+  EXPECT_THAT(split_arguments(Words{"--re=3"}, kKnown).options, ElementsAre("--redirects", "3"));
+  EXPECT_THAT(split_arguments(Words{"--rep=f"}, kKnown).options, ElementsAre("--report-json", "f"));
+  EXPECT_THAT(complaint({"--r=3"}), HasSubstr("--redirects, --role, --report-json"));
+}
+
+TEST(ArgumentSplit, HiddenOptionsNeedTheirFullName) {
+  EXPECT_THAT(split_arguments(Words{"--generate_man"}, kKnown).options, ElementsAre("--generate-man"));
+  EXPECT_THAT(complaint({"--generate-ma"}), testing::Not(HasSubstr("did you mean")));
+}
+
+TEST(ArgumentSplit, ALoneDashIsAWord) { EXPECT_THAT(split_arguments(Words{"-"}, kKnown).command, ElementsAre("-")); }
+
+TEST(ArgumentSplit, Complains) {
+  EXPECT_THAT(complaint({"--nporc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
+  EXPECT_THAT(complaint({"--qqqqqqqqqqqqqqqqqqqqqqqqq"}), HasSubstr("'ddprun --help' lists the options"));
+  EXPECT_THAT(complaint({"-nproc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
+  EXPECT_THAT(complaint({"--foo"}), testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(complaint({"--a\nb"}), HasSubstr("unknown option '--a?b'")) << "errors are one line";
+  EXPECT_THAT(complaint({"-x"}), HasSubstr("unknown option '-x'"));
+  EXPECT_THAT(complaint({"--ver"}), HasSubstr("--verbose, --version"));
+  EXPECT_THAT(complaint({"--verbose=1"}), HasSubstr("takes no value"));
+  EXPECT_THAT(complaint({"--nproc-per-node"}), HasSubstr("needs a value"));
+  EXPECT_EQ(complaint({"--verbose", "p"}), "no complaint");
+}
+
+}  // namespace
+}  // namespace ddp::launcher

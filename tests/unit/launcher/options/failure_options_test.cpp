@@ -1,0 +1,78 @@
+// Restarts, time limits and signals on the command line.
+#include <signal.h>
+
+#include "command_line_support.hpp"
+#include "options/signal_list.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(FailureOptions, TimesAndRestarts) {
+  const auto options =
+      parse({"--max-restarts", "3", "--failure-grace", "0", "--timeout", "2000000", "--torchrun-exit-codes", "p"});
+  EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_EQ(options.failure_grace, std::chrono::seconds(0));
+  EXPECT_EQ(options.timeout, std::chrono::seconds(2'000'000));
+  EXPECT_TRUE(options.torchrun_exit_codes);
+  for (const Words& words :
+       {Words{"--max-restarts=-1", "p"}, Words{"--max-restarts", "1.5", "p"}, Words{"--timeout", "0", "p"},
+        Words{"--timeout", "0.0001", "p"}, Words{"--timeout", "nan", "p"}, Words{"--monitor-interval", "x", "p"}})
+    EXPECT_THAT(complaint(words), HasSubstr("reading --")) << words[0];
+}
+
+TEST(FailureOptions, TheShutdownTimeoutHasThreeSources) {
+  const Variables torch{{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "12"}};
+  EXPECT_EQ(parse({"p"}, torch).shutdown_timeout, std::chrono::seconds(12));
+  EXPECT_EQ(parse({"--shutdown-timeout=5", "p"}, torch).shutdown_timeout, std::chrono::seconds(5));
+  const Variables both{{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"}, {"PET_SHUTDOWN_TIMEOUT", "6"}};
+  EXPECT_EQ(parse({"p"}, both).shutdown_timeout, std::chrono::seconds(6));
+  EXPECT_THAT(complaint({"p"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1"}}),
+              HasSubstr("reading TORCH_ELASTIC_SHUTDOWN_TIMEOUT"));
+}
+
+TEST(FailureOptions, TheMonitorIntervalIsNoticedOnTheCommandLineOnly) {
+  EXPECT_THAT(parse({"--monitor-interval", "5", "p"}).notices, ElementsAre(HasSubstr("seen at once")));
+  EXPECT_THAT(parse({"p"}, {{"PET_MONITOR_INTERVAL", "5"}}).notices, IsEmpty());
+}
+
+TEST(FailureOptions, SignalsByDefault) {
+  const auto options = parse({"p"});
+  EXPECT_THAT(options.ending_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(options.forwarded_signals, ElementsAre(SIGUSR1, SIGUSR2));
+}
+
+TEST(FailureOptions, AGivenListWinsOverTheOtherDefault) {
+  const auto ending = parse({"--signals-to-handle", "SIGTERM, SIGUSR1,TERM", "p"});
+  EXPECT_THAT(ending.ending_signals, ElementsAre(SIGTERM, SIGUSR1));
+  EXPECT_THAT(ending.forwarded_signals, ElementsAre(SIGUSR2));
+  const auto forwarded = parse({"--forward-signals", "HUP,sigwinch,SIGRTMIN+2", "p"});
+  EXPECT_THAT(forwarded.ending_signals, ElementsAre(SIGTERM, SIGINT, SIGQUIT));
+  EXPECT_THAT(forwarded.forwarded_signals, ElementsAre(SIGHUP, SIGWINCH, SIGRTMIN + 2));
+  EXPECT_THAT(parse({"--forward-signals=", "p"}).forwarded_signals, IsEmpty());
+  EXPECT_THAT(complaint({"--forward-signals", "USR1", "p"}, {{"PET_SIGNALS_TO_HANDLE", "TERM,SIGUSR1"}}),
+              HasSubstr("SIGUSR1 is in --signals-to-handle and in --forward-signals"));
+}
+
+TEST(FailureOptions, UnknownSignalsToHandleAreNoticed) {
+  const auto options = parse({"--signals-to-handle", "SIGTERM,SIGNOPE,SIGKILL", "p"});
+  EXPECT_THAT(options.ending_signals, ElementsAre(SIGTERM));
+  EXPECT_THAT(options.notices, ElementsAre(HasSubstr("'SIGNOPE'"), HasSubstr("SIGKILL")));
+  EXPECT_THAT(complaint({"--forward-signals", "SIGNOPE", "p"}), HasSubstr("'SIGNOPE' is no signal"));
+  EXPECT_THAT(complaint({"--forward-signals", "CHLD", "p"}), HasSubstr("'CHLD' cannot be passed on"));
+}
+
+TEST(SignalNames, WholeNamesOnly) {
+  EXPECT_EQ(signal_number("TERM"), SIGTERM);
+  EXPECT_EQ(signal_number("SIGRTMAX-1"), SIGRTMAX - 1);
+  EXPECT_EQ(signal_number("RTMIN"), SIGRTMIN);
+  for (const char* wrong : {"", "SIG", "15", "SIGSIGTERM", "TER", "RTMIN+", "RTMIN-1", "RTMIN+99", "RTMAX+1",
+                            "RTMIN+99999999999", "RTMIN+-1", "RTMIN+1x"})
+    EXPECT_FALSE(signal_number(wrong)) << wrong;
+}
+
+}  // namespace
+}  // namespace ddp::launcher

@@ -1,0 +1,296 @@
+// The report says the root cause first, in torchrun's words, and stays readable whatever failed.
+#include "report/failure_report.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+const ReportContext kContext{.program = "train", .world_size = 4};
+const std::chrono::system_clock::time_point kTime{std::chrono::seconds(1'700'000'000)};
+
+RankName name(int rank) { return {.rank = rank, .local_rank = rank % 8, .pid = 100 + rank, .host = "node1"}; }
+
+RankFailure failure(int rank, int code, bool by_signal = false) {
+  return {.name = name(rank),
+          .end = RankEnd{.code = code, .by_signal = by_signal, .core_dumped = by_signal, .time = kTime},
+          .abort = {},
+          .time = kTime};
+}
+
+NodeFailure lost_node(std::chrono::seconds after = {}) {
+  return {.host = "node7",
+          .node_rank = 7,
+          .num_ranks = 8,
+          .message = "the connection to ddprun's agent (pid 7) was lost\nis the node up?",
+          .exit_status = 1,
+          .time = kTime + after};
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t number = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++number;
+  return number;
+}
+
+TEST(FailureReport, NothingForSuccess) { EXPECT_EQ(format_failure_report(JobOutcome{}, kContext), ""); }
+
+TEST(FailureReport, LooksAsTorchrunsButWithTheRootCauseFirst) {
+  JobOutcome outcome;
+  outcome.failures = {failure(3, 1)};
+  outcome.failures[0].traces.error_file = "/tmp/log_folder_of_a_job/none_1/attempt_0/3/error.json";
+  outcome.failures[0].traces.error_content =
+      R"({"message": {"message": "ValueError: bad", "extraInfo": {"py_callstack": )"
+      R"("Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nValueError: bad\n", "timestamp": "1"}}})";
+  outcome.failures[0].traces.stderr_tail = "the same traceback";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, StartsWith("============================================================\n"
+                               "train FAILED\n"
+                               "------------------------------------------------------------\n"
+                               "Root Cause (first observed failure):\n"
+                               "[0]:\n"
+                               "  time      : 2023-11-1"));
+  EXPECT_THAT(text, EndsWith("  host      : node1\n"
+                             "  rank      : 3 (local_rank: 3)\n"
+                             "  exitcode  : 1 (pid: 103)\n"
+                             "  error_file: /tmp/log_folder_of_a_job/none_1/attempt_0/3/error.json\n"
+                             "  traceback : Traceback (most recent call last):\n"
+                             "    File \"a.py\", line 1, in f\n"
+                             "  ValueError: bad\n"
+                             "------------------------------------------------------------\n"
+                             "Other Failures:\n"
+                             "  <NO_OTHER_FAILURES>\n"
+                             "============================================================\n"));
+}
+
+TEST(FailureReport, BordersAreAsWideAsTheLongestLine) {
+  JobOutcome outcome;
+  outcome.failures = {failure(0, SIGKILL, true)};
+  outcome.failures[0].end->core_dumped = false;
+  std::istringstream lines(format_failure_report(outcome, {.program = "a"}));
+  std::string first;
+  std::getline(lines, first);
+  std::size_t longest = 0;
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  EXPECT_LT(longest, 60U);
+  EXPECT_EQ(first, std::string(longest, '='));
+}
+
+TEST(FailureReport, RootCauseComesFirst) {
+  JobOutcome outcome;
+  outcome.failures = {failure(3, 85), failure(0, 1)};
+  outcome.ended_on_request = 1;
+  outcome.killed = 1;
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_LT(text.find("Root Cause"), text.find("rank      : 3 (local_rank: 3)"));
+  EXPECT_LT(text.find("exitcode  : 85 (pid: 103)"), text.find("Other Failures:"));
+  EXPECT_LT(text.find("Other Failures:"), text.find("rank      : 0 "));
+  EXPECT_THAT(text, HasSubstr("2 other ranks were ended by ddprun, 1 of them by SIGKILL."));
+  EXPECT_THAT(text, Not(HasSubstr("NO_OTHER_FAILURES")));
+}
+
+TEST(FailureReport, SignalsHaveNames) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGSEGV, true)};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  exitcode  : 139 (pid: 101)\n  signal    : SIGSEGV (11), core dumped\n"));
+  EXPECT_THAT(text, HasSubstr("  traceback : Signal 11 (SIGSEGV) received by PID 101\n"));
+  EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n"));
+}
+
+TEST(FailureReport, WithoutAnErrorFileTheLastLinesOfStderrAreShown) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1), failure(2, 1)};
+  outcome.failures[0].traces.stderr_tail = "first line\nlast line\n";
+  outcome.failures[1].traces.stderr_tail = "of another rank\n";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  traceback : To enable traceback see: "
+                              "https://pytorch.org/docs/stable/elastic/errors.html\n"
+                              "  stderr    : last 2 lines\n    first line\n    last line\n----"));
+  EXPECT_THAT(text, Not(HasSubstr("of another rank")));
+  outcome.failures[0].traces.stderr_tail = "only line";
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  stderr    : last line\n    only line\n"));
+  outcome.failures[0].traces.stderr_tail = "\n";
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("stderr")));
+}
+
+TEST(FailureReport, AnErrorFileWithoutATracebackStillGetsStderr) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1)};
+  outcome.failures[0].traces = {.error_file = "e.json", .error_content = "{\"mess", .stderr_tail = "line", .oom = {}};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  traceback : {\"mess\n  stderr    : last line\n    line\n"));
+}
+
+TEST(FailureReport, TheOomKillerIsNamed) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGKILL, true)};
+  outcome.failures[0].traces.oom = "the kernel's OOM killer ended a process of this job";
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("  oom       : the kernel's OOM killer ended a process of this job\n"));
+}
+
+TEST(FailureReport, AnAbortHasItsMessageAndNoHint) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGTERM, true)};
+  outcome.failures[0].abort = AbortCall{.status = 7, .message = "no data\nsecond line"};
+  outcome.failures[0].end.reset();
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  pid       : 101\n  abort     : PMIx_Abort(7): no data\n  second line\n"));
+  EXPECT_THAT(text, HasSubstr("  traceback : <N/A>\n"));
+}
+
+TEST(FailureReport, AStoppedRankIsTheRootCause) {
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 5)};
+  outcome.failures[0].traces.stderr_tail = "timed out";
+  outcome.stopped = {
+      {.name = name(2), .signal = SIGSTOP, .before_failure = std::chrono::milliseconds(8100), .time = kTime}};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_LT(text.find("Root Cause (stopped before the first failure):"),
+            text.find("rank 2 was stopped by SIGSTOP 8.1 s before the first failure"));
+  EXPECT_LT(text.find("8.1 s before the first failure"), text.find("rank      : 0 "));
+  EXPECT_THAT(text, HasSubstr("    timed out\n"));
+}
+
+TEST(FailureReport, ALostNodeIsTheRootCauseUnlessARankFailedBefore) {
+  JobOutcome outcome;
+  outcome.nodes = {lost_node()};
+  outcome.failures = {failure(0, 5)};
+  outcome.failures[0].time += std::chrono::seconds(1);
+  std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  host      : node7\n  node      : 7 (8 ranks)\n"
+                              "  failure   : the connection to ddprun's agent (pid 7) was lost\n  is the node up?\n"));
+  EXPECT_LT(text.find("node7"), text.find("Other Failures:"));
+  EXPECT_GT(text.find("rank      : 0 "), text.find("Other Failures:"));
+  outcome.nodes = {lost_node(std::chrono::seconds(2))};
+  text = format_failure_report(outcome, kContext);
+  EXPECT_GT(text.find("node7"), text.find("Other Failures:"));
+  EXPECT_LT(text.find("rank      : 0 "), text.find("Other Failures:"));
+}
+
+TEST(FailureReport, ANodeAlone) {
+  JobOutcome outcome;
+  outcome.nodes = {lost_node()};
+  outcome.ended_on_request = 1;
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("<NO_OTHER_FAILURES>"));
+  EXPECT_THAT(text, HasSubstr("1 other rank was ended by ddprun."));
+}
+
+TEST(FailureReport, SizeAndRestartsAreSaidWhereThereAreAny) {
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 5)};
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("train FAILED\n---"));
+  EXPECT_THAT(format_failure_report(
+                  outcome, {.program = "train", .attempt = 1, .max_restarts = 2, .num_nodes = 4, .world_size = 16}),
+              HasSubstr("train FAILED\n16 ranks on 4 nodes; attempt 1: 1 of at most 2 restarts used\n---"));
+  EXPECT_THAT(format_failure_report(outcome, {.program = "train", .max_restarts = 1}),
+              HasSubstr("train FAILED\nattempt 0: 0 of at most 1 restart used\n---"));
+}
+
+TEST(FailureReport, FourThousandFailuresStayReadable) {
+  const std::string frames(300'000, 'x');
+  JobOutcome outcome;
+  for (int rank = 0; rank < 4096; ++rank) {
+    outcome.failures.push_back(failure(rank, 1));
+    outcome.failures.back().traces.error_content = rank < 20 ? "start " + frames + "\nend" : "e";
+  }
+  outcome.nodes = {lost_node(std::chrono::seconds(3))};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "  exitcode  :"), 16U);
+  EXPECT_EQ(count(text, "  node      :"), 1U);
+  EXPECT_THAT(text, HasSubstr("[16]:"));
+  EXPECT_THAT(text, HasSubstr("... and 4080 more (--report-json lists all)\n"));
+  EXPECT_LT(text.size(), 100'000U);
+  EXPECT_LT(text.find("  node      :"), text.find("rank      : 1 "));
+}
+
+TEST(FailureReport, SixteenOthersAreAllListed) {
+  JobOutcome outcome;
+  for (int rank = 0; rank < 17; ++rank) outcome.failures.push_back(failure(rank, 1));
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "  exitcode  :"), 17U);
+  EXPECT_THAT(text, Not(HasSubstr("more")));
+}
+
+TEST(FailureReport, OfALongTracebackTheBeginningAndTheEndAreShown) {
+  std::string callstack = R"(Traceback (most recent call last):\n)";
+  for (int i = 0; i < 5000; ++i) callstack += R"(  File \"a.py\", line 1\n)";
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 1)};
+  outcome.failures[0].traces.error_content =
+      R"({"message": {"message": "m", "extraInfo": {"py_callstack": ")" + callstack + R"(ValueError: the end\n"}}})";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  traceback : Traceback (most recent call last):\n    File"));
+  EXPECT_THAT(text, HasSubstr(" bytes left out ...\n"));
+  EXPECT_THAT(text, HasSubstr("\n  ValueError: the end\n---"));
+  EXPECT_LT(text.size(), 40'000U);
+}
+
+TEST(FailureReport, ASignalToDdprunIsOneLine) {
+  JobOutcome outcome;
+  outcome.forwarded_signal = SIGTERM;
+  outcome.ended_on_request = 3;
+  outcome.killed = 1;
+  EXPECT_EQ(format_failure_report(outcome, kContext),
+            "ddprun: ended by SIGTERM: passed on to all ranks; 3 ranks ended after it, 1 had to be killed\n");
+  outcome.lost = 2;
+  EXPECT_THAT(format_failure_report(outcome, kContext), EndsWith("killed, 2 were on nodes that were lost meanwhile\n"));
+}
+
+TEST(FailureReport, ATimeoutIsOneLine) {
+  JobOutcome outcome;
+  outcome.timed_out = true;
+  outcome.ended_on_request = 1;
+  EXPECT_EQ(format_failure_report(outcome, kContext),
+            "ddprun: ended by --timeout: all ranks got SIGTERM; 1 rank ended after it\n");
+}
+
+TEST(FailureReport, WhatEndedAFailingJobIsSaid) {
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 5)};
+  outcome.forwarded_signal = SIGTERM;
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("ddprun got SIGTERM after the first failure.\n"));
+  outcome.forwarded_signal = 0;
+  outcome.timed_out = true;
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("--timeout passed after the first failure.\n"));
+}
+
+TEST(FailureReport, UnkillableRanksAreNamedUpToSixteen) {
+  JobOutcome outcome;
+  for (int rank = 0; rank < 20; ++rank) outcome.unkillable.push_back(name(rank));
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, StartsWith("ddprun: rank 0 (pid 100 on node1) did not end even after SIGKILL"));
+  EXPECT_EQ(count(text, "did not end"), 16U);
+  EXPECT_THAT(text, EndsWith("ddprun: ... and 4 more\n"));
+}
+
+TEST(RestartLine, SaysWhatFailedAndHowManyRestartsAreLeft) {
+  JobOutcome outcome;
+  outcome.failures = {failure(3, 85)};
+  EXPECT_EQ(format_restart_line(outcome, 0, 2),
+            "attempt 0 failed: rank 3 on node1 exited with 85; restarting (2 restarts left)");
+  outcome.failures = {failure(3, SIGSEGV, true)};
+  EXPECT_EQ(format_restart_line(outcome, 1, 1),
+            "attempt 1 failed: rank 3 on node1 was ended by SIGSEGV; restarting (1 restart left)");
+  outcome.failures[0].abort = AbortCall{.status = 7, .message = "no data\nmore"};
+  EXPECT_THAT(format_restart_line(outcome, 1, 1), HasSubstr("rank 3 on node1 called PMIx_Abort(7): no data; restart"));
+  outcome.nodes = {lost_node()};
+  EXPECT_EQ(format_restart_line(outcome, 2, 0),
+            "attempt 2 failed: node node7: the connection to ddprun's agent (pid 7) was lost; restarting (0 restarts "
+            "left)");
+}
+
+}  // namespace
+}  // namespace ddp::launcher

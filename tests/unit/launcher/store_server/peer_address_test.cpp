@@ -1,0 +1,69 @@
+// Addresses compare by what they mean, and only those of the job are let in.
+#include "store_server/peer_address.hpp"
+
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+namespace ddp::launcher::store_server {
+namespace {
+
+PeerAddress address(const std::string& text) {
+  const auto parsed = PeerAddress::parse(text);
+  EXPECT_TRUE(parsed) << text;
+  return parsed.value_or(PeerAddress{});
+}
+
+TEST(PeerAddress, FormsOfOneAddressAreEqual) {
+  EXPECT_EQ(address("10.1.2.3"), address("::ffff:10.1.2.3"));
+  EXPECT_EQ(address("2001:db8::1"), address("2001:0DB8:0:0::0001"));
+  EXPECT_EQ(address("fe80::1%eth0"), address("fe80::1"));
+  EXPECT_NE(address("10.1.2.3"), address("10.1.2.4"));
+  EXPECT_NE(address("10.1.2.3"), address("::10.1.2.3"));
+  EXPECT_EQ(address("::ffff:10.1.2.3").text(), "10.1.2.3");
+  EXPECT_EQ(address("2001:db8::1").text(), "2001:db8::1");
+}
+
+TEST(PeerAddress, WhatIsNoAddressIsNotTaken) {
+  for (const std::string text :
+       {"", "node1", "10.1.2", "10.1.2.3.4", "10.1.2.256", ":::", "10.1.2.3:80", "[::1]", "%"}) {
+    EXPECT_FALSE(PeerAddress::parse(text)) << text;
+  }
+  sockaddr_storage local{};
+  local.ss_family = AF_UNIX;
+  EXPECT_FALSE(PeerAddress::of(local));
+}
+
+TEST(PeerAddress, Loopback) {
+  for (const std::string text : {"127.0.0.1", "127.9.8.7", "::ffff:127.0.0.1", "::1"}) {
+    EXPECT_TRUE(address(text).is_loopback()) << text;
+  }
+  for (const std::string text : {"128.0.0.1", "::", "::2", "10.0.0.127", "::127.0.0.1"}) {
+    EXPECT_FALSE(address(text).is_loopback()) << text;
+  }
+}
+
+TEST(Admission, EverybodyWithoutAList) { EXPECT_TRUE(Admission({}).admits(address("203.0.113.9"))); }
+
+TEST(Admission, OnlyThoseOfTheListAndLoopback) {
+  const Admission admission({"::ffff:10.0.0.2", "2001:db8::1", "10.0.0.1"});
+  for (const std::string text : {"10.0.0.1", "10.0.0.2", "2001:db8::1", "::1", "127.0.0.1"}) {
+    EXPECT_TRUE(admission.admits(address(text))) << text;
+  }
+  for (const std::string text : {"10.0.0.3", "2001:db8::2", "::"}) {
+    EXPECT_FALSE(admission.admits(address(text))) << text;
+  }
+}
+
+TEST(Admission, AListWithSomethingElseIsAnError) {
+  try {
+    Admission({"10.0.0.1", "node2"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string{error.what()}.find("'node2'"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ddp::launcher::store_server
