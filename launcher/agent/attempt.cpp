@@ -336,8 +336,7 @@ void Attempt::report_end(int local, const RankEnd& end) {
 }
 
 void Attempt::take_signals() {
-  const std::vector<int> signals = signals_.take();
-  if (std::find(signals.begin(), signals.end(), SIGCHLD) != signals.end()) reap_orphans(workers_->pids());
+  if (!signals_.take().empty()) reap_orphans(workers_->pids());
   for (const StopChange& change : workers_->take_stop_changes()) {
     const int rank = global_rank(change.local_rank);
     if (change.signal == 0) {
@@ -405,16 +404,17 @@ void Attempt::clean() {
     if (unclean_ || left.ended + left.remaining > 0) pmix_->abandon();
   }
   store_.reset();
-  if (!agent_.open()) {  // nobody else will
-    std::error_code ignored;
-    std::filesystem::remove_all(job_.scratch, ignored);
-  }
-  if (agent_.open()) {
+  const bool orphaned = !agent_.open();
+  if (!orphaned) {
     agent_.send(control::AttemptCleaned{.attempt = plan_.attempt, .left_behind = left.ended + left.remaining});
     agent_.close(Deadline::after(kLogLimit));
   }
   name_space_.reset();
   pmix_.reset();
+  if (orphaned) {  // nobody else will
+    std::error_code ignored;
+    std::filesystem::remove_all(job_.scratch, ignored);
+  }
 }
 
 }  // namespace ddp::launcher

@@ -143,7 +143,15 @@ void Coordinator::agents_lost(const std::string& why, int exit_status) {
 
 void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
-  if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return signal_received(signal->signal);
+  if (const auto* signal = std::get_if<control::SignalReceived>(&message)) {
+    // What Slurm sends to a step comes from every agent; only what one agent gets again is a further signal.
+    const int count = ++relayed_signals_[{link, signal->signal}];
+    if (count > relayed_most_[signal->signal]) {
+      relayed_most_[signal->signal] = count;
+      signal_received(signal->signal);
+    }
+    return;
+  }
   Node* node = node_of(link);
   if (node == nullptr) return;
   if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {
@@ -353,6 +361,8 @@ void Coordinator::signal_received(int signal) {
   } else if (ends && phase_ == Phase::preparing) {
     outcome_.forwarded_signal = signal;
     end_attempt();
+  } else if (ends && phase_ == Phase::cleaning && !outcome_.success()) {
+    outcome_.end_by(signal);  // the user does not want a restart
   }
 }
 

@@ -4,9 +4,11 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -112,6 +114,8 @@ class Coordinator {
   CoordinatorOptions options_;
   CoordinatorEvents events_;
   AgentLinks links_;
+  std::map<std::pair<int, int>, int> relayed_signals_;  ///< by link and signal
+  std::map<int, int> relayed_most_;                     ///< by signal: of any link
   Membership membership_;
   Phase phase_ = Phase::gathering;
   std::optional<Deadline> phase_end_;

@@ -91,7 +91,10 @@ SignalOrders Supervisor::signal_received(int signal, Moment now) {
   }
   if (done() && outcome_.success()) return {};
   // Also where the job was failing: the user does not want it to be restarted.
-  if (outcome_.forwarded_signal == 0 && !outcome_.timed_out) outcome_.forwarded_signal = signal;
+  outcome_.end_by(signal);
+  if (outcome_.failures.empty()) {
+    for (Rank& each : ranks_) each.failure.reset();
+  }
   if (done() || phase_ == Phase::killing) return {};
   if (signal == SIGINT && ++interrupts_ > 1) return kill(now);
   if (going_on()) return terminate(signal, now);

@@ -42,16 +42,19 @@ SignalInbox::SignalInbox(const std::vector<int>& signals) : hangup_ignored_(igno
   if (!fd_) throw base::system_error("receiving signals (signalfd)", errno);
 }
 
-std::vector<int> SignalInbox::take() {
-  std::vector<int> numbers;
+std::vector<ReceivedSignal> SignalInbox::take() {
+  std::vector<ReceivedSignal> signals;
   std::array<signalfd_siginfo, 16> batch;
   for (;;) {
     const ssize_t size = ::read(fd_.get(), batch.data(), sizeof batch);
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && errno == EAGAIN) return numbers;
+    if (size < 0 && errno == EAGAIN) return signals;
     if (size < 0) throw base::system_error("reading a signal", errno);
     const auto count = static_cast<std::size_t>(size) / sizeof(signalfd_siginfo);
-    for (std::size_t i = 0; i < count; ++i) numbers.push_back(static_cast<int>(batch[i].ssi_signo));
+    for (std::size_t i = 0; i < count; ++i) {
+      signals.push_back(
+          {.number = static_cast<int>(batch[i].ssi_signo), .sender = static_cast<pid_t>(batch[i].ssi_pid)});
+    }
   }
 }
 

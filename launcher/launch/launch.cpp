@@ -49,6 +49,10 @@ std::string own_path() {
   return size > 0 ? std::string(path, static_cast<std::size_t>(size)) : std::string{"ddprun"};
 }
 
+bool is_among(int signal, const std::vector<int>& list) {
+  return std::find(list.begin(), list.end(), signal) != list.end();
+}
+
 /// Signals, the coordinator and the agent of one process, in one loop.
 class Process {
  public:
@@ -179,21 +183,16 @@ class Process {
   }
 
   void take_signals() {
-    for (const int signal : signals_->take()) {
+    for (const auto& [signal, sender] : signals_->take()) {
       if (signal == SIGCHLD) {
         if (agent_) agent_->child_ended();
-        continue;
-      }
-      const auto listed = [signal](const std::vector<int>& list) {
-        return std::find(list.begin(), list.end(), signal) != list.end();
-      };
-      if (!agent_) {
+      } else if (!agent_) {
         coordinator_->signal_received(signal);
-      } else if (listed(options_.ending_signals)) {
+      } else if (is_among(signal, options_.ending_signals)) {
         agent_->ending_signal(signal);
-      } else {
+      } else if (!in_slurm_step(environment_) || sender != ::getppid()) {
         agent_->forward_signal(signal);
-      }
+      }  // else slurmstepd sent it, and it signals all processes of the step: the ranks have it already
     }
   }
 

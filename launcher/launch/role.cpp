@@ -30,17 +30,9 @@ std::string range_text(const NodeRange& nodes) {
   return nodes.min == nodes.max ? fmt::format("{}", nodes.max) : fmt::format("{}:{}", nodes.min, nodes.max);
 }
 
-/// Whether this process belongs to a step that srun started.
-bool in_step(const base::Environment& environment) {
-  const std::string step = environment.raw("SLURM_STEP_ID").value_or("");
-  std::int64_t number = 0;
-  const auto [end, status] = std::from_chars(step.data(), step.data() + step.size(), number);
-  return !step.empty() && status == std::errc{} && end == step.data() + step.size() && number < kFirstSpecialStep;
-}
-
 /// Tasks of the step of which this process is a task; nothing in batch scripts, shells and workers.
 std::optional<int> step_tasks(const base::Environment& environment) {
-  if (!in_step(environment) || !environment.has("SLURM_PROCID") || environment.has("TORCHELASTIC_RUN_ID"))
+  if (!in_slurm_step(environment) || !environment.has("SLURM_PROCID") || environment.has("TORCHELASTIC_RUN_ID"))
     return std::nullopt;
   return environment.number("SLURM_STEP_NUM_TASKS");
 }
@@ -97,7 +89,7 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
 std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, const base::Environment& environment) {
   if (!environment.has("SLURM_JOB_ID") || !environment.has("SLURM_JOB_NUM_NODES")) return std::nullopt;
   if (environment.has("TORCHELASTIC_RUN_ID")) return std::nullopt;
-  if (in_step(environment)) return std::nullopt;  // a child of a task: its node is all that it has
+  if (in_slurm_step(environment)) return std::nullopt;  // a child of a task: its node is all that it has
   const int have = environment.number("SLURM_JOB_NUM_NODES").value_or(1);
   NodeRange nodes{.min = have, .max = have};
   if (options.nodes_given) {
@@ -118,6 +110,13 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
 }
 
 }  // namespace
+
+bool in_slurm_step(const base::Environment& environment) {
+  const std::string step = environment.raw("SLURM_STEP_ID").value_or("");
+  std::int64_t number = 0;
+  const auto [end, status] = std::from_chars(step.data(), step.data() + step.size(), number);
+  return !step.empty() && status == std::errc{} && end == step.data() + step.size() && number < kFirstSpecialStep;
+}
 
 RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment) {
   const NodeRange one{.min = 1, .max = 1};

@@ -89,6 +89,7 @@ std::vector<std::string> agent_step_command(int num_nodes, const std::string& dd
                                    "--kill-on-bad-exit=0",
                                    "--wait=0",
                                    "--input=none",
+                                   "--quiet",  // "lacks support for cpu binding"; errors still show
                                    "--export=ALL",
                                    "--job-name=ddprun",
                                    ddprun};

@@ -125,12 +125,10 @@ std::string NodePlacement::summary(int local_rank) const {
 
 std::vector<topology::Setting> NodePlacement::settings(int local_rank, const SocketInterface& interface) const {
   if (placements_.empty()) return {};
-  return topology::derive_settings(*topology_, placements_, local_rank,
-                                   {.gpus = gpus_,
-                                    .bound = bound_,
-                                    .socket_interface = interface.name,
-                                    .socket_interface_reason = interface.reason},
-                                   environment_);
+  return topology::derive_settings(
+      *topology_, placements_, local_rank,
+      {.gpus = gpus_, .bound = bound_, .socket_interface = interface.name, .socket_interface_reason = interface.reason},
+      environment_);
 }
 
 }  // namespace ddp::launcher

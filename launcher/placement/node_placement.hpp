@@ -1,4 +1,5 @@
-// Where the ranks of this node go: how many they are, their cores, memory, GPUs and the variables that follow from them.
+// Where the ranks of this node go: how many they are, their cores, memory, GPUs and the variables that follow from
+// them.
 #pragma once
 
 #include <optional>

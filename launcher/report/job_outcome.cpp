@@ -1,6 +1,8 @@
 // Which of the things that went wrong is the root cause, and the exit status that follows from it.
 #include "report/job_outcome.hpp"
 
+#include <algorithm>
+
 namespace ddp::launcher {
 namespace {
 
@@ -18,6 +20,16 @@ int status_of(const RankFailure& failure) {
 }
 
 }  // namespace
+
+void JobOutcome::end_by(int signal) {
+  if (forwarded_signal == 0 && !timed_out) forwarded_signal = signal;
+  const bool same = std::all_of(failures.begin(), failures.end(), [signal](const RankFailure& failure) {
+    return !failure.abort && failure.end && failure.end->by_signal && failure.end->code == signal;
+  });
+  if (!same || !stopped.empty()) return;
+  ended_on_request += static_cast<int>(failures.size());
+  failures.clear();
+}
 
 RootCause JobOutcome::root_cause() const {
   const bool node_first = !nodes.empty() && (failures.empty() || nodes.front().time <= failures.front().time);

@@ -88,6 +88,9 @@ struct JobOutcome {
     return nodes.empty() && stopped.empty() && failures.empty() && forwarded_signal == 0 && !timed_out &&
            unkillable.empty();
   }
+  /// Signal @p signal ends the job. Ranks that had already ended by that very signal had got it too, as when Slurm
+  /// signals a whole step: they are no failures then.
+  void end_by(int signal);
   /// Whether a restart may help: not when the user ended the job.
   bool failed_by_itself() const { return !success() && forwarded_signal == 0 && !timed_out; }
   /// The first node failure, unless a rank had failed before it; then ranks; then signal, timeout, unkillable ranks.

@@ -11,8 +11,8 @@
 namespace ddp::launcher {
 namespace {
 
-// A rank takes its pidfd, its connections to the PMIx server and the store, two pipes (both ends of each until it runs) with two log files and, while it
-// starts, two pipe ends and an accepted socket.
+// A rank takes its pidfd, its connections to the PMIx server and the store, two pipes (both ends of each until it runs)
+// with two log files and, while it starts, two pipe ends and an accepted socket.
 constexpr rlim_t kPerRank = 11;
 // Standard streams, epoll, signals, the control connection, and the PMIx server's own files and sockets.
 constexpr rlim_t kFixed = 64;

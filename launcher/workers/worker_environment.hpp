@@ -29,8 +29,8 @@ struct RankPlace {
   int attempt = 0;  ///< TORCHELASTIC_RESTART_COUNT
   int max_restarts = 0;
   std::string run_id = "none";
-  std::string error_file{};      ///< TORCHELASTIC_ERROR_FILE; may be empty
-  std::string ending_signals{};  ///< TORCHELASTIC_SIGNALS_TO_HANDLE: "SIGTERM,SIGINT"
+  std::string error_file{};         ///< TORCHELASTIC_ERROR_FILE; may be empty
+  std::string ending_signals{};     ///< TORCHELASTIC_SIGNALS_TO_HANDLE: "SIGTERM,SIGINT"
   bool virtual_local_rank = false;  ///< LOCAL_RANK is 0, and the only visible GPU is the rank's own
 };
 

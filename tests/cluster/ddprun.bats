@@ -120,7 +120,7 @@ expect_blocks() {
 }
 
 @test "every collective over nodes" {
-  run allocation -N4 "$bin/ddprun" --nproc-per-node 2 "$rank_program" collectives
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$rank_program" collectives
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
 }
 
@@ -134,12 +134,12 @@ expect_blocks() {
 }
 
 @test "a program that is missing on one node is an error that names the node" {
-  run allocation -N3 "$bin/ddprun" --nproc-per-node 1 /tmp/only-somewhere
+  run -127 allocation -N3 "$bin/ddprun" --nproc-per-node 1 /tmp/only-somewhere
   [ "$status" -eq 127 ]
   for node in n0 n2; do
     printf '#!/bin/sh\nexec sleep 60\n' | "$cluster" on $node sh -c 'cat >/tmp/only-somewhere; chmod +x /tmp/only-somewhere'
   done
-  run allocation -N3 "$bin/ddprun" --nproc-per-node 1 /tmp/only-somewhere
+  run -127 allocation -N3 "$bin/ddprun" --nproc-per-node 1 /tmp/only-somewhere
   [ "$status" -eq 127 ] || { echo "$output"; return 1; }
   [[ $output == *"host      : n1"*"there is no such file"* ]] || { echo "$output"; return 1; }
 }

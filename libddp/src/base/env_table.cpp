@@ -41,9 +41,10 @@ constexpr std::array kTable{
                 "Take rank and size from this source and from no other."},
     EnvVariable{"DDP_LOG_LEVEL", EnvType::choice, "warning", "debug|info|warning|error|off",
                 "The least severe log lines that libddp writes to standard error."},
-    EnvVariable{"DDP_RDZV_SECRET", EnvType::text, "", "",
-                "A phrase that all agents of a job started by hand (ddprun --rdzv-endpoint or --master-addr) must have; "
-                "under Slurm a secret travels by itself."},
+    EnvVariable{
+        "DDP_RDZV_SECRET", EnvType::text, "", "",
+        "A phrase that all agents of a job started by hand (ddprun --rdzv-endpoint or --master-addr) must have; "
+        "under Slurm a secret travels by itself."},
     EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "",
                 "Name of the network interface that ranks use to reach each other, for example eth0."},
 };
