@@ -67,7 +67,11 @@ void Attempt::run() {
     fail(error.what(), 1);
   }
   // Without a limit of its own the wait still ends once a day, which does no harm.
-  while (!over_) loop_.run_once(Deadline::after(std::chrono::hours(24)));
+  while (!over_) {
+    const auto limit = pmix_ ? pmix_->modex().next_deadline() : std::nullopt;
+    loop_.run_once(limit.value_or(Deadline::after(std::chrono::hours(24))));
+    if (limit && pmix_) pmix_->modex().answer_overdue();
+  }
   clean();
 }
 
@@ -150,7 +154,8 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
     spawn_rank(local, rank_environment(local, store_address, store_port), outlets[static_cast<std::size_t>(local)]);
     outlets[static_cast<std::size_t>(local)] = {};
     pids.push_back(workers_->pid(local));
-    loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));  // the others' fate may have been decided
+    // The others' fate may have been decided. The last rank's end is not read before the others know that all run.
+    if (local + 1 < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
   send(control::RanksStarted{.attempt = plan_.attempt, .pids = std::move(pids)});
 }
@@ -389,7 +394,7 @@ void Attempt::take_modex() {
 
 void Attempt::clean() {
   const std::vector<pid_t> ranks = workers_->pids();
-  if (!agent_.open()) workers_->signal_groups(SIGKILL);
+  if (!agent_.open()) kill_descendants();
   const Deadline term = agent_.open() ? Deadline::after(kLeftoverGrace) : Deadline::after(std::chrono::seconds(0));
   const LeftoverCount left = end_leftovers(ranks, term, Deadline::after(kLeftoverLimit));
   if (left.ended > 0) tell(fmt::format("ended {} processes that ranks had left behind", left.ended));

@@ -83,7 +83,7 @@ class Findings {
  private:
   static std::string hint(ErrorCode code, std::uint16_t port) {
     if (code == ErrorCode::conflict)
-      return "all nodes of a job must be given the same secret; is it another job's port?";
+      return "all nodes of a job need the same --rdzv-id and the same DDP_RDZV_SECRET; is it another job's port?";
     if (code == ErrorCode::protocol) {
       return "all nodes need the same version of libddp, and the port must be the one of the job's coordinator";
     }

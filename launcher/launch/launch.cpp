@@ -118,8 +118,10 @@ class Process {
     if (meeting.listener) {
       lead(std::move(meeting.listener), &meeting.point);
     } else {
-      start_agent(
-          control::connect(meeting.point.addresses, meeting.point.port, meeting.point.secret, meeting.deadline));
+      control::Connection coordinator =
+          control::connect(meeting.point.addresses, meeting.point.port, meeting.point.secret, meeting.deadline);
+      coordinator.set_peer(fmt::format("the coordinator at {}", coordinator.peer()));
+      start_agent(std::move(coordinator));
     }
   }
 

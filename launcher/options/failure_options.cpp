@@ -52,7 +52,8 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   table.begin_group("Failure");
   table
-      .add_value("--max-restarts", "N", "How often all ranks are started again after a failure (default 0).",
+      .add_value("--max-restarts", "N",
+                 "How often the ranks of all nodes are started again after a failure (default 0).",
                  [&](const auto& source, const auto& text) {
                    options.max_restarts = parse_whole(source, text, 0, kMaxRestarts);
                  })

@@ -12,7 +12,7 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
   table.begin_group("Job");
   table
       .add_value("--nnodes", "N|MIN:MAX",
-                 "Nodes of the job, or the fewest and the most (default: those of the Slurm step, else 1).",
+                 "Nodes of the job, or the fewest and the most (default: all of the Slurm allocation or step, else 1).",
                  [&](const auto& source, const auto& text) {
                    options.nodes = parse_node_range(source, text);
                    options.nodes_given = true;
@@ -26,9 +26,7 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
                  [&](const auto& source, const auto& text) { options.nproc = parse_ranks_per_node(source, text); })
       .torchrun()
       .choices({"cpu", "gpu", "auto"});
-  table
-      .add_flag("--standalone", "A job on this node alone, whatever else is said on how nodes meet.",
-                options.standalone)
+  table.add_flag("--standalone", "A job on this node alone, also in a Slurm allocation of several.", options.standalone)
       .torchrun();
   table.add_value(
       "--timeout", "SECONDS", "End the job with exit status 124 when it takes longer.",

@@ -40,11 +40,13 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
   LogOptions& logs = options.logs;
   table.begin_group("Output");
   table
-      .add_value("--log-dir", "DIR",
-                 "Folder for log and error files; each job makes one of its own in it. /dev/null: no files.",
-                 [&](const auto&, const auto& text) {
-                   if (!text.empty()) logs.directory = text;
-                 })
+      .add_value(
+          "--log-dir", "DIR",
+          "Folder for log and error files; each job makes one of its own in it. Without it, they lie in a temporary "
+          "folder that is removed at the end of the job. /dev/null: no files.",
+          [&](const auto&, const auto& text) {
+            if (!text.empty()) logs.directory = text;
+          })
       .torchrun()
       .completes(ValueKind::folder);
   table

@@ -14,7 +14,7 @@ constexpr std::size_t kHelpColumns = 100;
 constexpr std::array kExamples{
     TextPair{"ddprun --nproc-per-node 8 train.py --epochs 3", "eight ranks of a Python script"},
     TextPair{"ddprun --nproc-per-node gpu -m package.train", "one rank of a Python module per GPU"},
-    TextPair{"srun --ntasks-per-node 1 ddprun --nproc-per-node gpu train.py", "all nodes of a Slurm job"},
+    TextPair{"salloc --nodes 4 ddprun --nproc-per-node gpu train.py", "all GPUs of four nodes of a Slurm cluster"},
     TextPair{"ddprun --nproc-per-node 4 ./train", "four ranks of any program"},
     TextPair{"ddprun --nproc-per-node 4 -t 3 --log-dir logs train.py", "output in files and, with prefixes, here"},
     TextPair{"ddprun --nproc-per-node 8 --dry-run train.py", "what would be started, and where"},
@@ -31,7 +31,7 @@ constexpr std::array kExitStatuses{
     TextPair{"0", "all ranks returned 0"},
     TextPair{"N", "status of the first rank that failed, 128+S when signal S ended it"},
     TextPair{"128+S", "ddprun got signal S"},
-    TextPair{"1", "ddprun itself failed; with --torchrun-exit-codes: any failure of a rank"},
+    TextPair{"1", "ddprun itself failed or lost a node; with --torchrun-exit-codes: any failure of a running job"},
     TextPair{"2", "wrong command line"},
     TextPair{"124", "--timeout has passed"},
     TextPair{"126", "the program cannot be executed"},
@@ -43,10 +43,15 @@ constexpr std::array kVariables{
              "Defaults for torchrun's options, as PET_NNODES for --nnodes. Those of flags are numbers: 0 is no. The "
              "command line wins. Each option above names its own."},
     TextPair{"DDP_BIND, DDP_GPUS", "Defaults for --bind and --gpus."},
+    TextPair{
+        "DDP_RDZV_SECRET",
+        "A secret that nodes which meet at --rdzv-endpoint or --master-addr must have in common. Under Slurm, ddprun "
+        "makes one itself."},
     TextPair{"PYTHON_EXEC", "The interpreter of scripts and modules. Else python3 or python of PATH."},
     TextPair{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "Default for --shutdown-timeout."},
     TextPair{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
              "What --tee puts in front of lines, with ${role_name}, ${local_rank} and ${rank}."},
+    TextPair{"TMPDIR", "Where temporary files lie (default /tmp)."},
 };
 
 std::string pairs(std::string_view heading, std::span<const TextPair> list, std::size_t columns) {

@@ -40,22 +40,26 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
   RendezvousOptions& rendezvous = draft.options.rendezvous;
   table.begin_group("Rendezvous");
   table
-      .add_value("--rdzv-backend", "static|c10d",
-                 "How nodes meet: numbered by --node-rank (static), or as they come (c10d). Not needed under Slurm.",
-                 [&](const auto& source, const auto& text) { rendezvous.backend = parse_backend(source, text); })
+      .add_value(
+          "--rdzv-backend", "static|c10d",
+          "How nodes are numbered: by --node-rank (static, the default), or by host name (c10d). Not needed under "
+          "Slurm.",
+          [&](const auto& source, const auto& text) { rendezvous.backend = parse_backend(source, text); })
       .torchrun()
       .choices(kBackends);
   table
-      .add_value("--rdzv-endpoint", "HOST[:PORT]",
-                 "Where nodes meet. An IPv6 address has brackets. Port 0 is any free one, for a single node.",
-                 [&](const auto& source, const auto& text) {
-                   rendezvous.endpoint_host.clear();
-                   rendezvous.endpoint_port.reset();
-                   if (trimmed(text).empty()) return;
-                   Endpoint endpoint = parse_endpoint(source, text);
-                   rendezvous.endpoint_host = std::move(endpoint.host);
-                   rendezvous.endpoint_port = endpoint.port;
-                 })
+      .add_value(
+          "--rdzv-endpoint", "HOST[:PORT]",
+          "Where nodes meet: name or address of one of them (port 29500 for static, 29400 for c10d, unless given). "
+          "An IPv6 address has brackets. Port 0 is any free one, for a single node.",
+          [&](const auto& source, const auto& text) {
+            rendezvous.endpoint_host.clear();
+            rendezvous.endpoint_port.reset();
+            if (trimmed(text).empty()) return;
+            Endpoint endpoint = parse_endpoint(source, text);
+            rendezvous.endpoint_host = std::move(endpoint.host);
+            rendezvous.endpoint_port = endpoint.port;
+          })
       .torchrun();
   table
       .add_value("--rdzv-id", "ID", "Name of the job; nodes with the same one meet (default 'none').",
@@ -63,7 +67,9 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
       .torchrun();
   table
       .add_value("--rdzv-conf", "KEY=VALUE,...",
-                 "Seconds for join_timeout, last_call_timeout, read_timeout and timeout (of static); is_host=1 or 0.",
+                 "Limits in seconds: join_timeout (600), last_call_timeout (30), read_timeout (60); timeout (900) "
+                 "instead of the "
+                 "first and the last with static. is_host=1 or 0: whether others come to this node.",
                  [&](const auto& source, const auto& text) {
                    parse_rendezvous_conf(source, text, rendezvous, draft.options.notices);
                  })

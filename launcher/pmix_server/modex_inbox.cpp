@@ -94,20 +94,43 @@ void ModexInbox::fetched(pmix_status_t status, char* data, std::size_t size, voi
   std::erase_if(inbox.fetches_, [&](const auto& each) { return each.get() == fetch; });
 }
 
-void ModexInbox::post_fence(std::vector<int> ranks, std::span<const char> data, pmix_modex_cbfunc_t done,
-                            void* done_data) {
+std::optional<Deadline> ModexInbox::next_deadline() {
+  const std::lock_guard lock{mutex_};
+  std::optional<Deadline> next;
+  for (const auto& entry : waiting_) {
+    const auto& limit = entry.second.limit;
+    if (limit && (!next || *limit < *next)) next = limit;
+  }
+  return next;
+}
+
+void ModexInbox::answer_overdue() {
+  std::vector<Waiting> overdue;
+  {
+    const std::lock_guard lock{mutex_};
+    std::erase_if(waiting_, [&](const auto& entry) {
+      const bool late = entry.second.limit && entry.second.limit->expired();
+      if (late) overdue.push_back(entry.second);
+      return late;
+    });
+  }
+  for (const Waiting& each : overdue) each.done(PMIX_ERR_TIMEOUT, nullptr, 0, each.done_data, nullptr, nullptr);
+}
+
+void ModexInbox::post_fence(std::vector<int> ranks, std::span<const char> data, std::optional<Deadline> limit,
+                            pmix_modex_cbfunc_t done, void* done_data) {
   FenceCall call{.id = 0, .ranks = std::move(ranks), .data = copy(data)};
   const std::lock_guard lock{mutex_};
   events_.fences.reserve(events_.fences.size() + 1);  // so that what follows happens as a whole or not at all
-  call.id = wait_for_answer(done, done_data);
+  call.id = wait_for_answer(limit, done, done_data);
   events_.fences.push_back(std::move(call));
   ring();
 }
 
-void ModexInbox::post_call(int rank, pmix_modex_cbfunc_t done, void* done_data) {
+void ModexInbox::post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data) {
   const std::lock_guard lock{mutex_};
   events_.calls.reserve(events_.calls.size() + 1);
-  events_.calls.push_back({.id = wait_for_answer(done, done_data), .rank = rank});
+  events_.calls.push_back({.id = wait_for_answer(limit, done, done_data), .rank = rank});
   ring();
 }
 
@@ -118,8 +141,8 @@ void ModexInbox::post_answer(std::uint64_t id, int status, std::span<const char>
   ring();
 }
 
-std::uint64_t ModexInbox::wait_for_answer(pmix_modex_cbfunc_t done, void* done_data) {
-  waiting_.emplace(next_id_, Waiting{.done = done, .done_data = done_data});
+std::uint64_t ModexInbox::wait_for_answer(std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data) {
+  waiting_.emplace(next_id_, Waiting{.done = done, .done_data = done_data, .limit = limit});
   return next_id_++;
 }
 

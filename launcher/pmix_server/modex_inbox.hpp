@@ -8,11 +8,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <ddp/bytes.hpp>
+#include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
 
@@ -63,20 +65,28 @@ class ModexInbox {
   /// rank has put something.
   void fetch_local(const std::string& name_space, int rank, std::uint64_t id);
 
-  /// From the library's thread.
-  void post_fence(std::vector<int> ranks, std::span<const char> data, pmix_modex_cbfunc_t done, void* done_data);
-  void post_call(int rank, pmix_modex_cbfunc_t done, void* done_data);
+  /// When answer_overdue() must be called next; nothing while no question has a time limit.
+  std::optional<Deadline> next_deadline();
+  /// Completes with PMIX_ERR_TIMEOUT what has waited longer than the rank wanted.
+  void answer_overdue();
+
+  /// From the library's thread. @p limit: the rank's PMIX_TIMEOUT, which the library leaves to the host once a question
+  /// has come out to it.
+  void post_fence(std::vector<int> ranks, std::span<const char> data, std::optional<Deadline> limit,
+                  pmix_modex_cbfunc_t done, void* done_data);
+  void post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data);
   void post_answer(std::uint64_t id, int status, std::span<const char> data);
 
  private:
   struct Waiting {
     pmix_modex_cbfunc_t done;
     void* done_data;
+    std::optional<Deadline> limit;
   };
   struct Fetch;
   static void fetched(pmix_status_t status, char* data, std::size_t size, void* fetch_object);
   // With the mutex held:
-  std::uint64_t wait_for_answer(pmix_modex_cbfunc_t done, void* done_data);
+  std::uint64_t wait_for_answer(std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data);
   void ring();
 
   base::UniqueFd event_;

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -69,17 +70,31 @@ pmix_status_t client_aborts(const pmix_proc_t* proc, void* server_object, int st
 /// from which one could be found; it has one server per process itself. Null while there is none.
 std::atomic<ModexInbox*> inbox_of_the_server{nullptr};
 
+/// PMIX_TIMEOUT of a call, in seconds; 0 and nothing mean no limit.
+std::optional<Deadline> limit_of(const pmix_info_t infos[], std::size_t num_infos) {
+  for (std::size_t i = 0; i < num_infos; ++i) {
+    if (std::strncmp(infos[i].key, PMIX_TIMEOUT, PMIX_MAX_KEYLEN) != 0) continue;
+    const pmix_value_t& value = infos[i].value;
+    const int seconds = value.type == PMIX_UINT32 ? static_cast<int>(value.data.uint32)
+                        : value.type == PMIX_INT  ? value.data.integer
+                                                  : 0;
+    if (seconds > 0) return Deadline::after(std::chrono::seconds(seconds));
+  }
+  return std::nullopt;
+}
+
 /// All of the job's ranks that are on this host and take part have entered. Called once per fence that spans nodes;
 /// @p data belongs to the library.
-pmix_status_t fence_spans_nodes(const pmix_proc_t procs[], std::size_t num_procs, const pmix_info_t[], std::size_t,
-                                char* data, std::size_t size, pmix_modex_cbfunc_t done, void* done_data) {
+pmix_status_t fence_spans_nodes(const pmix_proc_t procs[], std::size_t num_procs, const pmix_info_t infos[],
+                                std::size_t num_infos, char* data, std::size_t size, pmix_modex_cbfunc_t done,
+                                void* done_data) {
   ModexInbox* const inbox = inbox_of_the_server;
   if (inbox == nullptr) return PMIX_ERR_NOT_SUPPORTED;
   try {
     auto ranks = ranks_of({procs, num_procs});
     if (!ranks) return PMIX_ERR_NOT_SUPPORTED;
     inbox->post_fence(std::move(*ranks), data == nullptr ? std::span<const char>{} : std::span<const char>{data, size},
-                      done, done_data);
+                      limit_of(infos, num_infos), done, done_data);
   } catch (...) {
     return PMIX_ERR_NOMEM;
   }
@@ -87,12 +102,12 @@ pmix_status_t fence_spans_nodes(const pmix_proc_t procs[], std::size_t num_procs
 }
 
 /// A local rank asks for what a rank of another node has put.
-pmix_status_t asks_another_node(const pmix_proc_t* proc, const pmix_info_t[], std::size_t, pmix_modex_cbfunc_t done,
-                                void* done_data) {
+pmix_status_t asks_another_node(const pmix_proc_t* proc, const pmix_info_t infos[], std::size_t num_infos,
+                                pmix_modex_cbfunc_t done, void* done_data) {
   ModexInbox* const inbox = inbox_of_the_server;
   if (inbox == nullptr || proc->rank >= PMIX_RANK_VALID) return PMIX_ERR_NOT_SUPPORTED;
   try {
-    inbox->post_call(static_cast<int>(proc->rank), done, done_data);
+    inbox->post_call(static_cast<int>(proc->rank), limit_of(infos, num_infos), done, done_data);
   } catch (...) {
     return PMIX_ERR_NOMEM;
   }

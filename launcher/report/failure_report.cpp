@@ -28,7 +28,7 @@ std::string_view first_line(std::string_view text) { return text.substr(0, text.
 void add_head(ReportLines& lines, int number, std::chrono::system_clock::time_point time, const std::string& host) {
   lines.add("[{}]:", number);
   lines.field("time", fmt::format("{:%Y-%m-%d_%H:%M:%S}", fmt::localtime(std::chrono::system_clock::to_time_t(time))));
-  lines.field("host", host);
+  if (!host.empty()) lines.field("host", host);
 }
 
 void add_rank(ReportLines& lines, const RankName& name) {
@@ -96,7 +96,7 @@ void add_stopped(ReportLines& lines, int number, const StoppedRank& stopped) {
 
 void add_node(ReportLines& lines, int number, const NodeFailure& node) {
   add_head(lines, number, node.time, node.host);
-  lines.field("node", fmt::format("{} ({})", node.node_rank, plural(node.num_ranks, "rank")));
+  if (node.node_rank >= 0) lines.field("node", fmt::format("{} ({})", node.node_rank, plural(node.num_ranks, "rank")));
   lines.field("failure", shortened(node.message, kRootTracebackBytes));
 }
 

@@ -72,9 +72,12 @@ Json stopped_json(const StoppedRank& stopped) {
   return json;
 }
 
+/// Null where the nodes did not come together.
+Json node_rank_or_null(const NodeFailure& node) { return node.node_rank < 0 ? Json(nullptr) : Json(node.node_rank); }
+
 Json node_json(const NodeFailure& node) {
-  return {{"node_rank", node.node_rank},  {"host", node.host},       {"num_ranks", node.num_ranks},
-          {"time", time_text(node.time)}, {"message", node.message}, {"exit_status", node.exit_status}};
+  return {{"node_rank", node_rank_or_null(node)}, {"host", text_or_null(node.host)}, {"num_ranks", node.num_ranks},
+          {"time", time_text(node.time)},         {"message", node.message},         {"exit_status", node.exit_status}};
 }
 
 /// What it was, and where: the first entry of the list that the kind names.
@@ -85,7 +88,9 @@ Json root_cause_json(const JobOutcome& outcome) {
   switch (outcome.root_cause()) {
     case RootCause::none: return nullptr;
     case RootCause::node:
-      return {{"kind", "node"}, {"node_rank", outcome.nodes.front().node_rank}, {"host", outcome.nodes.front().host}};
+      return {{"kind", "node"},
+              {"node_rank", node_rank_or_null(outcome.nodes.front())},
+              {"host", text_or_null(outcome.nodes.front().host)}};
     case RootCause::stopped_rank: return of_rank("stopped_rank", outcome.stopped.front().name);
     case RootCause::rank: return of_rank("rank", outcome.failures.front().name);
     case RootCause::signal: return {{"kind", "signal"}};

@@ -27,11 +27,12 @@ rlimit raise_descriptor_limit(int num_ranks) {
   if (original.rlim_max < needed) {
     const rlim_t possible = original.rlim_max > kFixed ? (original.rlim_max - kFixed) / kPerRank : 0;
     throw Error{{.code = ErrorCode::system,
-                 .attempted = fmt::format("preparing to start {} ranks", num_ranks),
-                 .cause = fmt::format("they need {} open files, but the hard limit is {}", needed, original.rlim_max),
+                 .attempted = fmt::format("preparing to start {} rank{}", num_ranks, num_ranks == 1 ? "" : "s"),
+                 .cause = fmt::format("this needs {} open files, but the hard limit is {}", needed, original.rlim_max),
                  .native = base::errno_name(EMFILE),
                  .ranks = {},
-                 .hint = fmt::format("raise it (ulimit -Hn) or start at most {} ranks", possible)}};
+                 .hint = possible == 0 ? "raise it (ulimit -Hn)"
+                                       : fmt::format("raise it (ulimit -Hn), or start {} at most", possible)}};
   }
   rlimit raised = original;
   raised.rlim_cur = needed;

@@ -3,12 +3,18 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <set>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <vector>
 
@@ -46,6 +52,39 @@ void wait_for_child(std::chrono::milliseconds limit) {
   sigaddset(&child, SIGCHLD);
   const timespec time{.tv_sec = limit.count() / 1000, .tv_nsec = limit.count() % 1000 * 1'000'000};
   ::sigtimedwait(&child, nullptr, &time);
+}
+
+/// Parent of a process, from /proc/PID/stat: "PID (NAME) STATE PPID ...". Nothing when it is gone or a zombie.
+std::optional<pid_t> living_parent(const std::filesystem::path& process) {
+  std::ifstream file{process / "stat"};
+  std::string text;
+  std::getline(file, text, '\0');
+  const auto name_end = text.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream rest{text.substr(name_end + 1)};
+  char state = 0;
+  pid_t parent = 0;
+  if (!(rest >> state >> parent) || state == 'Z' || state == 'X') return std::nullopt;
+  return parent;
+}
+
+std::vector<pid_t> descendants() {
+  std::multimap<pid_t, pid_t> by_parent;
+  std::error_code ignored;  // processes come and go
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc", ignored}) {
+    const std::string name = entry.path().filename();
+    pid_t pid = 0;
+    const auto [end, status] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (status != std::errc{} || end != name.data() + name.size()) continue;
+    if (const auto parent = living_parent(entry.path())) by_parent.emplace(*parent, pid);
+  }
+  std::vector<pid_t> found{::getpid()};
+  for (std::size_t next = 0; next < found.size(); ++next) {
+    const auto [first, last] = by_parent.equal_range(found[next]);
+    for (auto child = first; child != last; ++child) found.push_back(child->second);
+  }
+  found.erase(found.begin());
+  return found;
 }
 
 }  // namespace
@@ -86,6 +125,15 @@ LeftoverCount end_leftovers(std::span<const pid_t> workers, Deadline term_deadli
     if (reaped && !kill_deadline.expired()) continue;  // its children are ours now, and were not in the list
     if (count.remaining == 0 || kill_deadline.expired()) return count;
     wait_for_child(kRescanInterval);
+  }
+}
+
+void kill_descendants() {
+  // Again and again, for those that were just being made; each round ends at least one process or is the last.
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<pid_t> found = descendants();
+    if (found.empty()) return;
+    for (const pid_t pid : found) ::kill(pid, SIGKILL);
   }
 }
 

@@ -26,4 +26,8 @@ struct LeftoverCount {
 /// SIGCONT), SIGKILL after @p term_deadline; gives up at @p kill_deadline.
 LeftoverCount end_leftovers(std::span<const pid_t> workers, Deadline term_deadline, Deadline kill_deadline);
 
+/// SIGKILL at once to all processes that descend from this one, whatever they have detached themselves from. For a
+/// process that may itself be killed any moment, as by a job scheduler that finds its parent dead.
+void kill_descendants();
+
 }  // namespace ddp::launcher

@@ -4,74 +4,18 @@
 
 bats_require_minimum_version 1.5.0
 
+load ../support/ddprun_jobs
+
 setup_file() {
-  local root folder
-  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
-  for folder in ${DDP_BIN_DIR:-"$root/build/bin" "$root/build/dev/bin"}; do
-    if [ -x "$folder/ddprun" ]; then
-      export DDPRUN=$folder/ddprun
-      break
-    fi
-  done
-  [ -n "$DDPRUN" ] || { echo "no ddprun found; set DDP_BIN_DIR" >&2; return 1; }
+  ddprun_jobs_setup_file
   export HELLO=$BATS_FILE_TMPDIR/pmix_hello
   # shellcheck disable=SC2046
-  ${CC:-cc} $(pkg-config --cflags pmix) "$root/tests/support/pmix_hello.c" -o "$HELLO" $(pkg-config --libs pmix)
+  ${CC:-cc} $(pkg-config --cflags pmix) "$BATS_TEST_DIRNAME/../support/pmix_hello.c" -o "$HELLO" $(pkg-config --libs pmix)
 }
 
-setup() {
-  export NOTES=$BATS_TEST_TMPDIR/notes  # where workers leave their process ids
-  mkdir "$NOTES"
-  launcher=
-}
+setup() { ddprun_jobs_setup; }
 
-teardown() {
-  if [ -n "$launcher" ]; then kill -KILL "$launcher" 2>/dev/null || true; fi
-  for note in "$NOTES"/pid.*; do
-    if [ -e "$note" ]; then kill -KILL "$(cat "$note")" 2>/dev/null || true; fi
-  done
-}
-
-# eventually COMMAND...: waits at most 10 s until COMMAND succeeds.
-eventually() {
-  for _ in $(seq 200); do
-    if "$@"; then return 0; fi
-    sleep 0.05
-  done
-  echo "never came true: $*" >&2
-  return 1
-}
-
-gone() { [ ! -d "/proc/$1" ] || grep -q '^State:[[:space:]]*Z' "/proc/$1/status"; }
-all_gone() {
-  local note
-  for note in "$NOTES"/pid.*; do gone "$(cat "$note")" || return 1; done
-}
-noted() { [ "$(find "$NOTES" -name 'pid.*' -size +0 | wc -l)" -eq "$1" ]; }
-
-# start ARGUMENTS...: ddprun in the background, its streams in files.
-start() {
-  "$DDPRUN" "$@" >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err" 3>&- &
-  launcher=$!
-}
-# finish: waits for it; like run, sets status and output.
-finish() {
-  status=0
-  wait "$launcher" || status=$?
-  launcher=
-  output=$(cat "$BATS_TEST_TMPDIR/err")
-}
-
-# Each command line must give exactly one line on standard error that begins with "ddprun: " and has the given words.
-rejects() {
-  local code=$1 words=$2
-  shift 2
-  run "-$code" "$DDPRUN" "$@"
-  echo "$output"
-  [ "${#lines[@]}" -eq 1 ]
-  [[ ${lines[0]} == "ddprun: "* ]]
-  [[ ${lines[0]} == *$words* ]]
-}
+teardown() { ddprun_jobs_teardown; }
 
 @test "every rank gets torchrun's environment" {
   run "$DDPRUN" --nproc-per-node 3 sh -c \

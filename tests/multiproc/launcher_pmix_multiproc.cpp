@@ -118,6 +118,13 @@ TEST(DirectModex, AKeyThatNobodyPutIsNotFound) {
   EXPECT_THAT(job.rank(0).output, HasSubstr(fmt::format("status={}\n", PMIX_ERR_NOT_FOUND)));
 }
 
+TEST(DirectModex, TheAskersTimeLimitHolds) {
+  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "missing", "2"});
+  job.hold_calls = true;  // the other node never answers
+  expect_success(job, 4);
+  EXPECT_THAT(job.rank(0).output, HasSubstr(fmt::format("status={}\n", PMIX_ERR_TIMEOUT)));
+}
+
 TEST(DirectModex, AnErrorReachesTheAsker) {
   PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "missing"});
   job.hold_calls = true;

@@ -53,6 +53,7 @@ class Node {
                                   {.fd = server_->modex().fd(), .events = POLLIN, .revents = 0}};
       for (const Rank& rank : ranks_) entries.push_back({.fd = rank.output.get(), .events = POLLIN, .revents = 0});
       ::poll(entries.data(), entries.size(), 1000);
+      server_->modex().answer_overdue();
       for (std::size_t i = 0; i < ranks_.size(); ++i) {
         if (entries[i + 2].revents != 0) read_output(ranks_[i]);
       }

@@ -49,7 +49,7 @@ TEST_F(Namespaces, TheEndOfOneCompletesWhatIsOpen) {
   {
     const JobNamespace job{*server, two_nodes()};
     server->modex().post_call(
-        0,
+        0, std::nullopt,
         [](pmix_status_t given, const char*, std::size_t, void* status_object, pmix_release_cbfunc_t, void*) {
           *static_cast<int*>(status_object) = given;
         },

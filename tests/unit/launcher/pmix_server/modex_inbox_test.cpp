@@ -53,8 +53,8 @@ TEST(ModexInbox, IsReadableUntilEverythingIsTaken) {
   ModexInbox inbox;
   Call fence, call;
   EXPECT_FALSE(readable(inbox));
-  inbox.post_fence({1, 2}, chars({"a\0b", 3}), done, &fence);
-  inbox.post_call(7, done, &call);
+  inbox.post_fence({1, 2}, chars({"a\0b", 3}), std::nullopt, done, &fence);
+  inbox.post_call(7, std::nullopt, done, &call);
   inbox.post_answer(99, PMIX_ERR_NOT_FOUND, {});
   EXPECT_TRUE(readable(inbox));
 
@@ -79,8 +79,8 @@ TEST(ModexInbox, IsReadableUntilEverythingIsTaken) {
 TEST(ModexInbox, AnAnswerCompletesItsOwnCallOnce) {
   ModexInbox inbox;
   Call first, second;
-  inbox.post_fence({}, {}, done, &first);
-  inbox.post_call(3, done, &second);
+  inbox.post_fence({}, {}, std::nullopt, done, &first);
+  inbox.post_call(3, std::nullopt, done, &second);
   const ModexEvents events = inbox.take();
   inbox.answer(events.calls[0].id, PMIX_SUCCESS, base::to_bytes("value"));
   inbox.answer(events.calls[0].id, PMIX_ERR_TIMEOUT, base::to_bytes("late"));
@@ -106,9 +106,9 @@ TEST(ModexInbox, UnknownIdsAreIgnored) {
 TEST(ModexInbox, TheEndOfTheAttemptCompletesAllAndDropsWhatWasNotTaken) {
   ModexInbox inbox;
   Call taken, waiting, late;
-  inbox.post_fence({}, chars("data"), done, &taken);
+  inbox.post_fence({}, chars("data"), std::nullopt, done, &taken);
   const auto id = inbox.take().fences.at(0).id;
-  inbox.post_call(1, done, &waiting);
+  inbox.post_call(1, std::nullopt, done, &waiting);
   inbox.answer_all(PMIX_ERR_JOB_ABORTED);
   for (Call* call : {&taken, &waiting}) {
     EXPECT_EQ(call->times, 1);
@@ -120,7 +120,7 @@ TEST(ModexInbox, TheEndOfTheAttemptCompletesAllAndDropsWhatWasNotTaken) {
   inbox.answer_all(PMIX_ERR_TIMEOUT);
   EXPECT_EQ(taken.times, 1);
 
-  inbox.post_call(2, done, &late);  // of the next attempt: another id
+  inbox.post_call(2, std::nullopt, done, &late);  // of the next attempt: another id
   EXPECT_NE(inbox.take().calls.at(0).id, id);
   inbox.answer_all(PMIX_ERR_JOB_ABORTED);
   EXPECT_EQ(late.times, 1);
@@ -143,7 +143,8 @@ TEST(ModexInbox, ThreadsMayPostWhileAnotherAnswers) {
   std::vector<std::thread> posters;
   for (int half = 0; half < 2; ++half) {
     posters.emplace_back([&, half] {
-      for (int i = 0; i < kCalls; ++i) inbox.post_call(i, done, &calls[static_cast<std::size_t>(half * kCalls + i)]);
+      for (int i = 0; i < kCalls; ++i)
+        inbox.post_call(i, std::nullopt, done, &calls[static_cast<std::size_t>(half * kCalls + i)]);
       --running;
     });
   }

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Measures ddprun beside torchrun on one host: start, restart, memory. Prints Markdown.
+
+    launch.py BIN [--rounds N]      BIN: the folder of ddprun and bench_launch_worker
+
+torchrun is taken from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs each launcher once, in an
+order that rotates; both get the same options and the same workers, which are programs that do nothing.
+"""
+
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from launched import Launched, time_launch  # noqa: E402
+from spread import Ratio, Spread, table  # noqa: E402
+
+WORKERS = (1, 8, 64)
+RESTARTED_WORKERS = 8
+# ddprun alone: how the figure grows.
+MANY_RESTARTED_WORKERS = 64
+RESTARTS = 3
+
+TORCH_PYTHON = os.environ.get("DDP_TORCH_PYTHON", "python3")
+OURS, TORCH = "ddprun", "torchrun"
+
+
+def launchers(binaries):
+    return {OURS: [str(binaries / "ddprun"), "--standalone"],
+            TORCH: [TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone"]}
+
+
+def torch_version():
+    line = [TORCH_PYTHON, "-c", "import torch; print(torch.__version__)"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(line)}:\n{done.stderr}set DDP_TORCH_PYTHON to an interpreter with torch")
+    return done.stdout.strip()
+
+
+def in_turn(names, turn):
+    return list(names) if turn % 2 == 0 else list(reversed(names))
+
+
+# ---- start
+
+
+def measure_starts(commands, worker, workers, rounds):
+    """(until all run, until the end) of each launcher's runs, in the order of the rounds."""
+    times = {name: [] for name in commands}
+    for turn in range(-1, rounds):  # the first is for the page cache
+        for name in in_turn(commands, turn):
+            line = [*commands[name], f"--nproc-per-node={workers}", "--no-python", worker]
+            result = time_launch(line, workers, None)
+            if turn >= 0:
+                times[name].append(result)
+        print(f"launch: {workers} workers, round {turn + 1} of {rounds}", file=sys.stderr)
+    return times
+
+
+def start_rows(workers, times):
+    for index, label in enumerate(("all run", "the end")):
+        ours, theirs = ([pair[index] for pair in times[name]] for name in (OURS, TORCH))
+        yield [f"{workers}, until {label}", Spread(theirs).scaled(1e3, 0), Spread(ours).scaled(1e3, 1),
+               str(Ratio(theirs, ours))]
+
+
+# ---- restart and memory
+
+
+def children(pid):
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [int(text) for text in path.read_text().split()]
+    return found
+
+
+def own_processes(launched):
+    """The launcher's processes without its workers."""
+    workers = {pid for _, pid in launched.records(0).values()}
+    found, new = [], [launched.process.pid]
+    while new:
+        found += new
+        new = [child for pid in new for child in children(pid) if child not in workers]
+    return found
+
+
+def memory(pids):
+    """Proportional and resident set, in bytes, of all these processes together."""
+    sums = {"Pss": 0, "Rss": 0}
+    for pid in pids:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        for name in sums:
+            sums[name] += 1024 * int(re.search(rf"^{name}: +(\d+) kB$", text, re.MULTILINE)[1])
+    return sums
+
+
+def run_restarts(command, worker, workers, dice):
+    """Seconds of each restart, and the launcher's memory before the first."""
+    line = [*command, f"--nproc-per-node={workers}", f"--max-restarts={RESTARTS}", "--no-python", worker, "pause"]
+    launched = Launched(line, workers, None)
+    seconds = []
+    for attempt in range(RESTARTS):
+        launched.wait_for(attempt)
+        # torchrun looks at its workers every 100 ms: the failure must not come at the same moment each time
+        time.sleep(dice.uniform(0.5, 0.6))
+        if attempt == 0:
+            used = memory(own_processes(launched))
+        _, pid = launched.records(attempt)[dice.randrange(workers)]
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        launched.wait_for(attempt + 1)
+        seconds.append(launched.last_started(attempt + 1) - killed)
+    launched.process.terminate()
+    launched.finish(expected=(1, 128 + signal.SIGTERM))
+    launched.close()
+    return seconds, used
+
+
+def measure_restarts(commands, worker, workers, rounds):
+    times, used = {name: [] for name in commands}, {name: [] for name in commands}
+    dice = random.Random(1)
+    for turn in range(rounds):
+        for name in in_turn(commands, turn):
+            seconds, memory_used = run_restarts(commands[name], worker, workers, dice)
+            times[name] += seconds
+            used[name].append(memory_used)
+        print(f"launch: restarts of {workers} workers, round {turn + 1} of {rounds}", file=sys.stderr)
+    return times, used
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binaries", type=Path)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    binaries = options.binaries.resolve()
+    commands, worker, rounds = launchers(binaries), str(binaries / "bench_launch_worker"), options.rounds
+    print(f"torchrun is that of torch {torch_version()}. In ms: median (quartiles) of {rounds} launches. The ratio is "
+          "torchrun to ddprun: how many times faster ddprun is.\n")
+    rows = []
+    for workers in WORKERS:
+        rows += start_rows(workers, measure_starts(commands, worker, workers, rounds))
+    print(table(["workers, from the start of the command", "torchrun", "ddprun", "ratio"], rows))
+
+    times, used = measure_restarts(commands, worker, RESTARTED_WORKERS, rounds)
+    alone = {OURS: commands[OURS]}
+    many = measure_restarts(alone, worker, MANY_RESTARTED_WORKERS, rounds)[0][OURS]
+    print("\nFrom SIGKILL of one worker until all workers of the next attempt run, in ms: median (quartiles) of "
+          f"{rounds * RESTARTS} restarts.\n")
+    print(table(["workers", "torchrun", "ddprun", "ddprun at most", "ratio"], [
+        [str(RESTARTED_WORKERS), Spread(times[TORCH]).scaled(1e3, 0), Spread(times[OURS]).scaled(1e3, 1),
+         f"{Spread(times[OURS]).greatest * 1e3:.1f}", str(Ratio(times[TORCH], times[OURS]))],
+        [str(MANY_RESTARTED_WORKERS), "", Spread(many).scaled(1e3, 1), f"{Spread(many).greatest * 1e3:.1f}", ""],
+    ]))
+
+    print(f"\nMemory of the launcher's own processes while {RESTARTED_WORKERS} workers run, in MiB: median (quartiles) "
+          f"of {rounds} launches. The proportional set counts a page that processes share once.\n")
+    rows = []
+    for label, kind in (("proportional set (PSS)", "Pss"), ("resident sets, added up (RSS)", "Rss")):
+        ours, theirs = ([one[kind] for one in used[name]] for name in (OURS, TORCH))
+        rows.append([label, Spread(theirs).scaled(2**-20, 1), Spread(ours).scaled(2**-20, 1), str(Ratio(theirs, ours))])
+    print(table(["", "torchrun", "ddprun", "ratio"], rows))
+
+
+if __name__ == "__main__":
+    main()

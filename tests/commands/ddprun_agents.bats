@@ -1,0 +1,272 @@
+#!/usr/bin/env bats
+# Several ddpruns that meet at a host and port, all on this host: who gets which ranks, who is refused, what strangers at
+# the port can do, and what the end of one means for the others.
+
+bats_require_minimum_version 1.5.0
+
+load ../support/ddprun_jobs
+
+setup_file() { ddprun_jobs_setup_file; }
+
+setup() {
+  ddprun_jobs_setup
+  forget_outer_settings
+  cd "$BATS_TEST_TMPDIR"
+  port=$(free_port)
+  meet=(--rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id meeting)
+}
+
+teardown() { ddprun_jobs_teardown; }
+
+facts='echo "$ROLE_NAME: $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $ROLE_RANK/$ROLE_WORLD_SIZE"'
+
+# A rank that notes its process id and waits for the file go.
+waiting='echo $$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
+
+listening() { grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; }
+
+# stranger PYTHON...: talks to the port; connect() gives a connection to it.
+stranger() {
+  python3 -c "
+import os, socket, struct, time
+def connect():
+    return socket.create_connection(('127.0.0.1', $port), 10)
+def answer(connection):
+    connection.settimeout(20)
+    data = b''
+    try:
+        while chunk := connection.recv(4096):
+            data += chunk
+    except ConnectionResetError:
+        pass
+    return data
+$1"
+}
+
+@test "two agents with different numbers of ranks and roles form one world" {
+  start_agent a --nnodes 2 "${meet[@]}" --nproc-per-node 1 --role a sh -c "$facts"
+  start_agent b --nnodes 2 "${meet[@]}" --nproc-per-node 3 --role b sh -c "$facts"
+  finish_agent a
+  [ "$status" -eq 0 ]
+  all=$output$'\n'
+  finish_agent b
+  [ "$status" -eq 0 ]
+  all=$(sort <<<"$all$output")
+  # Either may have been first; ranks of an agent are consecutive.
+  [ "$all" = "a: 0/2 0/4 0/1 0/1
+b: 1/2 1/4 0/3 0/3
+b: 1/2 2/4 1/3 1/3
+b: 1/2 3/4 2/3 2/3" ] || [ "$all" = "a: 1/2 3/4 0/1 0/1
+b: 0/2 0/4 0/3 0/3
+b: 0/2 1/4 1/3 1/3
+b: 0/2 2/4 2/3 2/3" ]
+}
+
+@test "static: nodes have the numbers that they were given, whoever comes first" {
+  static=(--nnodes 3 --master-addr 127.0.0.1 --master-port "$port")
+  for node in 2 1 0; do start_agent $node "${static[@]}" --node-rank $node sh -c "$facts"; done
+  for node in 0 1 2; do
+    finish_agent $node
+    [ "$status" -eq 0 ]
+    [ "$output" = "default: $node/3 $node/3 0/1 $node/3" ]
+  done
+}
+
+@test "two agents with the same node rank: the job fails at once and says why" {
+  static=(--nnodes 3 --master-port "$port")
+  start_agent 0 "${static[@]}" --node-rank 0 true
+  start_agent 1 "${static[@]}" --node-rank 1 true
+  start_agent again "${static[@]}" --node-rank 1 true
+  finish_agent 0
+  [ "$status" -eq 1 ]
+  [[ $output == *"both say that they are node 1: give each its own --node-rank; 2 of 3 nodes have joined"* ]]
+  [[ $output != *"node      : -1"* ]]
+  finish_agent 1
+  [ "$status" -eq 1 ]
+  finish_agent again
+  [ "$status" -eq 1 ]
+}
+
+@test "a second node 0 says that the port is taken" {
+  start_agent 0 --nnodes 2 --master-port "$port" --node-rank 0 true
+  eventually listening
+  rejects 1 "Address already in use" --nnodes 2 --master-port "$port" --node-rank 0 true
+  start_agent 1 --nnodes 2 --master-port "$port" --node-rank 1 true
+  finish_agent 0
+  [ "$status" -eq 0 ]
+}
+
+@test "an agent of another run is refused; the job goes on" {
+  start_agent a --nnodes 2 "${meet[@]}" sh -c "$facts"
+  eventually listening
+  run -1 "$DDPRUN" --nnodes 2 "${meet[@]}" --rdzv-id other sh -c "$facts"
+  echo "$output"
+  [[ $output == "ddprun: connecting to the job's coordinator: 127.0.0.1:$port: "*"--rdzv-id"* ]]
+  DDP_RDZV_SECRET=wrong run -1 "$DDPRUN" --nnodes 2 "${meet[@]}" sh -c "$facts"
+  [[ $output == *"DDP_RDZV_SECRET"* ]]
+  start_agent b --nnodes 2 "${meet[@]}" sh -c "$facts"
+  finish_agent a
+  [ "$status" -eq 0 ]
+  [[ $output == *"default: 0/2 "* ]]
+  finish_agent b
+  [ "$status" -eq 0 ]
+}
+
+@test "another program on one node: the job fails at once" {
+  start_agent a --nnodes 2 "${meet[@]}" true
+  start_agent b --nnodes 2 "${meet[@]}" false
+  finish_agent a
+  [ "$status" -eq 1 ]
+  one=$output
+  finish_agent b
+  [ "$status" -eq 1 ]
+  [[ $one$output == *"start the same program on all nodes (or give --role)"* ]]
+}
+
+@test "an agent that comes too late is refused; the job goes on" {
+  start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  start_agent b --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  eventually noted 2
+  run -1 "$DDPRUN" --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  echo "$output"
+  [[ $output == *"run 'meeting' has already started; nodes cannot join a running job" ]]
+  touch "$NOTES/go"
+  finish_agent a
+  [ "$status" -eq 0 ]
+  finish_agent b
+  [ "$status" -eq 0 ]
+}
+
+@test "with --nnodes MIN:MAX, the job starts at MAX at once, and else after the last call" {
+  for name in a b c; do start_agent $name --nnodes 2:3 "${meet[@]}" --rdzv-conf last_call_timeout=60 sh -c "$facts"; done
+  for name in a b c; do
+    finish_agent $name
+    [ "$status" -eq 0 ]
+    [[ $output == "default: "?"/3 "?"/3 "* ]]
+  done
+  port=$(free_port)
+  meet[3]=localhost:$port
+  for name in a b; do start_agent $name --nnodes 2:3 "${meet[@]}" --rdzv-conf last_call_timeout=2 sh -c "$facts"; done
+  sleep 1
+  # Not yet: a third could still come.
+  [ ! -s agent.a ] && [ ! -s agent.b ]
+  for name in a b; do
+    finish_agent $name
+    [ "$status" -eq 0 ]
+    [[ $output == "default: "?"/2 "?"/2 "* ]]
+  done
+}
+
+@test "nodes that do not come are a failure that says how many did" {
+  run -1 "$DDPRUN" --nnodes 3 "${meet[@]}" --rdzv-conf join_timeout=1 true
+  echo "$output"
+  [[ $output == *"the nodes did not come together within 1 s; 1 of 3 nodes has joined: "* ]]
+  run -1 "$DDPRUN" --nnodes 2 --master-port "$port" --node-rank 1 --rdzv-conf timeout=1 true
+  echo "$output"
+  [ "${#lines[@]}" -eq 1 ]
+  [[ $output == "ddprun: connecting to the job's coordinator: 127.0.0.1:$port: "*"has the job's first node been started"* ]]
+}
+
+@test "the death of an agent ends the ranks of all, and the report names it" {
+  start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
+  eventually listening
+  start_agent b --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
+  eventually noted 2
+  lost=${agents[b]}
+  kill -KILL "$lost"
+  wait "$lost" || true
+  finish_agent a
+  [ "$status" -eq 1 ]
+  [[ $output == *"the connection to ddprun's agent on $(hostname) (pid $lost) was lost"*"1 other rank was ended by ddprun"* ]]
+  eventually all_gone
+}
+
+@test "the death of the coordinator ends the ranks of all" {
+  start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  eventually listening
+  start_agent b --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  eventually noted 2
+  kill -KILL "${agents[a]}"
+  wait "${agents[a]}" || true
+  finish_agent b
+  [ "$status" -eq 1 ]
+  [[ $output == *"the connection to the coordinator at "*" was lost"*"ending the ranks of this node"* ]]
+  eventually all_gone
+}
+
+@test "a rank's failure on one node ends the job with the same exit status on all" {
+  start_agent a --nnodes 2 "${meet[@]}" --role good --failure-grace 0 sh -c "$waiting"
+  start_agent b --nnodes 2 "${meet[@]}" --role bad --failure-grace 0 sh -c 'exit 85'
+  finish_agent a
+  [ "$status" -eq 85 ]
+  finish_agent b
+  [ "$status" -eq 85 ]
+  [[ $(cat agent.a agent.b) == *"Root Cause"*"exitcode  : 85 "* ]]
+  eventually all_gone
+}
+
+@test "strangers at the port do not disturb the job" {
+  start_agent a --nnodes 2 "${meet[@]}" sh -c "$facts"
+  eventually listening
+  # A port scanner; random bytes; a web browser; an agent of a later version; a greeting without a proof.
+  stranger 'for _ in range(50): connect().close()'
+  stranger '
+for _ in range(20):
+    with connect() as c:
+        c.sendall(os.urandom(2000))
+        answer(c)'
+  stranger '
+with connect() as c:
+    c.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer(c)'
+  run stranger '
+with connect() as c:
+    c.sendall(b"ddpctl\r\n" + struct.pack(">I", 99) + os.urandom(32))
+    print(answer(c)[:8])'
+  [ "$output" = "b'ddpctl\\r\\n'" ]
+  stranger '
+with connect() as c:
+    c.sendall(b"ddpctl\r\n" + struct.pack(">I", 1) + os.urandom(32) + os.urandom(32) + b"x" * 1000)
+    answer(c)'
+  kill -0 "${agents[a]}"
+  # Connections that say nothing, or a byte from time to time, are open while the second agent comes.
+  stranger '
+idle = [connect() for _ in range(100)]
+end = time.monotonic() + 20
+while time.monotonic() < end and not os.path.exists("'"$NOTES"'/over"):
+    for c, byte in zip(idle, b"ddpctl\r\n"):
+        try:
+            c.send(bytes([byte]))
+        except OSError:
+            pass
+    time.sleep(0.1)' 3>&- &
+  agents[slow]=$!
+  sleep 0.5
+  start_agent b --nnodes 2 "${meet[@]}" sh -c "$facts"
+  finish_agent b
+  [ "$status" -eq 0 ]
+  touch "$NOTES/over"
+  finish_agent a
+  [ "$status" -eq 0 ]
+  [[ $output == *"default: "*"/2 "* ]]
+  # It is told, but not once for each of them.
+  [[ $output == *"refused a connection from 127.0.0.1:"* ]]
+  [ "${#output}" -lt 5000 ]
+  wait "${agents[slow]}"
+}
+
+@test "a port that belongs to something else is no coordinator" {
+  python3 -c "
+import socket
+with socket.create_server(('127.0.0.1', $port)) as server:
+    while True:
+        connection, _ = server.accept()
+        connection.sendall(b'SSH-2.0-OpenSSH_9.2\r\n' * 10)
+        connection.close()" 3>&- &
+  agents[server]=$!
+  eventually listening
+  run -1 "$DDPRUN" --nnodes 2 --master-port "$port" --node-rank 1 true
+  echo "$output"
+  [ "${#lines[@]}" -eq 1 ]
+  [[ $output == *"it is no coordinator"* ]]
+}

@@ -1,0 +1,101 @@
+# For bats files that run ddprun on this host: where the program is, jobs and agents in the background, and what must be
+# gone afterwards.
+
+# Sets DDPRUN. DDP_BIN_DIR names the folder with the program; default: build/bin, then build/dev/bin.
+ddprun_jobs_setup_file() {
+  local root folder
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  for folder in ${DDP_BIN_DIR:-"$root/build/bin" "$root/build/dev/bin"}; do
+    if [ -x "$folder/ddprun" ]; then
+      export DDPRUN=$folder/ddprun
+      break
+    fi
+  done
+  [ -n "$DDPRUN" ] || { echo "no ddprun found; set DDP_BIN_DIR" >&2; return 1; }
+}
+
+ddprun_jobs_setup() {
+  export NOTES=$BATS_TEST_TMPDIR/notes  # where workers leave their process ids
+  mkdir "$NOTES"
+  launcher=
+  declare -gA agents=()
+}
+
+ddprun_jobs_teardown() {
+  local pid note
+  for pid in $launcher "${agents[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
+  for note in "$NOTES"/pid.*; do
+    if [ -e "$note" ]; then kill -KILL "$(cat "$note")" 2>/dev/null || true; fi
+  done
+}
+
+# Defaults for options that the user of the tests may have must not be seen.
+forget_outer_settings() {
+  local name
+  for name in $(compgen -e | grep -E '^(PET_|TORCHELASTIC_|PMIX?_|DDP_(BIND|GPUS|RDZV)|(RANK|WORLD_SIZE|LOCAL_RANK|PYTHON_EXEC)$|MASTER_)'); do
+    unset "$name"
+  done
+}
+
+# eventually COMMAND...: waits at most 10 s until COMMAND succeeds.
+eventually() {
+  for _ in $(seq 200); do
+    if "$@"; then return 0; fi
+    sleep 0.05
+  done
+  echo "never came true: $*" >&2
+  return 1
+}
+
+gone() { [ ! -d "/proc/$1" ] || grep -q '^State:[[:space:]]*Z' "/proc/$1/status"; }
+all_gone() {
+  local note
+  for note in "$NOTES"/pid.*; do gone "$(cat "$note")" || return 1; done
+}
+noted() { [ "$(find "$NOTES" -name 'pid.*' -size +0 | wc -l)" -eq "$1" ]; }
+
+# start ARGUMENTS...: ddprun in the background, its streams in files.
+start() {
+  "$DDPRUN" "$@" >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err" 3>&- &
+  launcher=$!
+}
+# finish: waits for it; like run, sets status and output.
+finish() {
+  status=0
+  wait "$launcher" || status=$?
+  launcher=
+  output=$(cat "$BATS_TEST_TMPDIR/err")
+}
+
+# start_agent NAME ARGUMENTS...: one of several ddpruns; both its streams go to the file agent.NAME.
+start_agent() {
+  local name=$1
+  shift
+  "$DDPRUN" "$@" >"$BATS_TEST_TMPDIR/agent.$name" 2>&1 3>&- &
+  agents[$name]=$!
+}
+# finish_agent NAME: like run, sets status and output.
+finish_agent() {
+  status=0
+  wait "${agents[$1]}" || status=$?
+  unset "agents[$1]"
+  output=$(cat "$BATS_TEST_TMPDIR/agent.$1")
+  echo "agent $1: exit status $status"
+  echo "$output"
+}
+agent_said() { grep -qF -- "$2" "$BATS_TEST_TMPDIR/agent.$1"; }
+
+# A port of this host that nobody listens on.
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
+
+# The command line must give exactly one line on standard error that begins with "ddprun: " and has the given words.
+# rejects STATUS WORDS ARGUMENTS...
+rejects() {
+  local code=$1 words=$2
+  shift 2
+  run "-$code" "$DDPRUN" "$@"
+  echo "$output"
+  [ "${#lines[@]}" -eq 1 ]
+  [[ ${lines[0]} == "ddprun: "* ]]
+  [[ ${lines[0]} == *"$words"* ]]
+}
