@@ -34,8 +34,7 @@ Agent::~Agent() {
   drop_attempt();
 }
 
-// ---- coordinator
-// -----------------------------------------------------------------------------------------------------
+// ---- coordinator ----------------
 
 void Agent::to_coordinator(const control::Message& message) {
   if (!coordinator_.open()) return;
@@ -101,8 +100,7 @@ void Agent::time_passed() {
   ++orphan_steps_;
 }
 
-// ---- attempt
-// ---------------------------------------------------------------------------------------------------------
+// ---- attempt ----------------
 
 void Agent::to_attempt(const control::Message& message) {
   if (!attempt_ || !attempt_->connection().open()) return;
@@ -177,8 +175,7 @@ void Agent::drop_attempt() {
   attempt_.reset();
 }
 
-// ---- signals
-// ---------------------------------------------------------------------------------------------------------
+// ---- signals ----------------
 
 void Agent::forward_signal(int signal) {
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = false, .signal = signal});

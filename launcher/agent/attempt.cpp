@@ -1,3 +1,4 @@
+// How an attempt begins and ends on a node.
 #include "agent/attempt.hpp"
 
 #include <pmix_common.h>
@@ -16,7 +17,6 @@
 
 #include "agent/store_reach.hpp"
 #include "base/stderr_line.hpp"
-#include "report/error_file.hpp"
 #include "report/exit_error.hpp"
 #include "report/signal_name.hpp"
 #include "workers/leftover_processes.hpp"
@@ -75,8 +75,7 @@ void Attempt::run() {
   clean();
 }
 
-// ---- start
-// -----------------------------------------------------------------------------------------------------------
+// ---- start ----------------
 
 void Attempt::prepare() {
   become_subreaper();
@@ -96,7 +95,7 @@ void Attempt::prepare() {
     store_ = std::make_unique<store_server::StoreServer>(
         store_server::StoreServerOptions{.listen_addresses = addresses, .allowed_clients = peers, .port = 0});
   }
-  pmix_ = std::make_unique<PmixServer>(job_.scratch);
+  pmix_ = std::make_unique<PmixServer>(job_.scratch, job_.placement.topology_xml());
   name_space_ = std::make_unique<JobNamespace>(
       *pmix_, JobShape{.name_space = plan_.name_space, .nodes = shapes, .node_rank = plan_.node_rank});
   loop_.watch(pmix_->aborts().fd(), [this] { take_aborts(); });
@@ -107,7 +106,7 @@ void Attempt::prepare() {
   if (folders.enabled()) log_folder_ = folders.make_attempt(plan_.attempt, ranks_.num_ranks);
   LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
                       .format = job_.options.logs.format,
-                      .colour = job_.colour,
+                      .colour = job_.colour || plan_.terminal,
                       .host = job_.host,
                       .console_out = STDOUT_FILENO,
                       .console_err = STDERR_FILENO,
@@ -245,152 +244,7 @@ void Attempt::fail(const std::string& message, int exit_status) {
   send(control::AttemptFailed{.attempt = plan_.attempt, .message = message, .exit_status = exit_status});
 }
 
-// ---- messages
-// --------------------------------------------------------------------------------------------------------
-
-void Attempt::send(const control::Message& message) {
-  if (!agent_.open()) return;
-  agent_.send(message);
-  if (agent_.open()) loop_.want_write(agent_.fd(), agent_.wants_to_write());
-}
-
-void Attempt::read_agent() {
-  if (agent_.wants_to_write()) {
-    agent_.flush();
-    loop_.want_write(agent_.fd(), agent_.wants_to_write());
-  }
-  const int fd = agent_.fd();
-  const std::vector<control::Message> messages = agent_.receive();
-  if (!agent_.open()) {
-    loop_.forget(fd);
-    unclean_ = over_ = true;
-    return;
-  }
-  for (const control::Message& message : messages) handle(message);
-}
-
-void Attempt::handle(const control::Message& message) {
-  if (const auto* begin = std::get_if<control::StartAttempt>(&message)) {
-    if (failed_) return;
-    try {
-      start(*begin);
-    } catch (const ExitError& error) {
-      fail(error.what(), error.exit_status());
-    } catch (const std::exception& error) {
-      fail(error.what(), 1);
-    }
-  } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
-    if (order->groups) {
-      workers_->signal_groups(order->signal);
-    } else {
-      workers_->signal_workers(order->signal);
-    }
-  } else if (std::get_if<control::EndAttempt>(&message) != nullptr) {
-    over_ = true;
-  } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
-    const auto open = open_fences_.find(fence->ranks);
-    if (open == open_fences_.end()) return;
-    pmix_->modex().answer(open->second.front(), fence->status, fence->data);
-    open->second.pop_front();
-    if (open->second.empty()) open_fences_.erase(open);
-  } else if (const auto* request = std::get_if<control::ModexRequest>(&message)) {
-    if (!name_space_) return;
-    const std::uint64_t ticket = next_ticket_++;
-    questions_.emplace(ticket, Question{.node = request->from_node, .id = request->id});
-    pmix_->modex().fetch_local(name_space_->name(), request->rank, ticket);
-  } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
-    if (pmix_) pmix_->modex().answer(static_cast<std::uint64_t>(reply->id), reply->status, reply->data);
-  }
-}
-
-// ---- events
-// ----------------------------------------------------------------------------------------------------------
-
-void Attempt::watch_rank(int local) {
-  loop_.watch(workers_->pidfd(local), [this, local] {
-    const int fd = workers_->pidfd(local);
-    take_signals();  // stops first: one that was there before a failure must be known when the failure is judged
-    const auto end = workers_->take_end(local);
-    if (!end) return;
-    loop_.forget(fd);
-    report_end(local, *end);
-  });
-}
-
-void Attempt::report_end(int local, const RankEnd& end) {
-  control::RankEnded message{
-      .attempt = plan_.attempt,
-      .local_rank = local,
-      .code = end.code,
-      .by_signal = end.by_signal,
-      .core_dumped = end.core_dumped,
-      .time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(end.time.time_since_epoch()).count()};
-  if (!end.success()) {
-    unclean_ = true;
-    if (!log_folder_.empty()) {
-      const std::string path = LogFolders::error_file(log_folder_, local);
-      if (auto content = read_error_file(path)) {
-        message.error_file = path;
-        message.error_content = std::move(*content);
-      }
-    }
-    message.stderr_tail = logs_->tail(local);
-    if (end.by_signal && end.code == SIGKILL) message.oom = oom_.explain();
-  }
-  send(message);
-}
-
-void Attempt::take_signals() {
-  if (!signals_.take().empty()) reap_orphans(workers_->pids());
-  for (const StopChange& change : workers_->take_stop_changes()) {
-    const int rank = global_rank(change.local_rank);
-    if (change.signal == 0) {
-      tell(fmt::format("rank {} goes on", rank));
-    } else {
-      const pid_t pid = workers_->pid(change.local_rank);
-      base::write_stderr_line(
-          fmt::format("ddprun: rank {} (pid {}{}) was stopped by {}; the job waits for it (kill -CONT {})", rank, pid,
-                      plan_.nodes.size() > 1 ? " on " + job_.host : "", signal_name(change.signal), pid));
-    }
-    send(control::RankStopped{.attempt = plan_.attempt, .local_rank = change.local_rank, .signal = change.signal});
-  }
-}
-
-void Attempt::take_aborts() {
-  for (AbortMessage& call : pmix_->aborts().take()) {
-    send(control::RankAborted{.attempt = plan_.attempt,
-                              .local_rank = call.rank - ranks_.first_rank,
-                              .status = call.status,
-                              .message = std::move(call.message)});
-  }
-}
-
-void Attempt::take_modex() {
-  ModexEvents events = pmix_->modex().take();
-  for (FenceCall& call : events.fences) {
-    open_fences_[call.ranks].push_back(call.id);
-    send(control::Fence{
-        .attempt = plan_.attempt, .ranks = std::move(call.ranks), .data = std::move(call.data), .status = 0});
-  }
-  for (const ModexCall& call : events.calls) {
-    send(control::ModexRequest{
-        .attempt = plan_.attempt, .id = static_cast<std::int64_t>(call.id), .from_node = -1, .rank = call.rank});
-  }
-  for (ModexAnswer& answer : events.answers) {
-    const auto question = questions_.find(answer.id);
-    if (question == questions_.end()) continue;
-    const Question asked = question->second;
-    questions_.erase(question);
-    send(control::ModexReply{.attempt = plan_.attempt,
-                             .id = asked.id,
-                             .to_node = asked.node,
-                             .status = answer.status,
-                             .data = std::move(answer.data)});
-  }
-}
-
-// ---- end
-// -------------------------------------------------------------------------------------------------------------
+// ---- end ----------------
 
 void Attempt::clean() {
   const std::vector<pid_t> ranks = workers_->pids();

@@ -148,6 +148,7 @@ struct Described<PrepareAttempt> {
                                       Field{"run_id", &PrepareAttempt::run_id},
                                       Field{"name_space", &PrepareAttempt::name_space},
                                       Field{"log_suffix", &PrepareAttempt::log_suffix},
+                                      Field{"terminal", &PrepareAttempt::terminal},
                                       Field{"nodes", &PrepareAttempt::nodes}};
 };
 
@@ -202,12 +203,6 @@ struct Described<ModexReply> {
   static constexpr std::tuple kFields{Field{"attempt", &ModexReply::attempt, kCount}, Field{"id", &ModexReply::id},
                                       Field{"to_node", &ModexReply::to_node, kCountOrNone},
                                       Field{"status", &ModexReply::status}, Field{"data", &ModexReply::data}};
-};
-
-template <>
-struct Described<Heartbeat> {
-  static constexpr const char* kName = "Heartbeat";
-  static constexpr std::tuple kFields{Field{"count", &Heartbeat::count, kCount}};
 };
 
 }  // namespace ddp::launcher::control

@@ -14,8 +14,7 @@ namespace ddp::launcher::control {
 /// Agents and coordinator must agree on it exactly; it changes with every change of a message.
 inline constexpr int kProtocolVersion = 1;
 
-// ---- agent to coordinator
-// --------------------------------------------------------------------------------------------
+// ---- agent to coordinator ----------------
 
 /// An address of a node's network interface (topology::InterfaceCandidate).
 struct Interface {
@@ -108,8 +107,7 @@ struct SignalReceived {
   bool operator==(const SignalReceived&) const = default;
 };
 
-// ---- coordinator to agent
-// --------------------------------------------------------------------------------------------
+// ---- coordinator to agent ----------------
 
 struct NodeLayout {
   std::string host;
@@ -130,6 +128,7 @@ struct PrepareAttempt {
   std::string run_id;
   std::string name_space;  ///< PMIx namespace of this attempt
   std::string log_suffix;  ///< random, the same for all nodes and attempts
+  bool terminal = false;   ///< what agents print comes to a terminal, though theirs is none
   std::vector<NodeLayout> nodes;
   bool operator==(const PrepareAttempt&) const = default;
 };
@@ -162,8 +161,7 @@ struct Finish {
   bool operator==(const Finish&) const = default;
 };
 
-// ---- both ways
-// -------------------------------------------------------------------------------------------------------
+// ---- both ways ----------------
 
 /// PMIx fence across nodes: contributions go to the coordinator, which gives each participant all of them.
 struct Fence {
@@ -191,15 +189,9 @@ struct ModexReply {
   bool operator==(const ModexReply&) const = default;
 };
 
-/// Sent by either side when nothing else was for a while; not answered.
-struct Heartbeat {
-  std::int64_t count = 0;
-  bool operator==(const Heartbeat&) const = default;
-};
-
 using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
                              AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
-                             Finish, Fence, ModexRequest, ModexReply, Heartbeat>;
+                             Finish, Fence, ModexRequest, ModexReply>;
 
 /// As CBOR (RFC 8949): a map with the message's name under "is" and its fields.
 Bytes encode(const Message& message);

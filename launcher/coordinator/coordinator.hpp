@@ -32,6 +32,7 @@ struct CoordinatorOptions {
   std::vector<int> ending_signals;
   std::vector<int> forwarded_signals;
   bool torchrun_exit_codes = false;
+  bool terminal = false;  ///< what agents print comes to a terminal
 };
 
 /// What is worth telling a user while the job runs.

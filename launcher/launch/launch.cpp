@@ -74,7 +74,8 @@ class Process {
     const ScratchDirectory scratch{text.empty() ? "/tmp" : text};
     prepare_node(scratch.path());
     if (role_.role == Role::alone) {
-      network_.addresses = {options_.local_addr.empty() ? "127.0.0.1" : options_.local_addr};
+      network_.addresses =
+          options_.local_addr.empty() ? std::vector<std::string>{"127.0.0.1"} : resolve_local_addr(options_.local_addr);
       lead(nullptr, nullptr);
     } else {
       meet();
@@ -144,7 +145,8 @@ class Process {
         .timeout = options_.timeout,
         .ending_signals = options_.ending_signals,
         .forwarded_signals = options_.forwarded_signals,
-        .torchrun_exit_codes = options_.torchrun_exit_codes};
+        .torchrun_exit_codes = options_.torchrun_exit_codes,
+        .terminal = role_.role == Role::front && ::isatty(STDOUT_FILENO) == 1};
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
     if (role_.role == Role::front) {
       srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.nodes.max, own_path(), arguments_),
@@ -247,7 +249,10 @@ int launch(const LaunchOptions& options, const base::Environment& environment,
   if (role.role != Role::front_agent) say_what_is_odd(options, environment);
   if (options.verbose) say(fmt::format("{}", role.reason));
   if (!options.report_json.empty() && role.role != Role::front_agent) check_report_file(options.report_json);
-  return Process{options, environment, std::move(role), arguments}.run();
+  LaunchOptions own = options;
+  // As torchrun does: jobs that stand alone share nothing, not even a name.
+  if (options.standalone) own.rendezvous.run_id = control::Secret::random().to_hex().substr(0, 32);
+  return Process{own, environment, std::move(role), arguments}.run();
 }
 
 }  // namespace ddp::launcher

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
@@ -57,6 +59,19 @@ std::vector<std::string> peer_hosts(const std::string& meeting_host, const base:
 
 }  // namespace
 
+std::vector<std::string> resolve_local_addr(const std::string& local_addr) {
+  std::vector<std::string> addresses = numeric_addresses(local_addr);
+  if (addresses.empty()) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = "reading --local-addr",
+                 .cause = fmt::format("the host name '{}' cannot be resolved", local_addr),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "check the name, or give an IP address of this host"}};
+  }
+  return addresses;
+}
+
 OwnNetwork own_network(const std::string& local_addr, const std::string& meeting_host,
                        const base::Environment& environment) {
   OwnNetwork own;
@@ -64,7 +79,12 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& meeting
     if (std::find(own.addresses.begin(), own.addresses.end(), address) == own.addresses.end())
       own.addresses.push_back(address);
   };
-  if (!local_addr.empty()) add(local_addr);
+  if (!local_addr.empty()) {
+    for (const std::string& address : resolve_local_addr(local_addr)) {
+      // Some distributions give the host's own name 127.0.1.1 in /etc/hosts, which means nothing to other nodes.
+      if (!address.starts_with("127.") && address != "::1") add(address);
+    }
+  }
   try {
     const NodeNetwork network = read_node_network(environment, peer_hosts(meeting_host, environment));
     for (const topology::InterfaceCandidate& candidate : network.candidates) {

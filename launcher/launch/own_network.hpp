@@ -10,6 +10,10 @@
 
 namespace ddp::launcher {
 
+/// What --local-addr means in numbers, for one host: the store listens there. Throws Error(invalid_argument) for a name
+/// that cannot be resolved.
+std::vector<std::string> resolve_local_addr(const std::string& local_addr);
+
 struct OwnNetwork {
   /// Numeric, best first: the one that the user gave, those of `interfaces`, then all others but loopback. A host that
   /// has none but loopback is given as 127.0.0.1.
@@ -18,7 +22,8 @@ struct OwnNetwork {
 };
 
 /// @param local_addr --local-addr; may be empty. The other hosts of the job are taken from the environment of the Slurm
-/// job, or are @p meeting_host. Throws Error(invalid_argument) when the user has named an interface that is not there.
+/// job, or are @p meeting_host. Throws Error(invalid_argument) when the user has named an interface or a host that is
+/// not there.
 OwnNetwork own_network(const std::string& local_addr, const std::string& meeting_host,
                        const base::Environment& environment);
 

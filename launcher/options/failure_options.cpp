@@ -13,6 +13,10 @@
 namespace ddp::launcher {
 namespace {
 
+// Slurm kills what is left KillWait seconds (default 30) after its SIGTERM; ddprun must have done so and reported
+// before.
+constexpr std::chrono::seconds kSlurmShutdown{25};
+
 /// Of a rank that fails again and again, a million attempts are as good as no limit.
 constexpr int kMaxRestarts = 1'000'000;
 
@@ -63,7 +67,9 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                   "(default 2; 0 while restarts remain).",
                   [&](const auto& source, const auto& text) { options.failure_grace = parse_seconds(source, text); });
   table
-      .add_value("--shutdown-timeout", "SECONDS", "Time from SIGTERM to SIGKILL when the job is ended (default 30).",
+      .add_value("--shutdown-timeout", "SECONDS",
+                 "Time from SIGTERM to SIGKILL when the job is ended (default 30; 25 in a job of Slurm, which itself "
+                 "kills after 30).",
                  [&](const auto& source, const auto& text) { options.shutdown_timeout = parse_seconds(source, text); })
       .torchrun();
   table
@@ -95,8 +101,11 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
 void settle_failure_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
   constexpr const char* kShutdownVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   if (!table.said("--shutdown-timeout")) {
-    if (const auto text = environment.raw(kShutdownVariable))
+    if (const auto text = environment.raw(kShutdownVariable)) {
       draft.options.shutdown_timeout = parse_seconds(kShutdownVariable, *text);
+    } else if (environment.has("SLURM_JOB_ID")) {
+      draft.options.shutdown_timeout = kSlurmShutdown;
+    }
   }
   settle_signals(draft);
 }

@@ -88,6 +88,7 @@ NodePlacement::NodePlacement(const LaunchOptions& options, const base::Environme
   };
   try {
     topology_ = Topology::live();
+    if (topology_->source() == "this machine") topology_xml_ = topology_->to_xml();
   } catch (const std::exception& error) {
     warn(error);
   }

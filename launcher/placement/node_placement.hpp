@@ -34,6 +34,8 @@ class NodePlacement {
   NodePlacement(const LaunchOptions& options, const base::Environment& environment);
 
   int nproc() const { return nproc_; }
+  /// This machine as hwloc writes it; empty when it could not be read, or HWLOC_* variables describe another one.
+  const std::string& topology_xml() const { return topology_xml_; }
   /// Nothing: the rank keeps ddprun's own.
   const std::optional<Binding>& binding(int local_rank) const;
   /// "4 cores (processors 0-3), NUMA node 0, GPU 1 (0000:3b:00.0), NIC ib0 (mlx5_0)"
@@ -48,6 +50,7 @@ class NodePlacement {
   bool bound_;
   int nproc_ = 1;
   std::optional<Topology> topology_;
+  std::string topology_xml_;
   std::vector<Placement> placements_;  ///< by local rank; empty when there are none
   std::vector<std::optional<Binding>> bindings_;
 };

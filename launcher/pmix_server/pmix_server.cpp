@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <fstream>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -129,14 +130,22 @@ void forget_outer_pmix() {
   }
 }
 
+/// As a file and not as an object of hwloc's, because the library's hwloc may be another one than ours.
+void give_topology(const std::string& path, const std::string& xml) {
+  std::ofstream file{path};
+  file << xml;
+  if (file.close(); file) ::setenv("PMIX_MCA_pmix_hwloc_topo_file", path.c_str(), 0);
+}
+
 }  // namespace
 
-PmixServer::PmixServer(const std::string& tmpdir)
+PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xml)
     : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()), modex_(std::make_unique<ModexInbox>()) {
   forget_outer_pmix();
   // Clients are of this host and come over a Unix socket, which names their user. The other module, munge, spends
   // seconds on a daemon that is installed but not running. What the user has chosen stays.
   ::setenv("PMIX_MCA_psec", "native", 0);
+  if (!topology_xml.empty()) give_topology(directory_.path() + "/topology.xml", topology_xml);
   static ModuleBuffer buffer;  // static: zero throughout
   buffer.module.client_connected = client_connected;
   buffer.module.client_finalized = client_finalized;

@@ -19,8 +19,9 @@ namespace ddp::launcher {
 class PmixServer {
  public:
   /// Takes variables of an outer PMIx, whose client ddprun may be, out of this process's environment: the library would
-  /// read them. @param tmpdir where the server's own folder is made.
-  explicit PmixServer(const std::string& tmpdir);
+  /// read them. @param tmpdir where the server's own folder is made. @param topology_xml this machine as hwloc writes
+  /// it; empty: the library reads it from /sys by itself, which takes it longer than all else at its start.
+  explicit PmixServer(const std::string& tmpdir, const std::string& topology_xml = {});
   PmixServer(const PmixServer&) = delete;
   PmixServer& operator=(const PmixServer&) = delete;
   ~PmixServer();

@@ -24,16 +24,19 @@ expect_checked() {
   for check in "$@"; do
     for ((rank = 0; rank < ranks; ++rank)); do
       found=$(grep -cx "CHECKED $check $rank" <<<"$output" || true)
-      [ "$found" -eq "$times" ] || { echo "rank $rank: $check held $found times, not $times"; echo "$output"; return 1; }
+      [ "$found" -eq "$times" ] || { echo "rank $rank: $check held $found times"; echo "$output"; return 1; }
     done
   done
 }
+
+# expect_jobs 'RANK LOCAL_RANK NODE ATTEMPT WORLD_SIZE HOST'...: the jobs' first lines.
+expect_jobs() { diff <(grep '^JOB' <<<"$output" | sort) <(printf 'JOB %s\n' "$@"); }
 
 @test "torch.distributed and DDP training over four nodes" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$job" all
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   expect_checked 4 1 store collectives point_to_point objects ddp data_loader children groups
-  diff <(grep '^JOB' <<<"$output" | sort) <(printf 'JOB %s\n' '0 0 0 0 4 n0' '1 0 1 0 4 n1' '2 0 2 0 4 n2' '3 0 3 0 4 n3')
+  expect_jobs '0 0 0 0 4 n0' '1 0 1 0 4 n1' '2 0 2 0 4 n2' '3 0 3 0 4 n3'
 }
 
 @test "when a rank of node 2 dies, all ranks begin again with an empty store, and training ends well" {
@@ -47,7 +50,8 @@ expect_checked() {
 
 @test "without restarts left, that rank's death is the job's end on all nodes" {
   run -137 allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$job" --die 2 store
-  [[ $output == *"Root Cause"*"host      : n2"*"rank      : 2 (local_rank: 0)"*"SIGKILL"* ]] || { echo "$output"; return 1; }
+  [[ $output == *"Root Cause"*"host      : n2"*"rank      : 2 (local_rank: 0)"*"SIGKILL"* ]] ||
+    { echo "$output"; return 1; }
   run "$cluster" on n0 pgrep -f "$job"
   [ "$status" -eq 1 ]
 }
@@ -57,7 +61,7 @@ expect_checked() {
     collectives ddp
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   expect_checked 4 1 collectives ddp
-  diff <(grep '^JOB' <<<"$output" | sort) <(printf 'JOB %s\n' '0 0 0 0 4 n0' '1 1 0 0 4 n0' '2 0 1 0 4 n1' '3 1 1 0 4 n1')
+  expect_jobs '0 0 0 0 4 n0' '1 1 0 0 4 n0' '2 0 1 0 4 n1' '3 1 1 0 4 n1'
 }
 
 @test "an exception in a rank of another node, which @record kept, is in the one report" {
@@ -70,7 +74,8 @@ expect_checked() {
 @test "torchrun's variables are those of the whole job, on every node and in every attempt" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 1 --max-restarts 2 --rdzv-id seven --role trainer sh -c '
     echo "FACTS $RANK $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID" \
-      "$TORCHELASTIC_USE_AGENT_STORE $TORCH_NCCL_ASYNC_ERROR_HANDLING $MASTER_ADDR $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE"
+      "$TORCHELASTIC_USE_AGENT_STORE $TORCH_NCCL_ASYNC_ERROR_HANDLING $MASTER_ADDR" \
+      "$ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE"
     case $TORCHELASTIC_ERROR_FILE in */attempt_$TORCHELASTIC_RESTART_COUNT/0/error.json) echo "FILE $RANK" ;; esac
     [ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK != 3 ] || exit 9; exec sleep 60; }'
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }

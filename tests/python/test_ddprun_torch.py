@@ -23,6 +23,7 @@ if not DDPRUN.exists():
     pytest.skip(f"{DDPRUN} is not built; DDP_BIN_DIR says where it is", allow_module_level=True)
 SUPPORT = ROOT / "tests" / "support"
 JOB = SUPPORT / "torch_job.py"
+RECORDED = SUPPORT / "torch_recorded.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 # Longest time for one command: some torch imports, of 2 to 4 s each where the machine is busy.
 PATIENCE = 120
@@ -30,7 +31,7 @@ CHECKS = ["store", "collectives", "point_to_point", "objects", "ddp", "data_load
 
 # What tells a process who it is, or changes defaults: not to be inherited from where the tests run.
 OUTSIDE = re.compile(
-    r"(PET|DDP|PMIX?|SLURM|TORCHELASTIC|TORCH|GLOO|NCCL|OMP|UCX|CUDA|OMPI|FACTS)_|(.*_)?RANK$|.*WORLD_SIZE$|MASTER_|ROLE_")
+    "(PET|DDP|PMIX?|SLURM|TORCHELASTIC|TORCH|GLOO|NCCL|OMP|UCX|CUDA|OMPI|FACTS|MASTER|ROLE)_|(.*_)?RANK$|.*WORLD_SIZE$")
 
 
 def environment(**variables):
@@ -49,12 +50,7 @@ def start(*command, **variables):
                             stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
 
 
-def write(path, text):
-    path.write_text(text)
-    return path
-
-
-# ---- torch.distributed ------------------------------------------------------------------------------------------------
+# ---- torch.distributed -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +109,8 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("options", [[], ["--standalone"]], ids=["plain", "standalone"])
 def test_two_jobs_at_the_same_time(tmp_path, options):
-    script = write(tmp_path / "meeting.py", MEETING)
+    script = tmp_path / "meeting.py"
+    script.write_text(MEETING)
     one, two = tmp_path / "one", tmp_path / "two"
     jobs = [start(DDPRUN, *options, "--nproc-per-node", 2, script, own, other, number)
             for own, other, number in ((one, two, 3), (two, one, 50))]
@@ -121,32 +118,15 @@ def test_two_jobs_at_the_same_time(tmp_path, options):
     assert [job.returncode for job in jobs] == [0, 0], outputs
 
 
-# ---- @record ----------------------------------------------------------------------------------------------------------
-
-RECORDED = """
-import os, sys, time
-from torch.distributed.elastic.multiprocessing.errors import record
-
-@record
-def main():
-    if os.environ["RANK"] == "1":
-        raise ValueError("bad loss")
-    time.sleep(100)
-
-try:
-    main()
-except ValueError:
-    sys.exit(85)
-"""
-
+# ---- @record ---------------------------------------------------------------------------------------------------------
 
 def test_the_error_file_of_record_reaches_the_report(tmp_path):
-    script, report, logs = write(tmp_path / "train.py", RECORDED), tmp_path / "report.json", tmp_path / "logs"
+    report, logs = tmp_path / "report.json", tmp_path / "logs"
     options = ["--nproc-per-node", 2, "--failure-grace", 0, "--log-dir", logs, "--report-json", report]
-    job = run(DDPRUN, *options, script)
+    job = run(DDPRUN, *options, RECORDED)
     assert job.returncode == 85
     assert "rank      : 1 (local_rank: 1)" in job.stderr
-    assert re.search(r"traceback : Traceback.*train.py\", line 8, in main.*ValueError: bad loss", job.stderr, re.DOTALL)
+    assert re.search(r"traceback : Traceback.*torch_recorded.py.*in main.*ValueError: bad loss", job.stderr, re.DOTALL)
     (failure,) = json.loads(report.read_text())["failures"]
     assert failure["error"]["message"] == "ValueError: bad loss"
     assert "in main" in failure["error"]["traceback"]
@@ -154,30 +134,28 @@ def test_the_error_file_of_record_reaches_the_report(tmp_path):
     assert Path(failure["error"]["file"]).is_relative_to(logs)
     assert json.loads(Path(failure["error"]["file"]).read_text())["message"]["message"] == "ValueError: bad loss"
     # No error files, nothing to show but what everyone gets: exit code and standard error.
-    job = run(DDPRUN, "--nproc-per-node", 2, "--failure-grace", 0, "--log-dir", "/dev/null", script)
+    job = run(DDPRUN, "--nproc-per-node", 2, "--failure-grace", 0, "--log-dir", "/dev/null", RECORDED)
     assert job.returncode == 85
     assert "error_file: <N/A>" in job.stderr
 
 
-def test_a_torchrun_outside_reports_what_a_rank_of_ddprun_recorded(tmp_path):
-    script = write(tmp_path / "train.py", RECORDED)
-    job = run(*TORCHRUN, "--no-python", DDPRUN, "--nproc-per-node", 2, "--failure-grace", 0, script)
+def test_a_torchrun_outside_reports_what_a_rank_of_ddprun_recorded():
+    job = run(*TORCHRUN, "--no-python", DDPRUN, "--nproc-per-node", 2, "--failure-grace", 0, RECORDED)
     assert job.returncode == 1  # torchrun has no other
     its_own = job.stderr[job.stderr.index("ChildFailedError"):]
     assert re.search(r"exitcode  : 85 .*ValueError: bad loss", its_own, re.DOTALL), its_own
 
 
-# ---- Like torchrun ----------------------------------------------------------------------------------------------------
+# ---- Like torchrun ---------------------------------------------------------------------------------------------------
 
 # What must be the same, value by value.
 SAME = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
         "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "CUDA_VISIBLE_DEVICES"]
-# What must be there, with a value of its own.
+        "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"]
+# What must be there, with a value of its own. OMP_NUM_THREADS: torchrun always says 1, ddprun the rank's cores.
 LIKE = {"MASTER_PORT": r"\d+", "MASTER_ADDR": r"\S+", "TORCHELASTIC_RUN_ID": ".+", "OMP_NUM_THREADS": r"[1-9]\d*"}
 # What ddprun adds: facts for libddp and PMIx, and settings that torchrun leaves to the user.
-MORE = re.compile("(PMIX|DDP|GLOO|NCCL|OMP|UCX)_")
+MORE = re.compile("(PMIX|DDP|GLOO|NCCL|OMP|UCX|CUDA|ROCR|ZE)_")
 
 
 class Facts:
@@ -225,12 +203,15 @@ def compare(tmp_path, arguments, ranks, change=lambda facts: None, with_run_id=F
 
 
 def test_a_script(tmp_path):
-    ours = compare(tmp_path, ["--nproc-per-node", 2, "torch_facts.py", "--local-rank=${local_rank}", "${local_rank}x"], 2)
+    arguments = ["torch_facts.py", "--local-rank=${local_rank}", "${local_rank}x"]
+    ours = compare(tmp_path, ["--nproc-per-node", 2, *arguments], 2)
     assert [facts["arguments"] for facts in ours] == [["--local-rank=0", "0x"], ["--local-rank=1", "1x"]]
     # The comparison itself sees a rank too many, another value, and a variable that came or went.
-    for break_it in (lambda facts: facts.pop(), lambda facts: facts[1]["environment"].update(LOCAL_RANK="0"),
-                     lambda facts: facts[0]["environment"].update(EXTRA="1"), lambda facts: facts[0].update(program="x"),
-                     lambda facts: facts[0]["environment"].pop("ROLE_NAME")):
+    for break_it in (lambda facts: facts.pop(),
+                     lambda facts: facts[1]["environment"].update(LOCAL_RANK="0"),
+                     lambda facts: facts[0]["environment"].update(EXTRA="1"),
+                     lambda facts: facts[0]["environment"].pop("ROLE_NAME"),
+                     lambda facts: facts[0].update(program="x")):
         broken = json.loads(json.dumps(ours))
         break_it(broken)
         with pytest.raises((AssertionError, ValueError)):
@@ -238,10 +219,11 @@ def test_a_script(tmp_path):
 
 
 def test_options_of_every_kind(tmp_path):
-    ours = compare(tmp_path, ["--nnodes=1:1", "--nproc_per_node=2", "--rdzv-backend=c10d", "--rdzv_endpoint=localhost:0",
-                              "--rdzv-id=seven", "--max-restarts=3", "--role=trainer", "--local-addr=127.0.0.1",
-                              "--monitor-interval=1", "--signals-to-handle=SIGTERM,SIGUSR1", "torch_facts.py"], 2,
-                   with_run_id=True, OMP_NUM_THREADS="5", TORCH_NCCL_ASYNC_ERROR_HANDLING="3", CUDA_VISIBLE_DEVICES="")
+    options = ["--nnodes=1:1", "--nproc_per_node=2", "--rdzv-backend=c10d", "--rdzv_endpoint=localhost:0",
+               "--rdzv-id=seven", "--max-restarts=3", "--role=trainer", "--local-addr=127.0.0.1",
+               "--monitor-interval=1", "--signals-to-handle=SIGTERM,SIGUSR1"]
+    ours = compare(tmp_path, [*options, "torch_facts.py"], 2, with_run_id=True,
+                   OMP_NUM_THREADS="5", TORCH_NCCL_ASYNC_ERROR_HANDLING="3")
     assert ours[0]["environment"]["OMP_NUM_THREADS"] == "5"
     assert ours[1]["environment"]["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGUSR1"
 
@@ -272,7 +254,12 @@ def test_any_program(tmp_path):
 
 
 def test_one_local_rank_for_all(tmp_path):
-    ours = compare(tmp_path, ["--virtual-local-rank", "--nproc-per-node", 2, "torch_facts.py"], 2)
+    def change(facts):
+        # torchrun names GPUs whether there are any or not.
+        if not torch.cuda.is_available():
+            facts["environment"].pop("CUDA_VISIBLE_DEVICES", None)
+
+    ours = compare(tmp_path, ["--virtual-local-rank", "--nproc-per-node", 2, "torch_facts.py"], 2, change)
     assert [facts["environment"]["LOCAL_RANK"] for facts in ours] == ["0", "0"]
 
 
@@ -282,9 +269,9 @@ def test_two_static_nodes(tmp_path):
         facts = Facts(tmp_path / ("ddprun" if launcher == [DDPRUN] else "torchrun"))
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        nodes = [start(*launcher, "--nnodes=2", f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}",
-                       "--nproc-per-node=2", "--rdzv-id=pair", "--rdzv-conf=timeout=100", SUPPORT / "torch_facts.py",
-                       FACTS_DIR=str(facts.folder)) for node in (1, 0)]
+        options = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-id=pair", "--rdzv-conf=timeout=100"]
+        nodes = [start(*launcher, *options, f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}",
+                       SUPPORT / "torch_facts.py", FACTS_DIR=str(facts.folder)) for node in (1, 0)]
         outputs = [node.communicate(timeout=PATIENCE)[0] for node in nodes]
         assert [node.returncode for node in nodes] == [0, 0], outputs
         seen.append(facts.of_ranks(4))

@@ -127,10 +127,10 @@ INSTANTIATE_TEST_SUITE_P(Over, Connections, testing::Values(&unix_ends, &tcp_end
                          [](const auto& made) { return made.index == 0 ? "UnixSockets" : "Tcp"; });
 
 TEST_P(Connections, MessagesArriveWholeAndInOrder) {
-  for (int i = 0; i < 1000; ++i) one_.send(Heartbeat{.count = i});
+  for (int i = 0; i < 1000; ++i) one_.send(ModexRequest{.id = i});
   const auto received = receive(other_, 1000, &one_);
   ASSERT_EQ(received.size(), 1000U);
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(std::get<Heartbeat>(received[static_cast<std::size_t>(i)]).count, i);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(std::get<ModexRequest>(received[static_cast<std::size_t>(i)]).id, i);
   EXPECT_TRUE(other_.receive().empty());
   EXPECT_TRUE(other_.open());
 }
@@ -141,8 +141,8 @@ TEST_P(Connections, LargeMessagesGoBothWaysAtOnce) {
   other_.send(back);
   EXPECT_TRUE(one_.wants_to_write());  // no socket takes that much
   EXPECT_TRUE(other_.wants_to_write());
-  one_.send(Heartbeat{.count = 1});
-  other_.send(Heartbeat{.count = 2});
+  one_.send(ModexRequest{.id = 1});
+  other_.send(ModexRequest{.id = 2});
   std::vector<Message> at_one, at_other;
   const Deadline deadline = soon();
   while ((at_one.size() < 2 || at_other.size() < 2) && !deadline.expired()) {
@@ -153,10 +153,10 @@ TEST_P(Connections, LargeMessagesGoBothWaysAtOnce) {
   }
   ASSERT_EQ(at_one.size(), 2U);
   EXPECT_TRUE(at_one[0] == Message{back});
-  EXPECT_TRUE(at_one[1] == Message{Heartbeat{.count = 2}});
+  EXPECT_TRUE(at_one[1] == Message{ModexRequest{.id = 2}});
   ASSERT_EQ(at_other.size(), 2U);
   EXPECT_TRUE(at_other[0] == Message{there});
-  EXPECT_TRUE(at_other[1] == Message{Heartbeat{.count = 1}});
+  EXPECT_TRUE(at_other[1] == Message{ModexRequest{.id = 1}});
 }
 
 TEST_P(Connections, OneTurnDoesNotTakeAllThatComes) {
@@ -202,13 +202,13 @@ TEST_P(Connections, WhatWasSentBeforeTheEndIsReceived) {
   EXPECT_EQ(other_.lost_because(), "it was closed");
   EXPECT_GE(other_.fd(), 0);  // so that an event loop can forget it
   EXPECT_TRUE(other_.receive().empty());
-  other_.send(Heartbeat{});  // goes nowhere
+  other_.send(ModexRequest{});  // goes nowhere
   EXPECT_FALSE(other_.wants_to_write());
 }
 
 // Without care, bytes that the closing side has not read make the kernel throw away what it sent.
 TEST_P(Connections, ClosingWithUnreadMessagesDoesNotTakeBackWhatWasSent) {
-  for (int i = 0; i < 10; ++i) other_.send(Heartbeat{.count = i});
+  for (int i = 0; i < 10; ++i) other_.send(ModexRequest{.id = i});
   std::this_thread::sleep_for(10ms);
   one_.send(large(3U << 20U, 1));
   std::vector<Message> received;
@@ -241,7 +241,7 @@ TEST_P(Connections, ClosingDoesNotWaitForAPeerThatIsGone) {
 TEST_P(Connections, APeerThatEndsInMidMessageIsLost) {
   Bytes half = frame(encode(RankAborted{.attempt = 1, .local_rank = 2, .status = 3, .message = "gone"}));
   half.resize(half.size() - 1);
-  one_.send(Heartbeat{.count = 5});
+  one_.send(ModexRequest{.id = 5});
   send_raw(one_, half);
   one_.close(soon());
   EXPECT_EQ(receive(other_, 2).size(), 1U);
@@ -253,7 +253,7 @@ TEST_P(Connections, APeersLastWordsAreReadAfterSendingToItFailed) {
   other_.send(Finish{.exit_status = 9, .message = "last words"});
   other_.close(soon());
   for (int i = 0; i < 200 && one_.open(); ++i) {
-    one_.send(Heartbeat{.count = i});  // into the void, later an error; SIGPIPE would end this program
+    one_.send(ModexRequest{.id = i});  // into the void, later an error; SIGPIPE would end this program
     std::this_thread::sleep_for(100us);
   }
   EXPECT_TRUE(one_.open());  // a lost connection shows at receive()
@@ -266,9 +266,9 @@ TEST_P(Connections, APeersLastWordsAreReadAfterSendingToItFailed) {
 }
 
 TEST_P(Connections, AMessageThatCannotBeUnderstoodEndsTheConnection) {
-  one_.send(Heartbeat{.count = 1});
+  one_.send(ModexRequest{.id = 1});
   send_raw(one_, frame(bytes_of("no CBOR")));
-  one_.send(Heartbeat{.count = 2});
+  one_.send(ModexRequest{.id = 2});
   const auto received = receive(other_, 3);
   ASSERT_EQ(received.size(), 1U);  // nothing after it is believed
   EXPECT_FALSE(other_.open());

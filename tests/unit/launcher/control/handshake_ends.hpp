@@ -46,7 +46,7 @@ class ServedListener {
       ::poll(&entry, 1, 10);
       for (Connection& connection : listener_.accept_ready()) {
         ++proven_;
-        connection.send(Heartbeat{.count = 1});
+        connection.send(SignalReceived{.signal = 1});
         connections_.push_back(std::move(connection));
       }
     }

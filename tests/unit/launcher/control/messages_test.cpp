@@ -63,6 +63,7 @@ std::vector<Message> samples() {
                      .run_id = "42",
                      .name_space = "ddp.42.1",
                      .log_suffix = "abcd",
+                     .terminal = true,
                      .nodes = {node, NodeLayout{}, node}},
       StartAttempt{.attempt = 1, .store_addresses = {"10.0.0.1"}, .store_port = 29500},
       SignalRanks{.attempt = 1, .groups = true, .signal = 9},
@@ -71,7 +72,6 @@ std::vector<Message> samples() {
       Fence{.attempt = 1, .ranks = {0, 5, 100'000}, .data = bytes_of(std::string("a\0b\xFF", 4)), .status = -1},
       ModexRequest{.attempt = 1, .id = std::numeric_limits<std::int64_t>::min(), .from_node = 2, .rank = -2},
       ModexReply{.attempt = 1, .id = 9, .to_node = 2, .status = -46, .data = bytes_of("x")},
-      Heartbeat{.count = 77},
   };
 }
 
@@ -190,9 +190,9 @@ TEST(ControlMessages, NumbersOutOfRangeAreRefusedAndNamed) {
 }
 
 TEST(ControlMessages, UnknownFieldsAreIgnoredAndUnknownNamesAreNot) {
-  json more = as_json(Heartbeat{.count = 3});
+  json more = as_json(SignalReceived{.signal = 3});
   more["new"] = json::array({1, json::object({{"a", nullptr}, {"b", 1.5}})});
-  EXPECT_EQ(decode(as_bytes(more)), Message{Heartbeat{.count = 3}});
+  EXPECT_EQ(decode(as_bytes(more)), Message{SignalReceived{.signal = 3}});
   more["is"] = "Heart\nbeat";
   EXPECT_THAT(refusal_of(as_bytes(more)), HasSubstr("there is no message 'Heart?beat'"));
   more["is"] = "NodeLayout";  // a part of messages, but none itself
@@ -212,7 +212,7 @@ TEST(ControlMessages, EveryBeginningAndEveryContinuationIsRefused) {
 }
 
 TEST(ControlMessages, OtherThingsThanMapsAreRefused) {
-  for (const json& other : {json{}, json(1), json("Heartbeat"), json::array({"is", "Heartbeat"}), json::object()}) {
+  for (const json& other : {json{}, json(1), json("EndAttempt"), json::array({"is", "EndAttempt"}), json::object()}) {
     EXPECT_NE(refusal_of(as_bytes(other)), "") << other;
   }
   EXPECT_NE(refusal_of(bytes_of(std::string("\xA1\x01\x02", 3))), "");  // a number as key
@@ -235,7 +235,7 @@ TEST(ControlMessages, NestingBombsAreRefused) {
   for (const auto& bomb : bombs) {
     const Bytes bytes(std::size_t{8} << 20U, static_cast<std::byte>(bomb.byte));
     EXPECT_NE(refusal_of(bytes), "") << bomb.what;
-    Bytes inside = as_bytes(json{{"is", "Heartbeat"}, {"count", 1}});
+    Bytes inside = as_bytes(json{{"is", "SignalReceived"}, {"signal", 1}});
     inside[0] = std::byte{0xA3};
     const Bytes key = bytes_of("\x61x");
     inside.insert(inside.end(), key.begin(), key.end());
@@ -275,14 +275,12 @@ TEST(ControlMessages, DepthAndNumberOfValuesAreLimited) {
 
 // -1 - 2^63 and below: readers that compute in 64 bits make positive numbers of them.
 TEST(ControlMessages, NumbersBelow64BitsAreRefused) {
-  json beat = as_json(Heartbeat{.count = -1});
-  Bytes bytes = as_bytes(beat);
-  ASSERT_EQ(bytes[bytes.size() - 1 - 3 - std::string("Heartbeat").size() - 1], std::byte{0x20});
-  const auto place = bytes.end() - 1 - 3 - 9 - 1;
+  Bytes bytes = as_bytes(as_json(SignalReceived{.signal = -1}));
+  ASSERT_EQ(bytes.back(), std::byte{0x20});
   Bytes huge(9, std::byte{0xFF});
   huge[0] = std::byte{0x3B};
-  const auto at = bytes.erase(place);
-  bytes.insert(at, huge.begin(), huge.end());
+  bytes.pop_back();
+  bytes.insert(bytes.end(), huge.begin(), huge.end());
   EXPECT_THAT(refusal_of(bytes), HasSubstr("number out of range"));
 }
 

@@ -1,0 +1,95 @@
+#!/usr/bin/env bats
+# The texts that ddprun prints about itself: help, manual page and completion for bash.
+
+bats_require_minimum_version 1.5.0
+
+load ../support/ddprun_jobs
+
+setup_file() { ddprun_jobs_setup_file; }
+
+setup() {
+  ddprun_jobs_setup
+  cd "$BATS_TEST_TMPDIR"
+}
+
+teardown() { ddprun_jobs_teardown; }
+
+# Long options that --help names.
+options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'; }
+
+@test "the completion is valid bash" {
+  "$DDPRUN" --generate-bash-completion >completion
+  bash -n completion
+  run bash -c 'source completion; complete -p ddprun'
+  [ "$output" = "complete -F _ddprun ddprun" ]
+}
+
+@test "bash completes options, values, files and programs" {
+  "$DDPRUN" --generate-bash-completion >completion
+  mkdir folder
+  touch train.py train.txt
+  # complete_words WORD...: what <Tab> offers after the last word, which may be empty.
+  complete_words() {
+    bash --norc -c 'source completion
+      COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+      _ddprun ddprun "${@: -1}" "${@: -2:1}" 2>/dev/null
+      printf "%s\n" "${COMPREPLY[@]}"' - "$@" | sort
+  }
+  [ "$(complete_words ddprun --nno)" = "--nnodes" ]
+  [ "$(complete_words ddprun --nproc-per-node 2 --report)" = $'--report-bindings\n--report-json' ]
+  [ "$(complete_words ddprun --log-format '')" = $'json\ntext' ]
+  [ "$(complete_words ddprun --bind n)" = $'none\nnuma' ]
+  [ "$(complete_words ddprun --rdzv_backend = c)" = c10d ]  # bash takes the '=' for a word
+  [ "$(complete_words ddprun --nproc-per-node = '')" = $'auto\ncpu\ngpu' ]
+  [ "$(complete_words ddprun --log-dir f)" = folder ]
+  [[ $(complete_words ddprun --nproc-per-node 2 train) == *train.py* ]]
+  [ -z "$(complete_words ddprun train.py --nno)" ]  # the script's own
+  # All options of --help, and nothing else.
+  complete_words ddprun -- | grep '^--' >offered
+  options | sort >known
+  diff known offered
+}
+
+@test "completion works in an interactive bash" {
+  type script >/dev/null || skip "needs script, of util-linux"
+  "$DDPRUN" --generate-bash-completion >completion
+  printf 'source completion\nPS1="$ "\n' >rc
+  # The keys that a user presses: a prefix, Tab, and a command that shows what became of it.
+  printf 'ddprun() { echo "got: $*"; }\nddprun --log-for\tjs\t train\nexit\n' >keys
+  run timeout 20 env TERM=dumb script -qec "bash --noprofile --rcfile rc -i" /dev/null <keys
+  echo "$output"
+  [[ $output == *"got: --log-format json train"* ]]
+}
+
+@test "the manual page has all options and no mistakes" {
+  "$DDPRUN" --generate-man >ddprun.1
+  for option in $(options); do
+    grep -qF -- "${option//-/\\-}" ddprun.1 || { echo "$option is missing"; return 1; }
+  done
+  for section in NAME SYNOPSIS DESCRIPTION "EXIT STATUS" ENVIRONMENT; do
+    grep -qE "^\.SH \"?$section\"?$" ddprun.1 || { echo "$section is missing"; return 1; }
+  done
+  type groff >/dev/null || skip "needs groff"
+  run groff -man -Tutf8 -ww -z ddprun.1
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [ -z "$output" ]
+  if type mandoc >/dev/null 2>&1; then mandoc -T lint -W error ddprun.1; fi
+  # The check does find mistakes.
+  printf '.nosuchmacro\n' >>ddprun.1
+  run groff -man -Tutf8 -ww -z ddprun.1
+  [ -n "$output" ]
+}
+
+@test "help fits a terminal and goes to standard output" {
+  "$DDPRUN" --help >help 2>err
+  [ ! -s err ]
+  [ "$(wc -L <help)" -le 100 ]
+  run "$DDPRUN" -h
+  [ "$output" = "$(cat help)" ]
+  # Also behind other options, whatever they are, but not behind the program.
+  run "$DDPRUN" --nproc-per-node 0 --help
+  [ "$status" -eq 0 ]
+  run "$DDPRUN" sh -c 'echo "$1"' - --help
+  [ "$output" = --help ]
+}

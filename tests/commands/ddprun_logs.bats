@@ -1,0 +1,277 @@
+#!/usr/bin/env bats
+# Where the output of ranks goes: files, the console, filters, and what happens when one of them cannot take it.
+
+bats_require_minimum_version 1.5.0
+
+load ../support/ddprun_jobs
+
+setup_file() { ddprun_jobs_setup_file; }
+
+setup() {
+  ddprun_jobs_setup
+  forget_outer_settings
+  cd "$BATS_TEST_TMPDIR"
+}
+
+teardown() { ddprun_jobs_teardown; }
+
+both='echo "out $RANK"; echo "err $RANK" >&2'
+
+# The log files below logs/, without the job's own folder, and what they contain, lines separated by '|'.
+# Removes them, so that the next job's are alone.
+contents() {
+  local file
+  (cd logs/*_* && find . -type f | sort -V | while read -r file; do echo "${file#./} $(tr '\n' '|' <"$file")"; done)
+  rm -r logs
+}
+
+@test "without options, output passes through unchanged, each stream to its own" {
+  "$DDPRUN" --nproc-per-node 2 sh -c "$both" >out 2>err
+  [ "$(sort out)" = $'out 0\nout 1' ]
+  [ "$(sort err)" = $'err 0\nerr 1' ]
+  run "$DDPRUN" printf 'no newline'
+  [ "$output" = "no newline" ]
+}
+
+@test "-r 3: files only, in torchrun's layout; each job and each attempt has its own" {
+  run "$DDPRUN" --nproc-per-node 2 -r 3 --log-dir logs --rdzv-id job sh -c "$both"
+  [ "$status" -eq 0 ]
+  [ -z "$output" ]
+  [[ $(ls logs) == job_* ]]
+  run contents
+  [ "$output" = "attempt_0/0/stderr.log err 0|
+attempt_0/0/stdout.log out 0|
+attempt_0/1/stderr.log err 1|
+attempt_0/1/stdout.log out 1|" ]
+  run "$DDPRUN" -r 1 --log-dir logs --max-restarts 1 sh -c 'echo "attempt $TORCHELASTIC_RESTART_COUNT"; exit $((1 - TORCHELASTIC_RESTART_COUNT))'
+  [ "$status" -eq 0 ]
+  run contents
+  [ "$output" = "attempt_0/0/stdout.log attempt 0|
+attempt_1/0/stdout.log attempt 1|" ]
+  "$DDPRUN" -r 3 --log-dir logs true
+  "$DDPRUN" -r 3 --log-dir logs true
+  [ "$(ls -d logs/none_* | wc -l)" -eq 2 ]
+  [ "$(stat -c %a logs/none_*/attempt_0/0 | sort -u)" = 700 ]
+}
+
+@test "-t 3: files and, with a prefix, the console" {
+  "$DDPRUN" --nproc-per-node 2 -t 3 --log-dir logs sh -c "$both" >out 2>err
+  [ "$(sort out)" = $'[default0]:out 0\n[default1]:out 1' ]
+  [ "$(sort err)" = $'[default0]:err 0\n[default1]:err 1' ]
+  run contents
+  [ "$output" = "attempt_0/0/stderr.log err 0|
+attempt_0/0/stdout.log out 0|
+attempt_0/1/stderr.log err 1|
+attempt_0/1/stdout.log out 1|" ]
+  run "$DDPRUN" -t 1 --role trainer echo hello
+  [ "$output" = "[trainer0]:hello" ]
+  run "$DDPRUN" -t 1 printf 'no newline'
+  [ "$output" = "[default0]:no newline" ]
+}
+
+@test "-r and -t for some local ranks" {
+  "$DDPRUN" --nproc-per-node 3 -r 0:1,1:2 --log-dir logs sh -c "$both" >out 2>err
+  [ "$(sort out)" = $'out 1\nout 2' ]
+  [ "$(sort err)" = $'err 0\nerr 2' ]
+  run contents
+  [ "$output" = "attempt_0/0/stdout.log out 0|
+attempt_0/1/stderr.log err 1|" ]
+  run "$DDPRUN" --nproc-per-node 1 -r 0:2 -t 0:1 --log-dir logs sh -c "$both"
+  [ "$output" = "[default0]:out 0" ]
+  run contents
+  [ "$output" = "attempt_0/0/stderr.log err 0|
+attempt_0/0/stdout.log out 0|" ]
+  # Ranks may have several digits.
+  run "$DDPRUN" --nproc-per-node 12 -r 3 -t 11:1 --log-dir logs sh -c "$both"
+  [ "$output" = "[default11]:out 11" ]
+  run contents
+  [ "${#lines[@]}" -eq 24 ]
+  [ "${lines[22]}" = "attempt_0/11/stderr.log err 11|" ]
+}
+
+@test "filters by local rank and by rank: files fill all the same" {
+  run "$DDPRUN" --nproc-per-node 12 --local-ranks-filter 3,10-11 sh -c 'echo "out $RANK"'
+  [ "$(sort -V <<<"$output")" = $'out 3\nout 10\nout 11' ]
+  run "$DDPRUN" --nproc-per-node 3 --ranks-filter 2 -t 3 --log-dir logs sh -c "$both"
+  [ "$(sort <<<"$output")" = $'[default2]:err 2\n[default2]:out 2' ]
+  run contents
+  [ "${#lines[@]}" -eq 6 ]
+  [ "${lines[1]}" = "attempt_0/0/stdout.log out 0|" ]
+  rejects 2 "there are at most 3 ranks" --nnodes 1 --nproc-per-node 3 --ranks-filter 3 true
+}
+
+@test "lines with certain texts also go to one file of all ranks" {
+  run "$DDPRUN" --nproc-per-node 3 -t 3 --log-dir logs --duplicate-stdout-filters 'loss,a,,b' --duplicate-stderr-filters \
+    'warn' sh -c 'echo "loss $RANK"; echo "step $RANK"; echo a,b; echo "warn $RANK" >&2; echo "loss" >&2'
+  [ "$status" -eq 0 ]
+  attempt=$(echo logs/none_*/attempt_0)
+  [ "$(sort "$attempt/filtered_stdout.log")" = "[default0]:a,b
+[default0]:loss 0
+[default1]:a,b
+[default1]:loss 1
+[default2]:a,b
+[default2]:loss 2" ]
+  [ "$(sort "$attempt/filtered_stderr.log")" = $'[default0]:warn 0\n[default1]:warn 1\n[default2]:warn 2' ]
+  rm -r logs
+  # Only what -t shows is looked at.
+  run "$DDPRUN" --nproc-per-node 2 -r 3 --log-dir logs --duplicate-stdout-filters loss echo loss
+  [ ! -s logs/none_*/attempt_0/filtered_stdout.log ]
+}
+
+@test "the prefix has a template" {
+  export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}-${local_rank}:$rank|$$|${unknown}] '
+  run "$DDPRUN" --nproc-per-node 2 -t 3 --role r sh -c 'echo hello'
+  [ "$(sort <<<"$output")" = '[r-0:0|$|${unknown}] hello
+[r-1:1|$|${unknown}] hello' ]
+  run "$DDPRUN" echo hello  # without -t there is none
+  [ "$output" = hello ]
+}
+
+@test "--log-format json: one object a line, whatever the ranks write" {
+  "$DDPRUN" --nproc-per-node 2 --log-format json python3 -c '
+import os, sys
+rank = os.environ["RANK"]
+os.write(1, b"plain " + rank.encode() + b"\n\xff \"quoted\"\tand \x00\n")
+os.write(2, b"unfinished")' >out 2>err
+  python3 - <<'PYTHON'
+import json
+lines = [json.loads(line) for line in open("out")]
+assert len(lines) == 4, lines
+assert sorted(line["line"] for line in lines if line["rank"] == 1) == ["plain 1", "\ufffd \"quoted\"\tand \x00"], lines
+assert all(line["stream"] == "stdout" and line["local_rank"] == line["rank"] and line["host"] and line["time"].endswith("Z")
+           for line in lines), lines
+assert [json.loads(line)["line"] for line in open("err")] == ["unfinished"] * 2
+PYTHON
+}
+
+@test "--log-dir=/dev/null: no files and no error file" {
+  run "$DDPRUN" --log-dir=/dev/null -r 3 -t 1 sh -c "$both"'; echo "[$TORCHELASTIC_ERROR_FILE]"'
+  [ "$status" -eq 0 ]
+  [ "$(sort <<<"$output")" = $'[default0]:[]\n[default0]:out 0\nerr 0' ]
+  run "$DDPRUN" sh -c 'case $TORCHELASTIC_ERROR_FILE in */attempt_0/0/error.json) test -d "${TORCHELASTIC_ERROR_FILE%/*}" ;; *) exit 3 ;; esac'
+  [ "$status" -eq 0 ]
+}
+
+@test "a log folder that cannot be is an error before any rank starts" {
+  touch file
+  run -1 "$DDPRUN" --log-dir file touch started
+  [[ $output == *"'file' is a file; give a folder, or /dev/null for no log files"* ]]
+  run -1 "$DDPRUN" --log-dir file/below touch started
+  [[ $output == *"Not a directory"* ]]
+  [ ! -e started ]
+  [ "$(id -u)" -eq 0 ] || skip "needs to be root to become somebody else"
+  mkdir closed
+  run -1 setpriv --reuid 65534 --regid 65534 --clear-groups env TMPDIR=/tmp "$DDPRUN" --log-dir "$PWD/closed" true
+  echo "$output"
+  [[ $output == *"Permission denied"* ]]
+}
+
+@test "a full file system: the ranks go on, and each file's loss is said once" {
+  unshare -rm mount -t tmpfs -o size=64k none "$PWD" 2>/dev/null || skip "cannot mount a small file system"
+  mkdir small
+  run unshare -rm sh -c 'mount -t tmpfs -o size=64k none small
+    "$DDPRUN" --nproc-per-node 2 -r 1 -t 1 --log-dir small sh -c "seq 50000; touch \$NOTES/done.\$RANK"; status=$?
+    [ "$(stat -fc %f small)" -eq 0 ] || echo not full
+    exit $status'
+  [ "$status" -eq 0 ]
+  [ -e "$NOTES/done.0" ] && [ -e "$NOTES/done.1" ]
+  [ "$(grep -c '^\[default[01]\]:[0-9]*$' <<<"$output")" -eq 100000 ]  # the console has it all
+  run grep -v '^\[default' <<<"$output"
+  echo "$output"
+  [ "${#lines[@]}" -eq 2 ]
+  [ "$(grep -c '^ddprun: writing the log file .*stdout.log.: No space left on device .*lines are dropped' <<<"$output")" -eq 2 ]
+}
+
+@test "64 ranks with 2000 lines each: none is lost, torn or out of order" {
+  # Whole lines go straight to the console.
+  "$DDPRUN" --nproc-per-node 64 sh -c 'i=0; while [ $i -lt 2000 ]; do echo "$RANK $i"; i=$((i + 1)); done' >out
+  # Blocks that begin and end anywhere come through pipes.
+  "$DDPRUN" --nproc-per-node 64 -t 3 --log-dir logs sh -c 'seq -f "$RANK %g" 0 1999' >tee
+  sed -i -E 's/^\[default([0-9]+)\]:\1 /\1 /' tee
+  whole() {
+    awk 'NF != 2 || $2 != next_line[$1]++ { print FILENAME ": " FNR ": " $0; wrong = 1; exit }
+         END { exit wrong || NR != 128000 }' "$1"
+  }
+  whole out
+  whole tee
+  # The check does find a line that is missing, torn, or twice there.
+  for edit in 100000d '500s/ .*//' 128000p; do
+    sed "$edit" tee >broken
+    run -1 whole broken
+  done
+  [ "$(awk 'END { print NR }' logs/none_*/attempt_0/*/stdout.log)" -eq 128000 ]
+  [ "$(cut -d' ' -f2 logs/none_*/attempt_0/63/stdout.log)" = "$(seq 0 1999)" ]
+}
+
+@test "a reader that stops for a while loses nothing; one that goes away does no harm" {
+  # 4 MB are more than the pipes and ddprun hold, so that the ranks must wait for the reader.
+  status=0
+  { "$DDPRUN" --nproc-per-node 4 -t 1 sh -c 'seq -f "%08g" 125000; touch "$NOTES/done.$RANK"'; echo "$?" >code; } | {
+    read -r first
+    sleep 2
+    ls "$NOTES" >done_while_stopped
+    echo "$first"
+    cat
+  } >out
+  [ "$(cat code)" -eq 0 ]
+  [ ! -s done_while_stopped ]
+  [ "$(wc -l <out)" -eq 500000 ]
+  for rank in 0 1 2 3; do
+    grep -F "[default$rank]:" out | cut -d: -f2 | cmp - <(seq -f "%08g" 125000)
+  done
+  { "$DDPRUN" --nproc-per-node 2 -t 1 --log-dir logs sh -c 'seq 100000; touch "$NOTES/gone.$RANK"'; echo "$?" >code; } 2>err | head -n 1
+  cat err
+  [ "$(cat code)" -eq 0 ]
+  [ -e "$NOTES/gone.0" ] && [ -e "$NOTES/gone.1" ]
+  [ "$(tail -n 1 logs/none_*/attempt_0/1/stdout.log)" = 100000 ]
+}
+
+@test "lines are in the files and on the console while the rank runs" {
+  start --nproc-per-node 1 -t 3 --log-dir logs sh -c 'echo first; printf "unfinished" >&2; while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; echo " now" >&2'
+  file_has() { grep -qsx "$1" logs/none_*/attempt_0/0/"$2"; }
+  eventually file_has first stdout.log
+  eventually file_has unfinished stderr.log
+  eventually grep -q '^\[default0\]:first$' out
+  eventually grep -q '^\[default0\]:unfinished$' err  # a question that waits for its answer, perhaps
+  kill -0 "$launcher"
+  touch "$NOTES/go"
+  finish
+  [ "$status" -eq 0 ]
+  [ "$(cat logs/none_*/attempt_0/0/stderr.log)" = "unfinished now" ]
+}
+
+@test "error.json in torch's format is in the report, and is passed on to an outer launcher" {
+  cat >fails.py <<'PYTHON'
+import json, os, sys, time
+if os.environ["RANK"] == "1":
+    time.sleep(0.3)
+    sys.exit(3)
+call = "Traceback (most recent call last):\n  File \"fails.py\", line 3, in main\nValueError: bad batch\n"
+with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+    json.dump({"message": {"message": "ValueError: bad batch",
+                           "extraInfo": {"py_callstack": call, "timestamp": "1700000000"}}}, file)
+sys.exit(9)
+PYTHON
+  TORCHELASTIC_ERROR_FILE=$PWD/outer.json run "$DDPRUN" --nproc-per-node 2 --log-dir logs --report-json report.json fails.py
+  echo "$output"
+  [ "$status" -eq 9 ]
+  [[ $output == *"rank      : 0 "*"exitcode  : 9 "*"error_file: $PWD/logs/none_"*"/attempt_0/0/error.json"* ]]
+  [[ $output == *"traceback : Traceback (most recent call last):"*"in main"*"ValueError: bad batch"* ]]
+  [[ $output == *"Other Failures"*"exitcode  : 3 "*"error_file: <N/A>"* ]]
+  python3 - <<'PYTHON'
+import json
+outer = json.load(open("outer.json"))["message"]
+assert outer["message"] == "ValueError: bad batch" and outer["errorCode"] == 9, outer
+assert outer["extraInfo"]["timestamp"] == "1700000000", outer
+error = json.load(open("report.json"))["failures"][0]["error"]
+assert error["message"] == "ValueError: bad batch" and error["time"] == "2023-11-14T22:13:20.000Z", error
+PYTHON
+  # A launcher in a rank: its root cause is the outer one's, too.
+  run "$DDPRUN" --log-dir logs2 sh -c '"$DDPRUN" --nproc-per-node 2 fails.py'
+  [ "$status" -eq 9 ]
+  grep -q '"errorCode":9' logs2/none_*/attempt_0/0/error.json
+  # What is no error file is shown as it is.
+  run "$DDPRUN" sh -c 'echo "{broken" >"$TORCHELASTIC_ERROR_FILE"; exit 4'
+  [ "$status" -eq 4 ]
+  [[ $output == *"traceback : {broken"* ]]
+}
