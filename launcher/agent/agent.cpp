@@ -165,7 +165,8 @@ void Agent::attempt_ended() {
   to_coordinator(control::AttemptFailed{.attempt = attempt_number_,
                                         .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}",
                                                                job_.host, pid, how.empty() ? "stopped to answer" : how),
-                                        .exit_status = 1});
+                                        .exit_status = 1,
+                                        .may_recover = true});
 }
 
 void Agent::drop_attempt() {

@@ -85,7 +85,8 @@ struct Described<AttemptFailed> {
   static constexpr const char* kName = "AttemptFailed";
   static constexpr std::tuple kFields{Field{"attempt", &AttemptFailed::attempt, kCount},
                                       Field{"message", &AttemptFailed::message},
-                                      Field{"exit_status", &AttemptFailed::exit_status, kExitStatus}};
+                                      Field{"exit_status", &AttemptFailed::exit_status, kExitStatus},
+                                      Field{"may_recover", &AttemptFailed::may_recover}};
 };
 
 template <>

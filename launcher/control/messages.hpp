@@ -56,11 +56,12 @@ struct RanksStarted {
   bool operator==(const RanksStarted&) const = default;
 };
 
-/// The agent could not start (all of) its ranks; none of them is left.
+/// The agent could not start (all of) its ranks, or has lost them; none of them is left.
 struct AttemptFailed {
   int attempt = 0;
   std::string message;
   int exit_status = 1;
+  bool may_recover = false;  ///< another attempt may go better
   bool operator==(const AttemptFailed&) const = default;
 };
 

@@ -97,7 +97,7 @@ void Coordinator::lost(int link, const std::string& peer, const std::string& why
   if (phase_ == Phase::gathering) {
     if (!membership_.leave(link)) return;
     const std::string what = fmt::format("{} was lost before the job started: {}", peer, why);
-    if (membership_.rules().replaceable) {
+    if (membership_.rules().replaceable || membership_.give_up_one()) {
       events_.note(what);
     } else {
       agents_lost(what, 1);
@@ -237,10 +237,9 @@ void Coordinator::conclude() {
       links_.drop(node.link);
     }
   }
-  // What could not start once will not start the next time either; a lost node is another matter.
-  const bool unstartable = std::any_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.failed && !n.lost; });
+  const bool hopeless = std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.hopeless; });
   const int restarts_left = options_.max_restarts - attempt_;
-  if (outcome_.failed_by_itself() && !unstartable && restarts_left > 0 && membership_.enough()) {
+  if (outcome_.failed_by_itself() && !hopeless && restarts_left > 0 && membership_.enough()) {
     events_.restarting(outcome_, attempt_, restarts_left);
     begin_attempt();
     return;

@@ -87,7 +87,8 @@ class Coordinator {
     bool lost = false;
     bool prepared = false;
     bool started = false;
-    bool failed = false;  ///< it has no ranks any more, though it may still be there
+    bool failed = false;    ///< it has no ranks any more, though it may still be there
+    bool hopeless = false;  ///< it could not start once, and will not the next time
     bool cleaned = false;
   };
 

@@ -51,7 +51,9 @@ void Coordinator::handle(int link, const control::Message& message) {
   } else if (const auto* started = std::get_if<control::RanksStarted>(&message)) {
     if (current(*started)) handle_started(*node, *started);
   } else if (const auto* failed = std::get_if<control::AttemptFailed>(&message)) {
-    if (current(*failed)) fail_node(*node, failed->message, failed->exit_status);
+    if (!current(*failed)) return;
+    node->hopeless = !failed->may_recover;
+    fail_node(*node, failed->message, failed->exit_status);
   } else if (const auto* ended = std::get_if<control::RankEnded>(&message)) {
     if (rank_of(*ended)) handle_rank_ended(*node, *ended);
   } else if (const auto* aborted = std::get_if<control::RankAborted>(&message)) {
@@ -101,7 +103,8 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
     if (needed) agents_lost(why, 1);
     return;
   }
-  events_.detail(fmt::format("{} has joined with {} ranks", links_.peer(link), hello.nproc));
+  events_.detail(
+      fmt::format("{} has joined with {} rank{}", links_.peer(link), hello.nproc, hello.nproc == 1 ? "" : "s"));
   events_.joined(membership_.num_members(), membership_.rules().max_nodes);
 }
 

@@ -50,6 +50,12 @@ bool Membership::leave(int agent) {
   return member;
 }
 
+bool Membership::give_up_one() {
+  if (rules_.max_nodes <= rules_.min_nodes) return false;
+  --rules_.max_nodes;
+  return true;
+}
+
 bool Membership::complete(Deadline::Clock::time_point now) const {
   return num_members() == rules_.max_nodes || (last_call_ && enough() && now >= last_call_->when());
 }

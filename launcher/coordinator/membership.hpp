@@ -34,6 +34,10 @@ class Membership {
   /// @return whether it had joined.
   bool leave(int agent);
 
+  /// A node will never come: the job is complete without it, if the fewest are still possible.
+  /// @return whether they are.
+  bool give_up_one();
+
   /// torchrun's last-call rule (B27): all places are taken, or the fewest are and the last call is over.
   bool complete(Deadline::Clock::time_point now) const;
   /// Fewer than min_nodes when the time to join is over.

@@ -1,9 +1,11 @@
 #include "launch/launch.hpp"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -15,6 +17,7 @@
 #include "agent/agent.hpp"
 #include "base/host_name.hpp"
 #include "base/stderr_line.hpp"
+#include "base/system_error.hpp"
 #include "coordinator/coordinator.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/job_reporter.hpp"
@@ -62,7 +65,10 @@ class Process {
         environment_(environment),
         role_(std::move(role)),
         arguments_(arguments),
-        reporter_(options) {}
+        reporter_(options) {
+    // As torchrun does: jobs that stand alone share nothing, not even a name.
+    if (options.standalone) options_.rendezvous.run_id = control::Secret::random().to_hex().substr(0, 32);
+  }
 
   int run() {
     if (role_.role == Role::front) {
@@ -84,9 +90,25 @@ class Process {
   }
 
  private:
+  /// -r and -t without --log-dir: the files must outlive the job, or nobody could read them.
+  void keep_logs() {
+    const auto wanted = [](const StreamSelection& selection) {
+      return selection.all != Streams::none || !selection.by_local_rank.empty();
+    };
+    LogOptions& logs = options_.logs;
+    if (logs.directory || !(wanted(logs.redirects) || wanted(logs.tee))) return;
+    const auto text = environment_.raw("TMPDIR").value_or("");
+    std::string folder = (text.empty() ? std::string{"/tmp"} : text) + "/ddprun_logs_XXXXXX";
+    if (::mkdtemp(folder.data()) == nullptr)
+      throw base::system_error(fmt::format("making the log folder '{}'", folder), errno, "give another with --log-dir");
+    say(fmt::format("the log files are in {} on {}", folder, base::host_name()));
+    logs.directory = folder;
+  }
+
   /// What does not depend on the other nodes. An error here is the whole job's, so agents of several nodes keep it
   /// until they can tell the coordinator.
   void prepare_node(const std::string& scratch) {
+    keep_logs();
     job_ = std::make_unique<NodeJob>(NodeJob{.options = options_,
                                              .environment = environment_,
                                              .host = base::host_name(),
@@ -226,7 +248,7 @@ class Process {
     return coordinator_->exit_status();
   }
 
-  const LaunchOptions& options_;
+  LaunchOptions options_;
   const base::Environment& environment_;
   RoleDecision role_;
   const std::vector<std::string>& arguments_;
@@ -249,10 +271,7 @@ int launch(const LaunchOptions& options, const base::Environment& environment,
   if (role.role != Role::front_agent) say_what_is_odd(options, environment);
   if (options.verbose) say(fmt::format("{}", role.reason));
   if (!options.report_json.empty() && role.role != Role::front_agent) check_report_file(options.report_json);
-  LaunchOptions own = options;
-  // As torchrun does: jobs that stand alone share nothing, not even a name.
-  if (options.standalone) own.rendezvous.run_id = control::Secret::random().to_hex().substr(0, 32);
-  return Process{own, environment, std::move(role), arguments}.run();
+  return Process{options, environment, std::move(role), arguments}.run();
 }
 
 }  // namespace ddp::launcher

@@ -90,6 +90,10 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
   if (!environment.has("SLURM_JOB_ID") || !environment.has("SLURM_JOB_NUM_NODES")) return std::nullopt;
   if (environment.has("TORCHELASTIC_RUN_ID")) return std::nullopt;
   if (in_slurm_step(environment)) return std::nullopt;  // a child of a task: its node is all that it has
+  if (environment.number("SLURM_HET_SIZE").value_or(1) > 1) {
+    reject("the allocation is heterogeneous, and srun starts steps on its first component only",
+           "start the agents yourself, with --nnodes and --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT on every node");
+  }
   const int have = environment.number("SLURM_JOB_NUM_NODES").value_or(1);
   NodeRange nodes{.min = have, .max = have};
   if (options.nodes_given) {

@@ -79,6 +79,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 std::vector<std::string> agent_step_command(int num_nodes, const std::string& ddprun,
                                             const std::vector<std::string>& arguments) {
   std::vector<std::string> command{"srun",
+                                   "--quiet",  // first: no "lacks support for cpu binding"; errors still show
                                    fmt::format("--nodes={}", num_nodes),
                                    fmt::format("--ntasks={}", num_nodes),
                                    "--ntasks-per-node=1",
@@ -89,7 +90,6 @@ std::vector<std::string> agent_step_command(int num_nodes, const std::string& dd
                                    "--kill-on-bad-exit=0",
                                    "--wait=0",
                                    "--input=none",
-                                   "--quiet",  // "lacks support for cpu binding"; errors still show
                                    "--export=ALL",
                                    "--job-name=ddprun",
                                    ddprun};

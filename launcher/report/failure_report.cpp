@@ -158,6 +158,14 @@ std::string job_line(const ReportContext& context) {
   return line;
 }
 
+/// Why no rank of a job on one node was started, or what became of all at once: a message that says it all by itself.
+/// Null for other failures.
+const NodeFailure* only_message(const JobOutcome& outcome, const ReportContext& context) {
+  const bool alone = outcome.nodes.size() == 1 && outcome.failures.empty() && outcome.stopped.empty() &&
+                     outcome.ended_on_request + outcome.killed == 0 && context.num_nodes <= 1;
+  return alone && end_line(outcome).empty() ? &outcome.nodes.front() : nullptr;
+}
+
 /// Adds the root cause and then the others, at most kMostOthers of them.
 void add_failures(ReportLines& lines, const JobOutcome& outcome) {
   auto nodes = outcome.nodes.begin();
@@ -231,6 +239,9 @@ std::string summary(const JobOutcome& outcome) {
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context) {
   if (outcome.success()) return {};
   if (outcome.failures.empty() && outcome.nodes.empty()) return ended_line(outcome) + unkillable_lines(outcome);
+
+  if (const NodeFailure* failure = only_message(outcome, context))
+    return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome);
 
   ReportLines lines;
   lines.border('=');

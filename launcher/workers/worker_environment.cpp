@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 9> kIdentityPrefixes{
     "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
 };
 
-constexpr std::array<std::string_view, 23> kIdentityNames{
+constexpr std::array<std::string_view, 24> kIdentityNames{
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_GTIDS",
@@ -41,7 +41,8 @@ constexpr std::array<std::string_view, 23> kIdentityNames{
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    "DDPRUN_AGENT",  // ddprun: how the agent that it starts with srun finds it
+    "DDP_RDZV_SECRET",  // for agents only
+    "DDPRUN_AGENT",     // ddprun: how the agent that it starts with srun finds it
 };
 
 }  // namespace

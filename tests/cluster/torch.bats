@@ -12,7 +12,11 @@ setup() {
   "$PYTHON_EXEC" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
   cluster="$BATS_TEST_DIRNAME/slurm_cluster"
   job="$root/tests/support/torch_job.py"
+  export SHARED="$DDP_CLUSTER_DIR/shared/torch-$BATS_TEST_NUMBER"
+  mkdir -p "$SHARED"
 }
+
+teardown() { rm -rf "${SHARED:-}"; }
 
 # What the job writes, and with its standard error what explains a failure.
 allocation() { timeout 300 "$cluster" run salloc -Q "$@" 2>&1; }
@@ -77,7 +81,11 @@ expect_jobs() { diff <(grep '^JOB' <<<"$output" | sort) <(printf 'JOB %s\n' "$@"
       "$TORCHELASTIC_USE_AGENT_STORE $TORCH_NCCL_ASYNC_ERROR_HANDLING $MASTER_ADDR" \
       "$ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE"
     case $TORCHELASTIC_ERROR_FILE in */attempt_$TORCHELASTIC_RESTART_COUNT/0/error.json) echo "FILE $RANK" ;; esac
-    [ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK != 3 ] || exit 9; exec sleep 60; }'
+    [ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0
+    touch "$SHARED/$RANK"
+    [ $RANK = 3 ] || exec sleep 60
+    timeout 60 sh -c "until [ -e $SHARED/0 -a -e $SHARED/1 -a -e $SHARED/2 ]; do sleep 0.1; done"
+    exit 9'
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   for attempt in 0 1; do
     for rank in 0 1 2 3; do

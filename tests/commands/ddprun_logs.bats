@@ -154,10 +154,8 @@ PYTHON
 
 @test "a log folder that cannot be is an error before any rank starts" {
   touch file
-  run -1 "$DDPRUN" --log-dir file touch started
-  [[ $output == *"'file' is a file; give a folder, or /dev/null for no log files"* ]]
-  run -1 "$DDPRUN" --log-dir file/below touch started
-  [[ $output == *"Not a directory"* ]]
+  rejects 1 "'file' is a file; give a folder, or /dev/null for no log files" --log-dir file touch started
+  rejects 1 "Not a directory" --log-dir file/below touch started
   [ ! -e started ]
   [ "$(id -u)" -eq 0 ] || skip "needs to be root to become somebody else"
   mkdir closed
@@ -227,17 +225,26 @@ PYTHON
 }
 
 @test "lines are in the files and on the console while the rank runs" {
-  start --nproc-per-node 1 -t 3 --log-dir logs sh -c 'echo first; printf "unfinished" >&2; while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; echo " now" >&2'
+  wait_and_go='while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; echo " now" >&2'
+  start -t 3 --log-dir logs sh -c "echo first; printf unfinished >&2; $wait_and_go"
   file_has() { grep -qsx "$1" logs/none_*/attempt_0/0/"$2"; }
   eventually file_has first stdout.log
   eventually file_has unfinished stderr.log
-  eventually grep -q '^\[default0\]:first$' out
-  eventually grep -q '^\[default0\]:unfinished$' err  # a question that waits for its answer, perhaps
+  eventually grep -qx '\[default0\]:first' out
+  [ ! -s err ]  # behind a prefix, a line waits for its end
   kill -0 "$launcher"
   touch "$NOTES/go"
   finish
   [ "$status" -eq 0 ]
+  [ "$output" = "[default0]:unfinished now" ]
   [ "$(cat logs/none_*/attempt_0/0/stderr.log)" = "unfinished now" ]
+  # Without a prefix it does not: it may be a question.
+  rm "$NOTES/go"
+  start sh -c "printf unfinished >&2; $wait_and_go"
+  eventually grep -qx 'unfinished' err
+  touch "$NOTES/go"
+  finish
+  [ "$output" = "unfinished now" ]
 }
 
 @test "error.json in torch's format is in the report, and is passed on to an outer launcher" {

@@ -181,6 +181,7 @@ def main():
     for name in CHECKS if "all" in options.checks else options.checks:
         CHECKS[name]()
         say("CHECKED", name, RANK)
+    dist.barrier()  # all have said what they checked
     if ATTEMPT == 0 and RANK == options.die:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()

@@ -122,6 +122,15 @@ TEST(MembershipTest, AcceptsAnotherProgramInAnotherRoleAndInAnotherFolder) {
   EXPECT_EQ(membership.join(2, other, kStart), "");
 }
 
+TEST(MembershipTest, CanDoWithoutANodeThatWillNeverCome) {
+  Membership membership{rules(2, 3), kStart};
+  membership.join(0, hello("a"), kStart);
+  membership.join(1, hello("b"), kStart);
+  EXPECT_TRUE(membership.give_up_one());
+  EXPECT_TRUE(membership.complete(kStart));
+  EXPECT_FALSE(membership.give_up_one());
+}
+
 TEST(MembershipTest, RefusesMoreThanTheMost) {
   Membership membership{rules(1, 1), kStart};
   membership.join(0, hello("a"), kStart);

@@ -86,6 +86,12 @@ TEST(RoleTest, AnAllocationGivesAtMostItsNodes) {
   EXPECT_EQ(decision.nodes.max, 4);
 }
 
+TEST(RoleTest, AHeterogeneousAllocationIsRefused) {
+  Variables components = allocation(2);
+  components["SLURM_HET_SIZE"] = "2";
+  EXPECT_THAT(refusal(options(), components), HasSubstr("heterogeneous"));
+}
+
 TEST(RoleTest, ATaskOfAStepIsAnAgent) {
   const RoleDecision decision = decide(options(), step(4, "1(x4)"));
   EXPECT_EQ(decision.role, Role::step_agent);

@@ -188,6 +188,27 @@ TEST(FailureReport, ANodeAlone) {
   EXPECT_THAT(text, HasSubstr("1 other rank was ended by ddprun."));
 }
 
+TEST(FailureReport, AJobOfOneNodeThatCouldNotBeStartedIsOneLine) {
+  JobOutcome outcome;
+  outcome.nodes = {lost_node()};
+  outcome.nodes[0].message = "starting rank 0: no";
+  EXPECT_EQ(format_failure_report(outcome, kContext), "ddprun: starting rank 0: no\n");
+  EXPECT_THAT(format_failure_report(outcome, {.program = "train", .num_nodes = 2, .world_size = 16}),
+              HasSubstr("  failure   : starting rank 0: no\n"));
+  outcome.forwarded_signal = 15;
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("ddprun got SIGTERM after the first failure."));
+}
+
+TEST(FailureReport, NodesThatDidNotComeTogetherHaveNoNumber) {
+  JobOutcome outcome;
+  outcome.nodes = {lost_node()};
+  outcome.nodes[0].host.clear();
+  outcome.nodes[0].node_rank = -1;
+  const std::string text = format_failure_report(outcome, {.program = "train", .num_nodes = 2, .world_size = 16});
+  EXPECT_THAT(text, HasSubstr("the connection to ddprun's agent (pid 7) was lost"));
+  EXPECT_EQ(count(text, "  host      :") + count(text, "  node      :"), 0U);
+}
+
 TEST(FailureReport, SizeAndRestartsAreSaidWhereThereAreAny) {
   JobOutcome outcome;
   outcome.failures = {failure(0, 5)};
