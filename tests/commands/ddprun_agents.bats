@@ -232,6 +232,7 @@ with connect() as c:
   # Connections that say nothing, or a byte from time to time, are open while the second agent comes.
   stranger '
 idle = [connect() for _ in range(100)]
+open("'"$NOTES"'/open", "w").close()
 end = time.monotonic() + 20
 while time.monotonic() < end and not os.path.exists("'"$NOTES"'/over"):
     for c, byte in zip(idle, b"ddpctl\r\n"):
@@ -241,7 +242,7 @@ while time.monotonic() < end and not os.path.exists("'"$NOTES"'/over"):
             pass
     time.sleep(0.1)' 3>&- &
   agents[slow]=$!
-  sleep 0.5
+  eventually test -e "$NOTES/open"
   start_agent b --nnodes 2 "${meet[@]}" sh -c "$facts"
   finish_agent b
   [ "$status" -eq 0 ]

@@ -63,10 +63,24 @@ attempt_1/0/stdout.log attempt 1|" ]
 attempt_0/0/stdout.log out 0|
 attempt_0/1/stderr.log err 1|
 attempt_0/1/stdout.log out 1|" ]
-  run "$DDPRUN" -t 1 --role trainer echo hello
+  run "$DDPRUN" -t 1 --log-dir logs --role trainer echo hello
   [ "$output" = "[trainer0]:hello" ]
-  run "$DDPRUN" -t 1 printf 'no newline'
+  run "$DDPRUN" -t 1 --log-dir logs printf 'no newline'
   [ "$output" = "[default0]:no newline" ]
+}
+
+@test "-r and -t without --log-dir: the files outlive the job, in a folder that is named" {
+  export TMPDIR=$PWD/scratch
+  mkdir scratch
+  run "$DDPRUN" true
+  [ -z "$output" ]
+  [ -z "$(ls -A scratch)" ]
+  run "$DDPRUN" -r 0:1 --failure-grace 0 sh -c 'echo hello; exit 3'
+  echo "$output"
+  [ "$status" -eq 3 ]
+  [[ ${lines[0]} == "ddprun: the log files are in $TMPDIR/ddprun_logs_"*" on $(hostname)" ]]
+  [ "$(cat scratch/*/none_*/attempt_0/0/stdout.log)" = hello ]
+  [ "$(ls -A scratch | wc -l)" -eq 1 ]
 }
 
 @test "-r and -t for some local ranks" {
@@ -120,7 +134,7 @@ attempt_0/0/stdout.log out 0|" ]
 
 @test "the prefix has a template" {
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}-${local_rank}:$rank|$$|${unknown}] '
-  run "$DDPRUN" --nproc-per-node 2 -t 3 --role r sh -c 'echo hello'
+  run "$DDPRUN" --nproc-per-node 2 -t 3 --log-dir logs --role r sh -c 'echo hello'
   [ "$(sort <<<"$output")" = '[r-0:0|$|${unknown}] hello
 [r-1:1|$|${unknown}] hello' ]
   run "$DDPRUN" echo hello  # without -t there is none
@@ -204,7 +218,7 @@ PYTHON
 @test "a reader that stops for a while loses nothing; one that goes away does no harm" {
   # 4 MB are more than the pipes and ddprun hold, so that the ranks must wait for the reader.
   status=0
-  { "$DDPRUN" --nproc-per-node 4 -t 1 sh -c 'seq -f "%08g" 125000; touch "$NOTES/done.$RANK"'; echo "$?" >code; } | {
+  { "$DDPRUN" --nproc-per-node 4 -t 1 --log-dir logs0 sh -c 'seq -f "%08g" 125000; touch "$NOTES/done.$RANK"'; echo "$?" >code; } | {
     read -r first
     sleep 2
     ls "$NOTES" >done_while_stopped

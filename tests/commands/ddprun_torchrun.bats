@@ -47,7 +47,7 @@ sorted_output() { sort <<<"$output"; }
   PET_ROLE=trainer PET_MAX_RESTARTS=5 PET_RDZV_ID=mine run "$DDPRUN" --max-restarts 1 sh -c \
     'echo $ROLE_NAME $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID'
   [ "$output" = "trainer 1 mine" ]
-  PET_TEE=3 run "$DDPRUN" echo hello
+  PET_TEE=3 PET_LOG_DIR=logs run "$DDPRUN" echo hello
   [ "$output" = "[default0]:hello" ]
   # Flags are numbers.
   PET_MODULE=1 run "$DDPRUN" json.tool --help
@@ -184,7 +184,7 @@ sorted_output() { sort <<<"$output"; }
   run "$DDPRUN" --signals-to-handle SIGFOO,SIGTERM true
   [ "$status" -eq 0 ]
   [ "$output" = "ddprun: 'SIGFOO' in --signals-to-handle is ignored: there is no such signal" ]
-  run "$DDPRUN" --tee 7:3 --nproc-per-node 2 true
+  run "$DDPRUN" --tee 7:3 --log-dir logs --nproc-per-node 2 true
   [ "$status" -eq 0 ]
   [ "$output" = "ddprun: --tee names local rank 7, but local ranks are 0 to 1" ]
   run "$DDPRUN" --rdzv-backend c10d --node-rank 3 true
