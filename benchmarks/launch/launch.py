@@ -3,8 +3,8 @@
 
     launch.py BIN [--rounds N]      BIN: the folder of ddprun and bench_launch_worker
 
-torchrun is taken from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs each launcher once, in an
-order that rotates; both get the same options and the same workers, which are programs that do nothing.
+torchrun is taken from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs each launcher once, in
+turn; both get the same options and the same workers, which are programs that do nothing.
 """
 
 import argparse

@@ -3,8 +3,7 @@
 
     launch_nodes.py BIN [--rounds N]      BIN: the folder of the programs; must be the same path on all nodes
 
-Runs where salloc works, and starts itself again inside an allocation. Every round runs each launcher once, in an order
-that rotates.
+Runs where salloc works, and starts itself again inside an allocation. Every round runs each launcher once, in turn.
 """
 
 import argparse

@@ -16,6 +16,8 @@ namespace {
 
 // An attempt process that has cleaned up has nothing left to do but to end.
 constexpr std::chrono::seconds kAttemptEndLimit{3};
+// For a coordinator to react to a signal, besides the time that ranks have.
+constexpr std::chrono::seconds kCoordinatorPatience{30};
 // After SIGKILL, and for an attempt process to clean up.
 constexpr std::chrono::seconds kKillLimit{10};
 
@@ -69,6 +71,9 @@ void Agent::handle(const control::Message& message) {
   } else if (std::get_if<control::EndAttempt>(&message) != nullptr && !attempt_) {
     to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
   } else {
+    const auto* order = std::get_if<control::SignalRanks>(&message);
+    if (order != nullptr && order->groups && known_to_ranks_.erase(order->signal) > 0) return;
+    if (std::get_if<control::EndAttempt>(&message) != nullptr) ending_ = true;
     to_attempt(message);
   }
 }
@@ -86,10 +91,17 @@ void Agent::coordinator_lost() {
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGTERM});
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGCONT});
   orphan_limit_ = Deadline::after(job_.options.shutdown_timeout);
+  if (running_ == 0) to_attempt(control::EndAttempt{.attempt = attempt_number_});
 }
 
 void Agent::time_passed() {
   if (!orphan_limit_ || !orphan_limit_->expired()) return;
+  if (!orphaned_) {
+    if (coordinator_.open()) loop_.forget(coordinator_.fd());
+    coordinator_.close(Deadline::after(std::chrono::seconds(0)));
+    coordinator_lost();
+    return;
+  }
   orphan_limit_ = Deadline::after(kKillLimit);
   if (orphan_steps_ == 0) {
     to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGKILL});
@@ -112,7 +124,7 @@ void Agent::to_attempt(const control::Message& message) {
 void Agent::begin(const control::PrepareAttempt& plan) {
   drop_attempt();
   attempt_number_ = plan.attempt;
-  cleaned_ = false;
+  cleaned_ = ending_ = false;
   if (job_.refusal) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{
@@ -167,6 +179,7 @@ void Agent::attempt_ended() {
                                                                job_.host, pid, how.empty() ? "stopped to answer" : how),
                                         .exit_status = 1,
                                         .may_recover = true});
+  if (ending_) to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
 }
 
 void Agent::drop_attempt() {
@@ -182,7 +195,13 @@ void Agent::forward_signal(int signal) {
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = false, .signal = signal});
 }
 
-void Agent::ending_signal(int signal) { to_coordinator(control::SignalReceived{.signal = signal}); }
+void Agent::ending_signal(int signal, bool has_reached_ranks) {
+  if (has_reached_ranks) known_to_ranks_.insert(signal);
+  to_coordinator(control::SignalReceived{.signal = signal});
+  // A coordinator that has been stopped, or whose node hangs, must not keep this node's ranks alive.
+  if (!orphaned_ && !orphan_limit_)
+    orphan_limit_ = Deadline::after(job_.options.shutdown_timeout + kCoordinatorPatience);
+}
 
 void Agent::child_ended() { reap_orphans(only(attempt_)); }
 

@@ -19,6 +19,7 @@
 #include "base/stderr_line.hpp"
 #include "report/exit_error.hpp"
 #include "report/signal_name.hpp"
+#include "workers/descriptor_limit.hpp"
 #include "workers/leftover_processes.hpp"
 #include "workers/worker_environment.hpp"
 
@@ -33,6 +34,9 @@ constexpr std::chrono::seconds kLeftoverLimit{6};
 // What workers have written is in memory already; only a console that takes nothing needs the limit.
 constexpr std::chrono::seconds kLogLimit{5};
 constexpr std::chrono::seconds kStoreLimit{30};
+constexpr int kBatch = 32;
+// A rank's main client, and those of its libraries (torch's heartbeat and flight recorder clone it).
+constexpr rlim_t kStoreConnections = 3;
 
 std::string signal_list(const std::vector<int>& signals) {
   std::vector<std::string> names;
@@ -69,7 +73,11 @@ void Attempt::run() {
   // Without a limit of its own the wait still ends once a day, which does no harm.
   while (!over_) {
     const auto limit = pmix_ ? pmix_->modex().next_deadline() : std::nullopt;
-    loop_.run_once(limit.value_or(Deadline::after(std::chrono::hours(24))));
+    try {
+      loop_.run_once(limit.value_or(Deadline::after(std::chrono::hours(24))));
+    } catch (const std::exception& error) {  // out of memory, a message that is too long
+      fail(error.what(), 1);
+    }
     if (limit && pmix_) pmix_->modex().answer_overdue();
   }
   clean();
@@ -89,13 +97,14 @@ void Attempt::prepare() {
   interface_ = plan_.nodes.size() == 1 ? one_host_interface(job_.environment)
                                        : SocketInterface{.name = own.socket_interface, .reason = own.socket_reason};
   if (plan_.serve_store) {
+    allow_connections(kStoreConnections * static_cast<rlim_t>(ranks_.world_size), ranks_.num_ranks);
     const bool one_host = plan_.nodes.size() == 1;
     std::vector<std::string> addresses;
     if (one_host) addresses = plan_.nodes.front().addresses;
     store_ = std::make_unique<store_server::StoreServer>(
         store_server::StoreServerOptions{.listen_addresses = addresses, .allowed_clients = peers, .port = 0});
   }
-  pmix_ = std::make_unique<PmixServer>(job_.scratch, job_.placement.topology_xml());
+  pmix_ = std::make_unique<PmixServer>(job_.scratch, job_.placement->topology_xml());
   name_space_ = std::make_unique<JobNamespace>(
       *pmix_, JobShape{.name_space = plan_.name_space, .nodes = shapes, .node_rank = plan_.node_rank});
   loop_.watch(pmix_->aborts().fd(), [this] { take_aborts(); });
@@ -103,7 +112,7 @@ void Attempt::prepare() {
 
   const LogFolders folders{job_.options.logs, job_.scratch,    plan_.run_id,
                            plan_.log_suffix,  plan_.node_rank, static_cast<int>(plan_.nodes.size())};
-  if (folders.enabled()) log_folder_ = folders.make_attempt(plan_.attempt, ranks_.num_ranks);
+  if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.attempt, ranks_.num_ranks);
   LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
                       .format = job_.options.logs.format,
                       .colour = job_.colour || plan_.terminal,
@@ -146,15 +155,26 @@ std::vector<Attempt::Outlets> Attempt::open_outlets() {
   return outlets;
 }
 
+/// In batches: while the kernel executes the programs of one, the next processes are made already.
 void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
   std::vector<Outlets> outlets = open_outlets();
   std::vector<std::int64_t> pids;
-  for (int local = 0; local < ranks_.num_ranks && !over_; ++local) {
-    spawn_rank(local, rank_environment(local, store_address, store_port), outlets[static_cast<std::size_t>(local)]);
-    outlets[static_cast<std::size_t>(local)] = {};
-    pids.push_back(workers_->pid(local));
-    // The others' fate may have been decided. The last rank's end is not read before the others know that all run.
-    if (local + 1 < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
+  for (int first = 0; first < ranks_.num_ranks && !over_; first += kBatch) {
+    const int end = std::min(first + kBatch, ranks_.num_ranks);
+    std::vector<StartingWorker> batch;
+    for (int local = first; local < end; ++local) {
+      Outlets& own = outlets[static_cast<std::size_t>(local)];
+      batch.push_back(start_rank(local, rank_environment(local, store_address, store_port), own));
+      own = {};
+    }
+    const Deadline deadline = Deadline::after(kSpawnLimit);
+    for (int local = first; local < end; ++local) {
+      take_in(local, batch[static_cast<std::size_t>(local - first)].confirm(deadline));
+      pids.push_back(workers_->pid(local));
+    }
+    // The others' fate may have been decided. Not after the last: ranks that have ended already need their numbers
+    // first.
+    if (end < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
   send(control::RanksStarted{.attempt = plan_.attempt, .pids = std::move(pids)});
 }
@@ -165,7 +185,7 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
   std::string text;
   for (int local = 0; local < ranks_.num_ranks; ++local) {
     text += fmt::format("rank {} on {} (local rank {}): {}\n", global_rank(local), job_.host, local,
-                        job_.placement.summary(local));
+                        job_.placement->summary(local));
     text += fmt::format("  command: {}\n", fmt::join(arguments_of(job_.command, local), " "));
     for (const auto& [name, value] : rank_environment(local, store_address, store_port)) {
       const auto before = inherited.find(name);
@@ -185,7 +205,7 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
 void Attempt::report_conflicts() const {
   std::set<std::string> reported;
   for (int local = 0; local < ranks_.num_ranks; ++local) {
-    for (const topology::Setting& setting : job_.placement.settings(local, interface_)) {
+    for (const topology::Setting& setting : job_.placement->settings(local, interface_)) {
       if (setting.conflict.empty()) continue;
       std::string line = fmt::format("{}={} is kept, but {}", setting.name, setting.value, setting.conflict);
       if (reported.insert(line).second) base::write_stderr_line(fmt::format("ddprun: warning: {}", line));
@@ -212,25 +232,29 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
                         .error_file = LogFolders::error_file(log_folder_, local),
                         .ending_signals = signal_list(options.ending_signals),
                         .virtual_local_rank = options.virtual_local_rank};
-  EnvironmentMap environment = worker_environment(inheritable_, place, job_.placement.settings(local, interface_));
+  EnvironmentMap environment = worker_environment(inheritable_, place, job_.placement->settings(local, interface_));
   for (auto& [name, value] : name_space_->client_environment(place.rank)) environment[name] = value;
   return environment;
 }
 
-void Attempt::spawn_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) {
-  workers_->add(spawn_worker({.rank = global_rank(local),
-                              .path = job_.command.path,
-                              .arguments = arguments_of(job_.command, local),
-                              .environment = environment_lines(environment),
-                              .descriptor_limit = job_.descriptor_limit,
-                              .ignore_hangup = job_.hangup_ignored,
-                              .binding = job_.placement.binding(local),
-                              .standard_output = outlets.out ? outlets.out.get() : STDOUT_FILENO,
-                              .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO},
-                             Deadline::after(kSpawnLimit)));
+StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) const {
+  return start_worker({.rank = global_rank(local),
+                       .path = job_.command.path,
+                       .arguments = arguments_of(job_.command, local),
+                       .environment = environment_lines(environment),
+                       .descriptor_limit = job_.descriptor_limit,
+                       .ignore_hangup = job_.hangup_ignored,
+                       .binding = job_.placement->binding(local),
+                       .standard_output = outlets.out ? outlets.out.get() : STDOUT_FILENO,
+                       .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO});
+}
+
+void Attempt::take_in(int local, SpawnedProcess process) {
+  workers_->add(std::move(process));
   watch_rank(local);
+  for (const int signal : ordered_) ::kill(-workers_->pid(local), signal);  // it came when this rank was not there yet
   const std::string where = fmt::format("rank {} on {} (local rank {}): {}", global_rank(local), job_.host, local,
-                                        job_.placement.summary(local));
+                                        job_.placement->summary(local));
   if (job_.options.report_bindings && plan_.attempt == 0) base::write_stderr_line(fmt::format("ddprun: {}", where));
   tell(fmt::format("started {}; pid {}", where, workers_->pid(local)));
 }

@@ -56,7 +56,8 @@ class Attempt {
   void report_conflicts() const;
   EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
   std::vector<Outlets> open_outlets();
-  void spawn_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets);
+  StartingWorker start_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets) const;
+  void take_in(int local_rank, SpawnedProcess process);
   void handle(const control::Message& message);
   void read_agent();
   void send(const control::Message& message);
@@ -88,7 +89,8 @@ class Attempt {
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t next_ticket_ = 1;
-  bool failed_ = false;  ///< no ranks: fail() has been called
+  std::vector<int> ordered_;  ///< signals to all ranks, for those that are still to come
+  bool failed_ = false;       ///< no ranks: fail() has been called
   bool unclean_ = false;
   bool over_ = false;
 };

@@ -51,6 +51,7 @@ void Attempt::handle(const control::Message& message) {
     }
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
     if (order->groups) {
+      ordered_.push_back(order->signal);
       workers_->signal_groups(order->signal);
     } else {
       workers_->signal_workers(order->signal);

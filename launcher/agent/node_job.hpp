@@ -24,11 +24,11 @@ struct NodeJob {
   base::Environment environment{{}};  ///< what workers inherit
   std::string host;
   WorkerCommand command;
-  NodePlacement placement;
-  std::string scratch;          ///< a private folder that is removed when the job is over
-  rlimit descriptor_limit{};    ///< RLIMIT_NOFILE of the workers
-  bool hangup_ignored = false;  ///< SIGHUP stays ignored, as nohup(1) asked
-  bool colour = false;          ///< the console is a terminal
+  std::optional<NodePlacement> placement;  ///< not set only where there is a refusal
+  std::string scratch;                     ///< a private folder that is removed when the job is over
+  rlimit descriptor_limit{};               ///< RLIMIT_NOFILE of the workers
+  bool hangup_ignored = false;             ///< SIGHUP stays ignored, as nohup(1) asked
+  bool colour = false;                     ///< the console is a terminal
   std::optional<NodeRefusal> refusal{};
 };
 

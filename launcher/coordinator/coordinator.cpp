@@ -18,8 +18,8 @@
 namespace ddp::launcher {
 namespace {
 
-// Agents remove what their ranks have left within about 7 s (see agent/attempt_process.cpp).
-constexpr std::chrono::seconds kCleaningLimit{15};
+// Agents remove what their ranks have left within about 16 s (see agent/attempt.cpp).
+constexpr std::chrono::seconds kCleaningLimit{30};
 // The attempt process of an agent that swaps or reads its programs from a slow file system.
 constexpr std::chrono::seconds kPreparingLimit{120};
 constexpr std::chrono::seconds kFinishingLimit{5};
@@ -124,10 +124,20 @@ void Coordinator::agents_lost(const std::string& why, int exit_status) {
     return;
   }
   for (Node& node : nodes_) {
-    if (node.lost) continue;
-    links_.drop(node.link);
-    node.lost = node.cleaned = true;
-    fail_node(node, why, exit_status);
+    if (!node.lost) links_.drop(node.link);
+    node.lost = node.cleaned = node.failed = true;
+  }
+  const NodeFailure failure{.host = "all nodes",
+                            .node_rank = 0,
+                            .num_ranks = world_size_,
+                            .message = why,
+                            .exit_status = exit_status,
+                            .time = std::chrono::system_clock::now()};
+  if (phase_ == Phase::preparing) {
+    outcome_.nodes.push_back(failure);
+    end_attempt();
+  } else if (phase_ == Phase::running) {
+    follow(supervisor_->node_failed(failure, 0, Moment::now()));
   }
 }
 

@@ -6,7 +6,15 @@
 #include <iterator>
 #include <set>
 
+#include "control/connection.hpp"
+
 namespace ddp::launcher {
+namespace {
+
+// What a message can carry, besides the ranks' numbers.
+constexpr std::size_t kMostFenceBytes = control::kMaxMessageBytes - (std::size_t{8} << 20U);
+
+}  // namespace
 
 ModexRouter::ModexRouter(int attempt, std::vector<int> ranks_per_node) : attempt_(attempt), first_rank_{0} {
   for (const int count : ranks_per_node) first_rank_.push_back(first_rank_.back() + count);
@@ -42,10 +50,15 @@ ModexRouter::Parcels ModexRouter::fence(int from_node, control::Fence contributi
     entry = entry->second.empty() ? waiting.erase(entry) : std::next(entry);
   }
   if (waiting.empty()) open_.erase(contribution.ranks);
+  int status = PMIX_SUCCESS;
+  if (all.size() > kMostFenceBytes) {
+    all.clear();
+    status = PMIX_ERR_NOMEM;
+  }
   Parcels parcels;
   for (const int node : nodes) {
     parcels.emplace_back(
-        node, control::Fence{.attempt = attempt_, .ranks = contribution.ranks, .data = all, .status = PMIX_SUCCESS});
+        node, control::Fence{.attempt = attempt_, .ranks = contribution.ranks, .data = all, .status = status});
   }
   return parcels;
 }

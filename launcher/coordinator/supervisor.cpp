@@ -80,6 +80,7 @@ SignalOrders Supervisor::node_failed(NodeFailure failure, int first_rank, Moment
     outcome_.lost += lost;
     return {};
   }
+  if (outcome_.nodes.empty()) outcome_.rank_failed_first = !outcome_.failures.empty();
   outcome_.nodes.push_back(std::move(failure));
   return going_on() ? terminate(SIGTERM, now) : SignalOrders{};
 }

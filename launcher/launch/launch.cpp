@@ -56,6 +56,12 @@ bool is_among(int signal, const std::vector<int>& list) {
   return std::find(list.begin(), list.end(), signal) != list.end();
 }
 
+base::Environment without_interface_names(const base::Environment& environment) {
+  auto variables = environment.variables();
+  for (const char* name : {"DDP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) variables.erase(name);
+  return base::Environment{std::move(variables)};
+}
+
 /// Signals, the coordinator and the agent of one process, in one loop.
 class Process {
  public:
@@ -72,13 +78,13 @@ class Process {
 
   int run() {
     if (role_.role == Role::front) {
-      Meeting meeting = meet_as_front(own_network(options_.local_addr, "", environment_).addresses);
+      // The interface that the user has named is one of the nodes, which this host need not have.
+      const base::Environment without_names = without_interface_names(environment_);
+      Meeting meeting = meet_as_front(own_network(options_.local_addr, "", without_names).addresses);
       lead(std::move(meeting.listener), &meeting.point);
       return drive();
     }
-    const auto text = environment_.raw("TMPDIR").value_or("");
-    const ScratchDirectory scratch{text.empty() ? "/tmp" : text};
-    prepare_node(scratch.path());
+    prepare_node();
     if (role_.role == Role::alone) {
       network_.addresses =
           options_.local_addr.empty() ? std::vector<std::string>{"127.0.0.1"} : resolve_local_addr(options_.local_addr);
@@ -96,7 +102,7 @@ class Process {
       return selection.all != Streams::none || !selection.by_local_rank.empty();
     };
     LogOptions& logs = options_.logs;
-    if (logs.directory || !(wanted(logs.redirects) || wanted(logs.tee))) return;
+    if (options_.dry_run || logs.directory || !(wanted(logs.redirects) || wanted(logs.tee))) return;
     const auto text = environment_.raw("TMPDIR").value_or("");
     std::string folder = (text.empty() ? std::string{"/tmp"} : text) + "/ddprun_logs_XXXXXX";
     if (::mkdtemp(folder.data()) == nullptr)
@@ -107,21 +113,22 @@ class Process {
 
   /// What does not depend on the other nodes. An error here is the whole job's, so agents of several nodes keep it
   /// until they can tell the coordinator.
-  void prepare_node(const std::string& scratch) {
-    keep_logs();
-    job_ = std::make_unique<NodeJob>(NodeJob{.options = options_,
-                                             .environment = environment_,
-                                             .host = base::host_name(),
-                                             .command = {},
-                                             .placement = NodePlacement{options_, environment_},
-                                             .scratch = scratch,
-                                             .descriptor_limit = {},
-                                             .hangup_ignored = false,
-                                             .colour = ::isatty(STDOUT_FILENO) == 1,
-                                             .refusal = {}});
-    try {
+  void prepare_node() {
+    job_ = std::make_unique<NodeJob>();
+    job_->host = base::host_name();
+    job_->environment = environment_;
+    job_->colour = ::isatty(STDOUT_FILENO) == 1;
+    or_refuse([this] {
       job_->command = resolve_command(options_, environment_);
-      job_->descriptor_limit = raise_descriptor_limit(job_->placement.nproc());
+      job_->placement.emplace(options_, environment_);
+      job_->descriptor_limit = raise_descriptor_limit(job_->placement->nproc());
+    });
+  }
+
+  template <class Step>
+  void or_refuse(const Step& step) {
+    try {
+      step();
     } catch (const Error& error) {
       if (role_.role == Role::alone) throw;
       const auto* exit = dynamic_cast<const ExitError*>(&error);
@@ -132,8 +139,9 @@ class Process {
   void meet() {
     const auto deadline = Deadline::after(options_.rendezvous.join_timeout);
     const std::string& endpoint = options_.rendezvous.endpoint_host;
-    network_ =
-        own_network(options_.local_addr, endpoint.empty() ? options_.rendezvous.master_addr : endpoint, environment_);
+    const std::string& meeting_host = endpoint.empty() ? options_.rendezvous.master_addr : endpoint;
+    or_refuse([&] { network_ = own_network(options_.local_addr, meeting_host, environment_); });
+    if (network_.addresses.empty()) network_ = own_network("", meeting_host, without_interface_names(environment_));
     Meeting meeting = role_.role == Role::front_agent  ? meet_as_front_agent(environment_, deadline)
                       : role_.role == Role::step_agent ? meet_in_step(environment_, network_.addresses, deadline)
                                                        : meet_at_endpoint(options_, environment_);
@@ -151,6 +159,7 @@ class Process {
   /// The coordinator is in this process; so is the agent of this node, but for a front.
   void lead(std::unique_ptr<control::Listener> listener, const MeetingPoint* point) {
     make_signals();
+    allow_connections(static_cast<rlim_t>(role_.nodes.max), 0);
     const RendezvousOptions& rendezvous = options_.rendezvous;
     const bool fixed = role_.role == Role::endpoint && rendezvous.backend != RendezvousBackend::c10d;
     CoordinatorOptions coordination{
@@ -194,13 +203,20 @@ class Process {
 
   void start_agent(control::Connection coordinator) {
     make_signals();
+    or_refuse([this] {
+      const auto text = environment_.raw("TMPDIR").value_or("");
+      scratch_.emplace(text.empty() ? "/tmp" : text);
+      job_->scratch = scratch_->path();
+      keep_logs();
+    });
+    job_->options = options_;
     agent_ = std::make_unique<Agent>(*job_,
                                      control::Hello{.version = DDP_VERSION_STRING,
                                                     .run_id = options_.rendezvous.run_id,
                                                     .host = job_->host,
                                                     .addresses = network_.addresses,
                                                     .order = order_,
-                                                    .nproc = job_->placement.nproc(),
+                                                    .nproc = job_->placement ? job_->placement->nproc() : 0,
                                                     .role = options_.role,
                                                     .program = options_.command.front(),
                                                     .pid = ::getpid(),
@@ -215,12 +231,15 @@ class Process {
       } else if (!agent_) {
         coordinator_->signal_received(signal);
       } else if (is_among(signal, options_.ending_signals)) {
-        agent_->ending_signal(signal);
-      } else if (!in_slurm_step(environment_) || sender != ::getppid()) {
+        agent_->ending_signal(signal, from_slurm(sender));
+      } else if (!from_slurm(sender)) {
         agent_->forward_signal(signal);
-      }  // else slurmstepd sent it, and it signals all processes of the step: the ranks have it already
+      }
     }
   }
+
+  /// slurmstepd, the parent of tasks, signals all processes of the step: the ranks have the signal already.
+  bool from_slurm(pid_t sender) const { return sender == ::getppid() && in_slurm_step(environment_); }
 
   void srun_ended() {
     loop_.forget(srun_->pidfd());
@@ -256,6 +275,7 @@ class Process {
   std::int64_t order_ = -1;
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;
+  std::optional<ScratchDirectory> scratch_;
   EventLoop loop_;
   std::unique_ptr<SignalInbox> signals_;
   std::unique_ptr<SrunProcess> srun_;

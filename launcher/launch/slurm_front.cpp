@@ -28,7 +28,7 @@ constexpr std::chrono::seconds kTermPatience{10};
 
 // srun reads its options from the environment too (srun(1), INPUT ENVIRONMENT VARIABLES). These were meant for the
 // ranks; the agent takes the whole node and divides it itself.
-constexpr std::array<std::string_view, 22> kTaskOptions{"SLURM_NTASKS",
+constexpr std::array<std::string_view, 23> kTaskOptions{"SLURM_NTASKS",
                                                         "SLURM_NPROCS",
                                                         "SLURM_NTASKS_PER_NODE",
                                                         "SLURM_NTASKS_PER_CORE",
@@ -49,6 +49,7 @@ constexpr std::array<std::string_view, 22> kTaskOptions{"SLURM_NTASKS",
                                                         "SLURM_HINT",
                                                         "SLURM_THREADS_PER_CORE",
                                                         "SLURM_EXACT",
+                                                        "SLURM_EXCLUSIVE",
                                                         "SLURM_MULTI_PROG"};
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {

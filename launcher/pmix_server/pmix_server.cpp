@@ -8,8 +8,8 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <fstream>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <span>
 #include <string_view>

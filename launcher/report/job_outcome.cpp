@@ -32,7 +32,7 @@ void JobOutcome::end_by(int signal) {
 }
 
 RootCause JobOutcome::root_cause() const {
-  const bool node_first = !nodes.empty() && (failures.empty() || nodes.front().time <= failures.front().time);
+  const bool node_first = !nodes.empty() && (failures.empty() || !rank_failed_first);
   if (node_first) return RootCause::node;
   if (!stopped.empty()) return RootCause::stopped_rank;
   if (!failures.empty()) return RootCause::rank;

@@ -76,6 +76,7 @@ enum class RootCause { none, node, stopped_rank, rank, signal, timeout, unkillab
 struct JobOutcome {
   std::vector<NodeFailure> nodes{};     ///< in the order in which they were seen
   std::vector<StoppedRank> stopped{};   ///< longest stopped first
+  bool rank_failed_first = false;       ///< before any of `nodes`; clocks of different nodes cannot tell
   std::vector<RankFailure> failures{};  ///< in the order in which they were seen
   int forwarded_signal = 0;  ///< the signal to ddprun that ended the job, perhaps one that was failing; 0: none
   bool timed_out = false;    ///< --timeout ended the job, likewise

@@ -1,11 +1,13 @@
 #include "workers/descriptor_limit.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
+#include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 
 namespace ddp::launcher {
@@ -38,6 +40,17 @@ rlimit raise_descriptor_limit(int num_ranks) {
   raised.rlim_cur = needed;
   if (::setrlimit(RLIMIT_NOFILE, &raised) != 0) throw base::system_error("raising the limit of open files", errno);
   return original;
+}
+
+void allow_connections(rlim_t connections, int num_ranks) {
+  rlimit limit{};
+  const rlim_t needed = kFixed + kPerRank * static_cast<rlim_t>(num_ranks) + connections;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == needed) return;
+  base::write_stderr_line(
+      fmt::format("ddprun: warning: {} open files may be needed, but the hard limit is {}; raise it (ulimit -Hn)",
+                  needed, limit.rlim_max));
 }
 
 }  // namespace ddp::launcher

@@ -10,4 +10,8 @@ namespace ddp::launcher {
 /// when the hard limit is too low, with the number of ranks that it allows.
 rlimit raise_descriptor_limit(int num_ranks);
 
+/// Makes room for @p connections besides @p num_ranks ranks, as far as the hard limit allows; a warning on standard
+/// error where that is not far enough.
+void allow_connections(rlim_t connections, int num_ranks);
+
 }  // namespace ddp::launcher

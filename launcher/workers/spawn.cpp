@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -113,10 +114,14 @@ std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
   return pointers;
 }
 
+/// A process that waits for a dead disk cannot be ended; it is left to ddprun's end then.
 void discard(pid_t pid) {
+  constexpr std::chrono::milliseconds kPause{10};
   ::kill(pid, SIGKILL);
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  for (const Deadline deadline = Deadline::after(std::chrono::seconds(5)); !deadline.expired();) {
+    int status = 0;
+    if (::waitpid(pid, &status, WNOHANG) != 0) return;
+    std::this_thread::sleep_for(kPause);
   }
 }
 
@@ -169,13 +174,13 @@ void warn(const SpawnRequest& request, const ChildFailure& notice) {
 
 }  // namespace
 
-SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
+StartingWorker start_worker(SpawnRequest request) {
   const std::string attempted = fmt::format("starting rank {}", request.rank);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw base::system_error(attempted, errno, "check the limit of open files (ulimit -n)");
-  const base::UniqueFd report{ends[0]};
-  base::UniqueFd child_end{ends[1]};
+  base::UniqueFd report{ends[0]};
+  const base::UniqueFd child_end{ends[1]};
 
   const std::vector<char*> arguments = null_terminated(request.arguments);
   const std::vector<char*> environment = null_terminated(request.environment);
@@ -197,32 +202,34 @@ SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline) {
   const pid_t pid = ::fork();
   if (pid == 0) become_program(plan, own_limit.rlim_cur);
   if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u) and of the cgroup");
-  child_end.reset();
+  return {std::move(request), pid, std::move(report)};
+}
 
+StartingWorker::~StartingWorker() {
+  if (pid_ > 0) discard(pid_);
+}
+
+SpawnedProcess StartingWorker::confirm(Deadline deadline) {
+  const std::string attempted = fmt::format("starting rank {}", request_.rank);
   // The pipe closes by itself when the program is executed.
-  try {
-    for (;;) {
-      if (!base::wait_for(report.get(), POLLIN, deadline)) {
-        throw Error{{.code = ErrorCode::timeout,
-                     .attempted = attempted,
-                     .cause = fmt::format("'{}' was not executed in time", request.path),
-                     .native = base::errno_name(ETIMEDOUT),
-                     .ranks = {},
-                     .hint = "does the file system that holds it answer?"}};
-      }
-      const auto failure = read_failure(report.get());
-      if (!failure) break;
-      if (!is_notice(*failure)) throw_failure(request, *failure);
-      warn(request, *failure);
+  for (;;) {
+    if (!base::wait_for(report_.get(), POLLIN, deadline)) {
+      throw Error{{.code = ErrorCode::timeout,
+                   .attempted = attempted,
+                   .cause = fmt::format("'{}' was not executed in time", request_.path),
+                   .native = base::errno_name(ETIMEDOUT),
+                   .ranks = {},
+                   .hint = "does the file system that holds it answer?"}};
     }
-
-    base::UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))};
-    if (!pidfd) throw base::system_error(attempted + " (pidfd_open)", errno, "Linux 5.3 or newer is needed");
-    return {.pid = pid, .pidfd = std::move(pidfd)};
-  } catch (...) {
-    discard(pid);
-    throw;
+    const auto failure = read_failure(report_.get());
+    if (!failure) break;
+    if (!is_notice(*failure)) throw_failure(request_, *failure);
+    warn(request_, *failure);
   }
+  base::UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U))};
+  if (!pidfd) throw base::system_error(attempted + " (pidfd_open)", errno, "Linux 5.3 or newer is needed");
+  report_.reset();
+  return {.pid = std::exchange(pid_, -1), .pidfd = std::move(pidfd)};
 }
 
 }  // namespace ddp::launcher

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ddp/binding.hpp>
@@ -33,15 +34,34 @@ struct SpawnedProcess {
   base::UniqueFd pidfd;  ///< readable once the process has ended
 };
 
-/// Starts the process and returns when it executes the program. The process
-/// - leads a session and process group of its own, so that its children can be signalled with it;
+/// A process that has been made and may not execute its program yet. Destruction ends it. Move-only.
+class StartingWorker {
+ public:
+  StartingWorker(SpawnRequest request, pid_t pid, base::UniqueFd report)
+      : request_(std::move(request)), pid_(pid), report_(std::move(report)) {}
+  StartingWorker(StartingWorker&& other) noexcept
+      : request_(std::move(other.request_)), pid_(std::exchange(other.pid_, -1)), report_(std::move(other.report_)) {}
+  StartingWorker& operator=(StartingWorker&&) = delete;
+  ~StartingWorker();
+
+  /// Returns when the program is executed. Throws ExitError(kExitNotExecutable) when it cannot be, Error(timeout), and
+  /// Error(system) for anything else.
+  SpawnedProcess confirm(Deadline deadline);
+
+ private:
+  SpawnRequest request_;
+  pid_t pid_;
+  base::UniqueFd report_;  ///< where the child says what went wrong
+};
+
+/// Makes a process that executes the program as soon as it can. The process
+/// - leads a session and process group of its own, so that its children can be signalled with it (from confirm() on);
 /// - gets SIGKILL when the calling thread ends (PR_SET_PDEATHSIG): call from the main thread only;
 /// - has default signal dispositions and an empty mask;
 /// - is bound to the cores and memory of the request before the program starts; a mask that the kernel narrowed is a
 ///   warning on standard error;
 /// - inherits standard input, the two descriptors of the request and no other.
-/// Throws ExitError(kExitNotExecutable) when the program cannot be executed, Error(system) when no process could be
-/// made.
-SpawnedProcess spawn_worker(const SpawnRequest& request, Deadline deadline);
+/// Throws Error(system) when no process could be made.
+StartingWorker start_worker(SpawnRequest request);
 
 }  // namespace ddp::launcher

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
 
 namespace ddp::launcher {
 namespace {
@@ -45,6 +50,25 @@ constexpr std::array<std::string_view, 24> kIdentityNames{
     "DDPRUN_AGENT",     // ddprun: how the agent that it starts with srun finds it
 };
 
+/// torchrun's --virtual-local-rank: the k-th of the devices that ddprun was given, or number k where none are named.
+std::string virtual_device(const std::optional<std::string>& given, int local_rank) {
+  if (!given) return std::to_string(local_rank);
+  std::string_view rest = *given;
+  for (int k = 0; k < local_rank && !rest.empty(); ++k) {
+    const auto comma = rest.find(',');
+    rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
+  }
+  if (rest.empty()) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = fmt::format("choosing the device of local rank {} (--virtual-local-rank)", local_rank),
+                 .cause = fmt::format("CUDA_VISIBLE_DEVICES={} names too few", *given),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "name one for each rank, or start fewer ranks"}};
+  }
+  return std::string(rest.substr(0, rest.find(',')));
+}
+
 }  // namespace
 
 bool is_task_identity(std::string_view name) {
@@ -64,6 +88,9 @@ EnvironmentMap without_task_identity(const EnvironmentMap& inherited) {
 
 EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place,
                                   const std::vector<topology::Setting>& settings) {
+  const auto devices = inheritable.find("CUDA_VISIBLE_DEVICES");
+  const std::optional<std::string> given_devices =
+      devices != inheritable.end() ? std::optional{devices->second} : std::nullopt;
   inheritable["RANK"] = std::to_string(place.rank);
   inheritable["LOCAL_RANK"] = std::to_string(place.virtual_local_rank ? 0 : place.local_rank);
   inheritable["WORLD_SIZE"] = std::to_string(place.world_size);
@@ -85,6 +112,7 @@ EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& p
   for (const topology::Setting& setting : settings) {
     if (!setting.by_user) inheritable[setting.name] = setting.value;
   }
+  if (place.virtual_local_rank) inheritable["CUDA_VISIBLE_DEVICES"] = virtual_device(given_devices, place.local_rank);
   inheritable["DDP_BIND"] = "none";
   return inheritable;
 }

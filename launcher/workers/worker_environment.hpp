@@ -44,6 +44,7 @@ EnvironmentMap without_task_identity(const EnvironmentMap& inherited);
 
 /// Adds torchrun's variables for @p place (LocalElasticAgent._start_workers), the @p settings that the user has not
 /// made, and DDP_BIND=none: the rank need not bind itself any more.
+/// Throws Error(invalid_argument) where a virtual local rank has no device left.
 EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place,
                                   const std::vector<topology::Setting>& settings);
 

@@ -240,7 +240,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   finish
   echo "$output"
   [ "$status" -eq 0 ]
-  [[ $output == *"attempt 0 failed: "*"was ended by SIGKILL; restarting (0 restarts left)"* || $output == *"(1 restart left)"* ]]
+  [[ $output == *"attempt 0 failed: "*"was ended by SIGKILL; restarting (1 restart left)" ]]
   eventually all_gone
 }
 

@@ -5,8 +5,11 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/system_error.hpp"
 
 namespace ddp::base {
 
@@ -39,11 +42,16 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-/// Starts a thread of the library's own.
+/// Starts a thread of the library's own. Throws Error(system) when there can be no more.
 template <class Function>
 std::thread start_thread(Function&& function) {
   const SignalsBlocked blocked;
-  return std::thread(std::forward<Function>(function));
+  try {
+    return std::thread(std::forward<Function>(function));
+  } catch (const std::system_error& error) {
+    throw system_error("starting a thread", error.code().value(),
+                       "check the limit of processes (ulimit -u) and of the cgroup");
+  }
 }
 
 }  // namespace ddp::base

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <ddp/error.hpp>
+
 namespace ddp::launcher {
 namespace {
 
@@ -57,6 +59,17 @@ TEST(WorkerEnvironment, AVirtualLocalRankIsAlwaysZero) {
   const auto environment = worker_environment({}, place, {});
   EXPECT_THAT(environment, Contains(Pair("LOCAL_RANK", "0")));
   EXPECT_THAT(environment, Contains(Pair("RANK", "5")));
+  EXPECT_THAT(environment, Contains(Pair("CUDA_VISIBLE_DEVICES", "1")));
+}
+
+TEST(WorkerEnvironment, AVirtualLocalRankSeesItsOwnDeviceOnly) {
+  RankPlace place = kPlace;
+  place.virtual_local_rank = true;
+  EXPECT_THAT(worker_environment({{"CUDA_VISIBLE_DEVICES", "3,GPU-5a,7"}}, place, {}),
+              Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-5a")));
+  for (const char* too_few : {"3", ""}) {
+    EXPECT_THROW(worker_environment({{"CUDA_VISIBLE_DEVICES", too_few}}, place, {}), Error) << too_few;
+  }
 }
 
 TEST(WorkerEnvironment, SettingsOfThePlacementAreMadeWhereTheUserHasNone) {
