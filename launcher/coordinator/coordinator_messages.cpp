@@ -96,10 +96,10 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
   }
   const std::string why = membership_.join(link, hello, Deadline::Clock::now());
   if (!why.empty()) {
-    const bool needed = !membership_.rules().replaceable && hello.run_id == options_.membership.run_id &&
-                        membership_.num_members() < membership_.rules().max_nodes;
+    const bool needed =
+        hello.run_id == options_.membership.run_id && membership_.num_members() < membership_.rules().max_nodes;
     refuse(link, why);
-    // Nobody else comes for it, so the job cannot become complete: to wait on would only hide the cause.
+    // Without it the job cannot become complete: to wait on would only hide the cause.
     if (needed) agents_lost(why, 1);
     return;
   }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <random>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,6 +28,24 @@ constexpr std::uint16_t kDynamicPort = 29400;
                .native = {},
                .ranks = {},
                .hint = "ddprun sets it for the agents that it starts; unset it elsewhere"}};
+}
+
+/// Null: another agent of this host leads. Two that begin to listen at the same moment may both be told that the port
+/// is in use (Linux looks for other listeners after it has made the socket one), so they try again after unequal
+/// pauses.
+std::unique_ptr<control::Listener> listen_unless_another_does(const MeetingPoint& point) {
+  constexpr int kTries = 4;
+  constexpr int kLongestPauseMs = 30;
+  std::random_device source;
+  for (int left = kTries; left > 0; --left) {
+    try {
+      return std::make_unique<control::Listener>("", point.port, point.secret);
+    } catch (const Error& error) {
+      if (error.detail().native.find("EADDRINUSE") == std::string::npos) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(source() % kLongestPauseMs));
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -89,14 +110,13 @@ Meeting meet_at_endpoint(const LaunchOptions& options, const base::Environment& 
   const bool owner = rendezvous.is_host ? *rendezvous.is_host : fixed ? node_rank == 0 : is_own_name(host);
   Meeting meeting{.listener = {}, .point = std::move(point), .order = fixed ? node_rank : -1, .deadline = deadline};
   if (!owner) return meeting;
-  try {
+  // With c10d, another agent of this host may lead already.
+  if (!fixed && !rendezvous.is_host) {
+    meeting.listener = listen_unless_another_does(meeting.point);
+  } else {
     meeting.listener = std::make_unique<control::Listener>("", port, meeting.point.secret);
-    meeting.point.port = meeting.listener->port();
-  } catch (const Error& error) {
-    // With c10d, another agent of this host may lead already.
-    const bool taken = error.detail().native.find("EADDRINUSE") != std::string::npos;
-    if (fixed || rendezvous.is_host || !taken) throw;
   }
+  if (meeting.listener) meeting.point.port = meeting.listener->port();
   return meeting;
 }
 
