@@ -1,0 +1,351 @@
+#include "logs/pump_core.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/system_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using Clock = LogStream::Clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::size_t kReadBytes = 65'536;  // a pipe's usual capacity
+constexpr std::size_t kFlushBytes = 65'536;
+constexpr milliseconds kLongestWait = std::chrono::minutes(1);
+/// After this the thread is taken to hang in a file system that does not answer.
+constexpr milliseconds kThreadPatience = seconds(2);
+
+// What epoll reports: one of these, or kFirstStream plus the stream's index.
+constexpr std::uint64_t kWake = 0;
+constexpr std::uint64_t kFirstSink = 1;
+constexpr std::uint64_t kFirstStream = 3;
+
+}  // namespace
+
+PumpCore::PumpCore(LogPumpOptions options) : options_(std::move(options)), buffer_(kReadBytes) {
+  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) throw base::system_error("watching the workers' output (epoll_create1)", errno);
+  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) throw base::system_error("watching the workers' output (eventfd)", errno);
+  watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, kWake);
+
+  const OutputFile::Complaint complaint = [this](const std::string& line) { complain(line); };
+  const auto make = [&](int fd, const char* name) {
+    consoles_.push_back(
+        {.sink = std::make_unique<ConsoleSink>(fd, name, complaint), .paused = {}, .watched = std::nullopt});
+    return consoles_.back().sink.get();
+  };
+  out_ = make(options_.console_out, "standard output");
+  err_ = ConsoleSink::same_target(options_.console_out, options_.console_err)
+             ? out_
+             : make(options_.console_err, "standard error");
+  if (!options_.stdout_filters.empty() && !options_.filtered_stdout_file.empty())
+    filtered_out_.emplace(OutputFile::create(options_.filtered_stdout_file, complaint));
+  if (!options_.stderr_filters.empty() && !options_.filtered_stderr_file.empty())
+    filtered_err_.emplace(OutputFile::create(options_.filtered_stderr_file, complaint));
+}
+
+base::UniqueFd PumpCore::add(const StreamRoute& route) {
+  const bool out = route.stream == Stream::out;
+  std::optional<OutputFile>& filtered = out ? filtered_out_ : filtered_err_;
+  const bool to_filtered = route.filtered_file && filtered;
+  if (route.file.empty() && !route.console && !to_filtered && !route.keep_tail) {
+    base::UniqueFd nowhere{::open("/dev/null", O_WRONLY | O_CLOEXEC)};
+    if (!nowhere) throw base::system_error("opening /dev/null", errno);
+    return nowhere;
+  }
+  StreamTargets targets;
+  if (!route.file.empty())
+    targets.file.emplace(OutputFile::create(route.file, [this](const std::string& line) { complain(line); }));
+  if (route.console) targets.console = out ? out_ : err_;
+  if (to_filtered) {
+    targets.filtered_file = &*filtered;
+    targets.filters = out ? &options_.stdout_filters : &options_.stderr_filters;
+  }
+  if (route.keep_tail) {
+    std::shared_ptr<TailBuffer>& tail = tails_[route.local_rank];
+    if (!tail) tail = std::make_shared<TailBuffer>(LogPump::kTailLines, LogPump::kTailBytes);
+    targets.tail = tail;
+  }
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw base::system_error(fmt::format("making a pipe for the output of rank {}", route.rank), errno);
+  base::UniqueFd reading{ends[0]};
+  base::UniqueFd writing{ends[1]};
+  // only this end: workers expect a standard output that blocks
+  if (::fcntl(reading.get(), F_SETFL, O_NONBLOCK) != 0)
+    throw base::system_error(fmt::format("preparing the pipe of rank {}", route.rank), errno);
+  const int fd = reading.get();
+  entries_.push_back({.stream = std::make_unique<LogStream>(std::move(reading), route, std::move(targets),
+                                                            LineFormat{options_, route}),
+                      .watched = true,
+                      .owed_bytes = 0});
+  ++open_streams_;
+  watch(EPOLL_CTL_ADD, fd, EPOLLIN, kFirstStream + entries_.size() - 1);
+  return writing;
+}
+
+void PumpCore::complain(const std::string& line) {
+  err_->append_line(nullptr, {}, {.text = line, .begins = true, .ends = true});
+}
+
+void PumpCore::watch(int operation, int fd, std::uint32_t events, std::uint64_t id) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0 && operation == EPOLL_CTL_ADD)
+    throw base::system_error("watching the workers' output (epoll_ctl)", errno);
+}
+
+void PumpCore::wake() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void PumpCore::set_running() {
+  const std::lock_guard lock(mutex_);
+  running_ = true;
+}
+
+void PumpCore::run() noexcept {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::error, "passing on the workers' output has ended: {}", error.what());
+    for (Entry& entry : entries_) entry.stream->abandon();  // or workers would wait for ever
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void PumpCore::work() {
+  for (;;) {
+    answer_requests();
+    if (ending_ && (at_end() || ending_->expired())) break;
+    wait();
+    show_unfinished_lines();
+    serve_consoles();
+  }
+  if (!at_end()) give_up();
+  close_all();
+}
+
+void PumpCore::wait() {
+  Deadline until = Deadline::after(kLongestWait);
+  if (ending_) until = earlier(until, *ending_);
+  if (!unfinished_.empty()) until = earlier(until, Deadline{unfinished_.begin()->first});
+  // A complaint that came while its console was written is still in the queue.
+  const bool at_once = std::any_of(consoles_.begin(), consoles_.end(), [](const Console& console) {
+    return !console.sink->idle() && !console.sink->awaited();
+  });
+  std::array<epoll_event, 64> events;
+  const int count =
+      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), at_once ? 0 : until.poll_timeout_ms());
+  if (count < 0 && errno != EINTR) throw base::system_error("waiting for the workers' output (epoll_wait)", errno);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
+    if (id >= kFirstStream) {
+      read_once(id - kFirstStream);
+    } else if (id == kWake) {
+      std::uint64_t ignored = 0;
+      [[maybe_unused]] const ssize_t size = ::read(wake_.get(), &ignored, sizeof ignored);
+    } else {
+      consoles_[id - kFirstSink].sink->flush();
+    }
+  }
+}
+
+void PumpCore::read_once(std::size_t index) {
+  Entry& entry = entries_[index];
+  if (!entry.stream->open()) return;
+  ConsoleSink* const console = entry.stream->console();
+  if (console != nullptr && console->full()) {
+    pause(index);
+    return;
+  }
+  read_stream(index);
+  if (console != nullptr && console->queued() >= kFlushBytes && !console->awaited()) console->flush();
+}
+
+/// Closes the stream when it has ended or, at the end of the job, has given what was in its pipe. @return bytes read.
+std::size_t PumpCore::read_stream(std::size_t index) {
+  Entry& entry = entries_[index];
+  LogStream& stream = *entry.stream;
+  const auto due_before = stream.unfinished_due();
+  const std::optional<std::size_t> size = stream.read(buffer_);
+  const auto due = stream.unfinished_due();
+  if (due && due != due_before) unfinished_.emplace(*due, index);
+  entry.owed_bytes -= std::min(entry.owed_bytes, size.value_or(0));
+  if (!size || (ending_ && entry.owed_bytes == 0)) close_stream(index);
+  return size.value_or(0);
+}
+
+PumpCore::Console* PumpCore::console_of(const LogStream& stream) {
+  const auto found = std::find_if(consoles_.begin(), consoles_.end(),
+                                  [&](const Console& console) { return console.sink.get() == stream.console(); });
+  return found == consoles_.end() ? nullptr : &*found;
+}
+
+/// Its writer waits for the console from now on, once its pipe is full.
+void PumpCore::pause(std::size_t index) {
+  Entry& entry = entries_[index];
+  watch(EPOLL_CTL_DEL, entry.stream->fd(), 0, 0);
+  entry.watched = false;
+  if (Console* const console = console_of(*entry.stream)) console->paused.push_back(index);
+}
+
+void PumpCore::drain(std::size_t index, std::size_t bytes) {
+  while (bytes > 0 && entries_[index].stream->open()) {
+    const std::size_t size = read_stream(index);
+    if (size == 0) return;
+    bytes -= std::min(bytes, size);
+  }
+}
+
+void PumpCore::close_stream(std::size_t index) {
+  Entry& entry = entries_[index];
+  if (!entry.stream->open()) return;
+  if (std::exchange(entry.watched, false)) watch(EPOLL_CTL_DEL, entry.stream->fd(), 0, 0);
+  entry.stream->close();
+  --open_streams_;
+}
+
+void PumpCore::show_unfinished_lines() {
+  const auto now = Clock::now();
+  while (!unfinished_.empty() && unfinished_.begin()->first <= now) {
+    const auto [due, index] = *unfinished_.begin();
+    unfinished_.erase(unfinished_.begin());
+    LogStream& stream = *entries_[index].stream;
+    if (stream.unfinished_due() != due) continue;
+    if (stream.pending_bytes() > 0 || stream.console()->full()) {
+      stream.put_off_unfinished();
+      unfinished_.emplace(*stream.unfinished_due(), index);
+    } else {
+      stream.show_unfinished();
+    }
+  }
+}
+
+void PumpCore::serve_consoles() {
+  for (std::size_t i = 0; i < consoles_.size(); ++i) {
+    Console& console = consoles_[i];
+    if (!console.sink->idle() && !console.sink->awaited()) console.sink->flush();
+    const std::optional<int> awaited = console.sink->awaited();
+    if (awaited && !console.watched) watch(EPOLL_CTL_ADD, *awaited, EPOLLOUT, kFirstSink + i);
+    if (!awaited && console.watched) watch(EPOLL_CTL_DEL, *console.watched, 0, 0);
+    console.watched = awaited;
+    if (console.paused.empty() || console.sink->queued() > ConsoleSink::kFullBytes / 2) continue;
+    for (const std::size_t index : std::exchange(console.paused, {})) {
+      if (!entries_[index].stream->open()) continue;
+      watch(EPOLL_CTL_ADD, entries_[index].stream->fd(), EPOLLIN, kFirstStream + index);
+      entries_[index].watched = true;
+    }
+  }
+}
+
+void PumpCore::answer_requests() {
+  std::vector<int> local_ranks;
+  std::uint64_t asked = 0;
+  std::optional<Deadline> finish_by;
+  {
+    const std::lock_guard lock(mutex_);
+    local_ranks.swap(tail_requests_);
+    asked = asked_;
+    finish_by = finish_by_;
+  }
+  for (const int local_rank : local_ranks) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const LogStream& stream = *entries_[i].stream;
+      // also where a console is full: what a pipe holds is little
+      if (stream.local_rank() == local_rank && stream.has_tail()) drain(i, stream.pending_bytes());
+    }
+  }
+  if (!local_ranks.empty()) {
+    const std::lock_guard lock(mutex_);
+    answered_ = asked;
+    changed_.notify_all();
+  }
+  if (finish_by && !ending_) {
+    ending_ = finish_by;
+    begin_end();
+  }
+}
+
+void PumpCore::begin_end() {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    entry.owed_bytes = entry.stream->pending_bytes();
+    if (entry.owed_bytes == 0) close_stream(i);
+  }
+  serve_consoles();
+}
+
+bool PumpCore::at_end() const {
+  return open_streams_ == 0 &&
+         std::all_of(consoles_.begin(), consoles_.end(), [](const Console& console) { return console.sink->idle(); });
+}
+
+void PumpCore::give_up() {
+  for (Console& console : consoles_)
+    if (!console.sink->idle()) console.sink->abandon();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    drain(i, entries_[i].owed_bytes);
+    close_stream(i);
+  }
+  for (const Console& console : consoles_) {
+    if (console.sink->abandoned_bytes() > 0) {
+      complain(fmt::format("ddprun: {} takes nothing: {} bytes of the ranks' output were not written to it",
+                           console.sink->name(), console.sink->abandoned_bytes()));
+    }
+  }
+}
+
+void PumpCore::close_all() {
+  for (std::size_t i = 0; i < entries_.size(); ++i) close_stream(i);
+  for (auto* const filtered : {&filtered_out_, &filtered_err_})
+    if (*filtered) (*filtered)->close();
+  // Standard error comes last: it may be told about a file behind standard output.
+  out_->flush();
+  if (out_ != err_) out_->close();
+  err_->flush();
+  if (!err_->idle()) err_->flush();
+  err_->close();
+}
+
+std::string PumpCore::tail(int local_rank) {
+  const auto found = tails_.find(local_rank);
+  if (found == tails_.end()) return {};
+  {
+    std::unique_lock lock(mutex_);
+    if (running_ && !ended_) {
+      const std::uint64_t mine = ++asked_;
+      tail_requests_.push_back(local_rank);
+      wake();
+      changed_.wait_for(lock, kThreadPatience, [&] { return ended_ || answered_ >= mine; });
+    }
+  }
+  return found->second->text();
+}
+
+bool PumpCore::finish(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  finish_by_ = deadline;
+  wake();
+  return changed_.wait_until(lock, deadline.when() + kThreadPatience, [&] { return ended_; });
+}
+
+}  // namespace ddp::launcher

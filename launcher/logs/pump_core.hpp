@@ -1,0 +1,85 @@
+// The work of a LogPump: what its thread does with pipes, files and consoles.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "logs/console_sink.hpp"
+#include "logs/log_pump.hpp"
+#include "logs/log_stream.hpp"
+
+namespace ddp::launcher {
+
+/// Outlives the pump where its thread hangs: the thread holds it too.
+class PumpCore {
+ public:
+  explicit PumpCore(LogPumpOptions options);
+
+  base::UniqueFd add(const StreamRoute& route);
+  void set_running();
+  void run() noexcept;
+  std::string tail(int local_rank);
+  /// @return whether the thread has ended
+  bool finish(Deadline deadline);
+  void close_all();
+
+ private:
+  struct Console {
+    std::unique_ptr<ConsoleSink> sink;
+    std::vector<std::size_t> paused;  ///< streams that wait for it
+    std::optional<int> watched;       ///< its descriptor in epoll
+  };
+  struct Entry {
+    std::unique_ptr<LogStream> stream;
+    bool watched = false;
+    std::size_t owed_bytes = 0;  ///< at the end: what had been in the pipe
+  };
+
+  void work();
+  void complain(const std::string& line);
+  void wait();
+  void wake();
+  void watch(int operation, int fd, std::uint32_t events, std::uint64_t id);
+  void read_once(std::size_t index);
+  std::size_t read_stream(std::size_t index);
+  void pause(std::size_t index);
+  void drain(std::size_t index, std::size_t bytes);
+  void close_stream(std::size_t index);
+  void show_unfinished_lines();
+  void serve_consoles();
+  void answer_requests();
+  void begin_end();
+  bool at_end() const;
+  void give_up();
+  Console* console_of(const LogStream& stream);
+
+  LogPumpOptions options_;
+  std::vector<Console> consoles_;  ///< one where both descriptors lead to the same place
+  ConsoleSink* out_ = nullptr;
+  ConsoleSink* err_ = nullptr;
+  std::optional<OutputFile> filtered_out_, filtered_err_;
+  std::map<int, std::shared_ptr<TailBuffer>> tails_;  ///< by local rank; complete before the thread starts
+  std::vector<Entry> entries_;
+  std::size_t open_streams_ = 0;
+  std::set<std::pair<LogStream::Clock::time_point, std::size_t>> unfinished_;  ///< streams by unfinished_due()
+  std::vector<char> buffer_;
+  base::UniqueFd epoll_, wake_;
+  std::optional<Deadline> ending_;  ///< the thread's own
+
+  std::mutex mutex_;  ///< for what follows
+  std::condition_variable changed_;
+  std::vector<int> tail_requests_;
+  std::uint64_t asked_ = 0, answered_ = 0;
+  std::optional<Deadline> finish_by_;
+  bool running_ = false, ended_ = false;
+};
+
+}  // namespace ddp::launcher
