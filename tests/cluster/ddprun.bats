@@ -158,6 +158,23 @@ expect_blocks() {
   [[ $output == *"host      : n1"*"reaching the job's store"*"10.78.0.1:"* ]] || { echo "$output"; return 1; }
 }
 
+@test "the interface that the user names need not be on the host of the front" {
+  run allocation -N2 env NCCL_SOCKET_IFNAME=eth0 "$bin/ddprun" --nproc-per-node 1 sh -c 'echo "OWN $NCCL_SOCKET_IFNAME"'
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_all 2 "OWN eth0"
+}
+
+@test "a node that cannot take part says so at once: an interface that is only missing there, no GPU for --nproc-per-node" {
+  run on_ctl srun --mpi=pmix -N3 --ntasks-per-node=1 sh -c \
+    'if [ $SLURM_NODEID = 1 ]; then export NCCL_SOCKET_IFNAME=ib7; fi; exec "$0" sleep 60' "$bin/ddprun"
+  [ "$status" -ne 0 ]
+  [[ $output == *"host      : n1"*ib7* ]] || { echo "$output"; return 1; }
+  run on_ctl srun --mpi=pmix -N2 --ntasks-per-node=1 sh -c \
+    'if [ $SLURM_NODEID = 1 ]; then set -- --nproc-per-node gpu; fi; exec "$0" "$@" sleep 60' "$bin/ddprun"
+  [ "$status" -eq 2 ]
+  [[ $output == *"host      : n1"*"has no GPU"* ]] || { echo "$output"; return 1; }
+}
+
 @test "512 workers on four nodes" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 128 sh -c 'echo "$RANK"'
   [ "$status" -eq 0 ] || { echo "$output" | tail -20; return 1; }

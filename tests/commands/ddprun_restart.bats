@@ -33,6 +33,14 @@ while :; do sleep 0.1; done'
 
 attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
+@test "ranks that are started after the first failure are ended like the others" {
+  # Rank 0 fails while the last of 64 are still being made; nobody must wait for the shutdown timeout.
+  run "$DDPRUN" --nproc-per-node 64 --bind none --failure-grace 0 --shutdown-timeout 60 sh -c \
+    'if [ $RANK = 0 ]; then exit 3; fi; exec sleep 50'
+  [ "$status" -eq 3 ]
+  [[ $output == *"63 other ranks were ended by ddprun."* ]] || { echo "$output"; return 1; }
+}
+
 @test "--max-restarts: all ranks start again, with another store and another PMIx namespace" {
   run "$DDPRUN" --nproc-per-node 2 --max-restarts 2 sh -c \
     'echo "$TORCHELASTIC_RESTART_COUNT $RANK $MASTER_PORT $PMIX_NAMESPACE $TORCHELASTIC_MAX_RESTARTS"
