@@ -84,6 +84,7 @@ class Process {
       lead(std::move(meeting.listener), &meeting.point);
       return drive();
     }
+    if (role_.role == Role::front_agent) leave_task_binding();
     prepare_node();
     if (role_.role == Role::alone) {
       network_.addresses =

@@ -80,13 +80,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 std::vector<std::string> agent_step_command(int num_nodes, const std::string& ddprun,
                                             const std::vector<std::string>& arguments) {
   std::vector<std::string> command{"srun",
-                                   "--quiet",  // first: no "lacks support for cpu binding"; errors still show
+                                   "--quiet",  // errors still show
                                    fmt::format("--nodes={}", num_nodes),
                                    fmt::format("--ntasks={}", num_nodes),
                                    "--ntasks-per-node=1",
                                    "--overlap",
                                    "--mpi=none",
-                                   "--cpu-bind=none",
                                    "--no-kill",
                                    "--kill-on-bad-exit=0",
                                    "--wait=0",
@@ -96,6 +95,13 @@ std::vector<std::string> agent_step_command(int num_nodes, const std::string& dd
                                    ddprun};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
+}
+
+void leave_task_binding() {
+  std::array<unsigned long, 1024> all;  // 64 Ki processors, more than kernels are built for
+  all.fill(~0UL);
+  // The kernel takes what the cgroup's cpuset allows. If it refuses, the agent has what Slurm has given.
+  ::syscall(SYS_sched_setaffinity, 0, sizeof all, all.data());
 }
 
 std::map<std::string, std::string, std::less<>> agent_step_environment(const base::Environment& environment,

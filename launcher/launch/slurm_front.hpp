@@ -15,10 +15,14 @@
 
 namespace ddp::launcher {
 
-/// srun's command line for one agent on each of @p num_nodes nodes: all processors of the node, no MPI, and neither a
-/// lost node nor a lost agent ends the step, because ddprun decides about that.
+/// srun's command line for one agent on each of @p num_nodes nodes: no MPI, and neither a lost node nor a lost agent
+/// ends the step, because ddprun decides about that.
 std::vector<std::string> agent_step_command(int num_nodes, const std::string& ddprun,
                                             const std::vector<std::string>& arguments);
+
+/// Gives an agent of such a step all processors of its cgroup again, where Slurm has bound it as a task that wants one.
+/// (srun's --cpu-bind=none does the same, but complains on clusters without a plugin for binding, quiet or not.)
+void leave_task_binding();
 
 /// The environment for it: without the variables that would give the step's tasks less than their node (how many tasks
 /// the batch job wanted, processors and GPUs per task), and with kAgentVariable.

@@ -175,6 +175,13 @@ expect_blocks() {
   [[ $output == *"host      : n1"*"has no GPU"* ]] || { echo "$output"; return 1; }
 }
 
+@test "agents have all processors of their nodes, also where Slurm binds tasks" {
+  run env DDP_CLUSTER_DIR="$DDP_CLUSTER_DIR/shared/bound-$$" timeout 120 "$cluster" with --cpus 2,2 --affinity -- \
+    salloc -Q -N2 "$bin/ddprun" --nproc-per-node 1 --bind none sh -c 'echo "HAS $(nproc)"'
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_all 2 "HAS 2"
+}
+
 @test "512 workers on four nodes" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 128 sh -c 'echo "$RANK"'
   [ "$status" -eq 0 ] || { echo "$output" | tail -20; return 1; }
