@@ -205,7 +205,7 @@ assert [rank["ranks"][0]["rank"] for rank in top["nodes"][0]["ranks"]] == [0, 1]
   run -0 timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --explain 1
   [ "$(grep -c '^rank 1, local rank 1 of 2' <<<"$output")" -eq 1 ]
   run -2 timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --explain 2
-  [ "$(grep -c 'ddp-info: reading --explain: there is no rank 2 among 2' <<<"$output")" -eq 1 ]
+  [ "$(grep -c '^ddp-info: reading --explain: there is no rank 2 among 2' <<<"$output")" -eq 1 ]
 }
 
 @test "in a job, questions about one machine are answered by rank 0, and --no-job by everyone" {
