@@ -184,7 +184,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
 @test "a user's limit of processes: one clear error, and nothing is left" {
   [ "$(id -u)" -eq 0 ] || skip "needs to be root to become somebody else"
-  folder=$(mktemp -d)
+  folder=$(mktemp -d /tmp/ddprun-limit-XXXXXX)  # TMPDIR may be closed to other users
   chmod 777 "$folder"
   # A user id that nobody has, so that no other process counts.
   as_user=(setpriv --reuid 64123 --regid 64123 --clear-groups)
