@@ -8,8 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <random>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 
@@ -68,48 +71,78 @@ base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool on
                            EADDRINUSE, "choose another port, or none to take a free one");
 }
 
-Listeners listen_everywhere(std::uint16_t port) {
-  Listeners result;
-  std::string address = "::";
-  base::UniqueFd fd;
+/// "::", or "0.0.0.0" where the host has no IPv6.
+std::string everywhere() {
   try {
-    fd = listen_at(address, port, false, port != 0);
-  } catch (const Error&) {  // the host has no IPv6
-    address = "0.0.0.0";
-    fd = listen_at(address, port, false, port != 0);
+    listen_at("::", 0, false, false);
+    return "::";
+  } catch (const Error&) {
+    return "0.0.0.0";
   }
-  if (!fd) throw_in_use(address, port);
-  result.port = base::local_port(fd.get());
-  result.sockets.push_back(std::move(fd));
-  return result;
 }
 
 bool is_v4(const std::string& address) { return address.find(':') == std::string::npos; }
 
+struct Attempt {
+  Listeners listeners;
+  std::string taken;  ///< the address at which the port is not free; empty: all are listened on
+};
+
+Attempt listen_on_all(const std::vector<std::string>& addresses, std::uint16_t port) {
+  // "::" takes IPv4 clients, too, unless there is an IPv4 socket beside it.
+  const bool only_v6 = std::any_of(addresses.begin(), addresses.end(), is_v4);
+  Attempt attempt{.listeners = {.sockets = {}, .port = port}, .taken = {}};
+  for (const std::string& address : addresses) {
+    base::UniqueFd fd = listen_at(address, attempt.listeners.port, only_v6, port != 0);
+    if (!fd) {
+      attempt.taken = address;
+      break;
+    }
+    attempt.listeners.port = base::local_port(fd.get());
+    attempt.listeners.sockets.push_back(std::move(fd));
+  }
+  return attempt;
+}
+
+/// Servers that start at the same time begin at different ports.
+Listeners listen_in(const std::vector<std::string>& addresses, PortRange range) {
+  const std::string attempted = fmt::format("listening on {} for clients of the TCPStore, at a port from {} to {}",
+                                            fmt::join(addresses, ", "), range.first, range.last);
+  if (range.first == 0 || range.first > range.last) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = attempted,
+                 .cause = fmt::format("'{}-{}' is no range of ports", range.first, range.last),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  const unsigned count = static_cast<unsigned>(range.last) - range.first + 1;
+  const unsigned begin = std::random_device{}() % count;
+  for (unsigned i = 0; i < count; ++i) {
+    Attempt attempt = listen_on_all(addresses, static_cast<std::uint16_t>(range.first + (begin + i) % count));
+    if (attempt.taken.empty()) return std::move(attempt.listeners);
+  }
+  throw Error{{.code = ErrorCode::system,
+               .attempted = attempted,
+               .cause = count == 1 ? "it is not free" : fmt::format("none of the {} is free", count),
+               .native = base::errno_name(EADDRINUSE),
+               .ranks = {},
+               .hint = "choose a wider range, or end what uses these ports"}};
+}
+
 }  // namespace
 
-Listeners listen_on(const std::vector<std::string>& addresses, std::uint16_t port) {
-  if (addresses.empty()) return listen_everywhere(port);
+Listeners listen_on(const std::vector<std::string>& addresses, std::uint16_t port, std::optional<PortRange> range) {
   std::vector<std::string> distinct;
   for (const std::string& address : addresses) {
     if (std::find(distinct.begin(), distinct.end(), address) == distinct.end()) distinct.push_back(address);
   }
-  // "::" takes IPv4 clients, too, unless there is an IPv4 socket beside it.
-  const bool only_v6 = std::any_of(distinct.begin(), distinct.end(), is_v4);
-  for (int attempt = 1;; ++attempt) {
-    Listeners result{.sockets = {}, .port = port};
-    const std::string* taken = nullptr;
-    for (const std::string& address : distinct) {
-      base::UniqueFd fd = listen_at(address, result.port, only_v6, port != 0);
-      if (!fd) {
-        taken = &address;
-        break;
-      }
-      result.port = base::local_port(fd.get());
-      result.sockets.push_back(std::move(fd));
-    }
-    if (taken == nullptr) return result;
-    if (port != 0 || attempt == kPortAttempts) throw_in_use(*taken, result.port);
+  if (distinct.empty()) distinct.push_back(everywhere());
+  if (port == 0 && range) return listen_in(distinct, *range);
+  for (int tries = 1;; ++tries) {
+    Attempt attempt = listen_on_all(distinct, port);
+    if (attempt.taken.empty()) return std::move(attempt.listeners);
+    if (port != 0 || tries == kPortAttempts) throw_in_use(attempt.taken, attempt.listeners.port);
   }
 }
 

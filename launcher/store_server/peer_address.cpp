@@ -6,10 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <fmt/format.h>
-
-#include <ddp/error.hpp>
-
 namespace ddp::launcher::store_server {
 namespace {
 
@@ -59,26 +55,6 @@ std::string PeerAddress::text() const {
   const bool v4 = is_mapped(bytes_);
   ::inet_ntop(v4 ? AF_INET : AF_INET6, bytes_.data() + (v4 ? kMappedPrefix.size() : 0), out.data(), out.size());
   return out.data();
-}
-
-Admission::Admission(const std::vector<std::string>& allowed) {
-  for (const std::string& text : allowed) {
-    const auto address = PeerAddress::parse(text);
-    if (!address) {
-      throw Error{{.code = ErrorCode::invalid_argument,
-                   .attempted = "restricting the clients of the TCPStore server",
-                   .cause = fmt::format("'{}' is not a numeric IPv4 or IPv6 address", text),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
-    }
-    allowed_.push_back(*address);
-  }
-  std::sort(allowed_.begin(), allowed_.end());
-}
-
-bool Admission::admits(const PeerAddress& peer) const {
-  return allowed_.empty() || peer.is_loopback() || std::binary_search(allowed_.begin(), allowed_.end(), peer);
 }
 
 }  // namespace ddp::launcher::store_server

@@ -1,4 +1,4 @@
-// Which addresses clients may come from.
+// The address that a client comes from.
 #pragma once
 
 #include <sys/socket.h>
@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace ddp::launcher::store_server {
 
@@ -25,18 +24,6 @@ class PeerAddress {
 
  private:
   std::array<std::uint8_t, 16> bytes_{};
-};
-
-/// The clients that a server lets in.
-class Admission {
- public:
-  /// @param allowed numeric addresses; empty: everybody. Throws Error(invalid_argument) for anything else.
-  explicit Admission(const std::vector<std::string>& allowed);
-
-  bool admits(const PeerAddress& peer) const;
-
- private:
-  std::vector<PeerAddress> allowed_;  ///< ascending
 };
 
 }  // namespace ddp::launcher::store_server

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <deque>
 #include <exception>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -20,8 +20,12 @@
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/system_error.hpp"
+#include "store_server/admission.hpp"
+#include "store_server/connection.hpp"
 #include "store_server/key_space.hpp"
+#include "store_server/knock_message.hpp"
 #include "store_server/listeners.hpp"
+#include "store_server/newcomers.hpp"
 #include "store_server/peer_address.hpp"
 #include "store_server/store_protocol.hpp"
 
@@ -34,8 +38,6 @@ using base::LogLevel;
 constexpr std::size_t kMostUnreadBytes = std::size_t{64} * 1024 * 1024;
 /// What one call receives: most requests are far below, and a value of 8 MiB needs 128 calls.
 constexpr std::size_t kReceiveBytes = std::size_t{64} * 1024;
-/// An empty outbox keeps this much memory for the next answers.
-constexpr std::size_t kKeptOutboxBytes = std::size_t{64} * 1024;
 /// Connections accepted before clients are served again.
 constexpr int kAcceptBurst = 64;
 /// How long nothing is accepted when the host has no resources for it.
@@ -43,37 +45,22 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 /// epoll_wait returns at the latest after this, whatever happens.
 constexpr std::chrono::seconds kLongestSleep{60};
 
-struct Connection {
-  base::UniqueFd fd;
-  std::uint64_t serial = 0;  ///< tells it from others that had the same descriptor
-  RequestParser parser;
-  std::string outbox;
-  std::size_t sent = 0;  ///< bytes of the outbox that the kernel has taken
-  bool writing = false;  ///< epoll reports when the kernel can take more
-  bool queued = false;   ///< in the list of those to be flushed
-
-  std::size_t unread() const { return outbox.size() - sent; }
-};
-
-/// A connection that has not sent VALIDATE.
-struct Newcomer {
-  Deadline deadline;
-  int fd;
-  std::uint64_t serial;
-};
-
 base::UniqueFd spare_descriptor() { return base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}; }
 
 }  // namespace
 
 struct StoreServer::Impl final : private Outboxes {
   explicit Impl(const StoreServerOptions& options)
-      : admission(options.allowed_clients),
+      : admission({.allowed = options.allowed_clients,
+                   .by_proof = !options.admission_secret.empty(),
+                   .loopback = options.admit_loopback}),
         validation_limit(options.validation_limit),
-        listeners(listen_on(options.listen_addresses, options.port)),
+        most_strangers(std::max<std::size_t>(options.most_strangers, 1)),
+        listeners(listen_on(options.listen_addresses, options.port, options.port_range)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         stop(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         spare(spare_descriptor()) {
+    if (!options.admission_secret.empty()) right_knock = knock_message(options.admission_secret);
     if (!epoll || !stop) throw base::system_error("starting the TCPStore server", errno);
     watch(stop.get());
     for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get());
@@ -96,36 +83,39 @@ struct StoreServer::Impl final : private Outboxes {
   bool turn();
   void accept_clients(int listener);
   bool make_room(int listener);
-  void admit(base::UniqueFd fd);
+  void welcome(base::UniqueFd fd, const PeerAddress& peer, bool stranger);
   void receive(Connection& connection);
+  void receive_first(Connection& connection);
+  void admit(Connection& knocker);
   void answer(Connection& connection, const Request& request);
   bool send_some(Connection& connection) noexcept;
   void flush();
   void drop(Connection& connection, std::string_view why);
   void drop_late_newcomers();
-  bool drop_oldest_newcomer();
   void pause_accepting();
   void resume_accepting();
   Deadline next_deadline();
 
   std::string& outbox(ClientId client) override;
   Connection* find(int fd) const;
-  bool is_new(const Newcomer& newcomer) const;
   void watch(int fd, std::uint32_t events = EPOLLIN, int operation = EPOLL_CTL_ADD);
 
   Admission admission;
+  std::optional<KnockMessage> right_knock;  ///< empty: the server has no secret
   std::chrono::milliseconds validation_limit;
+  std::size_t most_strangers;
   Listeners listeners;
   base::UniqueFd epoll;
   base::UniqueFd stop;
   base::UniqueFd spare;  ///< given up for a moment when there are no descriptors left, to tell a client so
   KeySpace keys;
   std::vector<std::unique_ptr<Connection>> connections;  ///< by descriptor, which is also the client's id
-  std::deque<Newcomer> newcomers;                        ///< oldest first; some have validated themselves meanwhile
+  Newcomers newcomers;
   std::vector<int> to_flush;
   std::array<char, kReceiveBytes> received;
   std::uint64_t last_serial = 0;
   bool accepting = true;
+  bool told_of_waiting = false;  ///< a warning about a client whose address was not admitted is out
   Deadline accept_again = Deadline::after(std::chrono::seconds(0));
   std::thread thread;  ///< last, so that it starts when all the rest is there
 };
@@ -186,19 +176,26 @@ void StoreServer::Impl::accept_clients(int listener) {
       continue;  // of the others, each is about one client, which is gone
     }
     const auto peer = PeerAddress::of(address);
-    if (!peer || !admission.admits(*peer)) {
+    const bool stranger = peer && !admission.admits(*peer);
+    if (!peer || (stranger && !right_knock)) {
       base::log(LogLevel::info, "TCPStore server: a client from {} is not of this job",
                 peer ? peer->text() : std::string{"an unknown address"});
       continue;
     }
-    admit(std::move(fd));
+    if (stranger && newcomers.num_strangers() >= most_strangers) {
+      drop(*find(*newcomers.first_to_go()), "there are too many whose address is not admitted");
+    }
+    welcome(std::move(fd), *peer, stranger);
   }
 }
 
 /// No descriptors are left. A connection that has not said what it wants is closed first, then the one that waits for
 /// being accepted, so that it learns of it. @return whether to go on accepting.
 bool StoreServer::Impl::make_room(int listener) {
-  if (drop_oldest_newcomer()) return true;
+  if (const auto oldest = newcomers.first_to_go()) {
+    drop(*find(*oldest), "its descriptor is needed, and it has not sent VALIDATE");
+    return true;
+  }
   spare.reset();
   base::UniqueFd refused{::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
   if (refused) base::log(LogLevel::warning, "TCPStore server: no descriptor is left for one more client");
@@ -209,28 +206,75 @@ bool StoreServer::Impl::make_room(int listener) {
   return false;
 }
 
-void StoreServer::Impl::admit(base::UniqueFd fd) {
+void StoreServer::Impl::welcome(base::UniqueFd fd, const PeerAddress& peer, bool stranger) {
   const int number = fd.get();
   const auto slot = static_cast<std::size_t>(number);
   if (slot >= connections.size()) connections.resize(slot + 1);
   auto connection = std::make_unique<Connection>();
   connection->fd = std::move(fd);
   connection->serial = ++last_serial;
-  newcomers.push_back({.deadline = Deadline::after(validation_limit), .fd = number, .serial = connection->serial});
+  connection->peer = peer;
+  connection->stage = right_knock ? Stage::arrived : Stage::client;
   watch(number);
+  newcomers.add(connection->serial, number, Deadline::after(validation_limit), stranger);
   connections[slot] = std::move(connection);
 }
 
 void StoreServer::Impl::receive(Connection& connection) {
+  if (connection.stage != Stage::client) return receive_first(connection);
   const ssize_t count = ::recv(connection.fd.get(), received.data(), received.size(), 0);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (count <= 0) return drop(connection, count == 0 ? "it has closed" : "it is gone");
+  const bool was_new = !connection.parser.validated();
   try {
     connection.parser.feed({received.data(), static_cast<std::size_t>(count)},
                            [&](const Request& request) { answer(connection, request); });
   } catch (const std::exception& error) {  // what this client sent, or no memory for it
     send_some(connection);
-    drop(connection, error.what());
+    return drop(connection, error.what());
+  }
+  if (was_new && connection.parser.validated()) newcomers.remove(connection.serial);
+}
+
+/// Tells a client from a knock, where the server has a secret.
+void StoreServer::Impl::receive_first(Connection& connection) {
+  if (connection.stage == Stage::waiting) return drop(connection, "it is gone, and its address was not admitted");
+  if (connection.stage == Stage::answered) return drop(connection, "it has knocked");
+  const Opening opening = connection.read_opening(*right_knock);
+  const bool speaks = opening == Opening::client || opening == Opening::neither;
+  if (opening == Opening::right_knock) {
+    admit(connection);
+  } else if (speaks && admission.admits(connection.peer)) {
+    connection.stage = Stage::client;
+    receive(connection);
+  } else if (opening == Opening::client) {
+    connection.stage = Stage::waiting;
+    watch(connection.fd.get(), EPOLLRDHUP, EPOLL_CTL_MOD);
+  } else if (opening == Opening::wrong_knock) {
+    base::log(LogLevel::info, "TCPStore server: a client from {} does not know the secret", connection.peer.text());
+    drop(connection, "it does not know the secret");
+  } else if (opening != Opening::incomplete) {
+    drop(connection, "it is gone, or neither a client nor a knock");
+  }
+}
+
+/// Whoever waits at the address of @p knocker is served from now on.
+void StoreServer::Impl::admit(Connection& knocker) {
+  const PeerAddress peer = knocker.peer;
+  admission.admit(peer);
+  knocker.stage = Stage::answered;
+  // It closes, and not the server, so that the rest of the connection (TIME_WAIT) does not stay with the server's port.
+  if (::send(knocker.fd.get(), &kKnockAccepted, sizeof kKnockAccepted, MSG_NOSIGNAL) != sizeof kKnockAccepted) {
+    drop(knocker, "it is gone");
+  }
+  for (const int fd : newcomers.strangers()) {
+    Connection& connection = *find(fd);
+    if (connection.peer != peer) continue;
+    newcomers.admit(connection.serial);
+    if (connection.stage != Stage::waiting) continue;
+    connection.stage = Stage::client;
+    watch(fd, EPOLLIN, EPOLL_CTL_MOD);
+    receive(connection);  // before its time is over, since its VALIDATE has been there for long
   }
 }
 
@@ -248,24 +292,8 @@ void StoreServer::Impl::answer(Connection& connection, const Request& request) {
 
 /// Gives the kernel what it takes of the outbox. False when the client is gone.
 bool StoreServer::Impl::send_some(Connection& connection) noexcept {
-  while (connection.unread() > 0) {
-    const ssize_t count = ::send(connection.fd.get(), connection.outbox.data() + connection.sent, connection.unread(),
-                                 MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count >= 0) {
-      connection.sent += static_cast<std::size_t>(count);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      break;
-    } else if (errno != EINTR) {
-      return false;
-    }
-  }
+  if (!connection.send_some()) return false;
   const bool more = connection.unread() > 0;
-  if (!more) {
-    connection.outbox.clear();
-    connection.sent = 0;
-    // swapped, since assigning an empty one would keep the memory
-    if (connection.outbox.capacity() > kKeptOutboxBytes) std::string{}.swap(connection.outbox);
-  }
   if (more != connection.writing) {
     connection.writing = more;
     epoll_event event{.events = more ? EPOLLIN | EPOLLOUT : EPOLLIN, .data = {.fd = connection.fd.get()}};
@@ -290,30 +318,22 @@ void StoreServer::Impl::drop(Connection& connection, std::string_view why) {
   base::log(LogLevel::debug, "TCPStore server: closing client {}: {}", connection.serial, why);
   // closed only at the end of this scope, so that its descriptor stays its own until it is forgotten
   const std::unique_ptr<Connection> closed = std::move(connections[static_cast<std::size_t>(fd)]);
+  newcomers.remove(connection.serial);
   keys.forget(fd, *this);
 }
 
-bool StoreServer::Impl::is_new(const Newcomer& newcomer) const {
-  const Connection* const connection = find(newcomer.fd);
-  return connection != nullptr && connection->serial == newcomer.serial && !connection->parser.validated();
-}
-
 void StoreServer::Impl::drop_late_newcomers() {
-  while (!newcomers.empty() && (!is_new(newcomers.front()) || newcomers.front().deadline.expired())) {
-    if (is_new(newcomers.front())) drop(*find(newcomers.front().fd), "it has not sent VALIDATE in time");
-    newcomers.pop_front();
+  while (const auto fd = newcomers.late()) {
+    Connection& connection = *find(*fd);
+    if (connection.stage == Stage::waiting) {
+      // once, since strangers could fill a log with it
+      base::log(told_of_waiting ? LogLevel::debug : LogLevel::warning,
+                "TCPStore server: closing a client from {} after {} ms: nobody has shown the secret from that address",
+                connection.peer.text(), validation_limit.count());
+      told_of_waiting = true;
+    }
+    drop(connection, "it has not sent VALIDATE in time, or its address was not admitted");
   }
-}
-
-bool StoreServer::Impl::drop_oldest_newcomer() {
-  while (!newcomers.empty()) {
-    const Newcomer oldest = newcomers.front();
-    newcomers.pop_front();
-    if (!is_new(oldest)) continue;
-    drop(*find(oldest.fd), "its descriptor is needed, and it has not sent VALIDATE");
-    return true;
-  }
-  return false;
 }
 
 void StoreServer::Impl::pause_accepting() {
@@ -330,7 +350,7 @@ void StoreServer::Impl::resume_accepting() {
 
 Deadline StoreServer::Impl::next_deadline() {
   Deadline next = Deadline::after(kLongestSleep);
-  if (!newcomers.empty()) next = earlier(next, newcomers.front().deadline);
+  if (const auto newcomer = newcomers.next_deadline()) next = earlier(next, *newcomer);
   return accepting ? next : earlier(next, accept_again);
 }
 

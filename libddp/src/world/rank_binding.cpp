@@ -3,84 +3,27 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <map>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "base/byte_stream.hpp"
 #include "base/log.hpp"
-#include "topology/gpu_assignment.hpp"
+#include "topology/rank_gpus.hpp"
 #include "topology/settings.hpp"
 #include "world/world_state.hpp"
 
 namespace ddp::world {
 namespace {
 
-// How a job scheduler or the user tells each rank which GPUs are its own.
-constexpr std::array kDeviceVariables{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-                                      "ZE_AFFINITY_MASK"};
 constexpr std::array kReadByRuntimesAtStart{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES",
                                             "ZE_AFFINITY_MASK"};
 
-/// What one rank may use.
-struct RankResources {
-  std::string policy;  ///< its DDP_BIND: ranks that differ would place each other differently
-  CpuSet cpus;
-  std::map<std::string, std::string, std::less<>> devices;  ///< of kDeviceVariables, those that are set
-};
-
-Bytes encode(const RankResources& resources) {
-  base::ByteWriter writer;
-  writer.text(resources.policy)
-      .text(resources.cpus.to_string())
-      .integer(static_cast<std::uint8_t>(resources.devices.size()));
-  for (const auto& [name, value] : resources.devices) writer.text(name).text(value);
-  return std::move(writer).bytes();
-}
-
-RankResources decode(std::span<const std::byte> bytes) {
-  base::ByteReader reader(bytes, "rank's resources");
-  RankResources resources;
-  resources.policy = reader.text();
-  resources.cpus = CpuSet::parse(reader.text());
-  for (auto left = reader.integer<std::uint8_t>(); left > 0; --left) {
-    std::string name = reader.text();
-    resources.devices.emplace(std::move(name), reader.text());
-  }
-  reader.expect_end();
-  return resources;
-}
-
-RankResources own_resources(const base::Environment& environment) {
-  RankResources resources{.policy = environment.text("DDP_BIND"), .cpus = Binding::current().cpus, .devices = {}};
-  for (const char* name : kDeviceVariables) {
-    if (auto value = environment.raw(name)) resources.devices.emplace(name, std::move(*value));
-  }
-  return resources;
-}
-
-/// The GPUs of the node in the order of the local ranks. Where ranks were given different ones, each has its first.
-/// Without any list, and with more GPUs than ranks, they are in the order of their numbers: nothing tells the program
-/// to use others than that of its local rank.
-std::optional<std::vector<int>> gpus_of(const Topology& topology, const std::vector<RankResources>& ranks) {
-  std::vector<int> firsts;
-  std::optional<std::vector<int>> common;
-  for (const RankResources& resources : ranks) {
-    auto named = topology::gpus_named_by(topology, base::Environment{resources.devices});
-    if (!named) {
-      std::vector<int> all = topology::usable_gpus(topology);
-      return all.size() > ranks.size() ? std::optional{std::move(all)} : std::nullopt;
-    }
-    if (named->empty()) return named;
-    firsts.push_back(named->front());
-    common = std::move(named);
-  }
-  const bool same = std::all_of(ranks.begin(), ranks.end(),
-                                [&](const RankResources& each) { return each.devices == ranks.front().devices; });
-  return same ? common : firsts;
+topology::RankResources own_resources(const base::Environment& environment) {
+  return {.policy = environment.text("DDP_BIND"),
+          .cpus = Binding::current().cpus,
+          .devices = topology::device_variables(environment)};
 }
 
 void set_environment(const std::vector<topology::Setting>& settings) {
@@ -107,7 +50,7 @@ RankBinding::RankBinding(const base::Environment& environment, int world_size)
 
 void RankBinding::publish(KeyValueStore& store, const std::string& key, bool leader) {
   if (!wanted_) return;
-  store.put_on_node(key + ".resources", encode(own_resources(environment_)));
+  store.put_on_node(key + ".resources", topology::encode(own_resources(environment_)));
   if (!leader) return;
   try {
     const std::string xml = Topology::live().to_xml();
@@ -123,7 +66,7 @@ std::optional<Placement> RankBinding::apply(KeyValueStore& store, const std::str
                                             const InterfaceChoice& interface, Deadline deadline) {
   if (!wanted_) return std::nullopt;
   try {
-    std::vector<RankResources> resources;
+    std::vector<topology::RankResources> resources;
     std::optional<Topology> topology;
     if (alone_) {
       topology = Topology::live();
@@ -133,10 +76,10 @@ std::optional<Placement> RankBinding::apply(KeyValueStore& store, const std::str
       topology = Topology::from_xml({reinterpret_cast<const char*>(xml.data()), xml.size()},
                                     "what this node's first rank read");
       for (const int each : local_ranks) {
-        resources.push_back(decode(store.get_on_node(each, key + ".resources", deadline)));
+        resources.push_back(topology::decode_resources(store.get_on_node(each, key + ".resources", deadline)));
       }
     }
-    for (const RankResources& each : resources) {
+    for (const topology::RankResources& each : resources) {
       if (each.policy == resources.front().policy) continue;
       base::log(base::LogLevel::warning, "ranks of this node have different DDP_BIND: {} and {}; {} is used",
                 resources.front().policy, each.policy, resources.front().policy);
@@ -145,8 +88,8 @@ std::optional<Placement> RankBinding::apply(KeyValueStore& store, const std::str
     PlacementRequest request{.num_ranks = static_cast<int>(local_ranks.size()),
                              .policy = parse_bind_policy(resources.front().policy),
                              .allowed = {},
-                             .gpus = gpus_of(*topology, resources)};
-    for (const RankResources& each : resources) request.allowed.push_back(each.cpus);
+                             .gpus = topology::gpus_of_ranks(*topology, resources)};
+    for (const topology::RankResources& each : resources) request.allowed.push_back(each.cpus);
     const std::vector<Placement> placements = place(*topology, request);
     const auto local_rank =
         static_cast<std::size_t>(std::find(local_ranks.begin(), local_ranks.end(), rank) - local_ranks.begin());

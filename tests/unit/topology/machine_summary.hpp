@@ -17,7 +17,7 @@ namespace ddp::topology {
 
 /// The root of the sources.
 inline std::filesystem::path source_root() {
-  return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path().parent_path();
+  return DDP_SOURCE_ROOT;
 }
 
 /// Where recordings of real machines are, which are not part of the sources; nothing if they are not there.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -13,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "unit/topology/dice.hpp"
+#include "unit/topology/machine_summary.hpp"
 #include "unit/topology/machines.hpp"
 
 namespace ddp {
@@ -316,14 +316,10 @@ TEST(PlacementProperty, RandomMachines) {
 }
 
 TEST(PlacementProperty, RecordedMachines) {
-  const char* const given = std::getenv("DDP_RECORDED_TOPOLOGIES");
-  const auto beside = std::filesystem::path(__FILE__).parent_path() / "../../../../shared/topologies";
-  const std::filesystem::path folder = given != nullptr ? std::filesystem::path(given) : beside;
-  if (!std::filesystem::is_directory(folder)) {
-    GTEST_SKIP() << "no recorded machines: set DDP_RECORDED_TOPOLOGIES to a folder of them";
-  }
+  const auto folder = topology::recorded_machines();
+  if (!folder) GTEST_SKIP() << "no recorded machines: set DDP_RECORDED_TOPOLOGIES to a folder of them";
   int machines = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::directory_iterator(*folder)) {
     if (entry.path().extension() != ".xml") continue;
     ++machines;
     const Topology topology = Topology::from_xml_file(entry.path().string());
@@ -341,7 +337,7 @@ TEST(PlacementProperty, RecordedMachines) {
       if (HasFailure()) return;
     }
   }
-  EXPECT_GT(machines, 0) << folder;
+  EXPECT_GT(machines, 0) << *folder;
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // A client of a TCPStore server for tests: says what it is told to, with a deadline on everything.
 #pragma once
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -10,11 +13,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "support/store_requests.hpp"
 
@@ -28,6 +33,13 @@ class StoreClient {
   explicit StoreClient(std::uint16_t port, bool validates = true, const std::string& host = "127.0.0.1")
       : socket_(base::connect_tcp(host, port, Deadline::after(kPatience))) {
     if (validates) send(store_request::validate());
+  }
+
+  /// From @p source, a loopback address: the server takes these for different hosts.
+  static StoreClient from(const std::string& source, std::uint16_t port, bool validates = true) {
+    StoreClient client{connect_from(source, port)};
+    if (validates) client.send(store_request::validate());
+    return client;
   }
 
   void send(const std::string& bytes) {
@@ -60,6 +72,16 @@ class StoreClient {
     }
     return false;
   }
+  /// Whether the server closes the connection, and sends nothing before.
+  bool is_refused() {
+    if (!base::wait_for(socket_.get(), POLLIN, Deadline::after(kPatience))) return false;
+    std::byte byte;
+    return ::recv(socket_.get(), &byte, 1, 0) <= 0;
+  }
+  /// Whether the server neither sends anything nor closes the connection for @p time.
+  bool is_kept_waiting(std::chrono::milliseconds time = std::chrono::milliseconds(300)) {
+    return !base::wait_for(socket_.get(), POLLIN, Deadline::after(time));
+  }
   /// Closes with RST instead of FIN.
   void reset() {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
@@ -70,6 +92,25 @@ class StoreClient {
   int fd() const { return socket_.get(); }
 
  private:
+  explicit StoreClient(base::UniqueFd socket) : socket_(std::move(socket)) {}
+
+  static base::UniqueFd connect_from(const std::string& source, std::uint16_t port) {
+    base::UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    ::inet_pton(AF_INET, source.c_str(), &address.sin_addr);
+    if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+      throw base::system_error("taking the address " + source, errno);
+    }
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+      throw base::system_error("connecting from " + source, errno);
+    }
+    ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+    return socket;
+  }
+
   base::UniqueFd socket_;
 };
 

@@ -1,0 +1,29 @@
+// What the launcher left to one rank of a node, which ranks tell each other so that all come to the same placement.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+
+#include <ddp/bytes.hpp>
+#include <ddp/cpu_set.hpp>
+
+#include "base/env_table.hpp"
+
+namespace ddp::topology {
+
+struct RankResources {
+  std::string policy;  ///< the rank's DDP_BIND: ranks that differ would place each other differently
+  CpuSet cpus;
+  /// CUDA_VISIBLE_DEVICES and its like, those that are set.
+  std::map<std::string, std::string, std::less<>> devices;
+};
+
+/// The variables of @p environment by which a job scheduler or the user tells a rank which GPUs are its own.
+std::map<std::string, std::string, std::less<>> device_variables(const base::Environment& environment);
+
+Bytes encode(const RankResources& resources);
+/// Throws Error: protocol, invalid_argument (processors).
+RankResources decode_resources(std::span<const std::byte> bytes);
+
+}  // namespace ddp::topology

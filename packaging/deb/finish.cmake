@@ -1,0 +1,25 @@
+# Between staging and packing of the Debian packages: what Debian wants to lie elsewhere or in another form than in an
+# installation under a prefix of its own.
+set(packages runtime libddp development libddp-dev slurm_plugin slurm-plugin-ddp)
+
+while(packages)
+  list(POP_FRONT packages component package)
+  set(root ${CPACK_TEMPORARY_DIRECTORY}/${component})
+  if(NOT IS_DIRECTORY ${root})
+    continue()
+  endif()
+
+  # Settings of the system's Slurm.
+  if(IS_DIRECTORY ${root}/usr/etc)
+    file(RENAME ${root}/usr/etc ${root}/etc)
+  endif()
+
+  set(documents ${root}/usr/share/doc/${package})
+  file(REMOVE ${documents}/LICENSE)
+  file(COPY ${CPACK_DDP_PACKAGING_FOLDER}/deb/copyright DESTINATION ${documents})
+
+  file(GLOB_RECURSE pages ${root}/usr/share/man/*)
+  foreach(page IN LISTS pages)
+    execute_process(COMMAND gzip -9n ${page} COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+endwhile()

@@ -1,0 +1,9 @@
+# Between staging and packing: the umask of who makes a package shall not be in it. cmake sees to files but not to the
+# folders above them.
+file(GLOB_RECURSE paths LIST_DIRECTORIES ON ${CPACK_TEMPORARY_DIRECTORY}/*)
+foreach(path IN LISTS paths)
+  if(IS_DIRECTORY ${path} AND NOT IS_SYMLINK ${path})
+    file(CHMOD ${path} PERMISSIONS
+      OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+  endif()
+endforeach()

@@ -1,0 +1,181 @@
+#include "command_line.hpp"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <string_view>
+#include <vector>
+
+namespace ddp::srun_plugin {
+namespace {
+
+using namespace std::string_view_literals;
+
+// Of srun, from 22.05 to 25.11: short options whose value may be the next argument.
+constexpr std::string_view kShortWithValue = "ABbCcDdeFGiJLMmNnopqrSTtWwx";
+
+// Long options whose value may be the next argument.
+constexpr std::array kLongWithValue{
+    "account"sv,
+    "acctg-freq"sv,
+    "bb"sv,
+    "bbf"sv,
+    "bcast"sv,
+    "bcast-exclude"sv,
+    "begin"sv,
+    "cluster-constraint"sv,
+    "clusters"sv,
+    "comment"sv,
+    "constraint"sv,
+    "container"sv,
+    "container-id"sv,
+    "core-spec"sv,
+    "cores-per-socket"sv,
+    "cpu-bind"sv,
+    "cpu-freq"sv,
+    "cpus-per-gpu"sv,
+    "cpus-per-task"sv,
+    "chdir"sv,
+    "deadline"sv,
+    "delay-boot"sv,
+    "dependency"sv,
+    "distribution"sv,
+    "epilog"sv,
+    "error"sv,
+    "exclude"sv,
+    "export"sv,
+    "export-file"sv,
+    "extra"sv,
+    "extra-node-info"sv,
+    "gpu-bind"sv,
+    "gpu-freq"sv,
+    "gpus"sv,
+    "gpus-per-node"sv,
+    "gpus-per-socket"sv,
+    "gpus-per-task"sv,
+    "gres"sv,
+    "gres-flags"sv,
+    "het-group"sv,
+    "hint"sv,
+    "input"sv,
+    "job-name"sv,
+    "jobid"sv,
+    "licenses"sv,
+    "mail-type"sv,
+    "mail-user"sv,
+    "mcs-label"sv,
+    "mem"sv,
+    "mem-bind"sv,
+    "mem-per-cpu"sv,
+    "mem-per-gpu"sv,
+    "mincpus"sv,
+    "mpi"sv,
+    "msg-timeout"sv,
+    "network"sv,
+    "nodefile"sv,
+    "nodelist"sv,
+    "nodes"sv,
+    "ntasks"sv,
+    "ntasks-per-core"sv,
+    "ntasks-per-gpu"sv,
+    "ntasks-per-node"sv,
+    "ntasks-per-socket"sv,
+    "open-mode"sv,
+    "output"sv,
+    "pack-group"sv,
+    "partition"sv,
+    "power"sv,
+    "prefer"sv,
+    "priority"sv,
+    "profile"sv,
+    "prolog"sv,
+    "qos"sv,
+    "relative"sv,
+    "reservation"sv,
+    "signal"sv,
+    "slurmd-debug"sv,
+    "sockets-per-node"sv,
+    "step"sv,
+    "switches"sv,
+    "task-epilog"sv,
+    "task-prolog"sv,
+    "tasks-per-node"sv,
+    "thread-spec"sv,
+    "threads"sv,
+    "threads-per-core"sv,
+    "time"sv,
+    "time-min"sv,
+    "tmp"sv,
+    "tree-width"sv,
+    "tres-bind"sv,
+    "tres-per-job"sv,
+    "tres-per-task"sv,
+    "uid"sv,
+    "gid"sv,
+    "wait"sv,
+    "wckey"sv,
+    "ddp-bind"sv,
+    "ddp-gpus"sv,
+    "ddp-backend"sv,
+};
+
+/// Long names that begin with @p name and take a value; getopt_long(3) accepts a beginning that only one has.
+bool takes_value(std::string_view name) {
+  if (std::find(kLongWithValue.begin(), kLongWithValue.end(), name) != kLongWithValue.end()) return true;
+  return name.size() > 2 && std::count_if(kLongWithValue.begin(), kLongWithValue.end(),
+                                          [&](std::string_view known) { return known.starts_with(name); }) == 1;
+}
+
+/// Reads the short options in one argument, as "-lN". Returns whether the next argument is the value of the last.
+bool read_short(std::string_view letters, CommandLine& found) {
+  for (std::size_t i = 0; i < letters.size(); ++i) {
+    if (letters[i] == 'c') found.cpus_per_task = true;
+    if (kShortWithValue.find(letters[i]) == std::string_view::npos) continue;
+    return i + 1 == letters.size();  // else the rest is the value
+  }
+  return false;
+}
+
+/// The same for a long one, without its dashes.
+bool read_long(std::string_view text, CommandLine& found) {
+  const auto equals = text.find('=');
+  const std::string_view name = text.substr(0, equals);
+  if (name == "ddp" && equals == std::string_view::npos) found.ddp = true;
+  if (name == "cpus-per-task") found.cpus_per_task = true;
+  if (name == "het-group" || name == "pack-group") found.components = true;
+  return equals == std::string_view::npos && takes_value(name);
+}
+
+}  // namespace
+
+CommandLine read_command_line(std::span<const std::string> arguments) {
+  CommandLine found;
+  bool skip = true;      // the program's name
+  bool command = false;  // in the user's program
+  for (const std::string& argument : arguments) {
+    const std::string_view text = argument;
+    if (skip) {
+      skip = false;
+    } else if (command) {
+      // srun takes a lone ":" for the border to the next component.
+      if (text == ":") found.components = true;
+    } else if (text == "--" || text.size() < 2 || text[0] != '-') {
+      command = true;
+    } else {
+      skip = text[1] == '-' ? read_long(text.substr(2), found) : read_short(text.substr(1), found);
+    }
+  }
+  return found;
+}
+
+std::span<const std::string> own_arguments() {
+  static const std::vector<std::string> arguments = [] {
+    std::vector<std::string> list;
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    for (std::string text; std::getline(file, text, '\0');) list.push_back(text);
+    return list;
+  }();
+  return arguments;
+}
+
+}  // namespace ddp::srun_plugin

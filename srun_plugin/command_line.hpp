@@ -1,0 +1,24 @@
+// Finds --ddp on srun's command line before srun itself reads it: the MPI type must be chosen by then, since a plugin
+// can choose it only through the environment.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace ddp::srun_plugin {
+
+struct CommandLine {
+  bool ddp = false;            ///< --ddp stands among srun's own options
+  bool cpus_per_task = false;  ///< so does -c or --cpus-per-task
+  bool components = false;     ///< several components (":"), or --het-group
+};
+
+/// @param arguments of srun with its name first. What belongs to the user's program is not looked at: after "--", or
+/// from the first word that is neither an option nor the value of one. An option that this function does not know (of
+/// another plugin) is taken to have no value of its own; should it have one, --ddp behind it is not found.
+CommandLine read_command_line(std::span<const std::string> arguments);
+
+/// /proc/self/cmdline; empty if it cannot be read.
+std::span<const std::string> own_arguments();
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,45 @@
+// What a task asks the step's program about the machine, for all tasks of its node, and what it is told.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+
+namespace ddp::srun_plugin {
+
+/// Both sides are of one installation, except while a site upgrades; then this number differs.
+inline constexpr std::uint32_t kPlanVersion = 1;
+
+struct PlanQuestion {
+  std::string bind;  ///< words of the options
+  std::string gpus;
+  std::string backend;
+  std::string node_list;         ///< of the step, as Slurm writes it
+  std::string node_name;         ///< this node's name in it
+  std::vector<Bytes> resources;  ///< topology::RankResources of each task, by local rank
+};
+
+/// What one task gets.
+struct TaskPlan {
+  std::string cpus;                                           ///< as CpuSet writes it; empty: it keeps what it has
+  int preferred_memory = -1;                                  ///< as in Binding
+  std::vector<std::pair<std::string, std::string>> settings;  ///< variables that the user has not set
+  std::string summary;                                        ///< "4 cores (0-3), GPU 1 (0000:3b:00.0)"
+};
+
+struct NodePlan {
+  std::vector<TaskPlan> tasks;       ///< by local rank
+  std::vector<std::string> remarks;  ///< what the user may want to know
+};
+
+Bytes encode(const PlanQuestion& question);
+Bytes encode(const NodePlan& plan);
+/// Throw Error(protocol).
+PlanQuestion decode_question(std::span<const std::byte> bytes);
+NodePlan decode_plan(std::span<const std::byte> bytes);
+
+}  // namespace ddp::srun_plugin

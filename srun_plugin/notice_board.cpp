@@ -1,0 +1,103 @@
+#include "notice_board.hpp"
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+
+#include <ddp/error.hpp>
+
+#include "base/system_error.hpp"
+
+namespace ddp::srun_plugin {
+
+// Counters that other processes wait for (futex(2)). A mapping begins as zeros.
+struct NoticeBoard::Header {
+  std::atomic<std::uint32_t> offers;
+  std::atomic<std::uint32_t> answered;
+  std::uint32_t answer_bytes;
+};
+
+namespace {
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(std::atomic<std::uint32_t>) == 4);
+constexpr std::size_t kHeaderBytes = 64;
+
+void wake_all(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool wait_until_at_least(const std::atomic<std::uint32_t>& word, std::uint32_t wanted, Deadline deadline) {
+  while (true) {
+    const std::uint32_t now = word.load(std::memory_order_acquire);
+    if (now >= wanted) return true;
+    const auto left = deadline.remaining();
+    if (left.count() <= 0) return false;
+    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+    const timespec limit{.tv_sec = static_cast<time_t>(nanoseconds / 1'000'000'000),
+                         .tv_nsec = static_cast<long>(nanoseconds % 1'000'000'000)};
+    ::syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), FUTEX_WAIT, now, &limit, nullptr, 0);
+  }
+}
+
+}  // namespace
+
+NoticeBoard::NoticeBoard(std::uint32_t tasks)
+    : tasks_(tasks), size_bytes_(kHeaderBytes + std::size_t{tasks} * (kOfferBytes + kAnswerBytesPerTask)) {
+  void* const memory = ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw base::system_error("sharing memory among the tasks of this node (mmap)", errno);
+  static_assert(sizeof(Header) <= kHeaderBytes);
+  header_ = new (memory) Header{};
+}
+
+NoticeBoard::~NoticeBoard() { ::munmap(static_cast<void*>(header_), size_bytes_); }
+
+std::byte* NoticeBoard::offer_slot(std::uint32_t task) const {
+  return reinterpret_cast<std::byte*>(header_) + kHeaderBytes + std::size_t{task} * kOfferBytes;
+}
+
+std::byte* NoticeBoard::answer_area() const { return offer_slot(tasks_); }
+
+void NoticeBoard::offer(std::uint32_t task, std::span<const std::byte> data) {
+  if (task >= tasks_) return;
+  std::uint32_t size = static_cast<std::uint32_t>(data.size());
+  if (data.size() > kOfferBytes - sizeof size) size = 0;
+  std::memcpy(offer_slot(task), &size, sizeof size);
+  std::memcpy(offer_slot(task) + sizeof size, data.data(), size);
+  if (header_->offers.fetch_add(1, std::memory_order_acq_rel) + 1 >= tasks_) wake_all(header_->offers);
+}
+
+std::optional<std::vector<Bytes>> NoticeBoard::offers(Deadline deadline) const {
+  if (!wait_until_at_least(header_->offers, tasks_, deadline)) return std::nullopt;
+  std::vector<Bytes> all;
+  for (std::uint32_t task = 0; task < tasks_; ++task) {
+    std::uint32_t size = 0;
+    std::memcpy(&size, offer_slot(task), sizeof size);
+    const std::byte* const data = offer_slot(task) + sizeof size;
+    all.emplace_back(data, data + size);
+  }
+  return all;
+}
+
+bool NoticeBoard::answer(std::span<const std::byte> data) {
+  const bool fits = data.size() <= std::size_t{tasks_} * kAnswerBytesPerTask;
+  header_->answer_bytes = fits ? static_cast<std::uint32_t>(data.size()) : 0;
+  if (fits) std::memcpy(answer_area(), data.data(), data.size());
+  header_->answered.store(1, std::memory_order_release);
+  wake_all(header_->answered);
+  return fits;
+}
+
+std::optional<Bytes> NoticeBoard::wait_answer(Deadline deadline) const {
+  if (!wait_until_at_least(header_->answered, 1, deadline)) return std::nullopt;
+  const std::byte* const data = answer_area();
+  return Bytes(data, data + header_->answer_bytes);
+}
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,54 @@
+// The options that srun, sbatch and salloc get: --ddp and what changes it.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ddp::srun_plugin {
+
+/// An option as Slurm registers it.
+struct OptionEntry {
+  const char* name;     ///< without dashes
+  const char* arginfo;  ///< of the value in `srun --help`; null: it takes none
+  const char* usage;
+};
+
+enum class Option { ddp, bind, gpus, backend, verbose };
+inline constexpr std::size_t kOptions = 5;
+
+/// By Option.
+const std::array<OptionEntry, kOptions>& option_table();
+
+/// What was asked for. Words are valid ones.
+struct PluginOptions {
+  bool enabled = false;
+  std::string bind = "numa";
+  std::string gpus = "all";
+  std::string backend = "auto";
+  bool verbose = false;
+
+  friend bool operator==(const PluginOptions&, const PluginOptions&) = default;
+};
+
+/// Words that @p option takes; empty for those without a value.
+std::span<const std::string_view> accepted_words(Option option);
+
+/// Throws Error(invalid_argument) that lists the accepted words, and suggests the closest.
+void check_word(Option option, std::string_view word);
+
+/// Enters one option of the command line. Throws as check_word().
+void set_option(PluginOptions& options, Option option, const char* value);
+
+/// Looks up a variable; nothing: it is unset.
+using Lookup = std::optional<std::string> (*)(const char* name);
+
+/// The defaults of a user who has set DDP_BIND, DDP_GPUS or DDP_BACKEND. Throws as check_word(), naming the variable.
+PluginOptions default_options(Lookup lookup);
+
+/// Whether the environment of srun asks for --ddp: SLURM_DDP=1, or an option of the sbatch or salloc around it.
+bool enabled_by_environment(Lookup lookup);
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,155 @@
+// The edge to Slurm: its hooks, each mapped to one function, with a guard that lets no exception out and makes no step
+// fail. Nothing runs here as root but the registration of options.
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "command_line.hpp"
+#include "plugin_options.hpp"
+#include "slurm_spank.hpp"
+#include "srun_side.hpp"
+#include "task_side.hpp"
+
+extern "C" {
+// A const at namespace scope would be invisible outside in C++, and the plugin "not a SPANK plugin".
+extern const char plugin_name[] = "ddp";
+extern const char plugin_type[] = "spank";
+extern const unsigned int plugin_version = SLURM_VERSION_NUMBER;
+extern const unsigned int spank_plugin_version = 1;
+}
+
+namespace {
+
+using namespace ddp::srun_plugin;
+
+/// What the plugin knows in this process. Hooks of one process run one after the other.
+struct State {
+  std::string step_program;
+  PluginOptions options;
+  bool defaults_read = false;
+  std::unique_ptr<SrunSide> srun;
+  std::unique_ptr<TaskSide> task;
+};
+
+State& state() {
+  static State instance;
+  return instance;
+}
+
+std::optional<std::string> variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>{value} : std::nullopt;
+}
+
+template <class Function>
+int guarded(const char* hook, Function&& function) noexcept {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    slurm_error("ddp: %s: %s", hook, error.what());
+  } catch (...) {
+    slurm_error("ddp: %s: unknown exception", hook);
+  }
+  return 0;
+}
+
+int option_callback(int value, const char* argument, int remote) noexcept {
+  if (remote != 0) return 0;  // tasks learn what srun made of it
+  try {
+    State& now = state();
+    if (!now.defaults_read) {
+      // What the command line says comes later.
+      now.options = default_options(&variable);
+      now.defaults_read = true;
+    }
+    set_option(now.options, static_cast<Option>(value), argument);
+    return 0;
+  } catch (const std::exception& error) {
+    slurm_error("%s", error.what());
+  } catch (...) {
+    slurm_error("ddp: reading options: unknown exception");
+  }
+  return -1;
+}
+
+void register_options(spank_t spank) {
+  int value = 0;
+  for (const OptionEntry& entry : option_table()) {
+    spank_option option{.name = const_cast<char*>(entry.name),
+                        .arginfo = const_cast<char*>(entry.arginfo),
+                        .usage = const_cast<char*>(entry.usage),
+                        .has_arg = entry.arginfo != nullptr ? 1 : 0,
+                        .val = value++,
+                        .cb = &option_callback};
+    spank_option_register(spank, &option);
+  }
+}
+
+void read_arguments(int count, char** arguments) {
+  constexpr std::string_view kHelper = "helper=";
+  for (int i = 0; i < count; ++i) {
+    const std::string_view text{arguments[i]};
+    if (text.starts_with(kHelper)) {
+      state().step_program = text.substr(kHelper.size());
+    } else if (spank_context() == S_CTX_LOCAL) {
+      slurm_error("ddp: plugstack.conf: unknown argument '%s'; known is helper=PATH", arguments[i]);
+    }
+  }
+}
+
+bool in_srun() { return spank_context() == S_CTX_LOCAL && state().srun != nullptr; }
+
+}  // namespace
+
+extern "C" {
+
+int slurm_spank_init(spank_t spank, int count, char** arguments) {
+  return guarded("starting", [&] {
+    const spank_context_t context = spank_context();
+    if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE) return;
+    read_arguments(count, arguments);
+    register_options(spank);
+    if (context == S_CTX_REMOTE) state().task = std::make_unique<TaskSide>(state().step_program);
+    if (context != S_CTX_LOCAL) return;
+    state().srun = std::make_unique<SrunSide>(state().step_program);
+    state().srun->before_options(read_command_line(own_arguments()), SlurmFacts::read());
+  });
+}
+
+int slurm_spank_init_post_opt(spank_t, int, char**) {
+  return guarded("after reading options", [] {
+    if (in_srun()) state().srun->after_options(state().options, SlurmFacts::read());
+  });
+}
+
+int slurm_spank_local_user_init(spank_t, int, char**) {
+  return guarded("before the launch", [] {
+    if (in_srun()) state().srun->before_launch(state().options, SlurmFacts::read());
+  });
+}
+
+int slurm_spank_user_init(spank_t spank, int, char**) {
+  return guarded("preparing the node", [&] {
+    if (state().task != nullptr) state().task->before_fork(spank);
+  });
+}
+
+int slurm_spank_task_init(spank_t spank, int, char**) {
+  return guarded("preparing the task", [&] {
+    if (state().task != nullptr) state().task->prepare_task(spank);
+  });
+}
+
+int slurm_spank_exit(spank_t, int, char**) {
+  return guarded("ending", [] {
+    if (in_srun()) state().srun->at_end();
+  });
+}
+
+}  // extern "C"

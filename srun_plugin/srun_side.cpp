@@ -1,0 +1,147 @@
+#include "srun_side.hpp"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/byte_stream.hpp"
+#include "base/stderr_line.hpp"
+#include "slurm_spank.hpp"
+#include "step_ticket.hpp"
+#include "store_server/knock.hpp"
+
+// Of libslurmfull, which srun has loaded. Absent where something else loads the plugin.
+extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
+
+namespace ddp::srun_plugin {
+namespace {
+
+// A helper on a loaded login node; without it the step goes on.
+constexpr std::chrono::seconds kStoreStartLimit{10};
+constexpr std::chrono::seconds kStoreEndLimit{2};
+
+// What a started ddp-step says first; the number is that of the plugin's own.
+constexpr std::string_view kReady = "ddp-step 1 port ";
+
+std::optional<std::string> variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>{value} : std::nullopt;
+}
+
+bool has_plugin(std::string_view folders, std::string_view name) {
+  while (!folders.empty()) {
+    const auto end = folders.find(':');
+    if (::access(fmt::format("{}/mpi_{}.so", folders.substr(0, end), name).c_str(), R_OK) == 0) return true;
+    folders = end == std::string_view::npos ? std::string_view{} : folders.substr(end + 1);
+  }
+  return false;
+}
+
+std::uint16_t parse_ready(const std::string& path, std::string_view line) {
+  std::uint16_t port = 0;
+  if (line.starts_with(kReady)) {
+    const std::string_view number = line.substr(kReady.size());
+    const auto [end, status] = std::from_chars(number.data(), number.data() + number.size(), port);
+    if (status == std::errc{} && end == number.data() + number.size() && port != 0) return port;
+  }
+  constexpr std::string_view kError = "error ";
+  if (line.starts_with(kError)) {
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "serving the store beside srun",
+                 .cause = std::string(line.substr(kError.size())),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = fmt::format("starting {}", path),
+               .cause = fmt::format("it says '{}', which another version of the plugin may understand", line),
+               .native = {},
+               .ranks = {},
+               .hint = "install the plugin and ddp-step from one package"}};
+}
+
+}  // namespace
+
+SlurmFacts SlurmFacts::read() {
+  SlurmFacts facts;
+  if (&slurm_conf == nullptr) return facts;
+  if (slurm_conf.plugindir != nullptr) facts.plugin_dirs = slurm_conf.plugindir;
+  if (slurm_conf.mpi_default != nullptr) facts.mpi_default = slurm_conf.mpi_default;
+  if (slurm_conf.srun_port_range != nullptr)
+    facts.port_range = {slurm_conf.srun_port_range[0], slurm_conf.srun_port_range[1]};
+  return facts;
+}
+
+MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components) {
+  if (facts.plugin_dirs.empty()) return MpiChoice::leave;
+  if (!several_components) {
+    if (facts.mpi_default.starts_with("pmix")) return MpiChoice::leave;
+    if (has_plugin(facts.plugin_dirs, "pmix")) return MpiChoice::pmix;
+  }
+  return has_plugin(facts.plugin_dirs, "pmi2") ? MpiChoice::pmi2 : MpiChoice::nothing_there;
+}
+
+void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& facts) {
+  several_components_ = arguments.components;
+  if (!arguments.ddp && !enabled_by_environment(&variable)) return;
+  if (!variable("SLURM_MPI_TYPE")) {
+    switch (choose_mpi(facts, several_components_)) {
+      case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
+      case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
+      case MpiChoice::nothing_there: pmi_available_ = false; break;
+      case MpiChoice::leave: break;
+    }
+  }
+  // From 22.05 on, srun does not take the number of its sbatch or salloc by itself, and tasks would get one core.
+  const auto cpus = variable("SLURM_CPUS_PER_TASK");
+  if (cpus && !arguments.cpus_per_task) ::setenv("SRUN_CPUS_PER_TASK", cpus->c_str(), 0);
+}
+
+void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& facts) {
+  if (options.enabled && several_components_) start_store(options, facts);
+}
+
+void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& facts) {
+  if (options.enabled) start_store(options, facts);
+}
+
+void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts) {
+  if (std::exchange(started_, true)) return;
+  StepTicket ticket{.options = options, .port = 0, .secret = {}, .pmi_available = pmi_available_};
+  try {
+    const std::string secret = launcher::store_server::make_admission_secret();
+    const std::string path = find_step_program(step_program_);
+    std::vector<std::string> arguments{"store"};
+    if (facts.port_range) {
+      arguments.push_back(fmt::format("--port-range={}-{}", facts.port_range->first, facts.port_range->second));
+    }
+    const Deadline deadline = Deadline::after(kStoreStartLimit);
+    StepProgram store(path, arguments, {});
+    store.send(base::to_bytes(secret + "\n"), deadline);
+    ticket.port = parse_ready(path, store.read_line(deadline));
+    ticket.secret = secret;
+    store_ = std::move(store);
+  } catch (const std::exception& error) {
+    base::write_stderr_line(fmt::format(
+        "srun: ddp: warning: {}; the step starts without a store, so MASTER_ADDR and MASTER_PORT are not set",
+        error.what()));
+  }
+  ::setenv(kTicketVariable, encode(ticket).c_str(), 1);
+}
+
+void SrunSide::at_end() {
+  if (!store_) return;
+  store_->finish(Deadline::after(kStoreEndLimit));
+  store_.reset();
+}
+
+}  // namespace ddp::srun_plugin

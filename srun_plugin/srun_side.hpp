@@ -1,0 +1,59 @@
+// What the plugin does in srun, as the user: chooses the MPI type, serves the store, and tells the tasks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "command_line.hpp"
+#include "plugin_options.hpp"
+#include "step_program.hpp"
+
+namespace ddp::srun_plugin {
+
+/// What of Slurm's configuration the plugin goes by.
+struct SlurmFacts {
+  std::string plugin_dirs;  ///< folders, separated by ':'
+  std::string mpi_default;
+  /// SrunPortRange; nothing: any port.
+  std::optional<std::pair<std::uint16_t, std::uint16_t>> port_range;
+
+  /// Of the program that the plugin is loaded into.
+  static SlurmFacts read();
+};
+
+enum class MpiChoice { leave, pmix, pmi2, nothing_there };
+
+/// PMIx, else PMI-2, unless the site's default is PMIx already. A step of several components gets PMI-2, because
+/// Slurm's PMIx plugin does not connect them.
+MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components);
+
+class SrunSide {
+ public:
+  explicit SrunSide(std::string step_program) : step_program_(std::move(step_program)) {}
+
+  /// Before srun reads its options: SLURM_MPI_TYPE and SRUN_CPUS_PER_TASK, if @p arguments or the environment ask for
+  /// --ddp and the user has set neither.
+  void before_options(const CommandLine& arguments, const SlurmFacts& facts);
+
+  /// After that, before the allocation. The environment of a step's further components is taken soon after this, so
+  /// their store starts here.
+  void after_options(const PluginOptions& options, const SlurmFacts& facts);
+
+  /// The step exists.
+  void before_launch(const PluginOptions& options, const SlurmFacts& facts);
+
+  /// The step has ended.
+  void at_end();
+
+ private:
+  void start_store(const PluginOptions& options, const SlurmFacts& facts);
+
+  std::string step_program_;
+  bool several_components_ = false;
+  bool pmi_available_ = true;
+  bool started_ = false;
+  std::optional<StepProgram> store_;
+};
+
+}  // namespace ddp::srun_plugin

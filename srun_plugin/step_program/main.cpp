@@ -1,0 +1,58 @@
+// ddp-step: what the plugin for srun leaves to a program of its own. Not for users; see step_program.hpp.
+
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include <ddp/version.hpp>
+
+#include "base/stderr_line.hpp"
+#include "step_program/plan_command.hpp"
+#include "step_program/store_command.hpp"
+
+namespace {
+
+using ddp::launcher::store_server::PortRange;
+
+/// "60001-63000"
+std::optional<PortRange> parse_range(std::string_view text) {
+  const auto dash = text.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  PortRange range{};
+  const std::string_view parts[] = {text.substr(0, dash), text.substr(dash + 1)};
+  std::uint16_t* const numbers[] = {&range.first, &range.last};
+  for (int i = 0; i < 2; ++i) {
+    const auto [end, status] = std::from_chars(parts[i].data(), parts[i].data() + parts[i].size(), *numbers[i]);
+    if (parts[i].empty() || status != std::errc{} || end != parts[i].data() + parts[i].size()) return std::nullopt;
+  }
+  return range;
+}
+
+int usage() {
+  ddp::base::write_stderr_line(
+      "usage: ddp-step store [--port-range=FIRST-LAST] | plan | --version\n"
+      "srun's plugin runs this; it is of no use by hand.");
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "--version" && argc == 2) {
+    std::puts("ddp-step " DDP_VERSION_STRING);
+    return 0;
+  }
+  if (command == "plan" && argc == 2) return ddp::srun_plugin::answer_plan();
+  if (command != "store" || argc > 3) return usage();
+  std::optional<PortRange> ports;
+  if (argc == 3) {
+    constexpr std::string_view kRange = "--port-range=";
+    const std::string_view argument = argv[2];
+    if (!argument.starts_with(kRange)) return usage();
+    ports = parse_range(argument.substr(kRange.size()));
+    if (!ports) return usage();
+  }
+  return ddp::srun_plugin::serve_store(ports);
+}

@@ -1,0 +1,88 @@
+#include "step_program/store_command.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "base/socket.hpp"
+#include "base/unique_fd.hpp"
+#include "store_server/store_server.hpp"
+
+namespace ddp::srun_plugin {
+namespace {
+
+using launcher::store_server::StoreServer;
+
+// srun has written it before this program could start.
+constexpr std::chrono::seconds kSecretLimit{10};
+constexpr std::size_t kLongestSecret = 256;
+
+void write_line(const std::string& line) {
+  const std::string text = line + "\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+}
+
+/// Nothing: standard input ended.
+std::optional<std::string> read_secret() {
+  const Deadline deadline = Deadline::after(kSecretLimit);
+  std::string secret;
+  while (secret.size() < kLongestSecret && base::wait_for(STDIN_FILENO, POLLIN, deadline)) {
+    char letter = 0;
+    const ssize_t count = ::read(STDIN_FILENO, &letter, 1);
+    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) return std::nullopt;
+    if (count < 0) continue;
+    if (letter == '\n') return secret;
+    secret += letter;
+  }
+  return std::nullopt;
+}
+
+void wait_for_end_of_input() {
+  std::array<char, 64> block{};
+  while (true) {
+    const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
+    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) return;
+    if (count < 0) base::wait_for(STDIN_FILENO, POLLIN, Deadline::after(std::chrono::hours(1)));
+  }
+}
+
+}  // namespace
+
+int serve_store(std::optional<launcher::store_server::PortRange> ports) {
+  std::optional<StoreServer> server;
+  try {
+    const auto secret = read_secret();
+    if (!secret) return 1;
+    // Tasks on this host knock, too: other users' processes may run here.
+    server.emplace(launcher::store_server::StoreServerOptions{.listen_addresses = {},
+                                                              .allowed_clients = {},
+                                                              .admission_secret = *secret,
+                                                              .admit_loopback = false,
+                                                              .port = 0,
+                                                              .port_range = ports,
+                                                              .validation_limit = std::chrono::seconds(10),
+                                                              .most_strangers = 1024});
+  } catch (const std::exception& error) {
+    write_line(fmt::format("error {}", error.what()));
+    return 1;
+  }
+  write_line(fmt::format("ddp-step 1 port {}", server->port()));
+  // srun reads no further; and what it shares with the step's output must end when srun's does.
+  const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
+  if (nothing) {
+    ::dup2(nothing.get(), STDOUT_FILENO);
+    ::dup2(nothing.get(), STDERR_FILENO);
+  }
+  wait_for_end_of_input();
+  return 0;
+}
+
+}  // namespace ddp::srun_plugin

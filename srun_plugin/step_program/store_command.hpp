@@ -1,0 +1,14 @@
+// ddp-step store: the c10d store of one step, beside srun.
+#pragma once
+
+#include <optional>
+
+#include "store_server/listeners.hpp"
+
+namespace ddp::srun_plugin {
+
+/// Reads the step's secret, one line, from standard input, says "ddp-step 1 port NUMBER" (or "error TEXT") on standard
+/// output, and serves until standard input ends: that is when srun is gone, however it ended. Returns the exit status.
+int serve_store(std::optional<launcher::store_server::PortRange> ports);
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,78 @@
+#include "step_ticket.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+namespace ddp::srun_plugin {
+namespace {
+
+constexpr std::string_view kVersion = "1";
+constexpr std::size_t kFields = 8;
+constexpr std::size_t kSecretDigits = 64;
+
+[[noreturn]] void fail(std::string cause) {
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = fmt::format("reading {}", kTicketVariable),
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = "do the host of srun and this node have the same version of libddp's plugin?"}};
+}
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> fields;
+  while (true) {
+    const auto end = text.find(';');
+    fields.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return fields;
+    text.remove_prefix(end + 1);
+  }
+}
+
+bool parse_flag(std::string_view text) {
+  if (text != "0" && text != "1") fail(fmt::format("'{}' is neither 0 nor 1", text));
+  return text == "1";
+}
+
+std::string parse_word(Option option, std::string_view word) {
+  const auto words = accepted_words(option);
+  if (std::find(words.begin(), words.end(), word) == words.end()) fail(fmt::format("'{}' is not known", word));
+  return std::string(word);
+}
+
+}  // namespace
+
+std::string encode(const StepTicket& ticket) {
+  return fmt::format("{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret, ticket.options.bind,
+                     ticket.options.gpus, ticket.options.backend, ticket.options.verbose, ticket.pmi_available);
+}
+
+StepTicket parse_ticket(std::string_view text) {
+  const auto fields = split(text);
+  if (fields.front() != kVersion)
+    fail(fmt::format("its version is '{}', not {}", fields.front().substr(0, 16), kVersion));
+  if (fields.size() != kFields) fail(fmt::format("it has {} fields, not {}", fields.size(), kFields));
+  StepTicket ticket;
+  ticket.options.enabled = true;
+  const std::string_view port = fields[1];
+  const auto [end, status] = std::from_chars(port.data(), port.data() + port.size(), ticket.port);
+  if (port.empty() || status != std::errc{} || end != port.data() + port.size()) {
+    fail(fmt::format("'{}' is no port", port));
+  }
+  ticket.secret = fields[2];
+  const bool hexadecimal = ticket.secret.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!hexadecimal || ticket.secret.size() != (ticket.port != 0 ? kSecretDigits : 0)) fail("its secret is none");
+  ticket.options.bind = parse_word(Option::bind, fields[3]);
+  ticket.options.gpus = parse_word(Option::gpus, fields[4]);
+  ticket.options.backend = parse_word(Option::backend, fields[5]);
+  ticket.options.verbose = parse_flag(fields[6]);
+  ticket.pmi_available = parse_flag(fields[7]);
+  return ticket;
+}
+
+}  // namespace ddp::srun_plugin

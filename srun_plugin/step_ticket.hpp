@@ -1,0 +1,30 @@
+// What srun tells the tasks of a step: one variable in their environment, which no task's program sees.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "plugin_options.hpp"
+
+namespace ddp::srun_plugin {
+
+/// Begins with SLURM_ so that `srun --export=NONE` lets it pass.
+inline constexpr const char* kTicketVariable = "SLURM_DDP_STEP";
+
+struct StepTicket {
+  PluginOptions options;      ///< enabled
+  std::uint16_t port = 0;     ///< of the store beside srun; 0: there is none
+  std::string secret;         ///< of the store: 64 hexadecimal digits
+  bool pmi_available = true;  ///< this Slurm has PMIx or PMI-2
+
+  friend bool operator==(const StepTicket&, const StepTicket&) = default;
+};
+
+/// One word, without spaces.
+std::string encode(const StepTicket& ticket);
+
+/// Throws Error(protocol) for what encode() of this version did not write.
+StepTicket parse_ticket(std::string_view text);
+
+}  // namespace ddp::srun_plugin

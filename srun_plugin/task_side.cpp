@@ -1,0 +1,258 @@
+#include "task_side.hpp"
+
+#include <charconv>
+#include <exception>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/binding.hpp>
+#include <ddp/error.hpp>
+
+#include "base/byte_stream.hpp"
+#include "base/host_name.hpp"
+#include "base/stderr_line.hpp"
+#include "base/system_error.hpp"
+#include "node_plan.hpp"
+#include "step_program.hpp"
+#include "store_server/knock.hpp"
+#include "task_facts.hpp"
+#include "topology/affinity_mask.hpp"
+#include "topology/rank_resources.hpp"
+
+namespace ddp::srun_plugin {
+namespace {
+
+constexpr std::chrono::seconds kKnockLimit{5};
+// Tasks of a node are forked one after the other.
+constexpr std::chrono::seconds kOffersLimit{10};
+// A machine with many devices, or a GPU driver that must wake up.
+constexpr std::chrono::seconds kPlanLimit{20};
+constexpr std::chrono::seconds kAnswerLimit{kKnockLimit + kOffersLimit + kPlanLimit + std::chrono::seconds{5}};
+
+base::Environment task_environment(spank_t spank) {
+  std::map<std::string, std::string, std::less<>> variables;
+  char** lines = nullptr;
+  if (spank_get_item(spank, S_JOB_ENV, &lines) == ESPANK_SUCCESS && lines != nullptr) {
+    for (; *lines != nullptr; ++lines) {
+      const std::string_view text{*lines};
+      const auto equals = text.find('=');
+      if (equals != std::string_view::npos) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  return base::Environment{std::move(variables)};
+}
+
+/// The task's environment for ddp-step: without what makes the loader look elsewhere for libraries.
+std::vector<std::string> clean_environment(const base::Environment& environment) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : environment.variables()) {
+    if (!name.starts_with("LD_")) lines.push_back(name + "=" + value);
+  }
+  return lines;
+}
+
+std::uint32_t local_tasks(spank_t spank) {
+  std::uint32_t count = 0;
+  return spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &count) == ESPANK_SUCCESS && count > 0 ? count : 1;
+}
+
+std::optional<std::string> ticket_text(spank_t spank) {
+  char text[512];
+  if (spank_getenv(spank, kTicketVariable, text, sizeof text) != ESPANK_SUCCESS) return std::nullopt;
+  return text;
+}
+
+bool of_user_step(spank_t spank) {
+  std::uint32_t step = 0;
+  return spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && is_user_step(step);
+}
+
+void warn(const TaskFacts& facts, std::string_view text) {
+  base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: {}", facts.rank, facts.node_name, text));
+}
+
+/// What the first task of a node found out for all.
+struct NodeAnswer {
+  bool store = false;  ///< this node's address was admitted
+  NodePlan plan;       ///< without tasks: nobody is placed
+
+  Bytes bytes() const {
+    return std::move(base::ByteWriter{}.integer(static_cast<std::uint8_t>(store)).blob(encode(plan))).bytes();
+  }
+  static NodeAnswer from(std::span<const std::byte> bytes) {
+    base::ByteReader reader(bytes, "answer of the node's first task");
+    NodeAnswer answer;
+    answer.store = reader.integer<std::uint8_t>() != 0;
+    answer.plan = decode_plan(reader.blob());
+    return answer;
+  }
+};
+
+bool reach_store(const StepTicket& ticket, const TaskFacts& facts) {
+  if (ticket.port == 0) return false;
+  try {
+    launcher::store_server::knock(facts.srun_address, ticket.port, ticket.secret, Deadline::after(kKnockLimit));
+    return true;
+  } catch (const std::exception& error) {
+    warn(facts, fmt::format("{}; its programs will not reach the store beside srun, at {} port {}: does a firewall "
+                            "block that way? SrunPortRange in slurm.conf limits the ports",
+                            error.what(), facts.srun_address, ticket.port));
+    return true;  // MASTER_ADDR all the same: a program that needs the store says the same again
+  }
+}
+
+NodePlan make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts,
+                   std::vector<Bytes> resources, const base::Environment& environment) {
+  try {
+    const std::string path = find_step_program(program);
+    const Deadline deadline = Deadline::after(kPlanLimit);
+    StepProgram step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
+    step.send(encode(PlanQuestion{.bind = ticket.options.bind,
+                                  .gpus = ticket.options.gpus,
+                                  .backend = ticket.options.backend,
+                                  .node_list = facts.node_list,
+                                  .node_name = facts.node_name,
+                                  .resources = std::move(resources)}),
+              deadline);
+    step.close_input();
+    const Bytes answer = step.read_all(deadline);
+    const int status = step.finish(deadline);
+    if (status > 0 || answer.empty()) {
+      // It has said why on the same standard error, unless it could not even start.
+      throw Error{{.code = ErrorCode::unavailable,
+                   .attempted = fmt::format("asking {} about this machine", path),
+                   .cause = fmt::format("it ended with exit status {}", status),
+                   .native = {},
+                   .ranks = {},
+                   .hint = {}}};
+    }
+    return decode_plan(answer);
+  } catch (const std::exception& error) {
+    warn(facts, fmt::format("tasks of this node are not bound to cores, and NCCL and OpenMP get no settings: {}",
+                            error.what()));
+    return {};
+  }
+}
+
+void set(spank_t spank, const std::string& name, const std::string& value, bool overwrite) {
+  spank_setenv(spank, name.c_str(), value.c_str(), overwrite ? 1 : 0);
+}
+
+/// torchrun's, of LocalElasticAgent._start_workers.
+void set_identity(spank_t spank, const TaskFacts& facts, const StepTicket& ticket, bool store) {
+  const std::pair<const char*, int> numbers[] = {{"RANK", facts.rank},
+                                                 {"LOCAL_RANK", facts.local_rank},
+                                                 {"WORLD_SIZE", facts.world_size},
+                                                 {"LOCAL_WORLD_SIZE", facts.local_world_size},
+                                                 {"GROUP_RANK", facts.node_rank},
+                                                 {"GROUP_WORLD_SIZE", facts.num_nodes},
+                                                 {"NODE_RANK", facts.node_rank},
+                                                 {"ROLE_RANK", facts.rank},
+                                                 {"ROLE_WORLD_SIZE", facts.world_size},
+                                                 {"TORCHELASTIC_RESTART_COUNT", 0},
+                                                 {"TORCHELASTIC_MAX_RESTARTS", 0}};
+  for (const auto& [name, value] : numbers) set(spank, name, std::to_string(value), true);
+  set(spank, "ROLE_NAME", "default", true);
+  set(spank, "TORCHELASTIC_RUN_ID", facts.step, true);
+  set(spank, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", false);
+  if (ticket.options.backend != "auto") set(spank, "DDP_BACKEND", ticket.options.backend, true);
+  if (store) {
+    set(spank, "MASTER_ADDR", facts.srun_address, true);
+    set(spank, "MASTER_PORT", std::to_string(ticket.port), true);
+    set(spank, "TORCHELASTIC_USE_AGENT_STORE", "True", true);
+  } else {
+    for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) spank_unsetenv(spank, name);
+  }
+}
+
+void apply_plan(spank_t spank, const TaskFacts& facts, const TaskPlan& plan, bool wants_binding) {
+  bool bound = !wants_binding;
+  if (!plan.cpus.empty()) {
+    const topology::AffinityMask mask(
+        Binding{.cpus = CpuSet::parse(plan.cpus), .preferred_memory = plan.preferred_memory});
+    bound = mask.bind(0);
+    if (!bound) {
+      warn(facts, fmt::format("it is not bound to processors {}: {} [{}]", plan.cpus, base::errno_text(errno),
+                              base::errno_name(errno)));
+    } else {
+      mask.prefer_memory();
+    }
+  }
+  for (const auto& [name, value] : plan.settings) set(spank, name, value, false);
+  if (bound) set(spank, "DDP_BIND", "none", true);  // a libddp program need not do it again
+}
+
+}  // namespace
+
+void TaskSide::before_fork(spank_t spank) {
+  if (!of_user_step(spank) || !ticket_text(spank)) return;
+  board_ = std::make_unique<NoticeBoard>(local_tasks(spank));
+}
+
+void TaskSide::prepare_task(spank_t spank) {
+  const auto text = ticket_text(spank);
+  if (!text) return;
+  spank_unsetenv(spank, kTicketVariable);
+  if (!of_user_step(spank)) return;
+  const StepTicket ticket = parse_ticket(*text);
+  const base::Environment environment = task_environment(spank);
+  const TaskFacts facts = read_task_facts(environment, local_tasks(spank));
+  if (!ticket.pmi_available && facts.rank == 0) {
+    warn(facts, "this Slurm has neither PMIx nor PMI-2, so ranks can meet at the store beside srun only");
+  }
+  NodeAnswer answer;
+  const auto own_resources = [&] {
+    return encode(topology::RankResources{.policy = ticket.options.bind,
+                                          .cpus = topology::affinity_of(0),
+                                          .devices = topology::device_variables(environment)});
+  };
+  if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
+    // Slurm forked the tasks from another process than the one that prepared them (job_container of 24.05 and newer).
+    answer.store = reach_store(ticket, facts);
+    if (facts.local_world_size == 1)
+      answer.plan = make_plan(step_program_, ticket, facts, {own_resources()}, environment);
+  } else {
+    board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
+    if (facts.local_rank == 0) {
+      answer.store = reach_store(ticket, facts);
+      auto offers = board_->offers(Deadline::after(kOffersLimit));
+      if (offers) {
+        answer.plan = make_plan(step_program_, ticket, facts, std::move(*offers), environment);
+      } else {
+        warn(facts, "tasks of this node are not bound to cores: some did not start in time");
+      }
+      board_->answer(answer.bytes());
+    } else if (const auto bytes = board_->wait_answer(Deadline::after(kAnswerLimit)); bytes && !bytes->empty()) {
+      answer = NodeAnswer::from(*bytes);
+    } else {
+      warn(facts, "the first task of this node did not say where ranks go; it is not bound to cores");
+      answer.store = reach_store(ticket, facts);
+    }
+  }
+  set_identity(spank, facts, ticket, answer.store);
+  const auto index = static_cast<std::size_t>(facts.local_rank);
+  std::string summary = "not placed";
+  if (index < answer.plan.tasks.size()) {
+    apply_plan(spank, facts, answer.plan.tasks[index], ticket.options.bind != "none");
+    summary = answer.plan.tasks[index].summary;
+  }
+  if (!ticket.options.verbose) return;
+  base::write_stderr_line(
+      fmt::format("ddp: rank {} of {} on {} (local rank {} of {}): {}; store {}; {}", facts.rank, facts.world_size,
+                  facts.node_name, facts.local_rank, facts.local_world_size, summary,
+                  answer.store ? fmt::format("{} port {}", facts.srun_address, ticket.port) : "none",
+                  environment.has("PMIX_NAMESPACE") ? "PMIx"
+                  : environment.has("PMI_FD")       ? "PMI-2"
+                                                    : "no PMI"));
+  if (facts.local_rank != 0) return;
+  for (const std::string& remark : answer.plan.remarks) {
+    base::write_stderr_line(fmt::format("ddp: {}: {}", facts.node_name, remark));
+  }
+}
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,29 @@
+// What the plugin does on the nodes, as the user: the environment and binding of each task, between fork and exec.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "notice_board.hpp"
+#include "slurm_spank.hpp"
+#include "step_ticket.hpp"
+
+namespace ddp::srun_plugin {
+
+class TaskSide {
+ public:
+  explicit TaskSide(std::string step_program) : step_program_(std::move(step_program)) {}
+
+  /// In slurmstepd, before it forks the tasks.
+  void before_fork(spank_t spank);
+
+  /// In each task, after Slurm has prepared everything. Does nothing in steps without --ddp. What does not work is said
+  /// in one line on the task's standard error, and the task goes on without it.
+  void prepare_task(spank_t spank);
+
+ private:
+  std::string step_program_;
+  std::unique_ptr<NoticeBoard> board_;
+};
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,461 @@
+#!/usr/bin/env bats
+# The batch scripts that users and admins copy, on four nodes of a real Slurm: each does what its head says, refuses wrong
+# input before anything starts, and says what is wrong.
+
+bats_require_minimum_version 1.5.0
+load ../support/rank_jobs
+
+setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  templates="$root/scripts/sbatch"
+  plugins="$DDP_CLUSTER_DIR/etc/plugstack.conf.d"
+  shared="$DDP_CLUSTER_DIR/shared/templates-$BATS_TEST_NUMBER"
+  mkdir -p "$shared"
+  job=
+  repairs=()
+}
+
+teardown() {
+  [ -n "${shared:-}" ] || return 0
+  local repair
+  for repair in ${repairs[@]+"${repairs[@]}"}; do eval "$repair" || true; done
+  [ -z "$job" ] || "$cluster" run scancel "$job" 2>/dev/null || true
+  # The next test counts on all nodes.
+  for _ in $(seq 600); do
+    [ "$("$cluster" run sinfo -h -N -o %T | grep -cvx idle)" != 0 ] || break
+    sleep 0.2
+  done
+  rm -f "$plugins/ddp.conf" "$plugins/zz_container.conf"
+  rm -rf "$shared"
+}
+
+# install_plugin: srun --ddp on this cluster, if it has been built.
+install_plugin() {
+  local plugin
+  plugin=$(realpath "$bin/../lib/slurm/spank_ddp.so" 2>/dev/null) && [ -e "$plugin" ] ||
+    skip "needs the plugin for srun, which was not built: $bin/../lib/slurm/spank_ddp.so"
+  echo "optional $plugin helper=$bin/ddp-step" >"$plugins/ddp.conf"
+}
+
+# submit [NAME=VALUE]... [SBATCH_OPTION]... SCRIPT ARGUMENT...: sets job; its output goes to $shared/out.
+submit() {
+  local variables=()
+  while [[ $1 == [A-Z]*=* ]]; do variables+=("$1"); shift; done
+  rm -f "$shared/out" # scripts may append to it
+  job=$(timeout 60 "$cluster" run env PATH="$bin:$PATH" "${variables[@]}" \
+    sbatch --parsable --chdir="$shared" --output="$shared/out" "$@")
+}
+
+job_field() { "$cluster" run scontrol show job "$job" | sed -nE "s/.*\b$1=([^ ]*).*/\1/p" | head -n 1; }
+
+# finish [SECONDS]: waits for the job; like run, sets status and output.
+finish() {
+  local state deadline=$((SECONDS + ${1:-120}))
+  while :; do
+    state=$(job_field JobState)
+    case $state in PENDING | CONFIGURING | RUNNING) ;; *) break ;; esac # COMPLETING lasts as long as a node is away
+    [ $SECONDS -lt $deadline ] || { echo "job $job is still $state"; cat "$shared/out"; return 1; }
+    sleep 0.2
+  done
+  status=$(job_field ExitCode)
+  status=${status%%:*}
+  output=$(cat "$shared/out")
+  echo "job $job: $state, exit status $status"
+  echo "$output"
+}
+
+# batch ...: submit and finish.
+batch() {
+  submit "$@"
+  finish
+}
+
+# said TEXT: waits until the job's output has it.
+said() {
+  for _ in $(seq 600); do
+    if grep -qF -- "$1" "$shared/out" 2>/dev/null; then return 0; fi
+    sleep 0.1
+  done
+  echo "'$1' never came:"
+  cat "$shared/out"
+  return 1
+}
+
+# rejected WORDS ...: the script ends with 2 and one line that has the words, and starts nothing.
+rejected() {
+  local words=$1
+  shift
+  batch "$@"
+  [ "$status" -eq 2 ]
+  [ "$(wc -l <<<"$output")" -eq 1 ]
+  [[ $output == *.sbatch:*"$words"* ]]
+}
+
+facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
+
+# ---- Users' templates ------------------------------------------------------------------------------------------------
+
+@test "every template is valid bash, says how it is called, and begins with its directives" {
+  for script in "$templates"/*.sbatch "$root/scripts/ddp-selftest.sbatch"; do
+    bash -n "$script"
+    [ -x "$script" ]
+    grep -q "^# .*sbatch .*${script##*/}" "$script"
+    # Slurm stops reading at the first command.
+    [ "$(grep -n '^#SBATCH' "$script" | tail -n 1 | cut -d: -f1)" -lt "$(grep -n '^die()' "$script" | cut -d: -f1)" ]
+  done
+}
+
+@test "every template refuses to run without a program, and those for srun a Python file" {
+  for script in "$templates"/*.sbatch; do
+    rejected "no program; give it after the script: sbatch ${script##*/}" --gpus-per-node=0 "$script"
+  done
+  for name in multi_node one_task_per_gpu; do
+    rejected "sbatch $name.sbatch python train.py" --gpus-per-node=0 "$templates/$name.sbatch" train.py
+  done
+}
+
+@test "no template runs outside of a job" {
+  for script in "$templates"/*.sbatch "$root/scripts/ddp-selftest.sbatch"; do
+    run -2 env -u SLURM_JOB_ID PATH="$bin:$PATH" CONTAINER_IMAGE=x "$script" true
+    [[ $output == *"start it with sbatch"* ]]
+  done
+}
+
+@test "templates for ddprun say that it is missing, and load the module where there are modules" {
+  for name in single_node ddprun_per_node requeue; do
+    submit PATH=/usr/bin:/bin "$templates/$name.sbatch" true
+    finish
+    [ "$status" -eq 2 ]
+    [[ $output == *"no ddprun in PATH"* ]]
+  done
+  # A function, exported as Lmod does.
+  printf 'module() { echo "MODULE $*"; PATH=%q:$PATH; }; export -f module; exec sbatch "$@"\n' "$bin" >"$shared/modules"
+  job=$(timeout 60 "$cluster" run env PATH=/usr/bin:/bin PROCS_PER_NODE=1 bash "$shared/modules" --parsable \
+    --output="$shared/out" "$templates/single_node.sbatch" echo ran)
+  finish
+  [ "$status" -eq 0 ]
+  [ "$output" = $'MODULE load libddp\nran' ]
+  printf 'module() { echo "no such module" >&2; return 1; }; export -f module; exec sbatch "$@"\n' >"$shared/modules"
+  job=$(timeout 60 "$cluster" run env PATH=/usr/bin:/bin bash "$shared/modules" --parsable --output="$shared/out" \
+    "$templates/single_node.sbatch" echo ran)
+  finish
+  [ "$status" -eq 2 ]
+  [ "$output" = "no such module" ]
+}
+
+@test "single_node: ranks on one node; a failure is the job's; two nodes and missing GPUs are refused" {
+  batch PROCS_PER_NODE=3 "$templates/single_node.sbatch" sh -c "$facts"
+  [ "$status" -eq 0 ]
+  [ "$(sort <<<"$output")" = $'FACTS 0 0 3 n0\nFACTS 1 1 3 n0\nFACTS 2 2 3 n0' ]
+  batch PROCS_PER_NODE=2 "$templates/single_node.sbatch" sh -c '[ $RANK = 0 ] || exit 85; exec sleep 60'
+  [ "$status" -eq 85 ]
+  [[ $output == *"Root Cause"*"rank      : 1"* ]]
+  rejected "the job has 2 nodes" PROCS_PER_NODE=2 -N2 "$templates/single_node.sbatch" true
+  batch "$templates/single_node.sbatch" true
+  [ "$status" -ne 0 ]
+  [[ $output == *"this host has no GPU"* ]]
+}
+
+@test "ddprun_per_node: ranks on all nodes, logs and a report; a rank's failure is the job's, or a restart" {
+  batch PROCS_PER_NODE=2 LOG_DIR=logs -N3 "$templates/ddprun_per_node.sbatch" sh -c "$facts"
+  [ "$status" -eq 0 ]
+  expect_all 6 "FACTS"
+  for node in n0 n1 n2; do expect_all 2 " 6 $node"; done
+  [ "$(find "$shared/logs" -name stdout.log | wc -l)" -eq 6 ]
+  python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["success"]' "$shared/ddprun-$job.json"
+  once='[ $RANK != 3 ] || [ $TORCHELASTIC_RESTART_COUNT != 0 ] || exit 85'
+  batch PROCS_PER_NODE=2 -N2 "$templates/ddprun_per_node.sbatch" sh -c "$once; echo ended"
+  [ "$status" -eq 85 ]
+  batch PROCS_PER_NODE=2 MAX_RESTARTS=1 -N2 "$templates/ddprun_per_node.sbatch" sh -c "$once; echo ended"
+  [ "$status" -eq 0 ]
+}
+
+@test "ddprun_per_node trains with libddp" {
+  batch PROCS_PER_NODE=1 -N2 "$templates/ddprun_per_node.sbatch" "$bin/train_digits" --epochs 2
+  [ "$status" -eq 0 ]
+  [[ $output == *[Ee]poch*2* ]]
+}
+
+@test "ddprun_per_node trains with PyTorch" {
+  python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
+  "$python" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+  batch PROCS_PER_NODE=1 PYTHON_EXEC="$python" -N2 "$templates/ddprun_per_node.sbatch" \
+    "$root/tests/support/torch_job.py" collectives ddp
+  [ "$status" -eq 0 ]
+  expect_all 2 "CHECKED ddp"
+}
+
+@test "templates for srun --ddp say so where the plugin is not installed" {
+  rejected "this srun has no --ddp" "$templates/multi_node.sbatch" true
+  rejected "this srun has no --ddp" SLURM_GPUS_ON_NODE=2 --gpus-per-node=0 "$templates/one_task_per_gpu.sbatch" true
+}
+
+@test "multi_node: each task is a rank; a failure is the job's" {
+  install_plugin
+  batch -N3 --ntasks-per-node=2 "$templates/multi_node.sbatch" sh -c "$facts"
+  [ "$status" -eq 0 ]
+  expect_all 6 "FACTS"
+  for node in n0 n1 n2; do expect_all 2 " 6 $node"; done
+  batch "$templates/multi_node.sbatch" "$bin/train_digits" --epochs 2
+  [ "$status" -eq 0 ]
+  [[ $output == *[Ee]poch*2* ]]
+  batch "$templates/multi_node.sbatch" sh -c '[ $RANK != 1 ] || exit 85; exec sleep 60'
+  [ "$status" -ne 0 ] # the highest of all tasks: srun ends the others
+  [[ $output == *"task 1: Exited with exit code 85"* ]]
+}
+
+@test "one_task_per_gpu: no GPUs, or one for each task, is refused" {
+  rejected "the job has no GPUs" --gpus-per-node=0 "$templates/one_task_per_gpu.sbatch" true
+  rejected "--gpus-per-task was given" SLURM_GPUS_ON_NODE=2 SLURM_GPUS_PER_TASK=1 --gpus-per-node=0 \
+    "$templates/one_task_per_gpu.sbatch" true
+}
+
+@test "one_task_per_gpu: as many ranks as GPUs" {
+  install_plugin
+  # These nodes have no GPUs: the job is told that it has, which srun does not need to know.
+  batch SLURM_GPUS_ON_NODE=3 --gpus-per-node=0 "$templates/one_task_per_gpu.sbatch" sh -c "$facts"
+  [ "$status" -eq 0 ]
+  for node in n0 n1; do expect_all 3 " 6 $node"; done
+}
+
+# install_pyxis: a plugin with pyxis' options, of which it says in the tasks' environment what it got.
+install_pyxis() {
+  [ -e /usr/include/slurm/spank.h ] || skip "needs slurm/spank.h (libslurm-dev)"
+  cat >"$shared/pyxis.c" <<'SOURCE'
+#include <stdio.h>
+#include <stdlib.h>
+#include <slurm/spank.h>
+SPANK_PLUGIN(fake_pyxis, 1)
+static char values[3][4096];
+static int take(int which, const char* value, int remote) {
+  (void)remote;
+  snprintf(values[which], sizeof values[which], "%s", value);
+  return 0;
+}
+int slurm_spank_init(spank_t spank, int count, char** words) {
+  (void)count, (void)words;
+  static struct spank_option options[] = {
+    {"container-image", "IMAGE", "image", 1, 0, take},
+    {"container-mounts", "MOUNTS", "mounts", 1, 1, take},
+    {"container-workdir", "PATH", "working folder", 1, 2, take}};
+  for (int i = 0; i < 3; ++i)
+    if (spank_option_register(spank, &options[i]) != ESPANK_SUCCESS) return -1;
+  return 0;
+}
+int slurm_spank_task_init(spank_t spank, int count, char** words) {
+  (void)count, (void)words;
+  spank_setenv(spank, "FAKE_IMAGE", values[0], 1);
+  spank_setenv(spank, "FAKE_MOUNTS", values[1], 1);
+  spank_setenv(spank, "FAKE_WORKDIR", values[2], 1);
+  return 0;
+}
+SOURCE
+  cc -shared -fPIC -o "$shared/pyxis.so" "$shared/pyxis.c"
+  echo "optional $shared/pyxis.so" >"$plugins/zz_container.conf"
+}
+
+@test "container: a missing image, pyxis or plugin is refused before anything starts" {
+  rejected "set CONTAINER_IMAGE" "$templates/container.sbatch" true
+  rejected "the image './nothing.sqsh' cannot be read" CONTAINER_IMAGE=./nothing.sqsh "$templates/container.sbatch" true
+  rejected "pyxis is not installed" CONTAINER_IMAGE=ubuntu:24.04 "$templates/container.sbatch" true
+  install_pyxis
+  rejected "this srun has no --ddp" CONTAINER_IMAGE=ubuntu:24.04 "$templates/container.sbatch" true
+}
+
+@test "container: srun gets image, mounts and working folder, and each task is a rank" {
+  install_plugin
+  install_pyxis
+  batch CONTAINER_IMAGE=ubuntu:24.04 CONTAINER_MOUNTS=/data:/data:ro "$templates/container.sbatch" \
+    sh -c "$facts"' "$FAKE_IMAGE $FAKE_MOUNTS $FAKE_WORKDIR"'
+  [ "$status" -eq 0 ]
+  expect_all 4 "ubuntu:24.04 $shared:$shared,/data:/data:ro $shared"
+  for node in n0 n1; do expect_all 2 " 4 $node "; done
+}
+
+# ---- Queueing again --------------------------------------------------------------------------------------------------
+
+# A program that counts to $2 and keeps its place in $1.RANK. It saves on SIGUSR1 and, as it should, every now and then.
+write_counter() {
+  cat >"$shared/counter" <<'PROGRAM'
+#!/bin/bash
+stop=false
+trap 'stop=true' USR1
+step=$(cat "$1.$RANK" 2>/dev/null || echo 0)
+echo "START $RANK at $step"
+while [ "$step" -lt "$2" ]; do
+  step=$((step + 1))
+  if $stop || [ $((step % 5)) -eq 0 ]; then echo $step >"$1.$RANK.new" && mv "$1.$RANK.new" "$1.$RANK"; fi
+  if $stop; then echo "SAVED $RANK at $step"; exit 0; fi
+  sleep 0.05
+done
+echo "ENDED $RANK at $step"
+PROGRAM
+  chmod +x "$shared/counter"
+}
+
+# run_again: lets a job begin that Slurm holds back for two minutes after it has been queued again.
+run_again() {
+  for _ in $(seq 300); do
+    if [ "$(job_field Restarts)" = "$1" ] && [ "$(job_field JobState)" != COMPLETING ]; then
+      "$cluster" run scontrol update JobId="$job" StartTime=now 2>/dev/null || true
+      if [ "$(job_field JobState)" = RUNNING ]; then return 0; fi
+    fi
+    sleep 0.2
+  done
+  echo "job $job did not run again:"
+  "$cluster" run scontrol show job "$job"
+  cat "$shared/out"
+  return 1
+}
+
+# expect_resumed: the ranks started for the second time where they had saved.
+expect_resumed() {
+  local rank saved
+  for rank in 0 1 2 3; do
+    saved=$(sed -nE "s/^SAVED $rank at (.*)/\1/p" <<<"$output")
+    [ -n "$saved" ] && [ "$(grep "^START $rank " <<<"$output" | tail -n 1)" = "START $rank at $saved" ]
+  done
+}
+
+@test "requeue: on SIGUSR1 all ranks save, the job is queued again, and goes on where it was" {
+  write_counter
+  # So far that only a job that goes on reaches it in time: the second run gets what is left.
+  submit PROCS_PER_NODE=2 "$templates/requeue.sbatch" "$shared/counter" "$shared/checkpoint" 100
+  said "START 3 at 0"
+  "$cluster" run scancel --signal=USR1 --batch "$job"
+  said "queueing job $job again"
+  run_again 1
+  finish
+  [ "$status" -eq 0 ]
+  [[ $output == *"run 1 of at most 20"*"run 2 of at most 20"* ]]
+  expect_all 4 "SAVED"
+  expect_all 4 "ENDED"
+  expect_resumed
+}
+
+@test "requeue: after preemption the job goes on from the last checkpoint" {
+  write_counter
+  submit PROCS_PER_NODE=2 "$templates/requeue.sbatch" "$shared/counter" "$shared/checkpoint" 200
+  for rank in 0 1 2 3; do
+    for _ in $(seq 300); do [ ! -e "$shared/checkpoint.$rank" ] || break; sleep 0.1; done
+    [ -e "$shared/checkpoint.$rank" ]
+  done
+  "$cluster" run scontrol requeue "$job" # what preemption with PreemptMode=REQUEUE does
+  run_again 1
+  finish
+  [ "$status" -eq 0 ]
+  expect_all 4 "ENDED"
+  expect_all 8 "START"
+  expect_all 4 "at 0"
+  expect_all 0 "SAVED"
+}
+
+@test "requeue: a program that fails, has no handler, or never makes progress is not queued again" {
+  batch PROCS_PER_NODE=1 "$templates/requeue.sbatch" sh -c 'exit 85'
+  [ "$status" -eq 85 ]
+  submit PROCS_PER_NODE=1 "$templates/requeue.sbatch" sh -c 'echo READY; exec sleep 100'
+  said READY
+  "$cluster" run scancel --signal=USR1 --batch "$job"
+  finish
+  [ "$status" -eq 138 ]
+  [[ $output == *"(138: no handler); not queued again"* ]]
+  rejected "this would be run 3, and MAX_RUNS is 2" SLURM_RESTART_COUNT=2 MAX_RUNS=2 "$templates/requeue.sbatch" true
+}
+
+# ---- Admins' self-test -----------------------------------------------------------------------------------------------
+
+selftest() { submit SELFTEST_TIMEOUT=10 -N4 "$@" "$root/scripts/ddp-selftest.sbatch"; finish 400; }
+
+# result NODE: its line of the summary.
+result() { sed -n '/^==== summary/,$p' <<<"$output" | grep "^$1 "; }
+
+@test "self-test: healthy nodes pass, alone, together, and under ddprun" {
+  selftest
+  [ "$status" -eq 0 ]
+  [[ $output == *"the plugin for srun --ddp is not installed here; not tested"* ]]
+  for node in n0 n1 n2 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS" "*$ ]]; done
+  [[ $output == *"all 4 nodes passed"* ]]
+}
+
+@test "self-test: where the plugin is installed, srun --ddp is tested, too" {
+  install_plugin
+  selftest
+  [ "$status" -eq 0 ]
+  for node in n0 n1 n2 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS" "+PASS" "*$ ]]; done
+}
+
+@test "self-test: a node whose link is cut is named in time, and the others are tested without it" {
+  repairs+=('"$cluster" on n2 ip link set eth0 up')
+  "$cluster" on n2 ip link set eth0 down
+  selftest
+  [ "$status" -eq 1 ]
+  [[ $(result n2) =~ ^n2" "+FAIL" "+-" "+-" "+alone:.*n2 ]]
+  for node in n0 n1 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS ]]; done
+  [[ $output == *"1 of 4 nodes did not pass: n2"* ]]
+}
+
+@test "self-test: nodes that do not reach each other are named, and not the others" {
+  repairs+=('"$cluster" on n1 ip route del blackhole 10.78.0.3/32')
+  "$cluster" on n1 ip route add blackhole 10.78.0.3/32
+  selftest
+  [ "$status" -eq 1 ]
+  [[ $output == *"nodes did not pass: n1"* || $output == *"nodes did not pass: n2"* ]]
+  for node in n0 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS ]]; done
+}
+
+@test "self-test: a program that one node lacks is a failure of that node" {
+  repairs+=('"$cluster" on n1 umount "$bin/ddp-selftest"')
+  "$cluster" on n1 mount --bind /dev/null "$bin/ddp-selftest"
+  selftest
+  [ "$status" -eq 1 ]
+  [[ $(result n1) =~ ^n1" "+FAIL" ".*ddp-selftest ]]
+  for node in n0 n2 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS ]]; done
+}
+
+@test "self-test: a node with fewer processors passes with a warning" {
+  cores=$(nproc)
+  [ "$cores" -ge 2 ] || skip "needs two processors"
+  first_cpu=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
+  slurmd=$("$cluster" on n3 pgrep -o slurmd)
+  all=$("$cluster" on n3 taskset -cp "$slurmd" | sed 's/.*: //')
+  repairs+=('"$cluster" on n3 taskset -acp "$all" "$slurmd"')
+  "$cluster" on n3 taskset -acp "$first_cpu" "$slurmd"
+  selftest
+  [ "$status" -eq 0 ]
+  [[ $(result n3) =~ ^n3" "+WARN" ".*"share 1 processor ($first_cpu)" ]]
+  [[ $(result n0) =~ ^n0" "+PASS ]]
+}
+
+@test "self-test: bad input is refused" {
+  submit SELFTEST_TIMEOUT=soon -N1 "$root/scripts/ddp-selftest.sbatch"
+  finish
+  [ "$status" -eq 2 ]
+  [[ $output == *"SELFTEST_TIMEOUT must be a number of seconds"* ]]
+  for arguments in "--timeout 0" "--timeout 3601" "--timeout" "--timeout=x" "--quick"; do
+    run -2 "$bin/ddp-selftest" $arguments
+    [[ $output == "ddp-selftest: reading "* ]]
+  done
+}
+
+@test "ddp-selftest: a rank that never comes is named by all others within the limit" {
+  SECONDS=0
+  run timeout 120 "$cluster" run srun --mpi=pmix -N3 --ntasks-per-node=2 --kill-on-bad-exit=0 bash -c \
+    '[ $SLURM_PROCID != 3 ] || exec sleep 12; exec "$0" --timeout 5' "$bin/ddp-selftest"
+  [ "$status" -ne 0 ]
+  [ "$SECONDS" -lt 60 ]
+  expect_all 5 "did not arrive before the deadline (rank 3)"
+  expect_all 2 "ddp-selftest: n2: rank"
+  [[ $output != *PASS* ]]
+}
+
+@test "ddp-selftest: a node that does not reach the store fails, and those that waited for it do not" {
+  run timeout 120 "$cluster" run salloc -Q -N3 "$bin/ddprun" --nproc-per-node 1 --failure-grace 20 sh -c \
+    '[ $GROUP_RANK != 1 ] || export MASTER_PORT=1; exec "$0" --timeout 5 --expect-store' "$bin/ddp-selftest"
+  [ "$status" -eq 1 ]
+  echo "$output"
+  [[ $(grep '^n1 ' <<<"$output") =~ ^n1" "+FAIL" "+1" "+"store: rank 1: connecting to "[0-9.]+":1: Connection refused" ]]
+  for node in n0 n2; do grep -qE "^$node +---- +. +store: .*rank 1" <<<"$output"; done
+  [[ $output == *"0 of 3 nodes passed"* ]]
+}

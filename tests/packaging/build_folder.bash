@@ -1,0 +1,30 @@
+# For bats files about installing and packing: which build folder they are about, and what must not leak into their children.
+
+# Sets BUILD and SOURCE. DDP_BIN_DIR names the folder with the programs, which lies in the build folder; default: build/dev/bin.
+find_build_folder() {
+  SOURCE=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  BUILD=$(realpath "${DDP_BIN_DIR:-$SOURCE/build/dev/bin}/..")
+  export SOURCE BUILD
+  [ -f "$BUILD/cmake_install.cmake" ] && [ -x "$BUILD/bin/ddprun" ] ||
+    { echo "$BUILD is no complete build; set DDP_BIN_DIR" >&2; return 1; }
+}
+
+# What a user outside the test has loaded or set must not be found in place of what is tested.
+forget_other_installations() {
+  local name
+  for name in $(compgen -e | grep -E '^(PMIX?_|OMPI_|SLURM_|PET_|DDP_|RANK$|WORLD_SIZE$|LOCAL_RANK$|MASTER_|PKG_CONFIG|CMAKE_)'); do
+    unset "$name"
+  done
+  unset LD_LIBRARY_PATH LIBRARY_PATH CPATH CXXFLAGS CFLAGS LDFLAGS DESTDIR
+}
+
+# README.md's whole program, which prints the mean of the targets 0 to 3.
+readme_program() {
+  awk '/^```cpp/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/README.md"
+}
+
+# True when the build folder has the plugin for srun. (What an earlier configuration had may still lie there.)
+has_slurm_plugin() {
+  grep -qs srun_plugin/cmake_install.cmake "$BUILD/cmake_install.cmake" &&
+    grep -qs 'STREQUAL "slurm_plugin"' "$BUILD/srun_plugin/cmake_install.cmake"
+}

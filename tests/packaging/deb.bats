@@ -1,0 +1,112 @@
+#!/usr/bin/env bats
+# The Debian packages on a clean Debian, which is made for this file by mmdebstrap from the archives that the host's apt
+# knows: they install with what they depend on and nothing else, work, and can be removed. Needs root, namespaces and the
+# archives; says so otherwise. DDP_BIN_DIR: see build_folder.bash.
+
+bats_require_minimum_version 1.5.0
+load build_folder.bash
+
+# why_not: what keeps this file from making a clean Debian; nothing if it can try.
+why_not() {
+  if [ "$(id -u)" != 0 ]; then echo "needs root"; return; fi
+  command -v mmdebstrap >/dev/null || { echo "there is no mmdebstrap"; return; }
+  unshare --mount --pid --fork --mount-proc true 2>/dev/null || { echo "namespaces are not permitted"; return; }
+  [ -s "$BATS_FILE_TMPDIR/sources.list" ] || { echo "the host's apt has no lists of a Debian archive (apt-get update)"; return; }
+}
+
+# The Debian archives that the host's apt has lists of, without those of other makers.
+debian_archives() {
+  local key=/usr/share/keyrings/debian-archive-keyring.gpg
+  apt-get indextargets --format "deb $(if [ -e $key ]; then echo "[signed-by=$key]"; fi) \$(REPO_URI) \$(RELEASE) \$(COMPONENT)" \
+    'Identifier: Packages' 'Origin: Debian' 2>/dev/null | sort -u
+}
+
+setup_file() {
+  find_build_folder
+  forget_other_installations
+  export CLEAN=$BATS_FILE_TMPDIR/clean
+  debian_archives >"$BATS_FILE_TMPDIR/sources.list"
+  WHY_NOT=$(why_not)
+  export WHY_NOT
+  [ -z "$WHY_NOT" ] || return 0
+
+  (cd "$BATS_FILE_TMPDIR" && cpack --config "$BUILD/CPackConfig.cmake" -G DEB -B "$BATS_FILE_TMPDIR/packages") \
+    >"$BATS_FILE_TMPDIR/log" 2>&1 || { cat "$BATS_FILE_TMPDIR/log" >&2; return 1; }
+  # How the host reaches the archives; the rest of its settings is its own.
+  apt-config dump | grep -iE '^Acquire::[^ ]*(Proxy|Check-Valid-Until|Check-Date|Verify-)[^ ]* "[^"]+";' \
+    >"$BATS_FILE_TMPDIR/apt.conf" || true
+  # Lists and packages are kept until the end, so that the tests need not fetch them again.
+  timeout 300 mmdebstrap --mode=root --format=directory --variant=apt --skip=cleanup/apt --dpkgopt=force-unsafe-io \
+    --aptopt="$BATS_FILE_TMPDIR/apt.conf" --aptopt='APT::Install-Recommends "false"' \
+    "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$CLEAN" "$BATS_FILE_TMPDIR/sources.list" \
+    >"$BATS_FILE_TMPDIR/log" 2>&1 || { tail -n 30 "$BATS_FILE_TMPDIR/log" >&2; return 1; }
+  local file
+  for file in resolv.conf hosts; do cp -L "/etc/$file" "$CLEAN/etc/$file"; done
+  mkdir "$CLEAN/packages"
+  cp "$BATS_FILE_TMPDIR"/packages/*.deb "$CLEAN/packages"
+  [ ! -e "$CLEAN/usr/bin/ddprun" ]
+  clean sh -c "apt-get install -y -q ./packages/libddp_*.deb"
+}
+
+teardown_file() {
+  rm -rf "$CLEAN"
+}
+
+setup() {
+  [ -z "$WHY_NOT" ] || skip "$WHY_NOT"
+}
+
+# clean COMMAND...: runs it in the clean Debian, in namespaces of its own, so that no mount and no process is left.
+clean() {
+  timeout 200 unshare --mount --pid --fork --kill-child --propagation private sh -c '
+    root=$1
+    shift
+    mount -t proc proc "$root/proc" && mount -t sysfs -o ro sysfs "$root/sys" && mount --rbind /dev "$root/dev" || exit 125
+    cd "$root" && exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
+      ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} chroot . "$@"' sh "$CLEAN" "$@" </dev/null 3>&-
+}
+
+@test "libddp installs with its dependencies alone" {
+  run -0 clean dpkg-query -W -f '${Package} ${db:Status-Status}\n' libddp libgloo0 libpmix2
+  [[ $output == *"libddp installed"* ]]
+  # No headers, compilers or Slurm came with it.
+  run -0 clean sh -c "dpkg-query -W -f '\${Package}\n' | grep -E -- '-dev(:|$)|^(g[+][+]|gcc)(-[0-9]+)?$|slurm' || true"
+  echo "$output"
+  [ -z "$output" ]
+  run -0 clean ldconfig -p
+  [[ $output == *libddp.so.0* ]]
+  run -0 clean sh -c 'ldd /usr/bin/ddprun /usr/bin/ddp-info /usr/lib/libddp_gloo.so'
+  [[ $output != *"not found"* ]]
+}
+
+@test "ddprun and ddp-info work" {
+  run -0 clean ddp-info topo
+  [ -n "$output" ]
+  run -0 clean ddprun --nproc-per-node 2 sh -c 'echo "rank $RANK of $WORLD_SIZE"'
+  [[ $output == *"rank 0 of 2"* && $output == *"rank 1 of 2"* ]]
+  run -7 clean ddprun --nproc-per-node 2 sh -c 'exit 7'
+}
+
+@test "a program that was linked elsewhere trains over Gloo" {
+  readme_program >"$BATS_TEST_TMPDIR/train.cpp"
+  g++ -std=c++20 "$BATS_TEST_TMPDIR/train.cpp" -o "$CLEAN/root/train" -I"$SOURCE/libddp/include" -L"$CLEAN/usr/lib" -l:libddp.so.0 \
+    -Wl,--allow-shlib-undefined
+  run -0 clean ddprun --nproc-per-node 4 /root/train
+  [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
+}
+
+@test "libddp-dev installs beside it, and is refused without it" {
+  run -0 clean sh -c "apt-get install -y -q ./packages/libddp-dev_*.deb"
+  [ -e "$CLEAN/usr/lib/cmake/ddp/ddpConfig.cmake" ]
+  [ "$(readlink "$CLEAN/usr/lib/libddp.so")" = libddp.so.0 ]
+  run ! clean dpkg --remove libddp
+}
+
+@test "removal leaves nothing" {
+  run -0 clean apt-get purge -y -q libddp libddp-dev
+  run -0 find "$CLEAN/usr" "$CLEAN/etc" -name '*ddp*' ! -name 'addpart*' ! -path '*/dpkg/*'
+  echo "$output"
+  [ -z "$output" ]
+  run -0 clean ldconfig -p
+  [[ $output != *libddp* ]]
+}

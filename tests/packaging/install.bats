@@ -1,0 +1,178 @@
+#!/usr/bin/env bats
+# An installation that has been moved to another folder: its layout, its programs, and projects that find libddp in it by
+# CMake and by pkg-config. DDP_BIN_DIR: see build_folder.bash.
+
+bats_require_minimum_version 1.5.0
+load build_folder.bash
+
+setup_file() {
+  find_build_folder
+  forget_other_installations
+  cmake --install "$BUILD" --prefix "$BATS_FILE_TMPDIR/first" >"$BATS_FILE_TMPDIR/install.log"
+  mkdir "$BATS_FILE_TMPDIR/elsewhere"
+  export MOVED=$BATS_FILE_TMPDIR/elsewhere/moved
+  mv "$BATS_FILE_TMPDIR/first" "$MOVED"
+  LIBDIR=$(sed -n 's/^CMAKE_INSTALL_LIBDIR:[A-Z]*=//p' "$BUILD/CMakeCache.txt")
+  VERSION=$(sed -n 's/.*DDP_VERSION_STRING "\(.*\)"/\1/p' "$SOURCE/libddp/include/ddp/version.hpp")
+  export LIBDIR VERSION
+  [ -n "$LIBDIR" ]
+  [ -n "$VERSION" ]
+}
+
+setup() {
+  forget_other_installations
+  cd "$BATS_TEST_TMPDIR"
+}
+
+# find_ddp PREFIX WORDS...: configures a project that has nothing but find_package(ddp WORDS...).
+find_ddp() {
+  local prefix=$1
+  shift
+  rm -rf project
+  mkdir project
+  cat >project/CMakeLists.txt <<END
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES NONE)
+find_package(ddp $*)
+message(STATUS "ddp=\${ddp_FOUND} gloo=\${ddp_gloo_FOUND} nccl=\${ddp_nccl_FOUND} torch=\${ddp_torch_FOUND}")
+if(TARGET ddp::ddp)
+  get_target_property(file ddp::ddp LOCATION)
+  get_target_property(folders ddp::ddp INTERFACE_INCLUDE_DIRECTORIES)
+  get_target_property(libraries ddp::ddp INTERFACE_LINK_LIBRARIES)
+  message(STATUS "file=\${file} folders=\${folders} libraries=\${libraries}")
+endif()
+END
+  # CMake breaks the lines of messages.
+  cmake -S project -B project/build "-DCMAKE_PREFIX_PATH=$prefix" 2>&1 | tr -s '\n ' ' '
+  return "${PIPESTATUS[0]}"
+}
+
+@test "everything is where it belongs, and nothing else is there" {
+  local file
+  for file in bin/ddprun bin/ddp-info "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%%.*}" "$LIBDIR/libddp.so.$VERSION" \
+    "$LIBDIR/libddp_gloo.so" "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
+    share/man/man1/ddprun.1 share/bash-completion/completions/ddprun share/libddp/examples/digits/{CMakeLists.txt,digits.csv} \
+    share/doc/libddp/LICENSE; do
+    [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
+  done
+  diff <(cd "$SOURCE/libddp/include/ddp" && ls) <(cd "$MOVED/include/ddp" && ls)
+  diff -r "$SOURCE/examples/digits" "$MOVED/share/libddp/examples/digits"
+
+  run -0 bash -c "cd '$MOVED' && find . -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name '${LIBDIR%%/*}' \
+    ! -name libexec ! -name include ! -name share ! -name etc"
+  [ -z "$output" ]
+  run -1 bash -c "cd '$MOVED' && find . -name '*.a' -o -name '*_test' -o -name '*fake*' -o -name train_digits | grep ."
+}
+
+@test "every install rule belongs to a component" {
+  run -1 grep -rh --include=cmake_install.cmake 'STREQUAL "Unspecified"' "$BUILD"
+  cmake --install "$BUILD" --component runtime --prefix "$PWD/runtime" >/dev/null
+  cmake --install "$BUILD" --component development --prefix "$PWD/development" >/dev/null
+  [ -x runtime/bin/ddprun ]
+  local file
+  for file in runtime/include "runtime/$LIBDIR/libddp.so" "runtime/$LIBDIR/cmake" development/bin \
+    "development/$LIBDIR/libddp.so.$VERSION"; do
+    if [ -e "$file" ]; then echo "in the wrong component: $file"; return 1; fi
+  done
+  [ -L "development/$LIBDIR/libddp.so" ]
+  if has_slurm_plugin; then
+    cmake --install "$BUILD" --component slurm_plugin --prefix "$PWD/plugin" >/dev/null
+  fi
+  # Together they are the whole.
+  diff <(cd "$MOVED" && find . ! -type d | sort) \
+    <(find runtime development $(if [ -d plugin ]; then echo plugin; fi) ! -type d -printf './%P\n' | sort)
+}
+
+@test "no library path is absolute, except to libraries of other packages that the loader does not find" {
+  local file path
+  while read -r file; do
+    readelf -h "$file" >/dev/null 2>&1 || continue
+    while read -r path; do
+      if [[ -z $path || $path == '$ORIGIN'* ]]; then continue; fi
+      if [[ $path != /* || $path == "$BUILD"* || $path == "$SOURCE"* || ! -d $path ]]; then
+        echo "$file: $path"
+        return 1
+      fi
+    done < <(readelf -d "$file" | sed -n 's/.*R\(UN\)\?PATH.*\[\(.*\)\]/\2/p' | tr : '\n')
+  done < <(find "$MOVED" -type f \( -path '*/bin/*' -o -name '*.so*' -o -path '*/libexec/*' \))
+  [[ $(readelf -d "$MOVED/$LIBDIR/libddp_gloo.so") == *'[$ORIGIN]'* ]]
+  run -0 ldd "$MOVED/$LIBDIR/libddp_gloo.so"
+  [[ $output == *"libddp.so.${VERSION%%.*} => $MOVED/$LIBDIR/"* && $output != *"not found"* ]]
+}
+
+@test "no installed text names the build or source folder" {
+  run -1 grep -rIlF -e "$BUILD/" -e "$SOURCE/" "$MOVED"
+  run -1 grep -rIlF "$BATS_FILE_TMPDIR" "$MOVED/$LIBDIR/cmake" "$MOVED/$LIBDIR/pkgconfig"
+}
+
+@test "the moved programs run" {
+  run -0 "$MOVED/bin/ddp-info" topo
+  run -0 "$MOVED/bin/ddprun" --nproc-per-node 2 sh -c 'echo "rank $RANK of $WORLD_SIZE"'
+  [[ $output == *"rank 0 of 2"* && $output == *"rank 1 of 2"* ]]
+  run -7 "$MOVED/bin/ddprun" --nproc-per-node 2 sh -c 'exit 7'
+}
+
+@test "pkg-config: a program compiles, links and runs" {
+  export PKG_CONFIG_PATH=$MOVED/$LIBDIR/pkgconfig
+  [ "$(pkg-config --modversion ddp)" = "$VERSION" ]
+  [ "$(realpath "$(pkg-config --variable=libdir ddp)")" = "$MOVED/$LIBDIR" ]
+  readme_program >train.cpp
+  [ -s train.cpp ]
+  # PMIx' and hwloc's headers are not asked for.
+  [ -z "$(pkg-config --print-requires ddp)" ]
+  g++ -std=c++20 train.cpp -o train $(pkg-config --cflags --libs ddp) "-Wl,-rpath,$MOVED/$LIBDIR"
+  run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 ./train
+  [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
+
+  # Without its plugin it fails: it was this tree's that made it work.
+  cp -a "$MOVED/$LIBDIR" without_gloo
+  rm without_gloo/libddp_gloo.so
+  run -1 env "LD_LIBRARY_PATH=$PWD/without_gloo" ./train
+  [[ $output == *libddp_gloo.so* ]]
+}
+
+@test "find_package: the target needs nothing but the header folder" {
+  run -0 find_ddp "$MOVED" "0.1 REQUIRED"
+  [[ $output == *"ddp=1 "* ]]
+  [[ $output == *"file=$MOVED/$LIBDIR/libddp.so.$VERSION folders=$MOVED/include libraries=libraries-NOTFOUND"* ]]
+  run -1 find_ddp "$MOVED" "99.0 REQUIRED"
+  [[ $output == *"$VERSION"* ]]
+}
+
+@test "find_package: components" {
+  run -0 find_ddp "$MOVED" "REQUIRED COMPONENTS gloo OPTIONAL_COMPONENTS nccl torch"
+  [[ $output == *"ddp=1 gloo=TRUE nccl=FALSE torch=FALSE"* ]]
+  local component
+  for component in nccl torch; do
+    run -1 find_ddp "$MOVED" "REQUIRED COMPONENTS gloo $component"
+    [[ $output == *"component $component: libddp $VERSION does not build it yet, gloo is the only backend"* ]]
+    run -0 find_ddp "$MOVED" "QUIET COMPONENTS $component"
+    [[ $output == *"ddp=0 "* && $output != *"file="* ]]
+  done
+  run -1 find_ddp "$MOVED" "REQUIRED COMPONENTS mpi"
+  [[ $output == *"component mpi: there is no such component, known are gloo, nccl and torch"* ]]
+
+  cp -a "$MOVED" without_gloo
+  rm "without_gloo/$LIBDIR/libddp_gloo.so"
+  run -0 find_ddp "$PWD/without_gloo" "REQUIRED OPTIONAL_COMPONENTS gloo"
+  [[ $output == *"gloo=FALSE"* ]]
+  run -1 find_ddp "$PWD/without_gloo" "REQUIRED COMPONENTS gloo"
+  [[ $output == *"component gloo: there is no "*libddp_gloo.so* ]]
+}
+
+@test "the installed example is a project of its own, and trains on four ranks" {
+  cp -r "$MOVED/share/libddp/examples/digits" my_project
+  cmake -G Ninja -S my_project -B build "-DCMAKE_PREFIX_PATH=$MOVED" -DCMAKE_CXX_COMPILER_LAUNCHER=
+  cmake --build build --parallel "${DDP_JOBS:-2}"
+  run -0 ldd build/train_digits
+  [[ $output == *"=> $MOVED/$LIBDIR/libddp.so."* ]]
+  run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 build/train_digits --epochs 2
+  echo "$output"
+  [[ $output == *"4 ranks"* || $output == *"epoch"* ]]
+}
+
+@test "without the plugin for srun there is no such component" {
+  cmake -G Ninja -S "$SOURCE" -B build -DDDP_BUILD_TESTS=OFF -DDDP_BUILD_SLURM_PLUGIN=OFF >/dev/null
+  run -1 grep -rl --include=cmake_install.cmake slurm_plugin build
+  [[ $(grep CPACK_COMPONENTS_ALL build/CPackConfig.cmake) != *slurm_plugin* ]]
+}

@@ -1,0 +1,246 @@
+// ddp-selftest: a job that tests the nodes on which it runs, for admins. Every rank tries each service of libddp, and
+// rank 0 prints one line for each node.
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/binding.hpp>
+#include <ddp/error.hpp>
+#include <ddp/version.hpp>
+#include <ddp/world.hpp>
+
+#include "base/host_name.hpp"
+#include "base/stderr_line.hpp"
+#include "command/output.hpp"
+#include "command/usage_error.hpp"
+#include "selftest/checks.hpp"
+#include "selftest/verdict.hpp"
+
+namespace {
+
+using namespace ddp::selftest;
+
+constexpr const char* kHelp =
+    "Usage: ddp-selftest [--timeout SECONDS] [--expect-store]\n"
+    "\n"
+    "A job that tests the nodes on which it runs. Start it as any libddp program, with two ranks or more on each "
+    "node:\n"
+    "\n"
+    "  srun --mpi=pmix -N4 --ntasks-per-node=2 ddp-selftest\n"
+    "  ddprun --nproc-per-node=2 ddp-selftest --expect-store\n"
+    "\n"
+    "Every rank joins the others (wire-up), exchanges values over the launcher's store (exchange), does collective\n"
+    "operations whose results are known (collectives), sends something to every other rank (pairs), looks where it "
+    "may\n"
+    "run (binding), and meets the others at MASTER_ADDR:MASTER_PORT where these are set (store). Rank 0 prints one "
+    "line\n"
+    "for each node: PASS, WARN, FAIL, or ---- where others kept it from finishing.\n"
+    "\n"
+    "  --timeout SECONDS   limit of each check (default 30, at most 3600)\n"
+    "  --expect-store      it is a failure when MASTER_ADDR and MASTER_PORT are not set\n"
+    "  --version           print the version, and end\n"
+    "  -h, --help          print this text, and end\n"
+    "\n"
+    "Exit status: 0 all nodes passed, perhaps with warnings; 1 one did not; 2 wrong command line.\n";
+
+constexpr const char* kVersion = "ddp-selftest (libddp) " DDP_VERSION_STRING "\n";
+constexpr int kLongestTimeout = 3600;
+
+struct Options {
+  std::chrono::seconds timeout{30};
+  bool expect_store = false;
+  const char* print = nullptr;  ///< instead of testing
+};
+
+int parse_timeout(const std::string& text) {
+  int seconds = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, status] = std::from_chars(text.data(), last, seconds);
+  if (status == std::errc{} && end == last && seconds >= 1 && seconds <= kLongestTimeout) return seconds;
+  throw ddp::tools::UsageError{"reading --timeout", fmt::format("'{}' is not a number of seconds", text),
+                               fmt::format("give a whole number from 1 to {}", kLongestTimeout)};
+}
+
+Options parse_options(const std::vector<std::string>& arguments) {
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "-h" || word == "--help") {
+      options.print = kHelp;
+    } else if (word == "--version") {
+      options.print = kVersion;
+    } else if (word == "--expect-store") {
+      options.expect_store = true;
+    } else if (word == "--timeout") {
+      options.timeout = std::chrono::seconds{parse_timeout(i + 1 < arguments.size() ? arguments[i + 1] : "")};
+      ++i;
+    } else if (word.starts_with("--timeout=")) {
+      options.timeout = std::chrono::seconds{parse_timeout(word.substr(word.find('=') + 1))};
+    } else {
+      throw ddp::tools::UsageError{"reading the command line", fmt::format("unknown option '{}'", word),
+                                   "'ddp-selftest --help' lists the options"};
+    }
+  }
+  return options;
+}
+
+/// As Slurm calls this node, which need not be its host name; the job's script looks for that.
+std::string node_name() {
+  const char* name = std::getenv("SLURMD_NODENAME");
+  return name != nullptr && *name != '\0' ? name : ddp::base::host_name();
+}
+
+/// "n1: rank 3", as far as it is known before the job has been joined.
+std::string name_of_this_rank() {
+  for (const char* variable : {"PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(variable)) return fmt::format("{}: rank {}", node_name(), rank);
+  }
+  return node_name();
+}
+
+void complain(std::string_view who, const Finding& finding) {
+  ddp::base::write_stderr_line(fmt::format("ddp-selftest: {}: {}: {}", who, finding.check, finding.what));
+}
+
+/// Sends this rank's result to rank 0, which gets those of all. Where that fails, the result of rank 0 says so, and
+/// those of others are missing.
+class Gathering {
+ public:
+  Gathering(ddp::World& world, RankResult own) : world_(world), own_(std::move(own)) {}
+
+  /// Whether the result has got away. @param limit the others may still be waiting in one of their checks.
+  bool send(std::chrono::seconds limit) {
+    try {
+      world_.key_value_store().put(kKey, encode(own_));
+      world_.key_value_store().fence(ddp::Deadline::after(limit));
+      return true;
+    } catch (const ddp::Error& error) {
+      own_.findings.push_back({.severity = Severity::failure,
+                               .check = "report",
+                               .what = error.what(),
+                               .blamed = error.ranks().empty() ? std::vector{world_.rank()} : error.ranks()});
+      return false;
+    }
+  }
+
+  const RankResult& own() const { return own_; }
+
+  std::vector<TestedNode> nodes(bool sent, std::chrono::seconds limit) {
+    const ddp::Deadline end = ddp::Deadline::after(limit);
+    std::vector<TestedNode> nodes;
+    for (int number = 0; number < world_.num_nodes(); ++number) {
+      TestedNode node{.host = {}, .ranks = world_.ranks_on_node(number), .results = {}};
+      for (const int rank : node.ranks) {
+        node.results.push_back(rank == world_.rank() ? own_ : sent ? fetch(rank, end) : std::nullopt);
+        if (node.results.back() && node.host.empty()) node.host = node.results.back()->host;
+      }
+      if (node.host.empty()) node.host = host_of(node.ranks.front());
+      nodes.push_back(std::move(node));
+    }
+    return nodes;
+  }
+
+ private:
+  static constexpr std::string_view kKey = "ddp-selftest.result";
+
+  std::optional<RankResult> fetch(int rank, ddp::Deadline end) {
+    try {
+      return decode_rank_result(world_.key_value_store().get(rank, kKey, end));
+    } catch (const ddp::Error& error) {
+      complain(fmt::format("rank {}", rank),
+               {.severity = {}, .check = "report", .what = error.what(), .blamed = {rank}});
+      return std::nullopt;
+    }
+  }
+
+  std::string host_of(int rank) {
+    try {
+      return world_.hostname(rank);
+    } catch (const ddp::Error&) {
+      return fmt::format("node-{}", world_.node_of(rank));
+    }
+  }
+
+  ddp::World& world_;
+  RankResult own_;
+};
+
+/// @return the exit status.
+int print_report(const std::vector<NodeVerdict>& verdicts, const ddp::World& world, bool store_checked) {
+  int passed = 0;
+  int warned = 0;
+  for (const NodeVerdict& node : verdicts) {
+    passed += static_cast<int>(node.verdict == Verdict::pass || node.verdict == Verdict::warning);
+    warned += static_cast<int>(node.verdict == Verdict::warning);
+  }
+  ddp::tools::write_standard_output(fmt::format(
+      "{}{} of {} nodes passed{}: {} ranks over {}; {}\n", format_table(verdicts), passed, verdicts.size(),
+      warned > 0 ? fmt::format(", {} with warnings", warned) : "", world.world_size(), to_string(world.source()),
+      store_checked ? "with the store of torch.distributed" : "without a store of torch.distributed"));
+  return passed == static_cast<int>(verdicts.size()) ? 0 : 1;
+}
+
+/// @param stage for messages: what it is doing.
+int test(const Options& options, std::string_view& stage) {
+  const ddp::CpuSet given = ddp::Binding::current().cpus;  // World::init may bind
+  ddp::World world = ddp::World::init({.timeout = options.timeout, .launch = {}, .keep_session = true});
+  stage = "report";
+  Checks checks{world, given, options.timeout};
+  checks.run(options.expect_store);
+
+  Gathering gathering{
+      world,
+      {.rank = world.rank(), .host = node_name(), .cpus = ddp::Binding::current().cpus, .findings = checks.findings()}};
+  // The first check that fails may take another rank its whole limit, and so may the next one.
+  const bool sent = checks.store_usable() && gathering.send(3 * options.timeout);
+  if (!sent) {
+    for (const Finding& finding : gathering.own().findings) complain(name_of_this_rank(), finding);
+  }
+  if (world.rank() == 0) {
+    return print_report(judge(gathering.nodes(sent, options.timeout)), world, checks.store_checked());
+  }
+  return sent ? 0 : 1;  // rank 0 decides; without it there is no success
+}
+
+/// Whatever hangs in spite of all limits, a kernel or a library, ends here.
+void end_in_any_case(std::chrono::seconds timeout) {
+  std::signal(SIGALRM, [](int) {
+    constexpr std::string_view kText = "ddp-selftest: no end in sight long after all limits; giving up\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+    ::_exit(1);
+  });
+  ::alarm(static_cast<unsigned>(12 * timeout.count() + 30));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is then an error that is told, like a full disk
+  std::string_view stage = "wire-up";
+  try {
+    const Options options = parse_options({argv + (argc > 0 ? 1 : 0), argv + argc});
+    if (options.print != nullptr) {
+      ddp::tools::write_standard_output(options.print);
+      return 0;
+    }
+    end_in_any_case(options.timeout);
+    return test(options, stage);
+  } catch (const ddp::tools::UsageError& error) {
+    ddp::base::write_stderr_line(fmt::format("ddp-selftest: {}", error.what()));
+    return 2;
+  } catch (const std::exception& error) {
+    complain(name_of_this_rank(), {.severity = {}, .check = std::string(stage), .what = error.what(), .blamed = {}});
+    return 1;
+  }
+}
