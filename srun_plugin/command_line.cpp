@@ -20,7 +20,6 @@ constexpr std::array kLongWithValue{
     "acctg-freq"sv,
     "bb"sv,
     "bbf"sv,
-    "bcast"sv,
     "bcast-exclude"sv,
     "begin"sv,
     "cluster-constraint"sv,
@@ -119,11 +118,19 @@ constexpr std::array kLongWithValue{
     "ddp-backend"sv,
 };
 
-/// Long names that begin with @p name and take a value; getopt_long(3) accepts a beginning that only one has.
-bool takes_value(std::string_view name) {
-  if (std::find(kLongWithValue.begin(), kLongWithValue.end(), name) != kLongWithValue.end()) return true;
-  return name.size() > 2 && std::count_if(kLongWithValue.begin(), kLongWithValue.end(),
-                                          [&](std::string_view known) { return known.starts_with(name); }) == 1;
+// One whose value is optional, hence never the next argument, though the name of another begins with it.
+constexpr std::string_view kBcast = "bcast";
+
+/// The long option with a value that @p name means; empty for none. getopt_long(3) accepts a beginning that only one
+/// has.
+std::string_view with_value(std::string_view name) {
+  const auto known = std::find(kLongWithValue.begin(), kLongWithValue.end(), name);
+  if (known != kLongWithValue.end()) return *known;
+  if (name.size() <= 2 || name == kBcast) return {};
+  const auto begins = [&](std::string_view each) { return each.starts_with(name); };
+  const auto first = std::find_if(kLongWithValue.begin(), kLongWithValue.end(), begins);
+  if (first == kLongWithValue.end() || std::any_of(first + 1, kLongWithValue.end(), begins)) return {};
+  return *first;
 }
 
 /// Reads the short options in one argument, as "-lN". Returns whether the next argument is the value of the last.
@@ -139,11 +146,12 @@ bool read_short(std::string_view letters, CommandLine& found) {
 /// The same for a long one, without its dashes.
 bool read_long(std::string_view text, CommandLine& found) {
   const auto equals = text.find('=');
-  const std::string_view name = text.substr(0, equals);
-  if (name == "ddp" && equals == std::string_view::npos) found.ddp = true;
+  const std::string_view given = text.substr(0, equals);
+  const std::string_view name = with_value(given);
+  if (given == "ddp" && equals == std::string_view::npos) found.ddp = true;
   if (name == "cpus-per-task") found.cpus_per_task = true;
   if (name == "het-group" || name == "pack-group") found.components = true;
-  return equals == std::string_view::npos && takes_value(name);
+  return equals == std::string_view::npos && !name.empty();
 }
 
 }  // namespace

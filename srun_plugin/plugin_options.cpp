@@ -1,6 +1,7 @@
 #include "plugin_options.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include <ddp/error.hpp>
@@ -14,9 +15,8 @@ constexpr std::array<std::string_view, 4> kBindWords{"numa", "core", "socket", "
 constexpr std::array<std::string_view, 3> kGpuWords{"all", "one", "none"};
 constexpr std::array<std::string_view, 3> kBackendWords{"auto", "nccl", "gloo"};
 
-// How Slurm hands an option of sbatch or salloc to the steps below it, and how users may give it to srun.
-constexpr const char* kInheritedVariables[] = {"_SLURM_SPANK_OPTION_ddp_ddp",
-                                               "SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp"};
+// How users of any plugin may give its options to srun.
+constexpr const char* kUserVariable = "SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp";
 
 void check(std::string attempted, std::span<const std::string_view> accepted, std::string_view word) {
   if (std::find(accepted.begin(), accepted.end(), word) != accepted.end()) return;
@@ -77,6 +77,11 @@ void set_option(PluginOptions& options, Option option, const char* value) {
   }
 }
 
+std::optional<std::string> process_variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>{value} : std::nullopt;
+}
+
 PluginOptions default_options(Lookup lookup) {
   PluginOptions options;
   take_default(lookup, "DDP_BIND", Option::bind, options.bind);
@@ -88,8 +93,7 @@ PluginOptions default_options(Lookup lookup) {
 bool enabled_by_environment(Lookup lookup) {
   const auto own = lookup("SLURM_DDP");
   if (own && !own->empty() && *own != "0") return true;
-  return std::any_of(std::begin(kInheritedVariables), std::end(kInheritedVariables),
-                     [&](const char* name) { return lookup(name).has_value(); });
+  return lookup(kInheritedVariable).has_value() || lookup(kUserVariable).has_value();
 }
 
 }  // namespace ddp::srun_plugin

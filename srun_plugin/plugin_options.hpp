@@ -42,8 +42,14 @@ void check_word(Option option, std::string_view word);
 /// Enters one option of the command line. Throws as check_word().
 void set_option(PluginOptions& options, Option option, const char* value);
 
+/// How Slurm hands --ddp of sbatch or salloc to the srun of a step.
+inline constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
+
 /// Looks up a variable; nothing: it is unset.
 using Lookup = std::optional<std::string> (*)(const char* name);
+
+/// In the environment of this process.
+std::optional<std::string> process_variable(const char* name);
 
 /// The defaults of a user who has set DDP_BIND, DDP_GPUS or DDP_BACKEND. Throws as check_word(), naming the variable.
 PluginOptions default_options(Lookup lookup);

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -42,11 +43,6 @@ State& state() {
   return instance;
 }
 
-std::optional<std::string> variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value != nullptr ? std::optional<std::string>{value} : std::nullopt;
-}
-
 template <class Function>
 int guarded(const char* hook, Function&& function) noexcept {
   try {
@@ -65,7 +61,7 @@ int option_callback(int value, const char* argument, int remote) noexcept {
     State& now = state();
     if (!now.defaults_read) {
       // What the command line says comes later.
-      now.options = default_options(&variable);
+      now.options = default_options(&process_variable);
       now.defaults_read = true;
     }
     set_option(now.options, static_cast<Option>(value), argument);

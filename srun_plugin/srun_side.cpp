@@ -31,11 +31,6 @@ constexpr std::chrono::seconds kStoreEndLimit{2};
 // What a started ddp-step says first; the number is that of the plugin's own.
 constexpr std::string_view kReady = "ddp-step 1 port ";
 
-std::optional<std::string> variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value != nullptr ? std::optional<std::string>{value} : std::nullopt;
-}
-
 bool has_plugin(std::string_view folders, std::string_view name) {
   while (!folders.empty()) {
     const auto end = folders.find(':');
@@ -92,8 +87,11 @@ MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components) {
 
 void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& facts) {
   several_components_ = arguments.components;
-  if (!arguments.ddp && !enabled_by_environment(&variable)) return;
-  if (!variable("SLURM_MPI_TYPE")) {
+  const bool by_environment = enabled_by_environment(&process_variable);
+  if (!arguments.ddp && !by_environment) return;
+  // Slurm does not know SLURM_DDP; it takes this for --ddp, and checks it like that.
+  if (by_environment) ::setenv(kInheritedVariable, "", 0);
+  if (!process_variable("SLURM_MPI_TYPE")) {
     switch (choose_mpi(facts, several_components_)) {
       case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
       case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
@@ -102,7 +100,7 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
     }
   }
   // From 22.05 on, srun does not take the number of its sbatch or salloc by itself, and tasks would get one core.
-  const auto cpus = variable("SLURM_CPUS_PER_TASK");
+  const auto cpus = process_variable("SLURM_CPUS_PER_TASK");
   if (cpus && !arguments.cpus_per_task) ::setenv("SRUN_CPUS_PER_TASK", cpus->c_str(), 0);
 }
 

@@ -166,7 +166,7 @@ bool StepProgram::read_some(Deadline deadline, Bytes& bytes, std::size_t most) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) throw base::system_error(fmt::format("reading from {}", path_), errno);
     if (!base::wait_for(output_.get(), POLLIN, deadline)) {
-      ::kill(pid_, SIGKILL);
+      if (pid_ > 0) ::kill(pid_, SIGKILL);  // it may have been waited for, and -1 is everybody
       finish(Deadline::after(std::chrono::seconds(1)));
       throw base::system_error(fmt::format("waiting for an answer of {}", path_), ETIMEDOUT, {}, ErrorCode::timeout);
     }

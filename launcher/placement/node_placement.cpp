@@ -4,38 +4,17 @@
 #include <exception>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 
 #include "base/stderr_line.hpp"
 #include "report/exit_error.hpp"
 #include "topology/network_facts.hpp"
+#include "topology/placement_summary.hpp"
 #include "topology/user_interfaces.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-std::string summarize(const Topology& topology, const Placement& placement) {
-  std::string text =
-      fmt::format("{} {} (processors {}{})", placement.num_cores, placement.num_cores == 1 ? "core" : "cores",
-                  placement.cpus.to_string(), placement.cores_shared ? ", shared" : "");
-  if (!placement.numa_nodes.empty()) {
-    std::vector<int> numbers;
-    for (const int node : placement.numa_nodes) {
-      numbers.push_back(topology.numa_nodes().at(static_cast<std::size_t>(node)).os_index);
-    }
-    text += fmt::format(", NUMA {} {}", numbers.size() == 1 ? "node" : "nodes", fmt::join(numbers, ","));
-  }
-  if (placement.gpu) {
-    const Gpu& gpu = topology.gpus().at(static_cast<std::size_t>(*placement.gpu));
-    text += fmt::format(", GPU {} ({}{})", gpu.index, gpu.pci.to_string(), placement.gpu_shared ? ", shared" : "");
-  }
-  if (!placement.nics.empty()) {
-    text += fmt::format(", NIC {}", topology.nics().at(static_cast<std::size_t>(placement.nics.front())).name());
-  }
-  return text;
-}
 
 /// Throws ExitError(kExitUsage) where there is nothing to count.
 int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topology,
@@ -121,7 +100,7 @@ const std::optional<Binding>& NodePlacement::binding(int local_rank) const {
 
 std::string NodePlacement::summary(int local_rank) const {
   if (placements_.empty()) return "not placed";
-  return summarize(*topology_, placements_.at(static_cast<std::size_t>(local_rank)));
+  return topology::summarize(*topology_, placements_.at(static_cast<std::size_t>(local_rank)));
 }
 
 std::vector<topology::Setting> NodePlacement::settings(int local_rank, const SocketInterface& interface) const {

@@ -19,6 +19,7 @@
 #include "topology/hostlist.hpp"
 #include "topology/interface_candidates.hpp"
 #include "topology/network_facts.hpp"
+#include "topology/placement_summary.hpp"
 #include "topology/rank_gpus.hpp"
 #include "topology/settings.hpp"
 
@@ -43,19 +44,6 @@ SocketInterface choose_interface(const PlanQuestion& question, const base::Envir
                                    [](const topology::InterfaceCandidate& each) { return each.at.routes_to_peers; });
   if (peers.empty() || routed == found.candidates.end()) return {found.candidates.front().interface, found.reason};
   return {routed->interface, "it routes to the other nodes of the step"};
-}
-
-std::string summarize(const Topology& topology, const Placement& placement, bool bound) {
-  std::string text = fmt::format("{} {} ({}){}", placement.num_cores, placement.num_cores == 1 ? "core" : "cores",
-                                 placement.cpus.to_string(), bound ? "" : " not bound");
-  if (placement.gpu) {
-    const Gpu& gpu = topology.gpus().at(static_cast<std::size_t>(*placement.gpu));
-    text += fmt::format(", GPU {} ({})", gpu.index, gpu.pci.to_string());
-  }
-  if (!placement.nics.empty()) {
-    text += fmt::format(", NIC {}", topology.nics().at(static_cast<std::size_t>(placement.nics.front())).name());
-  }
-  return text;
 }
 
 bool of_gpus(std::string_view name) { return name.starts_with("NCCL_") || name.starts_with("UCX_"); }
@@ -111,7 +99,7 @@ NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, 
     const auto index = static_cast<std::size_t>(local_rank);
     const auto found = std::find_if(placements.begin(), placements.end(),
                                     [&](const Placement& each) { return each.local_rank == local_rank; });
-    TaskPlan task{.cpus = {}, .preferred_memory = -1, .settings = {}, .summary = summarize(topology, *found, bound)};
+    TaskPlan task{.cpus = {}, .preferred_memory = -1, .settings = {}, .summary = topology::summarize(topology, *found)};
     if (bound) {
       const Binding binding = Binding::from(topology, *found);
       task.cpus = binding.cpus.to_string();

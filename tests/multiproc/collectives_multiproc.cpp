@@ -34,5 +34,12 @@ TEST(Backend, MissingPluginNamesTheFolder) {
   EXPECT_NE(results[0].output.find("/nonexistent/libddp_gloo.so"), std::string::npos) << results[0].output;
 }
 
+TEST(Backend, TheEnvironmentNamesTheOneOfProgramsThatNameNone) {
+  RankProcesses ranks(1, {RANK_PROGRAM, "ordering"}, {"DDP_BACKEND=nccl", "DDP_BACKEND_PATH=/nonexistent"});
+  const auto results = ranks.wait(Deadline::after(std::chrono::seconds(30)));
+  EXPECT_EQ(results[0].exit_code, 3);
+  EXPECT_NE(results[0].output.find("/nonexistent/libddp_nccl.so"), std::string::npos) << results[0].output;
+}
+
 }  // namespace
 }  // namespace ddp::test

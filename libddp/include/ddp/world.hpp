@@ -79,8 +79,9 @@ class World {
   const std::optional<Placement>& placement() const noexcept;
 
   /// The group of all ranks; made by the first call, which is collective, and returned by later ones.
-  /// @param backend "gloo". Throws unavailable when its plugin cannot be loaded.
-  ProcessGroup process_group(std::string_view backend = "gloo");
+  /// @param backend "gloo", or "auto": what DDP_BACKEND names, else gloo. Throws unavailable when its plugin cannot be
+  /// loaded.
+  ProcessGroup process_group(std::string_view backend = "auto");
 
   /// The job's store, for programs that want to exchange something before they have a process group.
   /// Keys that begin with "ddp." are libddp's own. Throws unavailable after the session was left.

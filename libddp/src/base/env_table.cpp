@@ -19,6 +19,8 @@ namespace ddp::base {
 namespace {
 
 constexpr std::array kTable{
+    EnvVariable{"DDP_BACKEND", EnvType::choice, "auto", "auto|nccl|gloo",
+                "Backend of process groups whose program names none; auto: gloo, the only one so far."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
                 "Folder with the backend plugins (libddp_gloo.so, ...); default: where libddp.so lies."},
     EnvVariable{

@@ -88,9 +88,18 @@ std::vector<Bytes> all_gather_bytes(ProcessGroup& group, const Bytes& own) {
   return all;
 }
 
+/// The name of a plugin.
+std::string choose_backend(std::string_view wanted, const std::shared_ptr<GroupEngine>& existing) {
+  if (wanted != "auto") return std::string(wanted);
+  if (existing) return existing->backend_name();
+  const std::string named = base::Environment::process().text("DDP_BACKEND");
+  return named == "auto" ? "gloo" : named;
+}
+
 }  // namespace
 
-ProcessGroup World::process_group(std::string_view backend) {
+ProcessGroup World::process_group(std::string_view wanted) {
+  const std::string backend = choose_backend(wanted, state_->world_group);
   if (!state_->world_group) {
     state_->world_group = make_world_group(*state_, backend);
     if (!state_->keep_session()) state_->leave_session();

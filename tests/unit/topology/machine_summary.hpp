@@ -16,9 +16,7 @@
 namespace ddp::topology {
 
 /// The root of the sources.
-inline std::filesystem::path source_root() {
-  return DDP_SOURCE_ROOT;
-}
+inline std::filesystem::path source_root() { return DDP_SOURCE_ROOT; }
 
 /// Where recordings of real machines are, which are not part of the sources; nothing if they are not there.
 inline std::optional<std::filesystem::path> recorded_machines() {

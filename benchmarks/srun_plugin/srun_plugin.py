@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Measures what the plugin for srun costs: steps with --ddp, and steps that do not use it. Prints Markdown.
+
+    srun_plugin.py BIN [--rounds N]      BIN: the folder of the programs; the plugin is in ../lib/slurm
+
+Runs on the controller of tests/cluster/slurm_cluster, whose plugstack.conf.d it changes between runs (Slurm reads it at
+every launch). Every round runs each contender once, in turn, every second one backwards.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from spread import Ratio, Spread, table  # noqa: E402
+
+STEP = ["-N4", "-n64", "true"]
+LIMIT_S = 60
+# (name, installed, arguments of srun)
+CONTENDERS = (("--mpi=pmix", True, ["--mpi=pmix"]),
+              ("--ddp", True, ["--ddp"]),
+              ("unused", True, []),
+              ("absent", False, []))
+ROWS = (("srun -N4 -n64 true: --ddp, and --mpi=pmix", "--ddp", "--mpi=pmix"),
+        ("srun -N4 -n64 true: plugin installed, and not", "unused", "absent"))
+
+
+class PluginConfiguration:
+    def __init__(self, binaries):
+        self.file = Path(os.environ["DDP_CLUSTER_DIR"]) / "etc" / "plugstack.conf.d" / "ddp.conf"
+        plugin = binaries.parent / "lib" / "slurm" / "spank_ddp.so"
+        if not plugin.exists():
+            sys.exit(f"srun_plugin: there is no {plugin}; build with Slurm's headers")
+        self.line = f"required {plugin} helper={binaries / 'ddp-step'}\n"
+
+    def install(self, wanted):
+        if wanted:
+            self.file.write_text(self.line)
+        else:
+            self.file.unlink(missing_ok=True)
+
+
+def time_step(arguments):
+    start = time.monotonic()
+    done = subprocess.run(["srun", *arguments, *STEP], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=LIMIT_S)
+    elapsed = time.monotonic() - start
+    if done.returncode != 0 or done.stderr:
+        sys.exit(f"srun {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
+    return elapsed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binaries", type=Path)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    configuration = PluginConfiguration(options.binaries.resolve())
+    times = {name: [] for name, _, _ in CONTENDERS}
+    for turn in range(-1, options.rounds):  # the first is for the page cache
+        for name, installed, arguments in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
+            configuration.install(installed)
+            elapsed = time_step(arguments)
+            if turn >= 0:
+                times[name].append(elapsed)
+        print(f"srun_plugin: round {turn + 1} of {options.rounds}", file=sys.stderr)
+    configuration.install(False)
+    rows = [[label, Spread(times[ours]).scaled(1e3, 0), Spread(times[theirs]).scaled(1e3, 0),
+             str(Ratio(times[ours], times[theirs]))] for label, ours, theirs in ROWS]
+    print(f"From start to end of srun in ms: median (quartiles) of {options.rounds} steps.\n")
+    print(table(["step", "first", "second", "ratio"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+# For bats files that start steps with `srun --ddp`: the plugin in the cluster's configuration, commands on the controller,
+# and what must be gone afterwards.
+
+load ../support/rank_jobs
+
+# The plugin stack is read by every srun and slurmstepd, so a file is all that it takes.
+spank_jobs_setup_file() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || return 0
+  local root bin
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  bin=${DDP_BIN_DIR:-$root/build/dev/bin}
+  export DDP_STEP="$bin/ddp-step" SPANK_PLUGIN="${bin%/bin}/lib/slurm/spank_ddp.so"
+  [ -x "$DDP_STEP" ] && [ -e "$SPANK_PLUGIN" ] || { echo "no $DDP_STEP and $SPANK_PLUGIN; build first" >&2; return 1; }
+  use_helper "$DDP_STEP"
+}
+
+spank_jobs_teardown_file() { [ -z "${DDP_CLUSTER_DIR:-}" ] || rm -f "$(plugin_line)"; }
+
+spank_jobs_setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  shared="$DDP_CLUSTER_DIR/shared/${BATS_TEST_FILENAME##*/}-$BATS_TEST_NUMBER"
+  mkdir -p "$shared"
+  chmod 1777 "$shared"
+  job=
+  # What the user of the tests may have set must not be seen.
+  local name
+  for name in $(compgen -e | grep -E '^(SLURM_DDP|DDP_(BIND|GPUS|BACKEND)|OMP_|(NCCL|GLOO|DDP)_SOCKET_IFNAME|TORCHELASTIC_)'); do
+    unset "$name"
+  done
+}
+
+spank_jobs_teardown() {
+  [ -z "${job:-}" ] || kill -KILL "$job" 2>/dev/null || true
+  rm -rf "${shared:-}"
+}
+
+plugin_line() { echo "$DDP_CLUSTER_DIR/etc/plugstack.conf.d/ddp.conf"; }
+
+# use_helper PATH: what takes the place of ddp-step.
+use_helper() { echo "optional $SPANK_PLUGIN helper=$1" >"$(plugin_line)"; }
+
+# on_ctl COMMAND...: on the controller, where a login shell would be. In a step that waits for ever (Slurm's PMIx in one of
+# several components does) only SIGKILL ends srun.
+on_ctl() { timeout -k 5 "${LIMIT:-60}" "$cluster" run "$@" 2>&1; }
+srun() { on_ctl srun "$@"; }
+
+# start COMMAND...: the same in the background; its output goes to $shared/out.
+start() {
+  timeout -k 5 60 "$cluster" run "$@" >"$shared/out" 2>&1 3>&- &
+  job=$!
+}
+finish() {
+  status=0
+  wait "$job" || status=$?
+  job=
+  output=$(cat "$shared/out")
+}
+
+# said COUNT TEXT: so many lines of a step in the background begin with it.
+said() { [ "$(grep -c "^$2" "$shared/out")" -ge "$1" ]; }
+
+# batch NAME COMMANDS OPTION...: a script of these commands, run to its end; sets status and output.
+batch() {
+  local script="$shared/$1" commands=$2
+  shift 2
+  printf '#!/bin/bash\n%s\n' "$commands" >"$script"
+  run on_ctl sbatch --wait -o "$shared/batch.%a" "$@" "$script"
+  output+=$'\n'$(cat "$shared"/batch.*)
+}
+
+# succeeded: shows what was said when it did not.
+succeeded() { [ "$status" -eq 0 ] || { echo "status $status"; echo "$output"; return 1; }; }
+
+# eventually SECONDS COMMAND...
+eventually() {
+  local limit=$((SECONDS + $1))
+  shift
+  while [ $SECONDS -lt $limit ]; do
+    if "$@"; then return 0; fi
+    sleep 0.05
+  done
+  echo "never came true: $*" >&2
+  return 1
+}
+
+# Nodes' processes are in the controller's process namespace, too.
+running() { "$cluster" run pgrep "$@" >/dev/null; }
+not_running() { ! running "$@"; }
+store_port() { "$cluster" run ss -Hltnp | sed -n 's/.*:\([0-9]*\) .*"ddp-step".*/\1/p' | sort -u; }
+port_is_free() { ! "$cluster" run ss -Hltn | grep -q ":$1 "; }
+
+# Files in the folders that each machine of the cluster has for itself, and sockets; nodes keep some of Slurm's own.
+left_files() {
+  local node
+  ls -A "$DDP_CLUSTER_DIR"/node/*/tmp
+  for node in n0 n1 n2 n3; do
+    "$cluster" on $node ls -A /dev/shm
+    "$cluster" on $node ss -Hxl | grep -i ddp
+  done
+  "$cluster" run ss -Hxl | grep -i ddp-step
+  return 0
+}
+
+nodes_in_service() { ! "$cluster" run sinfo -h -N -o '%N %T' | grep -Eq 'drain|down|fail'; }
+all_idle() { [ "$("$cluster" run sinfo -h -N -o %T | sort -u)" = idle ]; }
+
+# Nothing of steps with --ddp is left anywhere, and no node was taken out of service.
+clean() {
+  eventually 20 not_running -x ddp-step || { "$cluster" run ps axf; return 1; }
+  nodes_in_service || { "$cluster" run sinfo -N -o '%N %T %E'; return 1; }
+}
+
+# The value of NAME in every task's line "FACTS <rank> NAME=VALUE ...", each once.
+fact() { sed -n "s/^FACTS .* $1=\([^ ]*\).*/\1/p" <<<"$output" | sort -u; }

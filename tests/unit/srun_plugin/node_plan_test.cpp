@@ -1,0 +1,103 @@
+#include "node_plan.hpp"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+#include "base/byte_stream.hpp"
+
+namespace ddp::srun_plugin {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+PlanQuestion question() {
+  return {.bind = "numa",
+          .gpus = "all",
+          .backend = "auto",
+          .node_list = "n[1-4]",
+          .node_name = "n2",
+          .resources = {base::to_bytes("first"), {}, base::to_bytes("third")}};
+}
+
+NodePlan plan() {
+  return {.tasks = {{.cpus = "0-3", .preferred_memory = 1, .settings = {{"A", "1"}, {"B", ""}}, .summary = "4 cores"},
+                    {.cpus = "", .preferred_memory = -1, .settings = {}, .summary = ""}},
+          .remarks = {"a remark", ""}};
+}
+
+template <class Function>
+std::string refusal(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::protocol);
+    return error.what();
+  }
+  return "it was accepted";
+}
+
+TEST(NodePlan, QuestionComesBackAsItWas) {
+  const PlanQuestion read = decode_question(encode(question()));
+  EXPECT_EQ(read.bind, "numa");
+  EXPECT_EQ(read.gpus, "all");
+  EXPECT_EQ(read.backend, "auto");
+  EXPECT_EQ(read.node_list, "n[1-4]");
+  EXPECT_EQ(read.node_name, "n2");
+  EXPECT_THAT(read.resources, ElementsAre(base::to_bytes("first"), IsEmpty(), base::to_bytes("third")));
+}
+
+TEST(NodePlan, ComesBackAsItWas) {
+  const NodePlan read = decode_plan(encode(plan()));
+  ASSERT_EQ(read.tasks.size(), 2U);
+  EXPECT_EQ(read.tasks[0].cpus, "0-3");
+  EXPECT_EQ(read.tasks[0].preferred_memory, 1);
+  EXPECT_THAT(read.tasks[0].settings, ElementsAre(std::pair("A", "1"), std::pair("B", "")));
+  EXPECT_EQ(read.tasks[0].summary, "4 cores");
+  EXPECT_EQ(read.tasks[1].preferred_memory, -1);
+  EXPECT_THAT(read.remarks, ElementsAre("a remark", ""));
+  EXPECT_EQ(encode(read), encode(plan()));
+}
+
+TEST(NodePlan, EveryTruncationIsAnError) {
+  const Bytes asked = encode(question());
+  for (std::size_t size = 0; size < asked.size(); ++size) {
+    EXPECT_NE(refusal([&] { decode_question(std::span{asked}.first(size)); }), "it was accepted") << size;
+  }
+  const Bytes answered = encode(plan());
+  for (std::size_t size = 0; size < answered.size(); ++size) {
+    EXPECT_NE(refusal([&] { decode_plan(std::span{answered}.first(size)); }), "it was accepted") << size;
+  }
+}
+
+TEST(NodePlan, TrailingBytesAreAnError) {
+  Bytes asked = encode(question());
+  asked.push_back(std::byte{0});
+  EXPECT_THAT(refusal([&] { decode_question(asked); }), HasSubstr("1 bytes too many"));
+  Bytes answered = encode(plan());
+  answered.push_back(std::byte{0});
+  EXPECT_THAT(refusal([&] { decode_plan(answered); }), HasSubstr("1 bytes too many"));
+}
+
+TEST(NodePlan, AnotherVersionSaysWhatToInstall) {
+  Bytes asked = encode(question());
+  Bytes answered = encode(plan());
+  asked[0] = answered[0] = std::byte{2};
+  for (const std::string& text :
+       {refusal([&] { decode_question(asked); }), refusal([&] { decode_plan(answered); })}) {
+    EXPECT_THAT(text, AllOf(HasSubstr("its version is 2, the plugin's is 1"), HasSubstr("from one package")));
+  }
+}
+
+TEST(NodePlan, CountsAreNotTrusted) {
+  const Bytes huge = base::ByteWriter{}.integer(kPlanVersion).integer(std::uint32_t{0xffffffffU}).bytes();
+  EXPECT_THAT(refusal([&] { decode_plan(huge); }), HasSubstr("plan of the node"));
+}
+
+}  // namespace
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,149 @@
+#include "plugin_options.hpp"
+
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+namespace ddp::srun_plugin {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Lookup is a plain function, as getenv(3) is.
+std::map<std::string, std::string>& variables() {
+  static std::map<std::string, std::string> all;
+  return all;
+}
+std::optional<std::string> lookup(const char* name) {
+  const auto found = variables().find(name);
+  return found == variables().end() ? std::nullopt : std::optional{found->second};
+}
+
+PluginOptions defaults_with(std::map<std::string, std::string> set) {
+  variables() = std::move(set);
+  return default_options(&lookup);
+}
+bool enabled_with(std::map<std::string, std::string> set) {
+  variables() = std::move(set);
+  return enabled_by_environment(&lookup);
+}
+
+template <class Function>
+std::string refusal(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(PluginOptions, TableIsByOption) {
+  const auto name = [](Option option) { return std::string(option_table().at(static_cast<std::size_t>(option)).name); };
+  EXPECT_EQ(name(Option::ddp), "ddp");
+  EXPECT_EQ(name(Option::bind), "ddp-bind");
+  EXPECT_EQ(name(Option::gpus), "ddp-gpus");
+  EXPECT_EQ(name(Option::backend), "ddp-backend");
+  EXPECT_EQ(name(Option::verbose), "ddp-verbose");
+}
+
+TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
+  for (std::size_t i = 0; i < kOptions; ++i) {
+    const OptionEntry& entry = option_table().at(i);
+    std::string words;
+    for (const std::string_view word : accepted_words(static_cast<Option>(i))) {
+      words += (words.empty() ? "" : "|") + std::string(word);
+    }
+    EXPECT_EQ(entry.arginfo == nullptr ? "" : entry.arginfo, words) << entry.name;
+    EXPECT_NE(std::string(entry.usage), "");
+  }
+}
+
+TEST(PluginOptions, EveryAcceptedWordIsEntered) {
+  struct Field {
+    Option option;
+    std::string PluginOptions::*word;
+  };
+  for (const auto& [option, word] : {Field{Option::bind, &PluginOptions::bind}, Field{Option::gpus, &PluginOptions::gpus},
+                                     Field{Option::backend, &PluginOptions::backend}}) {
+    for (const std::string_view accepted : accepted_words(option)) {
+      PluginOptions expected;
+      expected.*word = accepted;
+      PluginOptions options;
+      set_option(options, option, std::string(accepted).c_str());
+      EXPECT_EQ(options, expected) << accepted;
+    }
+  }
+}
+
+TEST(PluginOptions, FlagsNeedNoValue) {
+  PluginOptions options;
+  set_option(options, Option::ddp, nullptr);
+  set_option(options, Option::verbose, nullptr);
+  PluginOptions expected;
+  expected.enabled = true;
+  expected.verbose = true;
+  EXPECT_EQ(options, expected);
+}
+
+TEST(PluginOptions, OtherWordsAreRefusedWithTheAcceptedOnes) {
+  PluginOptions options;
+  EXPECT_THAT(refusal([&] { set_option(options, Option::bind, "nuam"); }),
+              AllOf(HasSubstr("--ddp-bind"), HasSubstr("'nuam'"), HasSubstr("numa, core, socket, none"),
+                    HasSubstr("did you mean 'numa'")));
+  EXPECT_THAT(refusal([&] { set_option(options, Option::gpus, "2"); }),
+              AllOf(HasSubstr("--ddp-gpus"), HasSubstr("all, one, none")));
+  EXPECT_THAT(refusal([&] { set_option(options, Option::backend, "mpi"); }),
+              AllOf(HasSubstr("--ddp-backend"), HasSubstr("auto, nccl, gloo")));
+  for (const Option option : {Option::bind, Option::gpus, Option::backend}) {
+    EXPECT_NE(refusal([&] { set_option(options, option, ""); }), "nothing was thrown");
+    EXPECT_NE(refusal([&] { set_option(options, option, nullptr); }), "nothing was thrown");
+    EXPECT_NE(refusal([&] { set_option(options, option, "none "); }), "nothing was thrown");
+    EXPECT_NE(refusal([&] { set_option(options, option, "NONE"); }), "nothing was thrown");
+  }
+  EXPECT_EQ(options, PluginOptions{}) << "what was refused was entered";
+}
+
+TEST(PluginOptions, VariablesAreTheDefaults) {
+  EXPECT_EQ(defaults_with({}), PluginOptions{});
+  PluginOptions expected;
+  expected.bind = "socket";
+  expected.gpus = "one";
+  expected.backend = "gloo";
+  EXPECT_EQ(defaults_with({{"DDP_BIND", "socket"}, {"DDP_GPUS", "one"}, {"DDP_BACKEND", "gloo"}}), expected);
+  EXPECT_EQ(defaults_with({{"DDP_BIND", ""}, {"DDP_GPUS", ""}, {"DDP_BACKEND", ""}}), PluginOptions{})
+      << "empty is unset";
+}
+
+TEST(PluginOptions, AWrongVariableIsNamed) {
+  EXPECT_THAT(refusal([] { defaults_with({{"DDP_BIND", "socke"}}); }),
+              AllOf(HasSubstr("DDP_BIND"), HasSubstr("'socke'"), HasSubstr("did you mean 'socket'")));
+  EXPECT_THAT(refusal([] { defaults_with({{"DDP_GPUS", "some"}}); }), HasSubstr("DDP_GPUS"));
+  EXPECT_THAT(refusal([] { defaults_with({{"DDP_BACKEND", "mpi"}}); }), HasSubstr("DDP_BACKEND"));
+}
+
+TEST(PluginOptions, TheEnvironmentMayAskForIt) {
+  EXPECT_FALSE(enabled_with({}));
+  EXPECT_FALSE(enabled_with({{"SLURM_DDP", ""}}));
+  EXPECT_FALSE(enabled_with({{"SLURM_DDP", "0"}}));
+  EXPECT_FALSE(enabled_with({{"DDP", "1"}, {"SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp-bind", "core"}}));
+  EXPECT_TRUE(enabled_with({{"SLURM_DDP", "1"}}));
+  EXPECT_TRUE(enabled_with({{"_SLURM_SPANK_OPTION_ddp_ddp", ""}}));
+  EXPECT_TRUE(enabled_with({{"SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp", ""}}));
+}
+
+TEST(PluginOptions, FlagsHaveNoWords) {
+  EXPECT_THAT(accepted_words(Option::ddp), IsEmpty());
+  EXPECT_THAT(accepted_words(Option::verbose), IsEmpty());
+  EXPECT_THAT(accepted_words(Option::bind), ElementsAre("numa", "core", "socket", "none"));
+}
+
+}  // namespace
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,108 @@
+#include "step_ticket.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+namespace ddp::srun_plugin {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kSecret = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+StepTicket sample() {
+  return {.options = {.enabled = true, .bind = "core", .gpus = "one", .backend = "gloo", .verbose = true},
+          .port = 60123,
+          .secret = kSecret,
+          .pmi_available = false};
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_ticket(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::protocol) << text;
+    return error.what();
+  }
+  return "it was accepted: " + text;
+}
+
+TEST(StepTicket, ComesBackAsItWas) {
+  EXPECT_EQ(parse_ticket(encode(sample())), sample());
+  StepTicket without_store;
+  without_store.options.enabled = true;
+  EXPECT_EQ(parse_ticket(encode(without_store)), without_store);
+}
+
+TEST(StepTicket, IsOneWordForTheEnvironment) {
+  EXPECT_EQ(encode(sample()).find_first_of(" \t\n='\"\\$"), std::string::npos) << encode(sample());
+  EXPECT_LT(encode(sample()).size(), 256U);
+}
+
+TEST(StepTicket, EveryTruncationIsAnError) {
+  const std::string whole = encode(sample());
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_THAT(refusal(whole.substr(0, size)), HasSubstr("SLURM_DDP_STEP")) << size;
+  }
+}
+
+TEST(StepTicket, MalformedOnesAreErrors) {
+  const std::string good = "1;60123;" + kSecret + ";core;one;gloo;1;0";
+  ASSERT_EQ(parse_ticket(good), sample());
+  const auto with = [&](std::size_t field, const std::string& text) {
+    std::vector<std::string> fields{"1", "60123", kSecret, "core", "one", "gloo", "1", "0"};
+    fields.at(field) = text;
+    std::string all;
+    for (const std::string& each : fields) all += (all.empty() ? "" : ";") + each;
+    return all;
+  };
+  struct Case {
+    std::string text;
+    const char* says;
+  };
+  const std::vector<Case> cases{
+      {"", "version is ''"},
+      {";", "version is ''"},
+      {with(0, "2"), "version is '2', not 1"},
+      {with(0, "11"), "version"},
+      {with(0, " 1"), "version"},
+      {with(0, std::string(1000, 'x')), "version is 'xxxxxxxxxxxxxxxx', not"},
+      {good + ";", "9 fields, not 8"},
+      {good + ";more", "9 fields"},
+      {"1", "1 fields"},
+      {with(1, ""), "'' is no port"},
+      {with(1, "65536"), "'65536' is no port"},
+      {with(1, "-1"), "no port"},
+      {with(1, "+1"), "no port"},
+      {with(1, "60123 "), "no port"},
+      {with(1, "0x10"), "no port"},
+      {with(1, "0"), "secret"},
+      {with(2, ""), "secret"},
+      {with(2, kSecret.substr(1)), "secret"},
+      {with(2, kSecret + "0"), "secret"},
+      {with(2, "A" + kSecret.substr(1)), "secret"},
+      {with(2, "g" + kSecret.substr(1)), "secret"},
+      {with(3, "cores"), "'cores' is not known"},
+      {with(3, ""), "'' is not known"},
+      {with(4, "two"), "'two' is not known"},
+      {with(5, "mpi"), "'mpi' is not known"},
+      {with(6, "2"), "'2' is neither 0 nor 1"},
+      {with(6, ""), "'' is neither"},
+      {with(7, "true"), "'true' is neither"},
+      {good + "\n", "neither"},
+      {good + std::string(1, '\0'), "neither"},
+  };
+  for (const Case& each : cases) EXPECT_THAT(refusal(each.text), HasSubstr(each.says)) << each.text;
+}
+
+TEST(StepTicket, ErrorsDoNotTellTheSecret) {
+  EXPECT_THAT(refusal("1;60123;" + kSecret + "0;core;one;gloo;1;0"), ::testing::Not(HasSubstr(kSecret.substr(0, 8))));
+}
+
+}  // namespace
+}  // namespace ddp::srun_plugin
