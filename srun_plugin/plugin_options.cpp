@@ -15,8 +15,8 @@ constexpr std::array<std::string_view, 4> kBindWords{"numa", "core", "socket", "
 constexpr std::array<std::string_view, 3> kGpuWords{"all", "one", "none"};
 constexpr std::array<std::string_view, 3> kBackendWords{"auto", "nccl", "gloo"};
 
-// How users of any plugin may give its options to srun.
-constexpr const char* kUserVariable = "SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp";
+// How Slurm hands --ddp of sbatch or salloc to the srun of a step.
+constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
 
 void check(std::string attempted, std::span<const std::string_view> accepted, std::string_view word) {
   if (std::find(accepted.begin(), accepted.end(), word) != accepted.end()) return;

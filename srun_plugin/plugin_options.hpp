@@ -42,8 +42,8 @@ void check_word(Option option, std::string_view word);
 /// Enters one option of the command line. Throws as check_word().
 void set_option(PluginOptions& options, Option option, const char* value);
 
-/// How Slurm hands --ddp of sbatch or salloc to the srun of a step.
-inline constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
+/// How users may give --ddp to srun, as they may any plugin's options.
+inline constexpr const char* kUserVariable = "SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp";
 
 /// Looks up a variable; nothing: it is unset.
 using Lookup = std::optional<std::string> (*)(const char* name);

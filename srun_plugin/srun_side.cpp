@@ -90,7 +90,10 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
   const bool by_environment = enabled_by_environment(&process_variable);
   if (!arguments.ddp && !by_environment) return;
   // Slurm does not know SLURM_DDP; it takes this for --ddp, and checks it like that.
-  if (by_environment) ::setenv(kInheritedVariable, "", 0);
+  if (by_environment && !process_variable(kUserVariable)) {
+    ::setenv(kUserVariable, "", 0);
+    stood_in_ = true;
+  }
   if (!process_variable("SLURM_MPI_TYPE")) {
     switch (choose_mpi(facts, several_components_)) {
       case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
@@ -105,6 +108,7 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
 }
 
 void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& facts) {
+  if (std::exchange(stood_in_, false)) ::unsetenv(kUserVariable);
   if (options.enabled && several_components_) start_store(options, facts);
 }
 

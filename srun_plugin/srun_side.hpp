@@ -51,6 +51,7 @@ class SrunSide {
 
   std::string step_program_;
   bool several_components_ = false;
+  bool stood_in_ = false;  ///< SLURM_DDP became a variable that Slurm knows
   bool pmi_available_ = true;
   bool started_ = false;
   std::optional<StepProgram> store_;
