@@ -16,6 +16,7 @@ constexpr std::string_view kShortWithValue = "ABbCcDdeFGiJLMmNnopqrSTtWwx";
 
 // Long options whose value may be the next argument.
 constexpr std::array kLongWithValue{
+    "accel-bind"sv,
     "account"sv,
     "acctg-freq"sv,
     "bb"sv,
@@ -91,6 +92,7 @@ constexpr std::array kLongWithValue{
     "qos"sv,
     "relative"sv,
     "reservation"sv,
+    "segment"sv,
     "signal"sv,
     "slurmd-debug"sv,
     "sockets-per-node"sv,
@@ -105,7 +107,7 @@ constexpr std::array kLongWithValue{
     "time"sv,
     "time-min"sv,
     "tmp"sv,
-    "tree-width"sv,
+    "treewidth"sv,
     "tres-bind"sv,
     "tres-per-job"sv,
     "tres-per-task"sv,

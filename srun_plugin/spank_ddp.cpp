@@ -1,6 +1,7 @@
 // The edge to Slurm: its hooks, each mapped to one function, with a guard that lets no exception out and makes no step
 // fail. Nothing runs here as root but the registration of options.
 
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "plugin_options.hpp"
 #include "slurm_spank.hpp"
 #include "srun_side.hpp"
+#include "task_facts.hpp"
 #include "task_side.hpp"
 
 extern "C" {
@@ -124,8 +126,10 @@ int slurm_spank_init_post_opt(spank_t, int, char**) {
   });
 }
 
-int slurm_spank_local_user_init(spank_t, int, char**) {
-  return guarded("before the launch", [] {
+int slurm_spank_local_user_init(spank_t spank, int, char**) {
+  return guarded("before the launch", [&] {
+    std::uint32_t step = 0;
+    if (spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && !is_user_step(step)) return;
     if (in_srun()) state().srun->before_launch(state().options, SlurmFacts::read());
   });
 }

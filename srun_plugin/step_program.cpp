@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -156,21 +157,18 @@ void StepProgram::send(std::span<const std::byte> data, Deadline deadline) {
 
 bool StepProgram::read_some(Deadline deadline, Bytes& bytes, std::size_t most) {
   std::array<std::byte, 4096> block{};
-  while (true) {
+  while (!deadline.expired() && base::wait_for(output_.get(), POLLIN, deadline)) {
     const ssize_t count = ::read(output_.get(), block.data(), std::min(block.size(), most));
     if (count > 0) {
       bytes.insert(bytes.end(), block.begin(), block.begin() + count);
       return true;
     }
     if (count == 0) return false;
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN) throw base::system_error(fmt::format("reading from {}", path_), errno);
-    if (!base::wait_for(output_.get(), POLLIN, deadline)) {
-      if (pid_ > 0) ::kill(pid_, SIGKILL);  // it may have been waited for, and -1 is everybody
-      finish(Deadline::after(std::chrono::seconds(1)));
-      throw base::system_error(fmt::format("waiting for an answer of {}", path_), ETIMEDOUT, {}, ErrorCode::timeout);
-    }
+    if (errno != EINTR && errno != EAGAIN) throw base::system_error(fmt::format("reading from {}", path_), errno);
   }
+  if (pid_ > 0) ::kill(pid_, SIGKILL);  // it may have been waited for, and -1 is everybody
+  finish(Deadline::after(std::chrono::seconds(1)));
+  throw base::system_error(fmt::format("waiting for an answer of {}", path_), ETIMEDOUT, {}, ErrorCode::timeout);
 }
 
 std::string StepProgram::read_line(Deadline deadline) {

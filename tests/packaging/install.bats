@@ -49,7 +49,7 @@ END
 
 @test "everything is where it belongs, and nothing else is there" {
   local file
-  for file in bin/ddprun bin/ddp-info "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%%.*}" "$LIBDIR/libddp.so.$VERSION" \
+  for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR/libddp_gloo.so" "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
     share/man/man1/ddprun.1 share/bash-completion/completions/ddprun share/libddp/examples/digits/{CMakeLists.txt,digits.csv} \
     share/doc/libddp/LICENSE; do
@@ -107,6 +107,7 @@ END
 
 @test "the moved programs run" {
   run -0 "$MOVED/bin/ddp-info" topo
+  run -0 "$MOVED/bin/ddprun" --nproc-per-node=2 "$MOVED/bin/ddp-selftest"
   run -0 "$MOVED/bin/ddprun" --nproc-per-node 2 sh -c 'echo "rank $RANK of $WORLD_SIZE"'
   [[ $output == *"rank 0 of 2"* && $output == *"rank 1 of 2"* ]]
   run -7 "$MOVED/bin/ddprun" --nproc-per-node 2 sh -c 'exit 7'

@@ -24,6 +24,8 @@ spank_jobs_setup() {
   mkdir -p "$shared"
   chmod 1777 "$shared"
   job=
+  # Starts steps faster than PMIx. Tests of the choice itself unset it.
+  export SLURM_MPI_TYPE=pmi2
   # What the user of the tests may have set must not be seen.
   local name
   for name in $(compgen -e | grep -E '^(SLURM_DDP|DDP_(BIND|GPUS|BACKEND)|OMP_|(NCCL|GLOO|DDP)_SOCKET_IFNAME|TORCHELASTIC_)'); do
@@ -61,14 +63,20 @@ finish() {
 # said COUNT TEXT: so many lines of a step in the background begin with it.
 said() { [ "$(grep -c "^$2" "$shared/out")" -ge "$1" ]; }
 
-# batch NAME COMMANDS OPTION...: a script of these commands, run to its end; sets status and output.
+# batch COMMANDS OPTION...: a batch script of these commands, run to its end; sets status and output. sbatch --wait looks
+# only every ten seconds.
 batch() {
-  local script="$shared/$1" commands=$2
-  shift 2
-  printf '#!/bin/bash\n%s\n' "$commands" >"$script"
-  run on_ctl sbatch --wait -o "$shared/batch.%a" "$@" "$script"
-  output+=$'\n'$(cat "$shared"/batch.*)
+  local id script="$shared/script"
+  rm -f "$shared"/batch.*
+  printf '#!/bin/bash\n%s\n' "$1" >"$script"
+  shift
+  id=$(on_ctl sbatch --parsable -o "$shared/batch.%a" "$@" "$script") || { echo "$id"; return 1; }
+  eventually 60 batch_ended "$id" || { on_ctl scancel "$id"; cat "$shared"/batch.*; return 1; }
+  status=0
+  ! on_ctl scontrol show job -o "$id" | grep -vq 'JobState=COMPLETED' || status=1
+  output=$(cat "$shared"/batch.*)
 }
+batch_ended() { ! on_ctl scontrol show job -o "$1" | grep -Eq 'JobState=(PENDING|RUNNING|CONFIGURING|COMPLETING)'; }
 
 # succeeded: shows what was said when it did not.
 succeeded() { [ "$status" -eq 0 ] || { echo "status $status"; echo "$output"; return 1; }; }
@@ -88,19 +96,14 @@ eventually() {
 # Nodes' processes are in the controller's process namespace, too.
 running() { "$cluster" run pgrep "$@" >/dev/null; }
 not_running() { ! running "$@"; }
-store_port() { "$cluster" run ss -Hltnp | sed -n 's/.*:\([0-9]*\) .*"ddp-step".*/\1/p' | sort -u; }
+store_ports() { "$cluster" run ss -Hltnp | sed -n 's/.*:\([0-9]*\) .*"ddp-step".*/\1/p' | sort -u; }
 port_is_free() { ! "$cluster" run ss -Hltn | grep -q ":$1 "; }
 
-# Files in the folders that each machine of the cluster has for itself, and sockets; nodes keep some of Slurm's own.
+# Files in the folders that each node has for itself; the controller's are those of the host.
 left_files() {
   local node
   ls -A "$DDP_CLUSTER_DIR"/node/*/tmp
-  for node in n0 n1 n2 n3; do
-    "$cluster" on $node ls -A /dev/shm
-    "$cluster" on $node ss -Hxl | grep -i ddp
-  done
-  "$cluster" run ss -Hxl | grep -i ddp-step
-  return 0
+  for node in n0 n1 n2 n3; do "$cluster" on $node ls -A /dev/shm; done
 }
 
 nodes_in_service() { ! "$cluster" run sinfo -h -N -o '%N %T' | grep -Eq 'drain|down|fail'; }
@@ -113,4 +116,4 @@ clean() {
 }
 
 # The value of NAME in every task's line "FACTS <rank> NAME=VALUE ...", each once.
-fact() { sed -n "s/^FACTS .* $1=\([^ ]*\).*/\1/p" <<<"$output" | sort -u; }
+fact() { sed -nE "s/^FACTS (.* )?$1=([^ ]*).*/\2/p" <<<"$output" | sort -u; }

@@ -39,17 +39,15 @@ TEST_P(SrunCommandLine, IsReadAsSrunReadsIt) {
   EXPECT_EQ(found_in(words(GetParam().line)), GetParam().found) << GetParam().line;
 }
 
-INSTANTIATE_TEST_SUITE_P(OwnOptions, SrunCommandLine,
-                         ::testing::Values(Case{"srun --ddp python train.py", "ddp"},
-                                           Case{"srun -N 4 --ddp python", "ddp"},
-                                           Case{"srun -N4 -n 8 --ddp python", "ddp"},
-                                           Case{"/usr/bin/srun --nodes=4 --ntasks 8 --ddp python", "ddp"},
-                                           Case{"srun --ddp-bind core --ddp python", "ddp"},
-                                           Case{"srun --ddp-bind=core --ddp-gpus one --ddp-backend gloo --ddp p", "ddp"},
-                                           Case{"srun --ddp-verbose --ddp p", "ddp"},
-                                           Case{"srun --ddp --ddp p", "ddp"},
-                                           Case{"srun -l -u --exclusive --ddp p", "ddp"},
-                                           Case{"srun --ddp", "ddp"}));
+INSTANTIATE_TEST_SUITE_P(
+    OwnOptions, SrunCommandLine,
+    ::testing::Values(Case{"srun --ddp python train.py", "ddp"}, Case{"srun -N 4 --ddp python", "ddp"},
+                      Case{"srun -N4 -n 8 --ddp python", "ddp"},
+                      Case{"/usr/bin/srun --nodes=4 --ntasks 8 --ddp python", "ddp"},
+                      Case{"srun --ddp-bind core --ddp python", "ddp"},
+                      Case{"srun --ddp-bind=core --ddp-gpus one --ddp-backend gloo --ddp p", "ddp"},
+                      Case{"srun --ddp-verbose --ddp p", "ddp"}, Case{"srun --ddp --ddp p", "ddp"},
+                      Case{"srun -l -u --exclusive --ddp p", "ddp"}, Case{"srun --ddp", "ddp"}));
 
 INSTANTIATE_TEST_SUITE_P(WithoutIt, SrunCommandLine,
                          ::testing::Values(Case{"srun", ""}, Case{"", ""}, Case{"--ddp", ""},
@@ -67,8 +65,7 @@ INSTANTIATE_TEST_SUITE_P(UsersProgram, SrunCommandLine,
 INSTANTIATE_TEST_SUITE_P(ValuesOfOptions, SrunCommandLine,
                          ::testing::Values(Case{"srun -J --ddp python", ""}, Case{"srun --job-name --ddp python", ""},
                                            Case{"srun --job-name=x --ddp python", "ddp"},
-                                           Case{"srun -Jx --ddp python", "ddp"},
-                                           Case{"srun -lJ --ddp python", ""},
+                                           Case{"srun -Jx --ddp python", "ddp"}, Case{"srun -lJ --ddp python", ""},
                                            Case{"srun -lJ x --ddp python", "ddp"},
                                            Case{"srun --comment -n --ddp python", "ddp"},
                                            Case{"srun -w n1,n2 -x n3 -t 10 -o out -e err --ddp p", "ddp"},
@@ -76,7 +73,8 @@ INSTANTIATE_TEST_SUITE_P(ValuesOfOptions, SrunCommandLine,
 
 // An option whose value is optional takes it after '=' only.
 INSTANTIATE_TEST_SUITE_P(OptionalValues, SrunCommandLine,
-                         ::testing::Values(Case{"srun --bcast --ddp p", "ddp"}, Case{"srun --bcast=/tmp/x --ddp p", "ddp"},
+                         ::testing::Values(Case{"srun --bcast --ddp p", "ddp"},
+                                           Case{"srun --bcast=/tmp/x --ddp p", "ddp"},
                                            Case{"srun --exclusive=user --ddp p", "ddp"},
                                            Case{"srun --kill-on-bad-exit --ddp p", "ddp"},
                                            Case{"srun -K1 -I5 --nice --compress --propagate --ddp p", "ddp"}));
@@ -84,13 +82,15 @@ INSTANTIATE_TEST_SUITE_P(OptionalValues, SrunCommandLine,
 INSTANTIATE_TEST_SUITE_P(Abbreviations, SrunCommandLine,
                          ::testing::Values(Case{"srun --job-n x --ddp p", "ddp"}, Case{"srun --job-n --ddp p", ""},
                                            Case{"srun --nodel n1 --ddp p", "ddp"}, Case{"srun --nodel --ddp p", ""},
-                                           Case{"srun --bcast-e --ddp p", ""}, Case{"srun --ddp-ba gloo --ddp p", "ddp"},
+                                           Case{"srun --bcast-e --ddp p", ""},
+                                           Case{"srun --ddp-ba gloo --ddp p", "ddp"},
                                            Case{"srun --cpus-per-t 4 --ddp p", "ddp cpus"},
                                            Case{"srun --het-g 0 --ddp p", "ddp components"}));
 
 INSTANTIATE_TEST_SUITE_P(CpusPerTask, SrunCommandLine,
                          ::testing::Values(Case{"srun -c 4 --ddp p", "ddp cpus"}, Case{"srun -c4 p", "cpus"},
-                                           Case{"srun -lc4 --ddp p", "ddp cpus"}, Case{"srun -lc 4 --ddp p", "ddp cpus"},
+                                           Case{"srun -lc4 --ddp p", "ddp cpus"},
+                                           Case{"srun -lc 4 --ddp p", "ddp cpus"},
                                            Case{"srun --cpus-per-task 4 --ddp p", "ddp cpus"},
                                            Case{"srun --cpus-per-task=4 --ddp p", "ddp cpus"},
                                            Case{"srun -Jc --ddp p", "ddp"}, Case{"srun -J -c --ddp p", "ddp"},

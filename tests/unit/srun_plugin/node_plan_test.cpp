@@ -88,8 +88,7 @@ TEST(NodePlan, AnotherVersionSaysWhatToInstall) {
   Bytes asked = encode(question());
   Bytes answered = encode(plan());
   asked[0] = answered[0] = std::byte{2};
-  for (const std::string& text :
-       {refusal([&] { decode_question(asked); }), refusal([&] { decode_plan(answered); })}) {
+  for (const std::string& text : {refusal([&] { decode_question(asked); }), refusal([&] { decode_plan(answered); })}) {
     EXPECT_THAT(text, AllOf(HasSubstr("its version is 2, the plugin's is 1"), HasSubstr("from one package")));
   }
 }

@@ -19,9 +19,9 @@ namespace {
 
 using base::to_bytes;
 using base::to_text;
+using std::chrono::milliseconds;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using std::chrono::milliseconds;
 
 Deadline patience() { return Deadline::after(std::chrono::seconds(60)); }
 

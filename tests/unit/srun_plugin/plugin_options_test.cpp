@@ -71,8 +71,9 @@ TEST(PluginOptions, EveryAcceptedWordIsEntered) {
     Option option;
     std::string PluginOptions::*word;
   };
-  for (const auto& [option, word] : {Field{Option::bind, &PluginOptions::bind}, Field{Option::gpus, &PluginOptions::gpus},
-                                     Field{Option::backend, &PluginOptions::backend}}) {
+  for (const auto& [option, word] :
+       {Field{Option::bind, &PluginOptions::bind}, Field{Option::gpus, &PluginOptions::gpus},
+        Field{Option::backend, &PluginOptions::backend}}) {
     for (const std::string_view accepted : accepted_words(option)) {
       PluginOptions expected;
       expected.*word = accepted;
@@ -123,7 +124,9 @@ TEST(PluginOptions, VariablesAreTheDefaults) {
 }
 
 TEST(PluginOptions, AWrongVariableIsNamed) {
-  EXPECT_THAT(refusal([] { defaults_with({{"DDP_BIND", "socke"}}); }),
+  EXPECT_THAT(refusal([] {
+                defaults_with({{"DDP_BIND", "socke"}});
+              }),
               AllOf(HasSubstr("DDP_BIND"), HasSubstr("'socke'"), HasSubstr("did you mean 'socket'")));
   EXPECT_THAT(refusal([] { defaults_with({{"DDP_GPUS", "some"}}); }), HasSubstr("DDP_GPUS"));
   EXPECT_THAT(refusal([] { defaults_with({{"DDP_BACKEND", "mpi"}}); }), HasSubstr("DDP_BACKEND"));

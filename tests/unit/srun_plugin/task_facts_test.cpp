@@ -18,11 +18,16 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 
 /// Rank 5 of 8, of which three are on this second node.
 Variables slurm() {
-  return {{"SLURM_PROCID", "5"},           {"SLURM_STEP_NUM_TASKS", "8"},
-          {"SLURM_LOCALID", "1"},          {"SLURM_NODEID", "1"},
-          {"SLURM_STEP_NUM_NODES", "2"},   {"SLURM_JOB_ID", "1234"},
-          {"SLURM_STEP_ID", "7"},          {"SLURM_STEP_NODELIST", "n[1-2]"},
-          {"SLURMD_NODENAME", "n2"},       {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"},
+  return {{"SLURM_PROCID", "5"},
+          {"SLURM_STEP_NUM_TASKS", "8"},
+          {"SLURM_LOCALID", "1"},
+          {"SLURM_NODEID", "1"},
+          {"SLURM_STEP_NUM_NODES", "2"},
+          {"SLURM_JOB_ID", "1234"},
+          {"SLURM_STEP_ID", "7"},
+          {"SLURM_STEP_NODELIST", "n[1-2]"},
+          {"SLURMD_NODENAME", "n2"},
+          {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"},
           {"SLURM_SRUN_COMM_HOST", "10.9.9.9"}};
 }
 

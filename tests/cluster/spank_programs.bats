@@ -1,0 +1,144 @@
+#!/usr/bin/env bats
+# Programs under `srun --ddp` on a real Slurm, none of which knows of it: libddp's own over PMIx, PMI-2 and the store alone,
+# PyTorch with env://, Open MPI, ddprun, and one that uses nothing of it.
+# DDP_TORCH_PYTHON is a Python that has torch (default: build/venv's); all nodes must see it.
+
+bats_require_minimum_version 1.5.0
+load ../support/spank_jobs
+
+setup_file() { spank_jobs_setup_file; }
+teardown_file() { spank_jobs_teardown_file; }
+
+setup() {
+  spank_jobs_setup
+  python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
+  job_script="$root/tests/support/torch_job.py"
+}
+
+teardown() { spank_jobs_teardown; }
+
+needs_torch() {
+  "$python" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+}
+
+# expect_checked RANKS CHECK...: each rank has said of each check that it held.
+expect_checked() {
+  local ranks=$1 check
+  shift
+  succeeded
+  for check in "$@"; do
+    [ "$(sed -n "s/.*CHECKED $check \([0-9]*\)$/\1/p" <<<"$output" | sort -n | tr '\n' ' ')" = "$(seq -s' ' 0 $((ranks - 1))) " ] ||
+      { echo "not all ranks said that $check held"; echo "$output"; return 1; }
+  done
+}
+
+@test "libddp's World over PMIx, PMI-2 and the store alone" {
+  local source
+  for mpi in pmix pmi2 none; do
+    source=${mpi/none/torchrun}
+    run srun --ddp --mpi=$mpi -N3 -n7 bash -c "$(slurm_facts "$rank_program" world)"
+    succeeded
+    "$check_world" 7 "$source" 5,1,1 <<<"$output"
+    run srun --ddp --mpi=$mpi -N4 -n4 -m cyclic "$rank_program" collectives
+    succeeded
+    expect_all 4 DONE
+  done
+}
+
+@test "training of digits over PMIx, PMI-2 and the store alone" {
+  for mpi in pmix pmi2 none; do
+    run srun --ddp --mpi=$mpi -N2 -n4 "$bin/train_digits" --epochs 2
+    succeeded
+    [[ $output == *accuracy* ]] || { echo "$output"; return 1; }
+  done
+}
+
+@test "a libddp program is bound once, by the plugin" {
+  run srun --ddp -N2 -n4 "$rank_program" binding
+  succeeded
+  expect_all 4 DONE
+  expect_all 4 "placed=no"
+}
+
+@test "PyTorch with env:// on one node" {
+  needs_torch
+  unset SLURM_MPI_TYPE
+  LIMIT=120 run srun --ddp -N1 -n2 "$python" "$job_script" store collectives ddp
+  expect_checked 2 store collectives ddp
+}
+
+@test "PyTorch with env:// on four nodes, uneven and without PMI" {
+  needs_torch
+  LIMIT=120 run srun --ddp --mpi=none -N4 -n5 "$python" "$job_script" store collectives objects
+  expect_checked 5 store collectives objects
+}
+
+@test "two PyTorch steps of one job at once" {
+  needs_torch
+  local step="srun --ddp --mem=0 --overlap -N2 -n2 $python $job_script store collectives"
+  batch "$step & $step & wait -n && wait -n" -N2 -n2
+  succeeded
+  [ "$(grep -c 'CHECKED store [01]$' <<<"$output")" -eq 4 ] || { echo "$output"; return 1; }
+}
+
+@test "an Open MPI program is the same with --ddp" {
+  unset SLURM_MPI_TYPE
+  command -v mpicc >/dev/null || skip "needs mpicc (Debian: libopenmpi-dev)"
+  cat >"$shared/sum.c" <<'PROGRAM'
+#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char** argv) {
+  int rank, size, sum;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  printf("SUM %d of %d is %d\n", rank, size, sum);
+  return MPI_Finalize();
+}
+PROGRAM
+  mpicc -o "$shared/sum" "$shared/sum.c"
+  run srun --ddp -N4 -n5 "$shared/sum"
+  succeeded
+  for rank in 0 1 2 3 4; do expect_all 1 "SUM $rank of 5 is 10"; done
+  run srun --ddp --mpi=none -N1 -n2 "$shared/sum" # without PMIx, MPI makes worlds of one: the type matters
+  expect_all 0 "of 2 is"
+}
+
+@test "a program that never uses the store, and one that ends at once" {
+  run srun --ddp -N4 -n8 true
+  succeeded
+  [ -z "$output" ] || { echo "$output"; return 1; }
+  run srun --ddp -N4 -n4 sh -c 'exit 7'
+  [ "$status" -eq 7 ]
+  run srun --ddp -N1 -n1 cat <<<"from standard input"
+  [ "$output" = "from standard input" ] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "ddprun's agents under srun --ddp make one job of all nodes" {
+  local report='echo "FACTS RANK=$RANK WORLD_SIZE=$WORLD_SIZE NODES=$GROUP_WORLD_SIZE HOST=$(hostname) STORE=$MASTER_ADDR"'
+  unset SLURM_MPI_TYPE
+  run srun --ddp -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node=2 sh -c "$report"
+  succeeded
+  expect_all 4 FACTS
+  [ "$(fact RANK | tr -d '\n')" = 0123 ] && [ "$(fact WORLD_SIZE)" = 4 ] && [ "$(fact NODES)" = 2 ] ||
+    { echo "$output"; return 1; }
+  [[ $(fact STORE) == 10.78.0.[12] ]] || { echo "$output"; return 1; } # ddprun's, not srun's
+}
+
+@test "nothing of it needs root" {
+  id nobody >/dev/null
+  run on_ctl setpriv --reuid nobody --regid nogroup --clear-groups env HOME=/ \
+    srun --ddp --chdir=/ -N2 -n3 sh -c "echo USER \$(id -un); exec python3 $root/tests/support/c10d_client.py"
+  succeeded
+  expect_all 3 "USER nobody"
+  expect_all 3 "STORE "
+  start setpriv --reuid nobody --regid nogroup --clear-groups env HOME=/ srun --ddp --chdir=/ -N1 -n1 sh -c 'echo UP; sleep 98765'
+  eventually 20 said 1 UP
+  [ "$("$cluster" run ps -o user= -C ddp-step)" = nobody ]
+  "$cluster" run pkill -INT -x -o srun
+  "$cluster" run pkill -INT -x -o srun
+  finish
+  clean
+}

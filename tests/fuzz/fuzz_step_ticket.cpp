@@ -1,0 +1,56 @@
+// What a task reads of other processes: the ticket in its environment ('t' first), the plan of ddp-step ('p'), and what
+// ddp-step is asked ('q') and told of each rank ('r'). Whatever the bytes, reading throws ddp::Error or gives something
+// that is written to the same bytes again.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string_view>
+
+#include <ddp/error.hpp>
+
+#include "node_plan.hpp"
+#include "step_ticket.hpp"
+#include "topology/rank_resources.hpp"
+
+namespace {
+
+using namespace ddp::srun_plugin;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void require_same(std::span<const std::byte> bytes, const ddp::Bytes& again) {
+  require(std::equal(bytes.begin(), bytes.end(), again.begin(), again.end()));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto bytes = std::as_bytes(std::span{data, size}.subspan(1));
+  try {
+    switch (data[0]) {
+      case 't': {
+        const StepTicket ticket = parse_ticket({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+        require(parse_ticket(encode(ticket)) == ticket);  // ports may be written with zeros in front
+        break;
+      }
+      case 'p': require_same(bytes, encode(decode_plan(bytes))); break;
+      case 'q': require_same(bytes, encode(decode_question(bytes))); break;
+      case 'r': {
+        // Lists of processors can be written in several ways, and names twice.
+        const ddp::Bytes once = encode(ddp::topology::decode_resources(bytes));
+        require_same(once, encode(ddp::topology::decode_resources(once)));
+        break;
+      }
+      default: break;
+    }
+  } catch (const ddp::Error& error) {
+    const bool processors = data[0] == 'r' && error.code() == ddp::ErrorCode::invalid_argument;
+    require(processors || error.code() == ddp::ErrorCode::protocol);
+  }
+  return 0;
+}

@@ -1,0 +1,433 @@
+// Slurm's side of a SPANK plugin: what srun and slurmstepd export to it, and its hooks in their order. Started with a
+// command line like srun's, since the plugin reads that of its process:
+//
+//   SPANK_HOST=settings spank_host --ddp -n 2 program argument...
+//
+// "settings" is a file of lines "name=value", which the environment does not name any more when the plugin is loaded:
+//   plugin, helper      the plugin, and what plugstack.conf says behind it
+//   context             local (srun; default), allocator, remote (slurmstepd), slurmd, job_script
+//   out                 folder for what is seen: files of "name=value" with a 0 byte behind each
+//   step, tasks         number of the step; tasks of this node
+//   fail                a function of Slurm's that fails; may be repeated
+//   plugin_dirs, mpi_default, ports   of slurm.conf
+//   fault               what a plugin might do wrong, done by the host: memory, access, descriptor
+// srun runs the program when the step would run; slurmstepd forks tasks, which end without running anything.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "slurm_spank.hpp"
+
+extern "C" {
+slurm_conf_t slurm_conf;
+struct spank_handle {
+  int task = -1;
+};
+}
+
+namespace {
+
+constexpr int kUsage = 2;
+constexpr int kHookFailed = 3;
+constexpr int kOptionRefused = 4;  // srun ends then
+constexpr int kDescriptorsLeft = 5;
+constexpr int kTaskFailed = 6;
+
+struct Host {
+  std::multimap<std::string, std::string> settings;
+  std::set<std::string> failing;
+  spank_context_t context = S_CTX_LOCAL;
+  std::vector<spank_option> options;
+  std::vector<std::string> names;   // of options: Slurm copies them
+  std::vector<std::string> job;     // environment of the job, on a node
+  std::vector<char*> job_pointers;  // the same, as Slurm shows it
+  bool in_init = false;
+  bool in_local_user_init = false;
+
+  std::string setting(const std::string& name, const std::string& otherwise = "") const {
+    const auto found = settings.find(name);
+    return found == settings.end() ? otherwise : found->second;
+  }
+  bool fails(const char* function) const { return failing.count(function) > 0; }
+};
+
+Host& host() {
+  static Host instance;
+  return instance;
+}
+
+[[noreturn]] void stop(int status, const std::string& text) {
+  std::fprintf(stderr, "spank_host: %s\n", text.c_str());
+  std::exit(status);
+}
+
+auto find_in_job(std::string_view name) {
+  return std::find_if(host().job.begin(), host().job.end(), [&](const std::string& line) {
+    return line.size() > name.size() && line[name.size()] == '=' && line.starts_with(name);
+  });
+}
+
+void print(const char* prefix, const char* format, va_list values) {
+  char text[4096];
+  std::vsnprintf(text, sizeof text, format, values);
+  std::fprintf(stderr, "%s%s\n", prefix, text);
+}
+
+}  // namespace
+
+extern "C" {
+
+spank_context_t spank_context() { return host().fails("spank_context") ? S_CTX_ERROR : host().context; }
+
+int spank_remote(spank_t) { return host().fails("spank_remote") ? -1 : host().context == S_CTX_REMOTE ? 1 : 0; }
+
+spank_err_t spank_option_register(spank_t, spank_option* option) {
+  Host& now = host();
+  if (now.fails("spank_option_register") || !now.in_init) return static_cast<spank_err_t>(ESPANK_BAD_ARG);
+  now.options.push_back(*option);
+  now.names.emplace_back(option->name);
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+
+spank_err_t spank_get_item(spank_t, spank_item_t item, ...) {
+  Host& now = host();
+  if (now.fails("spank_get_item")) return ESPANK_ERROR;
+  if (now.context != S_CTX_REMOTE && !now.in_local_user_init) return ESPANK_NOT_REMOTE;
+  va_list values;
+  va_start(values, item);
+  auto result = static_cast<spank_err_t>(ESPANK_SUCCESS);
+  if (item == S_JOB_STEPID) {
+    *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(std::stoul(now.setting("step", "0"), nullptr, 0));
+  } else if (item == S_JOB_LOCAL_TASK_COUNT) {
+    *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(std::stoul(now.setting("tasks", "1")));
+  } else if (item == S_JOB_ENV) {
+    now.job_pointers.clear();
+    for (std::string& line : now.job) now.job_pointers.push_back(line.data());
+    now.job_pointers.push_back(nullptr);
+    *va_arg(values, char***) = now.job_pointers.data();
+  } else {
+    result = ESPANK_BAD_ARG;
+  }
+  va_end(values);
+  return result;
+}
+
+spank_err_t spank_getenv(spank_t, const char* name, char* buffer, int size) {
+  if (host().fails("spank_getenv")) return ESPANK_ERROR;
+  if (host().context != S_CTX_REMOTE) return ESPANK_NOT_REMOTE;
+  const auto found = find_in_job(name);
+  if (found == host().job.end()) return ESPANK_ENV_NOEXIST;
+  const std::string value = found->substr(std::strlen(name) + 1);
+  std::snprintf(buffer, static_cast<std::size_t>(size), "%s", value.c_str());
+  return value.size() < static_cast<std::size_t>(size) ? static_cast<spank_err_t>(ESPANK_SUCCESS) : ESPANK_NOSPACE;
+}
+
+spank_err_t spank_setenv(spank_t, const char* name, const char* value, int overwrite) {
+  if (host().fails("spank_setenv")) return ESPANK_ERROR;
+  if (host().context != S_CTX_REMOTE) return ESPANK_NOT_REMOTE;
+  const auto found = find_in_job(name);
+  if (found != host().job.end() && overwrite == 0) return ESPANK_ENV_EXISTS;
+  const std::string line = std::string(name) + "=" + value;
+  if (found != host().job.end()) {
+    *found = line;
+  } else {
+    host().job.push_back(line);
+  }
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+
+spank_err_t spank_unsetenv(spank_t, const char* name) {
+  if (host().fails("spank_unsetenv")) return ESPANK_ERROR;
+  if (host().context != S_CTX_REMOTE) return ESPANK_NOT_REMOTE;
+  const auto found = find_in_job(name);
+  if (found != host().job.end()) host().job.erase(found);
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+
+void slurm_error(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  print("error: ", format, values);
+  va_end(values);
+}
+
+void slurm_info(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  print("info: ", format, values);
+  va_end(values);
+}
+
+void slurm_spank_log(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  print("", format, values);
+  va_end(values);
+}
+
+}  // extern "C"
+
+namespace {
+
+/// Lines with a 0 byte behind each.
+void write_out(const std::string& name, const std::vector<std::string>& lines) {
+  std::ofstream file(host().setting("out") + "/" + name, std::ios::binary);
+  for (const std::string& line : lines) file << line << '\0';
+  if (!file.flush()) stop(kUsage, "cannot write " + name);
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> lines;
+  for (char** line = ::environ; *line != nullptr; ++line) lines.emplace_back(*line);
+  return lines;
+}
+
+std::vector<std::string> own_affinity() {
+  cpu_set_t mask;
+  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return {"unknown"};
+  std::vector<std::string> processors;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &mask)) processors.push_back(std::to_string(i));
+  }
+  return processors;
+}
+
+/// Open descriptors but the one that lists them.
+std::vector<std::string> own_descriptors() {
+  std::vector<std::string> list;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  if (folder == nullptr) return list;
+  while (const dirent* const entry = ::readdir(folder)) {
+    const std::string name = entry->d_name;
+    if (name == "." || name == ".." || name == std::to_string(::dirfd(folder))) continue;
+    char target[512];
+    const ssize_t size = ::readlinkat(::dirfd(folder), entry->d_name, target, sizeof target);
+    list.push_back(name + "=" + (size > 0 ? std::string(target, static_cast<std::size_t>(size)) : "?"));
+  }
+  ::closedir(folder);
+  std::sort(list.begin(), list.end());
+  return list;
+}
+
+void read_settings() {
+  const char* const path = std::getenv("SPANK_HOST");
+  if (path == nullptr) stop(kUsage, "SPANK_HOST names no file");
+  std::ifstream file(path);
+  if (!file) stop(kUsage, std::string("cannot read ") + path);
+  Host& now = host();
+  for (std::string line; std::getline(file, line);) {
+    const auto equals = line.find('=');
+    if (equals == std::string::npos) stop(kUsage, "no name=value: " + line);
+    now.settings.emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
+  ::unsetenv("SPANK_HOST");
+  const auto [first, last] = now.settings.equal_range("fail");
+  for (auto each = first; each != last; ++each) now.failing.insert(each->second);
+  const std::map<std::string, spank_context_t> contexts{{"local", S_CTX_LOCAL},
+                                                        {"allocator", S_CTX_ALLOCATOR},
+                                                        {"remote", S_CTX_REMOTE},
+                                                        {"slurmd", S_CTX_SLURMD},
+                                                        {"job_script", S_CTX_JOB_SCRIPT}};
+  const auto context = contexts.find(now.setting("context", "local"));
+  if (context == contexts.end()) stop(kUsage, "unknown context");
+  now.context = context->second;
+}
+
+void read_slurm_conf() {
+  static std::string plugin_dirs = host().setting("plugin_dirs");
+  static std::string mpi_default = host().setting("mpi_default", "none");
+  static std::uint16_t range[2] = {0, 0};
+  slurm_conf.plugindir = plugin_dirs.data();
+  slurm_conf.mpi_default = mpi_default.data();
+  const std::string ports = host().setting("ports");
+  if (ports.empty()) return;
+  range[0] = static_cast<std::uint16_t>(std::stoi(ports));
+  range[1] = static_cast<std::uint16_t>(std::stoi(ports.substr(ports.find('-') + 1)));
+  slurm_conf.srun_port_range = range;
+}
+
+class Plugin {
+ public:
+  explicit Plugin(const std::string& path) : handle_(::dlopen(path.c_str(), RTLD_LAZY)) {
+    if (handle_ == nullptr) stop(kUsage, ::dlerror());
+    const auto* const type = static_cast<const char*>(::dlsym(handle_, "plugin_type"));
+    const auto* const version = static_cast<const unsigned int*>(::dlsym(handle_, "plugin_version"));
+    if (type == nullptr || std::strcmp(type, "spank") != 0 || version == nullptr || *version != SLURM_VERSION_NUMBER ||
+        ::dlsym(handle_, "spank_plugin_version") == nullptr || ::dlsym(handle_, "plugin_name") == nullptr) {
+      stop(kUsage, "it is no SPANK plugin of this Slurm");
+    }
+    if (const std::string helper = host().setting("helper"); !helper.empty()) arguments_.push_back("helper=" + helper);
+    for (std::string& text : arguments_) pointers_.push_back(text.data());
+    pointers_.push_back(nullptr);
+  }
+
+  /// Slurm takes any failure of a required plugin's hook for one of the step.
+  void hook(const char* name, spank_handle& spank) {
+    auto* const function = reinterpret_cast<spank_f*>(::dlsym(handle_, name));
+    if (function == nullptr) return;
+    if (function(&spank, static_cast<int>(arguments_.size()), pointers_.data()) != 0) {
+      stop(kHookFailed, std::string(name) + " failed");
+    }
+  }
+
+ private:
+  void* handle_;
+  std::vector<std::string> arguments_;
+  std::vector<char*> pointers_;
+};
+
+/// The value of an option in the environment, as a step inherits it from its job or as users may set it.
+const char* option_in_environment(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  const std::string inherited = "_SLURM_SPANK_OPTION_ddp_" + name;
+  const char* const value = std::getenv(("SLURM_SPANK_" + inherited).c_str());
+  return value != nullptr ? value : std::getenv(inherited.c_str());
+}
+
+/// Calls the plugin back for its options in the environment and then for those among srun's. Returns what is left: the
+/// user's program.
+std::vector<char*> read_options(char** words, int remote) {
+  Host& now = host();
+  std::vector<std::string> refused;
+  for (std::size_t i = 0; remote == 0 && i < now.options.size(); ++i) {
+    const char* const value = option_in_environment(now.names[i]);
+    const char* const given = now.options[i].has_arg != 0 ? value : nullptr;
+    if (value != nullptr && now.options[i].cb(now.options[i].val, given, remote) != 0) refused.push_back(now.names[i]);
+  }
+  for (++words; *words != nullptr && (*words)[0] == '-'; ++words) {
+    const std::string text = *words;
+    const auto equals = text.find('=');
+    const std::string name = text.substr(std::min<std::size_t>(2, text.size()), equals - 2);
+    const auto found = std::find(now.names.begin(), now.names.end(), name);
+    if (found == now.names.end()) {
+      if (text == "-n" && words[1] != nullptr) ++words;  // the only one of srun's with a value here
+      continue;
+    }
+    const spank_option& option = now.options[static_cast<std::size_t>(found - now.names.begin())];
+    const char* value = nullptr;
+    if (option.has_arg != 0) value = equals != std::string::npos ? *words + equals + 1 : *++words;
+    if (option.cb(option.val, value, remote) != 0) refused.push_back(name);
+  }
+  write_out("refused", refused);
+  if (!refused.empty()) std::exit(kOptionRefused);
+  std::vector<char*> program;
+  for (; *words != nullptr; ++words) program.push_back(*words);
+  program.push_back(nullptr);
+  return program;
+}
+
+/// For tests that want to know whether they would see it.
+void commit_fault(const std::string& fault) {
+  if (fault == "descriptor") [[maybe_unused]]
+    const int left = ::dup(STDERR_FILENO);
+  if (fault != "memory" && fault != "access") return;
+  // volatile: compilers would leave out what has no effect
+  volatile char* volatile block = static_cast<char*>(std::malloc(64));
+  block[0] = 'x';
+  if (fault == "access") {
+    std::free(const_cast<char*>(block));
+    [[maybe_unused]] const char seen = block[0];
+  }
+  block = nullptr;
+}
+
+void run_step(const std::vector<char*>& program) {
+  if (program.front() == nullptr) return;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execvp(program.front(), program.data());
+    ::_exit(127);
+  }
+  int status = -1;
+  if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0) stop(kTaskFailed, "the program failed");
+}
+
+void run_tasks(Plugin& plugin, spank_handle& spank) {
+  const int tasks = std::stoi(host().setting("tasks", "1"));
+  std::vector<pid_t> children;
+  for (int task = 0; task < tasks; ++task) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto before = own_descriptors();
+      const std::string name = "task." + std::to_string(task);
+      for (const char* variable : {"SLURM_PROCID", "SLURM_LOCALID"}) {
+        const auto found = find_in_job(variable);
+        const std::string line = std::string(variable) + "=" + std::to_string(task);
+        if (found != host().job.end()) *found = line;
+      }
+      write_out(name + ".before", host().job);
+      spank.task = task;
+      plugin.hook("slurm_spank_task_init", spank);
+      write_out(name + ".environment", host().job);
+      write_out(name + ".affinity", own_affinity());
+      std::exit(own_descriptors() == before ? 0 : kDescriptorsLeft);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0) {
+      stop(kTaskFailed, "a task ended with " + std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : -1));
+    }
+  }
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  read_settings();
+  read_slurm_conf();
+  Host& now = host();
+  const bool local = now.context == S_CTX_LOCAL;
+  const bool remote = now.context == S_CTX_REMOTE;
+  if (remote) now.job = own_environment();
+  write_out("before", own_environment());
+  Plugin plugin(now.setting("plugin"));
+  spank_handle spank;
+  const auto descriptors = own_descriptors();
+  commit_fault(now.setting("fault"));
+
+  now.in_init = true;
+  plugin.hook("slurm_spank_init", spank);
+  now.in_init = false;
+  std::vector<std::string> registered;
+  for (const spank_option& option : now.options) {
+    registered.push_back(std::string(option.name) + " " + (option.arginfo != nullptr ? option.arginfo : "-") + " " +
+                         std::to_string(option.has_arg));
+  }
+  write_out("options", registered);
+  const auto program = read_options(argv, remote ? 1 : 0);
+  plugin.hook("slurm_spank_init_post_opt", spank);
+  if (local) {
+    now.in_local_user_init = true;
+    plugin.hook("slurm_spank_local_user_init", spank);
+    now.in_local_user_init = false;
+    write_out("environment", own_environment());
+    run_step(program);
+  } else if (remote) {
+    plugin.hook("slurm_spank_user_init", spank);
+    run_tasks(plugin, spank);
+  }
+  plugin.hook("slurm_spank_exit", spank);
+  if (!local) write_out("environment", own_environment());
+  const auto left = own_descriptors();
+  if (left != descriptors) {
+    write_out("descriptors", left);
+    stop(kDescriptorsLeft, "descriptors were left open");
+  }
+  return 0;
+}

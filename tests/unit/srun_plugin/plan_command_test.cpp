@@ -1,0 +1,203 @@
+// What ddp-step tells the tasks of a node, on machines of which the tests know everything.
+#include "step_program/plan_command.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+#include <ddp/topology.hpp>
+
+#include "base/byte_stream.hpp"
+#include "topology/rank_resources.hpp"
+
+namespace ddp::srun_plugin {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+/// 2 packages with 4 cores each, of 1 processor each; no devices.
+Topology two_packages() { return Topology::synthetic("pack:2 numa:1 core:4 pu:1"); }
+/// 8 GPUs and 8 NICs on 4 NUMA nodes with 4 cores each: core i has the processors i and i + 16.
+Topology eight_gpus() {
+  return Topology::from_xml_file(std::string(DDP_SOURCE_ROOT) + "/tests/topologies/eight-gpus-four-switches.xml");
+}
+
+/// A question of as many tasks as @p masks, all on the only node of the step.
+PlanQuestion question_of(const std::vector<std::string>& masks) {
+  PlanQuestion question{
+      .bind = "numa", .gpus = "all", .backend = "auto", .node_list = "n1", .node_name = "n1", .resources = {}};
+  for (const std::string& mask : masks) {
+    question.resources.push_back(
+        encode(topology::RankResources{.policy = "numa", .cpus = CpuSet::parse(mask), .devices = {}}));
+  }
+  return question;
+}
+PlanQuestion eight_tasks() { return question_of(std::vector<std::string>(8, "0-31")); }
+
+NodePlan plan_of(const Topology& machine, const PlanQuestion& question, Variables variables = {}) {
+  return make_node_plan(machine, question, base::Environment{std::move(variables)});
+}
+
+std::vector<std::string> cpus_of(const NodePlan& plan) {
+  std::vector<std::string> list;
+  for (const TaskPlan& task : plan.tasks) list.push_back(task.cpus);
+  return list;
+}
+
+/// "-" if it is not set.
+std::string value_of(const TaskPlan& task, const std::string& name) {
+  const auto found = std::find_if(task.settings.begin(), task.settings.end(),
+                                  [&](const auto& setting) { return setting.first == name; });
+  return found == task.settings.end() ? "-" : found->second;
+}
+std::vector<std::string> values_of(const NodePlan& plan, const std::string& name) {
+  std::vector<std::string> list;
+  for (const TaskPlan& task : plan.tasks) list.push_back(value_of(task, name));
+  return list;
+}
+std::vector<std::string> names_of(const NodePlan& plan) {
+  std::vector<std::string> list;
+  for (const TaskPlan& task : plan.tasks) {
+    for (const auto& [name, value] : task.settings) list.push_back(name);
+  }
+  return list;
+}
+
+TEST(PlanCommand, TasksAreSpreadOverTheMachine) {
+  const NodePlan plan = plan_of(two_packages(), question_of({"0-7", "0-7"}));
+  EXPECT_THAT(cpus_of(plan), ElementsAre("0-3", "4-7"));
+  EXPECT_THAT(plan.remarks, IsEmpty());
+  EXPECT_THAT(plan.tasks[0].summary, HasSubstr("4 cores (processors 0-3)"));
+  EXPECT_THAT(values_of(plan, "OMP_NUM_THREADS"), ElementsAre("4", "4"));
+  EXPECT_NE(plan.tasks[0].preferred_memory, plan.tasks[1].preferred_memory);
+}
+
+TEST(PlanCommand, OnOneNodeRanksTalkOverLoopback) {
+  EXPECT_THAT(values_of(plan_of(two_packages(), question_of({"0-7", "0-7"})), "GLOO_SOCKET_IFNAME"),
+              ElementsAre("lo", "lo"));
+}
+
+TEST(PlanCommand, PolicyIsTheQuestions) {
+  PlanQuestion question = question_of({"0-7", "0-7"});
+  question.bind = "core";
+  EXPECT_THAT(cpus_of(plan_of(two_packages(), question)), ElementsAre("0", "4"));
+  question.bind = "none";
+  const NodePlan unbound = plan_of(two_packages(), question);
+  EXPECT_THAT(cpus_of(unbound), ElementsAre("", ""));
+  EXPECT_EQ(unbound.tasks[0].preferred_memory, -1);
+  EXPECT_EQ(unbound.tasks[1].preferred_memory, -1);
+}
+
+TEST(PlanCommand, TasksWithMasksOfTheirOwnStayInside) {
+  const std::vector<std::string> masks{"2-3", "0-1,4", "6", "5,7"};
+  const NodePlan plan = plan_of(two_packages(), question_of(masks));
+  ASSERT_EQ(plan.tasks.size(), masks.size());
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    const CpuSet given = CpuSet::parse(plan.tasks[i].cpus);
+    EXPECT_FALSE(given.empty());
+    EXPECT_TRUE(CpuSet::parse(masks[i]).contains(given)) << plan.tasks[i].cpus << " is not inside " << masks[i];
+  }
+}
+
+TEST(PlanCommand, EachTaskIsNextToItsGpu) {
+  const NodePlan plan = plan_of(eight_gpus(), eight_tasks());
+  EXPECT_THAT(cpus_of(plan), ElementsAre("4-5,20-21", "6-7,22-23", "0-1,16-17", "2-3,18-19", "12-13,28-29",
+                                         "14-15,30-31", "8-9,24-25", "10-11,26-27"));
+  EXPECT_THAT(plan.tasks[3].summary, HasSubstr("GPU 3 ("));
+  EXPECT_THAT(plan.tasks[3].summary, HasSubstr("ib3"));
+}
+
+TEST(PlanCommand, OwnGpuIsVisibleOnly) {
+  PlanQuestion question = eight_tasks();
+  question.gpus = "one";
+  const auto visible = values_of(plan_of(eight_gpus(), question), "CUDA_VISIBLE_DEVICES");
+  EXPECT_THAT(visible, Each(Not(::testing::AnyOf("-", HasSubstr(",")))));
+  EXPECT_EQ(std::set<std::string>(visible.begin(), visible.end()).size(), 8U);
+  question.gpus = "none";
+  EXPECT_THAT(values_of(plan_of(eight_gpus(), question), "CUDA_VISIBLE_DEVICES"), Each("-"));
+}
+
+TEST(PlanCommand, DeviceVariablesAreThoseOfEachTask) {
+  PlanQuestion question = question_of({"0-31", "0-31"});
+  question.resources.clear();
+  for (const char* device : {"6", "1"}) {  // as --gpus-per-task gives them
+    question.resources.push_back(encode(topology::RankResources{
+        .policy = "numa", .cpus = CpuSet::parse("0-31"), .devices = {{"CUDA_VISIBLE_DEVICES", device}}}));
+  }
+  const NodePlan plan = plan_of(eight_gpus(), question);
+  EXPECT_THAT(plan.tasks[0].summary, HasSubstr("GPU 6 ("));
+  EXPECT_THAT(plan.tasks[1].summary, HasSubstr("GPU 1 ("));
+  EXPECT_TRUE(CpuSet::parse("8-11,24-27").contains(CpuSet::parse(plan.tasks[0].cpus))) << plan.tasks[0].cpus;
+  EXPECT_TRUE(CpuSet::parse("4-7,20-23").contains(CpuSet::parse(plan.tasks[1].cpus))) << plan.tasks[1].cpus;
+  EXPECT_THAT(values_of(plan, "CUDA_VISIBLE_DEVICES"), Each("-")) << "they have it already";
+}
+
+TEST(PlanCommand, UsersVariablesStayAway) {
+  const NodePlan without = plan_of(eight_gpus(), eight_tasks());
+  ASSERT_THAT(names_of(without), Contains("OMP_NUM_THREADS"));
+  ASSERT_THAT(names_of(without), Contains("NCCL_IB_HCA"));
+  const NodePlan plan =
+      plan_of(eight_gpus(), eight_tasks(), {{"OMP_NUM_THREADS", "3"}, {"NCCL_IB_HCA", "mlx5_0"}, {"OTHER", "x"}});
+  EXPECT_THAT(names_of(plan), Not(Contains("OMP_NUM_THREADS")));
+  EXPECT_THAT(names_of(plan), Not(Contains("NCCL_IB_HCA")));
+  EXPECT_THAT(names_of(plan), Not(Contains("OTHER")));
+  EXPECT_THAT(names_of(plan), Contains("NCCL_SOCKET_IFNAME"));
+}
+
+TEST(PlanCommand, AUsersValueThatDoesNotFitIsRemarkedOnce) {
+  const NodePlan plan = plan_of(eight_gpus(), eight_tasks(), {{"NCCL_IB_HCA", "=mlx5_99"}});
+  ASSERT_EQ(plan.remarks.size(), 1U);
+  EXPECT_THAT(plan.remarks[0], StartsWith("NCCL_IB_HCA==mlx5_99 was kept, but "));
+}
+
+TEST(PlanCommand, GlooNeedsNoSettingsOfGpuNetworks) {
+  PlanQuestion question = eight_tasks();
+  ASSERT_THAT(names_of(plan_of(eight_gpus(), question)), Contains(StartsWith("NCCL_")));
+  ASSERT_THAT(names_of(plan_of(eight_gpus(), question)), Contains(StartsWith("UCX_")));
+  question.backend = "gloo";
+  const auto names = names_of(plan_of(eight_gpus(), question));
+  EXPECT_THAT(names, Each(Not(StartsWith("NCCL_"))));
+  EXPECT_THAT(names, Each(Not(StartsWith("UCX_"))));
+  EXPECT_THAT(names, Contains("GLOO_SOCKET_IFNAME"));
+  EXPECT_THAT(names, Contains("OMP_NUM_THREADS"));
+}
+
+TEST(PlanCommand, WithoutAnInterfaceTasksArePlacedAllTheSame) {
+  PlanQuestion question = question_of({"0-7", "0-7"});
+  question.node_list = "n[1-2]";
+  const NodePlan plan = plan_of(two_packages(), question, {{"DDP_SOCKET_IFNAME", "nothing-like-that0"}});
+  EXPECT_THAT(cpus_of(plan), ElementsAre("0-3", "4-7"));
+  ASSERT_EQ(plan.remarks.size(), 1U);
+  EXPECT_THAT(plan.remarks[0], AllOf(HasSubstr("no network interface is chosen"), HasSubstr("nothing-like-that0")));
+  EXPECT_THAT(names_of(plan), Not(Contains("GLOO_SOCKET_IFNAME")));
+}
+
+TEST(PlanCommand, QuestionsThatMakeNoSenseAreErrors) {
+  EXPECT_THROW(plan_of(two_packages(), question_of({})), Error);
+  EXPECT_THROW(plan_of(two_packages(), question_of({"0-3", "64"})), Error) << "a processor that is not there";
+  PlanQuestion question = question_of({"0-3"});
+  question.bind = "cores";
+  EXPECT_THROW(plan_of(two_packages(), question), Error);
+  question = question_of({"0-3"});
+  question.gpus = "some";
+  EXPECT_THROW(plan_of(two_packages(), question), Error);
+  question = question_of({"0-3"});
+  question.resources[0] = base::to_bytes("nonsense");
+  EXPECT_THROW(plan_of(two_packages(), question), Error);
+}
+
+}  // namespace
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,249 @@
+// The plugin in slurmstepd: what each task gets, and that a task starts whatever fails.
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/topology.hpp>
+
+#include "spank_host_run.hpp"
+#include "step_ticket.hpp"
+#include "topology/affinity_mask.hpp"
+
+namespace ddp::srun_plugin {
+namespace {
+
+using test::Lines;
+using test::SpankHostRun;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+/// Of a step whose store nobody serves.
+StepTicket ticket_without_store() {
+  StepTicket ticket;
+  ticket.options.enabled = true;
+  return ticket;
+}
+
+std::string task_file(int task, const char* what) { return "task." + std::to_string(task) + "." + what; }
+
+/// A step of @p tasks with --ddp, unless @p ticket is null.
+void prepare(SpankHostRun& run, int tasks, const StepTicket* ticket) {
+  test::add_step_environment(run, tasks);
+  if (ticket != nullptr) run.environment(kTicketVariable, encode(*ticket));
+}
+
+CpuSet affinity(const SpankHostRun& run, int task) {
+  CpuSet set;
+  for (const std::string& processor : run.seen(task_file(task, "affinity"))) set.insert(std::stoi(processor));
+  return set;
+}
+
+/// Where two tasks of this machine belong.
+std::vector<CpuSet> expected_masks(int tasks) {
+  const Topology machine = Topology::live();
+  std::vector<CpuSet> masks;
+  for (const Placement& placement :
+       place(machine, {.num_ranks = tasks,
+                      .policy = BindPolicy::numa,
+                      .allowed = std::vector<CpuSet>(static_cast<std::size_t>(tasks), topology::affinity_of(0)),
+                      .gpus = std::nullopt})) {
+    masks.push_back(placement.cpus);
+  }
+  return masks;
+}
+
+TEST(SpankTask, WithoutDdpTasksAreLeftAlone) {
+  SpankHostRun run("remote");
+  prepare(run, 2, nullptr);
+  const auto result = run.run({"true"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.err, "");
+  for (int task = 0; task < 2; ++task) {
+    EXPECT_EQ(run.seen(task_file(task, "environment")), run.seen(task_file(task, "before")));
+    EXPECT_EQ(affinity(run, task), topology::affinity_of(0));
+  }
+}
+
+TEST(SpankTask, WithDdpTasksGetTorchrunsVariables) {
+  SpankHostRun run("remote");
+  const StepTicket ticket = ticket_without_store();
+  prepare(run, 3, &ticket);
+  run.environment("MASTER_ADDR", "stale").environment("MASTER_PORT", "1");
+  const auto result = run.run({"--ddp", "true"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.err, "");
+  for (int task = 0; task < 3; ++task) {
+    auto variables = run.variables(task_file(task, "environment"));
+    const std::map<std::string, std::string> expected{{"RANK", std::to_string(task)},
+                                                      {"LOCAL_RANK", std::to_string(task)},
+                                                      {"WORLD_SIZE", "3"},
+                                                      {"LOCAL_WORLD_SIZE", "3"},
+                                                      {"GROUP_RANK", "0"},
+                                                      {"GROUP_WORLD_SIZE", "1"},
+                                                      {"ROLE_RANK", std::to_string(task)},
+                                                      {"ROLE_WORLD_SIZE", "3"},
+                                                      {"ROLE_NAME", "default"},
+                                                      {"TORCHELASTIC_RUN_ID", "7.0"},
+                                                      {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                      {"DDP_BIND", "none"},
+                                                      {"GLOO_SOCKET_IFNAME", "lo"},
+                                                      {"USERS_OWN", "with spaces = and equals"},
+                                                      {"EMPTY", ""}};
+    for (const auto& [name, value] : expected) {
+      ASSERT_EQ(variables.count(name), 1U) << name;
+      EXPECT_EQ(variables[name], value) << name;
+    }
+    EXPECT_EQ(variables.count(kTicketVariable), 0U) << "the program sees the store's secret";
+    EXPECT_EQ(variables.count("MASTER_ADDR"), 0U) << "there is no store";
+    EXPECT_EQ(variables.count("MASTER_PORT"), 0U);
+    EXPECT_EQ(variables.count("TORCHELASTIC_USE_AGENT_STORE"), 0U);
+    EXPECT_EQ(variables.count("OMP_NUM_THREADS"), 1U);
+  }
+}
+
+TEST(SpankTask, TasksAreBoundAsTheyArePlaced) {
+  SpankHostRun run("remote");
+  const StepTicket ticket = ticket_without_store();
+  prepare(run, 2, &ticket);
+  EXPECT_EQ(run.run({"--ddp", "true"}).exit_status, 0);
+  const auto masks = expected_masks(2);
+  EXPECT_EQ(affinity(run, 0), masks[0]);
+  EXPECT_EQ(affinity(run, 1), masks[1]);
+}
+
+TEST(SpankTask, WithoutBindingTheyKeepTheirProcessors) {
+  SpankHostRun run("remote");
+  StepTicket ticket = ticket_without_store();
+  ticket.options.bind = "none";
+  ticket.options.backend = "gloo";
+  prepare(run, 2, &ticket);
+  EXPECT_EQ(run.run({"--ddp", "--ddp-bind=none", "true"}).exit_status, 0);
+  for (int task = 0; task < 2; ++task) {
+    EXPECT_EQ(affinity(run, task), topology::affinity_of(0));
+    EXPECT_EQ(run.variables(task_file(task, "environment"))["DDP_BACKEND"], "gloo");
+  }
+}
+
+TEST(SpankTask, UsersVariablesStay) {
+  SpankHostRun run("remote");
+  const StepTicket ticket = ticket_without_store();
+  prepare(run, 1, &ticket);
+  run.environment("OMP_NUM_THREADS", "17").environment("GLOO_SOCKET_IFNAME", "eth7");
+  run.environment("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0");
+  EXPECT_EQ(run.run({"--ddp", "true"}).exit_status, 0);
+  auto variables = run.variables(task_file(0, "environment"));
+  EXPECT_EQ(variables["OMP_NUM_THREADS"], "17");
+  EXPECT_EQ(variables["GLOO_SOCKET_IFNAME"], "eth7");
+  EXPECT_EQ(variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "0");
+}
+
+TEST(SpankTask, EachSaysOneLineWhenAsked) {
+  SpankHostRun run("remote");
+  StepTicket ticket = ticket_without_store();
+  ticket.options.verbose = true;
+  prepare(run, 2, &ticket);
+  const auto result = run.run({"--ddp", "--ddp-verbose", "true"});
+  EXPECT_EQ(result.exit_status, 0);
+  for (const char* rank : {"0", "1"}) {
+    EXPECT_THAT(result.err,
+                HasSubstr(std::string("ddp: rank ") + rank + " of 2 on n1 (local rank " + rank + " of 2): "));
+  }
+  EXPECT_THAT(result.err, HasSubstr("no PMI"));
+}
+
+TEST(SpankTask, MeetsTheStoreOfSrun) {
+  SpankHostRun node("remote");
+  test::add_step_environment(node, 2);
+  SpankHostRun srun("local");
+  // The node's host runs while srun's does, with the ticket that srun has made; its settings are written already.
+  const auto prepared = node.run({"true"});
+  ASSERT_EQ(prepared.exit_status, 0);
+  std::string assignments;
+  for (const std::string& line : node.seen("before")) assignments += " '" + line + "'";
+  const std::string settings = (node.folder() / "settings").string();
+  const std::string command = "exec env SPANK_HOST='" + settings + "' SLURM_DDP_STEP=\"$SLURM_DDP_STEP\"" +
+                              assignments + " '" DDP_SPANK_HOST "' --ddp true";
+  const auto result = srun.run({"--ddp", "-n2", "sh", "-c", command});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.err, "");
+  const StepTicket ticket = parse_ticket(srun.variables("environment")[kTicketVariable]);
+  for (int task = 0; task < 2; ++task) {
+    auto variables = node.variables(task_file(task, "environment"));
+    EXPECT_EQ(variables["MASTER_ADDR"], "127.0.0.1");
+    EXPECT_EQ(variables["MASTER_PORT"], std::to_string(ticket.port));
+    EXPECT_EQ(variables["TORCHELASTIC_USE_AGENT_STORE"], "True");
+  }
+}
+
+TEST(SpankTask, AStoreOutOfReachIsSaidOncePerNode) {
+  SpankHostRun run("remote");
+  StepTicket ticket = ticket_without_store();
+  ticket.port = 1;  // nobody listens there
+  ticket.secret = std::string(64, '0');
+  prepare(run, 2, &ticket);
+  const auto result = run.run({"--ddp", "true"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_THAT(result.err, MatchesRegex("ddp: warning: rank 0 on n1: [^\n]*SrunPortRange[^\n]*\n"));
+}
+
+TEST(SpankTask, BatchScriptsAndShellsAreLeftAlone) {
+  for (const char* step : {"0xfffffffb", "0xfffffffa", "0xfffffffc"}) {
+    SpankHostRun run("remote");
+    const StepTicket ticket = ticket_without_store();
+    prepare(run, 1, &ticket);
+    const auto result = run.set("step", step).run({"--ddp", "true"});
+    EXPECT_EQ(result.exit_status, 0);
+    EXPECT_EQ(result.err, "");
+    auto expected = run.seen(task_file(0, "before"));
+    std::erase_if(expected, [](const std::string& line) { return line.starts_with(kTicketVariable); });
+    EXPECT_EQ(run.seen(task_file(0, "environment")), expected) << step;
+    EXPECT_EQ(affinity(run, 0), topology::affinity_of(0));
+  }
+}
+
+TEST(SpankTask, WithoutItsProgramTasksAreNotBound) {
+  SpankHostRun run("remote");
+  const StepTicket ticket = ticket_without_store();
+  prepare(run, 2, &ticket);
+  const auto result = run.set("helper", "/nowhere/ddp-step").run({"--ddp", "true"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_THAT(result.err,
+              MatchesRegex("ddp: warning: rank 0 on n1: tasks of this node are not bound[^\n]*ENOENT[^\n]*\n"));
+  for (int task = 0; task < 2; ++task) {
+    EXPECT_EQ(affinity(run, task), topology::affinity_of(0));
+    EXPECT_EQ(run.variables(task_file(task, "environment"))["RANK"], std::to_string(task));
+    EXPECT_EQ(run.variables(task_file(task, "environment")).count("DDP_BIND"), 0U) << "libddp may still bind them";
+  }
+}
+
+TEST(SpankTask, AnotherVersionsTicketIsSaid) {
+  SpankHostRun run("remote");
+  prepare(run, 2, nullptr);
+  const auto result = run.environment(kTicketVariable, "2;whatever").run({"--ddp", "true"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.lines_of_err(), 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("its version is '2', not 1"));
+}
+
+class SpankTaskFailing : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SpankTaskFailing, TasksStartAllTheSame) {
+  SpankHostRun run("remote");
+  const StepTicket ticket = ticket_without_store();
+  prepare(run, 2, &ticket);
+  const auto result = run.set("fail", GetParam()).run({"--ddp", "true"});
+  EXPECT_EQ(result.exit_status, 0) << result.err;
+  EXPECT_LE(result.lines_of_err(), 2) << result.err;
+  for (int task = 0; task < 2; ++task) run.seen(task_file(task, "environment"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, SpankTaskFailing,
+                         ::testing::Values("spank_context", "spank_option_register", "spank_get_item", "spank_getenv",
+                                           "spank_setenv", "spank_unsetenv", "spank_remote"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace ddp::srun_plugin
