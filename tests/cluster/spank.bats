@@ -56,7 +56,7 @@ expect_facts() {
 
 @test "the environment is right where the user names each task's node" {
   printf '%s\n' n2 n0 n2 n1 n0 >"$shared/hosts"
-  LIMIT=60 run on_ctl env SLURM_HOSTFILE="$shared/hosts" srun --ddp -n5 -m arbitrary sh -c "$report"
+  run on_ctl env SLURM_HOSTFILE="$shared/hosts" srun --ddp -n5 -m arbitrary sh -c "$report"
   succeeded
   "$check" 5 3 <<<"$output"
   # The check itself sees a wrong rank, a port of another store and the plugin's own variable.
@@ -201,7 +201,8 @@ task_view() {
   run on_ctl env SLURM_DDP=1 srun -N2 -n2 sh -c "$facts"
   succeeded
   expect_facts 2 WORLD_SIZE=2
-  [ -n "$(fact PORT)" ] && [[ $(fact PMIX) == slurm.pmix.* ]]
+  [ -n "$(fact PORT)" ]
+  [[ $(fact PMIX) == slurm.pmix.* ]]
   run on_ctl env SLURM_DDP=0 srun -N2 -n2 sh -c "$facts"
   expect_facts 2 WORLD_SIZE= PORT= PMIX=
 }
@@ -265,7 +266,8 @@ task_view() {
   succeeded
   expect_facts 3 WORLD_SIZE=3 PMIX=
   [ "$(fact RANK | tr -d '\n')" = 012 ]
-  [ "$(fact PORT | wc -l)" -eq 1 ] && [ -n "$(fact PMI_FD)" ]
+  [ "$(fact PORT | wc -l)" -eq 1 ]
+  [ -n "$(fact PMI_FD)" ]
   expect_all 3 "STORE "
 }
 
@@ -283,7 +285,7 @@ echo ENDED
 JOB
   run on_ctl sbatch -o "$shared/batch" "$shared/job"
   succeeded
-  LIMIT=60 run on_ctl srun --ddp -N1 -n1 sh -c "$facts" : -N1 -n2 sh -c "$facts"
+  run on_ctl srun --ddp -N1 -n1 sh -c "$facts" : -N1 -n2 sh -c "$facts"
   succeeded
   expect_facts 3 WORLD_SIZE=3 PMIX=
   [ "$(fact PORT | wc -l)" -eq 1 ]

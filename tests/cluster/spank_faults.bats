@@ -17,9 +17,11 @@ setup() {
 }
 
 teardown() {
-  [ -z "${DDP_STEP:-}" ] || use_helper "$DDP_STEP"
+  [ -z "${DDP_STEP:-}" ] || { use_helper "$DDP_STEP"; cancel_jobs; }
   spank_jobs_teardown
 }
+
+cancel_jobs() { on_ctl sh -c 'squeue -h -t R -o %i | xargs -r scancel'; }
 
 # helper NAME COMMANDS: makes $shared/NAME, a program that takes the place of ddp-step.
 helper() {
@@ -38,8 +40,8 @@ srun_with() {
 
 # start_step OPTION...: two nodes, two tasks each, that say that they are up and stay.
 start_step() {
-  start srun --ddp -N2 --ntasks-per-node=2 "$@" sh -c "$worker"
-  eventually 20 said 4 UP
+  start srun --ddp -w n0,n1 -N2 --ntasks-per-node=2 "$@" sh -c "$worker"
+  eventually 40 said 4 UP
   port=$(store_ports)
   [ "$(sed -n 's/^UP . //p' "$shared/out" | sort -u)" = "$port" ]
 }
@@ -48,10 +50,9 @@ start_step() {
 leaves_nothing() {
   eventually "$1" not_running -x ddp-step || { "$cluster" run ps axf; return 1; }
   port_is_free "$port"
-  eventually 30 all_idle
-  clean
+  eventually 40 not_running -f 'sleep 98765' # Slurm may take KillWait (30 s) where srun is dead
   eventually 10 same_files
-  not_running -f 'sleep 98765'
+  clean
 }
 same_files() { diff "$shared/files.before" <(left_files); }
 
@@ -71,12 +72,13 @@ expect_no_store() {
   eventually 3 not_running -x ddp-step # its input ended with srun
   finish
   [ "$status" -ne 0 ]
+  cancel_jobs # Slurm keeps the job of a killed srun, unless InactiveLimit is set
   leaves_nothing 1
 }
 
 @test "scancel of the job" {
   start_step
-  on_ctl scancel "$(on_ctl squeue -h -o %i)"
+  cancel_jobs
   finish
   [ "$status" -ne 0 ]
   leaves_nothing 3
@@ -87,7 +89,7 @@ expect_no_store() {
     start_step --mpi=$mpi --kill-on-bad-exit=1
     "$cluster" on n1 pkill -KILL -o -f 'sleep 98765'
     finish
-    [ "$status" -eq 137 ] || { echo "$mpi"; echo "$output"; return 1; }
+    [ "$status" -gt 128 ] && [[ $output == *"Killed"* ]] || { echo "$mpi: status $status"; echo "$output"; return 1; }
     leaves_nothing 3
   done
 }
@@ -126,6 +128,7 @@ cp "$2" "$DDP_CLUSTER_DIR/etc/plugstack.conf.d/"
 srun --ddp --mpi=pmi2 -N3 -n3 sh -c 'echo "UP $RANK"; exec sleep 98765' >"$1/out" 2>&1 &
 until [ "$(grep -c UP "$1/out")" = 3 ]; do sleep 0.05; done
 kill -KILL "$(cat "$DDP_CLUSTER_DIR/node/n1/pid")"
+scontrol update node=n1 state=down reason=lost # sooner than SlurmdTimeout
 wait $! && echo "srun did not notice"
 for ((i = 0; i < 100; ++i)); do pgrep -x ddp-step >/dev/null || break; sleep 0.1; done
 if pgrep -x ddp-step; then echo "ddp-step is left"; fi
@@ -207,7 +210,7 @@ sys.stdin.read()"'
 @test "ddp-step that fails, hangs or says nonsense on the nodes: tasks are not bound, and one line of each node says so" {
   # plan only; srun's own works
   local real="if [ \$1 = store ]; then exec $DDP_STEP store; fi"
-  helper fails "$real; exit 3"
+  helper fails "$real; cat >/dev/null; exit 3"
   use_helper "$shared/fails"
   run srun --ddp -N2 -n4 sh -c "$facts"
   succeeded
@@ -232,7 +235,7 @@ sys.stdin.read()"'
   clean
 }
 
-@test "the user's LD_LIBRARY_PATH and LD_PRELOAD do not reach ddp-step" {
+@test "the user's LD_LIBRARY_PATH does not reach ddp-step" {
   echo "no library" >"$shared/libhwloc.so.15"
   run on_ctl env LD_LIBRARY_PATH="$shared" srun --ddp --ddp-bind=core -N1 -n2 sh -c "$facts"'" LIBRARIES=$LD_LIBRARY_PATH"'
   succeeded
@@ -241,6 +244,5 @@ sys.stdin.read()"'
   [[ $(fact CPUS | head -n 1) =~ ^[0-9]+$ ]] || { echo "$output"; return 1; }
   [ "$(fact LIBRARIES)" = "$shared" ]
   # The library is the one that ddp-step would take.
-  run on_ctl env LD_LIBRARY_PATH="$shared" "$DDP_STEP" --version
-  [ "$status" -ne 0 ]
+  run -127 on_ctl env LD_LIBRARY_PATH="$shared" "$DDP_STEP" --version
 }

@@ -54,10 +54,13 @@ expect_checked() {
 }
 
 @test "a libddp program is bound once, by the plugin" {
-  run srun --ddp -N2 -n4 "$rank_program" binding
+  run srun --ddp --ddp-bind=core -N2 -n4 "$rank_program" binding
   succeeded
   expect_all 4 DONE
   expect_all 4 "placed=no"
+  if [ "$(nproc)" -ge 2 ]; then
+    [ "$(sed -n 's/^BINDING .* cpus=\([0-9]*\) .*/\1/p' <<<"$output" | sort | uniq -c | wc -l)" -eq 2 ] || { echo "$output"; return 1; }
+  fi
 }
 
 @test "PyTorch with env:// on one node" {

@@ -81,19 +81,11 @@ auto find_in_job(std::string_view name) {
   });
 }
 
-void print(const char* prefix, const char* format, va_list values) {
-  char text[4096];
-  std::vsnprintf(text, sizeof text, format, values);
-  std::fprintf(stderr, "%s%s\n", prefix, text);
-}
-
 }  // namespace
 
 extern "C" {
 
 spank_context_t spank_context() { return host().fails("spank_context") ? S_CTX_ERROR : host().context; }
-
-int spank_remote(spank_t) { return host().fails("spank_remote") ? -1 : host().context == S_CTX_REMOTE ? 1 : 0; }
 
 spank_err_t spank_option_register(spank_t, spank_option* option) {
   Host& now = host();
@@ -159,24 +151,12 @@ spank_err_t spank_unsetenv(spank_t, const char* name) {
 }
 
 void slurm_error(const char* format, ...) {
+  char text[4096];
   va_list values;
   va_start(values, format);
-  print("error: ", format, values);
+  std::vsnprintf(text, sizeof text, format, values);
   va_end(values);
-}
-
-void slurm_info(const char* format, ...) {
-  va_list values;
-  va_start(values, format);
-  print("info: ", format, values);
-  va_end(values);
-}
-
-void slurm_spank_log(const char* format, ...) {
-  va_list values;
-  va_start(values, format);
-  print("", format, values);
-  va_end(values);
+  std::fprintf(stderr, "error: %s\n", text);
 }
 
 }  // extern "C"

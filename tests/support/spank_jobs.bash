@@ -107,7 +107,6 @@ left_files() {
 }
 
 nodes_in_service() { ! "$cluster" run sinfo -h -N -o '%N %T' | grep -Eq 'drain|down|fail'; }
-all_idle() { [ "$("$cluster" run sinfo -h -N -o %T | sort -u)" = idle ]; }
 
 # Nothing of steps with --ddp is left anywhere, and no node was taken out of service.
 clean() {

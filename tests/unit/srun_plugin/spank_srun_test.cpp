@@ -181,7 +181,7 @@ TEST_P(SpankSrunFailing, TheProgramRunsAllTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Each, SpankSrunFailing,
                          ::testing::Values("spank_context", "spank_option_register", "spank_get_item", "spank_getenv",
-                                           "spank_setenv", "spank_unsetenv", "spank_remote"),
+                                           "spank_setenv", "spank_unsetenv"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -242,7 +242,7 @@ TEST_P(SpankTaskFailing, TasksStartAllTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Each, SpankTaskFailing,
                          ::testing::Values("spank_context", "spank_option_register", "spank_get_item", "spank_getenv",
-                                           "spank_setenv", "spank_unsetenv", "spank_remote"),
+                                           "spank_setenv", "spank_unsetenv"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

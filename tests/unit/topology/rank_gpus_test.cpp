@@ -59,7 +59,7 @@ TEST(RankGpus, ARankWithoutAnyMeansNone) {
 TEST(RankGpus, MachinesWithoutGpusHaveNone) {
   const Topology machine = Topology::from_parts(test::cpu_machine());
   EXPECT_EQ(gpus_of_ranks(machine, ranks_with({kUnset, kUnset})), std::nullopt);
-  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({"0", "0"})), Indices{});
+  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({"0", "0"})), std::nullopt);
 }
 
 }  // namespace
