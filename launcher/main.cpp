@@ -10,12 +10,14 @@
 #include "base/env_table.hpp"
 #include "base/stderr_line.hpp"
 #include "launch/launch.hpp"
+#include "launch/surrounding_step.hpp"
 #include "options/command_line.hpp"
 #include "report/exit_error.hpp"
 
 namespace {
 
 int run(const std::vector<std::string>& arguments) {
+  ddp::launcher::leave_surrounding_step();
   const auto environment = ddp::base::Environment::process();
   const auto command_line = ddp::launcher::parse_command_line(arguments, environment);
   if (const auto* information = std::get_if<ddp::launcher::Information>(&command_line)) {

@@ -151,6 +151,8 @@ bool read_long(std::string_view text, CommandLine& found) {
   const std::string_view given = text.substr(0, equals);
   const std::string_view name = with_value(given);
   if (given == "ddp" && equals == std::string_view::npos) found.ddp = true;
+  if (name.starts_with("ddp-")) found.ddp_detail = true;
+  if (name == "interactive") found.interactive = true;
   if (name == "cpus-per-task") found.cpus_per_task = true;
   if (name == "het-group" || name == "pack-group") found.components = true;
   return equals == std::string_view::npos && !name.empty();

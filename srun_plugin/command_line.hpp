@@ -9,6 +9,8 @@ namespace ddp::srun_plugin {
 
 struct CommandLine {
   bool ddp = false;            ///< --ddp stands among srun's own options
+  bool ddp_detail = false;     ///< so does --ddp-bind, --ddp-gpus, --ddp-backend or --ddp-verbose
+  bool interactive = false;    ///< salloc's own, for its shell on a node
   bool cpus_per_task = false;  ///< so does -c or --cpus-per-task
   bool components = false;     ///< several components (":"), or --het-group
 };

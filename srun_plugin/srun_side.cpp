@@ -14,6 +14,7 @@
 
 #include "base/byte_stream.hpp"
 #include "base/stderr_line.hpp"
+#include "base/step_settings.hpp"
 #include "slurm_spank.hpp"
 #include "step_ticket.hpp"
 #include "store_server/knock.hpp"
@@ -86,16 +87,21 @@ MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components) {
 }
 
 void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& facts) {
-  several_components_ = arguments.components;
+  arguments_ = arguments;
+  refused_ = arguments.interactive || (!arguments.ddp && process_variable("SLURM_DDP") == "0");
+  if (refused_) return;
   const bool by_environment = enabled_by_environment(&process_variable);
   if (!arguments.ddp && !by_environment) return;
+  base::drop_step_settings();
   // Slurm does not know SLURM_DDP; it takes this for --ddp, and checks it like that.
   if (by_environment && !process_variable(kUserVariable)) {
     ::setenv(kUserVariable, "", 0);
     stood_in_ = true;
   }
+  // libddp's modulefile is not the user.
+  if (arguments.components && process_variable("__LIBDDP_SET_SLURM_MPI_TYPE")) ::unsetenv("SLURM_MPI_TYPE");
   if (!process_variable("SLURM_MPI_TYPE")) {
-    switch (choose_mpi(facts, several_components_)) {
+    switch (choose_mpi(facts, arguments.components)) {
       case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
       case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
       case MpiChoice::nothing_there: pmi_available_ = false; break;
@@ -109,11 +115,14 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
 
 void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& facts) {
   if (std::exchange(stood_in_, false)) ::unsetenv(kUserVariable);
-  if (options.enabled && several_components_) start_store(options, facts);
+  if (!options.enabled && arguments_.ddp_detail) {
+    base::write_stderr_line("srun: ddp: warning: --ddp-bind, --ddp-gpus, --ddp-backend and --ddp-verbose need --ddp");
+  }
+  if (options.enabled && !refused_ && arguments_.components) start_store(options, facts);
 }
 
 void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& facts) {
-  if (options.enabled) start_store(options, facts);
+  if (options.enabled && !refused_) start_store(options, facts);
 }
 
 void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts) {
@@ -134,7 +143,7 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
     store_ = std::move(store);
   } catch (const std::exception& error) {
     base::write_stderr_line(fmt::format(
-        "srun: ddp: warning: {}; the step starts without a store, so MASTER_ADDR and MASTER_PORT are not set",
+        "srun: ddp: warning: {}; the step starts without a store, and MASTER_ADDR and MASTER_PORT are not set for it",
         error.what()));
   }
   ::setenv(kTicketVariable, encode(ticket).c_str(), 1);

@@ -33,7 +33,7 @@ class SrunSide {
   explicit SrunSide(std::string step_program) : step_program_(std::move(step_program)) {}
 
   /// Before srun reads its options: SLURM_MPI_TYPE and SRUN_CPUS_PER_TASK, if @p arguments or the environment ask for
-  /// --ddp and the user has set neither.
+  /// --ddp and the user has set neither. What an outer step has set for the task that calls srun is dropped.
   void before_options(const CommandLine& arguments, const SlurmFacts& facts);
 
   /// After that, before the allocation. The environment of a step's further components is taken soon after this, so
@@ -50,7 +50,8 @@ class SrunSide {
   void start_store(const PluginOptions& options, const SlurmFacts& facts);
 
   std::string step_program_;
-  bool several_components_ = false;
+  CommandLine arguments_;
+  bool refused_ = false;   ///< by SLURM_DDP=0, whatever sbatch was given
   bool stood_in_ = false;  ///< SLURM_DDP became a variable that Slurm knows
   bool pmi_available_ = true;
   bool started_ = false;

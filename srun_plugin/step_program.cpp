@@ -24,6 +24,11 @@
 namespace ddp::srun_plugin {
 namespace {
 
+// For a program that should end because its input has.
+constexpr std::chrono::seconds kEndLimit{1};
+// For the kernel to end a process.
+constexpr std::chrono::seconds kKillLimit{1};
+
 Error lost(const std::string& path, const std::string& doing, std::string cause) {
   return Error{{.code = ErrorCode::peer_lost,
                 .attempted = fmt::format("{} {}", doing, path),
@@ -190,18 +195,41 @@ Bytes StepProgram::read_all(Deadline deadline) {
   return bytes;
 }
 
-int StepProgram::finish(Deadline deadline) {
+int StepProgram::finish(Deadline deadline) noexcept {
   input_.reset();
   const pid_t pid = std::exchange(pid_, -1);
   if (pid < 0) return -1;
-  int status = 0;
+  bool killed = false;
   while (true) {
+    int status = 0;
     const pid_t ended = ::waitpid(pid, &status, WNOHANG);
     if (ended == pid) return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (ended < 0 && errno != EINTR) return -1;
-    if (deadline.expired()) ::kill(pid, SIGKILL);
+    if (deadline.expired()) {
+      if (std::exchange(killed, true)) return -1;
+      ::kill(pid, SIGKILL);
+      deadline = Deadline::after(kKillLimit);
+    }
     ::usleep(500);
   }
 }
+
+StepProgram::StepProgram(StepProgram&& other) noexcept
+    : path_(std::move(other.path_)),
+      pid_(std::exchange(other.pid_, -1)),
+      input_(std::move(other.input_)),
+      output_(std::move(other.output_)) {}
+
+StepProgram& StepProgram::operator=(StepProgram&& other) noexcept {
+  if (this == &other) return *this;
+  finish(Deadline::after(kEndLimit));
+  path_ = std::move(other.path_);
+  pid_ = std::exchange(other.pid_, -1);
+  input_ = std::move(other.input_);
+  output_ = std::move(other.output_);
+  return *this;
+}
+
+StepProgram::~StepProgram() { finish(Deadline::after(kEndLimit)); }
 
 }  // namespace ddp::srun_plugin

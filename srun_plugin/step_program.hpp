@@ -21,15 +21,15 @@ std::string find_step_program(const std::string& given);
 
 /// A running ddp-step. It leads a session of its own, so that signals to srun's terminal do not reach it, has no other
 /// descriptor of this process, and its environment is only what it is given here.
-/// Destroying it closes its input, at whose end it ends.
+/// Destroying it closes its input, at whose end it ends, and kills it if it does not.
 class StepProgram {
  public:
   /// Throws Error(system, unavailable) naming the path.
   StepProgram(const std::string& path, std::span<const std::string> arguments,
               std::span<const std::string> environment);
-  StepProgram(StepProgram&&) = default;
-  StepProgram& operator=(StepProgram&&) = default;
-  ~StepProgram() = default;
+  StepProgram(StepProgram&& other) noexcept;
+  StepProgram& operator=(StepProgram&& other) noexcept;
+  ~StepProgram();
 
   /// Writes to its standard input. Throws Error: peer_lost, timeout.
   void send(std::span<const std::byte> data, Deadline deadline);
@@ -38,9 +38,9 @@ class StepProgram {
   std::string read_line(Deadline deadline);
   /// All that it writes. Throws Error(timeout), having killed it.
   Bytes read_all(Deadline deadline);
-  /// Waits for its end; kills it at the deadline. Returns its exit status, 128 + signal, or -1 if somebody else has
-  /// waited for it.
-  int finish(Deadline deadline);
+  /// Closes its input and waits for its end; kills it at the deadline. Returns its exit status, 128 + signal, or -1 if
+  /// somebody else has waited for it or not even SIGKILL ends it (a process in the kernel's uninterruptible sleep).
+  int finish(Deadline deadline) noexcept;
 
  private:
   bool read_some(Deadline deadline, Bytes& bytes, std::size_t most);

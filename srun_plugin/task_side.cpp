@@ -16,6 +16,7 @@
 #include "base/byte_stream.hpp"
 #include "base/host_name.hpp"
 #include "base/stderr_line.hpp"
+#include "base/step_settings.hpp"
 #include "base/system_error.hpp"
 #include "node_plan.hpp"
 #include "step_program.hpp"
@@ -139,12 +140,28 @@ NodePlan make_plan(const std::string& program, const StepTicket& ticket, const T
   }
 }
 
-void set(spank_t spank, const std::string& name, const std::string& value, bool overwrite) {
-  spank_setenv(spank, name.c_str(), value.c_str(), overwrite ? 1 : 0);
-}
+/// The task's environment, and which of it is ours.
+class TaskVariables {
+ public:
+  explicit TaskVariables(spank_t spank) : spank_(spank) {}
+
+  void set(const std::string& name, const std::string& value) {
+    if (spank_setenv(spank_, name.c_str(), value.c_str(), 1) == ESPANK_SUCCESS) names_.push_back(name);
+  }
+  void unset(const char* name) { spank_unsetenv(spank_, name); }
+  /// For launchers inside the task. @param cpus of the task before it was bound.
+  void record(const TaskFacts& facts, const std::string& cpus) {
+    const base::StepSettings settings{.step = facts.step, .cpus = cpus, .names = names_};
+    spank_setenv(spank_, base::kStepSettingsVariable, encode(settings).c_str(), 1);
+  }
+
+ private:
+  spank_t spank_;
+  std::vector<std::string> names_;
+};
 
 /// torchrun's, of LocalElasticAgent._start_workers.
-void set_identity(spank_t spank, const TaskFacts& facts, const StepTicket& ticket, bool store) {
+void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTicket& ticket, bool store) {
   const std::pair<const char*, int> numbers[] = {{"RANK", facts.rank},
                                                  {"LOCAL_RANK", facts.local_rank},
                                                  {"WORLD_SIZE", facts.world_size},
@@ -156,21 +173,20 @@ void set_identity(spank_t spank, const TaskFacts& facts, const StepTicket& ticke
                                                  {"ROLE_WORLD_SIZE", facts.world_size},
                                                  {"TORCHELASTIC_RESTART_COUNT", 0},
                                                  {"TORCHELASTIC_MAX_RESTARTS", 0}};
-  for (const auto& [name, value] : numbers) set(spank, name, std::to_string(value), true);
-  set(spank, "ROLE_NAME", "default", true);
-  set(spank, "TORCHELASTIC_RUN_ID", facts.step, true);
-  set(spank, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", false);
-  if (ticket.options.backend != "auto") set(spank, "DDP_BACKEND", ticket.options.backend, true);
+  for (const auto& [name, value] : numbers) variables.set(name, std::to_string(value));
+  variables.set("ROLE_NAME", "default");
+  variables.set("TORCHELASTIC_RUN_ID", facts.step);
+  if (ticket.options.backend != "auto") variables.set("DDP_BACKEND", ticket.options.backend);
   if (store) {
-    set(spank, "MASTER_ADDR", facts.srun_address, true);
-    set(spank, "MASTER_PORT", std::to_string(ticket.port), true);
-    set(spank, "TORCHELASTIC_USE_AGENT_STORE", "True", true);
+    variables.set("MASTER_ADDR", facts.srun_address);
+    variables.set("MASTER_PORT", std::to_string(ticket.port));
+    variables.set("TORCHELASTIC_USE_AGENT_STORE", "True");
   } else {
-    for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) spank_unsetenv(spank, name);
+    variables.unset("TORCHELASTIC_USE_AGENT_STORE");  // MASTER_ADDR may be the user's, for rank 0 to serve
   }
 }
 
-void apply_plan(spank_t spank, const TaskFacts& facts, const TaskPlan& plan, bool wants_binding) {
+void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan& plan, bool wants_binding) {
   bool bound = !wants_binding;
   if (!plan.cpus.empty()) {
     const topology::AffinityMask mask(
@@ -183,8 +199,8 @@ void apply_plan(spank_t spank, const TaskFacts& facts, const TaskPlan& plan, boo
       mask.prefer_memory();
     }
   }
-  for (const auto& [name, value] : plan.settings) set(spank, name, value, false);
-  if (bound) set(spank, "DDP_BIND", "none", true);  // a libddp program need not do it again
+  for (const auto& [name, value] : plan.settings) variables.set(name, value);
+  if (bound) variables.set("DDP_BIND", "none");  // a libddp program need not do it again
 }
 
 }  // namespace
@@ -234,13 +250,18 @@ void TaskSide::prepare_task(spank_t spank) {
       answer.store = reach_store(ticket, facts);
     }
   }
-  set_identity(spank, facts, ticket, answer.store);
+  TaskVariables variables(spank);
+  set_identity(variables, facts, ticket, answer.store);
+  if (!environment.has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) variables.set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  const bool wants_binding = ticket.options.bind != "none";
+  const std::string cpus_before = topology::affinity_of(0).to_string();
   const auto index = static_cast<std::size_t>(facts.local_rank);
   std::string summary = "not placed";
   if (index < answer.plan.tasks.size()) {
-    apply_plan(spank, facts, answer.plan.tasks[index], ticket.options.bind != "none");
-    summary = answer.plan.tasks[index].summary;
+    apply_plan(variables, facts, answer.plan.tasks[index], wants_binding);
+    summary = answer.plan.tasks[index].summary + (wants_binding ? "" : ", not bound");
   }
+  variables.record(facts, wants_binding ? cpus_before : std::string());
   if (!ticket.options.verbose) return;
   base::write_stderr_line(
       fmt::format("ddp: rank {} of {} on {} (local rank {} of {}): {}; store {}; {}", facts.rank, facts.world_size,

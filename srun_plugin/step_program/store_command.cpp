@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
@@ -54,9 +55,17 @@ void wait_for_end_of_input() {
   }
 }
 
+/// When srun runs in a batch script, Slurm signals all processes there, this one, too, at scancel, preemption and the
+/// time limit. Ranks that save their state meanwhile still need the store.
+void ignore_signals() {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGPIPE})
+    ::signal(signal, SIG_IGN);
+}
+
 }  // namespace
 
 int serve_store(std::optional<launcher::store_server::PortRange> ports) {
+  ignore_signals();
   std::optional<StoreServer> server;
   try {
     const auto secret = read_secret();

@@ -4,6 +4,7 @@
 
 bats_require_minimum_version 1.5.0
 load ../support/rank_jobs
+load ../support/eventually
 
 setup() {
   [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
@@ -24,18 +25,6 @@ write_worker() {
 teardown() {
   [ -z "$job" ] || kill -KILL "$job" 2>/dev/null || true
   rm -rf "${shared:-}"
-}
-
-# eventually SECONDS COMMAND...
-eventually() {
-  local limit=$((SECONDS + $1))
-  shift
-  while [ $SECONDS -lt $limit ]; do
-    if "$@"; then return 0; fi
-    sleep 0.1
-  done
-  echo "never came true: $*" >&2
-  return 1
 }
 
 # start COMMAND...: on the controller, in the background.

@@ -205,6 +205,17 @@ task_view() {
   [[ $(fact PMIX) == slurm.pmix.* ]]
   run on_ctl env SLURM_DDP=0 srun -N2 -n2 sh -c "$facts"
   expect_facts 2 WORLD_SIZE= PORT= PMIX=
+  run on_ctl salloc -Q -N1 -n1 --ddp env SLURM_DDP=0 srun sh -c "$facts" # one step that does not want it
+  expect_facts 1 WORLD_SIZE= PORT= PMIX=
+  run on_ctl salloc -Q -N1 -n1 env SLURM_DDP=0 srun --ddp sh -c "$facts" # the command line is nearer
+  expect_facts 1 WORLD_SIZE=1
+}
+
+@test "an option that changes --ddp says so when there is none" {
+  run srun --ddp-bind=core -N1 -n1 sh -c "$facts"
+  succeeded
+  expect_facts 1 WORLD_SIZE=
+  [[ $output == *"--ddp-verbose need --ddp"* ]] || { echo "$output"; return 1; }
 }
 
 @test "--cpus-per-task of sbatch reaches the tasks, unless srun has its own" {
@@ -240,6 +251,13 @@ task_view() {
   expect_all 1 "OWN 0 "
   expect_all 2 "no secret"
   expect_all 0 "OWN 0 $(fact PORT)"
+}
+
+@test "a step inside a task is bound by its own rules, not by those of the task" {
+  [ "$(nproc)" -ge 2 ] || skip "needs two processors"
+  run srun --ddp -N1 -n1 --overlap srun --ddp --ddp-verbose --overlap --mem=0 -N1 -n2 true
+  succeeded
+  expect_all 2 "1 core (processors"
 }
 
 @test "--export=NONE, --multi-prog, --pty" {

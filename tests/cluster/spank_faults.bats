@@ -84,6 +84,20 @@ expect_no_store() {
   leaves_nothing 3
 }
 
+@test "scancel of a batch script: ranks that save their state still have the store" {
+  local client="python3 $root/tests/support/c10d_client.py"
+  # The shell of a rank goes on at SIGTERM; then it is a client of the store.
+  printf '#!/bin/bash\n%s\n' "trap '' TERM
+    srun --ddp -N1 -n1 bash -c 'trap \"sleep 1; $client && echo SAVED; exit 0\" TERM; echo UP 0 \$MASTER_PORT; while :; do sleep 0.1; done'" \
+    >"$shared/script"
+  id=$(on_ctl sbatch --parsable -N1 -n1 -o "$shared/out" "$shared/script")
+  eventually 40 said 1 UP
+  port=$(store_ports)
+  "$cluster" run scancel "$id"
+  eventually 20 said 1 SAVED || { cat "$shared/out"; return 1; }
+  leaves_nothing 20
+}
+
 @test "SIGKILL to a rank, over PMIx and PMI-2 and without" {
   for mpi in pmix pmi2 none; do
     start_step --mpi=$mpi --kill-on-bad-exit=1
@@ -164,6 +178,13 @@ STEPS
   run srun_with "$shared/cannot" -N2 -n3 sh -c "$facts"
   expect_no_store 3 "no more ports"
   not_running -f "$shared"
+}
+
+@test "ddp-step that does not end with srun is killed" {
+  helper stubborn 'echo "ddp-step 0 port 1"; exec sleep 98765 <&1'
+  run srun_with "$shared/stubborn" -N1 -n1 sh -c "$facts"
+  expect_no_store 1 "another version"
+  eventually 5 not_running -f 'sleep 98765'
 }
 
 @test "ddp-step that hangs beside srun: the step starts after a limit" {

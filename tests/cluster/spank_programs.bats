@@ -120,7 +120,7 @@ PROGRAM
 }
 
 @test "ddprun's agents under srun --ddp make one job of all nodes" {
-  local report='echo "FACTS RANK=$RANK WORLD_SIZE=$WORLD_SIZE NODES=$GROUP_WORLD_SIZE HOST=$(hostname) STORE=$MASTER_ADDR"'
+  local report='echo "FACTS RANK=$RANK WORLD_SIZE=$WORLD_SIZE NODES=$GROUP_WORLD_SIZE HOST=$(hostname) STORE=$MASTER_ADDR OMP=$OMP_NUM_THREADS CPUS=$(taskset -cp $$ | sed "s/.*: //")"'
   unset SLURM_MPI_TYPE
   run srun --ddp -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node=2 sh -c "$report"
   succeeded
@@ -128,6 +128,9 @@ PROGRAM
   [ "$(fact RANK | tr -d '\n')" = 0123 ] && [ "$(fact WORLD_SIZE)" = 4 ] && [ "$(fact NODES)" = 2 ] ||
     { echo "$output"; return 1; }
   [[ $(fact STORE) == 10.78.0.[12] ]] || { echo "$output"; return 1; } # ddprun's, not srun's
+  # nor are cores and settings those of the agent
+  [ "$(nproc)" -lt 2 ] || [ "$(fact CPUS | wc -l)" -ge 2 ] || { echo "$output"; return 1; }
+  [ "$(nproc)" -ne 2 ] || [ "$(fact OMP)" = 1 ] || { echo "$output"; return 1; }
 }
 
 @test "nothing of it needs root" {

@@ -2,6 +2,7 @@
 # and what must be gone afterwards.
 
 load ../support/rank_jobs
+load ../support/eventually
 
 # The plugin stack is read by every srun and slurmstepd, so a file is all that it takes.
 spank_jobs_setup_file() {
@@ -80,18 +81,6 @@ batch_ended() { ! on_ctl scontrol show job -o "$1" | grep -Eq 'JobState=(PENDING
 
 # succeeded: shows what was said when it did not.
 succeeded() { [ "$status" -eq 0 ] || { echo "status $status"; echo "$output"; return 1; }; }
-
-# eventually SECONDS COMMAND...
-eventually() {
-  local limit=$((SECONDS + $1))
-  shift
-  while [ $SECONDS -lt $limit ]; do
-    if "$@"; then return 0; fi
-    sleep 0.05
-  done
-  echo "never came true: $*" >&2
-  return 1
-}
 
 # Nodes' processes are in the controller's process namespace, too.
 running() { "$cluster" run pgrep "$@" >/dev/null; }
