@@ -157,6 +157,10 @@ void StepProgram::send(std::span<const std::byte> data, Deadline deadline) {
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error == ETIMEDOUT) throw base::system_error(fmt::format("writing to {}", path_), error, {}, ErrorCode::timeout);
+  if (error == EPIPE) {
+    const int status = finish(Deadline::after(kEndLimit));
+    throw lost(path_, "writing to", fmt::format("it ended with exit status {} [EPIPE (32)]", status));
+  }
   if (error != 0) throw base::system_error(fmt::format("writing to {}", path_), error, {}, ErrorCode::peer_lost);
 }
 

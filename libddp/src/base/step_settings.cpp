@@ -33,14 +33,15 @@ std::optional<StepSettings> parse_step_settings(std::string_view text) {
   }
   if (settings.step.find_first_not_of("0123456789.") != std::string::npos) return std::nullopt;
   if (settings.cpus.find_first_not_of("0123456789,-") != std::string::npos) return std::nullopt;
-  while (!text.empty()) {
+  if (text.empty()) return settings;
+  while (true) {
     const auto comma = text.find(',');
     const std::string_view name = text.substr(0, comma);
     if (!is_name(name)) return std::nullopt;
     settings.names.emplace_back(name);
-    text = comma == std::string_view::npos ? std::string_view{} : text.substr(comma + 1);
+    if (comma == std::string_view::npos) return settings;
+    text.remove_prefix(comma + 1);
   }
-  return settings;
 }
 
 std::optional<StepSettings> drop_step_settings() {

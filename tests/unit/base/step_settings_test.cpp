@@ -19,10 +19,8 @@ TEST(StepSettings, ComeBackAsTheyWereWritten) {
 TEST(StepSettings, WhatNobodyWroteIsNothing) {
   for (const char* text : {"", "1.0", "1.0:0-3", "x:0:RANK", "1.0:0;3:RANK", "1.0:0:RANK,", "1.0:0:,RANK",
                            "1.0:0:PATH=x", "1.0:0:rank", "1.0:0:A B"}) {
-    EXPECT_FALSE(parse_step_settings(text) && !parse_step_settings(text)->names.empty()) << text;
+    EXPECT_FALSE(parse_step_settings(text)) << text;
   }
-  EXPECT_FALSE(parse_step_settings("1.0:0:,RANK"));
-  EXPECT_FALSE(parse_step_settings("1.0:0:rank"));
 }
 
 class DropStepSettings : public testing::Test {

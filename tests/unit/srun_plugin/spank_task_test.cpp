@@ -97,8 +97,10 @@ TEST(SpankTask, WithDdpTasksGetTorchrunsVariables) {
       EXPECT_EQ(variables[name], value) << name;
     }
     EXPECT_EQ(variables.count(kTicketVariable), 0U) << "the program sees the store's secret";
-    EXPECT_EQ(variables.count("MASTER_ADDR"), 0U) << "there is no store";
-    EXPECT_EQ(variables.count("MASTER_PORT"), 0U);
+    EXPECT_EQ(variables["MASTER_ADDR"], "stale") << "there is no store that could take its place";
+    EXPECT_EQ(variables["MASTER_PORT"], "1");
+    EXPECT_EQ(variables["SLURM_DDP_SETTINGS"].find("MASTER_"), std::string::npos);
+    EXPECT_NE(variables["SLURM_DDP_SETTINGS"].find(",DDP_BIND"), std::string::npos);
     EXPECT_EQ(variables.count("TORCHELASTIC_USE_AGENT_STORE"), 0U);
     EXPECT_EQ(variables.count("OMP_NUM_THREADS"), 1U);
   }
