@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <cstdio>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ddp::srun_plugin {
@@ -182,9 +184,18 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
 
 std::span<const std::string> own_arguments() {
   static const std::vector<std::string> arguments = [] {
+    // Not a stream: those bring the library's locales into every process that loads the plugin.
     std::vector<std::string> list;
-    std::ifstream file("/proc/self/cmdline", std::ios::binary);
-    for (std::string text; std::getline(file, text, '\0');) list.push_back(text);
+    const std::unique_ptr<FILE, decltype(&std::fclose)> file(std::fopen("/proc/self/cmdline", "re"), &std::fclose);
+    if (file == nullptr) return list;
+    std::string text;
+    for (int letter = std::fgetc(file.get()); letter != EOF; letter = std::fgetc(file.get())) {
+      if (letter != 0) {
+        text += static_cast<char>(letter);
+      } else {
+        list.push_back(std::exchange(text, {}));
+      }
+    }
     return list;
   }();
   return arguments;

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from spread import Ratio, Spread, table  # noqa: E402
 
-STEP = ["-N4", "-n64", "true"]
+STEP = ["-Q", "-N4", "-n64", "true"]
 LIMIT_S = 60
 # (name, installed, arguments of srun)
 CONTENDERS = (("--mpi=pmix", True, ["--mpi=pmix"]),
