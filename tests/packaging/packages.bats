@@ -68,7 +68,7 @@ names() { echo libddp libddp-dev $(if has_slurm_plugin; then echo slurm-plugin-d
     while read -r file; do
       readelf -h "$file" >/dev/null 2>&1 || continue
       if [[ $(readelf -SW "$file") == *.debug_* ]]; then echo "not stripped: $file"; return 1; fi
-      if readelf -d "$file" | grep -E 'R(UN)?PATH' | grep -v -F '[$ORIGIN]'; then echo "has a path: $file"; return 1; fi
+      if readelf -d "$file" | grep -E 'R(UN)?PATH' | grep -v -F '[$ORIGIN'; then echo "has a path: $file"; return 1; fi
     done < <(find "$name" -type f)
     run -1 grep -v '\.gz$' <(find "$name/usr/share/man" -type f 2>/dev/null)
     # Nothing of an installation beside the system's.
