@@ -255,7 +255,7 @@ task_view() {
 
 @test "a step inside a task is bound by its own rules, not by those of the task" {
   [ "$(nproc)" -ge 2 ] || skip "needs two processors"
-  run srun --ddp -N1 -n1 --overlap srun --ddp --ddp-verbose --overlap --mem=0 -N1 -n2 true
+  run srun --ddp -N1 -n1 -c2 --overlap srun --ddp --ddp-verbose --overlap --mem=0 -N1 -n2 -c1 true
   succeeded
   expect_all 2 "1 core (processors"
 }
