@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -69,7 +70,7 @@ void NoticeBoard::offer(std::uint32_t task, std::span<const std::byte> data) {
   std::uint32_t size = static_cast<std::uint32_t>(data.size());
   if (data.size() > kOfferBytes - sizeof size) size = 0;
   std::memcpy(offer_slot(task), &size, sizeof size);
-  std::memcpy(offer_slot(task) + sizeof size, data.data(), size);
+  std::copy_n(data.begin(), size, offer_slot(task) + sizeof size);
   if (header_->offers.fetch_add(1, std::memory_order_acq_rel) + 1 >= tasks_) wake_all(header_->offers);
 }
 
@@ -88,7 +89,7 @@ std::optional<std::vector<Bytes>> NoticeBoard::offers(Deadline deadline) const {
 bool NoticeBoard::answer(std::span<const std::byte> data) {
   const bool fits = data.size() <= std::size_t{tasks_} * kAnswerBytesPerTask;
   header_->answer_bytes = fits ? static_cast<std::uint32_t>(data.size()) : 0;
-  if (fits) std::memcpy(answer_area(), data.data(), data.size());
+  if (fits) std::copy(data.begin(), data.end(), answer_area());
   header_->answered.store(1, std::memory_order_release);
   wake_all(header_->answered);
   return fits;
