@@ -295,8 +295,14 @@ PROGRAM
   chmod +x "$shared/counter"
 }
 
-# run_again: lets a job begin that Slurm holds back for two minutes after it has been queued again.
+# run_again: lets a job begin that Slurm holds back for two minutes after it has been queued again. Were it to begin while
+# the end of its last run is still on the way to slurmctld, that would count as the end of the new one.
 run_again() {
+  for _ in $(seq 300); do
+    [ "$(job_field Restarts)" = "$1" ] && ! "$cluster" run pgrep -f "slurmstepd: \[$job\." >/dev/null && break
+    sleep 0.2
+  done
+  sleep 1
   for _ in $(seq 300); do
     if [ "$(job_field Restarts)" = "$1" ] && [ "$(job_field JobState)" != COMPLETING ]; then
       "$cluster" run scontrol update JobId="$job" StartTime=now 2>/dev/null || true
