@@ -57,10 +57,20 @@ std::vector<std::string> clean_environment(const base::Environment& environment)
   return lines;
 }
 
-std::uint32_t local_tasks(spank_t spank) {
-  std::uint32_t count = 0;
-  return spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &count) == ESPANK_SUCCESS && count > 0 ? count : 1;
+/// Throws Error(unavailable): a guess would give tasks wrong ranks.
+std::uint32_t step_fact(spank_t spank, spank_item_t item, const char* name) {
+  std::uint32_t value = 0;
+  const spank_err_t error = spank_get_item(spank, item, &value);
+  if (error == ESPANK_SUCCESS) return value;
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = fmt::format("asking Slurm for {}", name),
+               .cause = fmt::format("spank_get_item failed [{}]", static_cast<int>(error)),
+               .native = {},
+               .ranks = {},
+               .hint = {}}};
 }
+
+std::uint32_t local_tasks(spank_t spank) { return step_fact(spank, S_JOB_LOCAL_TASK_COUNT, "S_JOB_LOCAL_TASK_COUNT"); }
 
 std::optional<std::string> ticket_text(spank_t spank) {
   char text[512];
@@ -68,10 +78,7 @@ std::optional<std::string> ticket_text(spank_t spank) {
   return text;
 }
 
-bool of_user_step(spank_t spank) {
-  std::uint32_t step = 0;
-  return spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && is_user_step(step);
-}
+bool of_user_step(spank_t spank) { return is_user_step(step_fact(spank, S_JOB_STEPID, "S_JOB_STEPID")); }
 
 void warn(const TaskFacts& facts, std::string_view text) {
   base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: {}", facts.rank, facts.node_name, text));
@@ -79,7 +86,7 @@ void warn(const TaskFacts& facts, std::string_view text) {
 
 /// What the first task of a node found out for all.
 struct NodeAnswer {
-  bool store = false;  ///< this node's address was admitted
+  bool store = false;  ///< there is one, which this node may not reach
   NodePlan plan;       ///< without tasks: nobody is placed
 
   Bytes bytes() const {
@@ -206,8 +213,11 @@ void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan
 }  // namespace
 
 void TaskSide::before_fork(spank_t spank) {
-  if (!of_user_step(spank) || !ticket_text(spank)) return;
-  board_ = std::make_unique<NoticeBoard>(local_tasks(spank));
+  if (!ticket_text(spank)) return;
+  std::uint32_t tasks = 0;
+  // If Slurm does not tell, each task says so itself.
+  if (spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS) return;
+  board_ = std::make_unique<NoticeBoard>(tasks);
 }
 
 void TaskSide::prepare_task(spank_t spank) {
