@@ -3,28 +3,23 @@
 #include "store_server/listeners.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <set>
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include <ddp/error.hpp>
 
+#include "own_address.hpp"
 #include "store_server/store_server.hpp"
 
 namespace ddp::launcher::store_server {
 namespace {
 
+using test::own_address;
+
 constexpr std::uint16_t kFirst = 21000;  // below those that the kernel chooses
 constexpr PortRange kRange{.first = kFirst, .last = kFirst + 3};
-
-std::string own_address(int last = 1) {
-  const int process = static_cast<int>(::getpid());
-  return fmt::format("127.{}.{}.{}", 1 + process / 256 % 254, process % 256, last);
-}
 
 std::uint16_t port_in(PortRange range) { return listen_on({own_address()}, 0, range).port; }
 
