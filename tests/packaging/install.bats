@@ -51,7 +51,7 @@ END
   local file
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR/libddp_gloo.so" "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
-    share/man/man1/ddprun.1 share/bash-completion/completions/ddprun share/libddp/examples/digits/{CMakeLists.txt,digits.csv} \
+    share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} \
     share/doc/libddp/LICENSE; do
     [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
   done

@@ -1,0 +1,67 @@
+#!/usr/bin/env bats
+# The manual pages and completions of ddp-info and ddp-selftest are written by hand: they must say what --help says.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  bin=${DDP_BIN_DIR:-$root/build/dev/bin}
+  manuals=$root/tools/manuals completions=$root/tools/completions
+  cd "$BATS_TEST_TMPDIR"
+}
+
+# Long options at the beginning of a line of the help.
+options() { "$@" --help | grep -oE '^ +(-[a-z], ?)?--[a-z-]+' | grep -oE -- '--[a-z-]+' | sort; }
+
+# documented PAGE: the options that the page describes, each as one entry.
+documented() {
+  tr -d '\\' <"$1" | grep -A 1 '^\.TP' | grep -E '^\.(B|BI|BR) -' | grep -oE -- '--[a-z-]+' | sort
+}
+
+# offered FUNCTION WORD...: what <Tab> offers after the last word, which may be empty.
+offered() {
+  bash --norc -c 'source "$1"; shift; function=$1; shift
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(old)
+    "$function" "$1" "${@: -1}" "${@: -2:1}" 2>/dev/null
+    printf "%s\n" "${COMPREPLY[@]}"' - "$completions/$2" "$@" | sort
+}
+
+@test "manual pages describe the options of --help, and no others" {
+  options "$bin/ddp-info" topo >known
+  [ "$(wc -l <known)" -ge 10 ]
+  documented "$manuals/ddp-info.1" | diff known -
+  options "$bin/ddp-selftest" >known
+  [ "$(wc -l <known)" -ge 4 ]
+  documented "$manuals/ddp-selftest.1" | diff known -
+}
+
+@test "commands of ddp-info are in its page" {
+  "$bin/ddp-info" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' >commands
+  [ "$(wc -l <commands)" -ge 2 ]
+  while read -r command; do grep -qF "ddp\\-info $command" "$manuals/ddp-info.1"; done <commands
+}
+
+@test "manual pages have no mistakes" {
+  type groff >/dev/null || skip "needs groff"
+  for page in "$manuals"/*.1; do
+    run groff -man -Tutf8 -ww -z "$page"
+    echo "$output"
+    [ "$status" -eq 0 ] && [ -z "$output" ]
+  done
+}
+
+@test "bash completes commands, options, values and files" {
+  touch node.xml
+  [ "$(offered _ddp_info ddp-info to)" = topo ]
+  [ "$(offered _ddp_info ddp-info topo --ex)" = $'--explain\n--export' ]
+  [ "$(offered _ddp_info ddp-info topo --bind n)" = $'none\nnuma' ]
+  [ "$(offered _ddp_info ddp-info topo --bind = so)" = socket ] # bash takes the '=' for a word
+  [ "$(offered _ddp_info ddp-info topo --gpus = '')" = $'all\nnone\none' ]
+  [ "$(offered _ddp_info ddp-info topo --gpus =)" = $'all\nnone\none' ]
+  [ "$(offered _ddp_info ddp-info topo --xml no)" = node.xml ]
+  [ -z "$(offered _ddp_info ddp-info topo --nproc '')" ]
+  [ -z "$(offered _ddp_info ddp-info version '')" ]
+  offered _ddp_info ddp-info topo -- | diff <(options "$bin/ddp-info" topo) -
+  offered _ddp_selftest ddp-selftest '' | diff <(options "$bin/ddp-selftest") -
+  [ -z "$(offered _ddp_selftest ddp-selftest --timeout '')" ]
+}
