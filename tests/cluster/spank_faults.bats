@@ -135,6 +135,14 @@ expect_no_store() {
   leaves_nothing 3
 }
 
+# Slurm's limits are whole minutes, and it looks for what is over every half.
+@test "the time limit" {
+  LIMIT=150 start_step --time=1
+  finish
+  [ "$status" -ne 0 ] && [[ $output == *"DUE TO TIME LIMIT"* ]] || { echo "status $status"; echo "$output"; return 1; }
+  leaves_nothing 3
+}
+
 @test "the loss of a node" {
   # In a cluster of its own, since the node does not come back.
   cat >"$shared/lose" <<'STEPS'

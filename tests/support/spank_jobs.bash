@@ -51,7 +51,7 @@ srun() { on_ctl srun "$@"; }
 
 # start COMMAND...: the same in the background; its output goes to $shared/out.
 start() {
-  timeout -k 5 60 "$cluster" run "$@" >"$shared/out" 2>&1 3>&- &
+  timeout -k 5 "${LIMIT:-60}" "$cluster" run "$@" >"$shared/out" 2>&1 3>&- &
   job=$!
 }
 finish() {
