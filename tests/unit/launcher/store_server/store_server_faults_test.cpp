@@ -245,6 +245,13 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
+/// Returns when this process has @p count descriptors: what the server accepts is among them.
+void wait_for_descriptors(std::size_t count) {
+  const Deadline deadline = Deadline::after(test::kPatience);
+  while (open_descriptors() != count && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_EQ(open_descriptors(), count);
+}
+
 // Sockets that are not accepted belong to the backlog; the test's own ends are made before the limit is lowered.
 TEST(StoreServerFaults, WithoutDescriptorsNewClientsAreToldAndOldOnesServed) {
   const StoreServer server{{}};
@@ -278,9 +285,11 @@ TEST(StoreServerFaults, WithoutDescriptorsNewClientsAreToldAndOldOnesServed) {
 TEST(StoreServerFaults, WithoutDescriptorsThoseWhoSayNothingMakeRoom) {
   const StoreServer server{{}};
   base::UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const std::size_t before = open_descriptors();
   StoreClient silent{server.port(), false};
   StoreClient old{server.port()};
-  EXPECT_TRUE(old.ping());  // so that the silent one has been accepted, too
+  EXPECT_TRUE(old.ping());
+  wait_for_descriptors(before + 4);  // both ends of two connections
   const DescriptorLimit none_left{open_descriptors() - 1};
   sockaddr_in address{};
   address.sin_family = AF_INET;
