@@ -11,6 +11,7 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
+#include "command/rank_message.hpp"
 
 namespace ddp::tools {
 namespace {
@@ -21,35 +22,7 @@ constexpr std::array<std::string_view, 16> kPrefixes = {"NCCL_", "RCCL_", "NVSHM
                                                         "OMP_",  "GOMP_", "KMP_",     "MKL_", "CUDA_", "ROCR_",
                                                         "HIP_",  "GPU_",  "ZE_",      "DDP_"};
 
-[[noreturn]] void reject(std::string cause) {
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = "reading a rank's report",
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = "do all ranks run the same version of ddp-info?"}};
-}
-
-CpuSet read_cpus(base::ByteReader& reader) {
-  const std::string text = reader.text();
-  try {
-    return CpuSet::parse(text);
-  } catch (const Error& error) {
-    reject(error.cause());
-  }
-}
-
-void write_list(base::ByteWriter& writer, const std::vector<int>& numbers) {
-  writer.integer(static_cast<std::uint32_t>(numbers.size()));
-  for (const int number : numbers) writer.integer(number);
-}
-
-/// The count is not trusted: each element takes bytes, so a wrong one ends in an error of the reader.
-std::vector<int> read_list(base::ByteReader& reader) {
-  std::vector<int> numbers;
-  for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) numbers.push_back(reader.integer<int>());
-  return numbers;
-}
+constexpr MessageKind kMessage{.name = "rank's report", .program = "ddp-info"};
 
 }  // namespace
 
@@ -66,9 +39,9 @@ Bytes encode(const RankReport& report) {
   base::ByteWriter writer;
   writer.integer(kVersion).text(report.failure).integer(report.rank).integer(report.local_rank).text(report.host);
   writer.text(report.given.to_string()).text(report.binding.cpus.to_string()).integer(report.binding.preferred_memory);
-  write_list(writer, report.visible_gpus);
+  write_numbers(writer, report.visible_gpus);
   writer.integer(static_cast<std::uint8_t>(report.named_gpus.has_value()));
-  if (report.named_gpus) write_list(writer, *report.named_gpus);
+  if (report.named_gpus) write_numbers(writer, *report.named_gpus);
   writer.integer(static_cast<std::uint32_t>(report.environment.size()));
   for (const auto& [name, value] : report.environment) writer.text(name).text(value);
   writer.text(report.interface.name).text(report.interface.address).text(report.interface.reason);
@@ -85,23 +58,21 @@ Bytes encode(const RankReport& report) {
 }
 
 RankReport decode_rank_report(std::span<const std::byte> bytes) {
-  if (bytes.size() > kLargestReportBytes) reject(fmt::format("it has {} bytes", bytes.size()));
-  base::ByteReader reader{bytes, "rank's report"};
-  if (const auto version = reader.integer<std::uint8_t>(); version != kVersion) {
-    reject(fmt::format("it has version {} instead of {}", version, kVersion));
-  }
+  if (bytes.size() > kLargestReportBytes) reject_message(kMessage, fmt::format("it has {} bytes", bytes.size()));
+  base::ByteReader reader{bytes, kMessage.name};
+  expect_version(reader, kVersion, kMessage);
   RankReport report;
   report.failure = reader.text();
   report.rank = reader.integer<int>();
   report.local_rank = reader.integer<int>();
   report.host = reader.text();
-  report.given = read_cpus(reader);
-  report.binding.cpus = read_cpus(reader);
+  report.given = read_cpus(reader, kMessage);
+  report.binding.cpus = read_cpus(reader, kMessage);
   report.binding.preferred_memory = reader.integer<int>();
-  report.visible_gpus = read_list(reader);
+  report.visible_gpus = read_numbers(reader);
   const auto named = reader.integer<std::uint8_t>();
-  if (named > 1) reject(fmt::format("it has {} where 0 or 1 must be", named));
-  if (named == 1) report.named_gpus = read_list(reader);
+  if (named > 1) reject_message(kMessage, fmt::format("it has {} where 0 or 1 must be", named));
+  if (named == 1) report.named_gpus = read_numbers(reader);
   for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
     std::string name = reader.text();
     report.environment[std::move(name)] = reader.text();
