@@ -147,36 +147,50 @@ bool read_short(std::string_view letters, CommandLine& found) {
   return false;
 }
 
-/// The same for a long one, without its dashes.
-bool read_long(std::string_view text, CommandLine& found) {
+/// Whether the value of --het-group names more than one component, as "0,2" or "0-1".
+bool names_several(std::string_view groups) { return groups.find_first_of(",-") != std::string_view::npos; }
+
+bool names_groups(std::string_view option) { return option == "het-group" || option == "pack-group"; }
+
+/// The same for a long one, without its dashes. Returns its name if the next argument is its value, else nothing.
+std::string_view read_long(std::string_view text, CommandLine& found) {
   const auto equals = text.find('=');
   const std::string_view given = text.substr(0, equals);
   const std::string_view name = with_value(given);
   if (given == "ddp" && equals == std::string_view::npos) found.ddp = true;
-  if (name.starts_with("ddp-")) found.ddp_detail = true;
-  if (name == "interactive") found.interactive = true;
+  if (given.starts_with("ddp-")) found.ddp_detail = true;
+  if (given == "interactive") found.interactive = true;
   if (name == "cpus-per-task") found.cpus_per_task = true;
-  if (name == "het-group" || name == "pack-group") found.components = true;
-  return equals == std::string_view::npos && !name.empty();
+  if (equals == std::string_view::npos) return name;
+  if (names_groups(name) && names_several(text.substr(equals + 1))) found.components = true;
+  return {};
 }
 
 }  // namespace
 
 CommandLine read_command_line(std::span<const std::string> arguments) {
   CommandLine found;
-  bool skip = true;      // the program's name
-  bool command = false;  // in the user's program
+  bool skip = true;           // the program's name, or the value of an option
+  std::string_view value_of;  // which of the long ones
+  bool command = false;       // in the user's program
   for (const std::string& argument : arguments) {
     const std::string_view text = argument;
     if (skip) {
+      if (names_groups(value_of) && names_several(text)) found.components = true;
       skip = false;
+    } else if (text == ":") {
+      // The border to the next component, which may also stand where the first one's program would.
+      found.components = command = true;
     } else if (command) {
-      // srun takes a lone ":" for the border to the next component.
-      if (text == ":") found.components = true;
+      continue;
     } else if (text == "--" || text.size() < 2 || text[0] != '-') {
       command = true;
+    } else if (text[1] == '-') {
+      value_of = read_long(text.substr(2), found);
+      skip = !value_of.empty();
     } else {
-      skip = text[1] == '-' ? read_long(text.substr(2), found) : read_short(text.substr(1), found);
+      value_of = {};
+      skip = read_short(text.substr(1), found);
     }
   }
   return found;

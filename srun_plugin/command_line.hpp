@@ -12,7 +12,7 @@ struct CommandLine {
   bool ddp_detail = false;     ///< so does --ddp-bind, --ddp-gpus, --ddp-backend or --ddp-verbose
   bool interactive = false;    ///< salloc's own, for its shell on a node
   bool cpus_per_task = false;  ///< so does -c or --cpus-per-task
-  bool components = false;     ///< several components (":"), or --het-group
+  bool components = false;     ///< several components: ":", or --het-group with more than one
 };
 
 /// @param arguments of srun with its name first. What belongs to the user's program is not looked at: after "--", or

@@ -99,12 +99,19 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
     stood_in_ = true;
   }
   // libddp's modulefile is not the user.
-  if (arguments.components && process_variable("__LIBDDP_SET_SLURM_MPI_TYPE")) ::unsetenv("SLURM_MPI_TYPE");
+  if (arguments.components && process_variable("__LIBDDP_SET_SLURM_MPI_TYPE") &&
+      process_variable("SLURM_MPI_TYPE") == "pmix") {
+    ::unsetenv("SLURM_MPI_TYPE");
+  }
   if (!process_variable("SLURM_MPI_TYPE")) {
     switch (choose_mpi(facts, arguments.components)) {
       case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
       case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
-      case MpiChoice::nothing_there: pmi_available_ = false; break;
+      case MpiChoice::nothing_there:
+        pmi_available_ = false;
+        // not the site's default either: it may be PMIx, which does not join components
+        if (arguments.components) ::setenv("SLURM_MPI_TYPE", "none", 0);
+        break;
       case MpiChoice::leave: break;
     }
   }

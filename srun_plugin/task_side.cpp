@@ -153,18 +153,19 @@ class TaskVariables {
   explicit TaskVariables(spank_t spank) : spank_(spank) {}
 
   void set(const std::string& name, const std::string& value) {
-    if (spank_setenv(spank_, name.c_str(), value.c_str(), 1) == ESPANK_SUCCESS) names_.push_back(name);
+    if (spank_setenv(spank_, name.c_str(), value.c_str(), 1) == ESPANK_SUCCESS)
+      set_.push_back({.name = name, .digest = base::value_digest(value)});
   }
   void unset(const char* name) { spank_unsetenv(spank_, name); }
   /// For launchers inside the task. @param cpus of the task before it was bound.
   void record(const TaskFacts& facts, const std::string& cpus) {
-    const base::StepSettings settings{.step = facts.step, .cpus = cpus, .names = names_};
+    const base::StepSettings settings{.step = facts.step, .cpus = cpus, .variables = set_};
     spank_setenv(spank_, base::kStepSettingsVariable, encode(settings).c_str(), 1);
   }
 
  private:
   spank_t spank_;
-  std::vector<std::string> names_;
+  std::vector<base::StepVariable> set_;
 };
 
 /// torchrun's, of LocalElasticAgent._start_workers.
@@ -229,7 +230,10 @@ void TaskSide::prepare_task(spank_t spank) {
   const base::Environment environment = task_environment(spank);
   const TaskFacts facts = read_task_facts(environment, local_tasks(spank));
   if (!ticket.pmi_available && facts.rank == 0) {
-    warn(facts, "this Slurm has neither PMIx nor PMI-2, so ranks can meet at the store beside srun only");
+    warn(
+        facts,
+        "this Slurm has no PMI for this step (PMIx, or PMI-2, which several components need), so ranks can meet at the "
+        "store beside srun only");
   }
   NodeAnswer answer;
   const auto own_resources = [&] {
@@ -240,8 +244,13 @@ void TaskSide::prepare_task(spank_t spank) {
   if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
     // Slurm forked the tasks from another process than the one that prepared them (job_container of 24.05 and newer).
     answer.store = reach_store(ticket, facts);
-    if (facts.local_world_size == 1)
+    if (facts.local_world_size == 1) {
       answer.plan = make_plan(step_program_, ticket, facts, {own_resources()}, environment);
+    } else if (facts.local_rank == 0) {
+      warn(facts,
+           "tasks of this node are not bound to cores, and NCCL and OpenMP get no settings: Slurm prepares them in "
+           "separate processes (job_container), where they cannot share the node out");
+    }
   } else {
     board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
     if (facts.local_rank == 0) {

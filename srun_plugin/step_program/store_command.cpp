@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -62,10 +63,20 @@ void ignore_signals() {
     ::signal(signal, SIG_IGN);
 }
 
+/// The store has a connection for each rank, and more. srun raises its own limit only when it launches tasks, which is
+/// after the store of a step of several components has started.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 int serve_store(std::optional<launcher::store_server::PortRange> ports) {
   ignore_signals();
+  raise_descriptor_limit();
   std::optional<StoreServer> server;
   try {
     const auto secret = read_secret();

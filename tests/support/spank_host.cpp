@@ -8,6 +8,7 @@
 //   context             local (srun; default), allocator, remote (slurmstepd), slurmd, job_script
 //   out                 folder for what is seen: files of "name=value" with a 0 byte behind each
 //   step, tasks         number of the step; tasks of this node
+//   container           slurm_spank_user_init is called in a process that is not the tasks' parent (job_container)
 //   fail                a function of Slurm's that fails; may be repeated
 //   plugin_dirs, mpi_default, ports   of slurm.conf
 //   fault               what a plugin might do wrong, done by the host: memory, access, descriptor
@@ -399,7 +400,7 @@ int main(int, char** argv) {
     write_out("environment", own_environment());
     run_step(program);
   } else if (remote) {
-    plugin.hook("slurm_spank_user_init", spank);
+    if (now.setting("container").empty()) plugin.hook("slurm_spank_user_init", spank);
     run_tasks(plugin, spank);
   }
   plugin.hook("slurm_spank_exit", spank);

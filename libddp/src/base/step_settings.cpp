@@ -1,7 +1,10 @@
 #include "base/step_settings.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+
+#include <fmt/format.h>
 
 namespace ddp::base {
 namespace {
@@ -12,13 +15,31 @@ bool is_name(std::string_view text) {
   });
 }
 
+std::optional<StepVariable> parse_variable(std::string_view text) {
+  constexpr std::size_t kDigits = 8;
+  const auto equals = text.find('=');
+  if (equals == std::string_view::npos || !is_name(text.substr(0, equals))) return std::nullopt;
+  StepVariable variable{.name = std::string(text.substr(0, equals)), .digest = 0};
+  const std::string_view digits = text.substr(equals + 1);
+  const char* const last = digits.data() + digits.size();
+  const auto [end, status] = std::from_chars(digits.data(), last, variable.digest, 16);
+  if (digits.size() != kDigits || status != std::errc{} || end != last) return std::nullopt;
+  return variable;
+}
+
 }  // namespace
+
+std::uint32_t value_digest(std::string_view value) {
+  std::uint32_t digest = 2166136261U;
+  for (const char letter : value) digest = (digest ^ static_cast<unsigned char>(letter)) * 16777619U;
+  return digest;
+}
 
 std::string encode(const StepSettings& settings) {
   std::string text = settings.step + ":" + settings.cpus + ":";
-  for (const std::string& name : settings.names) {
+  for (const StepVariable& variable : settings.variables) {
     if (text.back() != ':') text += ',';
-    text += name;
+    text += fmt::format("{}={:08x}", variable.name, variable.digest);
   }
   return text;
 }
@@ -36,9 +57,9 @@ std::optional<StepSettings> parse_step_settings(std::string_view text) {
   if (text.empty()) return settings;
   while (true) {
     const auto comma = text.find(',');
-    const std::string_view name = text.substr(0, comma);
-    if (!is_name(name)) return std::nullopt;
-    settings.names.emplace_back(name);
+    const auto variable = parse_variable(text.substr(0, comma));
+    if (!variable) return std::nullopt;
+    settings.variables.push_back(*variable);
     if (comma == std::string_view::npos) return settings;
     text.remove_prefix(comma + 1);
   }
@@ -50,7 +71,10 @@ std::optional<StepSettings> drop_step_settings() {
   auto settings = parse_step_settings(text);
   ::unsetenv(kStepSettingsVariable);
   if (!settings) return std::nullopt;
-  for (const std::string& name : settings->names) ::unsetenv(name.c_str());
+  for (const StepVariable& variable : settings->variables) {
+    const char* const value = std::getenv(variable.name.c_str());
+    if (value != nullptr && value_digest(value) == variable.digest) ::unsetenv(variable.name.c_str());
+  }
   const char* const job = std::getenv("SLURM_JOB_ID");
   const char* const step = std::getenv("SLURM_STEP_ID");
   if (job == nullptr || step == nullptr || settings->step != std::string(job) + "." + step) settings->cpus.clear();

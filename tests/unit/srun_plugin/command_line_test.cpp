@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Abbreviations, SrunCommandLine,
                                            Case{"srun --bcast-e --ddp p", ""},
                                            Case{"srun --ddp-ba gloo --ddp p", "ddp"},
                                            Case{"srun --cpus-per-t 4 --ddp p", "ddp cpus"},
-                                           Case{"srun --het-g 0 --ddp p", "ddp components"}));
+                                           Case{"srun --het-g 0,1 --ddp p", "ddp components"}));
 
 INSTANTIATE_TEST_SUITE_P(CpusPerTask, SrunCommandLine,
                          ::testing::Values(Case{"srun -c 4 --ddp p", "ddp cpus"}, Case{"srun -c4 p", "cpus"},
@@ -101,7 +101,10 @@ INSTANTIATE_TEST_SUITE_P(Components, SrunCommandLine,
                          ::testing::Values(Case{"srun -n1 --ddp a : -n2 b", "ddp components"},
                                            Case{"srun -n1 a : -n2 --ddp b", "components"},
                                            Case{"srun --het-group=0,1 --ddp p", "ddp components"},
-                                           Case{"srun --het-group 0 --ddp p", "ddp components"},
+                                           Case{"srun --het-group 0-1 --ddp p", "ddp components"},
+                                           Case{"srun --het-group=1 --ddp p", "ddp"},
+                                           Case{"srun --het-group 1 --ddp -w n0,n1 p", "ddp"},
+                                           Case{"srun --ddp -n2 : -n1 ./a", "ddp components"},
                                            Case{"srun --pack-group 0,1 --ddp p", "ddp components"},
                                            Case{"srun --ddp p a:b :c", "ddp"}, Case{"srun -J : --ddp p", "ddp"}));
 
@@ -111,6 +114,14 @@ INSTANTIATE_TEST_SUITE_P(UnknownOptions, SrunCommandLine,
                                            Case{"srun --no-container-mount-home --ddp p", "ddp"},
                                            Case{"srun --ddp --container-image x.sqsh p", "ddp"},
                                            Case{"srun --container-image x.sqsh --ddp p", ""}));
+
+TEST(SrunArguments, DetailsAndSallocsShellAreFound) {
+  EXPECT_TRUE(read_command_line(words("srun --ddp-verbose p")).ddp_detail);
+  EXPECT_TRUE(read_command_line(words("srun --ddp-bind core p")).ddp_detail);
+  EXPECT_FALSE(read_command_line(words("srun --ddp p --ddp-verbose")).ddp_detail);
+  EXPECT_TRUE(read_command_line(words("srun --interactive --preserve-env --pty bash")).interactive);
+  EXPECT_FALSE(read_command_line(words("srun --ddp python --interactive")).interactive);
+}
 
 TEST(SrunArguments, EmptyWordsAreNoOptions) {
   EXPECT_EQ(found_in({"srun", "", "--ddp"}), "");

@@ -221,6 +221,20 @@ TEST(SpankTask, WithoutItsProgramTasksAreNotBound) {
   }
 }
 
+TEST(SpankTask, WithoutSharedMemoryTasksAreNotBoundAndOneSaysSo) {
+  SpankHostRun run("remote");
+  const StepTicket ticket = ticket_without_store();
+  prepare(run, 2, &ticket);
+  const auto result = run.set("container", "yes").run({"--ddp", "true"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_THAT(result.err,
+              MatchesRegex("ddp: warning: rank 0 on n1: tasks of this node are not bound[^\n]*job_container[^\n]*\n"));
+  for (int task = 0; task < 2; ++task) {
+    EXPECT_EQ(affinity(run, task), topology::affinity_of(0));
+    EXPECT_EQ(run.variables(task_file(task, "environment"))["RANK"], std::to_string(task));
+  }
+}
+
 TEST(SpankTask, AnotherVersionsTicketIsSaid) {
   SpankHostRun run("remote");
   prepare(run, 2, nullptr);

@@ -31,7 +31,7 @@ using ::testing::MatchesRegex;
 
 constexpr const char* kVariables[] = {"SLURM_MPI_TYPE", "SLURM_CPUS_PER_TASK",         "SRUN_CPUS_PER_TASK",
                                       "SLURM_DDP",      "_SLURM_SPANK_OPTION_ddp_ddp", kUserVariable,
-                                      kTicketVariable};
+                                      kTicketVariable,  "__LIBDDP_SET_SLURM_MPI_TYPE"};
 
 std::optional<std::string> variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -145,6 +145,25 @@ TEST_F(SrunSideTest, MpiTypeIsSetBeforeOptionsAreRead) {
 TEST_F(SrunSideTest, ComponentsGetPmi2) {
   SrunSide("").before_options({.ddp = true, .cpus_per_task = false, .components = true}, slurm_with({"pmix", "pmi2"}));
   EXPECT_EQ(variable("SLURM_MPI_TYPE"), "pmi2");
+}
+
+TEST_F(SrunSideTest, WithoutPmi2ComponentsDoNotGetTheSitesPmix) {
+  SrunSide side("");
+  side.before_options({.ddp = true, .cpus_per_task = false, .components = true}, slurm_with({"pmix"}, "pmix"));
+  EXPECT_EQ(variable("SLURM_MPI_TYPE"), "none");
+  side.before_launch(enabled(), SlurmFacts{});
+  EXPECT_FALSE(parse_ticket(variable(kTicketVariable).value_or("")).pmi_available);
+}
+
+TEST_F(SrunSideTest, OnlyTheModulefilesMpiTypeMakesRoomForThatOfComponents) {
+  const CommandLine components{.ddp = true, .cpus_per_task = false, .components = true};
+  ::setenv("__LIBDDP_SET_SLURM_MPI_TYPE", "pmix", 1);
+  ::setenv("SLURM_MPI_TYPE", "pmix", 1);
+  SrunSide("").before_options(components, slurm_with({"pmix", "pmi2"}));
+  EXPECT_EQ(variable("SLURM_MPI_TYPE"), "pmi2");
+  ::setenv("SLURM_MPI_TYPE", "pmix_v4", 1);
+  SrunSide("").before_options(components, slurm_with({"pmix", "pmi2"}));
+  EXPECT_EQ(variable("SLURM_MPI_TYPE"), "pmix_v4");
 }
 
 TEST_F(SrunSideTest, UsersMpiTypeStays) {
