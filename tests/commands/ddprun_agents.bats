@@ -194,6 +194,20 @@ b: 0/2 2/4 2/3 2/3" ]
   eventually all_gone
 }
 
+@test "after the death of the coordinator, what ranks have detached ends with ranks that had to be killed" {
+  options=(--nnodes 2 "${meet[@]}" --shutdown-timeout 1)
+  deaf='trap "" TERM; setsid sleep 1000 & echo $! >"$NOTES/pid.detached.$RANK"; '$waiting
+  start_agent a "${options[@]}" sh -c "$deaf"
+  eventually listening
+  start_agent b "${options[@]}" sh -c "$deaf"
+  eventually noted 4
+  kill -KILL "${agents[a]}"
+  wait "${agents[a]}" || true
+  finish_agent b
+  [ "$status" -eq 1 ]
+  eventually all_gone
+}
+
 @test "a rank's failure on one node ends the job with the same exit status on all" {
   start_agent a --nnodes 2 "${meet[@]}" --role good --failure-grace 0 sh -c "$waiting"
   start_agent b --nnodes 2 "${meet[@]}" --role bad --failure-grace 0 sh -c 'exit 85'
