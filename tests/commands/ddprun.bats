@@ -340,3 +340,13 @@ teardown() { ddprun_jobs_teardown; }
   [ "${lines[0]}" = "0 1 2 3 $(ulimit -n)" ]  # 3 is the folder that ls reads
   [ "${lines[1]}" = "0 1 2 3 $(ulimit -n)" ]
 }
+
+@test "closed standard streams are as if they led to /dev/null" {
+  status=0
+  "$DDPRUN" --nproc-per-node 2 sh -c 'echo x >&2; echo y; cat && touch "$NOTES/$RANK"' <&- >&- 2>&- || status=$?
+  [ "$status" -eq 0 ]
+  [ -e "$NOTES/0" ] && [ -e "$NOTES/1" ]
+  "$DDPRUN" --nproc-per-node 2 sh -c 'echo x >&2; echo y; exit 3' 2>&- >"$NOTES/out" || status=$?
+  [ "$status" -eq 3 ]
+  [ "$(cat "$NOTES/out")" = $'y\ny' ]
+}
