@@ -21,8 +21,8 @@
 
 namespace {
 
-/// What ddprun opens gets the lowest free number: where a standard stream is closed, text for it would go to a file or a
-/// connection.
+/// What ddprun opens gets the lowest free number: where a standard stream is closed, text for it would go to a file or
+/// a connection.
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0)

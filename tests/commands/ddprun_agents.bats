@@ -21,7 +21,7 @@ teardown() { ddprun_jobs_teardown; }
 facts='echo "$ROLE_NAME: $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $ROLE_RANK/$ROLE_WORLD_SIZE"'
 
 # A rank that notes its process id and waits for the file go.
-waiting='echo $$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
+waiting='echo $$$$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
 
 listening() { grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; }
 

@@ -72,9 +72,9 @@ sorted_output() { sort <<<"$output"; }
 }
 
 @test "the macro \${local_rank} is replaced in all arguments" {
-  run "$DDPRUN" --nproc-per-node 2 train.py '--device=${local_rank}' '${local_rank}.${local_rank}' '$local_rank'
-  [ "$(sorted_output)" = '0 0 train.py --device=0 0.0 $local_rank
-1 1 train.py --device=1 1.1 $local_rank' ]
+  run "$DDPRUN" --nproc-per-node 2 train.py '--device=${local_rank}' '${local_rank}.$local_rank' '$$' '$rank'
+  [ "$(sorted_output)" = '0 0 train.py --device=0 0.0 $ $rank
+1 1 train.py --device=1 1.1 $ $rank' ]
 }
 
 @test "a script is run by Python, unbuffered; PYTHON_EXEC is another interpreter" {
