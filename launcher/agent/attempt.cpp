@@ -117,7 +117,8 @@ void Attempt::prepare() {
   if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.attempt, ranks_.num_ranks);
   LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
                       .format = job_.options.logs.format,
-                      .colour = job_.colour || plan_.terminal,
+                      .colour_out = plan_.terminal_out || ::isatty(STDOUT_FILENO) == 1,
+                      .colour_err = plan_.terminal_err || ::isatty(STDERR_FILENO) == 1,
                       .host = job_.host,
                       .console_out = STDOUT_FILENO,
                       .console_err = STDERR_FILENO,

@@ -1,5 +1,5 @@
-// Placeholders in texts of the user, by the rules of Python's string.Template that torchrun follows: in the arguments of
-// programs, and in the prefix of console lines.
+// Placeholders in texts of the user, by the rules of Python's string.Template that torchrun follows: in the arguments
+// of programs, and in the prefix of console lines.
 #pragma once
 
 #include <functional>

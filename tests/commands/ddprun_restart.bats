@@ -340,6 +340,12 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   run on_terminal "$DDPRUN --nproc-per-node 2 -t 1 --log-dir logs echo hello 2>err | tee out"
   [ "$(sort out)" = $'[default0]:hello\n[default1]:hello' ]
   [ ! -s err ]
+  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' 2>err"
+  [[ $output == *$'\e[36m[default0]:\e[0mhello'* ]]
+  [ "$(cat err)" = "[default0]:there" ]
+  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' | tee out"
+  [[ $output == *$'\e[36m[default0]:\e[0mthere'* ]]
+  [ "$(cat out)" = "[default0]:hello" ]
   run on_terminal "$DDPRUN" sh -c "'exit 85'"
   [ "$status" -eq 85 ]
   [[ $output == *"exitcode  : 85 "* && $output != *"ended well"* ]]
