@@ -77,6 +77,7 @@ class Process {
   }
 
   int run() {
+    hold_signals(options_.forwarded_signals);  // they must not end a ddprun that waits for others; ending ones shall
     if (role_.role == Role::front) {
       // The interface that the user has named is one of the nodes, which this host need not have.
       const base::Environment without_names = without_interface_names(environment_);

@@ -167,6 +167,26 @@ b: 0/2 2/4 2/3 2/3" ]
   [[ $output == "ddprun: connecting to the job's coordinator: 127.0.0.1:$port: "*"has the job's first node been started"* ]]
 }
 
+@test "a signal that is to be passed on does not end an agent that waits for its peer; one that ends jobs does" {
+  static=(--nnodes 2 --master-port "$port")
+  holds_usr1() { (($((0x$(sed -n 's/^SigBlk:\t//p' "/proc/$1/status"))) & 1 << 9)); }
+  # Nothing of it reaches the ranks.
+  job=(sh -c 'grep -q "^SigBlk:[^1-9a-f]*$" /proc/self/status')
+  start_agent 1 "${static[@]}" --node-rank 1 "${job[@]}"
+  eventually holds_usr1 "${agents[1]}"
+  kill -USR1 "${agents[1]}"
+  start_agent 0 "${static[@]}" --node-rank 0 "${job[@]}"
+  finish_agent 0
+  [ "$status" -eq 0 ]
+  finish_agent 1
+  [ "$status" -eq 0 ]
+  start_agent 1 "${static[@]}" --node-rank 1 "${job[@]}"
+  eventually holds_usr1 "${agents[1]}"
+  kill -TERM "${agents[1]}"
+  finish_agent 1
+  [ "$status" -eq 143 ]
+}
+
 @test "the death of an agent ends the ranks of all, and the report names it" {
   start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
   eventually listening
