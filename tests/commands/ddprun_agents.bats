@@ -123,6 +123,25 @@ b: 0/2 2/4 2/3 2/3" ]
   [[ $one$output == *"start the same program on all nodes (or give --role)"* ]]
 }
 
+@test "a node that cannot take part is the root cause, also where the others know the plan before it has said why" {
+  start_agent a -v --nnodes 3 "${meet[@]}" true
+  eventually listening
+  PATH=/nonexistent start_agent b --nnodes 3 "${meet[@]}" true
+  eventually agent_said a "has joined with 0 ranks"
+  kill -STOP "${agents[b]}"
+  start_agent c --nnodes 3 "${meet[@]}" true
+  joined() { [ "$(grep -c "has joined with 1 rank" agent.a)" -eq 2 ]; }
+  eventually joined
+  sleep 0.5  # time for a and c to do what is wrong
+  kill -CONT "${agents[b]}"
+  for name in a b c; do
+    finish_agent $name
+    [ "$status" -eq 127 ]
+  done
+  [[ $(cat agent.a) == *"Root Cause"*"(0 ranks)"*"'true'"* ]]
+  [[ $(cat agent.a) != *"has 0 ranks"* ]]
+}
+
 @test "an agent that comes too late is refused; the job goes on" {
   start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
   start_agent b --nnodes 2 "${meet[@]}" sh -c "$waiting"
