@@ -255,3 +255,12 @@ PYTHON
   run "$DDPRUN" sh -c '"$DDPRUN" --nproc-per-node 2 sh -c "exit 7"'
   [ "$status" -eq 7 ]
 }
+
+@test "NODE_RANK stays as it was given, unless the srun plugin has set it for ddprun's own task" {
+  run env NODE_RANK=7 "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  [ "$output" = 7 ]
+  run env -u NODE_RANK "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  [ "$output" = none ]
+  run env NODE_RANK=7 SLURM_DDP_SETTINGS=1.0::NODE_RANK,OMP_NUM_THREADS "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  [ "$output" = none ]
+}
