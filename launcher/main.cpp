@@ -1,4 +1,8 @@
 // ddprun: starts the ranks of a job and watches over them.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -9,6 +13,7 @@
 
 #include "base/env_table.hpp"
 #include "base/stderr_line.hpp"
+#include "base/system_error.hpp"
 #include "launch/launch.hpp"
 #include "launch/surrounding_step.hpp"
 #include "options/command_line.hpp"
@@ -16,7 +21,17 @@
 
 namespace {
 
+/// What ddprun opens gets the lowest free number: where a standard stream is closed, text for it would go to a file or
+/// a connection.
+void open_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0)
+      throw ddp::base::system_error("opening /dev/null for a closed standard stream", errno);
+  }
+}
+
 int run(const std::vector<std::string>& arguments) {
+  open_standard_streams();
   ddp::launcher::leave_surrounding_step();
   const auto environment = ddp::base::Environment::process();
   const auto command_line = ddp::launcher::parse_command_line(arguments, environment);

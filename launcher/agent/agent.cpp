@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <utility>
@@ -129,6 +130,13 @@ void Agent::begin(const control::PrepareAttempt& plan) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{
         .attempt = plan.attempt, .message = job_.refusal->message, .exit_status = job_.refusal->exit_status});
+    return;
+  }
+  // A node without ranks will refuse, so there is nothing to prepare, and nothing to find wrong with the plan: the
+  // reason of that node is the job's.
+  if (std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const auto& node) { return node.nproc == 0; })) {
+    cleaned_ = true;
+    to_coordinator(control::AttemptPrepared{.attempt = plan.attempt, .store_port = 0});
     return;
   }
   try {

@@ -28,6 +28,8 @@ namespace {
 
 // A program that lies on a file system that does not answer must not hold up the others for ever.
 constexpr std::chrono::seconds kSpawnLimit{60};
+// The kernel needs moments to end killed workers.
+constexpr std::chrono::seconds kWorkerEndLimit{5};
 // Processes that outlived the worker that started them may react to SIGTERM for this long.
 constexpr std::chrono::seconds kLeftoverGrace{1};
 constexpr std::chrono::seconds kLeftoverLimit{6};
@@ -115,7 +117,8 @@ void Attempt::prepare() {
   if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.attempt, ranks_.num_ranks);
   LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
                       .format = job_.options.logs.format,
-                      .colour = job_.colour || plan_.terminal,
+                      .colour_out = plan_.terminal_out || ::isatty(STDOUT_FILENO) == 1,
+                      .colour_err = plan_.terminal_err || ::isatty(STDERR_FILENO) == 1,
                       .host = job_.host,
                       .console_out = STDOUT_FILENO,
                       .console_err = STDERR_FILENO,
@@ -273,6 +276,7 @@ void Attempt::fail(const std::string& message, int exit_status) {
 void Attempt::clean() {
   const std::vector<pid_t> ranks = workers_->pids();
   if (!agent_.open()) kill_descendants();
+  workers_->end(Deadline::after(kWorkerEndLimit));  // what they leave behind is ours from then on
   const Deadline term = agent_.open() ? Deadline::after(kLeftoverGrace) : Deadline::after(std::chrono::seconds(0));
   const LeftoverCount left = end_leftovers(ranks, term, Deadline::after(kLeftoverLimit));
   if (left.ended > 0) tell(fmt::format("ended {} processes that ranks had left behind", left.ended));

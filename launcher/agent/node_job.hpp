@@ -28,7 +28,6 @@ struct NodeJob {
   std::string scratch;                     ///< a private folder that is removed when the job is over
   rlimit descriptor_limit{};               ///< RLIMIT_NOFILE of the workers
   bool hangup_ignored = false;             ///< SIGHUP stays ignored, as nohup(1) asked
-  bool colour = false;                     ///< the console is a terminal
   std::optional<NodeRefusal> refusal{};
 };
 

@@ -149,7 +149,8 @@ struct Described<PrepareAttempt> {
                                       Field{"run_id", &PrepareAttempt::run_id},
                                       Field{"name_space", &PrepareAttempt::name_space},
                                       Field{"log_suffix", &PrepareAttempt::log_suffix},
-                                      Field{"terminal", &PrepareAttempt::terminal},
+                                      Field{"terminal_out", &PrepareAttempt::terminal_out},
+                                      Field{"terminal_err", &PrepareAttempt::terminal_err},
                                       Field{"nodes", &PrepareAttempt::nodes}};
 };
 

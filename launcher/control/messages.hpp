@@ -127,9 +127,10 @@ struct PrepareAttempt {
   int node_rank = 0;  ///< the receiver's position in nodes
   bool serve_store = false;
   std::string run_id;
-  std::string name_space;  ///< PMIx namespace of this attempt
-  std::string log_suffix;  ///< random, the same for all nodes and attempts
-  bool terminal = false;   ///< what agents print comes to a terminal, though theirs is none
+  std::string name_space;     ///< PMIx namespace of this attempt
+  std::string log_suffix;     ///< random, the same for all nodes and attempts
+  bool terminal_out = false;  ///< what agents print on standard output comes to a terminal, though theirs is none
+  bool terminal_err = false;  ///< the same for standard error
   std::vector<NodeLayout> nodes;
   bool operator==(const PrepareAttempt&) const = default;
 };

@@ -160,7 +160,8 @@ void Coordinator::begin_attempt() {
                                .run_id = options_.membership.run_id,
                                .name_space = {},
                                .log_suffix = log_suffix_,
-                               .terminal = options_.terminal,
+                               .terminal_out = options_.terminal_out,
+                               .terminal_err = options_.terminal_err,
                                .nodes = {}};
   const std::vector<Membership::Member> members = membership_.in_order();
   for (const Membership::Member& member : members) {

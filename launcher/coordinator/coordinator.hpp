@@ -32,7 +32,8 @@ struct CoordinatorOptions {
   std::vector<int> ending_signals;
   std::vector<int> forwarded_signals;
   bool torchrun_exit_codes = false;
-  bool terminal = false;  ///< what agents print comes to a terminal
+  bool terminal_out = false;  ///< what agents print on standard output comes to a terminal
+  bool terminal_err = false;  ///< the same for standard error
 };
 
 /// What is worth telling a user while the job runs.

@@ -24,20 +24,31 @@ void set_disposition(int signal, void (*handler)(int)) {
   if (::sigaction(signal, &action, nullptr) != 0) throw base::system_error("setting a signal's disposition", errno);
 }
 
+sigset_t set_of(const std::vector<int>& signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) {
+    if (signal != SIGHUP || !ignored(SIGHUP)) sigaddset(&set, signal);
+  }
+  return set;
+}
+
+void block(const sigset_t& set) {
+  const int status = ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  if (status != 0) throw base::system_error("blocking signals", status);
+}
+
 }  // namespace
+
+void hold_signals(const std::vector<int>& signals) { block(set_of(signals)); }
 
 SignalInbox::SignalInbox(const std::vector<int>& signals) : hangup_ignored_(ignored(SIGHUP)) {
   // An inherited "ignore" would make the kernel reap workers by itself, and their exit codes would be lost.
   set_disposition(SIGCHLD, SIG_DFL);
   set_disposition(SIGPIPE, SIG_IGN);
-  sigset_t set;
-  sigemptyset(&set);
+  sigset_t set = set_of(signals);
   sigaddset(&set, SIGCHLD);
-  for (const int signal : signals) {
-    if (signal != SIGHUP || !hangup_ignored_) sigaddset(&set, signal);
-  }
-  const int status = ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  if (status != 0) throw base::system_error("blocking signals", status);
+  block(set);
   fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_) throw base::system_error("receiving signals (signalfd)", errno);
 }

@@ -15,6 +15,9 @@ struct ReceivedSignal {
   pid_t sender;  ///< 0: the kernel, or a process of another process namespace
 };
 
+/// Blocks @p signals: those that arrive wait for a SignalInbox that is still to be made. Ignored SIGHUP as there.
+void hold_signals(const std::vector<int>& signals);
+
 /// Blocks SIGCHLD and @p signals in the calling thread and receives them through a descriptor; ignores SIGPIPE. Must be
 /// made before any other thread starts, so that all threads inherit the mask. SIGHUP stays ignored where it already
 /// was: nohup(1) asked for that. Lives until the process ends: the mask is not put back, because a signal that arrives

@@ -77,6 +77,7 @@ class Process {
   }
 
   int run() {
+    hold_signals(options_.forwarded_signals);  // they must not end a ddprun that waits for others; ending ones shall
     if (role_.role == Role::front) {
       // The interface that the user has named is one of the nodes, which this host need not have.
       const base::Environment without_names = without_interface_names(environment_);
@@ -118,7 +119,6 @@ class Process {
     job_ = std::make_unique<NodeJob>();
     job_->host = base::host_name();
     job_->environment = environment_;
-    job_->colour = ::isatty(STDOUT_FILENO) == 1;
     or_refuse([this] {
       job_->command = resolve_command(options_, environment_);
       job_->placement.emplace(options_, environment_);
@@ -178,7 +178,8 @@ class Process {
         .ending_signals = options_.ending_signals,
         .forwarded_signals = options_.forwarded_signals,
         .torchrun_exit_codes = options_.torchrun_exit_codes,
-        .terminal = role_.role == Role::front && ::isatty(STDOUT_FILENO) == 1};
+        .terminal_out = role_.role == Role::front && ::isatty(STDOUT_FILENO) == 1,
+        .terminal_err = role_.role == Role::front && ::isatty(STDERR_FILENO) == 1};
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
     if (role_.role == Role::front) {
       srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.nodes.max, own_path(), arguments_),

@@ -29,7 +29,7 @@ LineFormat::LineFormat(const LogPumpOptions& options, const StreamRoute& route)
       console_prefix_(prefix_),
       json_facts_(fmt::format(R"(,"host":{},"rank":{},"local_rank":{},"stream":"{}","line":)", json_text(options.host),
                               route.rank, route.local_rank, route.stream == Stream::out ? "stdout" : "stderr")) {
-  if (options.colour && !prefix_.empty()) {
+  if ((route.stream == Stream::out ? options.colour_out : options.colour_err) && !prefix_.empty()) {
     const auto colour = kRankColours[static_cast<std::size_t>(route.rank) % kRankColours.size()];
     console_prefix_ = fmt::format("\x1b[{}m{}\x1b[0m", colour, prefix_);
   }

@@ -33,7 +33,8 @@ struct StreamRoute {
 struct LogPumpOptions {
   std::string prefix_template;  ///< empty: "[${role_name}${local_rank}]:"
   LogFormat format = LogFormat::text;
-  bool colour = false;  ///< prefixes in one of several colours per rank
+  bool colour_out = false;  ///< prefixes on console_out in one of several colours per rank
+  bool colour_err = false;
   std::string host;     ///< for LogFormat::json
   int console_out = 1;  ///< descriptors; not owned
   int console_err = 2;

@@ -1,4 +1,4 @@
-// Fills the template of a console line's prefix, by the rules of Python's string.Template that torchrun follows.
+// Fills the template of a console line's prefix.
 #pragma once
 
 #include <string>
@@ -16,8 +16,7 @@ struct PrefixValues {
   int local_rank = 0;
 };
 
-/// As safe_substitute() of Python's string.Template: "$$" becomes "$", "$name" and "${name}" the value. Unknown names
-/// and malformed placeholders stay as they are.
+/// By the rules of options/string_template.hpp.
 std::string fill_prefix_template(std::string_view text, const PrefixValues& values);
 
 }  // namespace ddp::launcher

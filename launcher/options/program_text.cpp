@@ -74,7 +74,8 @@ const ProgramText& program_text() {
       .program =
           "PROGRAM is a Python script, or any other program: what is executable and no Python script is "
           "executed directly. Everything from PROGRAM on belongs to the program, whatever it looks like; '--' "
-          "also ends the options of ddprun. ${local_rank} in an argument becomes the rank's number on its node. "
+          "also ends the options of ddprun. ${local_rank} and $local_rank in an argument become the rank's number on "
+          "its node, and $$ becomes $. "
           "Options may be shortened as long as they are unambiguous, and underscores may stand for dashes.",
       .examples = kExamples,
       .signals = kSignals,

@@ -14,6 +14,7 @@
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "options/program_lookup.hpp"
+#include "options/string_template.hpp"
 #include "report/exit_error.hpp"
 
 namespace ddp::launcher {
@@ -193,14 +194,11 @@ WorkerCommand resolve_command(const LaunchOptions& options, const base::Environm
 }
 
 std::vector<std::string> arguments_of(const WorkerCommand& command, int local_rank) {
-  constexpr std::string_view kMacro = "${local_rank}";
-  const std::string number = std::to_string(local_rank);
+  const auto value_of = [local_rank](std::string_view name) {
+    return name == "local_rank" ? std::optional{std::to_string(local_rank)} : std::nullopt;
+  };
   std::vector<std::string> arguments = command.arguments;
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
-    std::string& text = arguments[i];
-    for (auto at = text.find(kMacro); at != std::string::npos; at = text.find(kMacro, at + number.size()))
-      text.replace(at, kMacro.size(), number);
-  }
+  for (std::size_t i = 1; i < arguments.size(); ++i) arguments[i] = fill_template(arguments[i], value_of);
   return arguments;
 }
 

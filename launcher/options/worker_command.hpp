@@ -22,7 +22,7 @@ struct WorkerCommand {
 /// Throws ExitError: kExitNotFound and kExitNotExecutable, naming the file and what to do.
 WorkerCommand resolve_command(const LaunchOptions& options, const base::Environment& environment);
 
-/// The arguments of one rank: ${local_rank} replaced (torchrun's macro; everything else stays).
+/// The arguments of one rank: torchrun's macro local_rank replaced by the rules of options/string_template.hpp.
 std::vector<std::string> arguments_of(const WorkerCommand& command, int local_rank);
 
 }  // namespace ddp::launcher

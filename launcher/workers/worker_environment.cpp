@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 9> kIdentityPrefixes{
     "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
 };
 
-constexpr std::array<std::string_view, 24> kIdentityNames{
+constexpr std::array<std::string_view, 23> kIdentityNames{
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_GTIDS",
@@ -37,7 +37,6 @@ constexpr std::array<std::string_view, 24> kIdentityNames{
     "ROLE_RANK",
     "ROLE_WORLD_SIZE",
     "ROLE_NAME",
-    "NODE_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",

@@ -19,19 +19,24 @@ constexpr std::chrono::seconds kKillPatience{5};
 }  // namespace
 
 WorkerGroup::~WorkerGroup() {
-  if (workers_.empty()) return;
   signal_groups(SIGKILL);
-  try {
-    const Deadline deadline = Deadline::after(kKillPatience);
-    for (const Worker& worker : workers_) {
-      if (!worker.ended && !base::wait_for(worker.process.pidfd.get(), POLLIN, deadline)) break;
-    }
-  } catch (const std::exception& error) {
-    base::log(base::LogLevel::warning, "waiting for killed workers: {}", error.what());
-  }
+  end(Deadline::after(kKillPatience));
   for (const Worker& worker : workers_) {
     siginfo_t info{};
     ::waitid(P_PID, static_cast<id_t>(worker.process.pid), &info, WEXITED | WNOHANG);
+  }
+}
+
+void WorkerGroup::end(Deadline deadline) const noexcept {
+  for (const Worker& worker : workers_) {
+    if (!worker.ended) ::kill(-worker.process.pid, SIGKILL);
+  }
+  try {
+    for (const Worker& worker : workers_) {
+      if (!worker.ended && !base::wait_for(worker.process.pidfd.get(), POLLIN, deadline)) return;
+    }
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::warning, "waiting for killed workers: {}", error.what());
   }
 }
 

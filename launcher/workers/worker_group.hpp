@@ -42,6 +42,9 @@ class WorkerGroup {
   void signal_groups(int signal) const;
   /// Sends @p signal to the worker processes that have not ended, and not to their children.
   void signal_workers(int signal) const;
+  /// SIGKILL to the groups of workers that still live, and waits for these workers until @p deadline. What they had
+  /// detached from their groups is the subreaper's child then.
+  void end(Deadline deadline) const noexcept;
 
   /// How a worker ended, once; nothing while it runs. Closes its pidfd.
   std::optional<RankEnd> take_end(int local_rank);

@@ -120,7 +120,7 @@ PROGRAM
 }
 
 @test "ddprun's agents under srun --ddp make one job of all nodes" {
-  local report='echo "FACTS RANK=$RANK WORLD_SIZE=$WORLD_SIZE NODES=$GROUP_WORLD_SIZE HOST=$(hostname) STORE=$MASTER_ADDR OMP=$OMP_NUM_THREADS CPUS=$(taskset -cp $$ | sed "s/.*: //")"'
+  local report='echo "FACTS RANK=$RANK WORLD_SIZE=$WORLD_SIZE NODES=$GROUP_WORLD_SIZE HOST=$(hostname) STORE=$MASTER_ADDR OMP=$OMP_NUM_THREADS CPUS=$(taskset -cp $$$$ | sed "s/.*: //")"'
   unset SLURM_MPI_TYPE
   run srun --ddp -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node=2 sh -c "$report"
   succeeded

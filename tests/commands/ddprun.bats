@@ -66,7 +66,7 @@ teardown() { ddprun_jobs_teardown; }
 }
 
 @test "a rank that dies by a signal gives 128 + its number" {
-  run "$DDPRUN" --nproc-per-node 2 sh -c 'ulimit -c 0; if [ "$RANK" = 1 ]; then kill -SEGV $$; fi'
+  run "$DDPRUN" --nproc-per-node 2 sh -c 'ulimit -c 0; if [ "$RANK" = 1 ]; then kill -SEGV $$$$; fi'
   echo "$output"
   [ "$status" -eq 139 ]
   [[ $output == *"rank      : 1 "*"signal    : SIGSEGV (11)"* ]]
@@ -75,7 +75,7 @@ teardown() { ddprun_jobs_teardown; }
 @test "the first failure ends the other ranks after the grace time" {
   SECONDS=0
   run "$DDPRUN" --nproc-per-node 4 --failure-grace 0.2 sh -c \
-    'echo $$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 1 ]; then exit 3; fi; sleep 100'
+    'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 1 ]; then exit 3; fi; sleep 100'
   echo "$output"
   [ "$status" -eq 3 ]
   [ "$SECONDS" -lt 20 ]
@@ -95,7 +95,7 @@ teardown() { ddprun_jobs_teardown; }
 @test "a rank that ignores SIGTERM is killed after the shutdown timeout, and not before" {
   begin=$(date +%s%N)
   run "$DDPRUN" --nproc-per-node 2 --failure-grace 0 --shutdown-timeout 1.5 sh -c \
-    'echo $$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 1 ]; then while ! [ -e "$NOTES/deaf" ]; do sleep 0.05; done; exit 3; fi
+    'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 1 ]; then while ! [ -e "$NOTES/deaf" ]; do sleep 0.05; done; exit 3; fi
      trap "" TERM; touch "$NOTES/deaf"; while :; do sleep 100; done'
   taken_ms=$((($(date +%s%N) - begin) / 1000000))
   echo "$taken_ms ms; $output"
@@ -107,7 +107,7 @@ teardown() { ddprun_jobs_teardown; }
 
 @test "a rank that was stopped before the first failure is the root cause" {
   start --nproc-per-node 2 --failure-grace 0 --shutdown-timeout 2 sh -c \
-    'echo $$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 0 ]; then sleep 100; fi
+    'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 0 ]; then sleep 100; fi
      while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; exit 5'
   eventually noted 2
   kill -STOP "$(cat "$NOTES/pid.0")"
@@ -121,7 +121,7 @@ teardown() { ddprun_jobs_teardown; }
 
 @test "a rank that was stopped and goes on is not blamed" {
   start --nproc-per-node 2 --failure-grace 0 -v sh -c \
-    'echo $$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 0 ]; then sleep 100; fi
+    'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 0 ]; then sleep 100; fi
      while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; exit 5'
   eventually noted 2
   kill -STOP "$(cat "$NOTES/pid.0")"
@@ -153,7 +153,7 @@ teardown() { ddprun_jobs_teardown; }
 @test "a second SIGINT kills at once" {
   SECONDS=0
   start --nproc-per-node 2 --shutdown-timeout 60 sh -c \
-    'trap "" INT TERM; echo $$ >"$NOTES/pid.$RANK"; while :; do sleep 100; done'
+    'trap "" INT TERM; echo $$$$ >"$NOTES/pid.$RANK"; while :; do sleep 100; done'
   eventually noted 2
   kill -INT "$launcher"
   sleep 0.3
@@ -167,7 +167,7 @@ teardown() { ddprun_jobs_teardown; }
 
 @test "SIGUSR1 and SIGUSR2 reach the ranks, and the job goes on" {
   start --nproc-per-node 2 sh -c \
-    'trap "touch \$NOTES/usr1.\$RANK" USR1; trap "touch \$NOTES/usr2.\$RANK" USR2; echo $$ >"$NOTES/pid.$RANK"
+    'trap "touch \$NOTES/usr1.\$RANK" USR1; trap "touch \$NOTES/usr2.\$RANK" USR2; echo $$$$ >"$NOTES/pid.$RANK"
      while ! [ -e "$NOTES/usr1.$RANK" ] || ! [ -e "$NOTES/usr2.$RANK" ]; do sleep 0.05; done; exit 0'
   eventually noted 2
   kill -USR1 "$launcher"
@@ -180,7 +180,7 @@ teardown() { ddprun_jobs_teardown; }
 
 @test "under nohup, a hangup ends nothing" {
   nohup "$DDPRUN" --nproc-per-node 2 sh -c \
-    'echo $$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.05; done' >/dev/null 2>&1 3>&- &
+    'echo $$$$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.05; done' >/dev/null 2>&1 3>&- &
   launcher=$!
   eventually noted 2
   kill -HUP "$launcher" "$(cat "$NOTES/pid.0")"
@@ -191,7 +191,7 @@ teardown() { ddprun_jobs_teardown; }
 
 @test "SIGKILL to ddprun leaves no rank" {
   export TMPDIR=$BATS_TEST_TMPDIR  # nobody can remove the server's folder then
-  start --nproc-per-node 4 sh -c 'trap "" TERM; echo $$ >"$NOTES/pid.$RANK"; while :; do sleep 1; done'
+  start --nproc-per-node 4 sh -c 'trap "" TERM; echo $$$$ >"$NOTES/pid.$RANK"; while :; do sleep 1; done'
   eventually noted 4
   run -1 all_gone
   kill -KILL "$launcher"
@@ -322,7 +322,7 @@ teardown() { ddprun_jobs_teardown; }
   run "$DDPRUN" false
   [ "$status" -eq 1 ]
   [ -z "$(ls -A "$TMPDIR")" ]
-  start sh -c 'echo $$ >"$NOTES/pid.0"; exec sleep 100'
+  start sh -c 'echo $$$$ >"$NOTES/pid.0"; exec sleep 100'
   eventually noted 1
   [ -n "$(ls -A "$TMPDIR")" ]
   kill -TERM "$launcher"
@@ -339,4 +339,14 @@ teardown() { ddprun_jobs_teardown; }
   echo "$output"
   [ "${lines[0]}" = "0 1 2 3 $(ulimit -n)" ]  # 3 is the folder that ls reads
   [ "${lines[1]}" = "0 1 2 3 $(ulimit -n)" ]
+}
+
+@test "closed standard streams are as if they led to /dev/null" {
+  status=0
+  "$DDPRUN" --nproc-per-node 2 sh -c 'echo x >&2; echo y; cat && touch "$NOTES/$RANK"' <&- >&- 2>&- || status=$?
+  [ "$status" -eq 0 ]
+  [ -e "$NOTES/0" ] && [ -e "$NOTES/1" ]
+  "$DDPRUN" --nproc-per-node 2 sh -c 'echo x >&2; echo y; exit 3' 2>&- >"$NOTES/out" || status=$?
+  [ "$status" -eq 3 ]
+  [ "$(cat "$NOTES/out")" = $'y\ny' ]
 }

@@ -21,7 +21,7 @@ teardown() { ddprun_jobs_teardown; }
 facts='echo "$ROLE_NAME: $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $ROLE_RANK/$ROLE_WORLD_SIZE"'
 
 # A rank that notes its process id and waits for the file go.
-waiting='echo $$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
+waiting='echo $$$$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
 
 listening() { grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; }
 
@@ -123,6 +123,25 @@ b: 0/2 2/4 2/3 2/3" ]
   [[ $one$output == *"start the same program on all nodes (or give --role)"* ]]
 }
 
+@test "a node that cannot take part is the root cause, also where the others know the plan before it has said why" {
+  start_agent a -v --nnodes 3 "${meet[@]}" true
+  eventually listening
+  PATH=/nonexistent start_agent b --nnodes 3 "${meet[@]}" true
+  eventually agent_said a "has joined with 0 ranks"
+  kill -STOP "${agents[b]}"
+  start_agent c --nnodes 3 "${meet[@]}" true
+  joined() { [ "$(grep -c "has joined with 1 rank" agent.a)" -eq 2 ]; }
+  eventually joined
+  sleep 0.5  # time for a and c to do what is wrong
+  kill -CONT "${agents[b]}"
+  for name in a b c; do
+    finish_agent $name
+    [ "$status" -eq 127 ]
+  done
+  [[ $(cat agent.a) == *"Root Cause"*"(0 ranks)"*"'true'"* ]]
+  [[ $(cat agent.a) != *"has 0 ranks"* ]]
+}
+
 @test "an agent that comes too late is refused; the job goes on" {
   start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
   start_agent b --nnodes 2 "${meet[@]}" sh -c "$waiting"
@@ -167,6 +186,26 @@ b: 0/2 2/4 2/3 2/3" ]
   [[ $output == "ddprun: connecting to the job's coordinator: 127.0.0.1:$port: "*"has the job's first node been started"* ]]
 }
 
+@test "a signal that is to be passed on does not end an agent that waits for its peer; one that ends jobs does" {
+  static=(--nnodes 2 --master-port "$port")
+  holds_usr1() { (($((0x$(sed -n 's/^SigBlk:\t//p' "/proc/$1/status"))) & 1 << 9)); }
+  # Nothing of it reaches the ranks.
+  job=(sh -c 'grep -q "^SigBlk:[^1-9a-f]*$" /proc/self/status')
+  start_agent 1 "${static[@]}" --node-rank 1 "${job[@]}"
+  eventually holds_usr1 "${agents[1]}"
+  kill -USR1 "${agents[1]}"
+  start_agent 0 "${static[@]}" --node-rank 0 "${job[@]}"
+  finish_agent 0
+  [ "$status" -eq 0 ]
+  finish_agent 1
+  [ "$status" -eq 0 ]
+  start_agent 1 "${static[@]}" --node-rank 1 "${job[@]}"
+  eventually holds_usr1 "${agents[1]}"
+  kill -TERM "${agents[1]}"
+  finish_agent 1
+  [ "$status" -eq 143 ]
+}
+
 @test "the death of an agent ends the ranks of all, and the report names it" {
   start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
   eventually listening
@@ -191,6 +230,20 @@ b: 0/2 2/4 2/3 2/3" ]
   finish_agent b
   [ "$status" -eq 1 ]
   [[ $output == *"the connection to the coordinator at "*" was lost"*"ending the ranks of this node"* ]]
+  eventually all_gone
+}
+
+@test "after the death of the coordinator, what ranks have detached ends with ranks that had to be killed" {
+  options=(--nnodes 2 "${meet[@]}" --shutdown-timeout 1)
+  deaf='trap "" TERM; setsid sleep 1000 & echo $! >"$NOTES/pid.detached.$RANK"; '$waiting
+  start_agent a "${options[@]}" sh -c "$deaf"
+  eventually listening
+  start_agent b "${options[@]}" sh -c "$deaf"
+  eventually noted 4
+  kill -KILL "${agents[a]}"
+  wait "${agents[a]}" || true
+  finish_agent b
+  [ "$status" -eq 1 ]
   eventually all_gone
 }
 

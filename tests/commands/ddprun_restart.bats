@@ -27,7 +27,7 @@ if not eval(sys.argv[1]): sys.exit(f"not so: {sys.argv[1]}\n" + json.dumps(r, in
 }
 
 # A rank that leaves a process in a session of its own, which ignores SIGTERM, and then waits.
-deep='echo $$ >"$NOTES/pid.$RANK"
+deep='echo $$$$ >"$NOTES/pid.$RANK"
 (setsid sh -c "trap \"\" TERM; echo \$\$ >\"\$NOTES/pid.deep.\$RANK\"; while :; do sleep 100; done" </dev/null >/dev/null 2>&1 &)
 while :; do sleep 0.1; done'
 
@@ -79,7 +79,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 }
 
 @test "there is no restart after a signal, or once --timeout has passed" {
-  start --max-restarts 3 --report-json report.json sh -c 'echo $$ >"$NOTES/pid.$TORCHELASTIC_RESTART_COUNT"; sleep 100'
+  start --max-restarts 3 --report-json report.json sh -c 'echo $$$$ >"$NOTES/pid.$TORCHELASTIC_RESTART_COUNT"; sleep 100'
   eventually noted 1
   kill -TERM "$launcher"
   finish
@@ -89,7 +89,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   report 'r["root_cause"] == {"kind": "signal"}' 'r["signal"] == {"number": 15, "name": "SIGTERM"}' 'r["exit_status"] == 143' \
     'r["ended_on_request"] == 1' 'r["killed"] == 0' 'not r["success"]'
   run "$DDPRUN" --max-restarts 3 --timeout 0.5 --report-json report.json sh -c \
-    'echo $$ >"$NOTES/pid.late.$TORCHELASTIC_RESTART_COUNT"; exec sleep 100'
+    'echo $$$$ >"$NOTES/pid.late.$TORCHELASTIC_RESTART_COUNT"; exec sleep 100'
   echo "$output"
   [ "$status" -eq 124 ]
   [[ $output == *"ended by --timeout: all ranks got SIGTERM; 1 rank ended after it" ]]
@@ -107,12 +107,12 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   for code in 1 2 85 124 127 255; do
     run "-$code" "$DDPRUN" --nproc-per-node 2 sh -c "exit $code"
   done
-  run "$DDPRUN" sh -c 'kill -KILL $$'
+  run "$DDPRUN" sh -c 'kill -KILL $$$$'
   [ "$status" -eq 137 ]
   run "$DDPRUN" --torchrun-exit-codes sh -c 'exit 85'
   [ "$status" -eq 1 ]
   [[ $output == *"exitcode  : 85 "* ]]
-  run "$DDPRUN" --torchrun-exit-codes sh -c 'kill -KILL $$'
+  run "$DDPRUN" --torchrun-exit-codes sh -c 'kill -KILL $$$$'
   [ "$status" -eq 1 ]
   run "$DDPRUN" --torchrun-exit-codes --timeout 0.2 sleep 100
   [ "$status" -eq 1 ]
@@ -133,7 +133,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   report 'r["root_cause"]["kind"] == "rank" and r["root_cause"]["rank"] == 1' 'len(r["failures"]) == 1' \
     'r["failures"][0]["exit_code"] == 85 and r["failures"][0]["signal"] is None and r["failures"][0]["pid"] > 0' \
     'r["failures"][0]["stderr_tail"].endswith("line 99\nline 100\nout of luck\n")' 'r["ended_on_request"] == 2'
-  run "$DDPRUN" --report-json report.json sh -c 'ulimit -c 0; kill -SEGV $$'
+  run "$DDPRUN" --report-json report.json sh -c 'ulimit -c 0; kill -SEGV $$$$'
   [ "$status" -eq 139 ]
   report 'r["failures"][0]["signal"] == {"number": 11, "name": "SIGSEGV"}' 'r["failures"][0]["exit_code"] is None' \
     'r["exit_status"] == 139'
@@ -253,7 +253,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 }
 
 @test "a ddprun that is stopped and goes on has missed nothing" {
-  start --nproc-per-node 2 sh -c 'echo $$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done; exit $((RANK * 7))'
+  start --nproc-per-node 2 sh -c 'echo $$$$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done; exit $((RANK * 7))'
   eventually noted 2
   kill -STOP "$launcher"
   touch "$NOTES/go"
@@ -263,7 +263,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   [ "$status" -eq 7 ]
   # A signal that came meanwhile is not lost either.
   rm "$NOTES"/*
-  start sh -c 'echo $$ >"$NOTES/pid.0"; while :; do sleep 0.1; done'
+  start sh -c 'echo $$$$ >"$NOTES/pid.0"; while :; do sleep 0.1; done'
   eventually noted 1
   kill -STOP "$launcher"
   kill -TERM "$launcher"
@@ -287,7 +287,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   [[ $output == *"2 had to be killed"* ]]
   eventually all_gone
   rm "$NOTES"/*
-  start --max-restarts 1000000 --failure-grace 0 sh -c 'echo $$ >"$NOTES/pid.0"; exit 1'
+  start --max-restarts 1000000 --failure-grace 0 sh -c 'echo $$$$ >"$NOTES/pid.0"; exit 1'
   eventually noted 1
   kill -INT "$launcher"
   finish
@@ -297,7 +297,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
 @test "--forward-signals: the job goes on; --signals-to-handle: these end it" {
   start --nproc-per-node 2 --forward-signals SIGUSR1,SIGCONT sh -c \
-    'trap "touch \$NOTES/usr1.\$RANK" USR1; trap "touch \$NOTES/cont.\$RANK" CONT; echo $$ >"$NOTES/pid.$RANK"
+    'trap "touch \$NOTES/usr1.\$RANK" USR1; trap "touch \$NOTES/cont.\$RANK" CONT; echo $$$$ >"$NOTES/pid.$RANK"
      while ! [ -e "$NOTES/usr1.$RANK" ] || ! [ -e "$NOTES/cont.$RANK" ]; do sleep 0.05; done'
   eventually noted 2
   kill -USR1 "$launcher"
@@ -309,7 +309,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
   rm "$NOTES"/*
   start --signals-to-handle SIGTERM,SIGUSR2 sh -c \
-    'trap "touch \$NOTES/usr2; exit 0" USR2; echo $$ >"$NOTES/pid.0"; while :; do sleep 0.05; done'
+    'trap "touch \$NOTES/usr2; exit 0" USR2; echo $$$$ >"$NOTES/pid.0"; while :; do sleep 0.05; done'
   eventually noted 1
   kill -USR2 "$launcher"
   finish
@@ -318,7 +318,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
   # A signal that is in no list has its default action: it ends ddprun, and the ranks with it.
   rm "$NOTES"/*
-  start --signals-to-handle SIGTERM sh -c 'trap "" HUP; echo $$ >"$NOTES/pid.0"; while :; do sleep 0.05; done'
+  start --signals-to-handle SIGTERM sh -c 'trap "" HUP; echo $$$$ >"$NOTES/pid.0"; while :; do sleep 0.05; done'
   eventually noted 1
   kill -HUP "$launcher"
   finish
@@ -340,6 +340,12 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   run on_terminal "$DDPRUN --nproc-per-node 2 -t 1 --log-dir logs echo hello 2>err | tee out"
   [ "$(sort out)" = $'[default0]:hello\n[default1]:hello' ]
   [ ! -s err ]
+  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' 2>err"
+  [[ $output == *$'\e[36m[default0]:\e[0mhello'* ]]
+  [ "$(cat err)" = "[default0]:there" ]
+  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' | tee out"
+  [[ $output == *$'\e[36m[default0]:\e[0mthere'* ]]
+  [ "$(cat out)" = "[default0]:hello" ]
   run on_terminal "$DDPRUN" sh -c "'exit 85'"
   [ "$status" -eq 85 ]
   [[ $output == *"exitcode  : 85 "* && $output != *"ended well"* ]]

@@ -72,9 +72,9 @@ sorted_output() { sort <<<"$output"; }
 }
 
 @test "the macro \${local_rank} is replaced in all arguments" {
-  run "$DDPRUN" --nproc-per-node 2 train.py '--device=${local_rank}' '${local_rank}.${local_rank}' '$local_rank'
-  [ "$(sorted_output)" = '0 0 train.py --device=0 0.0 $local_rank
-1 1 train.py --device=1 1.1 $local_rank' ]
+  run "$DDPRUN" --nproc-per-node 2 train.py '--device=${local_rank}' '${local_rank}.$local_rank' '$$' '$rank'
+  [ "$(sorted_output)" = '0 0 train.py --device=0 0.0 $ $rank
+1 1 train.py --device=1 1.1 $ $rank' ]
 }
 
 @test "a script is run by Python, unbuffered; PYTHON_EXEC is another interpreter" {
@@ -254,4 +254,13 @@ PYTHON
   [ "$(awk '$6 == $8' <<<"$output" | wc -l)" -eq 0 ]
   run "$DDPRUN" sh -c '"$DDPRUN" --nproc-per-node 2 sh -c "exit 7"'
   [ "$status" -eq 7 ]
+}
+
+@test "NODE_RANK stays as it was given, unless the srun plugin has set it for ddprun's own task" {
+  run env NODE_RANK=7 "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  [ "$output" = 7 ]
+  run env -u NODE_RANK "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  [ "$output" = none ]
+  run env NODE_RANK=7 SLURM_DDP_SETTINGS=1.0::NODE_RANK,OMP_NUM_THREADS "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  [ "$output" = none ]
 }

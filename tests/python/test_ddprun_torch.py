@@ -204,8 +204,9 @@ def compare(tmp_path, arguments, ranks, change=lambda facts: None, with_run_id=F
 
 def test_a_script(tmp_path):
     arguments = ["torch_facts.py", "--local-rank=${local_rank}", "${local_rank}x"]
-    ours = compare(tmp_path, ["--nproc-per-node", 2, *arguments], 2)
-    assert [facts["arguments"] for facts in ours] == [["--local-rank=0", "0x"], ["--local-rank=1", "1x"]]
+    odd = ["$local_rank", "$local_rankx", "$", "$1", "${", "${local_rank", "$$local_rank", "$$$$", "${x}", "$LOCAL_RANK"]
+    ours = compare(tmp_path, ["--nproc-per-node", 2, *arguments, *odd], 2)
+    assert [facts["arguments"][:3] for facts in ours] == [["--local-rank=0", "0x", "0"], ["--local-rank=1", "1x", "1"]]
     # The comparison itself sees a rank too many, another value, and a variable that came or went.
     for break_it in (lambda facts: facts.pop(),
                      lambda facts: facts[1]["environment"].update(LOCAL_RANK="0"),

@@ -1,5 +1,5 @@
 # For bats files that run ddprun on this host: where the program is, jobs and agents in the background, and what must be
-# gone afterwards.
+# gone afterwards. A shell among the ranks has its process id from $$$$, since ddprun makes $ of $$ in arguments.
 
 # Sets DDPRUN. DDP_BIN_DIR names the folder with the program; default: build/bin, then build/dev/bin.
 ddprun_jobs_setup_file() {

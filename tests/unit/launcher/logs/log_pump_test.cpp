@@ -237,7 +237,7 @@ TEST_F(LogPumpTest, BinaryAndVeryLongLinesPassUnchanged) {
 
 TEST_F(LogPumpTest, ColoursOnThePrefixOnly) {
   LogPumpOptions coloured = options();
-  coloured.colour = true;
+  coloured.colour_out = coloured.colour_err = true;
   coloured.prefix_template = "<$rank>";
   LogPump pump{coloured};
   base::UniqueFd one = pump.add(to_console(0, true));
@@ -288,7 +288,7 @@ TEST_F(LogPumpTest, FilteredLinesOfAllRanksInOneFile) {
   filtered.filtered_stdout_file = folder_ / "filtered_stdout.log";
   filtered.stderr_filters = {"nothing"};
   filtered.filtered_stderr_file = folder_ / "filtered_stderr.log";
-  filtered.colour = true;
+  filtered.colour_out = true;
   LogPump pump{filtered};
   std::vector<base::UniqueFd> ends;
   for (int rank = 0; rank < 2; ++rank) {

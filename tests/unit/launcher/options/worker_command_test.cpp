@@ -157,13 +157,16 @@ TEST_F(WorkerCommands, TheInterpreter) {
   EXPECT_THROW(resolve_command(options, environment()), ExitError);
 }
 
-TEST(WorkerArguments, OnlyTheMacroIsReplaced) {
+TEST(WorkerArguments, TheMacroIsReplacedAsPythonsTemplatesDo) {
   const WorkerCommand command{.path = "/p",
-                              .arguments = {"${local_rank}", "${local_rank}-${local_rank}", "$local_rank", "$$",
-                                            "${rank}", "${local_rank", "$${local_rank}"},
+                              .arguments = {"${local_rank}", "${local_rank}-$local_rank.", "$local_rankx", "$$",
+                                            "$$local_rank", "$${local_rank}", "$$$local_rank"},
                               .display = "p"};
   EXPECT_THAT(arguments_of(command, 12),
-              ElementsAre("${local_rank}", "12-12", "$local_rank", "$$", "${rank}", "${local_rank", "$12"));
+              ElementsAre("${local_rank}", "12-12.", "$local_rankx", "$", "$local_rank", "${local_rank}", "$12"));
+  const std::vector<std::string> unchanged = {
+      "p", "", "$", "a$", "$1", "${", "${}", "${local_rank", "${rank}", "$rank", "$LOCAL_RANK", "${x}"};
+  EXPECT_EQ(arguments_of({.path = "/p", .arguments = unchanged, .display = "p"}, 12), unchanged);
 }
 
 /// Runs a command with the machine's own Python; its exit status and what it wrote.

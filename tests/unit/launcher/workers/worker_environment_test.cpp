@@ -98,7 +98,7 @@ TEST(WorkerEnvironment, OuterIdentityIsDropped) {
 
 TEST(WorkerEnvironment, FactsAndTuningAreKept) {
   for (const char* name : {"PMIX_MCA_gds", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NODEID", "OMPI_MCA_btl", "RANKING",
-                           "MY_RANK", "CUDA_VISIBLE_DEVICES", "PMIXER", "DDP_LAUNCH", ""}) {
+                           "MY_RANK", "CUDA_VISIBLE_DEVICES", "PMIXER", "NODE_RANK", "DDP_LAUNCH", ""}) {
     EXPECT_FALSE(is_task_identity(name)) << name;
   }
   EXPECT_THAT(without_task_identity({{"RANK", "1"}, {"PATH", "/bin"}}), testing::ElementsAre(Pair("PATH", "/bin")));
