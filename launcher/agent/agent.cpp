@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/stderr_line.hpp"
+#include "control/hurry.hpp"
 #include "workers/leftover_processes.hpp"
 
 namespace ddp::launcher {
@@ -17,10 +18,13 @@ namespace {
 
 // An attempt process that has cleaned up has nothing left to do but to end.
 constexpr std::chrono::seconds kAttemptEndLimit{3};
-// For a coordinator to react to a signal, besides the time that ranks have.
-constexpr std::chrono::seconds kCoordinatorPatience{30};
-// After SIGKILL, and for an attempt process to clean up.
+// For a coordinator to react to a signal, besides the time that ranks have: they may have to be killed, and their
+// output to be delivered.
+constexpr std::chrono::seconds kCoordinatorPatience{45};
+// For processes to end after SIGKILL.
 constexpr std::chrono::seconds kKillLimit{10};
+// For an attempt process that is in a hurry to clean up.
+constexpr std::chrono::seconds kOrphanCleaningLimit{20};
 
 std::array<pid_t, 1> only(const std::unique_ptr<AttemptProcess>& attempt) { return {attempt ? attempt->pid() : 0}; }
 
@@ -92,7 +96,11 @@ void Agent::coordinator_lost() {
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGTERM});
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGCONT});
   orphan_limit_ = Deadline::after(job_.options.shutdown_timeout);
-  if (running_ == 0) to_attempt(control::EndAttempt{.attempt = attempt_number_});
+  if (running_ == 0) to_attempt(orphaned_end());
+}
+
+control::EndAttempt Agent::orphaned_end() const {
+  return {.attempt = attempt_number_, .hurry = static_cast<int>(control::Hurry::ended)};
 }
 
 void Agent::time_passed() {
@@ -103,10 +111,10 @@ void Agent::time_passed() {
     coordinator_lost();
     return;
   }
-  orphan_limit_ = Deadline::after(kKillLimit);
+  orphan_limit_ = Deadline::after(kOrphanCleaningLimit);
   if (orphan_steps_ == 0) {
     to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGKILL});
-    to_attempt(control::EndAttempt{.attempt = attempt_number_});
+    to_attempt(orphaned_end());
   } else {
     finished_ = true;
   }
@@ -170,7 +178,7 @@ void Agent::read_attempt() {
   if (orphaned_ && cleaned_) {
     finished_ = true;
   } else if (orphaned_ && running_ == 0) {
-    to_attempt(control::EndAttempt{.attempt = attempt_number_});
+    to_attempt(orphaned_end());
   }
 }
 

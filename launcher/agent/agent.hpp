@@ -49,6 +49,7 @@ class Agent {
   void to_coordinator(const control::Message& message);
   void to_attempt(const control::Message& message);
   void coordinator_lost();
+  control::EndAttempt orphaned_end() const;
   void drop_attempt();
 
   const NodeJob& job_;

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -33,8 +34,7 @@ constexpr std::chrono::seconds kWorkerEndLimit{5};
 // Processes that outlived the worker that started them may react to SIGTERM for this long.
 constexpr std::chrono::seconds kLeftoverGrace{1};
 constexpr std::chrono::seconds kLeftoverLimit{6};
-// What workers have written is in memory already; only a console that takes nothing needs the limit.
-constexpr std::chrono::seconds kLogLimit{5};
+constexpr std::chrono::seconds kFarewellLimit{5};
 constexpr std::chrono::seconds kStoreLimit{30};
 constexpr int kBatch = 32;
 // A rank's main client, and those of its libraries (torch's heartbeat and flight recorder clone it).
@@ -285,7 +285,7 @@ void Attempt::clean() {
         "ddprun: {}: {} processes that ranks left behind did not end even after SIGKILL", job_.host, left.remaining));
   }
   workers_.reset();
-  if (logs_) logs_->finish(Deadline::after(kLogLimit));
+  finish_logs();
   if (pmix_) {
     pmix_->modex().answer_all(PMIX_ERR_UNREACH);
     if (unclean_ || left.ended + left.remaining > 0) pmix_->abandon();
@@ -294,7 +294,7 @@ void Attempt::clean() {
   const bool orphaned = !agent_.open();
   if (!orphaned) {
     agent_.send(control::AttemptCleaned{.attempt = plan_.attempt, .left_behind = left.ended + left.remaining});
-    agent_.close(Deadline::after(kLogLimit));
+    agent_.close(Deadline::after(kFarewellLimit));
   }
   name_space_.reset();
   pmix_.reset();
@@ -302,6 +302,20 @@ void Attempt::clean() {
     std::error_code ignored;
     std::filesystem::remove_all(job_.scratch, ignored);
   }
+}
+
+/// Waits for consoles, but no longer than the agent allows, which may become less meanwhile.
+void Attempt::finish_logs() {
+  if (!logs_) return;
+  control::Hurry known = hurry_;
+  auto since = Deadline::Clock::now();
+  logs_->finish([&]() -> std::chrono::milliseconds {
+    hear_of_hurry();
+    if (std::exchange(known, hurry_) != hurry_) since = Deadline::Clock::now();
+    const control::ConsolePatience patience = control::console_patience(hurry_);
+    const bool over = Deadline{since + patience.in_all}.expired();
+    return over ? std::chrono::milliseconds(0) : patience.without_progress;
+  });
 }
 
 }  // namespace ddp::launcher

@@ -13,6 +13,7 @@
 #include "agent/job_layout.hpp"
 #include "agent/node_job.hpp"
 #include "control/connection.hpp"
+#include "control/hurry.hpp"
 #include "events/event_loop.hpp"
 #include "events/signal_inbox.hpp"
 #include "logs/log_plan.hpp"
@@ -67,7 +68,10 @@ class Attempt {
   void take_aborts();
   void take_modex();
   void report_end(int local_rank, const RankEnd& end);
+  void hurry_up(control::Hurry hurry);
+  void hear_of_hurry();
   void clean();
+  void finish_logs();
   int global_rank(int local_rank) const { return ranks_.first_rank + local_rank; }
   void tell(const std::string& text) const;
 
@@ -93,6 +97,7 @@ class Attempt {
   bool failed_ = false;       ///< no ranks: fail() has been called
   bool unclean_ = false;
   bool over_ = false;
+  control::Hurry hurry_ = control::Hurry::none;
 };
 
 }  // namespace ddp::launcher

@@ -34,6 +34,7 @@ void Attempt::read_agent() {
   if (!agent_.open()) {
     loop_.forget(fd);
     unclean_ = over_ = true;
+    hurry_up(control::Hurry::ended);
     return;
   }
   for (const control::Message& message : messages) handle(message);
@@ -56,8 +57,9 @@ void Attempt::handle(const control::Message& message) {
     } else {
       workers_->signal_workers(order->signal);
     }
-  } else if (std::get_if<control::EndAttempt>(&message) != nullptr) {
+  } else if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
     over_ = true;
+    hurry_up(static_cast<control::Hurry>(end->hurry));
   } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
     const auto open = open_fences_.find(fence->ranks);
     if (open == open_fences_.end()) return;
@@ -72,6 +74,21 @@ void Attempt::handle(const control::Message& message) {
   } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
     if (pmix_) pmix_->modex().answer(static_cast<std::uint64_t>(reply->id), reply->status, reply->data);
   }
+}
+
+void Attempt::hurry_up(control::Hurry hurry) { hurry_ = std::max(hurry_, hurry); }
+
+/// While the attempt is ending, nothing else that the agent may say matters.
+void Attempt::hear_of_hurry() {
+  try {
+    for (const control::Message& message : agent_.receive()) {
+      const auto* end = std::get_if<control::EndAttempt>(&message);
+      if (end != nullptr) hurry_up(static_cast<control::Hurry>(end->hurry));
+    }
+  } catch (const std::exception&) {  // out of memory
+    hurry_up(control::Hurry::ended);
+  }
+  if (!agent_.open()) hurry_up(control::Hurry::ended);
 }
 
 // ---- events ----------------

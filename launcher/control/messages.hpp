@@ -150,9 +150,10 @@ struct SignalRanks {
   bool operator==(const SignalRanks&) const = default;
 };
 
-/// All ranks have ended, everywhere, or were given up: remove what is left.
+/// All ranks have ended, everywhere, or were given up: remove what is left. A second one says that there is more hurry.
 struct EndAttempt {
   int attempt = 0;
+  int hurry = 0;  ///< as Hurry (see hurry.hpp)
   bool operator==(const EndAttempt&) const = default;
 };
 

@@ -16,10 +16,13 @@
 #include "report/signal_name.hpp"
 
 namespace ddp::launcher {
+
+using control::Hurry;
+
 namespace {
 
-// Agents remove what their ranks have left within about 16 s (see agent/attempt.cpp).
-constexpr std::chrono::seconds kCleaningLimit{30};
+// Agents remove what their ranks have left within about 12 s (see agent/attempt.cpp), besides what consoles may take.
+constexpr std::chrono::seconds kCleaningLimit{20};
 // The attempt process of an agent that swaps or reads its programs from a slow file system.
 constexpr std::chrono::seconds kPreparingLimit{120};
 constexpr std::chrono::seconds kFinishingLimit{5};
@@ -147,6 +150,7 @@ void Coordinator::begin_attempt() {
   ++attempt_;
   phase_ = Phase::preparing;
   phase_end_ = Deadline::after(kPreparingLimit);
+  hurry_ = Hurry::none;
   outcome_ = {};
   supervisor_.reset();
   store_port_ = 0;
@@ -227,15 +231,33 @@ void Coordinator::signal_received(int signal) {
   } else if (ends && phase_ == Phase::preparing) {
     outcome_.forwarded_signal = signal;
     end_attempt();
-  } else if (ends && phase_ == Phase::cleaning && !outcome_.success()) {
-    outcome_.end_by(signal);  // the user does not want a restart
+  } else if (ends) {
+    // SIGTERM may come several times for one cause: from Slurm to this process and through its agents.
+    const bool again = hurry() != Hurry::none;
+    if (phase_ == Phase::cleaning && !outcome_.success()) outcome_.end_by(signal);  // the user does not want a restart
+    hurry_up(again && signal == SIGINT ? Hurry::at_once : Hurry::ended);
   }
 }
 
 void Coordinator::end_attempt() {
   phase_ = Phase::cleaning;
-  phase_end_ = Deadline::after(kCleaningLimit);
-  send_to_nodes(control::EndAttempt{.attempt = attempt_});
+  send_end();
+}
+
+void Coordinator::send_end() {
+  phase_end_ = Deadline::after(kCleaningLimit + control::console_patience(hurry()).in_all);
+  send_to_nodes(control::EndAttempt{.attempt = attempt_, .hurry = static_cast<int>(hurry())});
+}
+
+Hurry Coordinator::hurry() const {
+  const bool ended_by_user = outcome_.forwarded_signal != 0 || outcome_.timed_out;
+  return std::max(hurry_, ended_by_user ? Hurry::ended : Hurry::none);
+}
+
+void Coordinator::hurry_up(Hurry hurry) {
+  if (hurry <= hurry_) return;
+  hurry_ = hurry;
+  if (phase_ == Phase::cleaning) send_end();
 }
 
 void Coordinator::conclude() {
@@ -280,7 +302,8 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   };
   if (phase_ == Phase::gathering) consider(membership_.next_deadline());
   if (phase_ == Phase::running && supervisor_) consider(supervisor_->next_deadline());
-  if (phase_ != Phase::finishing && phase_ != Phase::finished && phase_ != Phase::cleaning) consider(job_end_);
+  if (phase_ != Phase::finishing && phase_ != Phase::finished && !(phase_ == Phase::cleaning && hurry() != Hurry::none))
+    consider(job_end_);
   consider(links_.next_deadline());
   return next;
 }
@@ -296,6 +319,8 @@ void Coordinator::time_passed() {
     } else if (phase_ == Phase::running) {
       job_end_.reset();
       follow(supervisor_->job_timed_out(Moment::now()));
+    } else if (phase_ == Phase::cleaning) {
+      hurry_up(Hurry::ended);
     }
   }
   if (phase_ == Phase::gathering && membership_.complete(now)) begin_attempt();

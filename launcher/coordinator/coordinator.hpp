@@ -13,6 +13,7 @@
 
 #include <ddp/deadline.hpp>
 
+#include "control/hurry.hpp"
 #include "control/messages.hpp"
 #include "coordinator/agent_links.hpp"
 #include "coordinator/membership.hpp"
@@ -72,6 +73,8 @@ class Coordinator {
   const JobOutcome& outcome() const { return outcome_; }
   /// The outcome's, or 1 instead of any failure's where torchrun's codes are wanted.
   int exit_status() const;
+  /// Whether the end may wait for slow readers. Signals may make it more urgent, also after finished().
+  control::Hurry hurry() const;
   int attempt() const { return attempt_; }
   int world_size() const { return world_size_; }
   int num_nodes() const { return static_cast<int>(nodes_.size()); }
@@ -108,6 +111,8 @@ class Coordinator {
   void start_ranks();
   void follow(const SignalOrders& orders);
   void end_attempt();
+  void send_end();
+  void hurry_up(control::Hurry hurry);
   void conclude();
   void finish();
   void give_up_waiting(Deadline::Clock::time_point now);
@@ -123,6 +128,7 @@ class Coordinator {
   Phase phase_ = Phase::gathering;
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
+  control::Hurry hurry_ = control::Hurry::none;  ///< what was learned after the ranks had ended
 
   int attempt_ = -1;
   int world_size_ = 0;

@@ -53,6 +53,13 @@ SignalInbox::SignalInbox(const std::vector<int>& signals) : hangup_ignored_(igno
   if (!fd_) throw base::system_error("receiving signals (signalfd)", errno);
 }
 
+base::UniqueFd untaken(const std::vector<int>& signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  return base::UniqueFd{::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)};
+}
+
 std::vector<ReceivedSignal> SignalInbox::take() {
   std::vector<ReceivedSignal> signals;
   std::array<signalfd_siginfo, 16> batch;

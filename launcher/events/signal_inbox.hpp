@@ -36,4 +36,7 @@ class SignalInbox {
   base::UniqueFd fd_;
 };
 
+/// Readable as long as one of @p signals, which must be blocked, has arrived and has not been taken.
+base::UniqueFd untaken(const std::vector<int>& signals);
+
 }  // namespace ddp::launcher

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include "base/stderr_line.hpp"
+#include "control/hurry.hpp"
+#include "events/signal_inbox.hpp"
 #include "report/error_file.hpp"
 #include "report/failure_report.hpp"
 #include "report/json_report.hpp"
@@ -68,10 +70,8 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
   const JobTimes times{.start = start_, .until_started = until_started_, .total = since(steady_start_)};
   std::string text = format_failure_report(outcome, context);
   if (!text.empty() && text.back() == '\n') text.pop_back();
-  if (!text.empty()) base::write_stderr_line(text);
-  if (outcome.success() && status_.terminal()) {
-    note(summary_line(context.world_size, context.num_nodes, times.until_started, times.total));
-  }
+  // Files first: they do not wait for a reader.
+  std::string flaw;
   try {
     if (!options_.report_json.empty())
       write_report_file(options_.report_json, format_json_report(outcome, context, times));
@@ -79,8 +79,16 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
     if (!outer.empty() && !outcome.failures.empty() && !outcome.failures.front().traces.error_content.empty())
       pass_on_error_file(outcome.failures.front().traces.error_content, outcome.exit_status(), outer);
   } catch (const std::exception& error) {
-    note(error.what());
+    flaw = error.what();
   }
+  if (!text.empty()) {
+    const auto patience = control::console_patience(coordinator.hurry()).without_progress;
+    base::write_stderr_line(text, std::max(patience, base::kLinePatience), untaken(options_.ending_signals).get());
+  }
+  if (outcome.success() && status_.terminal()) {
+    note(summary_line(context.world_size, context.num_nodes, times.until_started, times.total));
+  }
+  if (!flaw.empty()) note(flaw);
 }
 
 }  // namespace ddp::launcher

@@ -20,7 +20,9 @@ class JobReporter {
   CoordinatorEvents events();
 
   /// Writes the report of the last attempt: text to standard error, --report-json, and the root cause's error file for
-  /// an outer launcher. What cannot be written is said on standard error.
+  /// an outer launcher. What cannot be written is said on standard error. Waits for whoever reads standard error, which
+  /// may be a pager; less where the job was ended, and not at all once an ending signal has come, which must be
+  /// blocked.
   void report(const Coordinator& coordinator, const base::Environment& environment);
 
  private:

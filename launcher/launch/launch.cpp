@@ -18,6 +18,7 @@
 #include "base/host_name.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
+#include "control/hurry.hpp"
 #include "coordinator/coordinator.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/job_reporter.hpp"
@@ -263,10 +264,20 @@ class Process {
       if (coordinator_) coordinator_->time_passed();
       if (agent_) agent_->time_passed();
     }
-    if (srun_ && !srun_->wait(Deadline::after(kSrunPatience))) say("srun did not end in time; it is ended");
+    if (srun_) wait_for_srun();
     if (!coordinator_) return agent_->exit_status();
     reporter_.report(*coordinator_, environment_);
     return coordinator_->exit_status();
+  }
+
+  /// What agents have printed may still be in srun, for whose reader the job may wait; signals make it more urgent.
+  void wait_for_srun() {
+    const auto begin = Deadline::Clock::now();
+    while (srun_->exit_status() < 0) {
+      const Deadline limit{begin + kSrunPatience + control::console_patience(coordinator_->hurry()).in_all};
+      if (limit.expired()) return say("srun did not end in time; it is ended");
+      loop_.run_once(limit);
+    }
   }
 
   LaunchOptions options_;

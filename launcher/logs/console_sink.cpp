@@ -93,6 +93,7 @@ void ConsoleSink::flush() {
   blocked_ = false;
   if (kind_ == Kind::file && !idle() && !gone_) {
     const std::string taken = std::exchange(queue_, {});
+    taken_bytes_ += taken.size();
     file_->write(taken);  // a complaint may come back to this very queue
     return;
   }
@@ -100,6 +101,7 @@ void ConsoleSink::flush() {
     const long written = write_some(std::string_view{queue_}.substr(head_));
     if (written > 0) {
       head_ += static_cast<std::size_t>(written);
+      taken_bytes_ += static_cast<std::size_t>(written);
     } else if (written < 0 && errno == EINTR) {
       continue;
     } else if (written < 0 && errno == EAGAIN) {

@@ -41,10 +41,12 @@ class ConsoleSink {
   /// The descriptor to be waited for until it is writable; nothing: flush() need not be called again before append().
   std::optional<int> awaited() const;
 
-  /// Drops what is queued and all that follows: the console takes nothing.
+  /// Drops what is queued and all that follows: the console is not read.
   void abandon();
   /// Notes what a console that is a file misses, and lets go of the console.
   void close();
+  /// Bytes that the descriptor has taken.
+  std::uint64_t taken_bytes() const { return taken_bytes_; }
   /// Bytes dropped since abandon().
   std::uint64_t abandoned_bytes() const { return abandoned_bytes_; }
   const std::string& name() const { return name_; }
@@ -66,6 +68,7 @@ class ConsoleSink {
   bool gone_ = false;
   bool blocked_ = false;  ///< it took nothing last time
   bool abandoned_ = false;
+  std::uint64_t taken_bytes_ = 0;
   std::uint64_t abandoned_bytes_ = 0;
   const void* owner_ = nullptr;  ///< who wrote last
   bool line_open_ = false;       ///< what was written last is no whole line

@@ -28,7 +28,7 @@ LogPump::LogPump(LogPumpOptions options) : impl_(std::make_unique<Impl>(std::mov
 
 LogPump::~LogPump() {
   try {
-    finish(Deadline::after(kPatienceOnDestruction));
+    finish(kPatienceOnDestruction);
   } catch (const std::exception& error) {
     base::log(base::LogLevel::error, "ending the workers' logs: {}", error.what());
   }
@@ -43,13 +43,17 @@ void LogPump::start() {
 
 std::string LogPump::tail(int local_rank) { return impl_->core->tail(local_rank); }
 
-void LogPump::finish(Deadline deadline) {
+void LogPump::finish(std::chrono::milliseconds patience) {
+  finish([patience] { return patience; });
+}
+
+void LogPump::finish(const Patience& patience) {
   if (std::exchange(impl_->finished, true)) return;
   if (!impl_->thread.joinable()) {
     impl_->core->close_all();
     return;
   }
-  if (impl_->core->finish(deadline)) {
+  if (impl_->core->finish(patience)) {
     impl_->thread.join();
   } else {
     impl_->thread.detach();

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
-
-#include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
 #include "options/launch_options.hpp"
@@ -50,6 +49,10 @@ struct LogPumpOptions {
 /// Signals must be blocked in the constructing thread. Made anew for every attempt.
 class LogPump {
  public:
+  /// How long a slow reader may take without taking anything. Asked again and again while it is waited for, so that
+  /// the wait can be cut short.
+  using Patience = std::function<std::chrono::milliseconds()>;
+
   explicit LogPump(LogPumpOptions options);
   LogPump(const LogPump&) = delete;
   LogPump& operator=(const LogPump&) = delete;
@@ -67,8 +70,9 @@ class LogPump {
   static constexpr std::size_t kTailBytes = 8192;
 
   /// Delivers all that is in the pipes now, also where other processes still hold them open, writes unfinished lines,
-  /// closes files and ends the thread. Gives up at @p deadline on a console that takes nothing.
-  void finish(Deadline deadline);
+  /// closes files and ends the thread. Gives up on consoles once nothing has moved for the patience.
+  void finish(const Patience& patience);
+  void finish(std::chrono::milliseconds patience);
 
  private:
   struct Impl;

@@ -27,6 +27,8 @@ constexpr std::size_t kFlushBytes = 65'536;
 constexpr milliseconds kLongestWait = std::chrono::minutes(1);
 /// After this the thread is taken to hang in a file system that does not answer.
 constexpr milliseconds kThreadPatience = seconds(2);
+/// Between two questions whether the end has become urgent.
+constexpr milliseconds kPatienceCheck{100};
 
 // What epoll reports: one of these, or kFirstStream plus the stream's index.
 constexpr std::uint64_t kWake = 0;
@@ -189,7 +191,9 @@ std::size_t PumpCore::read_stream(std::size_t index) {
   const std::optional<std::size_t> size = stream.read(buffer_);
   const auto due = stream.unfinished_due();
   if (due && due != due_before) unfinished_.emplace(*due, index);
-  entry.owed_bytes -= std::min(entry.owed_bytes, size.value_or(0));
+  const std::size_t owed = std::min(entry.owed_bytes, size.value_or(0));
+  entry.owed_bytes -= owed;
+  owed_read_ += owed;
   if (!size || (ending_ && entry.owed_bytes == 0)) close_stream(index);
   return size.value_or(0);
 }
@@ -260,12 +264,17 @@ void PumpCore::serve_consoles() {
 void PumpCore::answer_requests() {
   std::vector<int> local_ranks;
   std::uint64_t asked = 0;
-  std::optional<Deadline> finish_by;
+  bool begins_to_end = false;
+  const std::uint64_t moved = moved_bytes();
   {
     const std::lock_guard lock(mutex_);
     local_ranks.swap(tail_requests_);
     asked = asked_;
-    finish_by = finish_by_;
+    if (patience_) {
+      if (std::exchange(moved_, moved) != moved) moved_at_ = Clock::now();
+      begins_to_end = !ending_;
+      ending_ = Deadline{moved_at_ + *patience_};
+    }
   }
   for (const int local_rank : local_ranks) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -279,10 +288,14 @@ void PumpCore::answer_requests() {
     answered_ = asked;
     changed_.notify_all();
   }
-  if (finish_by && !ending_) {
-    ending_ = finish_by;
-    begin_end();
-  }
+  if (begins_to_end) begin_end();
+}
+
+/// Grows as long as the end comes nearer.
+std::uint64_t PumpCore::moved_bytes() const {
+  std::uint64_t bytes = owed_read_;
+  for (const Console& console : consoles_) bytes += console.sink->taken_bytes();
+  return bytes;
 }
 
 void PumpCore::begin_end() {
@@ -308,7 +321,7 @@ void PumpCore::give_up() {
   }
   for (const Console& console : consoles_) {
     if (console.sink->abandoned_bytes() > 0) {
-      complain(fmt::format("ddprun: {} takes nothing: {} bytes of the ranks' output were not written to it",
+      complain(fmt::format("ddprun: {} was not read in time: {} bytes of the ranks' output were not written to it",
                            console.sink->name(), console.sink->abandoned_bytes()));
     }
   }
@@ -341,11 +354,20 @@ std::string PumpCore::tail(int local_rank) {
   return found->second->text();
 }
 
-bool PumpCore::finish(Deadline deadline) {
+bool PumpCore::finish(const LogPump::Patience& patience) {
   std::unique_lock lock(mutex_);
-  finish_by_ = deadline;
-  wake();
-  return changed_.wait_until(lock, deadline.when() + kThreadPatience, [&] { return ended_; });
+  moved_at_ = Clock::now();
+  for (;;) {
+    lock.unlock();
+    const milliseconds now = patience();
+    lock.lock();
+    if (patience_ != now) {
+      patience_ = now;
+      wake();
+    }
+    if (changed_.wait_for(lock, kPatienceCheck, [&] { return ended_; })) return true;
+    if (Clock::now() >= moved_at_ + now + kThreadPatience) return false;
+  }
 }
 
 }  // namespace ddp::launcher

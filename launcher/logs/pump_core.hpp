@@ -1,6 +1,7 @@
 // The work of a LogPump: what its thread does with pipes, files and consoles.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ddp/deadline.hpp>
 
 #include "logs/console_sink.hpp"
 #include "logs/log_pump.hpp"
@@ -28,7 +31,7 @@ class PumpCore {
   void run() noexcept;
   std::string tail(int local_rank);
   /// @return whether the thread has ended
-  bool finish(Deadline deadline);
+  bool finish(const LogPump::Patience& patience);
   void close_all();
 
  private:
@@ -56,6 +59,7 @@ class PumpCore {
   void show_unfinished_lines();
   void serve_consoles();
   void answer_requests();
+  std::uint64_t moved_bytes() const;
   void begin_end();
   bool at_end() const;
   void give_up();
@@ -72,13 +76,16 @@ class PumpCore {
   std::set<std::pair<LogStream::Clock::time_point, std::size_t>> unfinished_;  ///< streams by unfinished_due()
   std::vector<char> buffer_;
   base::UniqueFd epoll_, wake_;
-  std::optional<Deadline> ending_;  ///< the thread's own
+  std::uint64_t owed_read_ = 0;     ///< bytes of Entry::owed_bytes that have been read
+  std::uint64_t moved_ = 0;         ///< moved_bytes() when it was last looked at
+  std::optional<Deadline> ending_;  ///< the end is near: when it is given up, unless something moves
 
   std::mutex mutex_;  ///< for what follows
   std::condition_variable changed_;
   std::vector<int> tail_requests_;
   std::uint64_t asked_ = 0, answered_ = 0;
-  std::optional<Deadline> finish_by_;
+  std::optional<std::chrono::milliseconds> patience_;  ///< set: the end is near
+  LogStream::Clock::time_point moved_at_;              ///< since then: when something last moved
   bool running_ = false, ended_ = false;
 };
 

@@ -1,11 +1,22 @@
 // Lines on standard error from programs that must go on, or end with the right status, when nobody can read them.
 #pragma once
 
+#include <chrono>
 #include <string_view>
 
 namespace ddp::base {
 
-/// Writes @p line and a newline in one call. Does nothing where standard error is closed or full.
-void write_stderr_line(std::string_view line) noexcept;
+/// What a reader that has stopped to read costs every line.
+inline constexpr std::chrono::milliseconds kLinePatience{250};
+
+/// Writes @p line, which may have several lines in it, and a newline: in one call where a pipe or terminal is sure to
+/// take that at once, so that lines of several processes do not tear each other. Waits for a slow reader, and gives up
+/// the rest once nothing has been taken for @p patience. Does nothing where standard error is closed.
+/// @param stop_fd as soon as it is readable, nothing is waited for any more; -1: none.
+void write_stderr_line(std::string_view line, std::chrono::milliseconds patience = kLinePatience,
+                       int stop_fd = -1) noexcept;
+
+/// The same on any descriptor, whether it blocks or not. @return whether all was written
+bool write_line(int fd, std::string_view line, std::chrono::milliseconds patience, int stop_fd = -1) noexcept;
 
 }  // namespace ddp::base

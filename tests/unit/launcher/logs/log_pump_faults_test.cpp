@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
+#include <thread>
 
 #include <gmock/gmock.h>
 
@@ -57,7 +59,7 @@ TEST_F(LogPumpTest, ABlockedConsoleStopsNothingElse) {
   const std::size_t expected = sent.size() / 100 * (100 + std::string_view{"[default0]:"}.size());
   std::future<std::string> read =
       std::async(std::launch::async, [&] { return read_bytes(stuck.reading.get(), expected); });
-  pump.finish(generous());
+  pump.finish(kGenerous);
   const std::string got = read.get();
   EXPECT_EQ(got.size(), expected);
   const auto lines = split_lines(got);
@@ -78,12 +80,59 @@ TEST_F(LogPumpTest, FinishGivesUpOnAStuckConsole) {
   for (int i = 0; i < 3000; ++i) sent += std::string(99, 'x') + "\n";
   write_all(writing.get(), sent);
   const Deadline late = generous();
-  pump.finish(Deadline::after(milliseconds(300)));
+  pump.finish(milliseconds(300));
   EXPECT_FALSE(late.expired());
   EXPECT_TRUE(content_of(folder_ / "0.log") == sent);  // files miss nothing
-  EXPECT_THAT(err_.text(),
-              MatchesRegex(
-                  "ddprun: standard output takes nothing: [0-9]+ bytes of the ranks' output were not written to it\n"));
+  EXPECT_THAT(
+      err_.text(),
+      MatchesRegex(
+          "ddprun: standard output was not read in time: [0-9]+ bytes of the ranks' output were not written to it\n"));
+}
+
+TEST_F(LogPumpTest, FinishWaitsForASlowReaderAsLongAsItReads) {
+  Pipe slow;
+  LogPumpOptions own = options();
+  own.console_out = slow.writing.get();
+  LogPump pump{own};
+  base::UniqueFd writing = pump.add(to_console(0, true));
+  pump.start();
+  std::string sent;
+  for (int i = 0; i < 3000; ++i) sent += std::string(99, 'x') + "\n";
+  write_all(writing.get(), sent);
+  const std::size_t expected = sent.size() + 3000 * std::string_view{"[default0]:"}.size();
+  constexpr seconds kPatience{3};
+  std::future<std::string> read = std::async(std::launch::async, [&] {
+    std::string got;
+    while (got.size() < expected) {
+      std::this_thread::sleep_for(milliseconds(250));
+      const std::string more = read_bytes(slow.reading.get(), std::min<std::size_t>(16'384, expected - got.size()));
+      if (more.empty()) break;
+      got += more;
+    }
+    return got;
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  pump.finish(kPatience);
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, kPatience);
+  slow.writing.reset();
+  EXPECT_EQ(read.get().size(), expected);
+  EXPECT_EQ(err_.text(), "");
+}
+
+TEST_F(LogPumpTest, FinishCanBecomeUrgent) {
+  Pipe stuck;
+  LogPumpOptions own = options();
+  own.console_out = stuck.writing.get();
+  LogPump pump{own};
+  base::UniqueFd writing = pump.add(to_console(0, true));
+  pump.start();
+  write_all(writing.get(), std::string(300'000, 'x') + "\n");
+  const Deadline late = generous();
+  int asked = 0;
+  pump.finish([&asked]() -> milliseconds { return ++asked < 5 ? std::chrono::hours(1) : seconds(0); });
+  EXPECT_FALSE(late.expired());
+  EXPECT_GE(asked, 5);
+  EXPECT_THAT(err_.text(), MatchesRegex("ddprun: standard output was not read in time: [0-9]+ bytes .*\n"));
 }
 
 TEST_F(LogPumpTest, StuckErrorConsoleWithoutReaderDoesNotHangDestruction) {
@@ -115,7 +164,7 @@ TEST_F(LogPumpTest, FinishDeliversWhatOthersStillHoldOpen) {
   EXPECT_TRUE(eventually([&] { return content_of(folder_ / "0.log") == "from the child\n"; }));
   write_all(writing.get(), "from the parent\n");
   writing.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   EXPECT_EQ(content_of(folder_ / "0.log"), "from the child\nfrom the parent\n");
   EXPECT_EQ(out_.text(), "[default0]:from the child\n[default0]:from the parent\n");
   ::kill(holder, SIGKILL);
@@ -136,7 +185,7 @@ TEST_F(LogPumpTest, FinishEndsThoughAWriterGoesOn) {
     }
   }
   writing.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   int status = 0;
   EXPECT_EQ(::waitpid(writer, &status, 0), writer);  // nobody reads its pipe any more
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE);
@@ -146,12 +195,12 @@ TEST_F(LogPumpTest, FinishBeforeStartAndTwice) {
   LogPump idle{options()};
   idle.add(to_file(0, folder_ / "0.log"));
   EXPECT_EQ(idle.tail(0), "");
-  idle.finish(generous());
-  idle.finish(generous());
+  idle.finish(kGenerous);
+  idle.finish(kGenerous);
   LogPump pump{options()};
   pump.start();
-  pump.finish(Deadline::after(seconds(0)));
-  pump.finish(Deadline::after(seconds(0)));
+  pump.finish(seconds(0));
+  pump.finish(seconds(0));
 }
 
 TEST_F(LogPumpTest, ConsoleWithoutReaderLosesOnlyItself) {
@@ -170,7 +219,7 @@ TEST_F(LogPumpTest, ConsoleWithoutReaderLosesOnlyItself) {
   write_all(error.get(), "still here\n");
   writing.reset();
   error.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   EXPECT_TRUE(content_of(folder_ / "0.log") == much);
   EXPECT_EQ(err_.text(), "still here\n");
 }
@@ -188,7 +237,7 @@ TEST_F(LogPumpTest, AFullDiskIsSaidOnceAndStopsNobody) {
   write_all(other.get(), "fine\n");
   writing.reset();
   other.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   EXPECT_EQ(split_lines(out_.text()).size(), 20'000U);
   EXPECT_EQ(content_of(folder_ / "1.log"), "fine\n");
   EXPECT_EQ(err_.text(),

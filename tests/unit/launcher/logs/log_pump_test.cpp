@@ -41,7 +41,7 @@ TEST_F(LogPumpTest, StreamsGoWhereTheirRoutesSay) {
   write_all(nowhere.get(), std::string(1'000'000, 'x'));
   first.reset();
   second.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   EXPECT_EQ(out_.text(), "[default0]:one\n[default0]:two\n");
   EXPECT_EQ(err_.text(), "three\n");
   EXPECT_EQ(content_of(folder_ / "0/stdout.log"), "one\ntwo\n");
@@ -121,7 +121,7 @@ TEST_P(ManyWriters, NothingIsLostOrTorn) {
       ASSERT_EQ(::waitpid(pid, &status, 0), pid);
       ASSERT_EQ(status, 0);
     }
-    pump.finish(generous());
+    pump.finish(kGenerous);
   }
   const std::string text = out_.text();
   std::vector<int> next(kRanks, 0);
@@ -166,7 +166,7 @@ TEST_F(LogPumpTest, PartialLinesOfTwoRanksDoNotTearEachOther) {
     }
     one.reset();
     other.reset();
-    pump.finish(generous());
+    pump.finish(kGenerous);
     const auto lines = split_lines(console.text());
     EXPECT_EQ(lines.size(), 4000U);
     const std::string prefix0 = prefixed ? "[default0]:" : "";
@@ -187,7 +187,7 @@ TEST_F(LogPumpTest, PromptsAndProgressBarsAppear) {
     write_all(writing.get(), text);
     EXPECT_EQ(read_bytes(console.reading.get(), text.size()), text);  // though the line goes on
   }
-  pump.finish(generous());
+  pump.finish(kGenerous);
 }
 
 TEST_F(LogPumpTest, AProgressBarBehindAPrefixMakesLines) {
@@ -196,7 +196,7 @@ TEST_F(LogPumpTest, AProgressBarBehindAPrefixMakesLines) {
   pump.start();
   write_all(writing.get(), "start\n\r 10%\r 20%\r100%\n");
   writing.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   EXPECT_EQ(out_.text(), "[default3]:start\n[default3]: 10%\n[default3]: 20%\n[default3]:100%\n");
 }
 
@@ -209,7 +209,7 @@ TEST_F(LogPumpTest, NoNewlineAtTheEnd) {
   pump.start();
   write_all(plain.get(), "last");
   write_all(prefixed.get(), "words");
-  pump.finish(generous());  // though the writers are still there
+  pump.finish(kGenerous);  // though the writers are still there
   EXPECT_EQ(out_.text(), "last");
   EXPECT_EQ(err_.text(), "[default1]:words\n");
   EXPECT_EQ(content_of(folder_ / "err.log"), "words");
@@ -229,7 +229,7 @@ TEST_F(LogPumpTest, BinaryAndVeryLongLinesPassUnchanged) {
   write_all(prefixed.get(), line + "\nend\n");
   plain.reset();
   prefixed.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   EXPECT_TRUE(out_.text() == binary);
   EXPECT_TRUE(content_of(folder_ / "raw.log") == binary);
   EXPECT_TRUE(err_.text() == "[default1]:" + line + "\n[default1]:end\n");  // one prefix
@@ -245,7 +245,7 @@ TEST_F(LogPumpTest, ColoursOnThePrefixOnly) {
   pump.start();
   write_all(one.get(), "x\n");
   write_all(other.get(), "y\n");
-  pump.finish(generous());
+  pump.finish(kGenerous);
   const std::string out = out_.text();
   const std::string err = err_.text();
   EXPECT_THAT(out, MatchesRegex("\x1b\\[[0-9]+m<100>\x1b\\[0mx\n"));
@@ -262,7 +262,7 @@ TEST_F(LogPumpTest, JsonLines) {
   pump.start();
   write_all(writing.get(), "a \"quoted\"\tline\r\n\xff\xfe\n" + std::string(70'000, 'x') + "\nunfinished");
   writing.reset();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   const auto lines = split_lines(out_.text());
   ASSERT_EQ(lines.size(), 5U);
   std::vector<nlohmann::json> parsed;
@@ -303,7 +303,7 @@ TEST_F(LogPumpTest, FilteredLinesOfAllRanksInOneFile) {
   write_all(ends[1].get(), "step\nno newline but loss");
   write_all(ends[2].get(), "loss of another\n");
   ends.clear();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   auto lines = split_lines(content_of(folder_ / "filtered_stdout.log"));
   std::sort(lines.begin(), lines.end());
   EXPECT_THAT(lines, ElementsAre("[default0]:[warn] x", "[default0]:loss 1", "[default1]:no newline but loss"));
@@ -353,7 +353,7 @@ TEST_F(LogPumpTest, TailIsDrainedFromBehindAStuckConsole) {
   EXPECT_THAT(pump.tail(0), Not(HasSubstr("last words")));  // makes room in the pipe
   write_all(writing.get(), "last words\n");
   EXPECT_THAT(pump.tail(0), HasSubstr("last words\n"));
-  pump.finish(Deadline::after(milliseconds(100)));
+  pump.finish(milliseconds(100));
 }
 
 TEST_F(LogPumpTest, TailsFromSeveralThreadsWhileWritersWrite) {
@@ -373,7 +373,7 @@ TEST_F(LogPumpTest, TailsFromSeveralThreadsWhileWritersWrite) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   EXPECT_THAT(pump.tail(2), testing::EndsWith("2:299\n"));
 }
 
@@ -397,7 +397,7 @@ TEST_F(LogPumpTest, OneTargetForBothConsolesIsNotTorn) {
       std::async(std::launch::async, [&] { return read_bytes(both.reading.get(), expected); });
   first.join();
   second.join();
-  pump.finish(generous());
+  pump.finish(kGenerous);
   const auto lines = split_lines(read.get());
   EXPECT_EQ(lines.size(), 20'000U);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), "[default0]:" + line), 20'000);
