@@ -261,6 +261,6 @@ PYTHON
   [ "$output" = 7 ]
   run env -u NODE_RANK "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
   [ "$output" = none ]
-  run env NODE_RANK=7 SLURM_DDP_SETTINGS=1.0::NODE_RANK,OMP_NUM_THREADS "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  run env NODE_RANK=7 SLURM_DDP_SETTINGS=1.0::NODE_RANK=320ca3f6 "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
   [ "$output" = none ]
 }
