@@ -238,6 +238,62 @@ PYTHON
   [ "$(tail -n 1 logs/none_*/attempt_0/1/stdout.log)" = 100000 ]
 }
 
+# Reads standard input to its end, BYTES at a time, ten times a second.
+slow_reader() {
+  python3 -c '
+import os, sys, time
+while chunk := os.read(0, int(sys.argv[1])):
+    os.write(1, chunk)
+    time.sleep(0.1)' "$1"
+}
+
+@test "a slow reader gets everything, however long that takes after the end of the ranks" {
+  # 1.1 MB, of which ddprun holds the most when the rank ends: 12 s and more.
+  { "$DDPRUN" -t 1 --log-dir logs --no-python seq 60000 2>err; echo "$?" >code; } | slow_reader 8000 >out
+  cat err
+  [ "$(cat code)" -eq 0 ]
+  [ ! -s err ]
+  cut -d: -f2 out | cmp - <(seq 60000)
+}
+
+@test "a reader that pauses gets everything, and the report" {
+  { "$DDPRUN" --no-python sh -c 'seq 20000 >&2; touch "$NOTES/done"; exit 7' 2>&1 || echo "$?" >code; } | {
+    eventually [ -e "$NOTES/done" ]
+    sleep 8
+    cat
+  } >out
+  [ "$(cat code)" -eq 7 ]
+  head -n 20000 out | cmp - <(seq 20000)
+  tail -n +20001 out >report
+  cat report
+  grep -q '^Root Cause' report
+  grep -q 'exitcode  : 7 ' report
+  [ "$(tail -n 1 report)" = "$(head -n 1 report | tr -c '\n' =)" ]
+}
+
+@test "a reader that never reads does not hold up the end that a signal wants" {
+  # The ranks have ended by themselves, or run: in both cases with more output than the pipe holds.
+  for command in 'seq 20000 >&2; touch "$NOTES/ready"; exit 7' 'seq 20000 >&2; touch "$NOTES/ready"; exec sleep 1000'; do
+    rm -f "$NOTES/ready" pipe
+    mkfifo pipe
+    exec {reader}<>pipe
+    "$DDPRUN" --no-python sh -c "$command" >pipe 2>&1 3>&- {reader}<&- &
+    launcher=$!
+    eventually [ -e "$NOTES/ready" ]
+    sleep 1
+    kill -0 "$launcher"  # it waits for its reader, or for the rank
+    kill -TERM "$launcher"
+    for _ in $(seq 400); do
+      if gone "$launcher"; then break; fi
+      sleep 0.05
+    done
+    gone "$launcher"
+    wait "$launcher" || true
+    launcher=
+    exec {reader}<&-
+  done
+}
+
 @test "lines are in the files and on the console while the rank runs" {
   wait_and_go='while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; echo " now" >&2'
   start -t 3 --log-dir logs sh -c "echo first; printf unfinished >&2; $wait_and_go"
