@@ -93,12 +93,12 @@ TEST(StderrLine, ArrivesWholeWhateverTheDescriptorIs) {
 TEST(StderrLine, ASlowReaderMayTakeLongerThanThePatience) {
   Ends ends = make_pipe(O_NONBLOCK);
   fill(ends.writing.get());
-  const std::string text = report_of(3'000);
+  const std::string text = report_of(6'000);
   std::future<std::string> read = std::async(std::launch::async, [&] {
     std::string got;
     std::array<char, 8192> chunk;
     for (;;) {
-      std::this_thread::sleep_for(milliseconds(250));  // 16 of them, and more, are needed
+      std::this_thread::sleep_for(milliseconds(250));  // 16 of them are needed
       const ssize_t size = ::read(ends.reading.get(), chunk.data(), chunk.size());
       if (size <= 0) return got;
       got.append(chunk.data(), static_cast<std::size_t>(size));
