@@ -44,7 +44,9 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 @test "--max-restarts: all ranks start again, with another store and another PMIx namespace" {
   run "$DDPRUN" --nproc-per-node 2 --max-restarts 2 sh -c \
     'echo "$TORCHELASTIC_RESTART_COUNT $RANK $MASTER_PORT $PMIX_NAMESPACE $TORCHELASTIC_MAX_RESTARTS"
-     if [ "$RANK" = 1 ]; then exit $((40 + TORCHELASTIC_RESTART_COUNT)); fi; sleep 100'
+     if [ "$RANK" = 0 ]; then : >"$NOTES/said.$TORCHELASTIC_RESTART_COUNT"; sleep 100; fi
+     while ! [ -e "$NOTES/said.$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.02; done
+     exit $((40 + TORCHELASTIC_RESTART_COUNT))'
   echo "$output"
   [ "$status" -eq 42 ]  # of the last attempt
   [[ $output == *"ddprun: attempt 0 failed: rank 1 on $(hostname) exited with 40; restarting (2 restarts left)"* ]]
