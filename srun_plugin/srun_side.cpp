@@ -125,7 +125,11 @@ void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& fac
   if (!options.enabled && arguments_.ddp_detail) {
     base::write_stderr_line("srun: ddp: warning: --ddp-bind, --ddp-gpus, --ddp-backend and --ddp-verbose need --ddp");
   }
-  if (options.enabled && !refused_ && arguments_.components) start_store(options, facts);
+  if (!options.enabled || refused_) return;
+  // DDP_BACKEND is the default; so --ddp-backend=auto was given, and the tasks must not find the other.
+  const auto backend = process_variable("DDP_BACKEND");
+  if (options.backend == "auto" && backend && !backend->empty()) ::setenv("DDP_BACKEND", "auto", 1);
+  if (arguments_.components) start_store(options, facts);
 }
 
 void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& facts) {

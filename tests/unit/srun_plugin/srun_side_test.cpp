@@ -31,7 +31,7 @@ using ::testing::MatchesRegex;
 
 constexpr const char* kVariables[] = {"SLURM_MPI_TYPE", "SLURM_CPUS_PER_TASK",         "SRUN_CPUS_PER_TASK",
                                       "SLURM_DDP",      "_SLURM_SPANK_OPTION_ddp_ddp", kUserVariable,
-                                      kTicketVariable,  "__LIBDDP_SET_SLURM_MPI_TYPE"};
+                                      kTicketVariable,  "__LIBDDP_SET_SLURM_MPI_TYPE", "DDP_BACKEND"};
 
 std::optional<std::string> variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -198,6 +198,22 @@ TEST_F(SrunSideTest, CpusPerTaskOfTheUserStay) {
   ::setenv("SRUN_CPUS_PER_TASK", "2", 1);
   SrunSide("").before_options(with_ddp(), {});
   EXPECT_EQ(variable("SRUN_CPUS_PER_TASK"), "2");
+}
+
+TEST_F(SrunSideTest, TheBackendOfTheCommandLineWinsAlsoWhereItIsAuto) {
+  ::setenv("DDP_BACKEND", "gloo", 1);
+  SrunSide side("");
+  side.before_options(with_ddp(), slurm_with({"pmix"}));
+  PluginOptions options = enabled();
+  options.backend = "gloo";  // as DDP_BACKEND says
+  side.after_options(options, {});
+  EXPECT_EQ(variable("DDP_BACKEND"), "gloo");
+  options.backend = "auto";
+  side.after_options(options, {});
+  EXPECT_EQ(variable("DDP_BACKEND"), "auto");
+  ::unsetenv("DDP_BACKEND");
+  side.after_options(options, {});
+  EXPECT_EQ(variable("DDP_BACKEND"), std::nullopt);
 }
 
 TEST_F(SrunSideTest, WithoutDdpNothingChanges) {
