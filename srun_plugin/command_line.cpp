@@ -148,7 +148,10 @@ bool read_short(std::string_view letters, CommandLine& found) {
 }
 
 /// Whether the value of --het-group names more than one component, as "0,2" or "0-1".
-bool names_several(std::string_view groups) { return groups.find_first_of(",-") != std::string_view::npos; }
+bool names_several(std::string_view groups) {
+  const auto border = groups.find_first_of(",-");
+  return border != std::string_view::npos && border > 0;
+}
 
 bool names_groups(std::string_view option) { return option == "het-group" || option == "pack-group"; }
 
