@@ -1,6 +1,7 @@
 // What srun's environment and the tasks' ticket become. Slurm itself is not there: its configuration comes as a value.
 #include "srun_side.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -250,6 +252,39 @@ TEST_F(SrunSideTest, StoreServesWhileTheStepRuns) {
   side.at_end();
   EXPECT_FALSE(listens(ticket.port));
   side.at_end();
+}
+
+/// "Max open files" of the only child of this thread: the soft limit and the hard one.
+std::vector<std::string> descriptor_limits_of_child() {
+  std::string pid;
+  std::ifstream("/proc/thread-self/children") >> pid;
+  std::ifstream limits("/proc/" + pid + "/limits");
+  const std::string name = "Max open files";
+  for (std::string line; std::getline(limits, line);) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream values(line.substr(name.size()));
+    std::vector<std::string> found(2);
+    values >> found[0] >> found[1];
+    return found;
+  }
+  return {};
+}
+
+// A step of several components starts its store before srun raises its own limit.
+TEST_F(SrunSideTest, StoreHasAllDescriptorsThatItMayHave) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit lowered{.rlim_cur = 128, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lowered), 0);
+  SrunSide side(DDP_STEP_PROGRAM);
+  side.before_options(with_ddp(), slurm_with({"pmix"}));
+  side.before_launch(enabled(), {});
+  const std::vector<std::string> limits = descriptor_limits_of_child();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  side.at_end();
+  ASSERT_EQ(limits.size(), 2U) << "the store does not run";
+  EXPECT_EQ(limits[0], limits[1]);
+  EXPECT_NE(limits[0], "128");
 }
 
 TEST_F(SrunSideTest, SecretsDiffer) {
