@@ -1,4 +1,5 @@
 // What broken, hostile and dying clients do must not disturb a client that works at the same time.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -218,17 +219,19 @@ TEST(StoreServerFaults, AnAnswerOfATebibyteIsRefused) {
   EXPECT_TRUE(greedy.is_closed());
 }
 
-/// Lowers the number of descriptors that this process may have, as long as it lives.
-class DescriptorLimit {
+/// This process gets no further descriptor as long as it lives. The numbers below the lowest free one are all taken,
+/// which the number of open descriptors would not say where there are gaps.
+class NoDescriptorsLeft {
  public:
-  explicit DescriptorLimit(rlim_t limit) {
+  NoDescriptorsLeft() {
     ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit lowered{.rlim_cur = limit, .rlim_max = before_.rlim_max};
+    const base::UniqueFd lowest_free{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+    const rlimit lowered{.rlim_cur = static_cast<rlim_t>(lowest_free.get()), .rlim_max = before_.rlim_max};
     ::setrlimit(RLIMIT_NOFILE, &lowered);
   }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-  ~DescriptorLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptorsLeft(const NoDescriptorsLeft&) = delete;
+  NoDescriptorsLeft& operator=(const NoDescriptorsLeft&) = delete;
+  ~NoDescriptorsLeft() { ::setrlimit(RLIMIT_NOFILE, &before_); }
 
  private:
   rlimit before_{};
@@ -260,7 +263,7 @@ TEST(StoreServerFaults, WithoutDescriptorsNewClientsAreToldAndOldOnesServed) {
   std::vector<base::UniqueFd> sockets;
   for (int i = 0; i < 20; ++i) sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   {
-    const DescriptorLimit none_left{open_descriptors() - 1};
+    const NoDescriptorsLeft none_left;
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(server.port());
@@ -290,7 +293,7 @@ TEST(StoreServerFaults, WithoutDescriptorsThoseWhoSayNothingMakeRoom) {
   StoreClient old{server.port()};
   EXPECT_TRUE(old.ping());
   wait_for_descriptors(before + 4);  // both ends of two connections
-  const DescriptorLimit none_left{open_descriptors() - 1};
+  const NoDescriptorsLeft none_left;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(server.port());
