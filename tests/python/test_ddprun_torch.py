@@ -244,8 +244,9 @@ def test_a_module(tmp_path):
 
 def test_a_path_for_runpy(tmp_path):
     def change(facts):
-        # torchrun's ranks are then children of a Python process, share its session, and find its modules first.
-        del facts["session of its own"], facts["import folder"]
+        # torchrun's ranks are then children of a Python process, share its session, find its modules first, and buffer
+        # their output unless PYTHONUNBUFFERED is set.
+        del facts["session of its own"], facts["import folder"], facts["unbuffered"]
 
     compare(tmp_path, ["--run-path", "--nproc-per-node", 2, "torch_facts.py", "a", "${local_rank}"], 2, change)
 
