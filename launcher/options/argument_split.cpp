@@ -46,14 +46,28 @@ const OptionShape* exact_option(std::string_view name, std::span<const OptionSha
   return found == known.end() ? nullptr : &*found;
 }
 
-[[noreturn]] void reject_unknown(const std::string& name, std::span<const OptionShape> known) {
+/// The option that @p name was meant to be, or empty. A name may be cut short, so one that is close to no whole name is
+/// compared with what the names begin with.
+std::string meant_option(const std::string& name, std::span<const OptionShape> known) {
   std::vector<std::string> names;
+  std::vector<std::string> beginnings;
   for (const OptionShape& shape : known) {
-    if (shape.name.starts_with("--") && !shape.hidden) names.push_back(shape.name);  // one letter is like any other
+    if (!shape.name.starts_with("--") || shape.hidden) continue;  // one letter is like any other
+    names.emplace_back(shape.name);
+    beginnings.push_back(names.back().substr(0, name.size()));
   }
-  const std::string closest = base::closest_word(name, names, std::max<std::size_t>(name.size() / 3, 2));
+  const std::string whole = base::closest_word(name, names, std::max<std::size_t>(name.size() / 3, 2));
+  if (!whole.empty() || name.size() < 5) return whole;
+  constexpr std::size_t kDashes = 2;
+  const std::string beginning = base::closest_word(name, beginnings, (name.size() - kDashes) / 2);
+  if (beginning.empty()) return {};
+  return *std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.starts_with(beginning); });
+}
+
+[[noreturn]] void reject_unknown(const std::string& name, std::span<const OptionShape> known) {
+  const std::string meant = meant_option(name, known);
   reject(fmt::format("unknown option '{}'", name),
-         closest.empty() ? "'ddprun --help' lists the options" : fmt::format("did you mean '{}'?", closest));
+         meant.empty() ? "'ddprun --help' lists the options" : fmt::format("did you mean '{}'?", meant));
 }
 
 const OptionShape& find_long_option(const std::string& name, std::span<const OptionShape> known) {

@@ -105,6 +105,7 @@ TEST(ArgumentSplit, ALoneDashIsAWord) { EXPECT_THAT(split_arguments(Words{"-"}, 
 
 TEST(ArgumentSplit, Complains) {
   EXPECT_THAT(complaint({"--nporc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
+  EXPECT_THAT(complaint({"--nporc", "2"}), HasSubstr("did you mean '--nproc-per-node'?")) << "a beginning of it";
   EXPECT_THAT(complaint({"--qqqqqqqqqqqqqqqqqqqqqqqqq"}), HasSubstr("'ddprun --help' lists the options"));
   EXPECT_THAT(complaint({"-nproc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
   EXPECT_THAT(complaint({"--foo"}), testing::Not(HasSubstr("did you mean")));

@@ -1,0 +1,81 @@
+# For bats files that submit batch scripts to the cluster: jobs and their output, the plugin for srun in the cluster's
+# configuration, and nodes made whole again for the next test.
+
+load ../support/rank_jobs
+
+batch_jobs_setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  plugins="$DDP_CLUSTER_DIR/etc/plugstack.conf.d"
+  shared="$DDP_CLUSTER_DIR/shared/${BATS_TEST_FILENAME##*/}-$BATS_TEST_NUMBER"
+  mkdir -p "$shared"
+  job=
+  repairs=()
+}
+
+batch_jobs_teardown() {
+  [ -n "${shared:-}" ] || return 0
+  local repair
+  for repair in ${repairs[@]+"${repairs[@]}"}; do eval "$repair" || true; done
+  [ -z "$job" ] || "$cluster" run scancel "$job" 2>/dev/null || true
+  # The next test counts on all nodes.
+  for _ in $(seq 600); do
+    [ "$("$cluster" run sinfo -h -N -o %T | grep -cvx idle)" != 0 ] || break
+    sleep 0.2
+  done
+  rm -f "$plugins/ddp.conf" "$plugins/zz_container.conf"
+  rm -rf "$shared"
+}
+
+# install_plugin: srun --ddp on this cluster, if it has been built.
+install_plugin() {
+  local plugin
+  plugin=$(realpath "$bin/../lib/slurm/spank_ddp.so" 2>/dev/null) && [ -e "$plugin" ] ||
+    skip "needs the plugin for srun, which was not built: $bin/../lib/slurm/spank_ddp.so"
+  echo "optional $plugin helper=$bin/ddp-step" >"$plugins/ddp.conf"
+}
+
+# submit [NAME=VALUE]... [SBATCH_OPTION]... SCRIPT ARGUMENT...: sets job; its output goes to $shared/out.
+submit() {
+  local variables=()
+  while [[ $1 == [A-Z]*=* ]]; do variables+=("$1"); shift; done
+  rm -f "$shared/out" # scripts may append to it
+  job=$(timeout 60 "$cluster" run env PATH="$bin:$PATH" "${variables[@]}" \
+    sbatch --parsable --chdir="$shared" --output="$shared/out" "$@")
+}
+
+job_field() { "$cluster" run scontrol show job "$job" | sed -nE "s/.*\b$1=([^ ]*).*/\1/p" | head -n 1; }
+
+# finish [SECONDS]: waits for the job; like run, sets status and output.
+finish() {
+  local state deadline=$((SECONDS + ${1:-120}))
+  while :; do
+    state=$(job_field JobState)
+    case $state in PENDING | CONFIGURING | RUNNING) ;; *) break ;; esac # COMPLETING lasts as long as a node is away
+    [ $SECONDS -lt $deadline ] || { echo "job $job is still $state"; cat "$shared/out"; return 1; }
+    sleep 0.2
+  done
+  status=$(job_field ExitCode)
+  status=${status%%:*}
+  output=$(cat "$shared/out")
+  echo "job $job: $state, exit status $status"
+  echo "$output"
+}
+
+# batch ...: submit and finish.
+batch() {
+  submit "$@"
+  finish
+}
+
+# said TEXT: waits until the job's output has it.
+said() {
+  for _ in $(seq 600); do
+    if grep -qF -- "$1" "$shared/out" 2>/dev/null; then return 0; fi
+    sleep 0.1
+  done
+  echo "'$1' never came:"
+  cat "$shared/out"
+  return 1
+}
