@@ -18,6 +18,7 @@
 #include "launch/surrounding_step.hpp"
 #include "options/command_line.hpp"
 #include "report/exit_error.hpp"
+#include "slurm/slurmstepd.hpp"
 
 namespace {
 
@@ -33,7 +34,9 @@ void open_standard_streams() {
 int run(const std::vector<std::string>& arguments) {
   open_standard_streams();
   ddp::launcher::leave_surrounding_step();
-  const auto environment = ddp::base::Environment::process();
+  auto environment = ddp::base::Environment::process();
+  if (environment.has("SLURM_STEP_ID"))
+    environment = ddp::launcher::without_foreign_step(environment, ddp::launcher::step_above());
   const auto command_line = ddp::launcher::parse_command_line(arguments, environment);
   if (const auto* information = std::get_if<ddp::launcher::Information>(&command_line)) {
     fmt::print("{}", information->text);

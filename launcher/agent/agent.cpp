@@ -76,9 +76,9 @@ void Agent::handle(const control::Message& message) {
   } else if (std::get_if<control::EndAttempt>(&message) != nullptr && !attempt_) {
     to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
   } else {
-    const auto* order = std::get_if<control::SignalRanks>(&message);
-    if (order != nullptr && order->groups && known_to_ranks_.erase(order->signal) > 0) return;
     if (std::get_if<control::EndAttempt>(&message) != nullptr) ending_ = true;
+    const auto* order = std::get_if<control::SignalRanks>(&message);
+    if (order != nullptr && order->groups) ranks_told_ = true;
     to_attempt(message);
   }
 }
@@ -93,7 +93,7 @@ void Agent::coordinator_lost() {
   }
   base::write_stderr_line(fmt::format("ddprun: {}: the connection to {} was lost ({}); ending the ranks of this node",
                                       job_.host, coordinator_.peer(), coordinator_.lost_because()));
-  to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGTERM});
+  if (!ranks_told_) to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGTERM});
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGCONT});
   orphan_limit_ = Deadline::after(job_.options.shutdown_timeout);
   if (running_ == 0) to_attempt(orphaned_end());
@@ -133,7 +133,7 @@ void Agent::to_attempt(const control::Message& message) {
 void Agent::begin(const control::PrepareAttempt& plan) {
   drop_attempt();
   attempt_number_ = plan.attempt;
-  cleaned_ = ending_ = false;
+  cleaned_ = ending_ = ranks_told_ = false;
   if (job_.refusal) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{
@@ -207,13 +207,13 @@ void Agent::drop_attempt() {
 
 // ---- signals ----------------
 
-void Agent::forward_signal(int signal) {
-  to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = false, .signal = signal});
+void Agent::forward_signal(int signal, bool by_slurm) {
+  to_attempt(control::SignalRanks{
+      .attempt = attempt_number_, .groups = false, .signal = signal, .may_have_reached_ranks = by_slurm});
 }
 
-void Agent::ending_signal(int signal, bool has_reached_ranks) {
-  if (has_reached_ranks) known_to_ranks_.insert(signal);
-  to_coordinator(control::SignalReceived{.signal = signal});
+void Agent::ending_signal(int signal, bool by_slurm) {
+  to_coordinator(control::SignalReceived{.signal = signal, .by_slurm = by_slurm});
   // A coordinator that has been stopped, or whose node hangs, must not keep this node's ranks alive.
   if (!orphaned_ && !orphan_limit_)
     orphan_limit_ = Deadline::after(job_.options.shutdown_timeout + kCoordinatorPatience);

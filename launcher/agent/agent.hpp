@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include <ddp/deadline.hpp>
@@ -27,9 +26,9 @@ class Agent {
   ~Agent();
 
   /// A signal to this process: to be passed on to its own ranks, or one that ends the job.
-  void forward_signal(int signal);
-  /// @param has_reached_ranks the sender has signalled them as well.
-  void ending_signal(int signal, bool has_reached_ranks);
+  /// @param by_slurm slurmstepd is the sender, and may have signalled the ranks as well
+  void forward_signal(int signal, bool by_slurm);
+  void ending_signal(int signal, bool by_slurm);
   /// SIGCHLD: adopted orphans may have ended.
   void child_ended();
 
@@ -57,10 +56,10 @@ class Agent {
   control::Connection coordinator_;
   std::unique_ptr<AttemptProcess> attempt_;
   int attempt_number_ = -1;
-  bool cleaned_ = true;           ///< of the attempt with that number
-  int running_ = 0;               ///< its ranks that have not ended
-  bool ending_ = false;           ///< EndAttempt has been passed on
-  std::set<int> known_to_ranks_;  ///< ending signals that ranks got from elsewhere, and must not get again
+  bool cleaned_ = true;      ///< of the attempt with that number
+  int running_ = 0;          ///< its ranks that have not ended
+  bool ending_ = false;      ///< EndAttempt has been passed on
+  bool ranks_told_ = false;  ///< a signal to end has been passed on
   bool orphaned_ = false;
   int orphan_steps_ = 0;  ///< 0: SIGTERM sent, 1: SIGKILL
   std::optional<Deadline> orphan_limit_;

@@ -53,6 +53,7 @@ Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, contro
       plan_(plan),
       ranks_(ranks_of_node(plan.nodes, plan.node_rank)),
       agent_(std::move(agent)),
+      signals_(job.options.handled_signals()),
       workers_(std::make_unique<WorkerGroup>()) {
   loop_.watch(agent_.fd(), [this] { read_agent(); });
   loop_.watch(signals_.fd(), [this] { take_signals(); });
@@ -75,12 +76,15 @@ void Attempt::run() {
   // Without a limit of its own the wait still ends once a day, which does no harm.
   while (!over_) {
     const auto limit = pmix_ ? pmix_->modex().next_deadline() : std::nullopt;
+    Deadline deadline = limit.value_or(Deadline::after(std::chrono::hours(24)));
+    if (const auto settled = step_signals_.next_deadline()) deadline = earlier(deadline, *settled);
     try {
-      loop_.run_once(limit.value_or(Deadline::after(std::chrono::hours(24))));
+      loop_.run_once(deadline);
     } catch (const std::exception& error) {  // out of memory, a message that is too long
       fail(error.what(), 1);
     }
     if (limit && pmix_) pmix_->modex().answer_overdue();
+    signal_ranks();
   }
   clean();
 }

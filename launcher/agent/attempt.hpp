@@ -12,6 +12,7 @@
 
 #include "agent/job_layout.hpp"
 #include "agent/node_job.hpp"
+#include "agent/step_signals.hpp"
 #include "control/connection.hpp"
 #include "control/hurry.hpp"
 #include "events/event_loop.hpp"
@@ -65,6 +66,7 @@ class Attempt {
   void fail(const std::string& message, int exit_status);
   void watch_rank(int local_rank);
   void take_signals();
+  void signal_ranks();
   void take_aborts();
   void take_modex();
   void report_end(int local_rank, const RankEnd& end);
@@ -80,7 +82,8 @@ class Attempt {
   NodeRanks ranks_;
   control::Connection agent_;
   EventLoop loop_;
-  SignalInbox signals_{{}};  ///< SIGCHLD; the others stay blocked, as the agent has them
+  SignalInbox signals_;  ///< SIGCHLD, and those that the agent gets
+  StepSignals step_signals_;
   OomWatch oom_;
   std::unique_ptr<store_server::StoreServer> store_;
   std::unique_ptr<PmixServer> pmix_;

@@ -12,6 +12,7 @@
 #include "report/error_file.hpp"
 #include "report/exit_error.hpp"
 #include "report/signal_name.hpp"
+#include "slurm/slurmstepd.hpp"
 #include "workers/leftover_processes.hpp"
 
 namespace ddp::launcher {
@@ -51,12 +52,8 @@ void Attempt::handle(const control::Message& message) {
       fail(error.what(), 1);
     }
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
-    if (order->groups) {
-      ordered_.push_back(order->signal);
-      workers_->signal_groups(order->signal);
-    } else {
-      workers_->signal_workers(order->signal);
-    }
+    step_signals_.add(*order);
+    signal_ranks();
   } else if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
     over_ = true;
     hurry_up(static_cast<control::Hurry>(end->hurry));
@@ -127,8 +124,27 @@ void Attempt::report_end(int local, const RankEnd& end) {
   send(message);
 }
 
+void Attempt::signal_ranks() {
+  for (const auto& [order, reached_ranks] : step_signals_.take_settled()) {
+    if (order.groups) ordered_.push_back(order.signal);
+    if (reached_ranks) continue;
+    if (order.groups) {
+      workers_->signal_groups(order.signal);
+    } else {
+      workers_->signal_workers(order.signal);
+    }
+  }
+}
+
 void Attempt::take_signals() {
-  if (!signals_.take().empty()) reap_orphans(workers_->pids());
+  for (const auto& [signal, sender] : signals_.take()) {
+    if (signal == SIGCHLD) {
+      reap_orphans(workers_->pids());
+    } else if (is_slurmstepd(sender)) {
+      step_signals_.arrived(signal);
+    }
+  }
+  signal_ranks();
   for (const StopChange& change : workers_->take_stop_changes()) {
     const int rank = global_rank(change.local_rank);
     if (change.signal == 0) {

@@ -29,6 +29,7 @@ constexpr int kConnectionFd = 3;
   int status = 0;
   try {
     ::prctl(PR_SET_NAME, "ddprun-attempt");
+    ::setsid();  // what the agent's terminal or process group gets is not meant for ranks (see step_signals.hpp)
     if (connection != kConnectionFd && ::dup2(connection, kConnectionFd) < 0)
       throw base::system_error("starting an attempt (dup2)", errno);
     for (int fd = kConnectionFd + 1, failures = 0; ::syscall(SYS_close_range, fd, ~0U, 0U) != 0 && failures < 65536;

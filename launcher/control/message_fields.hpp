@@ -127,7 +127,8 @@ struct Described<AttemptCleaned> {
 template <>
 struct Described<SignalReceived> {
   static constexpr const char* kName = "SignalReceived";
-  static constexpr std::tuple kFields{Field{"signal", &SignalReceived::signal, kSignal}};
+  static constexpr std::tuple kFields{Field{"signal", &SignalReceived::signal, kSignal},
+                                      Field{"by_slurm", &SignalReceived::by_slurm}};
 };
 
 template <>
@@ -168,7 +169,8 @@ struct Described<SignalRanks> {
   static constexpr const char* kName = "SignalRanks";
   static constexpr std::tuple kFields{Field{"attempt", &SignalRanks::attempt, kCount},
                                       Field{"groups", &SignalRanks::groups},
-                                      Field{"signal", &SignalRanks::signal, kSignal}};
+                                      Field{"signal", &SignalRanks::signal, kSignal},
+                                      Field{"may_have_reached_ranks", &SignalRanks::may_have_reached_ranks}};
 };
 
 template <>

@@ -105,6 +105,7 @@ struct AttemptCleaned {
 /// A signal to the agent itself.
 struct SignalReceived {
   int signal = 0;
+  bool by_slurm = false;  ///< slurmstepd has sent it, to the tasks of the step or to all processes below them
   bool operator==(const SignalReceived&) const = default;
 };
 
@@ -147,6 +148,7 @@ struct SignalRanks {
   int attempt = 0;
   bool groups = false;  ///< process groups of the ranks, else the ranks' processes only
   int signal = 0;
+  bool may_have_reached_ranks = false;  ///< Slurm has sent it to the agents, and perhaps to the ranks, too
   bool operator==(const SignalRanks&) const = default;
 };
 

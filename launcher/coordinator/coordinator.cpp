@@ -210,21 +210,22 @@ void Coordinator::start_ranks() {
       control::StartAttempt{.attempt = attempt_, .store_addresses = std::move(addresses), .store_port = store_port_});
 }
 
-void Coordinator::follow(const SignalOrders& orders) {
+void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
   for (const SignalOrder& order : orders) {
     const bool groups = order.target == SignalOrder::Target::groups;
     events_.detail(
         fmt::format("sending {} to the ranks{}", signal_name(order.signal), groups ? "' process groups" : ""));
-    send_to_nodes(control::SignalRanks{.attempt = attempt_, .groups = groups, .signal = order.signal});
+    send_to_nodes(control::SignalRanks{
+        .attempt = attempt_, .groups = groups, .signal = order.signal, .may_have_reached_ranks = by_slurm});
   }
 }
 
-void Coordinator::signal_received(int signal) {
+void Coordinator::signal_received(int signal, bool by_slurm) {
   const bool ends = std::find(options_.ending_signals.begin(), options_.ending_signals.end(), signal) !=
                     options_.ending_signals.end();
   events_.detail(fmt::format("received {}", signal_name(signal)));
   if (supervisor_) {
-    follow(supervisor_->signal_received(signal, Moment::now()));
+    follow(supervisor_->signal_received(signal, Moment::now()), by_slurm);
   } else if (ends && phase_ == Phase::gathering) {
     outcome_.forwarded_signal = signal;
     finish();

@@ -60,7 +60,7 @@ class Coordinator {
   void listen(std::unique_ptr<control::Listener> listener) { links_.listen(std::move(listener)); }
 
   /// A signal to this process where it has no agent.
-  void signal_received(int signal);
+  void signal_received(int signal, bool by_slurm);
   /// The agents cannot come any more (srun has ended): the job fails with @p why.
   void agents_lost(const std::string& why, int exit_status);
 
@@ -109,7 +109,8 @@ class Coordinator {
 
   void begin_attempt();
   void start_ranks();
-  void follow(const SignalOrders& orders);
+  /// @param by_slurm Slurm may have sent these signals to ranks already
+  void follow(const SignalOrders& orders, bool by_slurm = false);
   void end_attempt();
   void send_end();
   void hurry_up(control::Hurry hurry);

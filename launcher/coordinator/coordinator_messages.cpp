@@ -29,7 +29,7 @@ void Coordinator::handle(int link, const control::Message& message) {
     const int count = ++relayed_signals_[{link, signal->signal}];
     if (count > relayed_most_[signal->signal]) {
       relayed_most_[signal->signal] = count;
-      signal_received(signal->signal);
+      signal_received(signal->signal, signal->by_slurm);
     }
     return;
   }

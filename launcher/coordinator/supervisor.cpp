@@ -9,6 +9,9 @@
 namespace ddp::launcher {
 namespace {
 
+// Signals of one kind that come within this time are one.
+constexpr std::chrono::seconds kSameCause{2};
+
 bool contains(const std::vector<int>& list, int signal) {
   return std::find(list.begin(), list.end(), signal) != list.end();
 }
@@ -99,6 +102,10 @@ SignalOrders Supervisor::signal_received(int signal, Moment now) {
   if (done() || phase_ == Phase::killing) return {};
   if (signal == SIGINT && ++interrupts_ > 1) return kill(now);
   if (going_on()) return terminate(signal, now);
+  // Slurm tells a batch script's ddprun and its agents for one cause; a rank that saves its state must not begin again.
+  if (signal == ended_with_ && now.steady < ended_at_ + kSameCause) return {};
+  ended_with_ = signal;
+  ended_at_ = now.steady;
   return {{.target = SignalOrder::Target::groups, .signal = signal}};  // the limit that is running stays
 }
 
@@ -174,6 +181,8 @@ void Supervisor::enter(Phase phase, std::chrono::milliseconds limit, Moment now)
 
 SignalOrders Supervisor::terminate(int signal, Moment now) {
   enter(Phase::terminating, limits_.shutdown_timeout, now);
+  ended_with_ = signal;
+  ended_at_ = now.steady;
   // SIGCONT after it, so that stopped processes can react.
   return {{.target = SignalOrder::Target::groups, .signal = signal},
           {.target = SignalOrder::Target::groups, .signal = SIGCONT}};

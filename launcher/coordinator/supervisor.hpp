@@ -119,6 +119,8 @@ class Supervisor {
   Phase phase_ = Phase::running;
   std::optional<Deadline> phase_end_;
   int interrupts_ = 0;  ///< SIGINTs received
+  int ended_with_ = 0;  ///< the last signal to the groups that was to end them, and its time
+  Deadline::Clock::time_point ended_at_{};
   std::size_t trace_bytes_ = 0;
   JobOutcome outcome_;
 };

@@ -29,6 +29,7 @@
 #include "pmix_server/scratch_directory.hpp"
 #include "report/exit_error.hpp"
 #include "report/json_report.hpp"
+#include "slurm/slurmstepd.hpp"
 #include "workers/descriptor_limit.hpp"
 #include "workers/leftover_processes.hpp"
 
@@ -196,9 +197,7 @@ class Process {
 
   void make_signals() {
     if (signals_) return;
-    std::vector<int> signals = options_.ending_signals;
-    signals.insert(signals.end(), options_.forwarded_signals.begin(), options_.forwarded_signals.end());
-    signals_ = std::make_unique<SignalInbox>(signals);
+    signals_ = std::make_unique<SignalInbox>(options_.handled_signals());
     if (job_) job_->hangup_ignored = signals_->hangup_ignored();
     become_subreaper();
     loop_.watch(signals_->fd(), [this] { take_signals(); });
@@ -232,17 +231,14 @@ class Process {
       if (signal == SIGCHLD) {
         if (agent_) agent_->child_ended();
       } else if (!agent_) {
-        coordinator_->signal_received(signal);
+        coordinator_->signal_received(signal, is_slurmstepd(sender));
       } else if (is_among(signal, options_.ending_signals)) {
-        agent_->ending_signal(signal, from_slurm(sender));
-      } else if (!from_slurm(sender)) {
-        agent_->forward_signal(signal);
+        agent_->ending_signal(signal, is_slurmstepd(sender));
+      } else {
+        agent_->forward_signal(signal, is_slurmstepd(sender));
       }
     }
   }
-
-  /// slurmstepd, the parent of tasks, signals all processes of the step: the ranks have the signal already.
-  bool from_slurm(pid_t sender) const { return sender == ::getppid() && in_slurm_step(environment_); }
 
   void srun_ended() {
     loop_.forget(srun_->pidfd());

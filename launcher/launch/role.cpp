@@ -30,6 +30,14 @@ std::string range_text(const NodeRange& nodes) {
   return nodes.min == nodes.max ? fmt::format("{}", nodes.max) : fmt::format("{}:{}", nodes.min, nodes.max);
 }
 
+/// Whether this process belongs to a step that srun started (and not to a batch script or an interactive shell).
+bool in_slurm_step(const base::Environment& environment) {
+  const std::string step = environment.raw("SLURM_STEP_ID").value_or("");
+  std::int64_t number = 0;
+  const auto [end, status] = std::from_chars(step.data(), step.data() + step.size(), number);
+  return !step.empty() && status == std::errc{} && end == step.data() + step.size() && number < kFirstSpecialStep;
+}
+
 /// Tasks of the step of which this process is a task; nothing in batch scripts, shells and workers.
 std::optional<int> step_tasks(const base::Environment& environment) {
   if (!in_slurm_step(environment) || !environment.has("SLURM_PROCID") || environment.has("TORCHELASTIC_RUN_ID"))
@@ -114,13 +122,6 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
 }
 
 }  // namespace
-
-bool in_slurm_step(const base::Environment& environment) {
-  const std::string step = environment.raw("SLURM_STEP_ID").value_or("");
-  std::int64_t number = 0;
-  const auto [end, status] = std::from_chars(step.data(), step.data() + step.size(), number);
-  return !step.empty() && status == std::errc{} && end == step.data() + step.size() && number < kFirstSpecialStep;
-}
 
 RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment) {
   const NodeRange one{.min = 1, .max = 1};

@@ -26,9 +26,6 @@ struct RoleDecision {
 /// The variable by which a front tells its agents where it is.
 inline constexpr const char* kAgentVariable = "DDPRUN_AGENT";
 
-/// Whether this process belongs to a step that srun started (and not to a batch script or an interactive shell).
-bool in_slurm_step(const base::Environment& environment);
-
 /// From the options and the environment alone. Options that name a rendezvous win over an allocation; within a step,
 /// its PMI wins over them where it describes the same nodes. A worker of another launcher (TORCHELASTIC_RUN_ID) starts
 /// jobs on its host only. Throws ExitError(kExitUsage) where Slurm and the options disagree, for steps with several

@@ -110,4 +110,10 @@ void settle_failure_options(const OptionTable& table, OptionDraft& draft, const 
   settle_signals(draft);
 }
 
+std::vector<int> LaunchOptions::handled_signals() const {
+  std::vector<int> signals = ending_signals;
+  signals.insert(signals.end(), forwarded_signals.begin(), forwarded_signals.end());
+  return signals;
+}
+
 }  // namespace ddp::launcher

@@ -110,8 +110,9 @@ struct LaunchOptions {
   /// The time from SIGTERM (or a forwarded signal) to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::optional<std::chrono::milliseconds> timeout;  ///< --timeout: the whole job may take this long
-  std::vector<int> ending_signals;     ///< --signals-to-handle: they are passed on to all ranks and end the job
-  std::vector<int> forwarded_signals;  ///< --forward-signals: they are passed on, and the job goes on
+  std::vector<int> ending_signals;           ///< --signals-to-handle: they are passed on to all ranks and end the job
+  std::vector<int> forwarded_signals;        ///< --forward-signals: they are passed on, and the job goes on
+  std::vector<int> handled_signals() const;  ///< both
   bool torchrun_exit_codes = false;
 
   BindPolicy bind = BindPolicy::numa;

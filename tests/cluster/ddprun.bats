@@ -50,6 +50,18 @@ expect_blocks() {
   expect_blocks 2 2 2
 }
 
+# sbatch and salloc hand on what describes the task (SLURM_STEP_ID, ...), as under `srun --pty bash`.
+@test "a batch script and an allocation that were made inside a task are no tasks" {
+  printf '#!/bin/sh\n%s --nproc-per-node 2 sh -c %q\n' "$bin/ddprun" "$facts" >"$shared/job.sh"
+  run on_ctl srun -w n3 -N1 -n1 sbatch --wait -N3 -o "$shared/out" "$shared/job.sh"
+  output=$(cat "$shared/out")
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_blocks 2 2 2
+  run on_ctl srun -w n3 -N1 -n1 salloc -Q -N2 "$bin/ddprun" --nproc-per-node 2 sh -c "$facts"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_blocks 2 2
+}
+
 @test "--nnodes takes some nodes of an allocation, and refuses more than it has" {
   run allocation -N4 "$bin/ddprun" --nnodes 2 --nproc-per-node 1 sh -c "$facts"
   [ "$status" -eq 0 ]

@@ -242,7 +242,7 @@ has_ended() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status"; }
   [ "$status" -eq 1 ]
   [ "$output" = "slurm_cluster: --cpus needs CPUs per node like 16,16,8,4, not '4,x'" ]
   run "$slurm_cluster" up --nodes 4
-  [ "$output" = "slurm_cluster: unknown option '--nodes'; known are --cpus N,N,..., --affinity and --share DIR" ]
+  [ "$output" = "slurm_cluster: unknown option '--nodes'; known are --cpus N,N,..., --affinity, --proctrack TYPE and --share DIR" ]
   run "$slurm_cluster" run true
   [ "$output" = "slurm_cluster: no cluster is up in $DDP_CLUSTER_DIR; slurm_cluster up starts it" ]
   run setpriv --reuid nobody "$slurm_cluster" up

@@ -55,7 +55,7 @@ std::vector<Message> samples() {
       RankAborted{.attempt = 1, .local_rank = 2, .status = std::numeric_limits<int>::min(), .message = "gave up"},
       RankStopped{.attempt = 1, .local_rank = 3, .signal = 19},
       AttemptCleaned{.attempt = 1, .left_behind = 4},
-      SignalReceived{.signal = 15},
+      SignalReceived{.signal = 15, .by_slurm = true},
       PrepareAttempt{.attempt = 1,
                      .max_restarts = 3,
                      .node_rank = 1,
@@ -67,7 +67,7 @@ std::vector<Message> samples() {
                      .terminal_err = false,
                      .nodes = {node, NodeLayout{}, node}},
       StartAttempt{.attempt = 1, .store_addresses = {"10.0.0.1"}, .store_port = 29500},
-      SignalRanks{.attempt = 1, .groups = true, .signal = 9},
+      SignalRanks{.attempt = 1, .groups = true, .signal = 9, .may_have_reached_ranks = true},
       EndAttempt{.attempt = std::numeric_limits<int>::max(), .hurry = 2},
       Finish{.exit_status = 143, .message = "bye"},
       Fence{.attempt = 1, .ranks = {0, 5, 100'000}, .data = bytes_of(std::string("a\0b\xFF", 4)), .status = -1},
@@ -236,8 +236,8 @@ TEST(ControlMessages, NestingBombsAreRefused) {
   for (const auto& bomb : bombs) {
     const Bytes bytes(std::size_t{8} << 20U, static_cast<std::byte>(bomb.byte));
     EXPECT_NE(refusal_of(bytes), "") << bomb.what;
-    Bytes inside = as_bytes(json{{"is", "SignalReceived"}, {"signal", 1}});
-    inside[0] = std::byte{0xA3};
+    Bytes inside = as_bytes(json{{"is", "SignalReceived"}, {"signal", 1}, {"by_slurm", false}});
+    inside[0] = std::byte{0xA4};
     const Bytes key = bytes_of("\x61x");
     inside.insert(inside.end(), key.begin(), key.end());
     inside.insert(inside.end(), bytes.begin(), bytes.end());

@@ -145,6 +145,7 @@ TEST_F(SupervisorTest, ASignalAfterAFailureKeepsTheFailuresStatusAndCutsTheGrace
 
 TEST_F(SupervisorTest, OtherSignalsDuringTheShutdownArePassedOnAndDoNotProlongIt) {
   supervisor_.signal_received(SIGTERM, at(seconds(0)));
+  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(1))), IsEmpty()) << "for the same cause";
   EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(5))), ElementsAre(to_groups(SIGTERM)));
   EXPECT_THAT(supervisor_.signal_received(SIGINT, at(seconds(6))), ElementsAre(to_groups(SIGINT)));
   EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(30)).steady);

@@ -1,0 +1,73 @@
+#!/usr/bin/env bats
+# Slurm's signals to a job reach each of ddprun's ranks, and once, whichever processes of a step slurmstepd signals: that is
+# a matter of ProctrackType. (proctrack/cgroup needs a host's cgroups; like pgid it signals tasks and not their children.)
+
+bats_require_minimum_version 1.5.0
+load ../support/rank_jobs
+load ../support/eventually
+
+setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  # A cluster of its own, whose end the outer one's is at the latest.
+  export DDP_CLUSTER_DIR=$DDP_CLUSTER_DIR/shared/signals-$$
+  unset SLURM_CONF
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  out="$DDP_CLUSTER_DIR/shared/out"
+  worker="$DDP_CLUSTER_DIR/shared/worker"
+}
+
+teardown() { [ -z "${cluster:-}" ] || "$cluster" down; }
+
+# A rank that counts: it writes a line for each signal, and ends a second after the first SIGTERM.
+start_cluster() {
+  "$cluster" up --cpus 4,4 --proctrack "$1"
+  cat >"$worker" <<'END'
+#!/bin/bash
+trap 'echo "CHECKPOINT $RANK"' USR1
+trap 'echo "SAVED $RANK"; saved=yes' TERM
+echo "UP $RANK"
+until [ -n "$saved" ]; do sleep 0.1; done
+for _ in {1..10}; do sleep 0.1; done
+exit 0
+END
+  chmod +x "$worker"
+}
+
+# said COUNT WORD: that many lines begin with it; exactly: and each rank wrote one.
+said() { [ -e "$out" ] && [ "$(grep -c "^$2 " "$out")" -ge "$1" ]; }
+exactly() { diff <(grep "^$2 " "$out" | sort) <(for ((rank = 0; rank < $1; ++rank)); do echo "$2 $rank"; done); }
+
+# batch COMMAND: as a batch script on both nodes; sets job. The shell outlives SIGTERM, or Slurm would kill its steps.
+batch() {
+  printf '#!/bin/bash\ntrap : TERM\n%s\n' "$1" >"$DDP_CLUSTER_DIR/shared/script"
+  rm -f "$out"
+  job=$("$cluster" run sbatch --parsable -N2 --ntasks-per-node=1 -o "$out" "$DDP_CLUSTER_DIR/shared/script")
+  eventually 60 said 4 UP || { cat "$out"; return 1; }
+}
+job_ended() { ! "$cluster" run scontrol show job -o "$job" | grep -Eq 'JobState=(PENDING|RUNNING|COMPLETING)'; }
+nothing_left() { ! "$cluster" run pgrep 'ddprun|worker' >/dev/null; }
+
+# checkpoint_and_end SCANCEL_ARGUMENT...: SIGUSR1 to the step, then scancel.
+checkpoint_and_end() {
+  "$cluster" run scancel --signal=USR1 "$job.0"
+  eventually 20 said 4 CHECKPOINT || { cat "$out"; return 1; }
+  "$cluster" run scancel "$@"
+  eventually 20 said 4 SAVED || { cat "$out"; return 1; }
+  eventually 60 job_ended
+  eventually 20 nothing_left || { "$cluster" run ps axf; return 1; }
+  exactly 4 CHECKPOINT && exactly 4 SAVED || { cat "$out"; return 1; }
+}
+
+signals_arrive_once() {
+  start_cluster "$1"
+  batch "$bin/ddprun --nproc-per-node 2 $worker"
+  checkpoint_and_end --signal=TERM "$job.0"
+  batch "$bin/ddprun --nproc-per-node 2 $worker"
+  checkpoint_and_end "$job"
+  batch "srun --mpi=pmix $bin/ddprun --nproc-per-node 2 $worker"
+  checkpoint_and_end "$job"
+}
+
+@test "all processes of a step are signalled (proctrack/linuxproc)" { signals_arrive_once linuxproc; }
+@test "tasks are signalled, and ranks are none (proctrack/pgid)" { signals_arrive_once pgid; }
