@@ -49,7 +49,3 @@ class Libddp(CMakePackage):
             self.define("DDP_WARNINGS_AS_ERRORS", False),
             self.define_from_variant("DDP_BUILD_SLURM_PLUGIN", "slurm_plugin"),
         ]
-
-    def setup_run_environment(self, env):
-        # What srun takes without --mpi: ranks meet through PMIx.
-        env.set("SLURM_MPI_TYPE", "pmix")
