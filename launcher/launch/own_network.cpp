@@ -39,6 +39,8 @@ std::vector<std::string> numeric_addresses(const std::string& host) {
   return addresses;
 }
 
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
 /// Hosts to which a way must be found.
 std::vector<std::string> peer_hosts(const std::string& meeting_host, const base::Environment& environment) {
   std::vector<std::string> hosts;
@@ -82,7 +84,7 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& meeting
   if (!local_addr.empty()) {
     for (const std::string& address : resolve_local_addr(local_addr)) {
       // Some distributions give the host's own name 127.0.1.1 in /etc/hosts, which means nothing to other nodes.
-      if (!address.starts_with("127.") && address != "::1") add(address);
+      if (!is_loopback(address)) add(address);
     }
   }
   try {
@@ -112,13 +114,13 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& meeting
 
 bool is_own_name(const std::string& host) {
   if (host == "localhost" || host == base::host_name()) return true;
-  std::vector<std::string> own{"127.0.0.1", "::1"};
+  std::vector<std::string> own;
   for (const topology::InterfaceFact& fact : interfaces()) {
     for (const InterfaceAddress& address : fact.interface.addresses) own.push_back(address.address);
   }
   const std::vector<std::string> named = numeric_addresses(host);
   return std::any_of(named.begin(), named.end(), [&](const std::string& address) {
-    return std::find(own.begin(), own.end(), address) != own.end();
+    return is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end();
   });
 }
 

@@ -27,7 +27,8 @@ struct OwnNetwork {
 OwnNetwork own_network(const std::string& local_addr, const std::string& meeting_host,
                        const base::Environment& environment);
 
-/// Whether @p host is a name or an address of this host.
+/// Whether @p host is a name or an address of this host; each loopback address is, like 127.0.1.1, which some
+/// distributions give the host's own name in /etc/hosts.
 bool is_own_name(const std::string& host);
 
 }  // namespace ddp::launcher
