@@ -106,7 +106,7 @@ void Attempt::prepare() {
     allow_connections(kStoreConnections * static_cast<rlim_t>(ranks_.world_size), ranks_.num_ranks);
     const bool one_host = plan_.nodes.size() == 1;
     std::vector<std::string> addresses;
-    if (one_host) addresses = plan_.nodes.front().addresses;
+    if (one_host) addresses = own_among(own.addresses);
     store_ = std::make_unique<store_server::StoreServer>(
         store_server::StoreServerOptions{.listen_addresses = addresses, .allowed_clients = peers, .port = 0});
   }
@@ -140,8 +140,9 @@ void Attempt::prepare() {
 }
 
 void Attempt::start(const control::StartAttempt& message) {
-  std::string address = message.store_addresses.empty() ? "127.0.0.1" : message.store_addresses.front();
-  if (!store_) address = reachable_store(message.store_addresses, message.store_port, Deadline::after(kStoreLimit));
+  const std::string address =
+      store_ ? own_among(message.store_addresses).front()
+             : reachable_store(message.store_addresses, message.store_port, Deadline::after(kStoreLimit));
   if (plan_.attempt == 0) report_conflicts();
   if (job_.options.dry_run) return describe_ranks(address, message.store_port);
   spawn_ranks(address, message.store_port);

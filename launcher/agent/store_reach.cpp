@@ -1,6 +1,7 @@
 #include "agent/store_reach.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "base/system_error.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -38,6 +40,21 @@ std::string reachable_store(const std::vector<std::string>& addresses, int port,
                .ranks = {},
                .hint = "a firewall between the nodes? Ports above 1024 must be open between them; --local-addr on the "
                        "first node names another address"}};
+}
+
+std::vector<std::string> own_among(const std::vector<std::string>& addresses) {
+  std::vector<std::string> own;
+  for (const std::string& address : addresses) {
+    try {
+      base::listen_tcp(address);
+    } catch (const Error& error) {
+      if (error.native() == base::errno_name(EADDRNOTAVAIL) || error.native() == base::errno_name(EAFNOSUPPORT))
+        continue;
+    }
+    own.push_back(address);
+  }
+  if (own.empty()) own.emplace_back("127.0.0.1");
+  return own;
 }
 
 }  // namespace ddp::launcher

@@ -350,3 +350,19 @@ teardown() { ddprun_jobs_teardown; }
   [ "$status" -eq 3 ]
   [ "$(cat "$NOTES/out")" = $'y\ny' ]
 }
+
+@test "a --local-addr that this host does not have: the store listens at what it has, and ranks reach it" {
+  reach='exec 3<>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT" && echo "reached"'
+  # An address for documentation (RFC 5737), as one of the gateway would be.
+  run timeout -k 5 60 "$DDPRUN" --local-addr 192.0.2.1 --nproc-per-node 2 bash -c "$reach"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [ "$output" = $'reached\nreached' ]
+  # One node of those that may come, which tells others all its addresses.
+  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+  run timeout -k 5 60 "$DDPRUN" --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint "127.0.1.1:$port" \
+    --rdzv-conf last_call_timeout=1 --local-addr 192.0.2.1 --nproc-per-node 2 bash -c "$reach"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [ "$(grep -c '^reached$' <<<"$output")" -eq 2 ]
+}
