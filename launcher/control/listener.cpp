@@ -136,8 +136,10 @@ void Listener::Impl::accept_some() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      const int number = errno;
+      if (!base::client_waits(listening.get())) return;
       log_drop("an agent",
-               fmt::format("{} [{}]; it will be tried again", base::errno_text(errno), base::errno_name(errno)));
+               fmt::format("{} [{}]; it will be tried again", base::errno_text(number), base::errno_name(number)));
       return pause(Clock::now() + kDescriptorPause);
     }  // else the one that came has gone already
   }

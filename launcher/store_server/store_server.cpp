@@ -1,7 +1,6 @@
 #include "store_server/store_server.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -171,8 +170,7 @@ void StoreServer::Impl::accept_clients(int listener) {
     if (!fd) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       if (errno == EMFILE || errno == ENFILE) {
-        // Linux takes a descriptor before it looks whether anybody waits (net/socket.c, __sys_accept4_file)
-        if (!base::wait_for(listener, POLLIN, Deadline::after(std::chrono::seconds(0))) || !make_room(listener)) return;
+        if (!base::client_waits(listener) || !make_room(listener)) return;
       } else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != EPERM) {
         return pause_accepting();  // ENOMEM, ENOBUFS, or an error that may come again at once
       }

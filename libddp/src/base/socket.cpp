@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <memory>
 
 #include <fmt/format.h>
@@ -68,6 +69,8 @@ bool wait_for(int fd, short events, Deadline deadline) {
     if (ready == 0 && deadline.expired()) return false;
   }
 }
+
+bool client_waits(int listening) { return wait_for(listening, POLLIN, Deadline::after(std::chrono::seconds(0))); }
 
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline) {
   const std::string attempted = fmt::format("connecting to {}:{}", host, port);

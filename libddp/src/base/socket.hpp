@@ -33,4 +33,8 @@ void receive_exactly(int fd, std::span<std::byte> data, Deadline deadline, const
 /// Waits until @p events (POLLIN, POLLOUT) are there; false at the deadline. Interrupted waits go on.
 bool wait_for(int fd, short events, Deadline deadline);
 
+/// Whether a client waits to be accepted. Decides it where accept(2) has failed for want of a descriptor or of memory,
+/// which Linux takes before it looks (net/socket.c, __sys_accept4_file).
+bool client_waits(int listening);
+
 }  // namespace ddp::base

@@ -1,6 +1,7 @@
 // Who knows the secret gets in, whatever crowds the door; nobody else does, and learns nothing.
 #include "control/handshake.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,6 +16,7 @@
 
 #include "base/socket.hpp"
 #include "control/greeting.hpp"
+#include "support/no_descriptors_left.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
 
 namespace ddp::launcher::control {
@@ -125,6 +127,42 @@ TEST(Handshake, AnotherProtocolVersionIsNamedOnBothSides) {
   EXPECT_EQ(error.code(), ErrorCode::protocol);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("version " + std::to_string(kProtocolVersion + 1)),
                                   HasSubstr("version " + std::to_string(kProtocolVersion) + ";")));
+}
+
+TEST(Handshake, TheLastDescriptorGoesToTheOnlyOneThatWaits) {
+  Listener listener{"127.0.0.1", 0, Secret::random()};
+  const base::UniqueFd client = raw(listener.port());
+  base::UniqueFd last{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
+  testing::internal::CaptureStderr();
+  {
+    const test::NoDescriptorsLeft none_left;
+    last.reset();
+    listener.accept_ready();
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_GT(listener.next_deadline().value().when(), Deadline::after(3s).when());  // it does not pause
+}
+
+TEST(Handshake, WithoutDescriptorsTheOneThatWaitsIsReported) {
+  const Secret secret = Secret::random();
+  Listener listener{"127.0.0.1", 0, secret};
+  auto client = std::async(std::launch::async, [&] { return connect({"127.0.0.1"}, listener.port(), secret, soon()); });
+  EXPECT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
+  testing::internal::CaptureStderr();
+  {
+    const test::NoDescriptorsLeft none_left;
+    listener.accept_ready();
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("[EMFILE (24)]; it will be tried again"));
+  std::vector<Connection> proven;
+  const Deadline limit = soon();
+  while (proven.empty() && !limit.expired()) {
+    base::wait_for(listener.fds().at(0), POLLIN, earlier(limit, *listener.next_deadline()));
+    proven = listener.accept_ready();
+  }
+  EXPECT_EQ(proven.size(), 1U);
+  EXPECT_TRUE(client.get().open());
 }
 
 TEST(Handshake, AHundredSilentConnectionsDoNotKeepTheGoodOneOut) {

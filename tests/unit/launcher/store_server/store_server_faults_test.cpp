@@ -1,8 +1,6 @@
 // What broken, hostile and dying clients do must not disturb a client that works at the same time.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 
 #include "store_client.hpp"
 #include "store_server/store_server.hpp"
+#include "support/no_descriptors_left.hpp"
 
 namespace ddp::launcher::store_server {
 namespace {
@@ -25,6 +24,7 @@ namespace {
 namespace request = test::store_request;
 using request::integer;
 using request::text;
+using test::NoDescriptorsLeft;
 using test::StoreClient;
 
 const std::string kStop("\0", 1);
@@ -218,24 +218,6 @@ TEST(StoreServerFaults, AnAnswerOfATebibyteIsRefused) {
   greedy.send(request::multi_get(std::vector<std::string>(128 * 1024, "/k")));
   EXPECT_TRUE(greedy.is_closed());
 }
-
-/// This process gets no further descriptor as long as it lives. The numbers below the lowest free one are all taken,
-/// which the number of open descriptors would not say where there are gaps.
-class NoDescriptorsLeft {
- public:
-  NoDescriptorsLeft() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const base::UniqueFd lowest_free{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
-    const rlimit lowered{.rlim_cur = static_cast<rlim_t>(lowest_free.get()), .rlim_max = before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &lowered);
-  }
-  NoDescriptorsLeft(const NoDescriptorsLeft&) = delete;
-  NoDescriptorsLeft& operator=(const NoDescriptorsLeft&) = delete;
-  ~NoDescriptorsLeft() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 double cpu_seconds() {
   timespec now{};
