@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <exception>
 #include <string>
 #include <variant>
@@ -39,8 +38,7 @@ int run(const std::vector<std::string>& arguments) {
     environment = ddp::launcher::without_foreign_step(environment, ddp::launcher::step_above());
   const auto command_line = ddp::launcher::parse_command_line(arguments, environment);
   if (const auto* information = std::get_if<ddp::launcher::Information>(&command_line)) {
-    fmt::print("{}", information->text);
-    return std::fflush(stdout) == 0 ? 0 : 1;
+    return ddp::base::write_text(STDOUT_FILENO, information->text, ddp::base::kPagePatience) ? 0 : 1;
   }
   return ddp::launcher::launch(std::get<ddp::launcher::LaunchOptions>(command_line), environment, arguments);
 }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <exception>
 #include <filesystem>
 #include <set>
@@ -200,12 +199,8 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
       if (before == inherited.end() || before->second != value) text += fmt::format("  {}={}\n", name, value);
     }
   }
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const ssize_t size = ::write(STDOUT_FILENO, rest.data(), rest.size());
-    if (size < 0 && errno != EINTR) break;
-    if (size > 0) rest.remove_prefix(static_cast<std::size_t>(size));
-  }
+  // What the agent has to say meanwhile is that the job ends.
+  base::write_text(STDOUT_FILENO, text, base::kPagePatience, agent_.fd());
   send(control::RanksStarted{.attempt = plan_.attempt, .pids = {}});
   for (int local = 0; local < ranks_.num_ranks; ++local) report_end(local, {});
 }

@@ -93,3 +93,41 @@ options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-z], )?--[a-z-]+' | grep -oE
   run "$DDPRUN" sh -c 'echo "$1"' - --help
   [ "$output" = --help ]
 }
+
+# slow_reader COMMAND...: its standard output is a small pipe that somebody else has made non-blocking, and that is read
+# only when nothing more fits. Prints what comes, and ends with the command's status.
+slow_reader() {
+  timeout -k 5 120 python3 - "$@" <<'END'
+import fcntl, os, subprocess, sys, time
+reading, writing = os.pipe()
+room = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+os.set_blocking(writing, False)
+program = subprocess.Popen(sys.argv[1:], stdout=writing)
+os.close(writing)
+size, held = bytearray(4), 0
+while program.poll() is None:
+    fcntl.ioctl(reading, 0x541B, size)  # FIONREAD
+    now = int.from_bytes(size, sys.byteorder)
+    if now > 0 and now == held:
+        break
+    held = now
+    time.sleep(0.5)
+while chunk := os.read(reading, 1024):
+    sys.stdout.buffer.write(chunk)
+sys.stdout.flush()
+sys.exit(program.wait())
+END
+}
+
+@test "a non-blocking standard output cuts nothing off" {
+  "$DDPRUN" --help >whole
+  [ "$(wc -c <whole)" -gt 8192 ]
+  slow_reader "$DDPRUN" --help >got
+  cmp whole got
+  slow_reader "$DDPRUN" --dry-run --nproc-per-node 16 true >got
+  [ "$(wc -c <got)" -gt 8192 ]
+  [ "$(grep -c '^  LOCAL_RANK=' got)" -eq 16 ]
+  # Ranks differ in values only, so that the last one shows whether all is there.
+  names() { awk -v rank="$1" '/^rank / { now = $2 } now == rank { sub(/=.*/, ""); if (/^  /) print $1 }' got; }
+  [ "$(names 0)" = "$(names 15)" ]
+}

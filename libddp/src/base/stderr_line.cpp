@@ -100,6 +100,11 @@ bool write_line(int fd, std::string_view line, std::chrono::milliseconds patienc
   return true;
 }
 
+bool write_text(int fd, std::string_view text, std::chrono::milliseconds patience, int stop_fd) noexcept {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  return write_line(fd, text, patience, stop_fd);
+}
+
 void write_stderr_line(std::string_view line, std::chrono::milliseconds patience, int stop_fd) noexcept {
   write_line(STDERR_FILENO, line, patience, stop_fd);
 }

@@ -1,4 +1,5 @@
-// Lines on standard error from programs that must go on, or end with the right status, when nobody can read them.
+// Lines on standard error from programs that must go on, or end with the right status, when nobody can read them; and
+// texts on standard output, which somebody else may have made non-blocking.
 #pragma once
 
 #include <chrono>
@@ -8,6 +9,8 @@ namespace ddp::base {
 
 /// What a reader that has stopped to read costs every line.
 inline constexpr std::chrono::milliseconds kLinePatience{250};
+/// For texts that somebody has asked for, and may read page by page.
+inline constexpr std::chrono::hours kPagePatience{1};
 
 /// Writes @p line, which may have several lines in it, and a newline: in one call where a pipe or terminal is sure to
 /// take that at once, so that lines of several processes do not tear each other. Waits for a slow reader, and gives up
@@ -18,5 +21,8 @@ void write_stderr_line(std::string_view line, std::chrono::milliseconds patience
 
 /// The same on any descriptor, whether it blocks or not. @return whether all was written
 bool write_line(int fd, std::string_view line, std::chrono::milliseconds patience, int stop_fd = -1) noexcept;
+
+/// The same for a text that ends in a newline itself.
+bool write_text(int fd, std::string_view text, std::chrono::milliseconds patience, int stop_fd = -1) noexcept;
 
 }  // namespace ddp::base

@@ -90,6 +90,14 @@ TEST(StderrLine, ArrivesWholeWhateverTheDescriptorIs) {
   expect_whole(make_sockets());
 }
 
+TEST(StderrLine, ATextKeepsItsOneNewline) {
+  const Ends ends = make_pipe();
+  EXPECT_TRUE(write_text(ends.writing.get(), "two\nlines\n", kGenerous));
+  std::array<char, 64> got{};
+  EXPECT_EQ(::read(ends.reading.get(), got.data(), got.size()), 10);
+  EXPECT_STREQ(got.data(), "two\nlines\n");
+}
+
 TEST(StderrLine, ASlowReaderMayTakeLongerThanThePatience) {
   Ends ends = make_pipe(O_NONBLOCK);
   fill(ends.writing.get());
