@@ -88,6 +88,8 @@ MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components) {
 
 void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& facts) {
   arguments_ = arguments;
+  // A task on a node without the plugin hands its own on: of a step whose store is another's or gone.
+  ::unsetenv(kTicketVariable);
   refused_ = arguments.interactive || (!arguments.ddp && process_variable("SLURM_DDP") == "0");
   if (refused_) return;
   const bool by_environment = enabled_by_environment(&process_variable);

@@ -139,6 +139,15 @@ TEST_F(SrunSideTest, WithoutEitherThereIsNothing) {
   EXPECT_EQ(choose_mpi(slurm_with({"none"}), true), MpiChoice::nothing_there);
 }
 
+TEST_F(SrunSideTest, AnInheritedTicketIsNoTicketOfThisStep) {
+  for (const char* by_environment : {"", "0", "1"}) {
+    ::setenv(kTicketVariable, "1;4711;of another step", 1);
+    ::setenv("SLURM_DDP", by_environment, 1);
+    SrunSide("").before_options(CommandLine{}, SlurmFacts{});
+    EXPECT_EQ(variable(kTicketVariable), std::nullopt) << by_environment;
+  }
+}
+
 TEST_F(SrunSideTest, MpiTypeIsSetBeforeOptionsAreRead) {
   SrunSide("").before_options(with_ddp(), slurm_with({"pmix"}));
   EXPECT_EQ(variable("SLURM_MPI_TYPE"), "pmix");
