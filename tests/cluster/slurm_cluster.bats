@@ -2,6 +2,8 @@
 # The cluster fixture itself: that it is a real Slurm with the nodes asked for, and that it leaves nothing behind however
 # it ends. Every test starts clusters of its own, beside the one that the other tests may be running in.
 
+load ../support/outer_settings
+
 slurm_cluster="$BATS_TEST_DIRNAME/slurm_cluster"
 
 setup() {
@@ -10,6 +12,7 @@ setup() {
   # Inside another cluster, whose end removes these, too.
   export DDP_CLUSTER_DIR=${DDP_CLUSTER_DIR:+$DDP_CLUSTER_DIR/shared/fixture-$$}
   export DDP_CLUSTER_DIR=${DDP_CLUSTER_DIR:-/run/ddp-fixture-$$}
+  forget_outer_settings
   unset SLURM_CONF TMPDIR # jobs inherit the latter, and plain users may not write to it
   snapshot >"$BATS_TEST_TMPDIR/before"
 }

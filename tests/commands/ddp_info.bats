@@ -4,6 +4,8 @@
 
 bats_require_minimum_version 1.5.0
 
+load ../support/outer_settings
+
 setup_file() {
   local folder
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
@@ -18,12 +20,7 @@ setup_file() {
 }
 
 setup() {
-  # What a launcher or a user outside the test has set must not be seen.
-  local name
-  for name in $(compgen -e | grep -E '^(PMIX?_|OMPI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|MASTER_|DDP_|OMP_|NCCL_)'); do
-    unset "$name"
-  done
-  unset CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK
+  forget_outer_settings
   cd "$BATS_TEST_TMPDIR"
 }
 

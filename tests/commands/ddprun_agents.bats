@@ -10,7 +10,6 @@ setup_file() { ddprun_jobs_setup_file; }
 
 setup() {
   ddprun_jobs_setup
-  forget_outer_settings
   cd "$BATS_TEST_TMPDIR"
   port=$(free_port)
   meet=(--rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id meeting)

@@ -4,17 +4,15 @@
 
 bats_require_minimum_version 1.5.0
 
-setup_file() {
-  local root folder
-  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
-  for folder in ${DDP_BIN_DIR:-"$root/build/bin" "$root/build/dev/bin"}; do
-    [ -x "$folder/ddprun" ] && export DDPRUN=$folder/ddprun && break
-  done
-  [ -n "$DDPRUN" ] || { echo "no ddprun found; set DDP_BIN_DIR" >&2; return 1; }
-}
+load ../support/ddprun_jobs
+
+setup_file() { ddprun_jobs_setup_file; }
+
+setup() { ddprun_jobs_setup; }
+
+teardown() { ddprun_jobs_teardown; }
 
 @test "ranks are bound to processors of their own, inside ddprun's mask" {
-  unset DDP_BIND
   mask='grep Cpus_allowed_list /proc/self/status | cut -f2'
   [ "$(nproc)" -ge 2 ] || skip "needs two processors"
   run "$DDPRUN" --nproc-per-node 2 sh -c "$mask"
@@ -33,20 +31,19 @@ setup_file() {
 }
 
 @test "the interface that the user names is the one that ranks get" {
-  run env -u NCCL_SOCKET_IFNAME -u GLOO_SOCKET_IFNAME -u DDP_SOCKET_IFNAME "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'
+  run "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'
   [ "$output" = "lo =lo" ]
   other=$(ip -o -4 address | awk '$2 != "lo" { print $2; exit }')
   [ -n "$other" ] || skip "needs an interface besides loopback"
-  run env -u NCCL_SOCKET_IFNAME -u GLOO_SOCKET_IFNAME DDP_SOCKET_IFNAME="$other" "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'
+  run env DDP_SOCKET_IFNAME="$other" "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'
   [ "$output" = "$other =$other" ]
-  run env -u DDP_SOCKET_IFNAME -u GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME="$other" "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'
+  run env NCCL_SOCKET_IFNAME="$other" "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'
   [ "$output" = "$other $other" ]
   run -1 env DDP_SOCKET_IFNAME=nosuch "$DDPRUN" true
   [[ $output == *"DDP_SOCKET_IFNAME=nosuch names no interface of this host"* ]]
 }
 
 @test "threads per rank are the rank's share of the cores, unless the user has set them" {
-  unset OMP_NUM_THREADS
   run "$DDPRUN" --nproc-per-node 2 sh -c 'echo "$OMP_NUM_THREADS"'
   cores=$(python3 -c 'import os
 path = "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list"

@@ -9,7 +9,6 @@ setup_file() { ddprun_jobs_setup_file; }
 
 setup() {
   ddprun_jobs_setup
-  forget_outer_settings
   cd "$BATS_TEST_TMPDIR"
 }
 

@@ -6,6 +6,8 @@ load ../support/rank_jobs
 batch_jobs_setup() {
   [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
   rank_jobs_setup
+  # The templates' own settings.
+  unset PROCS_PER_NODE LOG_DIR MAX_RESTARTS MAX_RUNS SELFTEST_TIMEOUT CONTAINER_IMAGE CONTAINER_MOUNTS
   cluster="$BATS_TEST_DIRNAME/slurm_cluster"
   plugins="$DDP_CLUSTER_DIR/etc/plugstack.conf.d"
   shared="$DDP_CLUSTER_DIR/shared/${BATS_TEST_FILENAME##*/}-$BATS_TEST_NUMBER"

@@ -1,6 +1,8 @@
 # For bats files that run ddprun on this host: where the program is, jobs and agents in the background, and what must be
 # gone afterwards. A shell among the ranks has its process id from $$$$, since ddprun makes $ of $$ in arguments.
 
+load ../support/outer_settings
+
 # Sets DDPRUN. DDP_BIN_DIR names the folder with the program; default: build/bin, then build/dev/bin.
 ddprun_jobs_setup_file() {
   local root folder
@@ -15,6 +17,7 @@ ddprun_jobs_setup_file() {
 }
 
 ddprun_jobs_setup() {
+  forget_outer_settings
   export NOTES=$BATS_TEST_TMPDIR/notes  # where workers leave their process ids
   mkdir "$NOTES"
   launcher=
@@ -26,14 +29,6 @@ ddprun_jobs_teardown() {
   for pid in $launcher "${agents[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
   for note in "$NOTES"/pid.*; do
     if [ -e "$note" ]; then kill -KILL "$(cat "$note")" 2>/dev/null || true; fi
-  done
-}
-
-# Defaults for options that the user of the tests may have must not be seen.
-forget_outer_settings() {
-  local name
-  for name in $(compgen -e | grep -E '^(PET_|TORCHELASTIC_|PMIX?_|DDP_(BIND|GPUS|RDZV)|(RANK|WORLD_SIZE|LOCAL_RANK|PYTHON_EXEC)$|MASTER_)'); do
-    unset "$name"
   done
 }
 

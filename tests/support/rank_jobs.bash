@@ -1,5 +1,7 @@
 # For bats files that start jobs of ranks: where the programs are, and what to run as a task.
 
+load ../support/outer_settings
+
 rank_jobs_setup() {
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
   bin=${DDP_BIN_DIR:-$root/build/dev/bin}
@@ -7,11 +9,9 @@ rank_jobs_setup() {
   check_world="$root/tests/support/check_world.py"
   rank_program="$bin/rank_program"
   sharded_training="$bin/sharded_training"
-  # What a launcher outside the test has left must not be seen.
-  local name
-  for name in $(compgen -e | grep -E '^(PMIX?_|OMPI_|SLURM_(PROCID|STEP)|RANK$|WORLD_SIZE$|LOCAL_RANK$|MASTER_|DDP_LAUNCH)'); do
-    unset "$name"
-  done
+  forget_outer_settings
+  # Jobs inherit it, but the nodes of the cluster have a /tmp of their own.
+  [ -z "${DDP_CLUSTER_DIR:-}" ] || unset TMPDIR
 }
 
 # A command line for `bash -c`: says what the launcher says of this task, then runs the program in its place.

@@ -27,11 +27,6 @@ spank_jobs_setup() {
   job=
   # Starts steps faster than PMIx. Tests of the choice itself unset it.
   export SLURM_MPI_TYPE=pmi2
-  # What the user of the tests may have set must not be seen.
-  local name
-  for name in $(compgen -e | grep -E '^(SLURM_DDP|DDP_(BIND|GPUS|BACKEND)|OMP_|(NCCL|GLOO|DDP)_SOCKET_IFNAME|TORCHELASTIC_)'); do
-    unset "$name"
-  done
 }
 
 spank_jobs_teardown() {
