@@ -186,7 +186,8 @@ teardown() { ddprun_jobs_teardown; }
   kill -HUP "$launcher" "$(cat "$NOTES/pid.0")"
   sleep 0.2
   touch "$NOTES/go"
-  wait "$launcher"
+  ended "$launcher"
+  [ "$status" -eq 0 ]
 }
 
 @test "SIGKILL to ddprun leaves no rank" {
@@ -300,7 +301,8 @@ teardown() { ddprun_jobs_teardown; }
   launcher=$!
   run "$DDPRUN" --nproc-per-node 4 "$HELLO"
   [ "$status" -eq 0 ]
-  wait "$launcher"
+  ended "$launcher"
+  [ "$status" -eq 0 ]
   [ "$(grep -c 'is well$' "$BATS_TEST_TMPDIR/one")" -eq 4 ]
   [ "$(cut -d' ' -f4 <<<"${lines[0]}")" != "$(head -n1 "$BATS_TEST_TMPDIR/one" | cut -d' ' -f4)" ]
 }

@@ -305,7 +305,8 @@ while time.monotonic() < end and not os.path.exists("'"$NOTES"'/over"):
   # It is told, but not once for each of them.
   [[ $output == *"refused a connection from 127.0.0.1:"* ]]
   [ "${#output}" -lt 5000 ]
-  wait "${agents[slow]}"
+  ended "${agents[slow]}"
+  [ "$status" -eq 0 ]
 }
 
 @test "a port that belongs to something else is no coordinator" {

@@ -49,15 +49,25 @@ all_gone() {
 }
 noted() { [ "$(find "$NOTES" -name 'pid.*' -size +0 | wc -l)" -eq "$1" ]; }
 
-# start ARGUMENTS...: ddprun in the background, its streams in files.
+# ended PID: waits for a child of the test, and sets status; what does not end in two minutes is killed.
+ended() {
+  local deadline=$((SECONDS + 120))
+  until gone "$1"; do
+    [ $SECONDS -lt $deadline ] || { kill -KILL "$1"; echo "process $1 did not end" >&2; return 1; }
+    sleep 0.05
+  done
+  status=0
+  wait "$1" || status=$?
+}
+
+# start ARGUMENTS...: ddprun in the background, its streams in files. A SIGHUP ends it also where the tests run under nohup.
 start() {
-  "$DDPRUN" "$@" >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err" 3>&- &
+  env --default-signal=HUP "$DDPRUN" "$@" >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err" 3>&- &
   launcher=$!
 }
 # finish: waits for it; like run, sets status and output.
 finish() {
-  status=0
-  wait "$launcher" || status=$?
+  ended "$launcher" || { cat "$BATS_TEST_TMPDIR/err"; return 1; }
   launcher=
   output=$(cat "$BATS_TEST_TMPDIR/err")
 }
@@ -71,8 +81,7 @@ start_agent() {
 }
 # finish_agent NAME: like run, sets status and output.
 finish_agent() {
-  status=0
-  wait "${agents[$1]}" || status=$?
+  ended "${agents[$1]}" || { cat "$BATS_TEST_TMPDIR/agent.$1"; return 1; }
   unset "agents[$1]"
   output=$(cat "$BATS_TEST_TMPDIR/agent.$1")
   echo "agent $1: exit status $status"
