@@ -37,6 +37,7 @@ END
 
 modulefiles_setup_file() {
   umask 022 # as root, Lmod passes over what not all may read
+  unset DESTDIR "${!CMAKE_@}"
   ROOT=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
   TREES=$BATS_FILE_TMPDIR
   export ROOT TREES
