@@ -271,7 +271,7 @@ task_view() {
   succeeded
   expect_facts 4 WORLD_SIZE=4
   [ "$(fact RANK | tr -d '\n')" = 0123 ]
-  run script -qec "timeout --foreground -k 5 30 $cluster run srun --ddp --pty -n1 sh -c 'test -t 0 && echo PTY \$RANK \$MASTER_PORT; stty size'" \
+  SHELL=/bin/sh run script -qec "timeout --foreground -k 5 30 $cluster run srun --ddp --pty -n1 sh -c 'test -t 0 && echo PTY \$RANK \$MASTER_PORT; stty size'" \
     /dev/null </dev/null
   succeeded
   [[ $output =~ PTY\ 0\ [1-9] ]] || { echo "$output"; return 1; }

@@ -56,7 +56,7 @@ options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-z], )?--[a-z-]+' | grep -oE
   printf 'source completion\nPS1="$ "\n' >rc
   # The keys that a user presses: a prefix, Tab, and a command that shows what became of it.
   printf 'ddprun() { echo "got: $*"; }\nddprun --log-for\tjs\t train\nexit\n' >keys
-  run timeout 20 env TERM=dumb script -qec "bash --noprofile --rcfile rc -i" /dev/null <keys
+  run timeout 20 env TERM=dumb SHELL=/bin/sh script -qec "bash --noprofile --rcfile rc -i" /dev/null <keys
   echo "$output"
   [[ $output == *"got: --log-format json train"* ]]
 }

@@ -332,7 +332,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
 @test "status, summary and colours are for terminals only" {
   type script >/dev/null || skip "needs script, of util-linux"
-  on_terminal() { TERM=xterm script -qec "$*" /dev/null </dev/null; }
+  on_terminal() { TERM=xterm SHELL=/bin/sh script -qec "$*" /dev/null </dev/null; }
   run on_terminal "$DDPRUN" --nproc-per-node 2 -t 1 --log-dir logs echo hello
   echo "$output"
   [ "$status" -eq 0 ]
