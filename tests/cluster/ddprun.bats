@@ -182,7 +182,8 @@ expect_blocks() {
   [ "$status" -ne 0 ]
   [[ $output == *"host      : n1"*ib7* ]] || { echo "$output"; return 1; }
   run on_ctl srun --mpi=pmix -N2 --ntasks-per-node=1 sh -c \
-    'if [ $SLURM_NODEID = 1 ]; then set -- --nproc-per-node gpu; fi; exec "$0" "$@" sleep 60' "$bin/ddprun"
+    'if [ $SLURM_NODEID = 1 ]; then set -- --nproc-per-node gpu; export CUDA_VISIBLE_DEVICES= ROCR_VISIBLE_DEVICES= ZE_AFFINITY_MASK=; fi
+     exec "$0" "$@" sleep 60' "$bin/ddprun"
   [ "$status" -eq 2 ]
   [[ $output == *"host      : n1"*"has no GPU"* ]] || { echo "$output"; return 1; }
 }

@@ -79,7 +79,7 @@ facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
   [ "$status" -eq 85 ]
   [[ $output == *"Root Cause"*"rank      : 1"* ]]
   rejected "the job has 2 nodes" PROCS_PER_NODE=2 -N2 "$templates/single_node.sbatch" true
-  batch "$templates/single_node.sbatch" true
+  batch CUDA_VISIBLE_DEVICES= ROCR_VISIBLE_DEVICES= ZE_AFFINITY_MASK= "$templates/single_node.sbatch" true
   [ "$status" -ne 0 ]
   [[ $output == *"this host has no GPU"* ]]
 }
