@@ -27,13 +27,14 @@ teardown() { ddprun_jobs_teardown; }
 }
 
 @test "an outer launcher's identity does not reach the ranks, the allocation's facts do" {
-  export SLURM_PROCID=7 SLURM_LOCALID=7 SLURM_GTIDS=7 SLURM_TASK_PID=1 PMI_RANK=7 PMIX_RANK=7 PMIX_NAMESPACE=outer
-  export OMPI_COMM_WORLD_RANK=7 OMPI_MCA_ess_base_jobid=7 MASTER_ADDR=elsewhere MASTER_PORT=1 SLURM_JOB_ID=42
+  export SLURM_PROCID=70707 SLURM_LOCALID=70707 SLURM_GTIDS=70707 SLURM_TASK_PID=1 PMI_RANK=70707 PMIX_RANK=70707
+  export PMIX_NAMESPACE=outer OMPI_COMM_WORLD_RANK=70707 OMPI_MCA_ess_base_jobid=70707
+  export MASTER_ADDR=elsewhere MASTER_PORT=1 SLURM_JOB_ID=42
   run "$DDPRUN" env
   [ "$status" -eq 0 ]
   [[ $output == *SLURM_JOB_ID=42* ]]
   [[ $output == *PMIX_RANK=0* && $output == *PMIX_NAMESPACE=ddp.* ]]
-  run -1 grep -E '=7$|^MASTER_(ADDR=elsewhere|PORT=1)$|=outer|TASK_PID' <<<"$output"
+  run -1 grep -E '=70707$|^MASTER_(ADDR=elsewhere|PORT=1)$|^PMIX_NAMESPACE=outer|^SLURM_TASK_PID=' <<<"$output"
 }
 
 @test "nobody who reads standard error is no reason to fail" {

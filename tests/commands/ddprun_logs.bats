@@ -172,7 +172,9 @@ PYTHON
   [ ! -e started ]
   [ "$(id -u)" -eq 0 ] || skip "needs to be root to become somebody else"
   mkdir closed
-  run -1 setpriv --reuid 65534 --regid 65534 --clear-groups env TMPDIR=/tmp "$DDPRUN" --log-dir "$PWD/closed" true
+  as_nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+  "${as_nobody[@]}" test -x "$DDPRUN" || skip "other users cannot execute ddprun here"
+  run -1 "${as_nobody[@]}" env TMPDIR=/tmp "$DDPRUN" --log-dir "$PWD/closed" true
   echo "$output"
   [[ $output == *"Permission denied"* ]]
 }
