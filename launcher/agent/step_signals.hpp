@@ -14,8 +14,8 @@
 
 namespace ddp::launcher {
 
-/// For an attempt process: it is no task and has a session of its own, so that a slurmstepd which signals it signals all
-/// processes of the step. Orders to signal ranks wait for that where an agent has got the signal from slurmstepd.
+/// For an attempt process: it is no task and has a session of its own, so that a slurmstepd which signals it signals
+/// all processes of the step. Orders to signal ranks wait for that where an agent has got the signal from slurmstepd.
 class StepSignals {
  public:
   struct Settled {
