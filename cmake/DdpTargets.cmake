@@ -1,4 +1,4 @@
-# Functions that make the project's targets, so that every room gets the same warnings, sanitizers and shape.
+# Functions that make the project's targets, so that every component gets the same warnings, sanitizers and shape.
 
 add_library(ddp_options INTERFACE)
 target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
@@ -14,20 +14,20 @@ if(DDP_SANITIZE)
   target_link_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE})
 endif()
 
-# ddp_add_room(NAME SOURCES a.cpp ... NEEDS room ... LIBRARIES target ...)
-# A room is a static library, so code that uses a room it does not name in NEEDS fails to link. libddp.so is made of the
+# ddp_add_component(NAME SOURCES a.cpp ... NEEDS component ... LIBRARIES target ...)
+# A component is a static library, so code that uses one it does not name in NEEDS fails to link. libddp.so is made of the
 # same object files.
-function(ddp_add_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;NEEDS;LIBRARIES" ${ARGN})
-  list(TRANSFORM ROOM_NEEDS PREPEND ddp_)
-  add_library(ddp_${name}_objects OBJECT ${ROOM_SOURCES})
+function(ddp_add_component name)
+  cmake_parse_arguments(COMPONENT "" "" "SOURCES;NEEDS;LIBRARIES" ${ARGN})
+  list(TRANSFORM COMPONENT_NEEDS PREPEND ddp_)
+  add_library(ddp_${name}_objects OBJECT ${COMPONENT_SOURCES})
   add_library(ddp_${name} STATIC $<TARGET_OBJECTS:ddp_${name}_objects>)
   foreach(target ddp_${name}_objects ddp_${name})
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/libddp/include ${PROJECT_SOURCE_DIR}/libddp/src)
-    target_link_libraries(${target} PUBLIC ${ROOM_NEEDS} ${ROOM_LIBRARIES} PRIVATE ddp_options)
+    target_link_libraries(${target} PUBLIC ${COMPONENT_NEEDS} ${COMPONENT_LIBRARIES} PRIVATE ddp_options)
   endforeach()
   target_sources(ddp PRIVATE $<TARGET_OBJECTS:ddp_${name}_objects>)
-  target_link_libraries(ddp PRIVATE ${ROOM_LIBRARIES})
+  target_link_libraries(ddp PRIVATE ${COMPONENT_LIBRARIES})
 endfunction()
 
 # ddp_add_test(NAME LABEL unit|multiproc SOURCES a.cpp ... LIBRARIES target ... [TIMEOUT seconds])
@@ -38,8 +38,9 @@ function(ddp_add_test name)
     set(TEST_TIMEOUT 120)
   endif()
   add_executable(${name} ${TEST_SOURCES})
+  target_precompile_headers(${name} REUSE_FROM ddp_test_headers)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/libddp/src ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
-  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} GTest::gmock ddp_gtest_main ddp_options)
+  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} GTest::gmock fmt::fmt ddp_gtest_main ddp_options)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT})
 endfunction()

@@ -16,7 +16,7 @@
 #include "launch/launch.hpp"
 #include "launch/surrounding_step.hpp"
 #include "options/command_line.hpp"
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 #include "slurm/slurmstepd.hpp"
 
 namespace {

@@ -17,7 +17,7 @@
 #include "base/step_settings.hpp"
 #include "slurm_spank.hpp"
 #include "step_ticket.hpp"
-#include "store_server/knock.hpp"
+#include "store_server/admission_request.hpp"
 
 // Of libslurmfull, which srun has loaded. Absent where something else loads the plugin.
 extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
@@ -142,14 +142,14 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
   if (std::exchange(started_, true)) return;
   StepTicket ticket{.options = options, .port = 0, .secret = {}, .pmi_available = pmi_available_};
   try {
-    const std::string secret = launcher::store_server::make_admission_secret();
+    const std::string secret = store_server::make_admission_secret();
     const std::string path = find_step_program(step_program_);
     std::vector<std::string> arguments{"store"};
     if (facts.port_range) {
       arguments.push_back(fmt::format("--port-range={}-{}", facts.port_range->first, facts.port_range->second));
     }
     const Deadline deadline = Deadline::after(kStoreStartLimit);
-    StepProgram store(path, arguments, {});
+    DdpStepClient store(path, arguments, {});
     store.send(base::to_bytes(secret + "\n"), deadline);
     ticket.port = parse_ready(path, store.read_line(deadline));
     ticket.secret = secret;

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "command_line.hpp"
+#include "ddp_step_client.hpp"
 #include "plugin_options.hpp"
-#include "step_program.hpp"
 
 namespace ddp::srun_plugin {
 
@@ -55,7 +55,7 @@ class SrunSide {
   bool stood_in_ = false;  ///< SLURM_DDP became a variable that Slurm knows
   bool pmi_available_ = true;
   bool started_ = false;
-  std::optional<StepProgram> store_;
+  std::optional<DdpStepClient> store_;
 };
 
 }  // namespace ddp::srun_plugin

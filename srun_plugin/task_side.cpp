@@ -18,22 +18,22 @@
 #include "base/stderr_line.hpp"
 #include "base/step_settings.hpp"
 #include "base/system_error.hpp"
+#include "ddp_step_client.hpp"
 #include "node_plan.hpp"
-#include "step_program.hpp"
-#include "store_server/knock.hpp"
+#include "store_server/admission_request.hpp"
 #include "task_facts.hpp"
-#include "topology/affinity_mask.hpp"
-#include "topology/rank_resources.hpp"
+#include "topology/placement/affinity_mask.hpp"
+#include "topology/placement/rank_resources.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::chrono::seconds kKnockLimit{5};
+constexpr std::chrono::seconds kAdmissionLimit{5};
 // Tasks of a node are forked one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
 // A machine with many devices, or a GPU driver that must wake up.
 constexpr std::chrono::seconds kPlanLimit{20};
-constexpr std::chrono::seconds kAnswerLimit{kKnockLimit + kOffersLimit + kPlanLimit + std::chrono::seconds{5}};
+constexpr std::chrono::seconds kAnswerLimit{kAdmissionLimit + kOffersLimit + kPlanLimit + std::chrono::seconds{5}};
 
 base::Environment task_environment(spank_t spank) {
   std::map<std::string, std::string, std::less<>> variables;
@@ -104,7 +104,7 @@ struct NodeAnswer {
 bool reach_store(const StepTicket& ticket, const TaskFacts& facts) {
   if (ticket.port == 0) return false;
   try {
-    launcher::store_server::knock(facts.srun_address, ticket.port, ticket.secret, Deadline::after(kKnockLimit));
+    store_server::request_admission(facts.srun_address, ticket.port, ticket.secret, Deadline::after(kAdmissionLimit));
     return true;
   } catch (const std::exception& error) {
     warn(facts, fmt::format("{}; its programs will not reach the store beside srun, at {} port {}: does a firewall "
@@ -119,7 +119,7 @@ NodePlan make_plan(const std::string& program, const StepTicket& ticket, const T
   try {
     const std::string path = find_step_program(program);
     const Deadline deadline = Deadline::after(kPlanLimit);
-    StepProgram step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
+    DdpStepClient step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
     step.send(encode(PlanQuestion{.bind = ticket.options.bind,
                                   .gpus = ticket.options.gpus,
                                   .backend = ticket.options.backend,

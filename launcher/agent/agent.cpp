@@ -11,7 +11,7 @@
 
 #include "base/stderr_line.hpp"
 #include "control/hurry.hpp"
-#include "workers/leftover_processes.hpp"
+#include "workers/orphans.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -188,7 +188,7 @@ void Agent::attempt_ended() {
   const std::string how = attempt_->how_it_ended();
   const pid_t pid = attempt_->pid();
   drop_attempt();  // the workers go with their parent; what they had started is ours now
-  end_leftovers({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(kKillLimit));
+  end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(kKillLimit));
   cleaned_ = true;
   to_coordinator(control::AttemptFailed{.attempt = attempt_number_,
                                         .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}",

@@ -16,7 +16,7 @@
 namespace ddp::launcher {
 
 /// Runs in an event loop that somebody else drives: after each turn of it, call time_passed(). The process must be a
-/// subreaper (see leftover_processes.hpp) and have no other threads.
+/// subreaper (see orphans.hpp) and have no other threads.
 class Agent {
  public:
   /// Sends @p hello. @p job and @p loop must outlive the object.

@@ -17,10 +17,10 @@
 
 #include "agent/store_reach.hpp"
 #include "base/stderr_line.hpp"
-#include "report/exit_error.hpp"
-#include "report/signal_name.hpp"
+#include "outcome/exit_error.hpp"
+#include "outcome/signal_name.hpp"
 #include "workers/descriptor_limit.hpp"
-#include "workers/leftover_processes.hpp"
+#include "workers/orphans.hpp"
 #include "workers/worker_environment.hpp"
 
 namespace ddp::launcher {
@@ -31,8 +31,8 @@ constexpr std::chrono::seconds kSpawnLimit{60};
 // The kernel needs moments to end killed workers.
 constexpr std::chrono::seconds kWorkerEndLimit{5};
 // Processes that outlived the worker that started them may react to SIGTERM for this long.
-constexpr std::chrono::seconds kLeftoverGrace{1};
-constexpr std::chrono::seconds kLeftoverLimit{6};
+constexpr std::chrono::seconds kOrphanGrace{1};
+constexpr std::chrono::seconds kOrphanLimit{6};
 constexpr std::chrono::seconds kFarewellLimit{5};
 constexpr std::chrono::seconds kStoreLimit{30};
 constexpr int kBatch = 32;
@@ -277,8 +277,8 @@ void Attempt::clean() {
   const std::vector<pid_t> ranks = workers_->pids();
   if (!agent_.open()) kill_descendants();
   workers_->end(Deadline::after(kWorkerEndLimit));  // what they leave behind is ours from then on
-  const Deadline term = agent_.open() ? Deadline::after(kLeftoverGrace) : Deadline::after(std::chrono::seconds(0));
-  const LeftoverCount left = end_leftovers(ranks, term, Deadline::after(kLeftoverLimit));
+  const Deadline term = agent_.open() ? Deadline::after(kOrphanGrace) : Deadline::after(std::chrono::seconds(0));
+  const OrphanCount left = end_orphans(ranks, term, Deadline::after(kOrphanLimit));
   if (left.ended > 0) tell(fmt::format("ended {} processes that ranks had left behind", left.ended));
   if (left.remaining > 0) {
     base::write_stderr_line(fmt::format(

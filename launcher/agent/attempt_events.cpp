@@ -9,11 +9,11 @@
 
 #include "agent/attempt.hpp"
 #include "base/stderr_line.hpp"
-#include "report/error_file.hpp"
-#include "report/exit_error.hpp"
-#include "report/signal_name.hpp"
+#include "outcome/error_file.hpp"
+#include "outcome/exit_error.hpp"
+#include "outcome/signal_name.hpp"
 #include "slurm/slurmstepd.hpp"
-#include "workers/leftover_processes.hpp"
+#include "workers/orphans.hpp"
 
 namespace ddp::launcher {
 

@@ -17,7 +17,7 @@
 #include "base/socket.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
-#include "report/signal_name.hpp"
+#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {

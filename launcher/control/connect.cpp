@@ -132,7 +132,7 @@ void shake_hands(int fd, const Secret& secret, Deadline deadline) {
     throw refusal(ErrorCode::protocol, fmt::format("it speaks version {} of ddprun's protocol; this is version {}",
                                                    theirs.version, kProtocolVersion));
   }
-  Proof proof = prove(secret, Role::connecting, ours, theirs);
+  Proof proof = prove(secret, HandshakeSide::connecting, ours, theirs);
   try {
     base::send_all(fd, proof, deadline, kAttempted);
     base::receive_exactly(fd, proof, deadline, kAttempted);
@@ -140,7 +140,7 @@ void shake_hands(int fd, const Secret& secret, Deadline deadline) {
     if (error.code() != ErrorCode::peer_lost) throw;
     throw refusal(ErrorCode::conflict, "it does not accept this node's secret");
   }
-  if (!proves(proof, secret, Role::accepting, ours, theirs)) {
+  if (!proves(proof, secret, HandshakeSide::accepting, ours, theirs)) {
     throw refusal(ErrorCode::conflict, "it does not know the job's secret");
   }
 }

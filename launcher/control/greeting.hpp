@@ -31,14 +31,15 @@ GreetingBytes encode(const Greeting& greeting);
 /// Nothing while @p received is only the beginning of a greeting. Throws Error(protocol) for what cannot become one.
 std::optional<Greeting> parse_greeting(std::span<const std::byte> received);
 
-enum class Role : std::uint8_t { accepting, connecting };
+enum class HandshakeSide : std::uint8_t { accepting, connecting };
 
 /// What a side sends to prove itself. Its role is in it, so that a proof cannot be sent back to whom it came from.
 inline constexpr std::size_t kProofBytes = 32;
 using Proof = std::array<std::byte, kProofBytes>;
-Proof prove(const Secret& secret, Role role, const Greeting& connecting, const Greeting& accepting);
+Proof prove(const Secret& secret, HandshakeSide role, const Greeting& connecting, const Greeting& accepting);
 
 /// Takes the same time for all wrong proofs.
-bool proves(const Proof& proof, const Secret& secret, Role role, const Greeting& connecting, const Greeting& accepting);
+bool proves(const Proof& proof, const Secret& secret, HandshakeSide role, const Greeting& connecting,
+            const Greeting& accepting);
 
 }  // namespace ddp::launcher::control

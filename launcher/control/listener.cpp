@@ -27,7 +27,7 @@ using Clock = Deadline::Clock;
 
 constexpr std::chrono::seconds kPatience{10};
 constexpr std::size_t kMaxUnproven = 64;
-// Time for a handshake between hosts that are busy, which a crowd of newcomers must not take away.
+// Time for a handshake between hosts that are busy, which a crowd of pending must not take away.
 constexpr std::chrono::seconds kProtected{1};
 constexpr std::chrono::seconds kLogPause{1};
 constexpr std::chrono::seconds kDescriptorPause{1};
@@ -209,10 +209,10 @@ bool Listener::Impl::advance(Unproven& connection) {
   if (connection.size < kProofBytes) return false;
   Proof proof{};
   std::copy_n(connection.received.begin(), kProofBytes, proof.begin());
-  if (!proves(proof, secret, Role::connecting, *connection.theirs, connection.ours)) {
+  if (!proves(proof, secret, HandshakeSide::connecting, *connection.theirs, connection.ours)) {
     refuse("it does not know the job's secret");
   }
-  answer(prove(secret, Role::accepting, *connection.theirs, connection.ours));
+  answer(prove(secret, HandshakeSide::accepting, *connection.theirs, connection.ours));
   return true;
 }
 

@@ -11,9 +11,9 @@
 
 #include <ddp/error.hpp>
 
+#include "outcome/signal_name.hpp"
 #include "placement/network_choice.hpp"
 #include "pmix_server/job_namespace.hpp"
-#include "report/signal_name.hpp"
 
 namespace ddp::launcher {
 

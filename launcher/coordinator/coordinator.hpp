@@ -20,7 +20,7 @@
 #include "coordinator/modex_router.hpp"
 #include "coordinator/supervisor.hpp"
 #include "events/event_loop.hpp"
-#include "report/job_outcome.hpp"
+#include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher {
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "coordinator/coordinator.hpp"
-#include "report/signal_name.hpp"
+#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -76,15 +76,15 @@ void Coordinator::handle(int link, const control::Message& message) {
 
 void Coordinator::handle_modex(const Node& node, const control::Message& message) {
   if (!modex_ || node.failed) return;
-  ModexRouter::Parcels parcels;
+  ModexRouter::Outgoing outgoing;
   if (const auto* fence = std::get_if<control::Fence>(&message)) {
-    if (fence->attempt == attempt_) parcels = modex_->fence(node_rank(node), *fence);
+    if (fence->attempt == attempt_) outgoing = modex_->fence(node_rank(node), *fence);
   } else if (const auto* request = std::get_if<control::ModexRequest>(&message)) {
-    if (request->attempt == attempt_) parcels = modex_->request(node_rank(node), *request);
+    if (request->attempt == attempt_) outgoing = modex_->request(node_rank(node), *request);
   } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
-    if (reply->attempt == attempt_) parcels = modex_->reply(*reply);
+    if (reply->attempt == attempt_) outgoing = modex_->reply(*reply);
   }
-  for (const auto& [receiver, parcel] : parcels)
+  for (const auto& [receiver, parcel] : outgoing)
     links_.send(nodes_.at(static_cast<std::size_t>(receiver)).link, parcel);
 }
 

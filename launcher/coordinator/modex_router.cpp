@@ -26,7 +26,7 @@ int ModexRouter::node_of(int rank) const {
   return static_cast<int>(std::distance(first_rank_.begin(), after)) - 1;
 }
 
-ModexRouter::Parcels ModexRouter::fence(int from_node, control::Fence contribution) {
+ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribution) {
   std::set<int> nodes;
   if (contribution.ranks.empty()) {
     for (std::size_t node = 0; node + 1 < first_rank_.size(); ++node) nodes.insert(static_cast<int>(node));
@@ -55,15 +55,15 @@ ModexRouter::Parcels ModexRouter::fence(int from_node, control::Fence contributi
     all.clear();
     status = PMIX_ERR_NOMEM;
   }
-  Parcels parcels;
+  Outgoing outgoing;
   for (const int node : nodes) {
-    parcels.emplace_back(
+    outgoing.emplace_back(
         node, control::Fence{.attempt = attempt_, .ranks = contribution.ranks, .data = all, .status = status});
   }
-  return parcels;
+  return outgoing;
 }
 
-ModexRouter::Parcels ModexRouter::request(int from_node, control::ModexRequest request) {
+ModexRouter::Outgoing ModexRouter::request(int from_node, control::ModexRequest request) {
   const int owner = node_of(request.rank);
   if (owner < 0) {
     return {
@@ -75,7 +75,7 @@ ModexRouter::Parcels ModexRouter::request(int from_node, control::ModexRequest r
   return {{owner, std::move(request)}};
 }
 
-ModexRouter::Parcels ModexRouter::reply(control::ModexReply reply) {
+ModexRouter::Outgoing ModexRouter::reply(control::ModexReply reply) {
   const int node = reply.to_node;
   if (node < 0 || node + 1 >= static_cast<int>(first_rank_.size())) return {};
   return {{node, std::move(reply)}};

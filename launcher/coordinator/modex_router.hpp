@@ -20,13 +20,13 @@ class ModexRouter {
 
   /// A message and the node that must get it.
   using Parcel = std::pair<int, control::Message>;
-  using Parcels = std::vector<Parcel>;
+  using Outgoing = std::vector<Parcel>;
 
   /// A fence is complete when each node that has one of its ranks has contributed; each then gets all contributions in
   /// the order of the nodes. Nodes may enter the next fence of the same ranks before others have left the last.
-  Parcels fence(int from_node, control::Fence contribution);
-  Parcels request(int from_node, control::ModexRequest request);
-  Parcels reply(control::ModexReply reply);
+  Outgoing fence(int from_node, control::Fence contribution);
+  Outgoing request(int from_node, control::ModexRequest request);
+  Outgoing reply(control::ModexReply reply);
 
  private:
   int node_of(int rank) const;  ///< -1: there is no such rank

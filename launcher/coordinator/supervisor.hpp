@@ -13,7 +13,7 @@
 
 #include <ddp/deadline.hpp>
 
-#include "report/job_outcome.hpp"
+#include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher {
 

@@ -11,7 +11,7 @@
 #include "base/stderr_line.hpp"
 #include "control/hurry.hpp"
 #include "events/signal_inbox.hpp"
-#include "report/error_file.hpp"
+#include "outcome/error_file.hpp"
 #include "report/failure_report.hpp"
 #include "report/json_report.hpp"
 

@@ -22,16 +22,16 @@
 #include "coordinator/coordinator.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/job_reporter.hpp"
-#include "launch/meeting.hpp"
+#include "launch/launch_role.hpp"
 #include "launch/own_network.hpp"
-#include "launch/role.hpp"
-#include "launch/slurm_front.hpp"
+#include "launch/rendezvous.hpp"
+#include "launch/slurm_frontend.hpp"
+#include "outcome/exit_error.hpp"
 #include "pmix_server/scratch_directory.hpp"
-#include "report/exit_error.hpp"
 #include "report/json_report.hpp"
 #include "slurm/slurmstepd.hpp"
 #include "workers/descriptor_limit.hpp"
-#include "workers/leftover_processes.hpp"
+#include "workers/orphans.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -41,7 +41,7 @@ constexpr std::chrono::seconds kSrunPatience{15};
 
 void say(const std::string& text) { base::write_stderr_line(fmt::format("ddprun: {}", text)); }
 
-void say_what_is_odd(const LaunchOptions& options, const base::Environment& environment) {
+void print_startup_warnings(const LaunchOptions& options, const base::Environment& environment) {
   for (const std::string& notice : options.notices) say(notice);
   for (const auto& [name, closest] : environment.unknown_ddp_variables()) {
     say(fmt::format("warning: the environment variable {} is not known; did you mean {}?", name, closest));
@@ -80,16 +80,16 @@ class Process {
 
   int run() {
     hold_signals(options_.forwarded_signals);  // they must not end a ddprun that waits for others; ending ones shall
-    if (role_.role == Role::front) {
+    if (role_.role == LaunchRole::frontend) {
       // The interface that the user has named is one of the nodes, which this host need not have.
       const base::Environment without_names = without_interface_names(environment_);
-      Meeting meeting = meet_as_front(own_network(options_.local_addr, "", without_names).addresses);
+      Rendezvous meeting = meet_as_frontend(own_network(options_.local_addr, "", without_names).addresses);
       lead(std::move(meeting.listener), &meeting.point);
       return drive();
     }
-    if (role_.role == Role::front_agent) leave_task_binding();
+    if (role_.role == LaunchRole::frontend_agent) leave_task_binding();
     prepare_node();
-    if (role_.role == Role::alone) {
+    if (role_.role == LaunchRole::alone) {
       network_.addresses =
           options_.local_addr.empty() ? std::vector<std::string>{"127.0.0.1"} : resolve_local_addr(options_.local_addr);
       lead(nullptr, nullptr);
@@ -133,7 +133,7 @@ class Process {
     try {
       step();
     } catch (const Error& error) {
-      if (role_.role == Role::alone) throw;
+      if (role_.role == LaunchRole::alone) throw;
       const auto* exit = dynamic_cast<const ExitError*>(&error);
       job_->refusal = NodeRefusal{.message = error.what(), .exit_status = exit != nullptr ? exit->exit_status() : 1};
     }
@@ -142,12 +142,13 @@ class Process {
   void meet() {
     const auto deadline = Deadline::after(options_.rendezvous.join_timeout);
     const std::string& endpoint = options_.rendezvous.endpoint_host;
-    const std::string& meeting_host = endpoint.empty() ? options_.rendezvous.master_addr : endpoint;
-    or_refuse([&] { network_ = own_network(options_.local_addr, meeting_host, environment_); });
-    if (network_.addresses.empty()) network_ = own_network("", meeting_host, without_interface_names(environment_));
-    Meeting meeting = role_.role == Role::front_agent  ? meet_as_front_agent(environment_, deadline)
-                      : role_.role == Role::step_agent ? meet_in_step(environment_, network_.addresses, deadline)
-                                                       : meet_at_endpoint(options_, environment_);
+    const std::string& rendezvous_host = endpoint.empty() ? options_.rendezvous.master_addr : endpoint;
+    or_refuse([&] { network_ = own_network(options_.local_addr, rendezvous_host, environment_); });
+    if (network_.addresses.empty()) network_ = own_network("", rendezvous_host, without_interface_names(environment_));
+    Rendezvous meeting = role_.role == LaunchRole::frontend_agent ? meet_as_frontend_agent(environment_, deadline)
+                         : role_.role == LaunchRole::step_agent
+                             ? meet_in_step(environment_, network_.addresses, deadline)
+                             : meet_at_endpoint(options_, environment_);
     order_ = meeting.order;
     if (meeting.listener) {
       lead(std::move(meeting.listener), &meeting.point);
@@ -160,11 +161,11 @@ class Process {
   }
 
   /// The coordinator is in this process; so is the agent of this node, but for a front.
-  void lead(std::unique_ptr<control::Listener> listener, const MeetingPoint* point) {
+  void lead(std::unique_ptr<control::Listener> listener, const RendezvousPoint* point) {
     make_signals();
     allow_connections(static_cast<rlim_t>(role_.nodes.max), 0);
     const RendezvousOptions& rendezvous = options_.rendezvous;
-    const bool fixed = role_.role == Role::endpoint && rendezvous.backend != RendezvousBackend::c10d;
+    const bool fixed = role_.role == LaunchRole::endpoint && rendezvous.backend != RendezvousBackend::c10d;
     CoordinatorOptions coordination{
         .membership = {.min_nodes = role_.nodes.min,
                        .max_nodes = role_.nodes.max,
@@ -172,7 +173,7 @@ class Process {
                        .version = DDP_VERSION_STRING,
                        .join_timeout = fixed ? rendezvous.static_timeout : rendezvous.join_timeout,
                        .last_call = rendezvous.last_call_timeout,
-                       .replaceable = role_.role == Role::endpoint},
+                       .replaceable = role_.role == LaunchRole::endpoint},
         .max_restarts = options_.max_restarts,
         .failure_grace = options_.failure_grace,
         .shutdown_timeout = options_.shutdown_timeout,
@@ -180,16 +181,16 @@ class Process {
         .ending_signals = options_.ending_signals,
         .forwarded_signals = options_.forwarded_signals,
         .torchrun_exit_codes = options_.torchrun_exit_codes,
-        .terminal_out = role_.role == Role::front && ::isatty(STDOUT_FILENO) == 1,
-        .terminal_err = role_.role == Role::front && ::isatty(STDERR_FILENO) == 1};
+        .terminal_out = role_.role == LaunchRole::frontend && ::isatty(STDOUT_FILENO) == 1,
+        .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1};
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
-    if (role_.role == Role::front) {
+    if (role_.role == LaunchRole::frontend) {
       srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.nodes.max, own_path(), arguments_),
                                             agent_step_environment(environment_, *point));
       loop_.watch(srun_->pidfd(), [this] { srun_ended(); });
     }
     if (listener) coordinator_->listen(std::move(listener));
-    if (role_.role == Role::front) return;
+    if (role_.role == LaunchRole::frontend) return;
     control::ConnectionPair pair = control::make_pair();
     coordinator_->add(control::Connection{std::move(pair.first), fmt::format("the agent on {}", job_->host)});
     start_agent(control::Connection{std::move(pair.second), "the coordinator"});
@@ -297,9 +298,9 @@ class Process {
 int launch(const LaunchOptions& options, const base::Environment& environment,
            const std::vector<std::string>& arguments) {
   RoleDecision role = decide_role(options, environment);
-  if (role.role != Role::front_agent) say_what_is_odd(options, environment);
+  if (role.role != LaunchRole::frontend_agent) print_startup_warnings(options, environment);
   if (options.verbose) say(fmt::format("{}", role.reason));
-  if (!options.report_json.empty() && role.role != Role::front_agent) check_report_file(options.report_json);
+  if (!options.report_json.empty() && role.role != LaunchRole::frontend_agent) check_report_file(options.report_json);
   return Process{options, environment, std::move(role), arguments}.run();
 }
 

@@ -14,8 +14,8 @@
 #include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "placement/network_choice.hpp"
-#include "topology/hostlist.hpp"
-#include "topology/network_facts.hpp"
+#include "topology/inventory/network_facts.hpp"
+#include "topology/network/hostlist.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -42,9 +42,9 @@ std::vector<std::string> numeric_addresses(const std::string& host) {
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
 /// Hosts to which a way must be found.
-std::vector<std::string> peer_hosts(const std::string& meeting_host, const base::Environment& environment) {
+std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const base::Environment& environment) {
   std::vector<std::string> hosts;
-  if (!meeting_host.empty() && !is_own_name(meeting_host)) hosts.push_back(meeting_host);
+  if (!rendezvous_host.empty() && !is_own_name(rendezvous_host)) hosts.push_back(rendezvous_host);
   const auto list = environment.raw("SLURM_STEP_NODELIST") ? environment.raw("SLURM_STEP_NODELIST")
                                                            : environment.raw("SLURM_JOB_NODELIST");
   if (!list) return hosts;
@@ -74,7 +74,7 @@ std::vector<std::string> resolve_local_addr(const std::string& local_addr) {
   return addresses;
 }
 
-OwnNetwork own_network(const std::string& local_addr, const std::string& meeting_host,
+OwnNetwork own_network(const std::string& local_addr, const std::string& rendezvous_host,
                        const base::Environment& environment) {
   OwnNetwork own;
   const auto add = [&own](const std::string& address) {
@@ -88,7 +88,7 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& meeting
     }
   }
   try {
-    const NodeNetwork network = read_node_network(environment, peer_hosts(meeting_host, environment));
+    const NodeNetwork network = read_node_network(environment, peer_hosts(rendezvous_host, environment));
     for (const topology::InterfaceCandidate& candidate : network.candidates) {
       const topology::CandidateAddress& at = candidate.at;
       own.interfaces.push_back({.name = candidate.interface,

@@ -22,9 +22,9 @@ struct OwnNetwork {
 };
 
 /// @param local_addr --local-addr; may be empty. The other hosts of the job are taken from the environment of the Slurm
-/// job, or are @p meeting_host. Throws Error(invalid_argument) when the user has named an interface or a host that is
-/// not there.
-OwnNetwork own_network(const std::string& local_addr, const std::string& meeting_host,
+/// job, or are @p rendezvous_host. Throws Error(invalid_argument) when the user has named an interface or a host that
+/// is not there.
+OwnNetwork own_network(const std::string& local_addr, const std::string& rendezvous_host,
                        const base::Environment& environment);
 
 /// Whether @p host is a name or an address of this host; each loopback address is, like 127.0.1.1, which some

@@ -12,7 +12,7 @@
 
 #include "base/stderr_line.hpp"
 #include "base/step_settings.hpp"
-#include "topology/affinity_mask.hpp"
+#include "topology/placement/affinity_mask.hpp"
 
 namespace ddp::launcher {
 

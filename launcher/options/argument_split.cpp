@@ -12,7 +12,7 @@
 
 #include "base/closest_word.hpp"
 #include "options/option_values.hpp"
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -12,7 +12,7 @@
 #include "options/manual_page.hpp"
 #include "options/option_groups.hpp"
 #include "options/program_text.hpp"
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {

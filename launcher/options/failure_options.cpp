@@ -8,7 +8,7 @@
 
 #include "options/option_groups.hpp"
 #include "options/option_values.hpp"
-#include "report/signal_name.hpp"
+#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -11,7 +11,7 @@
 
 #include <ddp/placement.hpp>
 
-#include "topology/settings.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::launcher {
 

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {

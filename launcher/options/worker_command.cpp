@@ -15,7 +15,7 @@
 #include "base/unique_fd.hpp"
 #include "options/program_lookup.hpp"
 #include "options/string_template.hpp"
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "topology/network_facts.hpp"
+#include "topology/inventory/network_facts.hpp"
 
 namespace ddp::launcher {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/env_table.hpp"
-#include "topology/interface_agreement.hpp"
-#include "topology/interface_candidates.hpp"
+#include "topology/network/interface_agreement.hpp"
+#include "topology/network/interface_candidates.hpp"
 
 namespace ddp::launcher {
 

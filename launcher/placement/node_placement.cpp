@@ -8,10 +8,10 @@
 #include <ddp/error.hpp>
 
 #include "base/stderr_line.hpp"
-#include "report/exit_error.hpp"
-#include "topology/network_facts.hpp"
-#include "topology/placement_summary.hpp"
-#include "topology/user_interfaces.hpp"
+#include "outcome/exit_error.hpp"
+#include "topology/inventory/network_facts.hpp"
+#include "topology/network/user_interfaces.hpp"
+#include "topology/placement/placement_summary.hpp"
 
 namespace ddp::launcher {
 namespace {

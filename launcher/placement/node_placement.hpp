@@ -10,7 +10,7 @@
 
 #include "base/env_table.hpp"
 #include "options/launch_options.hpp"
-#include "topology/settings.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::launcher {
 

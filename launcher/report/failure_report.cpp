@@ -7,9 +7,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "report/error_file.hpp"
+#include "outcome/error_file.hpp"
+#include "outcome/signal_name.hpp"
 #include "report/report_lines.hpp"
-#include "report/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {

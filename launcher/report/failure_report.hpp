@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "report/job_outcome.hpp"
+#include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher {
 

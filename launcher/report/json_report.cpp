@@ -7,9 +7,9 @@
 
 #include <ddp/version.hpp>
 
-#include "report/error_file.hpp"
-#include "report/replaced_file.hpp"
-#include "report/signal_name.hpp"
+#include "outcome/error_file.hpp"
+#include "outcome/replaced_file.hpp"
+#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "outcome/job_outcome.hpp"
 #include "report/failure_report.hpp"
-#include "report/job_outcome.hpp"
 
 namespace ddp::launcher {
 

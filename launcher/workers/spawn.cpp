@@ -18,8 +18,8 @@
 #include "base/socket.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
-#include "report/exit_error.hpp"
-#include "topology/affinity_mask.hpp"
+#include "outcome/exit_error.hpp"
+#include "topology/placement/affinity_mask.hpp"
 
 #ifndef CLOSE_RANGE_CLOEXEC
 #define CLOSE_RANGE_CLOEXEC (1U << 2)

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "topology/settings.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::launcher {
 

@@ -10,7 +10,7 @@
 
 #include <ddp/deadline.hpp>
 
-#include "report/job_outcome.hpp"
+#include "outcome/job_outcome.hpp"
 #include "workers/spawn.hpp"
 
 namespace ddp::launcher {

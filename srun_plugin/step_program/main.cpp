@@ -13,7 +13,7 @@
 
 namespace {
 
-using ddp::launcher::store_server::PortRange;
+using ddp::store_server::PortRange;
 
 /// "60001-63000"
 std::optional<PortRange> parse_range(std::string_view text) {

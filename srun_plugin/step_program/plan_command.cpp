@@ -16,12 +16,12 @@
 
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
-#include "topology/hostlist.hpp"
-#include "topology/interface_candidates.hpp"
-#include "topology/network_facts.hpp"
-#include "topology/placement_summary.hpp"
-#include "topology/rank_gpus.hpp"
-#include "topology/settings.hpp"
+#include "topology/inventory/network_facts.hpp"
+#include "topology/network/hostlist.hpp"
+#include "topology/network/interface_candidates.hpp"
+#include "topology/placement/placement_summary.hpp"
+#include "topology/placement/rank_gpus.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -21,7 +21,7 @@
 namespace ddp::srun_plugin {
 namespace {
 
-using launcher::store_server::StoreServer;
+using store_server::StoreServer;
 
 // srun has written it before this program could start.
 constexpr std::chrono::seconds kSecretLimit{10};
@@ -74,22 +74,22 @@ void raise_descriptor_limit() {
 
 }  // namespace
 
-int serve_store(std::optional<launcher::store_server::PortRange> ports) {
+int serve_store(std::optional<store_server::PortRange> ports) {
   ignore_signals();
   raise_descriptor_limit();
   std::optional<StoreServer> server;
   try {
     const auto secret = read_secret();
     if (!secret) return 1;
-    // Tasks on this host knock, too: other users' processes may run here.
-    server.emplace(launcher::store_server::StoreServerOptions{.listen_addresses = {},
-                                                              .allowed_clients = {},
-                                                              .admission_secret = *secret,
-                                                              .admit_loopback = false,
-                                                              .port = 0,
-                                                              .port_range = ports,
-                                                              .validation_limit = std::chrono::seconds(10),
-                                                              .most_strangers = 1024});
+    // Tasks on this host admission request, too: other users' processes may run here.
+    server.emplace(store_server::StoreServerOptions{.listen_addresses = {},
+                                                    .allowed_clients = {},
+                                                    .admission_secret = *secret,
+                                                    .admit_loopback = false,
+                                                    .port = 0,
+                                                    .port_range = ports,
+                                                    .validation_limit = std::chrono::seconds(10),
+                                                    .most_strangers = 1024});
   } catch (const std::exception& error) {
     write_line(fmt::format("error {}", error.what()));
     return 1;

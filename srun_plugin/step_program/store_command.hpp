@@ -9,6 +9,6 @@ namespace ddp::srun_plugin {
 
 /// Reads the step's secret, one line, from standard input, says "ddp-step 1 port NUMBER" (or "error TEXT") on standard
 /// output, and serves until standard input ends: that is when srun is gone, however it ended. Returns the exit status.
-int serve_store(std::optional<launcher::store_server::PortRange> ports);
+int serve_store(std::optional<store_server::PortRange> ports);
 
 }  // namespace ddp::srun_plugin

@@ -8,7 +8,7 @@ setup() {
   tree=$BATS_TEST_TMPDIR/tree
   mkdir -p "$tree/libddp"
   cp -r "$root/libddp/include" "$root/libddp/src" "$tree/libddp/"
-  for folder in launcher srun_plugin tools bindings; do
+  for folder in store_server launcher srun_plugin tools bindings; do
     if [ -d "$root/$folder" ]; then cp -r "$root/$folder" "$tree/"; fi
   done
 }
@@ -47,7 +47,7 @@ expect_nothing_new() {
   [ "$output" = "" ]
 }
 
-@test "a room that includes one above it is reported, one that includes one below is not" {
+@test "a component that includes one above it is reported, one that includes one below is not" {
   plant libddp/src/base/planted.cpp '#include "world/node_map.hpp"'
   expect_only "libddp/src/base/planted.cpp:1: base must not include world (world/node_map.hpp)"
   rm "$tree/libddp/src/base/planted.cpp"
@@ -55,7 +55,7 @@ expect_nothing_new() {
   expect_nothing_new
 }
 
-@test "a room that includes one beside it is reported" {
+@test "a component that includes one beside it is reported" {
   plant libddp/src/topology/planted.hpp '#include "kvs/memory_store.hpp"'
   expect_only "libddp/src/topology/planted.hpp:1: topology must not include kvs (kvs/memory_store.hpp)"
 }
@@ -68,7 +68,7 @@ expect_nothing_new() {
   expect_only "libddp/src/kvs/planted.cpp:1: kvs must not include world (../world/planted.hpp)"
 }
 
-@test "the public header of a room above is reported, that of a room below is not" {
+@test "the public header of a component above is reported, that of a component below is not" {
   plant libddp/src/base/planted.hpp '#include <ddp/world.hpp>'
   expect_only "libddp/src/base/planted.hpp:1: base must not include world (ddp/world.hpp)"
   rm "$tree/libddp/src/base/planted.hpp"
@@ -76,19 +76,19 @@ expect_nothing_new() {
   expect_nothing_new
 }
 
-@test "the launcher must not know the library's upper rooms, nor the store server the launcher" {
+@test "the launcher must not know the library's upper components, nor the store server the launcher" {
   plant launcher/planted.hpp '#include "collectives/operation.hpp"'
   expect_only "launcher/planted.hpp:1: launcher must not include collectives (collectives/operation.hpp)"
   rm "$tree/launcher/planted.hpp"
   plant launcher/options/planted.hpp '#pragma once'
-  plant launcher/store_server/planted.hpp '#include "options/planted.hpp"'
-  expect_only "launcher/store_server/planted.hpp:1: launcher/store_server must not include launcher (options/planted.hpp)"
+  plant store_server/planted.hpp '#include "options/planted.hpp"'
+  expect_only "store_server/planted.hpp:1: store_server must not include launcher (options/planted.hpp)"
 }
 
 @test "the SPANK plugin may know the store server, but not the rest of the launcher" {
-  plant launcher/store_server/planted.hpp '#pragma once'
+  plant store_server/planted.hpp '#pragma once'
   plant launcher/options/planted.hpp '#pragma once'
-  plant srun_plugin/planted.cpp '#include "launcher/store_server/planted.hpp"'
+  plant srun_plugin/planted.cpp '#include "store_server/planted.hpp"'
   expect_nothing_new
   plant srun_plugin/planted.cpp '#include "launcher/options/planted.hpp"'
   expect_only "srun_plugin/planted.cpp:2: srun_plugin must not include launcher (launcher/options/planted.hpp)"
@@ -119,9 +119,9 @@ expect_nothing_new() {
   [[ "$output" == *"launcher/three -> launcher/one (launcher/three/planted.hpp:1)"* ]]
 }
 
-@test "a room that is not known is reported" {
+@test "a component that is not known is reported" {
   plant libddp/src/mystery/planted.hpp '#pragma once'
   run check
   [ "$status" -eq 1 ]
-  [[ "$output" == "libddp/src/mystery/planted.hpp:1: lies in a room that scripts/check-layers does not know"* ]]
+  [[ "$output" == "libddp/src/mystery/planted.hpp:1: lies in a component that scripts/check-layers does not know"* ]]
 }

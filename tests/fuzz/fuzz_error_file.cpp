@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "report/error_file.hpp"
+#include "outcome/error_file.hpp"
 
 namespace {
 

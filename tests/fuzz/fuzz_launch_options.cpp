@@ -14,7 +14,7 @@
 #include "options/log_values.hpp"
 #include "options/rendezvous_values.hpp"
 #include "options/signal_list.hpp"
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "topology/nccl_xml.hpp"
+#include "topology/inventory/nccl_xml.hpp"
 
 namespace {
 

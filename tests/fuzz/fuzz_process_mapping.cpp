@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "topology/hostlist.hpp"
+#include "topology/network/hostlist.hpp"
 #include "world/node_map.hpp"
 #include "world/process_mapping.hpp"
 

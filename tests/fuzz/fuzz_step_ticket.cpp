@@ -12,7 +12,7 @@
 
 #include "node_plan.hpp"
 #include "step_ticket.hpp"
-#include "topology/rank_resources.hpp"
+#include "topology/placement/rank_resources.hpp"
 
 namespace {
 

@@ -18,7 +18,7 @@
 
 namespace {
 
-using namespace ddp::launcher::store_server;
+using namespace ddp::store_server;
 
 constexpr ClientId kClients = 3;
 

@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "topology/live_facts.hpp"
+#include "topology/inventory/live_facts.hpp"
 
 namespace {
 

@@ -31,7 +31,7 @@ int usage(std::string_view what) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ddp::launcher::store_server::StoreServerOptions options;
+  ddp::store_server::StoreServerOptions options;
   for (int i = 1; i < argc; i += 2) {
     const std::string_view option = argv[i];
     if (i + 1 == argc) return usage("the last option has no value");
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
     }
   }
   try {
-    const ddp::launcher::store_server::StoreServer server{options};
+    const ddp::store_server::StoreServer server{options};
     std::printf("%d\n", server.port());
     std::fflush(stdout);
     wait_for_end_of_input();

@@ -8,7 +8,7 @@
 
 #include <ddp/placement.hpp>
 
-#include "topology/settings.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::tools {
 

@@ -12,7 +12,7 @@
 
 #include "base/env_table.hpp"
 #include "topo/rank_report.hpp"
-#include "topology/settings.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::tools {
 

@@ -7,7 +7,7 @@
 
 #include <ddp/error.hpp>
 
-#include "topology/hostlist.hpp"
+#include "topology/network/hostlist.hpp"
 
 namespace ddp {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "world/rank_card.hpp"
+#include "world/endpoint_record.hpp"
 
 namespace ddp::world {
 

@@ -10,8 +10,8 @@
 #include <ddp/topology.hpp>
 
 #include "base/log.hpp"
-#include "topology/rank_gpus.hpp"
-#include "topology/settings.hpp"
+#include "topology/placement/rank_gpus.hpp"
+#include "topology/placement/settings.hpp"
 #include "world/world_state.hpp"
 
 namespace ddp::world {

@@ -36,7 +36,7 @@ const std::vector<int>& World::ranks_on_node(int node) const {
                .ranks = {},
                .hint = {}}};
 }
-const std::string& World::hostname(int other) { return state_->card(other).hostname; }
+const std::string& World::hostname(int other) { return state_->record(other).hostname; }
 
 LaunchSource World::source() const noexcept { return state_->source; }
 const std::string& World::source_reason() const noexcept { return state_->source_reason; }

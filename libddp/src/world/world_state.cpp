@@ -16,7 +16,7 @@
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
-#include "topology/network_facts.hpp"
+#include "topology/inventory/network_facts.hpp"
 #include "world/job_connection.hpp"
 #include "world/process_mapping.hpp"
 #include "world/rank_binding.hpp"
@@ -106,7 +106,7 @@ void WorldState::wire_up(const InitOptions& options) {
   world_size = store_->world_size();
   source = connection.launch.source;
   source_reason = std::move(connection.launch.reason);
-  cards_.resize(static_cast<std::size_t>(world_size));
+  records_.resize(static_cast<std::size_t>(world_size));
   base::set_log_rank(rank);
   if (rank == 0) warn_of_unknown_variables(environment);
 
@@ -115,24 +115,24 @@ void WorldState::wire_up(const InitOptions& options) {
                                  : connection.nodes     ? topology::JobSpan::several_nodes
                                                         : topology::JobSpan::unknown;
   topology::CandidateSearch search = find_interfaces(environment, connection.launch.peer_hosts, span);
-  world::RankCard own{.hostname = base::host_name(),
-                      .node_rank = connection.node_rank.value_or(-1),
-                      .addresses = {},
-                      .channel_port = 0,
-                      .channel_token = {}};
+  world::EndpointRecord own{.hostname = base::host_name(),
+                            .node_rank = connection.node_rank.value_or(-1),
+                            .addresses = {},
+                            .channel_port = 0,
+                            .channel_token = {}};
   for (const topology::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
   world::RankBinding binding{environment, world_size};
   if (world_size > 1) {
     channel = std::make_shared<world::PeerChannel>(listening_address(own.addresses));
     own.channel_port = channel->port();
     own.channel_token = channel->token();
-    store_->put(key("card"), encode(own));
+    store_->put(key("record"), encode(own));
     const int local_rank = connection.nodes ? connection.nodes->local_rank_of(rank) : connection.local_rank.value_or(0);
     binding.publish(*store_, key("binding"), local_rank == 0);
     store_->fence(deadline);
   }
-  cards_[static_cast<std::size_t>(rank)] = own;
-  if (!connection.nodes) nodes = node_map_from_cards(deadline);
+  records_[static_cast<std::size_t>(rank)] = own;
+  if (!connection.nodes) nodes = node_map_from_records(deadline);
   choose_interface(std::move(search), environment);
 
   if (connection.local_rank && *connection.local_rank != nodes.local_rank_of(rank)) {
@@ -175,7 +175,7 @@ void WorldState::choose_interface(topology::CandidateSearch search, const base::
   std::size_t chosen = 0;
   interface.reason = std::move(search.reason);
   if (search.candidates.size() > 1 && nodes.num_nodes() > 1) {
-    const auto& addresses = card(rank).addresses;
+    const auto& addresses = record(rank).addresses;
     chosen = topology::pick(addresses, agreement());
     interface.reason = agreement().reason;
     for (const std::string& alternative : agreement().alternatives) {
@@ -193,20 +193,20 @@ const topology::Agreement& WorldState::agreement() {
   if (!agreement_) {
     std::vector<std::vector<topology::CandidateAddress>> candidates;
     for (int node = 0; node < nodes.num_nodes(); ++node) {
-      candidates.push_back(card(nodes.ranks_on(node).front()).addresses);
+      candidates.push_back(record(nodes.ranks_on(node).front()).addresses);
     }
     agreement_ = topology::agree(candidates);
   }
   return *agreement_;
 }
 
-world::NodeMap WorldState::node_map_from_cards(Deadline deadline) {
+world::NodeMap WorldState::node_map_from_records(Deadline deadline) {
   // by the launcher's node number where it gives one, else by host name, in the order of first appearance
   std::vector<int> node_of;
   std::map<std::pair<int, std::string>, int> numbers;
   for (int other = 0; other < world_size; ++other) {
-    auto& slot = cards_[static_cast<std::size_t>(other)];
-    if (!slot) slot = world::decode_rank_card(store_->get(other, key("card"), deadline));
+    auto& slot = records_[static_cast<std::size_t>(other)];
+    if (!slot) slot = world::decode_endpoint_record(store_->get(other, key("record"), deadline));
     const auto identity =
         slot->node_rank >= 0 ? std::pair{slot->node_rank, std::string()} : std::pair{-1, slot->hostname};
     node_of.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
@@ -214,10 +214,10 @@ world::NodeMap WorldState::node_map_from_cards(Deadline deadline) {
   return world::NodeMap{std::move(node_of)};
 }
 
-const world::RankCard& WorldState::card(int other) {
+const world::EndpointRecord& WorldState::record(int other) {
   check_rank(other);
-  auto& slot = cards_[static_cast<std::size_t>(other)];
-  if (!slot) slot = world::decode_rank_card(store().get(other, key("card"), Deadline::after(timeout_)));
+  auto& slot = records_[static_cast<std::size_t>(other)];
+  if (!slot) slot = world::decode_endpoint_record(store().get(other, key("record"), Deadline::after(timeout_)));
   return *slot;
 }
 
@@ -232,7 +232,7 @@ void WorldState::check_rank(int other) const {
 }
 
 world::PeerEndpoint WorldState::endpoint(int other) {
-  const world::RankCard& known = card(other);
+  const world::EndpointRecord& known = record(other);
   const std::size_t chosen =
       known.addresses.size() > 1 && nodes.num_nodes() > 1 ? topology::pick(known.addresses, agreement()) : 0;
   return {.rank = other,

@@ -10,11 +10,11 @@
 #include <ddp/world.hpp>
 
 #include "base/env_table.hpp"
-#include "topology/interface_agreement.hpp"
-#include "topology/interface_candidates.hpp"
+#include "topology/network/interface_agreement.hpp"
+#include "topology/network/interface_candidates.hpp"
+#include "world/endpoint_record.hpp"
 #include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
-#include "world/rank_card.hpp"
 
 namespace ddp {
 
@@ -38,8 +38,8 @@ class WorldState {
   WorldState& operator=(const WorldState&) = delete;
   ~WorldState();
 
-  /// The card of any rank; read from the store once.
-  const world::RankCard& card(int rank);
+  /// The record of any rank; read from the store once.
+  const world::EndpointRecord& record(int rank);
   /// Throws Error(invalid_argument) unless there is such a rank.
   void check_rank(int other) const;
   /// How any other rank's peer channel is reached.
@@ -63,11 +63,11 @@ class WorldState {
 
  private:
   void wire_up(const InitOptions& options);
-  world::NodeMap node_map_from_cards(Deadline deadline);
+  world::NodeMap node_map_from_records(Deadline deadline);
   topology::CandidateSearch find_interfaces(const base::Environment& environment,
                                             const std::vector<std::string>& peer_hosts, topology::JobSpan span);
   void choose_interface(topology::CandidateSearch search, const base::Environment& environment);
-  /// The network that the nodes agree on. The first call reads one card of each node.
+  /// The network that the nodes agree on. The first call reads one record of each node.
   const topology::Agreement& agreement();
 
   std::chrono::milliseconds timeout_{};
@@ -75,7 +75,7 @@ class WorldState {
   unsigned generation_ = 0;
   bool session_open_ = false;
   std::unique_ptr<KeyValueStore> store_;
-  std::vector<std::optional<world::RankCard>> cards_;
+  std::vector<std::optional<world::EndpointRecord>> records_;
   std::optional<topology::Agreement> agreement_;
 };
 

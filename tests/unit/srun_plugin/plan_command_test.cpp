@@ -14,7 +14,7 @@
 #include <ddp/topology.hpp>
 
 #include "base/byte_stream.hpp"
-#include "topology/rank_resources.hpp"
+#include "topology/placement/rank_resources.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "spank_host_run.hpp"
 #include "step_ticket.hpp"
-#include "topology/affinity_mask.hpp"
+#include "topology/placement/affinity_mask.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "base/socket.hpp"
 #include "step_ticket.hpp"
-#include "store_server/knock.hpp"
+#include "store_server/admission_request.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -253,11 +253,12 @@ TEST_F(SrunSideTest, StoreServesWhileTheStepRuns) {
   EXPECT_EQ(ticket.options, options);
   EXPECT_TRUE(ticket.pmi_available);
   ASSERT_NE(ticket.port, 0);
-  launcher::store_server::knock("127.0.0.1", ticket.port, ticket.secret, Deadline::after(std::chrono::seconds(60)));
+  store_server::request_admission("127.0.0.1", ticket.port, ticket.secret, Deadline::after(std::chrono::seconds(60)));
   std::string wrong = ticket.secret;
   wrong[0] = wrong[0] == '0' ? '1' : '0';
   EXPECT_THROW(
-      launcher::store_server::knock("127.0.0.1", ticket.port, wrong, Deadline::after(std::chrono::seconds(60))), Error);
+      store_server::request_admission("127.0.0.1", ticket.port, wrong, Deadline::after(std::chrono::seconds(60))),
+      Error);
   side.at_end();
   EXPECT_FALSE(listens(ticket.port));
   side.at_end();

@@ -9,7 +9,7 @@
 
 #include <ddp/topology.hpp>
 
-#include "topology/settings.hpp"
+#include "topology/placement/settings.hpp"
 #include "unit/topology/machine_summary.hpp"
 
 namespace ddp::topology {

@@ -12,7 +12,7 @@
 
 #include <ddp/topology.hpp>
 
-#include "topology/settings.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::topology::settings_test {
 

@@ -127,7 +127,7 @@ TEST(WorldInit, SeveralWorldsMayFollowEachOther) {
   const ChildResult result = in_child({}, [] {
     World first = World::init();
     World second = World::init();
-    REQUIRE(first.state().key("card") != second.state().key("card"));
+    REQUIRE(first.state().key("record") != second.state().key("record"));
     first = std::move(second);
     REQUIRE(first.key_value_store().rank() == 0);
     return 0;

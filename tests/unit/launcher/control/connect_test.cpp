@@ -56,7 +56,7 @@ TEST(Connect, AServerThatDoesNotKnowTheSecretIsNotBelieved) {
     send_raw(fd, encode(ours));
     Proof proof;
     base::receive_exactly(fd, proof, soon(), "test");
-    send_raw(fd, prove(Secret::random(), Role::accepting, theirs, ours));
+    send_raw(fd, prove(Secret::random(), HandshakeSide::accepting, theirs, ours));
     receive_to_end(fd);
   }};
   const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
@@ -118,7 +118,7 @@ TEST(Connect, ADoorThatClosesNowAndThenIsTriedAgain) {
     Proof proof;
     base::receive_exactly(fd, proof, soon(), "test");
     if (turn <= 3) return;  // after the proof
-    send_raw(fd, prove(secret, Role::accepting, theirs, ours));
+    send_raw(fd, prove(secret, HandshakeSide::accepting, theirs, ours));
     receive_to_end(fd);
   }};
   EXPECT_TRUE(connect({"127.0.0.1"}, server.port(), secret, soon()).open());

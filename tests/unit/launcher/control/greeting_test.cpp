@@ -29,19 +29,19 @@ TEST(Greeting, EveryWrongByteOfTheBeginningIsNoticedAtOnce) {
 TEST(Greeting, AProofIsForOneSecretOneRoleAndOnePairOfGreetings) {
   const Secret secret = Secret::random();
   const Greeting a = Greeting::fresh(), b = Greeting::fresh();
-  const Proof proof = prove(secret, Role::connecting, a, b);
-  EXPECT_TRUE(proves(proof, secret, Role::connecting, a, b));
-  EXPECT_FALSE(proves(proof, Secret::random(), Role::connecting, a, b));
-  EXPECT_FALSE(proves(proof, secret, Role::accepting, a, b));
-  EXPECT_FALSE(proves(proof, secret, Role::connecting, b, a));
-  EXPECT_FALSE(proves(proof, secret, Role::connecting, a, Greeting::fresh()));
+  const Proof proof = prove(secret, HandshakeSide::connecting, a, b);
+  EXPECT_TRUE(proves(proof, secret, HandshakeSide::connecting, a, b));
+  EXPECT_FALSE(proves(proof, Secret::random(), HandshakeSide::connecting, a, b));
+  EXPECT_FALSE(proves(proof, secret, HandshakeSide::accepting, a, b));
+  EXPECT_FALSE(proves(proof, secret, HandshakeSide::connecting, b, a));
+  EXPECT_FALSE(proves(proof, secret, HandshakeSide::connecting, a, Greeting::fresh()));
   Greeting newer = a;
   ++newer.version;
-  EXPECT_FALSE(proves(proof, secret, Role::connecting, newer, b));
+  EXPECT_FALSE(proves(proof, secret, HandshakeSide::connecting, newer, b));
   for (std::size_t i = 0; i < proof.size(); ++i) {
     Proof wrong = proof;
     wrong.at(i) ^= std::byte{0x80};
-    EXPECT_FALSE(proves(wrong, secret, Role::connecting, a, b));
+    EXPECT_FALSE(proves(wrong, secret, HandshakeSide::connecting, a, b));
   }
 }
 

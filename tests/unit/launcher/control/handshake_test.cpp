@@ -77,14 +77,14 @@ TEST(Handshake, AProofThatWasHeardBeforeDoesNotOpenTheDoor) {
     const base::UniqueFd fd = raw(server.port());
     send_raw(fd.get(), encode(ours));
     const Greeting theirs = receive_greeting(fd.get());
-    if (!replay) proof = prove(secret, Role::connecting, ours, theirs);
+    if (!replay) proof = prove(secret, HandshakeSide::connecting, ours, theirs);
     send_raw(fd.get(), proof);
     if (replay) {
       EXPECT_TRUE(receive_to_end(fd.get()).empty());
     } else {
       Proof answer;
       base::receive_exactly(fd.get(), answer, soon(), "test");
-      EXPECT_TRUE(proves(answer, secret, Role::accepting, ours, theirs));
+      EXPECT_TRUE(proves(answer, secret, HandshakeSide::accepting, ours, theirs));
     }
   }
   EXPECT_EQ(server.proven(), 1);
@@ -222,10 +222,10 @@ TEST(Handshake, BytesOfTheHandshakeMayComeOneByOne) {
   const Greeting ours = Greeting::fresh();
   for (const std::byte byte : encode(ours)) send_raw(fd.get(), {&byte, 1});
   const Greeting theirs = receive_greeting(fd.get());
-  for (const std::byte byte : prove(secret, Role::connecting, ours, theirs)) send_raw(fd.get(), {&byte, 1});
+  for (const std::byte byte : prove(secret, HandshakeSide::connecting, ours, theirs)) send_raw(fd.get(), {&byte, 1});
   Proof answer;
   base::receive_exactly(fd.get(), answer, soon(), "test");
-  EXPECT_TRUE(proves(answer, secret, Role::accepting, ours, theirs));
+  EXPECT_TRUE(proves(answer, secret, HandshakeSide::accepting, ours, theirs));
 }
 
 TEST(Listener, APortInUseIsExplained) {

@@ -26,11 +26,11 @@ TEST(ModexRouterTest, GivesEveryNodeAllContributionsInNodeOrder) {
   ModexRouter modex = router();
   EXPECT_TRUE(modex.fence(2, contribution({}, "c")).empty());
   EXPECT_TRUE(modex.fence(0, contribution({}, "a")).empty());
-  const auto parcels = modex.fence(1, contribution({}, "b"));
-  ASSERT_EQ(parcels.size(), 3U);
+  const auto outgoing = modex.fence(1, contribution({}, "b"));
+  ASSERT_EQ(outgoing.size(), 3U);
   for (int node = 0; node < 3; ++node) {
-    EXPECT_EQ(parcels[static_cast<std::size_t>(node)].first, node);
-    const auto& answer = std::get<control::Fence>(parcels[static_cast<std::size_t>(node)].second);
+    EXPECT_EQ(outgoing[static_cast<std::size_t>(node)].first, node);
+    const auto& answer = std::get<control::Fence>(outgoing[static_cast<std::size_t>(node)].second);
     EXPECT_EQ(text(answer.data), "abc");
     EXPECT_EQ(answer.status, PMIX_SUCCESS);
     EXPECT_EQ(answer.attempt, 3);
@@ -40,58 +40,58 @@ TEST(ModexRouterTest, GivesEveryNodeAllContributionsInNodeOrder) {
 TEST(ModexRouterTest, AsksOnlyTheNodesThatTakePart) {
   ModexRouter modex = router();
   EXPECT_TRUE(modex.fence(0, contribution({1, 2}, "a")).empty());
-  const auto parcels = modex.fence(1, contribution({1, 2}, "b"));
-  ASSERT_EQ(parcels.size(), 2U);
-  EXPECT_EQ(parcels[0].first, 0);
-  EXPECT_EQ(parcels[1].first, 1);
+  const auto outgoing = modex.fence(1, contribution({1, 2}, "b"));
+  ASSERT_EQ(outgoing.size(), 2U);
+  EXPECT_EQ(outgoing[0].first, 0);
+  EXPECT_EQ(outgoing[1].first, 1);
 }
 
 TEST(ModexRouterTest, KeepsFencesOfDifferentRanksApart) {
   ModexRouter modex = router();
   EXPECT_TRUE(modex.fence(0, contribution({}, "all")).empty());
   EXPECT_TRUE(modex.fence(0, contribution({0, 2}, "two")).empty());
-  const auto parcels = modex.fence(1, contribution({0, 2}, "!"));
-  ASSERT_EQ(parcels.size(), 2U);
-  EXPECT_EQ(text(std::get<control::Fence>(parcels[0].second).data), "two!");
+  const auto outgoing = modex.fence(1, contribution({0, 2}, "!"));
+  ASSERT_EQ(outgoing.size(), 2U);
+  EXPECT_EQ(text(std::get<control::Fence>(outgoing[0].second).data), "two!");
 }
 
 TEST(ModexRouterTest, ANodeMayEnterTheNextFenceEarly) {
   ModexRouter modex{3, {1, 1}};
   EXPECT_TRUE(modex.fence(0, contribution({}, "first")).empty());
   EXPECT_TRUE(modex.fence(0, contribution({}, "second")).empty());
-  auto parcels = modex.fence(1, contribution({}, "1"));
-  ASSERT_EQ(parcels.size(), 2U);
-  EXPECT_EQ(text(std::get<control::Fence>(parcels[0].second).data), "first1");
-  parcels = modex.fence(1, contribution({}, "2"));
-  ASSERT_EQ(parcels.size(), 2U);
-  EXPECT_EQ(text(std::get<control::Fence>(parcels[0].second).data), "second2");
+  auto outgoing = modex.fence(1, contribution({}, "1"));
+  ASSERT_EQ(outgoing.size(), 2U);
+  EXPECT_EQ(text(std::get<control::Fence>(outgoing[0].second).data), "first1");
+  outgoing = modex.fence(1, contribution({}, "2"));
+  ASSERT_EQ(outgoing.size(), 2U);
+  EXPECT_EQ(text(std::get<control::Fence>(outgoing[0].second).data), "second2");
 }
 
 TEST(ModexRouterTest, RefusesRanksThatAreNotThere) {
   ModexRouter modex = router();
   for (const std::vector<int>& ranks : {std::vector<int>{0, 6}, {-1}, {3}}) {  // the last: not of the asking node
-    const auto parcels = modex.fence(0, contribution(ranks, "a"));
-    ASSERT_EQ(parcels.size(), 1U);
-    EXPECT_EQ(parcels[0].first, 0);
-    EXPECT_EQ(std::get<control::Fence>(parcels[0].second).status, PMIX_ERR_BAD_PARAM);
+    const auto outgoing = modex.fence(0, contribution(ranks, "a"));
+    ASSERT_EQ(outgoing.size(), 1U);
+    EXPECT_EQ(outgoing[0].first, 0);
+    EXPECT_EQ(std::get<control::Fence>(outgoing[0].second).status, PMIX_ERR_BAD_PARAM);
   }
 }
 
 TEST(ModexRouterTest, TakesQuestionsToTheOwnerAndAnswersBack) {
   ModexRouter modex = router();
-  auto parcels = modex.request(0, {.attempt = 3, .id = 9, .from_node = -1, .rank = 4});
-  ASSERT_EQ(parcels.size(), 1U);
-  EXPECT_EQ(parcels[0].first, 2);
-  EXPECT_EQ(std::get<control::ModexRequest>(parcels[0].second).from_node, 0);
+  auto outgoing = modex.request(0, {.attempt = 3, .id = 9, .from_node = -1, .rank = 4});
+  ASSERT_EQ(outgoing.size(), 1U);
+  EXPECT_EQ(outgoing[0].first, 2);
+  EXPECT_EQ(std::get<control::ModexRequest>(outgoing[0].second).from_node, 0);
 
-  parcels = modex.reply({.attempt = 3, .id = 9, .to_node = 0, .status = 0, .data = bytes("x")});
-  ASSERT_EQ(parcels.size(), 1U);
-  EXPECT_EQ(parcels[0].first, 0);
+  outgoing = modex.reply({.attempt = 3, .id = 9, .to_node = 0, .status = 0, .data = bytes("x")});
+  ASSERT_EQ(outgoing.size(), 1U);
+  EXPECT_EQ(outgoing[0].first, 0);
 
-  parcels = modex.request(1, {.attempt = 3, .id = 1, .from_node = -1, .rank = 6});
-  ASSERT_EQ(parcels.size(), 1U);
-  EXPECT_EQ(parcels[0].first, 1);
-  EXPECT_EQ(std::get<control::ModexReply>(parcels[0].second).status, PMIX_ERR_NOT_FOUND);
+  outgoing = modex.request(1, {.attempt = 3, .id = 1, .from_node = -1, .rank = 6});
+  ASSERT_EQ(outgoing.size(), 1U);
+  EXPECT_EQ(outgoing[0].first, 1);
+  EXPECT_EQ(std::get<control::ModexReply>(outgoing[0].second).status, PMIX_ERR_NOT_FOUND);
   EXPECT_TRUE(modex.reply({.attempt = 3, .id = 1, .to_node = 3, .status = 0, .data = {}}).empty());
 }
 

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {

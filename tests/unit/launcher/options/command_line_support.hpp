@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "options/command_line.hpp"
-#include "report/exit_error.hpp"
+#include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "outcome/exit_error.hpp"
 #include "pmix_server/scratch_directory.hpp"
-#include "report/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -12,8 +12,8 @@
 #include <fstream>
 
 #include "options/program_lookup.hpp"
+#include "outcome/exit_error.hpp"
 #include "pmix_server/scratch_directory.hpp"
-#include "report/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -1,0 +1,35 @@
+// Finds out what this ddprun is: the only one, one of several, or the one that starts the others.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/env_table.hpp"
+#include "options/launch_options.hpp"
+
+namespace ddp::launcher {
+
+enum class LaunchRole {
+  alone,     ///< all ranks on this host
+  frontend,  ///< in an allocation of Slurm, but not in a step: starts an agent on each node with srun, and leads them
+  frontend_agent,  ///< started by a front
+  step_agent,      ///< a task of a Slurm step with one task on each node; they meet through PMI
+  endpoint,        ///< one of several that were started by hand, which meet at a host and port
+};
+
+struct RoleDecision {
+  LaunchRole role = LaunchRole::alone;
+  std::string reason;  ///< one sentence
+  NodeRange nodes;     ///< how many agents the job has
+};
+
+/// The variable by which a front tells its agents where it is.
+inline constexpr const char* kAgentVariable = "DDPRUN_AGENT";
+
+/// From the options and the environment alone. Options that name a rendezvous win over an allocation; within a step,
+/// its PMI wins over them where it describes the same nodes. A worker of another launcher (TORCHELASTIC_RUN_ID) starts
+/// jobs on its host only. Throws ExitError(kExitUsage) where Slurm and the options disagree, for steps with several
+/// tasks on a node, and for those that have no PMI.
+RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment);
+
+}  // namespace ddp::launcher

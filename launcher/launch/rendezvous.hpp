@@ -1,0 +1,51 @@
+// How the agents of several nodes find the coordinator, and prove that they belong to the job.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "base/env_table.hpp"
+#include "control/handshake.hpp"
+#include "launch/launch_role.hpp"
+#include "options/launch_options.hpp"
+
+namespace ddp::launcher {
+
+/// Where the coordinator is.
+struct RendezvousPoint {
+  std::vector<std::string> addresses;  ///< numeric or names, best first
+  std::uint16_t port = 0;
+  control::Secret secret;
+
+  /// For an environment variable: "addr,addr;port;secret". decode() throws Error(invalid_argument).
+  std::string encode() const;
+  static RendezvousPoint decode(const std::string& text);
+};
+
+/// One process's side of the meeting: either it leads, and agents come to the listener, or it goes to the point.
+struct Rendezvous {
+  std::unique_ptr<control::Listener> listener;  ///< set where the coordinator is to be
+  RendezvousPoint point;
+  std::int64_t order = -1;  ///< for control::Hello
+  Deadline deadline;        ///< to reach the coordinator
+};
+
+/// A front's: it leads.
+Rendezvous meet_as_frontend(const std::vector<std::string>& own_addresses);
+/// Reads kAgentVariable; the order is SLURM_NODEID.
+Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline);
+/// Task 0 leads, and tells the others over the step's PMI. The exchange runs in a child process, so that this one never
+/// is a client of Slurm's PMIx: it will be a server. Throws Error: timeout (with the tasks that did not arrive),
+/// unavailable.
+Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& own_addresses,
+                        Deadline deadline);
+/// --rdzv-endpoint or --master-addr: the agent that owns the host leads. Without a channel that only the job can read,
+/// the secret is DDP_RDZV_SECRET with the run's id. Throws Error(system) when the port is in use.
+Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,165 @@
+#include "launch/slurm_frontend.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+#include "options/program_lookup.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// srun ends when its tasks have; a controller that is busy may take a while to say so.
+constexpr std::chrono::seconds kTermPatience{10};
+
+// srun reads its options from the environment too (srun(1), INPUT ENVIRONMENT VARIABLES). These were meant for the
+// ranks; the agent takes the whole node and divides it itself.
+constexpr std::array<std::string_view, 23> kTaskOptions{"SLURM_NTASKS",
+                                                        "SLURM_NPROCS",
+                                                        "SLURM_NTASKS_PER_NODE",
+                                                        "SLURM_NTASKS_PER_CORE",
+                                                        "SLURM_NTASKS_PER_GPU",
+                                                        "SLURM_NTASKS_PER_TRES",
+                                                        "SLURM_CPUS_PER_TASK",
+                                                        "SRUN_CPUS_PER_TASK",
+                                                        "SLURM_CPUS_PER_GPU",
+                                                        "SLURM_GPUS_PER_TASK",
+                                                        "SLURM_TRES_PER_TASK",
+                                                        "SLURM_GPU_BIND",
+                                                        "SLURM_TRES_BIND",
+                                                        "SLURM_CPU_BIND",
+                                                        "SLURM_CPU_BIND_TYPE",
+                                                        "SLURM_CPU_BIND_LIST",
+                                                        "SLURM_CPU_BIND_VERBOSE",
+                                                        "SLURM_DISTRIBUTION",
+                                                        "SLURM_HINT",
+                                                        "SLURM_THREADS_PER_CORE",
+                                                        "SLURM_EXACT",
+                                                        "SLURM_EXCLUSIVE",
+                                                        "SLURM_MULTI_PROG"};
+
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+[[noreturn]] void become_srun(const char* path, char* const* arguments, char* const* environment, int null_device,
+                              pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(1);
+  ::dup2(null_device, STDIN_FILENO);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+  ::execve(path, arguments, environment);
+  constexpr std::string_view text = "ddprun: srun cannot be executed\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(127);
+}
+
+}  // namespace
+
+std::vector<std::string> agent_step_command(int num_nodes, const std::string& ddprun,
+                                            const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{"srun",
+                                   "--quiet",  // errors still show
+                                   fmt::format("--nodes={}", num_nodes),
+                                   fmt::format("--ntasks={}", num_nodes),
+                                   "--ntasks-per-node=1",
+                                   "--overlap",
+                                   "--mpi=none",
+                                   "--no-kill",
+                                   "--kill-on-bad-exit=0",
+                                   "--wait=0",
+                                   "--input=none",
+                                   "--export=ALL",
+                                   "--job-name=ddprun",
+                                   ddprun};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+void leave_task_binding() {
+  std::array<unsigned long, 1024> all;  // 64 Ki processors, more than kernels are built for
+  all.fill(~0UL);
+  // The kernel takes what the cgroup's cpuset allows. If it refuses, the agent has what Slurm has given.
+  ::syscall(SYS_sched_setaffinity, 0, sizeof all, all.data());
+}
+
+std::map<std::string, std::string, std::less<>> agent_step_environment(const base::Environment& environment,
+                                                                       const RendezvousPoint& point) {
+  auto variables = environment.variables();
+  for (const std::string_view name : kTaskOptions) {
+    if (const auto found = variables.find(name); found != variables.end()) variables.erase(found);
+  }
+  variables[kAgentVariable] = point.encode();
+  return variables;
+}
+
+SrunProcess::SrunProcess(const std::vector<std::string>& command,
+                         const std::map<std::string, std::string, std::less<>>& environment) {
+  const auto search_path = environment.find("PATH");
+  const std::string path =
+      find_program("srun", search_path != environment.end() ? search_path->second : "/bin:/usr/bin");
+  std::vector<std::string> words = command;
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : environment) lines.push_back(name + "=" + value);
+  const std::vector<char*> arguments = pointers_to(words);
+  const std::vector<char*> variables = pointers_to(lines);
+  const base::UniqueFd null_device{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  if (!null_device) throw base::system_error("opening /dev/null", errno);
+  const pid_t parent = ::getpid();
+  pid_ = ::fork();
+  if (pid_ == 0) become_srun(path.c_str(), arguments.data(), variables.data(), null_device.get(), parent);
+  if (pid_ < 0) throw base::system_error("starting srun", errno, "check the limit of processes (ulimit -u)");
+  pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
+  if (!pidfd_) {
+    const int number = errno;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    throw base::system_error("starting srun (pidfd_open)", number, "Linux 5.3 or newer is needed");
+  }
+}
+
+SrunProcess::~SrunProcess() {
+  if (exit_status() >= 0) return;
+  ::kill(pid_, SIGTERM);
+  if (wait(Deadline::after(kTermPatience))) return;
+  ::kill(pid_, SIGKILL);
+  wait(Deadline::after(kTermPatience));
+}
+
+int SrunProcess::exit_status() {
+  if (exit_status_ >= 0) return exit_status_;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) return -1;
+  exit_status_ = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+  return exit_status_;
+}
+
+bool SrunProcess::wait(Deadline deadline) {
+  while (exit_status() < 0) {
+    if (!base::wait_for(pidfd_.get(), POLLIN, deadline)) return false;
+  }
+  return true;
+}
+
+}  // namespace ddp::launcher

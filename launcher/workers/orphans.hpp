@@ -1,0 +1,33 @@
+// Processes that workers left behind: ddprun is a subreaper (PR_SET_CHILD_SUBREAPER), so whatever outlives the worker
+// that started it, double-forked daemons included, becomes ddprun's child and can be found and ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <span>
+
+#include <ddp/deadline.hpp>
+
+namespace ddp::launcher {
+
+/// Makes this process adopt orphaned descendants. Throws Error(system).
+void become_subreaper();
+
+/// Removes adopted orphans that have ended from the process table. @p workers are left alone.
+void reap_orphans(std::span<const pid_t> workers);
+
+/// What became of leftovers.
+struct OrphanCount {
+  int ended;      ///< ended after SIGTERM or SIGKILL
+  int remaining;  ///< still there at the deadline, for example in uninterruptible sleep
+};
+
+/// Ends all child processes of this process and what they leave behind in turn, except @p workers: SIGTERM (and
+/// SIGCONT), SIGKILL after @p term_deadline; gives up at @p kill_deadline.
+OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, Deadline kill_deadline);
+
+/// SIGKILL at once to all processes that descend from this one, whatever they have detached themselves from. For a
+/// process that may itself be killed any moment, as by a job scheduler that finds its parent dead.
+void kill_descendants();
+
+}  // namespace ddp::launcher

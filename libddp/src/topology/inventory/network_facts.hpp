@@ -1,0 +1,35 @@
+// What the kernel says about network interfaces, RDMA devices and virtual functions. Reads below a given /sys, so that
+// any machine can be laid out as a folder.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "topology/inventory/live_facts.hpp"
+
+namespace ddp::topology {
+
+/// An interface as getifaddrs(3) lists it.
+struct RawInterface {
+  std::string name;
+  unsigned flags = 0;  ///< IFF_*
+  std::vector<InterfaceAddress> addresses;
+};
+
+/// All interfaces of this network namespace in the kernel's order, also those without any address; addresses in the
+/// kernel's order, those of labels ("eth0:1") with their interface. Throws Error(system).
+std::vector<RawInterface> list_raw_interfaces();
+
+/// What @p sys ("/sys") says about the interfaces @p raw, in the same order. Link-local addresses (IPv6 fe80::/10, IPv4
+/// 169.254/16) are left out: they reach no other host by routing, and IPv6 ones need a scope.
+/// Interfaces that @p sys does not have (it may show another network namespace) are told by flags and name.
+std::vector<InterfaceFact> read_interfaces(const std::filesystem::path& sys, const std::vector<RawInterface>& raw);
+
+/// sys/class/infiniband, by name.
+std::vector<RdmaFact> read_rdma_devices(const std::filesystem::path& sys);
+
+/// PCI functions of network class that are SR-IOV virtual functions of another one, ascending.
+std::vector<PciAddress> read_virtual_functions(const std::filesystem::path& sys);
+
+}  // namespace ddp::topology

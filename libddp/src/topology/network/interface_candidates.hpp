@@ -1,0 +1,52 @@
+// The network interfaces over which this rank may be reached: the user's, else those that can reach other hosts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ddp/devices.hpp>
+
+#include "base/env_table.hpp"
+#include "topology/inventory/live_facts.hpp"
+
+namespace ddp::topology {
+
+/// An address of an interface as other ranks judge it.
+struct CandidateAddress {
+  InterfaceAddress address;
+  bool fabric = false;           ///< of an adapter with an RDMA device: made for what ranks send each other
+  bool routes_to_peers = false;  ///< packets to other hosts of the job, or by the default route, leave from it
+  std::uint32_t rate_mbps = 0;   ///< Mbit/s; 0 if unknown
+  friend bool operator==(const CandidateAddress&, const CandidateAddress&) = default;
+};
+
+struct InterfaceCandidate {
+  std::string interface;  ///< "eth0"
+  CandidateAddress at;
+};
+
+struct CandidateSearch {
+  std::vector<InterfaceCandidate> candidates;  ///< never empty, best first, at most kMostCandidates
+  std::string reason;                          ///< one sentence about the first one
+  bool loopback_fallback = false;              ///< loopback only, for JobSpan::unknown: useless between nodes
+  std::vector<std::string> rejected;           ///< "docker0 (172.17.0.1): reaches only this host"
+};
+
+/// What is known about where the ranks run.
+enum class JobSpan { one_node, unknown, several_nodes };
+
+inline constexpr std::size_t kMostCandidates = 6;
+
+/// @param interfaces, rdma as read_interfaces and read_rdma_devices give them.
+/// @param peer_hosts names or addresses of other hosts of the job, as far as known.
+/// One node: loopback. Several: what is up, has an address and is not known to reach this host only; DDP_SOCKET_IFNAME,
+/// GLOO_SOCKET_IFNAME (comma-separated exact names) and NCCL_SOCKET_IFNAME (NCCL's syntax) leave what they name, in
+/// this order of precedence, whatever its kind.
+/// Throws Error with the host's name and the interfaces there are: invalid_argument when one of these variables names
+/// none of them; unavailable when nothing is left.
+CandidateSearch find_candidates(const base::Environment& environment, const std::vector<InterfaceFact>& interfaces,
+                                const std::vector<RdmaFact>& rdma, const std::vector<std::string>& peer_hosts,
+                                JobSpan span);
+
+}  // namespace ddp::topology

@@ -1,0 +1,73 @@
+#include "topology/network/user_interfaces.hpp"
+
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/host_name.hpp"
+#include "topology/network/ifname_list.hpp"
+
+namespace ddp::topology {
+namespace {
+
+constexpr std::string_view kNcclVariable = "NCCL_SOCKET_IFNAME";
+
+bool in_comma_list(std::string_view list, std::string_view name) {
+  while (!list.empty()) {
+    const auto comma = list.find(',');
+    if (list.substr(0, comma) == name) return true;
+    if (comma == std::string_view::npos) return false;
+    list.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+bool is_named(std::string_view variable, std::string_view list, const NetworkInterface& interface) {
+  if (variable != kNcclVariable) return in_comma_list(list, interface.name);
+  // NCCL skips loopback only by default; a list of what not to take would let it in (horovod#700).
+  const bool exclusion = list.front() == '^';
+  return names_interface(list, interface.name) && !(exclusion && interface.kind == InterfaceKind::loopback);
+}
+
+}  // namespace
+
+std::optional<UserInterfaces> interfaces_named_by_user(const base::Environment& environment,
+                                                       const std::vector<NetworkInterface>& interfaces) {
+  for (const std::string_view variable :
+       {std::string_view{"DDP_SOCKET_IFNAME"}, std::string_view{"GLOO_SOCKET_IFNAME"}, kNcclVariable}) {
+    const auto list = environment.raw(variable);
+    if (!list || list->empty()) continue;
+    UserInterfaces named{.reason = fmt::format("{}={} names it", variable, *list), .names = {}};
+    for (const NetworkInterface& interface : interfaces) {
+      if (!interface.addresses.empty() && is_named(variable, *list, interface)) named.names.push_back(interface.name);
+    }
+    if (!named.names.empty()) return named;
+    refuse_interfaces(ErrorCode::invalid_argument, interfaces,
+                      fmt::format("{}={} names no interface of this host that has an address", variable, *list),
+                      fmt::format("correct or unset {}; ", variable));
+  }
+  return std::nullopt;
+}
+
+void refuse_interfaces(ErrorCode code, const std::vector<NetworkInterface>& interfaces, std::string cause,
+                       const std::string& advice) {
+  std::vector<std::string> names;
+  for (const NetworkInterface& interface : interfaces) names.push_back(describe(interface));
+  const std::string all = names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  throw Error{{.code = code,
+               .attempted = fmt::format("choosing the network interface on host {}", base::host_name()),
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = fmt::format("{}there are: {}", advice, all)}};
+}
+
+std::string describe(const NetworkInterface& interface) {
+  std::vector<std::string> addresses;
+  for (const InterfaceAddress& address : interface.addresses) addresses.push_back(address.address);
+  const std::string all = addresses.empty() ? "no address" : fmt::format("{}", fmt::join(addresses, ", "));
+  return fmt::format("{} ({})", interface.name, all);
+}
+
+}  // namespace ddp::topology

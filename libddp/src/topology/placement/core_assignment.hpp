@@ -1,0 +1,29 @@
+// Which cores each rank of a node runs on.
+#pragma once
+
+#include <vector>
+
+#include <ddp/placement.hpp>
+#include <ddp/topology.hpp>
+
+#include "topology/placement/allowed_sets.hpp"
+#include "topology/placement/gpu_assignment.hpp"
+
+namespace ddp::topology {
+
+struct CoreChoice {
+  std::vector<int> near;        ///< indices of the cores near which the rank's NIC is to be; never empty
+  std::vector<int> cores;       ///< indices of the cores that it runs on, ascending; never empty
+  CpuSet cpus;                  ///< their allowed processors
+  std::vector<int> numa_nodes;  ///< of the cores, ascending
+  std::vector<int> sharers;     ///< the ranks that divide a NUMA node or package with this one, itself included
+  bool shared = false;
+  Decision numa_node;
+  Decision decision;
+};
+
+/// One for each of @p gpus, which are by local rank.
+std::vector<CoreChoice> assign_cores(const Topology& topology, BindPolicy policy, const AllowedSets& allowed,
+                                     const std::vector<GpuChoice>& gpus);
+
+}  // namespace ddp::topology

@@ -1,0 +1,77 @@
+#include <ddp/placement.hpp>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ddp/error.hpp>
+#include <ddp/topology.hpp>
+
+#include "base/word_choice.hpp"
+#include "topology/placement/allowed_sets.hpp"
+#include "topology/placement/core_assignment.hpp"
+#include "topology/placement/gpu_assignment.hpp"
+#include "topology/placement/nic_assignment.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::array kPolicies = {BindPolicy::numa, BindPolicy::core, BindPolicy::socket, BindPolicy::none};
+
+}  // namespace
+
+std::string_view to_string(BindPolicy policy) noexcept {
+  switch (policy) {
+    case BindPolicy::numa: return "numa";
+    case BindPolicy::core: return "core";
+    case BindPolicy::socket: return "socket";
+    case BindPolicy::none: break;
+  }
+  return "none";
+}
+
+BindPolicy parse_bind_policy(std::string_view word) {
+  std::vector<std::string> words;
+  for (const BindPolicy policy : kPolicies) {
+    if (to_string(policy) == word) return policy;
+    words.emplace_back(to_string(policy));
+  }
+  throw base::unknown_word("reading a binding policy", word, words);
+}
+
+std::vector<Placement> place(const Topology& topology, const PlacementRequest& request) {
+  if (request.num_ranks < 1) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = "placing ranks on a node",
+                 .cause = fmt::format("{} ranks were asked for", request.num_ranks),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "ask for at least 1"}};
+  }
+  const topology::AllowedSets allowed(topology, request);
+  topology::GpuAssignment gpus = topology::assign_gpus(topology, request, allowed);
+  std::vector<topology::CoreChoice> cores = topology::assign_cores(topology, request.policy, allowed, gpus.ranks);
+  std::vector<topology::NicChoice> nics = topology::assign_nics(topology, gpus.ranks, cores);
+
+  std::vector<Placement> placements;
+  for (std::size_t rank = 0; rank < gpus.ranks.size(); ++rank) {
+    placements.push_back({.local_rank = static_cast<int>(rank),
+                          .gpu = gpus.ranks[rank].gpu,
+                          .gpu_shared = gpus.ranks[rank].shared,
+                          .extra_gpus = {},
+                          .nics = std::move(nics[rank].nics),
+                          .numa_nodes = std::move(cores[rank].numa_nodes),
+                          .cpus = std::move(cores[rank].cpus),
+                          .num_cores = static_cast<int>(cores[rank].cores.size()),
+                          .cores_shared = cores[rank].shared,
+                          .decisions = {std::move(gpus.ranks[rank].decision), std::move(nics[rank].decision),
+                                        std::move(cores[rank].numa_node), std::move(cores[rank].decision)}});
+  }
+  placements.front().extra_gpus = std::move(gpus.extra);
+  return placements;
+}
+
+}  // namespace ddp

@@ -1,0 +1,28 @@
+#include "topology/placement/rank_gpus.hpp"
+
+#include <algorithm>
+
+#include "topology/placement/gpu_assignment.hpp"
+#include "topology/placement/settings.hpp"
+
+namespace ddp::topology {
+
+std::optional<std::vector<int>> gpus_of_ranks(const Topology& topology, const std::vector<RankResources>& ranks) {
+  std::vector<int> firsts;
+  std::optional<std::vector<int>> common;
+  for (const RankResources& resources : ranks) {
+    auto named = gpus_named_by(topology, base::Environment{resources.devices});
+    if (!named) {
+      std::vector<int> all = usable_gpus(topology);
+      return all.size() > ranks.size() ? std::optional{std::move(all)} : std::nullopt;
+    }
+    if (named->empty()) return named;
+    firsts.push_back(named->front());
+    common = std::move(named);
+  }
+  const bool same = std::all_of(ranks.begin(), ranks.end(),
+                                [&](const RankResources& each) { return each.devices == ranks.front().devices; });
+  return same ? common : firsts;
+}
+
+}  // namespace ddp::topology

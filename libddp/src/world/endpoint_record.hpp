@@ -1,0 +1,37 @@
+// What each rank tells all others at wire-up: where it runs and how it is reached. At most 256 bytes, since a fence
+// carries every record to every node.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+
+#include "topology/network/interface_candidates.hpp"
+
+namespace ddp::world {
+
+/// The secret that a caller of a rank's peer channel must present.
+using ChannelToken = std::array<std::byte, 16>;
+
+struct EndpointRecord {
+  std::string hostname;
+  int node_rank = -1;  ///< as the launcher says; -1 if it does not
+  /// Where this rank is reached, best first; the peer channel listens on all of them. At least one.
+  std::vector<topology::CandidateAddress> addresses;
+  std::uint16_t channel_port = 0;  ///< of the peer channel; 0: none
+  ChannelToken channel_token{};
+};
+
+inline constexpr std::size_t kMaxEndpointRecordBytes = 256;
+
+/// The last addresses are left out where the record would be larger than kMaxEndpointRecordBytes. Throws
+/// Error(invalid_argument) when it is with one.
+Bytes encode(const EndpointRecord& record);
+/// Throws Error(protocol) for bytes that are not a record of this version.
+EndpointRecord decode_endpoint_record(std::span<const std::byte> bytes);
+
+}  // namespace ddp::world

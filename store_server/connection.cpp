@@ -1,0 +1,59 @@
+#include "store_server/connection.hpp"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+namespace ddp::store_server {
+namespace {
+
+/// An empty outbox keeps this much memory for the next answers.
+constexpr std::size_t kKeptOutboxBytes = std::size_t{64} * 1024;
+
+Opening without_bytes(ssize_t count) {
+  const bool later = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  return later ? Opening::incomplete : Opening::gone;
+}
+
+}  // namespace
+
+Opening Connection::read_opening(const AdmissionMessage& right) noexcept {
+  if (stage == Stage::arrived) {
+    std::uint8_t first = 0;
+    const ssize_t count = ::recv(fd.get(), &first, 1, MSG_PEEK);
+    if (count <= 0) return without_bytes(count);
+    if (first == static_cast<std::uint8_t>(Operation::validate)) return Opening::client;
+    if (first != kAdmissionByte) return Opening::neither;
+    stage = Stage::requesting_admission;
+  }
+  std::array<char, kAdmissionMessageBytes> bytes;
+  const ssize_t count = ::recv(fd.get(), bytes.data(), request.missing_bytes(), 0);
+  if (count <= 0) return without_bytes(count);
+  switch (request.feed({bytes.data(), static_cast<std::size_t>(count)}, right)) {
+    case AdmissionReader::Verdict::right: return Opening::valid_request;
+    case AdmissionReader::Verdict::wrong: return Opening::invalid_request;
+    case AdmissionReader::Verdict::incomplete: break;
+  }
+  return Opening::incomplete;
+}
+
+bool Connection::send_some() noexcept {
+  while (unread() > 0) {
+    const ssize_t count = ::send(fd.get(), outbox.data() + sent, unread(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count >= 0) {
+      sent += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return true;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  outbox.clear();
+  sent = 0;
+  // swapped, since assigning an empty one would keep the memory
+  if (outbox.capacity() > kKeptOutboxBytes) std::string{}.swap(outbox);
+  return true;
+}
+
+}  // namespace ddp::store_server

@@ -1,0 +1,98 @@
+// What a TCPStore server knows: values, counters, queues, and who waits for which key. No sockets here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "store_server/store_protocol.hpp"
+
+namespace ddp::store_server {
+
+/// Names a client as long as it is there.
+using ClientId = int;
+
+/// Where answers go.
+class Outboxes {
+ public:
+  virtual ~Outboxes() = default;
+  /// The bytes for @p client, to be appended to.
+  virtual std::string& outbox(ClientId client) = 0;
+};
+
+/// Behaves as torch's libuv server, except in two cases where that leaves a client waiting for ever: a wait for a
+/// filled queue and an absent key ends when the key comes, and an item whose woken client did not take it wakes the
+/// next one.
+class KeySpace {
+ public:
+  /// Answers @p request; may also answer waits of other clients. Throws Error(protocol), having changed nothing, where
+  /// torch's server drops the client: a count that is no number; or when the answer would exceed kLargestReplyBytes.
+  void apply(ClientId client, const Request& request, Outboxes& outboxes);
+
+  /// The client is gone: ends its wait.
+  void forget(ClientId client, Outboxes& outboxes);
+
+  std::size_t waiting_clients() const { return waits_.size(); }
+  /// Keys that somebody waits for.
+  std::size_t awaited_keys() const { return waiters_.size(); }
+
+  /// More than any program asks for at once, and less than what 128 Ki times the same key could come to: 1 TiB.
+  static constexpr std::size_t kLargestReplyBytes = std::size_t{1024} * 1024 * 1024;
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  template <class Value>
+  using Map = std::unordered_map<std::string, Value, Hash, std::equal_to<>>;
+
+  /// A client in the row of those that wait for one key.
+  struct Waiter {
+    ClientId client;
+    std::size_t place;  ///< in its Wait
+  };
+  using Row = std::list<Waiter>;
+  struct Place {
+    Map<Row>::value_type* row;  ///< null once the key has come
+    Row::iterator waiter;
+  };
+  /// What one client waits for.
+  struct Wait {
+    std::vector<Place> places;
+    std::size_t missing = 0;
+  };
+
+  void set(std::string_view key, std::string_view value, Outboxes& outboxes);
+  void compare_set(ClientId client, const Request& request, Outboxes& outboxes);
+  std::int64_t add(std::string_view key, std::int64_t amount);
+  void append(std::string_view key, std::string_view value, Outboxes& outboxes);
+  void barrier(ClientId client, const Request& request, Outboxes& outboxes);
+  void push(std::string_view queue, std::string_view item, Outboxes& outboxes);
+  void pop(ClientId client, std::string_view queue, Outboxes& outboxes);
+
+  bool exists(std::string_view key) const { return values_.contains(key) || queues_.contains(key); }
+  std::string_view value(std::string_view key) const;
+  void wait(ClientId client, std::span<const std::string_view> keys, Outboxes& outboxes);
+  void enqueue(ClientId client, Wait& wait, std::string_view key);
+  void wake_all(std::string_view key, Outboxes& outboxes);
+  void wake_one(std::string_view queue, Outboxes& outboxes);
+  bool arrived(const Waiter& waiter, Outboxes& outboxes);
+  void cancel_wait(ClientId client);
+  void pass_on(ClientId client, const Request* request, Outboxes& outboxes);
+
+  Map<std::string> values_;
+  Map<std::deque<std::string>> queues_;  ///< none is empty
+  Map<Row> waiters_;                     ///< none is empty
+  std::unordered_map<ClientId, Wait> waits_;
+  /// Clients that an item in a queue has woken and that have asked for nothing since.
+  std::unordered_map<ClientId, std::string> woken_;
+};
+
+}  // namespace ddp::store_server

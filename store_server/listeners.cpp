@@ -1,0 +1,149 @@
+#include "store_server/listeners.hpp"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ddp/error.hpp>
+
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+
+namespace ddp::store_server {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// A port that is free on the first address may be taken on another.
+constexpr int kPortAttempts = 16;
+
+AddressList resolve(const std::string& address, std::uint16_t port, const std::string& attempted) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int status = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  if (status != 0) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = attempted,
+                 .cause = fmt::format("'{}' is not a numeric address: {}", address, ::gai_strerror(status)),
+                 .native = fmt::format("getaddrinfo {}", status),
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  return {found, &::freeaddrinfo};
+}
+
+/// Empty with errno set to EADDRINUSE when the port is taken.
+base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool only_v6, bool reuse) {
+  const std::string attempted = fmt::format("listening on {} port {} for clients of the TCPStore", address, port);
+  const AddressList found = resolve(address, port, attempted);
+  base::UniqueFd fd{::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  if (!fd) throw base::system_error(attempted, errno);
+  const int on = 1;
+  if (found->ai_family == AF_INET6) {
+    const int alone = only_v6 ? 1 : 0;
+    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof alone);
+  }
+  // A given port may have connections of an earlier server in TIME_WAIT. A port from the kernel has none, and the
+  // option would let the kernel give it to two sockets that do not listen yet.
+  if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // accepted sockets inherit it
+  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    if (errno == EADDRINUSE) return {};
+    throw base::system_error(attempted, errno);
+  }
+  return fd;
+}
+
+[[noreturn]] void throw_in_use(const std::string& address, std::uint16_t port) {
+  throw base::system_error(fmt::format("listening on {} port {} for clients of the TCPStore", address, port),
+                           EADDRINUSE, "choose another port, or none to take a free one");
+}
+
+/// "::", or "0.0.0.0" where the host has no IPv6.
+std::string everywhere() {
+  try {
+    listen_at("::", 0, false, false);
+    return "::";
+  } catch (const Error&) {
+    return "0.0.0.0";
+  }
+}
+
+bool is_v4(const std::string& address) { return address.find(':') == std::string::npos; }
+
+struct Attempt {
+  Listeners listeners;
+  std::string taken;  ///< the address at which the port is not free; empty: all are listened on
+};
+
+Attempt listen_on_all(const std::vector<std::string>& addresses, std::uint16_t port) {
+  // "::" takes IPv4 clients, too, unless there is an IPv4 socket beside it.
+  const bool only_v6 = std::any_of(addresses.begin(), addresses.end(), is_v4);
+  Attempt attempt{.listeners = {.sockets = {}, .port = port}, .taken = {}};
+  for (const std::string& address : addresses) {
+    base::UniqueFd fd = listen_at(address, attempt.listeners.port, only_v6, port != 0);
+    if (!fd) {
+      attempt.taken = address;
+      break;
+    }
+    attempt.listeners.port = base::local_port(fd.get());
+    attempt.listeners.sockets.push_back(std::move(fd));
+  }
+  return attempt;
+}
+
+/// Servers that start at the same time begin at different ports.
+Listeners listen_in(const std::vector<std::string>& addresses, PortRange range) {
+  const std::string attempted = fmt::format("listening on {} for clients of the TCPStore, at a port from {} to {}",
+                                            fmt::join(addresses, ", "), range.first, range.last);
+  if (range.first == 0 || range.first > range.last) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = attempted,
+                 .cause = fmt::format("'{}-{}' is no range of ports", range.first, range.last),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  const unsigned count = static_cast<unsigned>(range.last) - range.first + 1;
+  const unsigned begin = std::random_device{}() % count;
+  for (unsigned i = 0; i < count; ++i) {
+    Attempt attempt = listen_on_all(addresses, static_cast<std::uint16_t>(range.first + (begin + i) % count));
+    if (attempt.taken.empty()) return std::move(attempt.listeners);
+  }
+  throw Error{{.code = ErrorCode::system,
+               .attempted = attempted,
+               .cause = count == 1 ? "it is not free" : fmt::format("none of the {} is free", count),
+               .native = base::errno_name(EADDRINUSE),
+               .ranks = {},
+               .hint = "choose a wider range, or end what uses these ports"}};
+}
+
+}  // namespace
+
+Listeners listen_on(const std::vector<std::string>& addresses, std::uint16_t port, std::optional<PortRange> range) {
+  std::vector<std::string> distinct;
+  for (const std::string& address : addresses) {
+    if (std::find(distinct.begin(), distinct.end(), address) == distinct.end()) distinct.push_back(address);
+  }
+  if (distinct.empty()) distinct.push_back(everywhere());
+  if (port == 0 && range) return listen_in(distinct, *range);
+  for (int tries = 1;; ++tries) {
+    Attempt attempt = listen_on_all(distinct, port);
+    if (attempt.taken.empty()) return std::move(attempt.listeners);
+    if (port != 0 || tries == kPortAttempts) throw_in_use(attempt.taken, attempt.listeners.port);
+  }
+}
+
+}  // namespace ddp::store_server

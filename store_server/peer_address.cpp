@@ -1,0 +1,60 @@
+#include "store_server/peer_address.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace ddp::store_server {
+namespace {
+
+constexpr std::array<std::uint8_t, 12> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+bool is_mapped(const std::array<std::uint8_t, 16>& bytes) {
+  return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), bytes.begin());
+}
+
+}  // namespace
+
+std::optional<PeerAddress> PeerAddress::parse(const std::string& text) {
+  PeerAddress result;
+  std::uint8_t* const bytes = result.bytes_.data();
+  if (::inet_pton(AF_INET, text.c_str(), bytes + kMappedPrefix.size()) == 1) {
+    std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), bytes);
+    return result;
+  }
+  if (::inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), bytes) == 1) return result;
+  return std::nullopt;
+}
+
+std::optional<PeerAddress> PeerAddress::of(const sockaddr_storage& address) {
+  PeerAddress result;
+  std::uint8_t* const bytes = result.bytes_.data();
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), bytes);
+    std::memcpy(bytes + kMappedPrefix.size(), &v4.sin_addr, sizeof v4.sin_addr);
+    return result;
+  }
+  if (address.ss_family == AF_INET6) {
+    std::memcpy(bytes, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, result.bytes_.size());
+    return result;
+  }
+  return std::nullopt;
+}
+
+bool PeerAddress::is_loopback() const {
+  if (is_mapped(bytes_)) return bytes_[kMappedPrefix.size()] == 127;
+  static constexpr std::array<std::uint8_t, 16> kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  return bytes_ == kLoopback;
+}
+
+std::string PeerAddress::text() const {
+  std::array<char, INET6_ADDRSTRLEN> out{};
+  const bool v4 = is_mapped(bytes_);
+  ::inet_ntop(v4 ? AF_INET : AF_INET6, bytes_.data() + (v4 ? kMappedPrefix.size() : 0), out.data(), out.size());
+  return out.data();
+}
+
+}  // namespace ddp::store_server

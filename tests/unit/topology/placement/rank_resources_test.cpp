@@ -1,0 +1,71 @@
+#include "topology/placement/rank_resources.hpp"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+#include "base/byte_stream.hpp"
+
+namespace ddp::topology {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+RankResources sample() {
+  return {.policy = "numa",
+          .cpus = CpuSet::parse("0-3,8"),
+          .devices = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ZE_AFFINITY_MASK", ""}}};
+}
+
+TEST(RankResources, ComeBackAsTheyWere) {
+  const RankResources read = decode_resources(encode(sample()));
+  EXPECT_EQ(read.policy, "numa");
+  EXPECT_EQ(read.cpus, CpuSet::parse("0-3,8"));
+  EXPECT_EQ(read.devices, sample().devices);
+  const RankResources nothing = decode_resources(encode(RankResources{.policy = {}, .cpus = {}, .devices = {}}));
+  EXPECT_EQ(nothing.policy, "");
+  EXPECT_TRUE(nothing.cpus.empty());
+  EXPECT_THAT(nothing.devices, IsEmpty());
+}
+
+TEST(RankResources, EveryTruncationIsAnError) {
+  const Bytes whole = encode(sample());
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_THROW(decode_resources(std::span{whole}.first(size)), Error) << size;
+  }
+  Bytes longer = whole;
+  longer.push_back(std::byte{0});
+  EXPECT_THROW(decode_resources(longer), Error);
+}
+
+TEST(RankResources, WrongProcessorsAreAnError) {
+  for (const char* list : {"0-", "x", "3-1", "70000"}) {
+    const Bytes bytes = base::ByteWriter{}.text("numa").text(list).integer(std::uint8_t{0}).bytes();
+    EXPECT_THROW(decode_resources(bytes), Error) << list;
+  }
+}
+
+TEST(DeviceVariables, AreThoseOfGpuRuntimes) {
+  EXPECT_THAT(device_variables(base::Environment{{{"CUDA_VISIBLE_DEVICES", "1"},
+                                                  {"HIP_VISIBLE_DEVICES", "2"},
+                                                  {"ROCR_VISIBLE_DEVICES", "3"},
+                                                  {"ZE_AFFINITY_MASK", "0.1"},
+                                                  {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"},
+                                                  {"SLURM_STEP_GPUS", "0"}}}),
+              ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "1"), Pair("HIP_VISIBLE_DEVICES", "2"),
+                          Pair("ROCR_VISIBLE_DEVICES", "3"), Pair("ZE_AFFINITY_MASK", "0.1")));
+}
+
+TEST(DeviceVariables, AnEmptyOneHidesAllGpusAndCounts) {
+  EXPECT_THAT(device_variables(base::Environment{{{"CUDA_VISIBLE_DEVICES", ""}}}),
+              ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "")));
+  EXPECT_THAT(device_variables(base::Environment{{}}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace ddp::topology
