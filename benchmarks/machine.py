@@ -1,16 +1,16 @@
-"""Where a benchmark ran: numbers without it compare to nothing."""
+"""Where a benchmark ran; without it, its numbers are meaningless."""
 
 import platform
 import re
 import subprocess
 from pathlib import Path
 
-# Debian packages whose code the measured programs spend their time in.
+# Debian packages in whose code the measured programs spend their time.
 PACKAGES = ("libpmix2", "slurmd", "libgloo0", "libc6", "g++")
 
 
 def processor():
-    """The CPU's name, and how many of them there are."""
+    """Number and name of the CPUs."""
     text = Path("/proc/cpuinfo").read_text()
     names = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE)
     virtual = ", virtual" if re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE) else ""
@@ -18,7 +18,7 @@ def processor():
 
 
 def versions():
-    """The packages' versions, where there is dpkg."""
+    """Versions of the packages, where dpkg exists."""
     try:
         line = ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n", *PACKAGES]
         found = subprocess.run(line, capture_output=True, text=True, timeout=30).stdout
@@ -28,7 +28,7 @@ def versions():
 
 
 def load():
-    """Runnable processes of the last minute, before the benchmark adds its own."""
+    """One-minute load average before the benchmark adds its own."""
     return Path("/proc/loadavg").read_text().split()[0]
 
 
@@ -37,5 +37,5 @@ def description():
         f"- Processors: {processor()}",
         f"- Kernel: {platform.system()} {platform.release().split('-')[0]}",
         f"- Versions: {versions()}",
-        f"- Load average when it started: {load()}",
+        f"- Load average at start: {load()}",
     ])

@@ -1,10 +1,10 @@
-"""Medians, their spread, and ratios of two contenders that were measured in turn."""
+"""Medians, their spread, and ratios of two contenders measured in turn."""
 
 import statistics
 
 
 class Spread:
-    """The median, quartiles, least and greatest of repeated measurements."""
+    """Median, quartiles, minimum and maximum of repeated measurements."""
 
     def __init__(self, values):
         ordered = sorted(values)
@@ -22,10 +22,10 @@ class Spread:
 
 
 class Ratio:
-    """How ours compares to theirs: the ratio of the medians, and the quartiles of the ratios within each round.
+    """Ratio of the medians, and the quartiles of the ratios within each round.
 
-    Both lists are in the order of the rounds. What disturbs the machine for longer than a round disturbs both
-    contenders of that round and cancels out of its ratio.
+    Both lists are in the order of the rounds. A disturbance longer than a round hits both contenders of that round and
+    cancels out of its ratio.
     """
 
     def __init__(self, ours, theirs):
@@ -39,7 +39,7 @@ class Ratio:
 
 
 def table(header, rows):
-    """A Markdown table; the first column is left-aligned, all others are numbers."""
+    """A Markdown table: first column left-aligned, all others right-aligned numbers."""
     lines = ["| " + " | ".join(header) + " |", "|" + "|".join([":--"] + ["--:"] * (len(header) - 1)) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)

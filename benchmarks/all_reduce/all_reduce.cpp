@@ -1,11 +1,10 @@
-// Measures what a process group adds to the Gloo library that it drives: float32 sum, in place, all contenders in one
-// run. Start it with ddprun on one host; rank 0 prints one JSON object a line for each contender and size.
+// What a process group adds to Gloo: float32 sum in place, all contenders in one run. Start it with ddprun on one host;
+// rank 0 prints one line of JSON per contender and size.
 //
 //   all_reduce [ROUNDS]
 //
-// A plain program instead of Google Benchmark: all ranks must do the same number of calls, where the library chooses
-// the number in each process by itself, and the contenders must take turns within a round, so that a ratio compares
-// what happened at the same time.
+// Google Benchmark does not fit: it chooses the number of calls in each process, where all ranks must make the same
+// number, and contenders must take turns within a round for the ratios to mean something.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -25,14 +24,13 @@ using Contenders = std::vector<std::unique_ptr<Contender>>;
 
 constexpr std::size_t kSmallestBytes = std::size_t{1} << 10U;
 constexpr std::size_t kLargestBytes = std::size_t{64} << 20U;
-// Buffers take turns, as gradients' buckets do: one alone would stay in the cache of a size that a real step evicts.
+// Buffers take turns, like gradient buckets: a single one would stay in a cache that a real step evicts.
 constexpr std::size_t kBuffers = 4;
-// One sample is as many calls as move about this much, so that the clock and a single delay of the scheduler weigh
-// little.
+// Bytes moved per sample, so that the clock and a single scheduling delay weigh little.
 constexpr std::size_t kSampleBytes = std::size_t{1} << 20U;
 constexpr std::size_t kMostCalls = 64;
 
-/// Ranks put different numbers and expect their sum, so that a contender that does nothing cannot win.
+/// Ranks contribute different numbers and expect their sum: a contender that does nothing must not win.
 void verify(World& world, Contender& contender, std::vector<float>& values) {
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>((i % 7) + static_cast<std::size_t>(world.rank()));
@@ -46,7 +44,7 @@ void verify(World& world, Contender& contender, std::vector<float>& values) {
   }
 }
 
-/// Seconds a call, of this rank.
+/// Seconds per call on this rank.
 double sample(ProcessGroup& group, Contender& contender, std::vector<std::vector<float>>& buffers, std::size_t calls) {
   group.barrier().wait();
   const auto start = Clock::now();
@@ -54,14 +52,14 @@ double sample(ProcessGroup& group, Contender& contender, std::vector<std::vector
   return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(calls);
 }
 
-/// samples[contender][round], of the slowest rank of each.
+/// samples[contender][round] of the slowest rank.
 std::vector<std::vector<double>> measure(World& world, ProcessGroup& group, Contenders& contenders, std::size_t bytes,
                                          std::size_t rounds) {
   std::vector<std::vector<float>> buffers(kBuffers, std::vector<float>(bytes / sizeof(float)));
   for (const auto& contender : contenders) verify(world, *contender, buffers[0]);
   for (auto& buffer : buffers) std::fill(buffer.begin(), buffer.end(), 0.0F);  // sums of sums must not grow
   const std::size_t calls = std::clamp(kSampleBytes / bytes, std::size_t{1}, kMostCalls);
-  for (const auto& contender : contenders) sample(group, *contender, buffers, kBuffers);  // until all pages are there
+  for (const auto& contender : contenders) sample(group, *contender, buffers, kBuffers);  // faults all pages in
 
   std::vector<std::vector<double>> samples(contenders.size(), std::vector<double>(rounds));
   for (std::size_t round = 0; round < rounds; ++round) {

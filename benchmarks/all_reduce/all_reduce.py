@@ -20,7 +20,7 @@ OURS, DIRECT, OWN_SUM = "libddp", "gloo, libddp's kernel", "gloo, gloo::sum<floa
 
 
 def run(binaries, ranks, rounds):
-    """Seconds a call, by size and contender, in the order of the rounds."""
+    """Seconds per call, by size and contender, in the order of the rounds."""
     line = [str(binaries / "ddprun"), "--nproc-per-node", str(ranks), str(binaries / "bench_all_reduce"), str(rounds)]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S)
     if done.returncode != 0:
@@ -54,8 +54,8 @@ def main():
     parser.add_argument("binaries", type=Path)
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
-    print(f"Microseconds a call: median (quartiles) of {options.rounds} rounds, of the slowest rank. GB/s is bytes "
-          "of the buffer over the median time (algorithm bandwidth).")
+    print(f"Microseconds per call: median (quartiles) of {options.rounds} rounds, of the slowest rank. GB/s: size of the "
+          "buffer over the median time (algorithm bandwidth).")
     for ranks in WORLDS:
         print(f"\n{ranks} ranks:\n")
         print(table(["size", "libddp", "Gloo, same kernel", "Gloo, own sum", "libddp GB/s", "Gloo GB/s", "ratio",

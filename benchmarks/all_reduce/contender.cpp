@@ -28,10 +28,10 @@ class ProcessGroupContender final : public Contender {
   ProcessGroup group_;
 };
 
-/// A folder that rank 0 makes for the FileStore and removes at the end, when all ranks are connected.
-class MeetingFolder {
+/// The FileStore's folder, which rank 0 makes and removes once all ranks are connected.
+class RendezvousFolder {
  public:
-  MeetingFolder(World& world, const std::string& key) {
+  RendezvousFolder(World& world, const std::string& key) {
     KeyValueStore& store = world.key_value_store();
     const Deadline deadline = Deadline::after(kPatience);
     if (world.rank() == 0) {
@@ -44,10 +44,10 @@ class MeetingFolder {
     const Bytes path = store.get(0, key, deadline);
     path_.assign(reinterpret_cast<const char*>(path.data()), path.size());
   }
-  MeetingFolder(const MeetingFolder&) = delete;
-  MeetingFolder& operator=(const MeetingFolder&) = delete;
-  ~MeetingFolder() {
-    std::error_code ignored;  // left-overs in the temporary folder harm nobody
+  RendezvousFolder(const RendezvousFolder&) = delete;
+  RendezvousFolder& operator=(const RendezvousFolder&) = delete;
+  ~RendezvousFolder() {
+    std::error_code ignored;  // a leftover in the temporary folder is harmless
     if (!own_.empty()) std::filesystem::remove_all(own_, ignored);
   }
   const std::string& path() const { return path_; }
@@ -62,7 +62,7 @@ class DirectContender final : public Contender {
   DirectContender(World& world, Combine combine)
       : combine_(combine), context_(std::make_shared<gloo::rendezvous::Context>(world.rank(), world.world_size())) {
     const std::string key = "bench." + std::to_string(static_cast<int>(combine));
-    const MeetingFolder folder(world, key);
+    const RendezvousFolder folder(world, key);
     gloo::transport::tcp::attr attributes;
     attributes.hostname = world.interface_address();
     auto device = gloo::transport::tcp::CreateDevice(attributes);

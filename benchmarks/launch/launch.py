@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures ddprun beside torchrun on one host: start, restart, memory. Prints Markdown.
+"""Compares ddprun with torchrun on one host: start, restart, memory. Prints Markdown.
 
     launch.py BIN [--rounds N]      BIN: the folder of ddprun and bench_launch_worker
 
-torchrun is taken from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs each launcher once, in
-turn; both get the same options and the same workers, which are programs that do nothing.
+torchrun comes from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs each launcher once, in
+alternating order, with the same options and workers that do nothing.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from spread import Ratio, Spread, table  # noqa: E402
 
 WORKERS = (1, 8, 64)
 RESTARTED_WORKERS = 8
-# ddprun alone: how the figure grows.
+# ddprun only: how the figure grows.
 MANY_RESTARTED_WORKERS = 64
 RESTARTS = 3
 
@@ -40,7 +40,7 @@ def torch_version():
     line = [TORCH_PYTHON, "-c", "import torch; print(torch.__version__)"]
     done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}:\n{done.stderr}set DDP_TORCH_PYTHON to an interpreter with torch")
+        sys.exit(f"{' '.join(line)}:\n{done.stderr}set DDP_TORCH_PYTHON to an interpreter that has torch")
     return done.stdout.strip()
 
 
@@ -52,9 +52,9 @@ def in_turn(names, turn):
 
 
 def measure_starts(commands, worker, workers, rounds):
-    """(until all run, until the end) of each launcher's runs, in the order of the rounds."""
+    """Each launcher's (until all run, until the end), in the order of the rounds."""
     times = {name: [] for name in commands}
-    for turn in range(-1, rounds):  # the first is for the page cache
+    for turn in range(-1, rounds):  # turn -1 warms the page cache
         for name in in_turn(commands, turn):
             line = [*commands[name], f"--nproc-per-node={workers}", "--no-python", worker]
             result = time_launch(line, workers, None)
@@ -108,7 +108,7 @@ def run_restarts(command, worker, workers, dice):
     seconds = []
     for attempt in range(RESTARTS):
         launched.wait_for(attempt)
-        # torchrun looks at its workers every 100 ms: the failure must not come at the same moment each time
+        # torchrun polls its workers every 100 ms: the failure must hit a random moment
         time.sleep(dice.uniform(0.5, 0.6))
         if attempt == 0:
             used = memory(own_processes(launched))
@@ -142,8 +142,8 @@ def main():
     options = parser.parse_args()
     binaries = options.binaries.resolve()
     commands, worker, rounds = launchers(binaries), str(binaries / "bench_launch_worker"), options.rounds
-    print(f"torchrun is that of torch {torch_version()}. In ms: median (quartiles) of {rounds} launches. The ratio is "
-          "torchrun to ddprun: how many times faster ddprun is.\n")
+    print(f"torchrun of torch {torch_version()}. In ms: median (quartiles) of {rounds} launches. Ratio: torchrun to "
+          "ddprun, so how many times faster ddprun is.\n")
     rows = []
     for workers in WORKERS:
         rows += start_rows(workers, measure_starts(commands, worker, workers, rounds))
@@ -161,9 +161,9 @@ def main():
     ]))
 
     print(f"\nMemory of the launcher's own processes while {RESTARTED_WORKERS} workers run, in MiB: median (quartiles) "
-          f"of {rounds} launches. The proportional set counts a page that processes share once.\n")
+          f"of {rounds} launches. The proportional set counts shared pages once.\n")
     rows = []
-    for label, kind in (("proportional set (PSS)", "Pss"), ("resident sets, added up (RSS)", "Rss")):
+    for label, kind in (("proportional set (PSS)", "Pss"), ("sum of resident sets (RSS)", "Rss")):
         ours, theirs = ([one[kind] for one in used[name]] for name in (OURS, TORCH))
         rows.append([label, Spread(theirs).scaled(2**-20, 1), Spread(ours).scaled(2**-20, 1), str(Ratio(theirs, ours))])
     print(table(["", "torchrun", "ddprun", "ratio"], rows))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures ddprun in an allocation of four nodes, with srun beside it. Prints Markdown.
+"""Compares ddprun with srun in an allocation of four nodes. Prints Markdown.
 
     launch_nodes.py BIN [--rounds N]      BIN: the folder of the programs; must be the same path on all nodes
 
-Runs where salloc works, and starts itself again inside an allocation. Every round runs each launcher once, in turn.
+Runs where salloc works; restarts itself inside an allocation. Every round runs each launcher once, in alternating order.
 """
 
 import argparse
@@ -28,10 +28,10 @@ def command(name, binaries, per_node):
 
 
 def measure(binaries, per_node, rounds):
-    """(until all run, until the end) of each launcher's runs, in the order of the rounds."""
+    """Each launcher's (until all run, until the end), in the order of the rounds."""
     shared = Path(os.environ.get("DDP_CLUSTER_DIR", "/run/ddp-cluster")) / "shared"
     times = {OURS: [], SRUN: []}
-    for turn in range(-1, rounds):  # the first is for the page cache
+    for turn in range(-1, rounds):  # turn -1 warms the page cache
         for name in (OURS, SRUN) if turn % 2 == 0 else (SRUN, OURS):
             result = time_launch(command(name, binaries, per_node), NODES * per_node, shared)
             if turn >= 0:
@@ -56,7 +56,7 @@ def main():
             ours, theirs = ([pair[index] for pair in times[name]] for name in (OURS, SRUN))
             rows.append([f"{NODES} x {per_node}, until {label}", Spread(theirs).scaled(1e3, 0),
                          Spread(ours).scaled(1e3, 0), str(Ratio(ours, theirs))])
-    print(f"In ms: median (quartiles) of {options.rounds} launches. The ratio is ddprun to srun.\n")
+    print(f"In ms: median (quartiles) of {options.rounds} launches. Ratio: ddprun to srun.\n")
     print(table(["ranks, from the start of the command", "srun --mpi=none", "ddprun", "ratio"], rows))
 
 

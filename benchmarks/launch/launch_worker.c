@@ -1,6 +1,6 @@
-// The least that a launcher can start: notes when it runs, and ends (`launch_worker`) or waits to be ended
-// (`launch_worker pause`). LAUNCH_MARKS names a file of records {int64 time, int64 pid}, one for each rank of each
-// attempt; the time is CLOCK_MONOTONIC's, in ns, which is the same for all processes of a machine.
+// The smallest program a launcher can start: notes when it runs, then exits (`launch_worker`) or waits for a signal
+// (`launch_worker pause`). LAUNCH_MARKS names a file of records {int64 time, int64 pid}, one per rank and attempt; the
+// time is CLOCK_MONOTONIC's in ns, common to all processes of a machine.
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/// The first of the two variables that is set: what ddprun and torchrun say, or what srun says.
+/// The first of the two variables that is set: ddprun's and torchrun's, or srun's.
 static long number(const char* name, const char* other, long otherwise) {
   const char* text = getenv(name);
   if (text == NULL) text = getenv(other);

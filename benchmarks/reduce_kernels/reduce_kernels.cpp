@@ -1,5 +1,5 @@
-// The loops that combine what ranks send, in memory and on one core: libddp's beside Gloo's own for float32, and every
-// element type of libddp. They show whether the compiler vectorised them, which all_reduce over TCP would hide.
+// The loops that combine two buffers, in memory on one core: libddp's for every element type, Gloo's for float32. Shows
+// whether the compiler vectorized them, which all_reduce over TCP would hide.
 #include <benchmark/benchmark.h>
 #include <gloo/math.h>
 

@@ -18,7 +18,7 @@ SIZES = {64 << 10: "64 KiB", 16 << 20: "16 MiB"}
 
 
 def measure(binaries, rounds):
-    """GB of result a second, by kernel and size: the median of the rounds."""
+    """GB of result per second, by kernel and size: median of the rounds."""
     line = [str(binaries / "bench_reduce_kernels"), "--benchmark_format=json", f"--benchmark_repetitions={rounds}",
             "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.02"]
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=RUN_LIMIT_S)
@@ -29,13 +29,13 @@ def measure(binaries, rounds):
         if result.get("aggregate_name") != "median":
             continue
         kernel, size = result["run_name"].rsplit("/", 1)
-        # CPU time: this loop waits for nothing, so time off the processor is not the kernel's
+        # CPU time: the loop never waits, so time off the processor is not the kernel's
         rates.setdefault(kernel, {})[int(size)] = int(size) / (result["cpu_time"] * 1e-9) / 1e9
     return rates
 
 
 def gloo_first(item):
-    """Interleaving shuffles the kernels; the baseline comes first, then the element types by name."""
+    """Undoes the shuffling of interleaved runs: baseline first, then element types by name."""
     return (not item[0].startswith("gloo"), item[0])
 
 
@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     rates = measure(options.binaries.resolve(), options.rounds)
-    print(f"GB of result a second of CPU time, one core, median of {options.rounds} rounds.\n")
+    print(f"GB of result per second of CPU time, one core, median of {options.rounds} rounds.\n")
     print(table(["kernel", *SIZES.values()],
                 [[kernel, *(f"{by_size[size]:.2f}" for size in SIZES)]
                  for kernel, by_size in sorted(rates.items(), key=gloo_first)]))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures what the plugin for srun costs: steps with --ddp, and steps that do not use it. Prints Markdown.
+"""Measures the cost of the srun plugin for steps with --ddp and for steps without. Prints Markdown.
 
     srun_plugin.py BIN [--rounds N]      BIN: the folder of the programs; the plugin is in ../lib/slurm
 
 Runs on the controller of tests/cluster/slurm_cluster, whose plugstack.conf.d it changes between runs (Slurm reads it at
-every launch). Every round runs each contender once, in turn, every second one backwards.
+every launch). Every round runs each contender once, every second round in reverse order.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class PluginConfiguration:
         self.file = Path(os.environ["DDP_CLUSTER_DIR"]) / "etc" / "plugstack.conf.d" / "ddp.conf"
         plugin = binaries.parent / "lib" / "slurm" / "spank_ddp.so"
         if not plugin.exists():
-            sys.exit(f"srun_plugin: there is no {plugin}; build with Slurm's headers")
+            sys.exit(f"srun_plugin: {plugin} does not exist; build with Slurm's headers")
         self.line = f"required {plugin} helper={binaries / 'ddp-step'}\n"
 
     def install(self, wanted):
@@ -60,7 +60,7 @@ def main():
     options = parser.parse_args()
     configuration = PluginConfiguration(options.binaries.resolve())
     times = {name: [] for name, _, _ in CONTENDERS}
-    for turn in range(-1, options.rounds):  # the first is for the page cache
+    for turn in range(-1, options.rounds):  # turn -1 warms the page cache
         for name, installed, arguments in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
             configuration.install(installed)
             elapsed = time_step(arguments)
@@ -70,7 +70,7 @@ def main():
     configuration.install(False)
     rows = [[label, Spread(times[ours]).scaled(1e3, 0), Spread(times[theirs]).scaled(1e3, 0),
              str(Ratio(times[ours], times[theirs]))] for label, ours, theirs in ROWS]
-    print(f"From start to end of srun in ms: median (quartiles) of {options.rounds} steps.\n")
+    print(f"Run time of srun in ms: median (quartiles) of {options.rounds} steps.\n")
     print(table(["step", "first", "second", "ratio"], rows))
 
 

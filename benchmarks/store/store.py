@@ -3,8 +3,8 @@
 
     store.py BIN [--rounds N]      BIN: the folder of store_server_main and bench_store_clients
 
-torch is taken from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs the clients once against
-each server, in an order that rotates; the servers stay up.
+torch comes from the interpreter in DDP_TORCH_PYTHON (default: python3). Every round runs the clients once against each
+server, in alternating order; the servers stay up.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from spread import Ratio, Spread, table  # noqa: E402
 CONNECTIONS = (1, 64)
 OPERATIONS = 10_000
 KINDS = ("set", "get", "add", "wait")
-# Longest time for one run of the clients. A healthy one takes about a second.
+# Limit for one run of the clients. A healthy one takes about a second.
 RUN_LIMIT_S = 300
 
 TORCH_PYTHON = os.environ.get("DDP_TORCH_PYTHON", "python3")
@@ -52,7 +52,7 @@ class Server:
 
 
 def run_clients(binaries, server, connections):
-    """Seconds of each kind of operation, and the server's CPU seconds for all."""
+    """Seconds per kind of operation, and the server's CPU seconds for all."""
     line = [str(binaries / "bench_store_clients"), server.port, str(connections), str(OPERATIONS)]
     before = server.cpu_seconds()
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S)
@@ -81,9 +81,9 @@ def rows(results, connections):
         per_second = {name: [done / one[kind] for one in results[name]] for name in results}
         yield [f"{clients}, {kind}", *(Spread(per_second[name]).scaled(1e-3, 1) for name in (TORCH, OURS)),
                str(Ratio(per_second[OURS], per_second[TORCH]))]
-    # the pings between them are among the operations
+    # counts the pings, too
     cpu = {name: [one["cpu"] / (len(KINDS) + 1) / done for one in results[name]] for name in results}
-    yield [f"{clients}, CPU µs an operation", *(Spread(cpu[name]).scaled(1e6, 1) for name in (TORCH, OURS)),
+    yield [f"{clients}, CPU µs per operation", *(Spread(cpu[name]).scaled(1e6, 1) for name in (TORCH, OURS)),
            str(Ratio(cpu[OURS], cpu[TORCH]))]
 
 
@@ -97,9 +97,9 @@ def main():
     lines = []
     for connections in CONNECTIONS:
         lines += rows(measure(binaries, servers, connections, options.rounds), connections)
-    print(f"{OPERATIONS} operations of each kind over loopback, in thousands a second: median (quartiles) of "
-          f"{options.rounds} rounds. torch is {servers[TORCH].version}, with libuv. The ratio is libddp to torch: above "
-          "1 is faster; for the CPU time, below 1 is less.\n")
+    print(f"{OPERATIONS} operations of each kind over loopback, in thousands per second: median (quartiles) of "
+          f"{options.rounds} rounds. torch is {servers[TORCH].version} with libuv. Ratio: libddp to torch; above 1 is "
+          "faster, for CPU time below 1 is less.\n")
     print(table(["", "torch", "libddp", "ratio"], lines))
     for server in servers.values():
         server.close()

@@ -1,8 +1,8 @@
-// Clients of a TCPStore server, as fast as they can be, so that the server is what is measured. Speaks the protocol by
-// itself: the same program drives every contender.
+// Clients of a TCPStore server, fast enough that the server is what is measured. Implements the protocol itself, so the
+// same program drives every contender.
 //   bench_store_clients PORT [CONNECTIONS [OPERATIONS]]
-// Each connection has one request under way at a time, as torch's own client. Prints a JSON line: seconds for all
-// OPERATIONS together, of each kind.
+// Each connection has one request in flight, like torch's client. Prints a JSON line: for each kind of operation, the
+// seconds for all OPERATIONS.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -26,9 +26,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Longest time without any answer. A healthy server needs microseconds.
+/// Limit for an answer. A healthy server needs microseconds.
 constexpr int kPatienceMs = 60'000;
-/// A value as large as an address or an NCCL unique id.
+/// The size of an address or an NCCL unique id.
 constexpr std::size_t kValueBytes = 128;
 
 [[noreturn]] void fail(const char* what) {
@@ -43,7 +43,7 @@ std::string integer(Int value) {
 std::string text(std::string_view value) { return integer(std::uint64_t{value.size()}) + std::string{value}; }
 std::string operation(int code) { return std::string(1, static_cast<char>(code)); }
 
-// torch/csrc/distributed/c10d/TCPStoreBackend.hpp. SET has no answer of its own; the PING behind it has.
+// torch/csrc/distributed/c10d/TCPStoreBackend.hpp. SET has no answer; the PING behind it has.
 std::string validate() { return operation(0) + integer(std::uint32_t{0x3C85F7CE}); }
 std::string ping() { return operation(13) + integer(std::uint32_t{0x01020304}); }
 std::string set(const std::string& key) { return operation(1) + text(key) + text(std::string(kValueBytes, 'v')); }
@@ -51,7 +51,7 @@ std::string get(const std::string& key) { return operation(3) + text(key); }
 std::string add(const std::string& key) { return operation(4) + text(key) + integer(std::int64_t{1}); }
 std::string wait(const std::string& key) { return operation(6) + integer(std::uint64_t{1}) + text(key); }
 
-/// One kind of request, and the size of its answer.
+/// One kind of request and the size of its answer.
 struct Kind {
   const char* name;
   std::function<std::string(int connection, int turn)> request;
@@ -81,7 +81,7 @@ class Clients {
     }
   }
 
-  /// @return seconds until @p operations requests, shared out evenly, are answered.
+  /// @return seconds until @p operations requests, divided evenly, are answered.
   double run(const Kind& kind, int operations) {
     const int each = operations / static_cast<int>(clients_.size());
     for (std::size_t i = 0; i < clients_.size(); ++i) {
@@ -114,7 +114,7 @@ class Clients {
     int fd = -1;
     std::vector<std::string> requests;
     std::size_t next = 0;
-    std::size_t outstanding = 0;  ///< bytes of the answer that are to come
+    std::size_t outstanding = 0;  ///< bytes of the answer still missing
   };
 
   void ask(std::size_t i, const Kind& kind) {
@@ -132,7 +132,7 @@ class Clients {
     const ssize_t count = ::recv(clients_[i].fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count < 0 && errno == EAGAIN) return false;
     if (count <= 0) fail("receiving");
-    if (static_cast<std::size_t>(count) > clients_[i].outstanding) fail("an answer has too many bytes");
+    if (static_cast<std::size_t>(count) > clients_[i].outstanding) fail("answer too long");
     clients_[i].outstanding -= static_cast<std::size_t>(count);
     return clients_[i].outstanding == 0;
   }

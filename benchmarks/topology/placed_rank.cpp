@@ -1,8 +1,8 @@
-// One rank that wires up and learns where it should run. Prints how long that took since its exec, in ms.
+// One rank that wires up, learns its place and binds itself. Prints the ms since its exec.
 //
-//   placed_rank none    World::init alone
-//   placed_rank shared  World::init with DDP_BIND: one rank of the node reads the machine for all
-//   placed_rank each    World::init, then every rank reads the machine itself and binds itself
+//   placed_rank none    World::init only
+//   placed_rank shared  World::init with DDP_BIND: one rank per node reads the machine for all
+//   placed_rank each    World::init, then every rank reads the machine
 #include <cstdio>
 #include <cstdlib>
 #include <exception>

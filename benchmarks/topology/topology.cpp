@@ -1,4 +1,4 @@
-// What it costs to read a machine and to place ranks on it: the live one, and each XML file named after Google
+// The cost of reading a machine and placing ranks on it: the live machine, and each XML file named after Google
 // Benchmark's own options.
 #include <benchmark/benchmark.h>
 

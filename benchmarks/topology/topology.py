@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures what it costs to read machines and place ranks, and prints Markdown.
+"""Measures reading machines and placing ranks. Prints Markdown.
 
     topology.py BIN [--rounds N]      BIN: the folder of the benchmark programs
 
 Runs where srun works, on a node of 64 CPUs. Machines: tests/topologies/*.xml, and DDP_RECORDED_TOPOLOGIES/*.xml (default:
-../shared/topologies beside the source tree) where that folder is there.
+../shared/topologies beside the source tree) where that folder exists.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def loads_and_placements(binaries, rounds):
         placements = sorted((int(key.split()[1]), cells[key]) for key in cells if key.startswith("place"))
         one_each = f"{placements[0][0]}: {placements[0][1].scaled(1, 3)}" if placements else ""
         lines.append([machine, cells["load"].scaled(1, 2), one_each, placements[-1][1].scaled(1, 3) if placements else ""])
-    print(table(["machine", "load", "ranks: placement, a rank for each GPU", "placement of 64 ranks"], lines))
+    print(table(["machine", "load", "ranks: placement, one rank per GPU", "placement of 64 ranks"], lines))
 
 
 def wall_ms(line):
@@ -78,8 +78,8 @@ def start_ups(binaries, rounds):
         for name, line in contenders.items():
             times[name].append(wall_ms(line))
     ours = times["ddp-info topo --json --no-job"]
-    print(f"\nFrom start to end of a program that looks at this machine, in ms: median (quartiles) of {2 * rounds} runs.\n")
-    print(table(["program", "ms", "ratio of ddp-info to it"],
+    print(f"\nRun time of programs that read this machine, in ms: median (quartiles) of {2 * rounds} runs.\n")
+    print(table(["program", "ms", "ddp-info's ratio to it"],
                 [[f"`{name}`", Spread(values).scaled(1, 1), str(Ratio(ours, values))] for name, values in times.items()]))
 
 

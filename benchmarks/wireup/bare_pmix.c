@@ -1,9 +1,9 @@
-// What wire-up costs without libddp: a client that uses libpmix and nothing else.
+// The cost of wire-up without libddp: a client that uses only libpmix.
 //
 //   bare_pmix ROUNDS
 //
-// PMIx_Init, then ROUNDS times Put of one value of 256 bytes, Commit and Fence with collected data, then Get of the
-// last round's value of every rank. Prints one line with the times since exec, and only then leaves.
+// PMIx_Init; ROUNDS times Put of one 256-byte value, Commit and Fence with collected data; Get of every rank's last
+// value. Prints one line of times since exec before PMIx_Finalize.
 #define _POSIX_C_SOURCE 200809L
 
 #include <pmix.h>
@@ -64,7 +64,7 @@ static void get_all(const pmix_proc_t* self, unsigned ranks, int round) {
     PMIX_LOAD_PROCID(&proc, self->nspace, rank);
     check(PMIx_Get(&proc, key, NULL, 0, &value), "PMIx_Get");
     if (value->data.bo.size != kValueBytes || value->data.bo.bytes[0] != (char)rank) {
-      fprintf(stderr, "bare_pmix: rank %u gave another value than it put\n", rank);
+      fprintf(stderr, "bare_pmix: rank %u returned a value it did not put\n", rank);
       exit(1);
     }
     PMIX_VALUE_RELEASE(value);

@@ -1,7 +1,6 @@
-// Becomes another program and tells it when: `exec_clock PROGRAM [ARGUMENT...]` puts the time of its execve into
-// WIREUP_EXEC_NS, and the CPU time that the process had used by then into WIREUP_EXEC_CPU_NS (see since_exec.h). The
-// start time in /proc/self/stat has a resolution of 10 ms only, and a time taken in main() misses the dynamic linker,
-// which is part of what a job pays for.
+// `exec_clock PROGRAM [ARGUMENT...]` executes PROGRAM with the time of its execve in WIREUP_EXEC_NS and the CPU time
+// used until then in WIREUP_EXEC_CPU_NS (see since_exec.h). The start time in /proc/self/stat has a resolution of 10
+// ms, and a time taken in main() misses the dynamic linker, which a job pays for.
 #define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>

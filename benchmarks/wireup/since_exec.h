@@ -1,11 +1,11 @@
-// The time since this process's execve, in C because both contenders of the wire-up benchmark use it.
+// Time since this process's execve. C, because both contenders of the wire-up benchmark include it.
 #pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-/// What exec_clock noted. Ends a program that was started in another way: there is nothing to measure then.
+/// What exec_clock noted. Exits where exec_clock did not start this program.
 static inline long long noted_ns(const char* variable) {
   const char* text = getenv(variable);
   if (text == NULL) {
@@ -24,7 +24,7 @@ static inline long long clock_ns(clockid_t clock) {
 /// Nanoseconds since exec_clock's execve.
 static inline long long since_exec_ns(void) { return clock_ns(CLOCK_MONOTONIC) - noted_ns("WIREUP_EXEC_NS"); }
 
-/// Nanoseconds of CPU time since then, of all threads, the kernel's work for them included.
+/// Nanoseconds of CPU time since then, of all threads, kernel time included.
 static inline long long cpu_since_exec_ns(void) {
   return clock_ns(CLOCK_PROCESS_CPUTIME_ID) - noted_ns("WIREUP_EXEC_CPU_NS");
 }

@@ -1,8 +1,8 @@
-// What wire-up costs with libddp. Like bare_pmix.c it prints one line with the times since exec.
+// The cost of wire-up with libddp. Like bare_pmix.c, prints one line of times since exec.
 //
-//   wire_world cards              World::init, which has one put (the rank's card) and one fence, then every rank's
-//   card wire_world values             World::init, then a put of 256 bytes, a second fence, then every rank's value
-//   wire_world keys COUNT BYTES   World::init, then COUNT puts of BYTES bytes, a fence, then every rank's last value
+//   wire_world records            World::init (one put, one fence), then reads every rank's endpoint record
+//   wire_world values             World::init, a put of 256 bytes, a second fence, then reads every rank's value
+//   wire_world keys COUNT BYTES   World::init, COUNT puts of BYTES bytes, a fence, then reads every rank's last value
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -20,7 +20,7 @@ constexpr std::size_t kValueBytes = 256;
 
 ddp::Bytes value_of(int rank, std::size_t bytes) { return ddp::Bytes(bytes, static_cast<std::byte>(rank)); }
 
-void read_cards(ddp::World& world) {
+void read_records(ddp::World& world) {
   for (int rank = 0; rank < world.world_size(); ++rank) {
     if (world.hostname(rank).empty()) throw std::runtime_error("rank " + std::to_string(rank) + " has no host name");
   }
@@ -36,7 +36,7 @@ void read_values(ddp::World& world, int key, std::size_t bytes) {
   const std::string name = "value." + std::to_string(key);
   for (int rank = 0; rank < world.world_size(); ++rank) {
     if (world.key_value_store().get(rank, name, deadline) != value_of(rank, bytes)) {
-      throw std::runtime_error("rank " + std::to_string(rank) + " gave another value than it put");
+      throw std::runtime_error("rank " + std::to_string(rank) + " returned a value it did not put");
     }
   }
 }
@@ -47,8 +47,8 @@ void measure(std::string_view mode, int count, std::size_t bytes) {
   const long long joined = since_exec_ns();
   long long put = joined;
   long long fenced = joined;
-  if (mode == "cards") {
-    read_cards(world);
+  if (mode == "records") {
+    read_records(world);
   } else {
     put_keys(world, count, bytes);
     put = since_exec_ns();
@@ -71,12 +71,12 @@ void measure(std::string_view mode, int count, std::size_t bytes) {
 int main(int argc, char** argv) {
   const std::string_view mode = argc > 1 ? argv[1] : "";
   try {
-    if (argc == 2 && (mode == "cards" || mode == "values")) {
+    if (argc == 2 && (mode == "records" || mode == "values")) {
       measure(mode, 1, kValueBytes);
     } else if (argc == 4 && mode == "keys" && std::atoi(argv[2]) > 0) {
       measure(mode, std::atoi(argv[2]), static_cast<std::size_t>(std::atoll(argv[3])));
     } else {
-      std::fprintf(stderr, "usage: %s cards | values | keys COUNT BYTES\n", argv[0]);
+      std::fprintf(stderr, "usage: %s records | values | keys COUNT BYTES\n", argv[0]);
       return 2;
     }
   } catch (const std::exception& error) {

@@ -3,9 +3,8 @@
 
     wireup.py BIN [--rounds N]      BIN: the folder of the benchmark programs; must be the same path on all nodes
 
-Runs where srun works. Every round starts each contender once, in an order that rotates, so that a disturbance of the
-machine meets all of them. A job's time is that of its last rank: the maximum over ranks of the time from the rank's
-execve until it has every other rank's value.
+Runs where srun works. Every round starts each contender once, in rotating order, so a disturbance of the machine hits
+all of them. A job's time is the maximum over its ranks of the time from execve until the rank has every other rank's value.
 """
 
 import argparse
@@ -21,22 +20,22 @@ from spread import Ratio, Spread, table  # noqa: E402
 NODES = 4
 WORLDS = (8, 32, 64)
 KEY_RANKS = 32
-# Keys and bytes a key: the same 4 KiB in ever more keys, then ever more keys of 64 bytes.
+# Keys and bytes per key: 4 KiB split into more and more keys, then more and more keys of 64 bytes.
 KEYS = ((1, 4096), (8, 512), (64, 64), (1, 64), (8, 64))
-# Longest time for one job. A healthy one takes less than 2 s.
+# Limit for one job. A healthy one takes less than 2 s.
 JOB_LIMIT_S = 60
 
 CONTENDERS = {
     "bare": ("bench_bare_pmix", "1"),
     "bare C++": ("bench_bare_pmix_cxx", "1"),
-    "world": ("bench_wire_world", "cards"),
+    "world": ("bench_wire_world", "records"),
     "bare twice": ("bench_bare_pmix", "2"),
     "world twice": ("bench_wire_world", "values"),
 }
 
 
 def run_job(binaries, ranks, command):
-    """One job; the marks of each of its ranks."""
+    """Runs one job and returns the marks of its ranks."""
     program, *arguments = command
     line = ["srun", f"-N{NODES}", f"-n{ranks}", "--mpi=pmix"]
     line += [str(binaries / "bench_exec_clock"), str(binaries / program), *arguments]
@@ -49,7 +48,7 @@ def run_job(binaries, ranks, command):
 
 
 def last(marks, until, since=None):
-    """Seconds of the slowest rank from one mark (default: exec) until another."""
+    """Seconds of the slowest rank from one mark (default: exec) to another."""
     return max(mark[until] - (mark[since] if since else 0) for mark in marks) / 1e9
 
 
@@ -62,7 +61,7 @@ def rotated(items, turn):
 def measure_worlds(binaries, rounds, ranks):
     """Every contender's jobs, by name, in the order of the rounds."""
     jobs = {name: [] for name in CONTENDERS}
-    for name in CONTENDERS:  # once for the page cache
+    for name in CONTENDERS:  # warms the page cache
         run_job(binaries, ranks, CONTENDERS[name])
     for turn in range(rounds):
         for name in rotated(CONTENDERS, turn):
@@ -72,7 +71,7 @@ def measure_worlds(binaries, rounds, ranks):
 
 
 def cpu_ms(jobs):
-    """CPU time a rank needs until it is wired, in ms: each job's mean over its ranks."""
+    """CPU time in ms until a rank is wired: each job's mean over its ranks."""
     return [statistics.mean(mark["cpu"] for mark in marks) / 1e6 for marks in jobs]
 
 
@@ -98,7 +97,7 @@ def world_rows(ranks, jobs):
 
 
 def stage_rows(ranks, jobs):
-    """Where the time goes: until main() runs, until the job is joined, and so on, always of the slowest rank."""
+    """Time per stage of the slowest rank: until main(), until the job is joined, and so on."""
     rows = []
     for name in ("bare", "world"):
         stages = [("main", None), ("joined", "main"), ("fenced", "joined"), ("wired", "fenced")]
@@ -121,7 +120,7 @@ def key_rows(binaries, rounds):
     rows = []
     for count, size in KEYS:
         puts = Spread([last(marks, "put", "joined") for marks in jobs[count, size]])
-        # of the rank that arrived last and so waited least: the others' times include the last one's puts
+        # of the rank that arrived last: the others' times include its puts
         fences = Spread([min(mark["fenced"] - mark["put"] for mark in marks) / 1e9 for marks in jobs[count, size]])
         reads = Spread([last(marks, "wired", "fenced") for marks in jobs[count, size]])
         rows.append([f"{count} x {size} B", f"{count * size}",
@@ -143,13 +142,13 @@ def main():
     keys = key_rows(binaries, options.rounds)
     print("From exec until the last rank has every rank's value, in ms: median (quartiles) of "
           f"{options.rounds} jobs each.\n")
-    print(table(["ranks", "bare PMIx", "libddp", "ratio", "CPU ms a rank, bare", "CPU ms a rank, libddp"], totals))
-    print("\nThe stages of the row \"one fence each\", each in ms of its slowest rank; they overlap, so their sum is "
+    print(table(["ranks", "bare PMIx", "libddp", "ratio", "CPU ms per rank, bare", "CPU ms per rank, libddp"], totals))
+    print("\nStages of the row \"one fence each\" in ms, each of its slowest rank; they overlap, so they add up to "
           "more than the whole.\n")
     print(table(["ranks", "exec to main()", "init", "put and fence", "read all"], stages))
-    print(f"\nKeys a rank puts before one fence, {KEY_RANKS} ranks, in ms: puts and reads of the slowest rank, the "
-          "fence of the rank that came last.\n")
-    print(table(["keys", "bytes a rank", "all puts", "fence", "read one key of every rank"], keys))
+    print(f"\nKeys put before one fence, {KEY_RANKS} ranks, in ms: puts and reads of the slowest rank, fence of "
+          "the last rank to arrive.\n")
+    print(table(["keys", "bytes per rank", "all puts", "fence", "read one key of every rank"], keys))
 
 
 if __name__ == "__main__":
