@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,8 +25,6 @@ namespace {
 
 // For a program that should end because its input has.
 constexpr std::chrono::seconds kEndLimit{1};
-// For the kernel to end a process.
-constexpr std::chrono::seconds kKillLimit{1};
 
 Error lost(const std::string& path, const std::string& doing, std::string cause) {
   return Error{{.code = ErrorCode::peer_lost,
@@ -121,13 +118,14 @@ DdpStepClient::DdpStepClient(const std::string& path, std::span<const std::strin
   std::vector<std::string> argument_texts{path};
   argument_texts.insert(argument_texts.end(), arguments.begin(), arguments.end());
   const SpawnPlan plan(input.read.get(), output.write.get());
-  const int error = ::posix_spawn(&pid_, path.c_str(), plan.actions(), plan.attributes(),
+  pid_t pid = -1;
+  const int error = ::posix_spawn(&pid, path.c_str(), plan.actions(), plan.attributes(),
                                   pointers(argument_texts).data(), pointers(environment).data());
   if (error != 0) {
-    pid_ = -1;
     throw base::system_error(fmt::format("starting {}", path), error,
                              "is it installed on this host? plugstack.conf may say helper=PATH");
   }
+  process_ = base::ChildProcess{pid};
   input_ = std::move(input.write);
   output_ = std::move(output.read);
   for (const int fd : {input_.get(), output_.get()}) ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -175,7 +173,7 @@ bool DdpStepClient::read_some(Deadline deadline, Bytes& bytes, std::size_t most)
     if (count == 0) return false;
     if (errno != EINTR && errno != EAGAIN) throw base::system_error(fmt::format("reading from {}", path_), errno);
   }
-  if (pid_ > 0) ::kill(pid_, SIGKILL);  // it may have been waited for, and -1 is everybody
+  process_.kill();
   finish(Deadline::after(std::chrono::seconds(1)));
   throw base::system_error(fmt::format("waiting for an answer of {}", path_), ETIMEDOUT, {}, ErrorCode::timeout);
 }
@@ -201,34 +199,16 @@ Bytes DdpStepClient::read_all(Deadline deadline) {
 
 int DdpStepClient::finish(Deadline deadline) noexcept {
   input_.reset();
-  const pid_t pid = std::exchange(pid_, -1);
-  if (pid < 0) return -1;
-  bool killed = false;
-  while (true) {
-    int status = 0;
-    const pid_t ended = ::waitpid(pid, &status, WNOHANG);
-    if (ended == pid) return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (ended < 0 && errno != EINTR) return -1;
-    if (deadline.expired()) {
-      if (std::exchange(killed, true)) return -1;
-      ::kill(pid, SIGKILL);
-      deadline = Deadline::after(kKillLimit);
-    }
-    ::usleep(500);
-  }
+  base::ChildProcess process = std::move(process_);
+  if (!process.wait(deadline)) process.kill();
+  return process.end().value_or(base::ProcessEnd{}).shell_status();
 }
-
-DdpStepClient::DdpStepClient(DdpStepClient&& other) noexcept
-    : path_(std::move(other.path_)),
-      pid_(std::exchange(other.pid_, -1)),
-      input_(std::move(other.input_)),
-      output_(std::move(other.output_)) {}
 
 DdpStepClient& DdpStepClient::operator=(DdpStepClient&& other) noexcept {
   if (this == &other) return *this;
   finish(Deadline::after(kEndLimit));
   path_ = std::move(other.path_);
-  pid_ = std::exchange(other.pid_, -1);
+  process_ = std::move(other.process_);
   input_ = std::move(other.input_);
   output_ = std::move(other.output_);
   return *this;

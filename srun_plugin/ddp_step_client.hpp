@@ -2,8 +2,6 @@
 // store, and reads the machine with hwloc.
 #pragma once
 
-#include <sys/types.h>
-
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +9,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 
+#include "base/child_process.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::srun_plugin {
@@ -27,7 +26,7 @@ class DdpStepClient {
   /// Throws Error(system, unavailable) naming the path.
   DdpStepClient(const std::string& path, std::span<const std::string> arguments,
                 std::span<const std::string> environment);
-  DdpStepClient(DdpStepClient&& other) noexcept;
+  DdpStepClient(DdpStepClient&&) noexcept = default;
   DdpStepClient& operator=(DdpStepClient&& other) noexcept;
   ~DdpStepClient();
 
@@ -46,7 +45,7 @@ class DdpStepClient {
   bool read_some(Deadline deadline, Bytes& bytes, std::size_t most);
 
   std::string path_;
-  pid_t pid_ = -1;
+  base::ChildProcess process_;
   base::UniqueFd input_;
   base::UniqueFd output_;
 };

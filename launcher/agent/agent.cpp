@@ -11,6 +11,7 @@
 
 #include "base/stderr_line.hpp"
 #include "control/hurry.hpp"
+#include "outcome/signal_name.hpp"
 #include "workers/orphans.hpp"
 
 namespace ddp::launcher {
@@ -26,7 +27,14 @@ constexpr std::chrono::seconds kKillLimit{10};
 // For an attempt process that is in a hurry to clean up.
 constexpr std::chrono::seconds kOrphanCleaningLimit{20};
 
-std::array<pid_t, 1> only(const std::unique_ptr<AttemptProcess>& attempt) { return {attempt ? attempt->pid() : 0}; }
+std::string describe(const base::ProcessEnd& end) {
+  return end.by_signal ? fmt::format("was ended by {}", signal_name(end.code))
+                       : fmt::format("ended with exit code {}", end.code);
+}
+
+std::array<pid_t, 1> only(const std::unique_ptr<AttemptProcess>& attempt) {
+  return {attempt ? attempt->process.pid() : 0};
+}
 
 }  // namespace
 
@@ -124,8 +132,8 @@ void Agent::time_passed() {
 // ---- attempt ----------------
 
 void Agent::to_attempt(const control::Message& message) {
-  if (!attempt_ || !attempt_->connection().open()) return;
-  control::Connection& connection = attempt_->connection();
+  if (!attempt_ || !attempt_->connection.open()) return;
+  control::Connection& connection = attempt_->connection;
   connection.send(message);
   if (connection.open()) loop_.want_write(connection.fd(), connection.wants_to_write());
 }
@@ -148,18 +156,18 @@ void Agent::begin(const control::PrepareAttempt& plan) {
     return;
   }
   try {
-    attempt_ = std::make_unique<AttemptProcess>(job_, plan);
+    attempt_ = std::make_unique<AttemptProcess>(start_attempt_process(job_, plan));
   } catch (const std::exception& error) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{.attempt = plan.attempt, .message = error.what(), .exit_status = 1});
     return;
   }
   running_ = 0;
-  loop_.watch(attempt_->connection().fd(), [this] { read_attempt(); });
+  loop_.watch(attempt_->connection.fd(), [this] { read_attempt(); });
 }
 
 void Agent::read_attempt() {
-  control::Connection& connection = attempt_->connection();
+  control::Connection& connection = attempt_->connection;
   if (connection.wants_to_write()) {
     connection.flush();
     loop_.want_write(connection.fd(), connection.wants_to_write());
@@ -174,7 +182,7 @@ void Agent::read_attempt() {
     if (std::get_if<control::AttemptCleaned>(&message) != nullptr) cleaned_ = true;
     to_coordinator(message);
   }
-  if (!attempt_->connection().open()) attempt_ended();
+  if (!attempt_->connection.open()) attempt_ended();
   if (orphaned_ && cleaned_) {
     finished_ = true;
   } else if (orphaned_ && running_ == 0) {
@@ -184,24 +192,25 @@ void Agent::read_attempt() {
 
 void Agent::attempt_ended() {
   if (cleaned_) return;
-  attempt_->wait(Deadline::after(kAttemptEndLimit));
-  const std::string how = attempt_->how_it_ended();
-  const pid_t pid = attempt_->pid();
+  attempt_->process.wait(Deadline::after(kAttemptEndLimit));
+  const auto end = attempt_->process.end();
+  const pid_t pid = attempt_->process.pid();
   drop_attempt();  // the workers go with their parent; what they had started is ours now
   end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(kKillLimit));
   cleaned_ = true;
-  to_coordinator(control::AttemptFailed{.attempt = attempt_number_,
-                                        .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}",
-                                                               job_.host, pid, how.empty() ? "stopped to answer" : how),
-                                        .exit_status = 1,
-                                        .may_recover = true});
+  to_coordinator(
+      control::AttemptFailed{.attempt = attempt_number_,
+                             .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}", job_.host,
+                                                    pid, end ? describe(*end) : "stopped answering"),
+                             .exit_status = 1,
+                             .may_recover = true});
   if (ending_) to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
 }
 
 void Agent::drop_attempt() {
   if (!attempt_) return;
-  if (attempt_->connection().open()) loop_.forget(attempt_->connection().fd());
-  if (cleaned_) attempt_->wait(Deadline::after(kAttemptEndLimit));
+  if (attempt_->connection.open()) loop_.forget(attempt_->connection.fd());
+  if (cleaned_) attempt_->process.wait(Deadline::after(kAttemptEndLimit));
   attempt_.reset();
 }
 

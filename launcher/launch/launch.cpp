@@ -243,7 +243,7 @@ class Process {
 
   void srun_ended() {
     loop_.forget(srun_->pidfd());
-    const int status = srun_->exit_status();
+    const int status = srun_->exit_status().value_or(-1);
     if (coordinator_->finished()) return;
     coordinator_->agents_lost(fmt::format("srun ended (exit code {}) before the job was over", status),
                               status > 0 ? status : 1);
@@ -270,7 +270,7 @@ class Process {
   /// What agents have printed may still be in srun, for whose reader the job may wait; signals make it more urgent.
   void wait_for_srun() {
     const auto begin = Deadline::Clock::now();
-    while (srun_->exit_status() < 0) {
+    while (!srun_->exit_status()) {
       const Deadline limit{begin + kSrunPatience + control::console_patience(coordinator_->hurry()).in_all};
       if (limit.expired()) return say("srun did not end in time; it is ended");
       loop_.run_once(limit);

@@ -1,11 +1,9 @@
 #include "launch/slurm_frontend.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +14,6 @@
 
 #include <fmt/format.h>
 
-#include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "options/program_lookup.hpp"
 
@@ -127,39 +124,17 @@ SrunProcess::SrunProcess(const std::vector<std::string>& command,
   const base::UniqueFd null_device{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
   if (!null_device) throw base::system_error("opening /dev/null", errno);
   const pid_t parent = ::getpid();
-  pid_ = ::fork();
-  if (pid_ == 0) become_srun(path.c_str(), arguments.data(), variables.data(), null_device.get(), parent);
-  if (pid_ < 0) throw base::system_error("starting srun", errno, "check the limit of processes (ulimit -u)");
-  pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
-  if (!pidfd_) {
-    const int number = errno;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    throw base::system_error("starting srun (pidfd_open)", number, "Linux 5.3 or newer is needed");
-  }
+  const pid_t pid = ::fork();
+  if (pid == 0) become_srun(path.c_str(), arguments.data(), variables.data(), null_device.get(), parent);
+  if (pid < 0) throw base::system_error("starting srun", errno, "check the limit of processes (ulimit -u)");
+  process_ = base::ChildProcess{pid};
 }
 
-SrunProcess::~SrunProcess() {
-  if (exit_status() >= 0) return;
-  ::kill(pid_, SIGTERM);
-  if (wait(Deadline::after(kTermPatience))) return;
-  ::kill(pid_, SIGKILL);
-  wait(Deadline::after(kTermPatience));
-}
+SrunProcess::~SrunProcess() { process_.terminate(Deadline::after(kTermPatience)); }
 
-int SrunProcess::exit_status() {
-  if (exit_status_ >= 0) return exit_status_;
-  siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) return -1;
-  exit_status_ = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
-  return exit_status_;
-}
-
-bool SrunProcess::wait(Deadline deadline) {
-  while (exit_status() < 0) {
-    if (!base::wait_for(pidfd_.get(), POLLIN, deadline)) return false;
-  }
-  return true;
+std::optional<int> SrunProcess::exit_status() {
+  const auto end = process_.end();
+  return end ? std::optional{end->shell_status()} : std::nullopt;
 }
 
 }  // namespace ddp::launcher

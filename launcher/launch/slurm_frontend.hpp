@@ -1,16 +1,13 @@
 // Starts an agent on each node of an allocation with srun.
 #pragma once
 
-#include <sys/types.h>
-
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <ddp/deadline.hpp>
-
+#include "base/child_process.hpp"
 #include "base/env_table.hpp"
-#include "base/unique_fd.hpp"
 #include "launch/rendezvous.hpp"
 
 namespace ddp::launcher {
@@ -36,19 +33,14 @@ class SrunProcess {
   /// Throws ExitError when there is no srun, Error(system) when no process can be made.
   SrunProcess(const std::vector<std::string>& command,
               const std::map<std::string, std::string, std::less<>>& environment);
-  SrunProcess(const SrunProcess&) = delete;
-  SrunProcess& operator=(const SrunProcess&) = delete;
   ~SrunProcess();
 
-  int pidfd() const { return pidfd_.get(); }  ///< readable once it has ended
-  /// As a shell says it; -1 while it runs.
-  int exit_status();
-  bool wait(Deadline deadline);
+  int pidfd() { return process_.pidfd(); }  ///< readable once it has ended
+  /// As a shell reports it; nothing while it runs.
+  std::optional<int> exit_status();
 
  private:
-  pid_t pid_ = -1;
-  base::UniqueFd pidfd_;
-  int exit_status_ = -1;
+  base::ChildProcess process_;
 };
 
 }  // namespace ddp::launcher

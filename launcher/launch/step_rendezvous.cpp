@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +17,7 @@
 #include <ddp/error.hpp>
 #include <ddp/key_value_store.hpp>
 
+#include "base/child_process.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "kvs/pmi2_store.hpp"
@@ -104,12 +104,9 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   const pid_t pid = ::fork();
   if (pid == 0) run_child(environment, own_point, child_end.get(), deadline);
   if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u)");
+  const base::ChildProcess child{pid};  // killed in the end, in case it hangs inside a library
   child_end.reset();
   const std::string told = read_all(answer.get(), Deadline{deadline.when() + kChildPatience});
-  if (told.empty()) ::kill(pid, SIGKILL);
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
   if (told.starts_with('+')) {
     if (!leads) meeting.point = RendezvousPoint::decode(told.substr(1));
     return meeting;

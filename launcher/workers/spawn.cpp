@@ -5,13 +5,11 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -114,17 +112,6 @@ std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-/// A process that waits for a dead disk cannot be ended; it is left to ddprun's end then.
-void discard(pid_t pid) {
-  constexpr std::chrono::milliseconds kPause{10};
-  ::kill(pid, SIGKILL);
-  for (const Deadline deadline = Deadline::after(std::chrono::seconds(5)); !deadline.expired();) {
-    int status = 0;
-    if (::waitpid(pid, &status, WNOHANG) != 0) return;
-    std::this_thread::sleep_for(kPause);
-  }
-}
-
 [[noreturn]] void throw_failure(const SpawnRequest& request, const ChildFailure& failure) {
   const std::string attempted = fmt::format("starting rank {} ('{}')", request.rank, request.path);
   if (failure.step != Step::execute) {
@@ -202,11 +189,7 @@ StartingWorker start_worker(SpawnRequest request) {
   const pid_t pid = ::fork();
   if (pid == 0) become_program(plan, own_limit.rlim_cur);
   if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u) and of the cgroup");
-  return {std::move(request), pid, std::move(report)};
-}
-
-StartingWorker::~StartingWorker() {
-  if (pid_ > 0) discard(pid_);
+  return {std::move(request), base::ChildProcess{pid}, std::move(report)};
 }
 
 SpawnedProcess StartingWorker::confirm(Deadline deadline) {
@@ -226,10 +209,9 @@ SpawnedProcess StartingWorker::confirm(Deadline deadline) {
     if (!is_notice(*failure)) throw_failure(request_, *failure);
     warn(request_, *failure);
   }
-  base::UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U))};
-  if (!pidfd) throw base::system_error(attempted + " (pidfd_open)", errno, "Linux 5.3 or newer is needed");
   report_.reset();
-  return {.pid = std::exchange(pid_, -1), .pidfd = std::move(pidfd)};
+  const pid_t pid = process_.pid();
+  return {.pid = pid, .pidfd = process_.release()};
 }
 
 }  // namespace ddp::launcher

@@ -12,6 +12,7 @@
 #include <ddp/binding.hpp>
 #include <ddp/deadline.hpp>
 
+#include "base/child_process.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
@@ -34,15 +35,11 @@ struct SpawnedProcess {
   base::UniqueFd pidfd;  ///< readable once the process has ended
 };
 
-/// A process that has been made and may not execute its program yet. Destruction ends it. Move-only.
+/// A process that may not execute its program yet. Destruction kills it. Move-only.
 class StartingWorker {
  public:
-  StartingWorker(SpawnRequest request, pid_t pid, base::UniqueFd report)
-      : request_(std::move(request)), pid_(pid), report_(std::move(report)) {}
-  StartingWorker(StartingWorker&& other) noexcept
-      : request_(std::move(other.request_)), pid_(std::exchange(other.pid_, -1)), report_(std::move(other.report_)) {}
-  StartingWorker& operator=(StartingWorker&&) = delete;
-  ~StartingWorker();
+  StartingWorker(SpawnRequest request, base::ChildProcess process, base::UniqueFd report)
+      : request_(std::move(request)), process_(std::move(process)), report_(std::move(report)) {}
 
   /// Returns when the program is executed. Throws ExitError(kExitNotExecutable) when it cannot be, Error(timeout), and
   /// Error(system) for anything else.
@@ -50,8 +47,8 @@ class StartingWorker {
 
  private:
   SpawnRequest request_;
-  pid_t pid_;
-  base::UniqueFd report_;  ///< where the child says what went wrong
+  base::ChildProcess process_;
+  base::UniqueFd report_;  ///< the child's failures
 };
 
 /// Makes a process that executes the program as soon as it can. The process

@@ -1,6 +1,7 @@
 // The plugin must not harm the process that loads it: no wrong access, nothing lost, no descriptor left.
 #include <unistd.h>
 
+#include <regex>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -33,6 +34,11 @@ class SpankValgrind : public ::testing::Test {
             "--errors-for-leak-kinds=definite",
             "--error-exitcode=99"};
   }
+  /// Without valgrind's remarks about itself ("--PID-- WARNING: unhandled syscall": valgrind 3.19 and pidfd_open);
+  /// what it finds begins with "==PID==".
+  static std::string of_host(const std::string& err) {
+    return std::regex_replace(err, std::regex("--[0-9]+-- [^\n]*\n"), "");
+  }
   static constexpr const char* kValgrind = "/usr/bin/valgrind";
 };
 
@@ -41,7 +47,7 @@ TEST_F(SpankValgrind, SrunSideIsClean) {
   const auto result =
       run.with_mpi({"pmix"}).under(watch()).run({"-n", "2", "--ddp", "--ddp-bind=core", "--ddp-verbose", "true"});
   EXPECT_EQ(result.exit_status, 0) << result.err;
-  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(of_host(result.err), "");
   EXPECT_NE(parse_ticket(run.variables("environment")[kTicketVariable]).port, 0);
 }
 
@@ -59,7 +65,7 @@ TEST_F(SpankValgrind, TaskSideIsClean) {
   ticket.options.enabled = true;
   const auto result = run.environment(kTicketVariable, encode(ticket)).under(watch()).run({"--ddp", "true"});
   EXPECT_EQ(result.exit_status, 0) << result.err;
-  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(of_host(result.err), "");
   EXPECT_EQ(run.variables("task.1.environment")["RANK"], "1");
 }
 
