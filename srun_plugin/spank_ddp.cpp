@@ -12,11 +12,11 @@
 
 #include <ddp/error.hpp>
 
+#include "base/slurm_step.hpp"
 #include "command_line.hpp"
 #include "plugin_options.hpp"
 #include "slurm_spank.hpp"
 #include "srun_side.hpp"
-#include "task_facts.hpp"
 #include "task_side.hpp"
 
 extern "C" {
@@ -30,6 +30,7 @@ extern const unsigned int spank_plugin_version = 1;
 namespace {
 
 using namespace ddp::srun_plugin;
+namespace base = ddp::base;
 
 /// What the plugin knows in this process. Hooks of one process run one after the other.
 struct State {
@@ -129,7 +130,7 @@ int slurm_spank_init_post_opt(spank_t, int, char**) {
 int slurm_spank_local_user_init(spank_t spank, int, char**) {
   return guarded("before the launch", [&] {
     std::uint32_t step = 0;
-    if (spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && !is_user_step(step)) return;
+    if (spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && !base::is_user_step(step)) return;
     if (in_srun()) state().srun->before_launch(state().options, SlurmFacts::read());
   });
 }

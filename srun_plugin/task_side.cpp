@@ -14,10 +14,11 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
-#include "base/host_name.hpp"
+#include "base/slurm_step.hpp"
 #include "base/stderr_line.hpp"
 #include "base/step_settings.hpp"
 #include "base/system_error.hpp"
+#include "base/torchrun_environment.hpp"
 #include "ddp_step_client.hpp"
 #include "node_plan.hpp"
 #include "store_server/admission_request.hpp"
@@ -78,7 +79,7 @@ std::optional<std::string> ticket_text(spank_t spank) {
   return text;
 }
 
-bool of_user_step(spank_t spank) { return is_user_step(step_fact(spank, S_JOB_STEPID, "S_JOB_STEPID")); }
+bool of_user_step(spank_t spank) { return base::is_user_step(step_fact(spank, S_JOB_STEPID, "S_JOB_STEPID")); }
 
 void warn(const TaskFacts& facts, std::string_view text) {
   base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: {}", facts.rank, facts.node_name, text));
@@ -156,7 +157,6 @@ class TaskVariables {
     if (spank_setenv(spank_, name.c_str(), value.c_str(), 1) == ESPANK_SUCCESS)
       set_.push_back({.name = name, .digest = base::value_digest(value)});
   }
-  void unset(const char* name) { spank_unsetenv(spank_, name); }
   /// For launchers inside the task. @param cpus of the task before it was bound.
   void record(const TaskFacts& facts, const std::string& cpus) {
     const base::StepSettings settings{.step = facts.step, .cpus = cpus, .variables = set_};
@@ -168,30 +168,26 @@ class TaskVariables {
   std::vector<base::StepVariable> set_;
 };
 
-/// torchrun's, of LocalElasticAgent._start_workers.
-void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTicket& ticket, bool store) {
-  const std::pair<const char*, int> numbers[] = {{"RANK", facts.rank},
-                                                 {"LOCAL_RANK", facts.local_rank},
-                                                 {"WORLD_SIZE", facts.world_size},
-                                                 {"LOCAL_WORLD_SIZE", facts.local_world_size},
-                                                 {"GROUP_RANK", facts.node_rank},
-                                                 {"GROUP_WORLD_SIZE", facts.num_nodes},
-                                                 {"NODE_RANK", facts.node_rank},
-                                                 {"ROLE_RANK", facts.rank},
-                                                 {"ROLE_WORLD_SIZE", facts.world_size},
-                                                 {"TORCHELASTIC_RESTART_COUNT", 0},
-                                                 {"TORCHELASTIC_MAX_RESTARTS", 0}};
-  for (const auto& [name, value] : numbers) variables.set(name, std::to_string(value));
-  variables.set("ROLE_NAME", "default");
-  variables.set("TORCHELASTIC_RUN_ID", facts.step);
-  if (ticket.options.backend != "auto") variables.set("DDP_BACKEND", ticket.options.backend);
-  if (store) {
-    variables.set("MASTER_ADDR", facts.srun_address);
-    variables.set("MASTER_PORT", std::to_string(ticket.port));
-    variables.set("TORCHELASTIC_USE_AGENT_STORE", "True");
-  } else {
-    variables.unset("TORCHELASTIC_USE_AGENT_STORE");  // MASTER_ADDR may be the user's, for rank 0 to serve
+/// The environment that torchrun would give the task, and the backend.
+void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTicket& ticket, bool store,
+                  const base::Environment& environment) {
+  const base::TorchrunEnvironment worker{.rank = facts.rank,
+                                         .world_size = facts.world_size,
+                                         .local_rank = facts.local_rank,
+                                         .local_world_size = facts.local_world_size,
+                                         .node_rank = facts.node_rank,
+                                         .num_nodes = facts.num_nodes,
+                                         .role_rank = facts.rank,
+                                         .role_world_size = facts.world_size,
+                                         // without a store the user's MASTER_ADDR stays, for rank 0 to serve
+                                         .master_address = store ? facts.srun_address : std::string(),
+                                         .master_port = ticket.port,
+                                         .agent_serves_store = store,
+                                         .run_id = facts.step};
+  for (const base::TorchrunVariable& variable : worker.variables()) {
+    if (!variable.default_only || !environment.has(variable.name)) variables.set(variable.name, variable.value);
   }
+  if (ticket.options.backend != "auto") variables.set("DDP_BACKEND", ticket.options.backend);
 }
 
 void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan& plan, bool wants_binding) {
@@ -270,8 +266,7 @@ void TaskSide::prepare_task(spank_t spank) {
     }
   }
   TaskVariables variables(spank);
-  set_identity(variables, facts, ticket, answer.store);
-  if (!environment.has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) variables.set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  set_identity(variables, facts, ticket, answer.store, environment);
   const bool wants_binding = ticket.options.bind != "none";
   const std::string cpus_before = topology::affinity_of(0).to_string();
   const auto index = static_cast<std::size_t>(facts.local_rank);

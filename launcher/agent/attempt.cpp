@@ -218,25 +218,26 @@ void Attempt::report_conflicts() const {
 
 EnvironmentMap Attempt::rank_environment(int local, const std::string& store_address, int store_port) const {
   const LaunchOptions& options = job_.options;
-  const RankPlace place{.rank = global_rank(local),
-                        .local_rank = local,
-                        .world_size = ranks_.world_size,
-                        .local_world_size = ranks_.num_ranks,
-                        .node_rank = plan_.node_rank,
-                        .num_nodes = static_cast<int>(plan_.nodes.size()),
-                        .role = options.role,
-                        .role_rank = ranks_.first_role_rank + local,
-                        .role_world_size = ranks_.role_world_size,
-                        .master_address = store_address,
-                        .master_port = store_port,
-                        .attempt = plan_.attempt,
-                        .max_restarts = plan_.max_restarts,
-                        .run_id = plan_.run_id,
-                        .error_file = LogFolders::error_file(log_folder_, local),
-                        .ending_signals = signal_list(options.ending_signals),
-                        .virtual_local_rank = options.virtual_local_rank};
-  EnvironmentMap environment = worker_environment(inheritable_, place, job_.placement->settings(local, interface_));
-  for (auto& [name, value] : name_space_->client_environment(place.rank)) environment[name] = value;
+  const base::TorchrunEnvironment worker{.rank = global_rank(local),
+                                         .world_size = ranks_.world_size,
+                                         .local_rank = local,
+                                         .local_world_size = ranks_.num_ranks,
+                                         .node_rank = plan_.node_rank,
+                                         .num_nodes = static_cast<int>(plan_.nodes.size()),
+                                         .role = options.role,
+                                         .role_rank = ranks_.first_role_rank + local,
+                                         .role_world_size = ranks_.role_world_size,
+                                         .master_address = store_address,
+                                         .master_port = static_cast<std::uint16_t>(store_port),
+                                         .agent_serves_store = true,
+                                         .restart_count = plan_.attempt,
+                                         .max_restarts = plan_.max_restarts,
+                                         .run_id = plan_.run_id,
+                                         .error_file = LogFolders::error_file(log_folder_, local),
+                                         .ending_signals = signal_list(options.ending_signals)};
+  EnvironmentMap environment =
+      worker_environment(inheritable_, worker, job_.placement->settings(local, interface_), options.virtual_local_rank);
+  for (auto& [name, value] : name_space_->client_environment(worker.rank)) environment[name] = value;
   return environment;
 }
 

@@ -1,20 +1,16 @@
 #include "launch/launch_role.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdint>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "base/slurm_step.hpp"
+#include "base/torchrun_environment.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-// Steps from here on are none of the user's: batch script, interactive shell, extern (slurm.h:
-// SLURM_MAX_NORMAL_STEP_ID).
-constexpr std::int64_t kFirstSpecialStep = 0xfffffff0;
 
 [[noreturn]] void reject(std::string cause, std::string hint) {
   throw ExitError{kExitUsage,
@@ -30,25 +26,10 @@ std::string range_text(const NodeRange& nodes) {
   return nodes.min == nodes.max ? fmt::format("{}", nodes.max) : fmt::format("{}:{}", nodes.min, nodes.max);
 }
 
-/// Whether this process belongs to a step that srun started (and not to a batch script or an interactive shell).
-bool in_slurm_step(const base::Environment& environment) {
-  const std::string step = environment.raw("SLURM_STEP_ID").value_or("");
-  std::int64_t number = 0;
-  const auto [end, status] = std::from_chars(step.data(), step.data() + step.size(), number);
-  return !step.empty() && status == std::errc{} && end == step.data() + step.size() && number < kFirstSpecialStep;
-}
-
-/// Tasks of the step of which this process is a task; nothing in batch scripts, shells and workers.
-std::optional<int> step_tasks(const base::Environment& environment) {
-  if (!in_slurm_step(environment) || !environment.has("SLURM_PROCID") || environment.has("TORCHELASTIC_RUN_ID"))
-    return std::nullopt;
-  return environment.number("SLURM_STEP_NUM_TASKS");
-}
-
 /// "2(x3),1" has several tasks on a node.
-bool one_task_per_node(const base::Environment& environment, int tasks) {
-  const std::string list = environment.raw("SLURM_STEP_TASKS_PER_NODE").value_or("1");
-  return list == "1" || list == fmt::format("1(x{})", tasks);
+bool one_task_per_node(const base::SlurmStep& step, int tasks) {
+  return step.tasks_per_node.empty() || step.tasks_per_node == "1" ||
+         step.tasks_per_node == fmt::format("1(x{})", tasks);
 }
 
 bool names_rendezvous(const LaunchOptions& options) {
@@ -56,7 +37,8 @@ bool names_rendezvous(const LaunchOptions& options) {
   return !rendezvous.endpoint_host.empty() || rendezvous.master_addr_given || rendezvous.node_rank.has_value();
 }
 
-RoleDecision decide_in_step(const LaunchOptions& options, const base::Environment& environment, int tasks) {
+RoleDecision decide_in_step(const LaunchOptions& options, const base::Environment& environment,
+                            const base::SlurmStep& step, int tasks) {
   const NodeRange one{.min = 1, .max = 1};
   if (tasks == 1 || (options.nodes_given && options.nodes.max == 1)) {
     if (options.nodes_given && options.nodes.min > 1) {
@@ -74,9 +56,8 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
   const bool same_nodes = !options.nodes_given || (options.nodes.min <= tasks && tasks <= options.nodes.max);
   if (names_rendezvous(options) && (!pmi || !same_nodes))
     return {.role = LaunchRole::endpoint, .reason = "the options name a rendezvous", .nodes = options.nodes};
-  if (!one_task_per_node(environment, tasks)) {
-    reject(fmt::format("this Slurm step has {} tasks, several on a node ({})", tasks,
-                       environment.raw("SLURM_STEP_TASKS_PER_NODE").value_or("")),
+  if (!one_task_per_node(step, tasks)) {
+    reject(fmt::format("this Slurm step has {} tasks, several on a node ({})", tasks, step.tasks_per_node),
            "ddprun starts the ranks of a node itself: srun --ntasks-per-node=1 ddprun --nproc-per-node=N ... (or "
            "--standalone for a job of its own in each task)");
   }
@@ -94,10 +75,11 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
 }
 
 /// Nothing: the allocation does not matter.
-std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, const base::Environment& environment) {
+std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, const base::Environment& environment,
+                                                 const base::SlurmStep& step) {
   if (!environment.has("SLURM_JOB_ID") || !environment.has("SLURM_JOB_NUM_NODES")) return std::nullopt;
-  if (environment.has("TORCHELASTIC_RUN_ID")) return std::nullopt;
-  if (in_slurm_step(environment)) return std::nullopt;  // a child of a task: its node is all that it has
+  if (base::is_torchrun_worker(environment)) return std::nullopt;
+  if (step.kind == base::SlurmStep::Kind::user) return std::nullopt;  // a child of a task: its node is all that it has
   if (environment.number("SLURM_HET_SIZE").value_or(1) > 1) {
     reject("the allocation is heterogeneous, and srun starts steps on its first component only",
            "start the agents yourself, with --nnodes and --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT on every node");
@@ -112,7 +94,7 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
     nodes = {.min = options.nodes.min, .max = std::min(options.nodes.max, have)};
   }
   // slurmd sets it for what runs on a node of the allocation; a shell of salloc may run elsewhere.
-  if (nodes.max == 1 && environment.has("SLURMD_NODENAME"))
+  if (nodes.max == 1 && !step.node_name.empty())
     return RoleDecision{.role = LaunchRole::alone,
                         .reason = "one node was asked for, and this is one of the allocation",
                         .nodes = nodes};
@@ -130,11 +112,13 @@ RoleDecision decide_role(const LaunchOptions& options, const base::Environment& 
     return {
         .role = LaunchRole::frontend_agent, .reason = "ddprun started this agent with srun", .nodes = options.nodes};
   if (options.standalone) return {.role = LaunchRole::alone, .reason = "--standalone was given", .nodes = one};
-  if (const auto tasks = step_tasks(environment)) return decide_in_step(options, environment, *tasks);
+  const auto step = base::SlurmStep::read(environment);
+  if (step.is_task() && step.num_tasks && !base::is_torchrun_worker(environment))
+    return decide_in_step(options, environment, step, *step.num_tasks);
   const bool several = options.nodes.max > 1;
   if (several && names_rendezvous(options))
     return {.role = LaunchRole::endpoint, .reason = "the options name a rendezvous", .nodes = options.nodes};
-  if (const auto decision = decide_in_allocation(options, environment)) return *decision;
+  if (const auto decision = decide_in_allocation(options, environment, step)) return *decision;
   if (several) {
     return {.role = LaunchRole::endpoint,
             .reason = fmt::format("--nnodes={} was given outside Slurm", range_text(options.nodes)),

@@ -23,28 +23,8 @@ constexpr std::array<std::string_view, 9> kIdentityPrefixes{
     "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
 };
 
-constexpr std::array<std::string_view, 23> kIdentityNames{
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_GTIDS",
-    "SLURM_TASK_PID",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+constexpr std::array<std::string_view, 6> kIdentityNames{
+    "SLURM_PROCID",    "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID",
     "DDP_RDZV_SECRET",  // for agents only
     "DDPRUN_AGENT",     // ddprun: how the agent that it starts with srun finds it
 };
@@ -72,7 +52,8 @@ std::string virtual_device(const std::optional<std::string>& given, int local_ra
 
 bool is_task_identity(std::string_view name) {
   if (name.starts_with("PMIX_MCA_")) return false;
-  return std::find(kIdentityNames.begin(), kIdentityNames.end(), name) != kIdentityNames.end() ||
+  return base::is_torchrun_identity(name) ||
+         std::find(kIdentityNames.begin(), kIdentityNames.end(), name) != kIdentityNames.end() ||
          std::any_of(kIdentityPrefixes.begin(), kIdentityPrefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
@@ -85,33 +66,24 @@ EnvironmentMap without_task_identity(const EnvironmentMap& inherited) {
   return kept;
 }
 
-EnvironmentMap worker_environment(EnvironmentMap inheritable, const RankPlace& place,
-                                  const std::vector<topology::Setting>& settings) {
+EnvironmentMap worker_environment(EnvironmentMap inheritable, const base::TorchrunEnvironment& worker,
+                                  const std::vector<topology::Setting>& settings, bool virtual_local_rank) {
   const auto devices = inheritable.find("CUDA_VISIBLE_DEVICES");
   const std::optional<std::string> given_devices =
       devices != inheritable.end() ? std::optional{devices->second} : std::nullopt;
-  inheritable["RANK"] = std::to_string(place.rank);
-  inheritable["LOCAL_RANK"] = std::to_string(place.virtual_local_rank ? 0 : place.local_rank);
-  inheritable["WORLD_SIZE"] = std::to_string(place.world_size);
-  inheritable["LOCAL_WORLD_SIZE"] = std::to_string(place.local_world_size);
-  inheritable["GROUP_RANK"] = std::to_string(place.node_rank);
-  inheritable["GROUP_WORLD_SIZE"] = std::to_string(place.num_nodes);
-  inheritable["ROLE_RANK"] = std::to_string(place.role_rank);
-  inheritable["ROLE_WORLD_SIZE"] = std::to_string(place.role_world_size);
-  inheritable["ROLE_NAME"] = place.role;
-  inheritable["MASTER_ADDR"] = place.master_address;
-  inheritable["MASTER_PORT"] = std::to_string(place.master_port);
-  inheritable["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.attempt);
-  inheritable["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.max_restarts);
-  inheritable["TORCHELASTIC_RUN_ID"] = place.run_id;
-  inheritable["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  inheritable["TORCHELASTIC_ERROR_FILE"] = place.error_file;
-  inheritable["TORCHELASTIC_SIGNALS_TO_HANDLE"] = place.ending_signals;
-  inheritable.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  for (base::TorchrunVariable& variable : worker.variables()) {
+    if (variable.default_only)
+      inheritable.try_emplace(variable.name, std::move(variable.value));
+    else
+      inheritable[variable.name] = std::move(variable.value);
+  }
   for (const topology::Setting& setting : settings) {
     if (!setting.by_user) inheritable[setting.name] = setting.value;
   }
-  if (place.virtual_local_rank) inheritable["CUDA_VISIBLE_DEVICES"] = virtual_device(given_devices, place.local_rank);
+  if (virtual_local_rank) {
+    inheritable["LOCAL_RANK"] = "0";
+    inheritable["CUDA_VISIBLE_DEVICES"] = virtual_device(given_devices, worker.local_rank);
+  }
   inheritable["DDP_BIND"] = "none";
   return inheritable;
 }

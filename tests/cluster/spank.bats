@@ -77,7 +77,7 @@ expect_facts() {
 }
 
 @test "what a batch script has exported for torchrun is replaced by what is true" {
-  run on_ctl env RANK=9 WORLD_SIZE=99 LOCAL_RANK=9 MASTER_ADDR=nowhere MASTER_PORT=1 NODE_RANK=9 srun --ddp -N2 -n3 sh -c "$report"
+  run on_ctl env RANK=9 WORLD_SIZE=99 LOCAL_RANK=9 MASTER_ADDR=nowhere MASTER_PORT=1 srun --ddp -N2 -n3 sh -c "$report"
   succeeded
   "$check" 3 2 <<<"$output"
 }

@@ -255,11 +255,11 @@ PYTHON
   [ "$status" -eq 7 ]
 }
 
-@test "NODE_RANK stays as it was given, unless the srun plugin has set it for ddprun's own task" {
+@test "NODE_RANK stays as it was given; what the srun plugin has set for ddprun's own task does not" {
   run env NODE_RANK=7 "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
   [ "$output" = 7 ]
   run env -u NODE_RANK "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
   [ "$output" = none ]
-  run env NODE_RANK=7 SLURM_DDP_SETTINGS=1.0::NODE_RANK=320ca3f6 "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
+  run env OWN=7 SLURM_DDP_SETTINGS=1.0::OWN=320ca3f6 "$DDPRUN" sh -c 'echo "${OWN-none}"'
   [ "$output" = none ]
 }

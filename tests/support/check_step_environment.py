@@ -35,7 +35,6 @@ def main():
             "LOCAL_RANK": task.get("SLURM_LOCALID"),
             "LOCAL_WORLD_SIZE": str(per_host[host]),
             "GROUP_RANK": node,
-            "NODE_RANK": node,
             "GROUP_WORLD_SIZE": str(num_nodes),
             "ROLE_NAME": "default",
             "TORCHELASTIC_RUN_ID": f"{task.get('SLURM_JOB_ID')}.{task.get('SLURM_STEP_ID')}",
@@ -44,6 +43,8 @@ def main():
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "MASTER_ADDR": "10.78.0.254",
             "MASTER_PORT": tasks[0].get("MASTER_PORT"),
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+            "TORCHELASTIC_ERROR_FILE": "",
             "SLURM_DDP_STEP": None,
         }
         for name, value in expected.items():

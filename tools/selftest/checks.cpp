@@ -14,6 +14,7 @@
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
+#include "base/torchrun_environment.hpp"
 
 namespace ddp::selftest {
 namespace {
@@ -189,7 +190,7 @@ void Checks::binding() {
 /// The store that torch.distributed uses: all ranks meet at it a second time.
 void Checks::torch_store(bool expected) {
   const auto environment = base::Environment::process();
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
+  for (const char* const name : base::kTorchrunRequired) {
     if (environment.has(name)) continue;
     if (!expected) return;
     throw Error{{.code = ErrorCode::unavailable,

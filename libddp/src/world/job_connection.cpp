@@ -45,7 +45,7 @@ void connect_pmi2(JobConnection& connection, const base::Environment& environmen
 }
 
 void connect_torchrun(JobConnection& connection, Deadline deadline) {
-  const TorchrunFacts& facts = *connection.launch.torchrun;
+  const base::TorchrunEnvironment& facts = *connection.launch.torchrun;
   connection.local_rank = facts.local_rank;
   connection.node_rank = facts.node_rank;
   connection.single_node = facts.num_nodes == 1;

@@ -1,12 +1,10 @@
 #include "world/launch_environment.hpp"
 
-#include <algorithm>
-#include <array>
-
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
+#include "base/slurm_step.hpp"
 #include "topology/network/hostlist.hpp"
 
 namespace ddp {
@@ -29,6 +27,7 @@ namespace ddp::world {
 namespace {
 
 using base::Environment;
+using base::SlurmStep;
 
 constexpr auto kAttempted = "finding out how this process was launched";
 
@@ -41,63 +40,28 @@ constexpr auto kAttempted = "finding out how this process was launched";
                .hint = std::move(hint)}};
 }
 
-constexpr std::array kTorchrunVariables{"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
-
-bool torchrun_complete(const Environment& env) {
-  return std::all_of(kTorchrunVariables.begin(), kTorchrunVariables.end(), [&](auto name) { return env.has(name); });
-}
-
 void check_rank_in_world(std::string_view rank_name, int rank, std::string_view size_name, int world_size) {
   if (world_size >= 1 && rank < world_size) return;
   fail(ErrorCode::invalid_argument, fmt::format("{}={} does not fit {}={}", rank_name, rank, size_name, world_size),
        fmt::format("{} must be at least 0 and below {}", rank_name, size_name));
 }
 
-TorchrunFacts read_torchrun(const Environment& env) {
-  for (const auto* name : kTorchrunVariables) {
-    if (!env.has(name)) {
-      fail(ErrorCode::invalid_argument, fmt::format("{} is not set, so the torchrun environment is incomplete", name),
-           "start with torchrun, srun --mpi=pmix or ddprun, or set DDP_LAUNCH=single to run this process alone");
-    }
-  }
-  const int port = env.number("MASTER_PORT").value();
-  if (port < 1 || port > 65535) {
-    fail(ErrorCode::invalid_argument, fmt::format("MASTER_PORT={} is not a port number", port), "ports are 1 to 65535");
-  }
-  TorchrunFacts facts{.rank = env.number("RANK").value(),
-                      .world_size = env.number("WORLD_SIZE").value(),
-                      .local_rank = env.number("LOCAL_RANK").value(),
-                      .node_rank = env.number("GROUP_RANK"),
-                      .num_nodes = env.number("GROUP_WORLD_SIZE"),
-                      .master_address = env.raw("MASTER_ADDR").value(),
-                      .master_port = static_cast<std::uint16_t>(port),
-                      .restart_count = env.number("TORCHELASTIC_RESTART_COUNT").value_or(0),
-                      .agent_serves_store = env.raw("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True"};
-  if (facts.master_address.empty()) {
-    fail(ErrorCode::invalid_argument, "MASTER_ADDR is empty", "set it to the host of rank 0");
-  }
+base::TorchrunEnvironment read_torchrun(const Environment& env) {
+  auto facts = base::TorchrunEnvironment::read(env);
   check_rank_in_world("RANK", facts.rank, "WORLD_SIZE", facts.world_size);
   check_rank_in_world("LOCAL_RANK", facts.local_rank, "WORLD_SIZE", facts.world_size);
   return facts;
 }
 
-/// Tasks of the Slurm step in which this process is a task. A batch script or a salloc shell has no step of its own,
-/// although SLURM_NTASKS is set there.
-std::optional<int> slurm_step_tasks(const Environment& env) {
-  if (!env.has("SLURM_PROCID") || !env.has("SLURM_STEP_ID")) return std::nullopt;
-  return env.number("SLURM_STEP_NUM_TASKS");
-}
-
 /// Whether Slurm itself is the launcher behind PMIx or PMI-2. Behind mpirun or ddprun, SLURM_PROCID is that of a
 /// parent.
-bool slurm_is_launcher(const Environment& env, LaunchSource source) {
-  const std::string step =
-      fmt::format("{}.{}", env.raw("SLURM_JOB_ID").value_or(""), env.raw("SLURM_STEP_ID").value_or(""));
+bool slurm_is_launcher(const Environment& env, const SlurmStep& step, LaunchSource source) {
+  if (step.kind != SlurmStep::Kind::user) return false;
   switch (source) {
-    case LaunchSource::pmix: return env.raw("PMIX_NAMESPACE").value_or("") == "slurm.pmix." + step;
-    case LaunchSource::pmi2: return env.raw("PMI_JOBID").value_or("") == step;
-    // under torchrun the Slurm task is the agent; without it, somebody exported the variables in the task itself
-    case LaunchSource::torchrun: return !env.has("TORCHELASTIC_RUN_ID");
+    case LaunchSource::pmix: return env.raw("PMIX_NAMESPACE").value_or("") == "slurm.pmix." + step.name;
+    case LaunchSource::pmi2: return env.raw("PMI_JOBID").value_or("") == step.name;
+    // under torchrun the Slurm task is the agent; without it, the user exported the variables in the task itself
+    case LaunchSource::torchrun: return !base::is_torchrun_worker(env);
     case LaunchSource::openmpi: return false;
     case LaunchSource::slurm:
     case LaunchSource::single: return true;
@@ -109,7 +73,7 @@ void add_claim(const Environment& env, std::string_view variable, std::vector<Cl
   if (const auto value = env.number(variable)) claims.push_back({std::string(variable), *value});
 }
 
-void collect_claims(const Environment& env, LaunchEnvironment& launch) {
+void collect_claims(const Environment& env, const SlurmStep& step, LaunchEnvironment& launch) {
   if (env.has("PMIX_NAMESPACE")) add_claim(env, "PMIX_RANK", launch.rank_claims);
   if (env.has("PMI_FD")) {
     add_claim(env, "PMI_RANK", launch.rank_claims);
@@ -121,7 +85,7 @@ void collect_claims(const Environment& env, LaunchEnvironment& launch) {
   }
   add_claim(env, "OMPI_COMM_WORLD_RANK", launch.rank_claims);
   add_claim(env, "OMPI_COMM_WORLD_SIZE", launch.size_claims);
-  if (slurm_step_tasks(env) && slurm_is_launcher(env, launch.source)) {
+  if (step.is_task() && slurm_is_launcher(env, step, launch.source)) {
     add_claim(env, "SLURM_PROCID", launch.rank_claims);
     add_claim(env, "SLURM_STEP_NUM_TASKS", launch.size_claims);
   }
@@ -133,12 +97,12 @@ void require(const Environment& env, std::string_view variable, LaunchSource sou
        "unset DDP_LAUNCH, or start the program with that launcher");
 }
 
-LaunchSource first_source(const Environment& env) {
+LaunchSource first_source(const Environment& env, const SlurmStep& step) {
   if (env.has("PMIX_NAMESPACE")) return LaunchSource::pmix;
   if (env.has("PMI_FD")) return LaunchSource::pmi2;
-  if (torchrun_complete(env)) return LaunchSource::torchrun;
+  if (base::has_torchrun_environment(env)) return LaunchSource::torchrun;
   if (env.has("OMPI_COMM_WORLD_RANK")) return LaunchSource::openmpi;
-  if (slurm_step_tasks(env)) return LaunchSource::slurm;
+  if (step.is_task() && step.num_tasks) return LaunchSource::slurm;
   if (env.has("RANK") && env.number("WORLD_SIZE").value_or(1) > 1)
     return LaunchSource::torchrun;  // says what is missing
   return LaunchSource::single;
@@ -158,22 +122,21 @@ void check_open_mpi(const Environment& env) {
   }
 }
 
-void check_slurm(const Environment& env) {
-  const int tasks = slurm_step_tasks(env).value_or(1);
+void check_slurm(const SlurmStep& step) {
+  const int tasks = step.is_task() ? step.num_tasks.value_or(1) : 1;
   if (tasks > 1) {
     fail(ErrorCode::unavailable, fmt::format("this Slurm step has {} tasks but no PMI, so they cannot meet", tasks),
          "start the step with srun --mpi=pmix (or --mpi=pmi2)");
   }
 }
 
-std::vector<std::string> peer_hosts(const Environment& env, const LaunchEnvironment& launch) {
+std::vector<std::string> peer_hosts(const Environment& env, const SlurmStep& step, const LaunchEnvironment& launch) {
   std::vector<std::string> hosts;
   if (launch.torchrun) hosts.push_back(launch.torchrun->master_address);
-  if (const auto list = env.raw("SLURM_STEP_NODELIST"); list && slurm_is_launcher(env, launch.source)) {
+  if (!step.node_list.empty() && slurm_is_launcher(env, step, launch.source)) {
     try {
-      const std::string self = env.raw("SLURMD_NODENAME").value_or("");
-      for (std::string& name : topology::expand_hostlist(*list)) {
-        if (name != self) hosts.push_back(std::move(name));
+      for (std::string& name : topology::expand_hostlist(step.node_list)) {
+        if (name != step.node_name) hosts.push_back(std::move(name));
       }
     } catch (const Error&) {
       // only a help for choosing the interface, and there is a rule without it
@@ -185,8 +148,9 @@ std::vector<std::string> peer_hosts(const Environment& env, const LaunchEnvironm
 }  // namespace
 
 LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSource> forced) {
+  const SlurmStep step = SlurmStep::read(env);
   LaunchEnvironment launch;
-  launch.source = forced.value_or(first_source(env));
+  launch.source = forced.value_or(first_source(env, step));
   switch (launch.source) {
     case LaunchSource::pmix:
       require(env, "PMIX_NAMESPACE", launch.source);
@@ -207,7 +171,7 @@ LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSour
       break;
     case LaunchSource::slurm:
       require(env, "SLURM_PROCID", launch.source);
-      check_slurm(env);
+      check_slurm(step);
       launch.reason = "this is the only task of its Slurm step";
       break;
     case LaunchSource::single: launch.reason = "no launcher's variables are set, so this process is alone"; break;
@@ -215,9 +179,9 @@ LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSour
   if (forced) {
     launch.reason = fmt::format("DDP_LAUNCH or InitOptions ask for {}", to_string(*forced));
   } else {
-    collect_claims(env, launch);
+    collect_claims(env, step, launch);
   }
-  launch.peer_hosts = peer_hosts(env, launch);
+  launch.peer_hosts = peer_hosts(env, step, launch);
   return launch;
 }
 

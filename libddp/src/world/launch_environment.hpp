@@ -2,7 +2,6 @@
 // size.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include <ddp/world.hpp>
 
 #include "base/env_table.hpp"
+#include "base/torchrun_environment.hpp"
 
 namespace ddp::world {
 
@@ -19,26 +19,13 @@ struct Claim {
   int value;
 };
 
-/// What a torchrun worker's environment says.
-struct TorchrunFacts {
-  int rank;
-  int world_size;
-  int local_rank;
-  std::optional<int> node_rank;  ///< GROUP_RANK
-  std::optional<int> num_nodes;  ///< GROUP_WORLD_SIZE
-  std::string master_address;
-  std::uint16_t master_port;
-  int restart_count;        ///< TORCHELASTIC_RESTART_COUNT; 0 outside torchrun
-  bool agent_serves_store;  ///< TORCHELASTIC_USE_AGENT_STORE is True
-};
-
 struct LaunchEnvironment {
   LaunchSource source = LaunchSource::single;
   std::string reason;  ///< one sentence
   /// What the other sources that describe the same job say; to be compared with the chosen source's rank and size.
   std::vector<Claim> rank_claims;
   std::vector<Claim> size_claims;
-  std::optional<TorchrunFacts> torchrun;  ///< set for LaunchSource::torchrun
+  std::optional<base::TorchrunEnvironment> torchrun;  ///< set for LaunchSource::torchrun
   /// Hosts of the job as far as the environment knows them: where to look for the interface that reaches the peers.
   std::vector<std::string> peer_hosts;
 };

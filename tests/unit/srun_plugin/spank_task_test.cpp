@@ -1,6 +1,7 @@
 // The plugin in slurmstepd: what each task gets, and that a task starts whatever fails.
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -11,6 +12,7 @@
 #include "spank_host_run.hpp"
 #include "step_ticket.hpp"
 #include "topology/placement/affinity_mask.hpp"
+#include "workers/worker_environment.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -88,6 +90,7 @@ TEST(SpankTask, WithDdpTasksGetTorchrunsVariables) {
                                                       {"ROLE_NAME", "default"},
                                                       {"TORCHELASTIC_RUN_ID", "7.0"},
                                                       {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
                                                       {"DDP_BIND", "none"},
                                                       {"GLOO_SOCKET_IFNAME", "lo"},
                                                       {"USERS_OWN", "with spaces = and equals"},
@@ -101,7 +104,6 @@ TEST(SpankTask, WithDdpTasksGetTorchrunsVariables) {
     EXPECT_EQ(variables["MASTER_PORT"], "1");
     EXPECT_EQ(variables["SLURM_DDP_SETTINGS"].find("MASTER_"), std::string::npos);
     EXPECT_NE(variables["SLURM_DDP_SETTINGS"].find(",DDP_BIND"), std::string::npos);
-    EXPECT_EQ(variables.count("TORCHELASTIC_USE_AGENT_STORE"), 0U);
     EXPECT_EQ(variables.count("OMP_NUM_THREADS"), 1U);
   }
 }
@@ -156,7 +158,18 @@ TEST(SpankTask, EachSaysOneLineWhenAsked) {
   EXPECT_THAT(result.err, HasSubstr("no PMI"));
 }
 
-TEST(SpankTask, MeetsTheStoreOfSrun) {
+/// Of torchrun's kind, by name.
+launcher::EnvironmentMap torchruns(const std::map<std::string, std::string>& environment) {
+  launcher::EnvironmentMap kept;
+  for (const auto& [name, value] : environment) {
+    const bool slurms = name.starts_with("SLURM") || name.starts_with("PMI");
+    if (!slurms && std::regex_search(name, std::regex("RANK|WORLD_SIZE|^TORCH|^MASTER_|^ROLE_")))
+      kept.emplace(name, value);
+  }
+  return kept;
+}
+
+TEST(SpankTask, MeetsTheStoreOfSrunAndGetsWhatDdprunGives) {
   SpankHostRun node("remote");
   test::add_step_environment(node, 2);
   SpankHostRun srun("local");
@@ -174,9 +187,22 @@ TEST(SpankTask, MeetsTheStoreOfSrun) {
   const StepTicket ticket = parse_ticket(srun.variables("environment")[kTicketVariable]);
   for (int task = 0; task < 2; ++task) {
     auto variables = node.variables(task_file(task, "environment"));
-    EXPECT_EQ(variables["MASTER_ADDR"], "127.0.0.1");
-    EXPECT_EQ(variables["MASTER_PORT"], std::to_string(ticket.port));
-    EXPECT_EQ(variables["TORCHELASTIC_USE_AGENT_STORE"], "True");
+    auto ddpruns = launcher::worker_environment({},
+                                                {.rank = task,
+                                                 .world_size = 2,
+                                                 .local_rank = task,
+                                                 .local_world_size = 2,
+                                                 .node_rank = 0,
+                                                 .num_nodes = 1,
+                                                 .role_rank = task,
+                                                 .role_world_size = 2,
+                                                 .master_address = "127.0.0.1",
+                                                 .master_port = ticket.port,
+                                                 .agent_serves_store = true,
+                                                 .run_id = "7.0"},
+                                                {});
+    ddpruns.erase("DDP_BIND");
+    EXPECT_EQ(torchruns(variables), ddpruns);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/slurm_step.hpp"
 #include "slurm_spank.hpp"
 
 namespace ddp::srun_plugin {
@@ -45,7 +46,6 @@ TEST(TaskFacts, AreSlurmsOwnNumbers) {
   EXPECT_EQ(facts.node_list, "n[1-2]");
   EXPECT_EQ(facts.node_name, "n2");
   EXPECT_EQ(facts.srun_address, "10.0.0.1");
-  EXPECT_FALSE(facts.has_pmi);
 }
 
 TEST(TaskFacts, MissingNumbersAreNamed) {
@@ -60,14 +60,6 @@ TEST(TaskFacts, MissingNumbersAreNamed) {
       EXPECT_EQ(error.code(), ErrorCode::unavailable);
       EXPECT_THAT(error.what(), HasSubstr(name));
     }
-  }
-}
-
-TEST(TaskFacts, WhatIsNoNumberIsAnError) {
-  for (const char* value : {"", "x", "-1", "1 ", "99999999999"}) {
-    Variables variables = slurm();
-    variables["SLURM_PROCID"] = value;
-    EXPECT_THROW(read(variables), Error) << "'" << value << "'";
   }
 }
 
@@ -92,22 +84,12 @@ TEST(TaskFacts, SrunsAddressHasASecondName) {
   EXPECT_EQ(read(variables).srun_address, "");
 }
 
-TEST(TaskFacts, EitherPmiCounts) {
-  for (const char* name : {"PMIX_NAMESPACE", "PMI_FD"}) {
-    Variables variables = slurm();
-    variables[name] = "x";
-    EXPECT_TRUE(read(variables).has_pmi) << name;
+TEST(TaskFacts, SlurmsSpecialStepsAreNotTheUsers) {
+  EXPECT_TRUE(base::is_user_step(SLURM_MAX_NORMAL_STEP_ID - 1));
+  for (const std::uint32_t id :
+       {SLURM_MAX_NORMAL_STEP_ID, SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT, SLURM_PENDING_STEP}) {
+    EXPECT_FALSE(base::is_user_step(id)) << id;
   }
-}
-
-TEST(TaskFacts, BatchScriptsAndShellsAreNoUserSteps) {
-  EXPECT_TRUE(is_user_step(0));
-  EXPECT_TRUE(is_user_step(7));
-  EXPECT_TRUE(is_user_step(SLURM_MAX_NORMAL_STEP_ID));
-  EXPECT_FALSE(is_user_step(SLURM_BATCH_SCRIPT));
-  EXPECT_FALSE(is_user_step(SLURM_EXTERN_CONT));
-  EXPECT_FALSE(is_user_step(SLURM_PENDING_STEP));
-  EXPECT_FALSE(is_user_step(SLURM_INTERACTIVE_STEP));
 }
 
 }  // namespace

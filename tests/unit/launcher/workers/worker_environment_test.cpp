@@ -1,4 +1,4 @@
-// Workers get torchrun's variables, and nobody else's identity.
+// Workers get torchrun's variables, and no other process's identity.
 #include "workers/worker_environment.hpp"
 
 #include <gmock/gmock.h>
@@ -13,62 +13,31 @@ using testing::Key;
 using testing::Not;
 using testing::Pair;
 
-RankPlace some_place() {
-  return {.rank = 5,
-          .local_rank = 1,
-          .world_size = 8,
-          .local_world_size = 4,
-          .node_rank = 1,
-          .num_nodes = 2,
-          .role = "trainer",
-          .role_rank = 3,
-          .role_world_size = 6,
-          .master_address = "10.0.0.1",
-          .master_port = 4711,
-          .attempt = 2,
-          .max_restarts = 3,
-          .run_id = "job7",
-          .error_file = "/logs/1/error.json",
-          .ending_signals = "SIGTERM,SIGINT"};
-}
+const base::TorchrunEnvironment kWorker{.rank = 5, .world_size = 8, .local_rank = 1, .master_address = "10.0.0.1"};
 
-const RankPlace kPlace = some_place();
-
-TEST(WorkerEnvironment, HasTorchrunsVariables) {
-  const auto environment = worker_environment({{"HOME", "/home/u"}}, kPlace, {});
-  EXPECT_THAT(environment,
-              testing::UnorderedElementsAre(
-                  Pair("HOME", "/home/u"), Pair("RANK", "5"), Pair("LOCAL_RANK", "1"), Pair("WORLD_SIZE", "8"),
-                  Pair("LOCAL_WORLD_SIZE", "4"), Pair("GROUP_RANK", "1"), Pair("GROUP_WORLD_SIZE", "2"),
-                  Pair("ROLE_RANK", "3"), Pair("ROLE_WORLD_SIZE", "6"), Pair("ROLE_NAME", "trainer"),
-                  Pair("MASTER_ADDR", "10.0.0.1"), Pair("MASTER_PORT", "4711"), Pair("TORCHELASTIC_RESTART_COUNT", "2"),
-                  Pair("TORCHELASTIC_MAX_RESTARTS", "3"), Pair("TORCHELASTIC_RUN_ID", "job7"),
-                  Pair("TORCHELASTIC_USE_AGENT_STORE", "True"), Pair("TORCHELASTIC_ERROR_FILE", "/logs/1/error.json"),
-                  Pair("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"),
-                  Pair("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"), Pair("DDP_BIND", "none")));
+TEST(WorkerEnvironment, IsTheUsersWithTorchrunsVariables) {
+  EnvironmentMap expected{{"HOME", "/home/u"}, {"DDP_BIND", "none"}};
+  for (const base::TorchrunVariable& each : kWorker.variables()) expected.emplace(each.name, each.value);
+  EXPECT_EQ(worker_environment({{"HOME", "/home/u"}}, kWorker, {}), expected);
 }
 
 TEST(WorkerEnvironment, TheUsersNcclErrorHandlingIsKept) {
-  EXPECT_THAT(worker_environment({{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"}}, kPlace, {}),
+  EXPECT_THAT(worker_environment({{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"}}, kWorker, {}),
               Contains(Pair("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")));
 }
 
 TEST(WorkerEnvironment, AVirtualLocalRankIsAlwaysZero) {
-  RankPlace place = kPlace;
-  place.virtual_local_rank = true;
-  const auto environment = worker_environment({}, place, {});
+  const auto environment = worker_environment({}, kWorker, {}, true);
   EXPECT_THAT(environment, Contains(Pair("LOCAL_RANK", "0")));
   EXPECT_THAT(environment, Contains(Pair("RANK", "5")));
   EXPECT_THAT(environment, Contains(Pair("CUDA_VISIBLE_DEVICES", "1")));
 }
 
 TEST(WorkerEnvironment, AVirtualLocalRankSeesItsOwnDeviceOnly) {
-  RankPlace place = kPlace;
-  place.virtual_local_rank = true;
-  EXPECT_THAT(worker_environment({{"CUDA_VISIBLE_DEVICES", "3,GPU-5a,7"}}, place, {}),
+  EXPECT_THAT(worker_environment({{"CUDA_VISIBLE_DEVICES", "3,GPU-5a,7"}}, kWorker, {}, true),
               Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-5a")));
   for (const char* too_few : {"3", ""}) {
-    EXPECT_THROW(worker_environment({{"CUDA_VISIBLE_DEVICES", too_few}}, place, {}), Error) << too_few;
+    EXPECT_THROW(worker_environment({{"CUDA_VISIBLE_DEVICES", too_few}}, kWorker, {}, true), Error) << too_few;
   }
 }
 
@@ -76,15 +45,15 @@ TEST(WorkerEnvironment, SettingsOfThePlacementAreMadeWhereTheUserHasNone) {
   const std::vector<topology::Setting> settings{
       {.name = "OMP_NUM_THREADS", .value = "4", .reason = {}, .by_user = false, .conflict = {}},
       {.name = "NCCL_IB_HCA", .value = "mlx5_7", .reason = {}, .by_user = true, .conflict = {}}};
-  const auto environment = worker_environment({{"NCCL_IB_HCA", "mlx5_7"}}, kPlace, settings);
+  const auto environment = worker_environment({{"NCCL_IB_HCA", "mlx5_7"}}, kWorker, settings);
   EXPECT_THAT(environment, Contains(Pair("OMP_NUM_THREADS", "4")));
   EXPECT_THAT(environment, Contains(Pair("NCCL_IB_HCA", "mlx5_7")));
-  EXPECT_THAT(worker_environment({}, kPlace, settings), Not(Contains(Key("NCCL_IB_HCA"))))
+  EXPECT_THAT(worker_environment({}, kWorker, settings), Not(Contains(Key("NCCL_IB_HCA"))))
       << "a user's setting comes from the environment, not from here";
 }
 
 TEST(WorkerEnvironment, RanksDoNotBindThemselvesAgain) {
-  EXPECT_THAT(worker_environment({{"DDP_BIND", "socket"}}, kPlace, {}), Contains(Pair("DDP_BIND", "none")));
+  EXPECT_THAT(worker_environment({{"DDP_BIND", "socket"}}, kWorker, {}), Contains(Pair("DDP_BIND", "none")));
 }
 
 TEST(WorkerEnvironment, OuterIdentityIsDropped) {
