@@ -43,7 +43,7 @@ int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topol
 
 SocketInterface one_host_interface(const base::Environment& environment) {
   std::vector<NetworkInterface> interfaces;
-  for (auto& fact : topology::read_interfaces("/sys", topology::list_raw_interfaces())) {
+  for (auto& fact : topology::read_usable_interfaces()) {
     interfaces.push_back(std::move(fact.interface));
   }
   if (auto named = topology::interfaces_named_by_user(environment, interfaces)) {

@@ -154,7 +154,7 @@ void WorldState::wire_up(const InitOptions& options) {
 topology::CandidateSearch WorldState::find_interfaces(const base::Environment& environment,
                                                       const std::vector<std::string>& peer_hosts,
                                                       topology::JobSpan span) {
-  const auto interfaces = topology::read_interfaces("/sys", topology::list_raw_interfaces());
+  const auto interfaces = topology::read_usable_interfaces();
   const auto rdma =
       span == topology::JobSpan::one_node ? std::vector<topology::RdmaFact>{} : topology::read_rdma_devices("/sys");
   return topology::find_candidates(environment, interfaces, rdma, peer_hosts, span);

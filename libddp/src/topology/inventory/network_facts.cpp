@@ -90,22 +90,23 @@ class InterfaceFolder {
   InterfaceFolder(const fs::path& sys, const std::string& name)
       : all_(sys / "class/net"),
         folder_(all_ / name),
-        devtype_(read_field(folder_ / "uevent", "DEVTYPE", '=').value_or("")) {}
+        entries_(names_in(folder_)),
+        devtype_(has("uevent") ? read_field(folder_ / "uevent", "DEVTYPE", '=').value_or("") : "") {}
 
   const std::string& devtype() const { return devtype_; }
-  bool has(const char* entry) const { return has_entry(folder_ / entry); }
+  bool has(std::string_view entry) const { return std::binary_search(entries_.begin(), entries_.end(), entry); }
   bool is_bond() const { return has("bonding") || devtype_ == "bond"; }
   bool is_bridge() const { return has("bridge") || devtype_ == "bridge"; }
   bool is_vlan() const { return devtype_ == "vlan"; }
   std::optional<long long> number(const char* entry) const { return read_number(folder_ / entry); }
-  std::optional<PciAddress> pci() const { return pci_address_behind(folder_ / "device"); }
-  std::string master() const { return link_name(folder_ / "master"); }
+  std::optional<PciAddress> pci() const { return pci_address_of(folder_); }
+  std::string master() const { return has("master") ? link_name(folder_ / "master") : std::string(); }
 
   /// Interfaces that this one lies on and that are in the same network namespace, ascending.
   std::vector<std::string> lower() const {
     constexpr std::string_view kPrefix = "lower_";
     std::vector<std::string> names;
-    for (const std::string& entry : names_in(folder_)) {
+    for (const std::string& entry : entries_) {
       if (entry.starts_with(kPrefix)) names.push_back(entry.substr(kPrefix.size()));
     }
     return names;
@@ -146,6 +147,7 @@ class InterfaceFolder {
  private:
   fs::path all_;
   fs::path folder_;
+  std::vector<std::string> entries_;  ///< listed once, ascending: what is there, without a system call for each question
   std::string devtype_;
 };
 
@@ -161,7 +163,7 @@ bool reaches_hardware(const fs::path& sys, const std::string& name, int layers =
 
 InterfaceKind kind_of(const fs::path& sys, const RawInterface& raw, const InterfaceFolder& folder, bool has_address) {
   const long long hardware_type = folder.number("type").value_or(-1);
-  if (hardware_type == ARPHRD_LOOPBACK || (raw.flags & IFF_LOOPBACK) != 0) return InterfaceKind::loopback;
+  if (hardware_type == ARPHRD_LOOPBACK) return InterfaceKind::loopback;
   if (folder.is_bond()) return InterfaceKind::bond;
   if (folder.is_bond_slave()) return InterfaceKind::bond_slave;
   if (folder.is_bridge()) {
@@ -180,8 +182,8 @@ InterfaceKind kind_of(const fs::path& sys, const RawInterface& raw, const Interf
   return InterfaceKind::other;
 }
 
-InterfaceFact read_interface(const fs::path& sys, const RawInterface& raw) {
-  const InterfaceFolder folder{sys, raw.name};
+/// What flags and addresses say, without a look into /sys.
+InterfaceFact without_details(const RawInterface& raw) {
   InterfaceFact fact;
   NetworkInterface& interface = fact.interface;
   interface.name = raw.name;
@@ -190,6 +192,15 @@ InterfaceFact read_interface(const fs::path& sys, const RawInterface& raw) {
                       is_link_local);
   std::stable_partition(interface.addresses.begin(), interface.addresses.end(),
                         [](const InterfaceAddress& address) { return !address.ipv6; });
+  interface.kind = (raw.flags & IFF_LOOPBACK) != 0 ? InterfaceKind::loopback : InterfaceKind::other;
+  return fact;
+}
+
+InterfaceFact read_interface(const fs::path& sys, const RawInterface& raw) {
+  InterfaceFact fact = without_details(raw);
+  NetworkInterface& interface = fact.interface;
+  if (interface.kind == InterfaceKind::loopback) return fact;
+  const InterfaceFolder folder{sys, raw.name};
   interface.kind = kind_of(sys, raw, folder, !interface.addresses.empty());
   interface.rate_gbps = folder.rate_gbps();
   if (interface.kind == InterfaceKind::bond_slave) interface.bond = folder.master();
@@ -245,11 +256,21 @@ std::vector<InterfaceFact> read_interfaces(const fs::path& sys, const std::vecto
   return facts;
 }
 
+std::vector<InterfaceFact> read_usable_interfaces() {
+  std::vector<InterfaceFact> facts;
+  for (const RawInterface& raw : list_raw_interfaces()) {
+    InterfaceFact fact = without_details(raw);
+    const bool usable = fact.interface.up && !fact.interface.addresses.empty();
+    facts.push_back(usable ? read_interface("/sys", raw) : std::move(fact));
+  }
+  return facts;
+}
+
 std::vector<RdmaFact> read_rdma_devices(const fs::path& sys) {
   std::vector<RdmaFact> devices;
   const fs::path all = sys / "class/infiniband";
   for (const std::string& name : names_in(all)) {
-    RdmaFact device{.name = name, .pci = pci_address_behind(all / name / "device"), .ports = {}};
+    RdmaFact device{.name = name, .pci = pci_address_of(all / name), .ports = {}};
     for (const std::string& port : names_in(all / name / "ports")) {
       int number = 0;
       const auto [end, status] = std::from_chars(port.data(), port.data() + port.size(), number);

@@ -1,9 +1,14 @@
 #include "topology/inventory/sysfs.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
-#include <fstream>
 #include <system_error>
+
+#include "base/unique_fd.hpp"
 
 namespace ddp::topology {
 namespace {
@@ -16,13 +21,26 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kWhiteSpace) - begin + 1);
 }
 
+/// The whole file; empty if it cannot be read. Every rank reads such files before its first fence, and an ifstream
+/// costs several times the system calls.
+std::string content_of(const std::filesystem::path& file) {
+  const base::UniqueFd fd{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
+  std::string content;
+  if (!fd) return content;
+  char block[4096];  // an attribute's limit: PAGE_SIZE (Linux, Documentation/filesystems/sysfs.rst)
+  for (;;) {
+    const ssize_t count = ::read(fd.get(), block, sizeof block);
+    if (count < 0 && errno == EINTR) continue;
+    if (count > 0) content.append(block, static_cast<std::size_t>(count));
+    if (count < static_cast<ssize_t>(sizeof block)) return content;  // the end, or an error
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> read_attribute(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  if (!std::getline(stream, line)) return std::nullopt;
-  const std::string_view text = trimmed(line);
+  const std::string content = content_of(file);
+  const std::string_view text = trimmed(std::string_view(content).substr(0, content.find('\n')));
   if (text.empty()) return std::nullopt;
   return std::string(text);
 }
@@ -43,9 +61,11 @@ std::optional<long long> read_number(const std::filesystem::path& file) {
 }
 
 std::optional<std::string> read_field(const std::filesystem::path& file, std::string_view key, char separator) {
-  std::ifstream stream(file);
-  for (std::string line; std::getline(stream, line);) {
-    const std::string_view text = line;
+  const std::string content = content_of(file);
+  for (std::string_view rest = content; !rest.empty();) {
+    const auto end = rest.find('\n');
+    const std::string_view text = rest.substr(0, end);
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     if (text.starts_with(key) && text.substr(key.size()).starts_with(separator)) {
       return std::string(trimmed(text.substr(key.size() + 1)));
     }
@@ -75,9 +95,11 @@ std::string link_name(const std::filesystem::path& link) {
   return std::filesystem::read_symlink(link, status).filename().string();
 }
 
-std::optional<PciAddress> pci_address_behind(const std::filesystem::path& link) {
+std::optional<PciAddress> pci_address_of(const std::filesystem::path& entry) {
   std::error_code status;
-  const std::filesystem::path device = std::filesystem::canonical(link, status);
+  // The link's text names the whole way; resolving "device" would read one link for each part of it.
+  std::filesystem::path device = std::filesystem::read_symlink(entry, status);
+  if (status) device = std::filesystem::canonical(entry / "device", status);
   if (status) return std::nullopt;
   for (auto part = device; part.has_relative_path(); part = part.parent_path()) {
     if (const auto address = PciAddress::parse(part.filename().string())) return address;

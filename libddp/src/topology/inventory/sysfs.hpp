@@ -31,9 +31,9 @@ bool has_entry(const std::filesystem::path& path);
 /// Last component of what a link says: "mlx5_core" for .../driver. Empty if it is no link.
 std::string link_name(const std::filesystem::path& link);
 
-/// The PCI function that @p link leads to or lies below: drivers such as virtio put devices of their own between the
-/// PCI function and what it serves.
-std::optional<PciAddress> pci_address_behind(const std::filesystem::path& link);
+/// The PCI function that a device of a class ("sys/class/net/eth0") belongs to: drivers such as virtio put devices of
+/// their own between the two.
+std::optional<PciAddress> pci_address_of(const std::filesystem::path& entry);
 
 /// All PCI functions under sys/bus/pci/devices whose class is one of @p base_classes (the upper byte: 0x02 network,
 /// 0x03 display), ascending.
