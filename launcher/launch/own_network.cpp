@@ -20,9 +20,7 @@
 namespace ddp::launcher {
 namespace {
 
-std::vector<topology::InterfaceFact> interfaces() {
-  return topology::read_usable_interfaces();
-}
+std::vector<topology::InterfaceFact> interfaces() { return topology::read_usable_interfaces(); }
 
 std::vector<std::string> numeric_addresses(const std::string& host) {
   addrinfo wanted{};

@@ -14,8 +14,8 @@ namespace ddp::launcher {
 
 NodeNetwork read_node_network(const base::Environment& environment, const std::vector<std::string>& peer_hosts) {
   topology::CandidateSearch search =
-      topology::find_candidates(environment, topology::read_usable_interfaces(),
-                                topology::read_rdma_devices("/sys"), peer_hosts, topology::JobSpan::several_nodes);
+      topology::find_candidates(environment, topology::read_usable_interfaces(), topology::read_rdma_devices("/sys"),
+                                peer_hosts, topology::JobSpan::several_nodes);
   return {.candidates = std::move(search.candidates), .reason = std::move(search.reason)};
 }
 

@@ -37,9 +37,8 @@ SocketInterface choose_interface(const PlanQuestion& question, const base::Envir
   std::vector<std::string> peers = topology::expand_hostlist(question.node_list);
   std::erase(peers, question.node_name);
   const auto found =
-      topology::find_candidates(environment, topology::read_usable_interfaces(),
-                                topology::read_rdma_devices("/sys"), peers,
-                                peers.empty() ? topology::JobSpan::one_node : topology::JobSpan::several_nodes);
+      topology::find_candidates(environment, topology::read_usable_interfaces(), topology::read_rdma_devices("/sys"),
+                                peers, peers.empty() ? topology::JobSpan::one_node : topology::JobSpan::several_nodes);
   const auto routed = std::find_if(found.candidates.begin(), found.candidates.end(),
                                    [](const topology::InterfaceCandidate& each) { return each.at.routes_to_peers; });
   if (peers.empty() || routed == found.candidates.end()) return {found.candidates.front().interface, found.reason};

@@ -12,7 +12,7 @@
 namespace ddp::base {
 
 struct ProcessEnd {
-  int code = -1;           ///< exit code, or the number of a signal; -1: unknown, another part of this process reaped it
+  int code = -1;  ///< exit code, or the number of a signal; -1: unknown, another part of this process reaped it
   bool by_signal = false;  ///< code is a signal
 
   /// As a shell reports it: the exit code, or 128 + signal; -1: unknown.

@@ -1,5 +1,5 @@
-// What torchrun tells each worker in its environment (LocalElasticAgent._start_workers of PyTorch): written by ddprun and
-// by the plugin for srun, read by World.
+// What torchrun tells each worker in its environment (LocalElasticAgent._start_workers of PyTorch): written by ddprun
+// and by the plugin for srun, read by World.
 #pragma once
 
 #include <array>
@@ -28,10 +28,10 @@ struct TorchrunEnvironment {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  std::optional<int> node_rank{};   ///< GROUP_RANK; read: absent where the user has written the environment
-  std::optional<int> num_nodes{};   ///< GROUP_WORLD_SIZE; the same
-  std::string role = "default";     ///< ROLE_NAME
-  int role_rank = 0;                ///< among ranks of nodes of the same role
+  std::optional<int> node_rank{};  ///< GROUP_RANK; read: absent where the user has written the environment
+  std::optional<int> num_nodes{};  ///< GROUP_WORLD_SIZE; the same
+  std::string role = "default";    ///< ROLE_NAME
+  int role_rank = 0;               ///< among ranks of nodes of the same role
   int role_world_size = 1;
   std::string master_address{};     ///< MASTER_ADDR: host of the c10d store. Empty: no store, the user's stays
   std::uint16_t master_port = 0;    ///< MASTER_PORT

@@ -90,8 +90,7 @@ JobFacts read_facts(const std::string& name_space, int rank, bool hosts_are_know
   return facts;
 }
 
-Joined join(const base::Environment& environment) {
-  const std::string wanted = environment.raw("PMIX_NAMESPACE").value_or("");
+Joined join(const std::string& wanted, bool hosts_are_known) {
   pmix_proc_t self;
   PMIX_PROC_CONSTRUCT(&self);
   if (const pmix_status_t status = PMIx_Init(&self, nullptr, 0); status != PMIX_SUCCESS) {
@@ -111,8 +110,7 @@ Joined join(const base::Environment& environment) {
            .ranks = {},
            .hint = "the server's address (PMIX_SERVER_URI*) is missing from the environment"}};
     }
-    return {.name_space = name_space,
-            .facts = read_facts(name_space, static_cast<int>(self.rank), environment.has("SLURM_STEP_NODELIST"))};
+    return {.name_space = name_space, .facts = read_facts(name_space, static_cast<int>(self.rank), hosts_are_known)};
   } catch (...) {
     PMIx_Finalize(nullptr, 0);
     throw;
@@ -123,9 +121,10 @@ Joined join(const base::Environment& environment) {
 Joined join_with_deadline(const base::Environment& environment, Deadline deadline) {
   auto promise = std::make_shared<std::promise<Joined>>();
   auto future = promise->get_future();
-  base::start_thread([promise, environment] {
+  const std::string name_space = environment.raw("PMIX_NAMESPACE").value_or("");
+  base::start_thread([promise, name_space, hosts_are_known = environment.has("SLURM_STEP_NODELIST")] {
     try {
-      promise->set_value(join(environment));
+      promise->set_value(join(name_space, hosts_are_known));
     } catch (...) {
       promise->set_exception(std::current_exception());
     }

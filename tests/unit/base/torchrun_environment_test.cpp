@@ -88,7 +88,8 @@ TEST(TorchrunEnvironment, WithoutAStoreTheUsersMasterStays) {
 
 TEST(TorchrunEnvironment, IdentityIsAllButTuning) {
   for (const TorchrunVariable& each : some_worker().variables()) {
-    EXPECT_EQ(is_torchrun_identity(each.name), std::string(each.name) != "TORCH_NCCL_ASYNC_ERROR_HANDLING") << each.name;
+    EXPECT_EQ(is_torchrun_identity(each.name), std::string(each.name) != "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+        << each.name;
   }
   EXPECT_FALSE(is_torchrun_identity("NODE_RANK"));
   EXPECT_FALSE(is_torchrun_identity(""));

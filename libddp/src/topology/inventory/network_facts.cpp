@@ -90,23 +90,22 @@ class InterfaceFolder {
   InterfaceFolder(const fs::path& sys, const std::string& name)
       : all_(sys / "class/net"),
         folder_(all_ / name),
-        entries_(names_in(folder_)),
-        devtype_(has("uevent") ? read_field(folder_ / "uevent", "DEVTYPE", '=').value_or("") : "") {}
+        devtype_(read_field(folder_ / "uevent", "DEVTYPE", '=').value_or("")) {}
 
   const std::string& devtype() const { return devtype_; }
-  bool has(std::string_view entry) const { return std::binary_search(entries_.begin(), entries_.end(), entry); }
+  bool has(const char* entry) const { return has_entry(folder_ / entry); }
   bool is_bond() const { return has("bonding") || devtype_ == "bond"; }
   bool is_bridge() const { return has("bridge") || devtype_ == "bridge"; }
   bool is_vlan() const { return devtype_ == "vlan"; }
   std::optional<long long> number(const char* entry) const { return read_number(folder_ / entry); }
   std::optional<PciAddress> pci() const { return pci_address_of(folder_); }
-  std::string master() const { return has("master") ? link_name(folder_ / "master") : std::string(); }
+  std::string master() const { return link_name(folder_ / "master"); }
 
   /// Interfaces that this one lies on and that are in the same network namespace, ascending.
   std::vector<std::string> lower() const {
     constexpr std::string_view kPrefix = "lower_";
     std::vector<std::string> names;
-    for (const std::string& entry : entries_) {
+    for (const std::string& entry : names_in(folder_)) {
       if (entry.starts_with(kPrefix)) names.push_back(entry.substr(kPrefix.size()));
     }
     return names;
@@ -147,7 +146,6 @@ class InterfaceFolder {
  private:
   fs::path all_;
   fs::path folder_;
-  std::vector<std::string> entries_;  ///< listed once, ascending: what is there, without a system call for each question
   std::string devtype_;
 };
 
@@ -162,8 +160,6 @@ bool reaches_hardware(const fs::path& sys, const std::string& name, int layers =
 }
 
 InterfaceKind kind_of(const fs::path& sys, const RawInterface& raw, const InterfaceFolder& folder, bool has_address) {
-  const long long hardware_type = folder.number("type").value_or(-1);
-  if (hardware_type == ARPHRD_LOOPBACK) return InterfaceKind::loopback;
   if (folder.is_bond()) return InterfaceKind::bond;
   if (folder.is_bond_slave()) return InterfaceKind::bond_slave;
   if (folder.is_bridge()) {
@@ -176,7 +172,8 @@ InterfaceKind kind_of(const fs::path& sys, const RawInterface& raw, const Interf
     return has_address && folder.master().empty() ? InterfaceKind::other : InterfaceKind::host_only;
   }
   if (has_host_only_name(raw.name)) return InterfaceKind::host_only;
-  if (folder.has("tun_flags") || contains(kTunnelTypes, folder.devtype()) || contains(kTunnelHardware, hardware_type)) {
+  if (folder.has("tun_flags") || contains(kTunnelTypes, folder.devtype()) ||
+      contains(kTunnelHardware, folder.number("type").value_or(-1))) {
     return InterfaceKind::tunnel;
   }
   return InterfaceKind::other;
@@ -196,12 +193,14 @@ InterfaceFact without_details(const RawInterface& raw) {
   return fact;
 }
 
-InterfaceFact read_interface(const fs::path& sys, const RawInterface& raw) {
+/// @param compared whether it is one of several: rate and adapter matter only then
+InterfaceFact read_interface(const fs::path& sys, const RawInterface& raw, bool compared) {
   InterfaceFact fact = without_details(raw);
   NetworkInterface& interface = fact.interface;
   if (interface.kind == InterfaceKind::loopback) return fact;
   const InterfaceFolder folder{sys, raw.name};
   interface.kind = kind_of(sys, raw, folder, !interface.addresses.empty());
+  if (!compared) return fact;
   interface.rate_gbps = folder.rate_gbps();
   if (interface.kind == InterfaceKind::bond_slave) interface.bond = folder.master();
   interface.slaves = folder.slaves();
@@ -252,16 +251,21 @@ std::vector<RawInterface> list_raw_interfaces() {
 std::vector<InterfaceFact> read_interfaces(const fs::path& sys, const std::vector<RawInterface>& raw) {
   std::vector<InterfaceFact> facts;
   facts.reserve(raw.size());
-  for (const RawInterface& interface : raw) facts.push_back(read_interface(sys, interface));
+  for (const RawInterface& interface : raw) facts.push_back(read_interface(sys, interface, true));
   return facts;
 }
 
 std::vector<InterfaceFact> read_usable_interfaces() {
+  const std::vector<RawInterface> all = list_raw_interfaces();
   std::vector<InterfaceFact> facts;
-  for (const RawInterface& raw : list_raw_interfaces()) {
-    InterfaceFact fact = without_details(raw);
-    const bool usable = fact.interface.up && !fact.interface.addresses.empty();
-    facts.push_back(usable ? read_interface("/sys", raw) : std::move(fact));
+  std::transform(all.begin(), all.end(), std::back_inserter(facts), without_details);
+  const auto usable = [](const InterfaceFact& fact) {
+    const NetworkInterface& interface = fact.interface;
+    return interface.up && !interface.addresses.empty() && interface.kind != InterfaceKind::loopback;
+  };
+  const bool several = std::count_if(facts.begin(), facts.end(), usable) > 1;
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    if (usable(facts[i])) facts[i] = read_interface("/sys", all[i], several);
   }
   return facts;
 }

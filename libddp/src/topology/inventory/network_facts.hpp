@@ -26,8 +26,9 @@ std::vector<RawInterface> list_raw_interfaces();
 /// Interfaces that @p sys does not have (it may show another network namespace) are told by flags and name.
 std::vector<InterfaceFact> read_interfaces(const std::filesystem::path& sys, const std::vector<RawInterface>& raw);
 
-/// This network namespace's interfaces for find_candidates(). Of those that are down or have no address, only flags and
-/// name are told: every rank calls this before its first fence, and reading /sys costs 0.1 ms an interface.
+/// This network namespace's interfaces, as far as find_candidates() needs them. Of those that are down or have no
+/// address, only flags and name are told; rates and adapters only where there are several to choose from. Every rank
+/// calls this before its first fence, and /sys takes 0.1 ms an interface.
 std::vector<InterfaceFact> read_usable_interfaces();
 
 /// sys/class/infiniband, by name.
