@@ -1,5 +1,4 @@
-# Between staging and packing: the umask of who makes a package shall not be in it. cmake sees to files but not to the
-# folders above them.
+# Between staging and packing: removes the packager's umask from folders. CMake does so for files only.
 file(GLOB_RECURSE paths LIST_DIRECTORIES ON ${CPACK_TEMPORARY_DIRECTORY}/*)
 foreach(path IN LISTS paths)
   if(IS_DIRECTORY ${path} AND NOT IS_SYMLINK ${path})

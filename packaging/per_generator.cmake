@@ -1,7 +1,7 @@
-# Read by cpack once for each kind of package that it makes.
+# Read by cpack once per generator.
 
-# What is written at install time shall not name cpack's staging folder: DESTDIR hides it. An archive can be unpacked
-# anywhere, a Debian package has its place.
+# DESTDIR keeps cpack's staging folder out of files written at install time. Archives unpack anywhere, Debian packages
+# under /usr.
 set(CPACK_SET_DESTDIR ON)
 set(CPACK_INSTALL_PREFIX /)
 set(CPACK_PRE_BUILD_SCRIPTS ${CPACK_DDP_PACKAGING_FOLDER}/open_folders.cmake)

@@ -1,4 +1,4 @@
-// ddp-info: what libddp finds on a machine and in a job, and what it makes of it.
+// ddp-info: what libddp finds on a machine and in a job, and what follows from it.
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -23,26 +23,26 @@ namespace {
 constexpr const char* kHelp =
     "Usage: ddp-info COMMAND [OPTIONS]\n"
     "\n"
-    "Tells what libddp finds on this machine and in this job, and what it makes of it.\n"
+    "Shows what libddp finds on this machine and in this job, and what follows from it.\n"
     "\n"
     "Commands:\n"
-    "  topo      the machine, and which GPU, network adapter and cores each rank should use, or has got\n"
+    "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"
     "  version   the version of libddp\n"
     "\n"
     "'ddp-info COMMAND --help' describes the options of a command.\n"
     "\n"
     "Examples:\n"
     "  ddp-info topo                                           what ranks on this machine would get\n"
-    "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have got\n"
+    "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have\n"
     "\n"
-    "Exit status: 0 success; 1 something failed; 2 wrong command line.\n";
+    "Exit status: 0 success; 1 failure; 2 wrong command line.\n";
 
 constexpr const char* kVersion = "ddp-info (libddp) " DDP_VERSION_STRING "\n";
 
 void run_version(std::span<const std::string> arguments) {
   if (!arguments.empty() && arguments.front() != "-h" && arguments.front() != "--help") {
     throw ddp::tools::UsageError{"reading the command line",
-                                 fmt::format("'version' takes no arguments, but there is '{}'", arguments.front()),
+                                 fmt::format("'version' takes no arguments, but got '{}'", arguments.front()),
                                  "leave it out"};
   }
   ddp::tools::write_standard_output(arguments.empty() ? kVersion
@@ -75,7 +75,7 @@ void run(std::span<const std::string> arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is then an error that is told, like a full disk
+  std::signal(SIGPIPE, SIG_IGN);  // reports a closed pipe like a full disk
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
     run(arguments);

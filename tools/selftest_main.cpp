@@ -1,5 +1,5 @@
-// ddp-selftest: a job that tests the nodes on which it runs, for admins. Every rank tries each service of libddp, and
-// rank 0 prints one line for each node.
+// ddp-selftest: a job that tests its nodes, for admins. Every rank tries each service of libddp; rank 0 prints one line
+// per node.
 #include <unistd.h>
 
 #include <charconv>
@@ -34,25 +34,22 @@ using namespace ddp::selftest;
 constexpr const char* kHelp =
     "Usage: ddp-selftest [--timeout SECONDS] [--expect-store]\n"
     "\n"
-    "A job that tests the nodes on which it runs. Start it as any libddp program, with two ranks or more on each "
-    "node:\n"
+    "A job that tests its nodes. Start it like any libddp program, with two or more ranks per node:\n"
     "\n"
     "  srun --mpi=pmix -N4 --ntasks-per-node=2 ddp-selftest\n"
     "  ddprun --nproc-per-node=2 ddp-selftest --expect-store\n"
     "\n"
-    "Every rank joins the others (wire-up), exchanges values over the launcher's store (exchange), does collective\n"
-    "operations whose results are known (collectives), sends something to every other rank (pairs), looks where it "
-    "may\n"
-    "run (binding), and meets the others at MASTER_ADDR:MASTER_PORT where these are set (store). Rank 0 prints one "
-    "line\n"
-    "for each node: PASS, WARN, FAIL, or ---- where others kept it from finishing.\n"
+    "Every rank joins the job (wire-up), exchanges values over the launcher's store (exchange), runs collectives with\n"
+    "known results (collectives), sends to every other rank (pairs), checks where it may run (binding), and joins\n"
+    "again at MASTER_ADDR:MASTER_PORT where set (store). Rank 0 prints one line per node: PASS, WARN, FAIL, or ----\n"
+    "where other nodes blocked it.\n"
     "\n"
-    "  --timeout SECONDS   limit of each check (default 30, at most 3600)\n"
-    "  --expect-store      it is a failure when MASTER_ADDR and MASTER_PORT are not set\n"
-    "  --version           print the version, and end\n"
-    "  -h, --help          print this text, and end\n"
+    "  --timeout SECONDS   limit per check (default 30, at most 3600)\n"
+    "  --expect-store      fail where MASTER_ADDR and MASTER_PORT are not set\n"
+    "  --version           print the version and exit\n"
+    "  -h, --help          print this help and exit\n"
     "\n"
-    "Exit status: 0 all nodes passed, perhaps with warnings; 1 one did not; 2 wrong command line.\n";
+    "Exit status: 0 all nodes passed, perhaps with warnings; 1 some did not; 2 wrong command line.\n";
 
 constexpr const char* kVersion = "ddp-selftest (libddp) " DDP_VERSION_STRING "\n";
 constexpr int kLongestTimeout = 3600;
@@ -95,13 +92,13 @@ Options parse_options(const std::vector<std::string>& arguments) {
   return options;
 }
 
-/// As Slurm calls this node, which need not be its host name; the job's script looks for that.
+/// Slurm's name of this node, which may differ from its host name and which ddp-selftest.sbatch expects.
 std::string node_name() {
   const char* name = std::getenv("SLURMD_NODENAME");
   return name != nullptr && *name != '\0' ? name : ddp::base::host_name();
 }
 
-/// "n1: rank 3", as far as it is known before the job has been joined.
+/// "n1: rank 3", as far as known before wire-up.
 std::string name_of_this_rank() {
   for (const char* variable : {"PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(variable)) return fmt::format("{}: rank {}", node_name(), rank);
@@ -113,13 +110,12 @@ void complain(std::string_view who, const Finding& finding) {
   ddp::base::write_stderr_line(fmt::format("ddp-selftest: {}: {}: {}", who, finding.check, finding.what));
 }
 
-/// Sends this rank's result to rank 0, which gets those of all. Where that fails, the result of rank 0 says so, and
-/// those of others are missing.
+/// Sends this rank's result to rank 0. On failure rank 0's result says so, and those of others are missing.
 class Gathering {
  public:
   Gathering(ddp::World& world, RankResult own) : world_(world), own_(std::move(own)) {}
 
-  /// Whether the result has got away. @param limit the others may still be waiting in one of their checks.
+  /// Whether the result was sent. @param limit other ranks may still be waiting in a check.
   bool send(std::chrono::seconds limit) {
     try {
       world_.key_value_store().put(kKey, encode(own_));
@@ -191,7 +187,7 @@ int print_report(const std::vector<NodeVerdict>& verdicts, const ddp::World& wor
   return passed == static_cast<int>(verdicts.size()) ? 0 : 1;
 }
 
-/// @param stage for messages: what it is doing.
+/// @param stage set to the current stage, for messages.
 int test(const Options& options, std::string_view& stage) {
   const ddp::CpuSet given = ddp::Binding::current().cpus;  // World::init may bind
   ddp::World world = ddp::World::init({.timeout = options.timeout, .launch = {}, .keep_session = true});
@@ -202,7 +198,7 @@ int test(const Options& options, std::string_view& stage) {
   Gathering gathering{
       world,
       {.rank = world.rank(), .host = node_name(), .cpus = ddp::Binding::current().cpus, .findings = checks.findings()}};
-  // The first check that fails may take another rank its whole limit, and so may the next one.
+  // A failing check may cost another rank its whole limit, and so may the next one.
   const bool sent = checks.store_usable() && gathering.send(3 * options.timeout);
   if (!sent) {
     for (const Finding& finding : gathering.own().findings) complain(name_of_this_rank(), finding);
@@ -210,13 +206,13 @@ int test(const Options& options, std::string_view& stage) {
   if (world.rank() == 0) {
     return print_report(judge(gathering.nodes(sent, options.timeout)), world, checks.store_checked());
   }
-  return sent ? 0 : 1;  // rank 0 decides; without it there is no success
+  return sent ? 0 : 1;  // rank 0 decides
 }
 
-/// Whatever hangs in spite of all limits, a kernel or a library, ends here.
-void end_in_any_case(std::chrono::seconds timeout) {
+/// Ends the process if a kernel or library hangs despite all limits.
+void exit_after_all_limits(std::chrono::seconds timeout) {
   std::signal(SIGALRM, [](int) {
-    constexpr std::string_view kText = "ddp-selftest: no end in sight long after all limits; giving up\n";
+    constexpr std::string_view kText = "ddp-selftest: still running long after all limits; giving up\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
     ::_exit(1);
   });
@@ -226,7 +222,7 @@ void end_in_any_case(std::chrono::seconds timeout) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is then an error that is told, like a full disk
+  std::signal(SIGPIPE, SIG_IGN);  // reports a closed pipe like a full disk
   std::string_view stage = "wire-up";
   try {
     const Options options = parse_options({argv + (argc > 0 ? 1 : 0), argv + argc});
@@ -234,7 +230,7 @@ int main(int argc, char** argv) {
       ddp::tools::write_standard_output(options.print);
       return 0;
     }
-    end_in_any_case(options.timeout);
+    exit_after_all_limits(options.timeout);
     return test(options, stage);
   } catch (const ddp::tools::UsageError& error) {
     ddp::base::write_stderr_line(fmt::format("ddp-selftest: {}", error.what()));

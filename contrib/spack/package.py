@@ -1,5 +1,5 @@
-# Spack recipe of libddp. In a repository of your own: packages/libddp/package.py beside the release's archive, and then
-# `spack install --no-checksum libddp`; or in a checkout `spack dev-build libddp@main`.
+# Spack recipe of libddp: in your own repository, as packages/libddp/package.py beside the release archive, `spack install
+# --no-checksum libddp`; in a checkout, `spack dev-build libddp@main`.
 
 import os
 
@@ -35,11 +35,11 @@ class Libddp(CMakePackage):
     depends_on("pugixml@1.12:")
     depends_on("libsodium@1.0.18:")
     depends_on("gloo")
-    # A SPANK plugin is loaded only by the major release of Slurm that it was built with.
+    # Slurm loads only SPANK plugins built for its major release.
     depends_on("slurm", when="+slurm_plugin")
 
-    conflicts("%gcc@:11", msg="libddp needs C++20 as GCC 12 has it")
-    conflicts("platform=darwin", msg="libddp is for Linux")
+    conflicts("%gcc@:11", msg="libddp needs GCC 12's C++20")
+    conflicts("platform=darwin", msg="libddp supports Linux only")
 
     generator("ninja")
 

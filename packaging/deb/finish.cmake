@@ -1,5 +1,4 @@
-# Between staging and packing of the Debian packages: what Debian wants to lie elsewhere or in another form than in an
-# installation under a prefix of its own.
+# Between staging and packing of the Debian packages: moves and converts files to Debian's conventions.
 set(packages runtime libddp development libddp-dev slurm_plugin slurm-plugin-ddp)
 
 while(packages)
@@ -9,7 +8,7 @@ while(packages)
     continue()
   endif()
 
-  # Settings of the system's Slurm.
+  # Configuration of the system's Slurm.
   if(IS_DIRECTORY ${root}/usr/etc)
     file(RENAME ${root}/usr/etc ${root}/etc)
   endif()

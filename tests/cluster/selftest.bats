@@ -15,7 +15,7 @@ result() { sed -n '/^==== summary/,$p' <<<"$output" | grep "^$1 "; }
 @test "self-test: healthy nodes pass, alone, together, and under ddprun" {
   selftest
   [ "$status" -eq 0 ]
-  [[ $output == *"the plugin for srun --ddp is not installed here; not tested"* ]]
+  [[ $output == *"the srun plugin is not installed here; not tested"* ]]
   for node in n0 n1 n2 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS" "*$ ]]; done
   [[ $output == *"all 4 nodes passed"* ]]
 }

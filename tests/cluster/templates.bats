@@ -251,13 +251,13 @@ expect_resumed() {
   done
 }
 
-@test "requeue: on SIGUSR1 all ranks save, the job is queued again, and goes on where it was" {
+@test "requeue: on SIGUSR1 all ranks save, the job is requeued, and resumes where it was" {
   write_counter
   # So far that only a job that goes on reaches it in time: the second run gets what is left.
   submit PROCS_PER_NODE=2 "$templates/requeue.sbatch" "$shared/counter" "$shared/checkpoint" 100
   said "START 3 at 0"
   "$cluster" run scancel --signal=USR1 --batch "$job"
-  said "queueing job $job again"
+  said "requeueing job $job"
   run_again 1
   finish
   [ "$status" -eq 0 ]
@@ -267,7 +267,7 @@ expect_resumed() {
   expect_resumed
 }
 
-@test "requeue: after preemption the job goes on from the last checkpoint" {
+@test "requeue: after preemption the job resumes from the last checkpoint" {
   write_counter
   submit PROCS_PER_NODE=2 "$templates/requeue.sbatch" "$shared/counter" "$shared/checkpoint" 200
   for rank in 0 1 2 3; do
@@ -284,7 +284,7 @@ expect_resumed() {
   expect_all 0 "SAVED"
 }
 
-@test "requeue: a program that fails, has no handler, or never makes progress is not queued again" {
+@test "requeue: a program that fails, has no handler, or never makes progress is not requeued" {
   batch PROCS_PER_NODE=1 "$templates/requeue.sbatch" sh -c 'exit 85'
   [ "$status" -eq 85 ]
   submit PROCS_PER_NODE=1 "$templates/requeue.sbatch" sh -c 'echo READY; exec sleep 100'
@@ -292,6 +292,6 @@ expect_resumed() {
   "$cluster" run scancel --signal=USR1 --batch "$job"
   finish
   [ "$status" -eq 138 ]
-  [[ $output == *"(138: no handler); not queued again"* ]]
+  [[ $output == *"(138: no handler); not requeued"* ]]
   rejected "this would be run 3, and MAX_RUNS is 2" SLURM_RESTART_COUNT=2 MAX_RUNS=2 "$templates/requeue.sbatch" true
 }

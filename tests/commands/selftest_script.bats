@@ -22,7 +22,7 @@ stub() {
     stub scontrol "$answer"
     run -2 env PATH="$stubs:$PATH" timeout -k 5 60 "$script"
     echo "$output"
-    [[ $output == *"ddp-selftest.sbatch: scontrol does not say which nodes 'n[1-2]' are"* ]]
+    [[ $output == *"ddp-selftest.sbatch: scontrol does not list the nodes of 'n[1-2]'"* ]]
     [[ $output != *passed* ]]
   done
 }

@@ -162,7 +162,7 @@ a_moved_tree_is_found() {
     expect_kept'
   [ "$status" -eq 0 ]
   local text=${output//[[:space:]]/} # which Lmod breaks into lines
-  [[ $text == *"loadinglibddp/0.1.0:thereisnolib/libddp.so.0.1.0inthetreearound$site/libddp/$file"* ]]
+  [[ $text == *"loadinglibddp/0.1.0:lib/libddp.so.0.1.0isneitherinthetreearound$site/libddp/$file"* ]]
   [[ $text == *"norin$BATS_TEST_TMPDIR/before,"* ]]
 }
 @test "Lmod, Lua: a moved tree is found, a missing one refused" { using lmod lua && a_moved_tree_is_found; }

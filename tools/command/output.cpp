@@ -19,7 +19,7 @@ namespace {
 
 std::string attempt(const std::string& path) { return fmt::format("writing '{}'", path); }
 
-/// 0, or the errno value of the write that failed.
+/// 0, or errno of the failed write.
 int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -32,7 +32,7 @@ int write_all(int fd, std::string_view text) {
   return 0;
 }
 
-/// The file that a chain of symbolic links ends at; @p path itself where nothing is there yet.
+/// The end of a chain of symbolic links; @p path itself if nothing exists there.
 std::string resolve_links(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> resolved{::realpath(path.c_str(), nullptr), &std::free};
   return resolved ? resolved.get() : path;
@@ -44,7 +44,7 @@ void write_directly(const std::string& path, std::string_view text) {
   if (const int number = write_all(fd.get(), text); number != 0) throw base::system_error(attempt(path), number);
 }
 
-/// A temporary file that is removed unless it takes its final name.
+/// A temporary file, removed unless renamed.
 class TemporaryFile {
  public:
   TemporaryFile(const std::string& path, mode_t mode)
@@ -66,7 +66,7 @@ class TemporaryFile {
 
   void write(std::string_view text) {
     int number = write_all(fd_.get(), text);
-    // Some file systems tell of a full disk only here.
+    // Some file systems report a full disk only here.
     if (number == 0 && ::fsync(fd_.get()) != 0 && errno != EINVAL) number = errno;
     if (number == 0 && ::close(fd_.release()) != 0) number = errno;
     if (number != 0) throw base::system_error(attempt(name_), number);
@@ -91,7 +91,7 @@ class TemporaryFile {
 }  // namespace
 
 void write_standard_output(std::string_view text) {
-  // Through the descriptor: stdio would report a late error only at exit, where nobody looks.
+  // Through the descriptor: stdio reports a late error only at exit, unnoticed.
   if (const int number = write_all(STDOUT_FILENO, text); number != 0) {
     throw base::system_error("writing to standard output", number);
   }

@@ -1,5 +1,5 @@
-// Where results go: standard output and files. Whatever cannot be written in full is an error, so that a full disk or a
-// closed pipe is never taken for success.
+// Results to standard output and files. An incomplete write is an error: a full disk or closed pipe must not look like
+// success.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ namespace ddp::tools {
 /// ignored, as in ddp-info's main().
 void write_standard_output(std::string_view text);
 
-/// Replaces the file at @p path by one with this content, or leaves it as it was: writes a temporary file beside it and
-/// renames that. A symbolic link stays one, and its target is replaced. What exists and is no regular file (/dev/null,
-/// a FIFO) is written to directly. Throws Error(system).
+/// Replaces the file at @p path atomically: writes a temporary file beside it and renames that. A symbolic link stays,
+/// and its target is replaced. Existing non-regular files (/dev/null, a FIFO) are written directly. Throws
+/// Error(system).
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace ddp::tools

@@ -19,7 +19,7 @@ void reject_message(const MessageKind& kind, std::string cause) {
 
 void expect_version(base::ByteReader& reader, std::uint8_t version, const MessageKind& kind) {
   const auto found = reader.integer<std::uint8_t>();
-  if (found != version) reject_message(kind, fmt::format("it has version {} instead of {}", found, version));
+  if (found != version) reject_message(kind, fmt::format("version {} instead of {}", found, version));
 }
 
 CpuSet read_cpus(base::ByteReader& reader, const MessageKind& kind) {

@@ -1,4 +1,4 @@
-// A wrong command line: it ends ddp-info with exit status 2, as in ddprun and most programs.
+// A wrong command line, exit status 2 as in ddprun.
 #pragma once
 
 #include <string>

@@ -19,21 +19,21 @@
 namespace ddp::selftest {
 namespace {
 
-constexpr std::string_view kKey = "ddp-selftest.value";  // keys that begin with "ddp." are libddp's own
+constexpr std::string_view kKey = "ddp-selftest.value";  // keys with "ddp." are libddp's
 constexpr std::size_t kValueBytes = 1024;
 constexpr int kMostRanksToReadAll = 64;
-constexpr std::size_t kElements = std::size_t{1} << 18;  // 1 MiB of float32: more than fits into socket buffers
+constexpr std::size_t kElements = std::size_t{1} << 18;  // 1 MiB of float32: exceeds socket buffers
 constexpr std::size_t kLargestExchangeElements = std::size_t{1} << 21;
 constexpr std::size_t kMostElementsPerPair = 8192;
 
-/// A result that is not what it must be. @param from the rank from which it came.
+/// A wrong result. @param from the ranks it came from.
 [[noreturn]] void wrong(std::string attempted, std::string cause, std::vector<int> from) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = std::move(attempted),
                .cause = std::move(cause),
                .native = {},
                .ranks = std::move(from),
-               .hint = "data was changed on the way: look at the memory and network errors of these nodes"}};
+               .hint = "data was corrupted in transit: check these nodes for memory and network errors"}};
 }
 
 Bytes value_of(int rank) {
@@ -44,7 +44,7 @@ Bytes value_of(int rank) {
   return bytes;
 }
 
-/// The ranks whose values a rank reads: all of a small job, else those at distances 1, 2, 4 and so on.
+/// Ranks whose values a rank reads: all of a small job, else those at distances 1, 2, 4 and so on.
 std::vector<int> ranks_to_read(int rank, int world_size) {
   std::vector<int> ranks;
   const bool all = world_size <= kMostRanksToReadAll;
@@ -93,19 +93,20 @@ void Checks::exchange() {
   const Deadline end = deadline();
   for (const int rank : ranks_to_read(world_.rank(), world_.world_size())) {
     if (store.get(rank, kKey, end) != value_of(rank)) {
-      wrong(fmt::format("reading the value of rank {} over {}", rank, store.transport()), "it is another one", {rank});
+      wrong(fmt::format("reading the value of rank {} over {}", rank, store.transport()),
+            "it is not the value that rank put", {rank});
     }
   }
 }
 
-/// Operations whose results every rank can compute by itself.
+/// Operations whose results every rank can predict.
 void Checks::collectives() {
   ProcessGroup group = group_.emplace(world_.process_group());
   const Deadline end = deadline();
   const int rank = group.rank();
   const int size = group.size();
-  // Wrong results are told at the end, since the other ranks go on to the next operation. Which rank has made a sum
-  // wrong cannot be told from it: the one that notices is named.
+  // Reported at the end, since other ranks continue with the next operation. A wrong sum does not reveal its origin:
+  // the rank that notices is blamed.
   std::optional<std::pair<std::string, int>> mistake;
   const auto must_be = [&](bool right, const char* operation, int from) {
     if (!right && !mistake) mistake.emplace(operation, from);
@@ -142,10 +143,10 @@ void Checks::collectives() {
           size - 1);
 
   group.barrier(end).wait();
-  if (mistake) wrong(mistake->first, "the result is not what it must be", {mistake->second});
+  if (mistake) wrong(mistake->first, "wrong result", {mistake->second});
 }
 
-/// Every rank sends something else to every other one, so that no pair of nodes is left out.
+/// Every rank sends different data to every other, which covers all pairs of nodes.
 void Checks::pairs() {
   const auto size = static_cast<std::size_t>(group_->size());
   const std::size_t each = std::clamp<std::size_t>(kLargestExchangeElements / size, 1, kMostElementsPerPair);
@@ -163,31 +164,31 @@ void Checks::pairs() {
   }
 }
 
-/// Whether this rank runs where it was put. What only the ranks of a node together show, rank 0 finds out.
+/// Whether this rank runs where it was placed. Rank 0 judges what only a node's ranks together show.
 void Checks::binding() {
   const CpuSet now = Binding::current().cpus;
   if (world_.placement() && now != world_.placement()->cpus) {
     throw Error{{.code = ErrorCode::conflict,
-                 .attempted = "looking at the processors of this rank",
+                 .attempted = "checking the processors of this rank",
                  .cause = fmt::format("DDP_BIND should have bound it to {}, but it may run on {}",
                                       world_.placement()->cpus.to_string(), now.to_string()),
                  .native = {},
                  .ranks = {},
-                 .hint = "'ddp-info topo' in the same step shows why; is the mask changed by a task prolog?"}};
+                 .hint = "'ddp-info topo' in the same step shows why; does a task prolog change the mask?"}};
   }
   const auto environment = base::Environment::process();
-  if (!environment.has("SLURM_PROCID")) return;  // the ranks of ddprun, which divides the node among them by itself
+  if (!environment.has("SLURM_PROCID")) return;  // ddprun divides the node itself
   const int asked = environment.number("SLURM_CPUS_PER_TASK").value_or(1);
   const int got = given_.count();
   if (got >= asked) return;
   findings_.push_back({.severity = Severity::warning,
                        .check = "binding",
-                       .what = fmt::format("it may run on {} of the {} processors that --cpus-per-task asks for ({})",
+                       .what = fmt::format("it may run on {} of the {} processors requested by --cpus-per-task ({})",
                                            got, asked, given_.to_string()),
                        .blamed = {world_.rank()}});
 }
 
-/// The store that torch.distributed uses: all ranks meet at it a second time.
+/// The store of torch.distributed: all ranks wire up over it a second time.
 void Checks::torch_store(bool expected) {
   const auto environment = base::Environment::process();
   for (const char* const name : base::kTorchrunRequired) {
@@ -205,8 +206,8 @@ void Checks::torch_store(bool expected) {
   World second = World::init({.timeout = limit_, .launch = LaunchSource::torchrun, .keep_session = true});
   if (second.rank() != world_.rank() || second.world_size() != world_.world_size()) {
     throw Error{{.code = ErrorCode::conflict,
-                 .attempted = "meeting at the store of torch.distributed",
-                 .cause = fmt::format("this is rank {} of {} there, and rank {} of {} in the job", second.rank(),
+                 .attempted = "joining the job over the store of torch.distributed",
+                 .cause = fmt::format("it is rank {} of {} there, but rank {} of {} in the job", second.rank(),
                                       second.world_size(), world_.rank(), world_.world_size()),
                  .native = {},
                  .ranks = {},

@@ -1,5 +1,4 @@
-// What each rank of the self-test does once it has joined the job: every service of libddp once, with results that it
-// can foretell.
+// The self-test's checks on each rank after wire-up: every service of libddp once, with predictable results.
 #pragma once
 
 #include <chrono>
@@ -16,18 +15,18 @@ namespace ddp::selftest {
 
 class Checks {
  public:
-  /// @param given the processors on which this process could run before World::init, which may bind it.
+  /// @param given processors this process could use before World::init, which may bind it.
   /// @param limit of each check.
   Checks(World& world, CpuSet given, std::chrono::seconds limit);
 
-  /// Collective. Runs all checks, also after one has failed: other ranks may be waiting in them.
-  /// @param expect_store a job without the store of torch.distributed is a failure.
+  /// Collective. Runs all checks, even after a failure: other ranks may be waiting in them.
+  /// @param expect_store fail without a store of torch.distributed.
   void run(bool expect_store);
 
   const std::vector<Finding>& findings() const { return findings_; }
-  /// Whether the launcher's key-value store can still be used: not once a fence has failed.
+  /// False after a failed fence: the launcher's key-value store is then unusable.
   bool store_usable() const { return store_usable_; }
-  /// Whether the store of torch.distributed was there and was tried.
+  /// Whether a store of torch.distributed was found and tried.
   bool store_checked() const { return store_checked_; }
 
  private:

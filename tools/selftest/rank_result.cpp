@@ -18,7 +18,7 @@ constexpr tools::MessageKind kMessage{.name = "rank's result", .program = "ddp-s
 Severity read_severity(base::ByteReader& reader) {
   const auto number = reader.integer<std::uint8_t>();
   if (number > static_cast<std::uint8_t>(Severity::warning)) {
-    tools::reject_message(kMessage, fmt::format("there is no severity {}", number));
+    tools::reject_message(kMessage, fmt::format("unknown severity {}", number));
   }
   return static_cast<Severity>(number);
 }
@@ -44,7 +44,7 @@ RankResult decode_rank_result(std::span<const std::byte> bytes) {
   result.rank = reader.integer<int>();
   result.host = reader.text();
   result.cpus = tools::read_cpus(reader, kMessage);
-  // The count is not trusted: each element takes bytes, so a wrong one ends in an error of the reader.
+  // An untrusted count: each element takes bytes, so a wrong one ends in a reader error.
   for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
     Finding finding;
     finding.severity = read_severity(reader);

@@ -31,7 +31,7 @@ std::map<int, std::size_t> node_of_ranks(const std::vector<TestedNode>& nodes) {
   return node_of;
 }
 
-/// The nodes at which the fault is that a rank of node @p own has found.
+/// Nodes at fault for a finding of node @p own.
 std::set<std::size_t> blamed_nodes(const Finding& finding, std::size_t own, const std::map<int, std::size_t>& node_of,
                                    std::size_t num_nodes) {
   std::set<std::size_t> nodes;
@@ -43,7 +43,7 @@ std::set<std::size_t> blamed_nodes(const Finding& finding, std::size_t own, cons
   return nodes;
 }
 
-/// What only the processors of all ranks of a node together show.
+/// Processors of all the node's ranks together.
 CpuSet processors_of(const TestedNode& node) {
   CpuSet cpus;
   for (const auto& result : node.results) {
@@ -56,7 +56,7 @@ bool complete(const TestedNode& node) {
   return std::all_of(node.results.begin(), node.results.end(), [](const auto& result) { return result.has_value(); });
 }
 
-/// Processors on which the ranks of a typical node may run: the median.
+/// Processors available to the ranks of a typical node: the median.
 int usual_processors(const std::vector<TestedNode>& nodes) {
   std::vector<int> counts;
   for (const TestedNode& node : nodes) {
@@ -76,13 +76,13 @@ std::string narrow_mask(const TestedNode& node, int usual) {
                        cpus.count() == 1 ? "" : "s", cpus.to_string());
   }
   if (cpus.count() >= usual) return {};
-  return fmt::format("binding: its ranks may run on {} processors ({}), those of most nodes on {}", cpus.count(),
+  return fmt::format("binding: its ranks may run on {} processors ({}), on most nodes on {}", cpus.count(),
                      cpus.to_string(), usual);
 }
 
 /// Keeps the worst verdict and its first reason.
 void worsen(NodeVerdict& node, Verdict verdict, std::string reason) {
-  const auto rank = [](Verdict value) {  // unknown is no proof, so a warning does not hide it, and a failure does
+  const auto rank = [](Verdict value) {  // unknown hides a warning, a failure hides unknown
     return value == Verdict::fail ? 3 : value == Verdict::unknown ? 2 : value == Verdict::warning ? 1 : 0;
   };
   if (rank(verdict) <= rank(node.verdict)) return;
@@ -98,7 +98,7 @@ std::vector<NodeVerdict> judge(const std::vector<TestedNode>& nodes) {
     verdicts.push_back({.host = node.host, .ranks = node.ranks, .verdict = Verdict::pass, .reason = {}});
   }
   const auto node_of = node_of_ranks(nodes);
-  // What a node says of itself comes first: it is nearer to the cause than what others say of it.
+  // A node's own findings come first: they are closer to the cause than what others say.
   for (const bool of_itself : {true, false}) {
     for (std::size_t own = 0; own < nodes.size(); ++own) {
       for (const auto& result : nodes[own].results) {

@@ -1,5 +1,4 @@
-// From what the ranks have found to one line for each node: which of them are at fault, and which only waited for
-// those.
+// From the ranks' findings to one verdict per node: at fault, or only waiting for those that are.
 #pragma once
 
 #include <optional>
@@ -14,13 +13,13 @@ enum class Verdict {
   pass,
   warning,
   fail,
-  unknown,  ///< it could not finish, or be asked, because of others
+  unknown,  ///< could not finish, or be asked, because of others
 };
 
 struct TestedNode {
   std::string host;
   std::vector<int> ranks;                          ///< ascending
-  std::vector<std::optional<RankResult>> results;  ///< of these ranks; nothing where rank 0 could not get it
+  std::vector<std::optional<RankResult>> results;  ///< of these ranks; nullopt where rank 0 could not get it
 };
 
 struct NodeVerdict {
@@ -30,12 +29,12 @@ struct NodeVerdict {
   std::string reason;  ///< one line; empty for pass
 };
 
-/// A node fails when a finding blames one of its ranks. Where there are three nodes or more, a rank that blames those
-/// of more than half of the other nodes is itself at fault: its link is down, not all of theirs.
+/// A node fails when a finding blames one of its ranks. With three nodes or more, a rank that blames more than half of
+/// the other nodes is itself at fault: its own link is down, not all of theirs.
 /// @param nodes by node number.
 std::vector<NodeVerdict> judge(const std::vector<TestedNode>& nodes);
 
-/// "NODE  RESULT  RANKS  REASON", a heading and a line for each node. Results: PASS, WARN, FAIL and "----" for unknown.
+/// "NODE  RESULT  RANKS  REASON" and a line per node. Results: PASS, WARN, FAIL, "----" for unknown.
 std::string format_table(const std::vector<NodeVerdict>& verdicts);
 
 }  // namespace ddp::selftest
