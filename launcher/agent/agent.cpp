@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "base/stderr_line.hpp"
-#include "control/hurry.hpp"
 #include "outcome/signal_name.hpp"
 #include "workers/orphans.hpp"
 
@@ -24,7 +23,7 @@ constexpr std::chrono::seconds kAttemptEndLimit{3};
 constexpr std::chrono::seconds kCoordinatorPatience{45};
 // For processes to end after SIGKILL.
 constexpr std::chrono::seconds kKillLimit{10};
-// For an attempt process that is in a hurry to clean up.
+// For an attempt process to clean up within the urgent drain time.
 constexpr std::chrono::seconds kOrphanCleaningLimit{20};
 
 std::string describe(const base::ProcessEnd& end) {
@@ -108,7 +107,8 @@ void Agent::coordinator_lost() {
 }
 
 control::EndAttempt Agent::orphaned_end() const {
-  return {.attempt = attempt_number_, .hurry = static_cast<int>(control::Hurry::ended)};
+  return {.attempt = attempt_number_,
+          .drain_ms = static_cast<int>(std::chrono::milliseconds{control::kUrgentDrainTime}.count())};
 }
 
 void Agent::time_passed() {

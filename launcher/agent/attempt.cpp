@@ -305,17 +305,16 @@ void Attempt::clean() {
   }
 }
 
-/// Waits for consoles, but no longer than the agent allows, which may become less meanwhile.
+/// Waits for slow consoles within the drain time, which the agent may shorten meanwhile. A console that takes nothing
+/// is given up after the stall limit, or when it has stalled for longer than is left.
 void Attempt::finish_logs() {
   if (!logs_) return;
-  control::Hurry known = hurry_;
-  auto since = Deadline::Clock::now();
-  logs_->finish([&]() -> std::chrono::milliseconds {
-    hear_of_hurry();
-    if (std::exchange(known, hurry_) != hurry_) since = Deadline::Clock::now();
-    const control::ConsolePatience patience = control::console_patience(hurry_);
-    const bool over = Deadline{since + patience.in_all}.expired();
-    return over ? std::chrono::milliseconds(0) : patience.without_progress;
+  std::chrono::milliseconds known = drain_time_;
+  Deadline end = Deadline::after(known);
+  logs_->finish([&] {
+    read_drain_time();
+    if (std::exchange(known, drain_time_) != drain_time_) end = Deadline::after(drain_time_);
+    return std::min<std::chrono::milliseconds>(control::kStallLimit, end.remaining());
   });
 }
 

@@ -14,7 +14,6 @@
 #include "agent/node_job.hpp"
 #include "agent/step_signals.hpp"
 #include "control/connection.hpp"
-#include "control/hurry.hpp"
 #include "events/event_loop.hpp"
 #include "events/signal_inbox.hpp"
 #include "logs/log_plan.hpp"
@@ -70,8 +69,8 @@ class Attempt {
   void take_aborts();
   void take_modex();
   void report_end(int local_rank, const RankEnd& end);
-  void hurry_up(control::Hurry hurry);
-  void hear_of_hurry();
+  void shorten_drain(std::chrono::milliseconds limit);
+  void read_drain_time();
   void clean();
   void finish_logs();
   int global_rank(int local_rank) const { return ranks_.first_rank + local_rank; }
@@ -100,7 +99,7 @@ class Attempt {
   bool failed_ = false;       ///< no ranks: fail() has been called
   bool unclean_ = false;
   bool over_ = false;
-  control::Hurry hurry_ = control::Hurry::none;
+  std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< for slow consoles
 };
 
 }  // namespace ddp::launcher

@@ -35,7 +35,7 @@ void Attempt::read_agent() {
   if (!agent_.open()) {
     loop_.forget(fd);
     unclean_ = over_ = true;
-    hurry_up(control::Hurry::ended);
+    shorten_drain(control::kUrgentDrainTime);
     return;
   }
   for (const control::Message& message : messages) handle(message);
@@ -56,7 +56,7 @@ void Attempt::handle(const control::Message& message) {
     signal_ranks();
   } else if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
     over_ = true;
-    hurry_up(static_cast<control::Hurry>(end->hurry));
+    shorten_drain(std::chrono::milliseconds{end->drain_ms});
   } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
     const auto open = open_fences_.find(fence->ranks);
     if (open == open_fences_.end()) return;
@@ -73,19 +73,19 @@ void Attempt::handle(const control::Message& message) {
   }
 }
 
-void Attempt::hurry_up(control::Hurry hurry) { hurry_ = std::max(hurry_, hurry); }
+void Attempt::shorten_drain(std::chrono::milliseconds limit) { drain_time_ = std::min(drain_time_, limit); }
 
 /// While the attempt is ending, nothing else that the agent may say matters.
-void Attempt::hear_of_hurry() {
+void Attempt::read_drain_time() {
   try {
     for (const control::Message& message : agent_.receive()) {
       const auto* end = std::get_if<control::EndAttempt>(&message);
-      if (end != nullptr) hurry_up(static_cast<control::Hurry>(end->hurry));
+      if (end != nullptr) shorten_drain(std::chrono::milliseconds{end->drain_ms});
     }
   } catch (const std::exception&) {  // out of memory
-    hurry_up(control::Hurry::ended);
+    shorten_drain(control::kUrgentDrainTime);
   }
-  if (!agent_.open()) hurry_up(control::Hurry::ended);
+  if (!agent_.open()) shorten_drain(control::kUrgentDrainTime);
 }
 
 // ---- events ----------------

@@ -22,7 +22,6 @@ inline constexpr Range kPort{.least = 0, .most = 65535};
 inline constexpr Range kExitStatus{.least = 0, .most = 255};  // what wait(2) can tell
 inline constexpr Range kPrefixLength{.least = 0, .most = 128};
 inline constexpr Range kRate{.least = 0, .most = std::numeric_limits<std::uint32_t>::max()};
-inline constexpr Range kHurry{.least = 0, .most = 2};
 inline constexpr Range kSignal{.least = 0, .most = 64};  // SIGRTMAX of Linux
 
 template <class Owner, class Value>
@@ -177,7 +176,7 @@ template <>
 struct Described<EndAttempt> {
   static constexpr const char* kName = "EndAttempt";
   static constexpr std::tuple kFields{Field{"attempt", &EndAttempt::attempt, kCount},
-                                      Field{"hurry", &EndAttempt::hurry, kHurry}};
+                                      Field{"drain_ms", &EndAttempt::drain_ms, kCount}};
 };
 
 template <>

@@ -1,6 +1,7 @@
 // What agents and the coordinator tell each other, and an agent and its attempt process: the control protocol.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,7 +13,7 @@
 namespace ddp::launcher::control {
 
 /// Agents and coordinator must agree on it exactly; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 // ---- agent to coordinator ----------------
 
@@ -152,10 +153,17 @@ struct SignalRanks {
   bool operator==(const SignalRanks&) const = default;
 };
 
-/// All ranks have ended, everywhere, or were given up: remove what is left. A second one says that there is more hurry.
+/// How long slow consoles may take at the end of an attempt, in all.
+inline constexpr std::chrono::minutes kDrainTime{10};
+/// After a signal or --timeout, or when the coordinator is lost: Slurm's KillWait is 30 s for everything.
+inline constexpr std::chrono::seconds kUrgentDrainTime{10};
+/// For a console that takes nothing, which may be a pager.
+inline constexpr std::chrono::seconds kStallLimit{60};
+
+/// All ranks have ended on all nodes, or were given up: remove what is left. Sent again when the drain time shrinks.
 struct EndAttempt {
   int attempt = 0;
-  int hurry = 0;  ///< as Hurry (see hurry.hpp)
+  int drain_ms = 0;  ///< for slow consoles, from now on
   bool operator==(const EndAttempt&) const = default;
 };
 

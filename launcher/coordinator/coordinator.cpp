@@ -17,8 +17,6 @@
 
 namespace ddp::launcher {
 
-using control::Hurry;
-
 namespace {
 
 // Agents remove what their ranks have left within about 12 s (see agent/attempt.cpp), besides what consoles may take.
@@ -150,7 +148,7 @@ void Coordinator::begin_attempt() {
   ++attempt_;
   phase_ = Phase::preparing;
   phase_end_ = Deadline::after(kPreparingLimit);
-  hurry_ = Hurry::none;
+  drain_time_ = control::kDrainTime;
   outcome_ = {};
   supervisor_.reset();
   store_port_ = 0;
@@ -234,9 +232,9 @@ void Coordinator::signal_received(int signal, bool by_slurm) {
     end_attempt();
   } else if (ends) {
     // SIGTERM may come several times for one cause: from Slurm to this process and through its agents.
-    const bool again = hurry() != Hurry::none;
+    const bool again = drain_time() < control::kDrainTime;
     if (phase_ == Phase::cleaning && !outcome_.success()) outcome_.end_by(signal);  // the user does not want a restart
-    hurry_up(again && signal == SIGINT ? Hurry::at_once : Hurry::ended);
+    shorten_drain(again && signal == SIGINT ? std::chrono::seconds(0) : control::kUrgentDrainTime);
   }
 }
 
@@ -246,18 +244,18 @@ void Coordinator::end_attempt() {
 }
 
 void Coordinator::send_end() {
-  phase_end_ = Deadline::after(kCleaningLimit + control::console_patience(hurry()).in_all);
-  send_to_nodes(control::EndAttempt{.attempt = attempt_, .hurry = static_cast<int>(hurry())});
+  phase_end_ = Deadline::after(kCleaningLimit + drain_time());
+  send_to_nodes(control::EndAttempt{.attempt = attempt_, .drain_ms = static_cast<int>(drain_time().count())});
 }
 
-Hurry Coordinator::hurry() const {
+std::chrono::milliseconds Coordinator::drain_time() const {
   const bool ended_by_user = outcome_.forwarded_signal != 0 || outcome_.timed_out;
-  return std::max(hurry_, ended_by_user ? Hurry::ended : Hurry::none);
+  return ended_by_user ? std::min<std::chrono::milliseconds>(drain_time_, control::kUrgentDrainTime) : drain_time_;
 }
 
-void Coordinator::hurry_up(Hurry hurry) {
-  if (hurry <= hurry_) return;
-  hurry_ = hurry;
+void Coordinator::shorten_drain(std::chrono::milliseconds limit) {
+  if (limit >= drain_time_) return;
+  drain_time_ = limit;
   if (phase_ == Phase::cleaning) send_end();
 }
 
@@ -303,7 +301,8 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   };
   if (phase_ == Phase::gathering) consider(membership_.next_deadline());
   if (phase_ == Phase::running && supervisor_) consider(supervisor_->next_deadline());
-  if (phase_ != Phase::finishing && phase_ != Phase::finished && !(phase_ == Phase::cleaning && hurry() != Hurry::none))
+  if (phase_ != Phase::finishing && phase_ != Phase::finished &&
+      !(phase_ == Phase::cleaning && drain_time() < control::kDrainTime))
     consider(job_end_);
   consider(links_.next_deadline());
   return next;
@@ -321,7 +320,7 @@ void Coordinator::time_passed() {
       job_end_.reset();
       follow(supervisor_->job_timed_out(Moment::now()));
     } else if (phase_ == Phase::cleaning) {
-      hurry_up(Hurry::ended);
+      shorten_drain(control::kUrgentDrainTime);
     }
   }
   if (phase_ == Phase::gathering && membership_.complete(now)) begin_attempt();

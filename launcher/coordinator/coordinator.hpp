@@ -13,7 +13,6 @@
 
 #include <ddp/deadline.hpp>
 
-#include "control/hurry.hpp"
 #include "control/messages.hpp"
 #include "coordinator/agent_links.hpp"
 #include "coordinator/membership.hpp"
@@ -73,8 +72,8 @@ class Coordinator {
   const JobOutcome& outcome() const { return outcome_; }
   /// The outcome's, or 1 instead of any failure's where torchrun's codes are wanted.
   int exit_status() const;
-  /// Whether the end may wait for slow readers. Signals may make it more urgent, also after finished().
-  control::Hurry hurry() const;
+  /// How long the end may wait for slow readers. Signals may shorten it, also after finished().
+  std::chrono::milliseconds drain_time() const;
   int attempt() const { return attempt_; }
   int world_size() const { return world_size_; }
   int num_nodes() const { return static_cast<int>(nodes_.size()); }
@@ -113,7 +112,7 @@ class Coordinator {
   void follow(const SignalOrders& orders, bool by_slurm = false);
   void end_attempt();
   void send_end();
-  void hurry_up(control::Hurry hurry);
+  void shorten_drain(std::chrono::milliseconds limit);
   void conclude();
   void finish();
   void give_up_waiting(Deadline::Clock::time_point now);
@@ -129,7 +128,7 @@ class Coordinator {
   Phase phase_ = Phase::gathering;
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
-  control::Hurry hurry_ = control::Hurry::none;  ///< what was learned after the ranks had ended
+  std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< before the outcome shortens it
 
   int attempt_ = -1;
   int world_size_ = 0;

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "base/stderr_line.hpp"
-#include "control/hurry.hpp"
 #include "events/signal_inbox.hpp"
 #include "outcome/error_file.hpp"
 #include "report/failure_report.hpp"
@@ -82,8 +81,9 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
     flaw = error.what();
   }
   if (!text.empty()) {
-    const auto patience = control::console_patience(coordinator.hurry()).without_progress;
-    base::write_stderr_line(text, std::max(patience, base::kLinePatience), untaken(options_.ending_signals).get());
+    const auto stall =
+        std::clamp<std::chrono::milliseconds>(coordinator.drain_time() / 2, base::kLinePatience, control::kStallLimit);
+    base::write_stderr_line(text, stall, untaken(options_.ending_signals).get());
   }
   if (outcome.success() && status_.terminal()) {
     note(summary_line(context.world_size, context.num_nodes, times.until_started, times.total));

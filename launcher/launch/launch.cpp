@@ -18,7 +18,6 @@
 #include "base/host_name.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
-#include "control/hurry.hpp"
 #include "coordinator/coordinator.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/job_reporter.hpp"
@@ -271,7 +270,7 @@ class Process {
   void wait_for_srun() {
     const auto begin = Deadline::Clock::now();
     while (!srun_->exit_status()) {
-      const Deadline limit{begin + kSrunPatience + control::console_patience(coordinator_->hurry()).in_all};
+      const Deadline limit{begin + kSrunPatience + coordinator_->drain_time()};
       if (limit.expired()) return say("srun did not end in time; it is ended");
       loop_.run_once(limit);
     }

@@ -68,7 +68,7 @@ std::vector<Message> samples() {
                      .nodes = {node, NodeLayout{}, node}},
       StartAttempt{.attempt = 1, .store_addresses = {"10.0.0.1"}, .store_port = 29500},
       SignalRanks{.attempt = 1, .groups = true, .signal = 9, .may_have_reached_ranks = true},
-      EndAttempt{.attempt = std::numeric_limits<int>::max(), .hurry = 2},
+      EndAttempt{.attempt = std::numeric_limits<int>::max(), .drain_ms = 600'000},
       Finish{.exit_status = 143, .message = "bye"},
       Fence{.attempt = 1, .ranks = {0, 5, 100'000}, .data = bytes_of(std::string("a\0b\xFF", 4)), .status = -1},
       ModexRequest{.attempt = 1, .id = std::numeric_limits<std::int64_t>::min(), .from_node = 2, .rank = -2},
