@@ -1,0 +1,55 @@
+#!/usr/bin/env bats
+# docs/architecture.md: the functions of its walks and the files that it names exist.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  page=docs/architecture.md
+}
+
+check() { python3 "$root/tests/support/check_walks.py" "${1:-$root}"; }
+
+# copy_tree: what the page names, in $tree.
+copy_tree() {
+  tree=$BATS_TEST_TMPDIR/tree
+  mkdir -p "$tree"
+  (cd "$root" && cp -r docs libddp launcher srun_plugin store_server benchmarks ./*.md "$tree")
+}
+
+# damage EXPRESSION WORDS: a page that this sed expression has changed is refused with these words.
+damage() {
+  sed "$1" "$root/$page" >"$tree/$page"
+  run ! diff -q "$root/$page" "$tree/$page"
+  run -1 check "$tree"
+  echo "$output"
+  [[ $output == *"$2"* ]]
+}
+
+@test "architecture: every hop of the four walks exists" {
+  run -0 check
+  [[ $output =~ ^([0-9]+)" hops are as described"$ ]]
+  [ "${BASH_REMATCH[1]}" -ge 30 ]
+  [ "$(grep -c '^### Walk' "$root/$page")" -eq 4 ]
+}
+
+@test "architecture: a wrong file, function, type or link is found" {
+  copy_tree
+  run -0 check "$tree"
+  damage 's|`libddp/src/world/world.cpp:World::rank`|`libddp/src/world/word.cpp:World::rank`|' \
+    'there is no libddp/src/world/word.cpp'
+  damage 's|world.cpp:World::rank`|world.cpp:World::rang`|' 'world.cpp does not define World::rang'
+  damage 's|world.cpp:World::rank`|world.cpp:Word::rank`|' 'world.cpp does not define Word::rank'
+  # declared, or called, but not defined
+  damage 's|`libddp/src/world/world.cpp:World::rank`|`libddp/include/ddp/world.hpp:World::rank`|' \
+    'world.hpp does not define World::rank'
+  damage 's|world.cpp:World::rank`|world.cpp:check_rank`|' 'world.cpp does not define check_rank'
+  damage 's|(topology.md#|(topologies.md#|' 'there is no topologies.md'
+}
+
+@test "architecture: a function that the code renames is found" {
+  copy_tree
+  sed -i 's/World::rank(/World::own_rank(/' "$tree/libddp/src/world/world.cpp"
+  run -1 check "$tree"
+  [[ $output == *"world.cpp does not define World::rank" ]]
+}
