@@ -95,10 +95,10 @@ void move_above_standard(base::UniqueFd& fd) {
 
 }  // namespace
 
-std::string find_step_program(const std::string& given) {
+std::string find_ddp_step(const std::string& given) {
   if (!given.empty()) return given;
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&find_step_program), &info) != 0 && info.dli_fname != nullptr) {
+  if (::dladdr(reinterpret_cast<const void*>(&find_ddp_step), &info) != 0 && info.dli_fname != nullptr) {
     const std::unique_ptr<char, decltype(&std::free)> real(::realpath(info.dli_fname, nullptr), &std::free);
     if (real != nullptr) {
       const std::string plugin = real.get();

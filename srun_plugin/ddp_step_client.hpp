@@ -16,7 +16,7 @@ namespace ddp::srun_plugin {
 
 /// Where it lies: @p given (the argument helper= of plugstack.conf) if that is not empty, else where it was installed
 /// relative to the plugin, else the path of the build's installation.
-std::string find_step_program(const std::string& given);
+std::string find_ddp_step(const std::string& given);
 
 /// A running ddp-step. It leads a session of its own, so that signals to srun's terminal do not reach it, has no other
 /// descriptor of this process, and its environment is only what it is given here.

@@ -34,7 +34,7 @@ namespace base = ddp::base;
 
 /// What the plugin knows in this process. Hooks of one process run one after the other.
 struct State {
-  std::string step_program;
+  std::string ddp_step;
   PluginOptions options;
   bool defaults_read = false;
   std::unique_ptr<SrunSide> srun;
@@ -95,7 +95,7 @@ void read_arguments(int count, char** arguments) {
   for (int i = 0; i < count; ++i) {
     const std::string_view text{arguments[i]};
     if (text.starts_with(kHelper)) {
-      state().step_program = text.substr(kHelper.size());
+      state().ddp_step = text.substr(kHelper.size());
     } else if (spank_context() == S_CTX_LOCAL) {
       slurm_error("ddp: plugstack.conf: unknown argument '%s'; known is helper=PATH", arguments[i]);
     }
@@ -114,9 +114,9 @@ int slurm_spank_init(spank_t spank, int count, char** arguments) {
     if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE) return;
     read_arguments(count, arguments);
     register_options(spank);
-    if (context == S_CTX_REMOTE) state().task = std::make_unique<TaskSide>(state().step_program);
+    if (context == S_CTX_REMOTE) state().task = std::make_unique<TaskSide>(state().ddp_step);
     if (context != S_CTX_LOCAL) return;
-    state().srun = std::make_unique<SrunSide>(state().step_program);
+    state().srun = std::make_unique<SrunSide>(state().ddp_step);
     state().srun->before_options(read_command_line(own_arguments()), SlurmFacts::read());
   });
 }

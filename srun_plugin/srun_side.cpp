@@ -143,7 +143,7 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
   StepTicket ticket{.options = options, .port = 0, .secret = {}, .pmi_available = pmi_available_};
   try {
     const std::string secret = store_server::make_admission_secret();
-    const std::string path = find_step_program(step_program_);
+    const std::string path = find_ddp_step(ddp_step_);
     std::vector<std::string> arguments{"store"};
     if (facts.port_range) {
       arguments.push_back(fmt::format("--port-range={}-{}", facts.port_range->first, facts.port_range->second));

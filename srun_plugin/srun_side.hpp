@@ -30,7 +30,7 @@ MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components);
 
 class SrunSide {
  public:
-  explicit SrunSide(std::string step_program) : step_program_(std::move(step_program)) {}
+  explicit SrunSide(std::string ddp_step) : ddp_step_(std::move(ddp_step)) {}
 
   /// Before srun reads its options: SLURM_MPI_TYPE and SRUN_CPUS_PER_TASK, if @p arguments or the environment ask for
   /// --ddp and the user has set neither. What an outer step has set for the task that calls srun is dropped.
@@ -49,7 +49,7 @@ class SrunSide {
  private:
   void start_store(const PluginOptions& options, const SlurmFacts& facts);
 
-  std::string step_program_;
+  std::string ddp_step_;
   CommandLine arguments_;
   bool refused_ = false;   ///< by SLURM_DDP=0, whatever sbatch was given
   bool stood_in_ = false;  ///< SLURM_DDP became a variable that Slurm knows

@@ -118,7 +118,7 @@ bool reach_store(const StepTicket& ticket, const TaskFacts& facts) {
 NodePlan make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts,
                    std::vector<Bytes> resources, const base::Environment& environment) {
   try {
-    const std::string path = find_step_program(program);
+    const std::string path = find_ddp_step(program);
     const Deadline deadline = Deadline::after(kPlanLimit);
     DdpStepClient step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
     step.send(encode(PlanQuestion{.bind = ticket.options.bind,
@@ -241,7 +241,7 @@ void TaskSide::prepare_task(spank_t spank) {
     // Slurm forked the tasks from another process than the one that prepared them (job_container of 24.05 and newer).
     answer.store = reach_store(ticket, facts);
     if (facts.local_world_size == 1) {
-      answer.plan = make_plan(step_program_, ticket, facts, {own_resources()}, environment);
+      answer.plan = make_plan(ddp_step_, ticket, facts, {own_resources()}, environment);
     } else if (facts.local_rank == 0) {
       warn(facts,
            "tasks of this node are not bound to cores, and NCCL and OpenMP get no settings: Slurm prepares them in "
@@ -253,7 +253,7 @@ void TaskSide::prepare_task(spank_t spank) {
       answer.store = reach_store(ticket, facts);
       auto offers = board_->offers(Deadline::after(kOffersLimit));
       if (offers) {
-        answer.plan = make_plan(step_program_, ticket, facts, std::move(*offers), environment);
+        answer.plan = make_plan(ddp_step_, ticket, facts, std::move(*offers), environment);
       } else {
         warn(facts, "tasks of this node are not bound to cores: some did not start in time");
       }

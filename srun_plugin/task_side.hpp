@@ -12,7 +12,7 @@ namespace ddp::srun_plugin {
 
 class TaskSide {
  public:
-  explicit TaskSide(std::string step_program) : step_program_(std::move(step_program)) {}
+  explicit TaskSide(std::string ddp_step) : ddp_step_(std::move(ddp_step)) {}
 
   /// In slurmstepd, before it forks the tasks.
   void before_fork(spank_t spank);
@@ -22,7 +22,7 @@ class TaskSide {
   void prepare_task(spank_t spank);
 
  private:
-  std::string step_program_;
+  std::string ddp_step_;
   std::unique_ptr<NoticeBoard> board_;
 };
 

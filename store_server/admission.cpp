@@ -7,7 +7,7 @@
 namespace ddp::store_server {
 
 Admission::Admission(const AdmissionRules& rules)
-    : everybody_(rules.allowed.empty() && !rules.by_proof), loopback_(rules.loopback) {
+    : all_(rules.allowed.empty() && !rules.by_proof), loopback_(rules.loopback) {
   for (const std::string& text : rules.allowed) {
     const auto address = PeerAddress::parse(text);
     if (!address) {
@@ -23,7 +23,7 @@ Admission::Admission(const AdmissionRules& rules)
 }
 
 bool Admission::admits(const PeerAddress& peer) const {
-  return everybody_ || (loopback_ && peer.is_loopback()) || admitted_.contains(peer);
+  return all_ || (loopback_ && peer.is_loopback()) || admitted_.contains(peer);
 }
 
 }  // namespace ddp::store_server

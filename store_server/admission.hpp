@@ -1,4 +1,4 @@
-// Which addresses clients may come from: those that are known when the server starts, and those that prove themselves.
+// Which client addresses the server admits: those known at its start, and those that show its secret later.
 #pragma once
 
 #include <set>
@@ -12,23 +12,21 @@ namespace ddp::store_server {
 struct AdmissionRules {
   /// Numeric addresses.
   std::vector<std::string> allowed;
-  /// Further addresses are admitted while the server runs. Without that, an empty list admits everybody.
+  /// Further addresses may be admitted while the server runs. Otherwise an empty list admits all.
   bool by_proof = false;
   bool loopback = true;
 };
 
-/// The clients that a server lets in.
 class Admission {
  public:
-  /// Throws Error(invalid_argument) for what is no numeric address.
+  /// Throws Error(invalid_argument) for an address that is not numeric.
   explicit Admission(const AdmissionRules& rules);
 
   bool admits(const PeerAddress& peer) const;
-  /// From now on.
   void admit(const PeerAddress& peer) { admitted_.insert(peer); }
 
  private:
-  bool everybody_;
+  bool all_;
   bool loopback_;
   std::set<PeerAddress> admitted_;
 };

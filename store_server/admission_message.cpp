@@ -9,7 +9,7 @@
 namespace ddp::store_server {
 namespace {
 
-/// 16 for what is no hexadecimal digit.
+/// 16 for anything but a hexadecimal digit.
 unsigned digit_value(char digit) {
   if (digit >= '0' && digit <= '9') return static_cast<unsigned>(digit - '0');
   if (digit >= 'a' && digit <= 'f') return static_cast<unsigned>(digit - 'a') + 10;
@@ -17,7 +17,7 @@ unsigned digit_value(char digit) {
   return 16;
 }
 
-/// Looks at all bytes whatever it finds, so that its duration does not tell how much of a guess was right.
+/// Reads all bytes, so that its duration does not reveal how much of a guess was right.
 bool equal_in_constant_time(const AdmissionMessage& a, const AdmissionMessage& b) {
   volatile std::uint8_t difference = 0;  // volatile: the compiler may not stop early
   for (std::size_t i = 0; i < a.size(); ++i) difference = static_cast<std::uint8_t>(difference | (a[i] ^ b[i]));
@@ -28,14 +28,14 @@ bool equal_in_constant_time(const AdmissionMessage& a, const AdmissionMessage& b
 
 AdmissionMessage admission_message(std::string_view secret) {
   AdmissionMessage message{kAdmissionByte, kAdmissionVersion};
-  bool right = secret.size() == 2 * kAdmissionSecretBytes;
-  for (std::size_t i = 0; right && i < kAdmissionSecretBytes; ++i) {
+  bool valid = secret.size() == 2 * kAdmissionSecretBytes;
+  for (std::size_t i = 0; valid && i < kAdmissionSecretBytes; ++i) {
     const unsigned high = digit_value(secret[2 * i]);
     const unsigned low = digit_value(secret[2 * i + 1]);
-    right = high < 16 && low < 16;
+    valid = high < 16 && low < 16;
     message[2 + i] = static_cast<std::uint8_t>((high << 4) | (low & 15));
   }
-  if (!right) {
+  if (!valid) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reading the secret of the TCPStore server",
                  .cause = fmt::format("it is not {} hexadecimal digits (it has {} characters)",
@@ -47,17 +47,17 @@ AdmissionMessage admission_message(std::string_view secret) {
   return message;
 }
 
-AdmissionReader::Verdict AdmissionReader::feed(std::string_view bytes, const AdmissionMessage& right) {
+AdmissionReader::Verdict AdmissionReader::feed(std::string_view bytes, const AdmissionMessage& expected) {
   bytes = bytes.substr(0, missing_bytes());
   std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(size_));
   size_ += bytes.size();
-  // The two bytes before the secret are known to everybody.
+  // The two bytes before the secret are public.
   if (!std::equal(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(size_, 2)),
-                  right.begin())) {
-    return Verdict::wrong;
+                  expected.begin())) {
+    return Verdict::invalid;
   }
   if (size_ < kAdmissionMessageBytes) return Verdict::incomplete;
-  return equal_in_constant_time(bytes_, right) ? Verdict::right : Verdict::wrong;
+  return equal_in_constant_time(bytes_, expected) ? Verdict::valid : Verdict::invalid;
 }
 
 }  // namespace ddp::store_server

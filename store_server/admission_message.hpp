@@ -1,4 +1,4 @@
-// What a task sends to have the address that it comes from admitted: the "admission request", as bytes.
+// The admission request, by which a task has its address admitted, as bytes.
 #pragma once
 
 #include <array>
@@ -9,11 +9,11 @@
 
 namespace ddp::store_server {
 
-/// The first byte. The requests of c10d clients begin with an operation's number, which is far below.
+/// The first byte, far above the operation numbers with which c10d requests begin.
 inline constexpr std::uint8_t kAdmissionByte = 0xDD;
 /// The second byte.
 inline constexpr std::uint8_t kAdmissionVersion = 1;
-/// What the server answers to a right admission request. A wrong one gets no answer but the end of the connection.
+/// The answer to a valid request. The server closes the connection of an invalid one without an answer.
 inline constexpr std::uint8_t kAdmissionGranted = 1;
 inline constexpr std::size_t kAdmissionSecretBytes = 32;
 inline constexpr std::size_t kAdmissionMessageBytes = 2 + kAdmissionSecretBytes;
@@ -21,19 +21,18 @@ inline constexpr std::size_t kAdmissionMessageBytes = 2 + kAdmissionSecretBytes;
 /// kAdmissionByte, kAdmissionVersion, the secret.
 using AdmissionMessage = std::array<std::uint8_t, kAdmissionMessageBytes>;
 
-/// @param secret as 64 hexadecimal digits. Throws Error(invalid_argument), which does not show it, for anything else.
+/// @param secret 64 hexadecimal digits. Throws Error(invalid_argument), which does not show it, for anything else.
 AdmissionMessage admission_message(std::string_view secret);
 
-/// An admission request that arrives in pieces.
+/// Reads an admission request that arrives in pieces.
 class AdmissionReader {
  public:
-  enum class Verdict { incomplete, right, wrong };
+  enum class Verdict { incomplete, valid, invalid };
 
-  /// What may be read from the client before there is a verdict.
+  /// The most that may be read from the client before the verdict.
   std::size_t missing_bytes() const { return kAdmissionMessageBytes - size_; }
-  /// Takes the next bytes, missing_bytes() at most. Takes the same time wherever the secret differs from that of
-  /// @p right.
-  Verdict feed(std::string_view bytes, const AdmissionMessage& right);
+  /// Takes the next bytes, at most missing_bytes(). Compares the secret with that of @p expected in constant time.
+  Verdict feed(std::string_view bytes, const AdmissionMessage& expected);
 
  private:
   AdmissionMessage bytes_{};

@@ -21,7 +21,7 @@
 namespace ddp::store_server {
 namespace {
 
-/// Empty when the server closes the connection without a byte.
+/// Empty when the server closes the connection without an answer.
 std::string read_answer(int fd, Deadline deadline, const std::string& attempted) {
   while (base::wait_for(fd, POLLIN, deadline)) {
     char answer = 0;
@@ -33,7 +33,7 @@ std::string read_answer(int fd, Deadline deadline, const std::string& attempted)
   }
   throw Error{{.code = ErrorCode::timeout,
                .attempted = attempted,
-               .cause = "the server took the connection, but did not answer before the deadline",
+               .cause = "the server accepted the connection but did not answer before the deadline",
                .native = base::errno_name(ETIMEDOUT),
                .ranks = {},
                .hint = {}}};
@@ -45,7 +45,7 @@ std::string make_admission_secret() {
   std::array<unsigned char, kAdmissionSecretBytes> bytes;
   ssize_t count = -1;
   do {
-    count = ::getrandom(bytes.data(), bytes.size(), 0);  // so few bytes come in one piece
+    count = ::getrandom(bytes.data(), bytes.size(), 0);  // never partial up to 256 bytes
   } while (count < 0 && errno == EINTR);
   if (count != static_cast<ssize_t>(bytes.size())) {
     throw base::system_error("making the secret of the TCPStore server", count < 0 ? errno : EIO);
@@ -74,15 +74,15 @@ void request_admission(const std::string& address, std::uint16_t port, const std
   if (answer.empty()) {
     throw Error{{.code = ErrorCode::conflict,
                  .attempted = attempted,
-                 .cause = "the server closed the connection: it does not know this step's secret",
+                 .cause = "the server closed the connection: it does not have this step's secret",
                  .native = {},
                  .ranks = {},
-                 .hint = "this may be the port of another step; a server that ends closes the connection, too"}};
+                 .hint = "the port may be another step's, or the server may be shutting down"}};
   }
   if (static_cast<std::uint8_t>(answer[0]) != kAdmissionGranted) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = attempted,
-                 .cause = fmt::format("it answered with byte {}: this is no server that admits by a secret",
+                 .cause = fmt::format("it answered with byte {}: it is not the store of a step",
                                       static_cast<std::uint8_t>(answer[0])),
                  .native = {},
                  .ranks = {},

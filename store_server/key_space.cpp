@@ -40,7 +40,7 @@ void put_text(std::string& out, std::string_view text) {
                .hint = {}}};
 }
 
-/// As torch's server does it with std::stoll: blanks before and anything behind the number are ignored.
+/// Like std::stoll, which torch's server uses: leading blanks and anything behind the number are ignored.
 std::int64_t to_number(Operation operation, std::string_view text) {
   std::int64_t number = 0;
   const char* const end = text.data() + text.size();
@@ -161,7 +161,7 @@ void KeySpace::compare_set(ClientId client, const Request& request, Outboxes& ou
     values_.emplace(key, desired);
     put_text(out, desired);
   } else {
-    put_text(out, expected);  // for an absent key; clients rely on it
+    put_text(out, expected);  // for an absent key, too; clients rely on it
   }
   wake_all(key, outboxes);  // as libuv's server: also for a key that is still absent
 }
@@ -188,7 +188,7 @@ void KeySpace::append(std::string_view key, std::string_view value, Outboxes& ou
   wake_all(key, outboxes);
 }
 
-// The key's value counts who has come. It is never set back; those who gave up stay counted.
+// The key's value counts arrivals. It is never reset; clients that gave up stay counted.
 void KeySpace::barrier(ClientId client, const Request& request, Outboxes& outboxes) {
   const std::string_view key = request.texts[0];
   const auto found = values_.find(key);
@@ -221,7 +221,7 @@ void KeySpace::pop(ClientId client, std::string_view queue, Outboxes& outboxes) 
   if (items.empty()) queues_.erase(found);
 }
 
-// A client has one wait; a second one that must wait takes the place of the first.
+// A client has one wait; a second one replaces it.
 void KeySpace::wait(ClientId client, std::span<const std::string_view> keys, Outboxes& outboxes) {
   if (std::all_of(keys.begin(), keys.end(), [this](std::string_view key) { return exists(key); })) {
     outboxes.outbox(client).push_back(kStopWaiting);
@@ -252,7 +252,7 @@ void KeySpace::wake_all(std::string_view key, Outboxes& outboxes) {
   for (const Waiter& waiter : row) arrived(waiter, outboxes);
 }
 
-// Only the first whose wait is over by that: it is the one to take the item.
+// Wakes only the first client whose wait ends: it is to take the item.
 void KeySpace::wake_one(std::string_view queue, Outboxes& outboxes) {
   const auto found = waiters_.find(queue);
   if (found == waiters_.end()) return;
@@ -268,7 +268,7 @@ void KeySpace::wake_one(std::string_view queue, Outboxes& outboxes) {
   if (row.empty()) waiters_.erase(found);
 }
 
-/// One of the keys that @p waiter waits for is there. @return whether it was the last.
+/// A key that @p waiter waits for was set. @return whether it was the last.
 bool KeySpace::arrived(const Waiter& waiter, Outboxes& outboxes) {
   const auto found = waits_.find(waiter.client);
   Wait& wait = found->second;
@@ -290,7 +290,7 @@ void KeySpace::cancel_wait(ClientId client) {
   waits_.erase(found);
 }
 
-// A client that an item has woken may have given up at that very moment, or be gone. Then the item is another's.
+// A woken client may have timed out at that moment, or disconnected. Then the item wakes another.
 void KeySpace::pass_on(ClientId client, const Request* request, Outboxes& outboxes) {
   const auto found = woken_.find(client);
   if (found == woken_.end()) return;

@@ -1,4 +1,4 @@
-// What a TCPStore server knows: values, counters, queues, and who waits for which key. No sockets here.
+// A TCPStore server's values, counters and queues, and which client waits for which key. No sockets here.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,9 @@
 
 namespace ddp::store_server {
 
-/// Names a client as long as it is there.
+/// Identifies a connected client.
 using ClientId = int;
 
-/// Where answers go.
 class Outboxes {
  public:
   virtual ~Outboxes() = default;
@@ -26,23 +25,24 @@ class Outboxes {
   virtual std::string& outbox(ClientId client) = 0;
 };
 
-/// Behaves as torch's libuv server, except in two cases where that leaves a client waiting for ever: a wait for a
-/// filled queue and an absent key ends when the key comes, and an item whose woken client did not take it wakes the
-/// next one.
+/// Behaves as torch's libuv server, except in two cases where that leaves a client waiting forever: a wait for a filled
+/// queue and an absent key ends when the key is set, and an item that its woken client did not take wakes the next
+/// client.
 class KeySpace {
  public:
   /// Answers @p request; may also answer waits of other clients. Throws Error(protocol), having changed nothing, where
-  /// torch's server drops the client: a count that is no number; or when the answer would exceed kLargestReplyBytes.
+  /// torch's server drops the client (a counter that is not a number), or if the answer would exceed
+  /// kLargestReplyBytes.
   void apply(ClientId client, const Request& request, Outboxes& outboxes);
 
-  /// The client is gone: ends its wait.
+  /// The client has disconnected: ends its wait.
   void forget(ClientId client, Outboxes& outboxes);
 
   std::size_t waiting_clients() const { return waits_.size(); }
-  /// Keys that somebody waits for.
+  /// Keys with waiting clients.
   std::size_t awaited_keys() const { return waiters_.size(); }
 
-  /// More than any program asks for at once, and less than what 128 Ki times the same key could come to: 1 TiB.
+  /// More than any program requests, and less than 128 Ki times the same key of 8 MiB: 1 TiB.
   static constexpr std::size_t kLargestReplyBytes = std::size_t{1024} * 1024 * 1024;
 
  private:
@@ -53,7 +53,7 @@ class KeySpace {
   template <class Value>
   using Map = std::unordered_map<std::string, Value, Hash, std::equal_to<>>;
 
-  /// A client in the row of those that wait for one key.
+  /// A client in a key's row of waiting clients.
   struct Waiter {
     ClientId client;
     std::size_t place;  ///< in its Wait
@@ -63,7 +63,7 @@ class KeySpace {
     Map<Row>::value_type* row;  ///< null once the key has come
     Row::iterator waiter;
   };
-  /// What one client waits for.
+  /// All that one client waits for.
   struct Wait {
     std::vector<Place> places;
     std::size_t missing = 0;
@@ -91,7 +91,7 @@ class KeySpace {
   Map<std::deque<std::string>> queues_;  ///< none is empty
   Map<Row> waiters_;                     ///< none is empty
   std::unordered_map<ClientId, Wait> waits_;
-  /// Clients that an item in a queue has woken and that have asked for nothing since.
+  /// Clients woken by an item in a queue that have sent no request since.
   std::unordered_map<ClientId, std::string> woken_;
 };
 

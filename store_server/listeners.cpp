@@ -24,7 +24,7 @@ namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// A port that is free on the first address may be taken on another.
+/// A port that is free on the first address may be in use on another.
 constexpr int kPortAttempts = 16;
 
 AddressList resolve(const std::string& address, std::uint16_t port, const std::string& attempted) {
@@ -44,7 +44,7 @@ AddressList resolve(const std::string& address, std::uint16_t port, const std::s
   return {found, &::freeaddrinfo};
 }
 
-/// Empty with errno set to EADDRINUSE when the port is taken.
+/// Empty, with errno EADDRINUSE, when the port is in use.
 base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool only_v6, bool reuse) {
   const std::string attempted = fmt::format("listening on {} port {} for clients of the TCPStore", address, port);
   const AddressList found = resolve(address, port, attempted);
@@ -55,8 +55,8 @@ base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool on
     const int alone = only_v6 ? 1 : 0;
     ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof alone);
   }
-  // A given port may have connections of an earlier server in TIME_WAIT. A port from the kernel has none, and the
-  // option would let the kernel give it to two sockets that do not listen yet.
+  // A given port may have an earlier server's connections in TIME_WAIT. For port 0 the option would let the kernel give
+  // one port to two sockets that do not listen yet.
   if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // accepted sockets inherit it
   if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
@@ -68,7 +68,7 @@ base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool on
 
 [[noreturn]] void throw_in_use(const std::string& address, std::uint16_t port) {
   throw base::system_error(fmt::format("listening on {} port {} for clients of the TCPStore", address, port),
-                           EADDRINUSE, "choose another port, or none to take a free one");
+                           EADDRINUSE, "choose another port, or 0 for a free one");
 }
 
 /// "::", or "0.0.0.0" where the host has no IPv6.
@@ -85,17 +85,17 @@ bool is_v4(const std::string& address) { return address.find(':') == std::string
 
 struct Attempt {
   Listeners listeners;
-  std::string taken;  ///< the address at which the port is not free; empty: all are listened on
+  std::string in_use;  ///< the address on which the port is not free; empty: success
 };
 
 Attempt listen_on_all(const std::vector<std::string>& addresses, std::uint16_t port) {
-  // "::" takes IPv4 clients, too, unless there is an IPv4 socket beside it.
+  // "::" accepts IPv4 clients, too, which an IPv4 socket beside it would collide with
   const bool only_v6 = std::any_of(addresses.begin(), addresses.end(), is_v4);
-  Attempt attempt{.listeners = {.sockets = {}, .port = port}, .taken = {}};
+  Attempt attempt{.listeners = {.sockets = {}, .port = port}, .in_use = {}};
   for (const std::string& address : addresses) {
     base::UniqueFd fd = listen_at(address, attempt.listeners.port, only_v6, port != 0);
     if (!fd) {
-      attempt.taken = address;
+      attempt.in_use = address;
       break;
     }
     attempt.listeners.port = base::local_port(fd.get());
@@ -104,14 +104,14 @@ Attempt listen_on_all(const std::vector<std::string>& addresses, std::uint16_t p
   return attempt;
 }
 
-/// Servers that start at the same time begin at different ports.
+/// From a random port on, so that servers that start together rarely collide.
 Listeners listen_in(const std::vector<std::string>& addresses, PortRange range) {
-  const std::string attempted = fmt::format("listening on {} for clients of the TCPStore, at a port from {} to {}",
+  const std::string attempted = fmt::format("listening on {} at a port from {} to {} for clients of the TCPStore",
                                             fmt::join(addresses, ", "), range.first, range.last);
   if (range.first == 0 || range.first > range.last) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = attempted,
-                 .cause = fmt::format("'{}-{}' is no range of ports", range.first, range.last),
+                 .cause = fmt::format("'{}-{}' is not a range of ports", range.first, range.last),
                  .native = {},
                  .ranks = {},
                  .hint = {}}};
@@ -120,14 +120,14 @@ Listeners listen_in(const std::vector<std::string>& addresses, PortRange range) 
   const unsigned begin = std::random_device{}() % count;
   for (unsigned i = 0; i < count; ++i) {
     Attempt attempt = listen_on_all(addresses, static_cast<std::uint16_t>(range.first + (begin + i) % count));
-    if (attempt.taken.empty()) return std::move(attempt.listeners);
+    if (attempt.in_use.empty()) return std::move(attempt.listeners);
   }
   throw Error{{.code = ErrorCode::system,
                .attempted = attempted,
-               .cause = count == 1 ? "it is not free" : fmt::format("none of the {} is free", count),
+               .cause = count == 1 ? "it is in use" : fmt::format("all {} are in use", count),
                .native = base::errno_name(EADDRINUSE),
                .ranks = {},
-               .hint = "choose a wider range, or end what uses these ports"}};
+               .hint = "choose a wider range, or free one of these ports"}};
 }
 
 }  // namespace
@@ -141,8 +141,8 @@ Listeners listen_on(const std::vector<std::string>& addresses, std::uint16_t por
   if (port == 0 && range) return listen_in(distinct, *range);
   for (int tries = 1;; ++tries) {
     Attempt attempt = listen_on_all(distinct, port);
-    if (attempt.taken.empty()) return std::move(attempt.listeners);
-    if (port != 0 || tries == kPortAttempts) throw_in_use(attempt.taken, attempt.listeners.port);
+    if (attempt.in_use.empty()) return std::move(attempt.listeners);
+    if (port != 0 || tries == kPortAttempts) throw_in_use(attempt.in_use, attempt.listeners.port);
   }
 }
 

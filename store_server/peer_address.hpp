@@ -1,4 +1,4 @@
-// The address that a client comes from.
+// A client's address.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,12 +10,12 @@
 
 namespace ddp::store_server {
 
-/// An IP address without port and scope. IPv4 is held as IPv4-mapped IPv6, so that the two compare equal.
+/// An IP address without port and scope. IPv4 is held as IPv4-mapped IPv6, so that both forms compare equal.
 class PeerAddress {
  public:
-  /// Empty for text that is no numeric address. A scope ("fe80::1%eth0") is ignored.
+  /// Empty for text that is not a numeric address. A scope ("fe80::1%eth0") is ignored.
   static std::optional<PeerAddress> parse(const std::string& text);
-  /// Empty for a socket that is not of the Internet.
+  /// Empty for other families than AF_INET and AF_INET6.
   static std::optional<PeerAddress> of(const sockaddr_storage& address);
 
   bool is_loopback() const;

@@ -1,4 +1,4 @@
-// The connections that have not validated themselves: how long they may take, and who has to make room for others.
+// Connections that have not sent VALIDATE: their deadlines, and which of them is closed to make room.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,25 @@
 
 namespace ddp::store_server {
 
-/// Connections are named by serial, which ascends as they arrive, and are found by descriptor. All get the same time,
-/// so that the oldest is the first whose time is over. Strangers are those whose address is not admitted; they go
-/// first.
+/// Keyed by serial, which ascends with arrival, and returned by descriptor. All have the same time limit, so the oldest
+/// expires first. Connections from addresses that are not admitted are evicted first.
 class PendingConnections {
  public:
-  void add(std::uint64_t serial, int fd, Deadline deadline, bool stranger);
-  /// Does nothing for one that is not there.
+  void add(std::uint64_t serial, int fd, Deadline deadline, bool admitted);
+  /// Does nothing for an unknown serial.
   void remove(std::uint64_t serial);
-  /// The address of this stranger has been admitted; it keeps its deadline.
-  void admit(std::uint64_t serial) { members_.insert(strangers_.extract(serial)); }
+  /// Its address has been admitted; it keeps its deadline.
+  void admit(std::uint64_t serial) { admitted_.insert(unadmitted_.extract(serial)); }
 
-  /// When the first one's time is over.
+  /// The earliest deadline.
   std::optional<Deadline> next_deadline() const;
-  /// The descriptor of one whose time is over.
-  std::optional<int> late() const;
-  /// The descriptor of the oldest stranger, or of the oldest one where there are no strangers.
-  std::optional<int> first_to_go() const;
-  /// Descriptors of the strangers, oldest first.
-  std::vector<int> strangers() const;
-  std::size_t num_strangers() const { return strangers_.size(); }
+  /// The descriptor of a connection past its deadline.
+  std::optional<int> expired() const;
+  /// The descriptor of the connection to evict: the oldest unadmitted, else the oldest.
+  std::optional<int> eviction_candidate() const;
+  /// Descriptors, oldest first.
+  std::vector<int> unadmitted() const;
+  std::size_t num_unadmitted() const { return unadmitted_.size(); }
 
  private:
   struct Pending {
@@ -40,8 +39,8 @@ class PendingConnections {
 
   using BySerial = std::map<std::uint64_t, Pending>;
 
-  BySerial members_;
-  BySerial strangers_;
+  BySerial admitted_;
+  BySerial unadmitted_;
 };
 
 }  // namespace ddp::store_server

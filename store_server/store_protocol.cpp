@@ -10,8 +10,8 @@
 namespace ddp::store_server {
 namespace {
 
-/// What follows the operation's byte: k a key, v a value, i a 64-bit integer, w a 32-bit one. Counted: first a 64-bit
-/// number, then that many times the fields.
+/// What follows the operation's byte: k a key, v a value, i a 64-bit integer, w a 32-bit one. Counted: a 64-bit number,
+/// then that many times the fields.
 struct Layout {
   std::string_view name;
   std::string_view fields;
@@ -28,7 +28,7 @@ constexpr std::array<Layout, kOperations> kLayouts{{
 
 constexpr const Layout& layout_of(Operation operation) { return kLayouts[static_cast<std::size_t>(operation)]; }
 
-/// Buffers above this size are given back once their request is done.
+/// Buffers above this size are freed after their request.
 constexpr std::size_t kKeptBytes = std::size_t{64} * 1024;
 
 }  // namespace
@@ -38,7 +38,7 @@ std::string_view to_string(Operation operation) noexcept {
   return code < kOperations ? kLayouts[code].name : "unknown";
 }
 
-/// Reads on in the current request, all bytes of which since its beginning are in @p frame. True when it is complete.
+/// Continues with the current request, of which @p frame has all bytes from its beginning. True when it is complete.
 bool RequestParser::scan(std::string_view frame) {
   if (at_ == 0) begin_request(static_cast<std::uint8_t>(frame[0]));
   const Layout& layout = layout_of(request_.operation);
@@ -86,7 +86,7 @@ bool RequestParser::scan_field(char kind, std::string_view frame) {
   }
 }
 
-// The length is read again in every attempt, and refused as soon as it is there.
+// Each attempt reads the length again, and refuses it at once if it is too large.
 bool RequestParser::scan_text(std::uint64_t limit, std::string_view frame) {
   const std::size_t begin = at_;
   std::uint64_t size = 0;
@@ -109,7 +109,7 @@ bool RequestParser::scan_integer(Int& value, std::string_view frame) {
   return true;
 }
 
-/// The request that scan() has found complete; the next scan() begins another.
+/// The request that scan() found complete; the next scan() begins another.
 const Request& RequestParser::take(std::string_view frame) {
   texts_.clear();
   for (const Field& field : fields_) texts_.push_back(frame.substr(field.begin, field.size));
@@ -124,7 +124,7 @@ void RequestParser::keep(std::string_view bytes, std::size_t begin, bool continu
   } else if (begin < bytes.size()) {
     pending_.assign(bytes.substr(begin));
   }
-  // swapped, since assigning an empty one would keep the memory
+  // assigning an empty string would keep the memory
   if (pending_.empty() && pending_.capacity() > kKeptBytes) std::string{}.swap(pending_);
   if (at_ == 0 && fields_.capacity() * sizeof(Field) > kKeptBytes) {
     std::vector<Field>{}.swap(fields_);

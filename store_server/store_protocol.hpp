@@ -1,4 +1,4 @@
-// Takes requests of PyTorch's c10d TCPStore protocol off a client's byte stream, however it is cut into pieces.
+// Parses requests of PyTorch's c10d TCPStore protocol from a client's byte stream, which arrives in pieces.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ inline constexpr std::size_t kOperations = 19;
 /// For example "compare_set".
 std::string_view to_string(Operation operation) noexcept;
 
-/// What VALIDATE, the first request of every connection, carries.
+/// The content of VALIDATE, the first request of every connection.
 inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
 
 // The limits of torch's libuv server (TCPStoreLibUvBackend.cpp).
@@ -46,21 +46,21 @@ inline constexpr std::uint64_t kLargestKeyBytes = 8 * 1024;
 inline constexpr std::uint64_t kLargestValueBytes = 8 * 1024 * 1024;
 inline constexpr std::uint64_t kMostKeys = 128 * 1024;
 
-/// One request. Its views end with the call that it was given to.
+/// One request. Its views are valid during the handler's call.
 struct Request {
   Operation operation = Operation::validate;
-  /// Keys and values in the order in which they were sent: of SET key and value, of COMPARE_SET key, expected and
-  /// desired value, of MULTI_SET key, value, key, value, ...; of the others their key or keys.
+  /// Keys and values in the order sent. SET: key, value. COMPARE_SET: key, expected, desired. MULTI_SET: key, value,
+  /// key, value, ... Others: their keys.
   std::span<const std::string_view> texts;
-  std::int64_t number = 0;  ///< ADD: the amount; BARRIER: how many are to come
-  std::uint32_t word = 0;   ///< PING: what is to be sent back
+  std::int64_t number = 0;  ///< ADD: the amount; BARRIER: the number of clients
+  std::uint32_t word = 0;   ///< PING: to be sent back
 };
 
 /// The requests of one connection. Integers are in the host's byte order, as torch sends them.
 class RequestParser {
  public:
-  /// Calls @p handle with each request that is complete with @p bytes, and keeps the rest. Throws Error(protocol) at
-  /// bytes that no client may send; whatever @p handle throws goes through. The parser is of no use after either.
+  /// Calls @p handle with each request that @p bytes complete, and keeps the rest. Throws Error(protocol) for bytes
+  /// that no client may send, and lets exceptions of @p handle through. The parser is unusable after either.
   template <class Handler>
   void feed(std::string_view bytes, Handler&& handle) {
     const bool continued = !pending_.empty();
@@ -79,10 +79,10 @@ class RequestParser {
     keep(bytes, begin, continued);
   }
 
-  /// Whether the client has begun with a right VALIDATE.
+  /// Whether the client has sent a valid VALIDATE.
   bool validated() const { return validated_; }
 
-  /// Memory held for requests that are not complete.
+  /// Memory held for incomplete requests.
   std::size_t held_bytes() const {
     return pending_.capacity() + fields_.capacity() * sizeof(Field) + texts_.capacity() * sizeof(std::string_view);
   }
@@ -103,12 +103,12 @@ class RequestParser {
   void keep(std::string_view bytes, std::size_t begin, bool continued);
   [[noreturn]] void fail(std::string cause) const;
 
-  std::string pending_;  ///< the beginning of a request whose end has not arrived
-  // How far scan() has come in the current request. A request in many pieces is still read once.
-  std::size_t at_ = 0;             ///< bytes read; 0: not even the first
+  std::string pending_;  ///< the incomplete request
+  // Progress of scan() in the current request: one in many pieces is still read once.
+  std::size_t at_ = 0;             ///< bytes read
   std::size_t field_ = 0;          ///< in the operation's layout
   std::uint64_t groups_left_ = 0;  ///< repetitions of the layout
-  bool counted_ = false;           ///< the number of repetitions has been read
+  bool counted_ = false;           ///< groups_left_ has been read
   std::vector<Field> fields_;
   std::vector<std::string_view> texts_;
   Request request_;

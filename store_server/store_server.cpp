@@ -35,15 +35,14 @@ namespace {
 
 using base::LogLevel;
 
-/// A client that asks on while this much of its answers is unread does not mean to read them.
+/// A client that sends requests with more unread answers than this does not read them.
 constexpr std::size_t kMostUnreadBytes = std::size_t{64} * 1024 * 1024;
-/// What one call receives: most requests are far below, and a value of 8 MiB needs 128 calls.
+/// Received per call: more than most requests; a value of 8 MiB takes 128 calls.
 constexpr std::size_t kReceiveBytes = std::size_t{64} * 1024;
 /// Connections accepted before clients are served again.
 constexpr int kAcceptBurst = 64;
-/// How long nothing is accepted when the host has no resources for it.
+/// Pause in accepting when the host lacks resources.
 constexpr std::chrono::milliseconds kAcceptPause{100};
-/// epoll_wait returns at the latest after this, whatever happens.
 constexpr std::chrono::seconds kLongestSleep{60};
 
 base::UniqueFd spare_descriptor() { return base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}; }
@@ -56,12 +55,12 @@ struct StoreServer::Impl final : private Outboxes {
                    .by_proof = !options.admission_secret.empty(),
                    .loopback = options.admit_loopback}),
         validation_limit(options.validation_limit),
-        most_strangers(std::max<std::size_t>(options.most_strangers, 1)),
+        max_unadmitted(std::max<std::size_t>(options.max_unadmitted, 1)),
         listeners(listen_on(options.listen_addresses, options.port, options.port_range)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         stop(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         spare(spare_descriptor()) {
-    if (!options.admission_secret.empty()) valid_request = admission_message(options.admission_secret);
+    if (!options.admission_secret.empty()) expected_request = admission_message(options.admission_secret);
     if (!epoll || !stop) throw base::system_error("starting the TCPStore server", errno);
     watch(stop.get());
     for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get());
@@ -84,15 +83,15 @@ struct StoreServer::Impl final : private Outboxes {
   bool turn();
   void accept_clients(int listener);
   bool make_room(int listener);
-  void welcome(base::UniqueFd fd, const PeerAddress& peer, bool stranger);
+  void add_connection(base::UniqueFd fd, const PeerAddress& peer, bool admitted);
   void receive(Connection& connection);
-  void receive_first(Connection& connection);
+  void read_opening(Connection& connection);
   void admit(Connection& requester);
   void answer(Connection& connection, const Request& request);
   bool send_some(Connection& connection) noexcept;
   void flush();
   void drop(Connection& connection, std::string_view why);
-  void drop_late_pending();
+  void drop_expired();
   void pause_accepting();
   void resume_accepting();
   Deadline next_deadline();
@@ -102,23 +101,23 @@ struct StoreServer::Impl final : private Outboxes {
   void watch(int fd, std::uint32_t events = EPOLLIN, int operation = EPOLL_CTL_ADD);
 
   Admission admission;
-  std::optional<AdmissionMessage> valid_request;  ///< empty: the server has no secret
+  std::optional<AdmissionMessage> expected_request;  ///< empty: the server has no secret
   std::chrono::milliseconds validation_limit;
-  std::size_t most_strangers;
+  std::size_t max_unadmitted;
   Listeners listeners;
   base::UniqueFd epoll;
   base::UniqueFd stop;
-  base::UniqueFd spare;  ///< given up for a moment when there are no descriptors left, to tell a client so
+  base::UniqueFd spare;  ///< closed for a moment when no descriptor is left, to accept and close a connection
   KeySpace keys;
-  std::vector<std::unique_ptr<Connection>> connections;  ///< by descriptor, which is also the client's id
+  std::vector<std::unique_ptr<Connection>> connections;  ///< by descriptor, which is the ClientId
   PendingConnections pending;
   std::vector<int> to_flush;
   std::array<char, kReceiveBytes> received;
   std::uint64_t last_serial = 0;
   bool accepting = true;
-  bool told_of_waiting = false;  ///< a warning about a client whose address was not admitted is out
+  bool warned = false;  ///< about a client whose address was not admitted
   Deadline accept_again = Deadline::after(std::chrono::seconds(0));
-  std::thread thread;  ///< last, so that it starts when all the rest is there
+  std::thread thread;  ///< last: it uses the others
 };
 
 void StoreServer::Impl::serve() noexcept {
@@ -127,13 +126,13 @@ void StoreServer::Impl::serve() noexcept {
       while (turn()) {
       }
       return;
-    } catch (const std::exception& error) {  // no memory, at a moment when no client is to blame
+    } catch (const std::exception& error) {  // bad_alloc outside of any request
       base::log(LogLevel::error, "TCPStore server: {}", error.what());
     }
   }
 }
 
-/// One round of events. @return whether to go on.
+/// One round of events. @return false to stop.
 bool StoreServer::Impl::turn() {
   std::array<epoll_event, 128> events;
   const int count =
@@ -145,18 +144,18 @@ bool StoreServer::Impl::turn() {
     if (fd == stop.get()) return false;
     if (Connection* const connection = find(fd)) {
       if ((event.events & EPOLLOUT) != 0 && !send_some(*connection)) {
-        drop(*connection, "it is gone");
+        drop(*connection, "the connection broke");
       } else if ((event.events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) {
         receive(*connection);
       }
     } else {
       const auto listens = [fd](const base::UniqueFd& socket) { return socket.get() == fd; };
-      // else: a connection that was closed in this round
+      // otherwise a connection that was closed in this round
       if (std::any_of(listeners.sockets.begin(), listeners.sockets.end(), listens)) accept_clients(fd);
     }
     flush();
   }
-  drop_late_pending();
+  drop_expired();
   if (!accepting && accept_again.expired()) resume_accepting();
   flush();
   return true;
@@ -172,34 +171,34 @@ void StoreServer::Impl::accept_clients(int listener) {
       if (errno == EMFILE || errno == ENFILE) {
         if (!base::client_waits(listener) || !make_room(listener)) return;
       } else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != EPERM) {
-        return pause_accepting();  // ENOMEM, ENOBUFS, or an error that may come again at once
+        return pause_accepting();  // ENOMEM, ENOBUFS, or another error that may persist
       }
-      continue;  // of the others, each is about one client, which is gone
+      continue;  // the others concern one client, which is gone
     }
     const auto peer = PeerAddress::of(address);
-    const bool stranger = peer && !admission.admits(*peer);
-    if (!peer || (stranger && !valid_request)) {
-      base::log(LogLevel::info, "TCPStore server: a client from {} is not of this job",
+    const bool admitted = peer && admission.admits(*peer);
+    if (!peer || (!admitted && !expected_request)) {
+      base::log(LogLevel::info, "TCPStore server: refused a client from {}, which is not of this job",
                 peer ? peer->text() : std::string{"an unknown address"});
       continue;
     }
-    if (stranger && pending.num_strangers() >= most_strangers) {
-      drop(*find(*pending.first_to_go()), "there are too many whose address is not admitted");
+    if (!admitted && pending.num_unadmitted() >= max_unadmitted) {
+      drop(*find(*pending.eviction_candidate()), "too many connections from addresses that are not admitted");
     }
-    welcome(std::move(fd), *peer, stranger);
+    add_connection(std::move(fd), *peer, admitted);
   }
 }
 
-/// No descriptors are left. A connection that has not said what it wants is closed first, then the one that waits for
-/// being accepted, so that it learns of it. @return whether to go on accepting.
+/// No descriptors are left: closes a pending connection, else the one to be accepted. @return whether to go on
+/// accepting.
 bool StoreServer::Impl::make_room(int listener) {
-  if (const auto oldest = pending.first_to_go()) {
-    drop(*find(*oldest), "its descriptor is needed, and it has not sent VALIDATE");
+  if (const auto oldest = pending.eviction_candidate()) {
+    drop(*find(*oldest), "no descriptor is left, and it has not sent VALIDATE");
     return true;
   }
   spare.reset();
   base::UniqueFd refused{::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-  if (refused) base::log(LogLevel::warning, "TCPStore server: no descriptor is left for one more client");
+  if (refused) base::log(LogLevel::warning, "TCPStore server: refused a client: no descriptor is left (ulimit -n)");
   refused.reset();
   spare = spare_descriptor();
   if (spare) return true;
@@ -207,7 +206,7 @@ bool StoreServer::Impl::make_room(int listener) {
   return false;
 }
 
-void StoreServer::Impl::welcome(base::UniqueFd fd, const PeerAddress& peer, bool stranger) {
+void StoreServer::Impl::add_connection(base::UniqueFd fd, const PeerAddress& peer, bool admitted) {
   const int number = fd.get();
   const auto slot = static_cast<std::size_t>(number);
   if (slot >= connections.size()) connections.resize(slot + 1);
@@ -215,68 +214,68 @@ void StoreServer::Impl::welcome(base::UniqueFd fd, const PeerAddress& peer, bool
   connection->fd = std::move(fd);
   connection->serial = ++last_serial;
   connection->peer = peer;
-  connection->stage = valid_request ? Stage::arrived : Stage::client;
+  connection->stage = expected_request ? Stage::accepted : Stage::client;
   watch(number);
-  pending.add(connection->serial, number, Deadline::after(validation_limit), stranger);
+  pending.add(connection->serial, number, Deadline::after(validation_limit), admitted);
   connections[slot] = std::move(connection);
 }
 
 void StoreServer::Impl::receive(Connection& connection) {
-  if (connection.stage != Stage::client) return receive_first(connection);
+  if (connection.stage != Stage::client) return read_opening(connection);
   const ssize_t count = ::recv(connection.fd.get(), received.data(), received.size(), 0);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-  if (count <= 0) return drop(connection, count == 0 ? "it has closed" : "it is gone");
-  const bool was_new = !connection.parser.validated();
+  if (count <= 0) return drop(connection, count == 0 ? "closed by the client" : "the connection broke");
+  const bool was_pending = !connection.parser.validated();
   try {
     connection.parser.feed({received.data(), static_cast<std::size_t>(count)},
                            [&](const Request& request) { answer(connection, request); });
-  } catch (const std::exception& error) {  // what this client sent, or no memory for it
+  } catch (const std::exception& error) {  // a protocol violation, or bad_alloc
     send_some(connection);
     return drop(connection, error.what());
   }
-  if (was_new && connection.parser.validated()) pending.remove(connection.serial);
+  if (was_pending && connection.parser.validated()) pending.remove(connection.serial);
 }
 
 /// Tells a client from an admission request, where the server has a secret.
-void StoreServer::Impl::receive_first(Connection& connection) {
-  if (connection.stage == Stage::waiting) return drop(connection, "it is gone, and its address was not admitted");
-  if (connection.stage == Stage::answered) return drop(connection, "it has requested admission");
-  const Opening opening = connection.read_opening(*valid_request);
-  const bool speaks = opening == Opening::client || opening == Opening::neither;
+void StoreServer::Impl::read_opening(Connection& connection) {
+  if (connection.stage == Stage::held) return drop(connection, "closed by the client before its address was admitted");
+  if (connection.stage == Stage::answered) return drop(connection, "admission request answered");
+  const Opening opening = connection.read_opening(*expected_request);
+  const bool has_begun = opening == Opening::client || opening == Opening::neither;
   if (opening == Opening::valid_request) {
     admit(connection);
-  } else if (speaks && admission.admits(connection.peer)) {
+  } else if (has_begun && admission.admits(connection.peer)) {
     connection.stage = Stage::client;
     receive(connection);
   } else if (opening == Opening::client) {
-    connection.stage = Stage::waiting;
+    connection.stage = Stage::held;
     watch(connection.fd.get(), EPOLLRDHUP, EPOLL_CTL_MOD);
   } else if (opening == Opening::invalid_request) {
-    base::log(LogLevel::info, "TCPStore server: a client from {} does not know the secret", connection.peer.text());
-    drop(connection, "it does not know the secret");
+    base::log(LogLevel::info, "TCPStore server: a client from {} showed a wrong secret", connection.peer.text());
+    drop(connection, "wrong secret");
   } else if (opening != Opening::incomplete) {
-    drop(connection, "it is gone, or neither a client nor an admission request");
+    drop(connection, "closed by the client, or neither a client nor an admission request");
   }
 }
 
-/// Whoever waits at the address of @p requester is served from now on.
+/// Serves the held clients from the address of @p requester, and admits later ones.
 void StoreServer::Impl::admit(Connection& requester) {
   const PeerAddress peer = requester.peer;
   admission.admit(peer);
   requester.stage = Stage::answered;
-  // It closes, and not the server, so that the rest of the connection (TIME_WAIT) does not stay with the server's port.
+  // The client closes, so that TIME_WAIT does not stay with the server's port.
   if (::send(requester.fd.get(), &kAdmissionGranted, sizeof kAdmissionGranted, MSG_NOSIGNAL) !=
       sizeof kAdmissionGranted) {
-    drop(requester, "it is gone");
+    drop(requester, "the connection broke");
   }
-  for (const int fd : pending.strangers()) {
+  for (const int fd : pending.unadmitted()) {
     Connection& connection = *find(fd);
     if (connection.peer != peer) continue;
     pending.admit(connection.serial);
-    if (connection.stage != Stage::waiting) continue;
+    if (connection.stage != Stage::held) continue;
     connection.stage = Stage::client;
     watch(fd, EPOLLIN, EPOLL_CTL_MOD);
-    receive(connection);  // before its time is over, since its VALIDATE has been there for long
+    receive(connection);  // now: its VALIDATE has arrived, and its deadline may be near
   }
 }
 
@@ -284,7 +283,7 @@ void StoreServer::Impl::answer(Connection& connection, const Request& request) {
   if (connection.unread() > kMostUnreadBytes && (!send_some(connection) || connection.unread() > kMostUnreadBytes)) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "answering a client of the TCPStore",
-                 .cause = "it asks on, but does not read the answers",
+                 .cause = "it keeps sending requests without reading the answers",
                  .native = {},
                  .ranks = {},
                  .hint = {}}};
@@ -292,7 +291,7 @@ void StoreServer::Impl::answer(Connection& connection, const Request& request) {
   keys.apply(connection.fd.get(), request, *this);
 }
 
-/// Gives the kernel what it takes of the outbox. False when the client is gone.
+/// Sends what the kernel takes of the outbox. False when the client is gone.
 bool StoreServer::Impl::send_some(Connection& connection) noexcept {
   if (!connection.send_some()) return false;
   const bool more = connection.unread() > 0;
@@ -305,12 +304,12 @@ bool StoreServer::Impl::send_some(Connection& connection) noexcept {
 }
 
 void StoreServer::Impl::flush() {
-  // by index: dropping a client may give another one an answer
+  // by index: dropping a client may append an answer to another's outbox
   for (std::size_t i = 0; i < to_flush.size(); ++i) {
     Connection* const connection = find(to_flush[i]);
     if (connection == nullptr) continue;
     connection->queued = false;
-    if (!send_some(*connection)) drop(*connection, "it is gone");
+    if (!send_some(*connection)) drop(*connection, "the connection broke");
   }
   to_flush.clear();
 }
@@ -318,23 +317,23 @@ void StoreServer::Impl::flush() {
 void StoreServer::Impl::drop(Connection& connection, std::string_view why) {
   const int fd = connection.fd.get();
   base::log(LogLevel::debug, "TCPStore server: closing client {}: {}", connection.serial, why);
-  // closed only at the end of this scope, so that its descriptor stays its own until it is forgotten
+  // closed at the end of this scope, so that its descriptor is not reused before the key space forgets it
   const std::unique_ptr<Connection> closed = std::move(connections[static_cast<std::size_t>(fd)]);
   pending.remove(connection.serial);
   keys.forget(fd, *this);
 }
 
-void StoreServer::Impl::drop_late_pending() {
-  while (const auto fd = pending.late()) {
+void StoreServer::Impl::drop_expired() {
+  while (const auto fd = pending.expired()) {
     Connection& connection = *find(*fd);
-    if (connection.stage == Stage::waiting) {
-      // once, since strangers could fill a log with it
-      base::log(told_of_waiting ? LogLevel::debug : LogLevel::warning,
-                "TCPStore server: closing a client from {} after {} ms: nobody has shown the secret from that address",
+    if (connection.stage == Stage::held) {
+      // one warning only, since any host could fill the log
+      base::log(warned ? LogLevel::debug : LogLevel::warning,
+                "TCPStore server: closing a client from {} after {} ms: no admission request came from that address",
                 connection.peer.text(), validation_limit.count());
-      told_of_waiting = true;
+      warned = true;
     }
-    drop(connection, "it has not sent VALIDATE in time, or its address was not admitted");
+    drop(connection, "no VALIDATE in time, or its address was not admitted");
   }
 }
 
@@ -352,7 +351,7 @@ void StoreServer::Impl::resume_accepting() {
 
 Deadline StoreServer::Impl::next_deadline() {
   Deadline next = Deadline::after(kLongestSleep);
-  if (const auto pending_one = pending.next_deadline()) next = earlier(next, *pending_one);
+  if (const auto first = pending.next_deadline()) next = earlier(next, *first);
   return accepting ? next : earlier(next, accept_again);
 }
 

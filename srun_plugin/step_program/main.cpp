@@ -1,4 +1,4 @@
-// ddp-step: what the plugin for srun leaves to a program of its own. Not for users; see step_program.hpp.
+// ddp-step: the plugin's helper program, not for users; see ddp_step_client.hpp.
 
 #include <charconv>
 #include <cstdio>
@@ -32,7 +32,7 @@ std::optional<PortRange> parse_range(std::string_view text) {
 int usage() {
   ddp::base::write_stderr_line(
       "usage: ddp-step store [--port-range=FIRST-LAST] | plan | --version\n"
-      "srun's plugin runs this; it is of no use by hand.");
+      "The plugin for srun runs this; it is not meant to be run by hand.");
   return 2;
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 using store_server::StoreServer;
 
-// srun has written it before this program could start.
+// srun writes it before it starts this program.
 constexpr std::chrono::seconds kSecretLimit{10};
 constexpr std::size_t kLongestSecret = 256;
 
@@ -32,7 +32,7 @@ void write_line(const std::string& line) {
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
 }
 
-/// Nothing: standard input ended.
+/// Nothing at the end of standard input, or of the time.
 std::optional<std::string> read_secret() {
   const Deadline deadline = Deadline::after(kSecretLimit);
   std::string secret;
@@ -56,15 +56,15 @@ void wait_for_end_of_input() {
   }
 }
 
-/// When srun runs in a batch script, Slurm signals all processes there, this one, too, at scancel, preemption and the
-/// time limit. Ranks that save their state meanwhile still need the store.
+/// When srun runs in a batch script, Slurm signals all processes there, including this one, at scancel, preemption and
+/// the time limit. Ranks that save their state then still need the store.
 void ignore_signals() {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGPIPE})
     ::signal(signal, SIG_IGN);
 }
 
-/// The store has a connection for each rank, and more. srun raises its own limit only when it launches tasks, which is
-/// after the store of a step of several components has started.
+/// Each rank has a connection or more. srun raises its own limit only when it launches tasks, after the store of a
+/// heterogeneous step has started.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -81,7 +81,7 @@ int serve_store(std::optional<store_server::PortRange> ports) {
   try {
     const auto secret = read_secret();
     if (!secret) return 1;
-    // Tasks on this host admission request, too: other users' processes may run here.
+    // Tasks on this host must request admission, too: other users' processes may run here.
     server.emplace(store_server::StoreServerOptions{.listen_addresses = {},
                                                     .allowed_clients = {},
                                                     .admission_secret = *secret,
@@ -89,13 +89,13 @@ int serve_store(std::optional<store_server::PortRange> ports) {
                                                     .port = 0,
                                                     .port_range = ports,
                                                     .validation_limit = std::chrono::seconds(10),
-                                                    .most_strangers = 1024});
+                                                    .max_unadmitted = 1024});
   } catch (const std::exception& error) {
     write_line(fmt::format("error {}", error.what()));
     return 1;
   }
   write_line(fmt::format("ddp-step 1 port {}", server->port()));
-  // srun reads no further; and what it shares with the step's output must end when srun's does.
+  // srun reads no further, and a shared end of the step's output must not outlive srun's.
   const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   if (nothing) {
     ::dup2(nothing.get(), STDOUT_FILENO);

@@ -7,8 +7,8 @@
 
 namespace ddp::srun_plugin {
 
-/// Reads the step's secret, one line, from standard input, says "ddp-step 1 port NUMBER" (or "error TEXT") on standard
-/// output, and serves until standard input ends: that is when srun is gone, however it ended. Returns the exit status.
+/// Reads the step's secret, one line, from standard input, writes "ddp-step 1 port NUMBER" or "error TEXT" to standard
+/// output, and serves until standard input ends, as it does when srun ends in any way. Returns the exit status.
 int serve_store(std::optional<store_server::PortRange> ports);
 
 }  // namespace ddp::srun_plugin

@@ -1,6 +1,6 @@
-// What may arrive as an admission request at the TCPStore server. The input is what a stranger sends, after a byte that
-// says how it is cut into pieces. Only the right 34 bytes admit, in whatever pieces; nothing behind them is taken, and
-// what cannot become right any more is refused with the bytes that say so.
+// What may arrive as an admission request at the TCPStore server. The input is a byte that says how the rest is cut
+// into pieces, and what the client sends. Only the 34 valid bytes admit, in whatever pieces; nothing behind them is
+// read, and other bytes are refused as soon as they cannot become valid.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   require(taken <= kAdmissionMessageBytes);
   const std::string_view seen = input.substr(0, taken);
-  require((verdict == Verdict::right) == (seen == right_bytes));
+  require((verdict == Verdict::valid) == (seen == right_bytes));
   require(
       (verdict == Verdict::incomplete) ==
       (taken < kAdmissionMessageBytes && seen.substr(0, 2) == right_bytes.substr(0, std::min<std::size_t>(taken, 2))));

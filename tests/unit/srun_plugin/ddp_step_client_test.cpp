@@ -124,7 +124,7 @@ std::map<int, std::string> descriptors(pid_t process) {
 class StepProgramTest : public ::testing::Test {
  protected:
   StepProgramTest() {
-    std::string name = (fs::temp_directory_path() / "step-program-XXXXXX").string();
+    std::string name = (fs::temp_directory_path() / "ddp-step-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << name;
     folder_ = name;
   }
@@ -370,8 +370,8 @@ TEST_F(StepProgramTest, AProgramThatDoesNotReadHasADeadline) {
 }
 
 TEST_F(StepProgramTest, GivenPathComesFirst) {
-  EXPECT_EQ(find_step_program("/given/path"), "/given/path");
-  EXPECT_THAT(find_step_program(""), ::testing::EndsWith("libddp/ddp-step"));
+  EXPECT_EQ(find_ddp_step("/given/path"), "/given/path");
+  EXPECT_THAT(find_ddp_step(""), ::testing::EndsWith("libddp/ddp-step"));
 }
 
 }  // namespace

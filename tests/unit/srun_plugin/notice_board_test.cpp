@@ -61,7 +61,7 @@ TEST(NoticeBoard, OneTaskAnswersForAll) {
   EXPECT_THAT(statuses, Each(0));
 }
 
-TEST(NoticeBoard, ATaskThatDiesHoldsUpNobody) {
+TEST(NoticeBoard, ATaskThatDiesHoldsUpNoOther) {
   NoticeBoard board(3);
   const auto statuses = run_tasks(3, [&](std::uint32_t task) {
     if (task == 1) return 0;  // before it has posted

@@ -1,4 +1,4 @@
-// The admission request as bytes, and what its sender learns from each kind of answer.
+// The admission request as bytes, and the error of its sender for each kind of answer.
 #include "store_server/admission_request.hpp"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ Error error_of(const std::function<void()>& action) {
   return Error{{.code = ErrorCode::system, .attempted = {}, .cause = {}, .native = {}, .ranks = {}, .hint = {}}};
 }
 
-/// The error of an admission request at a port at which a program takes the connection and does @p then.
+/// The error of an admission request to a program that accepts the connection, reads the request and does @p then.
 Error error_of_request(const std::function<void(int)>& then) {
   const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
   std::thread server([&] {
@@ -57,7 +57,7 @@ Error error_of_request(const std::function<void(int)>& then) {
   return error;
 }
 
-TEST(AdmissionMessage, HasAByteNoClientBeginsWithAVersionAndTheSecret) {
+TEST(AdmissionMessage, BeginsLikeNoClient) {
   EXPECT_EQ(kBytes, "\xDD\x01" + std::string(32, '\xAA'));
   EXPECT_GE(kMessage[0], kOperations);
   const AdmissionMessage mixed = admission_message("00fF" + std::string(60, '1'));
@@ -66,7 +66,7 @@ TEST(AdmissionMessage, HasAByteNoClientBeginsWithAVersionAndTheSecret) {
   EXPECT_EQ(mixed[33], 0x11);
 }
 
-TEST(AdmissionMessage, WhatIsNoSecretIsAnErrorThatDoesNotShowIt) {
+TEST(AdmissionMessage, AnErrorDoesNotShowTheSecret) {
   for (const std::string& text : {std::string{}, std::string(63, 'b'), std::string(65, 'b'), std::string(63, 'b') + "g",
                                   "0x" + std::string(62, 'b'), std::string(64, ' ')}) {
     const Error error = error_of([&] { admission_message(text); });
@@ -86,12 +86,12 @@ TEST(AdmissionMessage, SecretsAreAllDifferent) {
   EXPECT_EQ(seen.size(), 100U);
 }
 
-TEST(AdmissionReader, TakesItInAllPieces) {
+TEST(AdmissionReader, TakesAnyPieces) {
   for (std::size_t cut = 0; cut < kAdmissionMessageBytes; ++cut) {
     AdmissionReader reader;
     EXPECT_EQ(reader.feed(kBytes.substr(0, cut), kMessage), Verdict::incomplete);
     EXPECT_EQ(reader.missing_bytes(), kAdmissionMessageBytes - cut);
-    EXPECT_EQ(reader.feed(kBytes.substr(cut), kMessage), Verdict::right);
+    EXPECT_EQ(reader.feed(kBytes.substr(cut), kMessage), Verdict::valid);
     EXPECT_EQ(reader.missing_bytes(), 0U);
   }
 }
@@ -100,11 +100,11 @@ TEST(AdmissionReader, EveryBitCounts) {
   for (std::size_t bit = 0; bit < 8 * kAdmissionMessageBytes; ++bit) {
     std::string bytes = kBytes;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
-    EXPECT_EQ(AdmissionReader{}.feed(bytes, kMessage), Verdict::wrong) << bit;
+    EXPECT_EQ(AdmissionReader{}.feed(bytes, kMessage), Verdict::invalid) << bit;
   }
 }
 
-TEST(AdmissionRequest, NobodyThere) {
+TEST(AdmissionRequest, NoListener) {
   std::uint16_t port = 0;
   {
     const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
@@ -129,13 +129,13 @@ TEST(AdmissionRequest, NoAnswerBeforeTheDeadline) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kPatience);
 }
 
-TEST(AdmissionRequest, AServerThatEndsItWithoutAnAnswer) {
+TEST(AdmissionRequest, ClosedWithoutAnAnswer) {
   const Error error = error_of_request([](int) {});
   EXPECT_EQ(error.code(), ErrorCode::conflict);
-  EXPECT_EQ(error.cause(), "the server closed the connection: it does not know this step's secret");
+  EXPECT_EQ(error.cause(), "the server closed the connection: it does not have this step's secret");
 }
 
-TEST(AdmissionRequest, AConnectionThatBreaks) {
+TEST(AdmissionRequest, BrokenConnection) {
   const Error error = error_of_request([](int socket) {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     ::setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -157,7 +157,7 @@ TEST(AdmissionRequest, AServerWithoutASecret) {
   EXPECT_EQ(error.code(), ErrorCode::conflict);
 }
 
-TEST(AdmissionRequest, OnlyAtNumericAddressesAndWithASecret) {
+TEST(AdmissionRequest, NeedsANumericAddressAndASecret) {
   for (const std::string address : {"localhost", "", "127.0.0.1:80"}) {
     const Error error = error_of([&] { request_admission(address, 1, kSecret, Deadline::after(test::kPatience)); });
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << address;

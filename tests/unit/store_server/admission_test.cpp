@@ -16,12 +16,12 @@ PeerAddress address(const std::string& text) {
   return parsed.value_or(PeerAddress{});
 }
 
-TEST(Admission, EverybodyWithoutAList) {
+TEST(Admission, AllWithoutAList) {
   EXPECT_TRUE(Admission({.allowed = {}}).admits(address("203.0.113.9")));
   EXPECT_TRUE(Admission({.allowed = {}, .loopback = false}).admits(address("127.0.0.1")));
 }
 
-TEST(Admission, OnlyThoseOfTheListAndLoopback) {
+TEST(Admission, OnlyTheListAndLoopback) {
   const Admission admission({.allowed = {"::ffff:10.0.0.2", "2001:db8::1", "10.0.0.1"}});
   for (const std::string text : {"10.0.0.1", "10.0.0.2", "2001:db8::1", "::1", "127.0.0.1"}) {
     EXPECT_TRUE(admission.admits(address(text))) << text;
@@ -39,7 +39,7 @@ TEST(Admission, LoopbackMayHaveToBeOnTheListToo) {
   EXPECT_FALSE(admission.admits(address("::1")));
 }
 
-TEST(Admission, ByProofAnEmptyListAdmitsNobody) {
+TEST(Admission, ByProofAnEmptyListAdmitsNothing) {
   Admission admission({.allowed = {}, .by_proof = true, .loopback = false});
   for (const std::string text : {"10.0.0.1", "127.0.0.1", "2001:db8::1"}) {
     EXPECT_FALSE(admission.admits(address(text))) << text;

@@ -1,4 +1,4 @@
-// Who has to go first, and when: strangers before the job's own clients, the oldest before the others.
+// What is evicted first, and what has expired: unadmitted connections before the job's own, the oldest first.
 #include "store_server/pending_connections.hpp"
 
 #include <gtest/gtest.h>
@@ -13,53 +13,53 @@ const Deadline kPast = Deadline::after(std::chrono::seconds(-1));
 const Deadline kSoon = Deadline::after(std::chrono::hours(1));
 const Deadline kLater = Deadline::after(std::chrono::hours(2));
 
-TEST(PendingConnections, NobodyHasToGoWhereNobodyIs) {
+TEST(PendingConnections, Empty) {
   PendingConnections pending;
   pending.remove(7);
   pending.admit(7);
-  EXPECT_FALSE(pending.first_to_go());
-  EXPECT_FALSE(pending.late());
+  EXPECT_FALSE(pending.eviction_candidate());
+  EXPECT_FALSE(pending.expired());
   EXPECT_FALSE(pending.next_deadline());
-  EXPECT_EQ(pending.num_strangers(), 0U);
+  EXPECT_EQ(pending.num_unadmitted(), 0U);
 }
 
-TEST(PendingConnections, StrangersGoFirstAndTheOldestOfThem) {
-  PendingConnections pending;
-  pending.add(1, 11, kSoon, false);
-  pending.add(2, 12, kSoon, true);
-  pending.add(3, 13, kLater, true);
-  EXPECT_EQ(pending.strangers(), (std::vector<int>{12, 13}));
-  EXPECT_EQ(pending.first_to_go(), 12);
-  pending.remove(2);
-  EXPECT_EQ(pending.first_to_go(), 13);
-  EXPECT_EQ(pending.num_strangers(), 1U);
-  pending.remove(3);
-  EXPECT_EQ(pending.first_to_go(), 11);
-}
-
-TEST(PendingConnections, WhoIsAdmittedIsNoStrangerAndKeepsItsDeadline) {
+TEST(PendingConnections, TheOldestUnadmittedIsEvictedFirst) {
   PendingConnections pending;
   pending.add(1, 11, kSoon, true);
-  pending.add(2, 12, kLater, true);
+  pending.add(2, 12, kSoon, false);
+  pending.add(3, 13, kLater, false);
+  EXPECT_EQ(pending.unadmitted(), (std::vector<int>{12, 13}));
+  EXPECT_EQ(pending.eviction_candidate(), 12);
+  pending.remove(2);
+  EXPECT_EQ(pending.eviction_candidate(), 13);
+  EXPECT_EQ(pending.num_unadmitted(), 1U);
+  pending.remove(3);
+  EXPECT_EQ(pending.eviction_candidate(), 11);
+}
+
+TEST(PendingConnections, AdmissionKeepsTheDeadline) {
+  PendingConnections pending;
+  pending.add(1, 11, kSoon, false);
+  pending.add(2, 12, kLater, false);
   pending.admit(1);
-  EXPECT_EQ(pending.strangers(), std::vector<int>{12});
-  EXPECT_EQ(pending.first_to_go(), 12);
+  EXPECT_EQ(pending.unadmitted(), std::vector<int>{12});
+  EXPECT_EQ(pending.eviction_candidate(), 12);
   ASSERT_TRUE(pending.next_deadline());
   EXPECT_EQ(pending.next_deadline()->when(), kSoon.when());
 }
 
-TEST(PendingConnections, TheLateOnesAreFoundInBothGroups) {
+TEST(PendingConnections, ExpiredOnesAreFoundInBothGroups) {
   PendingConnections pending;
-  pending.add(1, 11, kPast, false);
-  pending.add(2, 12, kPast, true);
-  pending.add(3, 13, kSoon, false);
-  pending.add(4, 14, kLater, true);
-  EXPECT_EQ(pending.late(), 11);
+  pending.add(1, 11, kPast, true);
+  pending.add(2, 12, kPast, false);
+  pending.add(3, 13, kSoon, true);
+  pending.add(4, 14, kLater, false);
+  EXPECT_EQ(pending.expired(), 11);
   pending.remove(1);
-  EXPECT_EQ(pending.late(), 12);
+  EXPECT_EQ(pending.expired(), 12);
   EXPECT_EQ(pending.next_deadline()->when(), kPast.when());
   pending.remove(2);
-  EXPECT_FALSE(pending.late());
+  EXPECT_FALSE(pending.expired());
   EXPECT_EQ(pending.next_deadline()->when(), kSoon.when());
 }
 

@@ -1,4 +1,4 @@
-// A server with a secret serves those who have shown it and their neighbours at the same address, and nobody else.
+// A server with a secret serves clients at addresses that have shown it, and no others.
 // Loopback addresses stand for hosts.
 #include <gtest/gtest.h>
 
@@ -23,16 +23,15 @@ using request::text;
 using std::chrono::milliseconds;
 using test::StoreClient;
 
-const std::string kHost1 = "127.0.0.1";  // request_admission() comes from here
 const std::string kHost2 = "127.0.0.2";
 const std::string kHost3 = "127.0.0.3";
 const std::string kSecret = make_admission_secret();
 const std::string kOtherSecret = make_admission_secret();
 
-/// For tests that wait until it is over; long enough for a client that is to be served to say so.
+/// For tests that wait until it expires; long enough for a client that is to be served.
 constexpr milliseconds kShort{1000};
 
-/// Nobody is admitted without an admission request. Clients that are expected to be served do not depend on @p limit.
+/// Admits by request only. Clients that are expected to be served do not depend on @p limit.
 StoreServerOptions closed(milliseconds limit = test::kPatience) {
   return {.listen_addresses = {},
           .allowed_clients = {},
@@ -46,23 +45,23 @@ std::string request_bytes(const std::string& secret = kSecret) {
   return {message.begin(), message.end()};
 }
 
-void request_from(const std::string& host, std::uint16_t port) {
+void admit_from(const std::string& host, std::uint16_t port) {
   StoreClient requester = StoreClient::from(host, port, false);
   EXPECT_EQ(requester.ask(request_bytes(), "\x01"), "\x01");
 }
 
-void request_here(const StoreServer& server, const std::string& secret = kSecret) {
+void admit_here(const StoreServer& server, const std::string& secret = kSecret) {
   request_admission("127.0.0.1", server.port(), secret, Deadline::after(test::kPatience));
 }
 
 TEST(StoreServerAdmission, ARequestAdmitsItsAddressAndNoOther) {
   const StoreServer server{closed(kShort)};
-  request_here(server);
+  admit_here(server);
   EXPECT_TRUE(StoreClient{server.port()}.ping());
-  StoreClient stranger = StoreClient::from(kHost2, server.port());
-  stranger.send(request::ping(1));
-  EXPECT_TRUE(stranger.is_refused());
-  request_from(kHost2, server.port());
+  StoreClient outsider = StoreClient::from(kHost2, server.port());
+  outsider.send(request::ping(1));
+  EXPECT_TRUE(outsider.is_refused());
+  admit_from(kHost2, server.port());
   EXPECT_TRUE(StoreClient::from(kHost2, server.port()).ping());
   EXPECT_TRUE(StoreClient{server.port()}.ping());
   StoreClient third = StoreClient::from(kHost3, server.port());
@@ -97,7 +96,7 @@ TEST(StoreServerAdmission, ClientsThatCameBeforeTheRequestAreServedAfterIt) {
   EXPECT_TRUE(complete.is_kept_waiting());
   EXPECT_TRUE(elsewhere.is_kept_waiting(milliseconds(1)));
 
-  request_here(server);
+  admit_here(server);
   EXPECT_EQ(complete.receive(4), integer(std::uint32_t{7}));
   EXPECT_TRUE(large.receive(text(value).size()) == text(value));
   writer.join();
@@ -106,37 +105,37 @@ TEST(StoreServerAdmission, ClientsThatCameBeforeTheRequestAreServedAfterIt) {
   silent.send(request::validate());
   EXPECT_TRUE(silent.ping());
   EXPECT_TRUE(elsewhere.is_kept_waiting());
-  request_from(kHost2, server.port());
+  admit_from(kHost2, server.port());
   EXPECT_EQ(elsewhere.receive(4), integer(std::uint32_t{8}));
 }
 
-TEST(StoreServerAdmission, NothingOfAStrangerIsActedOn) {
+TEST(StoreServerAdmission, RequestsOfUnadmittedClientsHaveNoEffect) {
   const StoreServer server{closed(kShort)};
-  StoreClient stranger = StoreClient::from(kHost2, server.port());
-  stranger.send(request::set("/k", "value"));
-  EXPECT_TRUE(stranger.is_refused());
-  request_here(server);
+  StoreClient outsider = StoreClient::from(kHost2, server.port());
+  outsider.send(request::set("/k", "value"));
+  EXPECT_TRUE(outsider.is_refused());
+  admit_here(server);
   const std::string none = integer(std::int64_t{0});
   EXPECT_EQ(StoreClient{server.port()}.ask(request::get_num_keys(), none), none);
 }
 
-TEST(StoreServerAdmission, AWrongSecretAdmitsNobody) {
+TEST(StoreServerAdmission, AWrongSecretAdmitsNothing) {
   const StoreServer server{closed(kShort)};
   std::string nearly = kSecret;
   nearly.back() = nearly.back() == '0' ? '1' : '0';
   StoreClient waiting{server.port()};
   waiting.send(request::ping(1));
   try {
-    request_here(server, nearly);
-    FAIL() << "it is taken";
+    admit_here(server, nearly);
+    FAIL() << "it was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::conflict);
-    EXPECT_NE(error.cause().find("does not know this step's secret"), std::string::npos);
+    EXPECT_NE(error.cause().find("does not have this step's secret"), std::string::npos);
   }
   EXPECT_TRUE(waiting.is_refused());
-  request_here(server);
-  EXPECT_THROW(request_here(server, nearly), Error);
-  EXPECT_TRUE(StoreClient{server.port()}.ping());  // nor does it take anything away
+  admit_here(server);
+  EXPECT_THROW(admit_here(server, nearly), Error);
+  EXPECT_TRUE(StoreClient{server.port()}.ping());  // a wrong secret revokes nothing
 }
 
 TEST(StoreServerAdmission, ARequestMayComeByteByByte) {
@@ -148,10 +147,10 @@ TEST(StoreServerAdmission, ARequestMayComeByteByByte) {
   }
   EXPECT_EQ(requester.receive(1), "\x01");
   EXPECT_TRUE(StoreClient{server.port()}.ping());
-  EXPECT_TRUE(requester.is_kept_waiting());  // it is the client that closes
+  EXPECT_TRUE(requester.is_kept_waiting());  // the client closes
 }
 
-TEST(StoreServerAdmission, APartOfARequestAdmitsNobodyAndIsClosed) {
+TEST(StoreServerAdmission, APartOfARequestAdmitsNothingAndIsClosed) {
   const StoreServer server{closed(kShort)};
   std::vector<StoreClient> partial;
   for (const std::size_t size : {std::size_t{1}, std::size_t{2}, kAdmissionMessageBytes - 1}) {
@@ -177,7 +176,7 @@ TEST(StoreServerAdmission, OtherVersionsAndProtocolsAreClosedAtOnce) {
   }
 }
 
-TEST(StoreServerAdmission, WhoWaitsTooLongIsClosed) {
+TEST(StoreServerAdmission, HeldClientsAreClosedAtTheLimit) {
   const StoreServer server{closed(kShort)};
   const auto begin = std::chrono::steady_clock::now();
   StoreClient client{server.port()};
@@ -185,63 +184,63 @@ TEST(StoreServerAdmission, WhoWaitsTooLongIsClosed) {
   EXPECT_TRUE(client.is_refused());
   EXPECT_GE(std::chrono::steady_clock::now() - begin, kShort);
   EXPECT_TRUE(silent.is_refused());
-  request_here(server);
+  admit_here(server);
   EXPECT_TRUE(StoreClient{server.port()}.ping());
 }
 
-TEST(StoreServerAdmission, WhoIsAdmittedMayBeSilentBeyondTheLimit) {
+TEST(StoreServerAdmission, AdmittedClientsMayBeSilentBeyondTheLimit) {
   const StoreServer server{closed(kShort)};
   StoreClient client{server.port()};
-  request_here(server);
+  admit_here(server);
   EXPECT_TRUE(client.is_kept_waiting(2 * kShort));
   EXPECT_TRUE(client.ping());
 }
 
-TEST(StoreServerAdmission, WhoDiesWhileItWaitsIsForgotten) {
+TEST(StoreServerAdmission, HeldClientsThatDieAreForgotten) {
   StoreServerOptions options = closed();
-  options.most_strangers = 50;
+  options.max_unadmitted = 50;
   const StoreServer server{options};
   StoreClient first{server.port()};
   first.send(request::ping(9));
-  for (int round = 0; round < 40; ++round) {  // more than may wait, had the server not noticed
+  for (int round = 0; round < 40; ++round) {  // more than max_unadmitted, had the server not noticed
     for (int i = 0; i < 5; ++i) {
       StoreClient client{server.port(), i % 3 != 0};
       if (i % 2 == 0) client.reset();
       StoreClient{server.port(), false}.close();
     }
-    EXPECT_THROW(request_here(server, kOtherSecret), Error);  // it has taken all those before
+    EXPECT_THROW(admit_here(server, kOtherSecret), Error);  // it has accepted all before
     ASSERT_TRUE(first.is_kept_waiting(milliseconds(1))) << round;
   }
-  request_here(server);
+  admit_here(server);
   EXPECT_EQ(first.receive(4), integer(std::uint32_t{9}));
 }
 
-TEST(StoreServerAdmission, FloodsOfStrangersPushOutOnlyEachOther) {
+TEST(StoreServerAdmission, FloodsOfUnadmittedClientsEvictOnlyEachOther) {
   constexpr std::size_t kMost = 16;
   StoreServerOptions options = closed();
-  options.most_strangers = kMost;
+  options.max_unadmitted = kMost;
   const StoreServer server{options};
-  request_here(server);
+  admit_here(server);
   StoreClient worker{server.port()};
-  StoreClient idle{server.port(), false};  // older than all strangers
+  StoreClient idle{server.port(), false};  // older than all others
   std::vector<StoreClient> neighbours;
   for (std::size_t i = 0; i < 2 * kMost; ++i) neighbours.emplace_back(server.port(), false);
-  std::vector<StoreClient> strangers;
+  std::vector<StoreClient> outsiders;
   for (int i = 0; i < 300; ++i) {
-    strangers.push_back(StoreClient::from(kHost2, server.port(), i % 2 == 0));
+    outsiders.push_back(StoreClient::from(kHost2, server.port(), i % 2 == 0));
     EXPECT_EQ(worker.ask(request::add("/n", 1), integer(std::int64_t{i + 1})), integer(std::int64_t{i + 1}));
   }
-  const std::size_t kept = strangers.size() - kMost;
-  for (std::size_t i = 0; i < kept; ++i) ASSERT_TRUE(strangers[i].is_refused()) << i;
-  for (std::size_t i = kept; i < strangers.size(); ++i)
-    ASSERT_TRUE(strangers[i].is_kept_waiting(milliseconds(10))) << i;
+  const std::size_t kept = outsiders.size() - kMost;
+  for (std::size_t i = 0; i < kept; ++i) ASSERT_TRUE(outsiders[i].is_refused()) << i;
+  for (std::size_t i = kept; i < outsiders.size(); ++i)
+    ASSERT_TRUE(outsiders[i].is_kept_waiting(milliseconds(10))) << i;
 
-  request_from(kHost2, server.port());
-  for (std::size_t i = kept + 1; i < strangers.size(); ++i) {  // one had to make room for the admission request
-    if (i % 2 != 0) strangers[i].send(request::validate());
-    EXPECT_TRUE(strangers[i].ping()) << i;
+  admit_from(kHost2, server.port());
+  for (std::size_t i = kept + 1; i < outsiders.size(); ++i) {  // one was evicted for the admission request
+    if (i % 2 != 0) outsiders[i].send(request::validate());
+    EXPECT_TRUE(outsiders[i].ping()) << i;
   }
-  EXPECT_TRUE(strangers[kept].is_closed());
+  EXPECT_TRUE(outsiders[kept].is_closed());
   idle.send(request::validate());
   EXPECT_TRUE(idle.ping());
   for (StoreClient& neighbour : neighbours) {
@@ -250,21 +249,21 @@ TEST(StoreServerAdmission, FloodsOfStrangersPushOutOnlyEachOther) {
   }
 }
 
-TEST(StoreServerAdmission, RandomBytesOfStrangersDoNoHarm) {
+TEST(StoreServerAdmission, RandomBytesOfUnadmittedClientsDoNoHarm) {
   const StoreServer server{closed()};
-  request_here(server);
+  admit_here(server);
   StoreClient worker{server.port()};
   std::mt19937 random{20240917};
   for (int i = 0; i < 300; ++i) {
     std::string bytes(1 + random() % 200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random() % 256);
-    // not so long that the rest could be guessed
+    // too short for the rest to be guessed
     if (i % 3 == 0) bytes = request_bytes().substr(0, 1 + random() % 20) + bytes;
     if (i % 3 == 1) bytes = request::validate() + bytes;
     StoreClient client = StoreClient::from(kHost2, server.port(), false);
     try {
       client.send(bytes);
-    } catch (const Error&) {  // closed before it had sent all
+    } catch (const Error&) {  // closed early
     }
     if (i % 5 == 0) {
       client.reset();
@@ -276,29 +275,29 @@ TEST(StoreServerAdmission, RandomBytesOfStrangersDoNoHarm) {
   EXPECT_TRUE(StoreClient::from(kHost2, server.port()).is_kept_waiting());
 }
 
-TEST(StoreServerAdmission, LoopbackNeedsNoKnockUnlessTold) {
+TEST(StoreServerAdmission, LoopbackIsAdmittedByDefault) {
   StoreServerOptions options = closed();
   options.admit_loopback = true;
   const StoreServer server{options};
   EXPECT_TRUE(StoreClient{server.port()}.ping());
   EXPECT_TRUE(StoreClient::from(kHost2, server.port()).ping());
-  request_here(server);  // though it is not needed
+  admit_here(server);  // allowed, though not needed
   StoreClient other{server.port(), false};
   other.send("GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(other.is_closed());
 }
 
-TEST(StoreServerAdmission, ThoseOfTheListNeedNoKnock) {
+TEST(StoreServerAdmission, ListedAddressesAreAdmitted) {
   StoreServerOptions options = closed(kShort);
   options.allowed_clients = {kHost2};
   const StoreServer server{options};
   EXPECT_TRUE(StoreClient::from(kHost2, server.port()).ping());
   EXPECT_TRUE(StoreClient{server.port()}.is_refused());
-  request_here(server);
+  admit_here(server);
   EXPECT_TRUE(StoreClient{server.port()}.ping());
 }
 
-TEST(StoreServerAdmission, WithoutASecretLoopbackIsTurnedAwayAtOnceWhereItIsNotAdmitted) {
+TEST(StoreServerAdmission, WithoutASecretLoopbackMayBeRefusedAtOnce) {
   StoreServerOptions options = closed();
   options.admission_secret.clear();
   options.allowed_clients = {kHost2};
@@ -310,25 +309,25 @@ TEST(StoreServerAdmission, WithoutASecretLoopbackIsTurnedAwayAtOnceWhereItIsNotA
   EXPECT_TRUE(requester.is_refused());
 }
 
-TEST(StoreServerAdmission, WhoWaitsWhileItEndsGetsTheEnd) {
+TEST(StoreServerAdmission, HeldClientsAreClosedAtTheEnd) {
   auto server = std::make_unique<StoreServer>(closed());
   StoreClient waiting{server->port()};
-  StoreClient requesting_admission{server->port(), false};
-  requesting_admission.send(request_bytes().substr(0, 10));
+  StoreClient requester{server->port(), false};
+  requester.send(request_bytes().substr(0, 10));
   EXPECT_TRUE(waiting.is_kept_waiting());
   const auto begin = std::chrono::steady_clock::now();
   server.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   EXPECT_TRUE(waiting.is_refused());
-  EXPECT_TRUE(requesting_admission.is_refused());
+  EXPECT_TRUE(requester.is_refused());
 }
 
-TEST(StoreServerAdmission, WhatIsNoSecretIsAnErrorThatDoesNotShowIt) {
+TEST(StoreServerAdmission, AnErrorDoesNotShowTheSecret) {
   StoreServerOptions options = closed();
   options.admission_secret = "xyzzy";
   try {
     const StoreServer server{options};
-    FAIL() << "it serves";
+    FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     EXPECT_EQ(std::string{error.what()}.find("xyzzy"), std::string::npos) << error.what();

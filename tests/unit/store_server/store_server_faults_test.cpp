@@ -75,7 +75,7 @@ class Worker {
   std::thread thread_;
 };
 
-TEST(StoreServerFaults, WhoeverBreaksTheProtocolIsClosed) {
+TEST(StoreServerFaults, ClientsThatBreakTheProtocolAreClosed) {
   const StoreServer server{{}};
   const Worker worker{server.port()};
   const std::vector<std::string> first{"GET / HTTP/1.1\r\n\r\n", std::string("\0abcd", 5), "SSH-2.0-x\r\n",
@@ -123,7 +123,7 @@ TEST(StoreServerFaults, RandomBytesDoNoHarm) {
   }
 }
 
-TEST(StoreServerFaults, WhoeverSaysNothingOrTooSlowlyIsClosed) {
+TEST(StoreServerFaults, SilentAndSlowClientsAreClosed) {
   const StoreServer server{
       {.listen_addresses = {}, .allowed_clients = {}, .validation_limit = std::chrono::seconds(1)}};
   const Worker worker{server.port()};
@@ -156,7 +156,7 @@ TEST(StoreServerFaults, ClientsThatComeAndGo) {
   }
 }
 
-TEST(StoreServerFaults, WhoeverDiesWhileItWaitsIsForgotten) {
+TEST(StoreServerFaults, ClientsThatDieWhileTheyWaitAreForgotten) {
   const StoreServer server{{}};
   const Worker worker{server.port()};
   std::vector<std::unique_ptr<StoreClient>> clients;
@@ -189,7 +189,7 @@ TEST(StoreServerFaults, AnItemForAClientThatDiedGoesToTheNext) {
   EXPECT_EQ(second.ask(request::queue_pop("/q"), expected), expected);
 }
 
-TEST(StoreServerFaults, WhoeverAsksWithoutReadingIsClosed) {
+TEST(StoreServerFaults, ClientsThatDoNotReadAreClosed) {
   const StoreServer server{{}};
   const Worker worker{server.port()};
   StoreClient greedy{server.port()};
@@ -238,7 +238,7 @@ void wait_for_descriptors(std::size_t count) {
 }
 
 // Sockets that are not accepted belong to the backlog; the test's own ends are made before the limit is lowered.
-TEST(StoreServerFaults, WithoutDescriptorsNewClientsAreToldAndOldOnesServed) {
+TEST(StoreServerFaults, WithoutDescriptorsNewClientsAreClosedAndOldOnesServed) {
   const StoreServer server{{}};
   StoreClient old{server.port()};
   EXPECT_TRUE(old.ping());
@@ -267,7 +267,7 @@ TEST(StoreServerFaults, WithoutDescriptorsNewClientsAreToldAndOldOnesServed) {
   EXPECT_TRUE(StoreClient{server.port()}.ping());
 }
 
-TEST(StoreServerFaults, WithoutDescriptorsThoseWhoSayNothingMakeRoom) {
+TEST(StoreServerFaults, WithoutDescriptorsSilentClientsAreEvicted) {
   const StoreServer server{{}};
   base::UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   const std::size_t before = open_descriptors();

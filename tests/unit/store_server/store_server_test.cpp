@@ -129,7 +129,7 @@ TEST(StoreServer, ConcurrentCountsAreNotLost) {
   EXPECT_EQ(client.ask(request::get("/n"), text("4000")), text("4000"));
 }
 
-TEST(StoreServer, WhoWaitsWhileItEndsGetsTheEnd) {
+TEST(StoreServer, WaitingClientsAreClosedAtTheEnd) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{});
   const std::uint16_t port = server->port();
   StoreClient waiting{port};
