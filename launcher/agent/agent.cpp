@@ -16,59 +16,28 @@
 namespace ddp::launcher {
 namespace {
 
-// An attempt process that has cleaned up has nothing left to do but to end.
-constexpr std::chrono::seconds kAttemptEndLimit{3};
-// For a coordinator to react to a signal, besides the time that ranks have: they may have to be killed, and their
-// output to be delivered.
-constexpr std::chrono::seconds kCoordinatorPatience{45};
-// For processes to end after SIGKILL.
-constexpr std::chrono::seconds kKillLimit{10};
-// For an attempt process to clean up within the urgent drain time.
-constexpr std::chrono::seconds kOrphanCleaningLimit{20};
-
 std::string describe(const base::ProcessEnd& end) {
   return end.by_signal ? fmt::format("was ended by {}", signal_name(end.code))
                        : fmt::format("ended with exit code {}", end.code);
 }
 
-std::array<pid_t, 1> only(const std::unique_ptr<AttemptProcess>& attempt) {
-  return {attempt ? attempt->process.pid() : 0};
-}
-
 }  // namespace
 
-Agent::Agent(const NodeJob& job, control::Hello hello, control::Connection coordinator, EventLoop& loop)
-    : job_(job), loop_(loop), coordinator_(std::move(coordinator)) {
-  loop_.watch(coordinator_.fd(), [this] { read_coordinator(); });
+Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, EventLoop& loop,
+             AttemptStarter start_attempt, AgentLimits limits)
+    : job_(job),
+      loop_(loop),
+      start_attempt_(std::move(start_attempt)),
+      limits_(limits),
+      coordinator_(
+          loop, std::move(coordinator), [this](const control::Message& message) { handle(message); },
+          [this](const std::string& why) { coordinator_lost(why); }) {
   to_coordinator(hello);
 }
 
-Agent::~Agent() {
-  if (coordinator_.open()) loop_.forget(coordinator_.fd());
-  drop_attempt();
-}
+Agent::~Agent() { drop_attempt(); }
 
 // ---- coordinator ----------------
-
-void Agent::to_coordinator(const control::Message& message) {
-  if (!coordinator_.open()) return;
-  coordinator_.send(message);
-  if (coordinator_.open()) loop_.want_write(coordinator_.fd(), coordinator_.wants_to_write());
-}
-
-void Agent::read_coordinator() {
-  if (coordinator_.wants_to_write()) {
-    coordinator_.flush();
-    loop_.want_write(coordinator_.fd(), coordinator_.wants_to_write());
-  }
-  const int fd = coordinator_.fd();
-  const std::vector<control::Message> messages = coordinator_.receive();
-  if (!coordinator_.open()) loop_.forget(fd);
-  for (const control::Message& message : messages) {
-    if (!finished_) handle(message);
-  }
-  if (!coordinator_.open() && !finished_ && !orphaned_) coordinator_lost();
-}
 
 void Agent::handle(const control::Message& message) {
   if (const auto* plan = std::get_if<control::PrepareAttempt>(&message)) {
@@ -77,33 +46,33 @@ void Agent::handle(const control::Message& message) {
     if (!end->message.empty()) base::write_stderr_line(fmt::format("ddprun: {}: {}", job_.host, end->message));
     exit_status_ = end->exit_status;
     drop_attempt();
-    if (coordinator_.open()) loop_.forget(coordinator_.fd());
     coordinator_.close(Deadline::after(std::chrono::seconds(1)));
     finished_ = true;
-  } else if (std::get_if<control::EndAttempt>(&message) != nullptr && !attempt_) {
-    to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
+  } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
+             end_attempt != nullptr && !attempt_) {
+    to_coordinator(control::AttemptCleaned{.attempt = end_attempt->attempt, .left_behind = 0});
   } else {
-    if (std::get_if<control::EndAttempt>(&message) != nullptr) ending_ = true;
+    if (end_attempt != nullptr) ending_ = true;
     const auto* order = std::get_if<control::SignalRanks>(&message);
     if (order != nullptr && order->groups) ranks_told_ = true;
     to_attempt(message);
   }
 }
 
-void Agent::coordinator_lost() {
+void Agent::coordinator_lost(const std::string& why) {
   orphaned_ = true;
   if (!attempt_ || cleaned_) {
-    base::write_stderr_line(fmt::format("ddprun: {}: the connection to {} was lost: {}", job_.host, coordinator_.peer(),
-                                        coordinator_.lost_because()));
+    base::write_stderr_line(
+        fmt::format("ddprun: {}: the connection to {} was lost: {}", job_.host, coordinator_.peer(), why));
     finished_ = true;
     return;
   }
   base::write_stderr_line(fmt::format("ddprun: {}: the connection to {} was lost ({}); ending the ranks of this node",
-                                      job_.host, coordinator_.peer(), coordinator_.lost_because()));
+                                      job_.host, coordinator_.peer(), why));
   if (!ranks_told_) to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGTERM});
   to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGCONT});
   orphan_limit_ = Deadline::after(job_.options.shutdown_timeout);
-  if (running_ == 0) to_attempt(orphaned_end());
+  finish_as_orphan();
 }
 
 control::EndAttempt Agent::orphaned_end() const {
@@ -114,12 +83,11 @@ control::EndAttempt Agent::orphaned_end() const {
 void Agent::time_passed() {
   if (!orphan_limit_ || !orphan_limit_->expired()) return;
   if (!orphaned_) {
-    if (coordinator_.open()) loop_.forget(coordinator_.fd());
     coordinator_.close(Deadline::after(std::chrono::seconds(0)));
-    coordinator_lost();
+    coordinator_lost("it did not react to a signal");
     return;
   }
-  orphan_limit_ = Deadline::after(kOrphanCleaningLimit);
+  orphan_limit_ = Deadline::after(limits_.orphan_cleaning);
   if (orphan_steps_ == 0) {
     to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGKILL});
     to_attempt(orphaned_end());
@@ -132,15 +100,13 @@ void Agent::time_passed() {
 // ---- attempt ----------------
 
 void Agent::to_attempt(const control::Message& message) {
-  if (!attempt_ || !attempt_->connection.open()) return;
-  control::Connection& connection = attempt_->connection;
-  connection.send(message);
-  if (connection.open()) loop_.want_write(connection.fd(), connection.wants_to_write());
+  if (attempt_) attempt_->send(message);
 }
 
 void Agent::begin(const control::PrepareAttempt& plan) {
   drop_attempt();
   attempt_number_ = plan.attempt;
+  running_ = 0;
   cleaned_ = ending_ = ranks_told_ = false;
   if (job_.refusal) {
     cleaned_ = true;
@@ -156,62 +122,60 @@ void Agent::begin(const control::PrepareAttempt& plan) {
     return;
   }
   try {
-    attempt_ = std::make_unique<AttemptProcess>(start_attempt_process(job_, plan));
+    AttemptProcess started = start_attempt_(job_, plan);
+    attempt_process_ = std::move(started.process);
+    attempt_ = std::make_unique<LoopConnection>(
+        loop_, std::move(started.connection), [this](const control::Message& message) { from_attempt(message); },
+        [this](const std::string&) { attempt_lost(); });
   } catch (const std::exception& error) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{.attempt = plan.attempt, .message = error.what(), .exit_status = 1});
     return;
   }
-  running_ = 0;
-  loop_.watch(attempt_->connection.fd(), [this] { read_attempt(); });
 }
 
-void Agent::read_attempt() {
-  control::Connection& connection = attempt_->connection;
-  if (connection.wants_to_write()) {
-    connection.flush();
-    loop_.want_write(connection.fd(), connection.wants_to_write());
+void Agent::from_attempt(const control::Message& message) {
+  if (const auto* started = std::get_if<control::RanksStarted>(&message))
+    running_ += static_cast<int>(started->pids.size());
+  if (std::get_if<control::RankEnded>(&message) != nullptr) --running_;
+  if (std::get_if<control::AttemptCleaned>(&message) != nullptr) cleaned_ = true;
+  to_coordinator(message);
+  finish_as_orphan();
+}
+
+void Agent::attempt_lost() {
+  if (!cleaned_) {
+    attempt_process_.wait(Deadline::after(limits_.attempt_end));
+    const auto end = attempt_process_.end();
+    const pid_t pid = attempt_process_.pid();
+    drop_attempt();  // the workers go with their parent; what they had started is ours now
+    end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limits_.kill));
+    cleaned_ = true;
+    to_coordinator(
+        control::AttemptFailed{.attempt = attempt_number_,
+                               .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}", job_.host,
+                                                      pid, end ? describe(*end) : "stopped answering"),
+                               .exit_status = 1,
+                               .may_recover = true});
+    if (ending_) to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
   }
-  const int fd = connection.fd();
-  const std::vector<control::Message> messages = connection.receive();
-  if (!connection.open()) loop_.forget(fd);
-  for (const control::Message& message : messages) {
-    if (const auto* started = std::get_if<control::RanksStarted>(&message))
-      running_ += static_cast<int>(started->pids.size());
-    if (std::get_if<control::RankEnded>(&message) != nullptr) --running_;
-    if (std::get_if<control::AttemptCleaned>(&message) != nullptr) cleaned_ = true;
-    to_coordinator(message);
-  }
-  if (!attempt_->connection.open()) attempt_ended();
-  if (orphaned_ && cleaned_) {
+  finish_as_orphan();
+}
+
+void Agent::finish_as_orphan() {
+  if (!orphaned_) return;
+  if (cleaned_) {
     finished_ = true;
-  } else if (orphaned_ && running_ == 0) {
+  } else if (running_ == 0) {
     to_attempt(orphaned_end());
   }
 }
 
-void Agent::attempt_ended() {
-  if (cleaned_) return;
-  attempt_->process.wait(Deadline::after(kAttemptEndLimit));
-  const auto end = attempt_->process.end();
-  const pid_t pid = attempt_->process.pid();
-  drop_attempt();  // the workers go with their parent; what they had started is ours now
-  end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(kKillLimit));
-  cleaned_ = true;
-  to_coordinator(
-      control::AttemptFailed{.attempt = attempt_number_,
-                             .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}", job_.host,
-                                                    pid, end ? describe(*end) : "stopped answering"),
-                             .exit_status = 1,
-                             .may_recover = true});
-  if (ending_) to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
-}
-
 void Agent::drop_attempt() {
-  if (!attempt_) return;
-  if (attempt_->connection.open()) loop_.forget(attempt_->connection.fd());
-  if (cleaned_) attempt_->process.wait(Deadline::after(kAttemptEndLimit));
+  if (cleaned_) attempt_process_.wait(Deadline::after(limits_.attempt_end));
+  attempt_process_.kill();
   attempt_.reset();
+  attempt_process_ = {};
 }
 
 // ---- signals ----------------
@@ -225,9 +189,9 @@ void Agent::ending_signal(int signal, bool by_slurm) {
   to_coordinator(control::SignalReceived{.signal = signal, .by_slurm = by_slurm});
   // A coordinator that has been stopped, or whose node hangs, must not keep this node's ranks alive.
   if (!orphaned_ && !orphan_limit_)
-    orphan_limit_ = Deadline::after(job_.options.shutdown_timeout + kCoordinatorPatience);
+    orphan_limit_ = Deadline::after(job_.options.shutdown_timeout + limits_.coordinator_patience);
 }
 
-void Agent::child_ended() { reap_orphans(only(attempt_)); }
+void Agent::child_ended() { reap_orphans(std::array{attempt_process_.pid()}); }
 
 }  // namespace ddp::launcher

@@ -1,7 +1,9 @@
-// One node's part of a job: tells the coordinator that the node is there, runs attempts as it is told, and passes on
-// what happens. It outlives its attempts, and what they leave behind comes to it.
+// One node's part of a job: announces the node, runs attempts as the coordinator orders, and reports what happens. It
+// outlives its attempts and adopts the processes that they leave behind.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,23 +12,39 @@
 
 #include "agent/attempt_process.hpp"
 #include "agent/node_job.hpp"
-#include "control/connection.hpp"
+#include "base/child_process.hpp"
+#include "control/loop_connection.hpp"
 #include "events/event_loop.hpp"
 
 namespace ddp::launcher {
 
-/// Runs in an event loop that somebody else drives: after each turn of it, call time_passed(). The process must be a
-/// subreaper (see orphans.hpp) and have no other threads.
+using AttemptStarter = std::function<AttemptProcess(const NodeJob&, const control::PrepareAttempt&)>;
+
+struct AgentLimits {
+  /// For an attempt process that has cleaned up, or closed its connection, to end.
+  std::chrono::milliseconds attempt_end = std::chrono::seconds(3);
+  /// For a coordinator to react to a signal, besides the time that ranks have: it may have to kill them and to deliver
+  /// their output.
+  std::chrono::milliseconds coordinator_patience = std::chrono::seconds(45);
+  /// For processes to end after SIGKILL.
+  std::chrono::milliseconds kill = std::chrono::seconds(10);
+  /// For an attempt process to clean up within the urgent drain time.
+  std::chrono::milliseconds orphan_cleaning = std::chrono::seconds(20);
+};
+
+/// Runs in the caller's event loop: after each turn of it, call time_passed(). The process must be a subreaper (see
+/// orphans.hpp) and have no other threads.
 class Agent {
  public:
   /// Sends @p hello. @p job and @p loop must outlive the object.
-  Agent(const NodeJob& job, control::Hello hello, control::Connection coordinator, EventLoop& loop);
+  Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, EventLoop& loop,
+        AttemptStarter start_attempt = start_attempt_process, AgentLimits limits = {});
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
   ~Agent();
 
-  /// A signal to this process: to be passed on to its own ranks, or one that ends the job.
-  /// @param by_slurm slurmstepd is the sender, and may have signalled the ranks as well
+  /// A signal to this process: one for its own ranks, or one that ends the job.
+  /// @param by_slurm slurmstepd sent it, and may have signalled the ranks as well
   void forward_signal(int signal, bool by_slurm);
   void ending_signal(int signal, bool by_slurm);
   /// SIGCHLD: adopted orphans may have ended.
@@ -35,26 +53,29 @@ class Agent {
   std::optional<Deadline> next_deadline() const { return orphan_limit_; }
   void time_passed();
 
-  /// The coordinator has said so, or it is gone and so are the ranks.
+  /// By order of the coordinator, or without it once the ranks are gone.
   bool finished() const { return finished_; }
   int exit_status() const { return exit_status_; }
 
  private:
-  void read_coordinator();
-  void read_attempt();
   void handle(const control::Message& message);
   void begin(const control::PrepareAttempt& plan);
-  void attempt_ended();
-  void to_coordinator(const control::Message& message);
+  void from_attempt(const control::Message& message);
+  void attempt_lost();
+  void to_coordinator(const control::Message& message) { coordinator_.send(message); }
   void to_attempt(const control::Message& message);
-  void coordinator_lost();
+  void coordinator_lost(const std::string& why);
+  void finish_as_orphan();
   control::EndAttempt orphaned_end() const;
   void drop_attempt();
 
   const NodeJob& job_;
   EventLoop& loop_;
-  control::Connection coordinator_;
-  std::unique_ptr<AttemptProcess> attempt_;
+  AttemptStarter start_attempt_;
+  AgentLimits limits_;
+  LoopConnection coordinator_;
+  base::ChildProcess attempt_process_;
+  std::unique_ptr<LoopConnection> attempt_;  ///< to attempt_process_
   int attempt_number_ = -1;
   bool cleaned_ = true;      ///< of the attempt with that number
   int running_ = 0;          ///< its ranks that have not ended

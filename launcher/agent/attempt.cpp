@@ -51,10 +51,11 @@ Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, contro
     : job_(job),
       plan_(plan),
       ranks_(ranks_of_node(plan.nodes, plan.node_rank)),
-      agent_(std::move(agent)),
+      agent_(
+          loop_, std::move(agent), [this](const control::Message& message) { handle(message); },
+          [this](const std::string&) { agent_lost(); }),
       signals_(job.options.handled_signals()),
       workers_(std::make_unique<WorkerGroup>()) {
-  loop_.watch(agent_.fd(), [this] { read_agent(); });
   loop_.watch(signals_.fd(), [this] { take_signals(); });
 }
 

@@ -14,6 +14,7 @@
 #include "agent/node_job.hpp"
 #include "agent/step_signals.hpp"
 #include "control/connection.hpp"
+#include "control/loop_connection.hpp"
 #include "events/event_loop.hpp"
 #include "events/signal_inbox.hpp"
 #include "logs/log_plan.hpp"
@@ -60,7 +61,7 @@ class Attempt {
   StartingWorker start_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets) const;
   void take_in(int local_rank, SpawnedProcess process);
   void handle(const control::Message& message);
-  void read_agent();
+  void agent_lost();
   void send(const control::Message& message);
   void fail(const std::string& message, int exit_status);
   void watch_rank(int local_rank);
@@ -79,8 +80,8 @@ class Attempt {
   const NodeJob& job_;
   const control::PrepareAttempt& plan_;
   NodeRanks ranks_;
-  control::Connection agent_;
   EventLoop loop_;
+  LoopConnection agent_;
   SignalInbox signals_;  ///< SIGCHLD, and those that the agent gets
   StepSignals step_signals_;
   OomWatch oom_;

@@ -19,30 +19,21 @@ namespace ddp::launcher {
 
 // ---- messages ----------------
 
-void Attempt::send(const control::Message& message) {
-  if (!agent_.open()) return;
-  agent_.send(message);
-  if (agent_.open()) loop_.want_write(agent_.fd(), agent_.wants_to_write());
-}
+void Attempt::send(const control::Message& message) { agent_.send(message); }
 
-void Attempt::read_agent() {
-  if (agent_.wants_to_write()) {
-    agent_.flush();
-    loop_.want_write(agent_.fd(), agent_.wants_to_write());
-  }
-  const int fd = agent_.fd();
-  const std::vector<control::Message> messages = agent_.receive();
-  if (!agent_.open()) {
-    loop_.forget(fd);
-    unclean_ = over_ = true;
-    shorten_drain(control::kUrgentDrainTime);
-    return;
-  }
-  for (const control::Message& message : messages) handle(message);
+void Attempt::agent_lost() {
+  unclean_ = over_ = true;
+  shorten_drain(control::kUrgentDrainTime);
 }
 
 void Attempt::handle(const control::Message& message) {
-  if (const auto* begin = std::get_if<control::StartAttempt>(&message)) {
+  if (!agent_.open()) return;  // its last orders do not matter any more
+  if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
+    over_ = true;
+    shorten_drain(std::chrono::milliseconds{end->drain_ms});
+  } else if (over_) {
+    return;
+  } else if (const auto* begin = std::get_if<control::StartAttempt>(&message)) {
     if (failed_) return;
     try {
       start(*begin);
@@ -54,9 +45,6 @@ void Attempt::handle(const control::Message& message) {
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
     step_signals_.add(*order);
     signal_ranks();
-  } else if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
-    over_ = true;
-    shorten_drain(std::chrono::milliseconds{end->drain_ms});
   } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
     const auto open = open_fences_.find(fence->ranks);
     if (open == open_fences_.end()) return;
@@ -78,14 +66,10 @@ void Attempt::shorten_drain(std::chrono::milliseconds limit) { drain_time_ = std
 /// While the attempt is ending, nothing else that the agent may say matters.
 void Attempt::read_drain_time() {
   try {
-    for (const control::Message& message : agent_.receive()) {
-      const auto* end = std::get_if<control::EndAttempt>(&message);
-      if (end != nullptr) shorten_drain(std::chrono::milliseconds{end->drain_ms});
-    }
+    agent_.read();
   } catch (const std::exception&) {  // out of memory
     shorten_drain(control::kUrgentDrainTime);
   }
-  if (!agent_.open()) shorten_drain(control::kUrgentDrainTime);
 }
 
 // ---- events ----------------

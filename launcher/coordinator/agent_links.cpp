@@ -13,16 +13,18 @@ constexpr std::chrono::milliseconds kFarewell{200};
 AgentLinks::AgentLinks(EventLoop& loop, OnMessage on_message, OnLost on_lost)
     : loop_(loop), on_message_(std::move(on_message)), on_lost_(std::move(on_lost)) {}
 
-AgentLinks::~AgentLinks() {
-  forget_listener();
-  for (const auto& [link, connection] : links_) loop_.forget(connection.fd());
-}
+AgentLinks::~AgentLinks() { forget_listener(); }
 
 int AgentLinks::add(control::Connection connection) {
   const int link = next_link_++;
-  const int fd = connection.fd();
-  links_.emplace(link, std::move(connection));
-  loop_.watch(fd, [this, link] { read(link); });
+  const auto lost = [this, link](const std::string& why) {
+    const std::string peer = this->peer(link);
+    links_.erase(link);
+    on_lost_(link, peer, why);
+  };
+  links_.try_emplace(
+      link, loop_, std::move(connection), [this, link](const control::Message& message) { on_message_(link, message); },
+      lost);
   return link;
 }
 
@@ -53,42 +55,18 @@ void AgentLinks::accept_ready() {
   for (control::Connection& connection : proven) add(std::move(connection));
 }
 
-void AgentLinks::read(int link) {
-  const auto found = links_.find(link);
-  if (found == links_.end()) return;
-  control::Connection& connection = found->second;
-  const int fd = connection.fd();
-  if (connection.wants_to_write()) {
-    connection.flush();
-    loop_.want_write(fd, connection.wants_to_write());
-  }
-  const std::vector<control::Message> messages = connection.receive();
-  const bool lost = !connection.open();
-  const std::string peer = connection.peer();
-  const std::string why = connection.lost_because();
-  if (lost) loop_.forget(fd);
-  for (const control::Message& message : messages) {
-    if (!links_.contains(link)) return;  // the last message made somebody drop it
-    on_message_(link, message);
-  }
-  if (lost && links_.erase(link) > 0) on_lost_(link, peer, why);
-}
-
 void AgentLinks::send(int link, const control::Message& message) {
   const auto found = links_.find(link);
-  if (found == links_.end() || !found->second.open()) return;
-  found->second.send(message);
-  if (found->second.open()) loop_.want_write(found->second.fd(), found->second.wants_to_write());
+  if (found != links_.end()) found->second.send(message);
 }
 
 void AgentLinks::send_to_all(const control::Message& message) {
-  for (const auto& [link, connection] : links_) send(link, message);
+  for (auto& [link, connection] : links_) connection.send(message);
 }
 
 void AgentLinks::drop(int link) {
   const auto found = links_.find(link);
   if (found == links_.end()) return;
-  if (found->second.open()) loop_.forget(found->second.fd());
   found->second.close(Deadline::after(kFarewell));
   links_.erase(found);
 }

@@ -12,6 +12,7 @@
 
 #include "control/connection.hpp"
 #include "control/handshake.hpp"
+#include "control/loop_connection.hpp"
 #include "events/event_loop.hpp"
 
 namespace ddp::launcher {
@@ -47,7 +48,6 @@ class AgentLinks {
   void time_passed();
 
  private:
-  void read(int link);
   void accept_ready();
   void watch_listener();
   void forget_listener();
@@ -57,7 +57,7 @@ class AgentLinks {
   OnLost on_lost_;
   std::unique_ptr<control::Listener> listener_;
   std::vector<int> listener_fds_;
-  std::map<int, control::Connection> links_;
+  std::map<int, LoopConnection> links_;
   int next_link_ = 0;
 };
 

@@ -1,0 +1,177 @@
+// An Agent between a coordinator and an attempt process that are the test itself. The attempt process is a child that
+// does nothing, so that its end can be chosen.
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "agent/agent.hpp"
+
+namespace ddp::launcher::test {
+
+using Messages = std::vector<control::Message>;
+
+inline constexpr int kAttempt = 3;
+inline constexpr int kRanks = 2;
+
+MATCHER_P(Is, name, "") { return std::string(control::name_of(arg)) == name; }
+
+inline control::PrepareAttempt plan(int attempt = kAttempt) {
+  return {.attempt = attempt,
+          .max_restarts = 0,
+          .node_rank = 0,
+          .serve_store = false,
+          .run_id = "run",
+          .name_space = "space",
+          .log_suffix = {},
+          .nodes = {{.host = "n1", .nproc = kRanks, .role = "default", .addresses = {"127.0.0.1"}}}};
+}
+
+inline control::Message signal_ranks(int signal, bool groups, bool by_slurm = false) {
+  return control::SignalRanks{
+      .attempt = kAttempt, .groups = groups, .signal = signal, .may_have_reached_ranks = by_slurm};
+}
+
+inline control::RankEnded rank_ended(int local_rank) { return {.attempt = kAttempt, .local_rank = local_rank}; }
+inline control::AttemptCleaned cleaned() { return {.attempt = kAttempt, .left_behind = 0}; }
+
+class AgentFixture : public ::testing::Test {
+ protected:
+  AgentFixture() {
+    job_.host = "n1";
+    job_.options.shutdown_timeout = std::chrono::seconds(1000);
+    limits_.attempt_end = std::chrono::seconds(0);  // the fake never ends by itself
+  }
+  ~AgentFixture() override {
+    agent_.reset();
+    EXPECT_EQ(children(), "") << "a process was left";
+  }
+
+  /// With what job_, limits_ and child_ are now.
+  void start() {
+    control::ConnectionPair pair = control::make_pair();
+    coordinator_.emplace(std::move(pair.first), "the agent");
+    agent_ = std::make_unique<Agent>(
+        job_, control::Hello{.version = "1", .run_id = "run", .host = "n1", .addresses = {}, .role = {}, .program = {}},
+        control::Connection{std::move(pair.second), "the coordinator at n0"}, loop_,
+        [this](const NodeJob&, const control::PrepareAttempt& received) { return start_fake(received); }, limits_);
+    turn();
+    ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("Hello")));
+  }
+
+  /// start(), and an attempt is prepared.
+  void prepare() {
+    start();
+    order(plan());
+    ASSERT_TRUE(attempt_);
+    report(control::AttemptPrepared{.attempt = kAttempt, .store_port = 7});
+    ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("AttemptPrepared")));
+  }
+  /// prepare(), and the ranks run.
+  void run_ranks() {
+    prepare();
+    report(control::RanksStarted{.attempt = kAttempt, .pids = std::vector<std::int64_t>(kRanks, 1)});
+    ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("RanksStarted")));
+  }
+  /// run_ranks(), and the attempt is told to end.
+  void end_ranks() {
+    run_ranks();
+    order(control::EndAttempt{.attempt = kAttempt});
+    ASSERT_THAT(to_attempt(), ::testing::ElementsAre(Is("EndAttempt")));
+  }
+  /// end_ranks(), and the attempt process has done so.
+  void clean() {
+    end_ranks();
+    report(cleaned());
+    ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("AttemptCleaned")));
+  }
+
+  void turn() {
+    loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
+    agent_->time_passed();
+  }
+  /// From the coordinator.
+  void order(const control::Message& message) {
+    coordinator_->send(message);
+    turn();
+  }
+  /// From the attempt process.
+  void report(const control::Message& message) {
+    attempt_->send(message);
+    turn();
+  }
+  void lose_coordinator() {
+    coordinator_.reset();
+    turn();
+  }
+  /// The attempt process ends, and its connection with it.
+  void lose_attempt(int signal = SIGKILL) {
+    ::kill(attempt_pid_, signal);
+    siginfo_t info{};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(attempt_pid_), &info, WEXITED | WNOWAIT), 0);
+    attempt_.reset();
+    turn();
+  }
+
+  Messages from_agent() { return coordinator_->receive(); }
+  Messages to_attempt() { return attempt_ ? attempt_->receive() : Messages{}; }
+  bool attempt_is_alive() const { return ::kill(attempt_pid_, 0) == 0; }
+
+  NodeJob job_;
+  AgentLimits limits_;
+  std::function<void()> child_ = [] {};  ///< what the attempt process does before it waits
+  int started_ = 0;                      ///< attempt processes
+  EventLoop loop_;
+  std::optional<control::Connection> coordinator_, attempt_;  ///< the other ends of the agent's connections
+  pid_t attempt_pid_ = 0;
+  std::unique_ptr<Agent> agent_;
+
+ private:
+  static std::string children() {
+    std::ifstream list{"/proc/self/task/" + std::to_string(::getpid()) + "/children"};
+    return {std::istreambuf_iterator<char>(list), {}};
+  }
+
+  AttemptProcess start_fake(const control::PrepareAttempt& received) {
+    EXPECT_EQ(received.name_space, "space");
+    control::ConnectionPair pair = control::make_pair();
+    int ready[2];
+    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::dup2(ready[1], 3);
+      ::syscall(SYS_close_range, 4U, ~0U, 0U);
+      child_();
+      ::close(3);
+      for (;;) ::pause();
+    }
+    ::close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 0) << "the child is not ready";
+    ::close(ready[0]);
+    ++started_;
+    attempt_pid_ = pid;
+    attempt_.emplace(std::move(pair.second), "the agent");
+    return {.connection = control::Connection{std::move(pair.first), "the attempt"},
+            .process = base::ChildProcess{pid}};
+  }
+};
+
+}  // namespace ddp::launcher::test

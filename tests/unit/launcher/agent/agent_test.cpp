@@ -1,0 +1,238 @@
+// What an agent does with each message of the coordinator, and with the end of its attempt process, in each state.
+#include "agent/agent.hpp"
+
+#include <ostream>
+
+#include "agent_fixture.hpp"
+
+#include <ddp/error.hpp>
+
+#include "workers/orphans.hpp"
+
+namespace ddp::launcher::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+enum class State { idle, prepared, running, ending, cleaned };
+constexpr State kAll[] = {State::idle, State::prepared, State::running, State::ending, State::cleaned};
+
+std::ostream& operator<<(std::ostream& out, State state) {
+  constexpr const char* kNames[] = {"idle", "prepared", "running", "ending", "cleaned"};
+  return out << kNames[static_cast<int>(state)];
+}
+
+class InEachState : public AgentFixture, public ::testing::WithParamInterface<State> {
+ protected:
+  void reach() {
+    switch (GetParam()) {
+      case State::idle: return start();
+      case State::prepared: return prepare();
+      case State::running: return run_ranks();
+      case State::ending: return end_ranks();
+      case State::cleaned: return clean();
+    }
+  }
+  bool has_attempt() const { return GetParam() != State::idle; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Agent, InEachState, ::testing::ValuesIn(kAll), ::testing::PrintToStringParamName());
+
+TEST_P(InEachState, OrdersGoToTheAttemptOrNowhere) {
+  reach();
+  const control::Message orders[] = {
+      control::StartAttempt{.attempt = kAttempt, .store_addresses = {"127.0.0.1"}, .store_port = 7},
+      signal_ranks(SIGTERM, true),
+      control::Fence{.attempt = kAttempt, .ranks = {0, 1}, .data = {std::byte{1}}, .status = 0},
+      control::ModexRequest{.attempt = kAttempt, .id = 5, .from_node = 1, .rank = 0},
+      control::ModexReply{.attempt = kAttempt, .id = 6, .to_node = 0, .status = -1, .data = {std::byte{2}}}};
+  for (const control::Message& message : orders) {
+    order(message);
+    EXPECT_EQ(to_attempt(), has_attempt() ? Messages{message} : Messages{}) << control::name_of(message);
+  }
+  EXPECT_THAT(from_agent(), IsEmpty());
+  EXPECT_FALSE(agent_->finished());
+}
+
+TEST_P(InEachState, ReportsGoToTheCoordinator) {
+  if (!has_attempt()) return;
+  reach();
+  const control::Message reports[] = {
+      control::AttemptPrepared{.attempt = kAttempt, .store_port = 7},
+      control::RanksStarted{.attempt = kAttempt, .pids = {1, 2}},
+      control::AttemptFailed{.attempt = kAttempt, .message = "no", .exit_status = 2},
+      rank_ended(1),
+      control::RankAborted{.attempt = kAttempt, .local_rank = 1, .status = 3, .message = "abort"},
+      control::RankStopped{.attempt = kAttempt, .local_rank = 1, .signal = SIGSTOP},
+      control::Fence{.attempt = kAttempt, .ranks = {}, .data = {}, .status = 0},
+      control::ModexRequest{.attempt = kAttempt, .id = 5, .from_node = -1, .rank = 9},
+      control::ModexReply{.attempt = kAttempt, .id = 6, .to_node = 1, .status = 0, .data = {}},
+      cleaned()};
+  for (const control::Message& message : reports) {
+    report(message);
+    EXPECT_EQ(from_agent(), Messages{message}) << control::name_of(message);
+  }
+  EXPECT_THAT(to_attempt(), IsEmpty());
+}
+
+TEST_P(InEachState, EndAttemptIsAnsweredByTheAgentWhereNothingRuns) {
+  reach();
+  order(control::EndAttempt{.attempt = kAttempt});
+  if (has_attempt()) {
+    EXPECT_THAT(to_attempt(), ElementsAre(Is("EndAttempt")));
+    EXPECT_THAT(from_agent(), IsEmpty());
+  } else {
+    EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptCleaned")));
+  }
+}
+
+TEST_P(InEachState, PrepareAttemptReplacesTheAttempt) {
+  reach();
+  const pid_t before = attempt_pid_;
+  order(plan(kAttempt + 1));
+  EXPECT_EQ(started_, has_attempt() ? 2 : 1);
+  EXPECT_NE(attempt_pid_, before);
+  if (has_attempt()) {
+    EXPECT_EQ(::kill(before, 0), -1) << "the earlier attempt process is there";
+  }
+  EXPECT_TRUE(attempt_is_alive());
+  report(control::AttemptPrepared{.attempt = kAttempt + 1, .store_port = 8});
+  EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptPrepared")));
+}
+
+TEST_P(InEachState, FinishEndsTheAgentAndItsAttempt) {
+  reach();
+  ::testing::internal::CaptureStderr();
+  coordinator_->send(control::Finish{.exit_status = 9, .message = "refused"});
+  order(signal_ranks(SIGTERM, true));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "ddprun: n1: refused\n");
+  EXPECT_TRUE(agent_->finished());
+  EXPECT_EQ(agent_->exit_status(), 9);
+  EXPECT_THAT(to_attempt(), IsEmpty());
+  if (has_attempt()) {
+    EXPECT_FALSE(attempt_is_alive());
+  }
+  EXPECT_THAT(from_agent(), IsEmpty());
+  EXPECT_FALSE(coordinator_->open());
+}
+
+TEST_P(InEachState, TheEndOfTheAttemptProcessIsAFailureUntilItHasCleanedUp) {
+  if (!has_attempt()) return;
+  reach();
+  lose_attempt();
+  const Messages messages = from_agent();
+  if (GetParam() == State::cleaned) {
+    EXPECT_THAT(messages, IsEmpty());
+  } else {
+    ASSERT_THAT(messages, ::testing::Not(IsEmpty()));
+    const auto* failure = std::get_if<control::AttemptFailed>(&messages.front());
+    ASSERT_NE(failure, nullptr);
+    EXPECT_EQ(failure->attempt, kAttempt);
+    EXPECT_TRUE(failure->may_recover);
+    EXPECT_EQ(failure->exit_status, 1);
+    EXPECT_THAT(failure->message, AllOf(HasSubstr("n1"), HasSubstr("pid " + std::to_string(attempt_pid_)),
+                                        HasSubstr("was ended by SIGKILL")));
+    EXPECT_EQ(messages.size(), GetParam() == State::ending ? 2U : 1U);
+    EXPECT_THAT(messages.back(), Is(GetParam() == State::ending ? "AttemptCleaned" : "AttemptFailed"));
+    order(control::EndAttempt{.attempt = kAttempt});
+    EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptCleaned")));
+  }
+  EXPECT_FALSE(agent_->finished());
+  order(plan(kAttempt + 1));
+  EXPECT_EQ(started_, 2);
+}
+
+using AgentTest = AgentFixture;
+
+TEST_F(AgentTest, AnExitCodeOfTheAttemptProcessIsNamed) {
+  child_ = [] { ::signal(SIGUSR1, [](int) { ::_exit(5); }); };
+  run_ranks();
+  lose_attempt(SIGUSR1);
+  const Messages messages = from_agent();
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_THAT(std::get<control::AttemptFailed>(messages.front()).message, HasSubstr("ended with exit code 5"));
+}
+
+TEST_F(AgentTest, AnAttemptProcessThatOnlyClosesItsConnectionIsKilled) {
+  run_ranks();
+  attempt_.reset();
+  turn();
+  const Messages messages = from_agent();
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_THAT(std::get<control::AttemptFailed>(messages.front()).message, HasSubstr("stopped answering"));
+  EXPECT_FALSE(attempt_is_alive());
+}
+
+TEST_F(AgentTest, WhatADeadAttemptProcessHadStartedIsKilled) {
+  become_subreaper();
+  child_ = [] {
+    if (::fork() != 0) return;
+    ::signal(SIGTERM, SIG_IGN);
+    ::close(3);
+    for (;;) ::pause();
+  };
+  run_ranks();
+  lose_attempt();  // the fixture finds children that are left
+  EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptFailed")));
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+TEST_F(AgentTest, SigchldDoesNotTakeTheEndOfTheAttemptProcess) {
+  run_ranks();
+  ::kill(attempt_pid_, SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(attempt_pid_), &info, WEXITED | WNOWAIT), 0);
+  agent_->child_ended();
+  lose_attempt();
+  const Messages messages = from_agent();
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_THAT(std::get<control::AttemptFailed>(messages.front()).message, HasSubstr("was ended by SIGKILL"));
+}
+
+TEST_F(AgentTest, AnAttemptProcessThatCannotBeStartedIsAFailure) {
+  child_ = nullptr;  // std::bad_function_call would end the child; the parent throws before
+  control::ConnectionPair pair = control::make_pair();
+  coordinator_.emplace(std::move(pair.first), "the agent");
+  agent_ = std::make_unique<Agent>(
+      job_, control::Hello{.version = "1", .run_id = "run", .host = "n1", .addresses = {}, .role = {}, .program = {}},
+      control::Connection{std::move(pair.second), "the coordinator"}, loop_,
+      [](const NodeJob&, const control::PrepareAttempt&) -> AttemptProcess { throw std::runtime_error("no process"); });
+  order(plan());
+  EXPECT_THAT(from_agent(),
+              ElementsAre(Is("Hello"), control::Message{control::AttemptFailed{
+                                           .attempt = kAttempt, .message = "no process", .exit_status = 1}}));
+  order(control::EndAttempt{.attempt = kAttempt});
+  EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptCleaned")));
+}
+
+TEST_F(AgentTest, ARefusalIsToldWhenAnAttemptIsWanted) {
+  job_.refusal = NodeRefusal{.message = "no such program", .exit_status = 127};
+  start();
+  order(plan());
+  EXPECT_EQ(started_, 0);
+  EXPECT_EQ(from_agent(),
+            Messages{(control::AttemptFailed{.attempt = kAttempt, .message = "no such program", .exit_status = 127})});
+}
+
+TEST_F(AgentTest, WhereANodeHasNoRanksNothingIsPrepared) {
+  start();
+  control::PrepareAttempt with_empty_node = plan();
+  with_empty_node.nodes.push_back({.host = "n2", .nproc = 0, .role = {}, .addresses = {}});
+  order(with_empty_node);
+  EXPECT_EQ(started_, 0);
+  EXPECT_EQ(from_agent(), Messages{(control::AttemptPrepared{.attempt = kAttempt, .store_port = 0})});
+}
+
+TEST_F(AgentTest, DestructionEndsTheAttempt) {
+  run_ranks();
+  agent_.reset();
+  EXPECT_FALSE(attempt_is_alive());
+  EXPECT_THAT(from_agent(), IsEmpty());
+  EXPECT_FALSE(coordinator_->open());
+}
+
+}  // namespace
+}  // namespace ddp::launcher::test
