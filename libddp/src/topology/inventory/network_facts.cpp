@@ -167,13 +167,17 @@ InterfaceKind kind_of(const fs::path& sys, const RawInterface& raw, const Interf
   }
   if (folder.is_vlan()) return InterfaceKind::vlan;
   if (folder.has("device")) return InterfaceKind::hardware;
-  if (folder.is_veth() || raw.name.starts_with("veth")) {
+  const bool host_only_name = has_host_only_name(raw.name);  // "veth" among them
+  const bool attached = has_address && folder.master().empty();
+  // Of an attached interface with another name it does not matter; finding out takes a dozen system calls.
+  if ((host_only_name || !attached) && (folder.is_veth() || raw.name.starts_with("veth"))) {
     // Inside a container or network namespace, such an end is how it reaches the world.
-    return has_address && folder.master().empty() ? InterfaceKind::other : InterfaceKind::host_only;
+    return attached ? InterfaceKind::other : InterfaceKind::host_only;
   }
-  if (has_host_only_name(raw.name)) return InterfaceKind::host_only;
-  if (folder.has("tun_flags") || contains(kTunnelTypes, folder.devtype()) ||
-      contains(kTunnelHardware, folder.number("type").value_or(-1))) {
+  if (host_only_name) return InterfaceKind::host_only;
+  const long long hardware_type = folder.number("type").value_or(-1);
+  if (hardware_type == ARPHRD_LOOPBACK) return InterfaceKind::loopback;
+  if (folder.has("tun_flags") || contains(kTunnelTypes, folder.devtype()) || contains(kTunnelHardware, hardware_type)) {
     return InterfaceKind::tunnel;
   }
   return InterfaceKind::other;
