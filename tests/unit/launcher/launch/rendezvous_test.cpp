@@ -1,0 +1,331 @@
+// How agents find their coordinator: who leads, at which port, with which secret, and what stops them.
+#include "launch/rendezvous.hpp"
+
+#include <sys/wait.h>
+
+#include <barrier>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+#include "base/host_name.hpp"
+#include "support/fake_pmi2_server.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+const std::string kHex = std::string(64, 'a');
+
+Deadline patience() { return Deadline::after(seconds(60)); }
+
+template <class Action>
+std::optional<Error> error_of(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+/// Whether an agent that follows @p rendezvous reaches @p listener.
+bool reaches(const RendezvousPoint& point, control::Listener& listener) {
+  std::optional<control::Connection> agent;
+  std::thread connecting(
+      [&] { agent.emplace(control::connect({"127.0.0.1"}, point.port, point.secret, patience())); });
+  std::vector<control::Connection> proven;
+  for (const Deadline limit = patience(); proven.empty() && !limit.expired();) {
+    for (control::Connection& connection : listener.accept_ready()) proven.push_back(std::move(connection));
+  }
+  connecting.join();
+  return agent && agent->open() && proven.size() == 1;
+}
+
+// ---- the point as text
+
+TEST(RendezvousPoint, SurvivesAnEnvironmentVariable) {
+  const RendezvousPoint point{
+      .addresses = {"10.0.0.1", "fe80::1", "n1"}, .port = 65535, .secret = control::Secret::random()};
+  const RendezvousPoint read = RendezvousPoint::decode(point.encode());
+  EXPECT_EQ(read.addresses, point.addresses);
+  EXPECT_EQ(read.port, point.port);
+  EXPECT_EQ(read.secret.to_hex(), point.secret.to_hex());
+}
+
+TEST(RendezvousPoint, WhatIsNoPointIsRefused) {
+  for (const std::string& text : {std::string{}, std::string{";"}, "n1;" + kHex, "n1;0;" + kHex, "n1;65536;" + kHex,
+                                  "n1;x;" + kHex, "n1;1x;" + kHex, ";1;" + kHex, ",;1;" + kHex,
+                                  std::string{"n1;1;"}, std::string{"n1;1;abc"}, "n1;1;" + kHex + "a"}) {
+    const auto error = error_of([&] { RendezvousPoint::decode(text); });
+    ASSERT_TRUE(error) << text;
+    EXPECT_EQ(error->code(), ErrorCode::invalid_argument) << text;
+  }
+  EXPECT_THAT(error_of([] { RendezvousPoint::decode("n1"); })->what(),
+              AllOf(HasSubstr("DDPRUN_AGENT"), HasSubstr("unset it")));
+}
+
+// ---- frontend
+
+TEST(FrontendRendezvous, ItsAgentsReachIt) {
+  const Rendezvous frontend = meet_as_frontend({"10.0.0.1", "10.0.1.1"});
+  ASSERT_TRUE(frontend.listener);
+  EXPECT_EQ(frontend.point.port, frontend.listener->port());
+  const base::Environment environment{
+      Variables{{std::string{kAgentVariable}, frontend.point.encode()}, {"SLURM_NODEID", "3"}}};
+  const Rendezvous agent = meet_as_frontend_agent(environment, patience());
+  EXPECT_FALSE(agent.listener);
+  EXPECT_THAT(agent.point.addresses, ElementsAre("10.0.0.1", "10.0.1.1"));
+  EXPECT_EQ(agent.order, 3);
+  EXPECT_TRUE(reaches(agent.point, *frontend.listener));
+}
+
+TEST(FrontendRendezvous, EachJobHasItsOwnSecret) {
+  EXPECT_NE(meet_as_frontend({"n1"}).point.secret.to_hex(), meet_as_frontend({"n1"}).point.secret.to_hex());
+}
+
+TEST(FrontendRendezvous, WithoutTheVariableThereIsNone) {
+  EXPECT_TRUE(error_of([] { meet_as_frontend_agent(base::Environment{Variables{}}, patience()); }));
+}
+
+// ---- endpoint
+
+class EndpointRendezvous : public ::testing::Test {
+ protected:
+  static LaunchOptions c10d(const std::string& host = "127.0.0.1") {
+    LaunchOptions options;
+    options.rendezvous.backend = RendezvousBackend::c10d;
+    options.rendezvous.endpoint_host = host;
+    options.rendezvous.endpoint_port = 0;  // the kernel chooses
+    options.rendezvous.run_id = "run";
+    return options;
+  }
+  static LaunchOptions fixed(int node_rank) {
+    LaunchOptions options;
+    options.rendezvous.backend = RendezvousBackend::fixed;
+    options.rendezvous.node_rank = node_rank;
+    options.rendezvous.master_port = 0;
+    return options;
+  }
+  static Rendezvous meet(const LaunchOptions& options, const std::string& phrase = {}) {
+    Variables variables;
+    if (!phrase.empty()) variables["DDP_RDZV_SECRET"] = phrase;
+    return meet_at_endpoint(options, base::Environment{variables});
+  }
+};
+
+TEST_F(EndpointRendezvous, TheHostsOwnAgentLeads) {
+  for (const std::string& host : {std::string{"127.0.0.1"}, std::string{"localhost"}, base::host_name()}) {
+    const Rendezvous leader = meet(c10d(host));
+    ASSERT_TRUE(leader.listener) << host;
+    EXPECT_NE(leader.point.port, 0);
+    EXPECT_EQ(leader.order, -1);
+    EXPECT_THAT(leader.point.addresses, ElementsAre(host));
+  }
+}
+
+TEST_F(EndpointRendezvous, AgentsOfOtherHostsDoNotLead) {
+  // An address for documentation (RFC 5737), and what can be no name.
+  for (const std::string& host : {std::string{"192.0.2.1"}, std::string(300, 'x')}) {
+    LaunchOptions options = c10d(host);
+    options.rendezvous.endpoint_port = 4000;
+    const Rendezvous follower = meet(options);
+    EXPECT_FALSE(follower.listener) << host;
+    EXPECT_EQ(follower.point.port, 4000);
+    EXPECT_THAT(follower.point.addresses, ElementsAre(host));
+  }
+}
+
+TEST_F(EndpointRendezvous, IsHostDecidesBeforeTheName) {
+  LaunchOptions options = c10d("192.0.2.1");
+  options.rendezvous.is_host = true;
+  EXPECT_TRUE(meet(options).listener);
+  options = c10d("127.0.0.1");
+  options.rendezvous.is_host = false;
+  EXPECT_FALSE(meet(options).listener);
+}
+
+TEST_F(EndpointRendezvous, NodeRankZeroLeadsAStaticOne) {
+  LaunchOptions options = fixed(0);
+  options.rendezvous.master_addr = "192.0.2.1";  // whatever the address is
+  const Rendezvous leader = meet(options);
+  EXPECT_TRUE(leader.listener);
+  EXPECT_EQ(leader.order, 0);
+  const Rendezvous follower = meet(fixed(2));
+  EXPECT_FALSE(follower.listener);
+  EXPECT_EQ(follower.order, 2);
+}
+
+TEST_F(EndpointRendezvous, PortsAreTorchrunsUnlessGiven) {
+  LaunchOptions options = fixed(1);
+  options.rendezvous.master_port.reset();
+  EXPECT_EQ(meet(options).point.port, 29500);
+  options.rendezvous.master_port = 4001;
+  EXPECT_EQ(meet(options).point.port, 4001);
+  options = c10d("192.0.2.1");
+  options.rendezvous.endpoint_port.reset();
+  EXPECT_EQ(meet(options).point.port, 29400);
+}
+
+TEST_F(EndpointRendezvous, AFollowerReachesTheLeader) {
+  const Rendezvous leader = meet(c10d());
+  LaunchOptions options = c10d();
+  options.rendezvous.endpoint_port = leader.point.port;
+  options.rendezvous.is_host = false;
+  EXPECT_TRUE(reaches(meet(options).point, *leader.listener));
+}
+
+TEST_F(EndpointRendezvous, RunAndPhraseMakeTheSecret) {
+  LaunchOptions other_run = c10d();
+  other_run.rendezvous.run_id = "other";
+  const std::string secret = meet(c10d(), "phrase").point.secret.to_hex();
+  EXPECT_EQ(meet(c10d(), "phrase").point.secret.to_hex(), secret);
+  EXPECT_NE(meet(c10d(), "phrases").point.secret.to_hex(), secret);
+  EXPECT_NE(meet(c10d()).point.secret.to_hex(), secret);
+  EXPECT_NE(meet(other_run, "phrase").point.secret.to_hex(), secret);
+}
+
+TEST_F(EndpointRendezvous, ATakenPortMeansThatAnotherAgentOfThisHostLeads) {
+  const Rendezvous leader = meet(c10d());
+  LaunchOptions options = c10d();
+  options.rendezvous.endpoint_port = leader.point.port;
+  const Rendezvous second = meet(options);
+  EXPECT_FALSE(second.listener);
+  EXPECT_EQ(second.point.port, leader.point.port);
+}
+
+TEST_F(EndpointRendezvous, ATakenPortIsAnErrorForTheOneThatMustLead) {
+  const Rendezvous other = meet(c10d());
+  LaunchOptions must = c10d();
+  must.rendezvous.endpoint_port = other.point.port;
+  must.rendezvous.is_host = true;
+  LaunchOptions first = fixed(0);
+  first.rendezvous.master_port = other.point.port;
+  for (const LaunchOptions& options : {must, first}) {
+    const auto error = error_of([&] { meet(options); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::system);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr(std::to_string(other.point.port))));
+  }
+}
+
+TEST_F(EndpointRendezvous, OfSeveralAgentsThatRaceExactlyOneLeads) {
+  constexpr int kAgents = 6;
+  LaunchOptions options = c10d();
+  options.rendezvous.endpoint_port = meet(c10d()).point.port;  // free again
+  std::barrier together(kAgents);
+  std::vector<std::optional<Rendezvous>> agents(kAgents);
+  std::vector<std::thread> threads;
+  for (auto& agent : agents) {
+    threads.emplace_back([&] {
+      together.arrive_and_wait();
+      agent.emplace(meet(options));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  int leaders = 0;
+  for (const auto& agent : agents) leaders += agent->listener ? 1 : 0;
+  EXPECT_EQ(leaders, 1);
+}
+
+TEST_F(EndpointRendezvous, HasTheTimeOfItsKind) {
+  LaunchOptions dynamic = c10d("192.0.2.1");
+  LaunchOptions by_rank = fixed(1);
+  for (LaunchOptions* options : {&dynamic, &by_rank}) {
+    options->rendezvous.read_timeout = seconds(1000);
+    options->rendezvous.static_timeout = seconds(2000);
+  }
+  EXPECT_GT(meet(dynamic).deadline.remaining(), seconds(900));
+  EXPECT_LT(meet(dynamic).deadline.remaining(), seconds(1001));
+  EXPECT_GT(meet(by_rank).deadline.remaining(), seconds(1900));
+}
+
+TEST_F(EndpointRendezvous, NobodyThereIsToldAtTheDeadline) {
+  const std::uint16_t port = meet(c10d()).point.port;  // free again
+  const auto error = error_of([&] {
+    control::connect({"127.0.0.1"}, port, control::Secret::from_text("x"), Deadline::after(milliseconds(1)));
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::unavailable);
+  EXPECT_THAT(error->what(), HasSubstr("127.0.0.1"));
+}
+
+// ---- Slurm step
+
+class StepRendezvous : public ::testing::Test {
+ protected:
+  static Rendezvous meet(ddp::test::FakePmi2Server& server, int task, Deadline deadline = patience()) {
+    const base::UniqueFd pmi = server.take_client(task);
+    const base::Environment environment{Variables{{"PMI_FD", std::to_string(pmi.get())},
+                                                  {"SLURM_PROCID", std::to_string(task)},
+                                                  {"SLURM_NODEID", std::to_string(10 + task)}}};
+    return meet_in_step(environment, {"10.0.0." + std::to_string(task)}, deadline);
+  }
+};
+
+TEST_F(StepRendezvous, TaskZeroTellsTheOthers) {
+  ddp::test::FakePmi2Server server{{.world_size = 3}};
+  std::vector<std::optional<Rendezvous>> tasks(3);
+  std::vector<std::thread> threads;
+  for (int task = 0; task < 3; ++task) {
+    threads.emplace_back([&, task] { tasks[static_cast<std::size_t>(task)].emplace(meet(server, task)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(tasks[0]->listener);
+  EXPECT_EQ(tasks[0]->point.port, tasks[0]->listener->port());
+  for (int task = 0; task < 3; ++task) {
+    const Rendezvous& own = *tasks[static_cast<std::size_t>(task)];
+    EXPECT_EQ(own.listener != nullptr, task == 0);
+    EXPECT_THAT(own.point.addresses, ElementsAre("10.0.0.0"));
+    EXPECT_EQ(own.point.port, tasks[0]->point.port);
+    EXPECT_EQ(own.point.secret.to_hex(), tasks[0]->point.secret.to_hex());
+    EXPECT_EQ(own.order, 10 + task);
+  }
+  EXPECT_TRUE(reaches(tasks[2]->point, *tasks[0]->listener));
+}
+
+TEST_F(StepRendezvous, ATaskThatDoesNotComeIsToldAtTheDeadline) {
+  ddp::test::FakePmi2Server server{{.world_size = 2}};
+  const auto error = error_of([&] { meet(server, 0, Deadline::after(milliseconds(100))); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::unavailable);
+  EXPECT_THAT(error->what(), AllOf(HasSubstr("the other agents of this Slurm step"), HasSubstr("without srun")));
+}
+
+TEST_F(StepRendezvous, APmiThatIsSilentOrTalksNonsenseIsAnError) {
+  ddp::test::FakePmi2Server silent{{.silent_command = "fullinit"}};
+  ddp::test::FakePmi2Server nonsense{{.raw = {{"fullinit", "nonsense"}}}};
+  const auto late = error_of([&] { meet(silent, 0, Deadline::after(milliseconds(100))); });
+  const auto wrong = error_of([&] { meet(nonsense, 0); });
+  ASSERT_TRUE(late && wrong);
+  for (const Error& error : {*late, *wrong}) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_THAT(error.what(), HasSubstr("PMI-2 server"));
+  }
+}
+
+TEST_F(StepRendezvous, LeavesNoProcess) {
+  ddp::test::FakePmi2Server server{{.world_size = 2}};
+  ASSERT_TRUE(error_of([&] { meet(server, 1, Deadline::after(milliseconds(1))); }));
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+  EXPECT_EQ(errno, ECHILD);
+}
+
+}  // namespace
+}  // namespace ddp::launcher
