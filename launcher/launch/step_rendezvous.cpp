@@ -33,7 +33,7 @@ constexpr std::chrono::seconds kChildPatience{5};
 
 std::unique_ptr<KeyValueStore> connect_step(const base::Environment& environment, Deadline deadline) {
   if (environment.has("PMIX_NAMESPACE"))
-    return std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(deadline));
+    return std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(environment, deadline));
   return std::make_unique<kvs::Pmi2Store>(environment.number("PMI_FD").value(), deadline);
 }
 

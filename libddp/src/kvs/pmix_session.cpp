@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "base/env_table.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "kvs/pmix_handles.hpp"
@@ -144,8 +143,7 @@ Joined join_with_deadline(const base::Environment& environment, Deadline deadlin
 
 }  // namespace
 
-PmixSession::PmixSession(Deadline deadline) {
-  const auto environment = base::Environment::process();
+PmixSession::PmixSession(const base::Environment& environment, Deadline deadline) {
   check_environment(environment);
   Joined joined = join_with_deadline(environment, deadline);
   name_space_ = std::move(joined.name_space);

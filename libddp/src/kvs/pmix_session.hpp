@@ -7,6 +7,7 @@
 
 #include <ddp/deadline.hpp>
 
+#include "base/env_table.hpp"
 #include "kvs/job_facts.hpp"
 
 namespace ddp::kvs {
@@ -15,11 +16,11 @@ namespace ddp::kvs {
 /// (or MPI) beside libddp. Calls from one thread at a time.
 class PmixSession {
  public:
-  /// Connects to the server that the environment names. Throws Error: invalid_argument (PMIX_RANK missing), unavailable
+  /// Connects to the server that @p environment names. Throws Error: invalid_argument (PMIX_RANK missing), unavailable
   /// (nobody answers at PMIX_SERVER_URI*), timeout. PMIx_Init has no deadline of its own and can hang (client 5.0.8 to
   /// 5.0.11 with Slurm before 25.11.2, openpmix#3645), so it runs in a
   /// thread that is left behind when time is up.
-  explicit PmixSession(Deadline deadline);
+  PmixSession(const base::Environment& environment, Deadline deadline);
   PmixSession(const PmixSession&) = delete;
   PmixSession& operator=(const PmixSession&) = delete;
   ~PmixSession() { close(); }

@@ -20,8 +20,8 @@ std::optional<NodeMap> node_map_from(const kvs::JobFacts& facts) {
   return std::nullopt;
 }
 
-void connect_pmix(JobConnection& connection, Deadline deadline) {
-  auto store = std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(deadline));
+void connect_pmix(JobConnection& connection, const base::Environment& environment, Deadline deadline) {
+  auto store = std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(environment, deadline));
   const kvs::JobFacts& facts = store->facts();
   connection.nodes = node_map_from(facts);
   connection.local_rank = facts.local_rank;
@@ -77,7 +77,7 @@ JobConnection connect_job(const base::Environment& environment, std::optional<La
   JobConnection connection;
   connection.launch = detect_launch(environment, forced);
   switch (connection.launch.source) {
-    case LaunchSource::pmix: connect_pmix(connection, deadline); break;
+    case LaunchSource::pmix: connect_pmix(connection, environment, deadline); break;
     case LaunchSource::pmi2: connect_pmi2(connection, environment, deadline); break;
     case LaunchSource::torchrun: connect_torchrun(connection, deadline); break;
     case LaunchSource::openmpi:

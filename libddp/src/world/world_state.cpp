@@ -75,12 +75,11 @@ std::atomic<unsigned> worlds_made{0};
 
 }  // namespace
 
-WorldState::WorldState(const InitOptions& options)
-    : timeout_(options.timeout.value_or(base::Environment::process().seconds("DDP_INIT_TIMEOUT"))),
-      keep_session_(options.keep_session),
-      generation_(worlds_made++) {
+WorldState::WorldState(const InitOptions& options) : keep_session_(options.keep_session), generation_(worlds_made++) {
   try {
-    wire_up(options);
+    const auto environment = base::Environment::process();
+    timeout_ = options.timeout.value_or(environment.seconds("DDP_INIT_TIMEOUT"));
+    wire_up(options, environment);
   } catch (...) {
     leave_session();
     throw;
@@ -93,9 +92,8 @@ WorldState::~WorldState() {
   leave_session();
 }
 
-void WorldState::wire_up(const InitOptions& options) {
+void WorldState::wire_up(const InitOptions& options, const base::Environment& environment) {
   const Deadline deadline = Deadline::after(timeout_);
-  const auto environment = base::Environment::process();
   environment.text("DDP_LOG_LEVEL");  // the log itself cannot report a wrong one
   world::JobConnection connection = world::connect_job(environment, options.launch, deadline);
   store_ = std::move(connection.store);

@@ -62,7 +62,7 @@ class WorldState {
   std::optional<Placement> placement;           ///< what this process was bound to, if DDP_BIND asked for it
 
  private:
-  void wire_up(const InitOptions& options);
+  void wire_up(const InitOptions& options, const base::Environment& environment);
   world::NodeMap node_map_from_records(Deadline deadline);
   topology::CandidateSearch find_interfaces(const base::Environment& environment,
                                             const std::vector<std::string>& peer_hosts, topology::JobSpan span);
