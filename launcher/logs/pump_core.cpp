@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,9 +39,7 @@ constexpr std::uint64_t kFirstStream = 3;
 PumpCore::PumpCore(LogPumpOptions options) : options_(std::move(options)), buffer_(kReadBytes) {
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) throw base::system_error("watching the workers' output (epoll_create1)", errno);
-  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) throw base::system_error("watching the workers' output (eventfd)", errno);
-  watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, kWake);
+  watch(EPOLL_CTL_ADD, wake_.fd(), EPOLLIN, kWake);
 
   const OutputFile::Complaint complaint = [this](const std::string& line) { complain(line); };
   const auto make = [&](int fd, const char* name) {
@@ -112,11 +109,6 @@ void PumpCore::watch(int operation, int fd, std::uint32_t events, std::uint64_t 
     throw base::system_error("watching the workers' output (epoll_ctl)", errno);
 }
 
-void PumpCore::wake() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
-}
-
 void PumpCore::set_running() {
   const std::lock_guard lock(mutex_);
   running_ = true;
@@ -163,8 +155,7 @@ void PumpCore::wait() {
     if (id >= kFirstStream) {
       read_once(id - kFirstStream);
     } else if (id == kWake) {
-      std::uint64_t ignored = 0;
-      [[maybe_unused]] const ssize_t size = ::read(wake_.get(), &ignored, sizeof ignored);
+      wake_.clear();
     } else {
       consoles_[id - kFirstSink].sink->flush();
     }
@@ -347,7 +338,7 @@ std::string PumpCore::tail(int local_rank) {
     if (running_ && !ended_) {
       const std::uint64_t mine = ++asked_;
       tail_requests_.push_back(local_rank);
-      wake();
+      wake_.ring();
       changed_.wait_for(lock, kThreadPatience, [&] { return ended_ || answered_ >= mine; });
     }
   }
@@ -363,7 +354,7 @@ bool PumpCore::finish(const LogPump::Patience& patience) {
     lock.lock();
     if (patience_ != now) {
       patience_ = now;
-      wake();
+      wake_.ring();
     }
     if (changed_.wait_for(lock, kPatienceCheck, [&] { return ended_; })) return true;
     if (Clock::now() >= moved_at_ + now + kThreadPatience) return false;

@@ -15,6 +15,7 @@
 
 #include <ddp/deadline.hpp>
 
+#include "base/wake_event.hpp"
 #include "logs/console_sink.hpp"
 #include "logs/log_pump.hpp"
 #include "logs/log_stream.hpp"
@@ -49,7 +50,6 @@ class PumpCore {
   void work();
   void complain(const std::string& line);
   void wait();
-  void wake();
   void watch(int operation, int fd, std::uint32_t events, std::uint64_t id);
   void read_once(std::size_t index);
   std::size_t read_stream(std::size_t index);
@@ -75,7 +75,8 @@ class PumpCore {
   std::size_t open_streams_ = 0;
   std::set<std::pair<LogStream::Clock::time_point, std::size_t>> unfinished_;  ///< streams by unfinished_due()
   std::vector<char> buffer_;
-  base::UniqueFd epoll_, wake_;
+  base::UniqueFd epoll_;
+  base::WakeEvent wake_;
   std::uint64_t owed_read_ = 0;     ///< bytes of Entry::owed_bytes that have been read
   std::uint64_t moved_ = 0;         ///< moved_bytes() when it was last looked at
   std::optional<Deadline> ending_;  ///< the end is near: when it is given up, unless something moves

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/wake_event.hpp"
 
 namespace ddp::launcher {
 
@@ -19,15 +19,13 @@ struct AbortMessage {
 /// Thread-safe.
 class AbortInbox {
  public:
-  AbortInbox();
-
   /// Readable when there is something to take.
-  int fd() const { return event_.get(); }
+  int fd() const { return event_.fd(); }
   void post(AbortMessage message);
   std::vector<AbortMessage> take();
 
  private:
-  base::UniqueFd event_;
+  base::WakeEvent event_;
   std::mutex mutex_;
   std::vector<AbortMessage> messages_;
 };

@@ -1,15 +1,10 @@
 // Hands fences and direct-modex questions from the PMIx library's thread to the launcher's, and answers to the library.
 #include "pmix_server/modex_inbox.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <utility>
 
-#include "base/system_error.hpp"
 #include "kvs/pmix_handles.hpp"
 
 namespace ddp::launcher {
@@ -31,16 +26,12 @@ struct ModexInbox::Fetch {
   std::uint64_t id;
 };
 
-ModexInbox::ModexInbox() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!event_) throw base::system_error("making an event descriptor (eventfd)", errno);
-}
-
+ModexInbox::ModexInbox() = default;
 ModexInbox::~ModexInbox() = default;
 
 ModexEvents ModexInbox::take() {
   const std::lock_guard lock{mutex_};
-  std::uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof count);
+  event_.clear();
   return std::exchange(events_, {});
 }
 
@@ -124,32 +115,26 @@ void ModexInbox::post_fence(std::vector<int> ranks, std::span<const char> data, 
   events_.fences.reserve(events_.fences.size() + 1);  // so that what follows happens as a whole or not at all
   call.id = wait_for_answer(limit, done, done_data);
   events_.fences.push_back(std::move(call));
-  ring();
+  event_.ring();
 }
 
 void ModexInbox::post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data) {
   const std::lock_guard lock{mutex_};
   events_.calls.reserve(events_.calls.size() + 1);
   events_.calls.push_back({.id = wait_for_answer(limit, done, done_data), .rank = rank});
-  ring();
+  event_.ring();
 }
 
 void ModexInbox::post_answer(std::uint64_t id, int status, std::span<const char> data) {
   ModexAnswer answer{.id = id, .status = status, .data = copy(data)};
   const std::lock_guard lock{mutex_};
   events_.answers.push_back(std::move(answer));
-  ring();
+  event_.ring();
 }
 
 std::uint64_t ModexInbox::wait_for_answer(std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data) {
   waiting_.emplace(next_id_, Waiting{.done = done, .done_data = done_data, .limit = limit});
   return next_id_++;
-}
-
-void ModexInbox::ring() {
-  const std::uint64_t one = 1;
-  // Fails only when the counter is full, and then the descriptor is readable anyway.
-  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
 
 }  // namespace ddp::launcher

@@ -16,7 +16,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 
-#include "base/unique_fd.hpp"
+#include "base/wake_event.hpp"
 
 namespace ddp::launcher {
 
@@ -54,7 +54,7 @@ class ModexInbox {
   ModexInbox& operator=(const ModexInbox&) = delete;
   ~ModexInbox();
 
-  int fd() const { return event_.get(); }  ///< readable when there is something to take
+  int fd() const { return event_.fd(); }  ///< readable when there is something to take
   ModexEvents take();
 
   /// Completes a fence or a call: gives the library's callback its data. Unknown ids are ignored.
@@ -87,9 +87,8 @@ class ModexInbox {
   static void fetched(pmix_status_t status, char* data, std::size_t size, void* fetch_object);
   // With the mutex held:
   std::uint64_t wait_for_answer(std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data);
-  void ring();
 
-  base::UniqueFd event_;
+  base::WakeEvent event_;
   std::mutex mutex_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, Waiting> waiting_;

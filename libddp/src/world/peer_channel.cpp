@@ -1,7 +1,6 @@
 #include "world/peer_channel.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -44,8 +43,6 @@ struct PeerChannel::Connection {
 
 PeerChannel::PeerChannel(const std::string& address) : listener_(base::listen_tcp(address)) {
   port_ = base::local_port(listener_.get());
-  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) throw base::system_error("starting the peer channel (eventfd)", errno);
   if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
     throw base::system_error("starting the peer channel (getrandom)", errno);
   }
@@ -53,10 +50,7 @@ PeerChannel::PeerChannel(const std::string& address) : listener_(base::listen_tc
 }
 
 PeerChannel::~PeerChannel() {
-  const std::uint64_t one = 1;
-  if (::write(wake_.get(), &one, sizeof one) != sizeof one) {
-    base::log_line(base::LogLevel::error, "stopping the peer channel: cannot wake its thread");
-  }
+  wake_.ring();
   thread_.join();
 }
 
@@ -76,7 +70,7 @@ void PeerChannel::run() {
   Deadline accept_from = Deadline::after(std::chrono::seconds(0));
   for (;;) {
     entries.clear();
-    entries.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
+    entries.push_back({.fd = wake_.fd(), .events = POLLIN, .revents = 0});
     const bool full = connections.size() >= kMostConnections;
     const int pause_ms = accept_from.poll_timeout_ms();
     // a negative descriptor is ignored by poll

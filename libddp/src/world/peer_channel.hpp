@@ -12,6 +12,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
+#include "base/wake_event.hpp"
 #include "world/peer_wire.hpp"
 
 namespace ddp::world {
@@ -44,7 +45,7 @@ class PeerChannel {
   Bytes answer(const PeerRequest& request);
 
   base::UniqueFd listener_;
-  base::UniqueFd wake_;
+  base::WakeEvent wake_;
   std::uint16_t port_ = 0;
   ChannelToken token_{};
   std::mutex handlers_mutex_;

@@ -48,8 +48,7 @@ std::optional<Error> error_of(Action&& action) {
 /// Whether an agent that follows @p rendezvous reaches @p listener.
 bool reaches(const RendezvousPoint& point, control::Listener& listener) {
   std::optional<control::Connection> agent;
-  std::thread connecting(
-      [&] { agent.emplace(control::connect({"127.0.0.1"}, point.port, point.secret, patience())); });
+  std::thread connecting([&] { agent.emplace(control::connect({"127.0.0.1"}, point.port, point.secret, patience())); });
   std::vector<control::Connection> proven;
   for (const Deadline limit = patience(); proven.empty() && !limit.expired();) {
     for (control::Connection& connection : listener.accept_ready()) proven.push_back(std::move(connection));
@@ -71,8 +70,8 @@ TEST(RendezvousPoint, SurvivesAnEnvironmentVariable) {
 
 TEST(RendezvousPoint, WhatIsNoPointIsRefused) {
   for (const std::string& text : {std::string{}, std::string{";"}, "n1;" + kHex, "n1;0;" + kHex, "n1;65536;" + kHex,
-                                  "n1;x;" + kHex, "n1;1x;" + kHex, ";1;" + kHex, ",;1;" + kHex,
-                                  std::string{"n1;1;"}, std::string{"n1;1;abc"}, "n1;1;" + kHex + "a"}) {
+                                  "n1;x;" + kHex, "n1;1x;" + kHex, ";1;" + kHex, ",;1;" + kHex, std::string{"n1;1;"},
+                                  std::string{"n1;1;abc"}, "n1;1;" + kHex + "a"}) {
     const auto error = error_of([&] { RendezvousPoint::decode(text); });
     ASSERT_TRUE(error) << text;
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument) << text;

@@ -195,9 +195,9 @@ TEST_F(SpawnTest, HasDefaultSignalsAndAnEmptyMask) {
 
 TEST_F(SpawnTest, IsBoundBeforeItBegins) {
   const CpuSet one{{topology::affinity_of(0).first()}};
-  EXPECT_EQ(field(run(with_binding(request({"/bin/cat", "/proc/self/status"}), {.cpus = one})).out,
-                  "Cpus_allowed_list"),
-            one.to_string());
+  EXPECT_EQ(
+      field(run(with_binding(request({"/bin/cat", "/proc/self/status"}), {.cpus = one})).out, "Cpus_allowed_list"),
+      one.to_string());
 }
 
 TEST_F(SpawnTest, ANarrowedMaskIsAWarning) {
@@ -211,8 +211,7 @@ TEST_F(SpawnTest, ANarrowedMaskIsAWarning) {
 
 TEST_F(SpawnTest, RefusedMemoryIsAWarning) {
   ::testing::internal::CaptureStderr();
-  EXPECT_EQ(
-      run(with_binding(shell("exit 3"), {.cpus = topology::affinity_of(0), .preferred_memory = 1000})).status, 3);
+  EXPECT_EQ(run(with_binding(shell("exit 3"), {.cpus = topology::affinity_of(0), .preferred_memory = 1000})).status, 3);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("warning: rank 5"), HasSubstr("NUMA node 1000")));
 }
