@@ -19,8 +19,6 @@
 namespace ddp::launcher::control {
 namespace {
 
-// A firewall that swallows what is sent must not use up the time for the other addresses.
-constexpr std::chrono::seconds kConnectLimit{3};
 // Longer than the other side takes when strangers crowd its door.
 constexpr std::chrono::seconds kHandshakeLimit{15};
 // An answer that cannot be changed by waiting; but the connection may have been closed for another reason, and the port
@@ -146,11 +144,11 @@ void shake_hands(int fd, const Secret& secret, Deadline deadline) {
 }
 
 std::optional<Connection> try_address(const addrinfo& address, std::uint16_t port, const Secret& secret,
-                                      Deadline deadline, Findings& findings) {
+                                      Deadline deadline, std::chrono::milliseconds connect_limit, Findings& findings) {
   const std::string name = to_text(address);
   try {
     base::UniqueFd fd =
-        base::connect_tcp(numeric_host(address), port, earlier(deadline, Deadline::after(kConnectLimit)));
+        base::connect_tcp(numeric_host(address), port, earlier(deadline, Deadline::after(connect_limit)));
     if (met_itself(fd.get())) throw base::system_error(kAttempted, ECONNREFUSED);
     shake_hands(fd.get(), secret, earlier(deadline, Deadline::after(kHandshakeLimit)));
     return Connection{std::move(fd), name};
@@ -161,12 +159,12 @@ std::optional<Connection> try_address(const addrinfo& address, std::uint16_t por
 }
 
 std::optional<Connection> try_host(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline,
-                                   Findings& findings) {
+                                   std::chrono::milliseconds connect_limit, Findings& findings) {
   try {
     const AddressList found = resolve(host, port, AI_ADDRCONFIG, kAttempted);
     for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
       if (deadline.expired()) break;
-      if (auto connection = try_address(*address, port, secret, deadline, findings)) return connection;
+      if (auto connection = try_address(*address, port, secret, deadline, connect_limit, findings)) return connection;
     }
   } catch (const Error& error) {
     findings.note(host, error, deadline.expired());
@@ -177,12 +175,13 @@ std::optional<Connection> try_host(const std::string& host, std::uint16_t port, 
 }  // namespace
 
 Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Secret& secret,
-                   Deadline deadline) {
+                   Deadline deadline, std::chrono::milliseconds connect_limit) {
   Findings findings;
   for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     for (const std::string& host : addresses) {
       if (deadline.expired()) break;
-      if (auto connection = try_host(host, port, secret, deadline, findings)) return *std::move(connection);
+      if (auto connection = try_host(host, port, secret, deadline, connect_limit, findings))
+        return *std::move(connection);
     }
     if (addresses.empty() || findings.hopeless() || deadline.expired()) findings.fail(port);
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));

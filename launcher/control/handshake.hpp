@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,7 +37,7 @@ class Secret {
 
 /// The accepting side's listening socket and the connections that have not proven themselves yet. Each side sends a
 /// greeting (magic, protocol version, 32-byte nonce), then HMAC-SHA-512-256 (libsodium's crypto_auth) of both greetings
-/// and its role under the secret; the connecting side first. Never blocks. A connection that is not done after 10 s,
+/// and its role under the secret; the connecting side first. Never blocks. A connection that is not done in time,
 /// that sends anything else, or one too many of them (64; the oldest goes, when it is older than a second; until then
 /// the newest wait in the kernel's queue) is closed without an answer; what is wrong is logged at most once a second.
 /// Only a greeting of another protocol version is answered with ours, so that the other side can name both.
@@ -44,7 +45,9 @@ class Listener {
  public:
   /// Listens on all addresses ([::] where there is IPv6, else 0.0.0.0) or on @p address when it is not empty, at @p
   /// port (0: the kernel chooses). Throws Error(system), with EADDRINUSE explained; invalid_argument for no address.
-  Listener(const std::string& address, std::uint16_t port, const Secret& secret);
+  /// @param patience for a connection to prove itself
+  Listener(const std::string& address, std::uint16_t port, const Secret& secret,
+           std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~Listener();
 
   std::uint16_t port() const;
@@ -66,7 +69,9 @@ class Listener {
 /// later. An address is a name or numeric. Throws Error: unavailable with all addresses and what happened at each
 /// ("refused", "no answer": a firewall), protocol when the other side is no coordinator or of another protocol version
 /// (both are named), conflict when the secret is not the same. The latter two once an address has said so three times.
+/// @param connect_limit for the TCP connection to one address, so that a firewall that drops packets does not use up
+/// the time for the others
 Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Secret& secret,
-                   Deadline deadline);
+                   Deadline deadline, std::chrono::milliseconds connect_limit = std::chrono::seconds(3));
 
 }  // namespace ddp::launcher::control

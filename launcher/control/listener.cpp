@@ -25,7 +25,6 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-constexpr std::chrono::seconds kPatience{10};
 constexpr std::size_t kMaxUnproven = 64;
 // Time for a handshake between hosts that are busy, which a crowd of pending must not take away.
 constexpr std::chrono::seconds kProtected{1};
@@ -87,6 +86,7 @@ struct Listener::Impl {
   using Place = std::list<Unproven>::iterator;
 
   Secret secret;
+  std::chrono::milliseconds patience;
   base::UniqueFd listening;
   EventLoop loop;
   std::list<Unproven> unproven;  // the oldest first
@@ -97,7 +97,8 @@ struct Listener::Impl {
   Clock::time_point log_again;
   int unlogged = 0;
 
-  Impl(const Secret& key, base::UniqueFd socket) : secret(key), listening(std::move(socket)) {}
+  Impl(const Secret& key, base::UniqueFd socket, std::chrono::milliseconds limit)
+      : secret(key), patience(limit), listening(std::move(socket)) {}
 
   void accept_again() {
     const bool room = crowded && unproven.size() < kMaxUnproven;
@@ -233,8 +234,9 @@ void Listener::Impl::log_drop(const std::string& peer, const std::string& why) {
   log_again = Clock::now() + kLogPause;
 }
 
-Listener::Listener(const std::string& address, std::uint16_t port, const Secret& secret)
-    : impl_(std::make_unique<Impl>(secret, listening_socket(address, port))) {
+Listener::Listener(const std::string& address, std::uint16_t port, const Secret& secret,
+                   std::chrono::milliseconds patience)
+    : impl_(std::make_unique<Impl>(secret, listening_socket(address, port), patience)) {
   impl_->accept_again();
 }
 
@@ -249,9 +251,9 @@ std::vector<int> Listener::fds() const {
 std::vector<Connection> Listener::accept_ready() {
   if (!impl_->listening) return {};
   const Clock::time_point now = Clock::now();
-  while (!impl_->unproven.empty() && impl_->unproven.front().since + kPatience <= now) {
-    impl_->drop(impl_->unproven.begin(),
-                fmt::format("it has not proven itself within {} s", std::chrono::seconds{kPatience}.count()));
+  while (!impl_->unproven.empty() && impl_->unproven.front().since + impl_->patience <= now) {
+    impl_->drop(impl_->unproven.begin(), fmt::format("it has not proven itself within {} s",
+                                                     std::chrono::duration<double>(impl_->patience).count()));
   }
   impl_->accept_again();
   impl_->loop.run_once(Deadline{now});
@@ -262,7 +264,7 @@ std::vector<Connection> Listener::accept_ready() {
 std::optional<Deadline> Listener::next_deadline() const {
   if (!impl_->listening) return std::nullopt;
   std::optional<Deadline> next;
-  if (!impl_->unproven.empty()) next = Deadline{impl_->unproven.front().since + kPatience};
+  if (!impl_->unproven.empty()) next = Deadline{impl_->unproven.front().since + impl_->patience};
   if (!impl_->accepting) {
     const Deadline again{impl_->pause_until};
     next = next ? earlier(*next, again) : again;

@@ -24,8 +24,6 @@
 namespace ddp::launcher {
 namespace {
 
-// A pipe that nobody reads must not hold up the end of a job for ever.
-constexpr std::chrono::seconds kWriteLimit{5};
 constexpr mode_t kMode = 0666;  // less the umask
 constexpr int kMostNames = 100;
 
@@ -90,8 +88,7 @@ Place find_place(const std::string& attempted, const std::string& path) {
   return place;
 }
 
-void write_all(const std::string& attempted, int fd, std::string_view text) {
-  const Deadline deadline = Deadline::after(kWriteLimit);
+void write_all(const std::string& attempted, int fd, std::string_view text, Deadline deadline) {
   while (!text.empty()) {
     const ssize_t count = ::write(fd, text.data(), text.size());
     if (count >= 0) {
@@ -118,16 +115,18 @@ void check_replaceable(const std::string& attempted, const std::string& path) {
   const TemporaryFile trial{attempted, place.path};
 }
 
-void replace_file(const std::string& attempted, const std::string& path, const std::string& text) {
+void replace_file(const std::string& attempted, const std::string& path, const std::string& text,
+                  std::chrono::milliseconds write_limit) {
   const Place place = find_place(attempted, path);
+  const Deadline deadline = Deadline::after(write_limit);
   if (place.direct) {
     const base::UniqueFd fd{::open(path.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
     if (!fd) throw base::system_error(attempted, errno, errno == ENXIO ? "nobody reads it" : "");
-    write_all(attempted, fd.get(), text);
+    write_all(attempted, fd.get(), text, deadline);
     return;
   }
   TemporaryFile file{attempted, place.path};
-  write_all(attempted, file.fd(), text);
+  write_all(attempted, file.fd(), text, deadline);
   if (place.mode != 0 && ::fchmod(file.fd(), place.mode) != 0) throw base::system_error(attempted, errno);
   // Full disks and quotas of network file systems show only now.
   if (::fsync(file.fd()) != 0 && errno != EINVAL) throw base::system_error(attempted, errno);

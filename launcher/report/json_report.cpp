@@ -139,8 +139,8 @@ void check_report_file(const std::string& path) {
   check_replaceable(fmt::format("checking that --report-json={} can be written", path), path);
 }
 
-void write_report_file(const std::string& path, const std::string& text) {
-  replace_file(fmt::format("writing --report-json={}", path), path, text);
+void write_report_file(const std::string& path, const std::string& text, std::chrono::milliseconds write_limit) {
+  replace_file(fmt::format("writing --report-json={}", path), path, text, write_limit);
 }
 
 }  // namespace ddp::launcher

@@ -27,6 +27,7 @@ std::string format_json_report(const JobOutcome& outcome, const ReportContext& c
 void check_report_file(const std::string& path);
 /// Replaces the file as a whole (written beside it, then renamed; a device or pipe is written to directly).
 /// Throws Error(system).
-void write_report_file(const std::string& path, const std::string& text);
+void write_report_file(const std::string& path, const std::string& text,
+                       std::chrono::milliseconds write_limit = std::chrono::seconds(5));
 
 }  // namespace ddp::launcher

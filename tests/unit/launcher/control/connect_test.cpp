@@ -161,7 +161,7 @@ TEST(Connect, AnAddressThatSwallowsEverythingDoesNotUseUpTheTimeForOthers) {
   // The same port at another address of this host.
   Listener listener{"127.0.0.2", hole.port, secret};
   auto client = std::async(std::launch::async, [&] {
-    return connect({"127.0.0.1", "127.0.0.2"}, hole.port, secret, soon());
+    return connect({"127.0.0.1", "127.0.0.2"}, hole.port, secret, soon(), std::chrono::milliseconds(100));
   });
   std::vector<Connection> proven;
   while (proven.empty() && base::wait_for(listener.fds().at(0), POLLIN, soon())) proven = listener.accept_ready();

@@ -29,8 +29,9 @@ inline Deadline soon() { return Deadline::after(60s); }
 /// A listener that is served by a thread of its own.
 class ServedListener {
  public:
-  explicit ServedListener(const Secret& secret, std::uint16_t port = 0)
-      : listener_("127.0.0.1", port, secret), port_(listener_.port()), thread_([this] { serve(); }) {}
+  explicit ServedListener(const Secret& secret, std::uint16_t port = 0,
+                          std::chrono::milliseconds patience = std::chrono::seconds(10))
+      : listener_("127.0.0.1", port, secret, patience), port_(listener_.port()), thread_([this] { serve(); }) {}
   ~ServedListener() {
     stop_ = true;
     thread_.join();

@@ -250,7 +250,9 @@ TEST_F(ReportFileTest, AFullPipeIsGivenUpAndTheErrorSaysWhy) {
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
   const base::UniqueFd reader{::open(path().c_str(), O_RDONLY | O_NONBLOCK)};
   ASSERT_TRUE(reader);
-  EXPECT_THAT(native_of([&] { write_report_file(path(), std::string(10'000'000, 'x')); }), HasSubstr("ETIMEDOUT"));
+  EXPECT_THAT(
+      native_of([&] { write_report_file(path(), std::string(10'000'000, 'x'), std::chrono::milliseconds(50)); }),
+      HasSubstr("ETIMEDOUT"));
 }
 
 TEST_F(ReportFileTest, AFolderThatIsNotThere) {
