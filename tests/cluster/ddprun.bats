@@ -2,22 +2,7 @@
 # ddprun on the four nodes of a real Slurm: ways to start it, ranks and environment, and one report for the whole job.
 # What happens when its processes die is in ddprun_faults.bats.
 
-bats_require_minimum_version 1.5.0
-load ../support/rank_jobs
-
-setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
-  shared="$DDP_CLUSTER_DIR/shared/ddprun-$BATS_TEST_NUMBER"
-  mkdir -p "$shared"
-}
-
-teardown() { rm -rf "${shared:-}"; }
-
-# on_ctl COMMAND...: on the controller, where a login shell would be.
-on_ctl() { timeout 120 "$cluster" run "$@" 2>&1; }
-allocation() { on_ctl salloc -Q "$@"; }
+load ../support/cluster_jobs
 
 facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $(hostname)"'
 
@@ -35,30 +20,32 @@ expect_blocks() {
   diff <(grep FACTS <<<"$output" | sort -k2n) <(printf %s "$expected")
 }
 
+# blocks_are SIZE...: the same of a batch script's output, so far.
+blocks_are() {
+  output=$(cat "$shared/out")
+  expect_blocks "$@" >/dev/null
+}
+
 @test "in an allocation, ddprun starts an agent on each node by itself" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 3 sh -c "$facts"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   expect_blocks 3 3 3 3
 }
 
 @test "a batch script needs nothing but the call" {
-  printf '#!/bin/sh\n#SBATCH -N3 --ntasks-per-node=2 --cpus-per-task=2 --wait\n%s --nproc-per-node 2 sh -c %q\n' \
+  printf '#!/bin/sh\n#SBATCH -N3 --ntasks-per-node=2 --cpus-per-task=2\n%s --nproc-per-node 2 sh -c %q\n' \
     "$bin/ddprun" "$facts" >"$shared/job.sh"
-  run on_ctl sbatch --wait -o "$shared/out" "$shared/job.sh"
-  output=$(cat "$shared/out")
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
-  expect_blocks 2 2 2
+  on_ctl sbatch -o "$shared/out" "$shared/job.sh"
+  eventually 60 blocks_are 2 2 2
 }
 
 # sbatch and salloc hand on what describes the task (SLURM_STEP_ID, ...), as under `srun --pty bash`.
 @test "a batch script and an allocation that were made inside a task are no tasks" {
   printf '#!/bin/sh\n%s --nproc-per-node 2 sh -c %q\n' "$bin/ddprun" "$facts" >"$shared/job.sh"
-  run on_ctl srun -w n3 -N1 -n1 sbatch --wait -N3 -o "$shared/out" "$shared/job.sh"
-  output=$(cat "$shared/out")
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
-  expect_blocks 2 2 2
-  run on_ctl srun -w n3 -N1 -n1 salloc -Q -N2 "$bin/ddprun" --nproc-per-node 2 sh -c "$facts"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  srun -w n3 -N1 -n1 sbatch -N3 -o "$shared/out" "$shared/job.sh"
+  eventually 60 blocks_are 2 2 2
+  run srun -w n3 -N1 -n1 salloc -Q -N2 "$bin/ddprun" --nproc-per-node 2 sh -c "$facts"
+  succeeded
   expect_blocks 2 2
 }
 
@@ -73,67 +60,66 @@ expect_blocks() {
 
 @test "srun may start the agents, over PMIx and PMI-2" {
   for pmi in pmix pmi2; do
-    run on_ctl srun --mpi=$pmi -N4 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 2 sh -c "$facts"
-    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    run srun --mpi=$pmi -N4 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 2 sh -c "$facts"
+    succeeded
     expect_blocks 2 2 2 2
   done
 }
 
 @test "nodes may have different numbers of ranks" {
-  run on_ctl srun --mpi=pmix -N3 --ntasks-per-node=1 sh -c \
+  run srun --mpi=pmix -N3 --ntasks-per-node=1 sh -c \
     'exec "$0" --nproc-per-node $((SLURM_NODEID + 1)) sh -c "$1"' "$bin/ddprun" "$facts"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   expect_blocks 1 2 3
 }
 
 @test "without Slurm's PMI, agents meet at an endpoint: c10d and static" {
-  run on_ctl srun --mpi=none -N2 --ntasks-per-node=1 "$bin/ddprun" --nnodes 2 --nproc-per-node 2 \
+  run srun --mpi=none -N2 --ntasks-per-node=1 "$bin/ddprun" --nnodes 2 --nproc-per-node 2 \
     --rdzv-backend c10d --rdzv-endpoint 10.78.0.1:29401 --rdzv-id seven sh -c "$facts"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   expect_blocks 2 2
-  run on_ctl srun --mpi=none -N2 --ntasks-per-node=1 sh -c \
+  run srun --mpi=none -N2 --ntasks-per-node=1 sh -c \
     'exec "$0" --nnodes 2 --node-rank $((1 - SLURM_NODEID)) --master-addr 10.78.0.2 --nproc-per-node 1 sh -c "$1"' \
     "$bin/ddprun" 'echo "$GROUP_RANK $(hostname)"'
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   [ "$(sort <<<"$output")" = $'0 n1\n1 n0' ]
 }
 
 @test "an endpoint's port that is in use is an error that says so" {
-  run on_ctl srun --mpi=none -N1 -n1 sh -c '
-    python3 -c "import socket, time; s = socket.create_server((\"\", 29500)); time.sleep(20)" &
-    sleep 1
-    exec "$0" --nnodes 2 --master-addr 127.0.0.1 true' "$bin/ddprun"
+  run srun --mpi=none -N1 -n1 sh -c '
+    python3 -c "import socket, time; s = socket.create_server((\"\", 29500)); print(flush=True); time.sleep(60)" |
+      { read -r _; "$0" --nnodes 2 --master-addr 127.0.0.1 true; status=$?; pkill -x python3; exit $status; }' "$bin/ddprun"
   [ "$status" -ne 0 ]
   [[ $output == *29500*EADDRINUSE* ]]
 }
 
 @test "a step with several tasks on a node, or without PMI, is refused with the remedy" {
-  run on_ctl srun --mpi=pmix -N2 --ntasks-per-node=2 "$bin/ddprun" true
+  run srun --mpi=pmix -N2 --ntasks-per-node=2 "$bin/ddprun" true
   [[ $output == *"--ntasks-per-node=1"* ]]
-  run on_ctl srun --mpi=none -N2 --ntasks-per-node=1 "$bin/ddprun" true
+  run srun --mpi=none -N2 --ntasks-per-node=1 "$bin/ddprun" true
   [[ $output == *"--mpi=pmix"* ]]
 }
 
 @test "a ddprun inside a worker starts ranks on its node only" {
   run allocation -N2 "$bin/ddprun" --nproc-per-node 1 "$bin/ddprun" --nproc-per-node 2 sh -c 'echo "$RANK/$WORLD_SIZE"'
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   [ "$(sort <<<"$output" | tr '\n' ' ')" = "0/2 0/2 1/2 1/2 " ]
 }
 
 @test "libddp's World works over nodes, from PMIx alone and from torchrun's variables alone" {
   echo_task='echo TASK $RANK $LOCAL_RANK $GROUP_RANK $(hostname)'
   run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c "$echo_task; exec $rank_program world"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   echo "$output" | "$check_world" 8 pmix 2,2,2,2
   run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c \
     "$echo_task; DDP_LAUNCH=torchrun exec $rank_program world"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   echo "$output" | "$check_world" 8 torchrun 2,2,2,2
 }
 
 @test "every collective over nodes" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$rank_program" collectives
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
 }
 
 @test "exit code 85 of one rank is the job's, with one report that names rank and node" {
@@ -157,7 +143,7 @@ expect_blocks() {
 }
 
 @test "agents that would run different programs or belong to different runs do not start" {
-  run on_ctl srun --mpi=pmix -N2 --ntasks-per-node=1 sh -c 'exec "$0" true$SLURM_NODEID' "$bin/ddprun"
+  run srun --mpi=pmix -N2 --ntasks-per-node=1 sh -c 'exec "$0" true$SLURM_NODEID' "$bin/ddprun"
   [ "$status" -ne 0 ]
   [[ $output == *"n0 runs 'true0', but n1 runs 'true1'"* ]] || [[ $output == *"n1 runs 'true1', but n0 runs 'true0'"* ]]
 }
@@ -172,16 +158,16 @@ expect_blocks() {
 
 @test "the interface that the user names need not be on the host of the front" {
   run allocation -N2 env NCCL_SOCKET_IFNAME=eth0 "$bin/ddprun" --nproc-per-node 1 sh -c 'echo "OWN $NCCL_SOCKET_IFNAME"'
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   expect_all 2 "OWN eth0"
 }
 
 @test "a node that cannot take part says so at once: an interface that is only missing there, no GPU for --nproc-per-node" {
-  run on_ctl srun --mpi=pmix -N3 --ntasks-per-node=1 sh -c \
+  run srun --mpi=pmix -N3 --ntasks-per-node=1 sh -c \
     'if [ $SLURM_NODEID = 1 ]; then export NCCL_SOCKET_IFNAME=ib7; fi; exec "$0" sleep 60' "$bin/ddprun"
   [ "$status" -ne 0 ]
   [[ $output == *"host      : n1"*ib7* ]] || { echo "$output"; return 1; }
-  run on_ctl srun --mpi=pmix -N2 --ntasks-per-node=1 sh -c \
+  run srun --mpi=pmix -N2 --ntasks-per-node=1 sh -c \
     'if [ $SLURM_NODEID = 1 ]; then set -- --nproc-per-node gpu; export CUDA_VISIBLE_DEVICES= ROCR_VISIBLE_DEVICES= ZE_AFFINITY_MASK=; fi
      exec "$0" "$@" sleep 60' "$bin/ddprun"
   [ "$status" -eq 2 ]
@@ -191,7 +177,7 @@ expect_blocks() {
 @test "agents have all processors of their nodes, also where Slurm binds tasks" {
   run env DDP_CLUSTER_DIR="$DDP_CLUSTER_DIR/shared/bound-$$" timeout 120 "$cluster" with --cpus 2,2 --affinity -- \
     salloc -Q -N2 "$bin/ddprun" --nproc-per-node 1 --bind none sh -c 'echo "HAS $(nproc)"'
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   expect_all 2 "HAS 2"
 }
 
@@ -203,7 +189,7 @@ expect_blocks() {
 
 @test "--dry-run tells what every rank would get, and starts none" {
   run allocation -N2 "$bin/ddprun" --nproc-per-node 2 --dry-run touch "$shared/started"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   [[ $output == *"rank 3 on n1 (local rank 1)"* && $output == *"  MASTER_ADDR=10.78.0.1"* ]]
   [ ! -e "$shared/started" ]
 }

@@ -1,43 +1,16 @@
 #!/usr/bin/env bats
 # Ranks that stay away, die or are cut off while Slurm runs them on four nodes: the others name them, in time.
 
-load ../support/rank_jobs
+load ../support/cluster_jobs
 
-setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
-  job_output="$DDP_CLUSTER_DIR/shared/faults-$BATS_TEST_NUMBER.out"
-  job=
-}
-
-teardown() {
-  [ -z "$job" ] || kill "$job" 2>/dev/null || true
-  rm -f "${job_output:-}"
-}
-
-srun() { timeout 120 "$cluster" run srun --kill-on-bad-exit=0 "$@" 2>&1; }
+srun() { on_ctl srun --kill-on-bad-exit=0 "$@"; }
 
 # start_loop PMI DEADLINE [SRUN_OPTION...]: four ranks, one a node, in endless all_reduces; returns when all are in it.
 start_loop() {
   local pmi=$1 deadline=$2
   shift 2
-  timeout 120 "$cluster" run srun --kill-on-bad-exit=0 --mpi="$pmi" -N4 -n4 "$@" "$rank_program" loop "$deadline" 100000 \
-    >"$job_output" 2>&1 &
-  job=$!
-  for _ in $(seq 300); do
-    if [ "$(grep -c READY "$job_output" || true)" = 4 ]; then return 0; fi
-    sleep 0.1
-  done
-  echo "the ranks did not start:"
-  cat "$job_output"
-  return 1
-}
-
-end_of_job() {
-  wait "$job" || true
-  job=
-  output=$(cat "$job_output")
+  start srun --kill-on-bad-exit=0 --mpi="$pmi" -N4 -n4 "$@" "$rank_program" loop "$deadline" 100000
+  says 4 READY
 }
 
 @test "ranks that never reach the first fence are named exactly, over PMIx and PMI-2" {
@@ -58,7 +31,7 @@ end_of_job() {
   for pmi in pmi2 pmix; do
     start_loop $pmi 60 --export=ALL,TEST_LEAVE=1
     "$cluster" on n2 pkill -KILL rank_program
-    end_of_job
+    finish
     expect_all 3 "code=peer_lost ranks=[2]"
   done
 }
@@ -67,7 +40,7 @@ end_of_job() {
   start_loop pmix 100
   "$cluster" on n2 pkill -KILL rank_program
   start=$SECONDS
-  end_of_job
+  finish
   [ $((SECONDS - start)) -lt 60 ] # long before the deadline of the operation
 }
 
@@ -75,11 +48,11 @@ end_of_job() {
   start_loop pmi2 10
   "$cluster" on n1 pkill -STOP rank_program
   for _ in $(seq 300); do
-    [ "$(grep -c ERROR "$job_output" || true)" -lt 3 ] || break
+    [ "$(grep -c ERROR "$shared/out" || true)" -lt 3 ] || break
     sleep 0.1
   done
   "$cluster" on n1 pkill -KILL rank_program
-  end_of_job
+  finish
   expect_all 3 "code=peer_lost ranks=[1]"
   while read -r _ seconds; do [ "${seconds%.*}" -le 10 ]; done < <(grep WAITED <<<"$output")
 }
@@ -88,11 +61,11 @@ end_of_job() {
   start_loop pmi2 10
   "$cluster" on n3 ip link set eth0 down
   for _ in $(seq 300); do
-    [ "$(grep -c "ranks=\[3\]" "$job_output" || true)" -lt 3 ] || break
+    [ "$(grep -c "ranks=\[3\]" "$shared/out" || true)" -lt 3 ] || break
     sleep 0.1
   done
   "$cluster" on n3 ip link set eth0 up
-  end_of_job
+  finish
   expect_all 3 "code=peer_lost ranks=[3]"
   expect_all 1 "code=peer_lost ranks=[0,1,2]"
 }

@@ -1,11 +1,7 @@
 #!/usr/bin/env bats
 # The admins' self-test on four nodes of a real Slurm: what passes, and which node is blamed for what.
 
-bats_require_minimum_version 1.5.0
 load ../support/batch_jobs
-
-setup() { batch_jobs_setup; }
-teardown() { batch_jobs_teardown; }
 
 selftest() { submit SELFTEST_TIMEOUT=10 -N4 "$@" "$root/scripts/ddp-selftest.sbatch"; finish 400; }
 

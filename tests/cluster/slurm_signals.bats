@@ -2,19 +2,16 @@
 # Slurm's signals to a job reach each of ddprun's ranks, and once, whichever processes of a step slurmstepd signals: that is
 # a matter of ProctrackType. (proctrack/cgroup needs a host's cgroups; like pgid it signals tasks and not their children.)
 
-bats_require_minimum_version 1.5.0
-load ../support/rank_jobs
-load ../support/eventually
+load ../support/cluster_jobs
 
 setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
+  cluster_jobs_setup
+  rm -r "$shared"
   # A cluster of its own, whose end the outer one's is at the latest.
   export DDP_CLUSTER_DIR=$DDP_CLUSTER_DIR/shared/signals-$$
   unset SLURM_CONF
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
-  out="$DDP_CLUSTER_DIR/shared/out"
-  worker="$DDP_CLUSTER_DIR/shared/worker"
+  shared="$DDP_CLUSTER_DIR/shared"
+  worker="$shared/worker"
 }
 
 teardown() { [ -z "${cluster:-}" ] || "$cluster" down; }
@@ -34,16 +31,15 @@ END
   chmod +x "$worker"
 }
 
-# said COUNT WORD: that many lines begin with it; exactly: and each rank wrote one.
-said() { [ -e "$out" ] && [ "$(grep -c "^$2 " "$out")" -ge "$1" ]; }
-exactly() { diff <(grep "^$2 " "$out" | sort) <(for ((rank = 0; rank < $1; ++rank)); do echo "$2 $rank"; done); }
+# exactly COUNT WORD: that many lines begin with it, and each rank wrote one.
+exactly() { diff <(grep "^$2 " "$shared/out" | sort) <(for ((rank = 0; rank < $1; ++rank)); do echo "$2 $rank"; done); }
 
 # batch COMMAND: as a batch script on both nodes; sets job. The shell outlives SIGTERM, or Slurm would kill its steps.
 batch() {
-  printf '#!/bin/bash\ntrap : TERM\n%s\n' "$1" >"$DDP_CLUSTER_DIR/shared/script"
-  rm -f "$out"
-  job=$("$cluster" run sbatch --parsable -N2 --ntasks-per-node=1 -o "$out" "$DDP_CLUSTER_DIR/shared/script")
-  eventually 60 said 4 UP || { cat "$out"; return 1; }
+  printf '#!/bin/bash\ntrap : TERM\n%s\n' "$1" >"$shared/script"
+  rm -f "$shared/out"
+  job=$("$cluster" run sbatch --parsable -N2 --ntasks-per-node=1 -o "$shared/out" "$shared/script")
+  eventually 60 said 4 UP || { cat "$shared/out"; return 1; }
 }
 job_ended() { ! "$cluster" run scontrol show job -o "$job" | grep -Eq 'JobState=(PENDING|RUNNING|COMPLETING)'; }
 nothing_left() { ! "$cluster" run pgrep 'ddprun|worker' >/dev/null; }
@@ -51,12 +47,12 @@ nothing_left() { ! "$cluster" run pgrep 'ddprun|worker' >/dev/null; }
 # checkpoint_and_end SCANCEL_ARGUMENT...: SIGUSR1 to the step, then scancel.
 checkpoint_and_end() {
   "$cluster" run scancel --signal=USR1 "$job.0"
-  eventually 20 said 4 CHECKPOINT || { cat "$out"; return 1; }
+  eventually 20 said 4 CHECKPOINT || { cat "$shared/out"; return 1; }
   "$cluster" run scancel "$@"
-  eventually 20 said 4 SAVED || { cat "$out"; return 1; }
+  eventually 20 said 4 SAVED || { cat "$shared/out"; return 1; }
   eventually 60 job_ended
   eventually 20 nothing_left || { "$cluster" run ps axf; return 1; }
-  exactly 4 CHECKPOINT && exactly 4 SAVED || { cat "$out"; return 1; }
+  exactly 4 CHECKPOINT && exactly 4 SAVED || { cat "$shared/out"; return 1; }
 }
 
 signals_arrive_once() {

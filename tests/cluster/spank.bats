@@ -2,11 +2,7 @@
 # `srun --ddp` on a real Slurm: the environment and store of tasks, the MPI type, nothing without --ddp, each way to start
 # a step. Programs are in spank_programs.bats; what happens when things die or are missing, in spank_faults.bats.
 
-bats_require_minimum_version 1.5.0
 load ../support/spank_jobs
-
-setup_file() { spank_jobs_setup_file; }
-teardown_file() { spank_jobs_teardown_file; }
 
 setup() {
   spank_jobs_setup
@@ -15,8 +11,6 @@ setup() {
   report="echo ENV \$(hostname) \$(env | grep -E '^(SLURM_(PROCID|NODEID|LOCALID|STEP_NUM_TASKS|JOB_ID|STEP_ID|DDP_STEP)|(ROLE|LOCAL|GROUP|NODE|TORCHELASTIC|MASTER)_[A-Z_]*|RANK|WORLD_SIZE)=')"
   facts='echo "FACTS RANK=$RANK WORLD_SIZE=$WORLD_SIZE PORT=$MASTER_PORT PMIX=$PMIX_NAMESPACE PMI_FD=$PMI_FD CPUS=$SRUN_CPUS_PER_TASK"'
 }
-
-teardown() { spank_jobs_teardown; }
 
 # right_environment TASKS NODES SRUN_OPTION...
 right_environment() {

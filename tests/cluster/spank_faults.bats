@@ -2,11 +2,7 @@
 # `srun --ddp` when something dies, is missing or does not answer: steps run on with one line of warning, or end, and
 # afterwards no process, port or file of the plugin's is left anywhere, and no node was taken out of service.
 
-bats_require_minimum_version 1.5.0
 load ../support/spank_jobs
-
-setup_file() { spank_jobs_setup_file; }
-teardown_file() { spank_jobs_teardown_file; }
 
 setup() {
   spank_jobs_setup
@@ -18,7 +14,7 @@ setup() {
 
 teardown() {
   [ -z "${DDP_STEP:-}" ] || { use_helper "$DDP_STEP"; cancel_jobs; }
-  spank_jobs_teardown
+  cluster_jobs_teardown
 }
 
 cancel_jobs() { on_ctl sh -c 'squeue -h -t R -o %i | xargs -r scancel'; }

@@ -3,19 +3,13 @@
 # PyTorch with env://, Open MPI, ddprun, and one that uses nothing of it.
 # DDP_TORCH_PYTHON is a Python that has torch (default: build/venv's); all nodes must see it.
 
-bats_require_minimum_version 1.5.0
 load ../support/spank_jobs
-
-setup_file() { spank_jobs_setup_file; }
-teardown_file() { spank_jobs_teardown_file; }
 
 setup() {
   spank_jobs_setup
   python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
   job_script="$root/tests/support/torch_job.py"
 }
-
-teardown() { spank_jobs_teardown; }
 
 needs_torch() {
   "$python" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"

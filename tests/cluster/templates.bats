@@ -2,14 +2,12 @@
 # The batch scripts that users copy, on four nodes of a real Slurm: each does what its head says, refuses wrong
 # input before anything starts, and says what is wrong.
 
-bats_require_minimum_version 1.5.0
 load ../support/batch_jobs
 
 setup() {
   batch_jobs_setup
   templates="$root/scripts/sbatch"
 }
-teardown() { batch_jobs_teardown; }
 
 # rejected WORDS ...: the script ends with 2 and one line that has the words, and starts nothing.
 rejected() {
@@ -255,9 +253,9 @@ expect_resumed() {
   write_counter
   # So far that only a job that goes on reaches it in time: the second run gets what is left.
   submit PROCS_PER_NODE=2 "$templates/requeue.sbatch" "$shared/counter" "$shared/checkpoint" 100
-  said "START 3 at 0"
+  says 1 "START 3 at 0"
   "$cluster" run scancel --signal=USR1 --batch "$job"
-  said "requeueing job $job"
+  eventually 60 grep -qF "requeueing job $job" "$shared/out"
   run_again 1
   finish
   [ "$status" -eq 0 ]
@@ -288,7 +286,7 @@ expect_resumed() {
   batch PROCS_PER_NODE=1 "$templates/requeue.sbatch" sh -c 'exit 85'
   [ "$status" -eq 85 ]
   submit PROCS_PER_NODE=1 "$templates/requeue.sbatch" sh -c 'echo READY; exec sleep 100'
-  said READY
+  says 1 READY
   "$cluster" run scancel --signal=USR1 --batch "$job"
   finish
   [ "$status" -eq 138 ]

@@ -2,23 +2,22 @@
 # Interfaces and cores on a real Slurm cluster: which network nodes agree on and what runs over it, and that no rank
 # leaves the processors that taskset or Slurm gave it.
 
-load ../support/rank_jobs
+load ../support/cluster_jobs
 
 setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  cluster_jobs_setup
   first_cpu=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
 }
 
 teardown() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || return 0
+  [ -n "${cluster:-}" ] || return 0
   for node in n0 n1; do
     for name in second docker0; do "$cluster" on $node ip link del $name 2>/dev/null || true; done
   done
+  cluster_jobs_teardown
 }
 
-srun() { timeout 120 "$cluster" run srun --kill-on-bad-exit=0 "$@" 2>&1; }
+srun() { on_ctl srun --kill-on-bad-exit=0 "$@"; }
 
 sent_bytes() { "$cluster" on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
 

@@ -2,24 +2,15 @@
 # Unmodified PyTorch on four nodes of a real Slurm under ddprun: torch's own rendezvous, collectives and DDP training.
 # DDP_TORCH_PYTHON is a Python that has torch (default: build/venv's); all nodes must see it.
 
-bats_require_minimum_version 1.5.0
-load ../support/rank_jobs
+load ../support/cluster_jobs
 
 setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
+  cluster_jobs_setup
   export PYTHON_EXEC=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
   "$PYTHON_EXEC" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
-  job="$root/tests/support/torch_job.py"
-  export SHARED="$DDP_CLUSTER_DIR/shared/torch-$BATS_TEST_NUMBER"
-  mkdir -p "$SHARED"
+  torch_job="$root/tests/support/torch_job.py"
+  export SHARED="$shared" LIMIT=300
 }
-
-teardown() { rm -rf "${SHARED:-}"; }
-
-# What the job writes, and with its standard error what explains a failure.
-allocation() { timeout 300 "$cluster" run salloc -Q "$@" 2>&1; }
 
 # expect_checked RANKS TIMES CHECK...: each rank has said of each check, so many times, that it held.
 expect_checked() {
@@ -37,33 +28,33 @@ expect_checked() {
 expect_jobs() { diff <(grep '^JOB' <<<"$output" | sort) <(printf 'JOB %s\n' "$@"); }
 
 @test "torch.distributed and DDP training over four nodes" {
-  run allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$job" all
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$torch_job" all
+  succeeded
   expect_checked 4 1 store collectives point_to_point objects ddp data_loader children groups
   expect_jobs '0 0 0 0 4 n0' '1 0 1 0 4 n1' '2 0 2 0 4 n2' '3 0 3 0 4 n3'
 }
 
 @test "when a rank of node 2 dies, all ranks begin again with an empty store, and training ends well" {
-  run allocation -N4 "$bin/ddprun" --nproc-per-node 1 --max-restarts 1 "$job" --die 2 store collectives point_to_point \
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 1 --max-restarts 1 "$torch_job" --die 2 store collectives point_to_point \
     objects ddp
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   [[ $output == *"attempt 0 failed: rank 2 on n2 was ended by SIGKILL; restarting"* ]] || { echo "$output"; return 1; }
   expect_checked 4 2 store collectives point_to_point objects ddp
   [ "$(grep '^JOB' <<<"$output" | cut -d' ' -f5 | sort | tr '\n' ' ')" = '0 0 0 0 1 1 1 1 ' ]
 }
 
 @test "without restarts left, that rank's death is the job's end on all nodes" {
-  run -137 allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$job" --die 2 store
+  run -137 allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$torch_job" --die 2 store
   [[ $output == *"Root Cause"*"host      : n2"*"rank      : 2 (local_rank: 0)"*"SIGKILL"* ]] ||
     { echo "$output"; return 1; }
-  run "$cluster" on n0 pgrep -f "$job"
+  run "$cluster" on n0 pgrep -f "$torch_job"
   [ "$status" -eq 1 ]
 }
 
 @test "several ranks on each node, started by srun over PMIx" {
-  run timeout 300 "$cluster" run srun --mpi=pmix -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 2 "$job" \
+  run timeout 300 "$cluster" run srun --mpi=pmix -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 2 "$torch_job" \
     collectives ddp
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   expect_checked 4 1 collectives ddp
   expect_jobs '0 0 0 0 4 n0' '1 1 0 0 4 n0' '2 0 1 0 4 n1' '3 1 1 0 4 n1'
 }
@@ -86,7 +77,7 @@ expect_jobs() { diff <(grep '^JOB' <<<"$output" | sort) <(printf 'JOB %s\n' "$@"
     [ $RANK = 3 ] || exec sleep 60
     timeout 60 sh -c "until [ -e $SHARED/0 -a -e $SHARED/1 -a -e $SHARED/2 ]; do sleep 0.1; done"
     exit 9'
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   for attempt in 0 1; do
     for rank in 0 1 2 3; do
       expect_all 1 "FACTS $rank $attempt 2 seven True 1 10.78.0.1 trainer $rank 4"

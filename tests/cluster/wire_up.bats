@@ -2,15 +2,9 @@
 # Ranks started by Slurm itself, over PMIx and PMI-2: rank, sizes and node map compared with Slurm's own variables, the
 # key-value store, every collective, and sharded training against the whole batch.
 
-load ../support/rank_jobs
+load ../support/cluster_jobs
 
-setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
-}
-
-srun() { timeout 120 "$cluster" run srun --kill-on-bad-exit=0 "$@" 2>&1; }
+srun() { on_ctl srun --kill-on-bad-exit=0 "$@"; }
 
 # placement PMI EXPECTED SRUN_OPTION...
 placement() {
@@ -18,7 +12,7 @@ placement() {
   shift 2
   for part in ${expected//,/ }; do size=$((size + part)); done
   run srun --mpi="$pmi" -n "$size" "$@" bash -c "$(slurm_facts "$rank_program" world)"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   echo "$output" | "$check_world" "$size" "$pmi" "$expected"
 }
 
@@ -41,7 +35,7 @@ placements() {
     # a second cluster, inside the first
     run env DDP_CLUSTER_DIR="$DDP_CLUSTER_DIR/shared/sizes-$$" timeout 120 "$cluster" with --cpus 8,4,2,1 -- \
       srun --mpi=$pmi -N4 -n15 bash -c "$(slurm_facts "$rank_program" world)"
-    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    succeeded
     echo "$output" | "$check_world" 15 $pmi 8,4,2,1
   done
 }
@@ -53,7 +47,7 @@ placements() {
 @test "Open MPI's mpirun on two nodes of an allocation" {
   facts=$(task_facts '$OMPI_COMM_WORLD_RANK' '$OMPI_COMM_WORLD_LOCAL_RANK' - "$rank_program" world)
   run timeout 120 "$cluster" run salloc -N2 -n4 mpirun --allow-run-as-root -n 4 bash -c "$facts"
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
   grep -v '^salloc:' <<<"$output" | "$check_world" 4 pmix 3,1
 }
 
@@ -73,11 +67,11 @@ placements() {
 @test "values of any size and any bytes go through the store of PMIx and PMI-2" {
   for pmi in pmix pmi2; do
     run srun --mpi=$pmi -N4 -n8 "$rank_program" kvs
-    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    succeeded
     expect_all 8 DONE
   done
   run srun --mpi=pmi2 -N4 -n8 "$bin/kvs_exercise" --store pmi2 # up to 1 MiB
-  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  succeeded
 }
 
 @test "every collective, sub-groups, order and the reducer between nodes" {

@@ -1,23 +1,18 @@
 # For bats files that submit batch scripts to the cluster: jobs and their output, the plugin for srun in the cluster's
 # configuration, and nodes made whole again for the next test.
 
-load ../support/rank_jobs
+load ../support/cluster_jobs
 
 batch_jobs_setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
+  cluster_jobs_setup
   # The templates' own settings.
   unset PROCS_PER_NODE LOG_DIR MAX_RESTARTS MAX_RUNS SELFTEST_TIMEOUT CONTAINER_IMAGE CONTAINER_MOUNTS
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
   plugins="$DDP_CLUSTER_DIR/etc/plugstack.conf.d"
-  shared="$DDP_CLUSTER_DIR/shared/${BATS_TEST_FILENAME##*/}-$BATS_TEST_NUMBER"
-  mkdir -p "$shared"
-  job=
   repairs=()
 }
 
 batch_jobs_teardown() {
-  [ -n "${shared:-}" ] || return 0
+  [ -n "${cluster:-}" ] || return 0
   local repair
   for repair in ${repairs[@]+"${repairs[@]}"}; do eval "$repair" || true; done
   [ -z "$job" ] || "$cluster" run scancel "$job" 2>/dev/null || true
@@ -29,6 +24,9 @@ batch_jobs_teardown() {
   rm -f "$plugins/ddp.conf" "$plugins/zz_container.conf"
   rm -rf "$shared"
 }
+
+setup() { batch_jobs_setup; }
+teardown() { batch_jobs_teardown; }
 
 # install_plugin: srun --ddp on this cluster, if it has been built.
 install_plugin() {
@@ -43,7 +41,7 @@ submit() {
   local variables=()
   while [[ $1 == [A-Z]*=* ]]; do variables+=("$1"); shift; done
   rm -f "$shared/out" # scripts may append to it
-  job=$(timeout 60 "$cluster" run env PATH="$bin:$PATH" "${variables[@]}" \
+  job=$("$cluster" run timeout 60 env PATH="$bin:$PATH" "${variables[@]}" \
     sbatch --parsable --chdir="$shared" --output="$shared/out" "$@")
 }
 
@@ -69,15 +67,4 @@ finish() {
 batch() {
   submit "$@"
   finish
-}
-
-# said TEXT: waits until the job's output has it.
-said() {
-  for _ in $(seq 600); do
-    if grep -qF -- "$1" "$shared/out" 2>/dev/null; then return 0; fi
-    sleep 0.1
-  done
-  echo "'$1' never came:"
-  cat "$shared/out"
-  return 1
 }

@@ -10,8 +10,6 @@ rank_jobs_setup() {
   rank_program="$bin/rank_program"
   sharded_training="$bin/sharded_training"
   forget_outer_settings
-  # Jobs inherit it, but the nodes of the cluster have a /tmp of their own.
-  [ -z "${DDP_CLUSTER_DIR:-}" ] || unset TMPDIR
 }
 
 # A command line for `bash -c`: says what the launcher says of this task, then runs the program in its place.

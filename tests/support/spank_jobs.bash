@@ -1,8 +1,7 @@
 # For bats files that start steps with `srun --ddp`: the plugin in the cluster's configuration, commands on the controller,
 # and what must be gone afterwards.
 
-load ../support/rank_jobs
-load ../support/eventually
+load ../support/cluster_jobs
 
 # The plugin stack is read by every srun and slurmstepd, so a file is all that it takes.
 spank_jobs_setup_file() {
@@ -18,46 +17,20 @@ spank_jobs_setup_file() {
 spank_jobs_teardown_file() { [ -z "${DDP_CLUSTER_DIR:-}" ] || rm -f "$(plugin_line)"; }
 
 spank_jobs_setup() {
-  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
-  rank_jobs_setup
-  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
-  shared="$DDP_CLUSTER_DIR/shared/${BATS_TEST_FILENAME##*/}-$BATS_TEST_NUMBER"
-  mkdir -p "$shared"
-  chmod 1777 "$shared"
-  job=
+  cluster_jobs_setup
+  LIMIT=60
   # Starts steps faster than PMIx. Tests of the choice itself unset it.
   export SLURM_MPI_TYPE=pmi2
 }
 
-spank_jobs_teardown() {
-  [ -z "${job:-}" ] || kill -KILL "$job" 2>/dev/null || true
-  rm -rf "${shared:-}"
-}
+setup_file() { spank_jobs_setup_file; }
+teardown_file() { spank_jobs_teardown_file; }
+setup() { spank_jobs_setup; }
 
 plugin_line() { echo "$DDP_CLUSTER_DIR/etc/plugstack.conf.d/ddp.conf"; }
 
 # use_helper PATH: what takes the place of ddp-step.
 use_helper() { echo "optional $SPANK_PLUGIN helper=$1" >"$(plugin_line)"; }
-
-# on_ctl COMMAND...: on the controller, where a login shell would be. In a step that waits for ever (Slurm's PMIx in one of
-# several components does) only SIGKILL ends srun.
-on_ctl() { timeout -k 5 "${LIMIT:-60}" "$cluster" run "$@" 2>&1; }
-srun() { on_ctl srun "$@"; }
-
-# start COMMAND...: the same in the background; its output goes to $shared/out.
-start() {
-  timeout -k 5 "${LIMIT:-60}" "$cluster" run "$@" >"$shared/out" 2>&1 3>&- &
-  job=$!
-}
-finish() {
-  status=0
-  wait "$job" || status=$?
-  job=
-  output=$(cat "$shared/out")
-}
-
-# said COUNT TEXT: so many lines of a step in the background begin with it.
-said() { [ "$(grep -c "^$2" "$shared/out")" -ge "$1" ]; }
 
 # batch COMMANDS OPTION...: a batch script of these commands, run to its end; sets status and output. sbatch --wait looks
 # only every ten seconds.
@@ -73,9 +46,6 @@ batch() {
   output=$(cat "$shared"/batch.*)
 }
 batch_ended() { ! on_ctl scontrol show job -o "$1" | grep -Eq 'JobState=(PENDING|RUNNING|CONFIGURING|COMPLETING)'; }
-
-# succeeded: shows what was said when it did not.
-succeeded() { [ "$status" -eq 0 ] || { echo "status $status"; echo "$output"; return 1; }; }
 
 # Nodes' processes are in the controller's process namespace, too.
 running() { "$cluster" run pgrep "$@" >/dev/null; }

@@ -1,0 +1,53 @@
+# For bats files that run on the Slurm cluster: commands on its controller, jobs in the background, and the file's own
+# setup() and teardown() where it has none.
+
+bats_require_minimum_version 1.5.0
+load ../support/rank_jobs
+load ../support/eventually
+
+# Sets cluster, shared (a folder that all nodes see) and those of rank_jobs_setup.
+cluster_jobs_setup() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || skip "needs a cluster: tests/cluster/slurm_cluster with -- bats $BATS_TEST_FILENAME"
+  rank_jobs_setup
+  unset TMPDIR # jobs inherit it, but nodes have a /tmp of their own
+  cluster="$BATS_TEST_DIRNAME/slurm_cluster"
+  shared="$DDP_CLUSTER_DIR/shared/${BATS_TEST_FILENAME##*/}-$BATS_TEST_NUMBER"
+  mkdir -p "$shared"
+  chmod 1777 "$shared"
+  job=
+}
+
+cluster_jobs_teardown() {
+  [ -n "${cluster:-}" ] || return 0
+  [ -z "$job" ] || kill -KILL "$job" 2>/dev/null || true
+  rm -rf "$shared"
+}
+
+setup() { cluster_jobs_setup; }
+teardown() { cluster_jobs_teardown; }
+
+# on_ctl COMMAND...: on the controller, where a login shell would be; both its streams. In a step that waits forever
+# (Slurm's PMIx in a step of several components does) only SIGKILL ends srun.
+on_ctl() { timeout -k 5 "${LIMIT:-120}" "$cluster" run "$@" 2>&1; }
+srun() { on_ctl srun "$@"; }
+allocation() { on_ctl salloc -Q "$@"; }
+
+# start COMMAND...: the same in the background; its output goes to $shared/out.
+start() {
+  timeout -k 5 "${LIMIT:-120}" "$cluster" run "$@" >"$shared/out" 2>&1 3>&- &
+  job=$!
+}
+# finish: waits for it; like run, sets status and output.
+finish() {
+  status=0
+  wait "$job" || status=$?
+  job=
+  output=$(cat "$shared/out")
+}
+
+# said COUNT TEXT: at least so many lines of $shared/out begin with it; says COUNT TEXT waits for them.
+said() { [ -e "$shared/out" ] && [ "$(grep -c "^$2" "$shared/out")" -ge "$1" ]; }
+says() { eventually 60 said "$@" || { cat "$shared/out"; return 1; }; }
+
+# succeeded: shows the output when it did not.
+succeeded() { [ "$status" -eq 0 ] || { echo "status $status"; echo "$output"; return 1; }; }
