@@ -285,7 +285,6 @@ task_view() {
 
 @test "a heterogeneous job: all of its components, and one of them" {
   unset SLURM_MPI_TYPE
-  # Slurm's backfill scheduler starts such jobs, up to 30 s later, so both wait at the same time.
   cat >"$shared/job" <<JOB
 #!/bin/bash
 #SBATCH -N1 -n1
