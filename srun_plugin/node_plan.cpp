@@ -7,6 +7,8 @@
 namespace ddp::srun_plugin {
 namespace {
 
+constexpr const char* kReadingQuestion = "reading the question about the node";
+
 void check_version(base::ByteReader& reader) {
   const auto version = reader.integer<std::uint32_t>();
   if (version == kPlanVersion) return;
@@ -23,8 +25,8 @@ void check_version(base::ByteReader& reader) {
 Bytes encode(const PlanQuestion& question) {
   base::ByteWriter writer;
   writer.integer(kPlanVersion)
-      .text(question.bind)
-      .text(question.gpus)
+      .text(to_string(question.bind))
+      .text(to_string(question.gpus))
       .text(question.backend)
       .text(question.node_list)
       .text(question.node_name)
@@ -37,8 +39,8 @@ PlanQuestion decode_question(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "question about the node");
   check_version(reader);
   PlanQuestion question;
-  question.bind = reader.text();
-  question.gpus = reader.text();
+  question.bind = topology::read_bind_policy(kReadingQuestion, reader.text());
+  question.gpus = topology::read_gpu_visibility(kReadingQuestion, reader.text());
   question.backend = reader.text();
   question.node_list = reader.text();
   question.node_name = reader.text();
@@ -54,8 +56,9 @@ Bytes encode(const NodePlan& plan) {
   base::ByteWriter writer;
   writer.integer(kPlanVersion).integer(static_cast<std::uint32_t>(plan.tasks.size()));
   for (const TaskPlan& task : plan.tasks) {
-    writer.text(task.cpus)
-        .integer(static_cast<std::int32_t>(task.preferred_memory))
+    const Binding binding = task.binding.value_or(Binding{});
+    writer.text(binding.cpus.to_string())
+        .integer(static_cast<std::int32_t>(binding.preferred_memory))
         .text(task.summary)
         .integer(static_cast<std::uint32_t>(task.settings.size()));
     for (const auto& [name, value] : task.settings) writer.text(name).text(value);
@@ -71,8 +74,8 @@ NodePlan decode_plan(std::span<const std::byte> bytes) {
   NodePlan plan;
   for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
     TaskPlan task;
-    task.cpus = reader.text();
-    task.preferred_memory = reader.integer<std::int32_t>();
+    Binding binding{.cpus = CpuSet::parse(reader.text()), .preferred_memory = reader.integer<std::int32_t>()};
+    if (!binding.cpus.empty()) task.binding = std::move(binding);
     task.summary = reader.text();
     for (auto settings = reader.integer<std::uint32_t>(); settings > 0; --settings) {
       std::string name = reader.text();

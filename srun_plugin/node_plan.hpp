@@ -1,23 +1,27 @@
-// What a task asks the step's program about the machine, for all tasks of its node, and what it is told.
+// What a node's first task asks ddp-step about the machine for all tasks of the node, and the answer.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <ddp/binding.hpp>
 #include <ddp/bytes.hpp>
+
+#include "topology/placement/option_words.hpp"
 
 namespace ddp::srun_plugin {
 
-/// Both sides are of one installation, except while a site upgrades; then this number differs.
-inline constexpr std::uint32_t kPlanVersion = 1;
+/// Both sides are of one installation, except while a site upgrades: then this number differs.
+inline constexpr std::uint32_t kPlanVersion = 2;
 
 struct PlanQuestion {
-  std::string bind;  ///< words of the options
-  std::string gpus;
-  std::string backend;
+  BindPolicy bind = BindPolicy::numa;
+  topology::GpuVisibility gpus = topology::GpuVisibility::all;
+  std::string backend;           ///< word of --ddp-backend
   std::string node_list;         ///< of the step, as Slurm writes it
   std::string node_name;         ///< this node's name in it
   std::vector<Bytes> resources;  ///< topology::RankResources of each task, by local rank
@@ -25,8 +29,7 @@ struct PlanQuestion {
 
 /// What one task gets.
 struct TaskPlan {
-  std::string cpus;                                           ///< as CpuSet writes it; empty: it keeps what it has
-  int preferred_memory = -1;                                  ///< as in Binding
+  std::optional<Binding> binding;                             ///< nothing: it keeps its mask
   std::vector<std::pair<std::string, std::string>> settings;  ///< variables that the user has not set
   std::string summary;                                        ///< "4 cores (0-3), GPU 1 (0000:3b:00.0)"
 };
@@ -38,7 +41,7 @@ struct NodePlan {
 
 Bytes encode(const PlanQuestion& question);
 Bytes encode(const NodePlan& plan);
-/// Throw Error(protocol).
+/// Throw Error: protocol, invalid_argument (words, processors).
 PlanQuestion decode_question(std::span<const std::byte> bytes);
 NodePlan decode_plan(std::span<const std::byte> bytes);
 

@@ -2,33 +2,23 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 #include <vector>
-
-#include <ddp/error.hpp>
 
 #include "base/word_choice.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::array<std::string_view, 4> kBindWords{"numa", "core", "socket", "none"};
-constexpr std::array<std::string_view, 3> kGpuWords{"all", "one", "none"};
 constexpr std::array<std::string_view, 3> kBackendWords{"auto", "nccl", "gloo"};
 
 // How Slurm hands --ddp of sbatch or salloc to the srun of a step.
 constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
 
-void check(std::string attempted, std::span<const std::string_view> accepted, std::string_view word) {
-  if (std::find(accepted.begin(), accepted.end(), word) != accepted.end()) return;
-  const std::vector<std::string> words(accepted.begin(), accepted.end());
-  throw base::unknown_word(std::move(attempted), word, words);
-}
-
-void take_default(Lookup lookup, const char* variable, Option option, std::string& word) {
+void take_default(Lookup lookup, const char* variable, Option option, PluginOptions& options) {
   const auto value = lookup(variable);
   if (!value || value->empty()) return;
-  check(std::string("reading the environment variable ") + variable, accepted_words(option), *value);
-  word = *value;
+  set_word(options, option, std::string("reading the environment variable ") + variable, *value);
 }
 
 }  // namespace
@@ -51,8 +41,8 @@ const std::array<OptionEntry, kOptions>& option_table() {
 
 std::span<const std::string_view> accepted_words(Option option) {
   switch (option) {
-    case Option::bind: return kBindWords;
-    case Option::gpus: return kGpuWords;
+    case Option::bind: return topology::kBindWords;
+    case Option::gpus: return topology::kGpuWords;
     case Option::backend: return kBackendWords;
     case Option::ddp:
     case Option::verbose: return {};
@@ -60,20 +50,28 @@ std::span<const std::string_view> accepted_words(Option option) {
   return {};
 }
 
-void check_word(Option option, std::string_view word) {
-  check(std::string("reading --") + option_table().at(static_cast<std::size_t>(option)).name, accepted_words(option),
-        word);
+void set_option(PluginOptions& options, Option option, const char* value) {
+  switch (option) {
+    case Option::ddp: options.enabled = true; return;
+    case Option::verbose: options.verbose = true; return;
+    case Option::bind:
+    case Option::gpus:
+    case Option::backend: break;
+  }
+  set_word(options, option, std::string("reading --") + option_table().at(static_cast<std::size_t>(option)).name,
+           value != nullptr ? value : "");
 }
 
-void set_option(PluginOptions& options, Option option, const char* value) {
-  const std::string word = value != nullptr ? value : "";
-  if (!accepted_words(option).empty()) check_word(option, word);
-  switch (option) {
-    case Option::ddp: options.enabled = true; break;
-    case Option::bind: options.bind = word; break;
-    case Option::gpus: options.gpus = word; break;
-    case Option::backend: options.backend = word; break;
-    case Option::verbose: options.verbose = true; break;
+void set_word(PluginOptions& options, Option option, std::string attempted, std::string_view word) {
+  if (option == Option::bind) {
+    options.bind = topology::read_bind_policy(std::move(attempted), word);
+  } else if (option == Option::gpus) {
+    options.gpus = topology::read_gpu_visibility(std::move(attempted), word);
+  } else if (std::find(kBackendWords.begin(), kBackendWords.end(), word) != kBackendWords.end()) {
+    options.backend = word;
+  } else {
+    throw base::unknown_word(std::move(attempted), word,
+                             std::vector<std::string>(kBackendWords.begin(), kBackendWords.end()));
   }
 }
 
@@ -84,9 +82,9 @@ std::optional<std::string> process_variable(const char* name) {
 
 PluginOptions default_options(Lookup lookup) {
   PluginOptions options;
-  take_default(lookup, "DDP_BIND", Option::bind, options.bind);
-  take_default(lookup, "DDP_GPUS", Option::gpus, options.gpus);
-  take_default(lookup, "DDP_BACKEND", Option::backend, options.backend);
+  take_default(lookup, "DDP_BIND", Option::bind, options);
+  take_default(lookup, "DDP_GPUS", Option::gpus, options);
+  take_default(lookup, "DDP_BACKEND", Option::backend, options);
   return options;
 }
 

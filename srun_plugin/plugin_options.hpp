@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "topology/placement/option_words.hpp"
+
 namespace ddp::srun_plugin {
 
 /// An option as Slurm registers it.
@@ -22,12 +24,12 @@ inline constexpr std::size_t kOptions = 5;
 /// By Option.
 const std::array<OptionEntry, kOptions>& option_table();
 
-/// What was asked for. Words are valid ones.
+/// What was asked for.
 struct PluginOptions {
   bool enabled = false;
-  std::string bind = "numa";
-  std::string gpus = "all";
-  std::string backend = "auto";
+  BindPolicy bind = BindPolicy::numa;
+  topology::GpuVisibility gpus = topology::GpuVisibility::all;
+  std::string backend = "auto";  ///< an accepted word
   bool verbose = false;
 
   friend bool operator==(const PluginOptions&, const PluginOptions&) = default;
@@ -36,11 +38,12 @@ struct PluginOptions {
 /// Words that @p option takes; empty for those without a value.
 std::span<const std::string_view> accepted_words(Option option);
 
-/// Throws Error(invalid_argument) that lists the accepted words, and suggests the closest.
-void check_word(Option option, std::string_view word);
-
-/// Enters one option of the command line. Throws as check_word().
+/// Enters one option of the command line. Throws Error(invalid_argument) that lists the accepted words, and suggests
+/// the closest.
 void set_option(PluginOptions& options, Option option, const char* value);
+
+/// Enters a word of an option that takes one. @param attempted of the error. Throws as set_option().
+void set_word(PluginOptions& options, Option option, std::string attempted, std::string_view word);
 
 /// How users may give --ddp to srun, as they may any plugin's options.
 inline constexpr const char* kUserVariable = "SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp";
@@ -51,7 +54,7 @@ using Lookup = std::optional<std::string> (*)(const char* name);
 /// In the environment of this process.
 std::optional<std::string> process_variable(const char* name);
 
-/// The defaults of a user who has set DDP_BIND, DDP_GPUS or DDP_BACKEND. Throws as check_word(), naming the variable.
+/// The defaults of a user who has set DDP_BIND, DDP_GPUS or DDP_BACKEND. Throws as set_option(), naming the variable.
 PluginOptions default_options(Lookup lookup);
 
 /// Whether the environment of srun asks for --ddp: SLURM_DDP=1, or an option of the sbatch or salloc around it.

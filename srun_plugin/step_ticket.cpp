@@ -1,6 +1,5 @@
 #include "step_ticket.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -39,17 +38,20 @@ bool parse_flag(std::string_view text) {
   return text == "1";
 }
 
-std::string parse_word(Option option, std::string_view word) {
-  const auto words = accepted_words(option);
-  if (std::find(words.begin(), words.end(), word) == words.end()) fail(fmt::format("'{}' is not known", word));
-  return std::string(word);
+void read_word(PluginOptions& options, Option option, std::string_view word) {
+  try {
+    set_word(options, option, {}, word);
+  } catch (const Error&) {
+    fail(fmt::format("'{}' is not known", word));
+  }
 }
 
 }  // namespace
 
 std::string encode(const StepTicket& ticket) {
-  return fmt::format("{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret, ticket.options.bind,
-                     ticket.options.gpus, ticket.options.backend, ticket.options.verbose, ticket.pmi_available);
+  return fmt::format("{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret,
+                     to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend,
+                     ticket.options.verbose, ticket.pmi_available);
 }
 
 StepTicket parse_ticket(std::string_view text) {
@@ -67,9 +69,9 @@ StepTicket parse_ticket(std::string_view text) {
   ticket.secret = fields[2];
   const bool hexadecimal = ticket.secret.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!hexadecimal || ticket.secret.size() != (ticket.port != 0 ? kSecretDigits : 0)) fail("its secret is none");
-  ticket.options.bind = parse_word(Option::bind, fields[3]);
-  ticket.options.gpus = parse_word(Option::gpus, fields[4]);
-  ticket.options.backend = parse_word(Option::backend, fields[5]);
+  read_word(ticket.options, Option::bind, fields[3]);
+  read_word(ticket.options, Option::gpus, fields[4]);
+  read_word(ticket.options, Option::backend, fields[5]);
   ticket.options.verbose = parse_flag(fields[6]);
   ticket.pmi_available = parse_flag(fields[7]);
   return ticket;

@@ -192,15 +192,12 @@ void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTi
 
 void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan& plan, bool wants_binding) {
   bool bound = !wants_binding;
-  if (!plan.cpus.empty()) {
-    const topology::AffinityMask mask(
-        Binding{.cpus = CpuSet::parse(plan.cpus), .preferred_memory = plan.preferred_memory});
-    bound = mask.bind(0);
-    if (!bound) {
-      warn(facts, fmt::format("it is not bound to processors {}: {} [{}]", plan.cpus, base::errno_text(errno),
-                              base::errno_name(errno)));
-    } else {
-      mask.prefer_memory();
+  if (plan.binding) {
+    try {
+      for (const std::string& remark : plan.binding->apply()) warn(facts, remark);
+      bound = true;
+    } catch (const Error& error) {
+      warn(facts, error.what());
     }
   }
   for (const auto& [name, value] : plan.settings) variables.set(name, value);
@@ -233,9 +230,8 @@ void TaskSide::prepare_task(spank_t spank) {
   }
   NodeAnswer answer;
   const auto own_resources = [&] {
-    return encode(topology::RankResources{.policy = ticket.options.bind,
-                                          .cpus = topology::affinity_of(0),
-                                          .devices = topology::device_variables(environment)});
+    return encode(
+        topology::RankResources{.cpus = topology::affinity_of(0), .devices = topology::device_variables(environment)});
   };
   if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
     // Slurm forked the tasks from another process than the one that prepared them (job_container of 24.05 and newer).
@@ -267,7 +263,7 @@ void TaskSide::prepare_task(spank_t spank) {
   }
   TaskVariables variables(spank);
   set_identity(variables, facts, ticket, answer.store, environment);
-  const bool wants_binding = ticket.options.bind != "none";
+  const bool wants_binding = ticket.options.bind != BindPolicy::none;
   const std::string cpus_before = topology::affinity_of(0).to_string();
   const auto index = static_cast<std::size_t>(facts.local_rank);
   std::string summary = "not placed";

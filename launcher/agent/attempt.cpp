@@ -19,6 +19,7 @@
 #include "base/stderr_line.hpp"
 #include "outcome/exit_error.hpp"
 #include "outcome/signal_name.hpp"
+#include "placement/network_choice.hpp"
 #include "workers/descriptor_limit.hpp"
 #include "workers/orphans.hpp"
 #include "workers/worker_environment.hpp"
@@ -100,8 +101,10 @@ void Attempt::prepare() {
     peers.insert(peers.end(), node.addresses.begin(), node.addresses.end());
   }
   const control::NodeLayout& own = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank));
-  interface_ = plan_.nodes.size() == 1 ? one_host_interface(job_.environment)
-                                       : SocketInterface{.name = own.socket_interface, .reason = own.socket_reason};
+  places_ = job_.placement->plan(
+      plan_.nodes.size() == 1
+          ? one_host_interface(job_.environment)
+          : topology::SocketInterface{.name = own.socket_interface, .address = {}, .reason = own.socket_reason});
   if (plan_.serve_store) {
     allow_connections(kStoreConnections * static_cast<rlim_t>(ranks_.world_size), ranks_.num_ranks);
     const bool one_host = plan_.nodes.size() == 1;
@@ -193,7 +196,7 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
   std::string text;
   for (int local = 0; local < ranks_.num_ranks; ++local) {
     text += fmt::format("rank {} on {} (local rank {}): {}\n", global_rank(local), job_.host, local,
-                        job_.placement->summary(local));
+                        place_of(local).summary);
     text += fmt::format("  command: {}\n", fmt::join(arguments_of(job_.command, local), " "));
     for (const auto& [name, value] : rank_environment(local, store_address, store_port)) {
       const auto before = inherited.find(name);
@@ -208,8 +211,8 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
 
 void Attempt::report_conflicts() const {
   std::set<std::string> reported;
-  for (int local = 0; local < ranks_.num_ranks; ++local) {
-    for (const topology::Setting& setting : job_.placement->settings(local, interface_)) {
+  for (const topology::RankPlan& place : places_) {
+    for (const topology::Setting& setting : place.settings) {
       if (setting.conflict.empty()) continue;
       std::string line = fmt::format("{}={} is kept, but {}", setting.name, setting.value, setting.conflict);
       if (reported.insert(line).second) base::write_stderr_line(fmt::format("ddprun: warning: {}", line));
@@ -237,7 +240,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
                                          .error_file = LogFolders::error_file(log_folder_, local),
                                          .ending_signals = signal_list(options.ending_signals)};
   EnvironmentMap environment =
-      worker_environment(inheritable_, worker, job_.placement->settings(local, interface_), options.virtual_local_rank);
+      worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
   for (auto& [name, value] : name_space_->client_environment(worker.rank)) environment[name] = value;
   return environment;
 }
@@ -249,7 +252,7 @@ StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment,
                        .environment = environment_lines(environment),
                        .descriptor_limit = job_.descriptor_limit,
                        .ignore_hangup = job_.hangup_ignored,
-                       .binding = job_.placement->binding(local),
+                       .binding = place_of(local).binding,
                        .standard_output = outlets.out ? outlets.out.get() : STDOUT_FILENO,
                        .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO});
 }
@@ -258,8 +261,8 @@ void Attempt::take_in(int local, SpawnedProcess process) {
   workers_->add(std::move(process));
   watch_rank(local);
   for (const int signal : ordered_) ::kill(-workers_->pid(local), signal);  // it came when this rank was not there yet
-  const std::string where = fmt::format("rank {} on {} (local rank {}): {}", global_rank(local), job_.host, local,
-                                        job_.placement->summary(local));
+  const std::string where =
+      fmt::format("rank {} on {} (local rank {}): {}", global_rank(local), job_.host, local, place_of(local).summary);
   if (job_.options.report_bindings && plan_.attempt == 0) base::write_stderr_line(fmt::format("ddprun: {}", where));
   tell(fmt::format("started {}; pid {}", where, workers_->pid(local)));
 }

@@ -74,6 +74,7 @@ class Attempt {
   void read_drain_time();
   void clean();
   void finish_logs();
+  const topology::RankPlan& place_of(int local_rank) const { return places_[static_cast<std::size_t>(local_rank)]; }
   int global_rank(int local_rank) const { return ranks_.first_rank + local_rank; }
   void tell(const std::string& text) const;
 
@@ -89,8 +90,8 @@ class Attempt {
   std::unique_ptr<PmixServer> pmix_;
   std::unique_ptr<JobNamespace> name_space_;
   std::unique_ptr<LogPump> logs_;
-  std::string log_folder_;  ///< of this attempt; empty: no files
-  SocketInterface interface_;
+  std::string log_folder_;                  ///< of this attempt; empty: no files
+  std::vector<topology::RankPlan> places_;  ///< by local rank
   EnvironmentMap inheritable_;
   std::unique_ptr<WorkerGroup> workers_;
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first

@@ -58,9 +58,9 @@ void choose_network(const std::vector<Membership::Member>& members, std::vector<
     if (network.candidates.empty()) return;
   }
   if (members.size() < 2) return;
-  const std::vector<InterfaceChoice> choices = choose_interfaces(networks);
+  const std::vector<topology::SocketInterface> choices = choose_interfaces(networks);
   for (std::size_t index = 0; index < nodes.size(); ++index) {
-    nodes[index].socket_interface = choices[index].interface;
+    nodes[index].socket_interface = choices[index].name;
     nodes[index].socket_reason = choices[index].reason;
   }
   std::vector<std::string>& addresses = nodes.front().addresses;

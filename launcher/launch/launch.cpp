@@ -122,7 +122,7 @@ class Process {
     job_->environment = environment_;
     or_refuse([this] {
       job_->command = resolve_command(options_, environment_);
-      job_->placement.emplace(options_, environment_);
+      job_->placement = NodePlacement::of_this_host(options_, environment_);
       job_->descriptor_limit = raise_descriptor_limit(job_->placement->nproc());
     });
   }

@@ -12,7 +12,6 @@
 
 #include "base/stderr_line.hpp"
 #include "base/step_settings.hpp"
-#include "topology/placement/affinity_mask.hpp"
 
 namespace ddp::launcher {
 
@@ -20,8 +19,8 @@ void leave_surrounding_step() noexcept {
   try {
     const auto settings = base::drop_step_settings();
     if (!settings || settings->cpus.empty()) return;
-    const topology::AffinityMask mask(Binding{.cpus = CpuSet::parse(settings->cpus), .preferred_memory = -1});
-    mask.bind(0);
+    const Binding own{.cpus = CpuSet::parse(settings->cpus), .preferred_memory = -1};
+    for (const std::string& remark : own.apply()) base::write_stderr_line("ddprun: warning: " + remark);
     ::syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0);
   } catch (const std::exception& error) {
     base::write_stderr_line(fmt::format("ddprun: warning: ranks keep to the cores of this task: {}", error.what()));

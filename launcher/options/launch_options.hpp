@@ -11,7 +11,7 @@
 
 #include <ddp/placement.hpp>
 
-#include "topology/placement/settings.hpp"
+#include "topology/placement/option_words.hpp"
 
 namespace ddp::launcher {
 

@@ -54,15 +54,4 @@ std::string_view trimmed(std::string_view text);
 /// The parts of @p text between the separators, without blanks at their ends. One part, empty, for an empty text.
 std::vector<std::string_view> parts_of(std::string_view text, char separator);
 
-/// What @p parse makes of a word. Its Error(invalid_argument), which lists the accepted words, becomes
-/// ExitError(kExitUsage) that names @p option.
-template <class Value>
-Value parse_word(const std::string& option, const std::string& text, Value (*parse)(std::string_view)) {
-  try {
-    return parse(printable(text));
-  } catch (const Error& error) {
-    throw usage_error(option, error);
-  }
-}
-
 }  // namespace ddp::launcher

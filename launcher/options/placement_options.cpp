@@ -20,22 +20,25 @@ BindPolicy policy_like(const std::string& numa_binding, OptionDraft& draft) {
   return BindPolicy::numa;
 }
 
-/// DDP_* variables are read only where no option decides.
-std::string value_of(const char* variable, const base::Environment& environment) {
+/// What @p read makes of a word, whose Error(invalid_argument) becomes ExitError(kExitUsage).
+template <class Read>
+auto usage_checked(const Read& read) {
   try {
-    return environment.text(variable);
+    return read();
   } catch (const Error& error) {
     throw ExitError{kExitUsage, error.detail()};
   }
 }
+
+// DDP_* variables are read only where no option decides.
 
 void settle_bind(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
   if (draft.bind) {
     if (table.given("--numa-binding")) draft.notice("--numa-binding is ignored: --bind decides");
   } else if (!draft.numa_binding.empty()) {
     draft.bind = policy_like(draft.numa_binding, draft);
-  } else if (const std::string word = value_of("DDP_BIND", environment); !word.empty()) {
-    draft.bind = parse_bind_policy(word);
+  } else {
+    draft.bind = usage_checked([&] { return topology::bind_policy_of(environment); });
   }
   draft.options.bind = draft.bind.value_or(BindPolicy::numa);
 }
@@ -44,7 +47,7 @@ void settle_bind(const OptionTable& table, OptionDraft& draft, const base::Envir
 void settle_gpus(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
   using topology::GpuVisibility;
   LaunchOptions& options = draft.options;
-  options.gpus = draft.gpus ? *draft.gpus : topology::parse_gpu_visibility(value_of("DDP_GPUS", environment));
+  options.gpus = draft.gpus ? *draft.gpus : usage_checked([&] { return topology::gpu_visibility_of(environment); });
   if (!options.virtual_local_rank) return;
   const bool by_variable = !draft.gpus && options.gpus == GpuVisibility::none;
   if (by_variable || (draft.gpus && *draft.gpus != GpuVisibility::one))
@@ -62,20 +65,23 @@ void add_placement_options(OptionTable& table, OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   table.begin_group("Placement");
   table
-      .add_value(
-          "--bind", "POLICY",
-          "Cores for each rank: its share of the NUMA node nearest to its GPU (numa, the default), one core "
-          "(core), its share of the nearest package (socket), or whatever ddprun may use (none).",
-          [&](const auto& source, const auto& text) { draft.bind = parse_word(source, text, &parse_bind_policy); })
-      .choices({"numa", "core", "socket", "none"});
+      .add_value("--bind", "POLICY",
+                 "Cores for each rank: its share of the NUMA node nearest to its GPU (numa, the default), one core "
+                 "(core), its share of the nearest package (socket), or whatever ddprun may use (none).",
+                 [&](const auto& source, const auto& text) {
+                   draft.bind =
+                       usage_checked([&] { return topology::read_bind_policy("reading " + source, printable(text)); });
+                 })
+      .choices({topology::kBindWords.begin(), topology::kBindWords.end()});
   table
       .add_value("--gpus", "WHICH",
                  "GPUs that a rank sees: all, ordered so that local rank i is GPU i (all, the default), its own only "
                  "(one), or no change to CUDA_VISIBLE_DEVICES and its like (none).",
                  [&](const auto& source, const auto& text) {
-                   draft.gpus = parse_word(source, text, &topology::parse_gpu_visibility);
+                   draft.gpus = usage_checked(
+                       [&] { return topology::read_gpu_visibility("reading " + source, printable(text)); });
                  })
-      .choices({"all", "one", "none"});
+      .choices({topology::kGpuWords.begin(), topology::kGpuWords.end()});
   table
       .add_flag("--virtual-local-rank", "LOCAL_RANK is 0 for all ranks, and each sees its own GPU only.",
                 options.virtual_local_rank)

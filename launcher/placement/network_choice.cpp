@@ -1,4 +1,3 @@
-// Finds a node's interfaces with libddp's own rules, and applies libddp's own agreement to those of all nodes.
 #include "placement/network_choice.hpp"
 
 #include <span>
@@ -9,6 +8,8 @@
 #include <ddp/error.hpp>
 
 #include "topology/inventory/network_facts.hpp"
+#include "topology/network/interface_agreement.hpp"
+#include "topology/network/user_interfaces.hpp"
 
 namespace ddp::launcher {
 
@@ -19,7 +20,7 @@ NodeNetwork read_node_network(const base::Environment& environment, const std::v
   return {.candidates = std::move(search.candidates), .reason = std::move(search.reason)};
 }
 
-std::vector<InterfaceChoice> choose_interfaces(const std::vector<NodeNetwork>& nodes) {
+std::vector<topology::SocketInterface> choose_interfaces(const std::vector<NodeNetwork>& nodes) {
   std::vector<std::vector<topology::CandidateAddress>> addresses;
   for (const NodeNetwork& node : nodes) {
     if (node.candidates.empty()) {
@@ -34,16 +35,32 @@ std::vector<InterfaceChoice> choose_interfaces(const std::vector<NodeNetwork>& n
     for (const topology::InterfaceCandidate& candidate : node.candidates) own.push_back(candidate.at);
   }
   const topology::Agreement agreement = topology::agree(addresses);
-  std::vector<InterfaceChoice> choices;
+  std::vector<topology::SocketInterface> choices;
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     const auto& candidates = nodes[node].candidates;
     const bool has_choice = candidates.size() > 1 && nodes.size() > 1;
     const auto& chosen = candidates[has_choice ? topology::pick(addresses[node], agreement) : 0];
-    choices.push_back({.interface = chosen.interface,
+    choices.push_back({.name = chosen.interface,
                        .address = chosen.at.address.address,
                        .reason = has_choice ? agreement.reason : nodes[node].reason});
   }
   return choices;
+}
+
+topology::SocketInterface one_host_interface(const base::Environment& environment) {
+  std::vector<NetworkInterface> interfaces;
+  for (auto& fact : topology::read_usable_interfaces()) {
+    interfaces.push_back(std::move(fact.interface));
+  }
+  if (auto named = topology::interfaces_named_by_user(environment, interfaces)) {
+    return {.name = named->names.front(), .address = {}, .reason = named->reason};
+  }
+  for (const NetworkInterface& interface : interfaces) {
+    if (interface.kind == InterfaceKind::loopback && !interface.addresses.empty()) {
+      return {.name = interface.name, .address = {}, .reason = "all ranks are on this host"};
+    }
+  }
+  return {};
 }
 
 }  // namespace ddp::launcher

@@ -1,33 +1,31 @@
-// Which network interface the ranks of each node use between nodes: every node says what it has, and the coordinator
-// chooses for all of them, so that they agree before the first rank starts.
+// Which network interface ranks use. Between nodes, each node tells what it has and the coordinator chooses for all, so
+// they agree before the first rank starts.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/env_table.hpp"
-#include "topology/network/interface_agreement.hpp"
 #include "topology/network/interface_candidates.hpp"
+#include "topology/network/socket_interface.hpp"
 
 namespace ddp::launcher {
 
-/// The interfaces of a node that come into question, best first; plain values, to be sent to the coordinator.
+/// The candidate interfaces of a node, best first; plain values, sent to the coordinator.
 struct NodeNetwork {
   std::vector<topology::InterfaceCandidate> candidates;  ///< never empty
   std::string reason;                                    ///< one sentence about the first one
 };
 
-/// What a node's ranks use.
-struct InterfaceChoice {
-  std::string interface;  ///< "eth0"
-  std::string address;    ///< numeric
-  std::string reason;     ///< one sentence
-};
-
 /// Of this node. @param peer_hosts names or addresses of the other nodes. Throws Error as topology::find_candidates.
 NodeNetwork read_node_network(const base::Environment& environment, const std::vector<std::string>& peer_hosts);
 
-/// One choice per node, in the same order. Throws Error(invalid_argument) when a node has no candidate.
-std::vector<InterfaceChoice> choose_interfaces(const std::vector<NodeNetwork>& nodes);
+/// What the ranks of each node use between nodes, in the same order. Throws Error(invalid_argument) when a node has no
+/// candidate.
+std::vector<topology::SocketInterface> choose_interfaces(const std::vector<NodeNetwork>& nodes);
+
+/// The interface over which ranks that are all on this host reach each other: the user's, as World::init will take it,
+/// else loopback, else none. Throws Error(invalid_argument) when the user named one that is not there.
+topology::SocketInterface one_host_interface(const base::Environment& environment);
 
 }  // namespace ddp::launcher

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,16 +10,19 @@
 
 #include "base/stderr_line.hpp"
 #include "outcome/exit_error.hpp"
-#include "topology/inventory/network_facts.hpp"
-#include "topology/network/user_interfaces.hpp"
-#include "topology/placement/placement_summary.hpp"
+#include "topology/placement/visible_devices.hpp"
 
 namespace ddp::launcher {
 namespace {
 
+void warn(const std::exception& error) {
+  base::write_stderr_line(
+      fmt::format("ddprun: warning: ranks are neither bound to cores nor given GPUs: {}", error.what()));
+}
+
 /// Throws ExitError(kExitUsage) where there is nothing to count.
 int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topology,
-                const base::Environment& environment) {
+                const base::Environment& environment, const CpuSet& allowed) {
   using Kind = RanksPerNode::Kind;
   if (wanted.kind == Kind::number) return wanted.number;
   int gpus = 0;
@@ -35,80 +39,49 @@ int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topol
                      .ranks = {},
                      .hint = "give a number, or auto; 'ddp-info topo' shows the GPUs that there are"}};
   }
-  const int cpus = static_cast<int>(Binding::current().cpus.count());
-  return std::min(wanted.kind == Kind::cpus || gpus == 0 ? cpus : gpus, kMaxRanksPerNode);
+  return std::min(wanted.kind == Kind::cpus || gpus == 0 ? allowed.count() : gpus, kMaxRanksPerNode);
 }
 
 }  // namespace
 
-SocketInterface one_host_interface(const base::Environment& environment) {
-  std::vector<NetworkInterface> interfaces;
-  for (auto& fact : topology::read_usable_interfaces()) {
-    interfaces.push_back(std::move(fact.interface));
-  }
-  if (auto named = topology::interfaces_named_by_user(environment, interfaces)) {
-    return {.name = named->names.front(), .reason = named->reason};
-  }
-  for (const NetworkInterface& interface : interfaces) {
-    if (interface.kind == InterfaceKind::loopback && !interface.addresses.empty()) {
-      return {.name = interface.name, .reason = "all ranks are on this host"};
-    }
-  }
-  return {};
-}
-
-NodePlacement::NodePlacement(const LaunchOptions& options, const base::Environment& environment)
-    : environment_(environment),
-      gpus_(options.virtual_local_rank ? topology::GpuVisibility::one : options.gpus),
-      bound_(options.bind != BindPolicy::none) {
-  const auto warn = [](const std::exception& error) {
-    base::write_stderr_line(
-        fmt::format("ddprun: warning: ranks are neither bound to cores nor given GPUs: {}", error.what()));
-  };
+NodePlacement NodePlacement::of_this_host(const LaunchOptions& options, const base::Environment& environment) {
+  std::optional<Topology> topology;
   try {
-    topology_ = Topology::live();
-    if (topology_->source() == "this machine") topology_xml_ = topology_->to_xml();
+    topology = Topology::live();
   } catch (const std::exception& error) {
     warn(error);
   }
-  nproc_ = count_ranks(options.nproc, topology_, environment);
-  bindings_.resize(static_cast<std::size_t>(nproc_));
+  return NodePlacement(options, environment, std::move(topology), Binding::current().cpus);
+}
+
+NodePlacement::NodePlacement(const LaunchOptions& options, base::Environment environment,
+                             std::optional<Topology> topology, const CpuSet& allowed)
+    : request_{.bind = options.bind, .gpus = options.gpus, .ranks = {}, .interface = {}, .environment = environment},
+      topology_(std::move(topology)) {
+  const int nproc = count_ranks(options.nproc, topology_, environment, allowed);
+  request_.ranks.assign(static_cast<std::size_t>(nproc),
+                        {.cpus = allowed, .devices = topology::device_variables(environment)});
   if (!topology_) return;
   try {
-    place_ranks(options);
+    topology::plan_node(*topology_, request_);
+    placed_ = true;
   } catch (const std::exception& error) {
-    placements_.clear();
     warn(error);
   }
 }
 
-void NodePlacement::place_ranks(const LaunchOptions& options) {
-  placements_ = place(*topology_, {.num_ranks = nproc_,
-                                   .policy = options.bind,
-                                   .allowed = {Binding::current().cpus},
-                                   .gpus = topology::gpus_named_by(*topology_, environment_)});
-  std::sort(placements_.begin(), placements_.end(),
-            [](const Placement& a, const Placement& b) { return a.local_rank < b.local_rank; });
-  for (const Placement& placement : placements_) {
-    if (bound_) bindings_.at(static_cast<std::size_t>(placement.local_rank)) = Binding::from(*topology_, placement);
+std::string NodePlacement::topology_xml() const {
+  return topology_ && topology_->source() == "this machine" ? topology_->to_xml() : std::string();
+}
+
+std::vector<topology::RankPlan> NodePlacement::plan(const topology::SocketInterface& interface) const {
+  if (!placed_) {
+    return std::vector<topology::RankPlan>(request_.ranks.size(),
+                                           {.placement = {}, .binding = {}, .settings = {}, .summary = "not placed"});
   }
-}
-
-const std::optional<Binding>& NodePlacement::binding(int local_rank) const {
-  return bindings_.at(static_cast<std::size_t>(local_rank));
-}
-
-std::string NodePlacement::summary(int local_rank) const {
-  if (placements_.empty()) return "not placed";
-  return topology::summarize(*topology_, placements_.at(static_cast<std::size_t>(local_rank)));
-}
-
-std::vector<topology::Setting> NodePlacement::settings(int local_rank, const SocketInterface& interface) const {
-  if (placements_.empty()) return {};
-  return topology::derive_settings(
-      *topology_, placements_, local_rank,
-      {.gpus = gpus_, .bound = bound_, .socket_interface = interface.name, .socket_interface_reason = interface.reason},
-      environment_);
+  topology::NodeRequest request = request_;
+  request.interface = interface;
+  return topology::plan_node(*topology_, request);
 }
 
 }  // namespace ddp::launcher

@@ -1,5 +1,4 @@
-// Where the ranks of this node go: how many they are, their cores, memory, GPUs and the variables that follow from
-// them.
+// How many ranks this node runs, and what each of them gets.
 #pragma once
 
 #include <optional>
@@ -10,49 +9,33 @@
 
 #include "base/env_table.hpp"
 #include "options/launch_options.hpp"
-#include "topology/placement/settings.hpp"
+#include "topology/placement/node_planner.hpp"
 
 namespace ddp::launcher {
 
-/// A network interface for sockets, and one sentence why; an empty name: none was chosen.
-struct SocketInterface {
-  std::string name;
-  std::string reason;
-};
-
-/// The interface over which ranks that are all on this host reach each other: the user's, as World::init will take it,
-/// else loopback. Throws Error(invalid_argument) when the user has named one that is not there.
-SocketInterface one_host_interface(const base::Environment& environment);
-
-/// Read once, before the first attempt. A machine that cannot be read gives ranks that are not bound, and a warning on
-/// standard error.
+/// Made once, before the first attempt. Ranks of a machine that cannot be read or planned keep ddprun's own mask and
+/// environment; a warning on standard error says so once.
 class NodePlacement {
  public:
-  /// Reads this machine and places the ranks on what ddprun itself may use.
-  /// @param environment what the user and the job scheduler gave; its *_VISIBLE_DEVICES limit the GPUs.
-  /// Throws ExitError(kExitUsage) for --nproc-per-node=gpu without GPUs.
-  NodePlacement(const LaunchOptions& options, const base::Environment& environment);
+  /// Of this machine and the processors that ddprun itself may use.
+  static NodePlacement of_this_host(const LaunchOptions& options, const base::Environment& environment);
 
-  int nproc() const { return nproc_; }
+  /// @param environment what the user and the job scheduler gave; its *_VISIBLE_DEVICES limit the GPUs.
+  /// @param topology nothing: unknown. @param allowed processors for ranks.
+  /// Throws ExitError(kExitUsage) for --nproc-per-node=gpu without GPUs.
+  NodePlacement(const LaunchOptions& options, base::Environment environment, std::optional<Topology> topology,
+                const CpuSet& allowed);
+
+  int nproc() const { return static_cast<int>(request_.ranks.size()); }
   /// This machine as hwloc writes it; empty when it could not be read, or HWLOC_* variables describe another one.
-  const std::string& topology_xml() const { return topology_xml_; }
-  /// Nothing: the rank keeps ddprun's own.
-  const std::optional<Binding>& binding(int local_rank) const;
-  /// "4 cores (processors 0-3), NUMA node 0, GPU 1 (0000:3b:00.0), NIC ib0 (mlx5_0)"
-  std::string summary(int local_rank) const;
-  std::vector<topology::Setting> settings(int local_rank, const SocketInterface& interface) const;
+  std::string topology_xml() const;
+  /// nproc() plans, by local rank. Those of ranks that cannot be placed have only a summary.
+  std::vector<topology::RankPlan> plan(const topology::SocketInterface& interface) const;
 
  private:
-  void place_ranks(const LaunchOptions& options);
-
-  base::Environment environment_;
-  topology::GpuVisibility gpus_;
-  bool bound_;
-  int nproc_ = 1;
+  topology::NodeRequest request_;
   std::optional<Topology> topology_;
-  std::string topology_xml_;
-  std::vector<Placement> placements_;  ///< by local rank; empty when there are none
-  std::vector<std::optional<Binding>> bindings_;
+  bool placed_ = false;
 };
 
 }  // namespace ddp::launcher

@@ -80,7 +80,7 @@ sent_bytes() { "$cluster" on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
   run srun --mpi=pmix -N2 -n4 --export=ALL,DDP_BIND=none "$rank_program" binding
   expect_all 4 "placed=no"
   run srun --mpi=pmix -N2 -n2 --export=ALL,DDP_BIND=nuna "$rank_program" binding
-  expect_all 2 "'nuna' is not one of numa|core|socket|none"
+  expect_all 2 "'nuna' is not one of numa, core, socket, none; did you mean 'numa'"
 }
 
 @test "DDP_BIND: the mask of Slurm's task/affinity is never left" {

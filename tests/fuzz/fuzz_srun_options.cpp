@@ -40,8 +40,8 @@ bool accepted(Option option, std::string_view word) {
 }
 
 void require_valid(const PluginOptions& options) {
-  require(accepted(Option::bind, options.bind));
-  require(accepted(Option::gpus, options.gpus));
+  require(accepted(Option::bind, to_string(options.bind)));
+  require(accepted(Option::gpus, to_string(options.gpus)));
   require(accepted(Option::backend, options.backend));
 }
 

@@ -8,6 +8,7 @@
 #include <ddp/error.hpp>
 
 #include "topo/report_model.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::tools {
 namespace {
@@ -123,8 +124,7 @@ bool chooses_gpus(std::string_view name) { return name.ends_with("_VISIBLE_DEVIC
 std::vector<SettingRow> compare_settings(const Topology& topology, const std::vector<Placement>& placements,
                                          const std::vector<Placement>& sharing, const RankReport& report,
                                          topology::SettingsOptions options) {
-  options.socket_interface = report.interface.name;
-  options.socket_interface_reason = report.interface.reason;
+  options.interface = report.interface;
   const base::Environment environment{report.environment};
   const auto recommended =
       derive_settings(topology, placements, report.local_rank, options, base::Environment{Variables{}});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -14,7 +13,6 @@
 #include <CLI/CLI.hpp>
 
 #include "base/closest_word.hpp"
-#include "base/word_choice.hpp"
 #include "command/usage_error.hpp"
 
 namespace ddp::tools {
@@ -68,16 +66,14 @@ int parse_number(std::string_view option, const std::string& text, int lowest, i
                        : fmt::format("give a whole number from {} to {}", lowest, highest)};
 }
 
-template <class Enum>
-Enum parse_word(std::string_view option, const std::string& text, std::initializer_list<Enum> values) {
-  std::vector<std::string> words;
-  for (const Enum value : values) {
-    words.emplace_back(to_string(value));
-    if (text == words.back()) return value;
+/// What @p read makes of a word, whose Error becomes a UsageError.
+template <class Value>
+Value parse_word(Value (*read)(std::string, std::string_view), const std::string& option, const std::string& text) {
+  try {
+    return read("reading " + option, text);
+  } catch (const Error& error) {
+    throw UsageError{error.attempted(), error.cause(), error.hint()};
   }
-  const std::string attempted = fmt::format("reading {}", option);
-  const Error unknown = base::unknown_word(attempted, text, words);
-  throw UsageError{attempted, unknown.cause(), unknown.hint()};
 }
 
 std::string parse_file_name(std::string_view option, const std::string& text) {
@@ -165,17 +161,12 @@ std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::stri
   add_value("--bind", "POLICY",
             "Where a rank's cores are chosen: numa (an even share of the nearest NUMA node), core (one core), socket "
             "(a share of the nearest package), none (all that is allowed). Default: DDP_BIND, else numa.",
-            [&](const std::string& text) {
-              options.bind = parse_word("--bind", text,
-                                        {BindPolicy::numa, BindPolicy::core, BindPolicy::socket, BindPolicy::none});
-            });
-  add_value("--gpus", "WHICH",
-            "GPUs that each rank sees: all (in an order in which local rank i has GPU i), one (its own), none (nothing "
-            "is set). Default: DDP_GPUS, else all.",
-            [&](const std::string& text) {
-              using enum topology::GpuVisibility;
-              options.gpus = parse_word("--gpus", text, {all, one, none});
-            });
+            [&](const std::string& text) { options.bind = parse_word(&topology::read_bind_policy, "--bind", text); });
+  add_value(
+      "--gpus", "WHICH",
+      "GPUs that each rank sees: all (in an order in which local rank i has GPU i), one (its own), none (nothing "
+      "is set). Default: DDP_GPUS, else all.",
+      [&](const std::string& text) { options.gpus = parse_word(&topology::read_gpu_visibility, "--gpus", text); });
   add_value("--xml", "FILE",
             "Another machine instead of this one: a file of --export, of lstopo (hwloc 2 or newer), or in NCCL's "
             "topology format. Nothing of this shell's environment or of a job is mixed in.",

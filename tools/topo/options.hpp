@@ -8,7 +8,7 @@
 
 #include <ddp/placement.hpp>
 
-#include "topology/placement/settings.hpp"
+#include "topology/placement/option_words.hpp"
 
 namespace ddp::tools {
 

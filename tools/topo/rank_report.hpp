@@ -13,16 +13,9 @@
 #include <ddp/cpu_set.hpp>
 
 #include "base/env_table.hpp"
+#include "topology/network/socket_interface.hpp"
 
 namespace ddp::tools {
-
-/// Which interface World chose for sockets, and why.
-struct InterfaceUse {
-  std::string name;
-  std::string address;
-  std::string reason;
-  friend bool operator==(const InterfaceUse&, const InterfaceUse&) = default;
-};
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -36,8 +29,8 @@ struct RankReport {
   std::vector<int> visible_gpus;  ///< indices of the GPUs that the operating system lets it use, ascending
   /// What *_VISIBLE_DEVICES leaves of them, in its order; nothing when no such variable is set.
   std::optional<std::vector<int>> named_gpus;
-  Variables environment;  ///< only those that have to do with placement; see reported_variables()
-  InterfaceUse interface;
+  Variables environment;                ///< only those that have to do with placement; see reported_variables()
+  topology::SocketInterface interface;  ///< that World chose
 
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };

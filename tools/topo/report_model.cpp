@@ -8,6 +8,9 @@
 
 #include <ddp/error.hpp>
 
+#include "topology/placement/node_planner.hpp"
+#include "topology/placement/visible_devices.hpp"
+
 namespace ddp::tools {
 
 std::string_view to_string(BindingState state) noexcept {
@@ -56,31 +59,28 @@ int default_num_ranks(const Topology& topology, const base::Environment& environ
 }
 
 Report describe_machine(const Topology& topology, const MachineQuestion& question) {
-  PlacementRequest request;
-  request.num_ranks = question.num_ranks;
-  request.policy = question.policy;
-  if (!question.allowed.empty()) request.allowed = {question.allowed};
-  request.gpus = topology::gpus_named_by(topology, question.environment);
-  const std::vector<Placement> placements = place(topology, request);
-
-  topology::SettingsOptions options;
-  options.gpus = question.gpus;
-  options.bound = question.policy != BindPolicy::none;
-  NodeKind kind{.topology = topology, .hosts = {}, .rows = {}, .allowed = topology.allowed_cpus()};
-  if (!question.allowed.empty()) kind.allowed = question.allowed & topology.cpus();
+  const topology::RankResources each{.cpus = question.allowed.empty() ? topology.allowed_cpus() : question.allowed,
+                                     .devices = topology::device_variables(question.environment)};
+  const topology::NodeRequest request{.bind = question.policy,
+                                      .gpus = question.gpus,
+                                      .ranks = {static_cast<std::size_t>(std::max(question.num_ranks, 0)), each},
+                                      .interface = {},
+                                      .environment = question.environment};
+  NodeKind kind{.topology = topology, .hosts = {}, .rows = {}, .allowed = each.cpus & topology.cpus()};
   if (!question.host.empty()) kind.hosts = {question.host};
-  for (const Placement& placement : placements) {
-    RankRow row{.ranks = {{.rank = placement.local_rank, .host = question.host, .interface = {}}},
-                .local_rank = placement.local_rank,
-                .placement = placement,
+  for (topology::RankPlan& plan : topology::plan_node(topology, request)) {
+    const int local_rank = plan.placement.local_rank;
+    RankRow row{.ranks = {{.rank = local_rank, .host = question.host, .interface = {}}},
+                .local_rank = local_rank,
+                .placement = std::move(plan.placement),
                 .settings = {},
                 .actual = {}};
-    for (auto& setting : derive_settings(topology, placements, placement.local_rank, options, question.environment)) {
-      row.settings.push_back({.name = setting.name,
-                              .value = setting.value,
-                              .reason = setting.reason,
+    for (topology::Setting& setting : plan.settings) {
+      row.settings.push_back({.name = std::move(setting.name),
+                              .value = std::move(setting.value),
+                              .reason = std::move(setting.reason),
                               .by_user = setting.by_user,
-                              .conflict = setting.conflict,
+                              .conflict = std::move(setting.conflict),
                               .actual = {}});
     }
     kind.rows.push_back(std::move(row));

@@ -12,7 +12,7 @@
 
 #include "base/env_table.hpp"
 #include "topo/rank_report.hpp"
-#include "topology/placement/settings.hpp"
+#include "topology/placement/option_words.hpp"
 
 namespace ddp::tools {
 
@@ -48,8 +48,8 @@ struct SettingRow {
 /// One of the ranks that a row stands for: in a job of several equal nodes there are several.
 struct RankIdentity {
   int rank = 0;
-  std::string host;        ///< empty for the machine of a file
-  InterfaceUse interface;  ///< in a job
+  std::string host;                     ///< empty for the machine of a file
+  topology::SocketInterface interface;  ///< in a job
 };
 
 struct RankRow {

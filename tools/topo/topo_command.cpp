@@ -16,6 +16,7 @@
 #include "topo/json_report.hpp"
 #include "topo/svg_picture.hpp"
 #include "topo/table.hpp"
+#include "topology/placement/visible_devices.hpp"
 #include "world/launch_environment.hpp"
 
 namespace ddp::tools {
@@ -23,8 +24,7 @@ namespace {
 
 BindPolicy policy_of(const TopoOptions& options, const base::Environment& environment) {
   if (options.bind) return *options.bind;
-  const std::string word = environment.text("DDP_BIND");
-  return word.empty() ? BindPolicy::numa : parse_bind_policy(word);
+  return topology::bind_policy_of(environment).value_or(BindPolicy::numa);
 }
 
 /// In a rank, DDP_BIND=none says that World::init need not bind it, as ddprun has done it already: not how it should
@@ -35,7 +35,7 @@ BindPolicy policy_in_job(const TopoOptions& options, const base::Environment& en
 }
 
 topology::GpuVisibility visibility_of(const TopoOptions& options, const base::Environment& environment) {
-  return options.gpus ? *options.gpus : topology::parse_gpu_visibility(environment.text("DDP_GPUS"));
+  return options.gpus ? *options.gpus : topology::gpu_visibility_of(environment);
 }
 
 /// Whether World::init will find a launcher.

@@ -57,6 +57,13 @@ struct Placement {
   std::vector<Decision> decisions;
 };
 
+/// An environment variable of NCCL, UCX, Gloo or OpenMP that suits a rank's placement.
+struct EnvironmentSetting {
+  std::string name;    ///< "NCCL_IB_HCA"
+  std::string value;   ///< "=mlx5_0:1"
+  std::string reason;  ///< one sentence
+};
+
 /// One placement for each rank, by local rank. Deterministic.
 ///
 /// GPUs: each rank gets one of its own while there are enough; with more ranks than GPUs, ranks are spread evenly and

@@ -78,6 +78,19 @@ class World {
   /// it.
   const std::optional<Placement>& placement() const noexcept;
 
+  /// Variables that suit placement(), by name; empty without one. Left out are those that were set when init began, and
+  /// those that GPU runtimes may have read by then (CUDA_VISIBLE_DEVICES and its like).
+  ///
+  /// init does not set them: setenv(3) is undefined behaviour while any other thread reads the environment, and only
+  /// the program knows its threads. ddprun and srun --ddp set them before the program starts.
+  const std::vector<EnvironmentSetting>& settings() const noexcept;
+
+  /// Sets settings() where they are still unset, with setenv(3). Call it right after init, before the program starts
+  /// threads and before NCCL or UCX are used; the threads of World do not read the environment meanwhile. OpenMP's
+  /// runtime has read its variables when the program was loaded: for it, they take effect in child processes only.
+  /// Throws Error(system).
+  void export_settings() const;
+
   /// The group of all ranks; made by the first call, which is collective, and returned by later ones.
   /// @param backend "gloo", or "auto": what DDP_BACKEND names, else gloo. Throws unavailable when its plugin cannot be
   /// loaded.

@@ -24,17 +24,17 @@ constexpr std::array kTable{
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
                 "Folder with the backend plugins (libddp_gloo.so, ...); default: where libddp.so lies."},
     EnvVariable{
-        "DDP_BIND", EnvType::choice, "", "numa|core|socket|none",
+        "DDP_BIND", EnvType::text, "", "",
         "Bind ranks to cores near their GPU and NIC: to a share of the nearest NUMA node's, one core, or a share "
         "of the nearest package's. The default of ddprun's --bind; in a rank that another launcher started, "
-        "World::init binds when it is set."},
+        "World::init binds when it is set, and World::export_settings sets what follows from that."},
     EnvVariable{"DDP_CHECK_COLLECTIVES", EnvType::boolean, "0", "",
                 "1: before each collective operation, compare its arguments on all ranks, at the cost of one small "
                 "all_gather. Differences are found without it, too, but only by ranks that wait for others."},
     EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "",
                 "Seconds after which a collective operation that has no deadline of its own fails."},
     EnvVariable{
-        "DDP_GPUS", EnvType::choice, "all", "all|one|none",
+        "DDP_GPUS", EnvType::text, "all", "",
         "The default of ddprun's --gpus: ranks see all GPUs in an order in which local rank i is GPU i, or their "
         "own only; none sets nothing."},
     EnvVariable{"DDP_INIT_TIMEOUT", EnvType::seconds, "120", "",

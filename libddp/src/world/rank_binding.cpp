@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
+#include "base/byte_stream.hpp"
 #include "base/log.hpp"
-#include "topology/placement/rank_gpus.hpp"
-#include "topology/placement/settings.hpp"
-#include "world/world_state.hpp"
+#include "topology/placement/node_planner.hpp"
 
 namespace ddp::world {
 namespace {
@@ -21,90 +20,78 @@ constexpr std::array kReadByRuntimesAtStart{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE
                                             "ZE_AFFINITY_MASK"};
 
 topology::RankResources own_resources(const base::Environment& environment) {
-  return {.policy = environment.text("DDP_BIND"),
-          .cpus = Binding::current().cpus,
-          .devices = topology::device_variables(environment)};
+  return {.cpus = Binding::current().cpus, .devices = topology::device_variables(environment)};
 }
 
-void set_environment(const std::vector<topology::Setting>& settings) {
-  for (const topology::Setting& setting : settings) {
+/// Those that a program may still set.
+std::vector<EnvironmentSetting> open_settings(std::vector<topology::Setting> settings) {
+  std::vector<EnvironmentSetting> open;
+  for (topology::Setting& setting : settings) {
     if (!setting.conflict.empty()) {
       base::log(base::LogLevel::warning, "{}={} was kept, but {}", setting.name, setting.value, setting.conflict);
     }
     const bool too_late = std::find(kReadByRuntimesAtStart.begin(), kReadByRuntimesAtStart.end(), setting.name) !=
                           kReadByRuntimesAtStart.end();
     if (setting.by_user || too_late) continue;
-    ::setenv(setting.name.c_str(), setting.value.c_str(), 0);
-    base::log(base::LogLevel::debug, "set {}={}: {}", setting.name, setting.value, setting.reason);
+    open.push_back(
+        {.name = std::move(setting.name), .value = std::move(setting.value), .reason = std::move(setting.reason)});
   }
+  return open;
 }
 
 }  // namespace
 
 RankBinding::RankBinding(const base::Environment& environment, int world_size)
-    : environment_(environment), alone_(world_size == 1) {
-  const std::string policy = environment.text("DDP_BIND");
-  if (policy.empty()) return;
-  wanted_ = parse_bind_policy(policy) != BindPolicy::none;
-}
+    : environment_(environment),
+      policy_(topology::bind_policy_of(environment).value_or(BindPolicy::none)),
+      alone_(world_size == 1) {}
 
 void RankBinding::publish(KeyValueStore& store, const std::string& key, bool leader) {
-  if (!wanted_) return;
+  if (policy_ == BindPolicy::none) return;
   store.put_on_node(key + ".resources", topology::encode(own_resources(environment_)));
   if (!leader) return;
   try {
     const std::string xml = Topology::live().to_xml();
     base::log(base::LogLevel::debug, "read the topology of this machine for its ranks: {} bytes of XML", xml.size());
-    store.put_on_node(key + ".topology", std::as_bytes(std::span{xml.data(), xml.size()}));
+    store.put_on_node(key + ".node", base::ByteWriter{}.text(to_string(policy_)).text(xml).bytes());
   } catch (const std::exception& error) {
-    base::log(base::LogLevel::warning, "{}", error.what());  // the others will miss it and say so
+    base::log(base::LogLevel::warning, "{}", error.what());  // the other ranks will report it missing
   }
 }
 
-std::optional<Placement> RankBinding::apply(KeyValueStore& store, const std::string& key,
+std::optional<BoundRank> RankBinding::apply(KeyValueStore& store, const std::string& key,
                                             const std::vector<int>& local_ranks, int rank,
-                                            const InterfaceChoice& interface, Deadline deadline) {
-  if (!wanted_) return std::nullopt;
+                                            const topology::SocketInterface& interface, Deadline deadline) {
+  if (policy_ == BindPolicy::none) return std::nullopt;
   try {
-    std::vector<topology::RankResources> resources;
+    topology::NodeRequest request{.bind = policy_,
+                                  .gpus = topology::GpuVisibility::none,
+                                  .ranks = {},
+                                  .interface = interface,
+                                  .environment = environment_};
     std::optional<Topology> topology;
     if (alone_) {
       topology = Topology::live();
-      resources.push_back(own_resources(environment_));
+      request.ranks.push_back(own_resources(environment_));
     } else {
-      const Bytes xml = store.get_on_node(local_ranks.front(), key + ".topology", deadline);
-      topology = Topology::from_xml({reinterpret_cast<const char*>(xml.data()), xml.size()},
-                                    "what this node's first rank read");
+      const Bytes node = store.get_on_node(local_ranks.front(), key + ".node", deadline);
+      base::ByteReader reader(node, "node's topology");
+      request.bind = parse_bind_policy(reader.text());
+      topology = Topology::from_xml(reader.text(), "what this node's first rank read");
       for (const int each : local_ranks) {
-        resources.push_back(topology::decode_resources(store.get_on_node(each, key + ".resources", deadline)));
+        request.ranks.push_back(topology::decode_resources(store.get_on_node(each, key + ".resources", deadline)));
       }
     }
-    for (const topology::RankResources& each : resources) {
-      if (each.policy == resources.front().policy) continue;
-      base::log(base::LogLevel::warning, "ranks of this node have different DDP_BIND: {} and {}; {} is used",
-                resources.front().policy, each.policy, resources.front().policy);
-      break;
+    if (request.bind != policy_) {
+      base::log(base::LogLevel::warning, "DDP_BIND is {}, but {} in the first rank of this node, which counts",
+                to_string(policy_), to_string(request.bind));
     }
-    PlacementRequest request{.num_ranks = static_cast<int>(local_ranks.size()),
-                             .policy = parse_bind_policy(resources.front().policy),
-                             .allowed = {},
-                             .gpus = topology::gpus_of_ranks(*topology, resources)};
-    for (const topology::RankResources& each : resources) request.allowed.push_back(each.cpus);
-    const std::vector<Placement> placements = place(*topology, request);
-    const auto local_rank =
-        static_cast<std::size_t>(std::find(local_ranks.begin(), local_ranks.end(), rank) - local_ranks.begin());
-    const Placement& own = placements.at(local_rank);
-    const Binding binding = Binding::from(*topology, own);
-    for (const std::string& remark : binding.apply()) base::log(base::LogLevel::warning, "{}", remark);
-    base::log(base::LogLevel::info, "bound to processors {} by policy {}", binding.cpus.to_string(),
-              to_string(request.policy));
-    set_environment(topology::derive_settings(*topology, placements, own.local_rank,
-                                              {.gpus = topology::GpuVisibility::none,
-                                               .bound = true,
-                                               .socket_interface = interface.name,
-                                               .socket_interface_reason = interface.reason},
-                                              environment_));
-    return own;
+    const auto own = std::find(local_ranks.begin(), local_ranks.end(), rank) - local_ranks.begin();
+    topology::RankPlan plan = std::move(topology::plan_node(*topology, request).at(static_cast<std::size_t>(own)));
+    for (const std::string& remark : plan.binding.value().apply()) base::log(base::LogLevel::warning, "{}", remark);
+    base::log(base::LogLevel::info, "bound to processors {} by policy {}", plan.binding->cpus.to_string(),
+              to_string(request.bind));
+    return BoundRank{.placement = std::move(plan.placement), .settings = open_settings(std::move(plan.settings))};
   } catch (const std::exception& error) {
     base::log(base::LogLevel::warning, "this rank is not bound to processors: {}", error.what());
     return std::nullopt;

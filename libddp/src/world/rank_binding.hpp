@@ -1,5 +1,5 @@
-// Binds a rank that a launcher without libddp started (srun, mpirun): DDP_BIND. The topology is read once a node, by
-// one rank, and shared as XML through the node's part of the key-value store.
+// Binds a rank that a launcher without libddp started (srun, mpirun): DDP_BIND. One rank per node reads the topology
+// and shares it as XML through the node's part of the key-value store.
 #pragma once
 
 #include <optional>
@@ -7,36 +7,37 @@
 #include <vector>
 
 #include <ddp/key_value_store.hpp>
-#include <ddp/placement.hpp>
+#include <ddp/world.hpp>
 
 #include "base/env_table.hpp"
+#include "topology/network/socket_interface.hpp"
 
 namespace ddp::world {
 
-struct InterfaceChoice;
+/// What this process was bound to, and the variables that suit that.
+struct BoundRank {
+  Placement placement;
+  std::vector<EnvironmentSetting> settings;
+};
 
 class RankBinding {
  public:
-  /// @param environment must outlive this object. Throws Error(invalid_argument) for a DDP_BIND that cannot be
-  /// understood.
+  /// @param environment must outlive this object. Throws Error(invalid_argument) for a wrong DDP_BIND.
   RankBinding(const base::Environment& environment, int world_size);
 
-  /// Puts what this rank may use, and the machine's topology if it is @p leader of its node. Before a fence. Without
-  /// DDP_BIND it does nothing.
+  /// Puts what this rank may use, and with @p leader the policy and the topology of its node. Before a fence. Does
+  /// nothing without DDP_BIND.
   void publish(KeyValueStore& store, const std::string& key, bool leader);
 
-  /// After the fence: places the ranks of the node, binds this process, and sets the variables of NCCL, OpenMP and
-  /// others that follow from it where they are unset (setenv(3): no other thread may use the environment meanwhile).
-  /// CUDA_VISIBLE_DEVICES and its like are left alone: the program may have looked at them already.
+  /// After the fence: plans the node and binds this process. Nothing without DDP_BIND. Failures are logged: a rank that
+  /// is not bound is slow, not wrong.
   /// @param local_ranks the ranks of this node, ascending.
-  /// @param interface chosen for sockets; without a name: none needs to be.
-  /// Nothing without DDP_BIND. What does not work is logged: a rank that is not bound is slow, not wrong.
-  std::optional<Placement> apply(KeyValueStore& store, const std::string& key, const std::vector<int>& local_ranks,
-                                 int rank, const InterfaceChoice& interface, Deadline deadline);
+  std::optional<BoundRank> apply(KeyValueStore& store, const std::string& key, const std::vector<int>& local_ranks,
+                                 int rank, const topology::SocketInterface& interface, Deadline deadline);
 
  private:
   const base::Environment& environment_;
-  bool wanted_ = false;
+  BindPolicy policy_;
   bool alone_;
 };
 

@@ -1,7 +1,11 @@
 #include <ddp/world.hpp>
 
+#include <cerrno>
+#include <cstdlib>
+
 #include <ddp/error.hpp>
 
+#include "base/system_error.hpp"
 #include "world/world_state.hpp"
 
 namespace ddp {
@@ -45,6 +49,13 @@ const std::string& World::interface_address() const noexcept { return state_->in
 const std::string& World::interface_reason() const noexcept { return state_->interface.reason; }
 
 const std::optional<Placement>& World::placement() const noexcept { return state_->placement; }
+const std::vector<EnvironmentSetting>& World::settings() const noexcept { return state_->settings; }
+void World::export_settings() const {
+  for (const EnvironmentSetting& setting : settings()) {
+    if (::setenv(setting.name.c_str(), setting.value.c_str(), 0) == 0) continue;
+    throw base::system_error("setting the environment variable " + setting.name, errno);
+  }
+}
 
 KeyValueStore& World::key_value_store() { return state_->store(); }
 void World::leave_session() noexcept { state_->leave_session(); }

@@ -145,8 +145,11 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
   base::log(base::LogLevel::info, "{} of {} ranks, local rank {} on node {} of {}, by {}: {}; interface {} ({}): {}",
             rank, world_size, nodes.local_rank_of(rank), nodes.node_of(rank), nodes.num_nodes(), to_string(source),
             source_reason, interface.name, interface.address, interface.reason);
-  placement = binding.apply(*store_, key("binding"), nodes.ranks_on(nodes.node_of(rank)), rank,
-                            nodes.num_nodes() > 1 ? interface : world::InterfaceChoice{}, deadline);
+  auto bound = binding.apply(*store_, key("binding"), nodes.ranks_on(nodes.node_of(rank)), rank,
+                             nodes.num_nodes() > 1 ? interface : topology::SocketInterface{}, deadline);
+  if (!bound) return;
+  placement = std::move(bound->placement);
+  settings = std::move(bound->settings);
 }
 
 topology::CandidateSearch WorldState::find_interfaces(const base::Environment& environment,

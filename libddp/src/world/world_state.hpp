@@ -12,6 +12,7 @@
 #include "base/env_table.hpp"
 #include "topology/network/interface_agreement.hpp"
 #include "topology/network/interface_candidates.hpp"
+#include "topology/network/socket_interface.hpp"
 #include "world/endpoint_record.hpp"
 #include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
@@ -19,17 +20,6 @@
 namespace ddp {
 
 class GroupEngine;
-
-namespace world {
-
-/// The interface over which this rank is reached.
-struct InterfaceChoice {
-  std::string name;
-  std::string address;
-  std::string reason;  ///< one sentence
-};
-
-}  // namespace world
 
 class WorldState {
  public:
@@ -56,10 +46,11 @@ class WorldState {
   LaunchSource source = LaunchSource::single;
   std::string source_reason;
   world::NodeMap nodes{std::vector<int>{0}};
-  world::InterfaceChoice interface;
+  topology::SocketInterface interface;
   std::shared_ptr<world::PeerChannel> channel;  ///< null in a world of one
   std::shared_ptr<GroupEngine> world_group;     ///< null until process_group() is called
   std::optional<Placement> placement;           ///< what this process was bound to, if DDP_BIND asked for it
+  std::vector<EnvironmentSetting> settings;     ///< as World::settings()
 
  private:
   void wire_up(const InitOptions& options, const base::Environment& environment);

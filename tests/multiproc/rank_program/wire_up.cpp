@@ -1,4 +1,5 @@
 // What World and its store say: facts for tests to compare with the launcher's, and values of many sizes.
+#include <cstdlib>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -40,6 +41,14 @@ void print_binding(World& world) {
   const auto& placement = world.placement();
   check(!placement || placement->local_rank == world.local_rank(), "the placement is another rank's");
   check(!placement || placement->cpus.contains(now.cpus), "this rank is not bound as placed");
+  for (const EnvironmentSetting& setting : world.settings()) {
+    check(std::getenv(setting.name.c_str()) == nullptr, "World::init changed the environment");
+  }
+  world.export_settings();
+  for (const EnvironmentSetting& setting : world.settings()) {
+    const char* value = std::getenv(setting.name.c_str());
+    check(value != nullptr && value == setting.value, "a setting was not exported");
+  }
   fmt::print("BINDING rank={} cpus={} placed={}\n", world.rank(), now.cpus.to_string(),
              placement ? placement->cpus.to_string() : "no");
 }

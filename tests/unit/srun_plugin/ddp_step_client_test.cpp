@@ -277,19 +277,18 @@ TEST_F(StepProgramTest, WrongUsageIsOne) {
 TEST_F(StepProgramTest, PlanAnswersAboutThisMachine) {
   DdpStepClient program = start(DDP_STEP_PROGRAM, {"plan"});
   const CpuSet own = topology::affinity_of(0);
-  program.send(encode(PlanQuestion{
-                   .bind = "numa",
-                   .gpus = "all",
-                   .backend = "auto",
-                   .node_list = "n1",
-                   .node_name = "n1",
-                   .resources = {encode(topology::RankResources{.policy = "numa", .cpus = own, .devices = {}})}}),
+  program.send(encode(PlanQuestion{.bind = BindPolicy::numa,
+                                   .gpus = topology::GpuVisibility::all,
+                                   .backend = "auto",
+                                   .node_list = "n1",
+                                   .node_name = "n1",
+                                   .resources = {encode(topology::RankResources{.cpus = own, .devices = {}})}}),
                patience());
   program.close_input();
   const NodePlan plan = decode_plan(program.read_all(patience()));
   EXPECT_EQ(program.finish(patience()), 0);
   ASSERT_EQ(plan.tasks.size(), 1U);
-  EXPECT_TRUE(own.contains(CpuSet::parse(plan.tasks[0].cpus)));
+  EXPECT_TRUE(own.contains(plan.tasks[0].binding.value().cpus));
 }
 
 TEST_F(StepProgramTest, PlanSaysInOneLineWhatItDoesNotUnderstand) {

@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 PlanQuestion question() {
-  return {.bind = "numa",
-          .gpus = "all",
+  return {.bind = BindPolicy::socket,
+          .gpus = topology::GpuVisibility::one,
           .backend = "auto",
           .node_list = "n[1-4]",
           .node_name = "n2",
@@ -26,8 +26,10 @@ PlanQuestion question() {
 }
 
 NodePlan plan() {
-  return {.tasks = {{.cpus = "0-3", .preferred_memory = 1, .settings = {{"A", "1"}, {"B", ""}}, .summary = "4 cores"},
-                    {.cpus = "", .preferred_memory = -1, .settings = {}, .summary = ""}},
+  return {.tasks = {{.binding = Binding{.cpus = CpuSet::parse("0-3"), .preferred_memory = 1},
+                     .settings = {{"A", "1"}, {"B", ""}},
+                     .summary = "4 cores"},
+                    {.binding = {}, .settings = {}, .summary = ""}},
           .remarks = {"a remark", ""}};
 }
 
@@ -44,8 +46,8 @@ std::string refusal(Function&& function) {
 
 TEST(NodePlan, QuestionComesBackAsItWas) {
   const PlanQuestion read = decode_question(encode(question()));
-  EXPECT_EQ(read.bind, "numa");
-  EXPECT_EQ(read.gpus, "all");
+  EXPECT_EQ(read.bind, BindPolicy::socket);
+  EXPECT_EQ(read.gpus, topology::GpuVisibility::one);
   EXPECT_EQ(read.backend, "auto");
   EXPECT_EQ(read.node_list, "n[1-4]");
   EXPECT_EQ(read.node_name, "n2");
@@ -55,11 +57,10 @@ TEST(NodePlan, QuestionComesBackAsItWas) {
 TEST(NodePlan, ComesBackAsItWas) {
   const NodePlan read = decode_plan(encode(plan()));
   ASSERT_EQ(read.tasks.size(), 2U);
-  EXPECT_EQ(read.tasks[0].cpus, "0-3");
-  EXPECT_EQ(read.tasks[0].preferred_memory, 1);
+  EXPECT_EQ(read.tasks[0].binding, plan().tasks[0].binding);
   EXPECT_THAT(read.tasks[0].settings, ElementsAre(std::pair("A", "1"), std::pair("B", "")));
   EXPECT_EQ(read.tasks[0].summary, "4 cores");
-  EXPECT_EQ(read.tasks[1].preferred_memory, -1);
+  EXPECT_EQ(read.tasks[1].binding, std::nullopt);
   EXPECT_THAT(read.remarks, ElementsAre("a remark", ""));
   EXPECT_EQ(encode(read), encode(plan()));
 }
@@ -87,10 +88,18 @@ TEST(NodePlan, TrailingBytesAreAnError) {
 TEST(NodePlan, AnotherVersionSaysWhatToInstall) {
   Bytes asked = encode(question());
   Bytes answered = encode(plan());
-  asked[0] = answered[0] = std::byte{2};
+  asked[0] = answered[0] = std::byte{9};
   for (const std::string& text : {refusal([&] { decode_question(asked); }), refusal([&] { decode_plan(answered); })}) {
-    EXPECT_THAT(text, AllOf(HasSubstr("its version is 2, the plugin's is 1"), HasSubstr("from one package")));
+    EXPECT_THAT(text, AllOf(HasSubstr("its version is 9, the plugin's is 2"), HasSubstr("from one package")));
   }
+}
+
+TEST(NodePlan, UnknownWordsAreErrors) {
+  const auto asking = [](const char* bind, const char* gpus) {
+    return base::ByteWriter{}.integer(kPlanVersion).text(bind).text(gpus).text("auto").text("n1").text("n1").bytes();
+  };
+  EXPECT_THROW(decode_question(asking("cores", "all")), Error);
+  EXPECT_THROW(decode_question(asking("core", "some")), Error);
 }
 
 TEST(NodePlan, CountsAreNotTrusted) {

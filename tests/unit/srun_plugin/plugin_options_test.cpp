@@ -67,19 +67,19 @@ TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
 }
 
 TEST(PluginOptions, EveryAcceptedWordIsEntered) {
-  struct Field {
-    Option option;
-    std::string PluginOptions::*word;
-  };
-  for (const auto& [option, word] :
-       {Field{Option::bind, &PluginOptions::bind}, Field{Option::gpus, &PluginOptions::gpus},
-        Field{Option::backend, &PluginOptions::backend}}) {
+  for (const Option option : {Option::bind, Option::gpus, Option::backend}) {
     for (const std::string_view accepted : accepted_words(option)) {
-      PluginOptions expected;
-      expected.*word = accepted;
       PluginOptions options;
       set_option(options, option, std::string(accepted).c_str());
-      EXPECT_EQ(options, expected) << accepted;
+      const std::string entered = option == Option::bind   ? std::string(to_string(options.bind))
+                                  : option == Option::gpus ? std::string(to_string(options.gpus))
+                                                           : options.backend;
+      EXPECT_EQ(entered, accepted);
+      PluginOptions others = options;
+      others.bind = {};
+      others.gpus = {};
+      others.backend = "auto";
+      EXPECT_EQ(others, PluginOptions{}) << accepted;
     }
   }
 }
@@ -115,8 +115,8 @@ TEST(PluginOptions, OtherWordsAreRefusedWithTheAcceptedOnes) {
 TEST(PluginOptions, VariablesAreTheDefaults) {
   EXPECT_EQ(defaults_with({}), PluginOptions{});
   PluginOptions expected;
-  expected.bind = "socket";
-  expected.gpus = "one";
+  expected.bind = BindPolicy::socket;
+  expected.gpus = topology::GpuVisibility::one;
   expected.backend = "gloo";
   EXPECT_EQ(defaults_with({{"DDP_BIND", "socket"}, {"DDP_GPUS", "one"}, {"DDP_BACKEND", "gloo"}}), expected);
   EXPECT_EQ(defaults_with({{"DDP_BIND", ""}, {"DDP_GPUS", ""}, {"DDP_BACKEND", ""}}), PluginOptions{})

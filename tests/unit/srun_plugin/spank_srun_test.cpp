@@ -41,8 +41,8 @@ TEST(SpankSrun, WithDdpTasksGetATicketAndPmix) {
   const StepTicket ticket = parse_ticket(variables[kTicketVariable]);
   EXPECT_NE(ticket.port, 0);
   EXPECT_TRUE(ticket.pmi_available);
-  EXPECT_EQ(ticket.options.bind, "core");
-  EXPECT_EQ(ticket.options.gpus, "one");
+  EXPECT_EQ(ticket.options.bind, BindPolicy::core);
+  EXPECT_EQ(ticket.options.gpus, topology::GpuVisibility::one);
   EXPECT_EQ(ticket.options.backend, "gloo");
   auto expected = run.variables("before");
   expected["SLURM_MPI_TYPE"] = "pmix";
@@ -66,7 +66,7 @@ TEST(SpankSrun, TheEnvironmentMayAsk) {
     run.with_mpi({"pmix"}).environment(name, "1").environment("DDP_GPUS", "one");
     expect_silent(run.run({"true"}));
     auto variables = run.variables("environment");
-    EXPECT_EQ(parse_ticket(variables[kTicketVariable]).options.gpus, "one");
+    EXPECT_EQ(parse_ticket(variables[kTicketVariable]).options.gpus, topology::GpuVisibility::one);
     auto expected = run.variables("before");
     expected["SLURM_MPI_TYPE"] = "pmix";
     expected[kTicketVariable] = variables[kTicketVariable];
@@ -106,8 +106,8 @@ TEST(SpankSrun, VariablesAreDefaultsAndOptionsComeLater) {
   run.environment("DDP_BIND", "socket").environment("DDP_GPUS", "none").environment("DDP_BACKEND", "gloo");
   expect_silent(run.run({"--ddp-gpus=one", "--ddp", "true"}));
   const StepTicket ticket = parse_ticket(run.variables("environment")[kTicketVariable]);
-  EXPECT_EQ(ticket.options.bind, "socket");
-  EXPECT_EQ(ticket.options.gpus, "one");
+  EXPECT_EQ(ticket.options.bind, BindPolicy::socket);
+  EXPECT_EQ(ticket.options.gpus, topology::GpuVisibility::one);
   EXPECT_EQ(ticket.options.backend, "gloo");
 }
 

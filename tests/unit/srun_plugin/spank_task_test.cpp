@@ -121,7 +121,7 @@ TEST(SpankTask, TasksAreBoundAsTheyArePlaced) {
 TEST(SpankTask, WithoutBindingTheyKeepTheirProcessors) {
   SpankHostRun run("remote");
   StepTicket ticket = ticket_without_store();
-  ticket.options.bind = "none";
+  ticket.options.bind = BindPolicy::none;
   ticket.options.backend = "gloo";
   prepare(run, 2, &ticket);
   EXPECT_EQ(run.run({"--ddp", "--ddp-bind=none", "true"}).exit_status, 0);

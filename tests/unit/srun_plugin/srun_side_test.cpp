@@ -244,7 +244,7 @@ TEST_F(SrunSideTest, StoreServesWhileTheStepRuns) {
   SrunSide side(DDP_STEP_PROGRAM);
   side.before_options(with_ddp(), slurm_with({"pmix"}));
   PluginOptions options = enabled();
-  options.bind = "core";
+  options.bind = BindPolicy::core;
   options.verbose = true;
   side.after_options(options, {});
   EXPECT_EQ(variable(kTicketVariable), std::nullopt) << "srun may still wait for its allocation";

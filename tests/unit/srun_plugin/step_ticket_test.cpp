@@ -16,7 +16,11 @@ using ::testing::HasSubstr;
 const std::string kSecret = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 StepTicket sample() {
-  return {.options = {.enabled = true, .bind = "core", .gpus = "one", .backend = "gloo", .verbose = true},
+  return {.options = {.enabled = true,
+                      .bind = BindPolicy::core,
+                      .gpus = topology::GpuVisibility::one,
+                      .backend = "gloo",
+                      .verbose = true},
           .port = 60123,
           .secret = kSecret,
           .pmi_available = false};

@@ -30,7 +30,7 @@ std::map<std::string, std::string> settings_of(const Topology& machine, int num_
   PlacementRequest request;
   request.num_ranks = num_ranks;
   SettingsOptions options;
-  options.socket_interface = socket_interface;
+  options.interface.name = socket_interface;
   std::map<std::string, std::string> values;
   for (const Setting& setting :
        derive_settings(machine, place(machine, request), rank, options, base::Environment{{}})) {

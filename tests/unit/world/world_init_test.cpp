@@ -123,6 +123,40 @@ TEST(WorldInit, AloneIsAWorldOfOne) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
+/// As it is in the environment now; "-": not set.
+std::string variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value != nullptr ? value : "-";
+}
+
+TEST(WorldInit, BindsButLeavesTheEnvironmentToTheProgram) {
+  const ChildResult result =
+      in_child({{"DDP_BIND", "numa"}, {"UCX_NET_DEVICES", "user's"}, {"DDP_LOG_LEVEL", "error"}}, [] {
+        World world = World::init();
+        if (!world.placement() || world.settings().empty()) return 1;
+        for (const EnvironmentSetting& setting : world.settings()) {
+          if (variable(setting.name) != "-" || setting.value.empty() || setting.reason.empty()) return 2;
+          if (setting.name == "UCX_NET_DEVICES" || setting.name.starts_with("CUDA_")) return 3;
+        }
+        ::setenv("OMP_PROC_BIND", "close", 1);  // the program's own choice, after init
+        world.export_settings();
+        for (const EnvironmentSetting& setting : world.settings()) {
+          if (variable(setting.name) != (setting.name == "OMP_PROC_BIND" ? "close" : setting.value)) return 4;
+        }
+        return variable("OMP_NUM_THREADS") != "-" && variable("UCX_NET_DEVICES") == "user's" ? 0 : 5;
+      });
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+TEST(WorldInit, WithoutDdpBindNothingIsRecommended) {
+  const ChildResult result = in_child({}, [] {
+    const World world = World::init();
+    world.export_settings();
+    return !world.placement() && world.settings().empty() && variable("OMP_NUM_THREADS") == "-" ? 0 : 1;
+  });
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
 TEST(WorldInit, SeveralWorldsMayFollowEachOther) {
   const ChildResult result = in_child({}, [] {
     World first = World::init();

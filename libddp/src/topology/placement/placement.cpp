@@ -1,47 +1,19 @@
 #include <ddp/placement.hpp>
 
-#include <array>
 #include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "base/word_choice.hpp"
 #include "topology/placement/allowed_sets.hpp"
 #include "topology/placement/core_assignment.hpp"
 #include "topology/placement/gpu_assignment.hpp"
 #include "topology/placement/nic_assignment.hpp"
 
 namespace ddp {
-namespace {
-
-constexpr std::array kPolicies = {BindPolicy::numa, BindPolicy::core, BindPolicy::socket, BindPolicy::none};
-
-}  // namespace
-
-std::string_view to_string(BindPolicy policy) noexcept {
-  switch (policy) {
-    case BindPolicy::numa: return "numa";
-    case BindPolicy::core: return "core";
-    case BindPolicy::socket: return "socket";
-    case BindPolicy::none: break;
-  }
-  return "none";
-}
-
-BindPolicy parse_bind_policy(std::string_view word) {
-  std::vector<std::string> words;
-  for (const BindPolicy policy : kPolicies) {
-    if (to_string(policy) == word) return policy;
-    words.emplace_back(to_string(policy));
-  }
-  throw base::unknown_word("reading a binding policy", word, words);
-}
-
 std::vector<Placement> place(const Topology& topology, const PlacementRequest& request) {
   if (request.num_ranks < 1) {
     throw Error{{.code = ErrorCode::invalid_argument,

@@ -3,16 +3,18 @@
 #include <algorithm>
 
 #include "topology/placement/gpu_assignment.hpp"
-#include "topology/placement/settings.hpp"
+#include "topology/placement/visible_devices.hpp"
 
 namespace ddp::topology {
 
-std::optional<std::vector<int>> gpus_of_ranks(const Topology& topology, const std::vector<RankResources>& ranks) {
+std::optional<std::vector<int>> gpus_of_ranks(const Topology& topology, const std::vector<RankResources>& ranks,
+                                              GpuVisibility visibility) {
   std::vector<int> firsts;
   std::optional<std::vector<int>> common;
   for (const RankResources& resources : ranks) {
     auto named = gpus_named_by(topology, base::Environment{resources.devices});
     if (!named) {
+      if (visibility != GpuVisibility::none) return std::nullopt;
       std::vector<int> all = usable_gpus(topology);
       return all.size() > ranks.size() ? std::optional{std::move(all)} : std::nullopt;
     }

@@ -1,4 +1,4 @@
-// Which GPUs the ranks of a node use, from what the launcher left to each of them.
+// Which GPUs the ranks of a node use, from what the launcher left to each.
 #pragma once
 
 #include <optional>
@@ -6,13 +6,15 @@
 
 #include <ddp/topology.hpp>
 
+#include "topology/placement/option_words.hpp"
 #include "topology/placement/rank_resources.hpp"
 
 namespace ddp::topology {
 
-/// The GPUs of the node in the order of the local ranks, for PlacementRequest::gpus. Where ranks were given different
-/// ones, each has its first. Without any list, and with more GPUs than ranks, they are in the order of their numbers:
-/// nothing tells the program to use others than that of its local rank.
-std::optional<std::vector<int>> gpus_of_ranks(const Topology& topology, const std::vector<RankResources>& ranks);
+/// The GPUs of the node by local rank, for PlacementRequest::gpus. Ranks with different lists get the first of each.
+/// Without a list, and with more GPUs than ranks, GpuVisibility::none leaves each rank the GPU with its local rank's
+/// number, which is the one that programs take; otherwise the ranks may be spread over the GPUs.
+std::optional<std::vector<int>> gpus_of_ranks(const Topology& topology, const std::vector<RankResources>& ranks,
+                                              GpuVisibility visibility);
 
 }  // namespace ddp::topology

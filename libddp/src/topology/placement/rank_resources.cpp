@@ -20,9 +20,7 @@ std::map<std::string, std::string, std::less<>> device_variables(const base::Env
 
 Bytes encode(const RankResources& resources) {
   base::ByteWriter writer;
-  writer.text(resources.policy)
-      .text(resources.cpus.to_string())
-      .integer(static_cast<std::uint8_t>(resources.devices.size()));
+  writer.text(resources.cpus.to_string()).integer(static_cast<std::uint8_t>(resources.devices.size()));
   for (const auto& [name, value] : resources.devices) writer.text(name).text(value);
   return std::move(writer).bytes();
 }
@@ -30,7 +28,6 @@ Bytes encode(const RankResources& resources) {
 RankResources decode_resources(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "rank's resources");
   RankResources resources;
-  resources.policy = reader.text();
   resources.cpus = CpuSet::parse(reader.text());
   for (auto left = reader.integer<std::uint8_t>(); left > 0; --left) {
     std::string name = reader.text();

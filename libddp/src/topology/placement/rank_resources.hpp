@@ -13,7 +13,6 @@
 namespace ddp::topology {
 
 struct RankResources {
-  std::string policy;  ///< the rank's DDP_BIND: ranks that differ would place each other differently
   CpuSet cpus;
   /// CUDA_VISIBLE_DEVICES and its like, those that are set.
   std::map<std::string, std::string, std::less<>> devices;

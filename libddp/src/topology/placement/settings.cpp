@@ -12,7 +12,6 @@
 
 #include <ddp/error.hpp>
 
-#include "base/word_choice.hpp"
 #include "topology/network/ifname_list.hpp"
 #include "topology/placement/gpu_settings.hpp"
 #include "topology/placement/nic_assignment.hpp"
@@ -21,9 +20,6 @@ namespace ddp::topology {
 namespace {
 
 constexpr std::size_t kMostRdmaPorts = 32;  // NCCL reads no more (MAX_IB_DEVS, net_ib)
-
-constexpr std::pair<GpuVisibility, std::string_view> kVisibilities[] = {
-    {GpuVisibility::all, "all"}, {GpuVisibility::one, "one"}, {GpuVisibility::none, "none"}};
 
 /// Ports that NCCL and UCX can use: with a link layer of InfiniBand or Ethernet (EFA has another), and active where
 /// states are known.
@@ -80,10 +76,10 @@ class Deriver {
   }
 
   void sockets() {
-    const std::string& chosen = options_.socket_interface;
-    const std::string reason = options_.socket_interface_reason.empty()
+    const std::string& chosen = options_.interface.name;
+    const std::string reason = options_.interface.reason.empty()
                                    ? fmt::format("{} is the interface over which ranks are reached", chosen)
-                                   : fmt::format("{}: {}", chosen, options_.socket_interface_reason);
+                                   : fmt::format("{}: {}", chosen, options_.interface.reason);
     if (const auto value = environment_.raw("NCCL_SOCKET_IFNAME")) {
       keep("NCCL_SOCKET_IFNAME", *value, conflict_of_nccl_list(*value));
     } else if (!chosen.empty()) {
@@ -100,7 +96,7 @@ class Deriver {
   }
 
   std::string conflict_of_nccl_list(const std::string& list) const {
-    const std::string& chosen = options_.socket_interface;
+    const std::string& chosen = options_.interface.name;
     const auto& interfaces = topology_.interfaces();
     const bool any = std::any_of(interfaces.begin(), interfaces.end(),
                                  [&](const auto& interface) { return names_interface(list, interface.name); });
@@ -287,22 +283,6 @@ class Deriver {
 };
 
 }  // namespace
-
-std::string_view to_string(GpuVisibility visibility) noexcept {
-  for (const auto& [value, word] : kVisibilities) {
-    if (value == visibility) return word;
-  }
-  return "none";
-}
-
-GpuVisibility parse_gpu_visibility(std::string_view word) {
-  std::vector<std::string> words;
-  for (const auto& [value, known] : kVisibilities) {
-    if (known == word) return value;
-    words.emplace_back(known);
-  }
-  throw base::unknown_word("reading which GPUs a rank sees", word, words);
-}
 
 std::vector<Setting> derive_settings(const Topology& topology, const std::vector<Placement>& placements, int local_rank,
                                      const SettingsOptions& options, const base::Environment& environment) {

@@ -2,30 +2,20 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <ddp/topology.hpp>
 
 #include "base/env_table.hpp"
+#include "topology/network/socket_interface.hpp"
+#include "topology/placement/option_words.hpp"
 
 namespace ddp::topology {
 
-/// Which GPUs a rank sees.
-enum class GpuVisibility {
-  all,   ///< all that the job may use, ordered so that local rank i is GPU i: what torchrun's users expect
-  one,   ///< its own only
-  none,  ///< nothing is set
-};
-std::string_view to_string(GpuVisibility visibility) noexcept;
-/// Throws Error(invalid_argument) that lists the accepted words.
-GpuVisibility parse_gpu_visibility(std::string_view word);
-
 struct SettingsOptions {
   GpuVisibility gpus = GpuVisibility::all;
-  bool bound = true;             ///< the rank has a mask of its own, so that OpenMP need not bind threads
-  std::string socket_interface;  ///< chosen for sockets; empty: none was chosen
-  std::string socket_interface_reason;
+  bool bound = true;          ///< the rank has a mask of its own, so OpenMP need not bind threads
+  SocketInterface interface;  ///< without a name: none was chosen
 };
 
 /// One environment variable of one rank.
@@ -42,11 +32,5 @@ struct Setting {
 /// Ordered by name.
 std::vector<Setting> derive_settings(const Topology& topology, const std::vector<Placement>& placements, int local_rank,
                                      const SettingsOptions& options, const base::Environment& environment);
-
-/// Indices of the GPUs that CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES (or HIP_VISIBLE_DEVICES) and ZE_AFFINITY_MASK
-/// leave, in their order; nothing when none of them is set. Understands numbers (positions among the visible GPUs of
-/// the vendor), UUIDs and their beginnings ("GPU-3a1", "MIG-..."); as CUDA does, stops at the first entry that names no
-/// device. For PlacementRequest::gpus.
-std::optional<std::vector<int>> gpus_named_by(const Topology& topology, const base::Environment& environment);
 
 }  // namespace ddp::topology

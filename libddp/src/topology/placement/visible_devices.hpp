@@ -2,6 +2,7 @@
 // HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK, read as the runtimes read them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,5 +36,11 @@ std::vector<int> visible_gpus(const Topology& topology, Vendor vendor);
 /// before it leaves.
 std::vector<VisibleVariable> visible_variables(const Topology& topology, Vendor vendor,
                                                const base::Environment& environment);
+
+/// Indices of the GPUs that CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES (or HIP_VISIBLE_DEVICES) and ZE_AFFINITY_MASK
+/// leave, in their order; nothing when none of them is set. Understands numbers (positions among the visible GPUs of
+/// the vendor), UUIDs and their beginnings ("GPU-3a1", "MIG-..."); as CUDA does, stops at the first entry that names no
+/// device. For PlacementRequest::gpus.
+std::optional<std::vector<int>> gpus_named_by(const Topology& topology, const base::Environment& environment);
 
 }  // namespace ddp::topology

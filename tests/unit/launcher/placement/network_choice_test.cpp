@@ -30,9 +30,9 @@ TEST(NetworkChoice, TheSharedNetworkWinsWhateverItsName) {
   const auto choices = choose_interfaces({node({candidate("eth0", "10.1.0.1"), candidate("eth1", "10.2.0.1")}),
                                           node({candidate("ens3", "10.3.0.2"), candidate("ens4", "10.2.0.2")})});
   ASSERT_EQ(choices.size(), 2U);
-  EXPECT_EQ(choices[0].interface, "eth1");
+  EXPECT_EQ(choices[0].name, "eth1");
   EXPECT_EQ(choices[0].address, "10.2.0.1");
-  EXPECT_EQ(choices[1].interface, "ens4");
+  EXPECT_EQ(choices[1].name, "ens4");
   EXPECT_EQ(choices[1].address, "10.2.0.2");
   EXPECT_THAT(choices[1].reason, HasSubstr("10.2.0.0/24"));
 }
@@ -41,28 +41,28 @@ TEST(NetworkChoice, AFabricIsPreferred) {
   const auto choices =
       choose_interfaces({node({candidate("eth0", "10.1.0.1", false, true), candidate("ib0", "10.2.0.1", true)}),
                          node({candidate("eth0", "10.1.0.2", false, true), candidate("ib0", "10.2.0.2", true)})});
-  EXPECT_EQ(choices[0].interface, "ib0");
-  EXPECT_EQ(choices[1].interface, "ib0");
+  EXPECT_EQ(choices[0].name, "ib0");
+  EXPECT_EQ(choices[1].name, "ib0");
 }
 
 TEST(NetworkChoice, WithoutASharedNetworkEachUsesWhatRoutes) {
   const auto choices = choose_interfaces({node({candidate("a", "10.1.0.1"), candidate("b", "10.2.0.1", false, true)}),
                                           node({candidate("c", "10.3.0.2", false, true), candidate("d", "10.4.0.2")})});
-  EXPECT_EQ(choices[0].interface, "b");
-  EXPECT_EQ(choices[1].interface, "c");
+  EXPECT_EQ(choices[0].name, "b");
+  EXPECT_EQ(choices[1].name, "c");
 }
 
 TEST(NetworkChoice, ANodeWithoutAChoiceKeepsItsReason) {
   const auto choices = choose_interfaces(
       {node({candidate("eth0", "10.1.0.1")}), node({candidate("eth0", "10.1.0.2"), candidate("eth1", "10.9.0.2")})});
   EXPECT_EQ(choices[0].reason, "of its own");
-  EXPECT_EQ(choices[1].interface, "eth0");
+  EXPECT_EQ(choices[1].name, "eth0");
 }
 
 TEST(NetworkChoice, OneNodeAndNone) {
   EXPECT_TRUE(choose_interfaces({}).empty());
   const auto choices = choose_interfaces({node({candidate("eth0", "10.1.0.1"), candidate("eth1", "10.2.0.1")})});
-  EXPECT_EQ(choices.at(0).interface, "eth0");
+  EXPECT_EQ(choices.at(0).name, "eth0");
 }
 
 TEST(NetworkChoice, ANodeWithoutInterfacesIsRefused) {

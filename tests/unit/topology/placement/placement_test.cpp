@@ -13,24 +13,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(BindPolicy, WordsAreReadBack) {
-  for (const BindPolicy policy : {BindPolicy::numa, BindPolicy::core, BindPolicy::socket, BindPolicy::none}) {
-    EXPECT_EQ(parse_bind_policy(to_string(policy)), policy);
-  }
-  EXPECT_EQ(to_string(BindPolicy::numa), "numa");
-}
-
-TEST(BindPolicy, OtherWordsAreRefusedWithThoseThatThereAre) {
-  for (const std::string word : {"", "NUMA", "cores", "numa "}) {
-    const auto error = test::error_of([&] { parse_bind_policy(word); });
-    ASSERT_TRUE(error) << word;
-    EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error->cause(), HasSubstr("'" + word + "'"));
-    EXPECT_THAT(error->cause(), HasSubstr("not one of numa, core, socket, none"));
-    EXPECT_EQ(error->hint(), word.empty() ? "" : word == "cores" ? "did you mean 'core'?" : "did you mean 'numa'?");
-  }
-}
-
 std::optional<Error> refused(const PlacementRequest& request) {
   const Topology topology = Topology::from_parts(test::one_numa_machine());
   auto error = test::error_of([&] { place(topology, request); });

@@ -17,14 +17,15 @@ using Indices = std::vector<int>;
 std::vector<RankResources> ranks_with(const std::vector<std::optional<std::string>>& values) {
   std::vector<RankResources> ranks;
   for (const auto& value : values) {
-    ranks.push_back({.policy = "numa", .cpus = {}, .devices = {}});
+    ranks.push_back({.cpus = {}, .devices = {}});
     if (value) ranks.back().devices.emplace("CUDA_VISIBLE_DEVICES", *value);
   }
   return ranks;
 }
 
-std::optional<Indices> gpus_with(const std::vector<std::optional<std::string>>& values) {
-  return gpus_of_ranks(Topology::from_parts(test::eight_gpu_machine()), ranks_with(values));
+std::optional<Indices> gpus_with(const std::vector<std::optional<std::string>>& values,
+                                 GpuVisibility visibility = GpuVisibility::none) {
+  return gpus_of_ranks(Topology::from_parts(test::eight_gpu_machine()), ranks_with(values), visibility);
 }
 
 constexpr std::nullopt_t kUnset = std::nullopt;
@@ -51,6 +52,13 @@ TEST(RankGpus, WithoutListsFewerRanksUseTheFirstNumbers) {
   EXPECT_EQ(gpus_with({"3", kUnset}), (Indices{0, 1, 2, 3, 4, 5, 6, 7})) << "one of them is told nothing";
 }
 
+TEST(RankGpus, RanksWhoseGpusAreSetMayBeSpread) {
+  for (const GpuVisibility visibility : {GpuVisibility::all, GpuVisibility::one}) {
+    EXPECT_EQ(gpus_with({kUnset, kUnset}, visibility), std::nullopt);
+    EXPECT_EQ(gpus_with({"6", "1"}, visibility), (Indices{6, 1})) << "their lists count all the same";
+  }
+}
+
 TEST(RankGpus, ARankWithoutAnyMeansNone) {
   EXPECT_EQ(gpus_with({"", ""}), Indices{});
   EXPECT_EQ(gpus_with({"2", ""}), Indices{});
@@ -58,8 +66,8 @@ TEST(RankGpus, ARankWithoutAnyMeansNone) {
 
 TEST(RankGpus, MachinesWithoutGpusHaveNone) {
   const Topology machine = Topology::from_parts(test::cpu_machine());
-  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({kUnset, kUnset})), std::nullopt);
-  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({"0", "0"})), std::nullopt);
+  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({kUnset, kUnset}), GpuVisibility::none), std::nullopt);
+  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({"0", "0"}), GpuVisibility::none), std::nullopt);
 }
 
 }  // namespace

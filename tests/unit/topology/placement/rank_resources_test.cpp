@@ -17,18 +17,14 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 RankResources sample() {
-  return {.policy = "numa",
-          .cpus = CpuSet::parse("0-3,8"),
-          .devices = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ZE_AFFINITY_MASK", ""}}};
+  return {.cpus = CpuSet::parse("0-3,8"), .devices = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ZE_AFFINITY_MASK", ""}}};
 }
 
 TEST(RankResources, ComeBackAsTheyWere) {
   const RankResources read = decode_resources(encode(sample()));
-  EXPECT_EQ(read.policy, "numa");
   EXPECT_EQ(read.cpus, CpuSet::parse("0-3,8"));
   EXPECT_EQ(read.devices, sample().devices);
-  const RankResources nothing = decode_resources(encode(RankResources{.policy = {}, .cpus = {}, .devices = {}}));
-  EXPECT_EQ(nothing.policy, "");
+  const RankResources nothing = decode_resources(encode(RankResources{.cpus = {}, .devices = {}}));
   EXPECT_TRUE(nothing.cpus.empty());
   EXPECT_THAT(nothing.devices, IsEmpty());
 }
@@ -45,7 +41,7 @@ TEST(RankResources, EveryTruncationIsAnError) {
 
 TEST(RankResources, WrongProcessorsAreAnError) {
   for (const char* list : {"0-", "x", "3-1", "70000"}) {
-    const Bytes bytes = base::ByteWriter{}.text("numa").text(list).integer(std::uint8_t{0}).bytes();
+    const Bytes bytes = base::ByteWriter{}.text(list).integer(std::uint8_t{0}).bytes();
     EXPECT_THROW(decode_resources(bytes), Error) << list;
   }
 }

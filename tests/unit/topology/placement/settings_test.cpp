@@ -17,19 +17,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(Settings, WordsForVisibility) {
-  for (const GpuVisibility one : {GpuVisibility::all, GpuVisibility::one, GpuVisibility::none}) {
-    EXPECT_EQ(parse_gpu_visibility(to_string(one)), one);
-  }
-  try {
-    parse_gpu_visibility("All");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("'All'"), HasSubstr("all, one, none"), HasSubstr("did you mean 'all'?")));
-  }
-}
-
 TEST(Settings, AreOrderedByName) {
   Node node;
   node.add_gpu(Vendor::nvidia);
@@ -54,7 +41,7 @@ TEST(Settings, SocketsUseTheChosenInterfaceExactly) {
   EXPECT_EQ(value_of(node.settings(), "NCCL_SOCKET_IFNAME"), "=ib0");
   EXPECT_EQ(value_of(node.settings(), "GLOO_SOCKET_IFNAME"), "ib0");
   EXPECT_THAT(find(node.settings(), "NCCL_SOCKET_IFNAME")->reason, HasSubstr("it routes to the other nodes"));
-  node.options.socket_interface.clear();
+  node.options.interface.name.clear();
   EXPECT_EQ(value_of(node.settings(), "NCCL_SOCKET_IFNAME"), "-");
   EXPECT_EQ(value_of(node.settings(), "GLOO_SOCKET_IFNAME"), "-");
 }
@@ -85,7 +72,7 @@ TEST(Settings, NcclsInterfaceListMustLetTheChosenOne) {
     EXPECT_THAT(conflict(node, "NCCL_SOCKET_IFNAME"), HasSubstr("none of this machine's interfaces (eth0, ib0)"));
   }
   node.parts.interfaces.clear();  // nothing is known, and nothing is said
-  node.options.socket_interface.clear();
+  node.options.interface.name.clear();
   EXPECT_EQ(conflict(node, "NCCL_SOCKET_IFNAME"), "");
 }
 

@@ -1,0 +1,43 @@
+#include "topology/placement/node_planner.hpp"
+
+#include <utility>
+
+#include <ddp/topology.hpp>
+
+#include "topology/placement/placement_summary.hpp"
+#include "topology/placement/rank_gpus.hpp"
+
+namespace ddp::topology {
+namespace {
+
+base::Environment environment_of(const RankResources& rank, const base::Environment& inherited) {
+  auto variables = inherited.variables();
+  for (const auto& [name, value] : rank.devices) variables.insert_or_assign(name, value);
+  return base::Environment{std::move(variables)};
+}
+
+}  // namespace
+
+std::vector<RankPlan> plan_node(const Topology& topology, const NodeRequest& request) {
+  PlacementRequest wanted{.num_ranks = static_cast<int>(request.ranks.size()),
+                          .policy = request.bind,
+                          .allowed = {},
+                          .gpus = gpus_of_ranks(topology, request.ranks, request.gpus)};
+  for (const RankResources& rank : request.ranks) wanted.allowed.push_back(rank.cpus);
+  std::vector<Placement> placements = place(topology, wanted);
+
+  const SettingsOptions options{
+      .gpus = request.gpus, .bound = request.bind != BindPolicy::none, .interface = request.interface};
+  std::vector<RankPlan> plans;
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    const Placement& placement = placements[i];
+    plans.push_back({.placement = placement,
+                     .binding = options.bound ? std::optional{Binding::from(topology, placement)} : std::nullopt,
+                     .settings = derive_settings(topology, placements, placement.local_rank, options,
+                                                 environment_of(request.ranks[i], request.environment)),
+                     .summary = summarize(topology, placement)});
+  }
+  return plans;
+}
+
+}  // namespace ddp::topology
