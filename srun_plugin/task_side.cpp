@@ -88,16 +88,17 @@ void warn(const TaskFacts& facts, std::string_view text) {
 /// What the first task of a node found out for all.
 struct NodeAnswer {
   bool store = false;  ///< there is one, which this node may not reach
-  NodePlan plan;       ///< without tasks: nobody is placed
+  Bytes plan;          ///< NodePlan as ddp-step encoded it; empty: no task is placed
 
   Bytes bytes() const {
-    return std::move(base::ByteWriter{}.integer(static_cast<std::uint8_t>(store)).blob(encode(plan))).bytes();
+    return std::move(base::ByteWriter{}.integer(static_cast<std::uint8_t>(store)).blob(plan)).bytes();
   }
   static NodeAnswer from(std::span<const std::byte> bytes) {
     base::ByteReader reader(bytes, "answer of the node's first task");
     NodeAnswer answer;
     answer.store = reader.integer<std::uint8_t>() != 0;
-    answer.plan = decode_plan(reader.blob());
+    const auto plan = reader.blob();
+    answer.plan.assign(plan.begin(), plan.end());
     return answer;
   }
 };
@@ -115,8 +116,14 @@ bool reach_store(const StepTicket& ticket, const TaskFacts& facts) {
   }
 }
 
-NodePlan make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts,
-                   std::vector<Bytes> resources, const base::Environment& environment) {
+void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
+  warn(facts,
+       fmt::format("tasks of this node are not bound to cores, and NCCL and OpenMP get no settings: {}", error.what()));
+}
+
+/// Empty when it cannot be had, after a warning.
+Bytes make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts,
+                std::vector<Bytes> resources, const base::Environment& environment) {
   try {
     const std::string path = find_ddp_step(program);
     const Deadline deadline = Deadline::after(kPlanLimit);
@@ -129,7 +136,7 @@ NodePlan make_plan(const std::string& program, const StepTicket& ticket, const T
                                   .resources = std::move(resources)}),
               deadline);
     step.close_input();
-    const Bytes answer = step.read_all(deadline);
+    Bytes answer = step.read_all(deadline);
     const int status = step.finish(deadline);
     if (status > 0 || answer.empty()) {
       // It has said why on the same standard error, unless it could not even start.
@@ -140,10 +147,19 @@ NodePlan make_plan(const std::string& program, const StepTicket& ticket, const T
                    .ranks = {},
                    .hint = {}}};
     }
-    return decode_plan(answer);
+    return answer;
   } catch (const std::exception& error) {
-    warn(facts, fmt::format("tasks of this node are not bound to cores, and NCCL and OpenMP get no settings: {}",
-                            error.what()));
+    warn_not_placed(facts, error);
+    return {};
+  }
+}
+
+NodePlan read_plan(std::span<const std::byte> encoded, const TaskFacts& facts) {
+  if (encoded.empty()) return {};
+  try {
+    return decode_plan(encoded);
+  } catch (const std::exception& error) {
+    warn_not_placed(facts, error);
     return {};
   }
 }
@@ -261,15 +277,16 @@ void TaskSide::prepare_task(spank_t spank) {
       answer.store = reach_store(ticket, facts);
     }
   }
+  const NodePlan plan = read_plan(answer.plan, facts);
   TaskVariables variables(spank);
   set_identity(variables, facts, ticket, answer.store, environment);
   const bool wants_binding = ticket.options.bind != BindPolicy::none;
   const std::string cpus_before = topology::affinity_of(0).to_string();
   const auto index = static_cast<std::size_t>(facts.local_rank);
   std::string summary = "not placed";
-  if (index < answer.plan.tasks.size()) {
-    apply_plan(variables, facts, answer.plan.tasks[index], wants_binding);
-    summary = answer.plan.tasks[index].summary + (wants_binding ? "" : ", not bound");
+  if (index < plan.tasks.size()) {
+    apply_plan(variables, facts, plan.tasks[index], wants_binding);
+    summary = plan.tasks[index].summary + (wants_binding ? "" : ", not bound");
   }
   variables.record(facts, wants_binding ? cpus_before : std::string());
   if (!ticket.options.verbose) return;
@@ -281,7 +298,7 @@ void TaskSide::prepare_task(spank_t spank) {
                   : environment.has("PMI_FD")       ? "PMI-2"
                                                     : "no PMI"));
   if (facts.local_rank != 0) return;
-  for (const std::string& remark : answer.plan.remarks) {
+  for (const std::string& remark : plan.remarks) {
     base::write_stderr_line(fmt::format("ddp: {}: {}", facts.node_name, remark));
   }
 }
