@@ -74,7 +74,7 @@ std::vector<std::vector<double>> measure(World& world, ProcessGroup& group, Cont
 
 void run(std::size_t rounds) {
   World world = World::init();
-  ProcessGroup group = world.process_group("gloo");
+  ProcessGroup group = make_process_group(world, "gloo");
   Contenders contenders;
   contenders.push_back(process_group_contender(world));
   contenders.push_back(direct_contender(world, Combine::libddp));

@@ -20,7 +20,7 @@ constexpr auto kPatience = std::chrono::seconds(120);
 
 class ProcessGroupContender final : public Contender {
  public:
-  explicit ProcessGroupContender(World& world) : group_(world.process_group("gloo")) {}
+  explicit ProcessGroupContender(World& world) : group_(make_process_group(world, "gloo")) {}
   std::string name() const override { return "libddp"; }
   void all_reduce(std::vector<float>& values) override { group_.all_reduce(values).wait(); }
 
@@ -78,7 +78,7 @@ class DirectContender final : public Contender {
     options.setTag(1);
     options.setTimeout(kPatience);
     if (combine_ == Combine::libddp) {
-      options.setReduceFunction(reduce_kernel(DType::float32, ReduceOp::sum));
+      options.setReduceFunction(collectives::reduce_kernel(DType::float32, ReduceOp::sum));
       options.setOutput(reinterpret_cast<std::uint32_t*>(values.data()), values.size());
     } else {
       options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));

@@ -37,8 +37,8 @@ int main(int argc, char** argv) {
   for (const auto dtype : {ddp::DType::float32, ddp::DType::float64, ddp::DType::float16, ddp::DType::bfloat16,
                            ddp::DType::int8, ddp::DType::int32, ddp::DType::int64, ddp::DType::boolean}) {
     for (const auto op : {ddp::ReduceOp::sum, ddp::ReduceOp::max}) {
-      add(std::string(ddp::to_string(dtype)) + " " + std::string(ddp::to_string(op)), ddp::reduce_kernel(dtype, op),
-          ddp::size_of(dtype));
+      add(std::string(ddp::to_string(dtype)) + " " + std::string(ddp::to_string(op)),
+          ddp::collectives::reduce_kernel(dtype, op), ddp::size_of(dtype));
     }
   }
   benchmark::RunSpecifiedBenchmarks();

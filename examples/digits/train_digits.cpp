@@ -86,7 +86,7 @@ class Trainer {
   Trainer(const Options& options, ddp::World& world)
       : options_(options),
         world_(world),
-        group_(world.process_group()),
+        group_(ddp::make_process_group(world)),
         dataset_(digits::load_digits(options.data)),
         split_(digits::split_train_test(dataset_.size(), kTestSamples, options.seed)),
         network_(kWidths, options.seed),

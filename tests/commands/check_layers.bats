@@ -81,8 +81,8 @@ expect_nothing_new() {
   expect_only "launcher/planted.hpp:1: launcher must not include collectives (collectives/operation.hpp)"
   rm "$tree/launcher/planted.hpp"
   plant launcher/options/planted.hpp '#pragma once'
-  plant store_server/planted.hpp '#include "options/planted.hpp"'
-  expect_only "store_server/planted.hpp:1: store_server must not include launcher (options/planted.hpp)"
+  plant store_server/planted.hpp '#include "launcher/options/planted.hpp"'
+  expect_only "store_server/planted.hpp:1: store_server must not include launcher (launcher/options/planted.hpp)"
 }
 
 @test "the SPANK plugin may know the store server, but not the rest of the launcher" {
@@ -92,6 +92,56 @@ expect_nothing_new() {
   expect_nothing_new
   plant srun_plugin/planted.cpp '#include "launcher/options/planted.hpp"'
   expect_only "srun_plugin/planted.cpp:2: srun_plugin must not include launcher (launcher/options/planted.hpp)"
+}
+
+@test "parts of a component keep their order, too" {
+  plant libddp/src/topology/placement/planted.hpp '#pragma once'
+  plant libddp/src/topology/inventory/planted.cpp '#include "topology/placement/planted.hpp"'
+  expect_only "libddp/src/topology/inventory/planted.cpp:1: topology/inventory must not include topology/placement (topology/placement/planted.hpp)"
+}
+
+@test "a class of a component above that is declared is reported, one of a component below is not" {
+  plant libddp/src/base/planted.hpp '/* class NodeMap; */  // class NodeMap;'
+  plant libddp/src/base/planted.hpp 'constexpr auto kText = "namespace ddp::world { class NodeMap; }";'
+  plant libddp/src/base/planted.hpp 'namespace ddp { class NodeMap; namespace world { enum class NodeMap2 : int; class NodeMap; } }'
+  expect_only "libddp/src/base/planted.hpp:3: base must not know world (class ddp::world::NodeMap)"
+  rm "$tree/libddp/src/base/planted.hpp"
+  plant libddp/src/collectives/planted.hpp 'namespace ddp::world { class NodeMap; }'
+  expect_nothing_new
+}
+
+@test "a class of the same name elsewhere, and a class within a class or a function, are not meant" {
+  plant libddp/src/base/planted.hpp 'namespace ddp::base { class NodeMap; struct Planted { struct NodeMap; class NodeMap* map; }; }'
+  plant libddp/src/base/planted.hpp 'namespace ddp::world { struct PlantedToo { class NodeMap; }; inline void f() { class NodeMap; } }'
+  plant libddp/src/base/planted.hpp 'namespace { class NodeMap; }'
+  expect_nothing_new
+}
+
+@test "a public header that declares a class of a component above, or a private one of another component, is reported" {
+  plant libddp/include/ddp/deadline.hpp 'namespace ddp { class World; }'
+  local line
+  line=$(wc -l <"$tree/libddp/include/ddp/deadline.hpp")
+  expect_only "libddp/include/ddp/deadline.hpp:$line: base must not know world (class ddp::World)"
+  cp "$root/libddp/include/ddp/deadline.hpp" "$tree/libddp/include/ddp/deadline.hpp"
+  plant libddp/include/ddp/work.hpp 'namespace ddp { class World; class WorldState; namespace collectives { class GroupEngine; } }'
+  line=$(wc -l <"$tree/libddp/include/ddp/work.hpp")
+  expect_only "libddp/include/ddp/work.hpp:$line: a public header declares the private class ddp::WorldState of world"
+}
+
+@test "a public header that includes one of a component above is reported" {
+  plant libddp/include/ddp/deadline.hpp '#include <ddp/world.hpp>'
+  local line
+  line=$(wc -l <"$tree/libddp/include/ddp/deadline.hpp")
+  expect_only "libddp/include/ddp/deadline.hpp:$line: base must not include world (ddp/world.hpp)"
+}
+
+@test "folders that know each other by declarations are reported" {
+  plant launcher/one/planted.hpp 'namespace ddp { struct PlantedOne {}; struct PlantedTwo; }'
+  plant launcher/two/planted.hpp 'namespace ddp { struct PlantedTwo {}; struct PlantedOne; }'
+  run check
+  echo "$output"
+  [ "$status" -eq 1 ]
+  [ "$output" = "a circle of folders: launcher/one -> launcher/two (launcher/one/planted.hpp:1), launcher/two -> launcher/one (launcher/two/planted.hpp:1)" ]
 }
 
 @test "a public header that includes a private one, or one that is not there, is reported" {

@@ -27,7 +27,7 @@ void tolerate_protocol_error(Action&& action) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace ddp;
+  using namespace ddp::collectives;
   const auto bytes = std::as_bytes(std::span{data, size});
   tolerate_protocol_error([&] {
     const auto message = decode_group_message(bytes);

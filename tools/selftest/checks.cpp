@@ -101,7 +101,7 @@ void Checks::exchange() {
 
 /// Operations whose results every rank can predict.
 void Checks::collectives() {
-  ProcessGroup group = group_.emplace(world_.process_group());
+  ProcessGroup group = group_.emplace(make_process_group(world_));
   const Deadline end = deadline();
   const int rank = group.rank();
   const int size = group.size();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -21,9 +22,12 @@ namespace ddp {
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
 std::string_view to_string(ReduceOp op) noexcept;
 
+namespace collectives {
 class GroupEngine;
+}
+class World;
 
-/// An ordered set of ranks that communicate. Copyable handle: copies are the same group. Made by World::process_group()
+/// An ordered set of ranks that communicate. Copyable handle: copies are the same group. Made by make_process_group()
 /// and new_group().
 ///
 /// Order: every rank must issue the collectives of one group in the same order; they run in that order, one at a time.
@@ -41,7 +45,7 @@ class ProcessGroup {
  public:
   using OptionalDeadline = std::optional<Deadline>;
 
-  explicit ProcessGroup(std::shared_ptr<GroupEngine> engine) : engine_(std::move(engine)) {}
+  explicit ProcessGroup(std::shared_ptr<collectives::GroupEngine> engine) : engine_(std::move(engine)) {}
 
   int rank() const noexcept;  ///< this process's rank in the group
   int size() const noexcept;
@@ -80,10 +84,15 @@ class ProcessGroup {
   /// same list; those that are not members get nothing.
   std::optional<ProcessGroup> new_group(std::span<const int> members);
 
-  GroupEngine& engine() const noexcept { return *engine_; }  ///< for other parts of libddp
-
  private:
-  std::shared_ptr<GroupEngine> engine_;
+  friend class collectives::GroupEngine;
+  std::shared_ptr<collectives::GroupEngine> engine_;
 };
+
+/// The group of all ranks of @p world. The first call makes it and is collective; later calls return the same group.
+/// The world keeps it until its own end; after that it lives as long as a handle to it.
+/// @param backend "gloo", or "auto": what DDP_BACKEND names, else gloo. Throws unavailable when its plugin cannot be
+/// loaded, invalid_argument when the group exists over another backend.
+ProcessGroup make_process_group(World& world, std::string_view backend = "auto");
 
 }  // namespace ddp

@@ -9,19 +9,21 @@
 
 namespace ddp {
 
+namespace collectives {
 class WorkState;
+}
 
 /// One operation of a process group, running or finished. Copyable handle; all copies mean the same operation.
 /// Dropping it does not cancel the operation. Thread-safe.
 class [[nodiscard]] Work {
  public:
-  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  explicit Work(std::shared_ptr<collectives::WorkState> state) : state_(std::move(state)) {}
 
   /// Blocks until the operation is finished. Returns within the operation's own deadline; throws its Error if it
   /// failed.
   void wait() const;
 
-  /// The same, but gives up at @p deadline with Error(timeout); the operation itself then goes on.
+  /// The same, but gives up at @p deadline with Error(timeout), while the operation continues.
   void wait(Deadline deadline) const;
 
   /// Whether it is finished, successfully or not. Never blocks.
@@ -34,7 +36,7 @@ class [[nodiscard]] Work {
   std::optional<Deadline::Clock::time_point> finished_at() const;
 
  private:
-  std::shared_ptr<WorkState> state_;
+  std::shared_ptr<collectives::WorkState> state_;
 };
 
 }  // namespace ddp

@@ -13,7 +13,6 @@
 
 namespace ddp {
 
-class ProcessGroup;
 class WorldState;
 
 /// Where rank and size come from, in the order in which World::init looks for them.
@@ -91,11 +90,6 @@ class World {
   /// Throws Error(system).
   void export_settings() const;
 
-  /// The group of all ranks; made by the first call, which is collective, and returned by later ones.
-  /// @param backend "gloo", or "auto": what DDP_BACKEND names, else gloo. Throws unavailable when its plugin cannot be
-  /// loaded.
-  ProcessGroup process_group(std::string_view backend = "auto");
-
   /// The job's store, for programs that want to exchange something before they have a process group.
   /// Keys that begin with "ddp." are libddp's own. Throws unavailable after the session was left.
   KeyValueStore& key_value_store();
@@ -103,9 +97,8 @@ class World {
   /// Leaves the launcher's service now (PMIx_Finalize). What is known stays known. Idempotent.
   void leave_session() noexcept;
 
-  WorldState& state() const noexcept { return *state_; }  ///< for other parts of libddp
-
  private:
+  friend class WorldState;
   explicit World(std::unique_ptr<WorldState> state);
   std::unique_ptr<WorldState> state_;
 };

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/fnv1a.hpp"
+
 namespace ddp::base {
 namespace {
 
@@ -29,11 +31,7 @@ std::optional<StepVariable> parse_variable(std::string_view text) {
 
 }  // namespace
 
-std::uint32_t value_digest(std::string_view value) {
-  std::uint32_t digest = 2166136261U;
-  for (const char letter : value) digest = (digest ^ static_cast<unsigned char>(letter)) * 16777619U;
-  return digest;
-}
+std::uint32_t value_digest(std::string_view value) { return static_cast<std::uint32_t>(Fnv1a().add(value).value()); }
 
 std::string encode(const StepSettings& settings) {
   std::string text = settings.step + ":" + settings.cpus + ":";

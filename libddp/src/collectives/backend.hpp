@@ -12,15 +12,19 @@
 
 #include "collectives/operation.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
+
+/// How the ranks of a world connect.
+struct ConnectOptions {
+  std::string interface_address;              ///< of this rank, numeric
+  std::chrono::milliseconds timeout{60'000};  ///< of a single connection
+};
 
 /// What a backend is told at creation.
 struct BackendConfig {
   int rank = 0;  ///< in the group
   int size = 1;
-  std::string interface_name;                         ///< over which peers are reached
-  std::string interface_address;                      ///< numeric
-  std::chrono::milliseconds connect_timeout{60'000};  ///< that a single connection may take
+  ConnectOptions connect;
 };
 
 /// A posted send or receive.
@@ -53,7 +57,7 @@ class Backend {
 };
 
 /// Changes whenever something in this header changes. Plugins are built together with the library, and checked by this.
-inline constexpr int kBackendInterfaceVersion = 1;
+inline constexpr int kBackendInterfaceVersion = 2;
 
 struct BackendPlugin {
   int interface_version;
@@ -68,4 +72,4 @@ const BackendPlugin& load_backend(std::string_view name);
 /// The backend of groups of one rank: everything is a copy.
 std::unique_ptr<Backend> make_local_backend();
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -9,7 +9,7 @@
 #include "base/env_table.hpp"
 #include "collectives/backend.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 constexpr auto kSymbol = "ddp_backend_plugin";
@@ -80,4 +80,4 @@ const BackendPlugin& load_backend(std::string_view name) {
   return plugin;
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

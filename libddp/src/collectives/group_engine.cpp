@@ -8,7 +8,7 @@
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 // How long before an operation's deadline the group stops waiting and asks around: a quarter of its time, at most this.
@@ -23,12 +23,12 @@ constexpr std::chrono::milliseconds kProbeTime{1000};
 }  // namespace
 
 GroupEngine::GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend,
-                         BackendConfig config, std::chrono::milliseconds timeout)
+                         ConnectOptions connect, std::chrono::milliseconds timeout)
     : members_(std::move(members)),
       backend_name_(std::move(backend_name)),
-      config_(std::move(config)),
+      connect_(std::move(connect)),
       timeout_(timeout),
-      compare_arguments_(base::Environment::process().boolean("DDP_CHECK_COLLECTIVES") && config_.size > 1),
+      compare_arguments_(base::Environment::process().boolean("DDP_CHECK_COLLECTIVES") && members_.size() > 1),
       backend_(std::move(backend)),
       detector_(members_, log_, [this] {
         const std::lock_guard lock(mutex_);
@@ -39,18 +39,11 @@ GroupEngine::GroupEngine(GroupMembers members, std::string backend_name, std::un
 }
 
 GroupEngine::~GroupEngine() {
-  bool busy = false;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    busy = !unfinished_.empty();
     task_ready_.notify_all();
     watchdog_wakes_.notify_all();
-  }
-  if (busy) {
-    base::log(base::LogLevel::warning, "group '{}' is closed while operations are under way; they are aborted",
-              members_.name);
-    backend_->abort();
   }
   watchdog_.join();
   worker_.join();
@@ -81,7 +74,6 @@ Work GroupEngine::submit(Operation operation, std::optional<Deadline> deadline) 
 }
 
 void GroupEngine::finish(const TaskPtr& task, std::optional<Error> error) {
-  if (!error) log_.finished(task->operation.sequence);
   {
     const std::lock_guard lock(mutex_);
     unfinished_.remove(task);
@@ -107,8 +99,8 @@ void GroupEngine::run_tasks() {
 
 void GroupEngine::execute(const TaskPtr& task) {
   try {
-    if (detector_.verdict()) {
-      finish(task, explain(*task, ""));
+    if (auto verdict = detector_.verdict()) {
+      finish(task, std::move(verdict));
     } else if (task->operation.is_transfer()) {
       join_finished_waiters();
       task->transfer = backend_->start(task->operation);
@@ -129,16 +121,18 @@ void GroupEngine::execute(const TaskPtr& task) {
         throw;
       }
     } else {
-      if (compare_arguments_) compare_arguments(*task);
+      if (compare_arguments_) {
+        if (const auto mismatch = compare_arguments(*task)) return finish(task, explain(*task, *mismatch));
+      }
       backend_->run(task->operation, task->deadline);
       finish(task, std::nullopt);
     }
   } catch (const std::exception& problem) {
-    finish(task, explain(*task, problem.what()));
+    finish(task, explain(*task, communication_failure(task->operation, problem.what())));
   }
 }
 
-void GroupEngine::compare_arguments(const Task& task) {
+std::optional<Error> GroupEngine::compare_arguments(const Task& task) {
   std::vector<std::int64_t> own{static_cast<std::int64_t>(task.operation.fingerprint())};
   std::vector<std::int64_t> all(members_.global_ranks.size());
   Operation question;
@@ -150,14 +144,13 @@ void GroupEngine::compare_arguments(const Task& task) {
   // the same on all ranks whatever they call, and never that of an operation of the user
   question.sequence = task.operation.sequence | (std::uint64_t{1} << 63U);
   backend_->run(question, task.deadline);
-  if (std::any_of(all.begin(), all.end(), [&](std::int64_t other) { return other != own[0]; })) {
-    throw Error{{.code = ErrorCode::mismatch,
-                 .attempted = task.operation.description(),
-                 .cause = "the ranks called different things",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
+  if (std::all_of(all.begin(), all.end(), [&](std::int64_t other) { return other == own[0]; })) return std::nullopt;
+  return Error{{.code = ErrorCode::mismatch,
+                .attempted = task.operation.description(),
+                .cause = "the ranks called different things",
+                .native = {},
+                .ranks = {},
+                .hint = "every rank must call the same collectives in the same order"}};
 }
 
 void GroupEngine::wait_for_transfer(const TaskPtr& task) {
@@ -165,7 +158,7 @@ void GroupEngine::wait_for_transfer(const TaskPtr& task) {
   try {
     task->transfer->wait(task->deadline);
   } catch (const std::exception& problem) {
-    error = explain(*task, problem.what());
+    error = explain(*task, communication_failure(task->operation, problem.what()));
   }
   task->transfer.reset();
   {
@@ -183,7 +176,7 @@ void GroupEngine::join_finished_waiters() {
   });
 }
 
-Error GroupEngine::explain(const Task& task, const std::string& problem) {
+Error GroupEngine::explain(const Task& task, const Error& failure) {
   if (const auto verdict = detector_.verdict()) return *verdict;
   {
     const std::lock_guard lock(mutex_);
@@ -197,21 +190,28 @@ Error GroupEngine::explain(const Task& task, const std::string& problem) {
     }
   }
   const auto error = detector_.investigate(
-      task.operation, problem, [] { return true; }, earlier(task.deadline, Deadline::after(kInvestigationTime)));
-  backend_->abort();  // whatever else is under way cannot succeed either
+      task.operation, failure, [] { return true; }, earlier(task.deadline, Deadline::after(kInvestigationTime)));
+  const std::lock_guard lock(mutex_);
+  watchdog_wakes_.notify_all();  // to abort the rest, which cannot succeed either
   return error.value();
 }
 
 void GroupEngine::watch() {
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (detector_.verdict() && !aborted_) {
+  for (;;) {
+    const bool closing = stopping_ && !unfinished_.empty();
+    if (!aborted_ && (closing || detector_.verdict())) {
       aborted_ = true;
       lock.unlock();
+      if (closing) {
+        base::log(base::LogLevel::warning, "group '{}' is closed while operations are under way; they are aborted",
+                  members_.name);
+      }
       backend_->abort();
       lock.lock();
       continue;
     }
+    if (stopping_) return;
     TaskPtr due;
     bool collective_seen = false;
     Deadline wake = Deadline::after(std::chrono::hours(1));
@@ -253,9 +253,12 @@ void GroupEngine::check(const TaskPtr& task) {
     }
   }
   if (!investigate || task->state->done()) return;
-  detector_.investigate(
-      task->operation, "", [&] { return !task->state->done(); },
-      earlier(task->deadline, Deadline::after(kInvestigationTime)));
+  const auto still_running = [&] {
+    const std::lock_guard lock(mutex_);
+    return !stopping_ && !task->state->done();
+  };
+  detector_.investigate(task->operation, std::nullopt, still_running,
+                        earlier(task->deadline, Deadline::after(kInvestigationTime)));
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -1,5 +1,5 @@
-// Runs the operations of one group: a queue in issue order, a thread that executes it, and a watchdog that ends what
-// does not finish.
+// Runs the operations of one group: a queue in issue order, a thread that executes it, and a watchdog that finds out
+// why one does not finish and aborts the backend.
 #pragma once
 
 #include <atomic>
@@ -14,25 +14,28 @@
 #include "collectives/failure_detector.hpp"
 #include "collectives/work_state.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 
 /// Thread-safe, except for destruction.
 class GroupEngine {
  public:
-  /// @param backend connected; @param timeout of operations that have no deadline of their own.
-  GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend, BackendConfig config,
+  /// @param backend connected. @param connect for groups of some of the members. @param timeout of operations that have
+  /// no deadline of their own.
+  GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend, ConnectOptions connect,
               std::chrono::milliseconds timeout);
   GroupEngine(const GroupEngine&) = delete;
   GroupEngine& operator=(const GroupEngine&) = delete;
-  /// Operations that are still under way are aborted, and their Works fail with ErrorCode::aborted.
+  /// Aborts operations that are still under way; their Works fail with ErrorCode::aborted.
   ~GroupEngine();
+
+  static GroupEngine& of(ProcessGroup& group) { return *group.engine_; }
 
   /// Queues an operation whose arguments have been checked. Throws the group's verdict if it has failed.
   Work submit(Operation operation, std::optional<Deadline> deadline);
 
   const GroupMembers& members() const noexcept { return members_; }
   const std::string& backend_name() const noexcept { return backend_name_; }
-  const BackendConfig& config() const noexcept { return config_; }
+  const ConnectOptions& connect_options() const noexcept { return connect_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   bool serves(DeviceType device) const noexcept { return backend_->serves(device); }
   /// A number that is the same on all members as long as they call it equally often: for names of subgroups.
@@ -56,13 +59,15 @@ class GroupEngine {
   void watch();
   void check(const TaskPtr& task);
   void execute(const TaskPtr& task);
-  void compare_arguments(const Task& task);
+  /// DDP_CHECK_COLLECTIVES: an error if the ranks called different things.
+  std::optional<Error> compare_arguments(const Task& task);
   void finish(const TaskPtr& task, std::optional<Error> error);
-  Error explain(const Task& task, const std::string& problem);
+  /// Why a task failed: the group's verdict, found now if there is none yet.
+  Error explain(const Task& task, const Error& failure);
 
   const GroupMembers members_;
   const std::string backend_name_;
-  const BackendConfig config_;
+  const ConnectOptions connect_;
   const std::chrono::milliseconds timeout_;
   const bool compare_arguments_;  ///< DDP_CHECK_COLLECTIVES
   unsigned subgroups_ = 0;
@@ -76,7 +81,7 @@ class GroupEngine {
   std::uint64_t sequence_ = 0;
   Deadline watchdog_looks_{Deadline::Clock::time_point::max()};  ///< when the watchdog wakes by itself
   bool stopping_ = false;
-  bool aborted_ = false;           ///< the watchdog has acted on the verdict
+  bool aborted_ = false;           ///< the backend, by the watchdog
   std::deque<TaskPtr> queue_;      ///< not started
   std::size_t transfers_ = 0;      ///< posted sends and receives that are not finished
   std::list<TaskPtr> unfinished_;  ///< all of them, in issue order
@@ -93,8 +98,4 @@ class GroupEngine {
   std::thread watchdog_;
 };
 
-/// Makes and connects the group of all ranks of a world, or a group among members of another. Defined beside the
-/// rendezvous that each uses.
-std::shared_ptr<GroupEngine> make_subgroup(GroupEngine& parent, std::span<const int> members);
-
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -2,7 +2,7 @@
 
 #include "base/byte_stream.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 constexpr std::uint8_t kQuestion = 1;
@@ -49,7 +49,6 @@ Bytes encode(const Verdict& verdict) {
 Bytes encode(const StatusAnswer& answer) {
   base::ByteWriter writer;
   writer.integer(answer.last_issued)
-      .integer(answer.last_finished)
       .integer(answer.fingerprint)
       .text(answer.description)
       .integer(static_cast<std::uint8_t>(answer.verdict ? 1 : 0));
@@ -81,7 +80,6 @@ std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::
 StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "status of a process group");
   StatusAnswer answer{.last_issued = reader.integer<std::uint64_t>(),
-                      .last_finished = reader.integer<std::uint64_t>(),
                       .fingerprint = reader.integer<std::uint64_t>(),
                       .description = reader.text(),
                       .verdict = {}};
@@ -90,4 +88,4 @@ StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
   return answer;
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -10,7 +10,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
 
-namespace ddp {
+namespace ddp::collectives {
 
 /// "What are you doing, and what was collective number `sequence` on your side?"
 struct StatusQuestion {
@@ -24,7 +24,6 @@ struct Verdict {
 
 struct StatusAnswer {
   std::uint64_t last_issued = 0;
-  std::uint64_t last_finished = 0;
   std::uint64_t fingerprint = 0;  ///< of the collective asked about; 0: not issued yet, or forgotten
   std::string description;        ///< of it
   std::optional<Error> verdict;   ///< why the group has failed on that rank, if it has
@@ -38,4 +37,4 @@ Bytes encode(const StatusAnswer& answer);
 std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::byte> bytes);
 StatusAnswer decode_status_answer(std::span<const std::byte> bytes);
 
-}  // namespace ddp
+}  // namespace ddp::collectives

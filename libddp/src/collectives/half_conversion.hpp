@@ -7,7 +7,7 @@
 
 #include <ddp/tensor_view.hpp>
 
-namespace ddp {
+namespace ddp::collectives {
 
 /// yes where the condition holds, else no. With masks, because compilers turn nested ?: back into branches, and loops
 /// with branches into scalar code.
@@ -53,4 +53,4 @@ inline Half float_to_half(float value) noexcept {
       sign | pick_bits(magnitude >= 0x477ff000U, special, finite))};  // 65520 rounds to infinity
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

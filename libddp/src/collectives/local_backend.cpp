@@ -3,7 +3,7 @@
 
 #include "collectives/backend.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 class LocalBackend final : public Backend {
@@ -31,4 +31,4 @@ class LocalBackend final : public Backend {
 
 std::unique_ptr<Backend> make_local_backend() { return std::make_unique<LocalBackend>(); }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

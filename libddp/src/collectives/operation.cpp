@@ -3,18 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace ddp {
+#include "base/fnv1a.hpp"
 
-std::string_view to_string(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::avg: return "avg";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
-    case ReduceOp::product: return "product";
-  }
-  return "unknown";
-}
+namespace ddp::collectives {
 
 std::string_view to_string(OperationKind kind) noexcept {
   switch (kind) {
@@ -48,23 +39,17 @@ bool rooted(OperationKind kind) {
 }  // namespace
 
 std::uint64_t Operation::fingerprint() const noexcept {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  const auto mix = [&](std::uint64_t value) {
-    for (int i = 0; i < 8; ++i, value >>= 8U) hash = (hash ^ (value & 0xffU)) * 0x100000001b3U;
-  };
+  base::Fnv1a hash;
   if (is_transfer()) {  // both ends must agree, so neither the kind nor the peer counts
-    mix(1000);
-    mix(tag);
+    hash.add(std::uint64_t{1000}).add(std::uint64_t{tag});
   } else {
-    mix(static_cast<std::uint64_t>(kind));
-    mix(sequence);
+    hash.add(static_cast<std::uint64_t>(kind)).add(sequence);
   }
-  mix(static_cast<std::uint64_t>(dtype));
-  mix(count);
-  if (reduces(kind)) mix(static_cast<std::uint64_t>(reduce_op));
-  if (rooted(kind)) mix(static_cast<std::uint64_t>(root));
-  for (const std::size_t part : counts) mix(part);
-  return hash;
+  hash.add(static_cast<std::uint64_t>(dtype)).add(std::uint64_t{count});
+  if (reduces(kind)) hash.add(static_cast<std::uint64_t>(reduce_op));
+  if (rooted(kind)) hash.add(static_cast<std::uint64_t>(root));
+  for (const std::size_t part : counts) hash.add(std::uint64_t{part});
+  return hash.value();
 }
 
 std::string Operation::description() const {
@@ -80,4 +65,4 @@ std::string Operation::description() const {
   return text;
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -1,6 +1,6 @@
 #include "collectives/operation_log.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 
 void OperationLog::issued(const Operation& operation) {
   if (operation.sequence == 0) return;
@@ -11,20 +11,9 @@ void OperationLog::issued(const Operation& operation) {
   last_issued_ = operation.sequence;
 }
 
-void OperationLog::finished(std::uint64_t sequence) {
-  if (sequence == 0) return;
-  const std::lock_guard lock(mutex_);
-  last_finished_ = sequence;
-}
-
 std::uint64_t OperationLog::last_issued() const {
   const std::lock_guard lock(mutex_);
   return last_issued_;
-}
-
-std::uint64_t OperationLog::last_finished() const {
-  const std::lock_guard lock(mutex_);
-  return last_finished_;
 }
 
 std::optional<OperationLog::Entry> OperationLog::find(std::uint64_t sequence) const {
@@ -34,4 +23,4 @@ std::optional<OperationLog::Entry> OperationLog::find(std::uint64_t sequence) co
   return entry;
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -1,4 +1,4 @@
-// What a group has been doing lately: the last operations and how far they got. Peers ask for it when something fails.
+// The last collectives that a group has issued. Peers ask for them when something fails.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 #include "collectives/operation.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 
 /// Thread-safe. Keeps the last kKept collectives; older ones are forgotten.
 class OperationLog {
@@ -24,17 +24,14 @@ class OperationLog {
   };
 
   void issued(const Operation& operation);
-  void finished(std::uint64_t sequence);
 
   std::uint64_t last_issued() const;
-  std::uint64_t last_finished() const;
   std::optional<Entry> find(std::uint64_t sequence) const;
 
  private:
   mutable std::mutex mutex_;
   std::array<Entry, kKept> entries_{};
   std::uint64_t last_issued_ = 0;
-  std::uint64_t last_finished_ = 0;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -5,9 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "collectives/group_engine.hpp"
+#include "collectives/group_rendezvous.hpp"
+#include "collectives/shared_all_reduce.hpp"
 
 namespace ddp {
+namespace collectives {
 namespace {
 
 /// Builds one operation; each check throws Error(invalid_argument).
@@ -94,16 +96,39 @@ class Call {
 
 }  // namespace
 
+Work shared_all_reduce(ProcessGroup& group, const TensorView& tensor, ReduceOp op, std::optional<Deadline> deadline,
+                       std::shared_ptr<const void> owner) {
+  GroupEngine& engine = GroupEngine::of(group);
+  Operation operation = Call(engine, OperationKind::all_reduce).in_place(tensor).of(tensor).op(op).take();
+  operation.keep_alive = std::move(owner);
+  return engine.submit(std::move(operation), deadline);
+}
+
+}  // namespace collectives
+
+using collectives::Call;
+using collectives::OperationKind;
+
+std::string_view to_string(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+    case ReduceOp::product: return "product";
+  }
+  return "unknown";
+}
+
 int ProcessGroup::rank() const noexcept { return engine_->members().rank; }
-int ProcessGroup::size() const noexcept { return static_cast<int>(engine_->members().global_ranks.size()); }
+int ProcessGroup::size() const noexcept { return engine_->members().size(); }
 const std::vector<int>& ProcessGroup::global_ranks() const noexcept { return engine_->members().global_ranks; }
 const std::string& ProcessGroup::name() const noexcept { return engine_->members().name; }
 std::string ProcessGroup::backend() const { return engine_->backend_name(); }
 std::chrono::milliseconds ProcessGroup::timeout() const noexcept { return engine_->timeout(); }
 
 Work ProcessGroup::all_reduce(TensorView tensor, ReduceOp op, OptionalDeadline deadline) {
-  Call call(*engine_, OperationKind::all_reduce);
-  return engine_->submit(call.in_place(tensor).of(tensor).op(op).take(), deadline);
+  return collectives::shared_all_reduce(*this, tensor, op, deadline, nullptr);
 }
 
 Work ProcessGroup::broadcast(TensorView tensor, int root, OptionalDeadline deadline) {
@@ -180,7 +205,7 @@ Work ProcessGroup::recv(TensorView tensor, int peer, std::uint32_t tag, Optional
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> members) {
-  auto engine = make_subgroup(*engine_, members);
+  auto engine = collectives::make_subgroup(*this, members);
   if (!engine) return std::nullopt;
   return ProcessGroup{std::move(engine)};
 }

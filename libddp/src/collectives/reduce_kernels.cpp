@@ -6,7 +6,7 @@
 
 #include "collectives/half_conversion.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 // How stored elements are computed with: half types in float, integers in an unsigned type so that sums wrap without
@@ -148,4 +148,4 @@ void divide(void* values, DType dtype, std::size_t count, int divisor) {
   divide_into(values, values, dtype, count, divisor);
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -5,7 +5,7 @@
 
 #include <ddp/process_group.hpp>
 
-namespace ddp {
+namespace ddp::collectives {
 
 /// out[i] = op(a[i], b[i]) for count elements; out may be a or b. avg is added like sum: dividing is a step of its own.
 /// float16 and bfloat16 are combined in float32 and rounded to nearest even.
@@ -20,4 +20,4 @@ void divide(void* values, DType dtype, std::size_t count, int divisor);
 /// out[i] = in[i] / divisor, in the same way. out and in may be the same.
 void divide_into(void* out, const void* in, DType dtype, std::size_t count, int divisor);
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -12,6 +12,10 @@
 
 namespace ddp {
 
+using collectives::float_to_bfloat16;
+using collectives::float_to_half;
+using collectives::half_to_float;
+
 std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::float64:

@@ -3,6 +3,7 @@
 #include "collectives/work_state.hpp"
 
 namespace ddp {
+namespace collectives {
 namespace {
 
 // The group ends every operation by its deadline; this much later the caller is told that it did not.
@@ -48,6 +49,8 @@ std::optional<Deadline::Clock::time_point> WorkState::finished_at() const {
   if (!done_) return std::nullopt;
   return finished_at_;
 }
+
+}  // namespace collectives
 
 void Work::wait() const { state_->wait(std::nullopt); }
 void Work::wait(Deadline deadline) const { state_->wait(deadline); }

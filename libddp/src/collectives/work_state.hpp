@@ -8,7 +8,7 @@
 
 #include <ddp/work.hpp>
 
-namespace ddp {
+namespace ddp::collectives {
 
 /// Thread-safe.
 class WorkState {
@@ -32,4 +32,4 @@ class WorkState {
   std::optional<Error> error_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -9,6 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
+#include "base/fnv1a.hpp"
 #include "base/log.hpp"
 #include "kvs/store_contract.hpp"
 #include "kvs/store_key.hpp"
@@ -22,13 +23,6 @@ constexpr std::size_t kMaxLastLookups = 4096;  // of all ranks together, some 0.
 // The name of the list of absent ranks that somebody has already found, and the longest list that is published.
 constexpr std::string_view kAbsentName = "absent";
 constexpr std::size_t kMaxAbsentListBytes = 900;
-
-// FNV-1a. Not std::hash: all ranks must agree.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return hash;
-}
 
 // At most 45 bytes of the 63 that PMI-2 allows.
 std::string wire_key(int rank, std::uint64_t hash, std::size_t number) {
@@ -144,7 +138,7 @@ void Pmi2Store::put_into(const Space& space, std::string_view key, std::span<con
   check_key(key);
   const std::string attempted = fmt::format("putting '{}' over PMI-2", key);
   check_usable(usable_, attempted);
-  const std::uint64_t hash = hash_of(key);
+  const std::uint64_t hash = base::Fnv1a().add(key).value();
   if (const auto [entry, fresh] = put_keys_.emplace(hash, key); !fresh) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = attempted,
@@ -175,7 +169,7 @@ Bytes Pmi2Store::get_from(const Space& space, int rank, std::string_view key, De
   check_rank(rank, world_size_);
   const std::string attempted = fmt::format("getting '{}' of rank {} over PMI-2", key, rank);
   check_usable(usable_, attempted);
-  const std::uint64_t hash = hash_of(key);
+  const std::uint64_t hash = base::Fnv1a().add(key).value();
   const auto first = read_text(space, wire_key(rank, hash, 0), deadline);
   if (!first) throw key_not_found(attempted);
   Pmi2ValueAssembler value{key, *first};

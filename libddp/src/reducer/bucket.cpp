@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "collectives/group_engine.hpp"
 #include "collectives/reduce_kernels.hpp"
+#include "collectives/shared_all_reduce.hpp"
 
 namespace ddp::reducer {
 
@@ -22,7 +22,7 @@ void Bucket::copy_in(std::size_t slot, const TensorView& gradient, int divisor) 
   if (divisor == 1) {
     std::memcpy(to, gradient.data(), gradient.size_bytes());
   } else {
-    divide_into(to, gradient.data(), dtype_, gradient.numel(), divisor);
+    collectives::divide_into(to, gradient.data(), dtype_, gradient.numel(), divisor);
   }
 }
 
@@ -33,18 +33,7 @@ void Bucket::copy_out(std::size_t slot, const TensorView& gradient) const {
 
 Work Bucket::launch(ProcessGroup& group) const {
   const TensorView flat{memory_->data(), dtype_, {static_cast<std::int64_t>(elements_)}};
-  return group.engine().submit(Operation{.kind = OperationKind::all_reduce,
-                                         .dtype = dtype_,
-                                         .reduce_op = ReduceOp::sum,
-                                         .root = -1,
-                                         .tag = 0,
-                                         .count = elements_,
-                                         .counts = {},
-                                         .input = flat,
-                                         .output = flat,
-                                         .sequence = 0,
-                                         .keep_alive = memory_},
-                               std::nullopt);
+  return collectives::shared_all_reduce(group, flat, ReduceOp::sum, std::nullopt, memory_);
 }
 
 }  // namespace ddp::reducer

@@ -18,8 +18,8 @@ struct OpenBucket {
 
 }  // namespace
 
-BucketAssignment assign_buckets(std::span<const TensorInfo> tensors, std::span<const std::size_t> size_limits,
-                                std::span<const std::size_t> order) {
+BucketPlan assign_buckets(std::span<const TensorInfo> tensors, std::span<const std::size_t> size_limits,
+                          std::span<const std::size_t> order) {
   if (size_limits.empty() || (!order.empty() && order.size() != tensors.size())) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "assigning parameters to buckets",
@@ -28,7 +28,7 @@ BucketAssignment assign_buckets(std::span<const TensorInfo> tensors, std::span<c
                  .ranks = {},
                  .hint = {}}};
   }
-  std::vector<std::pair<std::vector<std::size_t>, std::size_t>> closed;
+  BucketPlan closed;
   std::map<std::pair<DType, Device>, OpenBucket> open;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TensorInfo& tensor = tensors[i];
@@ -38,7 +38,7 @@ BucketAssignment assign_buckets(std::span<const TensorInfo> tensors, std::span<c
     bucket.indices.push_back(order.empty() ? i : order[i]);
     bucket.size_bytes += tensor.size_bytes;
     if (bucket.size_bytes >= size_limits[bucket.limit]) {
-      closed.emplace_back(std::exchange(bucket.indices, {}), size_limits[bucket.limit]);
+      closed.push_back(std::exchange(bucket.indices, {}));
       bucket.size_bytes = 0;
       if (bucket.limit + 1 < size_limits.size()) ++bucket.limit;
     }
@@ -49,18 +49,13 @@ BucketAssignment assign_buckets(std::span<const TensorInfo> tensors, std::span<c
   }
   std::sort(left.begin(), left.end(),
             [](const OpenBucket& a, const OpenBucket& b) { return a.first_seen < b.first_seen; });
-  for (OpenBucket& bucket : left) closed.emplace_back(std::move(bucket.indices), size_limits[bucket.limit]);
+  for (OpenBucket& bucket : left) closed.push_back(std::move(bucket.indices));
   if (order.empty()) {
     std::sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) {
-      return *std::min_element(a.first.begin(), a.first.end()) < *std::min_element(b.first.begin(), b.first.end());
+      return *std::min_element(a.begin(), a.end()) < *std::min_element(b.begin(), b.end());
     });
   }
-  BucketAssignment assignment;
-  for (auto& [indices, limit] : closed) {
-    assignment.buckets.push_back(std::move(indices));
-    assignment.size_limits.push_back(limit);
-  }
-  return assignment;
+  return closed;
 }
 
 }  // namespace ddp::reducer

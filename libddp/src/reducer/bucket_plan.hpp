@@ -9,6 +9,7 @@
 
 namespace ddp::reducer {
 
+/// Tensor indices of each bucket.
 using BucketPlan = std::vector<std::vector<std::size_t>>;
 
 /// What the rule needs to know of a tensor.
@@ -16,11 +17,6 @@ struct TensorInfo {
   std::size_t size_bytes = 0;
   DType dtype = DType::float32;
   Device device;
-};
-
-struct BucketAssignment {
-  BucketPlan buckets;                    ///< tensor indices
-  std::vector<std::size_t> size_limits;  ///< bytes at which each bucket was to be closed
 };
 
 /// Assigns tensors to buckets. Tensors of one bucket have the same element type and device. For each such kind, tensors
@@ -31,7 +27,7 @@ struct BucketAssignment {
 ///        stay in the order in which they were closed, with those left open behind them (the kind whose first tensor
 ///        came first leading). Empty: entry i is tensor i, and buckets are sorted by their smallest index.
 /// Throws Error(invalid_argument) when @p size_limits is empty.
-BucketAssignment assign_buckets(std::span<const TensorInfo> tensors, std::span<const std::size_t> size_limits,
-                                std::span<const std::size_t> order = {});
+BucketPlan assign_buckets(std::span<const TensorInfo> tensors, std::span<const std::size_t> size_limits,
+                          std::span<const std::size_t> order = {});
 
 }  // namespace ddp::reducer

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
+#include "base/fnv1a.hpp"
+#include "collectives/all_gather_bytes.hpp"
 #include "reducer/bucket_plan.hpp"
 
 namespace ddp::reducer {
@@ -34,12 +36,6 @@ std::vector<std::string> read_descriptions(std::span<const std::byte> bytes) {
   for (std::uint64_t i = 0; i < count; ++i) descriptions.push_back(reader.text());
   reader.expect_end();
   return descriptions;
-}
-
-std::uint64_t hash_of(std::span<const std::byte> bytes) {  // FNV-1a
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const std::byte byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3U;
-  return hash;
 }
 
 /// Ranks with equal answers, smallest rank first: "rank 0 has 'fc.weight' float32[4, 2], ranks 1, 2 have ...".
@@ -87,31 +83,14 @@ std::string group_by_answer(const ProcessGroup& group, const std::vector<std::st
 }  // namespace
 
 void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters) {
-  const auto size = static_cast<std::size_t>(group.size());
   const Bytes own = describe_all(parameters);
-  std::vector<std::int64_t> summary{static_cast<std::int64_t>(own.size()), static_cast<std::int64_t>(hash_of(own))};
-  std::vector<std::int64_t> summaries(size * 2);
-  group.all_gather(summary, summaries).wait();
-  bool equal = true;
-  std::vector<std::size_t> sizes;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    equal = equal && summaries[2 * rank] == summaries[0] && summaries[2 * rank + 1] == summaries[1];
-    sizes.push_back(static_cast<std::size_t>(summaries[2 * rank]));
-  }
-  if (equal) return;
+  std::vector<std::int64_t> hash{static_cast<std::int64_t>(base::Fnv1a().add(own).value())};
+  std::vector<std::int64_t> hashes(static_cast<std::size_t>(group.size()));
+  group.all_gather(hash, hashes).wait();
+  if (std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t other) { return other == hashes[0]; })) return;
 
-  std::vector<std::uint8_t> sent(own.size());
-  std::memcpy(sent.data(), own.data(), own.size());
-  std::size_t total = 0;
-  for (const std::size_t bytes : sizes) total += bytes;
-  std::vector<std::uint8_t> received(total);
-  group.all_gather_v(sent, received, sizes).wait();
   std::vector<std::vector<std::string>> by_rank;
-  std::size_t offset = 0;
-  for (const std::size_t bytes : sizes) {
-    by_rank.push_back(read_descriptions(std::as_bytes(std::span(received).subspan(offset, bytes))));
-    offset += bytes;
-  }
+  for (const Bytes& bytes : collectives::all_gather_bytes(group, own)) by_rank.push_back(read_descriptions(bytes));
   report(group, by_rank);
 }
 
@@ -122,7 +101,7 @@ void broadcast_parameters(ProcessGroup& group, const std::vector<Parameter>& par
     tensors.push_back({parameter.value.size_bytes(), parameter.value.dtype(), parameter.value.device()});
   }
   const std::size_t limit = kBroadcastBytes;
-  for (const auto& indices : assign_buckets(tensors, {&limit, 1}).buckets) {
+  for (const auto& indices : assign_buckets(tensors, {&limit, 1})) {
     std::size_t bytes = 0;
     for (const std::size_t index : indices) bytes += tensors[index].size_bytes;
     std::vector<std::uint8_t> buffer(bytes);

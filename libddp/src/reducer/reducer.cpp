@@ -59,7 +59,7 @@ class Reducer::Impl {
     check_parameters(parameters_);  // after the ranks agree, so that either all of them throw here or none
     if (options_.broadcast_parameters) reducer::broadcast_parameters(group_, parameters_);
     // parameters are usually listed in the order of the forward pass, so their gradients come in the reverse
-    auto plan = reducer::assign_buckets(tensor_infos({}), limits()).buckets;
+    auto plan = reducer::assign_buckets(tensor_infos({}), limits());
     std::reverse(plan.begin(), plan.end());
     make_buckets(std::move(plan));
   }
@@ -159,7 +159,7 @@ class Reducer::Impl {
     std::vector<std::int64_t> order(first_arrivals_.begin(), first_arrivals_.end());
     group_.broadcast(order, 0).wait();
     const std::vector<std::size_t> indices(order.begin(), order.end());
-    auto plan = reducer::assign_buckets(tensor_infos(indices), limits(), indices).buckets;
+    auto plan = reducer::assign_buckets(tensor_infos(indices), limits(), indices);
     if (plan != plan_) make_buckets(std::move(plan));
   }
 

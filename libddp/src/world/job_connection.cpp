@@ -14,16 +14,16 @@
 namespace ddp::world {
 namespace {
 
-std::optional<NodeMap> node_map_from(const kvs::JobFacts& facts) {
-  if (facts.world_size == 1) return NodeMap{{0}};
-  if (facts.process_mapping) return NodeMap{parse_process_mapping(*facts.process_mapping, facts.world_size)};
+std::optional<NodeMap> node_map_from(const std::optional<std::string>& process_mapping, int world_size) {
+  if (world_size == 1) return NodeMap{{0}};
+  if (process_mapping) return NodeMap{parse_process_mapping(*process_mapping, world_size)};
   return std::nullopt;
 }
 
 void connect_pmix(JobConnection& connection, const base::Environment& environment, Deadline deadline) {
   auto store = std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(environment, deadline));
   const kvs::JobFacts& facts = store->facts();
-  connection.nodes = node_map_from(facts);
+  connection.nodes = node_map_from(facts.process_mapping, facts.world_size);
   connection.local_rank = facts.local_rank;
   connection.single_node = facts.node_names.size() == 1;
   const std::string self = base::host_name();
@@ -35,12 +35,7 @@ void connect_pmix(JobConnection& connection, const base::Environment& environmen
 
 void connect_pmi2(JobConnection& connection, const base::Environment& environment, Deadline deadline) {
   auto store = std::make_unique<kvs::Pmi2Store>(environment.number("PMI_FD").value(), deadline);
-  kvs::JobFacts facts{.rank = store->rank(),
-                      .world_size = store->world_size(),
-                      .local_rank = {},
-                      .process_mapping = store->process_mapping(),
-                      .node_names = {}};
-  connection.nodes = node_map_from(facts);
+  connection.nodes = node_map_from(store->process_mapping(), store->world_size());
   connection.store = std::move(store);
 }
 

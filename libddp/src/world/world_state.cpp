@@ -87,7 +87,7 @@ WorldState::WorldState(const InitOptions& options) : keep_session_(options.keep_
 }
 
 WorldState::~WorldState() {
-  world_group.reset();
+  group.reset();
   channel.reset();
   leave_session();
 }

@@ -19,14 +19,14 @@
 
 namespace ddp {
 
-class GroupEngine;
-
 class WorldState {
  public:
   explicit WorldState(const InitOptions& options);
   WorldState(const WorldState&) = delete;
   WorldState& operator=(const WorldState&) = delete;
   ~WorldState();
+
+  static WorldState& of(const World& world) { return *world.state_; }
 
   /// The record of any rank; read from the store once.
   const world::EndpointRecord& record(int rank);
@@ -48,7 +48,7 @@ class WorldState {
   world::NodeMap nodes{std::vector<int>{0}};
   topology::SocketInterface interface;
   std::shared_ptr<world::PeerChannel> channel;  ///< null in a world of one
-  std::shared_ptr<GroupEngine> world_group;     ///< null until process_group() is called
+  std::shared_ptr<void> group;                  ///< null until make_process_group(), which knows its type
   std::optional<Placement> placement;           ///< what this process was bound to, if DDP_BIND asked for it
   std::vector<EnvironmentSetting> settings;     ///< as World::settings()
 

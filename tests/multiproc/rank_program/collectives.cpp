@@ -205,7 +205,7 @@ void check_movements(ProcessGroup& group, DType dtype, std::size_t count) {
 }  // namespace
 
 void run_collectives(World& world) {
-  ProcessGroup group = world.process_group();
+  ProcessGroup group = make_process_group(world);
   for (const DType dtype : kTypes) {
     for (const std::size_t count : kCounts) {
       check_reductions(group, dtype, count);

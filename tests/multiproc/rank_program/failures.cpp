@@ -34,7 +34,7 @@ void timed(const Work& work) {
 
 void loop_all_reduce(World& world, Arguments arguments) {
   check(arguments.size() == 2, "loop SECONDS SIZE");
-  ProcessGroup group = world.process_group();
+  ProcessGroup group = make_process_group(world);
   std::vector<float> values(std::stoul(arguments[1]), 1.0F);
   group.barrier().wait();
   say("READY");
@@ -43,7 +43,7 @@ void loop_all_reduce(World& world, Arguments arguments) {
 
 void call_differently(World& world, Arguments arguments) {
   check(arguments.size() == 3, "differ WHAT RANK SECONDS");
-  ProcessGroup group = world.process_group();
+  ProcessGroup group = make_process_group(world);
   const std::string& what = arguments[0];
   const bool odd_one = world.rank() == std::stoi(arguments[1]);
   const Deadline deadline = seconds_from_now(arguments[2]);

@@ -22,7 +22,7 @@ void expect_error(ErrorCode code, const std::string& what, Function&& function) 
 }  // namespace
 
 void run_subgroups(World& world) {
-  ProcessGroup all = world.process_group();
+  ProcessGroup all = make_process_group(world);
   const int size = all.size();
   std::vector<int> even;
   std::vector<int> reversed;
@@ -63,7 +63,7 @@ void run_subgroups(World& world) {
 }
 
 void run_ordering(World& world) {
-  ProcessGroup group = world.process_group();
+  ProcessGroup group = make_process_group(world);
   const auto size = static_cast<std::size_t>(group.size());
   // each operation needs the result of the one before: only in order does the last value come out right
   std::vector<std::int64_t> value{1};
@@ -116,7 +116,7 @@ void run_ordering(World& world) {
 }
 
 void run_misuse(World& world) {
-  ProcessGroup group = world.process_group();
+  ProcessGroup group = make_process_group(world);
   std::vector<float> floats(4);
   std::vector<double> doubles(4 * static_cast<std::size_t>(group.size()));
   std::vector<float> wrong_size(3);
@@ -134,7 +134,7 @@ void run_misuse(World& world) {
   refused("a tensor on a GPU", [&] {
     (void)group.all_reduce(TensorView{floats.data(), DType::float32, {4}, {DeviceType::cuda, 0}});
   });
-  refused("another backend for the same group", [&] { (void)world.process_group("nccl"); });
+  refused("another backend for the same group", [&] { (void)make_process_group(world, "nccl"); });
   // nothing of that was sent: the group still works
   std::vector<float> ones(4, 1.0F);
   group.all_reduce(ones).wait();

@@ -59,7 +59,7 @@ const std::vector<std::size_t> kSizes{50, 200, 1, 3000, 0, 70, 1000, 25};
 
 void differ_in_parameters(World& world, Arguments arguments) {
   check(arguments.size() == 2, "parameters WHAT RANK");
-  ProcessGroup group = world.process_group();
+  ProcessGroup group = make_process_group(world);
   const bool odd_one = world.rank() == std::stoi(arguments[1]);
   Model model(world.rank(), kSizes);
   std::vector<Parameter> parameters = model.parameters();
@@ -80,7 +80,7 @@ void differ_in_parameters(World& world, Arguments arguments) {
 }
 
 void run_reducer(World& world) {
-  ProcessGroup group = world.process_group();
+  ProcessGroup group = make_process_group(world);
   Model model(world.rank(), kSizes);
   Reducer reducer(model.parameters(), group, {.bucket_cap_bytes = 1000, .first_bucket_bytes = {}});
   model.check_values(0);

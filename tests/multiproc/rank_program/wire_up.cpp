@@ -56,7 +56,7 @@ void print_binding(World& world) {
 void make_traffic(World& world, Arguments arguments) {
   check(arguments.size() == 1, "traffic MIB");
   std::vector<float> values(std::stoul(arguments[0]) * (1024 * 1024 / sizeof(float)), 1.0F);
-  world.process_group().all_reduce(values).wait();
+  make_process_group(world).all_reduce(values).wait();
   check(values.back() == static_cast<float>(world.world_size()), "the sum is wrong");
 }
 

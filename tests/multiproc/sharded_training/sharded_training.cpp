@@ -102,7 +102,7 @@ class Proof {
   Proof(const Options& options, World& world)
       : options_(options),
         world_(world),
-        group_(world.process_group()),
+        group_(make_process_group(world)),
         dataset_(digits::load_digits(options.data)),
         // Each rank draws other weights, so that only a broadcast from rank 0 can make them those of the reference.
         replica_(digits::kDigitsWidths, kSeed + static_cast<std::uint64_t>(world.rank())),

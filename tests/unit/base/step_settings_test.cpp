@@ -13,7 +13,7 @@ TEST(StepSettings, ComeBackAsTheyWereWritten) {
       .step = "1234.0",
       .cpus = "0-3,8",
       .variables = {{.name = "RANK", .digest = value_digest("1")}, {.name = "OMP_NUM_THREADS", .digest = 0xa}}};
-  EXPECT_EQ(encode(settings), "1234.0:0-3,8:RANK=340ca71c,OMP_NUM_THREADS=0000000a");
+  EXPECT_EQ(encode(settings), "1234.0:0-3,8:RANK=86019afc,OMP_NUM_THREADS=0000000a");
   EXPECT_EQ(parse_step_settings(encode(settings)), settings);
   const StepSettings nothing{.step = "1.2", .cpus = "", .variables = {}};
   EXPECT_EQ(parse_step_settings(encode(nothing)), nothing);

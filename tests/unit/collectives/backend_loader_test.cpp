@@ -8,7 +8,7 @@
 #include "collectives/backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 using test::error_of;
@@ -97,4 +97,4 @@ TEST(LocalBackend, CopiesInputToOutput) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -13,7 +13,7 @@
 #include "base/socket.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 using std::chrono::milliseconds;
@@ -47,6 +47,7 @@ class Members {
   }
   void kill(int rank) {
     member(rank).detector.reset();
+    member(rank).group.reset();
     member(rank).channel.reset();
   }
   /// Makes it as silent as a stopped process: its port takes connections, but nobody is there.
@@ -66,15 +67,16 @@ class Members {
     std::shared_ptr<world::PeerChannel> channel;
     std::unique_ptr<OperationLog> log = std::make_unique<OperationLog>();
     std::unique_ptr<std::atomic<int>> told = std::make_unique<std::atomic<int>>(0);
+    std::unique_ptr<GroupMembers> group;
     std::unique_ptr<FailureDetector> detector;
   };
   Member& member(int rank) { return members_.at(static_cast<std::size_t>(rank)); }
   void start(int rank, const Ranks& global) {
     Member& own = member(rank);
     own.detector.reset();
-    const GroupMembers group{
-        .name = "test", .rank = rank, .global_ranks = global, .endpoints = endpoints_, .channel = own.channel};
-    own.detector = std::make_unique<FailureDetector>(group, *own.log, [count = own.told.get()] { ++*count; });
+    own.group = std::make_unique<GroupMembers>(GroupMembers{
+        .name = "test", .rank = rank, .global_ranks = global, .endpoints = endpoints_, .channel = own.channel});
+    own.detector = std::make_unique<FailureDetector>(*own.group, *own.log, [count = own.told.get()] { ++*count; });
   }
 
   std::vector<Member> members_;
@@ -95,9 +97,11 @@ Deadline in(milliseconds time) { return Deadline::after(time); }
 /// The verdict about an operation that does not end by itself.
 Error cause_found_by(FailureDetector& detector, const Operation& operation, const std::string& problem,
                      Deadline deadline) {
+  std::optional<Error> local_failure;
+  if (!problem.empty()) local_failure = communication_failure(operation, problem);
   return detector
       .investigate(
-          operation, problem, [] { return true; }, deadline)
+          operation, local_failure, [] { return true; }, deadline)
       .value();
 }
 
@@ -105,7 +109,7 @@ TEST(FailureDetector, OperationThatFinishesWhileOthersAreAskedIsNoFailure) {
   Members group{3};
   group.call_everywhere(all_reduce(1));
   EXPECT_FALSE(group.detector(0).investigate(
-      all_reduce(1), "", [] { return false; }, in(seconds(3))));
+      all_reduce(1), std::nullopt, [] { return false; }, in(seconds(3))));
   EXPECT_FALSE(group.detector(0).verdict());
 }
 
@@ -310,12 +314,12 @@ TEST(FailureDetector, ANeighbourThatKnowsOfAFailureDisagrees) {
 
 TEST(FailureDetector, AGroupOfOneAsksNobody) {
   const OperationLog log;
-  FailureDetector alone{
-      {.name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .channel = nullptr}, log, [] {}};
+  const GroupMembers members{.name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .channel = nullptr};
+  FailureDetector alone{members, log, [] {}};
   const auto begin = Deadline::Clock::now();
   EXPECT_EQ(cause_found_by(alone, all_reduce(1), "", in(seconds(5))).code(), ErrorCode::timeout);
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(1));
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -14,6 +14,10 @@
 
 namespace ddp::test {
 
+using collectives::Backend;
+using collectives::Operation;
+using collectives::Transfer;
+
 /// The test's end of it. Thread-safe.
 class BackendControl {
  public:

@@ -13,7 +13,7 @@
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 using std::chrono::milliseconds;
@@ -29,7 +29,7 @@ class GroupEngineTest : public testing::Test {
  protected:
   void start(milliseconds timeout = seconds(30)) {
     GroupMembers members{.name = "test", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr};
-    engine_.emplace(std::move(members), "fake", std::make_unique<test::FakeBackend>(control_), BackendConfig{},
+    engine_.emplace(std::move(members), "fake", std::make_unique<test::FakeBackend>(control_), ConnectOptions{},
                     timeout);
   }
   Work collective(std::optional<Deadline> deadline = {}) {
@@ -260,7 +260,7 @@ class LatePostingBackend final : public Backend {
 
 TEST_F(GroupEngineTest, ATransferThatIsJustBeingPostedWhileTheGroupClosesEndsToo) {
   GroupMembers members{.name = "late", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr};
-  engine_.emplace(std::move(members), "late", std::make_unique<LatePostingBackend>(), BackendConfig{}, seconds(30));
+  engine_.emplace(std::move(members), "late", std::make_unique<LatePostingBackend>(), ConnectOptions{}, seconds(30));
   const Work work = transfer(OperationKind::send, 1);
   std::this_thread::sleep_for(milliseconds(50));
   engine_.reset();
@@ -292,4 +292,4 @@ TEST_F(GroupEngineTest, MemoryIsKeptAliveUntilTheEnd) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 __extension__ using Int128 = __int128;
@@ -227,4 +227,4 @@ TEST(ReduceKernelsOfHalf, SumsAreRoundedOnceFromFloat) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -37,44 +37,39 @@ std::vector<TensorInfo> alternating() {
   return tensors;
 }
 
-// The four cases of torch/test/distributed/test_c10d_common.py, ComputeBucketAssignmentTest.
+// The four cases of torch/test/distributed/test_c10d_common.py, ComputeBucketPlanTest.
 
 TEST(BucketPlan, SingleLimitSingleType) {
   const auto result = assign_buckets(floats({100, 200, 100, 50}), Limits{400});
-  EXPECT_EQ(result.buckets, (BucketPlan{{0}, {1}, {2}, {3}}));
-  EXPECT_EQ(result.size_limits, (Limits{400, 400, 400, 400}));
+  EXPECT_EQ(result, (BucketPlan{{0}, {1}, {2}, {3}}));
 }
 
 TEST(BucketPlan, SingleLimitTwoTypes) {
   const auto result = assign_buckets(alternating(), Limits{400});
-  EXPECT_EQ(result.buckets, (BucketPlan{{0, 2}, {1, 3}, {4}, {5}}));
-  EXPECT_EQ(result.size_limits, (Limits{400, 400, 400, 400}));
+  EXPECT_EQ(result, (BucketPlan{{0, 2}, {1, 3}, {4}, {5}}));
 }
 
 TEST(BucketPlan, SeveralLimitsSingleType) {
   const auto result = assign_buckets(floats({10, 10, 10, 10}), Limits{40, 80});
-  EXPECT_EQ(result.buckets, (BucketPlan{{0}, {1, 2}, {3}}));
-  EXPECT_EQ(result.size_limits, (Limits{40, 80, 80}));
+  EXPECT_EQ(result, (BucketPlan{{0}, {1, 2}, {3}}));
 }
 
 TEST(BucketPlan, SeveralLimitsTwoTypes) {
   const auto result = assign_buckets(alternating(), Limits{200, 400});
-  EXPECT_EQ(result.buckets, (BucketPlan{{0}, {1}, {2, 4}, {3, 5}}));
-  EXPECT_EQ(result.size_limits, (Limits{200, 200, 400, 400}));
+  EXPECT_EQ(result, (BucketPlan{{0}, {1}, {2, 4}, {3, 5}}));
 }
 
 TEST(BucketPlan, NothingToAssign) {
   const auto result = assign_buckets({}, Limits{100});
-  EXPECT_TRUE(result.buckets.empty());
-  EXPECT_TRUE(result.size_limits.empty());
+  EXPECT_TRUE(result.empty());
 }
 
 TEST(BucketPlan, ALargeTensorIsNotSplit) {
-  EXPECT_EQ(assign_buckets(floats({1, 1000, 1}), Limits{100}).buckets, (BucketPlan{{0, 1}, {2}}));
+  EXPECT_EQ(assign_buckets(floats({1, 1000, 1}), Limits{100}), (BucketPlan{{0, 1}, {2}}));
 }
 
 TEST(BucketPlan, EmptyTensorsAreAssignedToo) {
-  EXPECT_EQ(assign_buckets(floats({0, 0, 25, 0}), Limits{100}).buckets, (BucketPlan{{0, 1, 2}, {3}}));
+  EXPECT_EQ(assign_buckets(floats({0, 0, 25, 0}), Limits{100}), (BucketPlan{{0, 1, 2}, {3}}));
 }
 
 TEST(BucketPlan, DevicesAreKeptApart) {
@@ -82,23 +77,22 @@ TEST(BucketPlan, DevicesAreKeptApart) {
   const Device second{.type = DeviceType::cuda, .index = 1};
   const std::vector<TensorInfo> tensors{tensor(DType::float32, 10, first), tensor(DType::float32, 10, second),
                                         tensor(DType::float32, 10, first), tensor(DType::float32, 10)};
-  EXPECT_EQ(assign_buckets(tensors, Limits{80}).buckets, (BucketPlan{{0, 2}, {1}, {3}}));
+  EXPECT_EQ(assign_buckets(tensors, Limits{80}), (BucketPlan{{0, 2}, {1}, {3}}));
 }
 
 TEST(BucketPlan, GivenOrderIsKept) {
   // gradients became ready from the last parameter to the first
   const std::vector<std::size_t> order{3, 2, 1, 0};
   const auto result = assign_buckets(floats({10, 10, 10, 10}), Limits{40, 80}, order);
-  EXPECT_EQ(result.buckets, (BucketPlan{{3}, {2, 1}, {0}}));
-  EXPECT_EQ(result.size_limits, (Limits{40, 80, 80}));
+  EXPECT_EQ(result, (BucketPlan{{3}, {2, 1}, {0}}));
 }
 
 TEST(BucketPlan, GivenOrderClosesInTheOrderOfFilling) {
   // float64 fills first, although float32 appeared first
   const std::vector<TensorInfo> tensors{tensor(DType::float32, 10), tensor(DType::float64, 50),
                                         tensor(DType::float32, 90)};
-  EXPECT_EQ(assign_buckets(tensors, Limits{400}, std::vector<std::size_t>{7, 8, 9}).buckets, (BucketPlan{{8}, {7, 9}}));
-  EXPECT_EQ(assign_buckets(tensors, Limits{400}).buckets, (BucketPlan{{0, 2}, {1}})) << "without, by smallest index";
+  EXPECT_EQ(assign_buckets(tensors, Limits{400}, std::vector<std::size_t>{7, 8, 9}), (BucketPlan{{8}, {7, 9}}));
+  EXPECT_EQ(assign_buckets(tensors, Limits{400}), (BucketPlan{{0, 2}, {1}})) << "without, by smallest index";
 }
 
 TEST(BucketPlan, LeftoversComeBehindInTheOrderOfFirstAppearance) {
@@ -106,7 +100,7 @@ TEST(BucketPlan, LeftoversComeBehindInTheOrderOfFirstAppearance) {
   const std::vector<TensorInfo> tensors{tensor(DType::int64, 1), tensor(DType::float32, 1), tensor(DType::float64, 50),
                                         tensor(DType::float32, 1), tensor(DType::int64, 1)};
   const std::vector<std::size_t> order{4, 3, 2, 1, 0};
-  EXPECT_EQ(assign_buckets(tensors, Limits{400}, order).buckets, (BucketPlan{{2}, {4, 0}, {3, 1}}));
+  EXPECT_EQ(assign_buckets(tensors, Limits{400}, order), (BucketPlan{{2}, {4, 0}, {3, 1}}));
 }
 
 TEST(BucketPlan, BadArgumentsAreRefused) {
@@ -136,15 +130,14 @@ std::vector<TensorInfo> random_tensors(std::mt19937& random) {
 }
 
 /// The rule in other words, for each kind on its own: a bucket takes tensors until it has reached its limit.
-void expect_lawful(const std::vector<TensorInfo>& tensors, const Limits& limits, const BucketAssignment& result,
+void expect_lawful(const std::vector<TensorInfo>& tensors, const Limits& limits, const BucketPlan& result,
                    const std::vector<std::size_t>& order) {
-  ASSERT_EQ(result.buckets.size(), result.size_limits.size());
   std::vector<std::size_t> position(tensors.size());  // of a tensor index in the list
   for (std::size_t i = 0; i < order.size(); ++i) position[order[i]] = i;
   std::multiset<std::size_t> assigned;
   std::map<std::pair<DType, int>, std::vector<std::size_t>> buckets_of_kind;
-  for (std::size_t b = 0; b < result.buckets.size(); ++b) {
-    const auto& bucket = result.buckets[b];
+  for (std::size_t b = 0; b < result.size(); ++b) {
+    const auto& bucket = result[b];
     ASSERT_FALSE(bucket.empty());
     const TensorInfo& leader = tensors[position[bucket.front()]];
     for (std::size_t i = 0; i < bucket.size(); ++i) {
@@ -168,13 +161,11 @@ void expect_lawful(const std::vector<TensorInfo>& tensors, const Limits& limits,
   EXPECT_EQ(assigned.size(), tensors.size());
 
   for (auto& [kind, numbers] : buckets_of_kind) {
-    std::sort(numbers.begin(), numbers.end(), [&](std::size_t a, std::size_t b) {
-      return position[result.buckets[a].front()] < position[result.buckets[b].front()];
-    });
+    std::sort(numbers.begin(), numbers.end(),
+              [&](std::size_t a, std::size_t b) { return position[result[a].front()] < position[result[b].front()]; });
     for (std::size_t n = 0; n < numbers.size(); ++n) {
-      const auto& bucket = result.buckets[numbers[n]];
-      const std::size_t limit = result.size_limits[numbers[n]];
-      EXPECT_EQ(limit, limits[std::min(n, limits.size() - 1)]) << "the n-th bucket of a kind has the n-th limit";
+      const auto& bucket = result[numbers[n]];
+      const std::size_t limit = limits[std::min(n, limits.size() - 1)];  // the n-th bucket of a kind has the n-th
       std::size_t total = 0;
       for (std::size_t i = 0; i + 1 < bucket.size(); ++i) total += tensors[position[bucket[i]]].size_bytes;
       EXPECT_LT(bucket.size() == 1 ? 0 : total, limit) << "it was full before its last tensor";
@@ -198,8 +189,8 @@ TEST(BucketPlan, PropertiesOfRandomInputs) {
 
     const auto plain = assign_buckets(tensors, limits);
     expect_lawful(tensors, limits, plain, order);
-    for (std::size_t b = 1; b < plain.buckets.size(); ++b) {
-      EXPECT_LT(plain.buckets[b - 1].front(), plain.buckets[b].front()) << "sorted by smallest index";
+    for (std::size_t b = 1; b < plain.size(); ++b) {
+      EXPECT_LT(plain[b - 1].front(), plain[b].front()) << "sorted by smallest index";
     }
 
     std::shuffle(order.begin(), order.end(), random);

@@ -161,7 +161,7 @@ TEST(WorldInit, SeveralWorldsMayFollowEachOther) {
   const ChildResult result = in_child({}, [] {
     World first = World::init();
     World second = World::init();
-    REQUIRE(first.state().key("record") != second.state().key("record"));
+    REQUIRE(WorldState::of(first).key("record") != WorldState::of(second).key("record"));
     first = std::move(second);
     REQUIRE(first.key_value_store().rank() == 0);
     return 0;

@@ -6,7 +6,7 @@
 
 #include <gloo/common/error.h>
 
-namespace ddp::gloo_backend {
+namespace ddp::collectives::gloo_backend {
 namespace {
 
 using ::gloo::transport::UnboundBuffer;
@@ -96,4 +96,4 @@ void AbortableTransport::abort() noexcept {
   }
 }
 
-}  // namespace ddp::gloo_backend
+}  // namespace ddp::collectives::gloo_backend

@@ -14,7 +14,7 @@
 #include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
-namespace ddp::gloo_backend {
+namespace ddp::collectives::gloo_backend {
 
 /// The buffers in use, and whether they have been aborted. Thread-safe.
 class LiveBuffers {
@@ -49,4 +49,4 @@ class AbortableTransport final : public ::gloo::transport::Context {
   std::shared_ptr<LiveBuffers> live_ = std::make_shared<LiveBuffers>();
 };
 
-}  // namespace ddp::gloo_backend
+}  // namespace ddp::collectives::gloo_backend

@@ -3,7 +3,7 @@
 #include "collectives/gloo/gloo_mesh.hpp"
 #include "collectives/gloo/gloo_operations.hpp"
 
-namespace ddp::gloo_backend {
+namespace ddp::collectives::gloo_backend {
 namespace {
 
 class GlooBackend final : public Backend {
@@ -24,7 +24,9 @@ class GlooBackend final : public Backend {
 std::unique_ptr<Backend> create(const BackendConfig& config) { return std::make_unique<GlooBackend>(config); }
 
 }  // namespace
-}  // namespace ddp::gloo_backend
+}  // namespace ddp::collectives::gloo_backend
 
-extern "C" const ddp::BackendPlugin ddp_backend_plugin{
-    .interface_version = ddp::kBackendInterfaceVersion, .name = "gloo", .create = &ddp::gloo_backend::create};
+extern "C" const ddp::collectives::BackendPlugin ddp_backend_plugin{
+    .interface_version = ddp::collectives::kBackendInterfaceVersion,
+    .name = "gloo",
+    .create = &ddp::collectives::gloo_backend::create};

@@ -10,7 +10,7 @@
 #include "collectives/backend.hpp"
 #include "collectives/gloo/abortable_transport.hpp"
 
-namespace ddp::gloo_backend {
+namespace ddp::collectives::gloo_backend {
 
 /// A gloo::Context whose pairs are created at once and connected later.
 class GlooMesh final : public ::gloo::Context {
@@ -29,4 +29,4 @@ class GlooMesh final : public ::gloo::Context {
   std::shared_ptr<AbortableTransport> transport_;
 };
 
-}  // namespace ddp::gloo_backend
+}  // namespace ddp::collectives::gloo_backend

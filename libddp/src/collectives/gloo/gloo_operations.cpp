@@ -16,7 +16,7 @@
 
 #include "collectives/reduce_kernels.hpp"
 
-namespace ddp::gloo_backend {
+namespace ddp::collectives::gloo_backend {
 namespace {
 
 using MeshPtr = std::shared_ptr<GlooMesh>;
@@ -247,4 +247,4 @@ std::unique_ptr<Transfer> start_transfer(const MeshPtr& mesh, const Operation& o
   return std::make_unique<GlooTransfer>(mesh, operation);
 }
 
-}  // namespace ddp::gloo_backend
+}  // namespace ddp::collectives::gloo_backend

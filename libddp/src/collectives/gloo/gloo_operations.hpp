@@ -3,7 +3,7 @@
 
 #include "collectives/gloo/gloo_mesh.hpp"
 
-namespace ddp::gloo_backend {
+namespace ddp::collectives::gloo_backend {
 
 /// Blocks until the collective is done. Throws gloo's exceptions.
 void run_collective(const std::shared_ptr<GlooMesh>& mesh, const Operation& operation, Deadline deadline);
@@ -11,4 +11,4 @@ void run_collective(const std::shared_ptr<GlooMesh>& mesh, const Operation& oper
 /// Posts a send or receive.
 std::unique_ptr<Transfer> start_transfer(const std::shared_ptr<GlooMesh>& mesh, const Operation& operation);
 
-}  // namespace ddp::gloo_backend
+}  // namespace ddp::collectives::gloo_backend

@@ -6,6 +6,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/fnv1a.hpp"
+
 namespace ddp {
 namespace {
 
@@ -62,19 +64,14 @@ void check(const Topology::Parts& parts) {
   }
 }
 
-/// FNV-1a, 64 bits: the same on every machine, unlike std::hash.
 class Fingerprint {
  public:
-  void add(std::string_view text) {
-    for (const char c : text) add_byte(static_cast<unsigned char>(c));
-    add_byte(0xff);  // so that "a", "b" differs from "ab"
-  }
+  void add(std::string_view text) { hash_.add(text).add("\xff"); }  // so that "a", "b" differs from "ab"
   void add(long long number) { add(std::string_view{fmt::to_string(number)}); }
-  std::uint64_t value() const { return value_; }
+  std::uint64_t value() const { return hash_.value(); }
 
  private:
-  void add_byte(unsigned char byte) { value_ = (value_ ^ byte) * 1099511628211ULL; }
-  std::uint64_t value_ = 14695981039346656037ULL;
+  base::Fnv1a hash_;
 };
 
 }  // namespace

@@ -1,0 +1,132 @@
+#include "collectives/failure_verdict.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace ddp::collectives {
+namespace {
+
+using Ranks = std::vector<int>;
+
+/// World ranks, by what is known of them.
+struct Evidence {
+  Ranks gone;
+  Ranks silent;
+  Ranks outside;  ///< alive, but they do not know the group
+  Ranks behind;   ///< have not called the operation
+  std::map<std::uint64_t, Ranks> by_fingerprint;
+  std::map<std::uint64_t, std::string> called;
+  std::optional<Error> verdict;  ///< of another member
+};
+
+Evidence collect(const GroupMembers& members, const Operation& operation, const std::vector<MemberReply>& replies) {
+  Evidence evidence;
+  evidence.by_fingerprint[operation.fingerprint()].push_back(members.global(members.rank));
+  evidence.called[operation.fingerprint()] = operation.description();
+  for (const MemberReply& reply : replies) {
+    using Kind = world::PeerReply::Kind;
+    const int rank = members.global(reply.rank);
+    if (!reply.status) {
+      if (reply.kind == Kind::not_asked) continue;
+      (reply.kind == Kind::no_answer ? evidence.silent
+       : reply.kind == Kind::failed  ? evidence.outside
+                                     : evidence.gone)
+          .push_back(rank);
+    } else if (reply.status->verdict) {
+      evidence.verdict = reply.status->verdict;
+      break;
+    } else if (operation.sequence > reply.status->last_issued) {
+      evidence.behind.push_back(rank);
+    } else if (operation.sequence != 0 && reply.status->fingerprint != 0) {
+      evidence.by_fingerprint[reply.status->fingerprint].push_back(rank);
+      evidence.called[reply.status->fingerprint] = reply.status->description;
+    }
+  }
+  return evidence;
+}
+
+void describe_mismatch(ErrorDetail& detail, Evidence& evidence) {
+  detail.code = ErrorCode::mismatch;
+  detail.cause = "the ranks called different things";
+  std::vector<std::pair<int, std::uint64_t>> order;
+  for (const auto& [fingerprint, ranks] : evidence.by_fingerprint) order.emplace_back(ranks.front(), fingerprint);
+  std::sort(order.begin(), order.end());
+  for (const auto& [first, fingerprint] : order) {
+    Ranks& ranks = evidence.by_fingerprint[fingerprint];
+    std::sort(ranks.begin(), ranks.end());
+    detail.cause += fmt::format("; {}: {}", format_ranks(ranks), evidence.called[fingerprint]);
+    detail.ranks.insert(detail.ranks.end(), ranks.begin(), ranks.end());
+  }
+  std::sort(detail.ranks.begin(), detail.ranks.end());
+  detail.hint =
+      "every rank must call the same collectives in the same order with the same sizes, types, operation and root";
+}
+
+void describe_loss(ErrorDetail& detail, const Evidence& evidence) {
+  detail.code = ErrorCode::peer_lost;
+  if (!evidence.gone.empty()) detail.cause = fmt::format("{} died or left the group", format_ranks(evidence.gone));
+  if (!evidence.silent.empty()) {
+    detail.cause += fmt::format("{}{} gave no sign of life (stopped, host down, or network cut)",
+                                evidence.gone.empty() ? "" : "; ", format_ranks(evidence.silent));
+  }
+  detail.ranks = evidence.gone;
+  detail.ranks.insert(detail.ranks.end(), evidence.silent.begin(), evidence.silent.end());
+  std::sort(detail.ranks.begin(), detail.ranks.end());
+  detail.hint = "look at the last output of the ranks named, and at the launcher's report";
+}
+
+}  // namespace
+
+Error communication_failure(const Operation& operation, std::string native) {
+  return Error{{.code = ErrorCode::system,
+                .attempted = operation.description(),
+                .cause = "communication failed, and no other rank is known to be lost",
+                .native = std::move(native),
+                .ranks = {},
+                .hint = "look for network errors on the hosts, and for limits on open files"}};
+}
+
+std::optional<Error> judge(const GroupMembers& members, const Operation& operation,
+                           const std::optional<Error>& local_failure, const std::vector<MemberReply>& replies) {
+  Evidence evidence = collect(members, operation, replies);
+  if (evidence.verdict) return evidence.verdict;
+  ErrorDetail detail{.code = ErrorCode::timeout,
+                     .attempted = operation.description(),
+                     .cause = {},
+                     .native = local_failure ? local_failure->native() : std::string(),
+                     .ranks = {},
+                     .hint = {}};
+  // A different call is a proof, while a rank that is gone may have left because of it.
+  if (evidence.by_fingerprint.size() > 1) {
+    describe_mismatch(detail, evidence);
+  } else if (local_failure && local_failure->code() == ErrorCode::mismatch) {
+    return local_failure;
+  } else if (!evidence.gone.empty() || !evidence.silent.empty()) {
+    describe_loss(detail, evidence);
+  } else if (!evidence.outside.empty()) {
+    detail.code = ErrorCode::peer_lost;
+    detail.cause = fmt::format("{} {} alive but not in the group: left it, or has not joined it yet",
+                               format_ranks(evidence.outside), evidence.outside.size() == 1 ? "is" : "are");
+    detail.ranks = evidence.outside;
+  } else if (local_failure) {
+    return std::nullopt;
+  } else if (!evidence.behind.empty()) {
+    detail.cause = fmt::format("{} did not call it before the deadline, but {} alive", format_ranks(evidence.behind),
+                               evidence.behind.size() == 1 ? "is" : "are");
+    detail.ranks = evidence.behind;
+    detail.hint = "these ranks do something else or left the loop early; a longer deadline may help";
+  } else if (operation.is_transfer()) {
+    const int peer = members.global(operation.root);
+    detail.cause = fmt::format("rank {} is alive but did not match it before the deadline", peer);
+    detail.ranks = {peer};
+    detail.hint = "the peer's call must have the same tag, element type and count";
+  } else {
+    detail.cause = "all ranks are alive and in it, but the data did not arrive before the deadline";
+    detail.hint = "the network is slow or drops packets between some ranks, or the deadline is too short for the size";
+  }
+  return Error{std::move(detail)};
+}
+
+}  // namespace ddp::collectives

@@ -1,0 +1,31 @@
+// Decides from the members' replies why an operation does not finish. A function of its arguments: no I/O, no clock.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/group_members.hpp"
+#include "collectives/group_status.hpp"
+#include "collectives/operation.hpp"
+
+namespace ddp::collectives {
+
+/// What one member replied when it was asked about an operation.
+struct MemberReply {
+  int rank = 0;  ///< in the group
+  world::PeerReply::Kind kind = world::PeerReply::Kind::not_asked;
+  std::optional<StatusAnswer> status;  ///< only of a reply that could be read
+};
+
+/// The failure of an operation in the backend, before the others have been asked. @param native the backend's text.
+Error communication_failure(const Operation& operation, std::string native);
+
+/// The cause, in this order: what another member has decided, differing calls, lost ranks, ranks outside the group,
+/// ranks that have not called @p operation, the network. Nothing if the replies do not explain @p local_failure: then
+/// asking again may.
+/// @param local_failure as communication_failure() made it, or a mismatch that was proved; nothing when time ran out.
+std::optional<Error> judge(const GroupMembers& members, const Operation& operation,
+                           const std::optional<Error>& local_failure, const std::vector<MemberReply>& replies);
+
+}  // namespace ddp::collectives

@@ -1,0 +1,133 @@
+// What members' replies prove, as a function of the replies alone.
+#include "collectives/failure_verdict.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ddp::collectives {
+namespace {
+
+using Kind = world::PeerReply::Kind;
+using Ranks = std::vector<int>;
+using testing::HasSubstr;
+
+/// Four members, of which this is the first; world ranks are ten times the rank in the group.
+const GroupMembers kMembers{
+    .name = "test", .rank = 0, .global_ranks = {0, 10, 20, 30}, .endpoints = {}, .channel = nullptr};
+
+Operation all_reduce(std::size_t count = 100) {
+  Operation operation;
+  operation.kind = OperationKind::all_reduce;
+  operation.count = count;
+  operation.sequence = 5;
+  return operation;
+}
+
+MemberReply none(int rank, Kind kind) { return {.rank = rank, .kind = kind, .status = {}}; }
+
+MemberReply behind(int rank) {
+  return {.rank = rank,
+          .kind = Kind::answered,
+          .status = StatusAnswer{.last_issued = 4, .fingerprint = 0, .description = {}, .verdict = {}}};
+}
+
+MemberReply called(int rank, const Operation& operation) {
+  return {.rank = rank,
+          .kind = Kind::answered,
+          .status = StatusAnswer{.last_issued = 5,
+                                 .fingerprint = operation.fingerprint(),
+                                 .description = operation.description(),
+                                 .verdict = {}}};
+}
+
+MemberReply in_step(int rank) { return called(rank, all_reduce()); }
+
+Error mismatch() {
+  return Error{{.code = ErrorCode::mismatch, .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
+}
+
+std::optional<Error> after_time_out(const std::vector<MemberReply>& replies) {
+  return judge(kMembers, all_reduce(), std::nullopt, replies);
+}
+std::optional<Error> after_failure(const std::vector<MemberReply>& replies) {
+  return judge(kMembers, all_reduce(), communication_failure(all_reduce(), "ECONNRESET (104)"), replies);
+}
+
+TEST(FailureVerdict, AnotherMembersVerdictComesBeforeAllElse) {
+  MemberReply decided = in_step(3);
+  decided.status->verdict = mismatch();
+  const auto error = after_time_out({none(1, Kind::refused), called(2, all_reduce(7)), decided});
+  ASSERT_TRUE(error);
+  EXPECT_STREQ(error->what(), mismatch().what());
+}
+
+TEST(FailureVerdict, DifferingCallsComeBeforeLostRanks) {
+  const auto error = after_failure({none(1, Kind::refused), called(2, all_reduce(7)), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::mismatch);
+  EXPECT_EQ(error->ranks(), (Ranks{0, 20, 30}));
+  EXPECT_THAT(error->cause(), HasSubstr("; ranks 0, 30: all_reduce #5 of float32 x 100, sum; rank 20: all_reduce #5"));
+  EXPECT_EQ(error->native(), "ECONNRESET (104)");
+}
+
+TEST(FailureVerdict, AMismatchThatWasProvedStaysOne) {
+  const auto error = judge(kMembers, all_reduce(), mismatch(), {none(1, Kind::refused), none(2, Kind::no_answer)});
+  ASSERT_TRUE(error);
+  EXPECT_STREQ(error->what(), mismatch().what());
+}
+
+TEST(FailureVerdict, LostRanksAreToldApart) {
+  const auto error = after_failure({none(1, Kind::no_answer), none(2, Kind::refused), behind(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error->ranks(), (Ranks{10, 20}));
+  EXPECT_THAT(error->cause(), HasSubstr("rank 20 died or left the group; rank 10 gave no sign of life"));
+}
+
+TEST(FailureVerdict, AnAnswerThatCannotBeReadCountsAsLost) {
+  const auto error = after_time_out({none(1, Kind::answered), in_step(2), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error->ranks(), Ranks{10});
+}
+
+TEST(FailureVerdict, ARankOutsideTheGroupIsNamedOnlyIfNoneIsLost) {
+  EXPECT_EQ(after_time_out({none(1, Kind::failed), none(2, Kind::refused), in_step(3)})->ranks(), Ranks{20});
+  const auto error = after_time_out({none(1, Kind::failed), in_step(2), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error->ranks(), Ranks{10});
+  EXPECT_THAT(error->cause(), HasSubstr("alive but not in the group"));
+}
+
+TEST(FailureVerdict, RanksBehindExplainATimeOutButNoFailure) {
+  const auto error = after_time_out({behind(1), in_step(2), behind(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_EQ(error->ranks(), (Ranks{10, 30}));
+  EXPECT_FALSE(after_failure({behind(1), in_step(2), behind(3)})) << "asking again may find the one that died";
+}
+
+TEST(FailureVerdict, RanksThatWereNotAskedProveNothing) {
+  const auto error = after_time_out({none(1, Kind::not_asked), in_step(2), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_TRUE(error->ranks().empty());
+  EXPECT_THAT(error->cause(), HasSubstr("all ranks are alive"));
+}
+
+TEST(FailureVerdict, ATransferBlamesItsPeerByWorldRank) {
+  Operation receive;
+  receive.kind = OperationKind::recv;
+  receive.root = 3;
+  const auto error = judge(kMembers, receive, std::nullopt, {in_step(1), in_step(2), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->ranks(), Ranks{30});
+}
+
+TEST(FailureVerdict, AFailureWhileAllAreInStepIsUnexplained) {
+  EXPECT_FALSE(after_failure({in_step(1), in_step(2), in_step(3)}));
+}
+
+}  // namespace
+}  // namespace ddp::collectives
