@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "base/log.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
+#include "base/wake_event.hpp"
 #include "store_server/admission.hpp"
 #include "store_server/admission_message.hpp"
 #include "store_server/connection.hpp"
@@ -58,11 +58,10 @@ struct StoreServer::Impl final : private Outboxes {
         max_unadmitted(std::max<std::size_t>(options.max_unadmitted, 1)),
         listeners(listen_on(options.listen_addresses, options.port, options.port_range)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
-        stop(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         spare(spare_descriptor()) {
     if (!options.admission_secret.empty()) expected_request = admission_message(options.admission_secret);
-    if (!epoll || !stop) throw base::system_error("starting the TCPStore server", errno);
-    watch(stop.get());
+    if (!epoll) throw base::system_error("starting the TCPStore server", errno);
+    watch(stop.fd());
     for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get());
     thread = base::start_thread([this] { serve(); });
   }
@@ -70,9 +69,7 @@ struct StoreServer::Impl final : private Outboxes {
   Impl& operator=(const Impl&) = delete;
 
   ~Impl() override {
-    const std::uint64_t one = 1;
-    // cannot fail: the counter is at 0
-    [[maybe_unused]] const ssize_t written = ::write(stop.get(), &one, sizeof one);
+    stop.ring();
     thread.join();
   }
 
@@ -106,7 +103,7 @@ struct StoreServer::Impl final : private Outboxes {
   std::size_t max_unadmitted;
   Listeners listeners;
   base::UniqueFd epoll;
-  base::UniqueFd stop;
+  base::WakeEvent stop;
   base::UniqueFd spare;  ///< closed for a moment when no descriptor is left, to accept and close a connection
   KeySpace keys;
   std::vector<std::unique_ptr<Connection>> connections;  ///< by descriptor, which is the ClientId
@@ -141,7 +138,7 @@ bool StoreServer::Impl::turn() {
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     const int fd = event.data.fd;
-    if (fd == stop.get()) return false;
+    if (fd == stop.fd()) return false;
     if (Connection* const connection = find(fd)) {
       if ((event.events & EPOLLOUT) != 0 && !send_some(*connection)) {
         drop(*connection, "the connection broke");

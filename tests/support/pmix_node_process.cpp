@@ -14,11 +14,11 @@
 #include <optional>
 
 #include "base/byte_stream.hpp"
+#include "base/env_table.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "pmix_server/pmix_server.hpp"
 
-extern char** environ;
 // There in programs that are built with the leak sanitizer.
 extern "C" __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 
@@ -78,9 +78,8 @@ class Node {
 
   void start(int rank) {
     std::vector<std::string> environment;
-    for (char** line = environ; *line != nullptr; ++line) {
-      const std::string_view text{*line};
-      if (!text.starts_with("PMI") && !text.starts_with("SLURM_")) environment.emplace_back(text);
+    for (const auto& [name, value] : base::Environment::process().variables()) {
+      if (!name.starts_with("PMI") && !name.starts_with("SLURM_")) environment.push_back(name + "=" + value);
     }
     for (const auto& [name, value] : job_->client_environment(rank)) environment.push_back(name + "=" + value);
     for (const std::string& line : orders_.environment) environment.push_back(line);

@@ -11,9 +11,8 @@
 #include <cerrno>
 #include <stdexcept>
 
+#include "base/env_table.hpp"
 #include "base/system_error.hpp"
-
-extern char** environ;
 
 namespace ddp::test {
 namespace {
@@ -54,11 +53,10 @@ void RankProcesses::start(int rank, const std::vector<std::string>& command,
   const base::UniqueFd pmi = server_.take_client(rank);
 
   std::vector<std::string> environment;
-  for (char** line = environ; *line != nullptr; ++line) {
-    const std::string_view text{*line};
-    const bool launcher = text.starts_with("PMI") || text.starts_with("SLURM_") || text.starts_with("OMPI_") ||
-                          text.starts_with("RANK=") || text.starts_with("WORLD_SIZE=");
-    if (!launcher) environment.emplace_back(text);
+  for (const auto& [name, value] : base::Environment::process().variables()) {
+    const bool launcher = name.starts_with("PMI") || name.starts_with("SLURM_") || name.starts_with("OMPI_") ||
+                          name == "RANK" || name == "WORLD_SIZE";
+    if (!launcher) environment.push_back(name + "=" + value);
   }
   environment.push_back("PMI_FD=" + std::to_string(kPmiDescriptor));
   environment.push_back("PMI_RANK=" + std::to_string(rank));

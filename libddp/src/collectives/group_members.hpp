@@ -11,9 +11,9 @@ namespace ddp::collectives {
 
 /// In rank order.
 struct GroupMembers {
-  std::string name;               ///< the same on all members, unique in the job
-  int rank = 0;                   ///< own rank in the group
-  std::vector<int> global_ranks;  ///< of each member in the world
+  std::string name;                             ///< the same on all members, unique in the job
+  int rank = 0;                                 ///< own rank in the group
+  std::vector<int> global_ranks;                ///< of each member in the world
   std::vector<world::PeerEndpoint> endpoints;   ///< of each member; unused for the own rank
   std::shared_ptr<world::PeerChannel> channel;  ///< null in a group of one
 

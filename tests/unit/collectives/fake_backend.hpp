@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -18,9 +19,12 @@ using collectives::Backend;
 using collectives::Operation;
 using collectives::Transfer;
 
-/// The test's end of it. Thread-safe.
+/// The test's end of it. Thread-safe, but for effect.
 class BackendControl {
  public:
+  /// What a collective does when it succeeds; set before the first one.
+  std::function<void(const Operation&)> effect = [](const Operation&) {};
+
   /// From now on, what begins does not end before it is released.
   void hold() {
     change([&] { holding_ = true; });
@@ -107,6 +111,7 @@ class FakeBackend final : public Backend {
     const std::string name = name_of(operation);
     control_->record("begin " + name);
     control_->pass(name);
+    control_->effect(operation);
     control_->record("end " + name);
   }
   std::unique_ptr<Transfer> start(const Operation& operation) override {
