@@ -38,8 +38,8 @@ void twin(const collectives::Operation& operation) {
   }
 }
 
-/// Four parameters of ten floats, each a bucket of its own; buckets start with the last parameter. Collective 1 compares
-/// the parameters, 2 broadcasts them, and the first step's buckets are 3 to 6.
+/// Four parameters of ten floats, each a bucket of its own; buckets start with the last parameter. Collective 1
+/// compares the parameters, 2 broadcasts them, and the first step's buckets are 3 to 6.
 class ReducerTest : public testing::Test {
  protected:
   ReducerTest() {
