@@ -132,7 +132,7 @@ void Attempt::take_signals() {
   for (const StopChange& change : workers_->take_stop_changes()) {
     const int rank = global_rank(change.local_rank);
     if (change.signal == 0) {
-      tell(fmt::format("rank {} goes on", rank));
+      tell(fmt::format("rank {} resumed", rank));
     } else {
       const pid_t pid = workers_->pid(change.local_rank);
       base::write_stderr_line(

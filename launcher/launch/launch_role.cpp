@@ -96,11 +96,11 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
   // slurmd sets it for what runs on a node of the allocation; a shell of salloc may run elsewhere.
   if (nodes.max == 1 && !step.node_name.empty())
     return RoleDecision{.role = LaunchRole::alone,
-                        .reason = "one node was asked for, and this is one of the allocation",
+                        .reason = "one node was requested, and this one is in the allocation",
                         .nodes = nodes};
   return RoleDecision{
       .role = LaunchRole::frontend,
-      .reason = fmt::format("job {} of Slurm has {} nodes", environment.raw("SLURM_JOB_ID").value_or(""), have),
+      .reason = fmt::format("Slurm job {} has {} nodes", environment.raw("SLURM_JOB_ID").value_or(""), have),
       .nodes = nodes};
 }
 

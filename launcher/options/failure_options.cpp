@@ -27,9 +27,9 @@ void settle_signals(OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   if (draft.ending) {
     for (const std::string& name : draft.ending->unknown)
-      draft.notice(fmt::format("'{}' in --signals-to-handle is ignored: there is no such signal", printable(name)));
+      draft.notice(fmt::format("'{}' in --signals-to-handle is ignored: no such signal", printable(name)));
     for (const std::string& name : draft.ending->unusable)
-      draft.notice(fmt::format("{} in --signals-to-handle is ignored: it cannot be passed on", name));
+      draft.notice(fmt::format("{} in --signals-to-handle is ignored: it cannot be forwarded", name));
   }
   options.ending_signals = draft.ending ? draft.ending->signals : std::vector<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   options.forwarded_signals = draft.forwarded ? draft.forwarded->signals : std::vector<int>{SIGUSR1, SIGUSR2};
@@ -40,7 +40,7 @@ void settle_signals(OptionDraft& draft) {
     for (const int signal : options.ending_signals) {
       if (in(options.forwarded_signals, signal))
         reject_combination(fmt::format("{} is in --signals-to-handle and in --forward-signals", signal_name(signal)),
-                           "the first ends the job, the second lets it go on: take it out of one");
+                           "the former end the job, the latter do not: remove it from one");
     }
   }
   // A list that was given wins over one that was not.
@@ -56,44 +56,43 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   table.begin_group("Failure");
   table
-      .add_value("--max-restarts", "N",
-                 "How often the ranks of all nodes are started again after a failure (default 0).",
+      .add_value("--max-restarts", "N", "How often to restart all ranks after a failure (default 0).",
                  [&](const auto& source, const auto& text) {
                    options.max_restarts = parse_whole(source, text, 0, kMaxRestarts);
                  })
       .torchrun();
   table.add_value("--failure-grace", "SECONDS",
-                  "How long the other ranks may go on after the first failure, so that they can report what they saw "
-                  "(default 2; 0 while restarts remain).",
+                  "How long the other ranks may continue after the first failure, to report what they saw (default 2; "
+                  "0 while restarts remain).",
                   [&](const auto& source, const auto& text) { options.failure_grace = parse_seconds(source, text); });
   table
       .add_value("--shutdown-timeout", "SECONDS",
-                 "Time from SIGTERM to SIGKILL when the job is ended (default 30; 25 in a job of Slurm, which itself "
-                 "kills after 30).",
+                 "Time from SIGTERM to SIGKILL when the job is ended (default 30; 25 in a Slurm job, since Slurm kills "
+                 "after 30).",
                  [&](const auto& source, const auto& text) { options.shutdown_timeout = parse_seconds(source, text); })
       .torchrun();
   table
       .add_value("--signals-to-handle", "NAMES",
-                 "Signals that are passed on and end the job (default SIGTERM,SIGINT,SIGHUP,SIGQUIT).",
+                 "Signals to forward that end the job (default SIGTERM,SIGINT,SIGHUP,SIGQUIT).",
                  [&](const auto&, const auto& text) { draft.ending = read_signals(text); })
       .torchrun();
-  table.add_value("--forward-signals", "NAMES",
-                  "Signals that are passed on while the job goes on (default SIGUSR1,SIGUSR2).",
+  table.add_value("--forward-signals", "NAMES", "Signals to forward while the job continues (default SIGUSR1,SIGUSR2).",
                   [&](const auto& source, const auto& text) {
                     draft.forwarded = read_signals(text);
                     for (const auto& name : draft.forwarded->unknown)
-                      reject_value(source, name, "is no signal", "give names as in SIGUSR1,SIGUSR2");
+                      reject_value(source, name, "is not a signal", "give names as in SIGUSR1,SIGUSR2");
                     for (const auto& name : draft.forwarded->unusable)
-                      reject_value(source, name, "cannot be passed on", "leave it out");
+                      reject_value(source, name, "cannot be forwarded", "leave it out");
                   });
   table.add_flag("--torchrun-exit-codes", "Exit status 1 for every failure, as with torchrun.",
                  options.torchrun_exit_codes);
   table
-      .add_value("--monitor-interval", "SECONDS", "Accepted for torchrun's sake: ends of ranks are seen at once.",
+      .add_value("--monitor-interval", "SECONDS",
+                 "Ignored, for compatibility with torchrun: ddprun notices the end of a rank at once.",
                  [&](const auto& source, const auto& text) {
                    parse_seconds(source, text, kAnyInterval);
                    if (source.starts_with("--"))
-                     draft.notice(fmt::format("{} is ignored: the end of a rank is seen at once", source));
+                     draft.notice(fmt::format("{} is ignored: ddprun notices the end of a rank at once", source));
                  })
       .torchrun();
 }

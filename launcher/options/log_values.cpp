@@ -13,7 +13,7 @@ constexpr const char* kStreamsHint =
 
 Streams read_streams(const std::string& option, const std::string& text, std::string_view digit) {
   if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3')
-    reject_value(option, text, "is no choice of streams", kStreamsHint);
+    reject_value(option, text, "does not select streams", kStreamsHint);
   return static_cast<Streams>(digit[0] - '0');
 }
 
@@ -40,7 +40,7 @@ StreamSelection parse_streams(const std::string& option, const std::string& text
     const auto colon = part.find(':');
     const int rank = read_rank(part.substr(0, colon), kMaxRanksPerNode);
     if (colon == std::string_view::npos || rank < 0)
-      reject_value(option, text, "is no choice of streams", kStreamsHint);
+      reject_value(option, text, "does not select streams", kStreamsHint);
     selection.by_local_rank[rank] = read_streams(option, text, part.substr(colon + 1));
   }
   return selection;

@@ -40,23 +40,23 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
   LogOptions& logs = options.logs;
   table.begin_group("Output");
   table
-      .add_value(
-          "--log-dir", "DIR",
-          "Folder for log and error files; each job makes one of its own in it. Without it, they lie in a temporary "
-          "folder that is removed at the end of the job. /dev/null: no files.",
-          [&](const auto&, const auto& text) {
-            if (!text.empty()) logs.directory = text;
-          })
+      .add_value("--log-dir", "DIR",
+                 "Folder for log and error files; each job creates a subfolder. Default: a temporary folder, removed "
+                 "when the job ends. /dev/null: no files.",
+                 [&](const auto&, const auto& text) {
+                   if (!text.empty()) logs.directory = text;
+                 })
       .torchrun()
       .completes(ValueKind::folder);
   table
       .add_value("-r,--redirects", "WHICH",
-                 "Output that goes to files only: 1 standard output, 2 standard error, 3 both, 0 none; or for some "
-                 "local ranks, as in 0:3,1:2 (default 0).",
+                 "Streams that go to files only: 1 standard output, 2 standard error, 3 both, 0 none; or per local "
+                 "rank, as in 0:3,1:2 (default 0).",
                  [&](const auto& source, const auto& text) { logs.redirects = parse_streams(source, text); })
       .torchrun();
   table
-      .add_value("-t,--tee", "WHICH", "Output that goes to files and, with a prefix, to the console; as --redirects.",
+      .add_value("-t,--tee", "WHICH",
+                 "Streams that go to files and, prefixed, to the console; values as for --redirects.",
                  [&](const auto& source, const auto& text) { logs.tee = parse_streams(source, text); })
       .torchrun();
   table
@@ -71,12 +71,12 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
                   });
   table
       .add_value("--duplicate-stdout-filters", "TEXTS",
-                 "Lines of --tee on standard output with one of these texts also go to filtered_stdout.log. Texts are "
-                 "separated by commas; ',,' is a comma.",
+                 "Copy the --tee lines of standard output that contain one of these texts to filtered_stdout.log. "
+                 "Commas separate texts; ',,' is a comma.",
                  [&](const auto&, const auto& text) { logs.stdout_filters = parse_filters(text); })
       .torchrun();
   table
-      .add_value("--duplicate-stderr-filters", "TEXTS", "The same for standard error and filtered_stderr.log.",
+      .add_value("--duplicate-stderr-filters", "TEXTS", "Likewise for standard error, to filtered_stderr.log.",
                  [&](const auto&, const auto& text) { logs.stderr_filters = parse_filters(text); })
       .torchrun();
   table
@@ -87,19 +87,19 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
                  })
       .choices({"text", "json"});
   table
-      .add_value("--report-json", "FILE", "Write how the job ended, and why, to this file.",
+      .add_value("--report-json", "FILE", "Write how and why the job ended to this file.",
                  [&](const auto& source, const auto& text) {
-                   if (text.empty()) reject_value(source, text, "is no file", "give the path of a file");
+                   if (text.empty()) reject_value(source, text, "is not a file", "give the path of a file");
                    options.report_json = text;
                  })
       .completes(ValueKind::file);
   table
-      .add_value("--logs-specs", "NAME", "Accepted for torchrun's sake: there are no plug-ins for logs.",
+      .add_value("--logs-specs", "NAME", "Ignored, for compatibility with torchrun: ddprun has no log plug-ins.",
                  [&](const auto& source, const auto&) {
-                   draft.notice(fmt::format("{} is ignored: ddprun has no plug-ins for logs", source));
+                   draft.notice(fmt::format("{} is ignored: ddprun has no log plug-ins", source));
                  })
       .torchrun_without_variable();
-  table.add_flag("-v,--verbose", "Tell on standard error what ddprun does.", options.verbose);
+  table.add_flag("-v,--verbose", "Report on standard error what ddprun does.", options.verbose);
 }
 
 void settle_output_options(const OptionTable&, OptionDraft& draft, const base::Environment& environment) {

@@ -13,10 +13,9 @@ const std::vector<std::string> kNumaBindings{"node", "socket", "exclusive", "cor
 BindPolicy policy_like(const std::string& numa_binding, OptionDraft& draft) {
   if (numa_binding == "socket") return BindPolicy::socket;
   if (numa_binding == "exclusive" || numa_binding == "core-complex")
-    draft.notice(
-        fmt::format("--numa-binding {} is taken as --bind numa: each rank gets cores of its own in the NUMA "
-                    "node nearest to its GPU",
-                    numa_binding));
+    draft.notice(fmt::format(
+        "--numa-binding {} means --bind numa: each rank gets its own cores in the NUMA node nearest to its GPU",
+        numa_binding));
   return BindPolicy::numa;
 }
 
@@ -34,7 +33,7 @@ auto usage_checked(const Read& read) {
 
 void settle_bind(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
   if (draft.bind) {
-    if (table.given("--numa-binding")) draft.notice("--numa-binding is ignored: --bind decides");
+    if (table.given("--numa-binding")) draft.notice("--numa-binding is ignored: --bind overrides it");
   } else if (!draft.numa_binding.empty()) {
     draft.bind = policy_like(draft.numa_binding, draft);
   } else {
@@ -52,10 +51,10 @@ void settle_gpus(const OptionTable& table, OptionDraft& draft, const base::Envir
   const bool by_variable = !draft.gpus && options.gpus == GpuVisibility::none;
   if (by_variable || (draft.gpus && *draft.gpus != GpuVisibility::one))
     reject_combination(
-        fmt::format("{} and {}={} exclude each other: all ranks would use the same GPU",
+        fmt::format("{} and {}={} are mutually exclusive: all ranks would use the same GPU",
                     table.given("--virtual-local-rank") ? "--virtual-local-rank" : "PET_VIRTUAL_LOCAL_RANK",
                     by_variable ? "DDP_GPUS" : "--gpus", to_string(options.gpus)),
-        "each rank must see its own GPU only: --gpus one");
+        "each rank must see only its own GPU: --gpus one");
   options.gpus = GpuVisibility::one;
 }
 
@@ -67,7 +66,7 @@ void add_placement_options(OptionTable& table, OptionDraft& draft) {
   table
       .add_value("--bind", "POLICY",
                  "Cores for each rank: its share of the NUMA node nearest to its GPU (numa, the default), one core "
-                 "(core), its share of the nearest package (socket), or whatever ddprun may use (none).",
+                 "(core), its share of the nearest package (socket), or all that ddprun may use (none).",
                  [&](const auto& source, const auto& text) {
                    draft.bind =
                        usage_checked([&] { return topology::read_bind_policy("reading " + source, printable(text)); });
@@ -75,27 +74,27 @@ void add_placement_options(OptionTable& table, OptionDraft& draft) {
       .choices({topology::kBindWords.begin(), topology::kBindWords.end()});
   table
       .add_value("--gpus", "WHICH",
-                 "GPUs that a rank sees: all, ordered so that local rank i is GPU i (all, the default), its own only "
-                 "(one), or no change to CUDA_VISIBLE_DEVICES and its like (none).",
+                 "GPUs visible to a rank: all, ordered so that local rank i is GPU i (all, the default), only its own "
+                 "(one), or those of ddprun, with CUDA_VISIBLE_DEVICES and the like unchanged (none).",
                  [&](const auto& source, const auto& text) {
                    draft.gpus = usage_checked(
                        [&] { return topology::read_gpu_visibility("reading " + source, printable(text)); });
                  })
       .choices({topology::kGpuWords.begin(), topology::kGpuWords.end()});
   table
-      .add_flag("--virtual-local-rank", "LOCAL_RANK is 0 for all ranks, and each sees its own GPU only.",
+      .add_flag("--virtual-local-rank", "Set LOCAL_RANK to 0 for all ranks; each sees only its own GPU.",
                 options.virtual_local_rank)
       .torchrun();
   table
       .add_value(
           "--numa-binding", "POLICY",
-          "torchrun's way to say --bind: node (numa), socket, exclusive or core-complex (both as numa).",
+          "torchrun's form of --bind: node (numa), socket, exclusive or core-complex (both as numa).",
           [&](const auto& source, const auto& text) { draft.numa_binding = parse_choice(source, text, kNumaBindings); })
       .torchrun_without_variable()
       .choices(kNumaBindings);
   table.add_flag("--report-bindings", "Show the cores, GPU and NIC of each rank at the start.",
                  options.report_bindings);
-  table.add_flag("--dry-run", "Show what would be started, and where, and start nothing.", options.dry_run);
+  table.add_flag("--dry-run", "Show what would start, and where, without starting it.", options.dry_run);
 }
 
 void settle_placement_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {

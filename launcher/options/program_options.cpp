@@ -8,34 +8,32 @@ namespace ddp::launcher {
 
 void add_program_options(OptionTable& table, OptionDraft& draft) {
   table.begin_group("Program");
-  table.add_flag("-m,--module", "PROGRAM is a Python module, started as with 'python -m'.", draft.module).torchrun();
-  table.add_flag("--no-python", "PROGRAM is executed directly, even if it looks like a Python script.", draft.no_python)
+  table.add_flag("-m,--module", "PROGRAM is a Python module, run with 'python -m'.", draft.module).torchrun();
+  table.add_flag("--no-python", "Execute PROGRAM directly, even if it looks like a Python script.", draft.no_python)
+      .torchrun();
+  table.add_flag("--run-path", "Run PROGRAM with runpy.run_path. Overrides --module and --no-python.", draft.run_path)
       .torchrun();
   table
-      .add_flag("--run-path", "PROGRAM is run by runpy.run_path in the interpreter. Wins over the two before.",
-                draft.run_path)
-      .torchrun();
-  table
-      .add_value("--role", "NAME", "ROLE_NAME of the ranks, also in front of their output (default 'default').",
+      .add_value("--role", "NAME", "ROLE_NAME of the ranks, also in output prefixes (default 'default').",
                  [&](const auto&, const auto& text) { draft.options.role = text; })
       .torchrun();
   table
-      .add_value("--start-method", "METHOD", "Accepted for torchrun's sake: ranks are always programs of their own.",
+      .add_value("--start-method", "METHOD",
+                 "Ignored, for compatibility with torchrun: every rank is a separate program.",
                  [&](const auto& source, const auto& text) {
                    static const std::vector<std::string> kMethods{"spawn", "fork", "forkserver"};
                    if (parse_choice(source, text, kMethods) != "spawn")
-                     draft.notice(fmt::format("{} is ignored: ranks are programs of their own", source));
+                     draft.notice(fmt::format("{} is ignored: every rank is a separate program", source));
                  })
       .torchrun()
       .choices({"spawn", "fork", "forkserver"});
   table
-      .add_value(
-          "--event-log-handler", "NAME", "Accepted for torchrun's sake: see --report-json and --verbose.",
-          [&](const auto& source, const auto& text) {
-            if (text != "null")
-              draft.notice(fmt::format(
-                  "{} is ignored: --report-json writes down how the job ended, --verbose tells the rest", source));
-          })
+      .add_value("--event-log-handler", "NAME",
+                 "Ignored, for compatibility with torchrun: see --report-json and --verbose.",
+                 [&](const auto& source, const auto& text) {
+                   if (text != "null")
+                     draft.notice(fmt::format("{} is ignored: see --report-json and --verbose", source));
+                 })
       .torchrun();
 }
 
@@ -45,9 +43,9 @@ void settle_program_options(const OptionTable& table, OptionDraft& draft) {
     if (draft.module) draft.notice("--module is ignored: --run-path runs PROGRAM as a file");
     draft.options.mode = ProgramMode::run_path;
   } else if (draft.module && draft.no_python) {
-    reject_combination(fmt::format("{} and {} exclude each other", origin("--module", "PET_MODULE"),
+    reject_combination(fmt::format("{} and {} are mutually exclusive", origin("--module", "PET_MODULE"),
                                    origin("--no-python", "PET_NO_PYTHON")),
-                       "a module needs the Python interpreter: leave out one of them");
+                       "a module needs the Python interpreter: drop one of them");
   } else if (draft.module) {
     draft.options.mode = ProgramMode::module;
   } else if (draft.no_python) {

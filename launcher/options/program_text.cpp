@@ -16,42 +16,41 @@ constexpr std::array kExamples{
     TextPair{"ddprun --nproc-per-node gpu -m package.train", "one rank of a Python module per GPU"},
     TextPair{"salloc --nodes 4 ddprun --nproc-per-node gpu train.py", "all GPUs of four nodes of a Slurm cluster"},
     TextPair{"ddprun --nproc-per-node 4 ./train", "four ranks of any program"},
-    TextPair{"ddprun --nproc-per-node 4 -t 3 --log-dir logs train.py", "output in files and, with prefixes, here"},
-    TextPair{"ddprun --nproc-per-node 8 --dry-run train.py", "what would be started, and where"},
+    TextPair{"ddprun --nproc-per-node 4 -t 3 --log-dir logs train.py", "output in files and, prefixed, on the console"},
+    TextPair{"ddprun --nproc-per-node 8 --dry-run train.py", "what would start, and where"},
 };
 
 constexpr std::array kSignals{
     TextPair{"SIGTERM, SIGINT, SIGHUP, SIGQUIT",
-             "go to the process groups of all ranks and end the job; a second SIGINT kills it at once "
+             "end the job: forwarded to the process groups of all ranks; a second SIGINT kills them at once "
              "(--signals-to-handle)"},
-    TextPair{"SIGUSR1, SIGUSR2", "go to the ranks' own processes, and the job goes on (--forward-signals)"},
+    TextPair{"SIGUSR1, SIGUSR2", "forwarded to the ranks' own processes; the job continues (--forward-signals)"},
 };
 
 constexpr std::array kExitStatuses{
     TextPair{"0", "all ranks returned 0"},
-    TextPair{"N", "status of the first rank that failed, 128+S when signal S ended it"},
-    TextPair{"128+S", "ddprun got signal S"},
+    TextPair{"N", "exit status of the first rank that failed; 128+S if signal S ended it"},
+    TextPair{"128+S", "ddprun received signal S"},
     TextPair{"1", "ddprun itself failed or lost a node; with --torchrun-exit-codes: any failure of a running job"},
     TextPair{"2", "wrong command line"},
-    TextPair{"124", "--timeout has passed"},
+    TextPair{"124", "--timeout expired"},
     TextPair{"126", "the program cannot be executed"},
     TextPair{"127", "the program was not found"},
 };
 
 constexpr std::array kVariables{
     TextPair{"PET_<OPTION>",
-             "Defaults for torchrun's options, as PET_NNODES for --nnodes. Those of flags are numbers: 0 is no. The "
-             "command line wins. Each option above names its own."},
+             "Defaults for torchrun's options, such as PET_NNODES for --nnodes; each option above names its variable. "
+             "Flags take a number: 0 is off. The command line wins."},
     TextPair{"DDP_BIND, DDP_GPUS", "Defaults for --bind and --gpus."},
     TextPair{
         "DDP_RDZV_SECRET",
-        "A secret that nodes which meet at --rdzv-endpoint or --master-addr must have in common. Under Slurm, ddprun "
-        "makes one itself."},
-    TextPair{"PYTHON_EXEC", "The interpreter of scripts and modules. Else python3 or python of PATH."},
+        "Secret shared by the nodes that meet at --rdzv-endpoint or --master-addr. Under Slurm, ddprun creates one."},
+    TextPair{"PYTHON_EXEC", "Interpreter for scripts and modules (default: python3 or python from PATH)."},
     TextPair{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "Default for --shutdown-timeout."},
     TextPair{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-             "What --tee puts in front of lines, with ${role_name}, ${local_rank} and ${rank}."},
-    TextPair{"TMPDIR", "Where temporary files lie (default /tmp)."},
+             "Prefix of --tee lines; may contain ${role_name}, ${local_rank} and ${rank}."},
+    TextPair{"TMPDIR", "Folder for temporary files (default /tmp)."},
 };
 
 std::string pairs(std::string_view heading, std::span<const TextPair> list, std::size_t columns) {
@@ -68,15 +67,13 @@ const ProgramText& program_text() {
       .usage = "ddprun [OPTIONS] PROGRAM [ARGUMENTS...]",
       .summary = "start the ranks of a data-parallel job",
       .description =
-          "Starts the ranks of a data-parallel job on one node or on all nodes of a job, gives each the environment "
-          "of torchrun and a PMIx server, and watches over them: when one fails, the others are ended and the root "
-          "cause is reported.",
+          "Starts the ranks of a data-parallel job on one or more nodes, gives each torchrun's environment and a PMIx "
+          "server, and supervises them: when one fails, ddprun ends the others and reports the root cause.",
       .program =
-          "PROGRAM is a Python script, or any other program: what is executable and no Python script is "
-          "executed directly. Everything from PROGRAM on belongs to the program, whatever it looks like; '--' "
-          "also ends the options of ddprun. ${local_rank} and $local_rank in an argument become the rank's number on "
-          "its node, and $$ becomes $. "
-          "Options may be shortened as long as they are unambiguous, and underscores may stand for dashes.",
+          "PROGRAM is a Python script or any executable. Everything after it belongs to the program, even what looks "
+          "like an option; in these arguments, ${local_rank} and $local_rank become the rank's number on its node, and "
+          "$$ becomes $. '--' also ends ddprun's options, which may be abbreviated while they are unambiguous, and "
+          "written with underscores for dashes.",
       .examples = kExamples,
       .signals = kSignals,
       .exit_statuses = kExitStatuses,
@@ -106,8 +103,8 @@ std::string wrapped(std::string_view text, std::size_t indent) {
 
 std::string help_footer() {
   const ProgramText& text = program_text();
-  return "\nEverything from PROGRAM on belongs to the program; '--' also ends the options of ddprun.\n"
-         "Options of torchrun have defaults in variables: PET_NNODES for --nnodes. 'man ddprun' tells more.\n" +
+  return "\nEverything after PROGRAM belongs to the program; '--' also ends ddprun's options.\n"
+         "Variables give defaults for torchrun's options: PET_NNODES for --nnodes. See also 'man ddprun'.\n" +
          pairs("Examples", text.examples, 64) + pairs("Signals", text.signals, 32) +
          pairs("Exit status", text.exit_statuses, 5);
 }

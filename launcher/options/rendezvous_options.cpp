@@ -25,7 +25,7 @@ std::string parse_run_id(const std::string& source, const std::string& text) {
                       return c == '/' || std::iscntrl(c) != 0;
                     });
   if (!fits)
-    reject_value(source, text, "cannot be part of a folder's name",
+    reject_value(source, text, "cannot be part of a folder name",
                  "give at most 128 characters, without '/' and control characters");
   return text.empty() ? "none" : text;
 }
@@ -48,28 +48,26 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
       .torchrun()
       .choices(kBackends);
   table
-      .add_value(
-          "--rdzv-endpoint", "HOST[:PORT]",
-          "Where nodes meet: name or address of one of them (port 29500 for static, 29400 for c10d, unless given). "
-          "An IPv6 address has brackets. Port 0 is any free one, for a single node.",
-          [&](const auto& source, const auto& text) {
-            rendezvous.endpoint_host.clear();
-            rendezvous.endpoint_port.reset();
-            if (trimmed(text).empty()) return;
-            Endpoint endpoint = parse_endpoint(source, text);
-            rendezvous.endpoint_host = std::move(endpoint.host);
-            rendezvous.endpoint_port = endpoint.port;
-          })
+      .add_value("--rdzv-endpoint", "HOST[:PORT]",
+                 "Name or address of the node where all meet (default port: 29500 for static, 29400 for c10d). Put an "
+                 "IPv6 address in brackets. Port 0 is any free one, for a single node.",
+                 [&](const auto& source, const auto& text) {
+                   rendezvous.endpoint_host.clear();
+                   rendezvous.endpoint_port.reset();
+                   if (trimmed(text).empty()) return;
+                   Endpoint endpoint = parse_endpoint(source, text);
+                   rendezvous.endpoint_host = std::move(endpoint.host);
+                   rendezvous.endpoint_port = endpoint.port;
+                 })
       .torchrun();
   table
-      .add_value("--rdzv-id", "ID", "Name of the job; nodes with the same one meet (default 'none').",
+      .add_value("--rdzv-id", "ID", "Name of the job, the same on all its nodes (default 'none').",
                  [&](const auto& source, const auto& text) { rendezvous.run_id = parse_run_id(source, text); })
       .torchrun();
   table
       .add_value("--rdzv-conf", "KEY=VALUE,...",
-                 "Limits in seconds: join_timeout (600), last_call_timeout (30), read_timeout (60); timeout (900) "
-                 "instead of the "
-                 "first and the last with static. is_host=1 or 0: whether others come to this node.",
+                 "Limits in seconds: join_timeout (600), last_call_timeout (30), read_timeout (60); for static, "
+                 "timeout (900) replaces the first and the last. is_host=1 or 0: whether this node is the endpoint.",
                  [&](const auto& source, const auto& text) {
                    parse_rendezvous_conf(source, text, rendezvous, draft.options.notices);
                  })
@@ -92,7 +90,7 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
                  [&](const auto& source, const auto& text) { rendezvous.master_port = parse_port(source, text); })
       .torchrun();
   table
-      .add_value("--local-addr", "HOST", "Name or address of this node, as others reach it.",
+      .add_value("--local-addr", "HOST", "Name or address at which other nodes reach this one.",
                  [&](const auto& source, const auto& text) {
                    draft.options.local_addr = trimmed(text).empty() ? "" : parse_host(source, text);
                  })
@@ -113,10 +111,10 @@ void settle_rendezvous_options(const OptionTable& table, OptionDraft& draft) {
   }
   if (!options.nodes_given || options.nodes.min == 1) return;
   if (rendezvous.endpoint_port == 0)
-    reject_combination("port 0 in --rdzv-endpoint is any free port, which other nodes could not know",
+    reject_combination("port 0 in --rdzv-endpoint is any free port, which other nodes cannot know",
                        "give a port from 1 to 65535, or none");
   if (rendezvous.master_port == 0 && rendezvous.backend != RendezvousBackend::c10d)
-    reject_combination("--master-port 0 is any free port, which other nodes could not know",
+    reject_combination("--master-port 0 is any free port, which other nodes cannot know",
                        "give a port from 1 to 65535");
 }
 

@@ -65,7 +65,7 @@ void set_time(const std::string& option, const std::string& text, RendezvousOpti
   rendezvous.*Member = parse_positive_seconds(option, text, kOneYear);
 }
 
-constexpr const char* kOwnHeartbeat = "ddprun sees at once when a node is lost";
+constexpr const char* kOwnHeartbeat = "ddprun notices at once when a node is lost";
 
 const std::array kKeys{
     ConfKey{"join_timeout", &set_time<&RendezvousOptions::join_timeout>, ""},
@@ -99,8 +99,8 @@ const ConfKey& find_key(const std::string& option, const std::string& name) {
   std::vector<std::string> names;
   for (const ConfKey& key : kKeys) names.emplace_back(key.name);
   const std::string closest = base::closest_word(name, names, std::max<std::size_t>(name.size() / 2, 2));
-  reject_value(option, name, "is no key of the rendezvous",
-               closest.empty() ? fmt::format("known are {}", fmt::join(names, ", "))
+  reject_value(option, name, "is not a rendezvous setting",
+               closest.empty() ? fmt::format("use one of {}", fmt::join(names, ", "))
                                : fmt::format("did you mean '{}'?", closest));
 }
 
@@ -116,15 +116,15 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text) {
     const std::string_view rest = whole.substr(end + 1);
     if (!is_ipv6_like(host)) refuse("has no IPv6 address in its brackets");
     if (rest.empty()) return {.host = std::string(host), .port = {}};
-    if (rest.front() != ':') refuse("goes on after the bracket without a colon");
+    if (rest.front() != ':') refuse("has no colon after the bracket");
     return {.host = std::string(host), .port = parse_endpoint_port(option, text, rest.substr(1))};
   }
   const auto colon = whole.find(':');
-  if (whole.find("://") != std::string_view::npos) refuse("is an URL");
+  if (whole.find("://") != std::string_view::npos) refuse("is a URL");
   if (colon != std::string_view::npos && whole.find(':', colon + 1) != std::string_view::npos)
     refuse("has more than one colon: an IPv6 address needs brackets");
   const std::string_view host = whole.substr(0, colon);
-  if (!is_host_name(host)) refuse("does not begin with the name or address of a host");
+  if (!is_host_name(host)) refuse("does not begin with a host name or address");
   if (colon == std::string_view::npos) return {.host = std::string(host), .port = {}};
   return {.host = std::string(host), .port = parse_endpoint_port(option, text, whole.substr(colon + 1))};
 }
@@ -133,7 +133,7 @@ std::string parse_host(const std::string& option, const std::string& text) {
   std::string_view host = trimmed(text);
   if (host.size() > 1 && host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   if (!is_host_name(host) && !is_ipv6_like(host))
-    reject_value(option, text, "is no name or address of a host", "give HOST or an IP address, without a port");
+    reject_value(option, text, "is not a host name or address", "give HOST or an IP address, without a port");
   return std::string(host);
 }
 

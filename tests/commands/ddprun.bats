@@ -128,7 +128,7 @@ teardown() { ddprun_jobs_teardown; }
   kill -STOP "$(cat "$NOTES/pid.0")"
   eventually grep -q "was stopped by SIGSTOP" "$BATS_TEST_TMPDIR/err"
   kill -CONT "$(cat "$NOTES/pid.0")"
-  eventually grep -q "rank 0 goes on" "$BATS_TEST_TMPDIR/err"
+  eventually grep -q "rank 0 resumed" "$BATS_TEST_TMPDIR/err"
   touch "$NOTES/go"
   finish
   [ "$status" -eq 5 ]

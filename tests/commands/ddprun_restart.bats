@@ -79,7 +79,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   noted 1
 }
 
-@test "there is no restart after a signal, or once --timeout has passed" {
+@test "there is no restart after a signal, or once --timeout expired" {
   start --max-restarts 3 --report-json report.json sh -c 'echo $$$$ >"$NOTES/pid.$TORCHELASTIC_RESTART_COUNT"; sleep 100'
   eventually noted 1
   kill -TERM "$launcher"
@@ -159,7 +159,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 @test "a report that cannot be written is an error before anything starts" {
   rejects 1 "--report-json=/nosuchfolder/r.json can be written" --report-json /nosuchfolder/r.json touch started
   rejects 1 "Is a directory" --report-json "$PWD" touch started
-  rejects 2 "'' is no file" --report-json= touch started
+  rejects 2 "'' is not a file" --report-json= touch started
   [ ! -e started ]
   # Later, it is said; the job's status stays.
   run -5 "$DDPRUN" --report-json /dev/full sh -c 'exit 5'
@@ -326,8 +326,8 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   [ "$status" -eq 129 ]
   eventually all_gone
   rejects 2 "SIGUSR1 is in --signals-to-handle and in --forward-signals" --signals-to-handle SIGUSR1 --forward-signals SIGUSR1 true
-  rejects 2 "'SIGFOO' is no signal" --forward-signals SIGFOO true
-  rejects 2 "'SIGKILL' cannot be passed on" --forward-signals SIGKILL true
+  rejects 2 "'SIGFOO' is not a signal" --forward-signals SIGFOO true
+  rejects 2 "'SIGKILL' cannot be forwarded" --forward-signals SIGKILL true
 }
 
 @test "status, summary and colours are for terminals only" {

@@ -54,7 +54,7 @@ sorted_output() { sort <<<"$output"; }
   [[ $output == *"json.tool"* ]]
   PET_MODULE=0 PET_NO_PYTHON= run "$DDPRUN" train.py
   [ "$output" = "0 0 train.py" ]
-  PET_MODULE=1 PET_NO_PYTHON=1 rejects 2 "PET_MODULE and PET_NO_PYTHON exclude each other" train.py
+  PET_MODULE=1 PET_NO_PYTHON=1 rejects 2 "PET_MODULE and PET_NO_PYTHON are mutually exclusive" train.py
   PET_MODULE=yes rejects 2 "reading PET_MODULE: 'yes' is not a number" train.py
   PET_NPROC_PER_NODE=many rejects 2 "reading PET_NPROC_PER_NODE: 'many'" train.py
   # These two have no variable.
@@ -119,7 +119,7 @@ sorted_output() { sort <<<"$output"; }
   chmod +x direct.py
   PYTHON_EXEC=false run "$DDPRUN" --no-python ./direct.py x
   [ "$output" = "0 0 ./direct.py x" ]
-  rejects 2 "--module and --no-python exclude each other" -m --no-python package.train
+  rejects 2 "--module and --no-python are mutually exclusive" -m --no-python package.train
   echo 'import sys; print(__name__, sys.argv, flush=True); sys.exit(int(sys.argv[1]))' >exit.py
   run "$DDPRUN" --run-path --no-python exit.py 0
   [ "$status" -eq 0 ]
@@ -137,7 +137,7 @@ sorted_output() { sort <<<"$output"; }
   for name in --start-method --monitor-interval --event-log-handler --logs-specs "heartbeat_timeout in --rdzv-conf"; do
     [ "$(grep -c "^ddprun: $name is ignored: " <<<"$output")" -eq 1 ]
   done
-  [ "$(grep -c 'numa-binding exclusive is taken as --bind numa' <<<"$output")" -eq 1 ]
+  [ "$(grep -c 'numa-binding exclusive means --bind numa' <<<"$output")" -eq 1 ]
   [ "${#lines[@]}" -eq 6 ]
   # Their defaults, and variables, are no reason for a word.
   PET_MONITOR_INTERVAL=1 run "$DDPRUN" --start-method spawn --event-log-handler null --numa-binding node true
@@ -164,9 +164,9 @@ sorted_output() { sort <<<"$output"; }
   rejects 2 "'-1' is too small" --max-restarts -1 true
   rejects 2 "'1.5' is not a whole number" --max-restarts 1.5 true
   rejects 2 "'-1' is out of range" --shutdown-timeout -1 true
-  rejects 2 "'11' is no choice of streams" -r 11 true
-  rejects 2 "'0:1,' is no choice of streams" -t 0:1, true
-  rejects 2 "'0:4' is no choice of streams" --redirects 0:4 true
+  rejects 2 "'11' does not select streams" -r 11 true
+  rejects 2 "'0:1,' does not select streams" -t 0:1, true
+  rejects 2 "'0:4' does not select streams" --redirects 0:4 true
   rejects 2 "'0,x' is not a list of ranks" --local-ranks-filter 0,x true
   rejects 2 "'threads' is not one of spawn, fork, forkserver" --start-method threads true
   rejects 2 "'near' is not one of node" --numa-binding near true
@@ -176,13 +176,13 @@ sorted_output() { sort <<<"$output"; }
   rejects 2 "--standalone is a job on one node" --standalone --nnodes 2 true
   rejects 2 "option '--module' takes no value" --module=1 x
   rejects 2 "option '--nnodes' needs a value, and '--standalone' looks like an option" --nnodes --standalone true
-  rejects 2 "cannot be part of a folder's name" --rdzv-id a/b true
+  rejects 2 "cannot be part of a folder name" --rdzv-id a/b true
 }
 
 @test "odd requests that torchrun accepts are accepted" {
   run "$DDPRUN" --signals-to-handle SIGFOO,SIGTERM true
   [ "$status" -eq 0 ]
-  [ "$output" = "ddprun: 'SIGFOO' in --signals-to-handle is ignored: there is no such signal" ]
+  [ "$output" = "ddprun: 'SIGFOO' in --signals-to-handle is ignored: no such signal" ]
   run "$DDPRUN" --tee 7:3 --log-dir logs --nproc-per-node 2 true
   [ "$status" -eq 0 ]
   [ "$output" = "ddprun: --tee names local rank 7, but local ranks are 0 to 1" ]
@@ -236,7 +236,7 @@ PYTHON
   [ "$(sorted_output)" = $'trainer 0 2 0\ntrainer 1 2 1' ]
   run "$DDPRUN" --nproc-per-node 2 --virtual-local-rank sh -c 'echo $RANK $LOCAL_RANK'
   [ "$(sorted_output)" = $'0 0\n1 0' ]
-  rejects 2 "--virtual-local-rank and --gpus=all exclude each other" --virtual-local-rank --gpus all true
+  rejects 2 "--virtual-local-rank and --gpus=all are mutually exclusive" --virtual-local-rank --gpus all true
 }
 
 @test "a ddprun in a rank is a job of its own" {

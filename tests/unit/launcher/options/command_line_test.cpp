@@ -72,7 +72,7 @@ TEST(CommandLine, EndOfAStandaloneJobIsThisNode) {
   EXPECT_EQ(options.rendezvous.endpoint_host, "");
   EXPECT_EQ(options.rendezvous.run_id, "none");
   EXPECT_THAT(options.notices, ElementsAre(HasSubstr("--rdzv-backend is ignored"), HasSubstr("--rdzv-endpoint")));
-  EXPECT_THAT(complaint({"--standalone", "--nnodes", "2", "p"}), HasSubstr("--nnodes asks for 2"));
+  EXPECT_THAT(complaint({"--standalone", "--nnodes", "2", "p"}), HasSubstr("--nnodes requests 2"));
   EXPECT_THAT(complaint({"p"}, {{"PET_STANDALONE", "1"}, {"PET_NNODES", "2"}}), HasSubstr("--standalone"));
 }
 
@@ -82,7 +82,7 @@ TEST(CommandLine, HowTheProgramIsStarted) {
   EXPECT_EQ(parse({"--no_python", "p"}).mode, ProgramMode::no_python);
   EXPECT_EQ(parse({"--run-path", "--no-python", "p"}).mode, ProgramMode::run_path);
   EXPECT_EQ(parse({"--run-path", "--no-python", "-m", "p"}).mode, ProgramMode::run_path) << "as with torchrun";
-  EXPECT_THAT(complaint({"-m", "--no-python", "p"}), HasSubstr("--module and --no-python exclude each other"));
+  EXPECT_THAT(complaint({"-m", "--no-python", "p"}), HasSubstr("--module and --no-python are mutually exclusive"));
   EXPECT_THAT(parse({"--start-method", "spawn", "p"}).notices, IsEmpty());
   EXPECT_THAT(parse({"--start-method", "fork", "p"}).notices, ElementsAre(HasSubstr("--start-method is ignored")));
   EXPECT_THAT(complaint({"--start-method", "frok", "p"}), HasSubstr("spawn, fork, forkserver; did you mean"));
@@ -127,7 +127,7 @@ TEST(PetVariables, FlagsAreNumbers) {
     EXPECT_THAT(complaint({"p"}, {{"PET_STANDALONE", wrong}}), HasSubstr("reading PET_STANDALONE")) << wrong;
   EXPECT_NO_THROW(parse({"--standalone", "p"}, {{"PET_STANDALONE", "true"}})) << "the command line wins";
   EXPECT_THAT(complaint({"p"}, {{"PET_MODULE", "1"}, {"PET_NO_PYTHON", "1"}}),
-              HasSubstr("PET_MODULE and PET_NO_PYTHON exclude each other"));
+              HasSubstr("PET_MODULE and PET_NO_PYTHON are mutually exclusive"));
   EXPECT_EQ(parse({"p"}, {{"PET_MODULE", "0"}, {"PET_NO_PYTHON", "1"}}).mode, ProgramMode::no_python);
 }
 
@@ -199,7 +199,7 @@ TEST(CommandLine, HelpHasEveryOptionUnderAHeading) {
   const auto help = std::get<Information>(parse_command_line(Words{"--help"}, kNothing)).text;
   for (const char* part :
        {"\nJob:\n", "\nProgram:\n", "\nFailure:\n", "\nOutput:\n", "\nPlacement:\n", "\nRendezvous:\n", "\nExamples:\n",
-        "  -r, --redirects WHICH", "--standalone  ", "A job on this node alone"})
+        "  -r, --redirects WHICH", "--standalone  ", "Run on this node alone"})
     EXPECT_THAT(help, HasSubstr(part));
   EXPECT_THAT(help, Not(HasSubstr("--generate")));
   EXPECT_THAT(help, Not(HasSubstr("\n\n\n")));

@@ -35,7 +35,8 @@ TEST(FailureOptions, TheShutdownTimeoutHasThreeSources) {
 }
 
 TEST(FailureOptions, TheMonitorIntervalIsNoticedOnTheCommandLineOnly) {
-  EXPECT_THAT(parse({"--monitor-interval", "5", "p"}).notices, ElementsAre(HasSubstr("seen at once")));
+  EXPECT_THAT(parse({"--monitor-interval", "5", "p"}).notices,
+              ElementsAre(HasSubstr("notices the end of a rank at once")));
   EXPECT_THAT(parse({"p"}, {{"PET_MONITOR_INTERVAL", "5"}}).notices, IsEmpty());
 }
 
@@ -61,8 +62,8 @@ TEST(FailureOptions, UnknownSignalsToHandleAreNoticed) {
   const auto options = parse({"--signals-to-handle", "SIGTERM,SIGNOPE,SIGKILL", "p"});
   EXPECT_THAT(options.ending_signals, ElementsAre(SIGTERM));
   EXPECT_THAT(options.notices, ElementsAre(HasSubstr("'SIGNOPE'"), HasSubstr("SIGKILL")));
-  EXPECT_THAT(complaint({"--forward-signals", "SIGNOPE", "p"}), HasSubstr("'SIGNOPE' is no signal"));
-  EXPECT_THAT(complaint({"--forward-signals", "CHLD", "p"}), HasSubstr("'CHLD' cannot be passed on"));
+  EXPECT_THAT(complaint({"--forward-signals", "SIGNOPE", "p"}), HasSubstr("'SIGNOPE' is not a signal"));
+  EXPECT_THAT(complaint({"--forward-signals", "CHLD", "p"}), HasSubstr("'CHLD' cannot be forwarded"));
 }
 
 TEST(SignalNames, WholeNamesOnly) {

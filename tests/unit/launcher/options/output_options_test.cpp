@@ -21,7 +21,7 @@ TEST(OutputOptions, StreamsFollowTorchrunsGrammar) {
   EXPECT_EQ(some.of(1), Streams::none);
   for (const char* wrong : {"", "4", "11", "0:1,", ",0:1", "0:", ":1", "0:4", "0:1:2", "a:1", "0-1:1", "-1:1", "4096:1",
                             "99999999999999:1", "0:1,3", "+1:1"})
-    EXPECT_THAT(complaint({fmt::format("--tee={}", wrong), "p"}), HasSubstr("is no choice of streams")) << wrong;
+    EXPECT_THAT(complaint({fmt::format("--tee={}", wrong), "p"}), HasSubstr("does not select streams")) << wrong;
 }
 
 TEST(OutputOptions, RankLists) {

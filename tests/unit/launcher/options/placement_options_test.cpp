@@ -19,7 +19,7 @@ TEST(PlacementOptions, NumaBindingIsTorchrunsWayToSayBind) {
   }
   const auto both = parse({"--numa-binding=socket", "--bind", "core", "p"});
   EXPECT_EQ(both.bind, BindPolicy::core);
-  EXPECT_THAT(both.notices, ElementsAre(HasSubstr("--bind decides")));
+  EXPECT_THAT(both.notices, ElementsAre(HasSubstr("--bind overrides it")));
   EXPECT_THAT(complaint({"--numa-binding", "nodes", "p"}), HasSubstr("did you mean 'node'?"));
 }
 

@@ -61,7 +61,7 @@ TEST(RendezvousOptions, Conf) {
                             "is_host=maybe", "store_type=file", "read_timeout=1,"})
     EXPECT_THAT(complaint({fmt::format("--rdzv-conf={}", wrong), "p"}), HasSubstr("--rdzv-conf")) << wrong;
   EXPECT_THAT(complaint({"--rdzv-conf=join_timout=5", "p"}), HasSubstr("did you mean 'join_timeout'?"));
-  EXPECT_THAT(complaint({"--rdzv-conf=zz=5", "p"}), HasSubstr("known are join_timeout"));
+  EXPECT_THAT(complaint({"--rdzv-conf=zz=5", "p"}), HasSubstr("use one of join_timeout"));
 }
 
 TEST(RendezvousOptions, NodesAndAddresses) {
