@@ -21,6 +21,11 @@ std::string describe(const base::ProcessEnd& end) {
                        : fmt::format("ended with exit code {}", end.code);
 }
 
+control::Connection forwarding(control::Connection connection) {
+  connection.keep_modex_encoded();
+  return connection;
+}
+
 }  // namespace
 
 Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, EventLoop& loop,
@@ -30,7 +35,7 @@ Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connectio
       start_attempt_(std::move(start_attempt)),
       limits_(limits),
       coordinator_(
-          loop, std::move(coordinator), [this](const control::Message& message) { handle(message); },
+          loop, forwarding(std::move(coordinator)), [this](const control::Message& message) { handle(message); },
           [this](const std::string& why) { coordinator_lost(why); }) {
   to_coordinator(hello);
 }
@@ -50,7 +55,7 @@ void Agent::handle(const control::Message& message) {
     finished_ = true;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
              end_attempt != nullptr && !attempt_) {
-    to_coordinator(control::AttemptCleaned{.attempt = end_attempt->attempt, .left_behind = 0});
+    to_coordinator(control::AttemptCleaned{.epoch = end_attempt->epoch, .left_behind = 0});
   } else {
     if (end_attempt != nullptr) ending_ = true;
     const auto* order = std::get_if<control::SignalRanks>(&message);
@@ -69,15 +74,14 @@ void Agent::coordinator_lost(const std::string& why) {
   }
   base::write_stderr_line(fmt::format("ddprun: {}: the connection to {} was lost ({}); ending the ranks of this node",
                                       job_.host, coordinator_.peer(), why));
-  if (!ranks_told_) to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGTERM});
-  to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGCONT});
+  if (!ranks_told_) to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGTERM});
+  to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGCONT});
   orphan_limit_ = Deadline::after(job_.options.shutdown_timeout);
   finish_as_orphan();
 }
 
 control::EndAttempt Agent::orphaned_end() const {
-  return {.attempt = attempt_number_,
-          .drain_ms = static_cast<int>(std::chrono::milliseconds{control::kUrgentDrainTime}.count())};
+  return {.epoch = epoch_, .drain_ms = static_cast<int>(std::chrono::milliseconds{control::kUrgentDrainTime}.count())};
 }
 
 void Agent::time_passed() {
@@ -89,7 +93,7 @@ void Agent::time_passed() {
   }
   orphan_limit_ = Deadline::after(limits_.orphan_cleaning);
   if (orphan_steps_ == 0) {
-    to_attempt(control::SignalRanks{.attempt = attempt_number_, .groups = true, .signal = SIGKILL});
+    to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGKILL});
     to_attempt(orphaned_end());
   } else {
     finished_ = true;
@@ -105,31 +109,32 @@ void Agent::to_attempt(const control::Message& message) {
 
 void Agent::begin(const control::PrepareAttempt& plan) {
   drop_attempt();
-  attempt_number_ = plan.attempt;
+  epoch_ = plan.epoch;
   running_ = 0;
   cleaned_ = ending_ = ranks_told_ = false;
   if (job_.refusal) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{
-        .attempt = plan.attempt, .message = job_.refusal->message, .exit_status = job_.refusal->exit_status});
+        .epoch = plan.epoch, .message = job_.refusal->message, .exit_status = job_.refusal->exit_status});
     return;
   }
   // A node without ranks will refuse, so there is nothing to prepare, and nothing to find wrong with the plan: the
   // reason of that node is the job's.
   if (std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const auto& node) { return node.nproc == 0; })) {
     cleaned_ = true;
-    to_coordinator(control::AttemptPrepared{.attempt = plan.attempt, .store_port = 0});
+    to_coordinator(control::AttemptPrepared{.epoch = plan.epoch, .store_port = 0});
     return;
   }
   try {
     AttemptProcess started = start_attempt_(job_, plan);
     attempt_process_ = std::move(started.process);
     attempt_ = std::make_unique<LoopConnection>(
-        loop_, std::move(started.connection), [this](const control::Message& message) { from_attempt(message); },
+        loop_, forwarding(std::move(started.connection)),
+        [this](const control::Message& message) { from_attempt(message); },
         [this](const std::string&) { attempt_lost(); });
   } catch (const std::exception& error) {
     cleaned_ = true;
-    to_coordinator(control::AttemptFailed{.attempt = plan.attempt, .message = error.what(), .exit_status = 1});
+    to_coordinator(control::AttemptFailed{.epoch = plan.epoch, .message = error.what(), .exit_status = 1});
     return;
   }
 }
@@ -152,12 +157,12 @@ void Agent::attempt_lost() {
     end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limits_.kill));
     cleaned_ = true;
     to_coordinator(
-        control::AttemptFailed{.attempt = attempt_number_,
+        control::AttemptFailed{.epoch = epoch_,
                                .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}", job_.host,
                                                       pid, end ? describe(*end) : "stopped answering"),
                                .exit_status = 1,
                                .may_recover = true});
-    if (ending_) to_coordinator(control::AttemptCleaned{.attempt = attempt_number_, .left_behind = 0});
+    if (ending_) to_coordinator(control::AttemptCleaned{.epoch = epoch_, .left_behind = 0});
   }
   finish_as_orphan();
 }
@@ -181,8 +186,8 @@ void Agent::drop_attempt() {
 // ---- signals ----------------
 
 void Agent::forward_signal(int signal, bool by_slurm) {
-  to_attempt(control::SignalRanks{
-      .attempt = attempt_number_, .groups = false, .signal = signal, .may_have_reached_ranks = by_slurm});
+  to_attempt(
+      control::SignalRanks{.epoch = epoch_, .groups = false, .signal = signal, .may_have_reached_ranks = by_slurm});
 }
 
 void Agent::ending_signal(int signal, bool by_slurm) {

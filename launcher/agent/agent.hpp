@@ -76,8 +76,8 @@ class Agent {
   LoopConnection coordinator_;
   base::ChildProcess attempt_process_;
   std::unique_ptr<LoopConnection> attempt_;  ///< to attempt_process_
-  int attempt_number_ = -1;
-  bool cleaned_ = true;      ///< of the attempt with that number
+  int epoch_ = -1;
+  bool cleaned_ = true;      ///< of the attempt with that epoch
   int running_ = 0;          ///< its ranks that have not ended
   bool ending_ = false;      ///< EndAttempt has been passed on
   bool ranks_told_ = false;  ///< a signal to end has been passed on

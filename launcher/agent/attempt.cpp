@@ -121,7 +121,7 @@ void Attempt::prepare() {
 
   const LogFolders folders{job_.options.logs, job_.scratch,    plan_.run_id,
                            plan_.log_suffix,  plan_.node_rank, static_cast<int>(plan_.nodes.size())};
-  if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.attempt, ranks_.num_ranks);
+  if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.epoch, ranks_.num_ranks);
   LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
                       .format = job_.options.logs.format,
                       .colour_out = plan_.terminal_out || ::isatty(STDOUT_FILENO) == 1,
@@ -139,14 +139,14 @@ void Attempt::prepare() {
   }
   logs_ = std::make_unique<LogPump>(std::move(pump));
   inheritable_ = without_task_identity(job_.environment.variables());
-  send(control::AttemptPrepared{.attempt = plan_.attempt, .store_port = store_ ? store_->port() : 0});
+  send(control::AttemptPrepared{.epoch = plan_.epoch, .store_port = store_ ? store_->port() : 0});
 }
 
 void Attempt::start(const control::StartAttempt& message) {
   const std::string address =
       store_ ? own_among(message.store_addresses).front()
              : reachable_store(message.store_addresses, message.store_port, Deadline::after(kStoreLimit));
-  if (plan_.attempt == 0) report_conflicts();
+  if (plan_.epoch == 0) report_conflicts();
   if (job_.options.dry_run) return describe_ranks(address, message.store_port);
   spawn_ranks(address, message.store_port);
 }
@@ -187,7 +187,7 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
     // first.
     if (end < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
-  send(control::RanksStarted{.attempt = plan_.attempt, .pids = std::move(pids)});
+  send(control::RanksStarted{.epoch = plan_.epoch, .pids = std::move(pids)});
 }
 
 /// --dry-run: everything is as it would be, but nothing is executed.
@@ -205,7 +205,7 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
   }
   // What the agent has to say meanwhile is that the job ends.
   base::write_text(STDOUT_FILENO, text, base::kPagePatience, agent_.fd());
-  send(control::RanksStarted{.attempt = plan_.attempt, .pids = {}});
+  send(control::RanksStarted{.epoch = plan_.epoch, .pids = {}});
   for (int local = 0; local < ranks_.num_ranks; ++local) report_end(local, {});
 }
 
@@ -234,7 +234,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
                                          .master_address = store_address,
                                          .master_port = static_cast<std::uint16_t>(store_port),
                                          .agent_serves_store = true,
-                                         .restart_count = plan_.attempt,
+                                         .restart_count = plan_.restart_count,
                                          .max_restarts = plan_.max_restarts,
                                          .run_id = plan_.run_id,
                                          .error_file = LogFolders::error_file(log_folder_, local),
@@ -263,7 +263,7 @@ void Attempt::take_in(int local, SpawnedProcess process) {
   for (const int signal : ordered_) ::kill(-workers_->pid(local), signal);  // it came when this rank was not there yet
   const std::string where =
       fmt::format("rank {} on {} (local rank {}): {}", global_rank(local), job_.host, local, place_of(local).summary);
-  if (job_.options.report_bindings && plan_.attempt == 0) base::write_stderr_line(fmt::format("ddprun: {}", where));
+  if (job_.options.report_bindings && plan_.epoch == 0) base::write_stderr_line(fmt::format("ddprun: {}", where));
   tell(fmt::format("started {}; pid {}", where, workers_->pid(local)));
 }
 
@@ -273,7 +273,7 @@ void Attempt::fail(const std::string& message, int exit_status) {
     if (workers_->pidfd(local) >= 0) loop_.forget(workers_->pidfd(local));
   }
   workers_ = std::make_unique<WorkerGroup>();  // ends those that had been started
-  send(control::AttemptFailed{.attempt = plan_.attempt, .message = message, .exit_status = exit_status});
+  send(control::AttemptFailed{.epoch = plan_.epoch, .message = message, .exit_status = exit_status});
 }
 
 // ---- end ----------------
@@ -298,7 +298,7 @@ void Attempt::clean() {
   store_.reset();
   const bool orphaned = !agent_.open();
   if (!orphaned) {
-    agent_.send(control::AttemptCleaned{.attempt = plan_.attempt, .left_behind = left.ended + left.remaining});
+    agent_.send(control::AttemptCleaned{.epoch = plan_.epoch, .left_behind = left.ended + left.remaining});
     agent_.close(Deadline::after(kFarewellLimit));
   }
   name_space_.reset();

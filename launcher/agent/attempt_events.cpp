@@ -86,24 +86,19 @@ void Attempt::watch_rank(int local) {
 }
 
 void Attempt::report_end(int local, const RankEnd& end) {
-  control::RankEnded message{
-      .attempt = plan_.attempt,
-      .local_rank = local,
-      .code = end.code,
-      .by_signal = end.by_signal,
-      .core_dumped = end.core_dumped,
-      .time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(end.time.time_since_epoch()).count()};
+  control::RankEnded message{.epoch = plan_.epoch, .local_rank = local, .end = end};
   if (!end.success()) {
     unclean_ = true;
+    RankTraces& traces = message.traces;
     if (!log_folder_.empty()) {
       const std::string path = LogFolders::error_file(log_folder_, local);
       if (auto content = read_error_file(path)) {
-        message.error_file = path;
-        message.error_content = std::move(*content);
+        traces.error_file = path;
+        traces.error_content = std::move(*content);
       }
     }
-    message.stderr_tail = logs_->tail(local);
-    if (end.by_signal && end.code == SIGKILL) message.oom = oom_.explain();
+    traces.stderr_tail = logs_->tail(local);
+    if (end.by_signal && end.code == SIGKILL) traces.oom = oom_.explain();
   }
   send(message);
 }
@@ -139,16 +134,15 @@ void Attempt::take_signals() {
           fmt::format("ddprun: rank {} (pid {}{}) was stopped by {}; the job waits for it (kill -CONT {})", rank, pid,
                       plan_.nodes.size() > 1 ? " on " + job_.host : "", signal_name(change.signal), pid));
     }
-    send(control::RankStopped{.attempt = plan_.attempt, .local_rank = change.local_rank, .signal = change.signal});
+    send(control::RankStopped{.epoch = plan_.epoch, .local_rank = change.local_rank, .signal = change.signal});
   }
 }
 
 void Attempt::take_aborts() {
   for (AbortMessage& call : pmix_->aborts().take()) {
-    send(control::RankAborted{.attempt = plan_.attempt,
+    send(control::RankAborted{.epoch = plan_.epoch,
                               .local_rank = call.rank - ranks_.first_rank,
-                              .status = call.status,
-                              .message = std::move(call.message)});
+                              .call = {.status = call.status, .message = std::move(call.message)}});
   }
 }
 
@@ -157,18 +151,18 @@ void Attempt::take_modex() {
   for (FenceCall& call : events.fences) {
     open_fences_[call.ranks].push_back(call.id);
     send(control::Fence{
-        .attempt = plan_.attempt, .ranks = std::move(call.ranks), .data = std::move(call.data), .status = 0});
+        .epoch = plan_.epoch, .ranks = std::move(call.ranks), .data = std::move(call.data), .status = 0});
   }
   for (const ModexCall& call : events.calls) {
     send(control::ModexRequest{
-        .attempt = plan_.attempt, .id = static_cast<std::int64_t>(call.id), .from_node = -1, .rank = call.rank});
+        .epoch = plan_.epoch, .id = static_cast<std::int64_t>(call.id), .from_node = -1, .rank = call.rank});
   }
   for (ModexAnswer& answer : events.answers) {
     const auto question = questions_.find(answer.id);
     if (question == questions_.end()) continue;
     const Question asked = question->second;
     questions_.erase(question);
-    send(control::ModexReply{.attempt = plan_.attempt,
+    send(control::ModexReply{.epoch = plan_.epoch,
                              .id = asked.id,
                              .to_node = asked.node,
                              .status = answer.status,

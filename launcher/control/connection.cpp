@@ -176,7 +176,9 @@ std::vector<Message> Connection::receive() {
     }
   }
   try {
-    while (const std::optional<Bytes> whole = incoming_.next()) messages.push_back(decode(*whole));
+    while (std::optional<Bytes> whole = incoming_.next()) {
+      messages.push_back(keep_modex_encoded_ && is_modex(*whole) ? Encoded{std::move(*whole)} : decode(*whole));
+    }
   } catch (const Error& error) {
     lose(fmt::format("it sent what cannot be understood: {}", error.what()));
     return messages;

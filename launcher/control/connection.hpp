@@ -59,6 +59,9 @@ class Connection {
   bool wants_to_write() const { return !outgoing_.empty(); }
   void flush();
 
+  /// From now on, receive() gives messages of PMIx exchanges as control::Encoded, for a process that only forwards
+  /// them.
+  void keep_modex_encoded() { keep_modex_encoded_ = true; }
   /// The messages that are there; of many, the first megabyte or so, and the descriptor stays readable. Ends the
   /// connection where the peer did: open() is false then, and lost_because() tells why. A message that cannot be
   /// understood ends it too; the peer sees that at once.
@@ -80,6 +83,7 @@ class Connection {
   FrameBuffer incoming_{kMaxMessageBytes};
   std::deque<Bytes> outgoing_;
   std::size_t sent_of_first_ = 0;
+  bool keep_modex_encoded_ = false;
   bool sending_failed_ = false;
   std::string sending_failed_because_;  ///< where the end of the stream would not tell it
   std::string lost_because_;

@@ -1,5 +1,4 @@
-// The names of all messages and of their fields, listed once: a new field or message is added here and in
-// messages.hpp, and nowhere else.
+// The fields of all messages and their ranges, listed once: a new field or message is added here and in messages.hpp.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +34,7 @@ Field(const char*, Value Owner::*) -> Field<Owner, Value>;
 template <class Owner, class Value>
 Field(const char*, Value Owner::*, Range) -> Field<Owner, Value>;
 
-/// kName (of messages) and kFields.
+/// kName, for errors, and kFields, in the order in which they are sent.
 template <class T>
 struct Described;
 
@@ -69,49 +68,67 @@ struct Described<Hello> {
 template <>
 struct Described<AttemptPrepared> {
   static constexpr const char* kName = "AttemptPrepared";
-  static constexpr std::tuple kFields{Field{"attempt", &AttemptPrepared::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &AttemptPrepared::epoch, kCount},
                                       Field{"store_port", &AttemptPrepared::store_port, kPort}};
 };
 
 template <>
 struct Described<RanksStarted> {
   static constexpr const char* kName = "RanksStarted";
-  static constexpr std::tuple kFields{Field{"attempt", &RanksStarted::attempt, kCount},
-                                      Field{"pids", &RanksStarted::pids}};
+  static constexpr std::tuple kFields{Field{"epoch", &RanksStarted::epoch, kCount}, Field{"pids", &RanksStarted::pids}};
 };
 
 template <>
 struct Described<AttemptFailed> {
   static constexpr const char* kName = "AttemptFailed";
-  static constexpr std::tuple kFields{Field{"attempt", &AttemptFailed::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &AttemptFailed::epoch, kCount},
                                       Field{"message", &AttemptFailed::message},
                                       Field{"exit_status", &AttemptFailed::exit_status, kExitStatus},
                                       Field{"may_recover", &AttemptFailed::may_recover}};
 };
 
 template <>
+struct Described<RankEnd> {
+  static constexpr const char* kName = "RankEnd";
+  static constexpr std::tuple kFields{Field{"code", &RankEnd::code, kExitStatus},
+                                      Field{"by_signal", &RankEnd::by_signal},
+                                      Field{"core_dumped", &RankEnd::core_dumped}, Field{"time", &RankEnd::time}};
+};
+
+template <>
+struct Described<RankTraces> {
+  static constexpr const char* kName = "RankTraces";
+  static constexpr std::tuple kFields{Field{"error_file", &RankTraces::error_file},
+                                      Field{"error_content", &RankTraces::error_content},
+                                      Field{"stderr_tail", &RankTraces::stderr_tail}, Field{"oom", &RankTraces::oom}};
+};
+
+template <>
 struct Described<RankEnded> {
   static constexpr const char* kName = "RankEnded";
-  static constexpr std::tuple kFields{
-      Field{"attempt", &RankEnded::attempt, kCount}, Field{"local_rank", &RankEnded::local_rank, kCount},
-      Field{"code", &RankEnded::code, kExitStatus},  Field{"by_signal", &RankEnded::by_signal},
-      Field{"core_dumped", &RankEnded::core_dumped}, Field{"time_ns", &RankEnded::time_ns},
-      Field{"error_file", &RankEnded::error_file},   Field{"error_content", &RankEnded::error_content},
-      Field{"stderr_tail", &RankEnded::stderr_tail}, Field{"oom", &RankEnded::oom}};
+  static constexpr std::tuple kFields{Field{"epoch", &RankEnded::epoch, kCount},
+                                      Field{"local_rank", &RankEnded::local_rank, kCount},
+                                      Field{"end", &RankEnded::end}, Field{"traces", &RankEnded::traces}};
+};
+
+template <>
+struct Described<AbortCall> {
+  static constexpr const char* kName = "AbortCall";
+  static constexpr std::tuple kFields{Field{"status", &AbortCall::status}, Field{"message", &AbortCall::message}};
 };
 
 template <>
 struct Described<RankAborted> {
   static constexpr const char* kName = "RankAborted";
-  static constexpr std::tuple kFields{Field{"attempt", &RankAborted::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &RankAborted::epoch, kCount},
                                       Field{"local_rank", &RankAborted::local_rank, kCount},
-                                      Field{"status", &RankAborted::status}, Field{"message", &RankAborted::message}};
+                                      Field{"call", &RankAborted::call}};
 };
 
 template <>
 struct Described<RankStopped> {
   static constexpr const char* kName = "RankStopped";
-  static constexpr std::tuple kFields{Field{"attempt", &RankStopped::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &RankStopped::epoch, kCount},
                                       Field{"local_rank", &RankStopped::local_rank, kCount},
                                       Field{"signal", &RankStopped::signal, kSignal}};
 };
@@ -119,7 +136,7 @@ struct Described<RankStopped> {
 template <>
 struct Described<AttemptCleaned> {
   static constexpr const char* kName = "AttemptCleaned";
-  static constexpr std::tuple kFields{Field{"attempt", &AttemptCleaned::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &AttemptCleaned::epoch, kCount},
                                       Field{"left_behind", &AttemptCleaned::left_behind, kCount}};
 };
 
@@ -132,6 +149,7 @@ struct Described<SignalReceived> {
 
 template <>
 struct Described<NodeLayout> {
+  static constexpr const char* kName = "NodeLayout";
   static constexpr std::tuple kFields{Field{"host", &NodeLayout::host},
                                       Field{"nproc", &NodeLayout::nproc, kCount},
                                       Field{"role", &NodeLayout::role},
@@ -143,7 +161,8 @@ struct Described<NodeLayout> {
 template <>
 struct Described<PrepareAttempt> {
   static constexpr const char* kName = "PrepareAttempt";
-  static constexpr std::tuple kFields{Field{"attempt", &PrepareAttempt::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &PrepareAttempt::epoch, kCount},
+                                      Field{"restart_count", &PrepareAttempt::restart_count, kCount},
                                       Field{"max_restarts", &PrepareAttempt::max_restarts, kCount},
                                       Field{"node_rank", &PrepareAttempt::node_rank, kCount},
                                       Field{"serve_store", &PrepareAttempt::serve_store},
@@ -158,7 +177,7 @@ struct Described<PrepareAttempt> {
 template <>
 struct Described<StartAttempt> {
   static constexpr const char* kName = "StartAttempt";
-  static constexpr std::tuple kFields{Field{"attempt", &StartAttempt::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &StartAttempt::epoch, kCount},
                                       Field{"store_addresses", &StartAttempt::store_addresses},
                                       Field{"store_port", &StartAttempt::store_port, kPort}};
 };
@@ -166,7 +185,7 @@ struct Described<StartAttempt> {
 template <>
 struct Described<SignalRanks> {
   static constexpr const char* kName = "SignalRanks";
-  static constexpr std::tuple kFields{Field{"attempt", &SignalRanks::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &SignalRanks::epoch, kCount},
                                       Field{"groups", &SignalRanks::groups},
                                       Field{"signal", &SignalRanks::signal, kSignal},
                                       Field{"may_have_reached_ranks", &SignalRanks::may_have_reached_ranks}};
@@ -175,7 +194,7 @@ struct Described<SignalRanks> {
 template <>
 struct Described<EndAttempt> {
   static constexpr const char* kName = "EndAttempt";
-  static constexpr std::tuple kFields{Field{"attempt", &EndAttempt::attempt, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &EndAttempt::epoch, kCount},
                                       Field{"drain_ms", &EndAttempt::drain_ms, kCount}};
 };
 
@@ -189,7 +208,7 @@ struct Described<Finish> {
 template <>
 struct Described<Fence> {
   static constexpr const char* kName = "Fence";
-  static constexpr std::tuple kFields{Field{"attempt", &Fence::attempt, kCount}, Field{"ranks", &Fence::ranks, kCount},
+  static constexpr std::tuple kFields{Field{"epoch", &Fence::epoch, kCount}, Field{"ranks", &Fence::ranks, kCount},
                                       Field{"data", &Fence::data}, Field{"status", &Fence::status}};
 };
 
@@ -197,7 +216,7 @@ template <>
 struct Described<ModexRequest> {
   static constexpr const char* kName = "ModexRequest";
   // The rank may be one of PMIx's special ones, which are negative as int.
-  static constexpr std::tuple kFields{Field{"attempt", &ModexRequest::attempt, kCount}, Field{"id", &ModexRequest::id},
+  static constexpr std::tuple kFields{Field{"epoch", &ModexRequest::epoch, kCount}, Field{"id", &ModexRequest::id},
                                       Field{"from_node", &ModexRequest::from_node, kCountOrNone},
                                       Field{"rank", &ModexRequest::rank}};
 };
@@ -205,7 +224,7 @@ struct Described<ModexRequest> {
 template <>
 struct Described<ModexReply> {
   static constexpr const char* kName = "ModexReply";
-  static constexpr std::tuple kFields{Field{"attempt", &ModexReply::attempt, kCount}, Field{"id", &ModexReply::id},
+  static constexpr std::tuple kFields{Field{"epoch", &ModexReply::epoch, kCount}, Field{"id", &ModexReply::id},
                                       Field{"to_node", &ModexReply::to_node, kCountOrNone},
                                       Field{"status", &ModexReply::status}, Field{"data", &ModexReply::data}};
 };

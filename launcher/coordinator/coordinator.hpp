@@ -1,5 +1,5 @@
-// Leads a job: takes agents in, starts attempts on all of them at the same time, supervises the ranks of all nodes, and
-// decides about restarts and the end. There is one for the whole job, in the process that all agents can reach.
+// Leads a job: gathers agents, starts attempts on all of them at once, supervises the ranks of all nodes, and decides
+// on restarts and the end. One per job, in the process that all agents can reach.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@
 
 #include "control/messages.hpp"
 #include "coordinator/agent_links.hpp"
+#include "coordinator/job_attempt.hpp"
 #include "coordinator/membership.hpp"
-#include "coordinator/modex_router.hpp"
 #include "coordinator/supervisor.hpp"
 #include "events/event_loop.hpp"
 #include "outcome/job_outcome.hpp"
@@ -32,81 +32,73 @@ struct CoordinatorOptions {
   std::vector<int> ending_signals;
   std::vector<int> forwarded_signals;
   bool torchrun_exit_codes = false;
-  bool terminal_out = false;  ///< what agents print on standard output comes to a terminal
+  bool terminal_out = false;  ///< agents' standard output ends up on a terminal
   bool terminal_err = false;  ///< the same for standard error
 };
 
-/// What is worth telling a user while the job runs.
+/// What a user may see while the job runs.
 struct CoordinatorEvents {
   std::function<void(const std::string&)> detail;  ///< for -v
-  std::function<void(const std::string&)> note;    ///< always to be said
+  std::function<void(const std::string&)> note;    ///< always shown
   std::function<void(int joined, int wanted)> joined;
   std::function<void(int started, int world_size, int num_nodes)> started;
   std::function<void(const JobOutcome&, int attempt, int restarts_left)> restarting;
 };
 
-/// Runs in an event loop that somebody else drives: after each turn of it, call time_passed(). Not thread-safe.
+/// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.
 class Coordinator {
  public:
-  /// @p loop must outlive the object.
-  Coordinator(CoordinatorOptions options, EventLoop& loop, CoordinatorEvents events);
+  using Clock = std::function<Moment()>;
+
+  /// @p loop must outlive the object. @p clock: for tests.
+  Coordinator(CoordinatorOptions options, EventLoop& loop, CoordinatorEvents events, Clock clock = Moment::now);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
   /// An agent that has proven the job's secret, or is in this process.
   void add(control::Connection connection) { links_.add(std::move(connection)); }
-  /// Agents come in through it until the job has its nodes.
+  /// Where agents connect until the job has its nodes.
   void listen(std::unique_ptr<control::Listener> listener) { links_.listen(std::move(listener)); }
 
   /// A signal to this process where it has no agent.
   void signal_received(int signal, bool by_slurm);
-  /// The agents cannot come any more (srun has ended): the job fails with @p why.
+  /// No agent can connect any more (srun has ended): the job fails with @p why.
   void agents_lost(const std::string& why, int exit_status);
 
   std::optional<Deadline> next_deadline() const;
   void time_passed();
 
-  /// All agents have been told the end and are gone, or did not go in time.
+  /// All agents have been told to end and are gone, or did not go in time.
   bool finished() const { return phase_ == Phase::finished; }
   /// Of the last attempt.
   const JobOutcome& outcome() const { return outcome_; }
-  /// The outcome's, or 1 instead of any failure's where torchrun's codes are wanted.
+  /// The outcome's, or 1 for any failure where torchrun's codes are wanted.
   int exit_status() const;
   /// How long the end may wait for slow readers. Signals may shorten it, also after finished().
   std::chrono::milliseconds drain_time() const;
-  int attempt() const { return attempt_; }
-  int world_size() const { return world_size_; }
-  int num_nodes() const { return static_cast<int>(nodes_.size()); }
+  /// nullptr: none has begun.
+  const JobAttempt* last_attempt() const { return attempt_ ? &*attempt_ : nullptr; }
+  int restarts_used() const { return restarts_used_; }
 
  private:
   enum class Phase { gathering, preparing, running, cleaning, finishing, finished };
 
-  /// An agent's part in the current attempt.
-  struct Node {
-    int link;
-    control::NodeLayout layout;
-    int first_rank = 0;
-    std::int64_t pid = 0;  ///< of the agent
-    bool lost = false;
-    bool prepared = false;
-    bool started = false;
-    bool failed = false;    ///< it has no ranks any more, though it may still be there
-    bool hopeless = false;  ///< it could not start once, and will not the next time
-    bool cleaned = false;
-  };
-
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
-  void handle_prepared(Node& node, const control::AttemptPrepared& message);
-  void handle_started(Node& node, const control::RanksStarted& message);
-  void handle_rank_ended(const Node& node, const control::RankEnded& message);
-  void handle_modex(const Node& node, const control::Message& message);
+  void handle_signal(int link, const control::SignalReceived& message);
+  void handle_prepared(AttemptNode& node, const control::AttemptPrepared& message);
+  void handle_started(AttemptNode& node, const control::RanksStarted& message);
+  void handle_failed(AttemptNode& node, const control::AttemptFailed& message);
+  void handle_rank(int rank, const control::RankEnded& message);
+  void handle_rank(int rank, const control::RankAborted& message);
+  void handle_rank(int rank, const control::RankStopped& message);
+  void handle_modex(const AttemptNode& node, const control::Message& message);
   void lost(int link, const std::string& peer, const std::string& why);
-  void fail_node(Node& node, const std::string& message, int exit_status);
+  void fail_node(AttemptNode& node, const std::string& message, int exit_status);
   void send_to_nodes(const control::Message& message);
   void refuse(int link, const std::string& why);
 
-  void begin_attempt();
+  void begin_attempt(const Roster& roster);
   void start_ranks();
   /// @param by_slurm Slurm may have sent these signals to ranks already
   void follow(const SignalOrders& orders, bool by_slurm = false);
@@ -115,28 +107,26 @@ class Coordinator {
   void shorten_drain(std::chrono::milliseconds limit);
   void conclude();
   void finish();
-  void give_up_waiting(Deadline::Clock::time_point now);
-  Node* node_of(int link);
-  int node_rank(const Node& node) const { return static_cast<int>(&node - nodes_.data()); }
+  void give_up_waiting();
+  void job_timed_out();
+  bool expired(const std::optional<Deadline>& deadline) const;
+  Deadline after(std::chrono::milliseconds duration) const { return Deadline{clock_().steady + duration}; }
 
   CoordinatorOptions options_;
   CoordinatorEvents events_;
+  Clock clock_;
   AgentLinks links_;
-  std::map<std::pair<int, int>, int> relayed_signals_;  ///< by link and signal
-  std::map<int, int> relayed_most_;                     ///< by signal: of any link
+  std::map<std::pair<int, int>, int> signal_counts_;  ///< by link and signal
+  std::map<int, int> signals_taken_;                  ///< by signal: the highest count of any link
   Membership membership_;
   Phase phase_ = Phase::gathering;
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
   std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< before the outcome shortens it
-
-  int attempt_ = -1;
-  int world_size_ = 0;
   std::string log_suffix_;
-  std::vector<Node> nodes_;
-  int store_port_ = 0;
-  std::unique_ptr<Supervisor> supervisor_;
-  std::optional<ModexRouter> modex_;
+  int restarts_used_ = 0;
+  bool restart_is_pointless_ = false;  ///< a node could not start its ranks, and will not the next time
+  std::optional<JobAttempt> attempt_;  ///< the last one
   JobOutcome outcome_;
 };
 

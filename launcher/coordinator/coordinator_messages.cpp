@@ -1,7 +1,7 @@
-// What the coordinator does when agents tell it something.
-#include <chrono>
+// What the coordinator does with the messages of agents.
+#include <algorithm>
 #include <optional>
-#include <utility>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -11,90 +11,63 @@
 namespace ddp::launcher {
 namespace {
 
-RankTraces traces_of(const control::RankEnded& message) {
-  return {.error_file = message.error_file,
-          .error_content = message.error_content,
-          .stderr_tail = message.stderr_tail,
-          .oom = message.oom};
+/// Nothing for messages that belong to no attempt.
+std::optional<int> epoch_of(const control::Message& message) {
+  return std::visit(
+      [](const auto& kind) -> std::optional<int> {
+        if constexpr (requires { kind.epoch; }) return kind.epoch;
+        return std::nullopt;
+      },
+      message);
 }
 
 }  // namespace
 
-// ---- messages ----------------
-
 void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
-  if (const auto* signal = std::get_if<control::SignalReceived>(&message)) {
-    // What Slurm sends to a step comes from every agent; only what one agent gets again is a further signal.
-    const int count = ++relayed_signals_[{link, signal->signal}];
-    if (count > relayed_most_[signal->signal]) {
-      relayed_most_[signal->signal] = count;
-      signal_received(signal->signal, signal->by_slurm);
-    }
+  if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
+  AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr;
+  if (node == nullptr || epoch_of(message) != attempt_->epoch()) return;
+  if (std::holds_alternative<control::AttemptCleaned>(message)) {
+    if (phase_ == Phase::cleaning) node->state = NodeState::cleaned;
     return;
   }
-  Node* node = node_of(link);
-  if (node == nullptr) return;
-  if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {
-    if (cleaned->attempt == attempt_) node->cleaned = true;
-    return;
-  }
-  const auto current = [&](const auto& fact) { return fact.attempt == attempt_ && !node->failed; };
-  const auto rank_of = [&](const auto& fact) {
-    const bool known = current(fact) && supervisor_ && fact.local_rank >= 0 && fact.local_rank < node->layout.nproc;
-    return known ? std::optional{node->first_rank + fact.local_rank} : std::nullopt;
-  };
-  const Moment now = Moment::now();
-
-  if (const auto* prepared = std::get_if<control::AttemptPrepared>(&message)) {
-    if (current(*prepared)) handle_prepared(*node, *prepared);
-  } else if (const auto* started = std::get_if<control::RanksStarted>(&message)) {
-    if (current(*started)) handle_started(*node, *started);
-  } else if (const auto* failed = std::get_if<control::AttemptFailed>(&message)) {
-    if (!current(*failed)) return;
-    node->hopeless = !failed->may_recover;
-    fail_node(*node, failed->message, failed->exit_status);
-  } else if (const auto* ended = std::get_if<control::RankEnded>(&message)) {
-    if (rank_of(*ended)) handle_rank_ended(*node, *ended);
-  } else if (const auto* aborted = std::get_if<control::RankAborted>(&message)) {
-    const auto rank = rank_of(*aborted);
-    if (!rank) return;
-    events_.detail(fmt::format("rank {} called PMIx_Abort({})", *rank, aborted->status));
-    follow(supervisor_->rank_aborted(*rank, {.status = aborted->status, .message = aborted->message}, now));
-  } else if (const auto* stopped = std::get_if<control::RankStopped>(&message)) {
-    const auto rank = rank_of(*stopped);
-    if (!rank) return;
-    if (stopped->signal == 0) {
-      supervisor_->rank_continued(*rank);
-    } else {
-      supervisor_->rank_stopped(*rank, stopped->signal, now);
-    }
-  } else {
-    handle_modex(*node, message);
-  }
+  if (!node->may_have_ranks()) return;
+  std::visit(
+      [&]<class Kind>(const Kind& kind) {
+        if constexpr (std::is_same_v<Kind, control::AttemptPrepared>) {
+          handle_prepared(*node, kind);
+        } else if constexpr (std::is_same_v<Kind, control::RanksStarted>) {
+          handle_started(*node, kind);
+        } else if constexpr (std::is_same_v<Kind, control::AttemptFailed>) {
+          handle_failed(*node, kind);
+        } else if constexpr (requires { kind.local_rank; }) {
+          const bool known = kind.local_rank >= 0 && kind.local_rank < node->layout.nproc;
+          if (phase_ == Phase::running && known) handle_rank(node->first_rank + kind.local_rank, kind);
+        } else {
+          handle_modex(*node, kind);
+        }
+      },
+      message);
 }
 
-void Coordinator::handle_modex(const Node& node, const control::Message& message) {
-  if (!modex_ || node.failed) return;
-  ModexRouter::Outgoing outgoing;
-  if (const auto* fence = std::get_if<control::Fence>(&message)) {
-    if (fence->attempt == attempt_) outgoing = modex_->fence(node_rank(node), *fence);
-  } else if (const auto* request = std::get_if<control::ModexRequest>(&message)) {
-    if (request->attempt == attempt_) outgoing = modex_->request(node_rank(node), *request);
-  } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
-    if (reply->attempt == attempt_) outgoing = modex_->reply(*reply);
-  }
-  for (const auto& [receiver, parcel] : outgoing)
-    links_.send(nodes_.at(static_cast<std::size_t>(receiver)).link, parcel);
+void Coordinator::handle_signal(int link, const control::SignalReceived& message) {
+  // Slurm signals every agent of a step for one cause; only what one agent receives again is a further signal.
+  const int count = ++signal_counts_[{link, message.signal}];
+  int& taken = signals_taken_[message.signal];
+  if (count <= taken) return;
+  taken = count;
+  signal_received(message.signal, message.by_slurm);
 }
 
 void Coordinator::handle_hello(int link, const control::Hello& hello) {
+  if (membership_.has_joined(link)) return;
   links_.set_peer(link, fmt::format("the agent on {} (pid {})", hello.host, hello.pid));
   if (phase_ != Phase::gathering) {
     return refuse(
         link, fmt::format("run '{}' has already started; nodes cannot join a running job", options_.membership.run_id));
   }
-  const std::string why = membership_.join(link, hello, Deadline::Clock::now());
+  const std::string why = membership_.join(link, hello, clock_().steady);
   if (!why.empty()) {
     const bool needed =
         hello.run_id == options_.membership.run_id && membership_.num_members() < membership_.rules().max_nodes;
@@ -108,54 +81,74 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
   events_.joined(membership_.num_members(), membership_.rules().max_nodes);
 }
 
-void Coordinator::handle_prepared(Node& node, const control::AttemptPrepared& message) {
-  node.prepared = true;
-  if (message.store_port > 0 && &node == &nodes_.front()) store_port_ = message.store_port;
+void Coordinator::handle_prepared(AttemptNode& node, const control::AttemptPrepared& message) {
   if (phase_ != Phase::preparing) return;
-  if (std::all_of(nodes_.begin(), nodes_.end(), [](const Node& each) { return each.prepared; })) start_ranks();
+  attempt_->prepared(node, message.store_port);
+  if (attempt_->all_prepared()) start_ranks();
 }
 
-void Coordinator::handle_started(Node& node, const control::RanksStarted& message) {
-  if (!supervisor_) return;
-  node.started = true;
-  const auto count = std::min<std::size_t>(message.pids.size(), static_cast<std::size_t>(node.layout.nproc));
-  for (std::size_t local = 0; local < count; ++local) {
-    supervisor_->rank_started(node.first_rank + static_cast<int>(local), static_cast<pid_t>(message.pids[local]));
-  }
-  int started = 0;
-  for (const Node& each : nodes_) started += each.started ? each.layout.nproc : 0;
-  events_.started(started, world_size_, num_nodes());
+void Coordinator::handle_started(AttemptNode& node, const control::RanksStarted& message) {
+  if (phase_ != Phase::running || node.state == NodeState::started) return;
+  attempt_->started(node, message.pids);
+  events_.started(attempt_->ranks_started(), attempt_->world_size(), static_cast<int>(attempt_->nodes().size()));
 }
 
-void Coordinator::handle_rank_ended(const Node& node, const control::RankEnded& message) {
-  if (!supervisor_ || message.local_rank < 0 || message.local_rank >= node.layout.nproc) return;
-  const RankEnd end{
-      .code = message.code,
-      .by_signal = message.by_signal,
-      .core_dumped = message.core_dumped,
-      .time = std::chrono::system_clock::time_point{
-          std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(message.time_ns))}};
-  events_.detail(fmt::format("rank {} ended: {}", node.first_rank + message.local_rank,
+void Coordinator::handle_failed(AttemptNode& node, const control::AttemptFailed& message) {
+  restart_is_pointless_ = restart_is_pointless_ || !message.may_recover;
+  fail_node(node, message.message, message.exit_status);
+}
+
+void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
+  const RankEnd& end = message.end;
+  events_.detail(fmt::format("rank {} ended: {}", rank,
                              end.by_signal ? signal_name(end.code) : fmt::format("exit code {}", end.code)));
-  follow(supervisor_->rank_ended(node.first_rank + message.local_rank, end, traces_of(message), Moment::now()));
+  follow(attempt_->supervisor().rank_ended(rank, end, message.traces, clock_()));
 }
 
-void Coordinator::fail_node(Node& node, const std::string& message, int exit_status) {
-  if (node.failed) return;
-  node.failed = true;
+void Coordinator::handle_rank(int rank, const control::RankAborted& message) {
+  events_.detail(fmt::format("rank {} called PMIx_Abort({})", rank, message.call.status));
+  follow(attempt_->supervisor().rank_aborted(rank, message.call, clock_()));
+}
+
+void Coordinator::handle_rank(int rank, const control::RankStopped& message) {
+  if (message.signal == 0) {
+    attempt_->supervisor().rank_continued(rank);
+  } else {
+    attempt_->supervisor().rank_stopped(rank, message.signal, clock_());
+  }
+}
+
+void Coordinator::handle_modex(const AttemptNode& node, const control::Message& message) {
+  ModexRouter& router = attempt_->modex();
+  ModexRouter::Outgoing outgoing;
+  if (const auto* fence = std::get_if<control::Fence>(&message)) {
+    outgoing = router.fence(node.rank, *fence);
+  } else if (const auto* request = std::get_if<control::ModexRequest>(&message)) {
+    outgoing = router.request(node.rank, *request);
+  } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
+    outgoing = router.reply(*reply);
+  }
+  for (const auto& [receiver, forwarded] : outgoing) {
+    links_.send(attempt_->nodes().at(static_cast<std::size_t>(receiver)).link, forwarded);
+  }
+}
+
+void Coordinator::fail_node(AttemptNode& node, const std::string& message, int exit_status) {
+  if (node.state == NodeState::failed) return;
+  node.state = NodeState::failed;
   const NodeFailure failure{.host = node.layout.host,
-                            .node_rank = node_rank(node),
+                            .node_rank = node.rank,
                             .num_ranks = node.layout.nproc,
                             .message = message,
                             .exit_status = exit_status,
-                            .time = std::chrono::system_clock::now()};
+                            .time = clock_().wall};
   if (phase_ == Phase::preparing) {
     outcome_.nodes.push_back(failure);
     end_attempt();
   } else if (phase_ == Phase::running) {
-    follow(supervisor_->node_failed(failure, node.first_rank, Moment::now()));
+    follow(attempt_->supervisor().node_failed(failure, node.first_rank, clock_()));
   } else if (phase_ == Phase::cleaning && outcome_.success()) {
-    // Its ranks had all ended well: nothing is lost but its processes, which the node itself must remove.
+    // Its ranks had all ended well: only its processes are left, which the node itself must remove.
     events_.note(message);
   }
 }

@@ -9,8 +9,8 @@
 namespace ddp::launcher {
 namespace {
 
-/// What the agents of one role must agree about: the word they start, without the folder it lies in.
-std::string program_word(const control::Hello& hello) { return hello.program.substr(hello.program.rfind('/') + 1); }
+/// The program without its folder, which the agents of one role must agree on.
+std::string program_name(const control::Hello& hello) { return hello.program.substr(hello.program.rfind('/') + 1); }
 
 }  // namespace
 
@@ -34,7 +34,7 @@ std::string Membership::join(int agent, const control::Hello& hello, Deadline::C
       return fmt::format("{} and {} both say that they are node {}: give each its own --node-rank", member.hello.host,
                          hello.host, hello.order);
     }
-    if (member.hello.role == hello.role && program_word(member.hello) != program_word(hello)) {
+    if (member.hello.role == hello.role && program_name(member.hello) != program_name(hello)) {
       return fmt::format("{} runs '{}', but {} runs '{}': start the same program on all nodes (or give --role)",
                          member.hello.host, member.hello.program, hello.host, hello.program);
     }
@@ -42,6 +42,10 @@ std::string Membership::join(int agent, const control::Hello& hello, Deadline::C
   members_.push_back({.agent = agent, .hello = hello});
   if (enough() && !last_call_) last_call_ = Deadline{now + rules_.last_call};
   return {};
+}
+
+bool Membership::has_joined(int agent) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const Member& each) { return each.agent == agent; });
 }
 
 bool Membership::leave(int agent) {
@@ -56,8 +60,12 @@ bool Membership::give_up_one() {
   return true;
 }
 
-bool Membership::complete(Deadline::Clock::time_point now) const {
-  return num_members() == rules_.max_nodes || (last_call_ && enough() && now >= last_call_->when());
+std::optional<Roster> Membership::next(Deadline::Clock::time_point now) {
+  const bool first = generation_ == 0;
+  const bool full = num_members() == rules_.max_nodes;
+  const bool last_call_over = last_call_ && now >= last_call_->when();
+  if (!enough() || (first && !full && !last_call_over)) return std::nullopt;
+  return Roster{.generation = generation_++, .nodes = in_order()};
 }
 
 bool Membership::failed(Deadline::Clock::time_point now) const { return !enough() && now >= join_deadline_.when(); }
@@ -77,7 +85,7 @@ std::string Membership::describe() const {
                      hosts.empty() ? "" : ": ", fmt::join(hosts, ", "));
 }
 
-std::vector<Membership::Member> Membership::in_order() const {
+std::vector<Member> Membership::in_order() const {
   std::vector<Member> sorted = members_;
   std::stable_sort(sorted.begin(), sorted.end(), [](const Member& a, const Member& b) {
     if (a.hello.order >= 0 && b.hello.order >= 0) return a.hello.order < b.hello.order;

@@ -1,5 +1,4 @@
-// Who takes part in the job: agents join until there are enough, and then have their order. Decides and does nothing
-// itself, so that every course of events can be tested without processes.
+// Which nodes take part in a job, and in which order. It only decides, so that it can be tested without processes.
 #pragma once
 
 #include <chrono>
@@ -18,10 +17,21 @@ struct MembershipRules {
   int min_nodes = 1;
   int max_nodes = 1;
   std::string run_id;
-  std::string version;  ///< of libddp, which all must have
+  std::string version;  ///< of libddp: the same on all nodes
   std::chrono::milliseconds join_timeout{600'000};
-  std::chrono::milliseconds last_call{30'000};  ///< for more than min_nodes, once those are there
-  bool replaceable = false;                     ///< another agent may come for one that was lost before the start
+  std::chrono::milliseconds last_call{30'000};  ///< for more nodes, once min_nodes have joined
+  bool replaceable = false;                     ///< another agent may take the place of one lost before the start
+};
+
+struct Member {
+  int agent;  ///< the number that join() was given
+  control::Hello hello;
+};
+
+/// The nodes of one attempt, by node rank.
+struct Roster {
+  int generation;  ///< counts the rosters of a job, from 0
+  std::vector<Member> nodes;
 };
 
 /// Agents are named by numbers that the caller chooses.
@@ -29,41 +39,40 @@ class Membership {
  public:
   Membership(MembershipRules rules, Deadline::Clock::time_point now);
 
-  /// Why this agent cannot take part, with both sides' values where they disagree; empty: it has joined.
+  /// @return why this agent cannot take part, with both sides' values where they disagree; empty: it has joined
   std::string join(int agent, const control::Hello& hello, Deadline::Clock::time_point now);
-  /// @return whether it had joined.
+  /// @return whether it had joined
   bool leave(int agent);
 
-  /// A node will never come: the job is complete without it, if the fewest are still possible.
-  /// @return whether they are.
+  /// A node will never come: the job is complete without it, if the minimum can still be reached.
+  /// @return whether it can
   bool give_up_one();
 
-  /// torchrun's last-call rule (B27): all places are taken, or the fewest are and the last call is over.
-  bool complete(Deadline::Clock::time_point now) const;
-  /// Fewer than min_nodes when the time to join is over.
+  /// The nodes of the next attempt, if it can begin now. The first one begins by torchrun's last-call rule (B27): all
+  /// places are taken, or the minimum is there and the last call is over. A later one needs only the minimum.
+  std::optional<Roster> next(Deadline::Clock::time_point now);
+  /// Fewer than min_nodes have joined in time.
   bool failed(Deadline::Clock::time_point now) const;
-  /// When to ask again though nobody came; nothing when only the number of members counts.
+  /// When to call next() and failed() again even if no agent joins; nothing when only the number of members counts.
   std::optional<Deadline> next_deadline() const;
 
-  bool enough() const { return num_members() >= rules_.min_nodes; }
+  bool has_joined(int agent) const;
   int num_members() const { return static_cast<int>(members_.size()); }
   const MembershipRules& rules() const { return rules_; }
   /// "2 of 4 nodes have joined: n0, n3".
   std::string describe() const;
 
-  struct Member {
-    int agent;
-    control::Hello hello;
-  };
-  /// By node rank: those that said their order (SLURM_NODEID, --node-rank) by it, else by host name with numbers in it
-  /// compared as numbers (node2 before node10), then by the order in which they joined.
+ private:
+  bool enough() const { return num_members() >= rules_.min_nodes; }
+  /// Nodes that said their order (SLURM_NODEID, --node-rank) come first, in that order; then by host name, with numbers
+  /// compared as numbers (node2 before node10); then in the order in which they joined.
   std::vector<Member> in_order() const;
 
- private:
   MembershipRules rules_;
   std::vector<Member> members_;
   Deadline join_deadline_;
   std::optional<Deadline> last_call_;
+  int generation_ = 0;  ///< of the next roster
 };
 
 }  // namespace ddp::launcher

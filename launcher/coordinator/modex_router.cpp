@@ -16,7 +16,7 @@ constexpr std::size_t kMostFenceBytes = control::kMaxMessageBytes - (std::size_t
 
 }  // namespace
 
-ModexRouter::ModexRouter(int attempt, std::vector<int> ranks_per_node) : attempt_(attempt), first_rank_{0} {
+ModexRouter::ModexRouter(int epoch, std::vector<int> ranks_per_node) : epoch_(epoch), first_rank_{0} {
   for (const int count : ranks_per_node) first_rank_.push_back(first_rank_.back() + count);
 }
 
@@ -33,10 +33,9 @@ ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribut
   }
   for (const int rank : contribution.ranks) nodes.insert(node_of(rank));
   if (nodes.contains(-1) || !nodes.contains(from_node)) {
-    return {
-        {from_node,
-         control::Fence{
-             .attempt = attempt_, .ranks = std::move(contribution.ranks), .data = {}, .status = PMIX_ERR_BAD_PARAM}}};
+    return {{from_node,
+             control::Fence{
+                 .epoch = epoch_, .ranks = std::move(contribution.ranks), .data = {}, .status = PMIX_ERR_BAD_PARAM}}};
   }
   auto& waiting = open_[contribution.ranks];
   waiting[from_node].push_back(std::move(contribution.data));
@@ -57,8 +56,8 @@ ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribut
   }
   Outgoing outgoing;
   for (const int node : nodes) {
-    outgoing.emplace_back(
-        node, control::Fence{.attempt = attempt_, .ranks = contribution.ranks, .data = all, .status = status});
+    outgoing.emplace_back(node,
+                          control::Fence{.epoch = epoch_, .ranks = contribution.ranks, .data = all, .status = status});
   }
   return outgoing;
 }
@@ -66,10 +65,9 @@ ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribut
 ModexRouter::Outgoing ModexRouter::request(int from_node, control::ModexRequest request) {
   const int owner = node_of(request.rank);
   if (owner < 0) {
-    return {
-        {from_node,
-         control::ModexReply{
-             .attempt = attempt_, .id = request.id, .to_node = from_node, .status = PMIX_ERR_NOT_FOUND, .data = {}}}};
+    return {{from_node,
+             control::ModexReply{
+                 .epoch = epoch_, .id = request.id, .to_node = from_node, .status = PMIX_ERR_NOT_FOUND, .data = {}}}};
   }
   request.from_node = from_node;
   return {{owner, std::move(request)}};

@@ -16,7 +16,7 @@ namespace ddp::launcher {
 class ModexRouter {
  public:
   /// @param ranks_per_node by node rank; ranks of a node are consecutive.
-  ModexRouter(int attempt, std::vector<int> ranks_per_node);
+  ModexRouter(int epoch, std::vector<int> ranks_per_node);
 
   /// A message and the node that must get it.
   using Parcel = std::pair<int, control::Message>;
@@ -31,7 +31,7 @@ class ModexRouter {
  private:
   int node_of(int rank) const;  ///< -1: there is no such rank
 
-  int attempt_;
+  int epoch_;
   std::vector<int> first_rank_;  ///< by node rank, and the world size at the end
   /// By the participating ranks: what each node has contributed and nobody has been answered yet, oldest first.
   std::map<std::vector<int>, std::map<int, std::deque<Bytes>>> open_;

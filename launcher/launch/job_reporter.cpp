@@ -61,11 +61,13 @@ CoordinatorEvents JobReporter::events() {
 void JobReporter::report(const Coordinator& coordinator, const base::Environment& environment) {
   status_.clear();
   const JobOutcome& outcome = coordinator.outcome();
+  const JobAttempt* last = coordinator.last_attempt();
   const ReportContext context{.program = options_.command.front(),
-                              .attempt = std::max(coordinator.attempt(), 0),
+                              .attempt = last != nullptr ? last->epoch() : 0,
+                              .restarts_used = coordinator.restarts_used(),
                               .max_restarts = options_.max_restarts,
-                              .num_nodes = coordinator.num_nodes(),
-                              .world_size = coordinator.world_size()};
+                              .num_nodes = last != nullptr ? static_cast<int>(last->nodes().size()) : 0,
+                              .world_size = last != nullptr ? last->world_size() : 0};
   const JobTimes times{.start = start_, .until_started = until_started_, .total = since(steady_start_)};
   std::string text = format_failure_report(outcome, context);
   if (!text.empty() && text.back() == '\n') text.pop_back();

@@ -20,6 +20,7 @@ struct RankEnd {
   bool success() const { return !by_signal && code == 0; }
   /// As a shell would say it: the exit code, or 128 + signal.
   int exit_status() const { return by_signal ? 128 + code : code; }
+  bool operator==(const RankEnd&) const = default;
 };
 
 /// What a failed rank left behind besides its exit code. All texts are of bounded length (see error_file.hpp).
@@ -28,6 +29,7 @@ struct RankTraces {
   std::string error_content;  ///< the file, as it is
   std::string stderr_tail;    ///< last lines of standard error; empty when there are none or they were not captured
   std::string oom;            ///< one sentence when the kernel's OOM killer ended it; else empty
+  bool operator==(const RankTraces&) const = default;
 };
 
 struct RankName {
@@ -41,6 +43,7 @@ struct RankName {
 struct AbortCall {
   int status;
   std::string message;
+  bool operator==(const AbortCall&) const = default;
 };
 
 /// A rank that failed by itself. Either it ended, or it called PMIx_Abort, or both.

@@ -153,7 +153,7 @@ std::string job_line(const ReportContext& context) {
     line = fmt::format("{} on {} nodes", plural(context.world_size, "rank"), context.num_nodes);
   if (context.max_restarts > 0) {
     line += fmt::format("{}attempt {}: {} of at most {} used", line.empty() ? "" : "; ", context.attempt,
-                        context.attempt, plural(context.max_restarts, "restart"));
+                        context.restarts_used, plural(context.max_restarts, "restart"));
   }
   return line;
 }

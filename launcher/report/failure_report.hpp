@@ -11,6 +11,7 @@ namespace ddp::launcher {
 struct ReportContext {
   std::string program;
   int attempt = 0;  ///< of this outcome
+  int restarts_used = 0;
   int max_restarts = 0;
   int num_nodes = 1;
   int world_size = 0;

@@ -27,13 +27,13 @@ namespace ddp::launcher::test {
 
 using Messages = std::vector<control::Message>;
 
-inline constexpr int kAttempt = 3;
+inline constexpr int kEpoch = 3;
 inline constexpr int kRanks = 2;
 
 MATCHER_P(Is, name, "") { return std::string(control::name_of(arg)) == name; }
 
-inline control::PrepareAttempt plan(int attempt = kAttempt) {
-  return {.attempt = attempt,
+inline control::PrepareAttempt plan(int epoch = kEpoch) {
+  return {.epoch = epoch,
           .max_restarts = 0,
           .node_rank = 0,
           .serve_store = false,
@@ -44,12 +44,11 @@ inline control::PrepareAttempt plan(int attempt = kAttempt) {
 }
 
 inline control::Message signal_ranks(int signal, bool groups, bool by_slurm = false) {
-  return control::SignalRanks{
-      .attempt = kAttempt, .groups = groups, .signal = signal, .may_have_reached_ranks = by_slurm};
+  return control::SignalRanks{.epoch = kEpoch, .groups = groups, .signal = signal, .may_have_reached_ranks = by_slurm};
 }
 
-inline control::RankEnded rank_ended(int local_rank) { return {.attempt = kAttempt, .local_rank = local_rank}; }
-inline control::AttemptCleaned cleaned() { return {.attempt = kAttempt, .left_behind = 0}; }
+inline control::RankEnded rank_ended(int local_rank) { return {.epoch = kEpoch, .local_rank = local_rank}; }
+inline control::AttemptCleaned cleaned() { return {.epoch = kEpoch, .left_behind = 0}; }
 
 class AgentFixture : public ::testing::Test {
  protected:
@@ -80,19 +79,19 @@ class AgentFixture : public ::testing::Test {
     start();
     order(plan());
     ASSERT_TRUE(attempt_);
-    report(control::AttemptPrepared{.attempt = kAttempt, .store_port = 7});
+    report(control::AttemptPrepared{.epoch = kEpoch, .store_port = 7});
     ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("AttemptPrepared")));
   }
   /// prepare(), and the ranks run.
   void run_ranks() {
     prepare();
-    report(control::RanksStarted{.attempt = kAttempt, .pids = std::vector<std::int64_t>(kRanks, 1)});
+    report(control::RanksStarted{.epoch = kEpoch, .pids = std::vector<std::int64_t>(kRanks, 1)});
     ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("RanksStarted")));
   }
   /// run_ranks(), and the attempt is told to end.
   void end_ranks() {
     run_ranks();
-    order(control::EndAttempt{.attempt = kAttempt});
+    order(control::EndAttempt{.epoch = kEpoch});
     ASSERT_THAT(to_attempt(), ::testing::ElementsAre(Is("EndAttempt")));
   }
   /// end_ranks(), and the attempt process has done so.

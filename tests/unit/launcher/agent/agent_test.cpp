@@ -44,11 +44,11 @@ INSTANTIATE_TEST_SUITE_P(Agent, InEachState, ::testing::ValuesIn(kAll), ::testin
 TEST_P(InEachState, OrdersGoToTheAttemptOrNowhere) {
   reach();
   const control::Message orders[] = {
-      control::StartAttempt{.attempt = kAttempt, .store_addresses = {"127.0.0.1"}, .store_port = 7},
+      control::StartAttempt{.epoch = kEpoch, .store_addresses = {"127.0.0.1"}, .store_port = 7},
       signal_ranks(SIGTERM, true),
-      control::Fence{.attempt = kAttempt, .ranks = {0, 1}, .data = {std::byte{1}}, .status = 0},
-      control::ModexRequest{.attempt = kAttempt, .id = 5, .from_node = 1, .rank = 0},
-      control::ModexReply{.attempt = kAttempt, .id = 6, .to_node = 0, .status = -1, .data = {std::byte{2}}}};
+      control::Fence{.epoch = kEpoch, .ranks = {0, 1}, .data = {std::byte{1}}, .status = 0},
+      control::ModexRequest{.epoch = kEpoch, .id = 5, .from_node = 1, .rank = 0},
+      control::ModexReply{.epoch = kEpoch, .id = 6, .to_node = 0, .status = -1, .data = {std::byte{2}}}};
   for (const control::Message& message : orders) {
     order(message);
     EXPECT_EQ(to_attempt(), has_attempt() ? Messages{message} : Messages{}) << control::name_of(message);
@@ -61,15 +61,15 @@ TEST_P(InEachState, ReportsGoToTheCoordinator) {
   if (!has_attempt()) return;
   reach();
   const control::Message reports[] = {
-      control::AttemptPrepared{.attempt = kAttempt, .store_port = 7},
-      control::RanksStarted{.attempt = kAttempt, .pids = {1, 2}},
-      control::AttemptFailed{.attempt = kAttempt, .message = "no", .exit_status = 2},
+      control::AttemptPrepared{.epoch = kEpoch, .store_port = 7},
+      control::RanksStarted{.epoch = kEpoch, .pids = {1, 2}},
+      control::AttemptFailed{.epoch = kEpoch, .message = "no", .exit_status = 2},
       rank_ended(1),
-      control::RankAborted{.attempt = kAttempt, .local_rank = 1, .status = 3, .message = "abort"},
-      control::RankStopped{.attempt = kAttempt, .local_rank = 1, .signal = SIGSTOP},
-      control::Fence{.attempt = kAttempt, .ranks = {}, .data = {}, .status = 0},
-      control::ModexRequest{.attempt = kAttempt, .id = 5, .from_node = -1, .rank = 9},
-      control::ModexReply{.attempt = kAttempt, .id = 6, .to_node = 1, .status = 0, .data = {}},
+      control::RankAborted{.epoch = kEpoch, .local_rank = 1, .call = {.status = 3, .message = "abort"}},
+      control::RankStopped{.epoch = kEpoch, .local_rank = 1, .signal = SIGSTOP},
+      control::Fence{.epoch = kEpoch, .ranks = {}, .data = {}, .status = 0},
+      control::ModexRequest{.epoch = kEpoch, .id = 5, .from_node = -1, .rank = 9},
+      control::ModexReply{.epoch = kEpoch, .id = 6, .to_node = 1, .status = 0, .data = {}},
       cleaned()};
   for (const control::Message& message : reports) {
     report(message);
@@ -80,7 +80,7 @@ TEST_P(InEachState, ReportsGoToTheCoordinator) {
 
 TEST_P(InEachState, EndAttemptIsAnsweredByTheAgentWhereNothingRuns) {
   reach();
-  order(control::EndAttempt{.attempt = kAttempt});
+  order(control::EndAttempt{.epoch = kEpoch});
   if (has_attempt()) {
     EXPECT_THAT(to_attempt(), ElementsAre(Is("EndAttempt")));
     EXPECT_THAT(from_agent(), IsEmpty());
@@ -92,14 +92,14 @@ TEST_P(InEachState, EndAttemptIsAnsweredByTheAgentWhereNothingRuns) {
 TEST_P(InEachState, PrepareAttemptReplacesTheAttempt) {
   reach();
   const pid_t before = attempt_pid_;
-  order(plan(kAttempt + 1));
+  order(plan(kEpoch + 1));
   EXPECT_EQ(started_, has_attempt() ? 2 : 1);
   EXPECT_NE(attempt_pid_, before);
   if (has_attempt()) {
     EXPECT_EQ(::kill(before, 0), -1) << "the earlier attempt process is there";
   }
   EXPECT_TRUE(attempt_is_alive());
-  report(control::AttemptPrepared{.attempt = kAttempt + 1, .store_port = 8});
+  report(control::AttemptPrepared{.epoch = kEpoch + 1, .store_port = 8});
   EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptPrepared")));
 }
 
@@ -130,18 +130,18 @@ TEST_P(InEachState, TheEndOfTheAttemptProcessIsAFailureUntilItHasCleanedUp) {
     ASSERT_THAT(messages, ::testing::Not(IsEmpty()));
     const auto* failure = std::get_if<control::AttemptFailed>(&messages.front());
     ASSERT_NE(failure, nullptr);
-    EXPECT_EQ(failure->attempt, kAttempt);
+    EXPECT_EQ(failure->epoch, kEpoch);
     EXPECT_TRUE(failure->may_recover);
     EXPECT_EQ(failure->exit_status, 1);
     EXPECT_THAT(failure->message, AllOf(HasSubstr("n1"), HasSubstr("pid " + std::to_string(attempt_pid_)),
                                         HasSubstr("was ended by SIGKILL")));
     EXPECT_EQ(messages.size(), GetParam() == State::ending ? 2U : 1U);
     EXPECT_THAT(messages.back(), Is(GetParam() == State::ending ? "AttemptCleaned" : "AttemptFailed"));
-    order(control::EndAttempt{.attempt = kAttempt});
+    order(control::EndAttempt{.epoch = kEpoch});
     EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptCleaned")));
   }
   EXPECT_FALSE(agent_->finished());
-  order(plan(kAttempt + 1));
+  order(plan(kEpoch + 1));
   EXPECT_EQ(started_, 2);
 }
 
@@ -201,10 +201,9 @@ TEST_F(AgentTest, AnAttemptProcessThatCannotBeStartedIsAFailure) {
       control::Connection{std::move(pair.second), "the coordinator"}, loop_,
       [](const NodeJob&, const control::PrepareAttempt&) -> AttemptProcess { throw std::runtime_error("no process"); });
   order(plan());
-  EXPECT_THAT(from_agent(),
-              ElementsAre(Is("Hello"), control::Message{control::AttemptFailed{
-                                           .attempt = kAttempt, .message = "no process", .exit_status = 1}}));
-  order(control::EndAttempt{.attempt = kAttempt});
+  EXPECT_THAT(from_agent(), ElementsAre(Is("Hello"), control::Message{control::AttemptFailed{
+                                                         .epoch = kEpoch, .message = "no process", .exit_status = 1}}));
+  order(control::EndAttempt{.epoch = kEpoch});
   EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptCleaned")));
 }
 
@@ -214,7 +213,7 @@ TEST_F(AgentTest, ARefusalIsToldWhenAnAttemptIsWanted) {
   order(plan());
   EXPECT_EQ(started_, 0);
   EXPECT_EQ(from_agent(),
-            Messages{(control::AttemptFailed{.attempt = kAttempt, .message = "no such program", .exit_status = 127})});
+            Messages{(control::AttemptFailed{.epoch = kEpoch, .message = "no such program", .exit_status = 127})});
 }
 
 TEST_F(AgentTest, WhereANodeHasNoRanksNothingIsPrepared) {
@@ -223,7 +222,7 @@ TEST_F(AgentTest, WhereANodeHasNoRanksNothingIsPrepared) {
   with_empty_node.nodes.push_back({.host = "n2", .nproc = 0, .role = {}, .addresses = {}});
   order(with_empty_node);
   EXPECT_EQ(started_, 0);
-  EXPECT_EQ(from_agent(), Messages{(control::AttemptPrepared{.attempt = kAttempt, .store_port = 0})});
+  EXPECT_EQ(from_agent(), Messages{(control::AttemptPrepared{.epoch = kEpoch, .store_port = 0})});
 }
 
 TEST_F(AgentTest, DestructionEndsTheAttempt) {

@@ -13,8 +13,8 @@ using control::SignalRanks;
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-const SignalRanks kPlain{.attempt = 1, .groups = true, .signal = SIGTERM};
-const SignalRanks kDoubtful{.attempt = 1, .groups = true, .signal = SIGTERM, .may_have_reached_ranks = true};
+const SignalRanks kPlain{.epoch = 1, .groups = true, .signal = SIGTERM};
+const SignalRanks kDoubtful{.epoch = 1, .groups = true, .signal = SIGTERM, .may_have_reached_ranks = true};
 
 TEST(StepSignals, AnOrderThatSlurmHasNothingToDoWithIsSettledAtOnce) {
   StepSignals signals{hours(1)};
@@ -70,7 +70,7 @@ TEST(StepSignals, WithoutTheSignalTheRanksGetItAfterAWhile) {
 TEST(StepSignals, OthersDoNotWaitForADoubtfulOne) {
   StepSignals signals{hours(1)};
   signals.add(kDoubtful);
-  const SignalRanks kill{.attempt = 1, .groups = true, .signal = SIGKILL};
+  const SignalRanks kill{.epoch = 1, .groups = true, .signal = SIGKILL};
   signals.add(kill);
   const auto settled = signals.take_settled();
   ASSERT_EQ(settled.size(), 1U);

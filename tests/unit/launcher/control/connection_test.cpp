@@ -239,7 +239,7 @@ TEST_P(Connections, ClosingDoesNotWaitForAPeerThatIsGone) {
 }
 
 TEST_P(Connections, APeerThatEndsInMidMessageIsLost) {
-  Bytes half = frame(encode(RankAborted{.attempt = 1, .local_rank = 2, .status = 3, .message = "gone"}));
+  Bytes half = frame(encode(RankAborted{.epoch = 1, .local_rank = 2, .call = {.status = 3, .message = "gone"}}));
   half.resize(half.size() - 1);
   one_.send(ModexRequest{.id = 5});
   send_raw(one_, half);
@@ -267,7 +267,7 @@ TEST_P(Connections, APeersLastWordsAreReadAfterSendingToItFailed) {
 
 TEST_P(Connections, AMessageThatCannotBeUnderstoodEndsTheConnection) {
   one_.send(ModexRequest{.id = 1});
-  send_raw(one_, frame(bytes_of("no CBOR")));
+  send_raw(one_, frame(bytes_of("GET / HTTP/1.1")));
   one_.send(ModexRequest{.id = 2});
   const auto received = receive(other_, 3);
   ASSERT_EQ(received.size(), 1U);  // nothing after it is believed
@@ -285,9 +285,9 @@ TEST_P(Connections, AHostileLengthEndsTheConnection) {
 }
 
 TEST_P(Connections, AFieldOutOfRangeIsNamedInTheReason) {
-  one_.send(AttemptPrepared{.attempt = -1, .store_port = 0});
+  one_.send(AttemptPrepared{.epoch = -1, .store_port = 0});
   EXPECT_TRUE(receive(other_, 1).empty());
-  EXPECT_THAT(other_.lost_because(), HasSubstr("AttemptPrepared: 'attempt' is -1"));
+  EXPECT_THAT(other_.lost_because(), HasSubstr("AttemptPrepared: 'epoch' is -1"));
 }
 
 TEST_P(Connections, TheyCanBeMovedInTheMiddleOfEverything) {

@@ -34,27 +34,30 @@ MembershipRules rules(int min_nodes, int max_nodes) {
           .replaceable = false};
 }
 
-std::vector<std::string> hosts(const Membership& membership) {
+bool complete(Membership& membership, Deadline::Clock::time_point now) { return membership.next(now).has_value(); }
+
+std::vector<std::string> hosts(const std::optional<Roster>& roster) {
   std::vector<std::string> names;
-  for (const auto& member : membership.in_order()) names.push_back(member.hello.host);
+  if (!roster) return names;
+  for (const Member& member : roster->nodes) names.push_back(member.hello.host);
   return names;
 }
 
 TEST(MembershipTest, IsCompleteAtOnceWithAllNodes) {
   Membership membership{rules(1, 2), kStart};
   EXPECT_EQ(membership.join(0, hello("a"), kStart), "");
-  EXPECT_FALSE(membership.complete(kStart));
+  EXPECT_FALSE(complete(membership, kStart));
   EXPECT_EQ(membership.join(1, hello("b"), kStart), "");
-  EXPECT_TRUE(membership.complete(kStart));
+  EXPECT_TRUE(complete(membership, kStart));
 }
 
 TEST(MembershipTest, WaitsTheLastCallForMoreThanTheFewest) {
   Membership membership{rules(2, 4), kStart};
   membership.join(0, hello("a"), kStart);
   membership.join(1, hello("b"), kStart + 5s);
-  EXPECT_FALSE(membership.complete(kStart + 34s));
+  EXPECT_FALSE(complete(membership, kStart + 34s));
   EXPECT_EQ(membership.next_deadline()->when(), kStart + 35s);
-  EXPECT_TRUE(membership.complete(kStart + 35s));
+  EXPECT_TRUE(complete(membership, kStart + 35s));
 }
 
 TEST(MembershipTest, TheLastCallBeginsAnewWhenANodeLeaves) {
@@ -63,10 +66,10 @@ TEST(MembershipTest, TheLastCallBeginsAnewWhenANodeLeaves) {
   membership.join(1, hello("b"), kStart);
   EXPECT_TRUE(membership.leave(1));
   EXPECT_FALSE(membership.leave(1));
-  EXPECT_FALSE(membership.complete(kStart + 60s));
+  EXPECT_FALSE(complete(membership, kStart + 60s));
   membership.join(2, hello("c"), kStart + 60s);
-  EXPECT_FALSE(membership.complete(kStart + 89s));
-  EXPECT_TRUE(membership.complete(kStart + 90s));
+  EXPECT_FALSE(complete(membership, kStart + 89s));
+  EXPECT_TRUE(complete(membership, kStart + 90s));
 }
 
 TEST(MembershipTest, FailsWhenTooFewCameInTime) {
@@ -82,7 +85,7 @@ TEST(MembershipTest, FollowsTheOrderThatNodesSay) {
   membership.join(0, hello("n1", 2), kStart);
   membership.join(1, hello("n9", 0), kStart);
   membership.join(2, hello("n5", 1), kStart);
-  EXPECT_THAT(hosts(membership), ElementsAre("n9", "n5", "n1"));
+  EXPECT_THAT(hosts(membership.next(kStart)), ElementsAre("n9", "n5", "n1"));
 }
 
 TEST(MembershipTest, ComparesNumbersInNamesAsNumbers) {
@@ -90,7 +93,7 @@ TEST(MembershipTest, ComparesNumbersInNamesAsNumbers) {
   membership.join(0, hello("node10"), kStart);
   membership.join(1, hello("node9"), kStart);
   membership.join(2, hello("node1"), kStart);
-  EXPECT_THAT(hosts(membership), ElementsAre("node1", "node9", "node10"));
+  EXPECT_THAT(hosts(membership.next(kStart)), ElementsAre("node1", "node9", "node10"));
 }
 
 TEST(MembershipTest, RefusesWhatDoesNotFit) {
@@ -127,8 +130,27 @@ TEST(MembershipTest, CanDoWithoutANodeThatWillNeverCome) {
   membership.join(0, hello("a"), kStart);
   membership.join(1, hello("b"), kStart);
   EXPECT_TRUE(membership.give_up_one());
-  EXPECT_TRUE(membership.complete(kStart));
+  EXPECT_TRUE(complete(membership, kStart));
   EXPECT_FALSE(membership.give_up_one());
+}
+
+TEST(MembershipTest, LaterRostersNeedOnlyTheMinimumAndCountUp) {
+  Membership membership{rules(2, 4), kStart};
+  for (const auto& [agent, host] : {std::pair{0, "a"}, {1, "b"}, {2, "c"}}) membership.join(agent, hello(host), kStart);
+  const auto first = membership.next(kStart + 30s);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->generation, 0);
+  membership.leave(1);
+  const auto second = membership.next(kStart + 31s);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->generation, 1);
+  EXPECT_THAT(hosts(second), ElementsAre("a", "c"));
+  EXPECT_EQ(second->nodes[1].agent, 2);
+  membership.join(3, hello("d"), kStart + 40s);  // a node may come back between attempts
+  EXPECT_THAT(hosts(membership.next(kStart + 41s)), ElementsAre("a", "c", "d"));
+  membership.leave(0);
+  membership.leave(2);
+  EXPECT_FALSE(membership.next(kStart + 600s));
 }
 
 TEST(MembershipTest, RefusesMoreThanTheMost) {

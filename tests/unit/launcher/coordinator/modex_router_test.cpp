@@ -16,7 +16,7 @@ Bytes bytes(const std::string& text) {
 std::string text(const Bytes& data) { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
 
 control::Fence contribution(std::vector<int> ranks, const std::string& data) {
-  return {.attempt = 3, .ranks = std::move(ranks), .data = bytes(data), .status = 0};
+  return {.epoch = 3, .ranks = std::move(ranks), .data = bytes(data), .status = 0};
 }
 
 /// Node 0 has ranks 0 and 1, node 1 has rank 2, node 2 has ranks 3 to 5.
@@ -33,7 +33,7 @@ TEST(ModexRouterTest, GivesEveryNodeAllContributionsInNodeOrder) {
     const auto& answer = std::get<control::Fence>(outgoing[static_cast<std::size_t>(node)].second);
     EXPECT_EQ(text(answer.data), "abc");
     EXPECT_EQ(answer.status, PMIX_SUCCESS);
-    EXPECT_EQ(answer.attempt, 3);
+    EXPECT_EQ(answer.epoch, 3);
   }
 }
 
@@ -79,20 +79,20 @@ TEST(ModexRouterTest, RefusesRanksThatAreNotThere) {
 
 TEST(ModexRouterTest, TakesQuestionsToTheOwnerAndAnswersBack) {
   ModexRouter modex = router();
-  auto outgoing = modex.request(0, {.attempt = 3, .id = 9, .from_node = -1, .rank = 4});
+  auto outgoing = modex.request(0, {.epoch = 3, .id = 9, .from_node = -1, .rank = 4});
   ASSERT_EQ(outgoing.size(), 1U);
   EXPECT_EQ(outgoing[0].first, 2);
   EXPECT_EQ(std::get<control::ModexRequest>(outgoing[0].second).from_node, 0);
 
-  outgoing = modex.reply({.attempt = 3, .id = 9, .to_node = 0, .status = 0, .data = bytes("x")});
+  outgoing = modex.reply({.epoch = 3, .id = 9, .to_node = 0, .status = 0, .data = bytes("x")});
   ASSERT_EQ(outgoing.size(), 1U);
   EXPECT_EQ(outgoing[0].first, 0);
 
-  outgoing = modex.request(1, {.attempt = 3, .id = 1, .from_node = -1, .rank = 6});
+  outgoing = modex.request(1, {.epoch = 3, .id = 1, .from_node = -1, .rank = 6});
   ASSERT_EQ(outgoing.size(), 1U);
   EXPECT_EQ(outgoing[0].first, 1);
   EXPECT_EQ(std::get<control::ModexReply>(outgoing[0].second).status, PMIX_ERR_NOT_FOUND);
-  EXPECT_TRUE(modex.reply({.attempt = 3, .id = 1, .to_node = 3, .status = 0, .data = {}}).empty());
+  EXPECT_TRUE(modex.reply({.epoch = 3, .id = 1, .to_node = 3, .status = 0, .data = {}}).empty());
 }
 
 }  // namespace

@@ -213,9 +213,11 @@ TEST(FailureReport, SizeAndRestartsAreSaidWhereThereAreAny) {
   JobOutcome outcome;
   outcome.failures = {failure(0, 5)};
   EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("train FAILED\n---"));
-  EXPECT_THAT(format_failure_report(
-                  outcome, {.program = "train", .attempt = 1, .max_restarts = 2, .num_nodes = 4, .world_size = 16}),
-              HasSubstr("train FAILED\n16 ranks on 4 nodes; attempt 1: 1 of at most 2 restarts used\n---"));
+  EXPECT_THAT(
+      format_failure_report(
+          outcome,
+          {.program = "train", .attempt = 1, .restarts_used = 1, .max_restarts = 2, .num_nodes = 4, .world_size = 16}),
+      HasSubstr("train FAILED\n16 ranks on 4 nodes; attempt 1: 1 of at most 2 restarts used\n---"));
   EXPECT_THAT(format_failure_report(outcome, {.program = "train", .max_restarts = 1}),
               HasSubstr("train FAILED\nattempt 0: 0 of at most 1 restart used\n---"));
 }

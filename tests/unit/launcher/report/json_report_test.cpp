@@ -30,7 +30,8 @@ using std::chrono::milliseconds;
 using std::chrono::system_clock;
 using testing::HasSubstr;
 
-const ReportContext kContext{.program = "train.py", .attempt = 1, .max_restarts = 2, .num_nodes = 2, .world_size = 8};
+const ReportContext kContext{
+    .program = "train.py", .attempt = 1, .restarts_used = 1, .max_restarts = 2, .num_nodes = 2, .world_size = 8};
 const system_clock::time_point kTime{milliseconds(1'700'000'000'042)};
 const JobTimes kTimes{.start = kTime, .until_started = milliseconds(1500), .total = milliseconds(60'250)};
 

@@ -1,0 +1,111 @@
+#include "coordinator/job_attempt.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "placement/network_choice.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// Gives each node the interface that its ranks use between nodes, and puts that of the first node first among its
+/// addresses, where the others look for the store. An address from --local-addr stays first.
+void choose_network(const std::vector<Member>& members, std::vector<AttemptNode>& nodes) {
+  std::vector<NodeNetwork> networks;
+  for (const Member& member : members) {
+    NodeNetwork& network = networks.emplace_back();
+    for (const control::Interface& each : member.hello.interfaces) {
+      network.candidates.push_back(
+          {.interface = each.name,
+           .at = {.address = {.address = each.address, .prefix_length = each.prefix_length, .ipv6 = each.ipv6},
+                  .fabric = each.fabric,
+                  .routes_to_peers = each.routes_to_peers,
+                  .rate_mbps = static_cast<std::uint32_t>(each.rate_mbps)}});
+    }
+    network.reason = "it is the only one that reaches other hosts";
+    if (network.candidates.empty()) return;
+  }
+  if (members.size() < 2) return;
+  const std::vector<topology::SocketInterface> choices = choose_interfaces(networks);
+  for (std::size_t index = 0; index < nodes.size(); ++index) {
+    nodes[index].layout.socket_interface = choices[index].name;
+    nodes[index].layout.socket_reason = choices[index].reason;
+  }
+  std::vector<std::string>& addresses = nodes.front().layout.addresses;
+  const bool user_chose = addresses.front() != members.front().hello.interfaces.front().address;
+  const auto chosen = std::find(addresses.begin(), addresses.end(), choices.front().address);
+  if (!user_chose && chosen != addresses.end()) std::rotate(addresses.begin(), chosen, chosen + 1);
+}
+
+std::vector<int> ranks_per_node(const Roster& roster) {
+  std::vector<int> counts;
+  for (const Member& member : roster.nodes) counts.push_back(member.hello.nproc);
+  return counts;
+}
+
+}  // namespace
+
+JobAttempt::JobAttempt(const Roster& roster)
+    : epoch_(roster.generation), modex_(roster.generation, ranks_per_node(roster)) {
+  for (const auto& [link, hello] : roster.nodes) {
+    nodes_.push_back(
+        {.link = link,
+         .rank = static_cast<int>(nodes_.size()),
+         .first_rank = world_size_,
+         .pid = hello.pid,
+         .layout = {.host = hello.host, .nproc = hello.nproc, .role = hello.role, .addresses = hello.addresses}});
+    world_size_ += hello.nproc;
+  }
+  choose_network(roster.nodes, nodes_);
+}
+
+std::vector<control::NodeLayout> JobAttempt::layout() const {
+  std::vector<control::NodeLayout> layout;
+  for (const AttemptNode& node : nodes_) layout.push_back(node.layout);
+  return layout;
+}
+
+AttemptNode* JobAttempt::node_of(int link) {
+  const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const AttemptNode& node) {
+    return node.link == link && node.state != NodeState::lost;
+  });
+  return found == nodes_.end() ? nullptr : &*found;
+}
+
+void JobAttempt::prepared(AttemptNode& node, int store_port) {
+  node.state = NodeState::prepared;
+  if (node.rank == 0) store_port_ = store_port;
+}
+
+bool JobAttempt::all_prepared() const {
+  return std::all_of(nodes_.begin(), nodes_.end(),
+                     [](const AttemptNode& node) { return node.state == NodeState::prepared; });
+}
+
+control::StartAttempt JobAttempt::start(SupervisionLimits limits, SignalMeaning signals) {
+  std::vector<RankName> names;
+  for (const AttemptNode& node : nodes_) {
+    for (int local = 0; local < node.layout.nproc; ++local)
+      names.push_back({.rank = node.first_rank + local, .local_rank = local, .pid = 0, .host = node.layout.host});
+  }
+  supervisor_.emplace(std::move(names), limits, std::move(signals));
+  std::vector<std::string> addresses = nodes_.front().layout.addresses;
+  if (nodes_.size() == 1 && addresses.empty()) addresses = {"127.0.0.1"};
+  return {.epoch = epoch_, .store_addresses = std::move(addresses), .store_port = store_port_};
+}
+
+void JobAttempt::started(AttemptNode& node, const std::vector<std::int64_t>& pids) {
+  node.state = NodeState::started;
+  ranks_started_ += node.layout.nproc;
+  const auto count = std::min(pids.size(), static_cast<std::size_t>(node.layout.nproc));
+  for (std::size_t local = 0; local < count; ++local) {
+    supervisor_->rank_started(node.first_rank + static_cast<int>(local), static_cast<pid_t>(pids[local]));
+  }
+}
+
+bool JobAttempt::settled() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const AttemptNode& node) { return node.settled(); });
+}
+
+}  // namespace ddp::launcher
