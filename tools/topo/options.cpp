@@ -19,26 +19,25 @@ namespace ddp::tools {
 namespace {
 
 constexpr const char* kDescription =
-    "Shows the machine and what libddp makes of it: which GPU, network adapter, NUMA node and cores each rank should\n"
-    "use, and which environment variables follow from that.\n"
+    "Shows the machine and what follows from it: each rank's GPU, network adapter, NUMA node and cores, and its\n"
+    "environment variables.\n"
     "\n"
-    "Alone, it tells what the ranks of a job on this machine (or on the machine of an XML file) would get.\n"
-    "Started by a launcher with several ranks, it tells what every rank of the job has got, and whether that is "
-    "right;\n"
-    "rank 0 prints for all of them, and nodes that look alike are shown once.";
+    "Alone, it shows what ranks on this machine (or that of an XML file) would get. Started by a launcher with "
+    "several\n"
+    "ranks, it shows what every rank of the job has and whether that is right; rank 0 prints for all, and identical\n"
+    "nodes are shown once.";
 
 constexpr const char* kFooter =
     "Examples:\n"
-    "  ddp-info topo                                       what ranks on this machine would get, one for each GPU\n"
+    "  ddp-info topo                                       what ranks on this machine would get, one per GPU\n"
     "  ddp-info topo --nproc 4 --explain 2                 why local rank 2 of 4 gets its GPU, adapter and cores\n"
-    "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have got\n"
+    "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have\n"
     "  ddp-info topo --export node.xml                     record this machine ...\n"
-    "  ddp-info topo --xml node.xml --svg node.svg         ... and look at it elsewhere, with a picture\n"
+    "  ddp-info topo --xml node.xml --svg node.svg         ... and inspect it elsewhere, with a picture\n"
     "  ddp-info topo --json | jq '.nodes[0].ranks[].gpu'   for programs; docs/ddp-info.md describes the fields\n"
     "\n"
-    "In a job, --nproc, --xml and --export concern one machine only: rank 0 answers for its own.\n"
-    "Exit status: 0 success; 1 something failed (a file, the hardware inquiry, a rank of the job); 2 wrong command "
-    "line.\n";
+    "In a job, --nproc, --xml and --export concern rank 0's machine only.\n"
+    "Exit status: 0 success; 1 failure (a file, reading the hardware, a rank of the job); 2 wrong command line.\n";
 
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -81,7 +80,7 @@ std::string parse_file_name(std::string_view option, const std::string& text) {
   return text;
 }
 
-/// Brings the words into the form that CLI11 reads best: dashes in option names, values as words of their own.
+/// Normalizes the words for CLI11: dashes in option names, values as separate words.
 std::vector<std::string> plain_words(std::span<const std::string> arguments, const CLI::App& app) {
   std::vector<std::string> plain;
   bool value_follows = false;
@@ -146,7 +145,7 @@ std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::stri
   CLI::App app{kDescription, "ddp-info topo"};
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
-  app.set_help_flag("-h,--help", "Show this help and end.");
+  app.set_help_flag("-h,--help", "Print this help and exit.");
   app.allow_extras();
 
   const auto add_value = [&app](const std::string& name, const std::string& type, const std::string& help,
@@ -154,33 +153,31 @@ std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::stri
     app.add_option_function<std::string>(name, read, help)->type_name(type)->take_last();
   };
   add_value("--nproc", "N",
-            fmt::format("Ranks on the machine, 1 to {}. Default: one for each GPU that may be used; without GPUs, one "
-                        "for each NUMA node.",
+            fmt::format("Ranks on the machine, 1 to {}. Default: one per usable GPU; without GPUs, one per NUMA node.",
                         kMaxRanks),
             [&](const std::string& text) { options.nproc = parse_number("--nproc", text, 1, kMaxRanks); });
   add_value("--bind", "POLICY",
             "Where a rank's cores are chosen: numa (an even share of the nearest NUMA node), core (one core), socket "
-            "(a share of the nearest package), none (all that is allowed). Default: DDP_BIND, else numa.",
+            "(a share of the nearest package), none (all allowed cores). Default: DDP_BIND, else numa.",
             [&](const std::string& text) { options.bind = parse_word(&topology::read_bind_policy, "--bind", text); });
   add_value(
       "--gpus", "WHICH",
-      "GPUs that each rank sees: all (in an order in which local rank i has GPU i), one (its own), none (nothing "
-      "is set). Default: DDP_GPUS, else all.",
+      "GPUs that each rank sees: all (ordered so that local rank i has GPU i), one (its own), none (nothing is "
+      "set). Default: DDP_GPUS, else all.",
       [&](const std::string& text) { options.gpus = parse_word(&topology::read_gpu_visibility, "--gpus", text); });
   add_value("--xml", "FILE",
-            "Another machine instead of this one: a file of --export, of lstopo (hwloc 2 or newer), or in NCCL's "
-            "topology format. Nothing of this shell's environment or of a job is mixed in.",
+            "Use another machine: a file of --export, of lstopo (hwloc 2 or newer), or in NCCL's topology format. This "
+            "shell's environment and job are ignored.",
             [&](const std::string& text) { options.xml = parse_file_name("--xml", text); });
-  add_value("--export", "FILE", "Write this machine as XML to FILE ('-': standard output), and end.",
+  add_value("--export", "FILE", "Write this machine as XML to FILE ('-': standard output) and exit.",
             [&](const std::string& text) { options.export_file = parse_file_name("--export", text); });
   app.add_flag("--json", options.json, "Print one JSON document instead of the table.");
   add_value("--svg", "FILE", "Also draw the machine and the ranks' cores and devices into FILE.",
             [&](const std::string& text) { options.svg = parse_file_name("--svg", text); });
-  add_value("--explain", "RANK", "Print why RANK gets what it gets instead of the table.",
-            [&](const std::string& text) {
-              options.explain = parse_number("--explain", text, 0, std::numeric_limits<int>::max());
-            });
-  app.add_flag("--no-job", options.no_job, "Take no notice of the launcher that started this process.");
+  add_value("--explain", "RANK", "Instead of the table, explain the placement of RANK.", [&](const std::string& text) {
+    options.explain = parse_number("--explain", text, 0, std::numeric_limits<int>::max());
+  });
+  app.add_flag("--no-job", options.no_job, "Ignore the launcher that started this process.");
 
   std::vector<std::string> words = plain_words(arguments, app);
   std::reverse(words.begin(), words.end());  // CLI11 takes its arguments from the back
