@@ -24,8 +24,8 @@
 namespace ddp::srun_plugin {
 namespace {
 
-/// On one node loopback. Between nodes the interface that routes to the others: the nodes cannot agree on a better one
-/// before their tasks have started, and a fabric that only some of them have would keep them apart.
+/// On one node loopback. Between nodes the interface that routes to the others: nodes cannot agree on a better one
+/// before their tasks start, and a fabric that only some have would separate them.
 topology::SocketInterface choose_interface(const PlanQuestion& question, const base::Environment& environment) {
   std::vector<std::string> peers = topology::expand_hostlist(question.node_list);
   std::erase(peers, question.node_name);

@@ -1,4 +1,4 @@
-// ddp-step plan: where the tasks of this node go, by the topology room's rules.
+// ddp-step plan: where the tasks of this node go.
 #pragma once
 
 #include "base/env_table.hpp"
@@ -10,8 +10,7 @@ class Topology;
 
 namespace ddp::srun_plugin {
 
-/// Pure but for the network interfaces of this host, which it reads when the step has several nodes.
-/// Throws Error for a question that makes no sense.
+/// Pure but for the network interfaces of this host. Throws Error for an invalid question.
 NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, const base::Environment& environment);
 
 /// Reads a PlanQuestion from standard input to its end and writes a NodePlan to standard output. Returns the exit

@@ -39,8 +39,8 @@ struct GatheredJob {
 inline constexpr std::size_t kLargestXmlBytes = std::size_t{16} * 1024 * 1024;
 
 /// Collective: all ranks of the job call it. Two fences: in the first one every rank gives its report and the first
-/// rank of each node names its machine; in the second one only the first node of each kind of machine gives its XML, so
-/// that in a homogeneous job one topology travels, whatever the number of nodes.
+/// rank of each node names its machine; in the second one the first node of each kind of machine gives its XML: one in
+/// a homogeneous job, whatever the number of nodes.
 /// @return the job on rank 0, nothing elsewhere. Throws what the store throws, and Error(protocol).
 std::optional<GatheredJob> gather_job(KeyValueStore& store, const JobLayout& layout, const OwnFacts& own,
                                       Deadline deadline);

@@ -65,8 +65,8 @@ void check_gpus(const Topology& topology, const RankReport& report) {
   }
 }
 
-/// For PlacementRequest::gpus: local rank i gets the i-th one. Nothing where all ranks see the same GPUs in nobody's
-/// particular order; where they were given different ones, each uses its first, as in World::init.
+/// For PlacementRequest::gpus: local rank i gets the i-th one. Nothing if all ranks see the same GPUs in no given
+/// order; ranks with different GPUs use their first, as in plan_node().
 std::optional<std::vector<int>> gpus_in_order(const std::vector<RankReport>& ranks) {
   const RankReport& first = ranks.front();
   const auto same_gpus = [&](const RankReport& report) { return usable_gpus(report) == usable_gpus(first); };

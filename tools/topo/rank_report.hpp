@@ -1,4 +1,4 @@
-// What each rank of a job tells rank 0 about itself: the mask, GPUs and variables that it has got.
+// What each rank of a job reports to rank 0: its mask, GPUs and variables.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace ddp::tools {
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 struct RankReport {
-  std::string failure;  ///< why this rank cannot tell more than its host; empty if it can
+  std::string failure;  ///< why only the host is known; empty: all is
   int rank = 0;
   int local_rank = 0;
   std::string host;

@@ -1,4 +1,4 @@
-// What `ddp-info topo` has to say, as plain values: the printers below it compute nothing but words and places.
+// What `ddp-info topo` reports, as plain values; printers only format it.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ namespace ddp::tools {
 enum class BindingState {
   as_placed,  ///< equal
   not_bound,  ///< all that the job may use on the node
-  narrower,   ///< fewer, or farther from its GPU, because the launcher has given no others
+  narrower,   ///< fewer, or farther from its GPU, as the launcher gave no others
   wider,      ///< all of them and others
   elsewhere,  ///< other ones
 };
@@ -41,11 +41,11 @@ struct SettingRow {
   std::string value;   ///< recommended; the user's own where it is kept
   std::string reason;  ///< one sentence
   bool by_user = false;
-  std::string conflict;               ///< what is wrong with what is set; empty if nothing is
+  std::string conflict;               ///< what is wrong with the set value; empty: nothing
   std::optional<std::string> actual;  ///< in a job: what the rank has; nothing where it is not set
 };
 
-/// One of the ranks that a row stands for: in a job of several equal nodes there are several.
+/// One of the ranks that a row stands for: one per folded node.
 struct RankIdentity {
   int rank = 0;
   std::string host;                     ///< empty for the machine of a file

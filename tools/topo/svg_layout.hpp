@@ -1,4 +1,4 @@
-// Where everything of the picture goes: boxes in boxes, in pixels. Knows nothing of SVG.
+// Layout of the picture: boxes in boxes, in pixels, independent of SVG.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ struct Box {
   BoxKind kind = BoxKind::machine;
   Rect rect;
   std::vector<TextLine> lines;
-  int local_rank = -1;    ///< whose colour it has; -1: nobody's
+  int local_rank = -1;    ///< whose colour it has; -1: none
   bool available = true;  ///< false: may not be used, or cannot be
   std::string hover;      ///< more than fits in
   std::vector<Box> children;

@@ -27,8 +27,7 @@ BindPolicy policy_of(const TopoOptions& options, const base::Environment& enviro
   return topology::bind_policy_of(environment).value_or(BindPolicy::numa);
 }
 
-/// In a rank, DDP_BIND=none says that World::init need not bind it, as ddprun has done it already: not how it should
-/// be.
+/// In a rank, DDP_BIND=none only means that the launcher has bound it already.
 BindPolicy policy_in_job(const TopoOptions& options, const base::Environment& environment) {
   const BindPolicy policy = policy_of(options, environment);
   return !options.bind && policy == BindPolicy::none ? BindPolicy::numa : policy;
@@ -91,7 +90,7 @@ void run_for_one_machine(const TopoOptions& options, const base::Environment& sh
   print(options, describe_machine(topology, question));
 }
 
-/// What this rank has got. A machine that cannot be read is told to rank 0, so that the others need not wait.
+/// What this rank has got. Failures are reported to rank 0, so the others need not wait.
 OwnFacts inquire(const World& world, const CpuSet& given) {
   OwnFacts own;
   RankReport& report = own.report;
@@ -131,7 +130,7 @@ void check_failures(const GatheredJob& job) {
   }
   if (ranks.empty()) return;
   throw Error{{.code = ErrorCode::unavailable,
-               .attempted = "asking the ranks of the job what they have got",
+               .attempted = "gathering what the ranks of the job have got",
                .cause = std::move(causes),
                .native = {},
                .ranks = std::move(ranks),

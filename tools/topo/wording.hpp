@@ -1,4 +1,4 @@
-// The words in which the reports name machines, devices and lists, so that table, picture and explanation agree.
+// How table, picture and explanation name machines, devices and lists.
 #pragma once
 
 #include <string>
@@ -45,7 +45,7 @@ std::string numa_list(const Topology& topology, const std::vector<int>& numa_nod
 /// compare.
 std::string path_word(const Topology& topology, const Placement& placement);
 
-/// Printable ASCII: everything else becomes '?', so that no name from a file or another host can steer a terminal.
+/// Everything but printable ASCII becomes '?': no name from a file or another host can control a terminal.
 std::string plain_ascii(std::string_view text);
 
 }  // namespace ddp::tools

@@ -37,7 +37,7 @@ struct Locality {
 enum class Vendor { nvidia, amd, intel, other };
 std::string_view to_string(Vendor vendor) noexcept;  ///< "NVIDIA", "AMD", "Intel", "other"
 
-/// A part of a GPU that NVIDIA's Multi-Instance GPU has made a device of its own.
+/// A Multi-Instance GPU device: a part of an NVIDIA GPU.
 struct MigDevice {
   std::string uuid;  ///< "MIG-..."
   std::string name;  ///< "1g.10gb"; empty if unknown

@@ -1,5 +1,5 @@
-// Which GPU, NICs, NUMA node and cores each rank of a node should use. A pure function of the machine and the request,
-// so that every rank, the launcher and a login node come to the same answer.
+// Which GPU, NICs, NUMA node and cores each rank of a node should use: a pure function of the machine and the request,
+// equal on every rank, the launcher and a login node.
 #pragma once
 
 #include <optional>
@@ -30,8 +30,8 @@ struct PlacementRequest {
   /// Processors that may be used: one set for all ranks, or one for each. Empty: those the topology allows.
   std::vector<CpuSet> allowed;
   /// Indices of the GPUs that may be used, in the order in which frameworks number them (as given by a
-  /// *_VISIBLE_DEVICES variable); local rank i then gets the i-th of them. Nothing: all visible GPUs, in whatever order
-  /// fits best.
+  /// *_VISIBLE_DEVICES variable); local rank i then gets the i-th of them. Nothing: all visible GPUs, in the
+  /// order that fits best.
   std::optional<std::vector<int>> gpus;
 };
 
@@ -48,7 +48,7 @@ struct Placement {
   int local_rank = 0;
   std::optional<int> gpu;
   bool gpu_shared = false;      ///< other ranks have the same GPU: there are more ranks than GPUs
-  std::vector<int> extra_gpus;  ///< GPUs that no rank needs and that are left unused, given to nobody: on rank 0 only
+  std::vector<int> extra_gpus;  ///< GPUs left unused; on rank 0 only
   std::vector<int> nics;        ///< nearest first; the first one is the rank's own; empty if no NIC is usable
   std::vector<int> numa_nodes;  ///< NUMA nodes that the cores are of, ascending
   CpuSet cpus;                  ///< never empty, and inside what is allowed
@@ -67,10 +67,10 @@ struct EnvironmentSetting {
 /// One placement for each rank, by local rank. Deterministic.
 ///
 /// GPUs: each rank gets one of its own while there are enough; with more ranks than GPUs, ranks are spread evenly and
-/// neighbours share. Ranks are ordered so that ascending local ranks have ascending GPUs.
+/// neighbours share. Ascending local ranks have ascending GPUs.
 /// NICs: the nearest usable one; among equally near ones each is used once before any is used twice.
 /// Cores: those near to the rank's GPU, split evenly; without GPUs, ranks are spread over the NUMA nodes.
-/// A rank whose own allowed set and nearest cores do not meet gets what it is allowed.
+/// A rank whose allowed set has none of its nearest cores gets its allowed set.
 ///
 /// Throws Error(invalid_argument): num_ranks < 1, an unknown GPU index, a number of allowed sets that is neither 0, 1
 /// nor num_ranks, or an allowed set without any processor of this machine.

@@ -35,7 +35,7 @@ struct Core {
 /// Thread-safety: const members from any thread.
 class Topology {
  public:
-  /// This machine, by hwloc 2.x or 3, /sys and, where a driver is there, NVML. Takes some 10 ms, and longer where a GPU
+  /// This machine, by hwloc 2.x or 3, /sys and, where a driver is there, NVML. Takes some 10 ms, more if a GPU
   /// driver must wake up. Processors: all that the operating system shows and the cgroup allows.
   /// Throws Error(system).
   static Topology live();
@@ -50,11 +50,11 @@ class Topology {
   /// Throws Error(invalid_argument).
   static Topology synthetic(const std::string& description);
 
-  /// hwloc XML with everything that this object knows, to be read by from_xml() on any machine.
+  /// hwloc XML with everything that this object knows, for from_xml() on any machine.
   /// Topologies read from NCCL's format and made by from_parts() have none: throws Error(unavailable).
   const std::string& to_xml() const;
 
-  /// Parts that were put together by hand: for tests, and for formats that hwloc does not read.
+  /// The parts of a Topology, for tests and for formats that hwloc does not read.
   struct Parts {
     std::vector<Package> packages;
     std::vector<NumaNode> numa_nodes;

@@ -93,8 +93,8 @@ Distance distance(const Locality& a, const Locality& b) {
   if (common > 0) {
     const int between = below_a + below_b;
     if (common == 1) return {Path::phb, false, between};  // bridges[0] is the host bridge
-    // A switch is seen as an upstream port with its downstream ports below it, so that devices of one switch have at
-    // most one bridge each below what they have in common.
+    // A switch is an upstream port with downstream ports below it: devices of one switch have at most one bridge
+    // each below their common one.
     return {below_a <= 1 && below_b <= 1 ? Path::pix : Path::pxb, false, between};
   }
   if (a.numa_node >= 0 && b.numa_node >= 0) {

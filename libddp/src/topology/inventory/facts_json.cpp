@@ -1,4 +1,4 @@
-// Facts as JSON: how they are written into recorded machines and read back. Reading trusts nothing.
+// Facts as JSON in recorded machines. Reading trusts nothing.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
@@ -254,7 +254,7 @@ std::string to_json(const LiveFacts& facts) {
   const json value = {{"version", kVersion},          {"interfaces", to_array(facts.interfaces)},
                       {"rdma", to_array(facts.rdma)}, {"virtual_functions", to_array(facts.virtual_functions)},
                       {"gpus", to_array(facts.gpus)}, {"gpu_links", to_array(facts.gpu_links)}};
-  // ASCII only, since it becomes an attribute in XML; names that are no UTF-8 get U+FFFD instead of an error
+  // ASCII only: it becomes an XML attribute. Bytes that are not UTF-8 get U+FFFD instead of an error
   return value.dump(-1, ' ', true, json::error_handler_t::replace);
 }
 

@@ -20,7 +20,7 @@ struct GpuFacts {
 /// graphics of Intel's processors are.
 ///
 /// A GPU counts as visible if @p nvml lists it or, where there is no NVML (null) and for other vendors, if its device
-/// file may be read and written. That is asked without opening the file, which can take seconds when it wakes a GPU.
+/// file may be read and written. The file is not opened, which may wake a GPU and take seconds.
 GpuFacts collect_gpu_facts(const std::filesystem::path& root, const Nvml* nvml);
 
 }  // namespace ddp::topology

@@ -1,6 +1,5 @@
-// What hwloc does not tell about the machine that this process runs on: the state of network interfaces and RDMA ports,
-// virtual functions, and which GPUs this process may use. Kept beside hwloc's tree in exported XML, so that a recorded
-// machine says as much as a live one.
+// What hwloc does not tell about this machine: the state of network interfaces and RDMA ports, virtual functions, and
+// which GPUs this process may use. Exported XML has it too, so a recorded machine tells as much as a live one.
 #pragma once
 
 #include <optional>
@@ -43,7 +42,7 @@ struct LiveFacts {
   std::vector<InterfaceFact> interfaces;  ///< in the kernel's order
   std::vector<RdmaFact> rdma;             ///< by name
   std::vector<PciAddress> virtual_functions;
-  std::vector<GpuFact> gpus;  ///< by PCI address; only GPUs about which something is known
+  std::vector<GpuFact> gpus;  ///< by PCI address; only those with known facts
   std::vector<GpuLinkFact> gpu_links;
 };
 

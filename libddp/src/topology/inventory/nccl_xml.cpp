@@ -161,7 +161,7 @@ class Reader {
   }
 
   void read_cpu(const pugi::xml_node& cpu) {
-    // NCCL describes all hosts of an NVLink domain in one file when it is asked for the whole of it.
+    // NCCL can describe all hosts of an NVLink domain in one file.
     const std::string_view host = cpu.attribute("host_hash").value();
     if (parts_.numa_nodes.empty()) host_ = host;
     if (host != host_) {
@@ -179,8 +179,8 @@ class Reader {
     seen_ = seen_ | cpus;
     const int index = static_cast<int>(parts_.numa_nodes.size());
     parts_.numa_nodes.push_back({.os_index = *numa, .package = -1, .cpus = cpus, .memory_bytes = 0});
-    // The format knows neither cores nor packages. One core for each processor is what makes shares of ranks come out
-    // even; hardware threads of a core may go to different ranks.
+    // The format has neither cores nor packages. One core per processor makes ranks' shares even; hardware threads of
+    // a core may go to different ranks.
     for (const int processor : cpus.to_vector()) {
       parts_.cores.push_back({.numa_node = index, .package = -1, .cpus = CpuSet{std::vector<int>{processor}}});
     }
@@ -212,7 +212,7 @@ class Reader {
   }
 
   /// NCCL writes one element for a PCI switch. It has an upstream port, and a downstream port for each device below it;
-  /// both are bridges, so that distances are those of hwloc's trees.
+  /// both are bridges, as in hwloc's trees.
   void read_switch(const pugi::xml_node& pci, const Locality& place, int depth) {
     if (depth > kDeepestSwitch) fail(pci, fmt::format("more than {} switches in a row", kDeepestSwitch), "");
     Locality below = place;

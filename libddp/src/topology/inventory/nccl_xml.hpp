@@ -8,13 +8,12 @@
 
 namespace ddp::topology {
 
-/// Whether the root element is <system>. Looks at no more than what comes before it.
+/// Whether the root element is <system>.
 bool looks_like_nccl_xml(std::string_view text);
 
 /// @param name what messages call the text.
 /// Throws Error(invalid_argument) with the line: not well-formed, truncated, several hosts in one file, no processors,
-/// or numbers that make no sense. Elements and attributes that are not known are skipped: each version of NCCL adds
-/// some.
+/// or numbers that make no sense. Unknown elements and attributes are skipped: each version of NCCL adds some.
 Topology::Parts parts_from_nccl_xml(std::string_view xml, std::string_view name);
 
 }  // namespace ddp::topology

@@ -1,5 +1,5 @@
-// What the kernel says about network interfaces, RDMA devices and virtual functions. Reads below a given /sys, so that
-// any machine can be laid out as a folder.
+// What the kernel tells about network interfaces, RDMA devices and virtual functions. Reads below a given /sys: tests
+// lay out machines as folders.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Turns PCI network functions and what the kernel says about them into the NICs that ranks can be paired with.
+// NICs for ranks, from PCI network functions and the kernel's facts about them.
 #pragma once
 
 #include <string>
@@ -28,8 +28,7 @@ struct NicFunction {
 /// that another tool has recorded) interfaces and ports of unknown state count as usable.
 std::vector<Nic> make_nics(std::vector<NicFunction> functions, const LiveFacts& facts);
 
-/// The kernel interfaces of @p nics, as far as they say anything of them: for machines about whose interfaces nothing
-/// else is known. They count as up.
+/// The kernel interfaces that @p nics mention, for machines whose interfaces are otherwise unknown. They count as up.
 std::vector<NetworkInterface> interfaces_of(const std::vector<Nic>& nics);
 
 }  // namespace ddp::topology

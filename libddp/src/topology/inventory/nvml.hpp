@@ -1,6 +1,5 @@
-// NVIDIA's management library, opened when it is there: which GPUs this process may use, their names, MIG parts and
-// NVLinks. Declarations follow NVIDIA's NVML API reference, so that neither headers nor the library are needed to
-// build.
+// NVIDIA's management library, opened on demand: which GPUs this process may use, their names, MIG parts and NVLinks.
+// Declared after NVIDIA's NVML API reference; builds need neither its headers nor the library.
 #pragma once
 
 #include <memory>

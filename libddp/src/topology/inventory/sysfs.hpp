@@ -1,5 +1,5 @@
-// Reading what the kernel says about devices in /sys and /proc. What is not there or cannot be read is nothing, never
-// an error: which attributes a device has depends on kernel, driver and container.
+// Reading device attributes in /sys and /proc. What is missing or unreadable is nothing, never an error: attributes
+// depend on kernel, driver and container.
 #pragma once
 
 #include <filesystem>

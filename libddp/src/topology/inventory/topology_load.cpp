@@ -40,8 +40,8 @@ void require(bool done, std::string_view attempted) {
   if (!done) throw base::system_error(fmt::format("{} (hwloc)", attempted), errno);
 }
 
-/// hwloc loads its plugins for the first topology and unloads them after the last one. This one is never destroyed, so
-/// that they are loaded once.
+/// hwloc loads its plugins for the first topology and unloads them after the last one. This one is never destroyed:
+/// they are loaded once.
 void keep_plugins_loaded() {
   static const hwloc_topology_t kept = [] {
     hwloc_topology_t first = nullptr;
@@ -85,7 +85,7 @@ topology::LiveFacts recorded_facts(hwloc_topology_t loaded) {
   return json.empty() ? topology::LiveFacts{} : topology::facts_from_json(json);
 }
 
-/// Turns away what hwloc would read wrongly or complain of in its own words.
+/// Rejects what hwloc would misread or report in its own words.
 void check_root_element(std::string_view xml, std::string_view name) {
   const std::string_view head = xml.substr(0, kHeadBytes);
   const auto root = head.find("<topology");
@@ -105,7 +105,7 @@ void check_root_element(std::string_view xml, std::string_view name) {
 }  // namespace
 
 Topology Topology::live() {
-  // hwloc itself goes on with this machine where it cannot read the file.
+  // hwloc would fall back to this machine if it cannot read the file.
   const char* file = std::getenv("HWLOC_XMLFILE");
   if (file != nullptr && *file != '\0' && std::getenv("HWLOC_THISSYSTEM") == nullptr) return from_xml_file(file);
   const topology::HwlocHandle handle = new_handle();

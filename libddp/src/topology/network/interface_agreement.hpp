@@ -1,5 +1,4 @@
-// Which of several networks the ranks of a job use: a function of what all nodes have, so that every rank comes to the
-// same answer without asking again.
+// Which of several networks the ranks of a job use: a pure function of all nodes' candidates, equal on every rank.
 #pragma once
 
 #include <array>
@@ -20,14 +19,14 @@ struct Subnet {
   int prefix_length = 0;
   std::array<std::uint8_t, 16> network{};
 
-  /// Nothing for text that is no numeric address.
+  /// Nothing unless the text is a numeric address.
   static std::optional<Subnet> of(const InterfaceAddress& address);
   std::string to_string() const;
   friend auto operator<=>(const Subnet&, const Subnet&) = default;
 };
 
 struct Agreement {
-  std::optional<Subnet> subnet;  ///< nothing: no subnet is on all nodes, and each uses the address that routes
+  std::optional<Subnet> subnet;  ///< nothing: no subnet is on all nodes; each uses the address that routes
   std::string reason;            ///< one sentence about the subnet
   std::vector<std::string> alternatives;
 };

@@ -1,4 +1,4 @@
-// The network interfaces over which this rank may be reached: the user's, else those that can reach other hosts.
+// Candidate interfaces of this host: the user's, else those that reach other hosts.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace ddp::topology {
 /// An address of an interface as other ranks judge it.
 struct CandidateAddress {
   InterfaceAddress address;
-  bool fabric = false;           ///< of an adapter with an RDMA device: made for what ranks send each other
-  bool routes_to_peers = false;  ///< packets to other hosts of the job, or by the default route, leave from it
+  bool fabric = false;           ///< of an adapter with an RDMA device
+  bool routes_to_peers = false;  ///< packets to other hosts of the job, or by the default route, leave here
   std::uint32_t rate_mbps = 0;   ///< Mbit/s; 0 if unknown
   friend bool operator==(const CandidateAddress&, const CandidateAddress&) = default;
 };

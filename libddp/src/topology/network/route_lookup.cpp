@@ -18,12 +18,12 @@
 namespace ddp::topology {
 namespace {
 
-// One that resolves is enough; further ones are asked in case the first name is unknown here.
+// One that resolves is enough; others are tried if the first name is unknown here.
 constexpr std::size_t kPeersToTry = 3;
 // A healthy resolver needs milliseconds, and its first retry comes after five seconds (resolv.conf(5)).
 constexpr std::chrono::seconds kPatience{3};
 // 192.0.2.1 is of TEST-NET-1 (RFC 5737), which no host has: asking for it gives the default route.
-constexpr const char* kNobody = "192.0.2.1";
+constexpr const char* kUnassigned = "192.0.2.1";
 
 /// The address from which packets to @p host would be sent: that of a UDP socket that is connected to it.
 std::optional<std::string> source_address_towards(const std::string& host) {
@@ -55,7 +55,7 @@ std::vector<Route> look_up(const std::vector<std::string>& hosts) {
       routes.push_back({.source = std::move(*source), .reason = "it routes to " + hosts[i]});
     }
   }
-  if (auto source = source_address_towards(kNobody)) {
+  if (auto source = source_address_towards(kUnassigned)) {
     routes.push_back({.source = std::move(*source), .reason = "it has the default route"});
   }
   return routes;

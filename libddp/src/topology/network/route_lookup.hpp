@@ -12,8 +12,8 @@ struct Route {
 };
 
 /// For the first hosts of @p hosts that can be resolved, then for the default route; the best evidence first. Asks the
-/// resolver and the routing table; sends nothing to the hosts. A resolver that does not answer is given up after some
-/// seconds (getaddrinfo(3) has no deadline, so a thread is left behind with it); nothing is found then.
+/// resolver and the routing table; sends nothing to the hosts. A resolver that does not answer within seconds is
+/// abandoned with its thread (getaddrinfo(3) has no deadline); then nothing is found.
 std::vector<Route> find_routes(const std::vector<std::string>& hosts);
 
 }  // namespace ddp::topology

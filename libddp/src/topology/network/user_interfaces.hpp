@@ -1,4 +1,4 @@
-// Network interfaces that the user has named in the environment, and the error that says which there are.
+// Network interfaces that the user names in the environment, and the error that lists the existing ones.
 #pragma once
 
 #include <optional>

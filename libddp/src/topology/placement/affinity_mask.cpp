@@ -21,7 +21,7 @@ CpuMask new_mask(std::size_t capacity) {
   return mask;
 }
 
-/// Whether nobody has chosen another one: numactl(8), a batch script, the program itself.
+/// False if numactl(8), a batch script or the program chose another one.
 bool has_default_policy() {
   int mode = MPOL_DEFAULT;
   return ::syscall(SYS_get_mempolicy, &mode, nullptr, 0UL, nullptr, 0UL) != 0 || mode == MPOL_DEFAULT;

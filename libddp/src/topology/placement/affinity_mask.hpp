@@ -1,5 +1,4 @@
-// The system calls behind Binding, with everything that needs memory prepared beforehand, so that they can be made
-// between fork and exec.
+// The system calls behind Binding. Memory is allocated beforehand, so they may be called between fork and exec.
 #pragma once
 
 #include <sched.h>
@@ -16,7 +15,7 @@ namespace ddp::topology {
 /// Processors that a thread may run on (sched_getaffinity(2)). @param thread 0: the calling one. Throws Error(system).
 CpuSet affinity_of(pid_t thread);
 
-/// NUMA node that the calling thread's memory policy prefers; -1 if it is another policy or is not known.
+/// NUMA node that the calling thread's memory policy prefers; -1: another policy, or unknown.
 int preferred_memory_of_this_thread();
 
 /// A Binding in the kernel's form. The setters are async-signal-safe and leave errno when they return false.
@@ -28,8 +27,8 @@ class AffinityMask {
   bool bind(pid_t thread) const noexcept;
   /// Whether the calling thread has exactly these processors now. Not thread-safe.
   bool is_bound() const noexcept;
-  /// set_mempolicy(2) with MPOL_PREFERRED for the calling thread and what it starts. Does nothing without a node, and
-  /// where this thread had a policy other than the default when this object was made: somebody has chosen that.
+  /// set_mempolicy(2) with MPOL_PREFERRED for the calling thread and what it starts. Does nothing without a node, or if
+  /// the thread had a policy other than the default when this object was made (numactl).
   bool prefer_memory() const noexcept;
 
  private:

@@ -1,5 +1,4 @@
-// The processors that each rank of a node may use: one set for all, or one for each when the job scheduler has bound
-// the tasks already.
+// The processors that each rank of a node may use: one set for all, or one each if the job scheduler has bound tasks.
 #pragma once
 
 #include <vector>

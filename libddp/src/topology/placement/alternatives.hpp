@@ -1,4 +1,4 @@
-// The list of what a decision was made against, kept short enough to be read.
+// The alternatives that a decision rejected, kept to a readable length.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,12 @@
 
 namespace ddp::topology {
 
-/// Collects Decision::alternatives: up to kMost entries, of which the last one tells how many more there were if there
-/// were.
+/// Collects Decision::alternatives: at most kMost entries; the last one counts those left out.
 class Alternatives {
  public:
   static constexpr std::size_t kMost = 16;
 
-  /// @param describe returns the entry; called only if it has a place, because ranks times devices can be many.
+  /// @param describe returns the entry; called only for entries that are kept: ranks times devices can be many.
   template <class Describe>
   void add(Describe&& describe) {
     if (++count_ <= kMost) entries_.push_back(describe());

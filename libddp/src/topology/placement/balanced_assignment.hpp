@@ -1,5 +1,4 @@
-// Gives each of many users one of a few targets, so that no target is used more than necessary: ranks and their NICs,
-// and ranks and GPUs when ranks may not run on all cores.
+// Assigns few targets to many users as evenly as possible: NICs to ranks, and GPUs to ranks whose masks differ.
 #pragma once
 
 #include <vector>
@@ -14,9 +13,8 @@ struct Option {
 };
 
 /// The target of each user; -1 for a user without options. The sum of the squares of the targets' numbers of users is
-/// the smallest possible, so that a target is never used twice while a user of it could have an unused one, directly
-/// or after others have moved. Among such assignments the sum of costs is the smallest. Users with equal options have
-/// ascending targets.
+/// minimal: no target is used twice while one of its users could have an unused one, directly or after others moved.
+/// Among such assignments the sum of costs is the smallest. Users with equal options have ascending targets.
 ///
 /// A minimum-cost flow by successive shortest paths: O(U^2 * T) for U users and T targets when costs seldom conflict,
 /// at most T times that.

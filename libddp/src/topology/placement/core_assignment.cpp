@@ -263,7 +263,7 @@ std::vector<CoreChoice> assign_cores(const Topology& topology, BindPolicy policy
     choice.near = choice.cores;
     if (policy == BindPolicy::none) {
       choice.cores = table.cores(allowed.of(static_cast<int>(rank)));
-      choice.numa_node.reason = choice.decision.reason = "no binding was asked for: all that is allowed";
+      choice.numa_node.reason = choice.decision.reason = "binding is off: all that is allowed";
       choice.sharers.clear();
     }
     for (const int core : choice.cores) ++uses[at(core)];

@@ -12,11 +12,11 @@
 namespace ddp::topology {
 
 struct CoreChoice {
-  std::vector<int> near;        ///< indices of the cores near which the rank's NIC is to be; never empty
+  std::vector<int> near;        ///< indices of the cores that the rank's NIC should be near to; never empty
   std::vector<int> cores;       ///< indices of the cores that it runs on, ascending; never empty
   CpuSet cpus;                  ///< their allowed processors
   std::vector<int> numa_nodes;  ///< of the cores, ascending
-  std::vector<int> sharers;     ///< the ranks that divide a NUMA node or package with this one, itself included
+  std::vector<int> sharers;     ///< local ranks in the same NUMA node or package, this one included
   bool shared = false;
   Decision numa_node;
   Decision decision;

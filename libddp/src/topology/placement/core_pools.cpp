@@ -11,7 +11,7 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-/// A NUMA node or package: (package, NUMA node), so that neighbours in the machine are neighbours in order.
+/// A NUMA node or package: (package, NUMA node), in the order of the machine.
 using PoolKey = std::pair<int, int>;
 
 PoolKey key_of(const Topology& topology, PoolKind kind, int index) {
@@ -213,8 +213,8 @@ CorePools make_core_pools(const Topology& topology, PoolKind kind, const std::ve
     result.reason[ranks[i]] = known->second.second;
   }
 
-  // Ranks with one home first. A home of several pools is divided if nobody else has a part of it; otherwise its ranks
-  // fill up what the others leave.
+  // Ranks with one home first. A home of several pools is divided if no other pool has a part of it; otherwise its
+  // ranks fill up what the others leave.
   const auto contested = [&](const Home& home) {
     return std::any_of(members.begin(), members.end(), [&](const auto& other) {
       return other.first != home &&

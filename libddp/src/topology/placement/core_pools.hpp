@@ -1,4 +1,4 @@
-// Which ranks divide which cores among them: NUMA nodes or packages, each with the ranks that belong there.
+// Which ranks divide which cores: NUMA nodes or packages with their ranks.
 #pragma once
 
 #include <map>
@@ -12,9 +12,8 @@ namespace ddp::topology {
 /// else those of its package, else all. Ascending, never empty.
 std::vector<int> near_cores(const Topology& topology, const Locality& device);
 
-/// How many of @p count things each of several owners gets when these share in proportion to @p weights: the whole
-/// part of its share, and what is left goes to the largest fractions, the first among equals. An owner gets no more
-/// than its weight while @p count is not above the sum of weights.
+/// Shares of @p count in proportion to @p weights by largest remainder, the first among equals. No share exceeds its
+/// weight while @p count is at most the sum of weights.
 std::vector<int> in_proportion(int count, const std::vector<int>& weights);
 
 /// Cores of one or several NUMA nodes (or packages) with the ranks that divide them.
@@ -28,7 +27,7 @@ struct CorePool {
 enum class PoolReason {
   near_gpu,     ///< it is nearest to the rank's GPU
   spread,       ///< the rank has no GPU, or its GPU is as near to other pools
-  next_to_gpu,  ///< nearest of those with allowed cores; next to the GPU itself there are none
+  next_to_gpu,  ///< nearest with allowed cores; none are next to the GPU itself
   made_room,    ///< the pool where the rank belongs has fewer cores than ranks
 };
 

@@ -27,13 +27,13 @@ struct Candidates {
 
 Candidates named_candidates(const Topology& topology, const std::vector<int>& named) {
   Candidates candidates;
-  for (const Gpu& gpu : topology.gpus()) candidates.left_out[gpu.index] = "not among the GPUs that were asked for";
+  for (const Gpu& gpu : topology.gpus()) candidates.left_out[gpu.index] = "not among the requested GPUs";
   for (const int index : named) {
     if (index < 0 || at(index) >= topology.gpus().size()) {
       throw Error{{.code = ErrorCode::invalid_argument,
                    .attempted = "placing ranks on a node",
                    .cause = fmt::format(
-                       "GPU {} was asked for, but the machine has {}", index,
+                       "GPU {} was requested, but the machine has {}", index,
                        topology.gpus().empty() ? "none" : fmt::format("the GPUs 0 to {}", topology.gpus().size() - 1)),
                    .native = {},
                    .ranks = {},
@@ -80,7 +80,7 @@ std::vector<int> position(const Gpu& gpu) {
   return levels;
 }
 
-/// Takes @p count of @p gpus (ascending) so that packages, and in them NUMA nodes and PCI bridges, have numbers of them
+/// Takes @p count of @p gpus (ascending): packages, and in them NUMA nodes and PCI bridges, have numbers of them
 /// that differ as little as possible. Where it does not divide, the part with more GPUs gets more, or the first one.
 std::vector<int> spread(const Topology& topology, const std::vector<int>& gpus, std::size_t count, std::size_t level) {
   if (count >= gpus.size()) return gpus;
@@ -180,12 +180,11 @@ Outcome choose(const Topology& topology, const PlacementRequest& request, const 
   Outcome outcome{.of_rank = std::vector<int>(num_ranks), .reason = {}};
   if (request.gpus) {
     for (std::size_t rank = 0; rank < num_ranks; ++rank) outcome.of_rank[rank] = gpus[rank % gpus.size()];
-    outcome.reason = num_ranks > gpus.size()
-                         ? fmt::format(
-                               "the ranks take turns in the order of the {} GPUs that were asked for, which "
-                               "are fewer than the {} ranks",
-                               gpus.size(), num_ranks)
-                         : "the GPUs that were asked for are given out in their order";
+    outcome.reason = num_ranks > gpus.size() ? fmt::format(
+                                                   "the ranks take turns on the {} requested GPUs, which "
+                                                   "are fewer than the {} ranks",
+                                                   gpus.size(), num_ranks)
+                                             : "the requested GPUs are assigned in their order";
   } else if (!allowed.same()) {
     outcome.of_rank = match(topology, gpus, allowed, request.num_ranks);
     outcome.reason = "the ranks were started with different processors, and get GPUs near to these";

@@ -86,7 +86,7 @@ class GpuSettings {
     constexpr const char* kOrder = "ZE_ENABLE_PCI_ID_DEVICE_ORDER";
     const auto hierarchy = environment_.raw(kHierarchy);
     if (hierarchy && *hierarchy != "COMPOSITE") {
-      keep(kHierarchy, *hierarchy, "Level Zero numbers tiles then, so that no mask can be set for one card");
+      keep(kHierarchy, *hierarchy, "Level Zero numbers tiles then, and no mask can select one card");
       return false;
     }
     const char* const reason = "ZE_AFFINITY_MASK then counts cards in the order of their PCI addresses";
@@ -150,10 +150,9 @@ class GpuSettings {
     }
     if (own.empty()) {
       keep(variable.name, variable.value,
-           variable.undecidable
-               ? fmt::format("'{}' cannot be looked up, so that the list cannot be narrowed to one GPU",
-                             variable.wrong_entry)
-               : fmt::format("it does not name {}, on which this rank was placed", address_of_own()));
+           variable.undecidable ? fmt::format("'{}' cannot be looked up, and the list cannot be narrowed to one GPU",
+                                              variable.wrong_entry)
+                                : fmt::format("it does not name {}, on which this rank was placed", address_of_own()));
       return;
     }
     const std::string& entry = own[place_on_gpu() % own.size()];  // several: MIG devices of one GPU

@@ -13,10 +13,10 @@
 
 namespace ddp::topology {
 
-/// The NICs of a machine that training traffic is meant for.
+/// The NICs for training traffic.
 struct TrainingNics {
   std::vector<int> nics;                ///< indices, ascending
-  std::map<int, std::string> left_out;  ///< why each other one is left out
+  std::map<int, std::string> left_out;  ///< why the others are left out
 };
 
 /// Usable ones; only RDMA and fabric devices if there are any; and none that is known to have less than half the rate

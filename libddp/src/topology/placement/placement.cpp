@@ -18,10 +18,10 @@ std::vector<Placement> place(const Topology& topology, const PlacementRequest& r
   if (request.num_ranks < 1) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "placing ranks on a node",
-                 .cause = fmt::format("{} ranks were asked for", request.num_ranks),
+                 .cause = fmt::format("{} ranks were requested", request.num_ranks),
                  .native = {},
                  .ranks = {},
-                 .hint = "ask for at least 1"}};
+                 .hint = "request at least 1"}};
   }
   const topology::AllowedSets allowed(topology, request);
   topology::GpuAssignment gpus = topology::assign_gpus(topology, request, allowed);

@@ -1,4 +1,4 @@
-// What the launcher left to one rank of a node, which ranks tell each other so that all come to the same placement.
+// What the launcher left to one rank of a node. Ranks exchange it to come to the same placement.
 #pragma once
 
 #include <map>

@@ -128,7 +128,7 @@ class Deriver {
       if (std::string layer = link_layer(nic(placement.nics[0])); !layer.empty()) layers.insert(std::move(layer));
     }
     std::vector<std::string> left_out;
-    std::vector<int> chosen(own.begin(), own.end());  // first, so that they are not the ones beyond the limit
+    std::vector<int> chosen(own.begin(), own.end());  // first: the limit cuts off the others
     for (const int index : training_nics(topology_).nics) {
       const std::string layer = link_layer(nic(index));
       if (own.count(index) > 0) continue;
@@ -168,7 +168,7 @@ class Deriver {
       }
     }
     if (!names.empty()) {
-      return fmt::format("it leaves none of this machine's RDMA devices ({}), so that NCCL will use sockets",
+      return fmt::format("it leaves none of this machine's RDMA devices ({}), so NCCL will use sockets",
                          fmt::join(names, ", "));
     }
     return list.empty() || list.starts_with('^') ? "" : "this machine has no RDMA device";
@@ -259,7 +259,7 @@ class Deriver {
     int threads = 0;
     const auto [end, status] = std::from_chars(first.data(), first.data() + first.size(), threads);
     if (status != std::errc{} || end != first.data() + first.size() || threads < 1) {
-      return "it is no number of threads, and OpenMP libraries ignore it";
+      return "it is not a number of threads, and OpenMP libraries ignore it";
     }
     if (threads <= own_.cpus.count()) return {};
     const int count = own_.cpus.count();

@@ -21,10 +21,10 @@ struct SettingsOptions {
 /// One environment variable of one rank.
 struct Setting {
   std::string name;
-  std::string value;     ///< what the rank gets: ours, or the user's where there is one
+  std::string value;     ///< the user's where there is one, else the recommended one
   std::string reason;    ///< one sentence
-  bool by_user = false;  ///< the environment had it; it is left as it is
-  std::string conflict;  ///< what is wrong with the user's value; empty if nothing is
+  bool by_user = false;  ///< the environment has it; it stays
+  std::string conflict;  ///< what is wrong with the user's value; empty: nothing
 };
 
 /// @param placements of all ranks of the node, as place() returned them.

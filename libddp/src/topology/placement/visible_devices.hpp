@@ -25,7 +25,7 @@ struct VisibleVariable {
   std::string value;
   std::vector<VisibleEntry> entries;  ///< in the order in which the runtime then numbers its devices
   std::string wrong_entry;            ///< the one at which the runtime stops; empty if all name a device
-  bool undecidable = false;           ///< it names UUIDs, and those of the GPUs are not known
+  bool undecidable = false;           ///< it names UUIDs, and the GPUs' are unknown
 };
 
 /// Indices of the GPUs of a vendor that this process may use, by PCI address: what a runtime numbers 0, 1, ... while no

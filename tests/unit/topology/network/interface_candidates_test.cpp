@@ -1,4 +1,4 @@
-// Which interfaces of a host come into question for reaching other hosts, and why.
+// The candidate interfaces of a host for reaching other hosts, and why.
 #include "topology/network/interface_candidates.hpp"
 
 #include <gmock/gmock.h>

@@ -124,7 +124,7 @@ TEST(GpuAssignment, GivenGpusKeepTheirOrder) {
   const auto more = placed(parts, 5, {}, {{6, 1, 4}});
   EXPECT_THAT(gpus_of(more), ElementsAre(6, 1, 4, 6, 1));
   EXPECT_THAT(shared(more), ElementsAre(true, true, false, true, true));
-  EXPECT_THAT(more[0].decisions[0].alternatives, Contains("0 (0000:10:00.0): not among the GPUs that were asked for"));
+  EXPECT_THAT(more[0].decisions[0].alternatives, Contains("0 (0000:10:00.0): not among the requested GPUs"));
   EXPECT_THAT(gpus_of(placed(parts, 2, {}, {std::vector<int>{}})), Each(-1))
       << "CUDA_VISIBLE_DEVICES is set to nothing";
 }

@@ -246,7 +246,7 @@ TEST(Settings, MoreThreadsThanHardwareThreadsAreReported) {
   EXPECT_THAT(conflict(node, "OMP_NUM_THREADS"), HasSubstr("only 2 hardware threads"));
   for (const char* wrong : {"many", "0", "-1", "2x", "9999999999"}) {
     node.environment["OMP_NUM_THREADS"] = wrong;
-    EXPECT_THAT(conflict(node, "OMP_NUM_THREADS"), HasSubstr("no number of threads")) << wrong;
+    EXPECT_THAT(conflict(node, "OMP_NUM_THREADS"), HasSubstr("not a number of threads")) << wrong;
   }
 }
 
