@@ -20,7 +20,7 @@ struct NodeOrders {
   std::vector<std::string> environment;  ///< "NAME=value", in addition to what the server gives
 };
 
-/// Starts the server and the ranks and relays until it is told to quit. Returns the process's exit code.
+/// Starts the server and the ranks and relays until the order to quit. Returns the process's exit code.
 int run_node(const NodeOrders& orders, int socket);
 
 }  // namespace ddp::test

@@ -1,4 +1,4 @@
-// Real ranks for tests: processes of one job, started without any launcher, that meet over a PMI-2 server in the test.
+// Real ranks for tests: processes of one job, started without a launcher, over a PMI-2 server in the test.
 // Each can be killed, stopped and watched.
 #pragma once
 

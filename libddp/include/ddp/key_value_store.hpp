@@ -1,5 +1,4 @@
-// The rendezvous of a job: every rank puts small values under keys of its own, and after a fence every rank can get
-// them.
+// The rendezvous of a job: each rank puts small values under its own keys, and after a fence all ranks can get them.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +11,13 @@
 
 namespace ddp {
 
-/// Key-value exchange among the ranks of one job, over whatever the launcher provides (PMIx, PMI-2, a c10d TCPStore,
+/// Key-value exchange among the ranks of one job, over the launcher's service (PMIx, PMI-2, a c10d TCPStore,
 /// or memory). Values may hold any bytes and have any size. A key belongs to the rank that put it: the pair
 /// (rank, key) names a value, and no pair may be put twice.
 ///
 /// Thread-safety: calls of one object must come from one thread at a time.
-/// Errors: every call throws ddp::Error; after a timeout in fence() the store must not be used again, because launchers
-/// number their collectives and cannot take one back (Slurm: "Bad collective seq").
+/// Errors: every call throws ddp::Error; a store is unusable after a timeout in fence(), because launchers number
+/// their collectives and cannot cancel one (Slurm: "Bad collective seq").
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
@@ -42,7 +41,8 @@ class KeyValueStore {
 
   /// The same for larger values that only ranks of the same node need: they stay on the node where the transport can do
   /// that (PMIx: PMIX_LOCAL; PMI-2: node attributes). A pair (rank, key) is put in one of the two ways, once, and got
-  /// in the same way after a fence. Getting what a rank of another node put fails, or works, by the deadline.
+  /// in the same way after a fence. Whether it can be got on another node is unspecified; the call returns by the
+  /// deadline.
   virtual void put_on_node(std::string_view key, std::span<const std::byte> value) { put(key, value); }
   virtual Bytes get_on_node(int rank, std::string_view key, Deadline deadline) { return get(rank, key, deadline); }
 

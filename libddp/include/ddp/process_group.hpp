@@ -35,8 +35,8 @@ class World;
 /// receive), but never before an earlier collective is finished, and a later collective waits for them.
 /// Ranks in arguments (root, peer) are ranks *in this group*, in [0, size()).
 /// Tensors must be on a device that the backend serves, and stay alive and untouched until the Work is done.
-/// Every operation ends by its deadline; without one of its own that is the group's timeout, counted from the call.
-/// Errors: wrong arguments throw Error(invalid_argument) at once. Errors that concern other ranks come out of the Work:
+/// Every operation ends by its deadline; without one of its own within the group's timeout, counted from the call.
+/// Errors: wrong arguments throw Error(invalid_argument) at once. Errors that concern other ranks are the Work's:
 /// peer_lost names the ranks that died or do not answer, timeout the ranks that did not join the operation, mismatch
 /// those whose arguments differ. After such an error the group is dead on every rank that can still be reached: each
 /// later operation throws the same error.
@@ -54,11 +54,11 @@ class ProcessGroup {
   std::string backend() const;  ///< "gloo"
   std::chrono::milliseconds timeout() const noexcept;
 
-  /// In place: every rank ends with the combination of all.
+  /// In place: every rank receives the combination of all.
   Work all_reduce(TensorView tensor, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
-  /// In place: every rank ends with root's values.
+  /// In place: every rank receives root's values.
   Work broadcast(TensorView tensor, int root, OptionalDeadline deadline = {});
-  /// In place: root ends with the combination; the others' tensors hold undefined values afterwards.
+  /// In place: root receives the combination; the others' tensors hold undefined values afterwards.
   Work reduce(TensorView tensor, int root, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
   /// output has size() times the elements of input, in rank order.
   Work all_gather(TensorView input, TensorView output, OptionalDeadline deadline = {});
@@ -69,7 +69,7 @@ class ProcessGroup {
   Work gather(TensorView input, TensorView output, int root, OptionalDeadline deadline = {});
   /// root's input has size() times the elements of output; part i goes to rank i. The others may pass an empty input.
   Work scatter(TensorView input, TensorView output, int root, OptionalDeadline deadline = {});
-  /// input has size() times the elements of output; rank i gets the combination of everybody's part i.
+  /// input has size() times the elements of output; rank i gets the combination of part i of all ranks.
   /// Parts are combined in rank order, so the result does not depend on timing.
   Work reduce_scatter(TensorView input, TensorView output, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
   /// Both have size() equal parts; part i of input becomes part rank() of rank i's output.
@@ -80,8 +80,8 @@ class ProcessGroup {
   Work send(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
   Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
 
-  /// A group of the given members of this group, in the given order. Every rank of this group must call it with the
-  /// same list; those that are not members get nothing.
+  /// A group of the given members of this group, in the given order. Collective over this group, with the same list on
+  /// all ranks; non-members get nothing.
   std::optional<ProcessGroup> new_group(std::span<const int> members);
 
  private:

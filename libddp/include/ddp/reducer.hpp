@@ -25,17 +25,17 @@ struct Parameter {
 
 struct ReducerOptions {
   /// A bucket is closed when it has reached this size; it may be larger, since tensors are never split.
-  /// Default 25 MiB, and then the first bucket is closed at first_bucket_bytes already, so that communication starts
-  /// early. Giving it makes it the limit of all buckets, the first included.
+  /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
+  /// all buckets, the first included.
   std::optional<std::size_t> bucket_cap_bytes;
   std::size_t first_bucket_bytes = 1 * MiB;
-  /// After the first step, buckets are put together anew in the order in which rank 0's gradients became ready.
+  /// After the first step, rebuild the buckets in the order in which rank 0's gradients became ready.
   bool rebuild_buckets = true;
   /// Broadcast the values of rank 0's parameters at construction.
   bool broadcast_parameters = true;
 };
 
-/// How the last finished step went on this rank. The terms are those of PyTorch's DDP logging data.
+/// Times of the last finished step on this rank, in the terms of PyTorch's DDP logging data.
 struct ReducerStats {
   std::uint64_t iteration = 0;               ///< finished steps
   std::chrono::nanoseconds backward{};       ///< prepare_for_backward to finalize called
@@ -58,8 +58,8 @@ class Reducer {
   Reducer& operator=(Reducer&&) noexcept;
   ~Reducer();
 
-  /// Starts a step. Throws invalid_argument when the last step was not finalized, or has failed: after an error in a
-  /// step the ranks may be in different steps, so the Reducer cannot be used any more.
+  /// Starts a step. Throws invalid_argument when the last step was not finalized, or has failed: ranks may be in
+  /// different steps then, so the Reducer is unusable.
   void prepare_for_backward();
 
   /// The gradient of parameter @p index (its position in the constructor's list) is final. Thread-safe.

@@ -78,8 +78,8 @@ struct Device {
   friend auto operator<=>(const Device&, const Device&) = default;
 };
 
-/// A dense, row-major (contiguous) tensor in somebody else's memory. Value type, cheap to copy.
-/// Owner: the caller, who keeps the memory alive and, while an operation runs on it, leaves it alone.
+/// A dense, row-major (contiguous) tensor in the caller's memory. Value type, cheap to copy.
+/// The caller keeps the memory alive, and untouched while an operation runs on it.
 class TensorView {
  public:
   TensorView() = default;

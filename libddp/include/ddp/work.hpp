@@ -13,7 +13,7 @@ namespace collectives {
 class WorkState;
 }
 
-/// One operation of a process group, running or finished. Copyable handle; all copies mean the same operation.
+/// One operation of a process group, running or finished. Copyable handle; copies refer to the same operation.
 /// Dropping it does not cancel the operation. Thread-safe.
 class [[nodiscard]] Work {
  public:

@@ -27,7 +27,7 @@ enum class LaunchSource {
 std::string_view to_string(LaunchSource source) noexcept;
 
 struct InitOptions {
-  /// All ranks must have met within this time. Default: DDP_INIT_TIMEOUT (120 s).
+  /// Limit for the rendezvous of all ranks. Default: DDP_INIT_TIMEOUT (120 s).
   std::optional<std::chrono::milliseconds> timeout;
   /// Take rank and size from this source only. Default: DDP_LAUNCH, else the first one found.
   std::optional<LaunchSource> launch;
@@ -44,9 +44,9 @@ struct InitOptions {
 /// Thread-safety: const members from any thread; the rest from one thread at a time.
 class World {
  public:
-  /// Finds out how the process was launched, joins the other ranks and exchanges a small card with each.
-  /// Throws Error: invalid_argument (a variable that cannot be understood), conflict (two sources disagree; both values
-  /// are named), unavailable (the launcher's service is not there), timeout (names the ranks that did not come).
+  /// Finds out how the process was launched, joins the other ranks and exchanges a small endpoint record with each.
+  /// Throws Error: invalid_argument (a malformed variable), conflict (two sources disagree; names both values),
+  /// unavailable (no service of the launcher), timeout (names the absent ranks).
   static World init(const InitOptions& options = {});
 
   World(World&&) noexcept;
@@ -62,8 +62,8 @@ class World {
   int node_of(int rank) const;                            ///< node number of any rank
   int local_rank_of(int rank) const;                      ///< local rank of any rank
   const std::vector<int>& ranks_on_node(int node) const;  ///< ascending
-  /// Host name of any rank. The first call for a foreign rank reads its card from the key-value store, which takes at
-  /// most the init timeout.
+  /// Host name of any rank. The first call for a foreign rank reads its endpoint record from the key-value
+  /// store, within the init timeout.
   const std::string& hostname(int rank);
 
   LaunchSource source() const noexcept;
@@ -78,7 +78,7 @@ class World {
   const std::optional<Placement>& placement() const noexcept;
 
   /// Variables that suit placement(), by name; empty without one. Left out are those that were set when init began, and
-  /// those that GPU runtimes may have read by then (CUDA_VISIBLE_DEVICES and its like).
+  /// those that GPU runtimes may have read by then (CUDA_VISIBLE_DEVICES and the like).
   ///
   /// init does not set them: setenv(3) is undefined behaviour while any other thread reads the environment, and only
   /// the program knows its threads. ddprun and srun --ddp set them before the program starts.
@@ -90,11 +90,11 @@ class World {
   /// Throws Error(system).
   void export_settings() const;
 
-  /// The job's store, for programs that want to exchange something before they have a process group.
-  /// Keys that begin with "ddp." are libddp's own. Throws unavailable after the session was left.
+  /// The job's store, for exchanges before there is a process group.
+  /// Keys that begin with "ddp." are libddp's own. Throws unavailable once the session is closed.
   KeyValueStore& key_value_store();
 
-  /// Leaves the launcher's service now (PMIx_Finalize). What is known stays known. Idempotent.
+  /// Leaves the launcher's service now (PMIx_Finalize); facts that were read stay available. Idempotent.
   void leave_session() noexcept;
 
  private:

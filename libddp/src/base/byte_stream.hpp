@@ -43,7 +43,7 @@ class ByteWriter {
 /// never reads past the end and never allocates more than the span holds.
 class ByteReader {
  public:
-  /// @param what names the message in errors, for example "rank card".
+  /// @param what names the message in errors, for example "endpoint record".
   ByteReader(std::span<const std::byte> data, std::string_view what) : data_(data), what_(what) {}
 
   template <std::integral Int>
@@ -77,7 +77,7 @@ class ByteReader {
   }
   [[noreturn]] void fail(std::string cause) const {
     throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "reading a " + std::string(what_),
+                 .attempted = "reading the " + std::string(what_),
                  .cause = "the message " + std::move(cause),
                  .native = {},
                  .ranks = {},

@@ -1,4 +1,4 @@
-// Finds what somebody meant who made a typing mistake.
+// Suggests the word that a typing mistake was meant to be.
 #pragma once
 
 #include <cstddef>

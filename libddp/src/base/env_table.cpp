@@ -51,7 +51,7 @@ constexpr std::array kTable{
                 "Name of the network interface that ranks use to reach each other, for example eth0."},
 };
 
-// Other programs have variables with our prefix, too; only what looks like one of ours is taken for a mistake.
+// Other programs use our prefix, too: report only names that are close to one of ours.
 constexpr std::size_t kTypingMistake = 2;
 
 [[noreturn]] void reject(std::string_view name, std::string_view value, std::string expected) {

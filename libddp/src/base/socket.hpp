@@ -13,7 +13,7 @@
 namespace ddp::base {
 
 /// Connects to host:port, trying every address that the name has. Throws Error: invalid_argument when the name does not
-/// resolve, unavailable when nobody accepts (the last native code is kept), timeout at the deadline.
+/// resolve, unavailable when no address accepts (with the last native code), timeout at the deadline.
 /// Name resolution itself (getaddrinfo) follows the resolver's own time limits.
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline);
 
@@ -30,7 +30,7 @@ void send_all(int fd, std::span<const std::byte> data, Deadline deadline, const 
 /// Receives exactly data.size() bytes; errors as send_all.
 void receive_exactly(int fd, std::span<std::byte> data, Deadline deadline, const std::string& what);
 
-/// Waits until @p events (POLLIN, POLLOUT) are there; false at the deadline. Interrupted waits go on.
+/// Waits until @p events (POLLIN, POLLOUT) are ready; false at the deadline. Resumes interrupted waits.
 bool wait_for(int fd, short events, Deadline deadline);
 
 /// Whether a client waits to be accepted. Decides it where accept(2) has failed for want of a descriptor or of memory,

@@ -1,5 +1,5 @@
-// Lines on standard error from programs that must go on, or end with the right status, when nobody can read them; and
-// texts on standard output, which somebody else may have made non-blocking.
+// Lines on standard error that must not block or end the program when they cannot be written; and texts on standard
+// output, which another process may have made non-blocking.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@ namespace ddp::base {
 
 /// What a reader that has stopped to read costs every line.
 inline constexpr std::chrono::milliseconds kLinePatience{250};
-/// For texts that somebody has asked for, and may read page by page.
+/// For texts that were requested, and may be read page by page.
 inline constexpr std::chrono::hours kPagePatience{1};
 
 /// Writes @p line, which may have several lines in it, and a newline: in one call where a pipe or terminal is sure to

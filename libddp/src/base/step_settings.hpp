@@ -21,7 +21,7 @@ struct StepVariable {
   friend bool operator==(const StepVariable&, const StepVariable&) = default;
 };
 
-/// Tells values apart that somebody changed, not ones that somebody forged (FNV-1a).
+/// The lower half of FNV-1a: detects changes, not forgery.
 std::uint32_t value_digest(std::string_view value);
 
 struct StepSettings {
@@ -37,7 +37,7 @@ std::string encode(const StepSettings& settings);
 /// Nothing for what encode() cannot have written.
 std::optional<StepSettings> parse_step_settings(std::string_view text);
 
-/// Removes those of these variables that nobody has changed from the environment of this process, which must have no
+/// Removes those of these variables that are unchanged from the environment of this process, which must have no
 /// other thread yet (unsetenv(3)), and returns what they were, without processors in a task of another step; nothing
 /// outside of `srun --ddp`.
 std::optional<StepSettings> drop_step_settings();

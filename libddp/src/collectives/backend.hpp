@@ -1,4 +1,4 @@
-// What a communication library must offer to carry a process group. Implementations are plugins: shared objects named
+// Interface of the communication libraries that carry process groups. Implementations are plugins: shared objects named
 // libddp_<name>.so that export `ddp_backend_plugin`, loaded when a group asks for them by name.
 #pragma once
 
@@ -36,7 +36,7 @@ class Transfer {
 };
 
 /// One rank's end of a group. All members are called from one thread at a time, except abort().
-/// Errors are reported by exceptions; their text may be raw, the group turns it into an Error that names ranks.
+/// Throws any exception; the group turns it into an Error that names ranks.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -52,11 +52,11 @@ class Backend {
   /// Posts a send or receive; those with the same peer match in the order in which they are posted.
   virtual std::unique_ptr<Transfer> start(const Operation& operation) = 0;
 
-  /// Makes everything that runs or will run fail soon. From any thread; idempotent.
+  /// Makes current and later operations fail soon. From any thread; idempotent.
   virtual void abort() noexcept = 0;
 };
 
-/// Changes whenever something in this header changes. Plugins are built together with the library, and checked by this.
+/// Changes with this header; a plugin of another version is refused.
 inline constexpr int kBackendInterfaceVersion = 2;
 
 struct BackendPlugin {

@@ -3,7 +3,7 @@
 //
 // A local failure says little: a closed connection may belong to a rank that died, or to one that gave up because of a
 // third. So a rank asks all others before it reports, and sends its verdict to those that answer before it closes its
-// own connections. While all goes well this costs nothing.
+// own connections. Without a failure this costs nothing.
 #pragma once
 
 #include <functional>
@@ -36,8 +36,9 @@ class FailureDetector {
   /// nothing when the operation has finished meanwhile.
   /// @param local_failure of judge().
   /// @param still_running whether the operation is still under way.
-  /// @param deadline by which it should have returned, but at least kLeastTime from now: with less, members that had
-  ///        no time to answer would be taken for dead.
+  /// @param deadline by which it should have returned, but at least kLeastTime from now: with less, members without
+  /// time to
+  ///        answer would look dead.
   std::optional<Error> investigate(const Operation& operation, const std::optional<Error>& local_failure,
                                    const std::function<bool()>& still_running, Deadline deadline);
 

@@ -11,11 +11,11 @@
 namespace ddp::collectives {
 namespace {
 
-// How long before an operation's deadline the group stops waiting and asks around: a quarter of its time, at most this.
+// How long before an operation's deadline an investigation starts: a quarter of its time, at most this.
 constexpr std::chrono::milliseconds kLongestReserve{2000};
-// After a local failure the others are asked at once; they answer in milliseconds unless they are stopped or cut off.
+// After a local failure. Members answer in milliseconds unless they are stopped or cut off.
 constexpr std::chrono::milliseconds kInvestigationTime{5000};
-// While a collective waits, the next rank is asked whether it called the same: first after this, then ever more rarely.
+// While a collective waits, the next rank is probed for a differing call: first after this, then less and less often.
 constexpr std::chrono::milliseconds kFirstProbe{1000};
 constexpr std::chrono::milliseconds kLongestProbeInterval{60'000};
 constexpr std::chrono::milliseconds kProbeTime{1000};
@@ -68,7 +68,7 @@ Work GroupEngine::submit(Operation operation, std::optional<Deadline> deadline) 
   queue_.push_back(task);
   unfinished_.push_back(task);
   task_ready_.notify_one();
-  // Not for every task: a thread that wakes for nothing costs a small operation a tenth of its time.
+  // Not for every task: a useless wake-up costs a small operation a tenth of its time.
   if (earlier(task->investigate_at, task->next_probe) < watchdog_looks_) watchdog_wakes_.notify_all();
   return Work{std::move(state)};
 }

@@ -38,16 +38,16 @@ class GroupEngine {
   const ConnectOptions& connect_options() const noexcept { return connect_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   bool serves(DeviceType device) const noexcept { return backend_->serves(device); }
-  /// A number that is the same on all members as long as they call it equally often: for names of subgroups.
+  /// For names of subgroups: equal on all members if they call it equally often.
   unsigned next_subgroup() noexcept { return ++subgroups_; }
 
  private:
   struct Task {
     Operation operation;
     Deadline deadline;
-    Deadline investigate_at;  ///< when waiting ends and asking begins, so that the answer is there by the deadline
+    Deadline investigate_at;  ///< early enough for a verdict by the deadline
     std::shared_ptr<WorkState> state;
-    Deadline next_probe;  ///< when the next rank is asked whether it called the same
+    Deadline next_probe;  ///< when to probe the next rank for a differing call
     std::chrono::milliseconds probe_interval;
     std::unique_ptr<Transfer> transfer;
   };
@@ -86,7 +86,7 @@ class GroupEngine {
   std::size_t transfers_ = 0;      ///< posted sends and receives that are not finished
   std::list<TaskPtr> unfinished_;  ///< all of them, in issue order
 
-  /// A thread for each transfer under way: Gloo has no other way to wait for several at once without ending them all.
+  /// A thread for each transfer under way: Gloo cannot wait for several at once without ending them all.
   struct Waiter {
     std::thread thread;
     std::shared_ptr<std::atomic<bool>> done;

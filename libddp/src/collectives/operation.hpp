@@ -1,5 +1,5 @@
-// One operation of a process group as a value: what was called, with what. Backends execute it, and its fingerprint
-// tells whether two ranks called the same.
+// One operation of a process group as a value: kind and arguments. Backends execute it; its fingerprint shows
+// whether two ranks called the same.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct Operation {
   TensorView output;                ///< what is written
   /// Position among the collectives of the group, from 1; 0 for send and recv.
   std::uint64_t sequence = 0;
-  /// Memory that must live until the operation is finished, whoever else lets go of it; usually the caller's concern.
+  /// Owns the memory until the operation is finished; usually null, since the caller does.
   std::shared_ptr<const void> keep_alive;
 
   bool is_transfer() const noexcept { return kind == OperationKind::send || kind == OperationKind::recv; }

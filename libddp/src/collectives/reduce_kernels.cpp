@@ -9,7 +9,7 @@
 namespace ddp::collectives {
 namespace {
 
-// How stored elements are computed with: half types in float, integers in an unsigned type so that sums wrap without
+// Arithmetic on stored elements: half types in float, integers in an unsigned type so that sums wrap without
 // undefined behaviour, everything else as it is.
 template <class T>
 struct Arithmetic {

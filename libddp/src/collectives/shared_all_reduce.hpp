@@ -1,4 +1,4 @@
-// all_reduce for callers within libddp that may let go of the memory while the operation runs.
+// all_reduce for callers within libddp that may release the memory while the operation runs.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,7 @@ namespace ddp {
 namespace collectives {
 namespace {
 
-// The group ends every operation by its deadline; this much later the caller is told that it did not.
+// The group ends every operation by its deadline; after this grace time wait() throws.
 constexpr auto kSlack = std::chrono::seconds(30);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The shared side of a Work: set once by the group's threads, awaited by the caller.
+// State of a Work: set once by the group's threads, awaited by the caller.
 #pragma once
 
 #include <condition_variable>

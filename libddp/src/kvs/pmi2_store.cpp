@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::seconds kCloseTimeout{2};
 constexpr std::size_t kLookupsBetweenChecks = 64;
 constexpr std::size_t kMaxLastLookups = 4096;  // of all ranks together, some 0.2 ms each
-// The name of the list of absent ranks that somebody has already found, and the longest list that is published.
+// Name and greatest size of the published list of absent ranks.
 constexpr std::string_view kAbsentName = "absent";
 constexpr std::size_t kMaxAbsentListBytes = 900;
 
@@ -109,7 +109,7 @@ void Pmi2Store::close() noexcept {
   try {
     request({.command = "finalize", .fields = {}}, "finalize-response", Deadline::after(kCloseTimeout));
   } catch (const Error& error) {
-    // A connection that the server has closed before is no news: whoever used it was told.
+    // A connection that the server has closed was reported when it was used.
     const bool expected = error.code() == ErrorCode::peer_lost;
     base::log_line(expected ? base::LogLevel::debug : base::LogLevel::warning, error.what());
   } catch (const std::exception& error) {
@@ -190,7 +190,7 @@ Bytes Pmi2Store::get_from(const Space& space, int rank, std::string_view key, De
 
 std::optional<std::string> Pmi2Store::read_text(const Space& space, const std::string& name, Deadline deadline) {
   std::vector<std::pair<std::string, std::string>> fields{{"key", name}};
-  // Without it, slurmstepd would keep the question until somebody puts the attribute.
+  // Without it, slurmstepd holds the request until the attribute is put.
   if (&space == &kNodeSpace) fields.emplace_back("wait", "FALSE");
   const Pmi2Message answer = request({.command = space.get, .fields = std::move(fields)}, space.get_answer, deadline);
   if (answer.find("found") != "TRUE") return std::nullopt;
@@ -203,8 +203,8 @@ void Pmi2Store::fence(Deadline deadline) {
   usable_ = false;  // until it has succeeded: no error below leaves the numbering of fences intact
   ++fences_;
   fence_answered_ = false;
-  // Before the fence, not while it is pending: as long as this rank is missing, srun cannot be busy sending the fence's
-  // answer to a slurmstepd that in turn waits for srun to answer this.
+  // Before the fence, not during it: while this rank is missing, srun cannot be sending the fence's answer to a
+  // slurmstepd that waits for srun to answer this.
   publish(arrival_name(rank_), std::to_string(fences_), deadline);
   channel_->send({.command = "kvs-fence", .fields = {}}, deadline);
   if (await_fence(before_reserve(deadline))) {
@@ -261,9 +261,8 @@ void Pmi2Store::accept_fence(const Pmi2Message& message) {
   }
 }
 
-// The name service goes through srun, one request at a time, so that asking after every rank from every rank would not
-// scale. Ranks start one after the other, and each first takes the list of one that is done: it can only have become
-// shorter since.
+// srun serves names one request at a time, so looking up every rank from every rank would not scale. Ranks take turns,
+// and each starts from the list of one that is done: since then it can only have become shorter.
 std::vector<int> Pmi2Store::find_absent(Deadline deadline, std::size_t& unchecked) {
   const auto stagger = (deadline.remaining() / 2) * rank_ / world_size_;
   if (await_fence(Deadline::after(stagger))) return {};
@@ -298,7 +297,7 @@ std::vector<int> Pmi2Store::find_absent(Deadline deadline, std::size_t& unchecke
       publish(list_name, text, deadline);
     }
   }
-  // Until the end some may still come. Where that takes few questions, they are asked after once more.
+  // Some may have arrived meanwhile: look up a short list once more.
   if (await_fence(last_lookup) || absent.size() * static_cast<std::size_t>(world_size_) > kMaxLastLookups)
     return absent;
   std::erase_if(absent, [&](int rank) { return arrived(rank, deadline); });
@@ -343,7 +342,7 @@ Pmi2Message Pmi2Store::request(const Pmi2Message& message, std::string_view answ
   return received;
 }
 
-// The answer of that name. A fence's answer may come in between: the server sends it whenever the last rank arrives.
+// The answer of that name. A fence's answer may arrive first: the server sends it when the last rank arrives.
 Pmi2Message Pmi2Store::await(std::string_view answer, Deadline deadline) {
   for (;;) {
     auto message = channel_->receive(deadline);

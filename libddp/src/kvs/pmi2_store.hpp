@@ -25,14 +25,14 @@ struct Pmi2Identity {
   std::optional<int> size;  ///< PMI_SIZE
 };
 
-/// Key-value exchange over PMI-2. A process can have one in its life: the server takes no second client of a task.
+/// Key-value exchange over PMI-2. One per process: the server accepts no second client of a task.
 ///
 /// A value is stored as texts of at most 1023 bytes under "ddp<rank>-<hash of the key>-<number>". Put costs a round
 /// trip to the node's slurmstepd (about 25 us) for each 767 bytes. The server broadcasts all values to all nodes in
-/// every fence, so that values should be small.
+/// every fence: keep values small.
 ///
-/// Before each fence a rank publishes its name with the number of the fence at srun's name service. That is how the
-/// others find out who is missing: the fence itself does not tell.
+/// Before each fence a rank publishes its name with the number of the fence at srun's name service. The
+/// fence itself does not say who is missing; these names do.
 class Pmi2Store final : public KeyValueStore {
  public:
   /// Takes over @p fd and joins the job. Throws Error: unavailable (not a socket, server too old), conflict (rank or
@@ -50,13 +50,13 @@ class Pmi2Store final : public KeyValueStore {
   int world_size() const override { return world_size_; }
   std::string_view transport() const override { return "PMI-2"; }
 
-  /// Besides the contract: invalid_argument when the key was put before; timeout when the server does not take the
-  /// value within kPutTimeout.
+  /// Besides the contract: invalid_argument when the key was put before; timeout when the server does not accept
+  /// the value within kPutTimeout.
   void put(std::string_view key, std::span<const std::byte> value) override;
   void fence(Deadline deadline) override;
   Bytes get(int rank, std::string_view key, Deadline deadline) override;
-  /// As node attributes, which are limited like values and are visible at once. A stepd keeps them in a list, so that
-  /// some hundred of them are the reasonable limit.
+  /// As node attributes, which are limited like values and are visible at once. slurmstepd keeps them in a list:
+  /// put no more than some hundred.
   void put_on_node(std::string_view key, std::span<const std::byte> value) override;
   Bytes get_on_node(int rank, std::string_view key, Deadline deadline) override;
   void close() noexcept override;

@@ -198,7 +198,7 @@ std::string pmi2_code_name(int code) {
 }
 
 std::vector<std::string> split_pmi2_value(std::string_view key, std::span<const std::byte> value) {
-  // The header's own length depends on the count it states, so the count is found by trying: it settles at once.
+  // The header's length depends on the count that it states: iterate, which settles at once.
   std::string header;
   std::string encoded = base64url(value);
   std::size_t texts = 1;
@@ -211,7 +211,7 @@ std::vector<std::string> split_pmi2_value(std::string_view key, std::span<const 
   encoded.insert(0, header);
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < texts; ++i) {
-    // Nothing may be left over for the last text: a server may take an empty value for an absent one.
+    // No text may be empty: a server may treat an empty value as absent.
     const std::size_t begin = encoded.size() * i / texts;
     parts.push_back(encoded.substr(begin, encoded.size() * (i + 1) / texts - begin));
   }
@@ -255,7 +255,7 @@ Pmi2Channel::Pmi2Channel(base::UniqueFd fd) : fd_(std::move(fd)) {
         ErrorCode::unavailable);
   }
   if (!S_ISSOCK(status.st_mode)) {
-    const int given = fd_.release();  // belongs to somebody else: PMI_FD is left over, and its number was used again
+    const int given = fd_.release();  // not ours: PMI_FD is stale, and its number was reused
     throw base::system_error(fmt::format("using descriptor {} (PMI_FD) as the PMI-2 connection", given), ENOTSOCK,
                              "PMI_FD is left over from another program; use srun --mpi=pmix, or unset PMI_FD",
                              ErrorCode::unavailable);
@@ -270,7 +270,7 @@ Pmi2Channel::Pmi2Channel(base::UniqueFd fd) : fd_(std::move(fd)) {
 void Pmi2Channel::greet(Deadline deadline) {
   constexpr std::string_view kHello = "cmd=init pmi_version=2 pmi_subversion=0\n";
   transmit(kHello, deadline, "greeting the PMI-2 server");
-  // The server says nothing more before the next request, so what comes with the line would be garbage.
+  // The server sends nothing more before the next request: more would be garbage.
   std::size_t end = 0;
   while ((end = received_.find('\n')) == received_.npos) {
     if (received_.size() > kMaxGreetingBytes) throw_protocol("the greeting has no end: " + excerpt(received_));

@@ -46,8 +46,8 @@ Pmi2Message parse_pmi2(std::string_view body);
 /// The number in the 6 characters before a body. Throws Error(protocol).
 std::size_t parse_pmi2_length(std::string_view six);
 
-/// The server's line in answer to "cmd=init", without the newline. Throws Error(protocol) for anything else than an
-/// answer, Error(unavailable) when the server does not speak PMI 2.0.
+/// The server's line in answer to "cmd=init", without the newline. Throws Error(protocol) unless it is one,
+/// Error(unavailable) when the server does not speak PMI 2.0.
 void check_pmi2_greeting(std::string_view line);
 
 /// "PMI2_ERR_INIT (1)".
@@ -65,7 +65,7 @@ class Pmi2ValueAssembler {
   void add(std::string_view text);
 
   std::size_t texts() const { return texts_; }  ///< how many texts the value has; the first is already taken
-  Bytes finish() &&;                            ///< throws Error(protocol) unless all bytes have come
+  Bytes finish() &&;                            ///< throws Error(protocol) unless all bytes have arrived
 
  private:
   std::string key_;
@@ -85,8 +85,8 @@ class Pmi2Channel {
 
   void send(const Pmi2Message& message, Deadline deadline);
 
-  /// The next message; nothing when @p deadline passes first. What has come of it until then is kept, so that the next
-  /// call goes on. Throws Error: peer_lost when the server closes, protocol when it sends garbage.
+  /// The next message; nothing at @p deadline. Keeps an incomplete one for the next call. Throws Error: peer_lost when
+  /// the server closes, protocol when it sends garbage.
   std::optional<Pmi2Message> receive(Deadline deadline);
 
  private:

@@ -17,8 +17,8 @@
 namespace ddp::kvs {
 namespace {
 
-/// What a PMIx callback leaves for the thread that waits. Callbacks run on libpmix's thread and only post here; the
-/// shared owner keeps it alive when the waiter has given up and the callback comes late.
+/// Result of a PMIx callback for the waiting thread. Callbacks run on libpmix's thread and only post here; shared
+/// ownership keeps it alive for a callback that comes after the waiter has given up.
 template <class Result>
 class Mailbox {
  public:
@@ -118,8 +118,8 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
   return mailbox;
 }
 
-/// What the last fence left with this process (PMIX_OPTIONAL). Asks nobody, so it needs no deadline; unlike PMIx_Get_nb
-/// it reads without a turn of libpmix's thread.
+/// From this process's own copy of the last fence (PMIX_OPTIONAL): local, so it needs no deadline, and unlike
+/// PMIx_Get_nb no turn of libpmix's thread.
 Answer own_copy(const std::string& name_space, int rank, const std::string& key) {
   const pmix_proc_t proc = make_proc(name_space, static_cast<pmix_rank_t>(rank));
   InfoList info;
@@ -165,7 +165,7 @@ void PmixStore::fence(Deadline deadline) {
     const auto answer = mailbox->wait(before_reserve(deadline));
     if (!answer) {
       const std::vector<int> absent = find_absent(deadline);
-      // the last ones may have come while we looked
+      // the last ones may have arrived meanwhile
       if (const auto late = mailbox->wait(absent.empty() ? deadline : Deadline::after(std::chrono::seconds(0)))) {
         status = *late;
       } else {
@@ -240,7 +240,7 @@ Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
   check_rank(rank, world_size());
   const std::string attempted = fmt::format("getting '{}' of rank {} from the PMIx store", key, rank);
   check_usable(!broken_, attempted);
-  for (unsigned fence = fences_; fence > 0; --fence) {  // what was put last is what is asked for most
+  for (unsigned fence = fences_; fence > 0; --fence) {  // the latest values are read most
     const Batch& values = batch(rank, fence, attempted, deadline);
     if (const auto found = values.find(key); found != values.end()) return found->second;
   }

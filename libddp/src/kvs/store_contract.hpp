@@ -18,8 +18,8 @@ void check_usable(bool usable, const std::string& attempted);
 /// The error of a get() whose key the rank has not put. @p native: the transport's own code, if it has one.
 Error key_not_found(const std::string& attempted, std::string native = {});
 
-/// When a fence that must end by @p deadline stops waiting and starts to find out who is missing: a quarter of the time
-/// that is left, at most two seconds, is kept for that.
+/// When a fence that must end by @p deadline stops waiting and looks for absent ranks: it reserves a quarter of the
+/// remaining time, at most two seconds.
 Deadline before_reserve(Deadline deadline);
 
 /// The error of a fence that @p absent ranks did not reach.

@@ -100,7 +100,7 @@ TcpStoreClient::TcpStoreClient(base::UniqueFd socket, std::string server, int ra
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = describe("joining"),
-                 .cause = fmt::format("rank {} of {} makes no sense", rank, world_size),
+                 .cause = fmt::format("there is no rank {} of {}", rank, world_size),
                  .native = {},
                  .ranks = {},
                  .hint = "check RANK and WORLD_SIZE"}};
@@ -164,7 +164,7 @@ void TcpStoreClient::fence(Deadline deadline) {
   check_usable(usable_, attempted);
   usable_ = false;  // until it has succeeded
   fences_ = fence;
-  // Before the count, so that whoever is counted can also be found.
+  // Before the count, so that every counted rank can be found.
   set(fence_key(fence, std::to_string(rank_)), base::to_bytes("1"), deadline);
   const std::int64_t arrived = add(fence_key(fence, "arrived"), 1, deadline);
   if (arrived > world_size_) {
@@ -175,7 +175,7 @@ void TcpStoreClient::fence(Deadline deadline) {
     set(fence_key(fence, "done"), base::to_bytes("1"), deadline);
   } else if (!wait_until_exists(fence_key(fence, "done"), before_reserve(deadline), deadline)) {
     std::vector<int> absent = find_absent(fence, deadline);
-    // Whoever has arrived had put its values before; so if nobody is absent any more, the fence is complete.
+    // Ranks put their values before they arrive, so if none is absent any more, the fence is complete.
     if (!absent.empty()) throw fence_timeout(attempted, std::move(absent), world_size_);
   }
   usable_ = true;
@@ -239,7 +239,7 @@ bool TcpStoreClient::exists(const std::string& key, Deadline deadline) {
   return answer == kReady;
 }
 
-// False at @p deadline; the wait is then taken back, which must be answered by @p cancel_deadline.
+// False at @p deadline: then it cancels the wait, which the server must answer by @p cancel_deadline.
 bool TcpStoreClient::wait_until_exists(const std::string& key, Deadline deadline, Deadline cancel_deadline) {
   send(Request{Operation::wait}.integer(std::uint64_t{1}).key(key), deadline);
   if (base::wait_for(socket_.get(), POLLIN, deadline)) {
@@ -282,7 +282,7 @@ std::string TcpStoreClient::describe(std::string_view operation) const {
   return fmt::format("{} the c10d TCPStore at {}", operation, server_);
 }
 
-// PyTorch's client puts a slash before all keys of its users.
+// PyTorch's client prefixes its users' keys with a slash.
 std::string TcpStoreClient::value_key(int rank, std::string_view key) const {
   return fmt::format("/{}/{}/{}", prefix_, rank, key);
 }

@@ -25,8 +25,8 @@ namespace ddp::kvs {
 /// store outlives the restart of its workers: the prefix must differ in every attempt.
 class TcpStoreClient final : public KeyValueStore {
  public:
-  /// Connects to MASTER_ADDR:MASTER_PORT. A refused connection is tried again for kConnectPatience.
-  /// Throws Error: unavailable (nobody listens), invalid_argument (unknown host), protocol (no TCPStore), timeout.
+  /// Connects to MASTER_ADDR:MASTER_PORT. Retries a refused connection for kConnectPatience.
+  /// Throws Error: unavailable (no listener), invalid_argument (unknown host), protocol (no TCPStore), timeout.
   TcpStoreClient(const std::string& host, std::uint16_t port, int rank, int world_size, std::string key_prefix,
                  Deadline deadline);
 
@@ -38,7 +38,7 @@ class TcpStoreClient final : public KeyValueStore {
   int world_size() const override { return world_size_; }
   std::string_view transport() const override { return "c10d TCPStore"; }
 
-  /// Besides the contract: timeout when the server does not take the value within kPutTimeout.
+  /// Besides the contract: timeout when the server does not accept the value within kPutTimeout.
   void put(std::string_view key, std::span<const std::byte> value) override;
   void fence(Deadline deadline) override;
   Bytes get(int rank, std::string_view key, Deadline deadline) override;
@@ -69,7 +69,7 @@ class TcpStoreClient final : public KeyValueStore {
   int world_size_;
   std::string prefix_;
   std::uint64_t fences_ = 0;
-  bool usable_ = true;  ///< false after close() and once an answer is overdue, since it could be taken for a later one
+  bool usable_ = true;  ///< false after close() and once an answer is overdue, since it could pass for a later one
 };
 
 }  // namespace ddp::kvs

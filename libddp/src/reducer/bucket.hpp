@@ -18,7 +18,7 @@ class Bucket {
   const std::vector<std::size_t>& indices() const noexcept { return indices_; }
   /// Writes parameter @p slot's gradient, divided by @p divisor, into its place. @p slot: position in indices().
   void copy_in(std::size_t slot, const TensorView& gradient, int divisor);
-  /// The other way, as it is.
+  /// The reverse, undivided.
   void copy_out(std::size_t slot, const TensorView& gradient) const;
   /// Starts averaging it over the group. The operation shares the memory, so a Bucket may be destroyed while it runs.
   Work launch(ProcessGroup& group) const;

@@ -57,7 +57,7 @@ std::string group_by_answer(const ProcessGroup& group, const std::vector<std::st
 [[noreturn]] void report(const ProcessGroup& group, const std::vector<std::vector<std::string>>& by_rank) {
   std::size_t longest = 0;
   for (const auto& descriptions : by_rank) longest = std::max(longest, descriptions.size());
-  std::string cause = "the ranks' parameters differ";  // stays only if two descriptions hash differently yet are equal
+  std::string cause = "the ranks' parameters differ";  // only if equal descriptions hash differently
   for (std::size_t i = 0; i < longest; ++i) {
     std::vector<std::string> answers;
     for (const auto& descriptions : by_rank) {

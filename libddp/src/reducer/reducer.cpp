@@ -56,9 +56,9 @@ class Reducer::Impl {
   Impl(std::vector<Parameter> parameters, ProcessGroup group, const ReducerOptions& options)
       : parameters_(std::move(parameters)), group_(std::move(group)), options_(options), ready_(parameters_.size()) {
     reducer::verify_parameters(group_, parameters_);
-    check_parameters(parameters_);  // after the ranks agree, so that either all of them throw here or none
+    check_parameters(parameters_);  // after the ranks agree, so that all of them throw here or none
     if (options_.broadcast_parameters) reducer::broadcast_parameters(group_, parameters_);
-    // parameters are usually listed in the order of the forward pass, so their gradients come in the reverse
+    // parameters are usually listed in the order of the forward pass; their gradients come in reverse
     auto plan = reducer::assign_buckets(tensor_infos({}), limits());
     std::reverse(plan.begin(), plan.end());
     make_buckets(std::move(plan));
@@ -103,11 +103,11 @@ class Reducer::Impl {
     const auto finalize_called = Clock::now();
     if (!in_step_) misuse("finalizing a backward pass", "none has been started", "call prepare_for_backward() first");
     in_step_ = false;
-    broken_ = true;  // until the step is complete: ranks that are not in the same step would average different buckets
+    broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
     check_all_ready();
     {
       const std::lock_guard lock(mutex_);
-      launch_full_buckets();  // throws again what a mark_ready threw that somebody has swallowed
+      launch_full_buckets();  // rethrows what a mark_ready threw and the program ignored
     }
     for (const Work& work : works_) work.wait();
     if (group_.size() > 1) {
@@ -154,7 +154,7 @@ class Reducer::Impl {
     }
   }
 
-  /// All ranks must use the same buckets, but their gradients may come in different orders: rank 0's counts.
+  /// Gradients may come in different orders on each rank; rank 0's decides the buckets of all.
   void rebuild() {
     std::vector<std::int64_t> order(first_arrivals_.begin(), first_arrivals_.end());
     group_.broadcast(order, 0).wait();

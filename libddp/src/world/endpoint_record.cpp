@@ -19,7 +19,7 @@ constexpr std::uint8_t kRoutes = 4;
 
 [[noreturn]] void reject(std::string cause, std::string hint) {
   throw Error{{.code = ErrorCode::protocol,
-               .attempted = "reading a endpoint record",
+               .attempted = "reading an endpoint record",
                .cause = std::move(cause),
                .native = {},
                .ranks = {},
@@ -32,7 +32,7 @@ void write(base::ByteWriter& writer, const topology::CandidateAddress& candidate
   if (::inet_pton(address.ipv6 ? AF_INET6 : AF_INET, address.address.c_str(), bytes.data()) != 1) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "describing this rank to the others",
-                 .cause = fmt::format("'{}' is no numeric address", address.address),
+                 .cause = fmt::format("'{}' is not a numeric address", address.address),
                  .native = {},
                  .ranks = {},
                  .hint = {}}};

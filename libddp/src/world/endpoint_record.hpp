@@ -28,8 +28,8 @@ struct EndpointRecord {
 
 inline constexpr std::size_t kMaxEndpointRecordBytes = 256;
 
-/// The last addresses are left out where the record would be larger than kMaxEndpointRecordBytes. Throws
-/// Error(invalid_argument) when it is with one.
+/// Omits the last addresses of a record that would exceed kMaxEndpointRecordBytes. Throws Error(invalid_argument) when
+/// one address is too many.
 Bytes encode(const EndpointRecord& record);
 /// Throws Error(protocol) for bytes that are not a record of this version.
 EndpointRecord decode_endpoint_record(std::span<const std::byte> bytes);

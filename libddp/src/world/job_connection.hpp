@@ -14,7 +14,7 @@ namespace ddp::world {
 struct JobConnection {
   LaunchEnvironment launch;
   std::unique_ptr<KeyValueStore> store;
-  std::optional<NodeMap> nodes;  ///< nothing if the launcher does not know; then it is computed from the ranks' records
+  std::optional<NodeMap> nodes;   ///< nothing if the launcher does not say: then from the endpoint records
   std::optional<int> local_rank;  ///< as the launcher says, to be checked
   std::optional<int> node_rank;   ///< as the launcher says, where it gives no map
   bool single_node = false;       ///< known to run on one node only

@@ -125,7 +125,8 @@ void check_open_mpi(const Environment& env) {
 void check_slurm(const SlurmStep& step) {
   const int tasks = step.is_task() ? step.num_tasks.value_or(1) : 1;
   if (tasks > 1) {
-    fail(ErrorCode::unavailable, fmt::format("this Slurm step has {} tasks but no PMI, so they cannot meet", tasks),
+    fail(ErrorCode::unavailable,
+         fmt::format("this Slurm step has {} tasks but no PMI, so they cannot find each other", tasks),
          "start the step with srun --mpi=pmix (or --mpi=pmi2)");
   }
 }
@@ -139,7 +140,7 @@ std::vector<std::string> peer_hosts(const Environment& env, const SlurmStep& ste
         if (name != step.node_name) hosts.push_back(std::move(name));
       }
     } catch (const Error&) {
-      // only a help for choosing the interface, and there is a rule without it
+      // only a hint for choosing the interface
     }
   }
   return hosts;

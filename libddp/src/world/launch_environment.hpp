@@ -1,5 +1,4 @@
-// Finds out from the environment alone which launcher started this process, and what every source says about rank and
-// size.
+// Detects the launcher from the environment alone, and what every source says about rank and size.
 #pragma once
 
 #include <optional>
@@ -30,8 +29,8 @@ struct LaunchEnvironment {
   std::vector<std::string> peer_hosts;
 };
 
-/// Decides for a source. @p forced: that source and no other; then claims of others are not collected.
-/// Throws Error: invalid_argument for variables that cannot be understood or do not fit together, unavailable when
+/// Chooses a source. @p forced: that one, without the claims of others.
+/// Throws Error: invalid_argument for malformed or inconsistent variables, unavailable when
 /// several Slurm tasks run without any PMI or a forced source is not there.
 LaunchEnvironment detect_launch(const base::Environment& environment, std::optional<LaunchSource> forced);
 

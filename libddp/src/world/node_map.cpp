@@ -13,7 +13,7 @@ namespace {
                .cause = std::move(cause),
                .native = {},
                .ranks = {},
-               .hint = "the launcher's description of the job makes no sense"}};
+               .hint = "the launcher's description of the job is inconsistent"}};
 }
 
 }  // namespace

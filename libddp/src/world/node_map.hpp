@@ -1,4 +1,4 @@
-// Which node every rank runs on, and what follows from it: local ranks, node ranks, ranks per node.
+// The node of every rank, and thus local ranks, node ranks and ranks per node.
 #pragma once
 
 #include <vector>

@@ -17,14 +17,14 @@
 namespace ddp::world {
 namespace {
 
-// A peer sends its one small request at once. Whoever takes longer is not a peer.
+// A peer sends its one small request at once.
 constexpr auto kPatience = std::chrono::seconds(5);
-// More than enough for peers, few enough that strangers cannot use up the descriptors of a training process.
+// Enough for peers, too few for unauthenticated clients to exhaust a training process's descriptors.
 constexpr std::size_t kMostConnections = 128;
-// While the table is full, whoever has been silent for this long makes room: idle strangers must not keep peers
-// waiting. Long enough for a peer whose host is busy, short enough for a peer behind some hundred strangers.
+// While the table is full, connections that are silent for this long are dropped. Long enough for a peer on a busy
+// host, short enough for a peer behind some hundred idle clients.
 constexpr auto kPatienceWhenFull = std::chrono::milliseconds(500);
-// How long nobody is accepted after the process ran out of descriptors.
+// How long to stop accepting after the process ran out of descriptors.
 constexpr auto kDescriptorPause = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -73,7 +73,7 @@ void PeerChannel::run() {
     entries.push_back({.fd = wake_.fd(), .events = POLLIN, .revents = 0});
     const bool full = connections.size() >= kMostConnections;
     const int pause_ms = accept_from.poll_timeout_ms();
-    // a negative descriptor is ignored by poll
+    // poll ignores a negative descriptor
     entries.push_back({.fd = full || pause_ms > 0 ? -1 : listener_.get(), .events = POLLIN, .revents = 0});
     int timeout_ms = pause_ms > 0 ? pause_ms : -1;
     for (const Connection& connection : connections) {
@@ -123,7 +123,7 @@ bool PeerChannel::advance(Connection& connection) {
       if (request->token != token_) return false;
       connection.outgoing = answer(*request);
     } catch (const Error& error) {
-      base::log(base::LogLevel::debug, "the peer channel hangs up on a stranger: {}", error.what());
+      base::log(base::LogLevel::debug, "the peer channel drops a connection: {}", error.what());
       return false;
     }
   }

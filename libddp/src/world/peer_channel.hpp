@@ -1,5 +1,5 @@
-// A small side channel between ranks, apart from the data: each rank answers questions of the others on a thread of its
-// own, even while its main thread is stuck in a collective. Who lives, and what everyone is doing, is asked over it.
+// A side channel between ranks: each answers status requests of the others on its own thread, even while its main
+// thread is stuck in a collective.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ namespace ddp::world {
 /// others are disconnected. Listens on one address and a port that the kernel chose. Thread-safe.
 class PeerChannel {
  public:
-  /// Runs on the channel's thread: must not block and must not call unserve. What it throws is sent as a failure.
+  /// Runs on the channel's thread: must not block and must not call unserve. Exceptions are sent as failures.
   using Handler = std::function<Bytes(std::span<const std::byte> body)>;
 
   explicit PeerChannel(const std::string& address);
@@ -39,7 +39,7 @@ class PeerChannel {
  private:
   struct Connection;
   void run();
-  /// False when there is no descriptor left for whoever waits.
+  /// False when no descriptor is left for a pending connection.
   bool accept_new(std::vector<Connection>& connections);
   bool advance(Connection& connection);
   Bytes answer(const PeerRequest& request);
@@ -65,9 +65,9 @@ struct PeerEndpoint {
 struct PeerReply {
   enum class Kind {
     answered,
-    refused,    ///< no process listens there any more, or it hung up: the rank is gone
+    refused,    ///< no listener, or it hung up: the rank is gone
     no_answer,  ///< the deadline passed: the rank is stopped, its host is down, or the network is cut
-    failed,     ///< it answered that it cannot: see problem
+    failed,     ///< it answered with an error: see problem
     not_asked,  ///< this side could not ask it: no time, no descriptor
   };
   Kind kind = Kind::not_asked;

@@ -77,9 +77,9 @@ class Question {
  private:
   void fail(int number) {
     if (number == EAGAIN || number == EINTR || number == EINPROGRESS) return;
-    // no route and its kin say nothing about the process there; a refusal or reset does
+    // EHOSTUNREACH and the like do not imply that the peer exited; a refusal or reset does
     const bool gone = number == ECONNREFUSED || number == ECONNRESET || number == EPIPE;
-    // no descriptor, port or memory left here: that says nothing about the peer at all
+    // no descriptor, port or memory left here: no evidence about the peer
     const bool own_fault =
         number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM || number == EADDRNOTAVAIL;
     finish(gone        ? PeerReply::Kind::refused

@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kLargestPeerMessageBytes = 1U << 20U;
 Bytes encode(const PeerRequest& request);
 Bytes encode(const PeerAnswer& answer);
 
-/// Nothing while @p received is only the beginning of a frame. Throws Error(protocol) for what cannot become a frame.
+/// Nothing while @p received is incomplete. Throws Error(protocol) for what cannot become a frame.
 std::optional<PeerRequest> decode_peer_request(std::span<const std::byte> received);
 std::optional<PeerAnswer> decode_peer_answer(std::span<const std::byte> received);
 

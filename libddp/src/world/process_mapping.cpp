@@ -11,7 +11,7 @@
 namespace ddp::world {
 namespace {
 
-// Far above any machine; keeps a hostile or broken mapping from asking for memory without end.
+// Far above any machine; bounds the memory that a broken mapping can claim.
 constexpr int kLargestNumber = 10'000'000;
 
 struct Block {

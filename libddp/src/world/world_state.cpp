@@ -64,7 +64,7 @@ void warn_of_unknown_variables(const base::Environment& environment) {
   }
 }
 
-/// Which of its addresses a rank uses is agreed only after the others know its port.
+/// The ranks agree on an address only after they have exchanged ports.
 std::string listening_address(const std::vector<topology::CandidateAddress>& addresses) {
   if (addresses.size() == 1) return addresses.front().address.address;
   const bool ipv6 = std::any_of(addresses.begin(), addresses.end(), [](const auto& each) { return each.address.ipv6; });
@@ -162,13 +162,13 @@ topology::CandidateSearch WorldState::find_interfaces(const base::Environment& e
 }
 
 void WorldState::choose_interface(topology::CandidateSearch search, const base::Environment& environment) {
-  // Loopback was a fallback for ranks that might all have been on this host. Now it is known that they are not: looking
-  // again with that knowledge says what is missing.
+  // Loopback was a fallback for ranks that might all be on this host. They are not: search again, for an error that
+  // says what is missing.
   if (search.loopback_fallback && nodes.num_nodes() > 1) {
     find_interfaces(environment, {}, topology::JobSpan::several_nodes);
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "choosing the network interface",
-                 .cause = "an interface to other hosts came up after this rank had told the others that it has none",
+                 .cause = "an interface to other hosts came up after this rank had published that it has none",
                  .native = {},
                  .ranks = {rank},
                  .hint = "start the job again"}};

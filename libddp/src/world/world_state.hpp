@@ -1,4 +1,4 @@
-// What a World knows and owns, for the parts of libddp that build on it.
+// State of a World, for other components of libddp.
 #pragma once
 
 #include <memory>

@@ -43,7 +43,7 @@ void run_subgroups(World& world) {
   std::vector<std::int32_t> from_root{world.rank()};
   backwards->broadcast(from_root, 0).wait();
   check(from_root[0] == size - 1, "root is not the first of the list");
-  // both groups and their parent go on working side by side
+  // both groups and their parent work side by side
   std::vector<double> both{1.0};
   std::vector<double> parent{1.0};
   const Work first = backwards->all_reduce(both);

@@ -86,8 +86,8 @@ void run_kvs(World& world) {
     }
   }
   try {
-    store.get(world.world_size() - 1, "nobody.put.this", deadline);
-    check(false, "a key that nobody put was found");
+    store.get(world.world_size() - 1, "never.put", deadline);
+    check(false, "a key that was never put was found");
   } catch (const Error& error) {
     check(error.code() == ErrorCode::not_found, fmt::format("a missing key gives: {}", error.what()));
   }

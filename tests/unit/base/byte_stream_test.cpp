@@ -68,7 +68,7 @@ TEST(ByteStream, EveryCutIsRefused) {
       ADD_FAILURE() << size << " of " << whole.size() << " bytes were accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::protocol);
-      EXPECT_EQ(error.attempted(), "reading a sample");
+      EXPECT_EQ(error.attempted(), "reading the sample");
     }
   }
 }

@@ -1,4 +1,4 @@
-// Guessing what somebody meant: the fewest changes win, and what is too far away is nobody's mistake.
+// Suggestions for typing mistakes: the fewest changes win, and distant words are none.
 #include "base/closest_word.hpp"
 
 #include <gtest/gtest.h>

@@ -52,7 +52,7 @@ struct Pair {
 Pair connected_pair() {
   const UniqueFd listener = listen_tcp("127.0.0.1");
   UniqueFd client = connect_tcp("127.0.0.1", local_port(listener.get()), soon());
-  if (!wait_for(listener.get(), POLLIN, soon())) ADD_FAILURE() << "nobody connected";
+  if (!wait_for(listener.get(), POLLIN, soon())) ADD_FAILURE() << "no connection";
   UniqueFd server{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
   EXPECT_TRUE(server);
   return {std::move(client), std::move(server)};
@@ -137,7 +137,7 @@ TEST(Socket, ConnectingIntoABlackHoleEndsAtTheDeadline) {
     EXPECT_LT(outcome.took, milliseconds(2000));
     return;
   }
-  FAIL() << "the backlog of a listener that accepts nobody never filled up";
+  FAIL() << "the backlog of a listener that does not accept never filled up";
 }
 
 TEST(Socket, SilentPeerEndsAtTheDeadline) {

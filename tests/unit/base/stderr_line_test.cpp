@@ -173,10 +173,10 @@ TEST(StderrLine, AReaderThatIsGoneDoesNoHarm) {
   ASSERT_EQ(::sigaction(SIGPIPE, &deadly, &before), 0);
   Ends pipe = make_pipe();
   pipe.reading.reset();
-  EXPECT_FALSE(write_line(pipe.writing.get(), "nobody reads this", kGenerous));
+  EXPECT_FALSE(write_line(pipe.writing.get(), "not read", kGenerous));
   Ends sockets = make_sockets();
   sockets.reading.reset();
-  EXPECT_FALSE(write_line(sockets.writing.get(), "nobody reads this", kGenerous));
+  EXPECT_FALSE(write_line(sockets.writing.get(), "not read", kGenerous));
   EXPECT_FALSE(write_line(-1, "no such descriptor", milliseconds(0)));
   EXPECT_EQ(::sigaction(SIGPIPE, &before, nullptr), 0);
 }

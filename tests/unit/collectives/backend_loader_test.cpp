@@ -1,4 +1,4 @@
-// Loading backends by name: what is found, and what each kind of wrong file is taken for.
+// Loading backends by name: what is found, and the error for each kind of wrong file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -50,7 +50,7 @@ class Members {
     member(rank).group.reset();
     member(rank).channel.reset();
   }
-  /// Makes it as silent as a stopped process: its port takes connections, but nobody is there.
+  /// Makes it as silent as a stopped process: its port accepts connections but never answers.
   void stop(int rank) {
     kill(rank);
     silent_.push_back(base::listen_tcp("127.0.0.1"));
@@ -151,7 +151,7 @@ TEST(FailureDetector, SurvivorsAreTold) {
     EXPECT_STREQ(group.detector(rank).verdict()->what(), error.what());
     EXPECT_EQ(group.detector(rank).verdict()->ranks(), Ranks{20});
   }
-  EXPECT_EQ(group.told(0), 0) << "who found it out need not be told";
+  EXPECT_EQ(group.told(0), 0) << "the rank that found it needs no message";
   EXPECT_EQ(group.told(1), 1);
   EXPECT_EQ(group.told(3), 1);
 }
@@ -204,7 +204,7 @@ TEST(FailureDetector, DifferentCallsAreAMismatchThatPrintsBoth) {
   EXPECT_EQ(group.detector(2).verdict()->code(), ErrorCode::mismatch);
 }
 
-TEST(FailureDetector, AMismatchIsAProofEvenIfSomebodyLeftBecauseOfIt) {
+TEST(FailureDetector, AMismatchIsAProofEvenIfARankLeftBecauseOfIt) {
   Members group{3};
   group.call(0, all_reduce(1, 100));
   group.call(1, all_reduce(1, 101));
@@ -312,7 +312,7 @@ TEST(FailureDetector, ANeighbourThatKnowsOfAFailureDisagrees) {
   EXPECT_TRUE(group.detector(0).neighbour_disagrees(all_reduce(1), in(seconds(2))));
 }
 
-TEST(FailureDetector, AGroupOfOneAsksNobody) {
+TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {
   const OperationLog log;
   const GroupMembers members{.name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .channel = nullptr};
   FailureDetector alone{members, log, [] {}};

@@ -1,4 +1,4 @@
-// A backend that communicates with nobody: tests decide when its operations end, and see in which order they began.
+// A backend without communication: tests decide when its operations end, and see in which order they began.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class BackendControl {
   void hold() {
     change([&] { holding_ = true; });
   }
-  /// Lets what is held and what comes go on.
+  /// Releases what is held, and stops holding.
   void release() {
     change([&] { holding_ = false; });
   }
@@ -106,7 +106,7 @@ class FakeBackend final : public Backend {
 
   bool serves(DeviceType device) const noexcept override { return device == DeviceType::cpu; }
   Bytes address() const override { return {}; }
-  void connect(const std::vector<Bytes>& /*nobody*/, Deadline /*immediate*/) override {}
+  void connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) override {}
   void run(const Operation& operation, Deadline /*ignored*/) override {
     const std::string name = name_of(operation);
     control_->record("begin " + name);

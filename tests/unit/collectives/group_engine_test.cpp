@@ -73,7 +73,7 @@ TEST_F(GroupEngineTest, WorkTellsWhetherAndWhenItFinished) {
   const auto given_up = error_of([&] { work.wait(Deadline::after(milliseconds(50))); });
   ASSERT_TRUE(given_up);
   EXPECT_EQ(given_up->code(), ErrorCode::timeout);
-  EXPECT_FALSE(work.done()) << "the operation goes on when the caller stops waiting";
+  EXPECT_FALSE(work.done()) << "the operation continues when the caller stops waiting";
   const auto before = Deadline::Clock::now();
   control_->release();
   EXPECT_FALSE(error_of([&] { work.wait(); }));
@@ -242,7 +242,7 @@ class LatePostingBackend final : public Backend {
  public:
   bool serves(DeviceType /*any*/) const noexcept override { return true; }
   Bytes address() const override { return {}; }
-  void connect(const std::vector<Bytes>& /*nobody*/, Deadline /*immediate*/) override {}
+  void connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) override {}
   void run(const Operation& /*nothing*/, Deadline /*immediate*/) override {}
   std::unique_ptr<Transfer> start(const Operation& /*any*/) override {
     class Done final : public Transfer {

@@ -143,7 +143,7 @@ TEST_P(TorchStore, CloseIsIdempotentAndFinal) {
   EXPECT_EQ(error_of([&] { store->get(0, "k", soon()); })->code(), ErrorCode::unavailable);
 }
 
-// A server in a thread, at the other end of a socket pair, that does what it is told and then nothing more.
+// A server in a thread, at the other end of a socket pair, that follows a script and then stops.
 class BrokenServer {
  public:
   explicit BrokenServer(std::function<void(int fd)> behaviour) {
@@ -205,7 +205,7 @@ std::optional<Error> getting_error(std::function<void(int fd)> behaviour) {
   const auto begin = std::chrono::steady_clock::now();
   auto error = error_of([&] { store.get(0, "k", soon(200)); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(700));
-  // An answer that comes late must not be taken for that of another question.
+  // An answer that comes late must not pass for that of another request.
   EXPECT_EQ(error_of([&] { store.get(0, "k", soon(200)); })->code(), ErrorCode::unavailable);
   return error;
 }

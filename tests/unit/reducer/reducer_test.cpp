@@ -86,7 +86,7 @@ class ReducerTest : public testing::Test {
   }
 
   std::shared_ptr<test::BackendControl> control_ = std::make_shared<test::BackendControl>();
-  // Rank 1 has no address: whoever asks it learns at once that it is gone.
+  // Rank 1 has no address: it counts as gone as soon as it is asked.
   ProcessGroup group_{std::make_shared<GroupEngine>(
       collectives::GroupMembers{
           .name = "test", .rank = 0, .global_ranks = {0, 1}, .endpoints = {{}, {}}, .channel = nullptr},
@@ -213,7 +213,7 @@ TEST_F(ReducerTest, AParameterWithoutAGradientIsNamedAndBreaksTheReducer) {
   expect_broken(reducer);
 }
 
-TEST_F(ReducerTest, AGradientThatIsMarkedTwiceIsRefusedAndTheStepGoesOn) {
+TEST_F(ReducerTest, AGradientThatIsMarkedTwiceIsRefusedAndTheStepContinues) {
   Reducer reducer = make();
   reducer.prepare_for_backward();
   reducer.mark_ready(2);

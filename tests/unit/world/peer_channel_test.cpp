@@ -1,5 +1,5 @@
-// The answering side of the peer channel: peers are answered, strangers are hung up on, and no number of strangers
-// keeps a peer waiting.
+// The answering side of the peer channel: peers are answered, unauthenticated clients are dropped, and no number of
+// them keeps a peer waiting.
 #include "world/peer_channel.hpp"
 
 #include <fcntl.h>
@@ -198,7 +198,7 @@ TEST_F(PeerChannelTest, StrangersThatTrickleTheMarkDoNotKeepAPeerWaiting) {
   expect_answered_within(milliseconds(2500));
 }
 
-// What keeps strangers out must not cost peers that all come at once: all ranks of a job ask when something fails.
+// Defences must not cost peers that connect all at once: all ranks of a job ask when something fails.
 TEST_F(PeerChannelTest, ManyPeersAtOnceAreAllAnswered) {
   constexpr int kAskers = 4;
   const std::vector<PeerEndpoint> endpoints(200, endpoint_of(channel_));
@@ -212,7 +212,7 @@ TEST_F(PeerChannelTest, ManyPeersAtOnceAreAllAnswered) {
   EXPECT_EQ(answered, kAskers * 200);
 }
 
-// A training process may use up its descriptors. Then nobody can be accepted, but the channel must not burn a core.
+// A training process may use up its descriptors. Then accept fails, but the channel must not burn a core.
 TEST_F(PeerChannelTest, WithoutDescriptorsItWaitsAndThenAnswers) {
   const Bytes request = encode(PeerRequest{.token = channel_.token(), .service = "echo", .body = {}});
   const base::UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};

@@ -1,4 +1,4 @@
-// The asking side of the peer channel: what each way of not answering is taken for, and that asking ends by its
+// The asking side of the peer channel: how each failure to answer is classified, and that asking ends by its
 // deadline.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// World::init in environments where nobody else is: alone, and with variables that promise a service which is not
+// World::init without other ranks: alone, and with variables that promise a service which is not
 // there. Each runs in a process of its own, since PMIx is one per process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

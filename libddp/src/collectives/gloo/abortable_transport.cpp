@@ -40,7 +40,7 @@ class AbortableBuffer final : public UnboundBuffer {
   }
 
  private:
-  // Gloo's algorithms do not look at the result of a wait: an aborted one would pass for a finished one.
+  // Gloo's algorithms do not look at the result of a wait: an aborted wait would pass for a finished one.
   static bool complete(bool finished) {
     if (!finished) throw ::gloo::IoException("the operation was aborted");
     return true;
@@ -63,7 +63,7 @@ void LiveBuffers::remove(UnboundBuffer* buffer) {
 }
 
 void LiveBuffers::abort() {
-  aborted_ = true;  // first: who has passed check() is in the list below, and its next wait returns at once
+  aborted_ = true;  // first: buffers that passed check() are in the list below, and their next wait returns at once
   const std::lock_guard lock(mutex_);
   for (UnboundBuffer* buffer : buffers_) {
     buffer->abortWaitRecv();
@@ -87,7 +87,7 @@ void AbortableTransport::abort() noexcept {
   try {
     live_->abort();
     // Gloo closes all connections of a context when a wait times out, and has no other call for it: without that, peers
-    // would not notice. So a buffer that nobody sends to is waited for, for a millisecond.
+    // would not notice. So wait a millisecond for a buffer without a sender.
     char nothing = 0;
     const auto buffer = inner_->createUnboundBuffer(&nothing, sizeof nothing);
     buffer->waitRecv(nullptr, std::chrono::milliseconds(1));

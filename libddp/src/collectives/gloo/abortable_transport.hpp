@@ -3,7 +3,7 @@
 // Gloo ends waits when a connection fails, with one exception that happens when a peer dies at the wrong moment: a send
 // whose write fails is never reported to the buffer that waits for it (Pair::sendAsyncMode in
 // gloo/transport/tcp/pair.cc), and the wait lasts until its time-out. Every buffer offers to abort its waits, but
-// Gloo's algorithms keep theirs to themselves. So buffers are made here, and remembered while they live.
+// Gloo's algorithms keep theirs to themselves. So this transport makes the buffers and keeps track of them.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ class AbortableTransport final : public ::gloo::transport::Context {
   std::unique_ptr<::gloo::transport::Pair>& createPair(int peer) override { return inner_->createPair(peer); }
   std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t size_bytes) override;
 
-  /// Makes every operation that is under way, and every later one, fail. Thread-safe.
+  /// Makes current and later operations fail. Thread-safe.
   void abort() noexcept;
 
  private:

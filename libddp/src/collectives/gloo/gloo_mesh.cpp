@@ -96,7 +96,7 @@ void GlooMesh::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
                    .ranks = {peer},
                    .hint = "does the interface route between the hosts? DDP_SOCKET_IFNAME chooses another"}};
     };
-    if (deadline.expired()) fail(ErrorCode::timeout, "the deadline passed before its turn came");
+    if (deadline.expired()) fail(ErrorCode::timeout, "the deadline expired before its turn");
     base::ByteReader reader(addresses[static_cast<std::size_t>(peer)], "Gloo address");
     sockaddr_storage storage = numeric_address(reader.text());
     std::int64_t sequence = 0;

@@ -1,5 +1,5 @@
-// The connections of one rank's end of a Gloo group: a full mesh of TCP pairs, made from addresses that the ranks have
-// exchanged by other means.
+// The connections of one rank's end of a Gloo group: a full mesh of TCP pairs, from addresses that the ranks exchanged
+// by other means.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ class GlooMesh final : public ::gloo::Context {
   Bytes address() const;
   void connect(const std::vector<Bytes>& addresses, Deadline deadline);
 
-  /// Makes every operation that is under way, and every later one, fail. Thread-safe.
+  /// Makes current and later operations fail. Thread-safe.
   void abort() noexcept { transport_->abort(); }
 
  private:

@@ -21,8 +21,8 @@ namespace {
 
 using MeshPtr = std::shared_ptr<GlooMesh>;
 
-// The group's watchdog ends operations at their deadline, after finding out who is to blame. Gloo's own time-out comes
-// later: it would close all connections without a cause.
+// The group's watchdog ends operations at their deadline, after finding the cause. Gloo's own timeout comes later,
+// since it closes all connections without one.
 constexpr std::chrono::milliseconds kSlack{5000};
 
 // Gloo's slots use the low 48 bits (gloo/types.h). Bits 63 and 62 keep ours apart: transfers, and reduce_scatter's
@@ -30,8 +30,8 @@ constexpr std::chrono::milliseconds kSlack{5000};
 constexpr std::uint64_t kTransferSlot = 1ULL << 63U;
 constexpr std::uint64_t kScatterSlot = 1ULL << 62U;
 
-/// Messages of operations that differ in kind, size, type or root never meet, because their tags differ: ranks that
-/// call different things wait instead of overwriting memory, and the failure detector compares what they called.
+/// Messages of operations that differ in kind, size, type or root have different tags: ranks that call
+/// different things wait instead of overwriting memory, and the failure detector compares the calls.
 std::uint32_t tag_of(const Operation& operation) {
   const std::uint64_t fingerprint = operation.fingerprint();
   return static_cast<std::uint32_t>(fingerprint ^ (fingerprint >> 32U));
@@ -223,8 +223,8 @@ class GlooTransfer final : public Transfer {
 void run_collective(const MeshPtr& mesh, const Operation& operation, Deadline deadline) {
   const bool empty =
       operation.kind != OperationKind::barrier && operation.count == 0 && operation.kind != OperationKind::all_gather_v;
-  // Gloo's algorithms expect at least one element. Without any, the ranks only meet, so that a rank that called
-  // something else is still noticed.
+  // Gloo's algorithms expect at least one element. Without any, a barrier still detects a rank that called
+  // something else.
   if (empty) return barrier(mesh, operation, deadline);
   switch (operation.kind) {
     case OperationKind::all_reduce: return all_reduce(mesh, operation, deadline);
