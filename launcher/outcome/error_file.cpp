@@ -188,7 +188,9 @@ std::string with_error_code(const std::string& content, int exit_code) {
     Json& extra = message["extraInfo"];
     if (!extra.is_object()) extra = Json::object();
     if (extra.contains("py_callstack") && !extra["py_callstack"].is_string()) extra.erase("py_callstack");
-    if (!seconds_of(extra)) extra["timestamp"] = now_text();
+    // Text, as torch writes it.
+    const auto seconds = seconds_of(extra);
+    extra["timestamp"] = seconds ? std::to_string(*seconds) : now_text();
     if (exit_code != 0) message["errorCode"] = exit_code;
   }
   return document.dump(-1, ' ', true, Json::error_handler_t::replace);

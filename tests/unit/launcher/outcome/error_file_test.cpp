@@ -225,6 +225,12 @@ TEST_F(ErrorFileTest, WhateverIsPassedOnHasWhatTorchNeeds) {
   }
 }
 
+TEST_F(ErrorFileTest, ANumericTimestampIsPassedOnAsText) {
+  const json passed = json::parse(
+      with_error_code(R"({"message": {"message": "m", "extraInfo": {"timestamp": 1300}}})", 3));
+  EXPECT_EQ(passed.at("message").at("extraInfo").at("timestamp"), "1300");
+}
+
 TEST_F(ErrorFileTest, PassingOnReplacesTheFileAsAWhole) {
   write(std::string(1000, 'x'));
   std::filesystem::create_hard_link(path(), path("old"));
