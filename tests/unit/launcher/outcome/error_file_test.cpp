@@ -226,8 +226,8 @@ TEST_F(ErrorFileTest, WhateverIsPassedOnHasWhatTorchNeeds) {
 }
 
 TEST_F(ErrorFileTest, ANumericTimestampIsPassedOnAsText) {
-  const json passed = json::parse(
-      with_error_code(R"({"message": {"message": "m", "extraInfo": {"timestamp": 1300}}})", 3));
+  const json passed =
+      json::parse(with_error_code(R"({"message": {"message": "m", "extraInfo": {"timestamp": 1300}}})", 3));
   EXPECT_EQ(passed.at("message").at("extraInfo").at("timestamp"), "1300");
 }
 

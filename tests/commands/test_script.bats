@@ -1,0 +1,142 @@
+#!/usr/bin/env bats
+# scripts/test: what it runs when, how it counts and how it ends; and scripts/affected, which chooses for --changed. What
+# builds and runs tests is a stand-in.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  tree=$BATS_TEST_TMPDIR/tree
+  mkdir -p "$tree/scripts" "$tree/tests"
+  cp "$root/scripts/test" "$tree/scripts/"
+  cp -r "$root/tests/support" "$tree/tests/"
+  for name in dependencies python-env environment-modules; do program "$name" true; done
+  program build 'echo "+build $*" >>"$CALLS"; sleep 0.4; echo "-build $*" >>"$CALLS"'
+  program run-stage 'echo "+$*" >>"$CALLS"; sleep 0.4; echo "-$*" >>"$CALLS"; echo "ok 1 a"'
+  program affected cat
+  export CALLS=$BATS_TEST_TMPDIR/calls
+  : >"$CALLS"
+}
+
+# program NAME COMMANDS: a stand-in in the tree's scripts.
+program() {
+  printf '#!/bin/bash\n%s\n' "$2" >"$tree/scripts/$1"
+  chmod +x "$tree/scripts/$1"
+}
+
+run_test() { timeout -k 5 60 "$tree/scripts/test" "$@"; }
+
+affected() { printf '%s\n' "$@" | "$root/scripts/affected"; }
+
+# has LINE: a line of $output that is exactly this.
+has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
+
+@test "builds and stages: one build at a time, two things at most, each stage after its build" {
+  run -0 run_test --only unit --only commands --only packaging --only asan --only tsan
+  echo "$output"
+  cat "$CALLS"
+  awk '
+    /^[+]build/ { if (++builds > 1) bad = "two builds" }
+    /^-build/ { --builds; built[$2] = 1 }
+    /^[+]/ { if (++running > 2) bad = "three at a time" }
+    /^-/ { --running }
+    /^[+](unit|commands|packaging)/ && !built["dev"] { bad = $0 " before its build" }
+    /^[+](asan|tsan)/ && !built[substr($1, 2)] { bad = $0 " before its build" }
+    running == 2 && !builds { both = 1 }
+    END { if (!both) bad = "never two stages"; print bad; exit bad != "" }' "$CALLS"
+  [ "${lines[-1]}" = "5 passed, 0 failed" ]
+  # the table's order is fixed
+  [ "$(sed -n '/==== summary/,$p' <<<"$output" | awk '$2 ~ /^[0-9-]+$/ {print $1}' | tr '\n' ' ')" = \
+    "dev unit commands packaging asan tsan " ]
+}
+
+@test "a failed test, a failed stage and a failed build are counted, the others still run" {
+  program run-stage 'case $1 in unit) echo "not ok 1 a"; echo "not ok 2 b"; exit 1 ;; commands) exit 3 ;; esac; echo "ok 1 a"'
+  program build '[ "$1" != tsan ] || { echo "no such header"; exit 1; }'
+  run -1 run_test --only unit --only commands --only packaging --only tsan
+  echo "$output"
+  [ "${lines[-1]}" = "1 passed, 4 failed" ]
+  has "no such header"
+  [[ $output == *"build FAILED"* ]]
+}
+
+@test "a process that a stage leaves makes it fail" {
+  [ "$(id -u)" = 0 ] && unshare --pid --fork --mount-proc true || skip "needs namespaces of processes"
+  program run-stage 'setsid sleep 1234 & echo "ok 1 a"'
+  run -1 run_test --only commands
+  echo "$output"
+  has "left running: sleep 1234 "
+  [ "${lines[-1]}" = "1 passed, 1 failed" ]
+}
+
+@test "a signal ends it with its stages, and nothing is left" {
+  program run-stage 'echo started >"$CALLS"; setsid sleep 4321; true'
+  for signal in INT TERM; do
+    : >"$CALLS"
+    env --default-signal "$tree/scripts/test" --only unit --only commands >"$BATS_TEST_TMPDIR/out" 2>&1 &
+    test=$!
+    for ((i = 0; i < 200; i++)); do [ ! -s "$CALLS" ] || break; sleep 0.05; done
+    [ -s "$CALLS" ]
+    kill -$signal $test
+    status=0
+    wait $test || status=$?
+    [ $status = $((128 + $(kill -l $signal))) ]
+    for ((i = 0; i < 100; i++)); do pgrep -f '^sleep 4321' || break; sleep 0.05; done
+    run -1 pgrep -f '^sleep 4321'
+  done
+}
+
+@test "--changed asks about committed, changed and new files" {
+  cd "$tree"
+  program affected 'sed "s/^/file /" >"$CALLS"; echo "commands tests/commands/x.bats"'
+  git init -q -b main
+  git config user.email a@b
+  git config user.name a
+  git add . && git commit -qm first
+  echo 1 >committed && git add . && git commit -qm second
+  echo 2 >>scripts/build && echo 3 >new
+  run -0 run_test --changed HEAD~1 --list
+  [ "$output" = "commands tests/commands/x.bats" ]
+  [ "$(sort "$CALLS" | tr '\n' ' ')" = "file committed file new file scripts/build " ]
+  run -0 run_test --changed --list
+  [ "$(sort "$CALLS" | tr '\n' ' ')" = "file new file scripts/build " ]
+  git update-ref refs/remotes/origin/main HEAD~1
+  run -0 run_test --changed --list
+  [ "$(sort "$CALLS" | tr '\n' ' ')" = "file committed file new file scripts/build " ]
+  run -2 run_test --changed nowhere
+  [[ $output == *"git knows no commit 'nowhere'"* ]]
+}
+
+@test "documents concern the tests of documents" {
+  run -0 affected docs/launching.md
+  [ "$output" = $'style\ncommands tests/commands/architecture.bats' ]
+  run -0 affected README.md
+  has "packaging tests/packaging/install.bats"
+  run affected
+  [ -z "$output" ]
+}
+
+@test "a component concerns itself and those above it" {
+  run -0 affected libddp/src/collectives/work.cpp
+  echo "$output"
+  has "unit collectives_test reducer_test unit_digits unit_selftest unit_tools"
+  run -0 affected launcher/main.cpp
+  has "unit unit_launcher"
+  has "asan launcher_pmix_multiproc unit_launcher"
+  has cluster
+  run -0 affected srun_plugin/command_line.cpp
+  run -1 has multiproc
+}
+
+@test "a test concerns itself, and what no rule knows concerns everything" {
+  run -0 affected tests/unit/kvs/x_test.cpp tests/cluster/faults.bats tests/fuzz/fuzz_error_file.cpp scripts/build
+  echo "$output"
+  has "unit kvs_test"
+  has "cluster tests/cluster/faults.bats"
+  has "fuzz fuzz_error_file"
+  [[ $output == *tests/commands/build_script.bats* ]]
+  for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do
+    [ "$(affected tests/unit/kvs/x_test.cpp $file | wc -l)" = 10 ]
+    [ "$(affected $file | grep -c ' ')" = 0 ]
+  done
+}
