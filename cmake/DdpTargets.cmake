@@ -16,6 +16,10 @@ endif()
 
 # Parsing headers of other libraries is most of compiling. These are compiled once, for static libraries and plugins. None is
 # the project's own: a change would compile everything anew. In <>, so that no path of the checkout enters the compiler cache.
+# Packagers' flags go without: GCC 12 crashes on some that differ from the header's.
+if(NOT DEFINED CMAKE_DISABLE_PRECOMPILE_HEADERS AND NOT DDP_BUILD_TESTS)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled_headers.cpp CONTENT "")
 add_library(ddp_precompiled_headers OBJECT ${PROJECT_BINARY_DIR}/precompiled_headers.cpp)
 target_link_libraries(ddp_precompiled_headers PRIVATE fmt::fmt ddp_options)
