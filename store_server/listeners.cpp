@@ -1,6 +1,5 @@
 #include "store_server/listeners.hpp"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -16,38 +15,20 @@
 
 #include <ddp/error.hpp>
 
+#include "base/address_lookup.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 
 namespace ddp::store_server {
 namespace {
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
 /// A port that is free on the first address may be in use on another.
 constexpr int kPortAttempts = 16;
-
-AddressList resolve(const std::string& address, std::uint16_t port, const std::string& attempted) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int status = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (status != 0) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = attempted,
-                 .cause = fmt::format("'{}' is not a numeric address: {}", address, ::gai_strerror(status)),
-                 .native = fmt::format("getaddrinfo {}", status),
-                 .ranks = {},
-                 .hint = {}}};
-  }
-  return {found, &::freeaddrinfo};
-}
 
 /// Empty, with errno EADDRINUSE, when the port is in use.
 base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool only_v6, bool reuse) {
   const std::string attempted = fmt::format("listening on {} port {} for clients of the TCPStore", address, port);
-  const AddressList found = resolve(address, port, attempted);
+  const base::AddressList found = base::resolve(address, port, AI_NUMERICHOST | AI_PASSIVE, attempted);
   base::UniqueFd fd{::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
   if (!fd) throw base::system_error(attempted, errno);
   const int on = 1;

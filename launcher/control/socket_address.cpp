@@ -1,4 +1,4 @@
-// getaddrinfo(3), getnameinfo(3) and their kin with errors as ddp::Error.
+// getnameinfo(3), getsockname(2) and getpeername(2) with errors as ddp::Error.
 #include "control/socket_address.hpp"
 
 #include <netinet/in.h>
@@ -31,23 +31,6 @@ std::string to_text(const sockaddr* address, socklen_t size) {
 }
 
 }  // namespace
-
-AddressList resolve(const std::string& host, std::uint16_t port, int flags, const std::string& attempted) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (status != 0) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = attempted,
-                 .cause = fmt::format("the host name '{}' cannot be resolved: {}", host, gai_strerror(status)),
-                 .native = fmt::format("getaddrinfo {}", status),
-                 .ranks = {},
-                 .hint = "check the name, or give an IP address"}};
-  }
-  return {found, &freeaddrinfo};
-}
 
 std::string to_text(const sockaddr_storage& address) {
   return to_text(reinterpret_cast<const sockaddr*>(&address),

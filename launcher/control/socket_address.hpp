@@ -1,20 +1,17 @@
-// Socket addresses: found for names, and shown as people write them.
+// Socket addresses as text.
 #pragma once
 
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <cstdint>
-#include <memory>
 #include <string>
+
+#include "base/address_lookup.hpp"
 
 namespace ddp::launcher::control {
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-/// All addresses of @p host, in the resolver's order; @p flags of getaddrinfo(3). Throws Error(invalid_argument).
-/// Takes as long as the resolver takes.
-AddressList resolve(const std::string& host, std::uint16_t port, int flags, const std::string& attempted);
+using base::AddressList;
+using base::resolve;
 
 /// "10.1.2.3:4711", "[fd00::3]:4711"; IPv4 addresses inside IPv6 ones as IPv4.
 std::string to_text(const sockaddr_storage& address);

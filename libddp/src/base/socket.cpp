@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,33 +9,14 @@
 
 #include <cerrno>
 #include <chrono>
-#include <memory>
 
 #include <fmt/format.h>
 
+#include "base/address_lookup.hpp"
 #include "base/system_error.hpp"
 
 namespace ddp::base {
 namespace {
-
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-AddressList resolve(const std::string& host, const std::string& port, int flags, const std::string& attempted) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = flags;
-  addrinfo* found = nullptr;
-  const int status = getaddrinfo(host.c_str(), port.c_str(), &wanted, &found);
-  if (status != 0) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = attempted,
-                 .cause = fmt::format("the host name '{}' cannot be resolved: {}", host, gai_strerror(status)),
-                 .native = fmt::format("getaddrinfo {}", status),
-                 .ranks = {},
-                 .hint = "check the name, or give an IP address"}};
-  }
-  return {found, &freeaddrinfo};
-}
 
 [[noreturn]] void throw_timeout(const std::string& what) {
   throw Error{{.code = ErrorCode::timeout,
@@ -74,7 +54,7 @@ bool client_waits(int listening) { return wait_for(listening, POLLIN, Deadline::
 
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline) {
   const std::string attempted = fmt::format("connecting to {}:{}", host, port);
-  const AddressList addresses = resolve(host, std::to_string(port), AI_ADDRCONFIG, attempted);
+  const AddressList addresses = resolve(host, port, AI_ADDRCONFIG, attempted);
   int last_error = 0;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     UniqueFd fd{::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
@@ -101,7 +81,7 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadl
 
 UniqueFd listen_tcp(const std::string& address) {
   const std::string attempted = fmt::format("listening on {}", address);
-  const AddressList addresses = resolve(address, "0", AI_NUMERICHOST | AI_PASSIVE, attempted);
+  const AddressList addresses = resolve(address, 0, AI_NUMERICHOST | AI_PASSIVE, attempted);
   UniqueFd fd{::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
   if (!fd) throw system_error(attempted, errno);
   const int off = 0;  // "::" takes IPv4 peers, too, whatever net.ipv6.bindv6only says; fails for IPv4 sockets only
