@@ -194,9 +194,8 @@ NodeKind describe_node(const NodeReports& node, BindPolicy policy, topology::Gpu
 }
 
 bool same_placement(const Placement& a, const Placement& b) {
-  return a.gpu == b.gpu && a.gpu_shared == b.gpu_shared && a.extra_gpus == b.extra_gpus && a.nics == b.nics &&
-         a.numa_nodes == b.numa_nodes && a.cpus == b.cpus && a.num_cores == b.num_cores &&
-         a.cores_shared == b.cores_shared;
+  return a.gpu == b.gpu && a.gpu_shared == b.gpu_shared && a.nics == b.nics && a.numa_nodes == b.numa_nodes &&
+         a.cpus == b.cpus && a.num_cores == b.num_cores && a.cores_shared == b.cores_shared;
 }
 
 /// Reasons are left out: that of the interface names another host on every node.

@@ -48,7 +48,6 @@ struct Placement {
   int local_rank = 0;
   std::optional<int> gpu;
   bool gpu_shared = false;      ///< other ranks have the same GPU: there are more ranks than GPUs
-  std::vector<int> extra_gpus;  ///< GPUs left unused; on rank 0 only
   std::vector<int> nics;        ///< nearest first; the first one is the rank's own; empty if no NIC is usable
   std::vector<int> numa_nodes;  ///< NUMA nodes that the cores are of, ascending
   CpuSet cpus;                  ///< never empty, and inside what is allowed

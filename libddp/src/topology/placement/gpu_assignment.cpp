@@ -214,10 +214,10 @@ std::vector<int> usable_gpus(const Topology& topology) {
   return gpus;
 }
 
-GpuAssignment assign_gpus(const Topology& topology, const PlacementRequest& request, const AllowedSets& allowed) {
+std::vector<GpuChoice> assign_gpus(const Topology& topology, const PlacementRequest& request,
+                                   const AllowedSets& allowed) {
   const Candidates candidates = request.gpus ? named_candidates(topology, *request.gpus) : visible_candidates(topology);
-  GpuAssignment assignment;
-  assignment.ranks.resize(at(request.num_ranks));
+  std::vector<GpuChoice> choices(at(request.num_ranks));
   std::map<int, std::vector<int>> users;
   std::string reason;
   if (candidates.gpus.empty()) {
@@ -226,14 +226,10 @@ GpuAssignment assign_gpus(const Topology& topology, const PlacementRequest& requ
     Outcome outcome = choose(topology, request, allowed, candidates.gpus);
     reason = std::move(outcome.reason);
     for (int rank = 0; rank < request.num_ranks; ++rank) {
-      assignment.ranks[at(rank)].gpu = outcome.of_rank[at(rank)];
+      choices[at(rank)].gpu = outcome.of_rank[at(rank)];
       users[outcome.of_rank[at(rank)]].push_back(rank);
     }
   }
-  for (const Gpu& gpu : topology.gpus()) {
-    if (candidates.left_out.count(gpu.index) == 0 && users.count(gpu.index) == 0) assignment.extra.push_back(gpu.index);
-  }
-
   std::vector<std::string> rest;  // what became of each GPU, as others see it
   for (const Gpu& gpu : topology.gpus()) {
     const auto left_out = candidates.left_out.find(gpu.index);
@@ -243,7 +239,7 @@ GpuAssignment assign_gpus(const Topology& topology, const PlacementRequest& requ
                                : used != users.end() ? fmt::format("given to local {}", format_ranks(used->second))
                                                      : "not needed by any rank"));
   }
-  for (GpuChoice& choice : assignment.ranks) {
+  for (GpuChoice& choice : choices) {
     choice.shared = choice.gpu && users.at(*choice.gpu).size() > 1;
     choice.decision = {.subject = "GPU",
                        .chosen = choice.gpu ? describe(topology.gpus()[at(*choice.gpu)]) : "none",
@@ -255,7 +251,7 @@ GpuAssignment assign_gpus(const Topology& topology, const PlacementRequest& requ
     }
     choice.decision.alternatives = std::move(alternatives).take();
   }
-  return assignment;
+  return choices;
 }
 
 }  // namespace ddp::topology

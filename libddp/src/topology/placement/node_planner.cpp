@@ -1,10 +1,13 @@
 #include "topology/placement/node_planner.hpp"
 
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/topology.hpp>
 
-#include "topology/placement/placement_summary.hpp"
 #include "topology/placement/rank_gpus.hpp"
 
 namespace ddp::topology {
@@ -14,6 +17,27 @@ base::Environment environment_of(const RankResources& rank, const base::Environm
   auto variables = inherited.variables();
   for (const auto& [name, value] : rank.devices) variables.insert_or_assign(name, value);
   return base::Environment{std::move(variables)};
+}
+
+std::string summarize(const Topology& topology, const Placement& placement) {
+  std::string text =
+      fmt::format("{} {} (processors {}{})", placement.num_cores, placement.num_cores == 1 ? "core" : "cores",
+                  placement.cpus.to_string(), placement.cores_shared ? ", shared" : "");
+  if (!placement.numa_nodes.empty()) {
+    std::vector<int> numbers;
+    for (const int node : placement.numa_nodes) {
+      numbers.push_back(topology.numa_nodes().at(static_cast<std::size_t>(node)).os_index);
+    }
+    text += fmt::format(", NUMA {} {}", numbers.size() == 1 ? "node" : "nodes", fmt::join(numbers, ","));
+  }
+  if (placement.gpu) {
+    const Gpu& gpu = topology.gpus().at(static_cast<std::size_t>(*placement.gpu));
+    text += fmt::format(", GPU {} ({}{})", gpu.index, gpu.pci.to_string(), placement.gpu_shared ? ", shared" : "");
+  }
+  if (!placement.nics.empty()) {
+    text += fmt::format(", NIC {}", topology.nics().at(static_cast<std::size_t>(placement.nics.front())).name());
+  }
+  return text;
 }
 
 }  // namespace

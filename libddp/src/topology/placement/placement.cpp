@@ -14,6 +14,7 @@
 #include "topology/placement/nic_assignment.hpp"
 
 namespace ddp {
+
 std::vector<Placement> place(const Topology& topology, const PlacementRequest& request) {
   if (request.num_ranks < 1) {
     throw Error{{.code = ErrorCode::invalid_argument,
@@ -24,25 +25,23 @@ std::vector<Placement> place(const Topology& topology, const PlacementRequest& r
                  .hint = "request at least 1"}};
   }
   const topology::AllowedSets allowed(topology, request);
-  topology::GpuAssignment gpus = topology::assign_gpus(topology, request, allowed);
-  std::vector<topology::CoreChoice> cores = topology::assign_cores(topology, request.policy, allowed, gpus.ranks);
-  std::vector<topology::NicChoice> nics = topology::assign_nics(topology, gpus.ranks, cores);
+  std::vector<topology::GpuChoice> gpus = topology::assign_gpus(topology, request, allowed);
+  std::vector<topology::CoreChoice> cores = topology::assign_cores(topology, request.policy, allowed, gpus);
+  std::vector<topology::NicChoice> nics = topology::assign_nics(topology, gpus, cores);
 
   std::vector<Placement> placements;
-  for (std::size_t rank = 0; rank < gpus.ranks.size(); ++rank) {
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
     placements.push_back({.local_rank = static_cast<int>(rank),
-                          .gpu = gpus.ranks[rank].gpu,
-                          .gpu_shared = gpus.ranks[rank].shared,
-                          .extra_gpus = {},
+                          .gpu = gpus[rank].gpu,
+                          .gpu_shared = gpus[rank].shared,
                           .nics = std::move(nics[rank].nics),
                           .numa_nodes = std::move(cores[rank].numa_nodes),
                           .cpus = std::move(cores[rank].cpus),
                           .num_cores = static_cast<int>(cores[rank].cores.size()),
                           .cores_shared = cores[rank].shared,
-                          .decisions = {std::move(gpus.ranks[rank].decision), std::move(nics[rank].decision),
+                          .decisions = {std::move(gpus[rank].decision), std::move(nics[rank].decision),
                                         std::move(cores[rank].numa_node), std::move(cores[rank].decision)}});
   }
-  placements.front().extra_gpus = std::move(gpus.extra);
   return placements;
 }
 

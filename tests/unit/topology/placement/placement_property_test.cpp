@@ -125,12 +125,6 @@ void check_gpus(const Topology& topology, const PlacementRequest& request, const
   if (placements.size() >= usable.size()) {
     EXPECT_EQ(users.size(), usable.size()) << "a GPU is idle";
   }
-  std::vector<int> extra;
-  for (const int gpu : usable) {
-    if (users.count(gpu) == 0) extra.push_back(gpu);
-  }
-  std::sort(extra.begin(), extra.end());
-  EXPECT_EQ(placements[0].extra_gpus, extra);
   for (const Placement& placement : placements) {
     EXPECT_EQ(placement.gpu_shared, users.at(*placement.gpu) > 1);
     if (request.gpus) {
@@ -216,7 +210,7 @@ bool same(const std::vector<Placement>& a, const std::vector<Placement>& b) {
     for (const Placement& each : placements) {
       text += fmt::format("{} {} {} {} {} {}\n", each.local_rank, each.gpu.value_or(-1), each.gpu_shared,
                           each.cpus.to_string(), each.num_cores, each.cores_shared);
-      for (const auto* list : {&each.extra_gpus, &each.nics, &each.numa_nodes}) {
+      for (const auto* list : {&each.nics, &each.numa_nodes}) {
         for (const int value : *list) text += fmt::format(" {}", value);
         text += '\n';
       }
