@@ -55,7 +55,7 @@ void Agent::handle(const control::Message& message) {
     finished_ = true;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
              end_attempt != nullptr && !attempt_) {
-    to_coordinator(control::AttemptCleaned{.epoch = end_attempt->epoch, .left_behind = 0});
+    to_coordinator(control::AttemptCleaned{.epoch = end_attempt->epoch});
   } else {
     if (end_attempt != nullptr) ending_ = true;
     const auto* order = std::get_if<control::SignalRanks>(&message);
@@ -162,7 +162,7 @@ void Agent::attempt_lost() {
                                                       pid, end ? describe(*end) : "stopped answering"),
                                .exit_status = 1,
                                .may_recover = true});
-    if (ending_) to_coordinator(control::AttemptCleaned{.epoch = epoch_, .left_behind = 0});
+    if (ending_) to_coordinator(control::AttemptCleaned{.epoch = epoch_});
   }
   finish_as_orphan();
 }

@@ -298,7 +298,7 @@ void Attempt::clean() {
   store_.reset();
   const bool orphaned = !agent_.open();
   if (!orphaned) {
-    agent_.send(control::AttemptCleaned{.epoch = plan_.epoch, .left_behind = left.ended + left.remaining});
+    agent_.send(control::AttemptCleaned{.epoch = plan_.epoch});
     agent_.close(Deadline::after(kFarewellLimit));
   }
   name_space_.reset();

@@ -1,4 +1,4 @@
-// The connecting side of the handshake: all addresses in turn until one lets it in, and why none did.
+// The connecting side of the handshake: tries all addresses in turn, and says why none worked.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -19,23 +19,23 @@
 namespace ddp::launcher::control {
 namespace {
 
-// Longer than the other side takes when strangers crowd its door.
+// Longer than the other side takes when strangers crowd its port.
 constexpr std::chrono::seconds kHandshakeLimit{15};
-// An answer that cannot be changed by waiting; but the connection may have been closed for another reason, and the port
-// may have been somebody else's a moment ago.
+// A refusal does not change by waiting; but the connection may have been closed for another reason, and the port may
+// have belonged to another program a moment ago.
 constexpr int kRefusalsUntilFailure = 3;
 constexpr std::chrono::milliseconds kFirstPause{100};
 constexpr std::chrono::milliseconds kLongestPause{1000};
 
 constexpr const char* kAttempted = "connecting to the job's coordinator";
 
-/// Why an address did not let us in: unavailable (it may later), protocol or conflict.
+/// Why an address refused: unavailable (it may accept later), protocol or conflict.
 Error refusal(ErrorCode code, std::string cause) {
   return Error{
       {.code = code, .attempted = kAttempted, .cause = std::move(cause), .native = {}, .ranks = {}, .hint = {}}};
 }
 
-/// What was found out about an address, last.
+/// The last result for an address.
 struct Finding {
   std::string address;
   ErrorCode code;
@@ -45,7 +45,7 @@ struct Finding {
 
 class Findings {
  public:
-  /// @param cut_short by the whole's deadline: then an earlier answer says more.
+  /// @param cut_short by the overall deadline: then an earlier result says more
   void note(const std::string& address, const Error& error, bool cut_short) {
     auto found = std::find_if(all_.begin(), all_.end(), [&](const Finding& f) { return f.address == address; });
     const bool silent = error.code() == ErrorCode::timeout;
@@ -91,8 +91,8 @@ class Findings {
   std::vector<Finding> all_;
 };
 
-// Connecting to a free port of this host that the kernel also takes for outgoing connections may meet itself. Such a
-// connection would keep the port from the coordinator.
+// TCP's simultaneous open: a connection to a free port of this host, in the range for outgoing connections, may connect
+// to itself, and would keep the port from the coordinator.
 bool met_itself(int fd) {
   if (to_text(local_address(fd)) != to_text(peer_address(fd))) return false;
   const linger at_once{.l_onoff = 1, .l_linger = 0};
@@ -105,7 +105,7 @@ Greeting receive_greeting(int fd, Deadline deadline) {
   std::size_t size = 0;
   for (;;) {
     if (!base::wait_for(fd, POLLIN, deadline)) {
-      throw refusal(ErrorCode::unavailable, "it takes the connection, but does not answer");
+      throw refusal(ErrorCode::unavailable, "it accepts the connection but does not answer");
     }
     const ssize_t count = ::recv(fd, received.data() + size, received.size() - size, MSG_DONTWAIT);
     if (count < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
@@ -125,7 +125,7 @@ void shake_hands(int fd, const Secret& secret, Deadline deadline) {
   base::send_all(fd, encode(ours), deadline, kAttempted);
   const Greeting theirs = receive_greeting(fd, deadline);
   if (theirs.nonce == ours.nonce)
-    throw refusal(ErrorCode::protocol, "it is no coordinator: it sends back what it gets");
+    throw refusal(ErrorCode::protocol, "it is no coordinator: it echoes what it receives");
   if (theirs.version != kProtocolVersion) {
     throw refusal(ErrorCode::protocol, fmt::format("it speaks version {} of ddprun's protocol; this is version {}",
                                                    theirs.version, kProtocolVersion));

@@ -28,14 +28,13 @@ constexpr std::size_t kHeaderBytes = 4;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
 constexpr int kReadsPerTurn = 16;  // then other connections have their turn
 
-// A peer that is silently gone is given up 20 s after it should have answered: 5 s without traffic, and 3 questions 5 s
-// apart; what was sent may stay unacknowledged for as long.
+// A vanished peer is given up after 20 s: 5 s without traffic and 3 probes 5 s apart, or 20 s without acknowledgement.
 constexpr int kKeepIdleSeconds = 5;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepProbes = 3;
 constexpr int kUserTimeoutMs = 20'000;
 
-// Fails for other sockets than TCP's, which need none of it.
+// Fails for sockets other than TCP's, which need none of it.
 void set_tcp_options(int fd) {
   const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
@@ -91,7 +90,7 @@ std::optional<Bytes> FrameBuffer::next() {
   Bytes whole{payload.begin(), payload.end()};
   consumed_ += kHeaderBytes + length;
   if (consumed_ == buffer_.size()) {
-    buffer_ = Bytes{};  // a long message must not hold its memory for ever
+    buffer_ = Bytes{};  // frees the memory of a long message
     consumed_ = 0;
   }
   return whole;
@@ -148,7 +147,7 @@ void Connection::flush() {
   }
 }
 
-// What the peer sent before is still to be received, perhaps the reason of its leaving, so this is not the end yet.
+// What the peer sent before, perhaps why it left, is still to be received: this is not the end yet.
 void Connection::send_failed(int number) {
   outgoing_.clear();
   sent_of_first_ = 0;
@@ -180,7 +179,7 @@ std::vector<Message> Connection::receive() {
       messages.push_back(keep_modex_encoded_ && is_modex(*whole) ? Encoded{std::move(*whole)} : decode(*whole));
     }
   } catch (const Error& error) {
-    lose(fmt::format("it sent what cannot be understood: {}", error.what()));
+    lose(fmt::format("it sent an invalid message: {}", error.what()));
     return messages;
   }
   if (!end.empty()) {
@@ -190,7 +189,7 @@ std::vector<Message> Connection::receive() {
   return messages;
 }
 
-// The descriptor stays until close(), so that its number cannot become another one's before an event loop forgets it.
+// The descriptor stays until close(), so that its number is not reused before the event loop forgets it.
 void Connection::lose(std::string because) {
   lost_because_ = std::move(because);
   outgoing_.clear();
@@ -199,7 +198,7 @@ void Connection::lose(std::string because) {
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
-// Closing a TCP socket that has unread bytes resets the connection, and the peer may lose what was sent last.
+// Closing a TCP socket with unread bytes resets the connection, and the peer may lose the last data sent.
 void Connection::drop_incoming() {
   std::array<std::byte, kReadBytes> chunk;
   for (int turn = 0; turn < kReadsPerTurn; ++turn) {
@@ -220,7 +219,7 @@ void Connection::close(Deadline deadline) {
       int bytes = 0;
       return is_tcp(socket_.get()) && ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
     };
-    // No event tells of acknowledgements, which take milliseconds; one does when the peer has closed or is gone.
+    // No event reports acknowledgements, which take milliseconds; poll reports a peer that has closed or is gone.
     while (!sending_failed_ && unacknowledged() && !deadline.expired()) {
       if (base::wait_for(socket_.get(), 0, earlier(deadline, Deadline::after(std::chrono::milliseconds(2))))) break;
       drop_incoming();

@@ -1,4 +1,4 @@
-// One control connection: whole messages over a stream socket, for a loop that must never block.
+// A control connection: messages over a non-blocking stream socket.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ class FrameBuffer {
   void append(std::span<const std::byte> bytes);
   /// The next whole frame. Throws Error(protocol) for a length above the limit.
   std::optional<Bytes> next();
-  /// Whether there is the beginning of a frame.
+  /// Whether part of a frame is buffered.
   bool has_part() const { return consumed_ < buffer_.size(); }
-  /// For when a connection has proven who it is.
+  /// For a connection that has authenticated.
   void set_limit(std::size_t max_frame_bytes) { max_frame_bytes_ = max_frame_bytes; }
 
  private:
@@ -40,8 +40,8 @@ class FrameBuffer {
 /// Throws Error(invalid_argument) for more than kMaxMessageBytes.
 Bytes frame(std::span<const std::byte> payload);
 
-/// Owns the socket, which it makes non-blocking. Not thread-safe. A TCP peer that vanishes without a word (power,
-/// cable) is noticed after some 20 s.
+/// Owns the socket, which it makes non-blocking. Not thread-safe. A TCP peer that vanishes (power, cable) is noticed
+/// after about 20 s.
 class Connection {
  public:
   /// @param peer for messages: "the agent on n2 (pid 7)".
@@ -55,22 +55,20 @@ class Connection {
 
   /// Queues the message and sends what the socket takes. A lost connection shows at the next receive().
   void send(const Message& message);
-  /// Whether something waits to be sent: then flush() must be called when the socket is writable.
+  /// Whether data is queued: then call flush() when the socket is writable.
   bool wants_to_write() const { return !outgoing_.empty(); }
   void flush();
 
-  /// From now on, receive() gives messages of PMIx exchanges as control::Encoded, for a process that only forwards
-  /// them.
+  /// For a process that only forwards PMIx exchanges: receive() returns their messages as control::Encoded.
   void keep_modex_encoded() { keep_modex_encoded_ = true; }
-  /// The messages that are there; of many, the first megabyte or so, and the descriptor stays readable. Ends the
-  /// connection where the peer did: open() is false then, and lost_because() tells why. A message that cannot be
-  /// understood ends it too; the peer sees that at once.
+  /// The messages that have arrived; of many, about the first megabyte, and the descriptor stays readable. When the
+  /// peer has closed the connection, or sent an invalid message, open() is false then, and lost_because() says why.
   std::vector<Message> receive();
   const std::string& lost_because() const {
     return lost_because_;
   }  ///< "it was closed", "Connection reset by peer ..."
 
-  /// Sends what is queued, and waits until the peer's host has it, until @p deadline; then closes.
+  /// Sends what is queued, waits until @p deadline for the peer's host to acknowledge it, and closes.
   void close(Deadline deadline);
 
  private:
@@ -85,11 +83,11 @@ class Connection {
   std::size_t sent_of_first_ = 0;
   bool keep_modex_encoded_ = false;
   bool sending_failed_ = false;
-  std::string sending_failed_because_;  ///< where the end of the stream would not tell it
+  std::string sending_failed_because_;  ///< unless the end of the stream says it
   std::string lost_because_;
 };
 
-/// Both ends of a connection inside this host, for an agent and its attempt process.
+/// Both ends of a connection within this host: an agent and its attempt process.
 struct ConnectionPair {
   base::UniqueFd first, second;
 };

@@ -21,8 +21,8 @@ static_assert(kMagic.size() == 8);
 static_assert(kProofBytes == crypto_auth_BYTES);
 static_assert(std::tuple_size_v<decltype(Nonce{})> == crypto_auth_KEYBYTES);
 
-std::vector<std::uint8_t> proven_text(HandshakeSide role, const Greeting& connecting, const Greeting& accepting) {
-  const std::string_view name = role == HandshakeSide::accepting ? "the accepting side"sv : "the connecting side"sv;
+std::vector<std::uint8_t> proven_text(HandshakeSide side, const Greeting& connecting, const Greeting& accepting) {
+  const std::string_view name = side == HandshakeSide::accepting ? "the accepting side"sv : "the connecting side"sv;
   std::vector<std::uint8_t> text;
   for (const Greeting& greeting : {connecting, accepting}) {
     const GreetingBytes bytes = encode(greeting);
@@ -70,16 +70,16 @@ std::optional<Greeting> parse_greeting(std::span<const std::byte> received) {
   return greeting;
 }
 
-Proof prove(const Secret& secret, HandshakeSide role, const Greeting& connecting, const Greeting& accepting) {
-  const std::vector<std::uint8_t> text = proven_text(role, connecting, accepting);
+Proof prove(const Secret& secret, HandshakeSide side, const Greeting& connecting, const Greeting& accepting) {
+  const std::vector<std::uint8_t> text = proven_text(side, connecting, accepting);
   Proof proof{};
   ::crypto_auth(reinterpret_cast<unsigned char*>(proof.data()), text.data(), text.size(), secret.bytes().data());
   return proof;
 }
 
-bool proves(const Proof& proof, const Secret& secret, HandshakeSide role, const Greeting& connecting,
+bool proves(const Proof& proof, const Secret& secret, HandshakeSide side, const Greeting& connecting,
             const Greeting& accepting) {
-  const std::vector<std::uint8_t> text = proven_text(role, connecting, accepting);
+  const std::vector<std::uint8_t> text = proven_text(side, connecting, accepting);
   return ::crypto_auth_verify(reinterpret_cast<const unsigned char*>(proof.data()), text.data(), text.size(),
                               secret.bytes().data()) == 0;
 }

@@ -33,13 +33,13 @@ std::optional<Greeting> parse_greeting(std::span<const std::byte> received);
 
 enum class HandshakeSide : std::uint8_t { accepting, connecting };
 
-/// What a side sends to prove itself. Its role is in it, so that a proof cannot be sent back to whom it came from.
+/// What a side sends to authenticate. It covers the side, so that a proof cannot be reflected to its sender.
 inline constexpr std::size_t kProofBytes = 32;
 using Proof = std::array<std::byte, kProofBytes>;
-Proof prove(const Secret& secret, HandshakeSide role, const Greeting& connecting, const Greeting& accepting);
+Proof prove(const Secret& secret, HandshakeSide side, const Greeting& connecting, const Greeting& accepting);
 
 /// Takes the same time for all wrong proofs.
-bool proves(const Proof& proof, const Secret& secret, HandshakeSide role, const Greeting& connecting,
+bool proves(const Proof& proof, const Secret& secret, HandshakeSide side, const Greeting& connecting,
             const Greeting& accepting);
 
 }  // namespace ddp::launcher::control

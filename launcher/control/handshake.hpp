@@ -1,5 +1,4 @@
-// Proof of the job's secret, both ways, before a control connection says anything else: strangers learn nothing and
-// can do nothing.
+// Mutual proof of the job's secret, before anything else on a control connection: strangers learn and can do nothing.
 #pragma once
 
 #include <array>
@@ -18,7 +17,7 @@
 
 namespace ddp::launcher::control {
 
-/// 32 random bytes, or what a text is hashed to (BLAKE2b) where no random secret can travel. Wiped when it goes away.
+/// 32 random bytes, or the BLAKE2b hash of a text where no random secret can be handed on. Wiped on destruction.
 class Secret {
  public:
   static Secret random();
@@ -35,7 +34,7 @@ class Secret {
   std::array<std::uint8_t, 32> bytes_{};
 };
 
-/// The accepting side's listening socket and the connections that have not proven themselves yet. Each side sends a
+/// The accepting side's listening socket and the connections that have not authenticated yet. Each side sends a
 /// greeting (magic, protocol version, 32-byte nonce), then HMAC-SHA-512-256 (libsodium's crypto_auth) of both greetings
 /// and its role under the secret; the connecting side first. Never blocks. A connection that is not done in time,
 /// that sends anything else, or one too many of them (64; the oldest goes, when it is older than a second; until then
@@ -45,7 +44,7 @@ class Listener {
  public:
   /// Listens on all addresses ([::] where there is IPv6, else 0.0.0.0) or on @p address when it is not empty, at @p
   /// port (0: the kernel chooses). Throws Error(system), with EADDRINUSE explained; invalid_argument for no address.
-  /// @param patience for a connection to prove itself
+  /// @param patience for a connection to authenticate
   Listener(const std::string& address, std::uint16_t port, const Secret& secret,
            std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~Listener();
@@ -57,7 +56,7 @@ class Listener {
   /// numeric addresses ("10.1.2.3:40122").
   std::vector<Connection> accept_ready();
   std::optional<Deadline> next_deadline() const;
-  /// Stops listening and closes what has not proven itself.
+  /// Stops listening and closes what has not authenticated.
   void close();
 
  private:

@@ -26,13 +26,13 @@ namespace {
 using Clock = Deadline::Clock;
 
 constexpr std::size_t kMaxUnproven = 64;
-// Time for a handshake between hosts that are busy, which a crowd of pending must not take away.
+// For a handshake between busy hosts, which a crowd of pending connections must not cut short.
 constexpr std::chrono::seconds kProtected{1};
 constexpr std::chrono::seconds kLogPause{1};
 constexpr std::chrono::seconds kDescriptorPause{1};
 constexpr int kAcceptsPerTurn = 64;
 
-/// A connection that is still to prove itself.
+/// A connection that has not authenticated yet.
 struct Unproven {
   base::UniqueFd socket;
   std::string peer;
@@ -50,7 +50,7 @@ base::UniqueFd bound_socket(const addrinfo& address, const std::string& attempte
   if (!fd) throw base::system_error(attempted, errno);
   const int on = 1;
   const int off = 0;
-  // A port whose former connections are still being closed may be used again at once.
+  // A port whose former connections are in TIME_WAIT can be reused at once.
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   // "::" takes IPv4 peers, too, whatever net.ipv6.bindv6only says; fails for IPv4 sockets only.
   ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
@@ -92,7 +92,7 @@ struct Listener::Impl {
   std::list<Unproven> unproven;  // the oldest first
   std::vector<Connection> proven;
   bool accepting = false;
-  bool crowded = false;           // not accepting, because too many are unproven
+  bool crowded = false;           // not accepting: too many are unproven
   Clock::time_point pause_until;  // of accepting
   Clock::time_point log_again;
   int unlogged = 0;
@@ -115,7 +115,7 @@ struct Listener::Impl {
   void accept_some();
   void add(base::UniqueFd socket);
   void read(Place place);
-  /// Something whole has arrived. @return whether the connection is done, one way or the other.
+  /// A whole greeting or proof has arrived. @return whether the handshake is complete.
   bool advance(Unproven& connection);
   void drop(Place place, const std::string& why);
   void log_drop(const std::string& peer, const std::string& why);
@@ -132,7 +132,7 @@ void Listener::Impl::accept_some() {
     }
     base::UniqueFd socket{::accept4(listening.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (socket) {
-      if (unproven.size() >= kMaxUnproven) drop(unproven.begin(), "others wait, and it has not proven itself");
+      if (unproven.size() >= kMaxUnproven) drop(unproven.begin(), "others wait, and it has not authenticated");
       add(std::move(socket));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
@@ -142,7 +142,7 @@ void Listener::Impl::accept_some() {
       log_drop("an agent",
                fmt::format("{} [{}]; it will be tried again", base::errno_text(number), base::errno_name(number)));
       return pause(Clock::now() + kDescriptorPause);
-    }  // else the one that came has gone already
+    }  // else it has gone already
   }
 }
 
@@ -167,7 +167,7 @@ void Listener::Impl::read(Place place) {
     const ssize_t received = ::recv(connection.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT);
     if (received < 0 && errno == EINTR) continue;
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (received <= 0) return drop(place, "it went away before it had proven itself");
+    if (received <= 0) return drop(place, "it disconnected before authenticating");
     connection.size += static_cast<std::size_t>(received);
     try {
       if (advance(connection)) {
@@ -191,7 +191,7 @@ bool Listener::Impl::advance(Unproven& connection) {
                  .ranks = {},
                  .hint = {}}};
   };
-  // What is sent is less than the send buffer of any new socket.
+  // Less than the send buffer of any new socket.
   const auto answer = [&](std::span<const std::byte> bytes) {
     const ssize_t sent = ::send(connection.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent != static_cast<ssize_t>(bytes.size())) refuse("it cannot be answered");
@@ -252,12 +252,12 @@ std::vector<Connection> Listener::accept_ready() {
   if (!impl_->listening) return {};
   const Clock::time_point now = Clock::now();
   while (!impl_->unproven.empty() && impl_->unproven.front().since + impl_->patience <= now) {
-    impl_->drop(impl_->unproven.begin(), fmt::format("it has not proven itself within {} s",
+    impl_->drop(impl_->unproven.begin(), fmt::format("it did not authenticate within {} s",
                                                      std::chrono::duration<double>(impl_->patience).count()));
   }
   impl_->accept_again();
   impl_->loop.run_once(Deadline{now});
-  impl_->accept_again();  // others have got in, and made room
+  impl_->accept_again();  // handshakes that are complete have made room
   return std::exchange(impl_->proven, {});
 }
 

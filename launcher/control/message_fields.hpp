@@ -136,8 +136,7 @@ struct Described<RankStopped> {
 template <>
 struct Described<AttemptCleaned> {
   static constexpr const char* kName = "AttemptCleaned";
-  static constexpr std::tuple kFields{Field{"epoch", &AttemptCleaned::epoch, kCount},
-                                      Field{"left_behind", &AttemptCleaned::left_behind, kCount}};
+  static constexpr std::tuple kFields{Field{"epoch", &AttemptCleaned::epoch, kCount}};
 };
 
 template <>

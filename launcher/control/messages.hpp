@@ -95,7 +95,6 @@ struct RankStopped {
 /// All processes of the attempt on this node are gone.
 struct AttemptCleaned {
   int epoch = 0;
-  int left_behind = 0;  ///< orphans of ranks that were ended
   bool operator==(const AttemptCleaned&) const = default;
 };
 

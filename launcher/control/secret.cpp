@@ -12,7 +12,7 @@ namespace {
 
 static_assert(crypto_auth_KEYBYTES == 32 && crypto_generichash_BYTES == 32);
 
-// Must come before anything else of libsodium; whoever has a secret has called it.
+// Before any other call of libsodium; every Secret comes through it.
 void ensure_sodium() {
   if (::sodium_init() < 0) {
     throw Error{{.code = ErrorCode::unavailable,
@@ -46,7 +46,7 @@ Secret Secret::from_hex(const std::string& hex) {
   Secret secret;
   const char* end = nullptr;
   std::size_t size = 0;
-  // The wrong text is not shown: it may be nearly right.
+  // The text is not shown: it may be nearly the secret.
   if (hex.size() != 2 * secret.bytes_.size() ||
       ::sodium_hex2bin(secret.bytes_.data(), secret.bytes_.size(), hex.data(), hex.size(), nullptr, &size, &end) != 0 ||
       size != secret.bytes_.size() || end != hex.data() + hex.size()) {

@@ -5,7 +5,7 @@
 namespace ddp::launcher {
 namespace {
 
-// For the last message to leave. The loop stands still meanwhile.
+// For the last message to leave; the loop blocks meanwhile.
 constexpr std::chrono::milliseconds kFarewell{200};
 
 }  // namespace
@@ -49,7 +49,7 @@ void AgentLinks::forget_listener() {
 }
 
 void AgentLinks::accept_ready() {
-  forget_listener();  // before it closes what does not prove itself
+  forget_listener();  // before it closes descriptors
   std::vector<control::Connection> proven = listener_->accept_ready();
   watch_listener();
   for (control::Connection& connection : proven) add(std::move(connection));

@@ -17,7 +17,7 @@
 
 namespace ddp::launcher {
 
-/// Not thread-safe. The functions given are called from the event loop, and may send to and drop any link.
+/// Not thread-safe. The callbacks run in the event loop, and may send to and drop any link.
 class AgentLinks {
  public:
   using OnMessage = std::function<void(int link, const control::Message&)>;
@@ -31,14 +31,14 @@ class AgentLinks {
   ~AgentLinks();
 
   int add(control::Connection connection);
-  /// Takes connections from outside from now on.
+  /// Accepts connections from now on.
   void listen(std::unique_ptr<control::Listener> listener);
   void stop_listening();
 
-  /// Does nothing for a link that is not there any more.
+  /// Does nothing for a link that is gone.
   void send(int link, const control::Message& message);
   void send_to_all(const control::Message& message);
-  /// Sends what is queued as far as the socket takes it, and closes.
+  /// Sends what the socket takes, and closes.
   void drop(int link);
   void set_peer(int link, std::string peer);
   std::string peer(int link) const;

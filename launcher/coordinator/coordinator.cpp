@@ -196,7 +196,7 @@ void Coordinator::shorten_drain(std::chrono::milliseconds limit) {
 void Coordinator::conclude() {
   for (const AttemptNode& node : attempt_->nodes()) {
     if (!node.settled()) {
-      events_.note(fmt::format("the agent on {} (pid {}) does not answer; its processes may still be there",
+      events_.note(fmt::format("the agent on {} (pid {}) does not answer; its processes may still be running",
                                node.layout.host, node.pid));
       links_.drop(node.link);
     }
@@ -283,7 +283,7 @@ void Coordinator::job_timed_out() {
 void Coordinator::give_up_waiting() {
   using std::chrono::duration_cast, std::chrono::seconds;
   if (phase_ == Phase::gathering && membership_.failed(clock_().steady)) {
-    agents_lost(fmt::format("the nodes did not come together within {} s",
+    agents_lost(fmt::format("not all nodes joined within {} s",
                             duration_cast<seconds>(membership_.rules().join_timeout).count()),
                 1);
   }

@@ -11,7 +11,7 @@
 namespace ddp::launcher {
 namespace {
 
-// What a message can carry, besides the ranks' numbers.
+// The data that fits in a message besides the list of ranks.
 constexpr std::size_t kMostFenceBytes = control::kMaxMessageBytes - (std::size_t{8} << 20U);
 
 }  // namespace

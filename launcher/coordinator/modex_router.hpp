@@ -1,4 +1,4 @@
-// Joins the nodes' PMIx servers into one job: fences that span nodes, and questions about ranks of other nodes.
+// Joins the nodes' PMIx servers into one job: fences across nodes, and direct modex requests to other nodes.
 #pragma once
 
 #include <deque>
@@ -12,7 +12,7 @@
 
 namespace ddp::launcher {
 
-/// For one attempt. Nodes are named by node rank. Decides what is to be sent and does not send it.
+/// For one attempt. Nodes are named by node rank. Returns what to send, and sends nothing.
 class ModexRouter {
  public:
   /// @param ranks_per_node by node rank; ranks of a node are consecutive.
@@ -33,7 +33,7 @@ class ModexRouter {
 
   int epoch_;
   std::vector<int> first_rank_;  ///< by node rank, and the world size at the end
-  /// By the participating ranks: what each node has contributed and nobody has been answered yet, oldest first.
+  /// By the participating ranks: each node's contributions to fences that are not complete, oldest first.
   std::map<std::vector<int>, std::map<int, std::deque<Bytes>>> open_;
 };
 

@@ -9,7 +9,7 @@
 namespace ddp::launcher {
 namespace {
 
-// Signals of one kind that come within this time are one.
+// Equal signals within this time have one cause.
 constexpr std::chrono::seconds kSameCause{2};
 
 bool contains(const std::vector<int>& list, int signal) {
@@ -36,7 +36,7 @@ void Supervisor::rank_started(int rank, pid_t pid) {
 SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces traces, Moment now) {
   Rank& ended = at(rank);
   if (!mark_ended(ended)) return {};
-  if (RankFailure* aborted = failure_of(ended)) {  // it called PMIx_Abort before, which is its failure
+  if (RankFailure* aborted = failure_of(ended)) {  // by an earlier PMIx_Abort
     aborted->end = end;
     aborted->traces = within_budget(std::move(traces));
   } else if (going_on()) {
@@ -55,14 +55,14 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
 }
 
 SignalOrders Supervisor::rank_aborted(int rank, AbortCall call, Moment now) {
-  if (!going_on()) return {};  // but also after the last end: the call may arrive later
+  if (!going_on()) return {};  // the last end does not matter: the call may arrive after it
   Rank& caller = at(rank);
   if (RankFailure* known = failure_of(caller)) {
     known->abort = std::move(call);
   } else {
     note_failure(caller, {.name = caller.name, .end = {}, .abort = std::move(call), .time = now.wall}, now);
   }
-  // The rank asked for the end of the job: the others have nothing to find out.
+  // No grace: the rank asked for the end of the job.
   return terminate(SIGTERM, now);
 }
 
@@ -77,7 +77,7 @@ SignalOrders Supervisor::node_failed(NodeFailure failure, int first_rank, Moment
   if (done()) return {};
   int lost = 0;
   for (int i = 0; i < failure.num_ranks; ++i) lost += mark_ended(at(first_rank + i)) ? 1 : 0;
-  // While a signal or --timeout ends the job, agents may be among those that it reaches: no cause of anything.
+  // A signal or --timeout that ends the job may end agents, too: they are no cause.
   const bool ended_by_user = outcome_.forwarded_signal != 0 || outcome_.timed_out;
   if (!going_on() && ended_by_user && outcome_.failures.empty() && outcome_.nodes.empty()) {
     outcome_.lost += lost;
@@ -94,7 +94,7 @@ SignalOrders Supervisor::signal_received(int signal, Moment now) {
     return {{.target = SignalOrder::Target::workers, .signal = signal}};
   }
   if (done() && outcome_.success()) return {};
-  // Also where the job was failing: the user does not want it to be restarted.
+  // Also of a failing job: the user wants no restart.
   outcome_.end_by(signal);
   if (outcome_.failures.empty()) {
     for (Rank& each : ranks_) each.failure.reset();
@@ -102,11 +102,11 @@ SignalOrders Supervisor::signal_received(int signal, Moment now) {
   if (done() || phase_ == Phase::killing) return {};
   if (signal == SIGINT && ++interrupts_ > 1) return kill(now);
   if (going_on()) return terminate(signal, now);
-  // Slurm tells a batch script's ddprun and its agents for one cause; a rank that saves its state must not begin again.
+  // Slurm signals a batch script's ddprun and its agents for one cause; ranks must not start saving their state twice.
   if (signal == ended_with_ && now.steady < ended_at_ + kSameCause) return {};
   ended_with_ = signal;
   ended_at_ = now.steady;
-  return {{.target = SignalOrder::Target::groups, .signal = signal}};  // the limit that is running stays
+  return {{.target = SignalOrder::Target::groups, .signal = signal}};  // the running limit stays
 }
 
 SignalOrders Supervisor::job_timed_out(Moment now) {
@@ -183,7 +183,7 @@ SignalOrders Supervisor::terminate(int signal, Moment now) {
   enter(Phase::terminating, limits_.shutdown_timeout, now);
   ended_with_ = signal;
   ended_at_ = now.steady;
-  // SIGCONT after it, so that stopped processes can react.
+  // Then SIGCONT, so that stopped processes can react.
   return {{.target = SignalOrder::Target::groups, .signal = signal},
           {.target = SignalOrder::Target::groups, .signal = SIGCONT}};
 }

@@ -1,6 +1,5 @@
-// Decides what happens to a job when ranks end, stop or abort, when nodes are lost and when ddprun gets signals. It
-// decides and does nothing itself: time and events come in, signals to send come out, so every course of events can be
-// tested without processes.
+// Decides what happens to a job when ranks end, stop or abort, nodes are lost, and ddprun receives signals: time and
+// events come in, signals to send come out. It only decides, so that it can be tested without processes.
 #pragma once
 
 #include <sys/types.h>
@@ -32,13 +31,13 @@ using SignalOrders = std::vector<SignalOrder>;
 struct SupervisionLimits {
   std::chrono::milliseconds failure_grace;
   std::chrono::milliseconds shutdown_timeout;
-  std::chrono::milliseconds kill_patience{10'000};  ///< SIGKILL to giving up on a process that the kernel cannot end
+  std::chrono::milliseconds kill_patience{10'000};  ///< from SIGKILL to giving up
 };
 
 /// What signals to ddprun mean. One in both lists ends the job; one in neither does nothing.
 struct SignalMeaning {
-  std::vector<int> ending;     ///< passed on to the workers' process groups; the job ends
-  std::vector<int> forwarded;  ///< passed on to the workers; the job goes on
+  std::vector<int> ending;     ///< forwarded to the workers' process groups; the job ends
+  std::vector<int> forwarded;  ///< forwarded to the workers; the job continues
 };
 
 /// An instant on both clocks: limits need the steady one, reports the wall clock.
@@ -48,7 +47,7 @@ struct Moment {
   static Moment now() { return {.steady = Deadline::Clock::now(), .wall = std::chrono::system_clock::now()}; }
 };
 
-/// What error files and last lines may take in all, in bytes. The failures after it keep only the file's path.
+/// Limit of all error files and last lines together, in bytes. Failures beyond it keep only the file's path.
 inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 
 /// One attempt of a job on all of its nodes, from "all ranks started" to "all ended". Ranks are named by global rank.
@@ -63,28 +62,27 @@ class Supervisor {
   /// @param ranks by global rank, from 0 without gaps.
   Supervisor(std::vector<RankName> ranks, SupervisionLimits limits, SignalMeaning signals);
 
-  /// Names the rank's process, which is not known before; reports name it, also for what has been seen by now.
+  /// Sets the rank's pid, also in what has been recorded already.
   void rank_started(int rank, pid_t pid);
   /// @param traces what the rank left behind; kept for failures only.
   SignalOrders rank_ended(int rank, const RankEnd& end, RankTraces traces, Moment now);
   SignalOrders rank_aborted(int rank, AbortCall call, Moment now);
   void rank_stopped(int rank, int signal, Moment now);
   void rank_continued(int rank);
-  /// The node's agent was lost or could not start its ranks. @p first_rank and the failure's num_ranks say which those
-  /// are; they count as ended, and neither are listed nor are failures of their own. To be called once for a node, and
-  /// also for one whose ranks have ended: the others need its agent.
+  /// The node's agent was lost or could not start its ranks. These (num_ranks from @p first_rank) count as ended, and
+  /// are no failures of their own. Call it once for a node, also when its ranks have ended: the others need its agent.
   SignalOrders node_failed(NodeFailure failure, int first_rank, Moment now);
-  /// After the last end, too: a job that failed is not to be restarted then, and one that succeeded has succeeded.
+  /// Also after the last end: a failed job is not restarted then; success stays.
   SignalOrders signal_received(int signal, Moment now);
-  /// The time of --timeout has passed; as signal_received().
+  /// --timeout expired; as signal_received().
   SignalOrders job_timed_out(Moment now);
-  /// To be called when next_deadline() has passed.
+  /// Call it when next_deadline() has passed.
   SignalOrders time_passed(Moment now);
 
-  /// When time_passed() must be called next; nothing while there is no limit running.
+  /// When to call time_passed() next; nothing while no limit runs.
   std::optional<Deadline> next_deadline() const { return phase_end_; }
 
-  /// All ranks have ended, or the rest has been given up.
+  /// All ranks have ended or been given up.
   bool done() const { return running_ == 0 || phase_ == Phase::abandoned; }
   const JobOutcome& outcome() const { return outcome_; }
 
@@ -103,7 +101,7 @@ class Supervisor {
 
   Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
   bool going_on() const { return phase_ == Phase::running || phase_ == Phase::grace; }
-  /// Returns false when that was known.
+  /// @return false when it was known
   bool mark_ended(Rank& rank);
   RankFailure* failure_of(const Rank& rank);
   void note_failure(Rank& rank, RankFailure failure, Moment now);
@@ -119,7 +117,7 @@ class Supervisor {
   Phase phase_ = Phase::running;
   std::optional<Deadline> phase_end_;
   int interrupts_ = 0;  ///< SIGINTs received
-  int ended_with_ = 0;  ///< the last signal to the groups that was to end them, and its time
+  int ended_with_ = 0;  ///< the last signal sent to end the groups, and its time
   Deadline::Clock::time_point ended_at_{};
   std::size_t trace_bytes_ = 0;
   JobOutcome outcome_;

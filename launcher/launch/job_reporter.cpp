@@ -71,7 +71,7 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
   const JobTimes times{.start = start_, .until_started = until_started_, .total = since(steady_start_)};
   std::string text = format_failure_report(outcome, context);
   if (!text.empty() && text.back() == '\n') text.pop_back();
-  // Files first: they do not wait for a reader.
+  // Files first: they wait for no reader.
   std::string flaw;
   try {
     if (!options_.report_json.empty())

@@ -1,4 +1,4 @@
-// What a user sees of a job besides the workers' own output: status line, notes, the report at the end.
+// What a user sees of a job besides the ranks' output: status line, notes, final report.
 #pragma once
 
 #include <chrono>
@@ -20,9 +20,8 @@ class JobReporter {
   CoordinatorEvents events();
 
   /// Writes the report of the last attempt: text to standard error, --report-json, and the root cause's error file for
-  /// an outer launcher. What cannot be written is said on standard error. Waits for whoever reads standard error, which
-  /// may be a pager; less where the job was ended, and not at all once an ending signal has come, which must be
-  /// blocked.
+  /// an outer launcher. What cannot be written is reported on standard error. Waits for a slow reader of standard error
+  /// (a pager) within the drain time, but not once an ending signal is pending, which must be blocked.
   void report(const Coordinator& coordinator, const base::Environment& environment);
 
  private:

@@ -35,7 +35,7 @@
 namespace ddp::launcher {
 namespace {
 
-// For srun to notice that its tasks have ended.
+// For srun to notice the end of its tasks.
 constexpr std::chrono::seconds kSrunPatience{15};
 
 void say(const std::string& text) { base::write_stderr_line(fmt::format("ddprun: {}", text)); }
@@ -73,14 +73,14 @@ class Process {
         role_(std::move(role)),
         arguments_(arguments),
         reporter_(options) {
-    // As torchrun does: jobs that stand alone share nothing, not even a name.
+    // As in torchrun: standalone jobs share nothing, not even a name.
     if (options.standalone) options_.rendezvous.run_id = control::Secret::random().to_hex().substr(0, 32);
   }
 
   int run() {
-    hold_signals(options_.forwarded_signals);  // they must not end a ddprun that waits for others; ending ones shall
+    hold_signals(options_.forwarded_signals);  // while it waits for other nodes; ending ones end it
     if (role_.role == LaunchRole::frontend) {
-      // The interface that the user has named is one of the nodes, which this host need not have.
+      // The interface in the environment is one of the nodes'; this host need not have it.
       const base::Environment without_names = without_interface_names(environment_);
       Rendezvous meeting = meet_as_frontend(own_network(options_.local_addr, "", without_names).addresses);
       lead(std::move(meeting.listener), &meeting.point);
@@ -99,7 +99,7 @@ class Process {
   }
 
  private:
-  /// -r and -t without --log-dir: the files must outlive the job, or nobody could read them.
+  /// -r and -t without --log-dir: the files must outlive the job.
   void keep_logs() {
     const auto wanted = [](const StreamSelection& selection) {
       return selection.all != Streams::none || !selection.by_local_rank.empty();
@@ -114,8 +114,8 @@ class Process {
     logs.directory = folder;
   }
 
-  /// What does not depend on the other nodes. An error here is the whole job's, so agents of several nodes keep it
-  /// until they can tell the coordinator.
+  /// What does not depend on the other nodes. An error here ends the whole job: an agent among several keeps it for the
+  /// coordinator.
   void prepare_node() {
     job_ = std::make_unique<NodeJob>();
     job_->host = base::host_name();
@@ -159,7 +159,7 @@ class Process {
     }
   }
 
-  /// The coordinator is in this process; so is the agent of this node, but for a front.
+  /// The coordinator is in this process; so is the agent of this node, except in a frontend.
   void lead(std::unique_ptr<control::Listener> listener, const RendezvousPoint* point) {
     make_signals();
     allow_connections(static_cast<rlim_t>(role_.nodes.max), 0);
@@ -250,7 +250,7 @@ class Process {
 
   int drive() {
     while ((coordinator_ && !coordinator_->finished()) || (agent_ && !agent_->finished())) {
-      // Without a limit of its own the wait still ends once a day, which does no harm.
+      // Once a day where there is no other limit.
       Deadline deadline = Deadline::after(std::chrono::hours(24));
       for (const auto& limit : {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
                                 agent_ ? agent_->next_deadline() : std::nullopt}) {
@@ -266,12 +266,12 @@ class Process {
     return coordinator_->exit_status();
   }
 
-  /// What agents have printed may still be in srun, for whose reader the job may wait; signals make it more urgent.
+  /// srun may still hold output of agents for a slow reader; signals shorten the wait.
   void wait_for_srun() {
     const auto begin = Deadline::Clock::now();
     while (!srun_->exit_status()) {
       const Deadline limit{begin + kSrunPatience + coordinator_->drain_time()};
-      if (limit.expired()) return say("srun did not end in time; it is ended");
+      if (limit.expired()) return say("srun did not exit in time; ending it");
       loop_.run_once(limit);
     }
   }

@@ -9,9 +9,9 @@
 
 namespace ddp::launcher {
 
-/// To be called once, from the process's main thread, before there are others.
+/// Call it once, from the main thread, before there are others.
 /// @param arguments the command line without the program's name, for agents on other nodes.
-/// Returns ddprun's exit status. Throws Error when the job could not be started; nothing is left then.
+/// @return ddprun's exit status. Throws Error when the job could not be started; it leaves nothing then.
 int launch(const LaunchOptions& options, const base::Environment& environment,
            const std::vector<std::string>& arguments);
 

@@ -1,4 +1,4 @@
-// Reads what user programs left in their error files, and trusts nothing of it.
+// Reads the error files of user programs, and trusts nothing in them.
 #include "outcome/error_file.hpp"
 
 #include <fcntl.h>
@@ -22,9 +22,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is shown of a file that is no JSON.
+// Shown of a file that is not JSON.
 constexpr std::size_t kShownBytes = 4096;
-// torch's files have 3 levels. Writing recurses, so levels must have an end.
+// torch's files have 3 levels. Writing recurses, so depth is limited.
 constexpr int kMostLevels = 32;
 // The year 2250: the clock's own range ends in 2262.
 constexpr std::int64_t kLatestTime = 8'835'000'000;

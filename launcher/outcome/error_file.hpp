@@ -8,7 +8,7 @@
 
 namespace ddp::launcher {
 
-/// What is taken of an error file, in bytes; it travels to the node that reports.
+/// How much of an error file is sent to the coordinator, in bytes.
 inline constexpr std::size_t kMaxErrorFileBytes = std::size_t{256} << 10U;
 
 /// What a report shows of an error file. Always UTF-8.
@@ -22,7 +22,7 @@ struct WorkerError {
 /// cannot be read. Never waits for a writer.
 std::optional<std::string> read_error_file(const std::string& path);
 
-/// Understands {"message": {"message": ..., "extraInfo": {"py_callstack": ..., "timestamp": ...}}} and {"message":
+/// Parses {"message": {"message": ..., "extraInfo": {"py_callstack": ..., "timestamp": ...}}} and {"message":
 /// text}, also where read_error_file() has cut them. What is no such JSON becomes the message as it is (its beginning),
 /// so that nothing is hidden.
 WorkerError parse_error_file(const std::string& content);

@@ -1,4 +1,4 @@
-// Which of the things that went wrong is the root cause, and the exit status that follows from it.
+// The root cause of a failure, and the exit status that follows from it.
 #include "outcome/job_outcome.hpp"
 
 #include <algorithm>

@@ -18,12 +18,12 @@ struct RankEnd {
   std::chrono::system_clock::time_point time;  ///< when its agent saw it
 
   bool success() const { return !by_signal && code == 0; }
-  /// As a shell would say it: the exit code, or 128 + signal.
+  /// As in a shell: the exit code, or 128 + signal.
   int exit_status() const { return by_signal ? 128 + code : code; }
   bool operator==(const RankEnd&) const = default;
 };
 
-/// What a failed rank left behind besides its exit code. All texts are of bounded length (see error_file.hpp).
+/// What a failed rank left besides its exit code. All texts are bounded (see error_file.hpp).
 struct RankTraces {
   std::string error_file;     ///< path of the file that @record wrote; empty: there is none
   std::string error_content;  ///< the file, as it is
@@ -55,7 +55,7 @@ struct RankFailure {
   RankTraces traces{};
 };
 
-/// A rank that had been stopped before the first failure and had not gone on: the others probably failed because of it.
+/// A rank that was stopped before the first failure and not resumed: probably why the others failed.
 struct StoppedRank {
   RankName name;
   int signal;
@@ -73,7 +73,7 @@ struct NodeFailure {
   std::chrono::system_clock::time_point time;
 };
 
-/// What a job failed of, or none. stopped_rank: the failures of the others followed from it.
+/// Why a job failed. stopped_rank: the failures of the others followed from it.
 enum class RootCause { none, node, stopped_rank, rank, signal, timeout, unkillable };
 
 struct JobOutcome {

@@ -131,7 +131,7 @@ std::string OomWatch::explain() const {
         "perhaps another job's",
         now.cgroup_path);
   }
-  return "the kernel's OOM killer ended a process on this node; it is likely that it was this one";
+  return "the kernel's OOM killer ended a process on this node; probably this one";
 }
 
 }  // namespace ddp::launcher

@@ -1,4 +1,4 @@
-// Files that others read while they are written: replaced as a whole, so that nobody sees half of one.
+// Files that others read while they are written: replaced as a whole, so that readers never see half of one.
 #pragma once
 
 #include <chrono>

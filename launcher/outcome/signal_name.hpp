@@ -1,4 +1,4 @@
-// Signals by the name people search for.
+// Names of signals.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMostOthers = 16;
 constexpr std::size_t kMostUnkillable = 16;
-// What is shown of a traceback; the error file and --report-json have more.
+// Shown of a traceback; the error file and --report-json have more.
 constexpr std::size_t kRootTracebackBytes = 16384;
 constexpr std::size_t kOtherTracebackBytes = 2048;
 constexpr std::string_view kRecordHint = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
@@ -50,7 +50,7 @@ void add_end(ReportLines& lines, const RankFailure& failure) {
   if (!failure.traces.oom.empty()) lines.field("oom", failure.traces.oom);
 }
 
-/// What torchrun says where there is no error file.
+/// torchrun's text where there is no error file.
 std::string without_error_file(const RankFailure& failure) {
   if (failure.abort) return "<N/A>";  // its message says it
   if (!failure.end) return "<N/A>";
@@ -90,7 +90,7 @@ void add_stopped(ReportLines& lines, int number, const StoppedRank& stopped) {
   add_head(lines, number, stopped.time, stopped.name.host);
   add_rank(lines, stopped.name);
   lines.field("pid", fmt::format("{}", stopped.name.pid));
-  lines.field("stopped", fmt::format("rank {} was stopped by {} {:.1f} s before the first failure and did not go on",
+  lines.field("stopped", fmt::format("rank {} was stopped by {} {:.1f} s before the first failure and was not resumed",
                                      stopped.name.rank, signal_name(stopped.signal), seconds(stopped.before_failure)));
 }
 
@@ -112,8 +112,8 @@ std::string closing_line(const JobOutcome& outcome) {
 /// What ended a job that was already failing.
 std::string end_line(const JobOutcome& outcome) {
   if (outcome.forwarded_signal != 0)
-    return fmt::format("ddprun got {} after the first failure.", signal_name(outcome.forwarded_signal));
-  return outcome.timed_out ? "The time of --timeout passed after the first failure." : "";
+    return fmt::format("ddprun received {} after the first failure.", signal_name(outcome.forwarded_signal));
+  return outcome.timed_out ? "--timeout expired after the first failure." : "";
 }
 
 std::string unkillable_lines(const JobOutcome& outcome) {
@@ -134,7 +134,7 @@ std::string unkillable_lines(const JobOutcome& outcome) {
 std::string ended_line(const JobOutcome& outcome) {
   std::string text;
   if (outcome.forwarded_signal != 0) {
-    text = fmt::format("ddprun: ended by {}: passed on to all ranks", signal_name(outcome.forwarded_signal));
+    text = fmt::format("ddprun: ended by {}: forwarded to all ranks", signal_name(outcome.forwarded_signal));
   } else if (outcome.timed_out) {
     text = "ddprun: ended by --timeout: all ranks got SIGTERM";
   } else {
@@ -142,11 +142,11 @@ std::string ended_line(const JobOutcome& outcome) {
   }
   text += fmt::format("; {} ended after it", plural(outcome.ended_on_request, "rank"));
   if (outcome.killed > 0) text += fmt::format(", {} had to be killed", outcome.killed);
-  if (outcome.lost > 0) text += fmt::format(", {} were on nodes that were lost meanwhile", outcome.lost);
+  if (outcome.lost > 0) text += fmt::format(", {} were on nodes lost meanwhile", outcome.lost);
   return text + "\n";
 }
 
-/// The size of the job and its restarts, where they are worth a word; else empty.
+/// The size of a job of several nodes, and restarts; else empty.
 std::string job_line(const ReportContext& context) {
   std::string line;
   if (context.num_nodes > 1)
@@ -158,7 +158,7 @@ std::string job_line(const ReportContext& context) {
   return line;
 }
 
-/// Why no rank of a job on one node was started, or what became of all at once: a message that says it all by itself.
+/// Why no rank of a job on one node was started, or why all failed at once: the message needs no report around it.
 /// Null for other failures.
 const NodeFailure* only_message(const JobOutcome& outcome, const ReportContext& context) {
   const bool alone = outcome.nodes.size() == 1 && outcome.failures.empty() && outcome.stopped.empty() &&
@@ -175,7 +175,7 @@ void add_failures(ReportLines& lines, const JobOutcome& outcome) {
   const RootCause cause = outcome.root_cause();
   if (cause == RootCause::stopped_rank) {
     lines.add("Root Cause (stopped before the first failure):");
-    // All of them, as long as they are few: any of them may be what the others waited for.
+    // Any of the few may be the one that the others waited for.
     for (std::size_t i = 0; i < kMostOthers && stopped != outcome.stopped.end(); ++i)
       add_stopped(lines, number++, *stopped++);
   } else {
@@ -226,7 +226,7 @@ std::string summary(const JobOutcome& outcome) {
                          signal_name(stopped.signal));
     }
     case RootCause::rank: return summary(outcome.failures.front());
-    case RootCause::signal: return fmt::format("ddprun got {}", signal_name(outcome.forwarded_signal));
+    case RootCause::signal: return fmt::format("ddprun received {}", signal_name(outcome.forwarded_signal));
     case RootCause::timeout: return "the time of --timeout has passed";
     case RootCause::unkillable: return plural(static_cast<int>(outcome.unkillable.size()), "rank") + " did not end";
     case RootCause::none: break;

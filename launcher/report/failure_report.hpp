@@ -1,4 +1,4 @@
-// The text that ddprun leaves on standard error when a job did not end well: the root cause first.
+// The text on standard error about a job that failed: the root cause first.
 #pragma once
 
 #include <string>
@@ -17,10 +17,9 @@ struct ReportContext {
   int world_size = 0;
 };
 
-/// In torchrun's layout, but with the root cause before the other failures: a reader sees it without scrolling, and a
-/// log that is cut at the end still has it. One for the whole job. At most 16 other failures are listed, and ranks that
-/// ddprun ended itself are counted only. For a job that a signal to ddprun or --timeout ended, one line; empty for
-/// success.
+/// In torchrun's layout, but with the root cause before the other failures: visible without scrolling, and kept by a
+/// log that is cut at its end. At most 16 other failures are listed; ranks that ddprun ended are only counted. One line
+/// for a job that a signal or --timeout ended; empty for success.
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context);
 
 /// One line about an attempt that failed and is followed by another: "attempt 0 failed: rank 3 on n1 exited with 85;

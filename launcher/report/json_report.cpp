@@ -72,7 +72,7 @@ Json stopped_json(const StoppedRank& stopped) {
   return json;
 }
 
-/// Null where the nodes did not come together.
+/// Null where not all nodes joined.
 Json node_rank_or_null(const NodeFailure& node) { return node.node_rank < 0 ? Json(nullptr) : Json(node.node_rank); }
 
 Json node_json(const NodeFailure& node) {
@@ -80,7 +80,7 @@ Json node_json(const NodeFailure& node) {
           {"time", time_text(node.time)},         {"message", node.message},         {"exit_status", node.exit_status}};
 }
 
-/// What it was, and where: the first entry of the list that the kind names.
+/// Its kind, and where: the first entry of the list that the kind names.
 Json root_cause_json(const JobOutcome& outcome) {
   const auto of_rank = [](const char* kind, const RankName& name) {
     return Json{{"kind", kind}, {"rank", name.rank}, {"host", name.host}};

@@ -10,7 +10,7 @@
 
 namespace ddp::launcher {
 
-/// The document's format; a new number when a field goes away or changes its meaning, not when one is added.
+/// The document's format; the number changes when a field is removed or changes its meaning, not when one is added.
 inline constexpr std::string_view kReportSchema = "ddprun-report/1";
 
 struct JobTimes {
@@ -19,8 +19,8 @@ struct JobTimes {
   std::chrono::milliseconds total;
 };
 
-/// A JSON object; docs/ddprun.md describes its fields. Texts that are no UTF-8 are made so. Unlike the report for
-/// people it lists all failures.
+/// A JSON object; docs/ddprun.md describes its fields. Texts are made UTF-8. Unlike the text
+/// report, it lists all failures.
 std::string format_json_report(const JobOutcome& outcome, const ReportContext& context, const JobTimes& times);
 
 /// Throws Error(system) when @p path cannot be opened for writing: checked before anything is started.

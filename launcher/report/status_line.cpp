@@ -32,7 +32,7 @@ void StatusLine::clear() noexcept {
 
 std::string summary_line(int world_size, int num_nodes, std::chrono::milliseconds until_started,
                          std::chrono::milliseconds total) {
-  return fmt::format("{} on {} ended well after {:.1f} s (running after {:.2f} s)", counted(world_size, "rank"),
+  return fmt::format("{} on {} succeeded after {:.1f} s (running after {:.2f} s)", counted(world_size, "rank"),
                      counted(num_nodes, "node"), seconds(total), seconds(until_started));
 }
 

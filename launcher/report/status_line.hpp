@@ -24,7 +24,7 @@ class StatusLine {
   bool shown_ = false;
 };
 
-/// "64 ranks on 4 nodes ended well after 12.3 s (running after 0.21 s)"
+/// "64 ranks on 4 nodes succeeded after 12.3 s (running after 0.21 s)"
 std::string summary_line(int world_size, int num_nodes, std::chrono::milliseconds until_started,
                          std::chrono::milliseconds total);
 

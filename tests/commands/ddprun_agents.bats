@@ -178,7 +178,7 @@ b: 0/2 2/4 2/3 2/3" ]
 @test "nodes that do not come are a failure that says how many did" {
   run -1 "$DDPRUN" --nnodes 3 "${meet[@]}" --rdzv-conf join_timeout=1 true
   echo "$output"
-  [[ $output == *"the nodes did not come together within 1 s; 1 of 3 nodes has joined: "* ]]
+  [[ $output == *"not all nodes joined within 1 s; 1 of 3 nodes has joined: "* ]]
   run -1 "$DDPRUN" --nnodes 2 --master-port "$port" --node-rank 1 --rdzv-conf timeout=1 true
   echo "$output"
   [ "${#lines[@]}" -eq 1 ]

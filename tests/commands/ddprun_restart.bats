@@ -293,7 +293,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   kill -INT "$launcher"
   finish
   # The signal may come just after a failure, before the next attempt.
-  [ "$status" -eq 130 ] || [[ $status -eq 1 && $output == *"ddprun got SIGINT after the first failure."* ]]
+  [ "$status" -eq 130 ] || [[ $status -eq 1 && $output == *"ddprun received SIGINT after the first failure."* ]]
 }
 
 @test "--forward-signals: the job goes on; --signals-to-handle: these end it" {
@@ -337,7 +337,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   echo "$output"
   [ "$status" -eq 0 ]
   [[ $output == *$'\e[36m[default0]:\e[0mhello'* ]]
-  [[ $output == *"ddprun: 2 ranks on 1 node ended well after "* ]]
+  [[ $output == *"ddprun: 2 ranks on 1 node succeeded after "* ]]
   run on_terminal "$DDPRUN --nproc-per-node 2 -t 1 --log-dir logs echo hello 2>err | tee out"
   [ "$(sort out)" = $'[default0]:hello\n[default1]:hello' ]
   [ ! -s err ]
@@ -349,5 +349,5 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   [ "$(cat out)" = "[default0]:hello" ]
   run on_terminal "$DDPRUN" sh -c "'exit 85'"
   [ "$status" -eq 85 ]
-  [[ $output == *"exitcode  : 85 "* && $output != *"ended well"* ]]
+  [[ $output == *"exitcode  : 85 "* && $output != *"succeeded after"* ]]
 }

@@ -1,6 +1,6 @@
-// What anybody who reaches a launcher's port may send, and what a broken agent may send once it is in: greetings,
-// frames and messages. Whatever the bytes, the parsers say "not yet", throw ddp::Error, or give what means the same
-// after another round trip; and frames do not depend on the pieces in which bytes arrive.
+// What strangers may send to a launcher's port, and a broken agent once it has authenticated: greetings, frames and
+// messages. Whatever the bytes, the parsers want more, throw ddp::Error, or give a value that survives a round trip;
+// and frames do not depend on the pieces in which bytes arrive.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

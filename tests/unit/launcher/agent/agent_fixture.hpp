@@ -48,7 +48,7 @@ inline control::Message signal_ranks(int signal, bool groups, bool by_slurm = fa
 }
 
 inline control::RankEnded rank_ended(int local_rank) { return {.epoch = kEpoch, .local_rank = local_rank}; }
-inline control::AttemptCleaned cleaned() { return {.epoch = kEpoch, .left_behind = 0}; }
+inline control::AttemptCleaned cleaned() { return {.epoch = kEpoch}; }
 
 class AgentFixture : public ::testing::Test {
  protected:

@@ -85,7 +85,7 @@ TEST(Connect, AnEchoIsNoCoordinator) {
   }};
   const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
   EXPECT_EQ(error.code(), ErrorCode::protocol);
-  EXPECT_THAT(error.what(), HasSubstr("sends back"));
+  EXPECT_THAT(error.what(), HasSubstr("echoes what it receives"));
 }
 
 TEST(Connect, AnotherServiceIsNoCoordinator) {

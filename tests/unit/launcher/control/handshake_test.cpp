@@ -54,7 +54,7 @@ TEST(Handshake, AWrongSecretIsAConflict) {
 }
 
 // Two handshakes with the same listener, which give each other's messages back: the listener proves itself to nobody
-// who has not proven himself first, and takes no proof of its own role.
+// that has not authenticated first, and takes no proof of its own side.
 TEST(Handshake, TheListenersOwnMessagesDoNotOpenIt) {
   ServedListener server{Secret::random()};
   const base::UniqueFd fd = raw(server.port());

@@ -51,7 +51,7 @@ std::vector<Message> samples() {
       RankAborted{
           .epoch = 1, .local_rank = 2, .call = {.status = std::numeric_limits<int>::min(), .message = "gave up"}},
       RankStopped{.epoch = 1, .local_rank = 3, .signal = 19},
-      AttemptCleaned{.epoch = 1, .left_behind = 4},
+      AttemptCleaned{.epoch = 1},
       SignalReceived{.signal = 15, .by_slurm = true},
       PrepareAttempt{.epoch = 1,
                      .restart_count = 2,

@@ -158,8 +158,8 @@ class CoordinatorJob {
   }
   void finish() {
     clean();
-    say(0, control::AttemptCleaned{.epoch = 0, .left_behind = 0});
-    say(1, control::AttemptCleaned{.epoch = 0, .left_behind = 0});
+    say(0, control::AttemptCleaned{.epoch = 0});
+    say(1, control::AttemptCleaned{.epoch = 0});
     forget_all();
   }
   void end_ranks(int link, int code, int epoch = 0) {

@@ -36,7 +36,7 @@ std::vector<control::Message> messages(int epoch) {
           rank_ended(1, 5, epoch),
           control::RankAborted{.epoch = epoch, .local_rank = 1, .call = {.status = 6, .message = "enough"}},
           control::RankStopped{.epoch = epoch, .local_rank = 1, .signal = SIGSTOP},
-          control::AttemptCleaned{.epoch = epoch, .left_behind = 0},
+          control::AttemptCleaned{.epoch = epoch},
           control::SignalReceived{.signal = SIGTERM, .by_slurm = false},
           control::PrepareAttempt{.epoch = epoch},
           control::StartAttempt{.epoch = epoch},
@@ -159,9 +159,9 @@ TEST(CoordinatorMessages, AFailedNodeIsNoLongerListenedToButForItsCleaning) {
   EXPECT_THAT(job.heard_texts(1), IsEmpty());
   job.end_ranks(1, 1);
   EXPECT_THAT(job.heard_texts(0), ElementsAre("EndAttempt 600000"));
-  job.say(1, control::AttemptCleaned{.epoch = 0, .left_behind = 0});
+  job.say(1, control::AttemptCleaned{.epoch = 0});
   EXPECT_THAT(job.heard_texts(0), IsEmpty());
-  job.say(0, control::AttemptCleaned{.epoch = 0, .left_behind = 0});
+  job.say(0, control::AttemptCleaned{.epoch = 0});
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 9"));
   EXPECT_EQ(job.coordinator().outcome().nodes.size(), 1U);
 }

@@ -9,7 +9,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const control::AttemptCleaned kCleaned{.epoch = 0, .left_behind = 0};
+const control::AttemptCleaned kCleaned{.epoch = 0};
 
 TEST(CoordinatorTest, ABeginningAndAnEndInMessages) {
   CoordinatorJob job;
@@ -105,7 +105,7 @@ TEST(CoordinatorTest, NodesThatDoNotComeInTimeEndTheJob) {
   job.pass(1s);
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
   EXPECT_EQ(job.coordinator().outcome().nodes.at(0).message,
-            "the nodes did not come together within 600 s; 1 of 2 nodes has joined: a");
+            "not all nodes joined within 600 s; 1 of 2 nodes has joined: a");
   EXPECT_EQ(job.coordinator().last_attempt(), nullptr);
 }
 
@@ -210,7 +210,7 @@ TEST(CoordinatorTest, ANodeThatDoesNotCleanInTimeIsDropped) {
   EXPECT_TRUE(job.connected(1));
   job.pass(1s);
   EXPECT_FALSE(job.connected(1));
-  EXPECT_THAT(job.notes, ElementsAre("the agent on b (pid 7) does not answer; its processes may still be there"));
+  EXPECT_THAT(job.notes, ElementsAre("the agent on b (pid 7) does not answer; its processes may still be running"));
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 0"));
   job.pass(4s);
   EXPECT_FALSE(job.coordinator().finished());
@@ -334,7 +334,7 @@ TEST(CoordinatorTest, ARestartHasANewEpochAndNoLostNode) {
   EXPECT_THAT(job.heard_texts(1), IsEmpty());
   job.end_ranks(1, 5, 1);
   job.forget_all();
-  job.say(1, {control::AttemptCleaned{.epoch = 1, .left_behind = 0}});
+  job.say(1, {control::AttemptCleaned{.epoch = 1}});
   EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 5"));  // no restart is left
   EXPECT_EQ(job.coordinator().restarts_used(), 1);
   EXPECT_EQ(job.coordinator().last_attempt()->world_size(), kRanksPerNode);

@@ -196,7 +196,7 @@ TEST(FailureReport, AJobOfOneNodeThatCouldNotBeStartedIsOneLine) {
   EXPECT_THAT(format_failure_report(outcome, {.program = "train", .num_nodes = 2, .world_size = 16}),
               HasSubstr("  failure   : starting rank 0: no\n"));
   outcome.forwarded_signal = 15;
-  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("ddprun got SIGTERM after the first failure."));
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("ddprun received SIGTERM after the first failure."));
 }
 
 TEST(FailureReport, NodesThatDidNotComeTogetherHaveNoNumber) {
@@ -267,9 +267,9 @@ TEST(FailureReport, ASignalToDdprunIsOneLine) {
   outcome.ended_on_request = 3;
   outcome.killed = 1;
   EXPECT_EQ(format_failure_report(outcome, kContext),
-            "ddprun: ended by SIGTERM: passed on to all ranks; 3 ranks ended after it, 1 had to be killed\n");
+            "ddprun: ended by SIGTERM: forwarded to all ranks; 3 ranks ended after it, 1 had to be killed\n");
   outcome.lost = 2;
-  EXPECT_THAT(format_failure_report(outcome, kContext), EndsWith("killed, 2 were on nodes that were lost meanwhile\n"));
+  EXPECT_THAT(format_failure_report(outcome, kContext), EndsWith("killed, 2 were on nodes lost meanwhile\n"));
 }
 
 TEST(FailureReport, ATimeoutIsOneLine) {
@@ -284,10 +284,11 @@ TEST(FailureReport, WhatEndedAFailingJobIsSaid) {
   JobOutcome outcome;
   outcome.failures = {failure(0, 5)};
   outcome.forwarded_signal = SIGTERM;
-  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("ddprun got SIGTERM after the first failure.\n"));
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("ddprun received SIGTERM after the first failure.\n"));
   outcome.forwarded_signal = 0;
   outcome.timed_out = true;
-  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("--timeout passed after the first failure.\n"));
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("--timeout expired after the first failure.\n"));
 }
 
 TEST(FailureReport, UnkillableRanksAreNamedUpToSixteen) {
