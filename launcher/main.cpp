@@ -1,4 +1,4 @@
-// ddprun: starts the ranks of a job and watches over them.
+// ddprun: starts and supervises the ranks of a job.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -21,8 +21,7 @@
 
 namespace {
 
-/// What ddprun opens gets the lowest free number: where a standard stream is closed, text for it would go to a file or
-/// a connection.
+/// Otherwise what ddprun opens would get the number of a closed standard stream, and its text.
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0)

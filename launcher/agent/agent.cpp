@@ -118,8 +118,7 @@ void Agent::begin(const control::PrepareAttempt& plan) {
         .epoch = plan.epoch, .message = job_.refusal->message, .exit_status = job_.refusal->exit_status});
     return;
   }
-  // A node without ranks will refuse, so there is nothing to prepare, and nothing to find wrong with the plan: the
-  // reason of that node is the job's.
+  // A node without ranks will refuse, and its reason is the job's: prepare nothing, and do not reject the plan.
   if (std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const auto& node) { return node.nproc == 0; })) {
     cleaned_ = true;
     to_coordinator(control::AttemptPrepared{.epoch = plan.epoch, .store_port = 0});
@@ -153,7 +152,7 @@ void Agent::attempt_lost() {
     attempt_process_.wait(Deadline::after(limits_.attempt_end));
     const auto end = attempt_process_.end();
     const pid_t pid = attempt_process_.pid();
-    drop_attempt();  // the workers go with their parent; what they had started is ours now
+    drop_attempt();  // kills the workers, too; their orphans are ours now
     end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limits_.kill));
     cleaned_ = true;
     to_coordinator(
@@ -192,7 +191,7 @@ void Agent::forward_signal(int signal, bool by_slurm) {
 
 void Agent::ending_signal(int signal, bool by_slurm) {
   to_coordinator(control::SignalReceived{.signal = signal, .by_slurm = by_slurm});
-  // A coordinator that has been stopped, or whose node hangs, must not keep this node's ranks alive.
+  // A coordinator that is stopped, or whose node hangs, must not keep this node's ranks alive.
   if (!orphaned_ && !orphan_limit_)
     orphan_limit_ = Deadline::after(job_.options.shutdown_timeout + limits_.coordinator_patience);
 }

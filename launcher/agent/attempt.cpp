@@ -27,17 +27,17 @@
 namespace ddp::launcher {
 namespace {
 
-// A program that lies on a file system that does not answer must not hold up the others for ever.
+// A program on a file system that does not answer must not block the others forever.
 constexpr std::chrono::seconds kSpawnLimit{60};
-// The kernel needs moments to end killed workers.
+// For the kernel to end killed workers.
 constexpr std::chrono::seconds kWorkerEndLimit{5};
-// Processes that outlived the worker that started them may react to SIGTERM for this long.
+// For processes that outlived their worker to react to SIGTERM.
 constexpr std::chrono::seconds kOrphanGrace{1};
 constexpr std::chrono::seconds kOrphanLimit{6};
 constexpr std::chrono::seconds kFarewellLimit{5};
 constexpr std::chrono::seconds kStoreLimit{30};
 constexpr int kBatch = 32;
-// A rank's main client, and those of its libraries (torch's heartbeat and flight recorder clone it).
+// A rank's main client and its clones (torch's heartbeat and flight recorder).
 constexpr rlim_t kStoreConnections = 3;
 
 std::string signal_list(const std::vector<int>& signals) {
@@ -74,7 +74,7 @@ void Attempt::run() {
   } catch (const std::exception& error) {
     fail(error.what(), 1);
   }
-  // Without a limit of its own the wait still ends once a day, which does no harm.
+  // A wait without a limit ends once a day, which does no harm.
   while (!over_) {
     const auto limit = pmix_ ? pmix_->modex().next_deadline() : std::nullopt;
     Deadline deadline = limit.value_or(Deadline::after(std::chrono::hours(24)));
@@ -151,7 +151,7 @@ void Attempt::start(const control::StartAttempt& message) {
   spawn_ranks(address, message.store_port);
 }
 
-/// Before the first worker is there, so that a log file that cannot be made is an error of the job and not of a rank.
+/// Before the first worker starts, so that a log file that cannot be created is an error of the job, not of a rank.
 std::vector<Attempt::Outlets> Attempt::open_outlets() {
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   std::vector<Outlets> outlets;
@@ -166,7 +166,7 @@ std::vector<Attempt::Outlets> Attempt::open_outlets() {
   return outlets;
 }
 
-/// In batches: while the kernel executes the programs of one, the next processes are made already.
+/// In batches: the kernel executes the programs of one while the next processes are forked.
 void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
   std::vector<Outlets> outlets = open_outlets();
   std::vector<std::int64_t> pids;
@@ -183,14 +183,13 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
       take_in(local, batch[static_cast<std::size_t>(local - first)].confirm(deadline));
       pids.push_back(workers_->pid(local));
     }
-    // The others' fate may have been decided. Not after the last: ranks that have ended already need their numbers
-    // first.
+    // An order may end the start. Not after the last batch: RanksStarted comes before the ends of ranks.
     if (end < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
   send(control::RanksStarted{.epoch = plan_.epoch, .pids = std::move(pids)});
 }
 
-/// --dry-run: everything is as it would be, but nothing is executed.
+/// --dry-run: everything but the execution.
 void Attempt::describe_ranks(const std::string& store_address, int store_port) {
   const auto& inherited = job_.environment.variables();
   std::string text;
@@ -203,7 +202,7 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
       if (before == inherited.end() || before->second != value) text += fmt::format("  {}={}\n", name, value);
     }
   }
-  // What the agent has to say meanwhile is that the job ends.
+  // Anything from the agent means that the job ends.
   base::write_text(STDOUT_FILENO, text, base::kPagePatience, agent_.fd());
   send(control::RanksStarted{.epoch = plan_.epoch, .pids = {}});
   for (int local = 0; local < ranks_.num_ranks; ++local) report_end(local, {});
@@ -260,7 +259,7 @@ StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment,
 void Attempt::take_in(int local, SpawnedProcess process) {
   workers_->add(std::move(process));
   watch_rank(local);
-  for (const int signal : ordered_) ::kill(-workers_->pid(local), signal);  // it came when this rank was not there yet
+  for (const int signal : ordered_) ::kill(-workers_->pid(local), signal);  // sent before this rank started
   const std::string where =
       fmt::format("rank {} on {} (local rank {}): {}", global_rank(local), job_.host, local, place_of(local).summary);
   if (job_.options.report_bindings && plan_.epoch == 0) base::write_stderr_line(fmt::format("ddprun: {}", where));
@@ -272,7 +271,7 @@ void Attempt::fail(const std::string& message, int exit_status) {
   for (int local = 0; local < static_cast<int>(workers_->size()); ++local) {
     if (workers_->pidfd(local) >= 0) loop_.forget(workers_->pidfd(local));
   }
-  workers_ = std::make_unique<WorkerGroup>();  // ends those that had been started
+  workers_ = std::make_unique<WorkerGroup>();  // ends the ranks that had started
   send(control::AttemptFailed{.epoch = plan_.epoch, .message = message, .exit_status = exit_status});
 }
 
@@ -281,10 +280,10 @@ void Attempt::fail(const std::string& message, int exit_status) {
 void Attempt::clean() {
   const std::vector<pid_t> ranks = workers_->pids();
   if (!agent_.open()) kill_descendants();
-  workers_->end(Deadline::after(kWorkerEndLimit));  // what they leave behind is ours from then on
+  workers_->end(Deadline::after(kWorkerEndLimit));  // their orphans are ours from then on
   const Deadline term = agent_.open() ? Deadline::after(kOrphanGrace) : Deadline::after(std::chrono::seconds(0));
   const OrphanCount left = end_orphans(ranks, term, Deadline::after(kOrphanLimit));
-  if (left.ended > 0) tell(fmt::format("ended {} processes that ranks had left behind", left.ended));
+  if (left.ended > 0) tell(fmt::format("ended {} processes that ranks left behind", left.ended));
   if (left.remaining > 0) {
     base::write_stderr_line(fmt::format(
         "ddprun: {}: {} processes that ranks left behind did not end even after SIGKILL", job_.host, left.remaining));
@@ -303,7 +302,7 @@ void Attempt::clean() {
   }
   name_space_.reset();
   pmix_.reset();
-  if (orphaned) {  // nobody else will
+  if (orphaned) {  // no agent is left to do it
     std::error_code ignored;
     std::filesystem::remove_all(job_.scratch, ignored);
   }

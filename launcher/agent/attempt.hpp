@@ -1,6 +1,6 @@
-// One attempt on one node, in a process of its own: PMIx server, store server, log pump and workers. The process is as
-// new as the attempt, so that nothing of an earlier one (libpmix keeps more than it should) can disturb it; and it is
-// the workers' parent, so that they end with it.
+// One attempt on one node, in its own process: PMIx server, store server, log pump and workers. A new process per
+// attempt keeps libpmix's leftovers of an earlier one away, and as the workers' parent it takes them with it when it
+// dies.
 #pragma once
 
 #include <cstdint>
@@ -28,24 +28,24 @@
 
 namespace ddp::launcher {
 
-/// Must be used from the process's main thread: workers die with the thread that started them.
+/// For the process's main thread only: workers die with the thread that started them.
 class Attempt {
  public:
-  /// @p agent leads to the process's parent. Neither reference is changed; both must outlive the object.
+  /// @p agent is the connection to the parent process. Both references must outlive the object.
   Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
-  /// Until EndAttempt, or until the agent is gone: then everything is killed at once.
+  /// Runs until EndAttempt, or until the agent is lost, which kills everything at once.
   void run();
 
  private:
-  /// What becomes a rank's standard output and error; empty: this process's own.
+  /// A rank's standard output and error; empty: this process's own.
   struct Outlets {
     base::UniqueFd out, err;
   };
-  /// Who wants to know what a local rank has put.
+  /// Another node's request for what a local rank has put.
   struct Question {
     int node;
     std::int64_t id;
@@ -97,7 +97,7 @@ class Attempt {
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t next_ticket_ = 1;
-  std::vector<int> ordered_;  ///< signals to all ranks, for those that are still to come
+  std::vector<int> ordered_;  ///< signals to all ranks, for ranks still to start
   bool failed_ = false;       ///< no ranks: fail() has been called
   bool unclean_ = false;
   bool over_ = false;

@@ -1,4 +1,4 @@
-// What an attempt does while its ranks run: orders from the agent, ends of ranks, and what they want from other nodes.
+// An attempt while its ranks run: orders from the agent, ends of ranks, and their requests to other nodes.
 #include <signal.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void Attempt::agent_lost() {
 }
 
 void Attempt::handle(const control::Message& message) {
-  if (!agent_.open()) return;  // its last orders do not matter any more
+  if (!agent_.open()) return;  // the last orders of a lost agent
   if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
     over_ = true;
     shorten_drain(std::chrono::milliseconds{end->drain_ms});
@@ -63,7 +63,6 @@ void Attempt::handle(const control::Message& message) {
 
 void Attempt::shorten_drain(std::chrono::milliseconds limit) { drain_time_ = std::min(drain_time_, limit); }
 
-/// While the attempt is ending, nothing else that the agent may say matters.
 void Attempt::read_drain_time() {
   try {
     agent_.read();
@@ -77,7 +76,7 @@ void Attempt::read_drain_time() {
 void Attempt::watch_rank(int local) {
   loop_.watch(workers_->pidfd(local), [this, local] {
     const int fd = workers_->pidfd(local);
-    take_signals();  // stops first: one that was there before a failure must be known when the failure is judged
+    take_signals();  // first: a stop before a failure must be reported before the failure
     const auto end = workers_->take_end(local);
     if (!end) return;
     loop_.forget(fd);

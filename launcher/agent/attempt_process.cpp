@@ -17,14 +17,14 @@
 namespace ddp::launcher {
 namespace {
 
-// The child must not keep the agent's connections open: their other ends would not notice the agent's death.
+// If the child kept the agent's connections open, their peers would not notice the agent's death.
 constexpr int kConnectionFd = 3;
 
 [[noreturn]] void run_attempt(const NodeJob& job, const control::PrepareAttempt& plan, int connection) {
   int status = 0;
   try {
     ::prctl(PR_SET_NAME, "ddprun-attempt");
-    ::setsid();  // what the agent's terminal or process group gets is not meant for ranks (see step_signals.hpp)
+    ::setsid();  // signals to the agent's terminal or process group are not for ranks (see step_signals.hpp)
     if (connection != kConnectionFd && ::dup2(connection, kConnectionFd) < 0)
       throw base::system_error("starting an attempt (dup2)", errno);
     for (int fd = kConnectionFd + 1, failures = 0; ::syscall(SYS_close_range, fd, ~0U, 0U) != 0 && failures < 65536;
@@ -37,7 +37,7 @@ constexpr int kConnectionFd = 3;
     base::write_stderr_line(fmt::format("ddprun: {}: {}", job.host, error.what()));
     status = 1;
   }
-  ::_exit(status);  // what the parent's objects do at their end is the parent's business
+  ::_exit(status);  // without the destructors of the parent's objects
 }
 
 }  // namespace

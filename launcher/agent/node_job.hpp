@@ -1,4 +1,4 @@
-// What an agent knows before the first attempt and keeps for all of them.
+// What an agent knows before the first attempt, for all attempts.
 #pragma once
 
 #include <sys/resource.h>
@@ -13,7 +13,7 @@
 
 namespace ddp::launcher {
 
-/// Why this node cannot take part: the coordinator is told when it wants an attempt.
+/// Why this node cannot take part; reported when the coordinator prepares an attempt.
 struct NodeRefusal {
   std::string message;
   int exit_status;
@@ -25,7 +25,7 @@ struct NodeJob {
   std::string host;
   WorkerCommand command;
   std::optional<NodePlacement> placement;  ///< not set only where there is a refusal
-  std::string scratch;                     ///< a private folder that is removed when the job is over
+  std::string scratch;                     ///< private folder, removed after the job
   rlimit descriptor_limit{};               ///< RLIMIT_NOFILE of the workers
   bool hangup_ignored = false;             ///< SIGHUP stays ignored, as nohup(1) asked
   std::optional<NodeRefusal> refusal{};

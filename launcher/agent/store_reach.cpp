@@ -15,7 +15,8 @@
 namespace ddp::launcher {
 namespace {
 
-// Longer than a lost SYN takes to be sent again twice (1 s and 3 s, RFC 6298), so that one lost packet is no firewall.
+// Longer than a lost SYN takes to be sent again twice (1 s and 3 s, RFC 6298), so that one lost packet does not look
+// like a firewall.
 constexpr std::chrono::seconds kPerAddress{5};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Finds the addresses at which the job's store listens and at which this node reaches it, before workers would wait for
-// it in vain.
+// Finds addresses for the job's store to listen at, and the one at which this node reaches it, before workers depend on
+// it.
 #pragma once
 
 #include <string>
@@ -10,12 +10,11 @@
 namespace ddp::launcher {
 
 /// The first of @p addresses (numeric, best first) that accepts a connection at @p port. Throws Error(unavailable) that
-/// lists what happened at each: no answer usually is a firewall.
+/// lists the result for each: no answer usually means a firewall.
 std::string reachable_store(const std::vector<std::string>& addresses, int port, Deadline deadline);
 
-/// Those of @p addresses (numeric) that this host has, in their order; 127.0.0.1 if it has none. What --local-addr
-/// names may be an address of the gateway, at which only others reach this host, or one of a network that it does not
-/// use.
+/// Those of @p addresses (numeric) that this host has, in order; 127.0.0.1 if none. --local-addr may name a gateway's
+/// address, at which only other hosts reach this one.
 std::vector<std::string> own_among(const std::vector<std::string>& addresses);
 
 }  // namespace ddp::launcher

@@ -14,8 +14,8 @@
 namespace ddp::launcher {
 namespace {
 
-// What the kernel keeps for a descriptor: its number and its generation. A descriptor may be forgotten, closed and its
-// number be used again while events of the old one are already in hand.
+// What the kernel stores with a descriptor. Its number may be reused while events of the old one are being handled, so
+// a generation tells them apart.
 std::uint64_t tag(int fd, std::uint32_t generation) {
   return std::uint64_t{generation} << 32U | static_cast<std::uint32_t>(fd);
 }
@@ -36,8 +36,8 @@ void EventLoop::control(int operation, int fd, std::uint32_t events, std::uint32
 }
 
 void EventLoop::watch(int fd, Handler handler) {
-  // The kernel says EEXIST when it is watched already. What is known only here belongs to a descriptor that was closed
-  // without a word, and is replaced.
+  // EEXIST: it is watched already. An entry that only watched_ has belongs to a descriptor that was closed without
+  // forget(), and is replaced.
   const std::uint32_t generation = next_generation_++;
   auto watched = std::make_shared<Watched>(Watched{.handler = std::move(handler), .generation = generation});
   control(EPOLL_CTL_ADD, fd, EPOLLIN, generation);
@@ -53,7 +53,7 @@ void EventLoop::want_write(int fd, bool wanted) {
 
 void EventLoop::forget(int fd) {
   if (watched_.erase(fd) == 0) return;
-  // Fails where the descriptor is closed already: then there is nothing left to forget.
+  // Fails for a closed descriptor, which epoll has forgotten already.
   epoll_event unused{};
   ::epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, &unused);
 }

@@ -1,4 +1,4 @@
-// epoll(7), with a function for each descriptor: what ddprun's processes wait in.
+// epoll(7) with a function for each descriptor: the main loop of ddprun's processes.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +19,23 @@ class EventLoop {
 
   EventLoop();
 
-  /// Readable when a handler is due: so a loop can be watched by another one.
+  /// Readable when a handler is due, so that another loop can watch this one.
   int fd() const { return fd_.get(); }
 
   /// Calls @p handler while @p fd is readable (or its other end is gone). A descriptor is watched once.
   void watch(int fd, Handler handler);
-  /// Also while it is writable, or no longer.
+  /// Whether to call the handler also while the descriptor is writable.
   void want_write(int fd, bool wanted);
-  /// Before the descriptor is closed. Safe inside a handler, also for other descriptors.
+  /// Call it before the descriptor is closed. Safe inside any handler.
   void forget(int fd);
 
-  /// Waits until something happens or @p deadline, and calls the handlers of what did.
+  /// Waits for events until @p deadline and calls their handlers.
   void run_once(Deadline deadline);
 
  private:
   struct Watched {
     Handler handler;
-    std::uint32_t generation = 0;  ///< tells it from others that had the same number before
+    std::uint32_t generation = 0;  ///< tells descriptors of the same number apart
   };
   void control(int operation, int fd, std::uint32_t events, std::uint32_t generation);
 

@@ -43,7 +43,7 @@ void block(const sigset_t& set) {
 void hold_signals(const std::vector<int>& signals) { block(set_of(signals)); }
 
 SignalInbox::SignalInbox(const std::vector<int>& signals) : hangup_ignored_(ignored(SIGHUP)) {
-  // An inherited "ignore" would make the kernel reap workers by itself, and their exit codes would be lost.
+  // With an inherited SIG_IGN the kernel would reap workers, and their exit codes would be lost.
   set_disposition(SIGCHLD, SIG_DFL);
   set_disposition(SIGPIPE, SIG_IGN);
   sigset_t set = set_of(signals);

@@ -1,4 +1,4 @@
-// Signals to ddprun as readable events, so that one loop can wait for them together with everything else.
+// Signals to ddprun as readable events, so that one loop waits for everything.
 #pragma once
 
 #include <sys/types.h>
@@ -9,26 +9,24 @@
 
 namespace ddp::launcher {
 
-/// One that has arrived.
 struct ReceivedSignal {
   int number;
   pid_t sender;  ///< 0: the kernel, or a process of another process namespace
 };
 
-/// Blocks @p signals: those that arrive wait for a SignalInbox that is still to be made. Ignored SIGHUP as there.
+/// Blocks @p signals, so that they wait for a later SignalInbox; an ignored SIGHUP stays ignored.
 void hold_signals(const std::vector<int>& signals);
 
-/// Blocks SIGCHLD and @p signals in the calling thread and receives them through a descriptor; ignores SIGPIPE. Must be
-/// made before any other thread starts, so that all threads inherit the mask. SIGHUP stays ignored where it already
-/// was: nohup(1) asked for that. Lives until the process ends: the mask is not put back, because a signal that arrives
-/// during the last steps must not interrupt them.
+/// Blocks SIGCHLD and @p signals in the calling thread and receives them through a descriptor; ignores SIGPIPE.
+/// Construct it before any other thread starts, so that all threads inherit the mask. SIGHUP stays ignored where it was
+/// (nohup(1)). The mask is not restored: a late signal must not interrupt the last steps.
 class SignalInbox {
  public:
   explicit SignalInbox(const std::vector<int>& signals);
 
   int fd() const { return fd_.get(); }
   bool hangup_ignored() const { return hangup_ignored_; }
-  /// The signals that have arrived, in the order in which the kernel delivers them.
+  /// The signals that have arrived, in the kernel's order.
   std::vector<ReceivedSignal> take();
 
  private:
@@ -36,7 +34,7 @@ class SignalInbox {
   base::UniqueFd fd_;
 };
 
-/// Readable as long as one of @p signals, which must be blocked, has arrived and has not been taken.
+/// Readable while one of @p signals, which must be blocked, is pending.
 base::UniqueFd untaken(const std::vector<int>& signals);
 
 }  // namespace ddp::launcher

@@ -1,4 +1,4 @@
-// Finds out what this ddprun is: the only one, one of several, or the one that starts the others.
+// Decides what this ddprun is: the only one, one of several, or the one that starts the agents.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 namespace ddp::launcher {
 
 enum class LaunchRole {
-  alone,     ///< all ranks on this host
-  frontend,  ///< in an allocation of Slurm, but not in a step: starts an agent on each node with srun, and leads them
-  frontend_agent,  ///< started by a front
+  alone,           ///< all ranks on this host
+  frontend,        ///< in a Slurm allocation, outside its steps: starts an agent on each node with srun, and leads them
+  frontend_agent,  ///< started by a frontend
   step_agent,      ///< a task of a Slurm step with one task on each node; they meet through PMI
-  endpoint,        ///< one of several that were started by hand, which meet at a host and port
+  endpoint,        ///< one of several, started by hand, that meet at a host and port
 };
 
 struct RoleDecision {
@@ -23,7 +23,7 @@ struct RoleDecision {
   NodeRange nodes;     ///< how many agents the job has
 };
 
-/// The variable by which a front tells its agents where it is.
+/// The variable that tells agents where their frontend is.
 inline constexpr const char* kAgentVariable = "DDPRUN_AGENT";
 
 /// From the options and the environment alone. Options that name a rendezvous win over an allocation; within a step,

@@ -39,7 +39,7 @@ std::vector<std::string> numeric_addresses(const std::string& host) {
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
-/// Hosts to which a way must be found.
+/// Hosts that must be reachable.
 std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const base::Environment& environment) {
   std::vector<std::string> hosts;
   if (!rendezvous_host.empty() && !is_own_name(rendezvous_host)) hosts.push_back(rendezvous_host);
@@ -52,7 +52,7 @@ std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const ba
       if (name != self) hosts.push_back(std::move(name));
     }
   } catch (const Error& error) {
-    base::log(base::LogLevel::info, "{}", error.what());  // there is a rule without them
+    base::log(base::LogLevel::info, "{}", error.what());  // there is a rule without other hosts
   }
   return hosts;
 }

@@ -1,5 +1,5 @@
-// What this host tells other nodes about the network: the addresses at which they reach it, and the interfaces that may
-// carry what ranks send each other.
+// What this host tells other nodes about its network: the addresses at which they reach it, and the interfaces for
+// traffic between ranks.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace ddp::launcher {
 
-/// What --local-addr means in numbers, for one host: the store listens there. Throws Error(invalid_argument) for a name
-/// that cannot be resolved.
+/// The numeric addresses of --local-addr, at which the store of a single host listens. Throws Error(invalid_argument)
+/// for a name that cannot be resolved.
 std::vector<std::string> resolve_local_addr(const std::string& local_addr);
 
 struct OwnNetwork {
@@ -23,12 +23,12 @@ struct OwnNetwork {
 
 /// @param local_addr --local-addr; may be empty. The other hosts of the job are taken from the environment of the Slurm
 /// job, or are @p rendezvous_host. Throws Error(invalid_argument) when the user has named an interface or a host that
-/// is not there.
+/// does not exist.
 OwnNetwork own_network(const std::string& local_addr, const std::string& rendezvous_host,
                        const base::Environment& environment);
 
-/// Whether @p host is a name or an address of this host; each loopback address is, like 127.0.1.1, which some
-/// distributions give the host's own name in /etc/hosts.
+/// Whether @p host is a name or an address of this host; so is each loopback address, such as 127.0.1.1, which some
+/// distributions give the host's name in /etc/hosts.
 bool is_own_name(const std::string& host);
 
 }  // namespace ddp::launcher

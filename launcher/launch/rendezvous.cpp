@@ -30,9 +30,8 @@ constexpr std::uint16_t kDynamicPort = 29400;
                .hint = "ddprun sets it for the agents that it starts; unset it elsewhere"}};
 }
 
-/// Null: another agent of this host leads. Two that begin to listen at the same moment may both be told that the port
-/// is in use (Linux looks for other listeners after it has made the socket one), so they try again after unequal
-/// pauses.
+/// Null: another agent of this host leads. Linux may refuse the port to both of two that listen at the same moment (it
+/// looks for other listeners after it has marked the socket), so they retry after random pauses.
 std::unique_ptr<control::Listener> listen_unless_another_does(const RendezvousPoint& point) {
   constexpr int kTries = 4;
   constexpr int kLongestPauseMs = 30;
@@ -68,7 +67,7 @@ RendezvousPoint RendezvousPoint::decode(const std::string& text) {
   const std::string port = text.substr(first + 1, second - first - 1);
   const auto [end, status] = std::from_chars(port.data(), port.data() + port.size(), point.port);
   if (status != std::errc{} || end != port.data() + port.size() || point.port == 0)
-    reject_point(fmt::format("'{}' is no port", port));
+    reject_point(fmt::format("'{}' is not a port", port));
   if (point.addresses.empty()) reject_point("it names no address");
   return point;
 }
@@ -110,7 +109,6 @@ Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environmen
   const bool owner = rendezvous.is_host ? *rendezvous.is_host : fixed ? node_rank == 0 : is_own_name(host);
   Rendezvous meeting{.listener = {}, .point = std::move(point), .order = fixed ? node_rank : -1, .deadline = deadline};
   if (!owner) return meeting;
-  // With c10d, another agent of this host may lead already.
   if (!fixed && !rendezvous.is_host) {
     meeting.listener = listen_unless_another_does(meeting.point);
   } else {

@@ -27,25 +27,24 @@ struct RendezvousPoint {
   static RendezvousPoint decode(const std::string& text);
 };
 
-/// One process's side of the meeting: either it leads, and agents come to the listener, or it goes to the point.
+/// One process's side: it either leads, and agents connect to the listener, or connects to the point.
 struct Rendezvous {
-  std::unique_ptr<control::Listener> listener;  ///< set where the coordinator is to be
+  std::unique_ptr<control::Listener> listener;  ///< set where the coordinator runs
   RendezvousPoint point;
   std::int64_t order = -1;  ///< for control::Hello
   Deadline deadline;        ///< to reach the coordinator
 };
 
-/// A front's: it leads.
+/// For a frontend, which leads.
 Rendezvous meet_as_frontend(const std::vector<std::string>& own_addresses);
 /// Reads kAgentVariable; the order is SLURM_NODEID.
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline);
-/// Task 0 leads, and tells the others over the step's PMI. The exchange runs in a child process, so that this one never
-/// is a client of Slurm's PMIx: it will be a server. Throws Error: timeout (with the tasks that did not arrive),
-/// unavailable.
+/// Task 0 leads and publishes its point over the step's PMI. The exchange runs in a child process: this one will be a
+/// PMIx server and must not be a client. Throws Error: timeout (with the tasks that did not arrive), unavailable.
 Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& own_addresses,
                         Deadline deadline);
-/// --rdzv-endpoint or --master-addr: the agent that owns the host leads. Without a channel that only the job can read,
-/// the secret is DDP_RDZV_SECRET with the run's id. Throws Error(system) when the port is in use.
+/// --rdzv-endpoint or --master-addr: the agent on that host leads. As the job has no private channel, the secret is
+/// DDP_RDZV_SECRET with the run id. Throws Error(system) when the port is in use.
 Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment);
 
 }  // namespace ddp::launcher

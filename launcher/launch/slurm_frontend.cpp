@@ -20,11 +20,11 @@
 namespace ddp::launcher {
 namespace {
 
-// srun ends when its tasks have; a controller that is busy may take a while to say so.
+// srun ends after its tasks; a busy controller may report that late.
 constexpr std::chrono::seconds kTermPatience{10};
 
-// srun reads its options from the environment too (srun(1), INPUT ENVIRONMENT VARIABLES). These were meant for the
-// ranks; the agent takes the whole node and divides it itself.
+// srun also reads options from the environment (srun(1), INPUT ENVIRONMENT VARIABLES). These are for the ranks; an
+// agent takes the whole node and divides it itself.
 constexpr std::array<std::string_view, 23> kTaskOptions{"SLURM_NTASKS",
                                                         "SLURM_NPROCS",
                                                         "SLURM_NTASKS_PER_NODE",
@@ -97,7 +97,7 @@ std::vector<std::string> agent_step_command(int num_nodes, const std::string& dd
 void leave_task_binding() {
   std::array<unsigned long, 1024> all;  // 64 Ki processors, more than kernels are built for
   all.fill(~0UL);
-  // The kernel takes what the cgroup's cpuset allows. If it refuses, the agent has what Slurm has given.
+  // The kernel reduces it to the cgroup's cpuset. If it refuses, the agent keeps Slurm's mask.
   ::syscall(SYS_sched_setaffinity, 0, sizeof all, all.data());
 }
 

@@ -12,22 +12,22 @@
 
 namespace ddp::launcher {
 
-/// srun's command line for one agent on each of @p num_nodes nodes: no MPI, and neither a lost node nor a lost agent
-/// ends the step, because ddprun decides about that.
+/// srun's command line for one agent on each of @p num_nodes nodes: no MPI, and losing a node or an agent does not end
+/// the step, because ddprun decides that.
 std::vector<std::string> agent_step_command(int num_nodes, const std::string& ddprun,
                                             const std::vector<std::string>& arguments);
 
-/// Gives an agent of such a step all processors of its cgroup again, where Slurm has bound it as a task that wants one.
-/// (srun's --cpu-bind=none does the same, but complains on clusters without a plugin for binding, quiet or not.)
+/// Gives an agent all processors of its cgroup, where Slurm has bound it as a task with one. (srun's --cpu-bind=none
+/// would, but complains on clusters without a binding plugin, even with --quiet.)
 void leave_task_binding();
 
-/// The environment for it: without the variables that would give the step's tasks less than their node (how many tasks
-/// the batch job wanted, processors and GPUs per task), and with kAgentVariable.
+/// Its environment: with kAgentVariable, and without the variables that would give the step's tasks less than their
+/// node (the batch job's number of tasks, processors and GPUs per task).
 std::map<std::string, std::string, std::less<>> agent_step_environment(const base::Environment& environment,
                                                                        const RendezvousPoint& point);
 
-/// A running srun, in a process group of its own, so that Ctrl-C on the terminal comes to ddprun alone. It gets SIGTERM
-/// when ddprun dies, and then ends the step. Destruction ends it: SIGTERM, then SIGKILL.
+/// A running srun in its own process group, so that Ctrl-C reaches ddprun alone. When ddprun dies, srun gets SIGTERM
+/// and ends the step. Destruction ends it: SIGTERM, then SIGKILL.
 class SrunProcess {
  public:
   /// Throws ExitError when there is no srun, Error(system) when no process can be made.

@@ -3,8 +3,8 @@
 
 namespace ddp::launcher {
 
-/// Takes back what `srun --ddp` has set for this process: torchrun's variables, settings, cores and memory policy. Does
-/// nothing elsewhere. Call it before anything reads the environment and while there is one thread.
+/// Undoes what `srun --ddp` set for this process: torchrun's variables, settings, cores and memory policy; nothing
+/// elsewhere. Call it before anything reads the environment, and with a single thread.
 void leave_surrounding_step() noexcept;
 
 }  // namespace ddp::launcher

@@ -47,8 +47,8 @@ void ConsoleSink::detect(int fd, OutputFile::Complaint complaint) {
   } else if (S_ISFIFO(facts.st_mode) || terminal) {
     // Writes of at most PIPE_BUF bytes are not torn by other writers to the same pipe (POSIX).
     chunk_bytes_ = PIPE_BUF;
-    // Opened anew, a pipe or terminal can be non-blocking for this process alone. That is refused to users who do not
-    // own it, for example after su(1).
+    // Reopened, a pipe or terminal can be non-blocking for this process alone. Only its owner may do that, so not after
+    // su(1).
     own_fd_.reset(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
     kind_ = own_fd_ ? Kind::own : Kind::shared;
     if (kind_ == Kind::shared && terminal) chunk_bytes_ = kTerminalRoom;
@@ -108,7 +108,7 @@ void ConsoleSink::flush() {
       blocked_ = true;
       break;
     } else {
-      gone_ = true;  // nobody reads any more (EPIPE), or the terminal has hung up (EIO)
+      gone_ = true;  // no reader is left (EPIPE), or the terminal has hung up (EIO)
     }
   }
   if (gone_ || idle()) {
@@ -150,7 +150,7 @@ void ConsoleSink::abandon() {
 
 void ConsoleSink::close() {
   if (file_) file_->close();
-  own_fd_.reset();  // a reader waits for the end of the pipe as long as it is open
+  own_fd_.reset();  // a reader waits for the end of the pipe while it is open
   gone_ = true;
 }
 

@@ -1,4 +1,4 @@
-// ddprun's standard output or error as the log pump writes to it: never waiting, whatever the descriptor is.
+// ddprun's standard output or error as the log pump writes to it: never blocking, whatever the descriptor is.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@ namespace ddp::launcher {
 /// are kept apart. Not thread-safe.
 class ConsoleSink {
  public:
-  /// From here on, nothing more should be appended until the console has taken some.
+  /// From this size on, append nothing until the console has taken some.
   static constexpr std::size_t kFullBytes = std::size_t{1} << 20U;
 
   /// @param fd not owned; may be closed. @param name "standard output"
   ConsoleSink(int fd, std::string name, OutputFile::Complaint complaint);
-  /// Whether both descriptors lead to the same file, pipe, socket or terminal: then one sink must serve both, or lines
-  /// would tear each other.
+  /// Whether both descriptors refer to the same file, pipe, socket or terminal: then one sink must serve both, or lines
+  /// would be torn.
   static bool same_target(int one, int other);
 
   /// Bytes as a worker wrote them. @p owner tells workers' streams apart.
@@ -38,12 +38,12 @@ class ConsoleSink {
   std::size_t queued() const { return queue_.size() - head_; }
   bool full() const { return queued() >= kFullBytes; }
   bool idle() const { return queued() == 0; }
-  /// The descriptor to be waited for until it is writable; nothing: flush() need not be called again before append().
+  /// The descriptor to poll for writing; nothing: flush() need not be called before the next append().
   std::optional<int> awaited() const;
 
-  /// Drops what is queued and all that follows: the console is not read.
+  /// Drops what is queued and all that follows: nothing reads the console.
   void abandon();
-  /// Notes what a console that is a file misses, and lets go of the console.
+  /// Notes the bytes missing in a console that is a file, and releases the console.
   void close();
   /// Bytes that the descriptor has taken.
   std::uint64_t taken_bytes() const { return taken_bytes_; }
@@ -70,8 +70,8 @@ class ConsoleSink {
   bool abandoned_ = false;
   std::uint64_t taken_bytes_ = 0;
   std::uint64_t abandoned_bytes_ = 0;
-  const void* owner_ = nullptr;  ///< who wrote last
-  bool line_open_ = false;       ///< what was written last is no whole line
+  const void* owner_ = nullptr;  ///< the last writer
+  bool line_open_ = false;       ///< the last write did not end a line
   bool open_prefixed_ = false;   ///< and it has a prefix
 };
 

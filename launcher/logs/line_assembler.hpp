@@ -1,4 +1,4 @@
-// Makes whole lines of the bytes that a worker writes, however they are cut up on the way.
+// Assembles whole lines from the bytes of a worker, however they were cut.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct LinePiece {
 };
 
 /// Lines end with "\n", "\r\n" or "\r", as in Python's text files: torchrun reads workers' output that way, and a
-/// progress bar then makes a line of every update. A "\r" at the start of a line makes no empty line.
+/// progress bar then gives one line per update. A "\r" at the start of a line gives no empty line.
 class LineAssembler {
  public:
   /// A longer line is handed out in pieces of this size, cut between UTF-8 characters, so that memory stays bounded.

@@ -38,9 +38,8 @@ struct RankStreams {
 };
 
 /// B21 to B26 of torchrun: -r to files only; -t to files and, prefixed, to the console; neither: unprefixed to the
-/// console. Ranks that a filter leaves out reach no console; their files fill all the same. Standard error also goes
-/// through a pipe where nothing asks for it, so that a failed rank's last lines can be reported, unless it is a
-/// terminal and @p single: the only rank's then belongs to the program.
+/// console. Filters keep ranks off the console, not out of files. Standard error always goes through a pipe, so that a
+/// failed rank's last lines can be reported, unless it is a terminal and @p single: a single rank keeps its terminal.
 RankStreams plan_streams(const LogOptions& options, const std::string& attempt_folder, int rank, int local_rank,
                          const std::string& role, bool stderr_is_terminal, bool single);
 

@@ -1,4 +1,4 @@
-// Moves what workers write to where it belongs: log files, the console with a prefix, the last lines for the report.
+// Moves workers' output to log files, the console (with a prefix) and, its last lines, to the report.
 #pragma once
 
 #include <chrono>
@@ -42,15 +42,14 @@ struct LogPumpOptions {
 };
 
 /// One thread that reads the workers' pipes. Lines are written whole and never lost; unprefixed console streams are
-/// passed on as they come, but for an unfinished line, which waits up to 100 ms for its end so that other ranks' lines
-/// do not tear it (2 s where a full pipe has cut a long write: its rest is sure to come). Workers wait for a slow
-/// console only once their pipe is full, and never for a file that cannot be written: that is said once per file on
-/// standard error, and what does not fit is dropped. A console that is gone (EPIPE) is dropped likewise.
-/// Signals must be blocked in the constructing thread. Made anew for every attempt.
+/// copied as they come, but an unfinished line waits up to 100 ms for its end so that other ranks' lines do not tear it
+/// (2 s where a full pipe cut a long write: the rest is sure to come). Workers wait for a slow console only once their
+/// pipe is full, and never for a file that cannot be written: its bytes are dropped, with one line on standard error.
+/// Output to a console without a reader (EPIPE) is dropped, too. Signals must be blocked in the constructing thread.
+/// One per attempt.
 class LogPump {
  public:
-  /// How long a slow reader may take without taking anything. Asked again and again while it is waited for, so that
-  /// the wait can be cut short.
+  /// How long a console may stall. Called repeatedly during the wait, which it can so cut short.
   using Patience = std::function<std::chrono::milliseconds()>;
 
   explicit LogPump(LogPumpOptions options);
@@ -58,8 +57,8 @@ class LogPump {
   LogPump& operator=(const LogPump&) = delete;
   ~LogPump();
 
-  /// Where the worker is to write: the pipe's other end, close-on-exec; /dev/null for a route that leads nowhere.
-  /// To be called before start(). Throws Error(system) naming the file or folder that cannot be made.
+  /// The worker's end of the pipe, close-on-exec; /dev/null for a route without targets. Call it before start(). Throws
+  /// Error(system) naming the file or folder that cannot be made.
   base::UniqueFd add(const StreamRoute& route);
   void start();
 
@@ -69,8 +68,8 @@ class LogPump {
   static constexpr int kTailLines = 20;
   static constexpr std::size_t kTailBytes = 8192;
 
-  /// Delivers all that is in the pipes now, also where other processes still hold them open, writes unfinished lines,
-  /// closes files and ends the thread. Gives up on consoles once nothing has moved for the patience.
+  /// Delivers all that is in the pipes now, even if other processes hold them open, writes unfinished lines, closes
+  /// files and ends the thread. Gives up on consoles that have stalled for the patience.
   void finish(const Patience& patience);
   void finish(std::chrono::milliseconds patience);
 

@@ -33,9 +33,9 @@ struct StreamTargets {
 class LogStream {
  public:
   using Clock = std::chrono::steady_clock;
-  /// How long an unfinished line may keep an unprefixed console waiting for its end.
+  /// How long an unprefixed console waits for the end of an unfinished line.
   static constexpr std::chrono::milliseconds kUnfinishedLineWait{100};
-  /// The same where a full pipe cut the worker's write, so that the rest is sure to come.
+  /// The same where a full pipe cut the write: the rest is sure to come.
   static constexpr std::chrono::milliseconds kCutWriteWait{2000};
 
   /// @param pipe the reading end, non-blocking
@@ -50,7 +50,7 @@ class LogStream {
 
   /// When show_unfinished() is to be called; nothing: no line waits.
   std::optional<Clock::time_point> unfinished_due() const { return due_; }
-  /// Starts the wait again: the rest of the line may be in the pipe, unread.
+  /// Restarts the wait: the rest of the line may be unread in the pipe.
   void put_off_unfinished() { due_ = Clock::now() + kUnfinishedLineWait; }
   /// Hands an unfinished line to an unprefixed console.
   void show_unfinished();

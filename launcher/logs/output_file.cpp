@@ -20,14 +20,14 @@ void make_private_folders(const std::string& path) {
   make_private_folders(std::filesystem::path{path}.parent_path().string());
   if (::mkdir(path.c_str(), 0700) == 0) return;
   const int error = errno;
-  // another agent may have made it meanwhile
+  // another agent may have created it
   if (error == EEXIST && ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return;
   throw base::system_error(fmt::format("making the folder '{}'", path), error == EEXIST ? ENOTDIR : error);
 }
 
 OutputFile OutputFile::create(const std::string& path, Complaint complaint, std::chrono::milliseconds retry_after) {
   make_private_folders(std::filesystem::path{path}.parent_path().string());
-  // appending, so that a file that somebody empties to make room does not get a hole
+  // O_APPEND: a file that is truncated to free space must not get a hole
   base::UniqueFd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600)};
   if (!fd) throw base::system_error(fmt::format("making the log file '{}'", path), errno);
   return OutputFile{std::move(fd), fmt::format("the log file '{}'", path), std::move(complaint), retry_after};
@@ -43,7 +43,7 @@ void OutputFile::write(std::string_view bytes) {
   } else if (Clock::now() < retry_at_) {
     lose(bytes);
   } else {
-    // What goes on after the gap starts with a line.
+    // After the gap, writing resumes at the start of a line.
     std::size_t start = 0;
     if (!line_taken_) {
       const std::size_t newline = bytes.find('\n');

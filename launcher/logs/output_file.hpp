@@ -1,4 +1,4 @@
-// A log file that goes on without what does not fit: a full disk must stop neither the workers nor the other files.
+// A log file that drops what does not fit: a full disk must stop neither the workers nor the other files.
 #pragma once
 
 #include <chrono>
@@ -11,13 +11,13 @@
 
 namespace ddp::launcher {
 
-/// Bytes are written at once. When that fails, the reason is said once, and bytes are dropped, in whole lines where
-/// possible. Once writing works again, a line in the file tells how many are missing. Not thread-safe.
+/// Writes at once. On failure it reports the reason once and drops bytes, in whole lines where possible; once writing
+/// works again, a line in the file says how many are missing. Not thread-safe.
 class OutputFile {
  public:
   /// Takes a sentence for standard error.
   using Complaint = std::function<void(const std::string&)>;
-  /// How long nothing is tried after a failure.
+  /// Pause between a failure and the next try.
   static constexpr std::chrono::milliseconds kRetryAfter{1000};
 
   /// Creates or empties the file, mode 0600, and makes its folders, mode 0700. Throws Error(system).

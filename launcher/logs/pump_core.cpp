@@ -24,7 +24,7 @@ using std::chrono::seconds;
 constexpr std::size_t kReadBytes = 65'536;  // a pipe's usual capacity
 constexpr std::size_t kFlushBytes = 65'536;
 constexpr milliseconds kLongestWait = std::chrono::minutes(1);
-/// After this the thread is taken to hang in a file system that does not answer.
+/// A thread that takes longer hangs in a file system that does not answer.
 constexpr milliseconds kThreadPatience = seconds(2);
 /// Between two questions whether the end has become urgent.
 constexpr milliseconds kPatienceCheck{100};
@@ -119,7 +119,7 @@ void PumpCore::run() noexcept {
     work();
   } catch (const std::exception& error) {
     base::log(base::LogLevel::error, "passing on the workers' output has ended: {}", error.what());
-    for (Entry& entry : entries_) entry.stream->abandon();  // or workers would wait for ever
+    for (Entry& entry : entries_) entry.stream->abandon();  // or workers would wait forever
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;
@@ -195,7 +195,7 @@ PumpCore::Console* PumpCore::console_of(const LogStream& stream) {
   return found == consoles_.end() ? nullptr : &*found;
 }
 
-/// Its writer waits for the console from now on, once its pipe is full.
+/// Once its pipe is full, the writer waits for the console.
 void PumpCore::pause(std::size_t index) {
   Entry& entry = entries_[index];
   watch(EPOLL_CTL_DEL, entry.stream->fd(), 0, 0);
@@ -282,7 +282,7 @@ void PumpCore::answer_requests() {
   if (begins_to_end) begin_end();
 }
 
-/// Grows as long as the end comes nearer.
+/// Grows with progress towards the end.
 std::uint64_t PumpCore::moved_bytes() const {
   std::uint64_t bytes = owed_read_;
   for (const Console& console : consoles_) bytes += console.sink->taken_bytes();

@@ -22,7 +22,7 @@
 
 namespace ddp::launcher {
 
-/// Outlives the pump where its thread hangs: the thread holds it too.
+/// Shared with the thread, so that it outlives a pump whose thread hangs.
 class PumpCore {
  public:
   explicit PumpCore(LogPumpOptions options);

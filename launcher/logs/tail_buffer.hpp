@@ -15,15 +15,15 @@ class TailBuffer {
 
   void append(std::string_view bytes);
 
-  /// At most the limits' number of lines and bytes, with the last newline if there is one. Of a progress bar, what it
-  /// showed last. Too long text starts at a line, or where one line alone is too long, at a character.
+  /// At most the limits' lines and bytes, with the last newline if any. A progress bar is shortened to its last state.
+  /// A cut falls between lines, or between characters of a single line that is too long.
   std::string text() const;
 
  private:
   const int max_lines_;
   const std::size_t max_bytes_;
   mutable std::mutex mutex_;
-  std::string kept_;  ///< more than is asked for: progress bars are taken out only in text()
+  std::string kept_;  ///< more than text() returns, which shortens progress bars
 };
 
 }  // namespace ddp::launcher

@@ -1,5 +1,5 @@
-// Python's rules for telling options, values and the program apart, so that torchrun's command lines mean the same
-// here.
+// Python's rules for telling options, values and the program apart, so that torchrun's command lines keep their
+// meaning.
 #include "options/argument_split.hpp"
 
 #include <algorithm>
@@ -46,8 +46,8 @@ const OptionShape* exact_option(std::string_view name, std::span<const OptionSha
   return found == known.end() ? nullptr : &*found;
 }
 
-/// The option that @p name was meant to be, or empty. A name may be cut short, so one that is close to no whole name is
-/// compared with what the names begin with.
+/// The option that @p name probably means, or empty. It may be abbreviated, so if no whole name is close, it is
+/// compared with the beginnings of names.
 std::string meant_option(const std::string& name, std::span<const OptionShape> known) {
   std::vector<std::string> names;
   std::vector<std::string> beginnings;
@@ -83,7 +83,7 @@ const OptionShape& find_long_option(const std::string& name, std::span<const Opt
     return **first;
   std::vector<std::string_view> choices;
   for (const auto* shape : begun) choices.emplace_back(shape->name);
-  reject(fmt::format("option '{}' can mean several options", name),
+  reject(fmt::format("option '{}' is ambiguous", name),
          fmt::format("write one of {} in full", fmt::join(choices, ", ")));
 }
 

@@ -11,7 +11,7 @@ namespace ddp::launcher {
 struct OptionShape {
   std::string name;
   bool takes_value;
-  /// Wins over options that are not when a beginning fits several: scripts written for torchrun keep their meaning.
+  /// Preferred where an abbreviation fits several options: scripts written for torchrun keep their meaning.
   bool of_torchrun = false;
   bool hidden = false;  ///< only its full name means it, and it is not suggested
 };
@@ -24,11 +24,11 @@ struct SplitArguments {
 };
 
 /// Accepts what Python's argparse accepts for torchrun: "--name value", "--name=value", underscores for dashes, any
-/// beginning of a long name that means one option only, and short options with their value or further short ones in one
-/// word: "-r3", "-r=3", "-mr3". "--" ends the options. What follows the first non-option belongs to the program,
-/// whatever it looks like. A separate value may not look like an option, unless it is a negative number or has a space:
-/// it is more likely that a value was forgotten. Throws ExitError(kExitUsage) for unknown or ambiguous options (with
-/// the closest known one) and for missing or unwanted values.
+/// unambiguous beginning of a long name, and short options with their value or further short ones in one word: "-r3",
+/// "-r=3", "-mr3". "--" ends the options. What follows the first non-option belongs to the program. A separate value
+/// must not look like an option, unless it is a negative number or has a space: more likely a value was forgotten.
+/// Throws ExitError(kExitUsage) for unknown or ambiguous options (with the closest known one) and for missing or
+/// unwanted values.
 SplitArguments split_arguments(std::span<const std::string> arguments, std::span<const OptionShape> known);
 
 }  // namespace ddp::launcher

@@ -13,11 +13,10 @@
 namespace ddp::launcher {
 namespace {
 
-// Slurm kills what is left KillWait seconds (default 30) after its SIGTERM; ddprun must have done so and reported
-// before.
+// Slurm kills what is left KillWait seconds (default 30) after its SIGTERM; ddprun must kill and report before.
 constexpr std::chrono::seconds kSlurmShutdown{25};
 
-/// Of a rank that fails again and again, a million attempts are as good as no limit.
+/// For a rank that always fails, a million attempts are as good as no limit.
 constexpr int kMaxRestarts = 1'000'000;
 
 /// torchrun takes any number for its poll interval.
@@ -43,7 +42,7 @@ void settle_signals(OptionDraft& draft) {
                            "the former end the job, the latter do not: remove it from one");
     }
   }
-  // A list that was given wins over one that was not.
+  // A list that was given overrides a default.
   if (draft.ending)
     std::erase_if(options.forwarded_signals, [&](int signal) { return in(options.ending_signals, signal); });
   else

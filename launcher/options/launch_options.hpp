@@ -1,4 +1,4 @@
-// What the user asked ddprun to do: the command line, PET_* and DDP_* defaults after they have been checked.
+// What the user wants from ddprun: the command line with PET_* and DDP_* defaults, checked.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,7 @@ struct RanksPerNode {
   int number = 1;  ///< for Kind::number
 };
 
-/// How the agents of several nodes find each other. none: not said; --nnodes and Slurm decide.
+/// How the agents of several nodes find each other. none: not given; --nnodes and Slurm decide.
 enum class RendezvousBackend { none, fixed, c10d };  // fixed: torchrun calls it "static"
 
 /// torchrun's --rdzv-conf and the options that lead to a host and a port.
@@ -110,9 +110,9 @@ struct LaunchOptions {
   /// The time from SIGTERM (or a forwarded signal) to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::optional<std::chrono::milliseconds> timeout;  ///< --timeout: the whole job may take this long
-  std::vector<int> ending_signals;           ///< --signals-to-handle: they are passed on to all ranks and end the job
-  std::vector<int> forwarded_signals;        ///< --forward-signals: they are passed on, and the job goes on
-  std::vector<int> handled_signals() const;  ///< both
+  std::vector<int> ending_signals;                   ///< --signals-to-handle: forwarded to all ranks; they end the job
+  std::vector<int> forwarded_signals;                ///< --forward-signals: forwarded; the job continues
+  std::vector<int> handled_signals() const;          ///< both
   bool torchrun_exit_codes = false;
 
   BindPolicy bind = BindPolicy::numa;
@@ -124,7 +124,7 @@ struct LaunchOptions {
   bool report_bindings = false;
   bool dry_run = false;
   bool verbose = false;
-  std::vector<std::string> notices;  ///< "--start-method is ignored: ..."; to be said once, at the start
+  std::vector<std::string> notices;  ///< "--start-method is ignored: ..."; printed once, at the start
 };
 
 }  // namespace ddp::launcher

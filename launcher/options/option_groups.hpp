@@ -10,7 +10,7 @@
 
 namespace ddp::launcher {
 
-/// What the options said, before they are looked at together.
+/// The options' values, before they are checked together.
 struct OptionDraft {
   LaunchOptions options;
   bool module = false;
@@ -32,8 +32,7 @@ void add_output_options(OptionTable& table, OptionDraft& draft);
 void add_placement_options(OptionTable& table, OptionDraft& draft);
 void add_rendezvous_options(OptionTable& table, OptionDraft& draft);
 
-/// These are called once all values have been read, in this order, and throw ExitError(kExitUsage) for what makes no
-/// sense together.
+/// Called in this order once all values have been read. Throw ExitError(kExitUsage) for contradictory options.
 void settle_job_options(const OptionTable& table, OptionDraft& draft);
 void settle_rendezvous_options(const OptionTable& table, OptionDraft& draft);
 void settle_program_options(const OptionTable& table, OptionDraft& draft);

@@ -56,12 +56,12 @@ class OptionTable {
   OptionTable& operator=(const OptionTable&) = delete;
   ~OptionTable();
 
-  /// Options that are added from now on stand under this heading; empty: they are hidden.
+  /// Heading of the options added from now on; empty: they are hidden.
   void begin_group(std::string heading);
   /// @p names "--nnodes" or "-r,--redirects".
   OptionEntry& add_value(std::string_view names, std::string value_name, std::string description,
                          OptionEntry::Reader read);
-  /// A flag sets @p target. Its variable counts as set when it is a number other than 0.
+  /// A flag sets @p target; so does its variable with a number other than 0.
   OptionEntry& add_flag(std::string_view names, std::string description, bool& target);
 
   std::vector<OptionShape> shapes() const;

@@ -13,7 +13,7 @@
 
 namespace ddp::launcher {
 
-/// One day: no waiting of ddprun itself is meant to be longer.
+/// One day: the longest wait of ddprun itself.
 inline constexpr double kOneDay = 86'400;
 /// A year, for what Slurm limits by days.
 inline constexpr double kOneYear = 365 * kOneDay;
@@ -29,7 +29,7 @@ ExitError usage_error(const std::string& option, const Error& error);
 [[noreturn]] void reject_value(const std::string& option, std::string_view text, std::string_view why,
                                std::string allowed);
 
-/// Throws ExitError(kExitUsage) for options that make no sense together.
+/// Throws ExitError(kExitUsage) for contradictory options.
 [[noreturn]] void reject_combination(std::string cause, std::string hint);
 
 /// A whole number from @p lowest to @p highest. Throws ExitError(kExitUsage) that names @p option, the value and what

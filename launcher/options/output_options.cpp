@@ -1,4 +1,4 @@
-// Options on what the ranks write, and on what ddprun tells.
+// Options on the output of ranks and of ddprun.
 #include <fmt/format.h>
 
 #include "options/log_values.hpp"
@@ -8,7 +8,7 @@
 namespace ddp::launcher {
 namespace {
 
-/// Lists that name ranks which cannot exist: torchrun passes over them, so it is only said.
+/// torchrun ignores listed ranks that cannot exist, so they only cause a notice.
 void check_local_ranks(OptionDraft& draft) {
   if (draft.options.nproc.kind != RanksPerNode::Kind::number) return;
   const int nproc = draft.options.nproc.number;

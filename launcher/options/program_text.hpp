@@ -1,4 +1,4 @@
-// What the help and the manual page say about ddprun as a whole, so that they agree.
+// The prose that help and manual page share.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace ddp::launcher {
 
-/// A term and what is said of it: an example and its purpose, an exit status and its meaning.
+/// A term and its explanation: an example and its purpose, an exit status and its meaning.
 struct TextPair {
   std::string_view term;
   std::string_view meaning;

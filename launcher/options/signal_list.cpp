@@ -46,8 +46,8 @@ std::optional<int> signal_number(std::string_view name) {
 bool can_be_passed_on(int signal) {
   switch (signal) {
     case SIGKILL:
-    case SIGSTOP:  // nobody can receive these
-    case SIGCHLD:  // tells of ranks that ended
+    case SIGSTOP:  // cannot be received
+    case SIGCHLD:  // a rank has ended
     case SIGPIPE:  // ignored: see SignalInbox
     case SIGSEGV:
     case SIGBUS:

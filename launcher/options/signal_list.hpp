@@ -11,10 +11,10 @@ namespace ddp::launcher {
 /// The number of "SIGTERM", "TERM", "sigterm", "SIGRTMIN+3" or "RTMAX-1"; nothing for anything else.
 std::optional<int> signal_number(std::string_view name);
 
-/// Whether a program can receive the signal and go on, and ddprun does not need it for itself.
+/// Whether a program can receive the signal and continue, and ddprun does not need it itself.
 bool can_be_passed_on(int signal);
 
-/// What a list of names came to.
+/// A list of names, read.
 struct SignalList {
   std::vector<int> signals;           ///< in the order given, each once
   std::vector<std::string> unknown;   ///< names that are no signal

@@ -20,7 +20,7 @@
 namespace ddp::launcher {
 namespace {
 
-/// With -c, sys.argv[0] is "-c"; the script is to see its own name there, as with torchrun. run_path leaves SystemExit
+/// With -c, sys.argv[0] is "-c"; the script must see its own name there, as with torchrun. run_path leaves SystemExit
 /// to the interpreter, which turns it into the exit status.
 constexpr const char* kRunPath =
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
@@ -70,7 +70,7 @@ std::string find_interpreter(const base::Environment& environment) {
   reject_file(name, "it is a folder", EISDIR, "give the path of a file; Python runs folders that have a __main__.py");
 }
 
-/// The first line of a file, or as much of it as tells what the file is.
+/// The first line of a file, or enough of it to tell the file's kind.
 std::string first_bytes(const std::string& name) {
   // Linux reads 256 bytes of a "#!" line, too (BINPRM_BUF_SIZE).
   std::array<char, 256> bytes;
@@ -91,7 +91,7 @@ ProgramKind kind_of(const std::string& name) {
   struct stat facts {};
   if (::stat(name.c_str(), &facts) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return ProgramKind::elsewhere;
-    reject_file(name, fmt::format("it cannot be looked at: {}", base::errno_text(errno)), errno, "");
+    reject_file(name, fmt::format("it cannot be examined: {}", base::errno_text(errno)), errno, "");
   }
   if (S_ISDIR(facts.st_mode)) {
     if (::access(fmt::format("{}/__main__.py", name).c_str(), R_OK) == 0) return ProgramKind::script;
@@ -145,7 +145,7 @@ WorkerCommand directly(const LaunchOptions& options, std::string path) {
   return {.path = std::move(path), .arguments = options.command, .display = display_name(options.command)};
 }
 
-/// The interpreter would say so, too, but once per rank.
+/// The interpreter would report it, too, but once per rank.
 void check_script(const std::string& name) {
   if (::faccessat(AT_FDCWD, name.c_str(), R_OK, AT_EACCESS) == 0) return;
   const int number = errno;

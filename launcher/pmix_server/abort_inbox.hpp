@@ -1,4 +1,4 @@
-// Carries PMIx_Abort calls from the PMIx library's thread to ddprun's own: that thread only posts.
+// Carries PMIx_Abort calls from the PMIx library's thread, which only posts, to ddprun's.
 #pragma once
 
 #include <mutex>

@@ -20,7 +20,7 @@ void release_data(void* data) { delete static_cast<Bytes*>(data); }
 
 }  // namespace
 
-/// A question to the library. Owned by the inbox, so that one that is never answered is freed with it.
+/// A request to the library. Owned by the inbox, which frees those that are never answered.
 struct ModexInbox::Fetch {
   ModexInbox* inbox;
   std::uint64_t id;
@@ -79,7 +79,7 @@ void ModexInbox::fetched(pmix_status_t status, char* data, std::size_t size, voi
   ModexInbox& inbox = *fetch->inbox;
   try {
     inbox.post_answer(fetch->id, status, data == nullptr ? std::span<const char>{} : std::span<const char>{data, size});
-  } catch (...) {  // no memory: the asker hears nothing, and its own time limit ends the question
+  } catch (...) {  // no memory: the requester's own time limit ends the request
   }
   const std::lock_guard lock{inbox.mutex_};
   std::erase_if(inbox.fetches_, [&](const auto& each) { return each.get() == fetch; });

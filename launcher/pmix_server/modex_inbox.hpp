@@ -1,4 +1,4 @@
-// Carries what the PMIx library wants from other nodes out of its thread, and the answers back: that thread only posts.
+// Carries the PMIx library's requests to other nodes out of its thread, which only posts, and the answers back.
 #pragma once
 
 #include <pmix_server.h>
@@ -33,7 +33,7 @@ struct ModexCall {
   int rank;
 };
 
-/// The library has found (or failed to find) what a local rank has put, for another node.
+/// The library's answer about what a local rank has put, for another node.
 struct ModexAnswer {
   std::uint64_t id;  ///< as given to fetch_local()
   int status;        ///< a PMIx status
@@ -65,13 +65,13 @@ class ModexInbox {
   /// rank has put something.
   void fetch_local(const std::string& name_space, int rank, std::uint64_t id);
 
-  /// When answer_overdue() must be called next; nothing while no question has a time limit.
+  /// When to call answer_overdue() next; nothing while no request has a time limit.
   std::optional<Deadline> next_deadline();
   /// Completes with PMIX_ERR_TIMEOUT what has waited longer than the rank wanted.
   void answer_overdue();
 
-  /// From the library's thread. @p limit: the rank's PMIX_TIMEOUT, which the library leaves to the host once a question
-  /// has come out to it.
+  /// From the library's thread. @p limit: the rank's PMIX_TIMEOUT, which the library leaves to the host for requests
+  /// that it passes on.
   void post_fence(std::vector<int> ranks, std::span<const char> data, std::optional<Deadline> limit,
                   pmix_modex_cbfunc_t done, void* done_data);
   void post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data);
@@ -92,7 +92,7 @@ class ModexInbox {
   std::mutex mutex_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, Waiting> waiting_;
-  std::vector<std::unique_ptr<Fetch>> fetches_;  ///< what the library has been asked and has not answered
+  std::vector<std::unique_ptr<Fetch>> fetches_;  ///< open requests to the library
   ModexEvents events_;
 };
 

@@ -18,9 +18,9 @@ namespace ddp::launcher {
 /// (spawn, connect, publish) answer "not supported".
 class PmixServer {
  public:
-  /// Takes variables of an outer PMIx, whose client ddprun may be, out of this process's environment: the library would
-  /// read them. @param tmpdir where the server's own folder is made. @param topology_xml this machine as hwloc writes
-  /// it; empty: the library reads it from /sys by itself, which takes it longer than all else at its start.
+  /// Removes the variables of an outer PMIx, whose client ddprun may be, from this process's environment: the library
+  /// would read them. @param tmpdir where the server's own folder is made. @param topology_xml this machine as hwloc
+  /// writes it; empty: the library reads it from /sys by itself, which takes it longer than all else at its start.
   explicit PmixServer(const std::string& tmpdir, const std::string& topology_xml = {});
   PmixServer(const PmixServer&) = delete;
   PmixServer& operator=(const PmixServer&) = delete;
@@ -30,10 +30,10 @@ class PmixServer {
   AbortInbox& aborts() { return *aborts_; }
   ModexInbox& modex() { return *modex_; }
 
-  /// To be called when clients died without leaving: the library is not used any more, and its thread ends with the
-  /// process. libpmix 4.2.2 mixes up its memory when a client dies while it connects, and then PMIx_server_finalize can
-  /// wait for ever on a lock that nobody holds (seen in one of ten jobs whose ranks were killed right after their
-  /// start). The folder is removed all the same.
+  /// For clients that died without finalizing: stops using the library, whose thread ends with the process.
+  /// libpmix 4.2.2 corrupts its memory when a client dies while connecting, and PMIx_server_finalize can then wait
+  /// forever on a free lock (seen in one of ten jobs whose ranks were killed right after their start). The folder is
+  /// still removed.
   void abandon() noexcept { abandoned_ = true; }
   bool abandoned() const noexcept { return abandoned_; }
 

@@ -5,11 +5,10 @@
 
 namespace ddp::launcher {
 
-/// A new folder of mode 0700 with a name of its own, removed with all that is in it when the object goes away.
-/// Move-only.
+/// A new folder of mode 0700 with a unique name, removed with its contents on destruction. Move-only.
 class ScratchDirectory {
  public:
-  /// @param parent where to make it, for example the value of TMPDIR. Throws Error(system) when that is impossible.
+  /// @param parent its folder, for example the value of TMPDIR. Throws Error(system).
   explicit ScratchDirectory(const std::string& parent);
   ScratchDirectory(ScratchDirectory&& other) noexcept;
   ScratchDirectory& operator=(ScratchDirectory&&) = delete;

@@ -23,8 +23,7 @@
 namespace ddp::launcher {
 namespace {
 
-// An orphan arrives as a child the moment its parent dies, but no call waits for "a new child"; SIGCHLD tells of ends
-// only.
+// No call waits for a newly adopted child; SIGCHLD tells of ends only.
 constexpr std::chrono::milliseconds kRescanInterval{10};
 
 /// Children of this process, from the lists that the kernel keeps for each thread (proc(5), Linux 3.5).
@@ -122,14 +121,14 @@ OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, 
         ::kill(pid, SIGCONT);
       }
     }
-    if (reaped && !kill_deadline.expired()) continue;  // its children are ours now, and were not in the list
+    if (reaped && !kill_deadline.expired()) continue;  // its children are ours now and were not listed
     if (count.remaining == 0 || kill_deadline.expired()) return count;
     wait_for_child(kRescanInterval);
   }
 }
 
 void kill_descendants() {
-  // Again and again, for those that were just being made; each round ends at least one process or is the last.
+  // Repeated for processes that were just being forked; each round ends at least one process or is the last.
   for (int round = 0; round < 10; ++round) {
     const std::vector<pid_t> found = descendants();
     if (found.empty()) return;

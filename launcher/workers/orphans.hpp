@@ -16,7 +16,7 @@ void become_subreaper();
 /// Removes adopted orphans that have ended from the process table. @p workers are left alone.
 void reap_orphans(std::span<const pid_t> workers);
 
-/// What became of leftovers.
+/// What became of orphans.
 struct OrphanCount {
   int ended;      ///< ended after SIGTERM or SIGKILL
   int remaining;  ///< still there at the deadline, for example in uninterruptible sleep
@@ -26,8 +26,8 @@ struct OrphanCount {
 /// SIGCONT), SIGKILL after @p term_deadline; gives up at @p kill_deadline.
 OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, Deadline kill_deadline);
 
-/// SIGKILL at once to all processes that descend from this one, whatever they have detached themselves from. For a
-/// process that may itself be killed any moment, as by a job scheduler that finds its parent dead.
+/// Kills all descendants of this process at once, detached ones too. For a process that may itself be killed any
+/// moment, as by a scheduler that finds its parent dead.
 void kill_descendants();
 
 }  // namespace ddp::launcher

@@ -28,16 +28,16 @@ namespace {
 
 enum class Step : int { session, parent_death, streams, descriptors, binding, execute, narrowed_mask, refused_memory };
 
-/// What a child that could not execute its program writes into the pipe; before it, what it noticed and went on.
-/// Smaller than PIPE_BUF, so it arrives whole.
+/// What a child writes to the pipe: warnings, and why it could not execute its program. Smaller than PIPE_BUF, so it
+/// arrives whole.
 struct ChildFailure {
   Step step;
   int number;  ///< errno
 };
 static_assert(sizeof(ChildFailure) <= PIPE_BUF);
 
-/// Everything that the child needs, prepared before fork: between fork and exec only async-signal-safe calls are
-/// allowed, since the PMIx library's thread may have held any lock.
+/// All that the child needs, prepared before fork: the PMIx library's thread may hold any lock, so only
+/// async-signal-safe calls are allowed between fork and exec.
 struct ChildPlan {
   const char* path;
   char* const* arguments;
@@ -53,7 +53,7 @@ struct ChildPlan {
 
 void report(const ChildPlan& plan, Step step) noexcept {
   const ChildFailure failure{.step = step, .number = errno};
-  // If this cannot be written there is nobody left who could be told.
+  // If this fails, the parent is gone.
   [[maybe_unused]] const ssize_t written = ::write(plan.report_fd, &failure, sizeof failure);
 }
 
@@ -67,7 +67,7 @@ void reset_signals(bool ignore_hangup) noexcept {
   sigemptyset(&action.sa_mask);
   for (int signal = 1; signal < NSIG; ++signal) {
     action.sa_handler = ignore_hangup && signal == SIGHUP ? SIG_IGN : SIG_DFL;
-    ::sigaction(signal, &action, nullptr);  // fails for SIGKILL, SIGSTOP and glibc's own two: as it must be
+    ::sigaction(signal, &action, nullptr);  // fails for SIGKILL, SIGSTOP and glibc's own two
   }
   sigset_t none;
   sigemptyset(&none);
@@ -77,7 +77,7 @@ void reset_signals(bool ignore_hangup) noexcept {
 /// Marks all descriptors above standard error close-on-exec.
 void close_descriptors_on_exec(rlim_t limit) noexcept {
   if (::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return;
-  // Linux before 5.11. Descriptors are given out from the lowest, so the first 64 Ki are all there are.
+  // Linux before 5.11. The kernel gives out the lowest numbers, so there are none beyond the first 64 Ki.
   const int end = static_cast<int>(std::min<rlim_t>(limit, 65536));
   for (int fd = 3; fd < end; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
@@ -85,9 +85,9 @@ void close_descriptors_on_exec(rlim_t limit) noexcept {
 [[noreturn]] void become_program(const ChildPlan& plan, rlim_t own_limit) noexcept {
   if (::setsid() < 0) give_up(plan, Step::session);
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan, Step::parent_death);
-  // A parent that died before the prctl sends no signal any more.
+  // No signal comes from a parent that died before the prctl.
   if (::getppid() != plan.parent) ::_exit(127);
-  // Neither is 0, 1 or 2 unless it is its own place, so the first cannot overwrite the second.
+  // Each is above 2 or in place already, so the first cannot overwrite the second.
   if (plan.standard_output != STDOUT_FILENO && ::dup2(plan.standard_output, STDOUT_FILENO) < 0)
     give_up(plan, Step::streams);
   if (plan.standard_error != STDERR_FILENO && ::dup2(plan.standard_error, STDERR_FILENO) < 0)
@@ -116,11 +116,12 @@ std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
   const std::string attempted = fmt::format("starting rank {} ('{}')", request.rank, request.path);
   if (failure.step != Step::execute) {
     const char* hint = failure.step == Step::descriptors ? "check the limit of open files (ulimit -n)"
-                       : failure.step == Step::binding   ? "binding to its cores failed; --bind none leaves it out"
+                       : failure.step == Step::binding   ? "--bind none starts it unbound"
                                                          : "";
     throw base::system_error(attempted, failure.number, hint);
   }
-  const char* hint = failure.number == ENOEXEC ? "it is neither a program of this machine nor a script with a '#!' line"
+  const char* hint = failure.number == ENOEXEC
+                         ? "it is neither an executable for this machine nor a script with a '#!' line"
                      : failure.number == ENOENT ? "the interpreter in its '#!' line does not exist"
                      : failure.number == E2BIG  ? "its arguments and environment together are too long"
                                                 : "";
@@ -133,7 +134,7 @@ std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
                    .hint = hint}};
 }
 
-/// The next record of the child; nothing once it executes its program.
+/// The child's next record; nothing once it executes its program.
 std::optional<ChildFailure> read_failure(int fd) {
   ChildFailure failure{};
   ssize_t size = 0;
@@ -150,7 +151,7 @@ bool is_notice(const ChildFailure& failure) {
 void warn(const SpawnRequest& request, const ChildFailure& notice) {
   if (notice.step == Step::narrowed_mask) {
     base::write_stderr_line(
-        fmt::format("ddprun: warning: rank {} did not get all of the processors {}; the job's cpuset may have changed",
+        fmt::format("ddprun: warning: rank {} got only some of the processors {}; the job's cpuset may have changed",
                     request.rank, request.binding->cpus.to_string()));
   } else {
     base::write_stderr_line(fmt::format("ddprun: warning: rank {} cannot prefer the memory of NUMA node {}: {} [{}]",
@@ -194,7 +195,7 @@ StartingWorker start_worker(SpawnRequest request) {
 
 SpawnedProcess StartingWorker::confirm(Deadline deadline) {
   const std::string attempted = fmt::format("starting rank {}", request_.rank);
-  // The pipe closes by itself when the program is executed.
+  // Executing the program closes the pipe.
   for (;;) {
     if (!base::wait_for(report_.get(), POLLIN, deadline)) {
       throw Error{{.code = ErrorCode::timeout,

@@ -1,4 +1,4 @@
-// Starts one worker process: own session, clean signals, no foreign descriptors, and an end when ddprun dies.
+// Starts one worker process: own session, default signals, no inherited descriptors, killed when ddprun dies.
 #pragma once
 
 #include <sys/resource.h>
@@ -24,7 +24,7 @@ struct SpawnRequest {
   std::vector<std::string> environment;  ///< "NAME=value"
   rlimit descriptor_limit;               ///< RLIMIT_NOFILE of the worker
   bool ignore_hangup;                    ///< SIGHUP stays ignored, as nohup(1) asked
-  std::optional<Binding> binding;        ///< nothing: as ddprun itself
+  std::optional<Binding> binding;        ///< nothing: ddprun's own
   int standard_output = 1;               ///< descriptors that become the worker's; not owned
   int standard_error = 2;
 };
@@ -41,7 +41,7 @@ class StartingWorker {
   StartingWorker(SpawnRequest request, base::ChildProcess process, base::UniqueFd report)
       : request_(std::move(request)), process_(std::move(process)), report_(std::move(report)) {}
 
-  /// Returns when the program is executed. Throws ExitError(kExitNotExecutable) when it cannot be, Error(timeout), and
+  /// Returns once the program is executed. Throws ExitError(kExitNotExecutable) if it cannot be, Error(timeout), and
   /// Error(system) for anything else.
   SpawnedProcess confirm(Deadline deadline);
 
@@ -51,14 +51,14 @@ class StartingWorker {
   base::UniqueFd report_;  ///< the child's failures
 };
 
-/// Makes a process that executes the program as soon as it can. The process
+/// Forks a process that executes the program. The process
 /// - leads a session and process group of its own, so that its children can be signalled with it (from confirm() on);
 /// - gets SIGKILL when the calling thread ends (PR_SET_PDEATHSIG): call from the main thread only;
 /// - has default signal dispositions and an empty mask;
-/// - is bound to the cores and memory of the request before the program starts; a mask that the kernel narrowed is a
-///   warning on standard error;
-/// - inherits standard input, the two descriptors of the request and no other.
-/// Throws Error(system) when no process could be made.
+/// - is bound to the cores and memory of the request before the program starts; standard error gets a warning if the
+///   kernel narrowed the mask;
+/// - inherits only standard input and the two descriptors of the request.
+/// Throws Error(system) when fork(2) fails.
 StartingWorker start_worker(SpawnRequest request);
 
 }  // namespace ddp::launcher

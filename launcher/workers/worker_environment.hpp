@@ -1,5 +1,5 @@
-// The environment that a rank gets: the user's, without what another launcher said about who ddprun itself is, and with
-// torchrun's variables.
+// A rank's environment: the user's, without the identity that another launcher gave ddprun itself, and with torchrun's
+// variables.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace ddp::launcher {
 
 using EnvironmentMap = std::map<std::string, std::string, std::less<>>;
 
-/// Whether a variable tells who a task is or how it reaches its launcher (PMIX_RANK, SLURM_PROCID, LOCAL_RANK, ...).
+/// Whether a variable says who a task is or how it reaches its launcher (PMIX_RANK, SLURM_PROCID, LOCAL_RANK, ...).
 /// Such variables would give every worker the identity of ddprun. Facts about the allocation (SLURM_JOB_ID) and tuning
 /// (PMIX_MCA_*) are not among them.
 bool is_task_identity(std::string_view name);

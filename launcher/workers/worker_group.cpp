@@ -13,7 +13,7 @@
 namespace ddp::launcher {
 namespace {
 
-// The kernel needs moments to end a killed process; one that waits for a dead disk or device may need forever.
+// For the kernel to end a killed process; one in uninterruptible sleep may never end.
 constexpr std::chrono::seconds kKillPatience{5};
 
 }  // namespace
@@ -81,7 +81,7 @@ std::vector<StopChange> WorkerGroup::take_stop_changes() const {
     if (::waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) != 0 || info.si_pid == 0) return changes;
     const auto worker = std::find_if(workers_.begin(), workers_.end(),
                                      [&](const Worker& candidate) { return candidate.process.pid == info.si_pid; });
-    if (worker == workers_.end()) continue;  // an orphan that ddprun has adopted
+    if (worker == workers_.end()) continue;  // an adopted orphan
     changes.push_back({.local_rank = static_cast<int>(worker - workers_.begin()),
                        .signal = info.si_code == CLD_CONTINUED ? 0 : info.si_status});
   }

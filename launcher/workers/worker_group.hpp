@@ -1,4 +1,4 @@
-// The worker processes of one attempt: signalling them, and learning how they end, stop and go on.
+// The worker processes of one attempt: signals to them, and how they end, stop and resume.
 #pragma once
 
 #include <sys/types.h>
@@ -15,15 +15,15 @@
 
 namespace ddp::launcher {
 
-/// A worker was stopped by a signal (SIGSTOP, ...), or goes on.
+/// A signal stopped a worker (SIGSTOP, ...), or it resumed.
 struct StopChange {
   int local_rank;
-  int signal;  ///< 0: it goes on
+  int signal;  ///< 0: it resumed
 };
 
-/// Owns the processes: destruction kills and reaps what is left. Workers are numbered by local rank, in the order in
-/// which they were added. Ended workers stay zombies until the group is destroyed: so long no other process can get
-/// their pid, which is also the number of their process group, and signal_groups() can never hit a stranger.
+/// Owns the processes: destruction kills and reaps them. Workers are numbered by local rank, in the order of add().
+/// Ended workers stay zombies until the group is destroyed, so that no other process gets their pid, which is also
+/// their process group: signal_groups() never hits a stranger.
 class WorkerGroup {
  public:
   WorkerGroup() = default;
@@ -38,12 +38,12 @@ class WorkerGroup {
   int pidfd(int local_rank) const { return workers_[static_cast<std::size_t>(local_rank)].process.pidfd.get(); }
   std::vector<pid_t> pids() const;
 
-  /// Sends @p signal to every worker's process group, also where the worker itself has ended.
+  /// Sends @p signal to every worker's process group, even where the worker itself has ended.
   void signal_groups(int signal) const;
   /// Sends @p signal to the worker processes that have not ended, and not to their children.
   void signal_workers(int signal) const;
-  /// SIGKILL to the groups of workers that still live, and waits for these workers until @p deadline. What they had
-  /// detached from their groups is the subreaper's child then.
+  /// Kills the groups of running workers and waits for these until @p deadline. Processes that they had detached become
+  /// children of the subreaper.
   void end(Deadline deadline) const noexcept;
 
   /// How a worker ended, once; nothing while it runs. Closes its pidfd.

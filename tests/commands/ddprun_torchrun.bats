@@ -32,7 +32,7 @@ sorted_output() { sort <<<"$output"; }
   [ -z "$output" ]
   [ "$(cat logs/none_*/attempt_0/1/stdout.log)" = 1 ]
   # A prefix of several options is none of them, and a name that is almost right is not guessed.
-  rejects 2 "option '--n' can mean several options; write one of --nnodes, --nproc-per-node" --n 2 true
+  rejects 2 "option '--n' is ambiguous; write one of --nnodes, --nproc-per-node" --n 2 true
   rejects 2 "unknown option '--redirekts'; did you mean '--redirects'?" --redirekts=3 true
   rejects 2 "unknown option '--max-restart-count'" --max-restart-count 1 true
   rejects 2 "unknown option '--zzz'; 'ddprun --help' lists the options" --zzz true
