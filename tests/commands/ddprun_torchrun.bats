@@ -260,6 +260,6 @@ PYTHON
   [ "$output" = 7 ]
   run env -u NODE_RANK "$DDPRUN" sh -c 'echo "${NODE_RANK-none}"'
   [ "$output" = none ]
-  run env OWN=7 SLURM_DDP_SETTINGS=1.0::OWN=320ca3f6 "$DDPRUN" sh -c 'echo "${OWN-none}"'
+  run env OWN=7 SLURM_DDP_SETTINGS=1.0::OWN=86019796 "$DDPRUN" sh -c 'echo "${OWN-none}"'
   [ "$output" = none ]
 }
