@@ -1,4 +1,4 @@
-// Memory that the tasks of a node share between fork and exec, so that one of them looks at the machine for all.
+// Memory that the tasks of a node share between fork and exec, so that one of them examines the machine for all.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace ddp::srun_plugin {
 
-/// Made by slurmstepd before it forks the tasks; each task has the same pages then. They are gone with the last process
-/// that has them: no file, no name. Every wait has a deadline, so that a task that dies on the way holds up nobody.
+/// Mapped by slurmstepd before it forks the tasks, without file or name, so it ends with the last process that has it.
+/// Every wait has a deadline: a task that dies does not block the others.
 class NoticeBoard {
  public:
-  /// What a task may post, and what all may be answered.
+  /// Limits of an offer, and of the answer.
   static constexpr std::size_t kOfferBytes = 8 * 1024;
   static constexpr std::size_t kAnswerBytesPerTask = 16 * 1024;
 
@@ -28,7 +28,7 @@ class NoticeBoard {
 
   std::uint32_t tasks() const { return tasks_; }
 
-  /// Posts what @p task has to say, once. What is too long is posted as nothing.
+  /// Posts the offer of @p task, once; an empty one if @p data is too long.
   void offer(std::uint32_t task, std::span<const std::byte> data);
   /// Waits until all tasks have posted; nothing at the deadline.
   std::optional<std::vector<Bytes>> offers(Deadline deadline) const;

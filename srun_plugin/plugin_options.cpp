@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kBackendWords{"auto", "nccl", "gloo"};
 
-// How Slurm hands --ddp of sbatch or salloc to the srun of a step.
+// How Slurm passes --ddp of sbatch or salloc to the srun of a step.
 constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
 
 void take_default(Lookup lookup, const char* variable, Option option, PluginOptions& options) {
@@ -26,15 +26,15 @@ void take_default(Lookup lookup, const char* variable, Option option, PluginOpti
 const std::array<OptionEntry, kOptions>& option_table() {
   static constexpr std::array<OptionEntry, kOptions> kTable{{
       {"ddp", nullptr,
-       "start a data-parallel job: PMIx, torchrun's environment and store, and each task bound next to its GPU"},
+       "start a data-parallel job: PMIx, torchrun's environment and store, tasks bound near their GPUs"},
       {"ddp-bind", "numa|core|socket|none",
        "with --ddp: bind tasks to a share of the nearest NUMA node's cores (default), to one core, or to a share of "
        "the nearest socket's"},
       {"ddp-gpus", "all|one|none",
-       "with --ddp: tasks see all GPUs in an order in which local rank i is GPU i (default), or their own only; none "
-       "sets nothing"},
+       "with --ddp: tasks see all GPUs, ordered so that local rank i is GPU i (default), or their own only; none sets "
+       "nothing"},
       {"ddp-backend", "auto|nccl|gloo", "with --ddp: backend of libddp's process groups (default auto)"},
-      {"ddp-verbose", nullptr, "with --ddp: each task says what it was given"},
+      {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
   }};
   return kTable;
 }

@@ -35,7 +35,7 @@ struct PluginOptions {
   friend bool operator==(const PluginOptions&, const PluginOptions&) = default;
 };
 
-/// Words that @p option takes; empty for those without a value.
+/// The words that @p option accepts; empty for options without a value.
 std::span<const std::string_view> accepted_words(Option option);
 
 /// Enters one option of the command line. Throws Error(invalid_argument) that lists the accepted words, and suggests
@@ -45,7 +45,7 @@ void set_option(PluginOptions& options, Option option, const char* value);
 /// Enters a word of an option that takes one. @param attempted of the error. Throws as set_option().
 void set_word(PluginOptions& options, Option option, std::string attempted, std::string_view word);
 
-/// How users may give --ddp to srun, as they may any plugin's options.
+/// By which users may give --ddp to srun, as any plugin's option.
 inline constexpr const char* kUserVariable = "SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp";
 
 /// Looks up a variable; nothing: it is unset.
@@ -57,7 +57,7 @@ std::optional<std::string> process_variable(const char* name);
 /// The defaults of a user who has set DDP_BIND, DDP_GPUS or DDP_BACKEND. Throws as set_option(), naming the variable.
 PluginOptions default_options(Lookup lookup);
 
-/// Whether the environment of srun asks for --ddp: SLURM_DDP=1, or an option of the sbatch or salloc around it.
+/// Whether srun's environment requests --ddp: by SLURM_DDP=1, or by an option of the sbatch or salloc around it.
 bool enabled_by_environment(Lookup lookup);
 
 }  // namespace ddp::srun_plugin

@@ -1,5 +1,4 @@
-// The edge to Slurm: its hooks, each mapped to one function, with a guard that lets no exception out and makes no step
-// fail. Nothing runs here as root but the registration of options.
+// Slurm's hooks. A guard lets no exception out and makes no step fail. As root, only options are registered.
 
 #include <cstdint>
 #include <exception>
@@ -32,7 +31,7 @@ namespace {
 using namespace ddp::srun_plugin;
 namespace base = ddp::base;
 
-/// What the plugin knows in this process. Hooks of one process run one after the other.
+/// The plugin in this process, whose hooks run one after the other.
 struct State {
   std::string ddp_step;
   PluginOptions options;
@@ -59,11 +58,11 @@ int guarded(const char* hook, Function&& function) noexcept {
 }
 
 int option_callback(int value, const char* argument, int remote) noexcept {
-  if (remote != 0) return 0;  // tasks learn what srun made of it
+  if (remote != 0) return 0;  // tasks get srun's result
   try {
     State& now = state();
     if (!now.defaults_read) {
-      // What the command line says comes later.
+      // options of the command line come later
       now.options = default_options(&process_variable);
       now.defaults_read = true;
     }

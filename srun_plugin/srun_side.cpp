@@ -25,11 +25,11 @@ extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
 namespace ddp::srun_plugin {
 namespace {
 
-// A helper on a loaded login node; without it the step goes on.
+// ddp-step on a loaded login node; after that the step starts without it.
 constexpr std::chrono::seconds kStoreStartLimit{10};
 constexpr std::chrono::seconds kStoreEndLimit{2};
 
-// What a started ddp-step says first; the number is that of the plugin's own.
+// First line of ddp-step store; 1 is the version of this protocol.
 constexpr std::string_view kReady = "ddp-step 1 port ";
 
 bool has_plugin(std::string_view folders, std::string_view name) {
@@ -59,7 +59,7 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
   }
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("starting {}", path),
-               .cause = fmt::format("it says '{}', which another version of the plugin may understand", line),
+               .cause = fmt::format("it answered '{}': it is of another version", line),
                .native = {},
                .ranks = {},
                .hint = "install the plugin and ddp-step from one package"}};
@@ -88,19 +88,19 @@ MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components) {
 
 void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& facts) {
   arguments_ = arguments;
-  // A task on a node without the plugin hands its own on: of a step whose store is another's or gone.
+  // Inherited from a task on a node without the plugin: the ticket of another step.
   ::unsetenv(kTicketVariable);
   refused_ = arguments.interactive || (!arguments.ddp && process_variable("SLURM_DDP") == "0");
   if (refused_) return;
   const bool by_environment = enabled_by_environment(&process_variable);
   if (!arguments.ddp && !by_environment) return;
   base::drop_step_settings();
-  // Slurm does not know SLURM_DDP; it takes this for --ddp, and checks it like that.
+  // Slurm does not know SLURM_DDP, but takes this variable for --ddp, with the same checks.
   if (by_environment && !process_variable(kUserVariable)) {
     ::setenv(kUserVariable, "", 0);
     stood_in_ = true;
   }
-  // libddp's modulefile is not the user.
+  // Set by libddp's modulefile, not by the user.
   if (arguments.components && process_variable("__LIBDDP_SET_SLURM_MPI_TYPE") &&
       process_variable("SLURM_MPI_TYPE") == "pmix") {
     ::unsetenv("SLURM_MPI_TYPE");
@@ -111,13 +111,13 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
       case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
       case MpiChoice::nothing_there:
         pmi_available_ = false;
-        // not the site's default either: it may be PMIx, which does not join components
+        // instead of the site's default: PMIx would not join the components
         if (arguments.components) ::setenv("SLURM_MPI_TYPE", "none", 0);
         break;
       case MpiChoice::leave: break;
     }
   }
-  // From 22.05 on, srun does not take the number of its sbatch or salloc by itself, and tasks would get one core.
+  // From 22.05 on, srun ignores --cpus-per-task of its sbatch or salloc, and tasks would get one core.
   const auto cpus = process_variable("SLURM_CPUS_PER_TASK");
   if (cpus && !arguments.cpus_per_task) ::setenv("SRUN_CPUS_PER_TASK", cpus->c_str(), 0);
 }
@@ -128,7 +128,7 @@ void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& fac
     base::write_stderr_line("srun: ddp: warning: --ddp-bind, --ddp-gpus, --ddp-backend and --ddp-verbose need --ddp");
   }
   if (!options.enabled || refused_) return;
-  // DDP_BACKEND is the default; so --ddp-backend=auto was given, and the tasks must not find the other.
+  // --ddp-backend=auto was given against DDP_BACKEND, which tasks must not see then.
   const auto backend = process_variable("DDP_BACKEND");
   if (options.backend == "auto" && backend && !backend->empty()) ::setenv("DDP_BACKEND", "auto", 1);
   if (arguments_.components) start_store(options, facts);
@@ -155,9 +155,9 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
     ticket.secret = secret;
     store_ = std::move(store);
   } catch (const std::exception& error) {
-    base::write_stderr_line(fmt::format(
-        "srun: ddp: warning: {}; the step starts without a store, and MASTER_ADDR and MASTER_PORT are not set for it",
-        error.what()));
+    base::write_stderr_line(
+        fmt::format("srun: ddp: warning: {}; the step starts without a store; MASTER_ADDR and MASTER_PORT are not set",
+                    error.what()));
   }
   ::setenv(kTicketVariable, encode(ticket).c_str(), 1);
 }

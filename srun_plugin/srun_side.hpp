@@ -11,7 +11,7 @@
 
 namespace ddp::srun_plugin {
 
-/// What of Slurm's configuration the plugin goes by.
+/// What the plugin reads of Slurm's configuration.
 struct SlurmFacts {
   std::string plugin_dirs;  ///< folders, separated by ':'
   std::string mpi_default;
@@ -32,12 +32,12 @@ class SrunSide {
  public:
   explicit SrunSide(std::string ddp_step) : ddp_step_(std::move(ddp_step)) {}
 
-  /// Before srun reads its options: SLURM_MPI_TYPE and SRUN_CPUS_PER_TASK, if @p arguments or the environment ask for
-  /// --ddp and the user has set neither. What an outer step has set for the task that calls srun is dropped.
+  /// Before srun reads its options: sets SLURM_MPI_TYPE and SRUN_CPUS_PER_TASK if @p arguments or the environment
+  /// request --ddp and the user has set neither. Drops what an outer step has set for the task that calls srun.
   void before_options(const CommandLine& arguments, const SlurmFacts& facts);
 
-  /// After that, before the allocation. The environment of a step's further components is taken soon after this, so
-  /// their store starts here.
+  /// After that, before the allocation. Slurm soon copies the environment for further components of the step, so their
+  /// store starts here.
   void after_options(const PluginOptions& options, const SlurmFacts& facts);
 
   /// The step exists.

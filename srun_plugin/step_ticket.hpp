@@ -1,4 +1,4 @@
-// What srun tells the tasks of a step: one variable in their environment, which no task's program sees.
+// What srun passes to the preparation of a step's tasks, in one variable that their programs do not see.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ddp::srun_plugin {
 
-/// Begins with SLURM_ so that `srun --export=NONE` lets it pass.
+/// `srun --export=NONE` passes variables that begin with SLURM_.
 inline constexpr const char* kTicketVariable = "SLURM_DDP_STEP";
 
 struct StepTicket {

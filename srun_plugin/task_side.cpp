@@ -32,7 +32,7 @@ namespace {
 constexpr std::chrono::seconds kAdmissionLimit{5};
 // Tasks of a node are forked one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
-// A machine with many devices, or a GPU driver that must wake up.
+// Enough for a machine with many devices, and a GPU driver that must wake up.
 constexpr std::chrono::seconds kPlanLimit{20};
 constexpr std::chrono::seconds kAnswerLimit{kAdmissionLimit + kOffersLimit + kPlanLimit + std::chrono::seconds{5}};
 
@@ -85,9 +85,9 @@ void warn(const TaskFacts& facts, std::string_view text) {
   base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: {}", facts.rank, facts.node_name, text));
 }
 
-/// What the first task of a node found out for all.
+/// The first task's findings for all tasks of its node.
 struct NodeAnswer {
-  bool store = false;  ///< there is one, which this node may not reach
+  bool store = false;  ///< there is one, even if this node cannot reach it
   Bytes plan;          ///< NodePlan as ddp-step encoded it; empty: no task is placed
 
   Bytes bytes() const {
@@ -109,16 +109,16 @@ bool reach_store(const StepTicket& ticket, const TaskFacts& facts) {
     store_server::request_admission(facts.srun_address, ticket.port, ticket.secret, Deadline::after(kAdmissionLimit));
     return true;
   } catch (const std::exception& error) {
-    warn(facts, fmt::format("{}; its programs will not reach the store beside srun, at {} port {}: does a firewall "
-                            "block that way? SrunPortRange in slurm.conf limits the ports",
+    warn(facts, fmt::format("{}; tasks will not reach the store at {} port {}: does a firewall block that way? "
+                            "SrunPortRange in slurm.conf limits the ports",
                             error.what(), facts.srun_address, ticket.port));
-    return true;  // MASTER_ADDR all the same: a program that needs the store says the same again
+    return true;  // MASTER_ADDR all the same: a program that needs the store then fails with its address
   }
 }
 
 void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
-  warn(facts,
-       fmt::format("tasks of this node are not bound to cores, and NCCL and OpenMP get no settings: {}", error.what()));
+  warn(facts, fmt::format("tasks of this node are not bound to cores and get no settings for NCCL and OpenMP: {}",
+                          error.what()));
 }
 
 /// Empty when it cannot be had, after a warning.
@@ -139,7 +139,7 @@ Bytes make_plan(const std::string& program, const StepTicket& ticket, const Task
     Bytes answer = step.read_all(deadline);
     const int status = step.finish(deadline);
     if (status > 0 || answer.empty()) {
-      // It has said why on the same standard error, unless it could not even start.
+      // it has said why on the same standard error, if it could start
       throw Error{{.code = ErrorCode::unavailable,
                    .attempted = fmt::format("asking {} about this machine", path),
                    .cause = fmt::format("it ended with exit status {}", status),
@@ -164,7 +164,7 @@ NodePlan read_plan(std::span<const std::byte> encoded, const TaskFacts& facts) {
   }
 }
 
-/// The task's environment, and which of it is ours.
+/// Sets variables of the task, and records which.
 class TaskVariables {
  public:
   explicit TaskVariables(spank_t spank) : spank_(spank) {}
@@ -225,7 +225,7 @@ void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan
 void TaskSide::before_fork(spank_t spank) {
   if (!ticket_text(spank)) return;
   std::uint32_t tasks = 0;
-  // If Slurm does not tell, each task says so itself.
+  // Otherwise each task reports the error itself.
   if (spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS) return;
   board_ = std::make_unique<NoticeBoard>(tasks);
 }
@@ -239,10 +239,9 @@ void TaskSide::prepare_task(spank_t spank) {
   const base::Environment environment = task_environment(spank);
   const TaskFacts facts = read_task_facts(environment, local_tasks(spank));
   if (!ticket.pmi_available && facts.rank == 0) {
-    warn(
-        facts,
-        "this Slurm has no PMI for this step (PMIx, or PMI-2, which several components need), so ranks can meet at the "
-        "store beside srun only");
+    warn(facts,
+         "this Slurm has no PMI for this step (PMIx, or PMI-2 for several components); ranks can meet at the store "
+         "only");
   }
   NodeAnswer answer;
   const auto own_resources = [&] {
@@ -250,14 +249,15 @@ void TaskSide::prepare_task(spank_t spank) {
         topology::RankResources{.cpus = topology::affinity_of(0), .devices = topology::device_variables(environment)});
   };
   if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
-    // Slurm forked the tasks from another process than the one that prepared them (job_container of 24.05 and newer).
+    // Slurm forked the tasks from another process than the one that made the board (job_container of 24.05 and newer).
     answer.store = reach_store(ticket, facts);
     if (facts.local_world_size == 1) {
       answer.plan = make_plan(ddp_step_, ticket, facts, {own_resources()}, environment);
     } else if (facts.local_rank == 0) {
       warn(facts,
-           "tasks of this node are not bound to cores, and NCCL and OpenMP get no settings: Slurm prepares them in "
-           "separate processes (job_container), where they cannot share the node out");
+           "tasks of this node are not bound to cores and get no settings for NCCL and OpenMP: with job_container, "
+           "Slurm "
+           "prepares each in a process of its own, where they cannot divide the node");
     }
   } else {
     board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
@@ -273,7 +273,7 @@ void TaskSide::prepare_task(spank_t spank) {
     } else if (const auto bytes = board_->wait_answer(Deadline::after(kAnswerLimit)); bytes && !bytes->empty()) {
       answer = NodeAnswer::from(*bytes);
     } else {
-      warn(facts, "the first task of this node did not say where ranks go; it is not bound to cores");
+      warn(facts, "the first task of this node did not answer in time; this one is not bound to cores");
       answer.store = reach_store(ticket, facts);
     }
   }

@@ -18,7 +18,7 @@ class TaskSide {
   void before_fork(spank_t spank);
 
   /// In each task, after Slurm has prepared everything. Does nothing in steps without --ddp. What does not work is said
-  /// in one line on the task's standard error, and the task goes on without it.
+  /// in one line on the task's standard error, and the task runs without it.
   void prepare_task(spank_t spank);
 
  private:

@@ -10,11 +10,11 @@
 
 namespace ddp::launcher {
 
-/// False where this process may not see it (another process namespace, hidepid).
+/// False also where this process cannot see it (another process namespace, hidepid).
 bool is_slurmstepd(pid_t pid);
 
 /// The step to which this process belongs, from the title of the slurmstepd above it: "1234.0", "1234.batch",
-/// "1234.interactive". Empty where there is none to be seen.
+/// "1234.interactive". Empty where none is visible.
 std::string step_above();
 
 /// @p environment without the description of a step (SLURM_STEP_*) to which this process does not belong: sbatch and

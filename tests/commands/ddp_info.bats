@@ -215,8 +215,8 @@ assert [rank["ranks"][0]["rank"] for rank in top["nodes"][0]["ranks"]] == [0, 1]
 }
 
 @test "a rank that does not come is named by the deadline" {
-  DDP_INIT_TIMEOUT=2 run timeout 60 "$DDPRUN" --nproc-per-node 2 --failure-grace 30 bash -c \
-    'if [ "$RANK" = 1 ]; then sleep 20; else exec "$INFO" topo; fi'
+  DDP_INIT_TIMEOUT=2 run timeout 60 "$DDPRUN" --nproc-per-node 2 --failure-grace 0 bash -c \
+    'if [ "$RANK" = 1 ]; then exec sleep 50; else exec "$INFO" topo; fi'
   echo "$output"
   [ "$status" -eq 1 ]
   [[ $output == *"ddp-info: "*"rank 1"* ]]

@@ -2,8 +2,6 @@
 # What a user of ddprun sees: exit codes, signals, reports, bad input, and that nothing is left behind.
 # DDP_BIN_DIR names the folder with the program; default: build/bin, then build/dev/bin.
 
-bats_require_minimum_version 1.5.0
-
 load ../support/ddprun_jobs
 
 setup_file() {
@@ -12,10 +10,6 @@ setup_file() {
   # shellcheck disable=SC2046
   ${CC:-cc} $(pkg-config --cflags pmix) "$BATS_TEST_DIRNAME/../support/pmix_hello.c" -o "$HELLO" $(pkg-config --libs pmix)
 }
-
-setup() { ddprun_jobs_setup; }
-
-teardown() { ddprun_jobs_teardown; }
 
 @test "every rank gets torchrun's environment" {
   run "$DDPRUN" --nproc-per-node 3 sh -c \
@@ -110,9 +104,9 @@ teardown() { ddprun_jobs_teardown; }
   start --nproc-per-node 2 --failure-grace 0 --shutdown-timeout 2 sh -c \
     'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 0 ]; then sleep 100; fi
      while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; exit 5'
-  eventually noted 2
+  eventually 20 noted 2
   kill -STOP "$(cat "$NOTES/pid.0")"
-  eventually grep -q "rank 0 (pid .*) was stopped by SIGSTOP" "$BATS_TEST_TMPDIR/err"
+  eventually 20 grep -q "rank 0 (pid .*) was stopped by SIGSTOP" "$BATS_TEST_TMPDIR/err"
   touch "$NOTES/go"
   finish
   echo "$output"
@@ -124,11 +118,11 @@ teardown() { ddprun_jobs_teardown; }
   start --nproc-per-node 2 --failure-grace 0 -v sh -c \
     'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 0 ]; then sleep 100; fi
      while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; exit 5'
-  eventually noted 2
+  eventually 20 noted 2
   kill -STOP "$(cat "$NOTES/pid.0")"
-  eventually grep -q "was stopped by SIGSTOP" "$BATS_TEST_TMPDIR/err"
+  eventually 20 grep -q "was stopped by SIGSTOP" "$BATS_TEST_TMPDIR/err"
   kill -CONT "$(cat "$NOTES/pid.0")"
-  eventually grep -q "rank 0 resumed" "$BATS_TEST_TMPDIR/err"
+  eventually 20 grep -q "rank 0 resumed" "$BATS_TEST_TMPDIR/err"
   touch "$NOTES/go"
   finish
   [ "$status" -eq 5 ]
@@ -141,7 +135,7 @@ teardown() { ddprun_jobs_teardown; }
     rm -f "$NOTES"/*
     start --nproc-per-node 2 sh -c \
       "trap 'echo got >\"\$NOTES/got.\$RANK\"; exit 0' $name; echo \$\$ >\"\$NOTES/pid.\$RANK\"; while :; do sleep 0.05; done"
-    eventually noted 2
+    eventually 20 noted 2
     kill "-$name" "$launcher"
     finish
     echo "$name: $status: $output"
@@ -155,7 +149,7 @@ teardown() { ddprun_jobs_teardown; }
   SECONDS=0
   start --nproc-per-node 2 --shutdown-timeout 60 sh -c \
     'trap "" INT TERM; echo $$$$ >"$NOTES/pid.$RANK"; while :; do sleep 100; done'
-  eventually noted 2
+  eventually 20 noted 2
   kill -INT "$launcher"
   sleep 0.3
   kill -0 "$launcher"  # one SIGINT does not end what ignores it
@@ -170,7 +164,7 @@ teardown() { ddprun_jobs_teardown; }
   start --nproc-per-node 2 sh -c \
     'trap "touch \$NOTES/usr1.\$RANK" USR1; trap "touch \$NOTES/usr2.\$RANK" USR2; echo $$$$ >"$NOTES/pid.$RANK"
      while ! [ -e "$NOTES/usr1.$RANK" ] || ! [ -e "$NOTES/usr2.$RANK" ]; do sleep 0.05; done; exit 0'
-  eventually noted 2
+  eventually 20 noted 2
   kill -USR1 "$launcher"
   kill -USR2 "$launcher"
   finish
@@ -183,7 +177,7 @@ teardown() { ddprun_jobs_teardown; }
   nohup "$DDPRUN" --nproc-per-node 2 sh -c \
     'echo $$$$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.05; done' >/dev/null 2>&1 3>&- &
   launcher=$!
-  eventually noted 2
+  eventually 20 noted 2
   kill -HUP "$launcher" "$(cat "$NOTES/pid.0")"
   sleep 0.2
   touch "$NOTES/go"
@@ -194,10 +188,10 @@ teardown() { ddprun_jobs_teardown; }
 @test "SIGKILL to ddprun leaves no rank" {
   export TMPDIR=$BATS_TEST_TMPDIR  # nobody can remove the server's folder then
   start --nproc-per-node 4 sh -c 'trap "" TERM; echo $$$$ >"$NOTES/pid.$RANK"; while :; do sleep 1; done'
-  eventually noted 4
+  eventually 20 noted 4
   run -1 all_gone
   kill -KILL "$launcher"
-  eventually all_gone
+  eventually 20 all_gone
 }
 
 @test "processes that ranks leave behind are gone at the end" {
@@ -213,9 +207,9 @@ teardown() { ddprun_jobs_teardown; }
 
 @test "adopted processes that end do not stay as zombies" {
   start sh -c '(setsid sh -c "echo \$\$ >\"\$NOTES/pid.0\"; sleep 0.2" &); while ! [ -e "$NOTES/go" ]; do sleep 0.05; done'
-  eventually noted 1
+  eventually 20 noted 1
   orphan=$(cat "$NOTES/pid.0")
-  eventually test ! -d "/proc/$orphan"
+  eventually 20 test ! -d "/proc/$orphan"
   kill -0 "$launcher"
   touch "$NOTES/go"
   finish
@@ -326,7 +320,7 @@ teardown() { ddprun_jobs_teardown; }
   [ "$status" -eq 1 ]
   [ -z "$(ls -A "$TMPDIR")" ]
   start sh -c 'echo $$$$ >"$NOTES/pid.0"; exec sleep 100'
-  eventually noted 1
+  eventually 20 noted 1
   [ -n "$(ls -A "$TMPDIR")" ]
   kill -TERM "$launcher"
   finish

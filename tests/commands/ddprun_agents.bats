@@ -2,11 +2,7 @@
 # Several ddpruns that meet at a host and port, all on this host: who gets which ranks, who is refused, what strangers at
 # the port can do, and what the end of one means for the others.
 
-bats_require_minimum_version 1.5.0
-
 load ../support/ddprun_jobs
-
-setup_file() { ddprun_jobs_setup_file; }
 
 setup() {
   ddprun_jobs_setup
@@ -14,8 +10,6 @@ setup() {
   port=$(free_port)
   meet=(--rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id meeting)
 }
-
-teardown() { ddprun_jobs_teardown; }
 
 facts='echo "$ROLE_NAME: $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $ROLE_RANK/$ROLE_WORLD_SIZE"'
 
@@ -88,7 +82,7 @@ b: 0/2 2/4 2/3 2/3" ]
 
 @test "a second node 0 says that the port is taken" {
   start_agent 0 --nnodes 2 --master-port "$port" --node-rank 0 true
-  eventually listening
+  eventually 20 listening
   rejects 1 "Address already in use" --nnodes 2 --master-port "$port" --node-rank 0 true
   start_agent 1 --nnodes 2 --master-port "$port" --node-rank 1 true
   finish_agent 0
@@ -97,7 +91,7 @@ b: 0/2 2/4 2/3 2/3" ]
 
 @test "an agent of another run is refused; the job goes on" {
   start_agent a --nnodes 2 "${meet[@]}" sh -c "$facts"
-  eventually listening
+  eventually 20 listening
   run -1 "$DDPRUN" --nnodes 2 "${meet[@]}" --rdzv-id other sh -c "$facts"
   echo "$output"
   [[ $output == "ddprun: connecting to the job's coordinator: "*":$port: "*"--rdzv-id"* ]]
@@ -124,13 +118,13 @@ b: 0/2 2/4 2/3 2/3" ]
 
 @test "a node that cannot take part is the root cause, also where the others know the plan before it has said why" {
   start_agent a -v --nnodes 3 "${meet[@]}" true
-  eventually listening
+  eventually 20 listening
   PATH=/nonexistent start_agent b --nnodes 3 "${meet[@]}" true
-  eventually agent_said a "has joined with 0 ranks"
+  eventually 20 agent_said a "has joined with 0 ranks"
   kill -STOP "${agents[b]}"
   start_agent c --nnodes 3 "${meet[@]}" true
   joined() { [ "$(grep -c "has joined with 1 rank" agent.a)" -eq 2 ]; }
-  eventually joined
+  eventually 20 joined
   sleep 0.5  # time for a and c to do what is wrong
   kill -CONT "${agents[b]}"
   for name in a b c; do
@@ -144,7 +138,7 @@ b: 0/2 2/4 2/3 2/3" ]
 @test "an agent that comes too late is refused; the job goes on" {
   start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
   start_agent b --nnodes 2 "${meet[@]}" sh -c "$waiting"
-  eventually noted 2
+  eventually 20 noted 2
   run -1 "$DDPRUN" --nnodes 2 "${meet[@]}" sh -c "$waiting"
   echo "$output"
   [[ $output == *"run 'meeting' has already started; nodes cannot join a running job" ]]
@@ -191,7 +185,7 @@ b: 0/2 2/4 2/3 2/3" ]
   # Nothing of it reaches the ranks.
   job=(sh -c 'grep -q "^SigBlk:[^1-9a-f]*$" /proc/self/status')
   start_agent 1 "${static[@]}" --node-rank 1 "${job[@]}"
-  eventually holds_usr1 "${agents[1]}"
+  eventually 20 holds_usr1 "${agents[1]}"
   kill -USR1 "${agents[1]}"
   start_agent 0 "${static[@]}" --node-rank 0 "${job[@]}"
   finish_agent 0
@@ -199,7 +193,7 @@ b: 0/2 2/4 2/3 2/3" ]
   finish_agent 1
   [ "$status" -eq 0 ]
   start_agent 1 "${static[@]}" --node-rank 1 "${job[@]}"
-  eventually holds_usr1 "${agents[1]}"
+  eventually 20 holds_usr1 "${agents[1]}"
   kill -TERM "${agents[1]}"
   finish_agent 1
   [ "$status" -eq 143 ]
@@ -207,43 +201,43 @@ b: 0/2 2/4 2/3 2/3" ]
 
 @test "the death of an agent ends the ranks of all, and the report names it" {
   start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
-  eventually listening
+  eventually 20 listening
   start_agent b --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
-  eventually noted 2
+  eventually 20 noted 2
   lost=${agents[b]}
   kill -KILL "$lost"
   wait "$lost" || true
   finish_agent a
   [ "$status" -eq 1 ]
   [[ $output == *"the connection to ddprun's agent on $(hostname) (pid $lost) was lost"*"1 other rank was ended by ddprun"* ]]
-  eventually all_gone
+  eventually 20 all_gone
 }
 
 @test "the death of the coordinator ends the ranks of all" {
   start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
-  eventually listening
+  eventually 20 listening
   start_agent b --nnodes 2 "${meet[@]}" sh -c "$waiting"
-  eventually noted 2
+  eventually 20 noted 2
   kill -KILL "${agents[a]}"
   wait "${agents[a]}" || true
   finish_agent b
   [ "$status" -eq 1 ]
   [[ $output == *"the connection to the coordinator at "*" was lost"*"ending the ranks of this node"* ]]
-  eventually all_gone
+  eventually 20 all_gone
 }
 
 @test "after the death of the coordinator, what ranks have detached ends with ranks that had to be killed" {
   options=(--nnodes 2 "${meet[@]}" --shutdown-timeout 1)
   deaf='trap "" TERM; setsid sleep 1000 & echo $! >"$NOTES/pid.detached.$RANK"; '$waiting
   start_agent a "${options[@]}" sh -c "$deaf"
-  eventually listening
+  eventually 20 listening
   start_agent b "${options[@]}" sh -c "$deaf"
-  eventually noted 4
+  eventually 20 noted 4
   kill -KILL "${agents[a]}"
   wait "${agents[a]}" || true
   finish_agent b
   [ "$status" -eq 1 ]
-  eventually all_gone
+  eventually 20 all_gone
 }
 
 @test "a rank's failure on one node ends the job with the same exit status on all" {
@@ -254,12 +248,12 @@ b: 0/2 2/4 2/3 2/3" ]
   finish_agent b
   [ "$status" -eq 85 ]
   [[ $(cat agent.a agent.b) == *"Root Cause"*"exitcode  : 85 "* ]]
-  eventually all_gone
+  eventually 20 all_gone
 }
 
 @test "strangers at the port do not disturb the job" {
   start_agent a --nnodes 2 "${meet[@]}" sh -c "$facts"
-  eventually listening
+  eventually 20 listening
   # A port scanner; random bytes; a web browser; an agent of a later version; a greeting without a proof.
   stranger 'for _ in range(50): connect().close()'
   stranger '
@@ -294,7 +288,7 @@ while time.monotonic() < end and not os.path.exists("'"$NOTES"'/over"):
             pass
     time.sleep(0.1)' 3>&- &
   agents[slow]=$!
-  eventually test -e "$NOTES/open"
+  eventually 20 test -e "$NOTES/open"
   start_agent b --nnodes 2 "${meet[@]}" sh -c "$facts"
   finish_agent b
   [ "$status" -eq 0 ]
@@ -318,7 +312,7 @@ with socket.create_server(('127.0.0.1', $port)) as server:
         connection.sendall(b'SSH-2.0-OpenSSH_9.2\r\n' * 10)
         connection.close()" 3>&- &
   agents[server]=$!
-  eventually listening
+  eventually 20 listening
   run -1 "$DDPRUN" --nnodes 2 --master-port "$port" --node-rank 1 true
   echo "$output"
   [ "${#lines[@]}" -eq 1 ]

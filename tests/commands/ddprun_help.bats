@@ -1,18 +1,7 @@
 #!/usr/bin/env bats
 # The texts that ddprun prints about itself: help, manual page and completion for bash.
 
-bats_require_minimum_version 1.5.0
-
 load ../support/ddprun_jobs
-
-setup_file() { ddprun_jobs_setup_file; }
-
-setup() {
-  ddprun_jobs_setup
-  cd "$BATS_TEST_TMPDIR"
-}
-
-teardown() { ddprun_jobs_teardown; }
 
 # Long options that --help names.
 options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'; }

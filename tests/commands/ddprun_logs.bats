@@ -1,18 +1,7 @@
 #!/usr/bin/env bats
 # Where the output of ranks goes: files, the console, filters, and what happens when one of them cannot take it.
 
-bats_require_minimum_version 1.5.0
-
 load ../support/ddprun_jobs
-
-setup_file() { ddprun_jobs_setup_file; }
-
-setup() {
-  ddprun_jobs_setup
-  cd "$BATS_TEST_TMPDIR"
-}
-
-teardown() { ddprun_jobs_teardown; }
 
 both='echo "out $RANK"; echo "err $RANK" >&2'
 
@@ -259,7 +248,7 @@ while chunk := os.read(0, int(sys.argv[1])):
 
 @test "a reader that pauses gets everything, and the report" {
   { "$DDPRUN" --no-python sh -c 'seq 20000 >&2; touch "$NOTES/done"; exit 7' 2>&1 || echo "$?" >code; } | {
-    eventually [ -e "$NOTES/done" ]
+    eventually 20 [ -e "$NOTES/done" ]
     sleep 8
     cat
   } >out
@@ -274,34 +263,34 @@ while chunk := os.read(0, int(sys.argv[1])):
 
 @test "a reader that never reads does not hold up the end that a signal wants" {
   # The ranks have ended by themselves, or run: in both cases with more output than the pipe holds.
-  for command in 'seq 20000 >&2; touch "$NOTES/ready"; exit 7' 'seq 20000 >&2; touch "$NOTES/ready"; exec sleep 1000'; do
-    rm -f "$NOTES/ready" pipe
+  local last pid readers=()
+  for last in 'exit 7' 'exec sleep 1000'; do
+    rm -f pipe
     mkfifo pipe
     exec {reader}<>pipe
-    "$DDPRUN" --no-python sh -c "$command" >pipe 2>&1 3>&- {reader}<&- &
-    launcher=$!
-    eventually [ -e "$NOTES/ready" ]
-    sleep 1
-    kill -0 "$launcher"  # it waits for its reader, or for the rank
-    kill -TERM "$launcher"
-    for _ in $(seq 400); do
-      if gone "$launcher"; then break; fi
-      sleep 0.05
-    done
-    gone "$launcher"
-    wait "$launcher" || true
-    launcher=
-    exec {reader}<&-
+    readers+=("$reader")
+    "$DDPRUN" --no-python sh -c 'seq 20000 >&2; touch "$NOTES/ready.$1"; '"$last" sh ${#readers[@]} >pipe 2>&1 3>&- &
+    launcher+=" $!"
   done
+  eventually 20 [ -e "$NOTES/ready.1" -a -e "$NOTES/ready.2" ]
+  sleep 1
+  for pid in $launcher; do run ! gone "$pid"; done # it waits for its reader, or for the rank
+  kill -TERM $launcher
+  for pid in $launcher; do
+    eventually 20 gone "$pid"
+    wait "$pid" || true
+  done
+  launcher=
+  for reader in "${readers[@]}"; do exec {reader}<&-; done
 }
 
 @test "lines are in the files and on the console while the rank runs" {
   wait_and_go='while ! [ -e "$NOTES/go" ]; do sleep 0.05; done; echo " now" >&2'
   start -t 3 --log-dir logs sh -c "echo first; printf unfinished >&2; $wait_and_go"
   file_has() { grep -qsx "$1" logs/none_*/attempt_0/0/"$2"; }
-  eventually file_has first stdout.log
-  eventually file_has unfinished stderr.log
-  eventually grep -qx '\[default0\]:first' out
+  eventually 20 file_has first stdout.log
+  eventually 20 file_has unfinished stderr.log
+  eventually 20 grep -qx '\[default0\]:first' out
   [ ! -s err ]  # behind a prefix, a line waits for its end
   kill -0 "$launcher"
   touch "$NOTES/go"
@@ -312,7 +301,7 @@ while chunk := os.read(0, int(sys.argv[1])):
   # Without a prefix it does not: it may be a question.
   rm "$NOTES/go"
   start sh -c "printf unfinished >&2; $wait_and_go"
-  eventually grep -qx 'unfinished' err
+  eventually 20 grep -qx 'unfinished' err
   touch "$NOTES/go"
   finish
   [ "$output" = "unfinished now" ]

@@ -2,15 +2,7 @@
 # Where ddprun puts ranks: their processors, their network interface, and the variables that follow.
 # DDP_BIN_DIR names the folder with the program; default: build/bin, then build/dev/bin.
 
-bats_require_minimum_version 1.5.0
-
 load ../support/ddprun_jobs
-
-setup_file() { ddprun_jobs_setup_file; }
-
-setup() { ddprun_jobs_setup; }
-
-teardown() { ddprun_jobs_teardown; }
 
 @test "ranks are bound to processors of their own, inside ddprun's mask" {
   mask='grep Cpus_allowed_list /proc/self/status | cut -f2'

@@ -1,28 +1,14 @@
 #!/usr/bin/env bats
 # Restarts, the end of a job in all its forms, what the reports say, and that nothing is left of it.
 
-bats_require_minimum_version 1.5.0
-
 load ../support/ddprun_jobs
-
-setup_file() { ddprun_jobs_setup_file; }
-
-setup() {
-  ddprun_jobs_setup
-  cd "$BATS_TEST_TMPDIR"
-}
-
-teardown() { ddprun_jobs_teardown; }
 
 # report EXPRESSION...: each must be true of report.json, which is `r`.
 report() {
-  local expression
-  python3 -m json.tool report.json >/dev/null
-  for expression in "$@"; do
-    python3 -c 'import json, sys
+  python3 -c 'import json, sys
 r = json.load(open("report.json"))
-if not eval(sys.argv[1]): sys.exit(f"not so: {sys.argv[1]}\n" + json.dumps(r, indent=1))' "$expression"
-  done
+for expression in sys.argv[1:]:
+    if not eval(expression): sys.exit(f"not so: {expression}\n" + json.dumps(r, indent=1))' "$@"
 }
 
 # A rank that leaves a process in a session of its own, which ignores SIGTERM, and then waits.
@@ -81,7 +67,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
 @test "there is no restart after a signal, or once --timeout expired" {
   start --max-restarts 3 --report-json report.json sh -c 'echo $$$$ >"$NOTES/pid.$TORCHELASTIC_RESTART_COUNT"; sleep 100'
-  eventually noted 1
+  eventually 20 noted 1
   kill -TERM "$launcher"
   finish
   echo "$output"
@@ -217,7 +203,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   for victim in signal outer attempt; do
     rm -f "$NOTES"/*
     start --nproc-per-node 2 --report-json report.json sh -c "$deep"
-    eventually noted 4
+    eventually 20 noted 4
     run -1 all_gone
     case $victim in
       signal) kill -TERM "$launcher" ;;
@@ -238,34 +224,34 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
         report 'r["root_cause"]["kind"] == "node"' 'not r["success"]'
         ;;
     esac
-    eventually all_gone
+    eventually 20 all_gone
   done
 }
 
 @test "the loss of the attempt process is a failure like others: there is a restart, and nothing of before is left" {
   start --nproc-per-node 2 --max-restarts 1 sh -c "if [ \$TORCHELASTIC_RESTART_COUNT = 1 ]; then exit 0; fi; $deep"
-  eventually noted 4
+  eventually 20 noted 4
   kill -KILL "$(attempt_process)"
   finish
   echo "$output"
   [ "$status" -eq 0 ]
   [[ $output == *"attempt 0 failed: "*"was ended by SIGKILL; restarting (1 restart left)" ]]
-  eventually all_gone
+  eventually 20 all_gone
 }
 
 @test "a ddprun that is stopped and goes on has missed nothing" {
   start --nproc-per-node 2 sh -c 'echo $$$$ >"$NOTES/pid.$RANK"; while ! [ -e "$NOTES/go" ]; do sleep 0.02; done; exit $((RANK * 7))'
-  eventually noted 2
+  eventually 20 noted 2
   kill -STOP "$launcher"
   touch "$NOTES/go"
-  eventually all_gone
+  eventually 20 all_gone
   kill -CONT "$launcher"
   finish
   [ "$status" -eq 7 ]
   # A signal that came meanwhile is not lost either.
   rm "$NOTES"/*
   start sh -c 'echo $$$$ >"$NOTES/pid.0"; while :; do sleep 0.1; done'
-  eventually noted 1
+  eventually 20 noted 1
   kill -STOP "$launcher"
   kill -TERM "$launcher"
   sleep 0.2
@@ -278,7 +264,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
 
 @test "a second Ctrl-C kills at once, also while ranks are restarted again and again" {
   start --nproc-per-node 2 --shutdown-timeout 60 --max-restarts 3 sh -c "trap '' INT TERM; $deep"
-  eventually noted 4
+  eventually 20 noted 4
   kill -INT "$launcher"
   sleep 0.3
   kill -0 "$launcher"
@@ -286,10 +272,10 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   finish
   [ "$status" -eq 130 ]
   [[ $output == *"2 had to be killed"* ]]
-  eventually all_gone
+  eventually 20 all_gone
   rm "$NOTES"/*
   start --max-restarts 1000000 --failure-grace 0 sh -c 'echo $$$$ >"$NOTES/pid.0"; exit 1'
-  eventually noted 1
+  eventually 20 noted 1
   kill -INT "$launcher"
   finish
   # The signal may come just after a failure, before the next attempt.
@@ -300,7 +286,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   start --nproc-per-node 2 --forward-signals SIGUSR1,SIGCONT sh -c \
     'trap "touch \$NOTES/usr1.\$RANK" USR1; trap "touch \$NOTES/cont.\$RANK" CONT; echo $$$$ >"$NOTES/pid.$RANK"
      while ! [ -e "$NOTES/usr1.$RANK" ] || ! [ -e "$NOTES/cont.$RANK" ]; do sleep 0.05; done'
-  eventually noted 2
+  eventually 20 noted 2
   kill -USR1 "$launcher"
   kill -CONT "$launcher"
   finish
@@ -311,7 +297,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   rm "$NOTES"/*
   start --signals-to-handle SIGTERM,SIGUSR2 sh -c \
     'trap "touch \$NOTES/usr2; exit 0" USR2; echo $$$$ >"$NOTES/pid.0"; while :; do sleep 0.05; done'
-  eventually noted 1
+  eventually 20 noted 1
   kill -USR2 "$launcher"
   finish
   [ "$status" -eq 140 ]
@@ -320,11 +306,11 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   # A signal that is in no list has its default action: it ends ddprun, and the ranks with it.
   rm "$NOTES"/*
   start --signals-to-handle SIGTERM sh -c 'trap "" HUP; echo $$$$ >"$NOTES/pid.0"; while :; do sleep 0.05; done'
-  eventually noted 1
+  eventually 20 noted 1
   kill -HUP "$launcher"
   finish
   [ "$status" -eq 129 ]
-  eventually all_gone
+  eventually 20 all_gone
   rejects 2 "SIGUSR1 is in --signals-to-handle and in --forward-signals" --signals-to-handle SIGUSR1 --forward-signals SIGUSR1 true
   rejects 2 "'SIGFOO' is not a signal" --forward-signals SIGFOO true
   rejects 2 "'SIGKILL' cannot be forwarded" --forward-signals SIGKILL true

@@ -1,11 +1,7 @@
 #!/usr/bin/env bats
 # torchrun's command lines mean the same to ddprun: options, defaults, what is executed, and what is refused.
 
-bats_require_minimum_version 1.5.0
-
 load ../support/ddprun_jobs
-
-setup_file() { ddprun_jobs_setup_file; }
 
 setup() {
   ddprun_jobs_setup
@@ -16,8 +12,6 @@ line = " ".join([os.environ["RANK"], os.environ["LOCAL_RANK"], *sys.argv]) + "\n
 sys.stdout.write(line)
 PYTHON
 }
-
-teardown() { ddprun_jobs_teardown; }
 
 sorted_output() { sort <<<"$output"; }
 

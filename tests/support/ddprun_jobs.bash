@@ -1,7 +1,9 @@
 # For bats files that run ddprun on this host: where the program is, jobs and agents in the background, and what must be
 # gone afterwards. A shell among the ranks has its process id from $$$$, since ddprun makes $ of $$ in arguments.
 
+bats_require_minimum_version 1.5.0
 load ../support/outer_settings
+load ../support/eventually
 
 # Sets DDPRUN. DDP_BIN_DIR names the folder with the program; default: build/bin, then build/dev/bin.
 ddprun_jobs_setup_file() {
@@ -24,22 +26,19 @@ ddprun_jobs_setup() {
   declare -gA agents=()
 }
 
+setup_file() { ddprun_jobs_setup_file; }
+setup() {
+  ddprun_jobs_setup
+  cd "$BATS_TEST_TMPDIR"
+}
+teardown() { ddprun_jobs_teardown; }
+
 ddprun_jobs_teardown() {
   local pid note
   for pid in $launcher "${agents[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
   for note in "$NOTES"/pid.*; do
     if [ -e "$note" ]; then kill -KILL "$(cat "$note")" 2>/dev/null || true; fi
   done
-}
-
-# eventually COMMAND...: waits at most 10 s until COMMAND succeeds.
-eventually() {
-  for _ in $(seq 200); do
-    if "$@"; then return 0; fi
-    sleep 0.05
-  done
-  echo "never came true: $*" >&2
-  return 1
 }
 
 gone() { [ ! -d "/proc/$1" ] || grep -q '^State:[[:space:]]*Z' "/proc/$1/status"; }

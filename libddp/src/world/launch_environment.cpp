@@ -53,8 +53,7 @@ base::TorchrunEnvironment read_torchrun(const Environment& env) {
   return facts;
 }
 
-/// Whether Slurm itself is the launcher behind PMIx or PMI-2. Behind mpirun or ddprun, SLURM_PROCID is that of a
-/// parent.
+/// Whether Slurm itself is the launcher. Behind mpirun or ddprun, SLURM_PROCID is a parent's.
 bool slurm_is_launcher(const Environment& env, const SlurmStep& step, LaunchSource source) {
   if (step.kind != SlurmStep::Kind::user) return false;
   switch (source) {
@@ -114,10 +113,9 @@ void check_open_mpi(const Environment& env) {
   check_rank_in_world("OMPI_COMM_WORLD_RANK", rank, "OMPI_COMM_WORLD_SIZE", world_size);
   if (world_size > 1) {
     fail(ErrorCode::unavailable,
-         fmt::format(
-             "Open MPI's variables describe {} ranks, but PMIX_NAMESPACE is not set, so there is no service over "
-             "which they could meet",
-             world_size),
+         fmt::format("Open MPI's variables describe {} ranks, but PMIX_NAMESPACE is not set, so they cannot find each "
+                     "other",
+                     world_size),
          "keep the PMIX_* variables that mpirun sets, or start with srun --mpi=pmix or ddprun");
   }
 }
@@ -193,8 +191,8 @@ void check_agreement(const LaunchEnvironment& launch, std::string_view chosen, i
       fail(ErrorCode::conflict,
            fmt::format("the sources disagree about the {}: {} says {}, {} says {}", what, chosen, value, claim.variable,
                        claim.value),
-           fmt::format("unset the variable that is left over from another launcher, or set DDP_LAUNCH={} to go by that "
-                       "source alone",
+           fmt::format("unset the variable if another launcher left it, or set DDP_LAUNCH={} to use that source "
+                       "alone",
                        to_string(launch.source)));
     }
   };

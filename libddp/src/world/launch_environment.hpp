@@ -21,11 +21,11 @@ struct Claim {
 struct LaunchEnvironment {
   LaunchSource source = LaunchSource::single;
   std::string reason;  ///< one sentence
-  /// What the other sources that describe the same job say; to be compared with the chosen source's rank and size.
+  /// Of other sources that describe the same job, to be compared with the chosen source's rank and size.
   std::vector<Claim> rank_claims;
   std::vector<Claim> size_claims;
   std::optional<base::TorchrunEnvironment> torchrun;  ///< set for LaunchSource::torchrun
-  /// Hosts of the job as far as the environment knows them: where to look for the interface that reaches the peers.
+  /// Hosts of the job that the environment names, for choosing the interface that reaches them.
   std::vector<std::string> peer_hosts;
 };
 

@@ -341,7 +341,7 @@ TEST_F(SrunSideTest, ASlurmWithoutPmiIsTold) {
 TEST_F(SrunSideTest, WithoutItsProgramTheStepGoesOn) {
   const std::string path = folder_ / "nothing";
   const StepTicket ticket = ticket_with(
-      path, MatchesRegex("srun: ddp: warning: [^\n]*ENOENT[^\n]*MASTER_ADDR and MASTER_PORT are not set for it\n"));
+      path, MatchesRegex("srun: ddp: warning: [^\n]*ENOENT[^\n]*MASTER_ADDR and MASTER_PORT are not set\n"));
   EXPECT_EQ(ticket.port, 0);
   EXPECT_EQ(ticket.secret, "");
   EXPECT_TRUE(ticket.options.enabled);
