@@ -351,8 +351,8 @@ TEST_F(SrunSideTest, AnotherVersionsProgramIsTold) {
   for (const char* line : {"ddp-step 0 port 6000", "ddp-step 2 port 6000", "ddp-step 1 port 0", "ddp-step 1 port 70000",
                            "ddp-step 1 port 60x", "ddp-step 1 port ", "hello", ""}) {
     const StepTicket ticket = ticket_with(script("read secret; echo '" + std::string(line) + "'"),
-                                          MatchesRegex("srun: ddp: warning: [^\n]*it says '" + std::string(line) +
-                                                       "', which another version[^\n]*from one package[^\n]*\n"));
+                                          MatchesRegex("srun: ddp: warning: [^\n]*it answered '" + std::string(line) +
+                                                       "': it is of another version[^\n]*from one package[^\n]*\n"));
     EXPECT_EQ(ticket.port, 0);
   }
 }
