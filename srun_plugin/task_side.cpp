@@ -147,6 +147,7 @@ Bytes make_plan(const std::string& program, const StepTicket& ticket, const Task
                    .ranks = {},
                    .hint = {}}};
     }
+    decode_plan(answer);  // here, so that one task of the node warns and not each
     return answer;
   } catch (const std::exception& error) {
     warn_not_placed(facts, error);
