@@ -78,7 +78,8 @@ class Node {
 
   void start(int rank) {
     std::vector<std::string> environment;
-    for (const auto& [name, value] : base::Environment::process().variables()) {
+    const auto own = base::Environment::process();
+    for (const auto& [name, value] : own.variables()) {
       if (!name.starts_with("PMI") && !name.starts_with("SLURM_")) environment.push_back(name + "=" + value);
     }
     for (const auto& [name, value] : job_->client_environment(rank)) environment.push_back(name + "=" + value);

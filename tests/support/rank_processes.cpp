@@ -53,7 +53,8 @@ void RankProcesses::start(int rank, const std::vector<std::string>& command,
   const base::UniqueFd pmi = server_.take_client(rank);
 
   std::vector<std::string> environment;
-  for (const auto& [name, value] : base::Environment::process().variables()) {
+  const auto own = base::Environment::process();
+  for (const auto& [name, value] : own.variables()) {
     const bool launcher = name.starts_with("PMI") || name.starts_with("SLURM_") || name.starts_with("OMPI_") ||
                           name == "RANK" || name == "WORLD_SIZE";
     if (!launcher) environment.push_back(name + "=" + value);
