@@ -263,13 +263,13 @@ while chunk := os.read(0, int(sys.argv[1])):
 
 @test "a reader that never reads does not hold up the end that a signal wants" {
   # The ranks have ended by themselves, or run: in both cases with more output than the pipe holds.
-  local last pid readers=()
+  local last pid pipe readers=()
   for last in 'exit 7' 'exec sleep 1000'; do
-    rm -f pipe
-    mkfifo pipe
-    exec {reader}<>pipe
+    pipe=pipe.${#readers[@]}
+    mkfifo "$pipe"
+    exec {reader}<>"$pipe"
     readers+=("$reader")
-    "$DDPRUN" --no-python sh -c 'seq 20000 >&2; touch "$NOTES/ready.$1"; '"$last" sh ${#readers[@]} >pipe 2>&1 3>&- &
+    "$DDPRUN" --no-python sh -c 'seq 20000 >&2; touch "$NOTES/ready.$1"; '"$last" sh ${#readers[@]} >"$pipe" 2>&1 3>&- &
     launcher+=" $!"
   done
   eventually 20 [ -e "$NOTES/ready.1" -a -e "$NOTES/ready.2" ]

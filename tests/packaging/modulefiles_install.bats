@@ -55,7 +55,7 @@ recorded() {
 @test "a folder outside the prefix is warned of, and no modulefile installed" {
   run configure 0.1.0 "$BATS_TEST_TMPDIR/build" -DCMAKE_INSTALL_LIBDIR=/usr/lib64
   [ "$status" -eq 0 ]
-  [[ ${output//[[:space:]]/} == *"modulefilesarenotinstalled:CMAKE_INSTALL_LIBDIRistheabsolute/usr/lib64"* ]]
+  [[ ${output//[[:space:]]/} == *"modulefilesarenotinstalled:CMAKE_INSTALL_LIBDIRistheabsolutepath/usr/lib64"* ]]
   cmake --install "$BATS_TEST_TMPDIR/build" --prefix "$BATS_TEST_TMPDIR/tree"
   [ ! -e "$BATS_TEST_TMPDIR/tree" ]
 }

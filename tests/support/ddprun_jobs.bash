@@ -43,8 +43,12 @@ ddprun_jobs_teardown() {
 
 gone() { [ ! -d "/proc/$1" ] || grep -q '^State:[[:space:]]*Z' "/proc/$1/status"; }
 all_gone() {
-  local note
-  for note in "$NOTES"/pid.*; do gone "$(cat "$note")" || return 1; done
+  local note pid
+  for note in "$NOTES"/pid.*; do
+    pid=$(cat "$note")
+    # empty: the rank was killed while it wrote its note
+    [ -z "$pid" ] || gone "$pid" || return 1
+  done
 }
 noted() { [ "$(find "$NOTES" -name 'pid.*' -size +0 | wc -l)" -eq "$1" ]; }
 

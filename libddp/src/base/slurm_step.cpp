@@ -22,7 +22,7 @@ SlurmStep::Kind kind_of(const std::string& step_id) {
 bool is_user_step(std::uint32_t step_id) { return step_id < kMaxNormalStepId; }
 
 SlurmStep SlurmStep::read(const Environment& environment) {
-  const auto text = [&](const char* name) { return environment.raw(name).value_or(""); };
+  const auto text = [&](const char* variable) { return environment.raw(variable).value_or(""); };
   const std::string step_id = text("SLURM_STEP_ID");
   return {.kind = kind_of(step_id),
           .name = fmt::format("{}.{}", environment.raw("SLURM_JOB_ID").value_or("0"), step_id.empty() ? "0" : step_id),
