@@ -161,7 +161,7 @@ std::optional<Connection> try_address(const addrinfo& address, std::uint16_t por
 std::optional<Connection> try_host(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline,
                                    std::chrono::milliseconds connect_limit, Findings& findings) {
   try {
-    const AddressList found = resolve(host, port, AI_ADDRCONFIG, kAttempted);
+    const AddressList found = resolve(host, port, AI_ADDRCONFIG, kAttempted, deadline);
     for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
       if (deadline.expired()) break;
       if (auto connection = try_address(*address, port, secret, deadline, connect_limit, findings)) return connection;

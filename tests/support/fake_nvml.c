@@ -9,10 +9,12 @@
 //   FAKE_NVML_LINK_VERSION  what nvmlDeviceGetNvLinkVersion says
 //   FAKE_NVML_CAPABILITY    major number of the compute capability
 //   FAKE_NVML_INIT          what starting the library returns
+//   FAKE_NVML_HANG          starting the library never returns
 //   FAKE_NVML_LOG           file to which "start" and "stop" are appended
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNoPermission = 4, kNotFound = 6 };
 enum { kMostGpus = 15, kMostParts = 7, kSwitchBus = 0xf8 };
@@ -48,6 +50,7 @@ static void note(const char* word) {
   fclose(file);
 }
 static int start(void) {
+  while (getenv("FAKE_NVML_HANG") != NULL) sleep(3600);
   const int code = number("FAKE_NVML_INIT");
   if (code > 0) return code;
   started = 1;

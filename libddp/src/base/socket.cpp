@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -36,6 +37,26 @@ namespace {
                .hint = {}}};
 }
 
+// How long an address may keep quiet before the next one is tried beside it (RFC 8305, "Connection Attempt Delay").
+constexpr std::chrono::milliseconds kAttemptDelay{250};
+
+/// A socket that is connected or about to be; none, and @p error, when it cannot be.
+UniqueFd start_connecting(const addrinfo& address, int& error) {
+  UniqueFd fd{::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  const int on = 1;
+  if (fd) ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (fd && (::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 || errno == EINPROGRESS)) return fd;
+  error = errno;
+  return {};
+}
+
+int connection_error(int fd) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
 bool would_block(int number) { return number == EAGAIN || number == EWOULDBLOCK; }
 
 }  // namespace
@@ -54,29 +75,42 @@ bool client_waits(int listening) { return wait_for(listening, POLLIN, Deadline::
 
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline) {
   const std::string attempted = fmt::format("connecting to {}:{}", host, port);
-  const AddressList addresses = resolve(host, port, AI_ADDRCONFIG, attempted);
+  return connect_first(*resolve(host, port, AI_ADDRCONFIG, attempted, deadline), deadline, attempted);
+}
+
+UniqueFd connect_first(const addrinfo& addresses, Deadline deadline, const std::string& attempted) {
+  const addrinfo* next = &addresses;
+  Deadline next_at = Deadline::after(std::chrono::seconds(0));
+  std::vector<UniqueFd> sockets;
+  std::vector<pollfd> entries;
   int last_error = 0;
-  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    UniqueFd fd{::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-    if (!fd) {
-      last_error = errno;
-      continue;
+  for (;;) {
+    if (next != nullptr && (sockets.empty() || next_at.expired())) {
+      UniqueFd fd = start_connecting(*next, last_error);
+      next = next->ai_next;
+      next_at = Deadline::after(kAttemptDelay);
+      if (!fd) continue;
+      entries.push_back({.fd = fd.get(), .events = POLLOUT, .revents = 0});
+      sockets.push_back(std::move(fd));
     }
-    const int on = 1;
-    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (::connect(fd.get(), address->ai_addr, address->ai_addrlen) != 0) {
-      if (errno != EINPROGRESS) {
-        last_error = errno;
-        continue;
-      }
-      if (!wait_for(fd.get(), POLLOUT, deadline)) throw_timeout(attempted);
-      socklen_t size = sizeof last_error;
-      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &last_error, &size);
-      if (last_error != 0) continue;
+    if (sockets.empty()) {
+      if (next != nullptr) continue;
+      throw system_error(attempted, last_error, {}, ErrorCode::unavailable);
     }
-    return fd;
+    const Deadline until = next == nullptr ? deadline : earlier(deadline, next_at);
+    const int ready = ::poll(entries.data(), entries.size(), until.poll_timeout_ms());
+    if (ready < 0 && errno != EINTR) throw system_error(attempted, errno);
+    for (std::size_t i = ready > 0 ? sockets.size() : 0; i-- > 0;) {
+      if (entries[i].revents == 0) continue;
+      const int error = connection_error(sockets[i].get());
+      if (error == 0) return std::move(sockets[i]);
+      last_error = error;
+      next_at = Deadline::after(std::chrono::seconds(0));
+      sockets.erase(sockets.begin() + static_cast<std::ptrdiff_t>(i));
+      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if (deadline.expired() && !sockets.empty()) throw_timeout(attempted);
   }
-  throw system_error(attempted, last_error, {}, ErrorCode::unavailable);
 }
 
 UniqueFd listen_tcp(const std::string& address) {

@@ -10,12 +10,17 @@
 
 #include "base/unique_fd.hpp"
 
+struct addrinfo;
+
 namespace ddp::base {
 
-/// Connects to host:port, trying every address that the name has. Throws Error: invalid_argument when the name does not
-/// resolve, unavailable when no address accepts (with the last native code), timeout at the deadline.
-/// Name resolution itself (getaddrinfo) follows the resolver's own time limits.
+/// Connects to host:port. Tries every address that the name has, the next one beside those that keep quiet, and takes
+/// the first that accepts. Throws Error: invalid_argument when the name does not resolve, unavailable when all
+/// addresses refuse (with the last native code), timeout at the deadline.
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline);
+
+/// The same for the addresses of a list of getaddrinfo(3). @p attempted names the attempt in errors.
+UniqueFd connect_first(const addrinfo& addresses, Deadline deadline, const std::string& attempted);
 
 /// A listening socket on @p address (numeric IPv4 or IPv6) and a port that the kernel chooses.
 UniqueFd listen_tcp(const std::string& address);

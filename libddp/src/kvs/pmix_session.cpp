@@ -1,15 +1,15 @@
 #include "kvs/pmix_session.hpp"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <memory>
+#include <optional>
 #include <sstream>
-#include <thread>
 
 #include <fmt/format.h>
 
-#include "base/library_thread.hpp"
+#include "base/abandonable_call.hpp"
 #include "base/log.hpp"
 #include "kvs/pmix_handles.hpp"
 
@@ -17,6 +17,8 @@ namespace ddp::kvs {
 namespace {
 
 constexpr auto kAttempted = "joining the job through PMIx (PMIx_Init)";
+// Servers answer in milliseconds.
+constexpr std::chrono::seconds kLeaveLimit{15};
 
 struct Joined {
   std::string name_space;
@@ -118,17 +120,11 @@ Joined join(const std::string& wanted, bool hosts_are_known) {
 
 /// Neither PMIx_Init nor the calls that read facts have a deadline of their own.
 Joined join_with_deadline(const base::Environment& environment, Deadline deadline) {
-  auto promise = std::make_shared<std::promise<Joined>>();
-  auto future = promise->get_future();
-  const std::string name_space = environment.raw("PMIX_NAMESPACE").value_or("");
-  base::start_thread([promise, name_space, hosts_are_known = environment.has("SLURM_STEP_NODELIST")] {
-    try {
-      promise->set_value(join(name_space, hosts_are_known));
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
-  if (future.wait_until(deadline.when()) != std::future_status::ready) {
+  auto joined = base::abandonable_call(
+      [name_space = environment.raw("PMIX_NAMESPACE").value_or(""),
+       hosts_are_known = environment.has("SLURM_STEP_NODELIST")] { return join(name_space, hosts_are_known); },
+      deadline);
+  if (!joined) {
     throw Error{{.code = ErrorCode::timeout,
                  .attempted = kAttempted,
                  .cause = "the PMIx server did not complete the connection before the deadline",
@@ -138,7 +134,17 @@ Joined join_with_deadline(const base::Environment& environment, Deadline deadlin
                                      "PMIX_MCA_gds=hash helps where the server's shared memory is not readable",
                                      PMIx_Get_version())}};
   }
-  return future.get();
+  return *std::move(joined);
+}
+
+/// PMIx_Finalize; nothing if it hangs.
+std::optional<pmix_status_t> leave() {
+  const auto finalize = [] { return PMIx_Finalize(nullptr, 0); };
+  try {
+    return base::abandonable_call(finalize, Deadline::after(kLeaveLimit));
+  } catch (const Error&) {  // no more threads
+    return finalize();
+  }
 }
 
 }  // namespace
@@ -154,9 +160,13 @@ PmixSession::PmixSession(const base::Environment& environment, Deadline deadline
 void PmixSession::close() noexcept {
   if (!open_) return;
   open_ = false;
-  const pmix_status_t status = PMIx_Finalize(nullptr, 0);
-  if (status != PMIX_SUCCESS) {
-    base::log(base::LogLevel::warning, "leaving PMIx (PMIx_Finalize): {}", pmix_status_name(status));
+  const auto status = leave();
+  if (!status) {
+    base::log(base::LogLevel::warning,
+              "leaving PMIx (PMIx_Finalize): the server has not answered within {} s; this process goes on without",
+              kLeaveLimit.count());
+  } else if (*status != PMIX_SUCCESS) {
+    base::log(base::LogLevel::warning, "leaving PMIx (PMIx_Finalize): {}", pmix_status_name(*status));
   }
 }
 

@@ -28,7 +28,8 @@ class PmixSession {
   const std::string& name_space() const noexcept { return name_space_; }
   const JobFacts& facts() const noexcept { return facts_; }
 
-  /// PMIx_Finalize. Idempotent. Slurm kills the whole step when a connected process ends without it.
+  /// PMIx_Finalize, abandoned with its thread when it hangs. Idempotent. Slurm kills the whole step when a connected
+  /// process ends without it.
   void close() noexcept;
 
  private:

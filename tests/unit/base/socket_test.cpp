@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -113,31 +114,89 @@ TEST(Socket, UnknownNameIsTheCallersMistake) {
   EXPECT_THAT(outcome.text, HasSubstr("no such host.invalid"));
 }
 
-// A listener whose backlog is full lets further connections hang, as a host behind a dropping firewall does.
-TEST(Socket, ConnectingIntoABlackHoleEndsAtTheDeadline) {
-  const UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(listener.get(), 0), 0);
-  const std::uint16_t port = local_port(listener.get());
-  std::vector<UniqueFd> filling;
-  for (int i = 0; i < 20; ++i) {
-    Outcome outcome{ErrorCode::aborted, {}, {}, {}};
-    try {
-      filling.push_back(connect_tcp("127.0.0.1", port, Deadline::after(milliseconds(200))));
-      continue;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::timeout);
+/// A listener whose backlog is full: further connections hang, as to a host behind a firewall that drops packets.
+class BlackHole {
+ public:
+  BlackHole() {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_), 0);
+    EXPECT_EQ(::listen(listener_.get(), 0), 0);
+    address_.sin_port = htons(local_port(listener_.get()));
+    for (int i = 0; i < 20; ++i) {
+      try {
+        filling_.push_back(connect_tcp("127.0.0.1", port(), Deadline::after(milliseconds(200))));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::timeout);
+        return;
+      }
     }
-    outcome = failure_of([&] { connect_tcp("127.0.0.1", port, Deadline::after(milliseconds(300))); });
-    EXPECT_EQ(outcome.code, ErrorCode::timeout);
-    EXPECT_GE(outcome.took, milliseconds(300));
-    EXPECT_LT(outcome.took, milliseconds(2000));
-    return;
+    ADD_FAILURE() << "the backlog of a listener that does not accept never filled up";
   }
-  FAIL() << "the backlog of a listener that does not accept never filled up";
+  std::uint16_t port() const { return ntohs(address_.sin_port); }
+
+ private:
+  UniqueFd listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address_{};
+  std::vector<UniqueFd> filling_;
+};
+
+TEST(Socket, ConnectingIntoABlackHoleEndsAtTheDeadline) {
+  const BlackHole hole;
+  const Outcome outcome =
+      failure_of([&] { connect_tcp("127.0.0.1", hole.port(), Deadline::after(milliseconds(300))); });
+  EXPECT_EQ(outcome.code, ErrorCode::timeout);
+  EXPECT_GE(outcome.took, milliseconds(300));
+  EXPECT_LT(outcome.took, milliseconds(2000));
+}
+
+/// As getaddrinfo gives them for a name with these ports at 127.0.0.1.
+class Addresses {
+ public:
+  explicit Addresses(const std::vector<std::uint16_t>& ports) : targets_(ports.size()), list_(ports.size()) {
+    for (std::size_t i = 0; i < ports.size(); ++i) {
+      targets_[i].sin_family = AF_INET;
+      targets_[i].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      targets_[i].sin_port = htons(ports[i]);
+      list_[i].ai_family = AF_INET;
+      list_[i].ai_addr = reinterpret_cast<sockaddr*>(&targets_[i]);
+      list_[i].ai_addrlen = sizeof targets_[i];
+      list_[i].ai_next = i + 1 < ports.size() ? &list_[i + 1] : nullptr;
+    }
+  }
+  UniqueFd connect(Deadline deadline) const { return connect_first(list_.front(), deadline, "connecting"); }
+
+ private:
+  std::vector<sockaddr_in> targets_;
+  std::vector<addrinfo> list_;
+};
+
+std::uint16_t closed_port() { return local_port(listen_tcp("127.0.0.1").get()); }
+
+// A name with a filtered IPv6 address and a good IPv4 one: the first must not use up the deadline.
+TEST(Socket, AnAddressThatKeepsQuietDoesNotHoldUpTheNext) {
+  const BlackHole hole;
+  const UniqueFd listener = listen_tcp("127.0.0.1");
+  const auto begin = Deadline::Clock::now();
+  const UniqueFd fd = Addresses({hole.port(), hole.port(), local_port(listener.get())}).connect(soon());
+  EXPECT_TRUE(fd);
+  EXPECT_TRUE(wait_for(listener.get(), POLLIN, soon()));
+  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(Socket, AnAddressThatRefusesIsPassedOver) {
+  const UniqueFd listener = listen_tcp("127.0.0.1");
+  EXPECT_TRUE(Addresses({closed_port(), closed_port(), local_port(listener.get())}).connect(soon()));
+  EXPECT_EQ(failure_of([] { Addresses({closed_port(), closed_port()}).connect(soon()); }).code, ErrorCode::unavailable);
+}
+
+TEST(Socket, QuietAddressesEndAtTheDeadlineWhateverOthersSay) {
+  const BlackHole hole;
+  const Outcome outcome = failure_of([&] {
+    Addresses({hole.port(), closed_port()}).connect(Deadline::after(milliseconds(600)));
+  });
+  EXPECT_EQ(outcome.code, ErrorCode::timeout);
+  EXPECT_LT(outcome.took, milliseconds(3000));
 }
 
 TEST(Socket, SilentPeerEndsAtTheDeadline) {

@@ -11,9 +11,6 @@
 
 #include <fmt/format.h>
 
-#include <ddp/error.hpp>
-
-#include "base/log.hpp"
 #include "base/system_error.hpp"
 #include "topology/inventory/nvml.hpp"
 #include "topology/inventory/sysfs.hpp"
@@ -135,17 +132,6 @@ GpuFact fact_of(const NvmlGpu& gpu) {
   return fact;
 }
 
-/// What NVML lists; nothing if it cannot be asked.
-std::optional<std::vector<NvmlGpu>> ask(const Nvml* nvml) {
-  if (nvml == nullptr) return std::nullopt;
-  try {
-    return nvml->gpus();
-  } catch (const Error& error) {
-    base::log(base::LogLevel::warning, "{}", error.what());
-    return std::nullopt;
-  }
-}
-
 /// Bandwidth from one GPU in MB/s: to each GPU at the other end of a link, and to switches.
 struct LinkSums {
   std::map<PciAddress, double> direct;
@@ -186,9 +172,8 @@ std::vector<GpuLinkFact> links_among(const fs::path& sys, const std::vector<Nvml
 
 }  // namespace
 
-GpuFacts collect_gpu_facts(const fs::path& root, const Nvml* nvml) {
+GpuFacts collect_gpu_facts(const fs::path& root, const std::optional<std::vector<NvmlGpu>>& listed) {
   const fs::path sys = root / "sys";
-  const auto listed = ask(nvml);
   GpuFacts facts;
   for (const NvmlGpu& gpu : listed.value_or(std::vector<NvmlGpu>{})) facts.gpus.push_back(fact_of(gpu));
   for (const PciGpu& device : find_gpus(sys)) {

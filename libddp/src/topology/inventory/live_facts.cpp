@@ -1,7 +1,7 @@
 #include "topology/inventory/live_facts.hpp"
 
+#include <chrono>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include <ddp/error.hpp>
@@ -14,14 +14,8 @@
 namespace ddp::topology {
 namespace {
 
-std::optional<Nvml> open_nvml() {
-  try {
-    return Nvml{};
-  } catch (const Error& error) {
-    base::log(base::LogLevel::debug, "{}", error.what());
-    return std::nullopt;
-  }
-}
+// A driver that starts eight GPUs first (no persistence daemon) needs some 10 s.
+constexpr std::chrono::seconds kNvmlPatience{30};
 
 std::vector<RawInterface> interfaces_here() {
   try {
@@ -37,8 +31,7 @@ std::vector<RawInterface> interfaces_here() {
 LiveFacts collect_live_facts() {
   const std::filesystem::path root = "/";
   const std::filesystem::path sys = root / "sys";
-  const auto nvml = open_nvml();
-  GpuFacts gpus = collect_gpu_facts(root, nvml ? &*nvml : nullptr);
+  GpuFacts gpus = collect_gpu_facts(root, ask_nvml(Deadline::after(kNvmlPatience)));
   return {.interfaces = read_interfaces(sys, interfaces_here()),
           .rdma = read_rdma_devices(sys),
           .virtual_functions = read_virtual_functions(sys),

@@ -10,6 +10,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/abandonable_call.hpp"
 #include "base/log.hpp"
 
 namespace ddp::topology {
@@ -265,6 +266,22 @@ std::vector<NvmlGpu> Nvml::gpus() const {
     gpus.push_back(std::move(gpu));
   }
   return gpus;
+}
+
+std::optional<std::vector<NvmlGpu>> ask_nvml(Deadline deadline, const std::string& library) {
+  try {
+    auto listed = base::abandonable_call([library] { return Nvml{library}.gpus(); }, deadline);
+    if (!listed) {
+      base::log(base::LogLevel::warning,
+                "NVIDIA's management library (NVML) does not answer, so GPUs are described without it; does nvidia-smi "
+                "hang on this node, too?");
+    }
+    return listed;
+  } catch (const Error& error) {
+    const bool expected = error.code() == ErrorCode::unavailable;  // there is no driver
+    base::log(expected ? base::LogLevel::debug : base::LogLevel::warning, "{}", error.what());
+    return std::nullopt;
+  }
 }
 
 }  // namespace ddp::topology

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <ddp/deadline.hpp>
 #include <ddp/devices.hpp>
 
 namespace ddp::topology {
@@ -37,13 +38,15 @@ struct NvmlGpu {
   std::vector<NvLink> links;
 };
 
+inline constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
+
 /// The library, started. Move-only; shuts the library down when it goes away.
 /// Thread-safety: const members from any thread.
 class Nvml {
  public:
   /// Throws Error(unavailable): no such library (no NVIDIA driver), functions missing, or it does not start (the driver
   /// is not loaded, or of another version than the library).
-  explicit Nvml(const std::string& library = "libnvidia-ml.so.1");
+  explicit Nvml(const std::string& library = kNvmlLibrary);
   Nvml(Nvml&&) noexcept;
   Nvml& operator=(Nvml&&) noexcept;
   ~Nvml();
@@ -56,5 +59,9 @@ class Nvml {
   struct Library;
   std::unique_ptr<Library> library_;
 };
+
+/// What NVML lists, asked on a thread of its own, because calls into a driver in trouble hang. Nothing where NVML
+/// cannot be asked or, with a warning, where it fails or does not answer by @p deadline.
+std::optional<std::vector<NvmlGpu>> ask_nvml(Deadline deadline, const std::string& library = kNvmlLibrary);
 
 }  // namespace ddp::topology

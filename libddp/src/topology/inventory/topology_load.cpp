@@ -109,9 +109,10 @@ Topology Topology::live() {
   const char* file = std::getenv("HWLOC_XMLFILE");
   if (file != nullptr && *file != '\0' && std::getenv("HWLOC_THISSYSTEM") == nullptr) return from_xml_file(file);
   const topology::HwlocHandle handle = new_handle();
-  // The first three start the drivers of all GPUs, and show only what *_VISIBLE_DEVICES leaves. The last one runs on
-  // every processor in turn to ask it what Linux has in /sys, too.
-  for (const char* component : {"cuda", "opencl", "gl", "x86"}) {
+  // The first three start the drivers of all GPUs, and show only what *_VISIBLE_DEVICES leaves. NVML may hang, and is
+  // asked with a deadline by collect_live_facts(). The last one runs on every processor in turn to ask it what Linux
+  // has in /sys, too.
+  for (const char* component : {"cuda", "opencl", "gl", "nvml", "x86"}) {
     hwloc_topology_set_components(handle.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   }
   require(hwloc_topology_load(handle.get()) == 0, "reading the topology of this machine");

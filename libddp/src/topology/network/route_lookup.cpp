@@ -7,11 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <optional>
 
-#include "base/library_thread.hpp"
+#include "base/abandonable_call.hpp"
 #include "base/log.hpp"
 #include "base/unique_fd.hpp"
 
@@ -64,16 +63,9 @@ std::vector<Route> look_up(const std::vector<std::string>& hosts) {
 }  // namespace
 
 std::vector<Route> find_routes(const std::vector<std::string>& hosts) {
-  auto promise = std::make_shared<std::promise<std::vector<Route>>>();
-  std::future<std::vector<Route>> routes = promise->get_future();
-  base::start_thread([promise, hosts] {
-    try {
-      promise->set_value(look_up(hosts));
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
-  if (routes.wait_for(kPatience) == std::future_status::ready) return routes.get();
+  if (auto routes = base::abandonable_call([hosts] { return look_up(hosts); }, Deadline::after(kPatience))) {
+    return *std::move(routes);
+  }
   base::log(base::LogLevel::warning,
             "the resolver does not answer, so routes to other hosts are not considered when the interface is chosen; "
             "DDP_SOCKET_IFNAME names one");

@@ -57,8 +57,11 @@ class GpuFactsTest : public testing::Test {
         "Model: \t\t NVIDIA H200\nIRQ:   \t\t 230\nGPU UUID: \t GPU-3a1b\nDevice Minor: \t " + std::to_string(minor));
   }
 
+  GpuFacts all_facts(const Nvml* nvml) const {
+    return collect_gpu_facts(root.path(), nvml == nullptr ? std::nullopt : std::optional(nvml->gpus()));
+  }
   GpuFact fact(const char* address, const Nvml* nvml = nullptr) const {
-    const auto facts = collect_gpu_facts(root.path(), nvml);
+    const auto facts = all_facts(nvml);
     for (const GpuFact& gpu : facts.gpus) {
       if (gpu.pci == at(address)) return gpu;
     }
@@ -84,7 +87,7 @@ TEST_F(GpuFactsTest, NvmlTellsNameUuidAndNumber) {
   set("COUNT", "2");
   nvidia_gpu("0000:20:00.0");
   const Nvml nvml{FAKE_NVML_LIBRARY};
-  const auto facts = collect_gpu_facts(root.path(), &nvml);
+  const auto facts = all_facts(&nvml);
   ASSERT_EQ(facts.gpus.size(), 2U) << "also a GPU that /sys does not show, and none twice";
   EXPECT_EQ(facts.gpus[0].pci, at("0000:10:00.0"));
   EXPECT_EQ(facts.gpus[1].pci, at("0000:20:00.0"));
@@ -152,7 +155,7 @@ TEST_F(GpuFactsTest, SwitchedLinksConnectAllGpusAtTheSmallerSum) {
   set("SWITCH_LINKS", "18");
   set("LINK_VERSION", "6");
   const Nvml nvml{FAKE_NVML_LIBRARY};
-  const auto facts = collect_gpu_facts(root.path(), &nvml);
+  const auto facts = all_facts(&nvml);
   EXPECT_EQ(facts.links.size(), 12U) << "4 GPUs, each to 3 others";
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:10:00.0", "0000:20:00.0"), 18 * 25000);
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:20:00.0", "0000:10:00.0"), 18 * 25000);
@@ -166,11 +169,11 @@ TEST_F(GpuFactsTest, DirectLinksCountForTheirPeerOnly) {
   set("LINK_VERSION", "5");
   set("DENIED", "2");
   const Nvml nvml{FAKE_NVML_LIBRARY};
-  auto facts = collect_gpu_facts(root.path(), &nvml);
+  auto facts = all_facts(&nvml);
   EXPECT_EQ(facts.links.size(), 2U) << "nothing is known about the third GPU";
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:10:00.0", "0000:20:00.0"), 4 * 25000);
   nvidia_gpu("0000:30:00.0");
-  facts = collect_gpu_facts(root.path(), &nvml);
+  facts = all_facts(&nvml);
   EXPECT_EQ(facts.links.size(), 4U) << "to the hidden one, too; it does not tell its own";
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:20:00.0", "0000:30:00.0"), 4 * 25000);
 }
@@ -183,12 +186,12 @@ TEST_F(GpuFactsTest, BandwidthFollowsTheNumberOfTheLinkVersion) {
   for (const auto& [version, expected] : versions) {
     set("LINK_VERSION", version);
     const Nvml nvml{FAKE_NVML_LIBRARY};
-    EXPECT_DOUBLE_EQ(bandwidth(collect_gpu_facts(root.path(), &nvml), "0000:10:00.0", "0000:20:00.0"), expected)
+    EXPECT_DOUBLE_EQ(bandwidth(all_facts(&nvml), "0000:10:00.0", "0000:20:00.0"), expected)
         << "nvmlNvlinkVersion_t " << version;
   }
   set("CAPABILITY", "9");
   const Nvml nvml{FAKE_NVML_LIBRARY};
-  EXPECT_DOUBLE_EQ(bandwidth(collect_gpu_facts(root.path(), &nvml), "0000:10:00.0", "0000:20:00.0"), 25000)
+  EXPECT_DOUBLE_EQ(bandwidth(all_facts(&nvml), "0000:10:00.0", "0000:20:00.0"), 25000)
       << "no GPU of Hopper's has NVLink 5";
 }
 
@@ -198,9 +201,9 @@ TEST_F(GpuFactsTest, OldLibraryTellsSwitchesByTheirPciClass) {
   set("LINK_VERSION", "2");
   set("MIG", "2");
   const Nvml nvml{FAKE_NVML_OLD_LIBRARY};
-  EXPECT_THAT(collect_gpu_facts(root.path(), &nvml).links, IsEmpty()) << "what is at the other end is not known";
+  EXPECT_THAT(all_facts(&nvml).links, IsEmpty()) << "what is at the other end is not known";
   root.pci("0000:f8:00.0", "0x068000", kNvidia, "nvidia-nvswitch");
-  const auto facts = collect_gpu_facts(root.path(), &nvml);
+  const auto facts = all_facts(&nvml);
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:10:00.0", "0000:20:00.0"), 5 * 25000);
   ASSERT_EQ(facts.gpus.size(), 2U) << "the switch is no GPU";
   EXPECT_THAT(facts.gpus[0].mig, IsEmpty());
@@ -212,7 +215,7 @@ TEST_F(GpuFactsTest, OldLibraryTellsPeersByTheirAddress) {
   set("PEER_LINKS", "2");
   set("LINK_VERSION", "1");
   const Nvml nvml{FAKE_NVML_OLD_LIBRARY};
-  const auto facts = collect_gpu_facts(root.path(), &nvml);
+  const auto facts = all_facts(&nvml);
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:20:00.0", "0000:10:00.0"), 2 * 20000);
 }
 
@@ -260,6 +263,16 @@ TEST_F(GpuFactsTest, LibraryIsStoppedOnceAndNotBeforeItsOwnerGoes) {
     EXPECT_EQ(second.gpus().size(), 1U);
   }
   EXPECT_EQ(lines(), "start\nstop\n");
+}
+
+TEST_F(GpuFactsTest, ADriverThatHangsIsNotWaitedFor) {
+  set("COUNT", "2");
+  ASSERT_EQ(ask_nvml(Deadline::after(std::chrono::seconds(30)), FAKE_NVML_LIBRARY).value().size(), 2U);
+  EXPECT_FALSE(ask_nvml(Deadline::after(std::chrono::seconds(30)), "/nonexistent/libnvidia-ml.so.1"));
+  set("HANG", "1");
+  const auto begin = Deadline::Clock::now();
+  EXPECT_FALSE(ask_nvml(Deadline::after(std::chrono::milliseconds(500)), FAKE_NVML_LIBRARY));
+  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST_F(GpuFactsTest, WithoutNvmlTheDeviceFileDecides) {
@@ -344,9 +357,9 @@ TEST_F(GpuFactsTest, WhatIsNoGpuIsLeftOut) {
   root.pci("0000:04:00.0", kAcceleratorClass, kIntel, "");
   root.folder(root.pci("0000:00:02.0", kVgaClass, kIntel, "i915") / "drm/renderD128");  // of the processor
   const auto card = root.pci("0000:07:00.0", kVgaClass, kIntel, "i915");
-  EXPECT_THAT(collect_gpu_facts(root.path(), nullptr).gpus, IsEmpty());
+  EXPECT_THAT(all_facts(nullptr).gpus, IsEmpty());
   root.folder(card / "drm/renderD129");
-  EXPECT_EQ(collect_gpu_facts(root.path(), nullptr).gpus.size(), 1U);
+  EXPECT_EQ(all_facts(nullptr).gpus.size(), 1U);
 }
 
 }  // namespace
