@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
 
 #include <ddp/error.hpp>
@@ -34,6 +35,20 @@ bool check(std::span<const std::byte> bytes, Decode decode) {
   }
 }
 
+/// The token is the one of the whole request, and known as soon as the header is there.
+void check_token(std::span<const std::byte> bytes, bool is_request) {
+  using namespace ddp::world;
+  std::optional<ChannelToken> token;
+  try {
+    token = decode_peer_token(bytes);
+    require(token.has_value() == (bytes.size() >= kPeerRequestHeaderBytes));
+  } catch (const ddp::Error& error) {
+    require(error.code() == ddp::ErrorCode::protocol);
+    require(!is_request);
+  }
+  if (is_request) require(token == decode_peer_request(bytes)->token);
+}
+
 template <class Decode>
 void check_beginnings(std::span<const std::byte> whole, Decode decode) {
   const std::size_t step = whole.size() / 64 + 1;
@@ -45,7 +60,9 @@ void check_beginnings(std::span<const std::byte> whole, Decode decode) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddp::world;
   const auto bytes = std::as_bytes(std::span{data, size});
-  if (check(bytes, decode_peer_request)) check_beginnings(bytes, decode_peer_request);
+  const bool is_request = check(bytes, decode_peer_request);
+  check_token(bytes, is_request);
+  if (is_request) check_beginnings(bytes, decode_peer_request);
   if (check(bytes, decode_peer_answer)) check_beginnings(bytes, decode_peer_answer);
   return 0;
 }

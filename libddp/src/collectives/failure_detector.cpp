@@ -1,24 +1,51 @@
 #include "collectives/failure_detector.hpp"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/log.hpp"
 
 namespace ddp::collectives {
 namespace {
 
-// A connection that breaks while all ranks look alive may belong to one that is about to die or has just learned of a
-// failure elsewhere: ask this often before blaming the network.
-constexpr int kAttempts = 5;
-constexpr auto kBetweenAttempts = std::chrono::milliseconds(100);
-// Kept for telling the others, which takes milliseconds.
-constexpr auto kTimeToTell = std::chrono::milliseconds(400);
+// For telling those that have just answered. Their own processors may be busy.
+constexpr std::chrono::milliseconds kTimeToTell{1000};
+
+/// Members over their peer channels, and the steady clock.
+class ChannelLink final : public MemberLink {
+ public:
+  ChannelLink(const GroupMembers& members, const std::string& service, std::uint64_t sequence)
+      : members_(members), inquiry_(members.endpoints, service, encode(StatusQuestion{.sequence = sequence})) {}
+
+  Time now() const override { return Deadline::Clock::now(); }
+  void ask(int member) override { inquiry_.ask(static_cast<std::size_t>(member)); }
+  bool asking(int member) const override { return inquiry_.asking(static_cast<std::size_t>(member)); }
+  std::vector<MemberReply> wait(Time until) override {
+    std::vector<MemberReply> replies;
+    for (auto& [member, reply] : inquiry_.wait(Deadline{until})) {
+      replies.push_back({.rank = static_cast<int>(member), .kind = reply.kind, .status = {}, .silence = {}});
+      if (reply.kind != world::PeerReply::Kind::answered) continue;
+      try {
+        replies.back().status = decode_status_answer(reply.body);
+      } catch (const Error& error) {
+        base::log(base::LogLevel::debug, "asking rank {}: {}", members_.global(replies.back().rank), error.what());
+      }
+    }
+    return replies;
+  }
+
+ private:
+  const GroupMembers& members_;
+  world::PeerInquiry inquiry_;
+};
 
 }  // namespace
 
 FailureDetector::FailureDetector(const GroupMembers& members, const OperationLog& log, std::function<void()> on_verdict)
-    : members_(members), log_(log), on_verdict_(std::move(on_verdict)), service_("group/" + members.name) {
+    : members_(members),
+      log_(log),
+      on_verdict_(std::move(on_verdict)),
+      service_("group/" + members.name),
+      signs_(members.size(), members.peer_timeout) {
   if (members_.channel) {
     members_.channel->serve(service_, [this](std::span<const std::byte> body) { return answer(body); });
   }
@@ -47,7 +74,11 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
     return {};
   }
   const auto sequence = std::get<StatusQuestion>(message).sequence;
-  StatusAnswer status{.last_issued = log_.last_issued(), .fingerprint = 0, .description = {}, .verdict = verdict()};
+  StatusAnswer status{.last_issued = log_.last_issued(),
+                      .fingerprint = 0,
+                      .description = {},
+                      .waits = log_.waits(),
+                      .verdict = verdict()};
   if (const auto entry = log_.find(sequence)) {
     status.fingerprint = entry->fingerprint;
     status.description = entry->operation.description();
@@ -55,70 +86,89 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
   return encode(status);
 }
 
-std::vector<MemberReply> FailureDetector::ask_all(std::uint64_t sequence, Deadline deadline) const {
-  std::vector<world::PeerEndpoint> others;
-  std::vector<MemberReply> members;
-  for (int rank = 0; rank < members_.size(); ++rank) {
-    if (rank == members_.rank) continue;
-    others.push_back(members_.endpoints[static_cast<std::size_t>(rank)]);
-    members.push_back({.rank = rank, .kind = {}, .status = {}});
-  }
-  const auto replies = world::ask_peers(others, service_, encode(StatusQuestion{.sequence = sequence}), deadline);
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    members[i].kind = replies[i].kind;
-    if (replies[i].kind != world::PeerReply::Kind::answered) continue;
-    try {
-      members[i].status = decode_status_answer(replies[i].body);
-    } catch (const Error& error) {
-      base::log(base::LogLevel::debug, "asking rank {}: {}", members_.global(members[i].rank), error.what());
-    }
-  }
-  return members;
-}
-
 void FailureDetector::tell(const Error& error, const std::vector<MemberReply>& members, Deadline deadline) const {
+  using Kind = world::PeerReply::Kind;
   std::vector<world::PeerEndpoint> listening;
   for (const MemberReply& member : members) {
-    if (member.status && !member.status->verdict) {
-      listening.push_back(members_.endpoints[static_cast<std::size_t>(member.rank)]);
-    }
+    if (member.kind == Kind::refused || member.kind == Kind::no_answer) continue;
+    if (member.status && member.status->verdict) continue;
+    listening.push_back(members_.endpoints[static_cast<std::size_t>(member.rank)]);
   }
   world::ask_peers(listening, service_, encode(Verdict{.error = error}), deadline);
 }
 
-std::optional<Error> FailureDetector::investigate(const Operation& operation, const std::optional<Error>& local_failure,
-                                                  const std::function<bool()>& still_running, Deadline deadline) {
-  const std::lock_guard one_at_a_time(investigation_);
-  const Deadline least = Deadline::after(kLeastTime);
-  if (deadline < least) deadline = least;
-  std::optional<Error> error;
-  std::vector<MemberReply> members;
-  for (int attempt = 1;; ++attempt) {
-    if (const auto known = verdict()) return known;
-    // half of the time for asking, so that there is time left to tell
-    members = ask_all(operation.sequence, Deadline::after(deadline.remaining() / 2));
-    if (const auto known = verdict()) return known;
-    if (!still_running()) return std::nullopt;
-    error = judge(members_, operation, local_failure, members);
-    // a late rank may come, and a dying one may be gone, the next time; the rest is certain
-    const bool may_change = !members.empty() && (!error || error->code() == ErrorCode::timeout);
-    const bool last = local_failure ? attempt == kAttempts : deadline.remaining() < kTimeToTell;
-    if (!may_change || last) break;
-    std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(kBetweenAttempts, deadline.remaining() / 4));
+/// Its owner's turn to inquire, if it came in time.
+class FailureDetector::Turn {
+ public:
+  Turn(FailureDetector& detector, Deadline deadline) : detector_(detector) {
+    std::unique_lock lock(detector_.mutex_);
+    taken_ = detector_.turn_ends_.wait_until(lock, deadline.when(), [&] { return !detector_.inquiring_; });
+    if (taken_) detector_.inquiring_ = true;
   }
-  const Error settled = settle(error ? *error : local_failure.value());
-  tell(settled, members, earlier(deadline, Deadline::after(kLeastTime)));
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (!taken_) return;
+    const std::lock_guard lock(detector_.mutex_);
+    detector_.inquiring_ = false;
+    detector_.turn_ends_.notify_all();
+  }
+  bool taken() const { return taken_; }
+
+ private:
+  FailureDetector& detector_;
+  bool taken_;
+};
+
+std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasion occasion, LifeSigns& signs,
+                                              const std::function<bool()>& go_on) {
+  const std::optional<Error> local_failure = occasion.local_failure;
+  const bool waiting = occasion.kind == Occasion::Kind::waiting;
+  const Deadline end{occasion.end};
+  ChannelLink link(members_, service_, operation.sequence);
+  Inquest inquest(members_, operation, std::move(occasion), signs, link);
+  bool stopped = false;
+  auto error = inquest.run([&] {
+    stopped = verdict() || !go_on();
+    return !stopped;
+  });
+  if (const auto known = verdict()) return known;
+  if (stopped) return std::nullopt;
+  if (!error) error = local_failure;
+  if (!error) return std::nullopt;
+  const Error settled = settle(*error);
+  const Deadline patience = Deadline::after(kTimeToTell);
+  const Deadline least = Deadline::after(kLeastTime);
+  tell(settled, inquest.findings(), waiting ? patience : end < least ? least : earlier(end, patience));
   return settled;
 }
 
-bool FailureDetector::neighbour_disagrees(const Operation& operation, Deadline deadline) const {
-  const int next = (members_.rank + 1) % members_.size();
-  const auto replies = world::ask_peers({members_.endpoints[static_cast<std::size_t>(next)]}, service_,
-                                        encode(StatusQuestion{.sequence = operation.sequence}), deadline);
-  if (replies[0].kind != world::PeerReply::Kind::answered) return false;
-  const StatusAnswer status = decode_status_answer(replies[0].body);
-  return status.verdict.has_value() ||
-         (status.fingerprint != 0 && operation.sequence != 0 && status.fingerprint != operation.fingerprint());
+std::optional<Error> FailureDetector::investigate(const Operation& operation, const std::optional<Error>& local_failure,
+                                                  const std::function<bool()>& still_running, Deadline deadline) {
+  const Deadline least = Deadline::after(kLeastTime);
+  if (deadline < least) deadline = least;
+  ++urgent_;
+  const Turn turn(*this, Deadline::after(deadline.remaining() / 2));
+  --urgent_;
+  if (const auto known = verdict()) return known;
+  // one that waits longer for a silent member must not make this one late
+  LifeSigns own(members_.size(), members_.peer_timeout);
+  return inquire(operation,
+                 {.kind = local_failure ? Occasion::Kind::failure : Occasion::Kind::deadline,
+                  .local_failure = local_failure,
+                  .end = deadline.when()},
+                 turn.taken() ? signs_ : own, still_running);
+}
+
+void FailureDetector::watch(const Operation& operation, const std::function<bool()>& go_on) {
+  const Turn turn(*this, Deadline::after(std::chrono::seconds(0)));
+  if (!turn.taken() || verdict()) return;
+  if (operation.sequence != 0 && operation.sequence != watched_) {
+    watched_ = operation.sequence;
+    signs_.forget();
+  }
+  inquire(operation, {.kind = Occasion::Kind::waiting, .local_failure = {}, .end = {}}, signs_,
+          [&] { return urgent_ == 0 && go_on(); });
 }
 
 }  // namespace ddp::collectives

@@ -6,13 +6,15 @@
 // own connections. Without a failure this costs nothing.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "collectives/failure_verdict.hpp"
+#include "collectives/failure_inquest.hpp"
 #include "collectives/operation_log.hpp"
 
 namespace ddp::collectives {
@@ -35,21 +37,26 @@ class FailureDetector {
   /// Finds the cause, makes it the verdict unless there is one already, and tells the others. Returns the verdict, or
   /// nothing when the operation has finished meanwhile.
   /// @param local_failure of judge().
-  /// @param still_running whether the operation is still under way.
+  /// @param still_running whether the operation is still under way, and a verdict wanted.
   /// @param deadline by which it should have returned, but at least kLeastTime from now: with less, members without
   /// time to
   ///        answer would look dead.
   std::optional<Error> investigate(const Operation& operation, const std::optional<Error>& local_failure,
                                    const std::function<bool()>& still_running, Deadline deadline);
 
-  /// Whether the next rank has called something else as collective number @p operation.sequence, or knows that the
-  /// group has failed. If any two ranks differ, so do some neighbours, so one question is enough. False when there is
-  /// no answer.
-  bool neighbour_disagrees(const Operation& operation, Deadline deadline) const;
+  /// Looks after those that a slow @p operation waits for: the next rank, and those behind it that nobody else watches;
+  /// or the other side of a transfer. If any two ranks have called different things, so have some neighbours. If one of
+  /// them differs, knows that the group has failed, or leaves two questions unanswered, all are asked, and the verdict
+  /// is told to all. To be called again and again, at least every longest_probe_interval(): then a member that is
+  /// silent is found within DDP_PEER_TIMEOUT.
+  /// @param go_on is asked every 100 ms. False: returns at once; what is known of silent members is kept.
+  void watch(const Operation& operation, const std::function<bool()>& go_on);
 
  private:
+  class Turn;
   Bytes answer(std::span<const std::byte> body);
-  std::vector<MemberReply> ask_all(std::uint64_t sequence, Deadline deadline) const;
+  std::optional<Error> inquire(const Operation& operation, Occasion occasion, LifeSigns& signs,
+                               const std::function<bool()>& go_on);
   void tell(const Error& error, const std::vector<MemberReply>& members, Deadline deadline) const;
   Error settle(const Error& error);
 
@@ -57,8 +64,12 @@ class FailureDetector {
   const OperationLog& log_;
   const std::function<void()> on_verdict_;
   const std::string service_;
-  std::mutex investigation_;  ///< one at a time
-  mutable std::mutex mutex_;  ///< guards verdict_
+  LifeSigns signs_;             ///< of whose turn it is
+  std::uint64_t watched_ = 0;   ///< number of the collective that was watched last; of whose turn it is
+  std::atomic<int> urgent_{0};  ///< investigations that watch() gives way to
+  mutable std::mutex mutex_;    ///< guards what follows
+  std::condition_variable turn_ends_;
+  bool inquiring_ = false;  ///< it is somebody's turn
   std::optional<Error> verdict_;
 };
 

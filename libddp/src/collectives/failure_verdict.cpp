@@ -14,8 +14,9 @@ using Ranks = std::vector<int>;
 struct Evidence {
   Ranks gone;
   Ranks silent;
-  Ranks outside;  ///< alive, but they do not know the group
-  Ranks behind;   ///< have not called the operation
+  std::chrono::milliseconds silence = std::chrono::milliseconds::max();  ///< the shortest of theirs
+  Ranks outside;                                                         ///< alive, but they do not know the group
+  Ranks behind;                                                          ///< have not called the operation
   std::map<std::uint64_t, Ranks> by_fingerprint;
   std::map<std::uint64_t, std::string> called;
   std::optional<Error> verdict;  ///< of another member
@@ -29,11 +30,19 @@ Evidence collect(const GroupMembers& members, const Operation& operation, const 
     using Kind = world::PeerReply::Kind;
     const int rank = members.global(reply.rank);
     if (!reply.status) {
-      if (reply.kind == Kind::not_asked) continue;
-      (reply.kind == Kind::no_answer ? evidence.silent
-       : reply.kind == Kind::failed  ? evidence.outside
-                                     : evidence.gone)
-          .push_back(rank);
+      switch (reply.kind) {
+        case Kind::refused: evidence.gone.push_back(rank); break;
+        case Kind::failed:
+        case Kind::answered: evidence.outside.push_back(rank); break;
+        case Kind::no_answer:
+        case Kind::unreachable:
+          evidence.silent.push_back(rank);
+          evidence.silence = std::min(evidence.silence, reply.silence);
+          break;
+        case Kind::hung_up:
+        case Kind::busy:
+        case Kind::not_asked: break;  // no evidence
+      }
     } else if (reply.status->verdict) {
       evidence.verdict = reply.status->verdict;
       break;
@@ -68,8 +77,10 @@ void describe_loss(ErrorDetail& detail, const Evidence& evidence) {
   detail.code = ErrorCode::peer_lost;
   if (!evidence.gone.empty()) detail.cause = fmt::format("{} died or left the group", format_ranks(evidence.gone));
   if (!evidence.silent.empty()) {
-    detail.cause += fmt::format("{}{} gave no sign of life (stopped, host down, or network cut)",
-                                evidence.gone.empty() ? "" : "; ", format_ranks(evidence.silent));
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(evidence.silence);
+    detail.cause += fmt::format("{}{} gave no sign of life{} (stopped, host down, or network cut)",
+                                evidence.gone.empty() ? "" : "; ", format_ranks(evidence.silent),
+                                seconds.count() > 0 ? fmt::format(" for {} s", seconds.count()) : "");
   }
   detail.ranks = evidence.gone;
   detail.ranks.insert(detail.ranks.end(), evidence.silent.begin(), evidence.silent.end());

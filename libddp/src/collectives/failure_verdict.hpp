@@ -1,6 +1,7 @@
 // Decides from the members' replies why an operation does not finish. A function of its arguments: no I/O, no clock.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ namespace ddp::collectives {
 struct MemberReply {
   int rank = 0;  ///< in the group
   world::PeerReply::Kind kind = world::PeerReply::Kind::not_asked;
-  std::optional<StatusAnswer> status;  ///< only of a reply that could be read
+  std::optional<StatusAnswer> status;   ///< only of a reply that could be read
+  std::chrono::milliseconds silence{};  ///< of one that gave no answer: how long it has been asked in vain
 };
 
 /// The failure of an operation in the backend, before the others have been asked. @param native the backend's text.

@@ -13,12 +13,19 @@ namespace {
 
 // How long before an operation's deadline an investigation starts: a quarter of its time, at most this.
 constexpr std::chrono::milliseconds kLongestReserve{2000};
-// After a local failure. Members answer in milliseconds unless they are stopped or cut off.
-constexpr std::chrono::milliseconds kInvestigationTime{5000};
-// While a collective waits, the next rank is probed for a differing call: first after this, then less and less often.
+// While an operation waits, those that it waits for are looked after: first after this, then less and less often.
 constexpr std::chrono::milliseconds kFirstProbe{1000};
-constexpr std::chrono::milliseconds kLongestProbeInterval{60'000};
-constexpr std::chrono::milliseconds kProbeTime{1000};
+// After an interruption by something more urgent.
+constexpr std::chrono::milliseconds kProbeAgain{500};
+
+Error closed(const Operation& operation) {
+  return Error{{.code = ErrorCode::aborted,
+                .attempted = operation.description(),
+                .cause = "the process group was closed while it was under way",
+                .native = {},
+                .ranks = {},
+                .hint = "wait for all operations before the group goes away"}};
+}
 
 }  // namespace
 
@@ -78,6 +85,7 @@ void GroupEngine::finish(const TaskPtr& task, std::optional<Error> error) {
     const std::lock_guard lock(mutex_);
     unfinished_.remove(task);
   }
+  log_.finished(task->operation);
   task->state->finish(std::move(error));
 }
 
@@ -180,20 +188,19 @@ Error GroupEngine::explain(const Task& task, const Error& failure) {
   if (const auto verdict = detector_.verdict()) return *verdict;
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_) {
-      return Error{{.code = ErrorCode::aborted,
-                    .attempted = task.operation.description(),
-                    .cause = "the process group was closed while it was under way",
-                    .native = {},
-                    .ranks = {},
-                    .hint = "wait for all operations before the group goes away"}};
-    }
+    if (stopping_) return closed(task.operation);
   }
   const auto error = detector_.investigate(
-      task.operation, failure, [] { return true; }, earlier(task.deadline, Deadline::after(kInvestigationTime)));
+      task.operation, failure,
+      [&] {
+        const std::lock_guard lock(mutex_);
+        return !stopping_;
+      },
+      earlier(task.deadline, Deadline::after(members_.peer_timeout)));
+  if (!error) return closed(task.operation);
   const std::lock_guard lock(mutex_);
   watchdog_wakes_.notify_all();  // to abort the rest, which cannot succeed either
-  return error.value();
+  return *error;
 }
 
 void GroupEngine::watch() {
@@ -216,15 +223,16 @@ void GroupEngine::watch() {
     bool collective_seen = false;
     Deadline wake = Deadline::after(std::chrono::hours(1));
     for (const TaskPtr& task : unfinished_) {
-      if (aborted_) break;                                                     // their threads are finishing them
-      const bool probes = !collective_seen && !task->operation.is_transfer();  // those behind it have not started
-      collective_seen = collective_seen || probes;
-      const Deadline next = probes ? earlier(task->investigate_at, task->next_probe) : task->investigate_at;
-      if (next.expired()) {
+      if (aborted_) break;  // their threads are finishing them
+      if (task->investigate_at.expired()) {
         due = task;
         break;
       }
-      wake = earlier(wake, next);
+      wake = earlier(wake, task->investigate_at);
+      if (collective_seen) continue;  // those behind a collective have not started
+      collective_seen = !task->operation.is_transfer();
+      if (!due && task->next_probe.expired()) due = task;
+      wake = earlier(wake, task->next_probe);
     }
     if (due) {
       lock.unlock();
@@ -238,27 +246,30 @@ void GroupEngine::watch() {
   }
 }
 
+bool GroupEngine::deadline_near() const {
+  return std::any_of(unfinished_.begin(), unfinished_.end(),
+                     [](const TaskPtr& task) { return task->investigate_at.expired(); });
+}
+
 void GroupEngine::check(const TaskPtr& task) {
-  bool investigate = task->investigate_at.expired();
-  if (!investigate) {
-    task->probe_interval = std::min(task->probe_interval * 2, kLongestProbeInterval);
-    task->next_probe = Deadline::after(task->probe_interval);
-    if (members_.channel == nullptr) return;
-    try {
-      investigate =
-          detector_.neighbour_disagrees(task->operation, earlier(task->investigate_at, Deadline::after(kProbeTime)));
-    } catch (const Error& error) {
-      base::log(base::LogLevel::debug, "asking the next rank about {}: {}", task->operation.description(),
-                error.what());
-    }
+  if (task->investigate_at.expired()) {
+    const auto still_running = [&] {
+      const std::lock_guard lock(mutex_);
+      return !stopping_ && !task->state->done();
+    };
+    detector_.investigate(task->operation, std::nullopt, still_running, task->deadline);
+    return;
   }
-  if (!investigate || task->state->done()) return;
-  const auto still_running = [&] {
-    const std::lock_guard lock(mutex_);
-    return !stopping_ && !task->state->done();
-  };
-  detector_.investigate(task->operation, std::nullopt, still_running,
-                        earlier(task->deadline, Deadline::after(kInvestigationTime)));
+  bool interrupted = false;
+  if (members_.channel) {
+    detector_.watch(task->operation, [&] {
+      const std::lock_guard lock(mutex_);
+      interrupted = stopping_ || task->state->done() || deadline_near();
+      return !interrupted;
+    });
+  }
+  task->probe_interval = std::min(task->probe_interval * 2, longest_probe_interval(members_.peer_timeout));
+  task->next_probe = Deadline::after(interrupted ? kProbeAgain : task->probe_interval);
 }
 
 }  // namespace ddp::collectives

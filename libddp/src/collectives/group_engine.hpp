@@ -47,7 +47,7 @@ class GroupEngine {
     Deadline deadline;
     Deadline investigate_at;  ///< early enough for a verdict by the deadline
     std::shared_ptr<WorkState> state;
-    Deadline next_probe;  ///< when to probe the next rank for a differing call
+    Deadline next_probe;  ///< when to look after those that it waits for
     std::chrono::milliseconds probe_interval;
     std::unique_ptr<Transfer> transfer;
   };
@@ -58,6 +58,8 @@ class GroupEngine {
   void join_finished_waiters();
   void watch();
   void check(const TaskPtr& task);
+  /// Whether a task's deadline is so near that it must be investigated.
+  bool deadline_near() const;
   void execute(const TaskPtr& task);
   /// DDP_CHECK_COLLECTIVES: an error if the ranks called different things.
   std::optional<Error> compare_arguments(const Task& task);

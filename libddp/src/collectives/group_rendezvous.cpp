@@ -23,8 +23,12 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const GroupMembers&
 
 std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_view backend_name) {
   const Deadline deadline = Deadline::after(world.timeout());
-  GroupMembers members{
-      .name = world.key("world"), .rank = world.rank, .global_ranks = {}, .endpoints = {}, .channel = world.channel};
+  GroupMembers members{.name = world.key("world"),
+                       .rank = world.rank,
+                       .global_ranks = {},
+                       .endpoints = {},
+                       .channel = world.channel,
+                       .peer_timeout = world.peer_timeout()};
   for (int rank = 0; rank < world.world_size; ++rank) members.global_ranks.push_back(rank);
   const ConnectOptions connect{.interface_address = world.interface.address, .timeout = world.timeout()};
   load_backend(backend_name);  // a group of one checks it, too
@@ -88,7 +92,8 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
                        .rank = static_cast<int>(place - wanted.begin()),
                        .global_ranks = {},
                        .endpoints = {},
-                       .channel = wanted.size() == 1 ? nullptr : all.channel};
+                       .channel = wanted.size() == 1 ? nullptr : all.channel,
+                       .peer_timeout = all.peer_timeout};
   for (const int rank : wanted) {
     members.global_ranks.push_back(all.global(rank));
     members.endpoints.push_back(all.endpoints[static_cast<std::size_t>(rank)]);

@@ -51,6 +51,7 @@ Bytes encode(const StatusAnswer& answer) {
   writer.integer(answer.last_issued)
       .integer(answer.fingerprint)
       .text(answer.description)
+      .integer(static_cast<std::uint8_t>(answer.waits ? 1 : 0))
       .integer(static_cast<std::uint8_t>(answer.verdict ? 1 : 0));
   if (answer.verdict) write_error(writer, *answer.verdict);
   return std::move(writer).bytes();
@@ -82,6 +83,7 @@ StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
   StatusAnswer answer{.last_issued = reader.integer<std::uint64_t>(),
                       .fingerprint = reader.integer<std::uint64_t>(),
                       .description = reader.text(),
+                      .waits = reader.integer<std::uint8_t>() != 0,
                       .verdict = {}};
   if (reader.integer<std::uint8_t>() != 0) answer.verdict = read_error(reader);
   reader.expect_end();

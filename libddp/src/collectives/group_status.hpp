@@ -26,6 +26,7 @@ struct StatusAnswer {
   std::uint64_t last_issued = 0;
   std::uint64_t fingerprint = 0;  ///< of the collective asked about; 0: not issued yet, or forgotten
   std::string description;        ///< of it
+  bool waits = false;             ///< a collective is under way there, so that it watches the next rank
   std::optional<Error> verdict;   ///< why the group has failed on that rank, if it has
 };
 

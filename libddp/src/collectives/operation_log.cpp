@@ -9,6 +9,18 @@ void OperationLog::issued(const Operation& operation) {
   entry = {operation.sequence, operation.fingerprint(), operation};
   entry.operation.keep_alive.reset();
   last_issued_ = operation.sequence;
+  ++unfinished_;
+}
+
+void OperationLog::finished(const Operation& operation) {
+  if (operation.sequence == 0) return;
+  const std::lock_guard lock(mutex_);
+  --unfinished_;
+}
+
+bool OperationLog::waits() const {
+  const std::lock_guard lock(mutex_);
+  return unfinished_ > 0;
 }
 
 std::uint64_t OperationLog::last_issued() const {

@@ -24,14 +24,18 @@ class OperationLog {
   };
 
   void issued(const Operation& operation);
+  void finished(const Operation& operation);
 
   std::uint64_t last_issued() const;
+  /// Whether a collective has been issued that is not finished.
+  bool waits() const;
   std::optional<Entry> find(std::uint64_t sequence) const;
 
  private:
   mutable std::mutex mutex_;
   std::array<Entry, kKept> entries_{};
   std::uint64_t last_issued_ = 0;
+  std::uint64_t unfinished_ = 0;
 };
 
 }  // namespace ddp::collectives

@@ -18,7 +18,9 @@
 namespace ddp::world {
 
 /// Answers requests of peers that present this rank's token, which travelled through the launcher's key-value store;
-/// others are disconnected. Listens on one address and a port that the kernel chose. Thread-safe.
+/// others are disconnected, and cost some bytes each until then. Where too many have not shown a token yet, the oldest
+/// of the host with the most of them is told that this rank is busy and is disconnected. Listens on one address and a
+/// port that the kernel chose. Thread-safe.
 class PeerChannel {
  public:
   /// Runs on the channel's thread: must not block and must not call unserve. Exceptions are sent as failures.
@@ -38,12 +40,21 @@ class PeerChannel {
 
  private:
   struct Connection;
-  void run();
+  using Connections = std::vector<Connection>;
+  void run(Connections& connections);
   /// False when no descriptor is left for a pending connection.
-  bool accept_new(std::vector<Connection>& connections);
-  bool advance(Connection& connection);
+  bool accept_new(Connections& connections);
+  /// Reads, answers, sends. False when the connection is at its end.
+  bool advance(Connection& connection, const Connections& others);
+  /// False when the connection is at its end.
+  bool receive(Connection& connection);
+  static std::size_t count(const Connections& connections, bool proven);
+  /// The oldest stranger of the source with most strangers.
+  static Connections::iterator most_crowded(Connections& connections);
+  void refuse_busy(const Connection& connection) const;
   Bytes answer(const PeerRequest& request);
 
+  const Bytes busy_;  ///< the answer that says so
   base::UniqueFd listener_;
   base::WakeEvent wake_;
   std::uint16_t port_ = 0;
@@ -52,31 +63,5 @@ class PeerChannel {
   std::map<std::string, Handler> handlers_;
   std::thread thread_;  // last: it uses all of the above
 };
-
-/// How a rank is reached.
-struct PeerEndpoint {
-  int rank = 0;  ///< for the caller's use only
-  std::string address;
-  std::uint16_t port = 0;
-  ChannelToken token{};
-};
-
-/// The outcome of one question.
-struct PeerReply {
-  enum class Kind {
-    answered,
-    refused,    ///< no listener, or it hung up: the rank is gone
-    no_answer,  ///< the deadline passed: the rank is stopped, its host is down, or the network is cut
-    failed,     ///< it answered with an error: see problem
-    not_asked,  ///< this side could not ask it: no time, no descriptor
-  };
-  Kind kind = Kind::not_asked;
-  Bytes body;           ///< of an answer
-  std::string problem;  ///< why not, with the native code
-};
-
-/// Asks all endpoints at once; replies come in the order of the endpoints. Returns by the deadline.
-std::vector<PeerReply> ask_peers(const std::vector<PeerEndpoint>& endpoints, const std::string& service,
-                                 std::span<const std::byte> body, Deadline deadline);
 
 }  // namespace ddp::world

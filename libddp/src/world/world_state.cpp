@@ -16,6 +16,7 @@
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
+#include "base/peer_timeout.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "world/job_connection.hpp"
 #include "world/process_mapping.hpp"
@@ -79,6 +80,7 @@ WorldState::WorldState(const InitOptions& options) : keep_session_(options.keep_
   try {
     const auto environment = base::Environment::process();
     timeout_ = options.timeout.value_or(environment.seconds("DDP_INIT_TIMEOUT"));
+    peer_timeout_ = base::peer_timeout(environment);
     wire_up(options, environment);
   } catch (...) {
     leave_session();

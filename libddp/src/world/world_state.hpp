@@ -16,6 +16,7 @@
 #include "world/endpoint_record.hpp"
 #include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
+#include "world/peer_questions.hpp"
 
 namespace ddp {
 
@@ -39,6 +40,7 @@ class WorldState {
   KeyValueStore& store();
   void leave_session() noexcept;
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  std::chrono::milliseconds peer_timeout() const noexcept { return peer_timeout_; }
   bool keep_session() const noexcept { return keep_session_; }
 
   int rank = 0;
@@ -62,6 +64,7 @@ class WorldState {
   const topology::Agreement& agreement();
 
   std::chrono::milliseconds timeout_{};
+  std::chrono::milliseconds peer_timeout_{};  ///< DDP_PEER_TIMEOUT
   bool keep_session_ = true;
   unsigned generation_ = 0;
   bool session_open_ = false;

@@ -24,7 +24,8 @@ using Ranks = std::vector<int>;
 /// Members of one group in one process. World ranks are ten times the rank in the group, so that mixing them up shows.
 class Members {
  public:
-  explicit Members(int size) : members_(static_cast<std::size_t>(size)) {
+  explicit Members(int size, milliseconds peer_timeout = seconds(30))
+      : members_(static_cast<std::size_t>(size)), peer_timeout_(peer_timeout) {
     std::vector<world::PeerEndpoint> endpoints;
     Ranks global;
     for (int rank = 0; rank < size; ++rank) {
@@ -74,12 +75,17 @@ class Members {
   void start(int rank, const Ranks& global) {
     Member& own = member(rank);
     own.detector.reset();
-    own.group = std::make_unique<GroupMembers>(GroupMembers{
-        .name = "test", .rank = rank, .global_ranks = global, .endpoints = endpoints_, .channel = own.channel});
+    own.group = std::make_unique<GroupMembers>(GroupMembers{.name = "test",
+                                                            .rank = rank,
+                                                            .global_ranks = global,
+                                                            .endpoints = endpoints_,
+                                                            .channel = own.channel,
+                                                            .peer_timeout = peer_timeout_});
     own.detector = std::make_unique<FailureDetector>(*own.group, *own.log, [count = own.told.get()] { ++*count; });
   }
 
   std::vector<Member> members_;
+  milliseconds peer_timeout_;
   std::vector<world::PeerEndpoint> endpoints_;
   std::vector<base::UniqueFd> silent_;
 };
@@ -286,30 +292,113 @@ TEST(FailureDetector, AllInvestigatingAtOnceBlameTheSame) {
   });
 }
 
-TEST(FailureDetector, TheNextRankIsCompared) {
-  Members group{3};
-  const auto disagrees = [&](int rank, const Operation& operation) {
-    return group.detector(rank).neighbour_disagrees(operation, in(seconds(2)));
-  };
-  group.call(0, all_reduce(1, 100));
-  EXPECT_FALSE(disagrees(0, all_reduce(1, 100))) << "the neighbour has not called it yet";
-  group.call(1, all_reduce(1, 100));
-  EXPECT_FALSE(disagrees(0, all_reduce(1, 100)));
-  group.call(2, all_reduce(1, 101));
-  EXPECT_TRUE(disagrees(1, all_reduce(1, 100)));
-  EXPECT_TRUE(disagrees(2, all_reduce(1, 101))) << "the last one's neighbour is the first";
-  EXPECT_FALSE(group.detector(1).verdict()) << "asking decides nothing";
+bool always() { return true; }
 
-  group.kill(1);
-  EXPECT_FALSE(disagrees(0, all_reduce(1, 100))) << "no answer is no disagreement";
+TEST(FailureDetector, TheNextRankIsCompared) {
+  const auto watched = [](Members& group, int rank, const Operation& operation) {
+    group.detector(rank).watch(operation, always);
+    return group.detector(rank).verdict();
+  };
+  Members group{3};
+  group.call(0, all_reduce(1, 100));
+  EXPECT_FALSE(watched(group, 0, all_reduce(1, 100))) << "the neighbour has not called it yet";
+  group.call(1, all_reduce(1, 100));
+  EXPECT_FALSE(watched(group, 0, all_reduce(1, 100)));
+  group.call(2, all_reduce(1, 101));
+  EXPECT_FALSE(watched(group, 0, all_reduce(1, 100))) << "its neighbour watches the next one";
+  const auto verdict = watched(group, 1, all_reduce(1, 100));
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->code(), ErrorCode::mismatch);
+  EXPECT_THAT(verdict->what(), HasSubstr("ranks 0, 10: all_reduce #1")) << "all are asked before it is said";
+  EXPECT_TRUE(group.detector(0).verdict());
+  EXPECT_TRUE(group.detector(2).verdict());
 }
 
-TEST(FailureDetector, ANeighbourThatKnowsOfAFailureDisagrees) {
+// A rank that computes watches nobody: those behind it are its watcher's.
+TEST(FailureDetector, ARankBehindOneThatDoesNotWaitIsComparedToo) {
+  Members group{4};
+  group.call(0, all_reduce(1, 100));
+  group.call(3, all_reduce(1, 101));
+  group.detector(0).watch(all_reduce(1, 100), always);
+  ASSERT_TRUE(group.detector(0).verdict());
+  EXPECT_EQ(group.detector(0).verdict()->code(), ErrorCode::mismatch);
+}
+
+TEST(FailureDetector, ANeighbourThatKnowsOfAFailureTellsIt) {
   Members group{3};
   group.call_everywhere(all_reduce(1));
   group.kill(2);
-  cause_found_by(group.detector(1), all_reduce(1), "connection reset", in(seconds(5)));
-  EXPECT_TRUE(group.detector(0).neighbour_disagrees(all_reduce(1), in(seconds(2))));
+  const Error error = cause_found_by(group.detector(1), all_reduce(1), "connection reset", in(seconds(5)));
+  group.detector(0).watch(all_reduce(1), always);
+  ASSERT_TRUE(group.detector(0).verdict());
+  EXPECT_STREQ(group.detector(0).verdict()->what(), error.what());
+}
+
+// A stopped process looks the same for 2 s.
+TEST(FailureDetector, ASilentNeighbourIsNotLostAtOnce) {
+  Members group{3};
+  group.stop(1);
+  group.call(0, all_reduce(1));
+  group.call(2, all_reduce(1));
+  const Deadline until = in(milliseconds(2500));
+  group.detector(0).watch(all_reduce(1), [&] { return !until.expired(); });
+  EXPECT_FALSE(group.detector(0).verdict());
+}
+
+TEST(FailureDetector, ANeighbourThatStaysSilentIsLost) {
+  Members group{3, seconds(3)};
+  group.stop(1);
+  group.call(0, all_reduce(1));
+  group.call(2, all_reduce(1));
+  const auto begin = Deadline::Clock::now();
+  group.detector(0).watch(all_reduce(1), always);
+  EXPECT_GT(Deadline::Clock::now() - begin, milliseconds(1800));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(15));
+  ASSERT_TRUE(group.detector(0).verdict());
+  EXPECT_EQ(group.detector(0).verdict()->code(), ErrorCode::peer_lost);
+  EXPECT_EQ(group.detector(0).verdict()->ranks(), Ranks{10});
+  EXPECT_THAT(group.detector(0).verdict()->what(), HasSubstr("gave no sign of life for 2 s"));
+  EXPECT_TRUE(group.detector(2).verdict());
+}
+
+// Its port is closed: by then it has left, or its end is known from a broken connection.
+TEST(FailureDetector, ARankThatHasLeftIsGivenTimeWhileNothingIsBroken) {
+  Members group{3, seconds(3)};
+  group.call_everywhere(all_reduce(1));
+  group.kill(1);
+  const Deadline until = in(milliseconds(1500));
+  group.detector(0).watch(all_reduce(1), [&] { return !until.expired(); });
+  EXPECT_FALSE(group.detector(0).verdict());
+  group.detector(0).watch(all_reduce(1), always);
+  ASSERT_TRUE(group.detector(0).verdict());
+  EXPECT_THAT(group.detector(0).verdict()->what(), HasSubstr("rank 10 died or left the group"));
+}
+
+TEST(FailureDetector, AWatchGivesWayToAnInvestigation) {
+  Members group{3};
+  group.stop(1);
+  group.call(0, all_reduce(1));
+  group.call(2, all_reduce(1));
+  std::thread watch([&] { group.detector(0).watch(all_reduce(1), always); });
+  std::this_thread::sleep_for(milliseconds(300));
+  const auto begin = Deadline::Clock::now();
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(1500)));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(5));
+  EXPECT_EQ(error.ranks(), Ranks{10});
+  watch.join();
+}
+
+TEST(FailureDetector, WithABrokenConnectionASilentRankIsWaitedFor) {
+  Members group{3, seconds(3)};
+  group.stop(1);
+  group.call(0, all_reduce(1));
+  group.call(2, all_reduce(1));
+  const auto begin = Deadline::Clock::now();
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(60)));
+  EXPECT_GT(Deadline::Clock::now() - begin, milliseconds(1800));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(15));
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error.ranks(), Ranks{10});
 }
 
 TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {

@@ -23,12 +23,12 @@ Operation all_reduce(std::size_t count = 100) {
   return operation;
 }
 
-MemberReply none(int rank, Kind kind) { return {.rank = rank, .kind = kind, .status = {}}; }
+MemberReply none(int rank, Kind kind) { return {.rank = rank, .kind = kind, .status = {}, .silence = {}}; }
 
 MemberReply behind(int rank) {
   return {.rank = rank,
           .kind = Kind::answered,
-          .status = StatusAnswer{.last_issued = 4, .fingerprint = 0, .description = {}, .verdict = {}}};
+          .status = StatusAnswer{.last_issued = 4, .fingerprint = 0, .description = {}, .waits = true, .verdict = {}}};
 }
 
 MemberReply called(int rank, const Operation& operation) {
@@ -37,6 +37,7 @@ MemberReply called(int rank, const Operation& operation) {
           .status = StatusAnswer{.last_issued = 5,
                                  .fingerprint = operation.fingerprint(),
                                  .description = operation.description(),
+                                 .waits = true,
                                  .verdict = {}}};
 }
 
@@ -82,6 +83,25 @@ TEST(FailureVerdict, LostRanksAreToldApart) {
   EXPECT_EQ(error->code(), ErrorCode::peer_lost);
   EXPECT_EQ(error->ranks(), (Ranks{10, 20}));
   EXPECT_THAT(error->cause(), HasSubstr("rank 20 died or left the group; rank 10 gave no sign of life"));
+}
+
+TEST(FailureVerdict, TheSilenceOfAllIsTold) {
+  MemberReply longer = none(1, Kind::no_answer);
+  MemberReply shorter = none(3, Kind::unreachable);
+  longer.silence = std::chrono::seconds(40);
+  shorter.silence = std::chrono::milliseconds(23'900);
+  const auto error = after_time_out({longer, in_step(2), shorter});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->ranks(), (Ranks{10, 30}));
+  EXPECT_THAT(error->cause(), HasSubstr("ranks 10, 30 gave no sign of life for 23 s (stopped, host down"));
+}
+
+TEST(FailureVerdict, ABusyRankAndOneThatHangsUpAreNotLost) {
+  const auto error = after_time_out({none(1, Kind::busy), none(2, Kind::hung_up), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_TRUE(error->ranks().empty());
+  EXPECT_FALSE(after_failure({none(1, Kind::busy), none(2, Kind::hung_up), in_step(3)}));
 }
 
 TEST(FailureVerdict, AnAnswerThatCannotBeReadCountsAsLost) {

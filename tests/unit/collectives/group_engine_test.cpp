@@ -28,7 +28,12 @@ using Events = std::vector<std::string>;
 class GroupEngineTest : public testing::Test {
  protected:
   void start(milliseconds timeout = seconds(30)) {
-    GroupMembers members{.name = "test", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr};
+    GroupMembers members{.name = "test",
+                         .rank = 0,
+                         .global_ranks = {0},
+                         .endpoints = {{}},
+                         .channel = nullptr,
+                         .peer_timeout = seconds(30)};
     engine_.emplace(std::move(members), "fake", std::make_unique<test::FakeBackend>(control_), ConnectOptions{},
                     timeout);
   }
@@ -259,7 +264,12 @@ class LatePostingBackend final : public Backend {
 };
 
 TEST_F(GroupEngineTest, ATransferThatIsJustBeingPostedWhileTheGroupClosesEndsToo) {
-  GroupMembers members{.name = "late", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr};
+  GroupMembers members{.name = "late",
+                       .rank = 0,
+                       .global_ranks = {0},
+                       .endpoints = {{}},
+                       .channel = nullptr,
+                       .peer_timeout = seconds(30)};
   engine_.emplace(std::move(members), "late", std::make_unique<LatePostingBackend>(), ConnectOptions{}, seconds(30));
   const Work work = transfer(OperationKind::send, 1);
   std::this_thread::sleep_for(milliseconds(50));

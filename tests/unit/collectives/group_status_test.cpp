@@ -34,6 +34,7 @@ StatusAnswer sample_answer(bool failed) {
   StatusAnswer answer{.last_issued = 12,
                       .fingerprint = std::numeric_limits<std::uint64_t>::max(),
                       .description = "barrier #12",
+                      .waits = !failed,
                       .verdict = {}};
   if (failed) answer.verdict = sample_error();
   return answer;
@@ -81,6 +82,7 @@ TEST(GroupStatus, AnswerRoundTrip) {
     EXPECT_EQ(read.last_issued, sent.last_issued);
     EXPECT_EQ(read.fingerprint, sent.fingerprint);
     EXPECT_EQ(read.description, sent.description);
+    EXPECT_EQ(read.waits, sent.waits);
     ASSERT_EQ(read.verdict.has_value(), failed);
     if (failed) expect_equal(*read.verdict, *sent.verdict);
   }

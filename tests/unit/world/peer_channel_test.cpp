@@ -19,6 +19,7 @@
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
 #include "unit/kvs/rank_threads.hpp"
+#include "world/peer_questions.hpp"
 
 namespace ddp::world {
 namespace {
@@ -89,7 +90,7 @@ TEST_F(PeerChannelTest, AWrongTokenIsHungUpOn) {
   for (std::size_t i = 0; i < sizeof(ChannelToken); ++i) {
     PeerEndpoint endpoint = endpoint_of(channel_);
     endpoint.token[i] ^= std::byte{0x80};
-    EXPECT_EQ(ask(endpoint, "count").kind, Kind::refused);
+    EXPECT_EQ(ask(endpoint, "count").kind, Kind::hung_up);
   }
   EXPECT_EQ(calls, 0);
   EXPECT_EQ(ask(endpoint_of(channel_), "count").kind, Kind::answered);

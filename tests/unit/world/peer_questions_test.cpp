@@ -1,5 +1,7 @@
 // The asking side of the peer channel: how each failure to answer is classified, and that asking ends by its
 // deadline.
+#include "world/peer_questions.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -78,20 +80,20 @@ TEST(PeerQuestions, NobodyListens) {
   EXPECT_LT(took, seconds(2));
 }
 
-TEST(PeerQuestions, HangingUpIsRefusal) {
+TEST(PeerQuestions, HangingUpIsNoProofOfDeath) {
   const OddPeer peer([](const base::UniqueFd&) {});
   const auto [reply, took] = ask(peer.endpoint());
-  EXPECT_EQ(reply.kind, Kind::refused);
+  EXPECT_EQ(reply.kind, Kind::hung_up);
   EXPECT_FALSE(reply.problem.empty());
   EXPECT_LT(took, seconds(2));
 }
 
-TEST(PeerQuestions, HangingUpInTheMiddleOfTheAnswerIsRefusal) {
+TEST(PeerQuestions, HangingUpInTheMiddleOfTheAnswerIsNoProofOfDeath) {
   const Bytes answer = encode(PeerAnswer{.status = PeerStatus::ok, .body = to_bytes("long answer")});
   const OddPeer peer([&](const base::UniqueFd& fd) {
     base::send_all(fd.get(), std::span(answer).first(answer.size() - 1), test::soon(), "answering");
   });
-  EXPECT_EQ(ask(peer.endpoint()).reply.kind, Kind::refused);
+  EXPECT_EQ(ask(peer.endpoint()).reply.kind, Kind::hung_up);
 }
 
 // The kernel accepts connections for a stopped process: it is there, but says nothing.
@@ -178,6 +180,87 @@ TEST(PeerQuestions, MorePeersThanSocketsEndByTheDeadline) {
     EXPECT_TRUE(reply.kind == Kind::no_answer || reply.kind == Kind::not_asked);
     EXPECT_FALSE(reply.problem.empty());
   }
+}
+
+// A network that no route leads to: nothing is known of the peer.
+TEST(PeerQuestions, AHostWithoutAWayIsNotRefusal) {
+  const auto [reply, took] = ask({.rank = 0, .address = "255.255.255.255", .port = 1, .token = {}});
+  EXPECT_EQ(reply.kind, Kind::unreachable) << reply.problem;
+  EXPECT_LT(took, seconds(2));
+}
+
+TEST(PeerQuestions, ABusyPeerIsAskedAgain) {
+  std::atomic<int> connections{0};
+  const OddPeer peer([&](const base::UniqueFd& fd) {
+    const bool busy = connections++ < 3;
+    base::send_all(fd.get(),
+                   encode(PeerAnswer{.status = busy ? PeerStatus::busy : PeerStatus::ok, .body = to_bytes("free")}),
+                   test::soon(), "answering");
+  });
+  const auto reply = ask(peer.endpoint()).reply;
+  EXPECT_EQ(reply.kind, Kind::answered) << reply.problem;
+  EXPECT_EQ(connections, 4);
+}
+
+TEST(PeerQuestions, APeerThatStaysBusyIsAlive) {
+  const OddPeer peer([](const base::UniqueFd& fd) {
+    base::send_all(fd.get(), encode(PeerAnswer{.status = PeerStatus::busy, .body = {}}), test::soon(), "answering");
+  });
+  EXPECT_EQ(ask(peer.endpoint(), milliseconds(300)).reply.kind, Kind::busy);
+}
+
+/// What @p inquiry has heard by the time of @p limit.
+std::vector<std::pair<std::size_t, PeerReply>> heard(PeerInquiry& inquiry, milliseconds limit = seconds(10)) {
+  return inquiry.wait(Deadline::after(limit));
+}
+
+TEST(PeerInquiry, AQuestionStaysOpenUntilItIsAnswered) {
+  PeerChannel channel{"127.0.0.1"};
+  channel.serve("service", [](std::span<const std::byte>) {
+    std::this_thread::sleep_for(milliseconds(300));
+    return to_bytes("late");
+  });
+  PeerInquiry inquiry({{.rank = 0, .address = "127.0.0.1", .port = channel.port(), .token = channel.token()}},
+                      "service", {});
+  EXPECT_FALSE(inquiry.waiting());
+  inquiry.ask(0);
+  EXPECT_TRUE(heard(inquiry, milliseconds(50)).empty());
+  EXPECT_TRUE(inquiry.asking(0));
+  auto replies = heard(inquiry);
+  ASSERT_EQ(replies.size(), 1U);
+  EXPECT_EQ(replies[0].second.kind, Kind::answered);
+  EXPECT_EQ(to_text(replies[0].second.body), "late");
+  EXPECT_FALSE(inquiry.waiting());
+}
+
+// The asker itself may have been stopped: what has come meanwhile counts.
+TEST(PeerInquiry, AnAnswerThatIsThereIsTakenAfterTheDeadline) {
+  PeerChannel channel{"127.0.0.1"};
+  channel.serve("service", [](std::span<const std::byte>) { return Bytes{}; });
+  PeerInquiry inquiry({{.rank = 0, .address = "127.0.0.1", .port = channel.port(), .token = channel.token()}},
+                      "service", {});
+  inquiry.ask(0);
+  EXPECT_TRUE(heard(inquiry, milliseconds(0)).empty()) << "this sends the question";
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_EQ(heard(inquiry, milliseconds(0)).size(), 1U);
+}
+
+TEST(PeerInquiry, AskingAgainGivesUpTheOpenQuestion) {
+  std::vector<base::UniqueFd> kept;
+  std::atomic<int> connections{0};
+  const OddPeer peer([&](base::UniqueFd fd) {
+    if (++connections == 1) {
+      kept.push_back(std::move(fd));
+    } else {
+      base::send_all(fd.get(), encode(PeerAnswer{.status = PeerStatus::ok, .body = {}}), test::soon(), "answering");
+    }
+  });
+  PeerInquiry inquiry({peer.endpoint()}, "service", {});
+  inquiry.ask(0);
+  EXPECT_TRUE(heard(inquiry, milliseconds(200)).empty());
+  inquiry.ask(0);
+  EXPECT_EQ(heard(inquiry).size(), 1U);
+  EXPECT_EQ(connections, 2);
 }
 
 TEST(PeerQuestions, NoPeersNoAnswers) {

@@ -42,8 +42,17 @@ TEST(PeerWire, RequestRoundTrip) {
   }
 }
 
+TEST(PeerWire, TheTokenIsKnownBeforeThePayload) {
+  const PeerRequest request = sample_request();
+  const Bytes bytes = encode(request);
+  for (std::size_t size = 0; size < kPeerRequestHeaderBytes; ++size)
+    EXPECT_FALSE(decode_peer_token(first(bytes, size)));
+  EXPECT_EQ(decode_peer_token(first(bytes, kPeerRequestHeaderBytes)), request.token);
+  EXPECT_EQ(decode_peer_token(bytes), request.token);
+}
+
 TEST(PeerWire, AnswerRoundTrip) {
-  for (const PeerStatus status : {PeerStatus::ok, PeerStatus::unknown_service, PeerStatus::failed}) {
+  for (const PeerStatus status : {PeerStatus::ok, PeerStatus::unknown_service, PeerStatus::failed, PeerStatus::busy}) {
     for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{kLargestPeerMessageBytes}}) {
       const PeerAnswer answer{.status = status, .body = test::awkward_value(2, size)};
       const auto read = decode_peer_answer(encode(answer));
@@ -80,6 +89,7 @@ TEST(PeerWire, AWrongMarkIsRefusedAtItsFirstByte) {
     Bytes bad = good;
     bad[i] ^= std::byte{1};
     expect_refused(first(bad, i + 1), decode_peer_request);
+    expect_refused(first(bad, i + 1), decode_peer_token);
     expect_refused(first(bad, i + 1), decode_peer_answer);
   }
   expect_refused(to_bytes("GET / HTTP/1.0\r\n\r\n"), decode_peer_request);
@@ -97,6 +107,7 @@ TEST(PeerWire, SizesAreLimitedAsSoonAsTheyAreAnnounced) {
   EXPECT_FALSE(decode_peer_answer(answer_header(kLargestPeerMessageBytes)));
   for (const std::uint32_t size : {kLargestPeerMessageBytes + 1, 0x7fffffffU, 0xffffffffU}) {
     expect_refused(request_header(size), decode_peer_request);
+    expect_refused(request_header(size), decode_peer_token);
     expect_refused(answer_header(size), decode_peer_answer);
   }
 }
@@ -114,7 +125,7 @@ TEST(PeerWire, PayloadsThatDoNotAddUpAreRefused) {
 }
 
 TEST(PeerWire, UnknownStatusIsRefused) {
-  expect_refused(base::ByteWriter().raw(to_bytes("DDP1")).integer(std::uint8_t{3}).integer(std::uint32_t{0}).bytes(),
+  expect_refused(base::ByteWriter().raw(to_bytes("DDP1")).integer(std::uint8_t{4}).integer(std::uint32_t{0}).bytes(),
                  decode_peer_answer);
 }
 

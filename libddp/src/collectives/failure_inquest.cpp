@@ -1,0 +1,230 @@
+#include "collectives/failure_inquest.hpp"
+
+#include <algorithm>
+
+namespace ddp::collectives {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = world::PeerReply::Kind;
+
+// How often to look whether the inquest has become pointless.
+constexpr milliseconds kStep{100};
+// Of the time between two looks, no more than this counts as silence: in the rest this process was stopped.
+constexpr milliseconds kLongestStep{500};
+// Kept for telling the others, which takes milliseconds.
+constexpr milliseconds kTimeToTell{250};
+// A connection that breaks while all ranks look alive may belong to one that is about to die or has just learned of a
+// failure elsewhere: ask this often before blaming the network.
+constexpr int kAttempts = 5;
+constexpr milliseconds kBetweenAttempts{100};
+// By then a dying rank is dead: one answer of each is enough, however long it took.
+constexpr seconds kSettled{2};
+constexpr milliseconds kLongestPause{1000};
+constexpr milliseconds kLongestPauseAtTheEnd{250};
+// Two refusals this far apart are not one hiccup.
+constexpr milliseconds kAfterRefusal{250};
+constexpr milliseconds kAfterHangUp{50};
+constexpr seconds kAfterUnreachable{1};
+// One that a transfer waits for need not be asked again if it has answered this recently.
+constexpr seconds kFresh{1};
+
+/// Whether a reply says no more than silence does, until the next one.
+bool in_vain(Kind kind) { return kind == Kind::refused || kind == Kind::hung_up || kind == Kind::unreachable; }
+
+}  // namespace
+
+Inquest::Inquest(const GroupMembers& members, const Operation& operation, Occasion occasion, LifeSigns& signs,
+                 MemberLink& link)
+    : members_(members),
+      operation_(operation),
+      occasion_(std::move(occasion)),
+      signs_(signs),
+      link_(link),
+      begin_(link.now()),
+      asked_(static_cast<std::size_t>(members.size())) {
+  if (!waiting()) {
+    want_all();
+  } else if (!operation.is_transfer()) {
+    want((members.rank + 1) % members.size());
+  } else if (!signs.heard_since(operation.root, link.now() - kFresh)) {
+    want(operation.root);
+  }
+}
+
+void Inquest::want(int member) {
+  if (member == members_.rank) return;
+  of(member).wanted = true;
+}
+
+void Inquest::want_all() {
+  for (int member = 0; member < members_.size(); ++member) want(member);
+}
+
+std::optional<Error> Inquest::run(const std::function<bool()>& go_on) {
+  const bool nobody = std::none_of(asked_.begin(), asked_.end(), [](const Asked& asked) { return asked.wanted; });
+  Time last = link_.now();
+  while (!(nobody && concluded(last))) {
+    const Time now = link_.now();
+    count_silence(std::min<Duration>(now - last, kLongestStep));
+    last = now;
+    ask(now);
+    auto replies = link_.wait(next_look(now));
+    while (!replies.empty()) {
+      for (MemberReply& reply : replies) note(std::move(reply), link_.now());
+      replies = link_.wait(link_.now());
+    }
+    if (!go_on()) return std::nullopt;
+    if (concluded(link_.now())) break;
+  }
+  return error_;
+}
+
+void Inquest::count_silence(Duration passed) {
+  for (int member = 0; member < members_.size(); ++member) {
+    const Asked& asked = of(member);
+    if (!asked.wanted) continue;
+    const bool between = !asked.pending && in_vain(asked.last);
+    if (between || link_.asking(member)) signs_.waited(member, passed);
+  }
+}
+
+void Inquest::ask(Time now) {
+  for (int member = 0; member < members_.size(); ++member) {
+    Asked& asked = of(member);
+    if (!asked.wanted) continue;
+    const Duration silence = signs_.silence(member);
+    if (!asked.pending) {
+      if (now < asked.next) continue;
+      asked.window = LifeSigns::kPatience;
+    } else if (link_.asking(member) && silence >= asked.ask_again) {
+      asked.window *= 2;  // it may be slow
+    } else {
+      continue;
+    }
+    asked.pending = true;
+    asked.ask_again = silence + asked.window;
+    link_.ask(member);
+  }
+}
+
+Inquest::Time Inquest::next_look(Time now) const {
+  Time next = now + kStep;
+  for (const Asked& asked : asked_) {
+    if (asked.wanted && !asked.pending) next = std::min(next, asked.next);
+  }
+  return waiting() ? next : std::min(next, occasion_.end - kTimeToTell);
+}
+
+void Inquest::note(MemberReply reply, Time now) {
+  Asked& asked = of(reply.rank);
+  asked.pending = false;
+  asked.heard = true;
+  asked.last = reply.kind == Kind::answered && !reply.status ? Kind::failed : reply.kind;
+  signs_.heard(reply.rank, reply.kind, now);
+  switch (reply.kind) {
+    case Kind::answered:
+    case Kind::busy:
+    case Kind::failed:
+    case Kind::not_asked: {
+      const bool goes_on = reply.status && reply.status->waits;
+      if (reply.status) asked.status = std::move(reply.status);
+      ++asked.answers;
+      asked.failures = 0;
+      const milliseconds longest =
+          deadline() ? kLongestPauseAtTheEnd : kLongestPause;
+      const int doublings = std::clamp(asked.answers - kAttempts, 0, 10);
+      asked.next = waiting() ? Time::max() : now + std::min<Duration>(kBetweenAttempts * (1 << doublings), longest);
+      if (waiting() && !goes_on) want_next(reply.rank);
+      break;
+    }
+    case Kind::refused: asked.next = now + kAfterRefusal * (1 << std::min(asked.failures++, 3)); break;
+    case Kind::hung_up: asked.next = now + kAfterHangUp * (1 << std::min(asked.failures++, 3)); break;
+    case Kind::unreachable:
+    case Kind::no_answer: asked.next = now + kAfterUnreachable; break;
+  }
+}
+
+/// A rank that waits watches the next one. Where one does not, its own watcher takes that over.
+void Inquest::want_next(int member) {
+  if (!operation_.is_transfer()) want((member + 1) % members_.size());
+}
+
+MemberReply Inquest::finding(int member, bool over) const {
+  const Asked& asked = of(member);
+  const Duration silence = signs_.silence(member);
+  MemberReply reply{.rank = member,
+                    .kind = Kind::not_asked,
+                    .status = {},
+                    .silence = std::chrono::duration_cast<milliseconds>(silence)};
+  const int refusals = signs_.refusals(member);
+  // A rank that has left in good order refuses, too, while others are still busy with the last operation. But with a
+  // broken connection, or at the end, it is missing.
+  const bool missing = occasion_.kind == Occasion::Kind::failure || over || (!waiting() && signs_.gone(member));
+  if (refusals > 0 && (missing || signs_.lost(member))) {
+    reply.kind = Kind::refused;
+  } else if (asked.status && refusals == 0 && silence < LifeSigns::kPatience) {
+    reply.kind = Kind::answered;
+    reply.status = asked.status;
+  } else if (signs_.lost(member) || (some_lost_ && signs_.nearly_lost(member)) ||
+             (over && silence > Duration::zero() && (deadline() || asked.answers == 0))) {
+    reply.kind = Kind::no_answer;
+  } else if (!waiting() && asked.last == Kind::failed) {
+    reply.kind = Kind::failed;
+  }
+  return reply;
+}
+
+bool Inquest::concluded(Time now) {
+  const bool over = !waiting() && now >= occasion_.end - kTimeToTell;
+  bool doubt = false;
+  some_lost_ = false;
+  for (int member = 0; member < members_.size(); ++member) {
+    some_lost_ = some_lost_ || (of(member).wanted && signs_.lost(member));
+  }
+  findings_.clear();
+  for (int member = 0; member < members_.size(); ++member) {
+    if (!of(member).wanted) continue;
+    findings_.push_back(finding(member, over));
+    doubt = doubt || signs_.doubtful(member);
+    const auto& status = findings_.back().status;
+    if (status && status->verdict) {
+      error_ = status->verdict;
+      return true;
+    }
+  }
+  error_ = judge(members_, operation_, occasion_.local_failure, findings_);
+  const bool certain = error_ && error_->code() != ErrorCode::timeout;
+  if (waiting() && (certain || doubt)) want_all();
+  if (certain && heard_of_all()) return true;
+  if (waiting()) {
+    if (!all_alive(1)) return false;
+    error_.reset();
+    return true;
+  }
+  if (over || findings_.empty()) return true;
+  return !deadline() && all_alive(now >= begin_ + kSettled ? 1 : kAttempts);
+}
+
+/// So that a verdict names all that it should.
+bool Inquest::heard_of_all() const {
+  for (int member = 0; member < members_.size(); ++member) {
+    const Asked& asked = of(member);
+    if (asked.wanted && !asked.heard && signs_.silence(member) < LifeSigns::kPatience) return false;
+  }
+  return true;
+}
+
+bool Inquest::all_alive(int answers) const {
+  for (int member = 0; member < members_.size(); ++member) {
+    const Asked& asked = of(member);
+    if (!asked.wanted) continue;
+    if (asked.answers < answers || signs_.refusals(member) > 0 || signs_.silence(member) >= LifeSigns::kPatience) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace ddp::collectives

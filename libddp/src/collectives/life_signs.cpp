@@ -1,0 +1,47 @@
+#include "collectives/life_signs.hpp"
+
+#include <algorithm>
+
+namespace ddp::collectives {
+namespace {
+
+// The second question waits twice as long as the first.
+constexpr auto kTwoQuestions = 3 * LifeSigns::kPatience;
+constexpr int kTwoRefusals = 2;
+constexpr int kProof = 3;
+constexpr std::chrono::milliseconds kLongestInterval{60'000};
+
+}  // namespace
+
+// A sixth of DDP_PEER_TIMEOUT passes until the silence is noticed; the rest is for telling the others.
+LifeSigns::LifeSigns(int members, std::chrono::milliseconds peer_timeout)
+    : signs_(static_cast<std::size_t>(members)), longest_silence_(peer_timeout * 3 / 4) {}
+
+void LifeSigns::heard(int member, world::PeerReply::Kind kind, Time now) {
+  using Kind = world::PeerReply::Kind;
+  Signs& signs = of(member);
+  switch (kind) {
+    case Kind::answered:
+    case Kind::busy:
+    case Kind::failed: signs = {.silence = {}, .refusals = 0, .heard = now}; break;
+    case Kind::refused: ++signs.refusals; break;
+    case Kind::hung_up:
+    case Kind::unreachable:
+    case Kind::no_answer:
+    case Kind::not_asked: break;
+  }
+}
+
+void LifeSigns::forget() { std::fill(signs_.begin(), signs_.end(), Signs{}); }
+
+bool LifeSigns::doubtful(int member) const {
+  return silence(member) >= kTwoQuestions || refusals(member) >= kTwoRefusals;
+}
+
+bool LifeSigns::gone(int member) const { return refusals(member) >= kProof; }
+
+std::chrono::milliseconds longest_probe_interval(std::chrono::milliseconds peer_timeout) {
+  return std::min(peer_timeout / 6, kLongestInterval);
+}
+
+}  // namespace ddp::collectives
