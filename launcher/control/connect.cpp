@@ -3,8 +3,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include <fmt/format.h>
@@ -13,7 +15,7 @@
 
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
-#include "control/greeting.hpp"
+#include "control/handshake.hpp"
 #include "control/socket_address.hpp"
 
 namespace ddp::launcher::control {
@@ -30,9 +32,13 @@ constexpr std::chrono::milliseconds kLongestPause{1000};
 constexpr const char* kAttempted = "connecting to the job's coordinator";
 
 /// Why an address refused: unavailable (it may accept later), protocol or conflict.
-Error refusal(ErrorCode code, std::string cause) {
-  return Error{
-      {.code = code, .attempted = kAttempted, .cause = std::move(cause), .native = {}, .ranks = {}, .hint = {}}};
+Error refusal(ErrorCode code, std::string cause, std::string hint = {}) {
+  return Error{{.code = code,
+                .attempted = kAttempted,
+                .cause = std::move(cause),
+                .native = {},
+                .ranks = {},
+                .hint = std::move(hint)}};
 }
 
 /// The last result for an address.
@@ -40,6 +46,7 @@ struct Finding {
   std::string address;
   ErrorCode code;
   std::string text;
+  std::string hint;
   int refusals = 0;  // in a row, other than "unavailable"
 };
 
@@ -50,11 +57,12 @@ class Findings {
     auto found = std::find_if(all_.begin(), all_.end(), [&](const Finding& f) { return f.address == address; });
     const bool silent = error.code() == ErrorCode::timeout;
     if (found != all_.end() && silent && cut_short) return;
-    if (found == all_.end()) found = all_.insert(found, {.address = address, .code = {}, .text = {}});
+    if (found == all_.end()) found = all_.insert(found, {.address = address, .code = {}, .text = {}, .hint = {}});
     const bool final = error.code() == ErrorCode::protocol || error.code() == ErrorCode::conflict;
     found->code = final ? error.code() : ErrorCode::unavailable;
     found->refusals = final ? found->refusals + 1 : 0;
     const std::string native = error.native().empty() ? "" : fmt::format(" [{}]", error.native());
+    found->hint = error.hint();
     found->text = silent ? "no answer (a firewall?)" : error.cause() + native;
   }
 
@@ -64,10 +72,13 @@ class Findings {
 
   [[noreturn]] void fail(std::uint16_t port) const {
     std::string cause;
+    std::string hint;
     ErrorCode code = ErrorCode::unavailable;
     for (const Finding& finding : all_) {
       cause += fmt::format("{}{}: {}", cause.empty() ? "" : "; ", finding.address, finding.text);
-      if (finding.refusals > 0 && code != ErrorCode::conflict) code = finding.code;
+      if (finding.refusals == 0 || code == ErrorCode::conflict) continue;
+      code = finding.code;
+      hint = finding.hint;
     }
     if (cause.empty()) cause = "there was no time, or no address";
     throw Error{{.code = code,
@@ -75,13 +86,11 @@ class Findings {
                  .cause = std::move(cause),
                  .native = {},
                  .ranks = {},
-                 .hint = hint(code, port)}};
+                 .hint = hint.empty() ? usual_hint(code, port) : std::move(hint)}};
   }
 
  private:
-  static std::string hint(ErrorCode code, std::uint16_t port) {
-    if (code == ErrorCode::conflict)
-      return "all nodes of a job need the same --rdzv-id and the same DDP_RDZV_SECRET; is it another job's port?";
+  static std::string usual_hint(ErrorCode code, std::uint16_t port) {
     if (code == ErrorCode::protocol) {
       return "all nodes need the same version of libddp, and the port must be the one of the job's coordinator";
     }
@@ -120,51 +129,71 @@ Greeting receive_greeting(int fd, Deadline deadline) {
   }
 }
 
-void shake_hands(int fd, const Secret& secret, Deadline deadline) {
-  const Greeting ours = Greeting::fresh();
+Announcement receive_announcement(int fd, Deadline deadline) {
+  AnnouncementBytes bytes{};
+  try {
+    base::receive_exactly(fd, bytes, deadline, kAttempted);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    throw refusal(ErrorCode::unavailable, "it closed the connection after its greeting");
+  }
+  return parse_announcement(bytes);
+}
+
+Bytes exchange_proofs(int fd, std::span<const std::byte> own, const Prover& prover, Deadline deadline) {
+  try {
+    base::send_all(fd, with_length(own), deadline, kAttempted);
+    std::array<std::byte, kProofHeaderBytes> header{};
+    base::receive_exactly(fd, header, deadline, kAttempted);
+    Bytes proof(proof_length(header));
+    base::receive_exactly(fd, proof, deadline, kAttempted);
+    return proof;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    throw refusal(ErrorCode::conflict, fmt::format("it does not accept {}", prover.what()), prover.hint());
+  }
+}
+
+SessionCipher shake_hands(int fd, const Provers& provers, Deadline deadline) {
+  const EphemeralKey key;
+  const Greeting ours{.version = kProtocolVersion, .key = key.public_key()};
   base::send_all(fd, encode(ours), deadline, kAttempted);
   const Greeting theirs = receive_greeting(fd, deadline);
-  if (theirs.nonce == ours.nonce)
-    throw refusal(ErrorCode::protocol, "it is no coordinator: it echoes what it receives");
+  if (theirs.key == ours.key) throw refusal(ErrorCode::protocol, "it is no coordinator: it echoes what it receives");
   if (theirs.version != kProtocolVersion) {
     throw refusal(ErrorCode::protocol, fmt::format("it speaks version {} of ddprun's protocol; this is version {}",
                                                    theirs.version, kProtocolVersion));
   }
-  Proof proof = prove(secret, HandshakeSide::connecting, ours, theirs);
-  try {
-    base::send_all(fd, proof, deadline, kAttempted);
-    base::receive_exactly(fd, proof, deadline, kAttempted);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::peer_lost) throw;
-    throw refusal(ErrorCode::conflict, "it does not accept this node's secret");
-  }
-  if (!proves(proof, secret, HandshakeSide::accepting, ours, theirs)) {
-    throw refusal(ErrorCode::conflict, "it does not know the job's secret");
-  }
+  const Announcement announcement = receive_announcement(fd, deadline);
+  const std::shared_ptr<Prover> prover = provers(announcement);
+  const auto statement = [&](HandshakeSide side) { return make_statement(side, ours, theirs, announcement); };
+  const Bytes proof = exchange_proofs(fd, prover->prove(statement(HandshakeSide::connecting)), *prover, deadline);
+  prover->check(proof, statement(HandshakeSide::accepting));
+  return key.agree(HandshakeSide::connecting, theirs.key);
 }
 
-std::optional<Connection> try_address(const addrinfo& address, std::uint16_t port, const Secret& secret,
+std::optional<Connection> try_address(const addrinfo& address, std::uint16_t port, const Provers& provers,
                                       Deadline deadline, std::chrono::milliseconds connect_limit, Findings& findings) {
   const std::string name = to_text(address);
   try {
     base::UniqueFd fd =
         base::connect_tcp(numeric_host(address), port, earlier(deadline, Deadline::after(connect_limit)));
     if (met_itself(fd.get())) throw base::system_error(kAttempted, ECONNREFUSED);
-    shake_hands(fd.get(), secret, earlier(deadline, Deadline::after(kHandshakeLimit)));
-    return Connection{std::move(fd), name};
+    SessionCipher cipher = shake_hands(fd.get(), provers, earlier(deadline, Deadline::after(kHandshakeLimit)));
+    return Connection{std::move(fd), name, std::move(cipher)};
   } catch (const Error& error) {
     findings.note(name, error, deadline.expired());
   }
   return std::nullopt;
 }
 
-std::optional<Connection> try_host(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline,
-                                   std::chrono::milliseconds connect_limit, Findings& findings) {
+std::optional<Connection> try_host(const std::string& host, std::uint16_t port, const Provers& provers,
+                                   Deadline deadline, std::chrono::milliseconds connect_limit, Findings& findings) {
   try {
     const AddressList found = resolve(host, port, AI_ADDRCONFIG, kAttempted, deadline);
     for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
       if (deadline.expired()) break;
-      if (auto connection = try_address(*address, port, secret, deadline, connect_limit, findings)) return connection;
+      if (auto connection = try_address(*address, port, provers, deadline, connect_limit, findings)) return connection;
     }
   } catch (const Error& error) {
     findings.note(host, error, deadline.expired());
@@ -176,11 +205,16 @@ std::optional<Connection> try_host(const std::string& host, std::uint16_t port, 
 
 Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Secret& secret,
                    Deadline deadline, std::chrono::milliseconds connect_limit) {
+  return connect(addresses, port, job_secret_provers(secret), deadline, connect_limit);
+}
+
+Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Provers& provers,
+                   Deadline deadline, std::chrono::milliseconds connect_limit) {
   Findings findings;
   for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     for (const std::string& host : addresses) {
       if (deadline.expired()) break;
-      if (auto connection = try_host(host, port, secret, deadline, connect_limit, findings))
+      if (auto connection = try_host(host, port, provers, deadline, connect_limit, findings))
         return *std::move(connection);
     }
     if (addresses.empty() || findings.hopeless() || deadline.expired()) findings.fail(port);

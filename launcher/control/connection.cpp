@@ -59,6 +59,16 @@ std::uint32_t read_length(std::span<const std::byte> header) {
   return length;
 }
 
+void require_sendable(std::size_t bytes) {
+  if (bytes <= kMaxMessageBytes) return;
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "sending a control message",
+               .cause = fmt::format("it has {} bytes; at most {} can be sent", bytes, kMaxMessageBytes),
+               .native = {},
+               .ranks = {},
+               .hint = {}}};
+}
+
 }  // namespace
 
 // ---- frames
@@ -97,14 +107,7 @@ std::optional<Bytes> FrameBuffer::next() {
 }
 
 Bytes frame(std::span<const std::byte> payload) {
-  if (payload.size() > kMaxMessageBytes) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = "sending a control message",
-                 .cause = fmt::format("it has {} bytes; at most {} can be sent", payload.size(), kMaxMessageBytes),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
+  require_sendable(payload.size());
   Bytes framed;
   framed.reserve(kHeaderBytes + payload.size());
   for (std::size_t i = 0; i < kHeaderBytes; ++i) {
@@ -116,7 +119,8 @@ Bytes frame(std::span<const std::byte> payload) {
 
 // ---- connections
 
-Connection::Connection(base::UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {
+Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<SessionCipher> cipher)
+    : socket_(std::move(socket)), peer_(std::move(peer)), cipher_(std::move(cipher)) {
   const int flags = ::fcntl(socket_.get(), F_GETFL);
   if (flags < 0 || ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
     throw base::system_error(fmt::format("preparing the connection to {}", peer_), errno);
@@ -126,7 +130,9 @@ Connection::Connection(base::UniqueFd socket, std::string peer) : socket_(std::m
 
 void Connection::send(const Message& message) {
   if (!open() || sending_failed_) return;
-  outgoing_.push_back(frame(encode(message)));
+  const Bytes plain = encode(message);
+  require_sendable(plain.size() + SessionCipher::kOverheadBytes);
+  outgoing_.push_back(frame(cipher_ ? cipher_->seal(plain) : plain));
   flush();
 }
 
@@ -176,6 +182,7 @@ std::vector<Message> Connection::receive() {
   }
   try {
     while (std::optional<Bytes> whole = incoming_.next()) {
+      if (cipher_) whole = cipher_->open(*whole);
       messages.push_back(keep_modex_encoded_ && is_modex(*whole) ? Encoded{std::move(*whole)} : decode(*whole));
     }
   } catch (const Error& error) {

@@ -13,6 +13,7 @@
 
 #include "base/unique_fd.hpp"
 #include "control/messages.hpp"
+#include "control/session_cipher.hpp"
 
 namespace ddp::launcher::control {
 
@@ -45,7 +46,8 @@ Bytes frame(std::span<const std::byte> payload);
 class Connection {
  public:
   /// @param peer for messages: "the agent on n2 (pid 7)".
-  Connection(base::UniqueFd socket, std::string peer);
+  /// @param cipher of a connection between hosts
+  Connection(base::UniqueFd socket, std::string peer, std::optional<SessionCipher> cipher = {});
 
   /// Also of a lost connection, for EventLoop::forget(): the descriptor is closed by close() or the destructor.
   int fd() const { return socket_.get(); }
@@ -78,6 +80,7 @@ class Connection {
 
   base::UniqueFd socket_;
   std::string peer_;
+  std::optional<SessionCipher> cipher_;
   FrameBuffer incoming_{kMaxMessageBytes};
   std::deque<Bytes> outgoing_;
   std::size_t sent_of_first_ = 0;

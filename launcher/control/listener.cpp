@@ -6,7 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <list>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,7 +16,9 @@
 #include "base/log.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
-#include "control/greeting.hpp"
+#include "control/handshake.hpp"
+#include "control/pending_connections.hpp"
+#include "control/proof_check.hpp"
 #include "control/socket_address.hpp"
 #include "events/event_loop.hpp"
 
@@ -25,25 +27,20 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-constexpr std::size_t kMaxUnproven = 64;
-// For a handshake between busy hosts, which a crowd of pending connections must not cut short.
-constexpr std::chrono::seconds kProtected{1};
+// A source that has so many pending connections gives one up when there are no more descriptors.
+constexpr std::size_t kCrowd = 16;
 constexpr std::chrono::seconds kLogPause{1};
 constexpr std::chrono::seconds kDescriptorPause{1};
 constexpr int kAcceptsPerTurn = 64;
 
-/// A connection that has not authenticated yet.
-struct Unproven {
-  base::UniqueFd socket;
-  std::string peer;
-  Clock::time_point since;
-  std::array<std::byte, std::max(kGreetingBytes, kProofBytes)> received{};
-  std::size_t size = 0;
-  std::optional<Greeting> theirs = {};
-  Greeting ours = Greeting::fresh();
-
-  std::size_t wanted() const { return theirs ? kProofBytes : kGreetingBytes; }
-};
+[[noreturn]] void refuse(std::string cause) {
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = "accepting an agent",
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = {}}};
+}
 
 base::UniqueFd bound_socket(const addrinfo& address, const std::string& attempted) {
   base::UniqueFd fd{::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
@@ -80,191 +77,265 @@ base::UniqueFd listening_socket(const std::string& address, std::uint16_t port) 
   return listen_at("0.0.0.0");  // there is no IPv6
 }
 
+std::vector<base::UniqueFd> listening_sockets(const std::vector<std::string>& addresses, std::uint16_t port) {
+  std::vector<base::UniqueFd> sockets;
+  std::optional<Error> unusable;
+  for (const std::string& address : addresses) {
+    try {
+      sockets.push_back(
+          listening_socket(address, port == 0 && !sockets.empty() ? base::local_port(sockets[0].get()) : port));
+    } catch (const Error& error) {
+      // Names may have addresses of a kind that this host does not use.
+      if (error.native() != base::errno_name(EADDRNOTAVAIL) && error.native() != base::errno_name(EAFNOSUPPORT)) throw;
+      unusable = error;
+    }
+  }
+  if (sockets.empty() && unusable) throw *unusable;
+  return sockets;
+}
+
+/// Less than the send buffer of any new socket.
+void send_answer(int fd, std::span<const std::byte> bytes) {
+  const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent != static_cast<ssize_t>(bytes.size())) refuse("it cannot be answered");
+}
+
+/// How much is still to come of a greeting or a proof.
+std::size_t bytes_due(const PendingConnection& connection) {
+  const std::size_t have = connection.received.size();
+  if (!connection.theirs) return kGreetingBytes - have;
+  if (have < kProofHeaderBytes) return kProofHeaderBytes - have;
+  return kProofHeaderBytes + proof_length(connection.received) - have;
+}
+
 }  // namespace
 
 struct Listener::Impl {
-  using Place = std::list<Unproven>::iterator;
+  using Place = PendingConnections::Place;
 
-  Secret secret;
+  const std::shared_ptr<Prover> prover;
   std::chrono::milliseconds patience;
-  base::UniqueFd listening;
+  std::vector<base::UniqueFd> listening;
   EventLoop loop;
-  std::list<Unproven> unproven;  // the oldest first
+  PendingConnections pending;
+  std::uint64_t next_number = 0;
   std::vector<Connection> proven;
+  std::unique_ptr<ProofThread> thread;  // where the prover is slow
   bool accepting = false;
-  bool crowded = false;           // not accepting: too many are unproven
   Clock::time_point pause_until;  // of accepting
-  Clock::time_point log_again;
-  int unlogged = 0;
+  struct LogLimit {
+    Clock::time_point again;
+    int unlogged = 0;
+  };
+  LogLimit of_strangers;
+  LogLimit of_proofs;  // that do not hold: these lines tell users what to correct
 
-  Impl(const Secret& key, base::UniqueFd socket, std::chrono::milliseconds limit)
-      : secret(key), patience(limit), listening(std::move(socket)) {}
+  Impl(std::shared_ptr<Prover> given, std::vector<base::UniqueFd> sockets, std::chrono::milliseconds limit)
+      : prover(std::move(given)), patience(limit), listening(std::move(sockets)) {
+    if (!prover->slow()) return;
+    thread = std::make_unique<ProofThread>(prover);
+    loop.watch(thread->fd(), [this] {
+      for (const ProofVerdict& verdict : thread->take()) {
+        if (const auto place = pending.find(verdict.number)) follow(*place, verdict);
+      }
+    });
+  }
 
   void accept_again() {
-    const bool room = crowded && unproven.size() < kMaxUnproven;
-    if (accepting || !listening || (Clock::now() < pause_until && !room)) return;
-    loop.watch(listening.get(), [this] { accept_some(); });
-    accepting = true;
-    crowded = false;
+    if (accepting || Clock::now() < pause_until) return;
+    for (const base::UniqueFd& socket : listening) {
+      loop.watch(socket.get(), [this, fd = socket.get()] { accept_some(fd); });
+    }
+    accepting = !listening.empty();
   }
-  void pause(Clock::time_point until) {
-    loop.forget(listening.get());
+  void stop_accepting() {
+    if (!accepting) return;
+    for (const base::UniqueFd& socket : listening) loop.forget(socket.get());
     accepting = false;
-    pause_until = until;
   }
-  void accept_some();
+  void accept_some(int fd);
+  /// @return whether there may be a descriptor now
+  bool make_room(int fd, int number);
   void add(base::UniqueFd socket);
   void read(Place place);
-  /// A whole greeting or proof has arrived. @return whether the handshake is complete.
-  bool advance(Unproven& connection);
-  void drop(Place place, const std::string& why);
-  void log_drop(const std::string& peer, const std::string& why);
+  void take_greeting(PendingConnection& connection) const;
+  void take_proof(Place place);
+  void follow(Place place, const ProofVerdict& verdict);
+  void drop(Place place, const std::string& why) { drop(place, why, of_strangers); }
+  void drop(Place place, const std::string& why, LogLimit& limit);
+  static void log_drop(const std::string& peer, const std::string& why, LogLimit& limit);
 };
 
-void Listener::Impl::accept_some() {
+void Listener::Impl::accept_some(int fd) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    if (unproven.size() >= kMaxUnproven) {
-      const auto protected_until = unproven.front().since + kProtected;
-      if (Clock::now() < protected_until) {
-        crowded = true;
-        return pause(protected_until);
-      }
-    }
-    base::UniqueFd socket{::accept4(listening.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+    base::UniqueFd socket{::accept4(fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (socket) {
-      if (unproven.size() >= kMaxUnproven) drop(unproven.begin(), "others wait, and it has not authenticated");
+      if (pending.size() >= kMaxPending) drop(pending.most_crowding(), "others wait, and it has not authenticated");
       add(std::move(socket));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      const int number = errno;
-      if (!base::client_waits(listening.get())) return;
-      log_drop("an agent",
-               fmt::format("{} [{}]; it will be tried again", base::errno_text(number), base::errno_name(number)));
-      return pause(Clock::now() + kDescriptorPause);
+      if (!make_room(fd, errno)) return;
     }  // else it has gone already
   }
 }
 
+bool Listener::Impl::make_room(int fd, int number) {
+  if (!base::client_waits(fd)) return false;
+  const std::string cause = fmt::format("{} [{}]", base::errno_text(number), base::errno_name(number));
+  if (!pending.empty() && pending.share_of(pending.most_crowding()) >= kCrowd) {
+    drop(pending.most_crowding(), cause);
+    return true;
+  }
+  log_drop("an agent", cause + "; it will be tried again", of_strangers);
+  stop_accepting();
+  pause_until = Clock::now() + kDescriptorPause;
+  return false;
+}
+
 void Listener::Impl::add(base::UniqueFd socket) {
-  std::string peer;
+  sockaddr_storage address{};
   try {
-    peer = to_text(peer_address(socket.get()));
+    address = peer_address(socket.get());
   } catch (const Error&) {
     return;  // it has gone already
   }
   const int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   const int fd = socket.get();
-  unproven.push_back({.socket = std::move(socket), .peer = std::move(peer), .since = Clock::now()});
-  loop.watch(fd, [this, place = std::prev(unproven.end())] { read(place); });
+  const Place place = pending.add({.socket = std::move(socket),
+                                   .peer = to_text(address),
+                                   .source = source_of(address),
+                                   .since = Clock::now(),
+                                   .number = next_number++});
+  loop.watch(fd, [this, place] { read(place); });
 }
 
 void Listener::Impl::read(Place place) {
-  Unproven& connection = *place;
-  for (;;) {
-    const auto rest = std::span{connection.received}.first(connection.wanted()).subspan(connection.size);
-    const ssize_t received = ::recv(connection.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT);
-    if (received < 0 && errno == EINTR) continue;
-    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (received <= 0) return drop(place, "it disconnected before authenticating");
-    connection.size += static_cast<std::size_t>(received);
-    try {
-      if (advance(connection)) {
-        loop.forget(connection.socket.get());
-        proven.emplace_back(std::move(connection.socket), std::move(connection.peer));
-        unproven.erase(place);
-        return;
-      }
-    } catch (const Error& error) {
-      return drop(place, error.cause());
+  try {
+    for (std::size_t due = bytes_due(*place); due > 0; due = bytes_due(*place)) {
+      Bytes& received = place->received;
+      const std::size_t before = received.size();
+      received.resize(before + due);
+      const ssize_t size = ::recv(place->socket.get(), received.data() + before, due, MSG_DONTWAIT);
+      const int number = errno;
+      received.resize(before + static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+      if (size < 0 && number == EINTR) continue;
+      if (size < 0 && (number == EAGAIN || number == EWOULDBLOCK)) return;
+      if (size <= 0) return drop(place, "it disconnected before authenticating");
+      if (!place->theirs) take_greeting(*place);
     }
+  } catch (const Error& error) {
+    return drop(place, error.cause());
+  }
+  take_proof(place);
+}
+
+void Listener::Impl::take_greeting(PendingConnection& connection) const {
+  connection.theirs = parse_greeting(connection.received);
+  if (!connection.theirs) return;
+  connection.received.clear();
+  connection.key.emplace();
+  connection.ours = {.version = kProtocolVersion, .key = connection.key->public_key()};
+  const bool same = connection.theirs->version == kProtocolVersion;
+  Bytes answer;
+  const auto append = [&answer](const auto& bytes) { answer.insert(answer.end(), bytes.begin(), bytes.end()); };
+  append(encode(connection.ours));
+  if (same) append(encode(prover->announcement()));
+  send_answer(connection.socket.get(), answer);
+  if (!same) {
+    refuse(fmt::format("it speaks version {} of ddprun's protocol; this is version {}", connection.theirs->version,
+                       kProtocolVersion));
   }
 }
 
-bool Listener::Impl::advance(Unproven& connection) {
-  const auto refuse = [](std::string cause) {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "accepting an agent",
-                 .cause = std::move(cause),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  };
-  // Less than the send buffer of any new socket.
-  const auto answer = [&](std::span<const std::byte> bytes) {
-    const ssize_t sent = ::send(connection.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent != static_cast<ssize_t>(bytes.size())) refuse("it cannot be answered");
-  };
-  if (!connection.theirs) {
-    connection.theirs = parse_greeting(std::span{connection.received}.first(connection.size));
-    if (!connection.theirs) return false;
-    answer(encode(connection.ours));
-    if (connection.theirs->version != kProtocolVersion) {
-      refuse(fmt::format("it speaks version {} of ddprun's protocol; this is version {}", connection.theirs->version,
-                         kProtocolVersion));
-    }
-    connection.size = 0;
-    return false;
-  }
-  if (connection.size < kProofBytes) return false;
-  Proof proof{};
-  std::copy_n(connection.received.begin(), kProofBytes, proof.begin());
-  if (!proves(proof, secret, HandshakeSide::connecting, *connection.theirs, connection.ours)) {
-    refuse("it does not know the job's secret");
-  }
-  answer(prove(secret, HandshakeSide::accepting, *connection.theirs, connection.ours));
-  return true;
-}
-
-void Listener::Impl::drop(Place place, const std::string& why) {
-  log_drop(place->peer, why);
+void Listener::Impl::take_proof(Place place) {
   loop.forget(place->socket.get());
-  unproven.erase(place);
+  const auto statement = [&](HandshakeSide side) {
+    return make_statement(side, *place->theirs, place->ours, prover->announcement());
+  };
+  ProofCheck check{.number = place->number,
+                   .proof = {place->received.begin() + kProofHeaderBytes, place->received.end()},
+                   .theirs = statement(HandshakeSide::connecting),
+                   .ours = statement(HandshakeSide::accepting)};
+  if (thread) {
+    thread->ask(std::move(check));
+  } else {
+    follow(place, judge(*prover, check));
+  }
 }
 
-void Listener::Impl::log_drop(const std::string& peer, const std::string& why) {
-  if (Clock::now() < log_again) {
-    ++unlogged;
+void Listener::Impl::follow(Place place, const ProofVerdict& verdict) {
+  if (!verdict.refusal.empty()) return drop(place, verdict.refusal, of_proofs);
+  try {
+    send_answer(place->socket.get(), with_length(verdict.own_proof));
+    SessionCipher cipher = place->key->agree(HandshakeSide::accepting, place->theirs->key);
+    proven.emplace_back(std::move(place->socket), std::move(place->peer), std::move(cipher));
+    pending.erase(place);
+  } catch (const Error& error) {
+    drop(place, error.cause());
+  }
+}
+
+void Listener::Impl::drop(Place place, const std::string& why, LogLimit& limit) {
+  log_drop(place->peer, why, limit);
+  loop.forget(place->socket.get());
+  pending.erase(place);
+}
+
+void Listener::Impl::log_drop(const std::string& peer, const std::string& why, LogLimit& limit) {
+  if (Clock::now() < limit.again) {
+    ++limit.unlogged;
     return;
   }
-  const std::string more = unlogged > 0 ? fmt::format(" (and {} more since the last such line)", unlogged) : "";
+  const std::string more =
+      limit.unlogged > 0 ? fmt::format(" (and {} more since the last such line)", limit.unlogged) : "";
   base::log(base::LogLevel::warning, "refused a connection from {}: {}{}", peer, why, more);
-  unlogged = 0;
-  log_again = Clock::now() + kLogPause;
+  limit = {.again = Clock::now() + kLogPause, .unlogged = 0};
+}
+
+Listener::Listener(const std::vector<std::string>& addresses, std::uint16_t port, std::shared_ptr<Prover> prover,
+                   std::chrono::milliseconds patience)
+    : impl_(std::make_unique<Impl>(std::move(prover), listening_sockets(addresses, port), patience)) {
+  impl_->accept_again();
 }
 
 Listener::Listener(const std::string& address, std::uint16_t port, const Secret& secret,
                    std::chrono::milliseconds patience)
-    : impl_(std::make_unique<Impl>(secret, listening_socket(address, port), patience)) {
-  impl_->accept_again();
-}
+    : Listener(std::vector{address}, port, job_secret_prover(secret), patience) {}
 
 Listener::~Listener() = default;
 
-std::uint16_t Listener::port() const { return impl_->listening ? base::local_port(impl_->listening.get()) : 0; }
+std::uint16_t Listener::port() const {
+  return impl_->listening.empty() ? 0 : base::local_port(impl_->listening.front().get());
+}
+
+std::vector<std::string> Listener::addresses() const {
+  std::vector<std::string> texts;
+  for (const base::UniqueFd& socket : impl_->listening) texts.push_back(to_text(local_address(socket.get())));
+  return texts;
+}
 
 std::vector<int> Listener::fds() const {
-  return impl_->listening ? std::vector<int>{impl_->loop.fd()} : std::vector<int>{};
+  return impl_->listening.empty() ? std::vector<int>{} : std::vector<int>{impl_->loop.fd()};
 }
 
 std::vector<Connection> Listener::accept_ready() {
-  if (!impl_->listening) return {};
+  if (impl_->listening.empty()) return {};
   const Clock::time_point now = Clock::now();
-  while (!impl_->unproven.empty() && impl_->unproven.front().since + impl_->patience <= now) {
-    impl_->drop(impl_->unproven.begin(), fmt::format("it did not authenticate within {} s",
+  while (!impl_->pending.empty() && impl_->pending.oldest()->since + impl_->patience <= now) {
+    impl_->drop(impl_->pending.oldest(), fmt::format("it did not authenticate within {} s",
                                                      std::chrono::duration<double>(impl_->patience).count()));
   }
   impl_->accept_again();
   impl_->loop.run_once(Deadline{now});
-  impl_->accept_again();  // handshakes that are complete have made room
   return std::exchange(impl_->proven, {});
 }
 
 std::optional<Deadline> Listener::next_deadline() const {
-  if (!impl_->listening) return std::nullopt;
+  if (impl_->listening.empty()) return std::nullopt;
   std::optional<Deadline> next;
-  if (!impl_->unproven.empty()) next = Deadline{impl_->unproven.front().since + impl_->patience};
+  if (!impl_->pending.empty()) next = Deadline{impl_->pending.oldest()->since + impl_->patience};
   if (!impl_->accepting) {
     const Deadline again{impl_->pause_until};
     next = next ? earlier(*next, again) : again;
@@ -273,11 +344,9 @@ std::optional<Deadline> Listener::next_deadline() const {
 }
 
 void Listener::close() {
-  for (const Unproven& connection : impl_->unproven) impl_->loop.forget(connection.socket.get());
-  impl_->unproven.clear();
-  if (impl_->accepting) impl_->loop.forget(impl_->listening.get());
-  impl_->accepting = false;
-  impl_->listening.reset();
+  impl_->pending.clear([this](const PendingConnection& connection) { impl_->loop.forget(connection.socket.get()); });
+  impl_->stop_accepting();
+  impl_->listening.clear();
 }
 
 }  // namespace ddp::launcher::control

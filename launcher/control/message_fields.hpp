@@ -23,17 +23,23 @@ inline constexpr Range kPrefixLength{.least = 0, .most = 128};
 inline constexpr Range kRate{.least = 0, .most = std::numeric_limits<std::uint32_t>::max()};
 inline constexpr Range kSignal{.least = 0, .most = 64};  // SIGRTMAX of Linux
 
+/// What a text, or each text of a list, may be.
+enum class TextRule : std::uint8_t {
+  any,
+  name,  ///< may become part of a path, an address or a line: at most 255 bytes, without '/' and control characters
+};
+
 template <class Owner, class Value>
 struct Field {
   const char* name;
   Value Owner::*member;
   Range range = kAny;
-};
-template <class Owner, class Value>
-Field(const char*, Value Owner::*) -> Field<Owner, Value>;
-template <class Owner, class Value>
-Field(const char*, Value Owner::*, Range) -> Field<Owner, Value>;
+  TextRule text = TextRule::any;
 
+  constexpr Field(const char* field, Value Owner::*of) : name(field), member(of) {}
+  constexpr Field(const char* field, Value Owner::*of, Range limits) : name(field), member(of), range(limits) {}
+  constexpr Field(const char* field, Value Owner::*of, TextRule rule) : name(field), member(of), text(rule) {}
+};
 /// kName, for errors, and kFields, in the order in which they are sent.
 template <class T>
 struct Described;
@@ -41,8 +47,8 @@ struct Described;
 template <>
 struct Described<Interface> {
   static constexpr const char* kName = "Interface";
-  static constexpr std::tuple kFields{Field{"name", &Interface::name},
-                                      Field{"address", &Interface::address},
+  static constexpr std::tuple kFields{Field{"name", &Interface::name, TextRule::name},
+                                      Field{"address", &Interface::address, TextRule::name},
                                       Field{"prefix_length", &Interface::prefix_length, kPrefixLength},
                                       Field{"ipv6", &Interface::ipv6},
                                       Field{"fabric", &Interface::fabric},
@@ -53,10 +59,10 @@ struct Described<Interface> {
 template <>
 struct Described<Hello> {
   static constexpr const char* kName = "Hello";
-  static constexpr std::tuple kFields{Field{"version", &Hello::version},
-                                      Field{"run_id", &Hello::run_id},
-                                      Field{"host", &Hello::host},
-                                      Field{"addresses", &Hello::addresses},
+  static constexpr std::tuple kFields{Field{"version", &Hello::version, TextRule::name},
+                                      Field{"run_id", &Hello::run_id, TextRule::name},
+                                      Field{"host", &Hello::host, TextRule::name},
+                                      Field{"addresses", &Hello::addresses, TextRule::name},
                                       Field{"order", &Hello::order, kCountOrNone},
                                       Field{"nproc", &Hello::nproc, kCount},
                                       Field{"role", &Hello::role},
@@ -149,11 +155,11 @@ struct Described<SignalReceived> {
 template <>
 struct Described<NodeLayout> {
   static constexpr const char* kName = "NodeLayout";
-  static constexpr std::tuple kFields{Field{"host", &NodeLayout::host},
+  static constexpr std::tuple kFields{Field{"host", &NodeLayout::host, TextRule::name},
                                       Field{"nproc", &NodeLayout::nproc, kCount},
                                       Field{"role", &NodeLayout::role},
-                                      Field{"addresses", &NodeLayout::addresses},
-                                      Field{"socket_interface", &NodeLayout::socket_interface},
+                                      Field{"addresses", &NodeLayout::addresses, TextRule::name},
+                                      Field{"socket_interface", &NodeLayout::socket_interface, TextRule::name},
                                       Field{"socket_reason", &NodeLayout::socket_reason}};
 };
 
@@ -165,9 +171,9 @@ struct Described<PrepareAttempt> {
                                       Field{"max_restarts", &PrepareAttempt::max_restarts, kCount},
                                       Field{"node_rank", &PrepareAttempt::node_rank, kCount},
                                       Field{"serve_store", &PrepareAttempt::serve_store},
-                                      Field{"run_id", &PrepareAttempt::run_id},
-                                      Field{"name_space", &PrepareAttempt::name_space},
-                                      Field{"log_suffix", &PrepareAttempt::log_suffix},
+                                      Field{"run_id", &PrepareAttempt::run_id, TextRule::name},
+                                      Field{"name_space", &PrepareAttempt::name_space, TextRule::name},
+                                      Field{"log_suffix", &PrepareAttempt::log_suffix, TextRule::name},
                                       Field{"terminal_out", &PrepareAttempt::terminal_out},
                                       Field{"terminal_err", &PrepareAttempt::terminal_err},
                                       Field{"nodes", &PrepareAttempt::nodes}};
@@ -177,7 +183,7 @@ template <>
 struct Described<StartAttempt> {
   static constexpr const char* kName = "StartAttempt";
   static constexpr std::tuple kFields{Field{"epoch", &StartAttempt::epoch, kCount},
-                                      Field{"store_addresses", &StartAttempt::store_addresses},
+                                      Field{"store_addresses", &StartAttempt::store_addresses, TextRule::name},
                                       Field{"store_port", &StartAttempt::store_port, kPort}};
 };
 

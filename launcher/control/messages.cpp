@@ -66,6 +66,7 @@ struct Place {
   const char* owner;
   const char* field;
   Range range;
+  TextRule text = TextRule::any;
 };
 
 void check(std::int64_t number, const Place& place) {
@@ -90,7 +91,18 @@ void read(ByteReader& in, const Place& place, Int& number) {
                            .most = std::min<std::int64_t>(place.range.most, Limits::max())}});
 }
 
-void read(ByteReader& in, const Place& /*place*/, std::string& text) { text = in.text(); }
+constexpr std::size_t kLongestName = 255;  // NAME_MAX of Linux
+
+void read(ByteReader& in, const Place& place, std::string& text) {
+  text = in.text();
+  if (place.text == TextRule::any) return;
+  const bool fits = text.size() <= kLongestName && std::none_of(text.begin(), text.end(), [](unsigned char c) {
+                      return c == '/' || c < ' ' || c == 0x7f;
+                    });
+  if (!fits)
+    refuse(fmt::format("{}: '{}' is longer than {} bytes, or has a '/' or a control character", place.owner,
+                       place.field, kLongestName));
+}
 
 void read(ByteReader& in, const Place& /*place*/, Bytes& bytes) {
   const auto blob = in.blob();
@@ -120,7 +132,7 @@ template <IsDescribed T>
 void read(ByteReader& in, T& described) {
   std::apply(
       [&](const auto&... field) {
-        (read(in, Place{.owner = Described<T>::kName, .field = field.name, .range = field.range},
+        (read(in, Place{.owner = Described<T>::kName, .field = field.name, .range = field.range, .text = field.text},
               described.*field.member),
          ...);
       },

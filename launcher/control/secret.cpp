@@ -1,18 +1,17 @@
 // The job's secret: made, read and written, and wiped.
+#include "control/secret.hpp"
+
 #include <sodium.h>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
-#include "control/handshake.hpp"
-
 namespace ddp::launcher::control {
-namespace {
 
-static_assert(crypto_auth_KEYBYTES == 32 && crypto_generichash_BYTES == 32);
+static_assert(crypto_auth_KEYBYTES == 32);
+static_assert(std::tuple_size_v<Salt> == crypto_pwhash_SALTBYTES);
 
-// Before any other call of libsodium; every Secret comes through it.
 void ensure_sodium() {
   if (::sodium_init() < 0) {
     throw Error{{.code = ErrorCode::unavailable,
@@ -24,8 +23,6 @@ void ensure_sodium() {
   }
 }
 
-}  // namespace
-
 Secret Secret::random() {
   ensure_sodium();
   Secret secret;
@@ -33,11 +30,19 @@ Secret Secret::random() {
   return secret;
 }
 
-Secret Secret::from_text(const std::string& text) {
+Secret Secret::from_phrase(const std::string& phrase, const Salt& salt) {
   ensure_sodium();
   Secret secret;
-  ::crypto_generichash(secret.bytes_.data(), secret.bytes_.size(), reinterpret_cast<const unsigned char*>(text.data()),
-                       text.size(), nullptr, 0);
+  if (::crypto_pwhash(secret.bytes_.data(), secret.bytes_.size(), phrase.data(), phrase.size(), salt.data(),
+                      crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
+                      crypto_pwhash_ALG_ARGON2ID13) != 0) {
+    throw Error{{.code = ErrorCode::system,
+                 .attempted = "stretching DDP_RDZV_SECRET",
+                 .cause = fmt::format("there are no {} MiB of memory", crypto_pwhash_MEMLIMIT_INTERACTIVE >> 20U),
+                 .native = "crypto_pwhash -1",
+                 .ranks = {},
+                 .hint = "raise the limit of memory (ulimit -v) or that of the cgroup"}};
+  }
   return secret;
 }
 

@@ -60,7 +60,7 @@ void Coordinator::refuse(int link, const std::string& why) {
 
 void Coordinator::lost(int link, const std::string& peer, const std::string& why) {
   if (phase_ == Phase::gathering) {
-    if (!membership_.leave(link)) return;
+    if (!membership_.leave(link)) return events_.note(fmt::format("lost {} before it joined: {}", peer, why));
     const std::string what = fmt::format("{} was lost before the job started: {}", peer, why);
     if (membership_.rules().replaceable || membership_.give_up_one()) {
       events_.note(what);

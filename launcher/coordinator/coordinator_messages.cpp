@@ -69,8 +69,10 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
   }
   const std::string why = membership_.join(link, hello, clock_().steady);
   if (!why.empty()) {
-    const bool needed =
-        hello.run_id == options_.membership.run_id && membership_.num_members() < membership_.rules().max_nodes;
+    // One of another version may be none of this job's, where its user starts the agents one by one.
+    const bool stray = hello.run_id != options_.membership.run_id ||
+                       (membership_.rules().replaceable && hello.version != membership_.rules().version);
+    const bool needed = !stray && membership_.num_members() < membership_.rules().max_nodes;
     refuse(link, why);
     // Without it the job cannot become complete: to wait on would only hide the cause.
     if (needed) agents_lost(why, 1);

@@ -82,7 +82,7 @@ class Process {
     if (role_.role == LaunchRole::frontend) {
       // The interface in the environment is one of the nodes'; this host need not have it.
       const base::Environment without_names = without_interface_names(environment_);
-      Rendezvous meeting = meet_as_frontend(own_network(options_.local_addr, "", without_names).addresses);
+      FrontendRendezvous meeting = meet_as_frontend(own_network(options_.local_addr, "", without_names).addresses);
       lead(std::move(meeting.listener), &meeting.point);
       return drive();
     }
@@ -150,10 +150,9 @@ class Process {
                              : meet_at_endpoint(options_, environment_);
     order_ = meeting.order;
     if (meeting.listener) {
-      lead(std::move(meeting.listener), &meeting.point);
+      lead(std::move(meeting.listener), nullptr);
     } else {
-      control::Connection coordinator =
-          control::connect(meeting.point.addresses, meeting.point.port, meeting.point.secret, meeting.deadline);
+      control::Connection coordinator = meeting.connect();
       coordinator.set_peer(fmt::format("the coordinator at {}", coordinator.peer()));
       start_agent(std::move(coordinator));
     }

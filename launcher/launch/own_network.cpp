@@ -22,9 +22,10 @@ namespace {
 
 std::vector<topology::InterfaceFact> interfaces() { return topology::read_usable_interfaces(); }
 
-std::vector<std::string> numeric_addresses(const std::string& host) {
+std::vector<std::string> numeric_addresses(const std::string& host, int flags = 0) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = flags;
   addrinfo* found = nullptr;
   if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list{found, &::freeaddrinfo};
@@ -110,16 +111,23 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& rendezv
   return own;
 }
 
-bool is_own_name(const std::string& host) {
-  if (host == "localhost" || host == base::host_name()) return true;
+std::vector<std::string> listening_addresses(const std::string& host) {
   std::vector<std::string> own;
   for (const topology::InterfaceFact& fact : interfaces()) {
     for (const InterfaceAddress& address : fact.interface.addresses) own.push_back(address.address);
   }
-  const std::vector<std::string> named = numeric_addresses(host);
-  return std::any_of(named.begin(), named.end(), [&](const std::string& address) {
-    return is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end();
-  });
+  std::vector<std::string> here;
+  for (std::string& address : numeric_addresses(host)) {
+    if (is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end())
+      here.push_back(std::move(address));
+  }
+  const bool is_name = !host.starts_with("localhost") && numeric_addresses(host, AI_NUMERICHOST).empty();
+  const bool known_here = !here.empty() || host == base::host_name();
+  if (is_name && known_here && std::all_of(here.begin(), here.end(), is_loopback)) return {""};
+  if (here.empty() && host == "localhost") return {"127.0.0.1"};
+  return here;
 }
+
+bool is_own_name(const std::string& host) { return !listening_addresses(host).empty(); }
 
 }  // namespace ddp::launcher

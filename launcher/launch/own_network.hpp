@@ -31,4 +31,9 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& rendezv
 /// distributions give the host's name in /etc/hosts.
 bool is_own_name(const std::string& host);
 
+/// Where to listen so that others who look up @p host come to this one: those of its addresses that are this host's.
+/// {""}, which is all of them, for this host's own name where it has only loopback addresses here (see above): other
+/// hosts find others. Empty: it is another host's name or address.
+std::vector<std::string> listening_addresses(const std::string& host);
+
 }  // namespace ddp::launcher

@@ -12,7 +12,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/host_name.hpp"
 #include "launch/own_network.hpp"
+#include "launch/rendezvous_proof.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -32,19 +34,35 @@ constexpr std::uint16_t kDynamicPort = 29400;
 
 /// Null: another agent of this host leads. Linux may refuse the port to both of two that listen at the same moment (it
 /// looks for other listeners after it has marked the socket), so they retry after random pauses.
-std::unique_ptr<control::Listener> listen_unless_another_does(const RendezvousPoint& point) {
+std::unique_ptr<control::Listener> listen_unless_another_does(const std::vector<std::string>& addresses,
+                                                              std::uint16_t port,
+                                                              const std::shared_ptr<control::Prover>& prover) {
   constexpr int kTries = 4;
   constexpr int kLongestPauseMs = 30;
   std::random_device source;
   for (int left = kTries; left > 0; --left) {
     try {
-      return std::make_unique<control::Listener>("", point.port, point.secret);
+      return std::make_unique<control::Listener>(addresses, port, prover);
     } catch (const Error& error) {
       if (error.detail().native.find("EADDRINUSE") == std::string::npos) throw;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(source() % kLongestPauseMs));
   }
   return nullptr;
+}
+
+/// Of an agent that must lead.
+std::vector<std::string> own_addresses(const std::string& host, bool told_to_lead) {
+  std::vector<std::string> addresses = listening_addresses(host);
+  if (!addresses.empty()) return addresses;
+  if (told_to_lead) return {""};  // the address may be one that is translated
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "listening for the job's other nodes",
+               .cause = fmt::format("{}, node 0, has no address '{}'", base::host_name(), host),
+               .native = {},
+               .ranks = {},
+               .hint = "give a name or an address of node 0 as --master-addr or --rdzv-endpoint; where a gateway "
+                       "translates it, add --rdzv-conf is_host=1 on node 0"}};
 }
 
 }  // namespace
@@ -72,21 +90,35 @@ RendezvousPoint RendezvousPoint::decode(const std::string& text) {
   return point;
 }
 
-Rendezvous meet_as_frontend(const std::vector<std::string>& addresses) {
-  RendezvousPoint point{.addresses = addresses, .port = 0, .secret = control::Secret::random()};
-  auto listener = std::make_unique<control::Listener>("", 0, point.secret);
-  point.port = listener->port();
-  return {.listener = std::move(listener),
-          .point = std::move(point),
-          .order = -1,
-          .deadline = Deadline::after(std::chrono::seconds(0))};
+control::Connection Rendezvous::connect() const {
+  try {
+    return control::connect(addresses, port, provers, deadline);
+  } catch (const Error& error) {
+    if (port_taken.empty()) throw;
+    ErrorDetail detail = error.detail();
+    detail.hint = fmt::format("{}{}{}: choose another port if it is none of this job's ddpruns", detail.hint,
+                              detail.hint.empty() ? "" : "; ", port_taken);
+    throw Error{std::move(detail)};
+  }
+}
+
+FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses) {
+  FrontendRendezvous meeting{.listener = {},
+                             .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random()}};
+  meeting.listener = std::make_unique<control::Listener>("", 0, meeting.point.secret);
+  meeting.point.port = meeting.listener->port();
+  return meeting;
 }
 
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline) {
+  RendezvousPoint point = RendezvousPoint::decode(environment.raw(kAgentVariable).value_or(""));
   return {.listener = {},
-          .point = RendezvousPoint::decode(environment.raw(kAgentVariable).value_or("")),
+          .addresses = std::move(point.addresses),
+          .port = point.port,
+          .provers = control::job_secret_provers(point.secret),
           .order = environment.number("SLURM_NODEID").value_or(-1),
-          .deadline = deadline};
+          .deadline = deadline,
+          .port_taken = {}};
 }
 
 Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment) {
@@ -101,20 +133,27 @@ Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environmen
     port = *rendezvous.master_port;
   }
   const int node_rank = rendezvous.node_rank.value_or(0);
-  const std::string phrase = environment.text("DDP_RDZV_SECRET");
-  RendezvousPoint point{.addresses = {host},
-                        .port = port,
-                        .secret = control::Secret::from_text(fmt::format("{}\n{}", rendezvous.run_id, phrase))};
   const Deadline deadline = Deadline::after(fixed ? rendezvous.static_timeout : rendezvous.read_timeout);
-  const bool owner = rendezvous.is_host ? *rendezvous.is_host : fixed ? node_rank == 0 : is_own_name(host);
-  Rendezvous meeting{.listener = {}, .point = std::move(point), .order = fixed ? node_rank : -1, .deadline = deadline};
-  if (!owner) return meeting;
-  if (!fixed && !rendezvous.is_host) {
-    meeting.listener = listen_unless_another_does(meeting.point);
+  const auto proof = std::make_shared<RendezvousProof>(environment, rendezvous.insecure, base::host_name());
+  Rendezvous meeting{.listener = {},
+                     .addresses = {host},
+                     .port = port,
+                     .provers = [proof](const control::Announcement& asked) { return proof->follower(asked); },
+                     .order = fixed ? node_rank : -1,
+                     .deadline = deadline,
+                     .port_taken = {}};
+  const bool must_lead = rendezvous.is_host.value_or(fixed && node_rank == 0);
+  const bool may_lead = !rendezvous.is_host && !fixed && is_own_name(host);
+  if (!must_lead && !may_lead) return meeting;
+  const std::vector<std::string> addresses = own_addresses(host, rendezvous.is_host.has_value());
+  const auto prover = proof->leader();
+  if (must_lead) {
+    meeting.listener = std::make_unique<control::Listener>(addresses, port, prover);
   } else {
-    meeting.listener = std::make_unique<control::Listener>("", port, meeting.point.secret);
+    meeting.listener = listen_unless_another_does(addresses, port, prover);
+    if (!meeting.listener) meeting.port_taken = fmt::format("another process of this host listens at port {}", port);
   }
-  if (meeting.listener) meeting.point.port = meeting.listener->port();
+  if (meeting.listener) meeting.port = meeting.listener->port();
   return meeting;
 }
 

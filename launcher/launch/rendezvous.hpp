@@ -27,24 +27,37 @@ struct RendezvousPoint {
   static RendezvousPoint decode(const std::string& text);
 };
 
-/// One process's side: it either leads, and agents connect to the listener, or connects to the point.
+/// One process's side: it either leads, and agents connect to the listener, or connects.
 struct Rendezvous {
   std::unique_ptr<control::Listener> listener;  ///< set where the coordinator runs
-  RendezvousPoint point;
-  std::int64_t order = -1;  ///< for control::Hello
-  Deadline deadline;        ///< to reach the coordinator
+  std::vector<std::string> addresses;           ///< of the coordinator
+  std::uint16_t port = 0;
+  control::Provers provers;  ///< for connect()
+  std::int64_t order = -1;   ///< for control::Hello
+  Deadline deadline;         ///< to reach the coordinator
+  /// Of this process where it should lead, but the port is taken; else empty.
+  std::string port_taken;
+
+  /// As an agent. Throws like control::connect().
+  control::Connection connect() const;
 };
 
-/// For a frontend, which leads.
-Rendezvous meet_as_frontend(const std::vector<std::string>& own_addresses);
+/// For a frontend, which leads: it gives its agents the point.
+struct FrontendRendezvous {
+  std::unique_ptr<control::Listener> listener;
+  RendezvousPoint point;
+};
+FrontendRendezvous meet_as_frontend(const std::vector<std::string>& own_addresses);
 /// Reads kAgentVariable; the order is SLURM_NODEID.
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline);
 /// Task 0 leads and publishes its point over the step's PMI. The exchange runs in a child process: this one will be a
 /// PMIx server and must not be a client. Throws Error: timeout (with the tasks that did not arrive), unavailable.
 Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& own_addresses,
                         Deadline deadline);
-/// --rdzv-endpoint or --master-addr: the agent on that host leads. As the job has no private channel, the secret is
-/// DDP_RDZV_SECRET with the run id. Throws Error(system) when the port is in use.
+/// --rdzv-endpoint or --master-addr: the agent on that host leads, and listens at that address alone. As the job has no
+/// private channel, they prove themselves as RendezvousProof says. Throws Error: system when the port is in use,
+/// invalid_argument when this agent must lead and the address is another host's, unavailable when it cannot prove
+/// itself.
 Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment);
 
 }  // namespace ddp::launcher

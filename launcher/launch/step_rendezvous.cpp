@@ -88,19 +88,23 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
                         Deadline deadline) {
   const std::string attempted = "meeting the other agents of this Slurm step";
   Rendezvous meeting{.listener = {},
-                     .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random()},
+                     .addresses = {},
+                     .port = 0,
+                     .provers = {},
                      .order = environment.number("SLURM_NODEID").value_or(-1),
-                     .deadline = deadline};
+                     .deadline = deadline,
+                     .port_taken = {}};
+  RendezvousPoint point{.addresses = addresses, .port = 0, .secret = control::Secret::random()};
   const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
   if (leads) {
-    meeting.listener = std::make_unique<control::Listener>("", 0, meeting.point.secret);
-    meeting.point.port = meeting.listener->port();
+    meeting.listener = std::make_unique<control::Listener>("", 0, point.secret);
+    point.port = meeting.listener->port();
   }
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw base::system_error(attempted, errno);
   const base::UniqueFd answer{ends[0]};
   base::UniqueFd child_end{ends[1]};
-  const std::string own_point = meeting.point.encode();
+  const std::string own_point = point.encode();
   const pid_t pid = ::fork();
   if (pid == 0) run_child(environment, own_point, child_end.get(), deadline);
   if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u)");
@@ -108,7 +112,10 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   child_end.reset();
   const std::string told = read_all(answer.get(), Deadline{deadline.when() + kChildPatience});
   if (told.starts_with('+')) {
-    if (!leads) meeting.point = RendezvousPoint::decode(told.substr(1));
+    if (!leads) point = RendezvousPoint::decode(told.substr(1));
+    meeting.addresses = std::move(point.addresses);
+    meeting.port = point.port;
+    meeting.provers = control::job_secret_provers(point.secret);
     return meeting;
   }
   throw Error{{.code = ErrorCode::unavailable,

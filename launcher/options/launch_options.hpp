@@ -52,6 +52,7 @@ struct RendezvousOptions {
   std::chrono::milliseconds read_timeout{60'000};       ///< wait for the endpoint to appear (torchrun B31)
   std::chrono::milliseconds static_timeout{900'000};    ///< "timeout": static rendezvous
   std::optional<bool> is_host;                          ///< this agent owns the endpoint; nothing: find out
+  bool insecure = false;                                ///< --rdzv-insecure: nodes prove nothing
 };
 
 /// How the program is started.

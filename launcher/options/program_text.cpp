@@ -45,7 +45,9 @@ constexpr std::array kVariables{
     TextPair{"DDP_BIND, DDP_GPUS", "Defaults for --bind and --gpus."},
     TextPair{
         "DDP_RDZV_SECRET",
-        "Secret shared by the nodes that meet at --rdzv-endpoint or --master-addr. Under Slurm, ddprun creates one."},
+        "Random phrase, the same on all nodes that meet at --rdzv-endpoint or --master-addr, by which they know each "
+        "other. Without it, they use munge or the user's key file; under Slurm, a secret that ddprun creates."},
+    TextPair{"DDP_MUNGE_SOCKET", "Socket of munged, where it is not libmunge's default."},
     TextPair{"PYTHON_EXEC", "Interpreter for scripts and modules (default: python3 or python from PATH)."},
     TextPair{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "Default for --shutdown-timeout."},
     TextPair{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",

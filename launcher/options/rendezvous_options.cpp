@@ -72,6 +72,11 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
                    parse_rendezvous_conf(source, text, rendezvous, draft.options.notices);
                  })
       .torchrun();
+  table.add_flag(
+      "--rdzv-insecure",
+      "Let anyone who reaches the endpoint join the job and run programs as this user. Without it, nodes prove "
+      "who started them: by DDP_RDZV_SECRET, munge, or the key file ~/.config/libddp/rendezvous.key.",
+      rendezvous.insecure);
   table
       .add_value("--node-rank", "N", "Number of this node, for static (default 0).",
                  [&](const auto& source, const auto& text) {

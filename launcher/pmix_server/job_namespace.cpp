@@ -177,7 +177,8 @@ kvs::InfoList job_data(const Layout& layout, const std::string& directory) {
 
 std::string make_namespace_name(const std::string& host, int attempt) {
   std::random_device source;
-  return fmt::format("ddp.{}.{}.{:08x}{:08x}.{}", host.substr(0, 128), ::getpid(), source(), source(), attempt);
+  return fmt::format("ddp.{}.{}.{:08x}{:08x}{:08x}{:08x}.{}", host.substr(0, 128), ::getpid(), source(), source(),
+                     source(), source(), attempt);
 }
 
 JobNamespace::JobNamespace(PmixServer& server, const JobShape& shape) : server_(server), name_(shape.name_space) {

@@ -22,7 +22,7 @@ struct JobShape {
   int node_rank;                 ///< this node: only its ranks may connect here
 };
 
-/// A new, unpredictable name: "ddp.<host>.<pid>.<random>.<attempt>".
+/// A new name, "ddp.<host>.<pid>.<128 random bits>.<attempt>". Who knows it may connect to the PMIx servers.
 std::string make_namespace_name(const std::string& host, int attempt);
 
 /// Registered from construction to destruction. All local ranks are registered at once, so they may be forked

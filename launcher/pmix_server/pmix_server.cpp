@@ -142,8 +142,10 @@ void give_topology(const std::string& path, const std::string& xml) {
 PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xml)
     : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()), modex_(std::make_unique<ModexInbox>()) {
   forget_outer_pmix();
-  // Clients are of this host and come over a Unix socket, which names their user. The other module, munge, spends
-  // seconds on a daemon that is installed but not running. What the user has chosen stays.
+  // Clients come over TCP to 127.0.0.1, libpmix 4's only transport, and its "native" believes the user that they name.
+  // What keeps other users' processes out is the namespace: it has 128 random bits, which only the job's ranks learn.
+  // The other module, munge, asks munged for the user, but spends seconds on one that is installed and not running, and
+  // ranks whose libpmix lacks it cannot connect. What the user has chosen stays: PMIX_MCA_psec=munge.
   ::setenv("PMIX_MCA_psec", "native", 0);
   if (!topology_xml.empty()) give_topology(directory_.path() + "/topology.xml", topology_xml);
   static ModuleBuffer buffer;  // static: zero throughout
@@ -157,7 +159,8 @@ PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xm
       .text(PMIX_SYSTEM_TMPDIR, directory_.path())
       .text(PMIX_SERVER_NSPACE, fmt::format("ddprun.{}", ::getpid()))
       .rank(PMIX_SERVER_RANK, 0)
-      .boolean(PMIX_SERVER_TOOL_SUPPORT, false);
+      .boolean(PMIX_SERVER_TOOL_SUPPORT, false)
+      .boolean(PMIX_SERVER_REMOTE_CONNECTIONS, false);
   kvs::require_pmix(PMIx_server_init(&buffer.module, infos.data(), infos.size()), "starting the PMIx server");
   inbox_of_the_server = modex_.get();
 }

@@ -273,9 +273,10 @@ def test_two_static_nodes(tmp_path):
             port = free.getsockname()[1]
         options = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-id=pair", "--rdzv-conf=timeout=100"]
         nodes = [start(*launcher, *options, f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}",
-                       SUPPORT / "torch_facts.py", FACTS_DIR=str(facts.folder)) for node in (1, 0)]
+                       SUPPORT / "torch_facts.py", FACTS_DIR=str(facts.folder), XDG_CONFIG_HOME=str(tmp_path))
+                 for node in (1, 0)]
         outputs = [node.communicate(timeout=PATIENCE)[0] for node in nodes]
         assert [node.returncode for node in nodes] == [0, 0], outputs
         seen.append(facts.of_ranks(4))
-    same_ranks(*seen, environment(), with_run_id=True)
+    same_ranks(*seen, environment(XDG_CONFIG_HOME=str(tmp_path)), with_run_id=True)
     assert [facts["environment"]["GROUP_RANK"] for facts in seen[0]] == ["0", "0", "1", "1"]

@@ -22,6 +22,8 @@ ddprun_jobs_setup() {
   forget_outer_settings
   export NOTES=$BATS_TEST_TMPDIR/notes  # where workers leave their process ids
   mkdir "$NOTES"
+  # ddpruns that meet prove themselves by a key file, not by this host's munged; the user's own stays as it is.
+  export XDG_CONFIG_HOME=$BATS_TEST_TMPDIR/config DDP_MUNGE_SOCKET=$BATS_TEST_TMPDIR/no-munge
   launcher=
   declare -gA agents=()
 }

@@ -43,13 +43,15 @@ constexpr std::array kTable{
                 "Take rank and size from this source and from no other."},
     EnvVariable{"DDP_LOG_LEVEL", EnvType::choice, "warning", "debug|info|warning|error|off",
                 "The least severe log lines that libddp writes to standard error."},
+    EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "",
+                "Socket of munged, by which ddpruns started by hand know each other; default: libmunge's."},
     EnvVariable{"DDP_PEER_TIMEOUT", EnvType::seconds, "30", "",
                 "Seconds within which a rank or host that gives no sign of life is given up for lost, while others "
                 "wait for it; at least 5."},
-    EnvVariable{
-        "DDP_RDZV_SECRET", EnvType::text, "", "",
-        "A phrase that all agents of a job started by hand (ddprun --rdzv-endpoint or --master-addr) must have; "
-        "under Slurm a secret travels by itself."},
+    EnvVariable{"DDP_RDZV_SECRET", EnvType::text, "", "",
+                "A random phrase that all ddpruns of a job started by hand (--rdzv-endpoint or --master-addr) must "
+                "have; without it they prove their user by munge or a key file, and under Slurm a secret travels by "
+                "itself."},
     EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "",
                 "Name of the network interface that ranks use to reach each other, for example eth0."},
 };

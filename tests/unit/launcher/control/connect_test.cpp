@@ -52,11 +52,11 @@ TEST(Connect, NamesAreResolvedAndDeadAddressesPassedOver) {
 TEST(Connect, AServerThatDoesNotKnowTheSecretIsNotBelieved) {
   StrangeServer server{[](int fd) {
     const Greeting theirs = receive_greeting(fd);
-    const Greeting ours = Greeting::fresh();
+    const Greeting ours = fresh_greeting();
     send_raw(fd, encode(ours));
-    Proof proof;
-    base::receive_exactly(fd, proof, soon(), "test");
-    send_raw(fd, prove(Secret::random(), HandshakeSide::accepting, theirs, ours));
+    send_raw(fd, encode(kBySecret));
+    receive_proof(fd);
+    send_raw(fd, with_length(prove(Secret::random(), HandshakeSide::accepting, theirs, ours)));
     receive_to_end(fd);
   }};
   const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
@@ -67,13 +67,53 @@ TEST(Connect, AServerThatDoesNotKnowTheSecretIsNotBelieved) {
 TEST(Connect, AServerThatReflectsTheProofIsNotBelieved) {
   StrangeServer server{[](int fd) {
     receive_greeting(fd);
-    send_raw(fd, encode(Greeting::fresh()));
-    Proof proof;
-    base::receive_exactly(fd, proof, soon(), "test");
-    send_raw(fd, proof);
+    send_raw(fd, encode(fresh_greeting()));
+    send_raw(fd, encode(kBySecret));
+    send_raw(fd, with_length(receive_proof(fd)));
     receive_to_end(fd);
   }};
   EXPECT_EQ(failure_of({"127.0.0.1"}, server.port(), Secret::random()).code(), ErrorCode::conflict);
+}
+
+TEST(Connect, WhatThisSideCannotProveIsSaidWithItsHint) {
+  StrangeServer server{[](int fd) {
+    receive_greeting(fd);
+    send_raw(fd, encode(fresh_greeting()));
+    send_raw(fd, encode(Announcement{.method = ProofMethod::munge, .salt = {}}));
+    EXPECT_TRUE(receive_to_end(fd).empty());
+  }};
+  const Provers none = [](const Announcement& announcement) -> std::shared_ptr<Prover> {
+    EXPECT_EQ(announcement.method, ProofMethod::munge);
+    throw Error{{.code = ErrorCode::conflict,
+                 .attempted = "x",
+                 .cause = "n2 has no munge",
+                 .native = {},
+                 .ranks = {},
+                 .hint = "start munged on n2"}};
+  };
+  try {
+    connect({"127.0.0.1"}, server.port(), none, soon());
+    ADD_FAILURE() << "it got in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::conflict);
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("127.0.0.1:"), HasSubstr(": n2 has no munge"), HasSubstr("start munged on n2")));
+  }
+}
+
+TEST(Connect, AnUnknownMethodAndAProofThatIsTooLongAreNoCoordinator) {
+  for (const int method : {0, 1}) {
+    StrangeServer server{[&](int fd) {
+      receive_greeting(fd);
+      send_raw(fd, encode(fresh_greeting()));
+      AnnouncementBytes announcement = encode(kBySecret);
+      announcement.front() = static_cast<std::byte>(method);
+      send_raw(fd, announcement);
+      if (method == 1) send_raw(fd, Bytes(2, std::byte{0xff}));
+      receive_to_end(fd);
+    }};
+    EXPECT_EQ(failure_of({"127.0.0.1"}, server.port(), Secret::random()).code(), ErrorCode::protocol);
+  }
 }
 
 TEST(Connect, AnEchoIsNoCoordinator) {
@@ -111,14 +151,14 @@ TEST(Connect, ADoorThatClosesNowAndThenIsTriedAgain) {
   std::atomic<int> count = 0;
   StrangeServer server{[&](int fd) {
     const Greeting theirs = receive_greeting(fd);
-    const Greeting ours = Greeting::fresh();
+    const Greeting ours = fresh_greeting();
     const int turn = ++count;
     if (turn == 1) return;  // before the greeting
     send_raw(fd, encode(ours));
-    Proof proof;
-    base::receive_exactly(fd, proof, soon(), "test");
+    send_raw(fd, encode(kBySecret));
+    receive_proof(fd);
     if (turn <= 3) return;  // after the proof
-    send_raw(fd, prove(secret, HandshakeSide::accepting, theirs, ours));
+    send_raw(fd, with_length(prove(secret, HandshakeSide::accepting, theirs, ours)));
     receive_to_end(fd);
   }};
   EXPECT_TRUE(connect({"127.0.0.1"}, server.port(), secret, soon()).open());

@@ -32,6 +32,8 @@ class ServedListener {
   explicit ServedListener(const Secret& secret, std::uint16_t port = 0,
                           std::chrono::milliseconds patience = std::chrono::seconds(10))
       : listener_("127.0.0.1", port, secret, patience), port_(listener_.port()), thread_([this] { serve(); }) {}
+  explicit ServedListener(std::shared_ptr<Prover> prover)
+      : listener_({"127.0.0.1"}, 0, std::move(prover)), port_(listener_.port()), thread_([this] { serve(); }) {}
   ~ServedListener() {
     stop_ = true;
     thread_.join();
@@ -127,6 +129,40 @@ inline Greeting receive_greeting(int fd) {
   GreetingBytes bytes{};
   base::receive_exactly(fd, bytes, soon(), "receiving in a test");
   return parse_greeting(bytes).value();
+}
+
+inline Announcement receive_announcement(int fd) {
+  AnnouncementBytes bytes{};
+  base::receive_exactly(fd, bytes, soon(), "receiving in a test");
+  return parse_announcement(bytes);
+}
+
+inline Bytes receive_proof(int fd) {
+  Bytes header(kProofHeaderBytes);
+  base::receive_exactly(fd, header, soon(), "receiving in a test");
+  Bytes proof(proof_length(header));
+  base::receive_exactly(fd, proof, soon(), "receiving in a test");
+  return proof;
+}
+
+inline Greeting greeting_of(const EphemeralKey& key) { return {.version = kProtocolVersion, .key = key.public_key()}; }
+inline Greeting fresh_greeting() { return greeting_of(EphemeralKey{}); }
+
+/// An announcement of the job's secret.
+inline constexpr Announcement kBySecret{.method = ProofMethod::job_secret, .salt = {}};
+
+inline Bytes prove(const Secret& secret, HandshakeSide side, const Greeting& connecting, const Greeting& accepting) {
+  return job_secret_prover(secret)->prove(make_statement(side, connecting, accepting, kBySecret));
+}
+inline bool proves(std::span<const std::byte> proof, const Secret& secret, HandshakeSide side,
+                   const Greeting& connecting, const Greeting& accepting) {
+  try {
+    job_secret_prover(secret)->check(proof, make_statement(side, connecting, accepting, kBySecret));
+    return true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::conflict);
+    return false;
+  }
 }
 
 inline std::size_t received(Connection& connection) {

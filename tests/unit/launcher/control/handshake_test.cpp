@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <future>
 #include <string>
@@ -16,7 +18,9 @@
 
 #include "base/socket.hpp"
 #include "control/greeting.hpp"
+#include "control/pending_connections.hpp"
 #include "support/no_descriptors_left.hpp"
+#include "topology/inventory/network_facts.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
 
 namespace ddp::launcher::control {
@@ -58,12 +62,13 @@ TEST(Handshake, AWrongSecretIsAConflict) {
 TEST(Handshake, TheListenersOwnMessagesDoNotOpenIt) {
   ServedListener server{Secret::random()};
   const base::UniqueFd fd = raw(server.port());
-  send_raw(fd.get(), encode(Greeting::fresh()));
+  send_raw(fd.get(), encode(fresh_greeting()));
   const Greeting theirs = receive_greeting(fd.get());
   const base::UniqueFd second = raw(server.port());
   send_raw(second.get(), encode(theirs));
   receive_greeting(second.get());
-  send_raw(second.get(), Bytes(kProofBytes, std::byte{0}));
+  receive_announcement(second.get());
+  send_raw(second.get(), with_length(Bytes(32)));
   EXPECT_TRUE(receive_to_end(second.get()).empty());  // not a byte to work with
   EXPECT_EQ(server.proven(), 0);
 }
@@ -71,20 +76,19 @@ TEST(Handshake, TheListenersOwnMessagesDoNotOpenIt) {
 TEST(Handshake, AProofThatWasHeardBeforeDoesNotOpenTheDoor) {
   const Secret secret = Secret::random();
   ServedListener server{secret};
-  const Greeting ours = Greeting::fresh();
-  Proof proof{};
+  const Greeting ours = fresh_greeting();
+  Bytes proof;
   for (const bool replay : {false, true}) {
     const base::UniqueFd fd = raw(server.port());
     send_raw(fd.get(), encode(ours));
     const Greeting theirs = receive_greeting(fd.get());
+    EXPECT_EQ(receive_announcement(fd.get()), kBySecret);
     if (!replay) proof = prove(secret, HandshakeSide::connecting, ours, theirs);
-    send_raw(fd.get(), proof);
+    send_raw(fd.get(), with_length(proof));
     if (replay) {
       EXPECT_TRUE(receive_to_end(fd.get()).empty());
     } else {
-      Proof answer;
-      base::receive_exactly(fd.get(), answer, soon(), "test");
-      EXPECT_TRUE(proves(answer, secret, HandshakeSide::accepting, ours, theirs));
+      EXPECT_TRUE(proves(receive_proof(fd.get()), secret, HandshakeSide::accepting, ours, theirs));
     }
   }
   EXPECT_EQ(server.proven(), 1);
@@ -108,7 +112,7 @@ TEST(Handshake, StrangersGetNoAnswer) {
 TEST(Handshake, AnotherProtocolVersionIsNamedOnBothSides) {
   ServedListener listener{Secret::random()};
   const base::UniqueFd fd = raw(listener.port());
-  Greeting newer = Greeting::fresh();
+  Greeting newer = fresh_greeting();
   newer.version = kProtocolVersion + 1;
   testing::internal::CaptureStderr();
   send_raw(fd.get(), encode(newer));
@@ -165,14 +169,104 @@ TEST(Handshake, WithoutDescriptorsTheOneThatWaitsIsReported) {
   EXPECT_TRUE(client.get().open());
 }
 
-TEST(Handshake, AHundredSilentConnectionsDoNotKeepTheGoodOneOut) {
+/// Room for crowds in one process.
+void allow_many_descriptors() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 8192);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+TEST(Handshake, ManySilentConnectionsDoNotKeepTheGoodOneOut) {
+  allow_many_descriptors();
   const Secret secret = Secret::random();
   ServedListener server{secret};
   std::vector<base::UniqueFd> silent;
-  for (int i = 0; i < 100; ++i) silent.push_back(raw(server.port()));
+  for (std::size_t i = 0; i < kMaxPending + 50; ++i) silent.push_back(raw(server.port()));
   Connection connection = connect({"127.0.0.1"}, server.port(), secret, soon());
   EXPECT_EQ(received(connection), 1U);
   EXPECT_TRUE(receive_to_end(silent.front().get()).empty());  // the oldest had to go
+}
+
+/// An address of this host that counts as another source than its loopback addresses; empty: there is none.
+std::string other_source() {
+  for (const topology::InterfaceFact& fact : topology::read_usable_interfaces()) {
+    if (fact.interface.kind == InterfaceKind::loopback) continue;
+    for (const InterfaceAddress& address : fact.interface.addresses) {
+      if (!address.ipv6) return address.address;
+    }
+  }
+  return {};
+}
+
+// It takes longer than the strangers take to open all the connections that there is room for.
+TEST(Handshake, ACrowdFromOneSourceDoesNotDriveOutOneOfAnother) {
+  allow_many_descriptors();
+  const std::string source = other_source();
+  if (source.empty()) GTEST_SKIP() << "this host has only loopback addresses";
+  const Secret secret = Secret::random();
+  Listener listener{"", 0, secret};
+  const std::uint16_t port = listener.port();
+  const base::UniqueFd good = base::connect_tcp(source, port, soon());
+  const EphemeralKey key;
+  send_raw(good.get(), encode(greeting_of(key)));
+  std::vector<base::UniqueFd> crowd;
+  const auto serve = [&] {
+    std::vector<Connection> proven;
+    for (int i = 0; i < 20 && proven.empty(); ++i) proven = listener.accept_ready();
+    return proven.size();
+  };
+  for (std::size_t i = 0; i < 3 * kMaxPending; ++i) {
+    crowd.push_back(base::connect_tcp("127.0.0.1", port, soon()));
+    if (i % 64 == 0) serve();
+  }
+  serve();
+  const Greeting theirs = receive_greeting(good.get());
+  receive_announcement(good.get());
+  send_raw(good.get(), with_length(prove(secret, HandshakeSide::connecting, greeting_of(key), theirs)));
+  std::size_t proven = 0;
+  for (const Deadline limit = soon(); proven == 0 && !limit.expired();) proven = serve();
+  EXPECT_EQ(proven, 1U);
+}
+
+TEST(Handshake, WhatFollowsIsEncrypted) {
+  const Secret secret = Secret::random();
+  Bytes heard;
+  Listener listener{"127.0.0.1", 0, secret};
+  // A stranger between the two, who passes everything on and listens.
+  StrangeServer between{[&](int client) {
+    const base::UniqueFd server = raw(listener.port());
+    for (;;) {
+      std::array<pollfd, 2> ends{pollfd{.fd = client, .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = server.get(), .events = POLLIN, .revents = 0}};
+      if (::poll(ends.data(), ends.size(), 60'000) <= 0) return;
+      for (const std::size_t i : {0U, 1U}) {
+        if (ends.at(i).revents == 0) continue;
+        std::array<std::byte, 4096> chunk;
+        const ssize_t size = ::recv(ends.at(i).fd, chunk.data(), chunk.size(), MSG_DONTWAIT);
+        if (size <= 0) return;
+        const auto bytes = std::span{chunk}.first(static_cast<std::size_t>(size));
+        heard.insert(heard.end(), bytes.begin(), bytes.end());
+        send_raw(ends.at(1 - i).fd, bytes);
+      }
+    }
+  }};
+  const std::string told = "a name that nobody else may hear";
+  {
+    auto client =
+        std::async(std::launch::async, [&] { return connect({"127.0.0.1"}, between.port(), secret, soon()); });
+    std::vector<Connection> proven;
+    while (proven.empty() && base::wait_for(listener.fds().at(0), POLLIN, soon())) proven = listener.accept_ready();
+    Connection connection = client.get();
+    connection.send(PrepareAttempt{.name_space = told});
+    ASSERT_TRUE(base::wait_for(proven.at(0).fd(), POLLIN, soon()));
+    const std::vector<Message> messages = proven.at(0).receive();
+    ASSERT_EQ(messages.size(), 1U);
+    EXPECT_EQ(std::get<PrepareAttempt>(messages[0]).name_space, told);
+  }
+  const auto text = std::as_bytes(std::span{told});
+  EXPECT_GT(heard.size(), told.size());
+  EXPECT_EQ(std::search(heard.begin(), heard.end(), text.begin(), text.end()), heard.end());
 }
 
 TEST(Handshake, ACrowdOfGoodOnesGetsInWhole) {
@@ -195,13 +289,14 @@ TEST(Handshake, WhoDoesNotFinishIsShownOutAndTheOthersDoNotNotice) {
   ServedListener server{secret, 0, 1s};
   const base::UniqueFd silent = raw(server.port());
   const base::UniqueFd slow = raw(server.port());
-  const GreetingBytes greeting = encode(Greeting::fresh());
+  Bytes all;
+  for (const std::byte byte : encode(fresh_greeting())) all.push_back(byte);
+  for (const std::byte byte : with_length(Bytes(32))) all.push_back(byte);
   bool closed = false;
-  // 44 bytes, then the proof, at a pace that is over in 0.8 s; so it stops short of the last byte.
+  // The greeting, then the proof, at a pace that is over in 0.8 s; so it stops short of the last byte.
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; std::chrono::steady_clock::now() - begin < 60s && !closed; ++i) {
-    const std::byte byte = i < greeting.size() ? greeting.at(i) : std::byte{0};
-    if (i < greeting.size() + kProofBytes - 1) closed = ::send(slow.get(), &byte, 1, MSG_NOSIGNAL) != 1;
+    if (i < all.size() - 1) closed = ::send(slow.get(), &all[i], 1, MSG_NOSIGNAL) != 1;
     pollfd entry{.fd = slow.get(), .events = POLLRDHUP, .revents = 0};
     closed = closed || ::poll(&entry, 1, 10) > 0;
     if (i == 10) {
@@ -219,13 +314,13 @@ TEST(Handshake, BytesOfTheHandshakeMayComeOneByOne) {
   const Secret secret = Secret::random();
   ServedListener server{secret};
   const base::UniqueFd fd = raw(server.port());
-  const Greeting ours = Greeting::fresh();
+  const Greeting ours = fresh_greeting();
   for (const std::byte byte : encode(ours)) send_raw(fd.get(), {&byte, 1});
   const Greeting theirs = receive_greeting(fd.get());
-  for (const std::byte byte : prove(secret, HandshakeSide::connecting, ours, theirs)) send_raw(fd.get(), {&byte, 1});
-  Proof answer;
-  base::receive_exactly(fd.get(), answer, soon(), "test");
-  EXPECT_TRUE(proves(answer, secret, HandshakeSide::accepting, ours, theirs));
+  receive_announcement(fd.get());
+  for (const std::byte byte : with_length(prove(secret, HandshakeSide::connecting, ours, theirs)))
+    send_raw(fd.get(), {&byte, 1});
+  EXPECT_TRUE(proves(receive_proof(fd.get()), secret, HandshakeSide::accepting, ours, theirs));
 }
 
 TEST(Listener, APortInUseIsExplained) {
@@ -240,6 +335,16 @@ TEST(Listener, APortInUseIsExplained) {
   }
   EXPECT_THROW((Listener{"192.0.2.1", 0, secret}), Error);  // not this host's (TEST-NET-1)
   EXPECT_THROW((Listener{"no.such.host.invalid", 0, secret}), Error);
+}
+
+TEST(Listener, ListensAtTheGivenAddressesAlone) {
+  const Secret secret = Secret::random();
+  Listener listener{{"127.0.0.1", "127.0.0.2", "192.0.2.1"}, 0, job_secret_prover(secret)};
+  const std::string port = std::to_string(listener.port());
+  EXPECT_THAT(listener.addresses(), testing::ElementsAre("127.0.0.1:" + port, "127.0.0.2:" + port));
+  for (const char* address : {"127.0.0.1", "127.0.0.2"})
+    EXPECT_TRUE(base::connect_tcp(address, listener.port(), soon()));
+  EXPECT_THROW(base::connect_tcp("127.0.0.3", listener.port(), soon()), Error);
 }
 
 TEST(Listener, APortInUseIsNoReasonToTryIpv4Only) {

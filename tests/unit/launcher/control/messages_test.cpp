@@ -184,5 +184,26 @@ TEST(ControlMessages, NamesAreThoseOfTheTypes) {
   EXPECT_STREQ(name_of(Fence{}), "Fence");
 }
 
+// What becomes part of a path on another host.
+TEST(Messages, NamesThatWouldLeadElsewhereAreRefused) {
+  for (const std::string& wrong : {std::string{"../x"}, std::string{"/etc"}, std::string{"a\nb"}, std::string{"\0", 1},
+                                   std::string{"\x7f"}, std::string(256, 'x')}) {
+    for (const Message& message :
+         {Message{Hello{.host = wrong}}, Message{Hello{.run_id = wrong}}, Message{Hello{.addresses = {"n1", wrong}}},
+          Message{PrepareAttempt{.log_suffix = wrong}}, Message{PrepareAttempt{.name_space = wrong}},
+          Message{PrepareAttempt{.nodes = {NodeLayout{.host = wrong}}}},
+          Message{StartAttempt{.store_addresses = {wrong}}}}) {
+      try {
+        decode(encode(message));
+        ADD_FAILURE() << wrong;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::protocol);
+        EXPECT_THAT(error.what(), HasSubstr("'/' or a control character"));
+      }
+    }
+  }
+  EXPECT_NO_THROW(decode(encode(Hello{.host = std::string(255, 'x'), .program = "/home/a/train.py"})));
+}
+
 }  // namespace
 }  // namespace ddp::launcher::control

@@ -2,11 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 #include <ddp/error.hpp>
 
-#include "control/handshake.hpp"
+#include "control/secret.hpp"
 
 namespace ddp::launcher::control {
 namespace {
@@ -35,11 +36,17 @@ TEST(Secret, WrongHexIsRefusedAndNotRepeated) {
   }
 }
 
-TEST(Secret, OfATextIsTheSameForTheSameTextOnly) {
-  EXPECT_EQ(Secret::from_text("job 42").to_hex(), Secret::from_text("job 42").to_hex());
-  EXPECT_NE(Secret::from_text("job 42").to_hex(), Secret::from_text("job 43").to_hex());
-  // BLAKE2b with 32 bytes of the empty text, as b2sum -l 256 gives it
-  EXPECT_EQ(Secret::from_text("").to_hex(), "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8");
+TEST(Secret, OfAPhraseIsTheSameForTheSamePhraseAndSaltOnly) {
+  const std::string secret = Secret::from_phrase("phrase", {1}).to_hex();
+  EXPECT_EQ(Secret::from_phrase("phrase", {1}).to_hex(), secret);
+  EXPECT_NE(Secret::from_phrase("phrases", {1}).to_hex(), secret);
+  EXPECT_NE(Secret::from_phrase("phrase", {2}).to_hex(), secret);
+}
+
+TEST(Secret, OfAPhraseIsDearToGuess) {
+  const auto begin = std::chrono::steady_clock::now();
+  Secret::from_phrase("phrase", {});
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(10));
 }
 
 }  // namespace

@@ -72,6 +72,29 @@ TEST(CoordinatorTest, AnAgentThatDoesNotFitIsToldWhyAndEndsAJobThatNeedsIt) {
               AllOf(HasSubstr("version 2.0"), HasSubstr("1 of 2 nodes has joined: a")));
 }
 
+TEST(CoordinatorTest, AnAgentOfAnotherVersionEndsNothingWhereAgentsAreStartedOneByOne) {
+  CoordinatorJob job;
+  job.options.membership.replaceable = true;
+  job.gather();
+  auto other = hello("b");
+  other.version = "2.0";
+  job.say(1, other);
+  EXPECT_THAT(job.heard_one<control::Finish>(1).message, HasSubstr("ddprun on b is version 2.0"));
+  const int late = job.connect();
+  job.say(late, hello("b"));
+  EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
+}
+
+TEST(CoordinatorTest, AnAgentThatLeavesBeforeItsHelloIsToldOf) {
+  CoordinatorJob job;
+  job.gather();
+  job.lose(1);
+  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("before it joined: it was closed")));
+  const int late = job.connect();
+  job.say(late, hello("b"));
+  EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
+}
+
 TEST(CoordinatorTest, AnAgentOfAnotherRunEndsNothing) {
   CoordinatorJob job;
   job.gather();

@@ -1,11 +1,14 @@
 // How agents find their coordinator: who leads, at which port, with which secret, and what stops them.
 #include "launch/rendezvous.hpp"
 
+#include <stdlib.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <barrier>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -46,9 +49,10 @@ std::optional<Error> error_of(Action&& action) {
 }
 
 /// Whether an agent that follows @p rendezvous reaches @p listener.
-bool reaches(const RendezvousPoint& point, control::Listener& listener) {
+bool reaches(const Rendezvous& rendezvous, control::Listener& listener) {
   std::optional<control::Connection> agent;
-  std::thread connecting([&] { agent.emplace(control::connect({"127.0.0.1"}, point.port, point.secret, patience())); });
+  std::thread connecting(
+      [&] { agent.emplace(control::connect({"127.0.0.1"}, rendezvous.port, rendezvous.provers, patience())); });
   std::vector<control::Connection> proven;
   for (const Deadline limit = patience(); proven.empty() && !limit.expired();) {
     for (control::Connection& connection : listener.accept_ready()) proven.push_back(std::move(connection));
@@ -83,16 +87,16 @@ TEST(RendezvousPoint, WhatIsNoPointIsRefused) {
 // ---- frontend
 
 TEST(FrontendRendezvous, ItsAgentsReachIt) {
-  const Rendezvous frontend = meet_as_frontend({"10.0.0.1", "10.0.1.1"});
+  const FrontendRendezvous frontend = meet_as_frontend({"10.0.0.1", "10.0.1.1"});
   ASSERT_TRUE(frontend.listener);
   EXPECT_EQ(frontend.point.port, frontend.listener->port());
   const base::Environment environment{
       Variables{{std::string{kAgentVariable}, frontend.point.encode()}, {"SLURM_NODEID", "3"}}};
   const Rendezvous agent = meet_as_frontend_agent(environment, patience());
   EXPECT_FALSE(agent.listener);
-  EXPECT_THAT(agent.point.addresses, ElementsAre("10.0.0.1", "10.0.1.1"));
+  EXPECT_THAT(agent.addresses, ElementsAre("10.0.0.1", "10.0.1.1"));
   EXPECT_EQ(agent.order, 3);
-  EXPECT_TRUE(reaches(agent.point, *frontend.listener));
+  EXPECT_TRUE(reaches(agent, *frontend.listener));
 }
 
 TEST(FrontendRendezvous, EachJobHasItsOwnSecret) {
@@ -122,20 +126,29 @@ class EndpointRendezvous : public ::testing::Test {
     options.rendezvous.master_port = 0;
     return options;
   }
-  static Rendezvous meet(const LaunchOptions& options, const std::string& phrase = {}) {
-    Variables variables;
+  EndpointRendezvous() {
+    std::string folder = (std::filesystem::temp_directory_path() / "rendezvous.XXXXXX").string();
+    EXPECT_NE(::mkdtemp(folder.data()), nullptr);
+    home_ = folder;
+  }
+  ~EndpointRendezvous() override { std::filesystem::remove_all(home_); }
+
+  Rendezvous meet(const LaunchOptions& options, const std::string& phrase = {}) const {
+    Variables variables{{"HOME", home_}, {"DDP_MUNGE_SOCKET", "/no/munge"}};
     if (!phrase.empty()) variables["DDP_RDZV_SECRET"] = phrase;
     return meet_at_endpoint(options, base::Environment{variables});
   }
+
+  std::string home_;
 };
 
 TEST_F(EndpointRendezvous, TheHostsOwnAgentLeads) {
   for (const std::string& host : {std::string{"127.0.0.1"}, std::string{"localhost"}, base::host_name()}) {
     const Rendezvous leader = meet(c10d(host));
     ASSERT_TRUE(leader.listener) << host;
-    EXPECT_NE(leader.point.port, 0);
+    EXPECT_NE(leader.port, 0);
     EXPECT_EQ(leader.order, -1);
-    EXPECT_THAT(leader.point.addresses, ElementsAre(host));
+    EXPECT_THAT(leader.addresses, ElementsAre(host));
   }
 }
 
@@ -146,8 +159,8 @@ TEST_F(EndpointRendezvous, AgentsOfOtherHostsDoNotLead) {
     options.rendezvous.endpoint_port = 4000;
     const Rendezvous follower = meet(options);
     EXPECT_FALSE(follower.listener) << host;
-    EXPECT_EQ(follower.point.port, 4000);
-    EXPECT_THAT(follower.point.addresses, ElementsAre(host));
+    EXPECT_EQ(follower.port, 4000);
+    EXPECT_THAT(follower.addresses, ElementsAre(host));
   }
 }
 
@@ -160,10 +173,18 @@ TEST_F(EndpointRendezvous, IsHostDecidesBeforeTheName) {
   EXPECT_FALSE(meet(options).listener);
 }
 
+TEST_F(EndpointRendezvous, ListensAtItsOwnAddressAlone) {
+  for (const char* host : {"127.0.0.1", "127.0.0.9"}) {
+    const Rendezvous leader = meet(c10d(host));
+    EXPECT_THAT(leader.listener->addresses(), ElementsAre(host + (":" + std::to_string(leader.port))));
+  }
+  const Rendezvous local = meet(c10d("localhost"));
+  EXPECT_THAT(local.listener->addresses(),
+              ::testing::Each(::testing::AnyOf(::testing::StartsWith("127."), ::testing::StartsWith("[::1]"))));
+}
+
 TEST_F(EndpointRendezvous, NodeRankZeroLeadsAStaticOne) {
-  LaunchOptions options = fixed(0);
-  options.rendezvous.master_addr = "192.0.2.1";  // whatever the address is
-  const Rendezvous leader = meet(options);
+  const Rendezvous leader = meet(fixed(0));
   EXPECT_TRUE(leader.listener);
   EXPECT_EQ(leader.order, 0);
   const Rendezvous follower = meet(fixed(2));
@@ -171,63 +192,98 @@ TEST_F(EndpointRendezvous, NodeRankZeroLeadsAStaticOne) {
   EXPECT_EQ(follower.order, 2);
 }
 
+TEST_F(EndpointRendezvous, NodeRankZeroWithAnotherHostsAddressIsTold) {
+  LaunchOptions options = fixed(0);
+  options.rendezvous.master_addr = "192.0.2.1";
+  const auto error = error_of([&] { meet(options); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error->what(), AllOf(HasSubstr(base::host_name() + ", node 0, has no address '192.0.2.1'"),
+                                   HasSubstr("--master-addr"), HasSubstr("is_host=1")));
+  options.rendezvous.is_host = true;  // behind a gateway
+  EXPECT_TRUE(meet(options).listener);
+}
+
 TEST_F(EndpointRendezvous, PortsAreTorchrunsUnlessGiven) {
   LaunchOptions options = fixed(1);
   options.rendezvous.master_port.reset();
-  EXPECT_EQ(meet(options).point.port, 29500);
+  EXPECT_EQ(meet(options).port, 29500);
   options.rendezvous.master_port = 4001;
-  EXPECT_EQ(meet(options).point.port, 4001);
+  EXPECT_EQ(meet(options).port, 4001);
   options = c10d("192.0.2.1");
   options.rendezvous.endpoint_port.reset();
-  EXPECT_EQ(meet(options).point.port, 29400);
+  EXPECT_EQ(meet(options).port, 29400);
 }
 
 TEST_F(EndpointRendezvous, AFollowerReachesTheLeader) {
   const Rendezvous leader = meet(c10d());
   LaunchOptions options = c10d();
-  options.rendezvous.endpoint_port = leader.point.port;
+  options.rendezvous.endpoint_port = leader.port;
   options.rendezvous.is_host = false;
-  EXPECT_TRUE(reaches(meet(options).point, *leader.listener));
+  EXPECT_TRUE(reaches(meet(options), *leader.listener));
 }
 
-TEST_F(EndpointRendezvous, RunAndPhraseMakeTheSecret) {
-  LaunchOptions other_run = c10d();
-  other_run.rendezvous.run_id = "other";
-  const std::string secret = meet(c10d(), "phrase").point.secret.to_hex();
-  EXPECT_EQ(meet(c10d(), "phrase").point.secret.to_hex(), secret);
-  EXPECT_NE(meet(c10d(), "phrases").point.secret.to_hex(), secret);
-  EXPECT_NE(meet(c10d()).point.secret.to_hex(), secret);
-  EXPECT_NE(meet(other_run, "phrase").point.secret.to_hex(), secret);
+TEST_F(EndpointRendezvous, OnlyWhoHasThePhraseReachesTheLeader) {
+  const Rendezvous leader = meet(c10d(), "phrase");
+  LaunchOptions options = c10d();
+  options.rendezvous.endpoint_port = leader.port;
+  options.rendezvous.is_host = false;
+  EXPECT_TRUE(reaches(meet(options, "phrase"), *leader.listener));
+  for (const char* wrong : {"phrases", ""}) {
+    const Rendezvous follower = meet(options, wrong);
+    std::optional<Error> error;
+    std::atomic<bool> over = false;
+    std::thread connecting([&] {
+      error = error_of([&] { follower.connect(); });
+      over = true;
+    });
+    while (!over) EXPECT_TRUE(leader.listener->accept_ready().empty());
+    connecting.join();
+    EXPECT_EQ(error.value().code(), ErrorCode::conflict);
+    EXPECT_THAT(error->what(), HasSubstr("DDP_RDZV_SECRET"));
+  }
 }
 
 TEST_F(EndpointRendezvous, ATakenPortMeansThatAnotherAgentOfThisHostLeads) {
   const Rendezvous leader = meet(c10d());
   LaunchOptions options = c10d();
-  options.rendezvous.endpoint_port = leader.point.port;
+  options.rendezvous.endpoint_port = leader.port;
   const Rendezvous second = meet(options);
   EXPECT_FALSE(second.listener);
-  EXPECT_EQ(second.point.port, leader.point.port);
+  EXPECT_EQ(second.port, leader.port);
+  EXPECT_EQ(second.port_taken, "another process of this host listens at port " + std::to_string(leader.port));
+}
+
+TEST_F(EndpointRendezvous, AStrangerAtThePortIsNotBelieved) {
+  const control::Listener stranger{"127.0.0.1", 0, control::Secret::random()};
+  LaunchOptions options = c10d();
+  options.rendezvous.endpoint_port = stranger.port();
+  options.rendezvous.read_timeout = seconds(1);  // this one does not even answer
+  const auto error = error_of([&] { meet(options).connect(); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(),
+              AllOf(HasSubstr("another process of this host listens at port"), HasSubstr("choose another port")));
 }
 
 TEST_F(EndpointRendezvous, ATakenPortIsAnErrorForTheOneThatMustLead) {
   const Rendezvous other = meet(c10d());
   LaunchOptions must = c10d();
-  must.rendezvous.endpoint_port = other.point.port;
+  must.rendezvous.endpoint_port = other.port;
   must.rendezvous.is_host = true;
   LaunchOptions first = fixed(0);
-  first.rendezvous.master_port = other.point.port;
+  first.rendezvous.master_port = other.port;
   for (const LaunchOptions& options : {must, first}) {
     const auto error = error_of([&] { meet(options); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::system);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr(std::to_string(other.point.port))));
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr(std::to_string(other.port))));
   }
 }
 
 TEST_F(EndpointRendezvous, OfSeveralAgentsThatRaceExactlyOneLeads) {
   constexpr int kAgents = 6;
   LaunchOptions options = c10d();
-  options.rendezvous.endpoint_port = meet(c10d()).point.port;  // free again
+  options.rendezvous.endpoint_port = meet(c10d()).port;  // free again
   std::barrier together(kAgents);
   std::vector<std::optional<Rendezvous>> agents(kAgents);
   std::vector<std::thread> threads;
@@ -256,10 +312,9 @@ TEST_F(EndpointRendezvous, HasTheTimeOfItsKind) {
 }
 
 TEST_F(EndpointRendezvous, NobodyThereIsToldAtTheDeadline) {
-  const std::uint16_t port = meet(c10d()).point.port;  // free again
-  const auto error = error_of([&] {
-    control::connect({"127.0.0.1"}, port, control::Secret::from_text("x"), Deadline::after(milliseconds(1)));
-  });
+  const std::uint16_t port = meet(c10d()).port;  // free again
+  const auto error = error_of(
+      [&] { control::connect({"127.0.0.1"}, port, control::Secret::random(), Deadline::after(milliseconds(1))); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::unavailable);
   EXPECT_THAT(error->what(), HasSubstr("127.0.0.1"));
@@ -287,16 +342,15 @@ TEST_F(StepRendezvous, TaskZeroTellsTheOthers) {
   }
   for (std::thread& thread : threads) thread.join();
   ASSERT_TRUE(tasks[0]->listener);
-  EXPECT_EQ(tasks[0]->point.port, tasks[0]->listener->port());
+  EXPECT_EQ(tasks[0]->port, tasks[0]->listener->port());
   for (int task = 0; task < 3; ++task) {
     const Rendezvous& own = *tasks[static_cast<std::size_t>(task)];
     EXPECT_EQ(own.listener != nullptr, task == 0);
-    EXPECT_THAT(own.point.addresses, ElementsAre("10.0.0.0"));
-    EXPECT_EQ(own.point.port, tasks[0]->point.port);
-    EXPECT_EQ(own.point.secret.to_hex(), tasks[0]->point.secret.to_hex());
+    EXPECT_THAT(own.addresses, ElementsAre("10.0.0.0"));
+    EXPECT_EQ(own.port, tasks[0]->port);
     EXPECT_EQ(own.order, 10 + task);
   }
-  EXPECT_TRUE(reaches(tasks[2]->point, *tasks[0]->listener));
+  EXPECT_TRUE(reaches(*tasks[2], *tasks[0]->listener));
 }
 
 TEST_F(StepRendezvous, ATaskThatDoesNotComeIsToldAtTheDeadline) {

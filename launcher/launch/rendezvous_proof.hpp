@@ -1,0 +1,44 @@
+// How ddpruns that are started by hand prove to each other that one user has started them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <ddp/error.hpp>
+
+#include "base/env_table.hpp"
+#include "control/prover.hpp"
+
+namespace ddp::launcher {
+
+/// The one that leads chooses the first that it has: DDP_RDZV_SECRET, munge, the key file of the user. The others
+/// follow it, but for two rules: DDP_RDZV_SECRET, where it is set, is what counts; and no proof at all is for those
+/// alone that are told so, too. Asks each source at most once.
+class RendezvousProof {
+ public:
+  /// @param insecure --rdzv-insecure
+  RendezvousProof(base::Environment environment, bool insecure, std::string host);
+
+  /// For the one that leads. Throws Error(unavailable), which says why each of the three cannot be used.
+  std::shared_ptr<control::Prover> leader();
+  /// For the others: see control::Provers.
+  std::shared_ptr<control::Prover> follower(const control::Announcement& announcement);
+
+ private:
+  using ProverPointer = std::shared_ptr<control::Prover>;
+  ProverPointer phrase(const control::Salt& salt);
+  ProverPointer munge();
+  ProverPointer key_file();
+  static ProverPointer none();
+
+  base::Environment environment_;
+  bool insecure_;
+  std::string host_;
+  std::string phrase_;           ///< DDP_RDZV_SECRET; empty: it is not set
+  ProverPointer phrase_prover_;  ///< for the salt that was asked for last
+  ProverPointer munge_;
+  std::optional<Error> munge_failure_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,139 @@
+// Which proof the one that leads chooses, which ones the others follow, and what is said when there is none.
+#include "launch/rendezvous_proof.hpp"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "support/munge_daemon.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using control::Announcement;
+using control::ProofMethod;
+using control::Statement;
+using test::MungeDaemon;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Variables = std::map<std::string, std::string, std::less<>>;
+namespace fs = std::filesystem;
+
+class RendezvousProofTest : public testing::Test {
+ protected:
+  RendezvousProofTest() {
+    std::string folder = (fs::temp_directory_path() / "rendezvous_proof.XXXXXX").string();
+    EXPECT_NE(::mkdtemp(folder.data()), nullptr);
+    home_ = folder;
+  }
+  ~RendezvousProofTest() override { fs::remove_all(home_); }
+
+  /// A node without munge, unless @p more says otherwise.
+  RendezvousProof node(const Variables& more = {}, bool insecure = false) const {
+    Variables variables{{"HOME", home_}, {"DDP_MUNGE_SOCKET", "/no/munge"}};
+    for (const auto& [name, value] : more) variables[name] = value;
+    return RendezvousProof{base::Environment{variables}, insecure, "n2"};
+  }
+  static std::string refusal(const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string{error.what()}.find('\n'), std::string::npos);
+      return error.what();
+    }
+    ADD_FAILURE() << "nothing was refused";
+    return {};
+  }
+  static ProofMethod method_of(const std::shared_ptr<control::Prover>& prover) { return prover->announcement().method; }
+  /// Whether @p follower proves itself to @p leader, and back.
+  static bool believe(RendezvousProof& leader, RendezvousProof& follower) {
+    const auto one = leader.leader();
+    const auto other = follower.follower(one->announcement());
+    const Statement statement{};
+    try {
+      one->check(other->prove(statement), statement);
+      other->check(one->prove(statement), statement);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  std::string home_;
+};
+
+TEST_F(RendezvousProofTest, ThePhraseComesFirstThenMungeThenTheKeyFile) {
+  std::optional<MungeDaemon> munge;
+  if (MungeDaemon::installed()) munge.emplace();
+  const std::string socket = munge ? munge->socket() : "/no/munge";
+  EXPECT_EQ(method_of(node({{"DDP_RDZV_SECRET", "x"}, {"DDP_MUNGE_SOCKET", socket}}).leader()), ProofMethod::phrase);
+  if (munge) {
+    EXPECT_EQ(method_of(node({{"DDP_MUNGE_SOCKET", socket}}).leader()), ProofMethod::munge);
+  }
+  EXPECT_FALSE(fs::exists(home_ + "/.config"));
+  EXPECT_EQ(method_of(node().leader()), ProofMethod::key_file);
+  EXPECT_TRUE(fs::exists(home_ + "/.config/libddp/rendezvous.key"));
+  EXPECT_EQ(method_of(node({}, true).leader()), ProofMethod::none);
+}
+
+TEST_F(RendezvousProofTest, NodesOfOneUserBelieveEachOther) {
+  const Variables phrase{{"DDP_RDZV_SECRET", "one"}};
+  RendezvousProof a = node(phrase), b = node(phrase), c = node({{"DDP_RDZV_SECRET", "two"}});
+  EXPECT_TRUE(believe(a, b));
+  EXPECT_FALSE(believe(a, c));
+  RendezvousProof d = node(), e = node(), f = node({{"XDG_CONFIG_HOME", home_}});
+  EXPECT_TRUE(believe(d, e));
+  EXPECT_FALSE(believe(d, f));
+  RendezvousProof g = node({}, true), h = node({}, true);
+  EXPECT_TRUE(believe(g, h));
+}
+
+TEST_F(RendezvousProofTest, ASaltIsNewForEachJob) {
+  const Variables phrase{{"DDP_RDZV_SECRET", "one"}};
+  EXPECT_NE(node(phrase).leader()->announcement().salt, node(phrase).leader()->announcement().salt);
+}
+
+TEST_F(RendezvousProofTest, ANodeWithoutMungeSaysSo) {
+  const std::string text = refusal([&] { node().follower({.method = ProofMethod::munge, .salt = {}}); });
+  EXPECT_THAT(text, AllOf(HasSubstr("uses munge, but on n2: munged does not answer"), HasSubstr("EMUNGE_SOCKET (6)"),
+                          HasSubstr("start munged on n2, or set DDP_RDZV_SECRET")));
+}
+
+TEST_F(RendezvousProofTest, APhraseOnSomeNodesOnlyIsRefused) {
+  const std::string missing = refusal([&] { node().follower({.method = ProofMethod::phrase, .salt = {}}); });
+  EXPECT_THAT(missing,
+              AllOf(HasSubstr("DDP_RDZV_SECRET, which is not set on n2"), HasSubstr("on all nodes, or on none")));
+  for (const auto method : {ProofMethod::munge, ProofMethod::key_file}) {
+    const std::string text = refusal([&] {
+      node({{"DDP_RDZV_SECRET", "x"}}).follower({.method = method, .salt = {}});
+    });
+    EXPECT_THAT(text, HasSubstr("DDP_RDZV_SECRET is set on n2, but not for the coordinator's ddprun"));
+  }
+}
+
+// Else whoever holds the port could choose to prove nothing.
+TEST_F(RendezvousProofTest, NoProofIsForThoseThatAreToldSo) {
+  const Announcement none{.method = ProofMethod::none, .salt = {}};
+  for (const Variables& variables : {Variables{}, Variables{{"DDP_RDZV_SECRET", "x"}}}) {
+    EXPECT_THAT(refusal([&] { node(variables).follower(none); }),
+                HasSubstr("give --rdzv-insecure on all nodes, or on none"));
+  }
+  EXPECT_EQ(method_of(node({}, true).follower({.method = ProofMethod::key_file, .salt = {}})), ProofMethod::key_file);
+}
+
+TEST_F(RendezvousProofTest, WithoutAnyOfTheThreeAllAreNamed) {
+  std::ofstream{home_ + "/.config"} << "a file";  // stands for a home folder that cannot be written, for root, too
+  const std::string text = refusal([&] { node().leader(); });
+  EXPECT_THAT(text, AllOf(HasSubstr("munged does not answer"), HasSubstr("DDP_RDZV_SECRET is not set"),
+                          HasSubstr(home_ + "/.config/libddp/rendezvous.key"), HasSubstr("ENOTDIR (20)"),
+                          HasSubstr("--rdzv-insecure")));
+}
+
+}  // namespace
+}  // namespace ddp::launcher
