@@ -183,7 +183,7 @@ class Process {
         .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1};
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
     if (role_.role == LaunchRole::frontend) {
-      srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.nodes.max, own_path(), arguments_),
+      srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.components, own_path(), arguments_),
                                             agent_step_environment(environment_, *point));
       loop_.watch(srun_->pidfd(), [this] { srun_ended(); });
     }

@@ -1,6 +1,7 @@
 #include "launch/launch_role.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -74,17 +75,49 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
           .nodes = {.min = options.nodes_given ? options.nodes.min : tasks, .max = tasks}};
 }
 
+/// Of this allocation; one that was made inside a task of a heterogeneous job inherits its variables.
+bool is_heterogeneous(const base::Environment& environment) {
+  return environment.number("SLURM_HET_SIZE").value_or(1) > 1 &&
+         environment.raw("SLURM_JOB_ID_HET_GROUP_0") == environment.raw("SLURM_JOB_ID");
+}
+
+/// The nodes of each component.
+std::vector<int> allocated_nodes(const base::Environment& environment) {
+  const int components = environment.number("SLURM_HET_SIZE").value_or(1);
+  if (!is_heterogeneous(environment)) return {environment.number("SLURM_JOB_NUM_NODES").value_or(1)};
+  std::vector<int> nodes;
+  for (int i = 0; i < components; ++i) {
+    const std::string name = fmt::format("SLURM_JOB_NUM_NODES_HET_GROUP_{}", i);
+    const auto number = environment.number(name);
+    if (!number) {
+      reject(
+          fmt::format("the allocation has {} components, but {} is not set", components, name),
+          "name the nodes with --nnodes and --rdzv-endpoint, or start ddprun in a step: srun --het-group=... ddprun");
+    }
+    nodes.push_back(*number);
+  }
+  return nodes;
+}
+
+/// The first @p wanted of them.
+std::vector<int> take_nodes(std::vector<int> components, int wanted) {
+  for (int& nodes : components) {
+    nodes = std::min(nodes, wanted);
+    wanted -= nodes;
+  }
+  return components;
+}
+
 /// Nothing: the allocation does not matter.
 std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, const base::Environment& environment,
                                                  const base::SlurmStep& step) {
-  if (!environment.has("SLURM_JOB_ID") || !environment.has("SLURM_JOB_NUM_NODES")) return std::nullopt;
+  // A shell of a heterogeneous salloc has only the components' numbers of nodes.
+  const bool allocation = environment.has("SLURM_JOB_NUM_NODES") || is_heterogeneous(environment);
+  if (!environment.has("SLURM_JOB_ID") || !allocation) return std::nullopt;
   if (base::is_torchrun_worker(environment)) return std::nullopt;
   if (step.kind == base::SlurmStep::Kind::user) return std::nullopt;  // a child of a task: its node is all that it has
-  if (environment.number("SLURM_HET_SIZE").value_or(1) > 1) {
-    reject("the allocation is heterogeneous, and srun starts steps on its first component only",
-           "start the agents yourself, with --nnodes and --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT on every node");
-  }
-  const int have = environment.number("SLURM_JOB_NUM_NODES").value_or(1);
+  const std::vector<int> components = allocated_nodes(environment);
+  const int have = std::accumulate(components.begin(), components.end(), 0);
   NodeRange nodes{.min = have, .max = have};
   if (options.nodes_given) {
     if (options.nodes.min > have) {
@@ -101,7 +134,8 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
   return RoleDecision{
       .role = LaunchRole::frontend,
       .reason = fmt::format("Slurm job {} has {} nodes", environment.raw("SLURM_JOB_ID").value_or(""), have),
-      .nodes = nodes};
+      .nodes = nodes,
+      .components = take_nodes(components, nodes.max)};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/env_table.hpp"
 #include "options/launch_options.hpp"
@@ -21,6 +22,9 @@ struct RoleDecision {
   LaunchRole role = LaunchRole::alone;
   std::string reason;  ///< one sentence
   NodeRange nodes;     ///< how many agents the job has
+  /// Of a frontend: how many of them are on nodes of each component of the allocation, of which only heterogeneous
+  /// ones have several.
+  std::vector<int> components = {};
 };
 
 /// The variable that tells agents where their frontend is.

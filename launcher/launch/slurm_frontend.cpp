@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -74,23 +76,30 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 
 }  // namespace
 
-std::vector<std::string> agent_step_command(int num_nodes, const std::string& ddprun,
+std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,
                                             const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{"srun",
-                                   "--quiet",  // errors still show
-                                   fmt::format("--nodes={}", num_nodes),
-                                   fmt::format("--ntasks={}", num_nodes),
-                                   "--ntasks-per-node=1",
-                                   "--overlap",
-                                   "--mpi=none",
-                                   "--no-kill",
-                                   "--kill-on-bad-exit=0",
-                                   "--wait=0",
-                                   "--input=none",
-                                   "--export=ALL",
-                                   "--job-name=ddprun",
-                                   ddprun};
-  command.insert(command.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> command{"srun"};
+  for (std::size_t component = 0; component < components.size(); ++component) {
+    const int nodes = components[component];
+    if (nodes == 0) continue;
+    if (command.size() > 1) command.emplace_back(":");
+    if (components.size() > 1) command.push_back(fmt::format("--het-group={}", component));
+    const std::string part[]{"--quiet",  // errors still show
+                             fmt::format("--nodes={}", nodes),
+                             fmt::format("--ntasks={}", nodes),
+                             "--ntasks-per-node=1",
+                             "--overlap",
+                             "--mpi=none",
+                             "--no-kill",
+                             "--kill-on-bad-exit=0",
+                             "--wait=0",
+                             "--input=none",
+                             "--export=ALL",
+                             "--job-name=ddprun",
+                             ddprun};
+    command.insert(command.end(), std::begin(part), std::end(part));
+    command.insert(command.end(), arguments.begin(), arguments.end());
+  }
   return command;
 }
 
@@ -104,9 +113,12 @@ void leave_task_binding() {
 std::map<std::string, std::string, std::less<>> agent_step_environment(const base::Environment& environment,
                                                                        const RendezvousPoint& point) {
   auto variables = environment.variables();
-  for (const std::string_view name : kTaskOptions) {
-    if (const auto found = variables.find(name); found != variables.end()) variables.erase(found);
-  }
+  std::erase_if(variables, [](const auto& variable) {
+    // of a component: SLURM_NTASKS_HET_GROUP_1, SLURM_NTASKS_PACK_GROUP_1
+    const std::string_view name = std::string_view(variable.first);
+    const std::string_view option = name.substr(0, std::min(name.find("_HET_GROUP_"), name.find("_PACK_GROUP_")));
+    return std::find(kTaskOptions.begin(), kTaskOptions.end(), option) != kTaskOptions.end();
+  });
   variables[kAgentVariable] = point.encode();
   return variables;
 }

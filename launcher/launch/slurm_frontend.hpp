@@ -12,9 +12,10 @@
 
 namespace ddp::launcher {
 
-/// srun's command line for one agent on each of @p num_nodes nodes: no MPI, and losing a node or an agent does not end
-/// the step, because ddprun decides that.
-std::vector<std::string> agent_step_command(int num_nodes, const std::string& ddprun,
+/// srun's command line for one agent on each node: no MPI, and losing a node or an agent does not end the step, because
+/// ddprun decides that. @param components the number of nodes in each component of the allocation; several are a
+/// heterogeneous one's.
+std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,
                                             const std::vector<std::string>& arguments);
 
 /// Gives an agent all processors of its cgroup, where Slurm has bound it as a task with one. (srun's --cpu-bind=none

@@ -181,6 +181,25 @@ blocks_are() {
   expect_all 2 "HAS 2"
 }
 
+@test "a heterogeneous allocation: one world over its components, by ddprun itself and under srun" {
+  local options=(-N1 -n1 -c2 : -N2 -n2) where='echo "WHERE $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $(hostname) $MASTER_ADDR"'
+  run on_ctl salloc -Q "${options[@]}" "$bin/ddprun" --nproc-per-node=2 sh -c "$where"
+  succeeded
+  expect_all 6 "WHERE"
+  for rank in 0 1 2 3 4 5; do expect_all 1 "WHERE $rank/6 $((rank / 2))/3 n$((rank / 2)) 10.78.0."; done
+  run on_ctl salloc -Q "${options[@]}" "$bin/ddprun" --nnodes=2 --nproc-per-node=1 sh -c "$where"
+  succeeded
+  expect_all 2 "WHERE"
+  expect_all 1 "WHERE 1/2 1/2 n1"
+  run on_ctl salloc -Q "${options[@]}" srun --het-group=0,1 --ntasks-per-node=1 --mpi=pmi2 "$bin/ddprun" --nproc-per-node=1 sh -c "$where"
+  succeeded
+  expect_all 1 "WHERE 2/3 2/3 n2"
+  run on_ctl salloc -Q "${options[@]}" "$bin/ddprun" --nproc-per-node=1 sh -c '[ $RANK != 2 ] || exit 7; exec sleep 98764'
+  [ "$status" -eq 7 ]
+  [[ $output == *"n2"* ]] || { echo "$output"; return 1; }
+  run ! "$cluster" run pgrep -f "sleep 98764"
+}
+
 @test "512 workers on four nodes" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 128 sh -c 'echo "$RANK"'
   [ "$status" -eq 0 ] || { echo "$output" | tail -20; return 1; }

@@ -8,7 +8,9 @@
 namespace ddp::launcher {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 LaunchOptions options() {
@@ -58,6 +60,7 @@ TEST(RoleTest, IsTheFrontInAnAllocation) {
   const RoleDecision decision = decide(options(), allocation(4));
   EXPECT_EQ(decision.role, LaunchRole::frontend);
   EXPECT_EQ(decision.nodes.min, 4);
+  EXPECT_THAT(decision.components, ElementsAre(4));
   EXPECT_EQ(decision.nodes.max, 4);
 }
 
@@ -86,10 +89,27 @@ TEST(RoleTest, AnAllocationGivesAtMostItsNodes) {
   EXPECT_EQ(decision.nodes.max, 4);
 }
 
-TEST(RoleTest, AHeterogeneousAllocationIsRefused) {
-  Variables components = allocation(2);
-  components["SLURM_HET_SIZE"] = "2";
-  EXPECT_THAT(refusal(options(), components), HasSubstr("heterogeneous"));
+TEST(RoleTest, AHeterogeneousAllocationHasTheNodesOfItsComponents) {
+  Variables variables = allocation(1);  // SLURM_JOB_NUM_NODES is the first one's
+  variables["SLURM_HET_SIZE"] = "2";
+  variables["SLURM_JOB_ID_HET_GROUP_0"] = "6";
+  EXPECT_THAT(decide(options(), variables).components, IsEmpty()) << "they are another job's; this one has one node";
+  variables["SLURM_JOB_ID_HET_GROUP_0"] = "7";
+  EXPECT_THAT(refusal(options(), variables), HasSubstr("SLURM_JOB_NUM_NODES_HET_GROUP_0 is not set"));
+  variables["SLURM_JOB_NUM_NODES_HET_GROUP_0"] = "1";
+  variables["SLURM_JOB_NUM_NODES_HET_GROUP_1"] = "3";
+  const RoleDecision all = decide(options(), variables);
+  EXPECT_EQ(all.role, LaunchRole::frontend);
+  EXPECT_EQ(all.nodes.max, 4);
+  EXPECT_THAT(all.components, ElementsAre(1, 3));
+  Variables shell = variables;  // of salloc
+  shell.erase("SLURM_JOB_NUM_NODES");
+  shell.erase("SLURMD_NODENAME");
+  EXPECT_EQ(decide(options(), shell).role, LaunchRole::frontend);
+  EXPECT_THAT(decide(with_nodes(1, 1), shell).components, ElementsAre(1, 0));
+  EXPECT_THAT(decide(with_nodes(1, 3), variables).components, ElementsAre(1, 2));
+  EXPECT_EQ(decide(with_nodes(1, 1), variables).role, LaunchRole::alone);
+  EXPECT_THAT(refusal(with_nodes(5, 5), variables), HasSubstr("the allocation has 4 nodes"));
 }
 
 TEST(RoleTest, ATaskOfAStepIsAnAgent) {
