@@ -1,6 +1,7 @@
 # What other projects find libddp by: a CMake package and a pkg-config file. Neither names a prefix, so that an installation
 # may be moved as a whole.
 include(CMakePackageConfigHelpers)
+include(DdpBuildFolder)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
 install(EXPORT ddpTargets NAMESPACE ddp:: DESTINATION ${package_folder} COMPONENT development)
