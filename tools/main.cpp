@@ -13,6 +13,7 @@
 
 #include "base/closest_word.hpp"
 #include "base/stderr_line.hpp"
+#include "command/option_word.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
 #include "topo/options.hpp"
@@ -55,8 +56,12 @@ void run(std::span<const std::string> arguments) {
     throw UsageError{"reading the command line", "no command", "'ddp-info --help' lists the commands"};
   }
   const std::string& command = arguments.front();
-  if (command == "-h" || command == "--help") return ddp::tools::write_standard_output(kHelp);
-  if (command == "--version") return ddp::tools::write_standard_output(kVersion);
+  if (command == "-h") return ddp::tools::write_standard_output(kHelp);
+  if (command.starts_with("--")) {
+    const std::vector<std::string> options{"--help", "--version"};
+    const bool help = ddp::tools::full_option(command, options, "'ddp-info --help' lists the options") == "--help";
+    return ddp::tools::write_standard_output(help ? kHelp : kVersion);
+  }
   if (command == "version") return run_version(arguments.subspan(1));
   if (command == "topo") {
     const auto parsed = ddp::tools::parse_topo_options(arguments.subspan(1));
@@ -65,7 +70,7 @@ void run(std::span<const std::string> arguments) {
     }
     return ddp::tools::run_topo(std::get<ddp::tools::TopoOptions>(parsed));
   }
-  const std::vector<std::string> known{"topo", "version", "--help", "--version"};
+  const std::vector<std::string> known{"topo", "version"};
   const std::string closest = ddp::base::closest_word(command, known, 3);
   throw UsageError{
       "reading the command line", fmt::format("unknown command '{}'", command),

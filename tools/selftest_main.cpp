@@ -22,6 +22,7 @@
 
 #include "base/host_name.hpp"
 #include "base/stderr_line.hpp"
+#include "command/option_word.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
 #include "selftest/checks.hpp"
@@ -49,9 +50,12 @@ constexpr const char* kHelp =
     "  --version           print the version and exit\n"
     "  -h, --help          print this help and exit\n"
     "\n"
+    "Options may be abbreviated while they are unambiguous.\n"
     "Exit status: 0 all nodes passed, perhaps with warnings; 1 some did not; 2 wrong command line.\n";
 
 constexpr const char* kVersion = "ddp-selftest (libddp) " DDP_VERSION_STRING "\n";
+constexpr const char* kSeeHelp = "'ddp-selftest --help' lists the options";
+const std::vector<std::string> kOptions{"--timeout", "--expect-store", "--version", "--help"};
 constexpr int kLongestTimeout = 3600;
 
 struct Options {
@@ -73,20 +77,27 @@ Options parse_options(const std::vector<std::string>& arguments) {
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
-    if (word == "-h" || word == "--help") {
+    if (word == "-h") {
       options.print = kHelp;
-    } else if (word == "--version") {
+      continue;
+    }
+    const auto equals = word.find('=');
+    const std::string name = ddp::tools::full_option(word.substr(0, equals), kOptions, kSeeHelp);
+    const bool has_value = equals != std::string::npos;
+    if (has_value && name != "--timeout") {
+      throw ddp::tools::UsageError{"reading the command line", fmt::format("option '{}' takes no value", name),
+                                   "leave out the '=' and what follows"};
+    }
+    if (name == "--help") {
+      options.print = kHelp;
+    } else if (name == "--version") {
       options.print = kVersion;
-    } else if (word == "--expect-store") {
+    } else if (name == "--expect-store") {
       options.expect_store = true;
-    } else if (word == "--timeout") {
-      options.timeout = std::chrono::seconds{parse_timeout(i + 1 < arguments.size() ? arguments[i + 1] : "")};
-      ++i;
-    } else if (word.starts_with("--timeout=")) {
-      options.timeout = std::chrono::seconds{parse_timeout(word.substr(word.find('=') + 1))};
     } else {
-      throw ddp::tools::UsageError{"reading the command line", fmt::format("unknown option '{}'", word),
-                                   "'ddp-selftest --help' lists the options"};
+      if (!has_value) ++i;
+      const std::string value = has_value ? word.substr(equals + 1) : i < arguments.size() ? arguments[i] : "";
+      options.timeout = std::chrono::seconds{parse_timeout(value)};
     }
   }
   return options;

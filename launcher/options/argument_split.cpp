@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/closest_word.hpp"
+#include "base/option_name.hpp"
 #include "options/option_values.hpp"
 #include "outcome/exit_error.hpp"
 
@@ -46,22 +46,12 @@ const OptionShape* exact_option(std::string_view name, std::span<const OptionSha
   return found == known.end() ? nullptr : &*found;
 }
 
-/// The option that @p name probably means, or empty. It may be abbreviated, so if no whole name is close, it is
-/// compared with the beginnings of names.
 std::string meant_option(const std::string& name, std::span<const OptionShape> known) {
   std::vector<std::string> names;
-  std::vector<std::string> beginnings;
   for (const OptionShape& shape : known) {
-    if (!shape.name.starts_with("--") || shape.hidden) continue;  // one letter is like any other
-    names.emplace_back(shape.name);
-    beginnings.push_back(names.back().substr(0, name.size()));
+    if (shape.name.starts_with("--") && !shape.hidden) names.emplace_back(shape.name);  // one letter is like any other
   }
-  const std::string whole = base::closest_word(name, names, std::max<std::size_t>(name.size() / 3, 2));
-  if (!whole.empty() || name.size() < 5) return whole;
-  constexpr std::size_t kDashes = 2;
-  const std::string beginning = base::closest_word(name, beginnings, (name.size() - kDashes) / 2);
-  if (beginning.empty()) return {};
-  return *std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.starts_with(beginning); });
+  return base::closest_option(name, names);
 }
 
 [[noreturn]] void reject_unknown(const std::string& name, std::span<const OptionShape> known) {

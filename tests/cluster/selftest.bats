@@ -75,6 +75,9 @@ result() { sed -n '/^==== summary/,$p' <<<"$output" | grep "^$1 "; }
     run -2 "$bin/ddp-selftest" $arguments
     [[ $output == "ddp-selftest: reading "* ]]
   done
+  run -2 "$bin/ddp-selftest" --expectstore
+  [[ $output == *"did you mean '--expect-store'?" ]]
+  run -0 "$bin/ddp-selftest" --vers
 }
 
 @test "ddp-selftest: a rank that never comes is named by all others within the limit" {

@@ -48,6 +48,7 @@ rejects() {
 
 @test "bad input is one clear line" {
   rejects 2 "no command"
+  rejects 2 "unknown option '--vresion'; did you mean '--version'?" --vresion
   rejects 2 "unknown command 'tpo'; did you mean 'topo'?" tpo
   rejects 2 "'version' takes no arguments" version now
   rejects 2 "'0' is too small; give a whole number from 1 to 4096" topo --nproc 0

@@ -9,10 +9,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
-#include "base/closest_word.hpp"
+#include "command/option_word.hpp"
 #include "command/usage_error.hpp"
 
 namespace ddp::tools {
@@ -36,8 +35,11 @@ constexpr const char* kFooter =
     "  ddp-info topo --xml node.xml --svg node.svg         ... and inspect it elsewhere, with a picture\n"
     "  ddp-info topo --json | jq '.nodes[0].ranks[].gpu'   for programs; docs/ddp-info.md describes the fields\n"
     "\n"
+    "Options may be abbreviated while they are unambiguous.\n"
     "In a job, --nproc, --xml and --export concern rank 0's machine only.\n"
     "Exit status: 0 success; 1 failure (a file, reading the hardware, a rank of the job); 2 wrong command line.\n";
+
+constexpr const char* kSeeHelp = "'ddp-info topo --help' lists the options";
 
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -80,22 +82,31 @@ std::string parse_file_name(std::string_view option, const std::string& text) {
   return text;
 }
 
-/// Normalizes the words for CLI11: dashes in option names, values as separate words.
+std::vector<std::string> long_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) names.push_back("--" + option->get_lnames().front());
+  return names;
+}
+
+/// Normalizes the words for CLI11: full option names with dashes, values as separate words.
 std::vector<std::string> plain_words(std::span<const std::string> arguments, const CLI::App& app) {
   std::vector<std::string> plain;
   bool value_follows = false;
   for (const std::string& word : arguments) {
-    if (value_follows || !word.starts_with("--") || word == "--") {
+    if (value_follows) {
       value_follows = false;
       plain.push_back(word);
       continue;
     }
+    if (word == "-h") {
+      plain.push_back(word);
+      continue;
+    }
+    if (!word.starts_with('-')) reject(fmt::format("'{}' is no option", word), kSeeHelp);
     const auto equals = word.find('=');
-    std::string name = word.substr(0, equals);
-    std::replace(name.begin(), name.end(), '_', '-');
-    const CLI::Option* option = app.get_option_no_throw(name);
-    const bool takes_value = option != nullptr && option->get_items_expected_max() > 0;
-    if (equals != std::string::npos && option != nullptr && !takes_value) {
+    std::string name = full_option(word.substr(0, equals), long_names(app), kSeeHelp);
+    const bool takes_value = app.get_option(name)->get_items_expected_max() > 0;
+    if (equals != std::string::npos && !takes_value) {
       reject(fmt::format("option '{}' takes no value", name), "leave out the '=' and what follows");
     }
     plain.push_back(std::move(name));
@@ -105,17 +116,6 @@ std::vector<std::string> plain_words(std::span<const std::string> arguments, con
   if (value_follows)
     reject(fmt::format("option '{}' needs a value", plain.back()), "'ddp-info topo --help' shows which");
   return plain;
-}
-
-[[noreturn]] void reject_unknown(const std::string& word, const CLI::App& app) {
-  if (!word.starts_with('-'))
-    reject(fmt::format("'{}' is no option", word), "'ddp-info topo --help' lists the options");
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) names.push_back("--" + option->get_lnames().front());
-  const std::string closest = base::closest_word(word, names, std::max<std::size_t>(word.size() / 2, 3));
-  reject(fmt::format("unknown option '{}'", word), word.size() < 3 || closest.empty()
-                                                       ? "'ddp-info topo --help' lists the options"
-                                                       : fmt::format("did you mean '{}'?", closest));
 }
 
 void check_combination(const TopoOptions& options, const CLI::App& app) {
@@ -146,7 +146,6 @@ std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::stri
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
   app.set_help_flag("-h,--help", "Print this help and exit.");
-  app.allow_extras();
 
   const auto add_value = [&app](const std::string& name, const std::string& type, const std::string& help,
                                 const auto& read) {
@@ -186,9 +185,8 @@ std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::stri
   } catch (const CLI::CallForHelp&) {
     return HelpText{app.help()};
   } catch (const CLI::ParseError& error) {
-    reject(error.what(), "'ddp-info topo --help' lists the options");
+    reject(error.what(), kSeeHelp);
   }
-  if (const auto extra = app.remaining(); !extra.empty()) reject_unknown(extra.front(), app);
   check_combination(options, app);
   return options;
 }

@@ -32,8 +32,8 @@ struct HelpText {
   std::string text;
 };
 
-/// @param arguments those after the word "topo". Long options may be written with underscores, and as "--name=value";
-/// the last of several equal ones counts. Throws UsageError.
+/// @param arguments those after the word "topo". Long options may be abbreviated, written with underscores, and as
+/// "--name=value"; the last of several equal ones counts. Throws UsageError.
 std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::string> arguments);
 
 }  // namespace ddp::tools

@@ -56,6 +56,24 @@ TEST(TopoOptions, RefusesWhatIsNoCount) {
   EXPECT_THAT(complaint({"--explain", "-1"}), HasSubstr("give a whole number from 0"));
 }
 
+TEST(TopoOptions, NamesMayBeAbbreviated) {
+  const TopoOptions options = parse({"--np", "3", "--xm=a.xml", "--no_j", "--expl", "1", "--sv", "b.svg"});
+  EXPECT_EQ(options.nproc, 3);
+  EXPECT_EQ(options.xml, "a.xml");
+  EXPECT_TRUE(options.no_job);
+  EXPECT_EQ(options.explain, 1);
+  EXPECT_EQ(options.svg, "b.svg");
+  EXPECT_TRUE(parse({"--j"}).json);
+  EXPECT_THAT(complaint({"--exp", "x"}),
+              HasSubstr("option '--exp' is ambiguous; write one of --export, --explain in full"));
+  EXPECT_THAT(complaint({"--n", "2"}), HasSubstr("ambiguous"));
+  EXPECT_THAT(complaint({"--j=1"}), HasSubstr("option '--json' takes no value"));
+  EXPECT_THAT(complaint({"--npr"}), HasSubstr("option '--nproc' needs a value"));
+  EXPECT_THAT(complaint({"--explian", "1"}), HasSubstr("did you mean '--explain'?"));
+  EXPECT_THAT(complaint({"--nothing-like-it"}), HasSubstr("'ddp-info topo --help' lists the options"));
+  EXPECT_TRUE(std::holds_alternative<HelpText>(parse_topo_options(Words{"--he"})));
+}
+
 TEST(TopoOptions, SuggestsTheClosestWord) {
   EXPECT_THAT(complaint({"--bind", "nums"}),
               HasSubstr("'nums' is not one of numa, core, socket, none; did you mean 'numa'?"));
