@@ -16,7 +16,7 @@
 namespace ddp::srun_plugin {
 
 /// Both sides are of one installation, except while a site upgrades: then this number differs.
-inline constexpr std::uint32_t kPlanVersion = 2;
+inline constexpr std::uint32_t kPlanVersion = 3;
 
 struct PlanQuestion {
   BindPolicy bind = BindPolicy::numa;
@@ -24,7 +24,11 @@ struct PlanQuestion {
   std::string backend;           ///< word of --ddp-backend
   std::string node_list;         ///< of the step, as Slurm writes it
   std::string node_name;         ///< this node's name in it
-  std::vector<Bytes> resources;  ///< topology::RankResources of each task, by local rank
+  std::string store_address;     ///< of the step's store
+  std::uint16_t store_port = 0;  ///< 0: there is none, or this node does not reach it
+  /// topology::RankResources of each task, by local rank. None: tasks that cannot be placed together want to know the
+  /// network, in a TaskPlan that suits each.
+  std::vector<Bytes> resources;
 };
 
 /// What one task gets.

@@ -20,9 +20,12 @@
 #include "base/system_error.hpp"
 #include "base/torchrun_environment.hpp"
 #include "ddp_step_client.hpp"
+#include "network_notes.hpp"
 #include "node_plan.hpp"
+#include "step_store.hpp"
 #include "store_server/admission_request.hpp"
 #include "task_facts.hpp"
+#include "topology/inventory/gpu_devices.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 
@@ -87,8 +90,9 @@ void warn(const TaskFacts& facts, std::string_view text) {
 
 /// The first task's findings for all tasks of its node.
 struct NodeAnswer {
-  bool store = false;  ///< there is one, even if this node cannot reach it
-  Bytes plan;          ///< NodePlan as ddp-step encoded it; empty: no task is placed
+  /// There is a store. If this node cannot reach it, MASTER_ADDR says so to programs that need it.
+  bool store = false;
+  Bytes plan;  ///< NodePlan as ddp-step encoded it; empty: no task is placed
 
   Bytes bytes() const {
     return std::move(base::ByteWriter{}.integer(static_cast<std::uint8_t>(store)).blob(plan)).bytes();
@@ -103,16 +107,18 @@ struct NodeAnswer {
   }
 };
 
-bool reach_store(const StepTicket& ticket, const TaskFacts& facts) {
-  if (ticket.port == 0) return false;
+enum class StoreReach { none, out_of_reach, reached };
+
+StoreReach reach_store(const StepTicket& ticket, const TaskFacts& facts) {
+  if (ticket.port == 0) return StoreReach::none;
   try {
     store_server::request_admission(facts.srun_address, ticket.port, ticket.secret, Deadline::after(kAdmissionLimit));
-    return true;
+    return StoreReach::reached;
   } catch (const std::exception& error) {
     warn(facts, fmt::format("{}; tasks will not reach the store at {} port {}: does a firewall block that way? "
                             "SrunPortRange in slurm.conf limits the ports",
                             error.what(), facts.srun_address, ticket.port));
-    return true;  // MASTER_ADDR all the same: a program that needs the store then fails with its address
+    return StoreReach::out_of_reach;
   }
 }
 
@@ -121,8 +127,17 @@ void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
                           error.what()));
 }
 
+/// Tells nodes that wait for this one that it takes no part in choosing a network.
+void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store) {
+  if (store != StoreReach::reached || facts.num_nodes == 1) return;
+  try {
+    StepStore(facts.srun_address, ticket.port).set(note_key(facts.node_name), encode(NodeNote{}));
+  } catch (const std::exception&) {  // they name this node after a while
+  }
+}
+
 /// Empty when it cannot be had, after a warning.
-Bytes make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts,
+Bytes make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, StoreReach store,
                 std::vector<Bytes> resources, const base::Environment& environment) {
   try {
     const std::string path = find_ddp_step(program);
@@ -133,6 +148,8 @@ Bytes make_plan(const std::string& program, const StepTicket& ticket, const Task
                                   .backend = ticket.options.backend,
                                   .node_list = facts.node_list,
                                   .node_name = facts.node_name,
+                                  .store_address = facts.srun_address,
+                                  .store_port = store == StoreReach::reached ? ticket.port : std::uint16_t{0},
                                   .resources = std::move(resources)}),
               deadline);
     step.close_input();
@@ -151,6 +168,7 @@ Bytes make_plan(const std::string& program, const StepTicket& ticket, const Task
     return answer;
   } catch (const std::exception& error) {
     warn_not_placed(facts, error);
+    excuse_node(ticket, facts, store);
     return {};
   }
 }
@@ -246,27 +264,33 @@ void TaskSide::prepare_task(spank_t spank) {
   }
   NodeAnswer answer;
   const auto own_resources = [&] {
-    return encode(
-        topology::RankResources{.cpus = topology::affinity_of(0), .devices = topology::device_variables(environment)});
+    return encode(topology::RankResources{.cpus = topology::affinity_of(0),
+                                          .devices = topology::device_variables(environment),
+                                          .gpus = topology::accessible_gpus("/")});
   };
+  auto index = static_cast<std::size_t>(facts.local_rank);
   if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
     // Slurm forked the tasks from another process than the one that made the board (job_container of 24.05 and newer).
-    answer.store = reach_store(ticket, facts);
-    if (facts.local_world_size == 1) {
-      answer.plan = make_plan(ddp_step_, ticket, facts, {own_resources()}, environment);
-    } else if (facts.local_rank == 0) {
+    const StoreReach store = reach_store(ticket, facts);
+    answer.store = store != StoreReach::none;
+    const bool alone = facts.local_world_size == 1;
+    if (!alone && facts.local_rank == 0) {
       warn(facts,
-           "tasks of this node are not bound to cores and get no settings for NCCL and OpenMP: with job_container, "
-           "Slurm "
-           "prepares each in a process of its own, where they cannot divide the node");
+           "tasks of this node are not bound to cores and get no settings but the network interface's: with "
+           "job_container, Slurm prepares each in a process of its own, where they cannot divide the node");
     }
+    // Unless it is alone, each task asks for the network only, about which the other nodes want to know.
+    answer.plan = make_plan(ddp_step_, ticket, facts, store,
+                            alone ? std::vector<Bytes>{own_resources()} : std::vector<Bytes>{}, environment);
+    index = 0;
   } else {
     board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
     if (facts.local_rank == 0) {
-      answer.store = reach_store(ticket, facts);
+      const StoreReach store = reach_store(ticket, facts);
+      answer.store = store != StoreReach::none;
       auto offers = board_->offers(Deadline::after(kOffersLimit));
       if (offers) {
-        answer.plan = make_plan(ddp_step_, ticket, facts, std::move(*offers), environment);
+        answer.plan = make_plan(ddp_step_, ticket, facts, store, std::move(*offers), environment);
       } else {
         warn(facts, "tasks of this node are not bound to cores: some did not start in time");
       }
@@ -275,7 +299,7 @@ void TaskSide::prepare_task(spank_t spank) {
       answer = NodeAnswer::from(*bytes);
     } else {
       warn(facts, "the first task of this node did not answer in time; this one is not bound to cores");
-      answer.store = reach_store(ticket, facts);
+      answer.store = reach_store(ticket, facts) != StoreReach::none;
     }
   }
   const NodePlan plan = read_plan(answer.plan, facts);
@@ -283,7 +307,6 @@ void TaskSide::prepare_task(spank_t spank) {
   set_identity(variables, facts, ticket, answer.store, environment);
   const bool wants_binding = ticket.options.bind != BindPolicy::none;
   const std::string cpus_before = topology::affinity_of(0).to_string();
-  const auto index = static_cast<std::size_t>(facts.local_rank);
   std::string summary = "not placed";
   if (index < plan.tasks.size()) {
     apply_plan(variables, facts, plan.tasks[index], wants_binding);

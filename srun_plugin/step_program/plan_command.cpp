@@ -2,10 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <exception>
+#include <future>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,29 +17,10 @@
 
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
-#include "topology/inventory/network_facts.hpp"
-#include "topology/network/hostlist.hpp"
-#include "topology/network/interface_candidates.hpp"
 #include "topology/placement/node_planner.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
-
-/// On one node loopback. Between nodes the interface that routes to the others: nodes cannot agree on a better one
-/// before their tasks start, and a fabric that only some have would separate them.
-topology::SocketInterface choose_interface(const PlanQuestion& question, const base::Environment& environment) {
-  std::vector<std::string> peers = topology::expand_hostlist(question.node_list);
-  std::erase(peers, question.node_name);
-  const auto found =
-      topology::find_candidates(environment, topology::read_usable_interfaces(), topology::read_rdma_devices("/sys"),
-                                peers, peers.empty() ? topology::JobSpan::one_node : topology::JobSpan::several_nodes);
-  const auto routed = std::find_if(found.candidates.begin(), found.candidates.end(),
-                                   [](const topology::InterfaceCandidate& each) { return each.at.routes_to_peers; });
-  if (peers.empty() || routed == found.candidates.end()) {
-    return {.name = found.candidates.front().interface, .address = {}, .reason = found.reason};
-  }
-  return {.name = routed->interface, .address = {}, .reason = "it routes to the other nodes of the step"};
-}
 
 bool of_gpus(std::string_view name) { return name.starts_with("NCCL_") || name.starts_with("UCX_"); }
 
@@ -69,16 +51,15 @@ void write_output(std::span<const std::byte> data) {
 
 }  // namespace
 
-NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, const base::Environment& environment) {
-  NodePlan plan;
-  topology::NodeRequest request{
-      .bind = question.bind, .gpus = question.gpus, .ranks = {}, .interface = {}, .environment = environment};
+NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, const NetworkChoice& network,
+                        const base::Environment& environment) {
+  NodePlan plan{.tasks = {}, .remarks = network.remarks};
+  topology::NodeRequest request{.bind = question.bind,
+                                .gpus = question.gpus,
+                                .ranks = {},
+                                .interface = network.interface,
+                                .environment = environment};
   for (const Bytes& bytes : question.resources) request.ranks.push_back(topology::decode_resources(bytes));
-  try {
-    request.interface = choose_interface(question, environment);
-  } catch (const std::exception& error) {
-    plan.remarks.push_back(fmt::format("no network interface is chosen: {}", error.what()));
-  }
   for (topology::RankPlan& rank : topology::plan_node(topology, request)) {
     TaskPlan task{.binding = std::move(rank.binding), .settings = {}, .summary = std::move(rank.summary)};
     for (topology::Setting& setting : rank.settings) {
@@ -93,10 +74,30 @@ NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, 
   return plan;
 }
 
+NodePlan make_network_plan(const PlanQuestion& question, const NetworkChoice& network,
+                           const base::Environment& environment) {
+  TaskPlan task{.binding = {}, .settings = {}, .summary = "not placed"};
+  const std::string& name = network.interface.name;
+  const auto set = [&](const char* variable, std::string value) {
+    if (!name.empty() && !environment.has(variable)) task.settings.emplace_back(variable, std::move(value));
+  };
+  set("GLOO_SOCKET_IFNAME", name);
+  if (question.backend != "gloo") set("NCCL_SOCKET_IFNAME", "=" + name);
+  return {.tasks = {std::move(task)}, .remarks = network.remarks};
+}
+
 int answer_plan() {
   try {
     const PlanQuestion question = decode_question(read_input());
-    write_output(encode(make_node_plan(Topology::live(), question, base::Environment::process())));
+    const base::Environment environment = base::Environment::process();
+    // While nodes wait for each other, this one reads its machine.
+    auto network = std::async(std::launch::async, [&] { return choose_network(question, environment); });
+    std::optional<Topology> topology;
+    if (!question.resources.empty()) topology = Topology::live();
+    const NetworkChoice choice = network.get();
+    if (!choice.warning.empty()) base::write_stderr_line(fmt::format("ddp: warning: {}", choice.warning));
+    write_output(encode(topology ? make_node_plan(*topology, question, choice, environment)
+                                 : make_network_plan(question, choice, environment)));
     return 0;
   } catch (const std::exception& error) {
     base::write_stderr_line(fmt::format("ddp-step: {}", error.what()));

@@ -3,6 +3,7 @@
 
 #include "base/env_table.hpp"
 #include "node_plan.hpp"
+#include "step_program/network_choice.hpp"
 
 namespace ddp {
 class Topology;
@@ -10,8 +11,13 @@ class Topology;
 
 namespace ddp::srun_plugin {
 
-/// Pure but for the network interfaces of this host. Throws Error for an invalid question.
-NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, const base::Environment& environment);
+/// Pure. Throws Error for an invalid question.
+NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, const NetworkChoice& network,
+                        const base::Environment& environment);
+
+/// The interface alone, for a question without resources.
+NodePlan make_network_plan(const PlanQuestion& question, const NetworkChoice& network,
+                           const base::Environment& environment);
 
 /// Reads a PlanQuestion from standard input to its end and writes a NodePlan to standard output. Returns the exit
 /// status; an error is one line on standard error.

@@ -1,6 +1,7 @@
-// What a task reads of other processes: the ticket in its environment ('t' first), the plan of ddp-step ('p'), and what
-// ddp-step is asked ('q') and told of each rank ('r'). Whatever the bytes, reading throws ddp::Error or gives something
-// that is written to the same bytes again.
+// What a task reads of other processes: the ticket in its environment ('t' first), the plan of ddp-step ('p'), what
+// ddp-step is asked ('q') and told of each rank ('r'), and what nodes tell each other of their networks ('n', and 'd'
+// for the decision). Whatever the bytes, reading throws ddp::Error or gives something that is written to the same bytes
+// again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include <ddp/error.hpp>
 
+#include "network_notes.hpp"
 #include "node_plan.hpp"
 #include "step_ticket.hpp"
 #include "topology/placement/rank_resources.hpp"
@@ -48,6 +50,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       case 'r': {  // and names twice
         const ddp::Bytes once = encode(ddp::topology::decode_resources(bytes));
         require_same(once, encode(ddp::topology::decode_resources(once)));
+        break;
+      }
+      case 'n': require_same(bytes, encode(decode_note(bytes))); break;
+      case 'd': {  // bits of a subnet that there is not
+        const ddp::Bytes once = encode(decode_decision(bytes));
+        require_same(once, encode(decode_decision(once)));
         break;
       }
       default: break;

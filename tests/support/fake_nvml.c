@@ -2,6 +2,8 @@
 // numbers are those of NVIDIA's NVML API reference. With FAKE_NVML_OLD, functions that came later than driver 410 are
 // missing.
 //   FAKE_NVML_COUNT         GPUs, at 0000:10:00.0, 0000:20:00.0, ...; none if unset
+//   FAKE_NVML_CGROUP        "5" or "1,3": GPUs whose device files the process may open. As under a device cgroup, the
+//                           others are not counted, and those that are left are numbered from 0
 //   FAKE_NVML_DENIED        number of a GPU that may not be used
 //   FAKE_NVML_MIG           MIG parts of each GPU, at odd numbers; MIG is off if unset
 //   FAKE_NVML_SWITCH_LINKS  links of each GPU to NVSwitches; of the last GPU one less is up
@@ -42,6 +44,17 @@ static int gpu_count(void) {
   const int count = number("FAKE_NVML_COUNT");
   return count < 0 ? 0 : count;
 }
+/// The GPU with NVML's number @p index; -1 if there is none.
+static int gpu_at(unsigned index) {
+  const char* list = getenv("FAKE_NVML_CGROUP");
+  if (list == NULL) return (int)index < gpu_count() ? (int)index : -1;
+  for (unsigned i = 0; list != NULL; ++i) {
+    if (i == index) return atoi(list);
+    list = strchr(list, ',');
+    if (list != NULL) ++list;
+  }
+  return -1;
+}
 static void note(const char* word) {
   const char* name = getenv("FAKE_NVML_LOG");
   FILE* file = name == NULL ? NULL : fopen(name, "a");
@@ -73,15 +86,17 @@ const char* nvmlErrorString(int code) { return code == 9 ? "Driver Not Loaded" :
 
 int nvmlDeviceGetCount_v2(unsigned* count) {
   if (!started) return 1;
-  *count = (unsigned)gpu_count();
+  *count = 0;
+  while (gpu_at(*count) >= 0) ++*count;
   return kSuccess;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* device) {
-  if (!started || (int)index >= gpu_count()) return kInvalidArgument;
-  if ((int)index == number("FAKE_NVML_DENIED")) return kNoPermission;
-  gpus[index].gpu = (int)index;
-  gpus[index].part = -1;
-  *device = &gpus[index];
+  const int gpu = started ? gpu_at(index) : -1;
+  if (gpu < 0) return kInvalidArgument;
+  if (gpu == number("FAKE_NVML_DENIED")) return kNoPermission;
+  gpus[gpu].gpu = gpu;
+  gpus[gpu].part = -1;
+  *device = &gpus[gpu];
   return kSuccess;
 }
 int nvmlDeviceGetPciInfo_v3(Device device, PciInfo* info) {

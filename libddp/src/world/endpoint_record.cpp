@@ -1,21 +1,16 @@
 #include "world/endpoint_record.hpp"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
+#include "topology/network/candidate_bytes.hpp"
 
 namespace ddp::world {
 namespace {
 
 constexpr std::uint8_t kVersion = 2;
-constexpr std::uint8_t kIpv6 = 1;
-constexpr std::uint8_t kFabric = 2;
-constexpr std::uint8_t kRoutes = 4;
 
 [[noreturn]] void reject(std::string cause, std::string hint) {
   throw Error{{.code = ErrorCode::protocol,
@@ -26,44 +21,6 @@ constexpr std::uint8_t kRoutes = 4;
                .hint = std::move(hint)}};
 }
 
-void write(base::ByteWriter& writer, const topology::CandidateAddress& candidate) {
-  const InterfaceAddress& address = candidate.address;
-  std::array<std::byte, 16> bytes{};
-  if (::inet_pton(address.ipv6 ? AF_INET6 : AF_INET, address.address.c_str(), bytes.data()) != 1) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = "describing this rank to the others",
-                 .cause = fmt::format("'{}' is not a numeric address", address.address),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
-  writer
-      .integer(static_cast<std::uint8_t>((address.ipv6 ? kIpv6 : 0) | (candidate.fabric ? kFabric : 0) |
-                                         (candidate.routes_to_peers ? kRoutes : 0)))
-      .integer(static_cast<std::uint8_t>(address.prefix_length))
-      .integer(candidate.rate_mbps)
-      .raw(std::span{bytes}.first(address.ipv6 ? 16 : 4));
-}
-
-topology::CandidateAddress read_candidate(base::ByteReader& reader) {
-  const auto flags = reader.integer<std::uint8_t>();
-  topology::CandidateAddress candidate;
-  candidate.address.ipv6 = (flags & kIpv6) != 0;
-  candidate.fabric = (flags & kFabric) != 0;
-  candidate.routes_to_peers = (flags & kRoutes) != 0;
-  candidate.address.prefix_length = reader.integer<std::uint8_t>();
-  candidate.rate_mbps = reader.integer<std::uint32_t>();
-  if ((flags & ~(kIpv6 | kFabric | kRoutes)) != 0 ||
-      candidate.address.prefix_length > (candidate.address.ipv6 ? 128 : 32)) {
-    reject(fmt::format("an address has flags {} and prefix length {}", flags, candidate.address.prefix_length), {});
-  }
-  const auto bytes = reader.raw(candidate.address.ipv6 ? 16 : 4);
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  ::inet_ntop(candidate.address.ipv6 ? AF_INET6 : AF_INET, bytes.data(), text.data(), text.size());
-  candidate.address.address = text.data();
-  return candidate;
-}
-
 Bytes encode_with(const EndpointRecord& record, std::size_t addresses) {
   base::ByteWriter writer;
   writer.integer(kVersion)
@@ -72,7 +29,7 @@ Bytes encode_with(const EndpointRecord& record, std::size_t addresses) {
       .integer(record.channel_port)
       .raw(record.channel_token)
       .integer(static_cast<std::uint8_t>(addresses));
-  for (std::size_t i = 0; i < addresses; ++i) write(writer, record.addresses[i]);
+  for (std::size_t i = 0; i < addresses; ++i) topology::write_candidate(writer, record.addresses[i]);
   return std::move(writer).bytes();
 }
 
@@ -111,7 +68,7 @@ EndpointRecord decode_endpoint_record(std::span<const std::byte> bytes) {
   if (addresses == 0 || addresses > topology::kMostCandidates) {
     reject(fmt::format("it has {} addresses, not 1 to {}", addresses, topology::kMostCandidates), {});
   }
-  for (unsigned i = 0; i < addresses; ++i) record.addresses.push_back(read_candidate(reader));
+  for (unsigned i = 0; i < addresses; ++i) record.addresses.push_back(topology::read_candidate(reader));
   reader.expect_end();
   return record;
 }

@@ -11,6 +11,7 @@
 
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
+#include "topology/inventory/gpu_devices.hpp"
 #include "topology/placement/node_planner.hpp"
 
 namespace ddp::world {
@@ -20,7 +21,9 @@ constexpr std::array kReadByRuntimesAtStart{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE
                                             "ZE_AFFINITY_MASK"};
 
 topology::RankResources own_resources(const base::Environment& environment) {
-  return {.cpus = Binding::current().cpus, .devices = topology::device_variables(environment)};
+  return {.cpus = Binding::current().cpus,
+          .devices = topology::device_variables(environment),
+          .gpus = topology::accessible_gpus("/")};
 }
 
 /// Those that a program may still set.

@@ -282,6 +282,8 @@ TEST_F(StepProgramTest, PlanAnswersAboutThisMachine) {
                                    .backend = "auto",
                                    .node_list = "n1",
                                    .node_name = "n1",
+                                   .store_address = {},
+                                   .store_port = 0,
                                    .resources = {encode(topology::RankResources{.cpus = own, .devices = {}})}}),
                patience());
   program.close_input();

@@ -22,6 +22,8 @@ PlanQuestion question() {
           .backend = "auto",
           .node_list = "n[1-4]",
           .node_name = "n2",
+          .store_address = "10.0.0.9",
+          .store_port = 4711,
           .resources = {base::to_bytes("first"), {}, base::to_bytes("third")}};
 }
 
@@ -51,6 +53,8 @@ TEST(NodePlan, QuestionComesBackAsItWas) {
   EXPECT_EQ(read.backend, "auto");
   EXPECT_EQ(read.node_list, "n[1-4]");
   EXPECT_EQ(read.node_name, "n2");
+  EXPECT_EQ(read.store_address, "10.0.0.9");
+  EXPECT_EQ(read.store_port, 4711);
   EXPECT_THAT(read.resources, ElementsAre(base::to_bytes("first"), IsEmpty(), base::to_bytes("third")));
 }
 
@@ -90,7 +94,7 @@ TEST(NodePlan, AnotherVersionSaysWhatToInstall) {
   Bytes answered = encode(plan());
   asked[0] = answered[0] = std::byte{9};
   for (const std::string& text : {refusal([&] { decode_question(asked); }), refusal([&] { decode_plan(answered); })}) {
-    EXPECT_THAT(text, AllOf(HasSubstr("its version is 9, the plugin's is 2"), HasSubstr("from one package")));
+    EXPECT_THAT(text, AllOf(HasSubstr("its version is 9, the plugin's is 3"), HasSubstr("from one package")));
   }
 }
 

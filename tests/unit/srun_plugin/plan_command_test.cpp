@@ -42,6 +42,8 @@ PlanQuestion question_of(const std::vector<std::string>& masks) {
                         .backend = "auto",
                         .node_list = "n1",
                         .node_name = "n1",
+                        .store_address = {},
+                        .store_port = 0,
                         .resources = {}};
   for (const std::string& mask : masks) {
     question.resources.push_back(encode(topology::RankResources{.cpus = CpuSet::parse(mask), .devices = {}}));
@@ -51,7 +53,8 @@ PlanQuestion question_of(const std::vector<std::string>& masks) {
 PlanQuestion eight_tasks() { return question_of(std::vector<std::string>(8, "0-31")); }
 
 NodePlan plan_of(const Topology& machine, const PlanQuestion& question, Variables variables = {}) {
-  return make_node_plan(machine, question, base::Environment{std::move(variables)});
+  const base::Environment environment{std::move(variables)};
+  return make_node_plan(machine, question, choose_network(question, environment), environment);
 }
 
 std::vector<std::string> cpus_of(const NodePlan& plan) {
@@ -180,9 +183,28 @@ TEST(PlanCommand, WithoutAnInterfaceTasksArePlacedAllTheSame) {
   question.node_list = "n[1-2]";
   const NodePlan plan = plan_of(two_packages(), question, {{"DDP_SOCKET_IFNAME", "nothing-like-that0"}});
   EXPECT_THAT(cpus_of(plan), ElementsAre("0-3", "4-7"));
-  ASSERT_EQ(plan.remarks.size(), 1U);
+  ASSERT_THAT(plan.remarks, Not(IsEmpty()));
   EXPECT_THAT(plan.remarks[0], AllOf(HasSubstr("no network interface is chosen"), HasSubstr("nothing-like-that0")));
   EXPECT_THAT(names_of(plan), Not(Contains("GLOO_SOCKET_IFNAME")));
+}
+
+TEST(PlanCommand, TasksThatCannotBePlacedTogetherLearnTheNetwork) {
+  PlanQuestion question = question_of({});
+  const auto answer = [&](Variables variables = {}) {
+    const base::Environment environment{std::move(variables)};
+    return make_network_plan(
+        question, {.interface = {.name = "ib0", .address = {}, .reason = {}}, .remarks = {"x"}, .warning = {}},
+        environment);
+  };
+  const NodePlan plan = answer();
+  ASSERT_EQ(plan.tasks.size(), 1U);
+  EXPECT_EQ(plan.tasks[0].binding, std::nullopt);
+  EXPECT_EQ(value_of(plan.tasks[0], "NCCL_SOCKET_IFNAME"), "=ib0");
+  EXPECT_EQ(value_of(plan.tasks[0], "GLOO_SOCKET_IFNAME"), "ib0");
+  EXPECT_THAT(plan.remarks, ElementsAre("x"));
+  EXPECT_THAT(names_of(answer({{"GLOO_SOCKET_IFNAME", "eth0"}})), ElementsAre("NCCL_SOCKET_IFNAME"));
+  question.backend = "gloo";
+  EXPECT_THAT(names_of(answer()), ElementsAre("GLOO_SOCKET_IFNAME"));
 }
 
 TEST(PlanCommand, QuestionsThatMakeNoSenseAreErrors) {

@@ -258,6 +258,8 @@ TEST(SpankTask, WithoutSharedMemoryTasksAreNotBoundAndOneSaysSo) {
   for (int task = 0; task < 2; ++task) {
     EXPECT_EQ(affinity(run, task), topology::affinity_of(0));
     EXPECT_EQ(run.variables(task_file(task, "environment"))["RANK"], std::to_string(task));
+    EXPECT_EQ(run.variables(task_file(task, "environment"))["GLOO_SOCKET_IFNAME"], "lo") << "each asks for itself";
+    EXPECT_EQ(run.variables(task_file(task, "environment")).count("OMP_NUM_THREADS"), 0U);
   }
 }
 

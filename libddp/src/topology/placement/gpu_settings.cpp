@@ -170,11 +170,19 @@ class GpuSettings {
             ? std::string()
             : fmt::format(", because the runtime stops at {}, which names no further GPU", variable.wrong_entry);
     if (variable.entries.empty()) return fmt::format("it hides all {} GPUs{}", gpus.size(), stopped);
-    if (last && variable.entries.size() < placements_.size()) {
+    const std::size_t ranks = ranks_in_view(gpus);
+    if (last && variable.entries.size() < ranks) {
       return fmt::format("it leaves {} of {} GPUs for the {} ranks of this node{}", variable.entries.size(),
-                         gpus.size(), placements_.size(), stopped);
+                         gpus.size(), ranks, stopped);
     }
     return {};
+  }
+
+  /// Without those on GPUs that a device cgroup hides from this rank.
+  std::size_t ranks_in_view(const std::vector<int>& gpus) const {
+    return static_cast<std::size_t>(std::count_if(placements_.begin(), placements_.end(), [&](const Placement& each) {
+      return !each.gpu || std::find(gpus.begin(), gpus.end(), *each.gpu) != gpus.end();
+    }));
   }
 
   const Topology& topology_;

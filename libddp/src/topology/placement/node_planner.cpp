@@ -43,12 +43,13 @@ std::string summarize(const Topology& topology, const Placement& placement) {
 }  // namespace
 
 std::vector<RankPlan> plan_node(const Topology& topology, const NodeRequest& request) {
+  const RankViews views(topology, request.ranks);
   PlacementRequest wanted{.num_ranks = static_cast<int>(request.ranks.size()),
                           .policy = request.bind,
                           .allowed = {},
-                          .gpus = gpus_of_ranks(topology, request.ranks, request.gpus)};
+                          .gpus = gpus_of_ranks(views, request.ranks, request.gpus)};
   for (const RankResources& rank : request.ranks) wanted.allowed.push_back(rank.cpus);
-  std::vector<Placement> placements = place(topology, wanted);
+  std::vector<Placement> placements = place(views.all(), wanted);
 
   const SettingsOptions options{
       .gpus = request.gpus, .bound = request.bind != BindPolicy::none, .interface = request.interface};
@@ -57,7 +58,7 @@ std::vector<RankPlan> plan_node(const Topology& topology, const NodeRequest& req
     const Placement& placement = placements[i];
     plans.push_back({.placement = placement,
                      .binding = options.bound ? std::optional{Binding::from(topology, placement)} : std::nullopt,
-                     .settings = derive_settings(topology, placements, placement.local_rank, options,
+                     .settings = derive_settings(views.of(i), placements, placement.local_rank, options,
                                                  environment_of(request.ranks[i], request.environment)),
                      .summary = summarize(topology, placement)});
   }

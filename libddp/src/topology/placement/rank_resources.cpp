@@ -22,6 +22,9 @@ Bytes encode(const RankResources& resources) {
   base::ByteWriter writer;
   writer.text(resources.cpus.to_string()).integer(static_cast<std::uint8_t>(resources.devices.size()));
   for (const auto& [name, value] : resources.devices) writer.text(name).text(value);
+  writer.integer(static_cast<std::uint16_t>(resources.gpus.size()));
+  for (const PciAddress& gpu : resources.gpus)
+    writer.integer(gpu.domain).integer(gpu.bus).integer(gpu.device).integer(gpu.function);
   return std::move(writer).bytes();
 }
 
@@ -32,6 +35,14 @@ RankResources decode_resources(std::span<const std::byte> bytes) {
   for (auto left = reader.integer<std::uint8_t>(); left > 0; --left) {
     std::string name = reader.text();
     resources.devices.emplace(std::move(name), reader.text());
+  }
+  for (auto left = reader.integer<std::uint16_t>(); left > 0; --left) {
+    PciAddress gpu;
+    gpu.domain = reader.integer<std::uint32_t>();
+    gpu.bus = reader.integer<std::uint8_t>();
+    gpu.device = reader.integer<std::uint8_t>();
+    gpu.function = reader.integer<std::uint8_t>();
+    resources.gpus.push_back(gpu);
   }
   reader.expect_end();
   return resources;

@@ -4,9 +4,11 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ddp/bytes.hpp>
 #include <ddp/cpu_set.hpp>
+#include <ddp/devices.hpp>
 
 #include "base/env_table.hpp"
 
@@ -16,6 +18,9 @@ struct RankResources {
   CpuSet cpus;
   /// CUDA_VISIBLE_DEVICES and its like, those that are set.
   std::map<std::string, std::string, std::less<>> devices;
+  /// GPUs whose device files it may use (accessible_gpus()). The same for all ranks: they say no more than the
+  /// topology.
+  std::vector<PciAddress> gpus = {};
 };
 
 /// The variables of @p environment by which a job scheduler or the user tells a rank which GPUs are its own.

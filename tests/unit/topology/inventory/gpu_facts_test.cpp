@@ -11,13 +11,16 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
 
+#include "topology/inventory/gpu_devices.hpp"
 #include "topology/inventory/nvml.hpp"
 #include "unit/topology/fake_root.hpp"
 
@@ -328,6 +331,38 @@ TEST_F(GpuFactsTest, DeviceFileWithoutPermissionHidesTheGpu) {
   }
   EXPECT_FALSE(gpu.visible);
   EXPECT_EQ(gpu.hidden_reason, "its device file /dev/nvidia0 may not be opened (EACCES (13))");
+}
+
+// Three tasks whose device cgroups leave each one GPU, as NVML, the driver's files and access(2) show it to them.
+TEST_F(GpuFactsTest, TasksThatAllSeeGpuZeroAreToldApartByItsAddress) {
+  const std::vector<std::string> addresses{"0000:10:00.0", "0000:20:00.0", "0000:30:00.0"};
+  set("COUNT", "3");
+  for (int gpu = 0; gpu < 3; ++gpu) {
+    nvidia_gpu(addresses[static_cast<std::size_t>(gpu)]);
+    nvidia_information(addresses[static_cast<std::size_t>(gpu)], 2 - gpu);  // minors are in no order
+    root.write("dev/nvidia" + std::to_string(gpu), "");
+  }
+  const WithoutRootsWay ordinary;
+  for (int task = 0; task < 3; ++task) {
+    const std::string& own = addresses[static_cast<std::size_t>(task)];
+    for (int gpu = 0; gpu < 3; ++gpu) {
+      std::filesystem::permissions(root.path() / ("dev/nvidia" + std::to_string(2 - gpu)),
+                                   std::filesystem::perms{gpu == task ? 0600U : 0U});
+    }
+    set("CGROUP", std::to_string(task));
+    const Nvml nvml{FAKE_NVML_LIBRARY};
+    ASSERT_EQ(nvml.gpus().size(), 1U);
+    EXPECT_EQ(nvml.gpus()[0].index, 0);
+    EXPECT_EQ(nvml.gpus()[0].pci, at(own.c_str()));
+    EXPECT_EQ(nvml.gpus()[0].uuid, "GPU-" + std::to_string(task));
+    EXPECT_EQ(accessible_gpus(root.path()), std::vector{at(own.c_str())});
+    const GpuFacts facts = collect_gpu_facts(root.path(), nvml.gpus());
+    ASSERT_EQ(facts.gpus.size(), 3U) << "the others are known, too";
+    for (const GpuFact& gpu : facts.gpus) {
+      EXPECT_EQ(gpu.visible, gpu.pci == at(own.c_str()));
+      EXPECT_NE(gpu.uuid, "");
+    }
+  }
 }
 
 TEST_F(GpuFactsTest, AmdAndIntelGpusNeedOneUsableRenderNode) {

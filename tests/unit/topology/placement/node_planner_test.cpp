@@ -65,6 +65,79 @@ std::vector<std::string> bindings_of(const std::vector<RankPlan>& plans) {
   return bindings;
 }
 
+/// What task @p rank sees where a device cgroup gives each its own GPU of an eight-GPU machine: the one that the first
+/// task's NVML shows, and all others without name or number.
+Topology as_first_task_sees(int own) {
+  Topology::Parts parts = test::eight_gpu_machine();
+  for (Gpu& gpu : parts.gpus) {
+    if (gpu.index == own) continue;
+    gpu.visible = false;
+    gpu.hidden_reason = "NVML does not show it: the job's device cgroup or container hides it";
+    gpu.vendor_index.reset();
+  }
+  return Topology::from_parts(std::move(parts));
+}
+/// Tasks with these GPUs, each with Slurm's CUDA_VISIBLE_DEVICES=0.
+NodeRequest one_gpu_each(const std::vector<int>& gpus) {
+  NodeRequest request = request_of(gpus.size(), {{"CUDA_VISIBLE_DEVICES", "0"}});
+  for (std::size_t i = 0; i < gpus.size(); ++i)
+    request.ranks[i].gpus = {eight_gpus().gpus()[static_cast<std::size_t>(gpus[i])].pci};
+  return request;
+}
+
+TEST(NodePlanner, GpusOfADeviceCgroupAreToldApart) {
+  const std::vector<int> given{5, 0, 7, 2};
+  const std::vector<RankPlan> plans = plan_node(as_first_task_sees(5), one_gpu_each(given));
+  EXPECT_THAT(gpus_of(plans), ElementsAre(5, 0, 7, 2));
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    EXPECT_FALSE(plans[i].placement.gpu_shared);
+    const int numa = given[i] / 2;
+    EXPECT_THAT(plans[i].placement.nics, ElementsAre(2 * numa, 2 * numa + 1)) << "behind the GPU's switch";
+    EXPECT_THAT(plans[i].placement.numa_nodes, ElementsAre(numa));
+  }
+  // Inside its cgroup, 0 is each task's own.
+  EXPECT_THAT(values_of(plans, "CUDA_VISIBLE_DEVICES"), Each("(user) 0"));
+  for (const RankPlan& plan : plans) EXPECT_EQ(find(plan, "CUDA_VISIBLE_DEVICES")->conflict, "");
+}
+
+TEST(NodePlanner, GpusOfADeviceCgroupNeedNoVariable) {
+  NodeRequest request = one_gpu_each({6, 1});
+  for (RankResources& rank : request.ranks) rank.devices.clear();
+  request.environment = base::Environment{{}};
+  EXPECT_THAT(gpus_of(plan_node(as_first_task_sees(6), request)), ElementsAre(6, 1));
+  request.gpus = GpuVisibility::one;
+  const auto plans = plan_node(as_first_task_sees(6), request);
+  EXPECT_THAT(gpus_of(plans), ElementsAre(6, 1));
+  EXPECT_THAT(values_of(plans, "CUDA_VISIBLE_DEVICES"), Each("0"));
+}
+
+TEST(NodePlanner, UuidsOfADeviceCgroupAreEachTasksOwn) {
+  Topology::Parts parts = test::eight_gpu_machine();
+  for (Gpu& gpu : parts.gpus) gpu.uuid = "GPU-" + std::to_string(gpu.index) + "aaaa";
+  NodeRequest request = one_gpu_each({4, 3});
+  request.ranks[0].devices["CUDA_VISIBLE_DEVICES"] = "GPU-4aaaa";
+  request.ranks[1].devices["CUDA_VISIBLE_DEVICES"] = "GPU-3aaaa";
+  EXPECT_THAT(gpus_of(plan_node(Topology::from_parts(parts), request)), ElementsAre(4, 3));
+}
+
+TEST(NodePlanner, SeveralGpusOfATasksCgroupAreNumberedFromItsFirst) {
+  NodeRequest request = one_gpu_each({0, 0});
+  const auto pci = [](int index) { return eight_gpus().gpus()[static_cast<std::size_t>(index)].pci; };
+  request.ranks[0].gpus = {pci(2), pci(3)};
+  request.ranks[1].gpus = {pci(6), pci(7)};
+  for (RankResources& rank : request.ranks) rank.devices["CUDA_VISIBLE_DEVICES"] = "1,0";
+  EXPECT_THAT(gpus_of(plan_node(as_first_task_sees(2), request)), ElementsAre(3, 7));
+}
+
+TEST(NodePlanner, EqualListsOfDeviceFilesChangeNothing) {
+  NodeRequest request = request_of(8);
+  const std::vector<RankPlan> without = plan_node(eight_gpus(), request);
+  for (RankResources& rank : request.ranks) rank.gpus = {eight_gpus().gpus()[0].pci};
+  const std::vector<RankPlan> with = plan_node(eight_gpus(), request);
+  EXPECT_EQ(gpus_of(with), gpus_of(without));
+  EXPECT_EQ(values_of(with, "CUDA_VISIBLE_DEVICES"), values_of(without, "CUDA_VISIBLE_DEVICES"));
+}
+
 TEST(NodePlanner, ARankHasEverythingInOnePlan) {
   const std::vector<RankPlan> plans = plan_node(eight_gpus(), request_of(8));
   ASSERT_EQ(plans.size(), 8U);

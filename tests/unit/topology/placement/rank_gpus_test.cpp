@@ -25,7 +25,9 @@ std::vector<RankResources> ranks_with(const std::vector<std::optional<std::strin
 
 std::optional<Indices> gpus_with(const std::vector<std::optional<std::string>>& values,
                                  GpuVisibility visibility = GpuVisibility::none) {
-  return gpus_of_ranks(Topology::from_parts(test::eight_gpu_machine()), ranks_with(values), visibility);
+  const Topology machine = Topology::from_parts(test::eight_gpu_machine());
+  const auto ranks = ranks_with(values);
+  return gpus_of_ranks(RankViews(machine, ranks), ranks, visibility);
 }
 
 constexpr std::nullopt_t kUnset = std::nullopt;
@@ -66,8 +68,12 @@ TEST(RankGpus, ARankWithoutAnyMeansNone) {
 
 TEST(RankGpus, MachinesWithoutGpusHaveNone) {
   const Topology machine = Topology::from_parts(test::cpu_machine());
-  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({kUnset, kUnset}), GpuVisibility::none), std::nullopt);
-  EXPECT_EQ(gpus_of_ranks(machine, ranks_with({"0", "0"}), GpuVisibility::none), std::nullopt);
+  const auto two = [&](const std::optional<std::string>& value) {
+    const auto ranks = ranks_with({value, value});
+    return gpus_of_ranks(RankViews(machine, ranks), ranks, GpuVisibility::none);
+  };
+  EXPECT_EQ(two(kUnset), std::nullopt);
+  EXPECT_EQ(two("0"), std::nullopt);
 }
 
 }  // namespace

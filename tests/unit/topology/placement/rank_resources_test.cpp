@@ -17,16 +17,20 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 RankResources sample() {
-  return {.cpus = CpuSet::parse("0-3,8"), .devices = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ZE_AFFINITY_MASK", ""}}};
+  return {.cpus = CpuSet::parse("0-3,8"),
+          .devices = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ZE_AFFINITY_MASK", ""}},
+          .gpus = {PciAddress::parse("0000:3b:00.0").value(), PciAddress::parse("10000:ff:1f.7").value()}};
 }
 
 TEST(RankResources, ComeBackAsTheyWere) {
   const RankResources read = decode_resources(encode(sample()));
   EXPECT_EQ(read.cpus, CpuSet::parse("0-3,8"));
   EXPECT_EQ(read.devices, sample().devices);
+  EXPECT_EQ(read.gpus, sample().gpus);
   const RankResources nothing = decode_resources(encode(RankResources{.cpus = {}, .devices = {}}));
   EXPECT_TRUE(nothing.cpus.empty());
   EXPECT_THAT(nothing.devices, IsEmpty());
+  EXPECT_THAT(nothing.gpus, IsEmpty());
 }
 
 TEST(RankResources, EveryTruncationIsAnError) {
