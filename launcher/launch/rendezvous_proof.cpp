@@ -79,19 +79,29 @@ std::shared_ptr<control::Prover> RendezvousProof::follower(const Announcement& a
   if (method != ProofMethod::phrase && !phrase_.empty())
     refuse(ErrorCode::conflict, fmt::format("{} is set on {}, but not for the coordinator's ddprun", kPhrase, host_),
            fmt::format("set {} to the same phrase on all nodes, or on none", kPhrase));
-  switch (method) {
-    case ProofMethod::phrase: return phrase(announcement.salt);
-    case ProofMethod::key_file: return key_file();
-    case ProofMethod::munge: break;
-    default: refuse(ErrorCode::conflict, "the coordinator's ddprun belongs to a job of Slurm's", "choose another port");
-  }
+  std::string name;
+  std::string hint;
   try {
-    return munge();
+    switch (method) {
+      case ProofMethod::phrase: name = kPhrase; return phrase(announcement.salt);
+      case ProofMethod::key_file:
+        name = "the user's key file";
+        hint = fmt::format(
+            "copy the file from the coordinator's host, or set {} to the same random phrase on all nodes", kPhrase);
+        return key_file();
+      case ProofMethod::munge:
+        name = "munge";
+        hint = fmt::format("start munged on {}, or set {} to the same random phrase on all nodes", host_, kPhrase);
+        return munge();
+      default: break;
+    }
   } catch (const Error& error) {
+    const std::string attempted = method == ProofMethod::munge ? "" : error.attempted() + ": ";
     refuse(ErrorCode::conflict,
-           fmt::format("the coordinator's ddprun uses munge, but on {}: {}", host_, with_native(error)),
-           fmt::format("start munged on {}, or set {} to the same random phrase on all nodes", host_, kPhrase));
+           fmt::format("the coordinator's ddprun uses {}, but on {}: {}{}", name, host_, attempted, with_native(error)),
+           error.hint().empty() || method == ProofMethod::munge ? hint : error.hint());
   }
+  refuse(ErrorCode::conflict, "the coordinator's ddprun belongs to a job of Slurm's", "choose another port");
 }
 
 std::shared_ptr<control::Prover> RendezvousProof::phrase(const control::Salt& salt) {

@@ -258,6 +258,26 @@ setup_file() {
   [[ $output == *"job size differs from WORLD_SIZE"* ]]
 }
 
+# libpmix believes the user that a client names.
+@test "PMIx: the server listens on loopback alone, and who does not know the namespace's random part cannot connect" {
+  run "$DDPRUN" --nproc-per-node 1 python3 -c '
+import os, re, subprocess, sys
+address, port = re.search(r"tcp4://([0-9.]+):([0-9]+)", os.environ["PMIX_SERVER_URI4"]).groups()
+own = open("/proc/net/tcp").read() + open("/proc/net/tcp6").read()
+places = re.findall(r"([0-9A-F]+):%04X 0+:0000 0A" % int(port), own)
+assert address == "127.0.0.1" and places == ["0100007F"], (address, places)
+name = os.environ["PMIX_NAMESPACE"]
+host, secret = re.fullmatch(r"(ddp\..*\.[0-9]+)\.([0-9a-f]{32})\.0", name).groups()
+guess = "%s.%032x.0" % (host, int(secret, 16) ^ 1)
+environment = {key: value.replace(name, guess) for key, value in os.environ.items()}
+stranger = subprocess.run([sys.argv[1]], env=environment, timeout=60, capture_output=True, text=True)
+assert stranger.returncode != 0 and "is well" not in stranger.stdout, stranger
+sys.exit(subprocess.run([sys.argv[1]], timeout=60).returncode)' "$HELLO"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ $output == *"is well"* ]]
+}
+
 @test "PMIx: an outer server's variables do no harm" {
   PMIX_NAMESPACE=outer PMIX_RANK=5 PMIX_SERVER_URI4="outer.0;tcp4://127.0.0.1:1" \
     run "$DDPRUN" --nproc-per-node 2 "$HELLO"

@@ -132,8 +132,7 @@ void Inquest::note(MemberReply reply, Time now) {
       if (reply.status) asked.status = std::move(reply.status);
       ++asked.answers;
       asked.failures = 0;
-      const milliseconds longest =
-          deadline() ? kLongestPauseAtTheEnd : kLongestPause;
+      const milliseconds longest = deadline() ? kLongestPauseAtTheEnd : kLongestPause;
       const int doublings = std::clamp(asked.answers - kAttempts, 0, 10);
       asked.next = waiting() ? Time::max() : now + std::min<Duration>(kBetweenAttempts * (1 << doublings), longest);
       if (waiting() && !goes_on) want_next(reply.rank);

@@ -10,8 +10,8 @@
 
 namespace ddp::collectives {
 
-/// By rank in the group. Counts only time in which a question was open and this process ran: one that was stopped itself
-/// has not heard silence.
+/// By rank in the group. Counts only time in which a question was open and this process ran: one that was stopped
+/// itself has not heard silence.
 class LifeSigns {
  public:
   using Time = Deadline::Clock::time_point;

@@ -1,5 +1,6 @@
 // Who is called lost, over made-up time and connections: 500 random rounds with members that are stopped, starved, busy
-// or hang up, of which none may be accused, and with members that die in every way, of which each must be named in time.
+// or hang up, of which none may be accused, and with members that die in every way, of which each must be named in
+// time.
 #include "collectives/failure_inquest.hpp"
 
 #include <gmock/gmock.h>
@@ -225,7 +226,9 @@ FakeMember troubled(Dice& dice, milliseconds peer_timeout) {
   return member;
 }
 
-milliseconds any_peer_timeout(Dice& dice) { return std::array{seconds(5), seconds(10), seconds(30)}[dice.number(0, 2)]; }
+milliseconds any_peer_timeout(Dice& dice) {
+  return std::array{seconds(5), seconds(10), seconds(30)}[dice.number(0, 2)];
+}
 
 std::string describe(unsigned seed, const std::optional<Error>& error) {
   std::ostringstream text;

@@ -117,6 +117,17 @@ TEST_F(RendezvousProofTest, APhraseOnSomeNodesOnlyIsRefused) {
   }
 }
 
+TEST_F(RendezvousProofTest, AKeyFileThatCannotBeUsedIsAConflictOnThatNode) {
+  std::ofstream{home_ + "/.config"} << "a file";
+  try {
+    node().follower({.method = ProofMethod::key_file, .salt = {}});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::conflict);  // waiting does not help
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("but on n2: reading the key file"), HasSubstr("ENOTDIR (20)")));
+  }
+}
+
 // Else whoever holds the port could choose to prove nothing.
 TEST_F(RendezvousProofTest, NoProofIsForThoseThatAreToldSo) {
   const Announcement none{.method = ProofMethod::none, .salt = {}};
