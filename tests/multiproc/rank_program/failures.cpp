@@ -1,4 +1,9 @@
 // Ranks that die, stop, stay away or call something else while the others are in a collective.
+#include <fcntl.h>
+#include <spawn.h>
+#include <unistd.h>
+
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -19,6 +24,21 @@ Deadline seconds_from_now(const std::string& seconds) {
   return Deadline::after(std::chrono::duration<double>(std::stod(seconds)));
 }
 
+/// Another program, which inherits the descriptors that are not close-on-exec and outlives this process.
+void start_child() {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  std::string name = "sleep";
+  std::string time = "60";
+  std::array<char*, 3> arguments{name.data(), time.data(), nullptr};
+  pid_t child = -1;
+  check(posix_spawnp(&child, "sleep", &actions, nullptr, arguments.data(), environ) == 0, "cannot start sleep");
+  posix_spawn_file_actions_destroy(&actions);
+  say(fmt::format("CHILD {}", child));
+}
+
 /// Fails with the group's error, and says how long the failing operation took.
 void timed(const Work& work) {
   const auto started = Deadline::Clock::now();
@@ -33,10 +53,12 @@ void timed(const Work& work) {
 }  // namespace
 
 void loop_all_reduce(World& world, Arguments arguments) {
-  check(arguments.size() == 2, "loop SECONDS SIZE");
+  const bool with_child = arguments.size() == 3 && arguments[2] == "child";
+  check(arguments.size() == 2 || with_child, "loop SECONDS SIZE [child]");
   ProcessGroup group = make_process_group(world);
   std::vector<float> values(std::stoul(arguments[1]), 1.0F);
   group.barrier().wait();
+  if (with_child) start_child();
   say("READY");
   for (;;) timed(group.all_reduce(values, ReduceOp::avg, seconds_from_now(arguments[0])));
 }

@@ -21,15 +21,16 @@ inline void check(bool holds, const std::string& what) {
 
 using Arguments = std::span<const std::string>;
 
-void print_world(World& world);                            ///< one line of JSON
-void print_binding(World& world);                          ///< the processors of this rank, and those it was placed on
-void make_traffic(World& world, Arguments arguments);      ///< MIB: one all_reduce of so many MiB
-void run_collectives(World& world);                        ///< every operation, type and reduction against a plain loop
-void run_subgroups(World& world);                          ///< groups of some ranks, and wrong lists of members
-void run_ordering(World& world);                           ///< asynchronous work, issue order, crossing transfers
-void run_misuse(World& world);                             ///< wrong arguments are refused before anything is sent
-void run_kvs(World& world);                                ///< values of many sizes through the job's store
-void loop_all_reduce(World& world, Arguments arguments);   ///< SECONDS SIZE: until it fails or --steps are done
+void print_world(World& world);                        ///< one line of JSON
+void print_binding(World& world);                      ///< the processors of this rank, and those it was placed on
+void make_traffic(World& world, Arguments arguments);  ///< MIB: one all_reduce of so many MiB
+void run_collectives(World& world);                    ///< every operation, type and reduction against a plain loop
+void run_subgroups(World& world);                      ///< groups of some ranks, and wrong lists of members
+void run_ordering(World& world);                       ///< asynchronous work, issue order, crossing transfers
+void run_misuse(World& world);                         ///< wrong arguments are refused before anything is sent
+void run_kvs(World& world);                            ///< values of many sizes through the job's store
+void loop_all_reduce(World& world,
+                     Arguments arguments);  ///< SECONDS SIZE [child]: until it fails; with a child process
 void call_differently(World& world, Arguments arguments);  ///< size|dtype|op|root|kind|order|absent RANK SECONDS
 void differ_in_parameters(World& world,
                           Arguments arguments);  ///< count|shape|dtype|name|gradient RANK: Reducer must refuse

@@ -7,10 +7,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <memory>
 #include <thread>
 
-#include "base/socket.hpp"
+#include "unit/collectives/channel_members.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::collectives {
@@ -18,98 +17,12 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::all_reduce;
+using test::cause_found_by;
+using test::in;
+using test::Members;
 using testing::HasSubstr;
 using Ranks = std::vector<int>;
-
-/// Members of one group in one process. World ranks are ten times the rank in the group, so that mixing them up shows.
-class Members {
- public:
-  explicit Members(int size, milliseconds peer_timeout = seconds(30))
-      : members_(static_cast<std::size_t>(size)), peer_timeout_(peer_timeout) {
-    std::vector<world::PeerEndpoint> endpoints;
-    Ranks global;
-    for (int rank = 0; rank < size; ++rank) {
-      auto& channel = members_[static_cast<std::size_t>(rank)].channel;
-      channel = std::make_shared<world::PeerChannel>("127.0.0.1");
-      endpoints.push_back(
-          {.rank = rank * 10, .address = "127.0.0.1", .port = channel->port(), .token = channel->token()});
-      global.push_back(rank * 10);
-    }
-    endpoints_ = endpoints;
-    for (int rank = 0; rank < size; ++rank) start(rank, global);
-  }
-
-  FailureDetector& detector(int rank) { return *member(rank).detector; }
-  int told(int rank) { return *member(rank).told; }
-  /// The operation is called on this rank, as its next.
-  void call(int rank, const Operation& operation) { member(rank).log->issued(operation); }
-  void call_everywhere(const Operation& operation) {
-    for (std::size_t rank = 0; rank < members_.size(); ++rank) call(static_cast<int>(rank), operation);
-  }
-  void kill(int rank) {
-    member(rank).detector.reset();
-    member(rank).group.reset();
-    member(rank).channel.reset();
-  }
-  /// Makes it as silent as a stopped process: its port accepts connections but never answers.
-  void stop(int rank) {
-    kill(rank);
-    silent_.push_back(base::listen_tcp("127.0.0.1"));
-    endpoints_[static_cast<std::size_t>(rank)].port = base::local_port(silent_.back().get());
-    Ranks global;
-    for (std::size_t i = 0; i < members_.size(); ++i) global.push_back(static_cast<int>(i) * 10);
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (members_[i].channel) start(static_cast<int>(i), global);
-    }
-  }
-
- private:
-  struct Member {
-    std::shared_ptr<world::PeerChannel> channel;
-    std::unique_ptr<OperationLog> log = std::make_unique<OperationLog>();
-    std::unique_ptr<std::atomic<int>> told = std::make_unique<std::atomic<int>>(0);
-    std::unique_ptr<GroupMembers> group;
-    std::unique_ptr<FailureDetector> detector;
-  };
-  Member& member(int rank) { return members_.at(static_cast<std::size_t>(rank)); }
-  void start(int rank, const Ranks& global) {
-    Member& own = member(rank);
-    own.detector.reset();
-    own.group = std::make_unique<GroupMembers>(GroupMembers{.name = "test",
-                                                            .rank = rank,
-                                                            .global_ranks = global,
-                                                            .endpoints = endpoints_,
-                                                            .channel = own.channel,
-                                                            .peer_timeout = peer_timeout_});
-    own.detector = std::make_unique<FailureDetector>(*own.group, *own.log, [count = own.told.get()] { ++*count; });
-  }
-
-  std::vector<Member> members_;
-  milliseconds peer_timeout_;
-  std::vector<world::PeerEndpoint> endpoints_;
-  std::vector<base::UniqueFd> silent_;
-};
-
-Operation all_reduce(std::uint64_t sequence, std::size_t count = 100) {
-  Operation operation;
-  operation.kind = OperationKind::all_reduce;
-  operation.count = count;
-  operation.sequence = sequence;
-  return operation;
-}
-
-Deadline in(milliseconds time) { return Deadline::after(time); }
-
-/// The verdict about an operation that does not end by itself.
-Error cause_found_by(FailureDetector& detector, const Operation& operation, const std::string& problem,
-                     Deadline deadline) {
-  std::optional<Error> local_failure;
-  if (!problem.empty()) local_failure = communication_failure(operation, problem);
-  return detector
-      .investigate(
-          operation, local_failure, [] { return true; }, deadline)
-      .value();
-}
 
 TEST(FailureDetector, OperationThatFinishesWhileOthersAreAskedIsNoFailure) {
   Members group{3};
@@ -290,115 +203,6 @@ TEST(FailureDetector, AllInvestigatingAtOnceBlameTheSame) {
     EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
     EXPECT_EQ(error.ranks(), Ranks{40});
   });
-}
-
-bool always() { return true; }
-
-TEST(FailureDetector, TheNextRankIsCompared) {
-  const auto watched = [](Members& group, int rank, const Operation& operation) {
-    group.detector(rank).watch(operation, always);
-    return group.detector(rank).verdict();
-  };
-  Members group{3};
-  group.call(0, all_reduce(1, 100));
-  EXPECT_FALSE(watched(group, 0, all_reduce(1, 100))) << "the neighbour has not called it yet";
-  group.call(1, all_reduce(1, 100));
-  EXPECT_FALSE(watched(group, 0, all_reduce(1, 100)));
-  group.call(2, all_reduce(1, 101));
-  EXPECT_FALSE(watched(group, 0, all_reduce(1, 100))) << "its neighbour watches the next one";
-  const auto verdict = watched(group, 1, all_reduce(1, 100));
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->code(), ErrorCode::mismatch);
-  EXPECT_THAT(verdict->what(), HasSubstr("ranks 0, 10: all_reduce #1")) << "all are asked before it is said";
-  EXPECT_TRUE(group.detector(0).verdict());
-  EXPECT_TRUE(group.detector(2).verdict());
-}
-
-// A rank that computes watches nobody: those behind it are its watcher's.
-TEST(FailureDetector, ARankBehindOneThatDoesNotWaitIsComparedToo) {
-  Members group{4};
-  group.call(0, all_reduce(1, 100));
-  group.call(3, all_reduce(1, 101));
-  group.detector(0).watch(all_reduce(1, 100), always);
-  ASSERT_TRUE(group.detector(0).verdict());
-  EXPECT_EQ(group.detector(0).verdict()->code(), ErrorCode::mismatch);
-}
-
-TEST(FailureDetector, ANeighbourThatKnowsOfAFailureTellsIt) {
-  Members group{3};
-  group.call_everywhere(all_reduce(1));
-  group.kill(2);
-  const Error error = cause_found_by(group.detector(1), all_reduce(1), "connection reset", in(seconds(5)));
-  group.detector(0).watch(all_reduce(1), always);
-  ASSERT_TRUE(group.detector(0).verdict());
-  EXPECT_STREQ(group.detector(0).verdict()->what(), error.what());
-}
-
-// A stopped process looks the same for 2 s.
-TEST(FailureDetector, ASilentNeighbourIsNotLostAtOnce) {
-  Members group{3};
-  group.stop(1);
-  group.call(0, all_reduce(1));
-  group.call(2, all_reduce(1));
-  const Deadline until = in(milliseconds(2500));
-  group.detector(0).watch(all_reduce(1), [&] { return !until.expired(); });
-  EXPECT_FALSE(group.detector(0).verdict());
-}
-
-TEST(FailureDetector, ANeighbourThatStaysSilentIsLost) {
-  Members group{3, seconds(3)};
-  group.stop(1);
-  group.call(0, all_reduce(1));
-  group.call(2, all_reduce(1));
-  const auto begin = Deadline::Clock::now();
-  group.detector(0).watch(all_reduce(1), always);
-  EXPECT_GT(Deadline::Clock::now() - begin, milliseconds(1800));
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(15));
-  ASSERT_TRUE(group.detector(0).verdict());
-  EXPECT_EQ(group.detector(0).verdict()->code(), ErrorCode::peer_lost);
-  EXPECT_EQ(group.detector(0).verdict()->ranks(), Ranks{10});
-  EXPECT_THAT(group.detector(0).verdict()->what(), HasSubstr("gave no sign of life for 2 s"));
-  EXPECT_TRUE(group.detector(2).verdict());
-}
-
-// Its port is closed: by then it has left, or its end is known from a broken connection.
-TEST(FailureDetector, ARankThatHasLeftIsGivenTimeWhileNothingIsBroken) {
-  Members group{3, seconds(3)};
-  group.call_everywhere(all_reduce(1));
-  group.kill(1);
-  const Deadline until = in(milliseconds(1500));
-  group.detector(0).watch(all_reduce(1), [&] { return !until.expired(); });
-  EXPECT_FALSE(group.detector(0).verdict());
-  group.detector(0).watch(all_reduce(1), always);
-  ASSERT_TRUE(group.detector(0).verdict());
-  EXPECT_THAT(group.detector(0).verdict()->what(), HasSubstr("rank 10 died or left the group"));
-}
-
-TEST(FailureDetector, AWatchGivesWayToAnInvestigation) {
-  Members group{3};
-  group.stop(1);
-  group.call(0, all_reduce(1));
-  group.call(2, all_reduce(1));
-  std::thread watch([&] { group.detector(0).watch(all_reduce(1), always); });
-  std::this_thread::sleep_for(milliseconds(300));
-  const auto begin = Deadline::Clock::now();
-  const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(1500)));
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(5));
-  EXPECT_EQ(error.ranks(), Ranks{10});
-  watch.join();
-}
-
-TEST(FailureDetector, WithABrokenConnectionASilentRankIsWaitedFor) {
-  Members group{3, seconds(3)};
-  group.stop(1);
-  group.call(0, all_reduce(1));
-  group.call(2, all_reduce(1));
-  const auto begin = Deadline::Clock::now();
-  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(60)));
-  EXPECT_GT(Deadline::Clock::now() - begin, milliseconds(1800));
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(15));
-  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
-  EXPECT_EQ(error.ranks(), Ranks{10});
 }
 
 TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {

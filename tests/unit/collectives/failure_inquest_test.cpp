@@ -67,7 +67,10 @@ class FakeLink final : public MemberLink {
   void ask(int member) override { open_[static_cast<std::size_t>(member)] = reply_of(member, now_); }
   bool asking(int member) const override { return open_[static_cast<std::size_t>(member)].has_value(); }
   std::vector<MemberReply> wait(Time until) override {
-    if (now_ < stall_ && stall_ <= until) {  // this process was stopped, and its deadline passed meanwhile
+    if (now_ < stall_ && stall_ <= until) {  // the host was suspended, and the deadline passed meanwhile
+      for (auto& reply : open_) {
+        if (reply && reply->at < Time::max()) reply->at += stall_length_;
+      }
       now_ = stall_ + stall_length_;
       until = now_;
     }
@@ -243,7 +246,7 @@ TEST(FailureInquest, NobodyIsAccusedFalsely) {
     std::vector<FakeMember> members(static_cast<std::size_t>(dice.number(2, 9)));
     for (FakeMember& member : members) member = troubled(dice, peer_timeout);
     Round round(members, peer_timeout, seed);
-    // the rank that asks may itself be stopped, for however long
+    // the rank that asks may itself be suspended, for however long
     if (dice.number(0, 3) == 0) {
       round.link.stall_at(kStart + dice.time(seconds(1), seconds(60)), dice.time(seconds(2), seconds(90)));
     }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/socket.hpp"
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
@@ -275,6 +276,74 @@ TEST_F(GroupEngineTest, ATransferThatIsJustBeingPostedWhileTheGroupClosesEndsToo
   std::this_thread::sleep_for(milliseconds(50));
   engine_.reset();
   EXPECT_TRUE(work.done());
+}
+
+/// A group of two, of which the other is silent: its port takes connections and never answers.
+class GroupWithASilentMember : public GroupEngineTest {
+ protected:
+  GroupWithASilentMember() {
+    GroupMembers members{
+        .name = "pair",
+        .rank = 0,
+        .global_ranks = {0, 1},
+        .endpoints = {{}, {.rank = 1, .address = "127.0.0.1", .port = base::local_port(silent_.get())}},
+        .channel = std::make_shared<world::PeerChannel>("127.0.0.1"),
+        .peer_timeout = seconds(3)};
+    engine_.emplace(std::move(members), "fake", std::make_unique<test::FakeBackend>(control_), ConnectOptions{},
+                    seconds(120));
+    control_->hold();
+    control_->release("post recv tag 1");
+  }
+  base::UniqueFd silent_ = base::listen_tcp("127.0.0.1");
+};
+
+TEST_F(GroupWithASilentMember, ItIsNamedLongBeforeTheDeadline) {
+  for (const Work& work : {collective(), transfer(OperationKind::recv, 1)}) {
+    const auto error = error_of([&] { work.wait(Deadline::after(seconds(40))); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::peer_lost) << error->what();
+    EXPECT_EQ(error->ranks(), std::vector<int>{1});
+  }
+}
+
+TEST_F(GroupWithASilentMember, ASlowOperationMayStillSucceed) {
+  const Work work = collective();
+  ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
+  std::this_thread::sleep_for(milliseconds(2200));  // by now it is being asked
+  control_->release();
+  EXPECT_FALSE(error_of([&] { work.wait(); }));
+}
+
+// While one is being asked, which takes seconds, an operation with a short deadline begins.
+TEST_F(GroupWithASilentMember, DeadlinesOfOthersHoldMeanwhile) {
+  const Work slow = transfer(OperationKind::recv, 1);
+  std::this_thread::sleep_for(milliseconds(1300));
+  const auto begin = Deadline::Clock::now();
+  const auto error =
+      error_of([&] { collective(Deadline::after(milliseconds(600))).wait(Deadline::after(seconds(30))); });
+  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1900));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->ranks(), std::vector<int>{1});
+}
+
+TEST_F(GroupWithASilentMember, ClosingDoesNotWaitForIt) {
+  const Work work = collective();
+  std::this_thread::sleep_for(milliseconds(1300));
+  const auto begin = Deadline::Clock::now();
+  engine_.reset();
+  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1500));
+  EXPECT_EQ(work.error()->code(), ErrorCode::aborted);
+}
+
+TEST_F(GroupWithASilentMember, ClosingDoesNotWaitForAFailuresCause) {
+  const Work work = collective();
+  ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
+  control_->fail("all_reduce 1");
+  std::this_thread::sleep_for(milliseconds(300));
+  const auto begin = Deadline::Clock::now();
+  engine_.reset();
+  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1500));
+  EXPECT_EQ(work.error()->code(), ErrorCode::aborted);
 }
 
 TEST_F(GroupEngineTest, ManyThreadsMaySubmit) {

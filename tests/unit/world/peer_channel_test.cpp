@@ -12,7 +12,6 @@
 #include <atomic>
 #include <chrono>
 #include <ctime>
-#include <random>
 #include <stdexcept>
 #include <thread>
 
@@ -57,13 +56,6 @@ class PeerChannelTest : public testing::Test {
 
   PeerChannel channel_{"127.0.0.1"};
 };
-
-/// Whether the other side closes @p fd before the deadline without having sent anything.
-bool hung_up(int fd, Deadline deadline) {
-  std::byte byte{};
-  const auto error = test::error_of([&] { base::receive_exactly(fd, {&byte, 1}, deadline, "waiting for the end"); });
-  return error && error->code() == ErrorCode::peer_lost;
-}
 
 TEST_F(PeerChannelTest, AnswersWhatItIsAsked) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, std::size_t{1'000'000}}) {
@@ -132,27 +124,6 @@ TEST_F(PeerChannelTest, AfterUnserveTheHandlerDoesNotRun) {
   EXPECT_FALSE(called_late);
 }
 
-TEST_F(PeerChannelTest, StrangersWithRandomBytesAreHungUpOn) {
-  std::mt19937 random{99};  // NOLINT(cert-msc51-cpp): the same bytes in every run
-  for (int round = 0; round < 50; ++round) {
-    const base::UniqueFd fd = stranger();
-    Bytes bytes(random() % 2000 + 1);
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xffU);
-    bytes[0] = std::byte{'G'};
-    try {
-      base::send_all(fd.get(), bytes, soon(), "sending garbage");
-    } catch (const Error&) {  // it may hang up before all is sent
-    }
-    EXPECT_TRUE(hung_up(fd.get(), soon(3000)));
-  }
-  expect_answered_within(seconds(2));
-}
-
-TEST_F(PeerChannelTest, ScannersThatConnectAndCloseDoNoHarm) {
-  for (int round = 0; round < 500; ++round) stranger();
-  expect_answered_within(seconds(2));
-}
-
 TEST_F(PeerChannelTest, PeersThatGiveUpInTheMiddleDoNoHarm) {
   const Bytes request =
       encode(PeerRequest{.token = channel_.token(), .service = "echo", .body = test::awkward_value(0, 100'000)});
@@ -175,28 +146,6 @@ TEST_F(PeerChannelTest, ARequestMayComeInPieces) {
   Bytes answer(expected.size());
   base::receive_exactly(fd.get(), answer, soon(), "reading the answer");
   EXPECT_EQ(answer, expected);
-}
-
-TEST_F(PeerChannelTest, SilentStrangersAreHungUpOnAfterAWhile) {
-  const base::UniqueFd silent = stranger();
-  EXPECT_TRUE(hung_up(silent.get(), soon(9000)));
-}
-
-// Slow loris: idle connections fill the channel's table, and a peer is behind them in the queue.
-TEST_F(PeerChannelTest, IdleStrangersDoNotKeepAPeerWaiting) {
-  std::vector<base::UniqueFd> idle;
-  for (int i = 0; i < 200; ++i) idle.push_back(stranger());
-  expect_answered_within(milliseconds(2500));
-}
-
-TEST_F(PeerChannelTest, StrangersThatTrickleTheMarkDoNotKeepAPeerWaiting) {
-  std::vector<base::UniqueFd> idle;
-  const Bytes mark = to_bytes("DDP1");
-  for (int i = 0; i < 200; ++i) {
-    idle.push_back(stranger());
-    base::send_all(idle.back().get(), mark, soon(), "sending the mark");
-  }
-  expect_answered_within(milliseconds(2500));
 }
 
 // Defences must not cost peers that connect all at once: all ranks of a job ask when something fails.

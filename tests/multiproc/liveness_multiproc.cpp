@@ -1,0 +1,114 @@
+// Ranks that are stopped for some seconds or get a twentieth of a core are not called dead, and ranks that are dead are
+// named in time even if no connection says so.
+#include <signal.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <list>
+#include <random>
+
+#include "support/rank_processes.hpp"
+
+namespace ddp::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+
+Deadline soon() { return Deadline::after(seconds(60)); }
+
+/// Training that nothing but a failure ends. The deadline of its operations is far.
+std::vector<std::string> endless(const std::string& extra = "") {
+  std::vector<std::string> command{RANK_PROGRAM, "loop", "100", "1000"};
+  if (!extra.empty()) command.push_back(extra);
+  return command;
+}
+
+void expect_named(const RankResult& result, int victim, milliseconds limit) {
+  EXPECT_EQ(result.exit_code, 3) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("code=peer_lost ranks=[" + std::to_string(victim) + "]"));
+  const auto place = result.output.rfind("WAITED ");
+  ASSERT_NE(place, std::string::npos) << result.output;
+  EXPECT_LT(std::stod(result.output.substr(place + 7)), std::chrono::duration<double>(limit).count());
+}
+
+// Four jobs at once. In three of them one rank after the other is stopped for 2 s, each a little before the last one goes
+// on: so the operation does not end, and all are asked. In the last job a rank gets a twentieth of its time.
+TEST(Liveness, StoppedAndStarvedRanksAreNotDead) {
+  constexpr int kRanks = 3;
+  std::list<RankProcesses> jobs;
+  for (int job = 0; job < 4; ++job) {
+    jobs.emplace_back(kRanks, endless(), std::vector<std::string>{"DDP_PEER_TIMEOUT=8"});
+  }
+  for (RankProcesses& job : jobs) ASSERT_TRUE(job.all_wrote("READY", soon()));
+  std::mt19937 random{11};  // NOLINT(cert-msc51-cpp): the same in every run
+  std::vector<int> offsets;
+  for (std::size_t job = 0; job < jobs.size(); ++job) offsets.push_back(static_cast<int>(random() % 57));
+  for (int tick = 0; tick < 70; ++tick) {
+    std::size_t number = 0;
+    for (RankProcesses& job : jobs) {
+      const int offset = offsets[number++];
+      for (int rank = 0; number < jobs.size() && rank < kRanks; ++rank) {
+        job.signal(rank, (tick + offset + 19 * rank) % 57 < 20 ? SIGSTOP : SIGCONT);
+      }
+    }
+    jobs.back().signal(1, SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(95));
+    jobs.back().signal(1, SIGCONT);
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  for (RankProcesses& job : jobs) {
+    for (int rank = 0; rank < kRanks; ++rank) job.signal(rank, SIGCONT);
+    for (const RankResult& result : job.wait(Deadline::after(milliseconds(500)))) {
+      EXPECT_FALSE(result.ended) << result.output;
+      EXPECT_THAT(result.output, Not(HasSubstr("ERROR")));
+    }
+  }
+}
+
+TEST(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
+  RankProcesses ranks(4, endless(), {"DDP_PEER_TIMEOUT=5"});
+  ASSERT_TRUE(ranks.all_wrote("READY", soon()));
+  ranks.signal(2, SIGSTOP);
+  const auto results = ranks.wait(soon(), 2);
+  for (const std::size_t rank : {0U, 1U, 3U}) {
+    expect_named(results[rank], 2, seconds(20));  // 5 s, on a machine that has nothing else to do
+    EXPECT_THAT(results[rank].output, HasSubstr("gave no sign of life for"));
+  }
+}
+
+// Gloo's connections are not close-on-exec: while a child of the dead rank holds them, no peer sees their end.
+TEST(Liveness, ARankWhoseChildHoldsItsConnectionsIsNamed) {
+  RankProcesses ranks(4, endless("child"), {"DDP_PEER_TIMEOUT=5"});
+  ASSERT_TRUE(ranks.all_wrote("READY", soon()));
+  ranks.signal(1, SIGKILL);
+  const auto results = ranks.wait(soon());
+  for (const RankResult& result : results) {
+    const auto child = result.output.find("CHILD ");
+    ASSERT_NE(child, std::string::npos);
+    ::kill(std::stoi(result.output.substr(child + 6)), SIGKILL);
+  }
+  for (const std::size_t rank : {0U, 2U, 3U}) {
+    expect_named(results[rank], 1, seconds(20));
+    EXPECT_THAT(results[rank].output, HasSubstr("rank 1 died or left the group"));
+  }
+}
+
+// One dies while another is stopped for 2 s: only the dead one is named.
+TEST(Liveness, AStoppedRankIsNotBlamedForADeath) {
+  RankProcesses ranks(4, endless(), {"DDP_PEER_TIMEOUT=10"});
+  ASSERT_TRUE(ranks.all_wrote("READY", soon()));
+  ranks.signal(3, SIGSTOP);
+  ranks.signal(1, SIGKILL);
+  std::this_thread::sleep_for(seconds(2));
+  ranks.signal(3, SIGCONT);
+  const auto results = ranks.wait(soon());
+  for (const std::size_t rank : {0U, 2U}) expect_named(results[rank], 1, seconds(20));
+  EXPECT_EQ(results[3].exit_code, 3) << results[3].output;
+}
+
+}  // namespace
+}  // namespace ddp::test
