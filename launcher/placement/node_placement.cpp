@@ -10,6 +10,7 @@
 
 #include "base/stderr_line.hpp"
 #include "outcome/exit_error.hpp"
+#include "topology/placement/gpu_assignment.hpp"
 #include "topology/placement/visible_devices.hpp"
 
 namespace ddp::launcher {
@@ -28,7 +29,7 @@ int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topol
   int gpus = 0;
   if (topology) {
     const auto named = topology::gpus_named_by(*topology, environment);
-    gpus = static_cast<int>(named ? named->size() : topology->gpus().size());
+    gpus = static_cast<int>(named ? named->size() : topology::usable_gpus(*topology).size());
   }
   if (wanted.kind == Kind::gpus && gpus == 0) {
     throw ExitError{kExitUsage,

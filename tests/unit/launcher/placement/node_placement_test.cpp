@@ -64,6 +64,20 @@ TEST(NodePlacement, RanksAreCountedByGpusOrProcessors) {
   EXPECT_EQ(cpus_only.nproc(), 3);
 }
 
+TEST(NodePlacement, GpusOfOtherJobsAreNotCounted) {
+  Topology::Parts parts = test::eight_gpu_machine();
+  for (Gpu& gpu : parts.gpus) gpu.visible = gpu.index == 2 || gpu.index == 5;  // what the step's device cgroup leaves
+  for (const Kind kind : {Kind::gpus, Kind::automatic}) {
+    const NodePlacement two(options_of(kind), base::Environment{{}}, Topology::from_parts(parts),
+                            CpuSet::parse("0-63"));
+    EXPECT_EQ(two.nproc(), 2);
+  }
+  for (Gpu& gpu : parts.gpus) gpu.visible = false;
+  EXPECT_THROW(
+      NodePlacement(options_of(Kind::gpus), base::Environment{{}}, Topology::from_parts(parts), CpuSet::parse("0-63")),
+      ExitError);
+}
+
 TEST(NodePlacement, WithoutGpusNoneCanBeCounted) {
   for (const char* machine : {"none visible", "unknown"}) {
     const bool known = std::string(machine) != "unknown";
