@@ -293,6 +293,7 @@ void TaskSide::prepare_task(spank_t spank) {
         answer.plan = make_plan(ddp_step_, ticket, facts, store, std::move(*offers), environment);
       } else {
         warn(facts, "tasks of this node are not bound to cores: some did not start in time");
+        excuse_node(ticket, facts, store);
       }
       board_->answer(answer.bytes());
     } else if (const auto bytes = board_->wait_answer(Deadline::after(kAnswerLimit)); bytes && !bytes->empty()) {

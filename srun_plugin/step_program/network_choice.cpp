@@ -35,7 +35,8 @@ std::vector<std::string> each_once(const std::vector<std::string>& names) {
 
 std::string listed(const std::vector<std::string>& names) {
   const std::size_t shown = std::min(names.size(), kMostNamed);
-  const std::string text = fmt::to_string(fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  const std::string text =
+      fmt::to_string(fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   return names.size() == shown ? text : fmt::format("{} and {} more", text, names.size() - shown);
 }
 
@@ -129,9 +130,10 @@ NetworkChoice choose_between_nodes(const topology::CandidateSearch& own, const P
       decision = agreeing.decide(note, limits);
       choice.warning = agreeing.warning();
     } catch (const std::exception& error) {
-      choice.warning = fmt::format("{} does not agree with the other nodes on a network: {}; it uses the interface "
-                                   "that routes to them",
-                                   question.node_name, error.what());
+      choice.warning = fmt::format(
+          "{} does not agree with the other nodes on a network: {}; it uses the interface "
+          "that routes to them",
+          question.node_name, error.what());
     }
   }
   const topology::Agreement agreement{.subnet = decision ? decision->subnet : std::nullopt,
@@ -140,9 +142,8 @@ NetworkChoice choose_between_nodes(const topology::CandidateSearch& own, const P
   if (own.candidates.empty()) return choice;
   const bool alone = own.candidates.size() == 1;
   const auto& chosen = own.candidates[alone ? 0 : topology::pick(note, agreement)];
-  choice.interface = {.name = chosen.interface,
-                      .address = chosen.at.address.address,
-                      .reason = alone ? own.reason : agreement.reason};
+  choice.interface = {
+      .name = chosen.interface, .address = chosen.at.address.address, .reason = alone ? own.reason : agreement.reason};
   return choice;
 }
 
@@ -155,9 +156,9 @@ NetworkChoice choose_network(const PlanQuestion& question, const base::Environme
     nodes = each_once(topology::expand_hostlist(question.node_list));
     peers = nodes;
     std::erase(peers, question.node_name);
-    own = topology::find_candidates(
-        environment, topology::read_usable_interfaces(), topology::read_rdma_devices("/sys"), peers,
-        peers.empty() ? topology::JobSpan::one_node : topology::JobSpan::several_nodes);
+    own = topology::find_candidates(environment, topology::read_usable_interfaces(),
+                                    topology::read_rdma_devices("/sys"), peers,
+                                    peers.empty() ? topology::JobSpan::one_node : topology::JobSpan::several_nodes);
   } catch (const Error& error) {
     choice.remarks.push_back(fmt::format("no network interface is chosen: {}", error.what()));
   }

@@ -22,12 +22,12 @@
 namespace ddp::srun_plugin {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using std::chrono::milliseconds;
 using topology::InterfaceCandidate;
 
 InterfaceCandidate candidate(std::string interface, std::string address, bool routes, bool fabric = false) {
@@ -217,8 +217,7 @@ TEST(NetworkNotes, ComeBackAsTheyWere) {
   const NodeNote note{two_networks(1).candidates[0].at, two_networks(1).candidates[1].at};
   EXPECT_EQ(decode_note(encode(note)), note);
   EXPECT_EQ(decode_note(encode(NodeNote{})), NodeNote{});
-  const NetworkDecision decision{
-      .subnet = topology::Subnet::of(note.front().address), .reason = "fast", .by = "n0"};
+  const NetworkDecision decision{.subnet = topology::Subnet::of(note.front().address), .reason = "fast", .by = "n0"};
   EXPECT_EQ(decode_decision(encode(decision)), decision);
   const NetworkDecision none{.subnet = {}, .reason = "", .by = "n3"};
   EXPECT_EQ(decode_decision(encode(none)), none);

@@ -148,6 +148,23 @@ TEST(PlanCommand, DeviceVariablesAreThoseOfEachTask) {
   EXPECT_THAT(values_of(plan, "CUDA_VISIBLE_DEVICES"), Each("-")) << "they have it already";
 }
 
+TEST(PlanCommand, TasksWhoseCgroupsShowThemGpuZeroAreToldApart) {
+  const Topology machine = eight_gpus();
+  PlanQuestion question = question_of({"0-31", "0-31"});
+  question.resources.clear();
+  for (const std::size_t gpu : {6U, 1U}) {  // --gpus-per-task with ConstrainDevices
+    question.resources.push_back(encode(topology::RankResources{
+        .cpus = CpuSet::parse("0-31"), .devices = {{"CUDA_VISIBLE_DEVICES", "0"}}, .gpus = {machine.gpus()[gpu].pci}}));
+  }
+  const NodePlan plan = plan_of(machine, question);
+  EXPECT_THAT(plan.tasks[0].summary, HasSubstr("GPU 6 ("));
+  EXPECT_THAT(plan.tasks[1].summary, HasSubstr("GPU 1 ("));
+  EXPECT_TRUE(CpuSet::parse("8-11,24-27").contains(plan.tasks[0].binding.value().cpus));
+  EXPECT_TRUE(CpuSet::parse("4-7,20-23").contains(plan.tasks[1].binding.value().cpus));
+  EXPECT_THAT(values_of(plan, "CUDA_VISIBLE_DEVICES"), Each("-")) << "0 is each task's own";
+  EXPECT_THAT(plan.remarks, IsEmpty());
+}
+
 TEST(PlanCommand, UsersVariablesStayAway) {
   const NodePlan without = plan_of(eight_gpus(), eight_tasks());
   ASSERT_THAT(names_of(without), Contains("OMP_NUM_THREADS"));

@@ -3,6 +3,8 @@
 #include <linux/capability.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -362,6 +364,36 @@ TEST_F(GpuFactsTest, TasksThatAllSeeGpuZeroAreToldApartByItsAddress) {
       EXPECT_EQ(gpu.visible, gpu.pci == at(own.c_str()));
       EXPECT_NE(gpu.uuid, "");
     }
+  }
+}
+
+// As Slurm's task/cgroup makes them for ConstrainDevices, with cgroup v1 (v2 wants a BPF program).
+TEST_F(GpuFactsTest, AccessIsWhatADeviceCgroupPermits) {
+  constexpr unsigned kNvidiaMajor = 195;  // Linux, Documentation/admin-guide/devices.txt
+  const std::vector<std::string> addresses{"0000:10:00.0", "0000:20:00.0", "0000:30:00.0"};
+  root.folder("dev");
+  for (unsigned gpu = 0; gpu < 3; ++gpu) {
+    nvidia_gpu(addresses[gpu]);
+    nvidia_information(addresses[gpu], static_cast<int>(gpu));
+    const auto file = root.path() / ("dev/nvidia" + std::to_string(gpu));
+    if (::mknod(file.c_str(), S_IFCHR | 0666, makedev(kNvidiaMajor, gpu)) != 0) GTEST_SKIP() << "may not make devices";
+  }
+  for (unsigned own = 0; own < 3; ++own) {
+    const std::filesystem::path group = "/sys/fs/cgroup/devices/ddp-test-" + std::to_string(::getpid());
+    std::error_code error;
+    if (!std::filesystem::create_directory(group, error)) GTEST_SKIP() << "may not make cgroups (v1, devices)";
+    const pid_t task = ::fork();
+    if (task == 0) {
+      std::ofstream(group / "cgroup.procs") << "0\n";
+      for (unsigned gpu = 0; gpu < 3; ++gpu) {
+        if (gpu != own) std::ofstream(group / "devices.deny") << "c " << kNvidiaMajor << ":" << gpu << " rwm\n";
+      }
+      ::_exit(accessible_gpus(root.path()) == std::vector{at(addresses[own].c_str())} ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(task, &status, 0);
+    std::filesystem::remove(group, error);
+    EXPECT_EQ(status, 0) << "task with GPU " << own;
   }
 }
 
