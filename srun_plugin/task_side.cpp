@@ -218,7 +218,8 @@ void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTi
                                          .master_address = store ? facts.srun_address : std::string(),
                                          .master_port = ticket.port,
                                          .agent_serves_store = store,
-                                         .run_id = facts.step};
+                                         .run_id = facts.step,
+                                         .slurm_job = environment.raw("SLURM_JOB_ID").value_or("")};
   for (const base::TorchrunVariable& variable : worker.variables()) {
     if (!variable.default_only || !environment.has(variable.name)) variables.set(variable.name, variable.value);
   }

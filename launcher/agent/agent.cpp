@@ -36,7 +36,8 @@ Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connectio
       limits_(limits),
       coordinator_(
           loop, forwarding(std::move(coordinator)), [this](const control::Message& message) { handle(message); },
-          [this](const std::string& why) { coordinator_lost(why); }) {
+          [this](const std::string& why) { coordinator_lost(why); }),
+      heartbeat_(loop, job.peers.beat, [this] { beat(); }) {
   to_coordinator(hello);
 }
 
@@ -50,22 +51,51 @@ void Agent::handle(const control::Message& message) {
   } else if (const auto* end = std::get_if<control::Finish>(&message)) {
     if (!end->message.empty()) base::write_stderr_line(fmt::format("ddprun: {}: {}", job_.host, end->message));
     exit_status_ = end->exit_status;
+    const bool left_processes = attempt_ && !cleaned_;
     drop_attempt();
+    if (left_processes) end_left_processes(limits_.final_kill);
     coordinator_.close(Deadline::after(std::chrono::seconds(1)));
     finished_ = true;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
              end_attempt != nullptr && !attempt_) {
     to_coordinator(control::AttemptCleaned{.epoch = end_attempt->epoch});
   } else {
-    if (end_attempt != nullptr) ending_ = true;
-    const auto* order = std::get_if<control::SignalRanks>(&message);
-    if (order != nullptr && order->groups) ranks_told_ = true;
-    to_attempt(message);
+    pass_on(message);
   }
 }
 
+void Agent::pass_on(const control::Message& message) {
+  if (std::get_if<control::EndAttempt>(&message) != nullptr) {
+    ending_ = true;
+    attempt_asked_ = Heartbeat::Clock::now();
+  }
+  const auto* order = std::get_if<control::SignalRanks>(&message);
+  if (order == nullptr) return to_attempt(message);
+  if (order->groups && (order->signal == SIGSTOP || order->signal == SIGCONT)) {
+    coordinator_rests_ = order->signal == SIGSTOP;
+  } else if (order->groups) {
+    ranks_told_ = true;
+  }
+  if (order->signal == SIGKILL) attempt_asked_ = Heartbeat::Clock::now();
+  step_signals_.add(*order);
+  pass_settled_orders();
+}
+
+/// Where Slurm signals this step, too, the attempt process must look whether the ranks have got the signal.
+void Agent::pass_settled_orders() {
+  for (auto& [order, reached] : step_signals_.take_settled()) {
+    order.may_have_reached_ranks = reached;
+    to_attempt(order);
+  }
+}
+
+void Agent::leave_coordinator(const std::string& why) {
+  coordinator_.close(Deadline::after(std::chrono::seconds(0)));
+  coordinator_lost(why);
+}
+
 void Agent::coordinator_lost(const std::string& why) {
-  orphaned_ = true;
+  if (std::exchange(orphaned_, true)) return;
   if (!attempt_ || cleaned_) {
     base::write_stderr_line(
         fmt::format("ddprun: {}: the connection to {} was lost: {}", job_.host, coordinator_.peer(), why));
@@ -84,15 +114,19 @@ control::EndAttempt Agent::orphaned_end() const {
   return {.epoch = epoch_, .drain_ms = static_cast<int>(std::chrono::milliseconds{control::kUrgentDrainTime}.count())};
 }
 
+std::optional<Deadline> Agent::next_deadline() const {
+  const auto settled = step_signals_.next_deadline();
+  if (!orphan_limit_ || !settled) return orphan_limit_ ? orphan_limit_ : settled;
+  return earlier(*orphan_limit_, *settled);
+}
+
 void Agent::time_passed() {
+  pass_settled_orders();
   if (!orphan_limit_ || !orphan_limit_->expired()) return;
-  if (!orphaned_) {
-    coordinator_.close(Deadline::after(std::chrono::seconds(0)));
-    coordinator_lost("it did not react to a signal");
-    return;
-  }
+  if (!orphaned_) return leave_coordinator("it did not react to a signal");
   orphan_limit_ = Deadline::after(limits_.orphan_cleaning);
   if (orphan_steps_ == 0) {
+    attempt_asked_ = Heartbeat::Clock::now();
     to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGKILL});
     to_attempt(orphaned_end());
   } else {
@@ -111,7 +145,9 @@ void Agent::begin(const control::PrepareAttempt& plan) {
   drop_attempt();
   epoch_ = plan.epoch;
   running_ = 0;
-  cleaned_ = ending_ = ranks_told_ = false;
+  cleaned_ = started_ = ending_ = ranks_told_ = false;
+  attempt_asked_.reset();
+  step_signals_ = StepSignals{};
   if (job_.refusal) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{
@@ -130,7 +166,7 @@ void Agent::begin(const control::PrepareAttempt& plan) {
     attempt_ = std::make_unique<LoopConnection>(
         loop_, forwarding(std::move(started.connection)),
         [this](const control::Message& message) { from_attempt(message); },
-        [this](const std::string&) { attempt_lost(); });
+        [this](const std::string&) { attempt_lost(false); });
   } catch (const std::exception& error) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{.epoch = plan.epoch, .message = error.what(), .exit_status = 1});
@@ -139,21 +175,23 @@ void Agent::begin(const control::PrepareAttempt& plan) {
 }
 
 void Agent::from_attempt(const control::Message& message) {
-  if (const auto* started = std::get_if<control::RanksStarted>(&message))
+  if (const auto* started = std::get_if<control::RanksStarted>(&message)) {
+    started_ = true;
     running_ += static_cast<int>(started->pids.size());
+  }
   if (std::get_if<control::RankEnded>(&message) != nullptr) --running_;
   if (std::get_if<control::AttemptCleaned>(&message) != nullptr) cleaned_ = true;
   to_coordinator(message);
   finish_as_orphan();
 }
 
-void Agent::attempt_lost() {
+void Agent::attempt_lost(bool silent) {
   if (!cleaned_) {
-    attempt_process_.wait(Deadline::after(limits_.attempt_end));
+    if (!silent) attempt_process_.wait(Deadline::after(limits_.attempt_end));
     const auto end = attempt_process_.end();
     const pid_t pid = attempt_process_.pid();
     drop_attempt();  // kills the workers, too; their orphans are ours now
-    end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limits_.kill));
+    end_left_processes(attempt_asked_ ? limits_.final_kill : limits_.kill);
     cleaned_ = true;
     to_coordinator(
         control::AttemptFailed{.epoch = epoch_,
@@ -164,6 +202,13 @@ void Agent::attempt_lost() {
     if (ending_) to_coordinator(control::AttemptCleaned{.epoch = epoch_});
   }
   finish_as_orphan();
+}
+
+/// Orphans of the attempt process, which are children of this one now.
+void Agent::end_left_processes(std::chrono::milliseconds limit) {
+  end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limit), [this] {
+    if (heartbeat_.take_beat()) coordinator_.beat();
+  });
 }
 
 void Agent::finish_as_orphan() {
@@ -182,14 +227,42 @@ void Agent::drop_attempt() {
   attempt_process_ = {};
 }
 
+// ---- life ----------------
+
+void Agent::beat() {
+  if (!coordinator_rests_) coordinator_.beat();  // it would not read them
+  if (!orphaned_ && !coordinator_rests_ && coordinator_.open()) {
+    const auto heard = coordinator_.last_heard();
+    if (heartbeat_.silence(heard) >= job_.peers.silence()) {
+      leave_coordinator("nothing has come from it any more");
+    } else if (coordinator_asked_ && heartbeat_.silence(std::max(heard, *coordinator_asked_)) >= job_.peers.answer) {
+      leave_coordinator("it did not react to a signal");
+    }
+  }
+  if (!attempt_ || cleaned_) return;
+  attempt_->beat();
+  const auto heard = attempt_->last_heard();
+  const auto limit = started_ ? std::max(job_.peers.silence(), limits_.attempt_silence) : limits_.start;
+  const bool silent = heartbeat_.silence(heard) >= limit;
+  const bool owes_answer = attempt_asked_ && heartbeat_.silence(std::max(heard, *attempt_asked_)) >= job_.peers.answer;
+  if (silent || owes_answer) attempt_lost(true);
+}
+
 // ---- signals ----------------
 
+void Agent::suspend() { to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGSTOP}); }
+
+void Agent::resume() { to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGCONT}); }
+
 void Agent::forward_signal(int signal, bool by_slurm) {
-  to_attempt(
-      control::SignalRanks{.epoch = epoch_, .groups = false, .signal = signal, .may_have_reached_ranks = by_slurm});
+  if (by_slurm) step_signals_.arrived(signal);
+  pass_on(control::SignalRanks{.epoch = epoch_, .groups = false, .signal = signal, .may_have_reached_ranks = by_slurm});
 }
 
 void Agent::ending_signal(int signal, bool by_slurm) {
+  if (by_slurm) step_signals_.arrived(signal);
+  pass_settled_orders();
+  if (!coordinator_asked_) coordinator_asked_ = Heartbeat::Clock::now();
   to_coordinator(control::SignalReceived{.signal = signal, .by_slurm = by_slurm});
   // A coordinator that is stopped, or whose node hangs, must not keep this node's ranks alive.
   if (!orphaned_ && !orphan_limit_)

@@ -12,9 +12,11 @@
 
 #include "agent/attempt_process.hpp"
 #include "agent/node_job.hpp"
+#include "agent/step_signals.hpp"
 #include "base/child_process.hpp"
 #include "control/loop_connection.hpp"
 #include "events/event_loop.hpp"
+#include "events/heartbeat.hpp"
 
 namespace ddp::launcher {
 
@@ -28,8 +30,15 @@ struct AgentLimits {
   std::chrono::milliseconds coordinator_patience = std::chrono::seconds(45);
   /// For processes to end after SIGKILL.
   std::chrono::milliseconds kill = std::chrono::seconds(10);
+  /// The same, once the job ends.
+  std::chrono::milliseconds final_kill = std::chrono::milliseconds(1'500);
   /// For an attempt process to clean up within the urgent drain time.
   std::chrono::milliseconds orphan_cleaning = std::chrono::seconds(20);
+  /// For an attempt process to show life before its ranks run: to reach the store, and to execute programs that lie on
+  /// a slow file system (agent/attempt.cpp).
+  std::chrono::milliseconds start = std::chrono::minutes(5);
+  /// The least of the same later, whatever DDP_PEER_TIMEOUT is.
+  std::chrono::milliseconds attempt_silence = std::chrono::seconds(15);
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). The process must be a subreaper (see
@@ -47,10 +56,13 @@ class Agent {
   /// @param by_slurm slurmstepd sent it, and may have signalled the ranks as well
   void forward_signal(int signal, bool by_slurm);
   void ending_signal(int signal, bool by_slurm);
+  /// Stops the ranks of this node, because this process will stop itself (Ctrl-Z).
+  void suspend();
+  void resume();
   /// SIGCHLD: adopted orphans may have ended.
   void child_ended();
 
-  std::optional<Deadline> next_deadline() const { return orphan_limit_; }
+  std::optional<Deadline> next_deadline() const;
   void time_passed();
 
   /// By order of the coordinator, or without it once the ranks are gone.
@@ -60,10 +72,15 @@ class Agent {
  private:
   void handle(const control::Message& message);
   void begin(const control::PrepareAttempt& plan);
+  void pass_on(const control::Message& message);
+  void pass_settled_orders();
   void from_attempt(const control::Message& message);
-  void attempt_lost();
+  void attempt_lost(bool silent);
+  void end_left_processes(std::chrono::milliseconds limit);
+  void beat();
   void to_coordinator(const control::Message& message) { coordinator_.send(message); }
   void to_attempt(const control::Message& message);
+  void leave_coordinator(const std::string& why);
   void coordinator_lost(const std::string& why);
   void finish_as_orphan();
   control::EndAttempt orphaned_end() const;
@@ -79,13 +96,19 @@ class Agent {
   int epoch_ = -1;
   bool cleaned_ = true;      ///< of the attempt with that epoch
   int running_ = 0;          ///< its ranks that have not ended
+  bool started_ = false;     ///< its ranks have been
   bool ending_ = false;      ///< EndAttempt has been passed on
   bool ranks_told_ = false;  ///< a signal to end has been passed on
+  StepSignals step_signals_;
+  std::optional<Heartbeat::Time> attempt_asked_;      ///< SIGKILL or EndAttempt has been passed on
+  std::optional<Heartbeat::Time> coordinator_asked_;  ///< it has been told of a signal that ends the job
+  bool coordinator_rests_ = false;                    ///< stopped by Ctrl-Z
   bool orphaned_ = false;
   int orphan_steps_ = 0;  ///< 0: SIGTERM sent, 1: SIGKILL
   std::optional<Deadline> orphan_limit_;
   bool finished_ = false;
   int exit_status_ = 1;
+  Heartbeat heartbeat_;
 };
 
 }  // namespace ddp::launcher

@@ -17,6 +17,7 @@
 
 #include "agent/store_reach.hpp"
 #include "base/stderr_line.hpp"
+#include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
 #include "outcome/signal_name.hpp"
 #include "placement/network_choice.hpp"
@@ -29,13 +30,19 @@ namespace {
 
 // A program on a file system that does not answer must not block the others forever.
 constexpr std::chrono::seconds kSpawnLimit{60};
-// For the kernel to end killed workers.
+// How much later than the agent this process may get a signal from slurmstepd, which sends it to one after the other.
+constexpr std::chrono::milliseconds kWitnessPatience{50};
+// For the kernel to end killed workers, and after them what they left; where a restart needs what they hold, and at the
+// end of the job (see coordinator_end.cpp).
 constexpr std::chrono::seconds kWorkerEndLimit{5};
+constexpr std::chrono::milliseconds kLastWorkerEndLimit{500};
+constexpr std::chrono::seconds kOrphanLimit{6};
+constexpr std::chrono::seconds kLastOrphanLimit{2};
 // For processes that outlived their worker to react to SIGTERM.
 constexpr std::chrono::seconds kOrphanGrace{1};
-constexpr std::chrono::seconds kOrphanLimit{6};
 constexpr std::chrono::seconds kFarewellLimit{5};
 constexpr std::chrono::seconds kStoreLimit{30};
+constexpr std::chrono::milliseconds kPause{500};  // between two beats that may be due
 constexpr int kBatch = 32;
 // A rank's main client and its clones (torch's heartbeat and flight recorder).
 constexpr rlim_t kStoreConnections = 3;
@@ -56,7 +63,9 @@ Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, contro
           loop_, std::move(agent), [this](const control::Message& message) { handle(message); },
           [this](const std::string&) { agent_lost(); }),
       signals_(job.options.handled_signals()),
-      workers_(std::make_unique<WorkerGroup>()) {
+      step_signals_(kWitnessPatience),
+      workers_(std::make_unique<WorkerGroup>()),
+      heartbeat_(loop_, job.peers.beat, [this] { beat(); }) {
   loop_.watch(signals_.fd(), [this] { take_signals(); });
 }
 
@@ -79,6 +88,8 @@ void Attempt::run() {
     const auto limit = pmix_ ? pmix_->modex().next_deadline() : std::nullopt;
     Deadline deadline = limit.value_or(Deadline::after(std::chrono::hours(24)));
     if (const auto settled = step_signals_.next_deadline()) deadline = earlier(deadline, *settled);
+    if (const auto gathered = traces_ ? traces_->next_deadline() : std::nullopt)
+      deadline = earlier(deadline, *gathered);
     try {
       loop_.run_once(deadline);
     } catch (const std::exception& error) {  // out of memory, a message that is too long
@@ -86,6 +97,7 @@ void Attempt::run() {
     }
     if (limit && pmix_) pmix_->modex().answer_overdue();
     signal_ranks();
+    send_gathered();
   }
   clean();
 }
@@ -94,6 +106,7 @@ void Attempt::run() {
 
 void Attempt::prepare() {
   become_subreaper();
+  scratch_use_ = share_scratch(job_.scratch);
   std::vector<NodeShape> shapes;
   std::vector<std::string> peers;
   for (const control::NodeLayout& node : plan_.nodes) {
@@ -137,7 +150,15 @@ void Attempt::prepare() {
     pump.filtered_stdout_file = log_folder_ + "/filtered_stdout.log";
     pump.filtered_stderr_file = log_folder_ + "/filtered_stderr.log";
   }
-  logs_ = std::make_unique<LogPump>(std::move(pump));
+  logs_ = std::make_shared<LogPump>(std::move(pump));
+  traces_ =
+      std::make_unique<TraceGatherer>([logs = logs_, folder = log_folder_](int local, const TraceGatherer::Add& add) {
+        add({.error_file = {}, .error_content = {}, .stderr_tail = logs->tail(local), .oom = {}});
+        const std::string path = LogFolders::error_file(folder, local);
+        if (auto content = read_error_file(path))
+          add({.error_file = path, .error_content = std::move(*content), .stderr_tail = {}, .oom = {}});
+      });
+  loop_.watch(traces_->fd(), [this] { send_gathered(); });
   inheritable_ = without_task_identity(job_.environment.variables());
   send(control::AttemptPrepared{.epoch = plan_.epoch, .store_port = store_ ? store_->port() : 0});
 }
@@ -237,6 +258,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
                                          .max_restarts = plan_.max_restarts,
                                          .run_id = plan_.run_id,
                                          .error_file = LogFolders::error_file(log_folder_, local),
+                                         .slurm_job = job_.environment.raw("SLURM_JOB_ID").value_or(""),
                                          .ending_signals = signal_list(options.ending_signals)};
   EnvironmentMap environment =
       worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
@@ -278,11 +300,19 @@ void Attempt::fail(const std::string& message, int exit_status) {
 // ---- end ----------------
 
 void Attempt::clean() {
+  traces_.reset();
   const std::vector<pid_t> ranks = workers_->pids();
+  const bool last = plan_.restart_count >= plan_.max_restarts;
+  const auto beat_if_due = [this] {
+    if (heartbeat_.take_beat()) agent_.beat();
+  };
   if (!agent_.open()) kill_descendants();
-  workers_->end(Deadline::after(kWorkerEndLimit));  // their orphans are ours from then on
+  const auto worker_limit = Deadline::after(last ? kLastWorkerEndLimit : kWorkerEndLimit);
+  while (!workers_->end(earlier(worker_limit, Deadline::after(kPause))) && !worker_limit.expired()) beat_if_due();
+  // Their orphans are ours from then on.
   const Deadline term = agent_.open() ? Deadline::after(kOrphanGrace) : Deadline::after(std::chrono::seconds(0));
-  const OrphanCount left = end_orphans(ranks, term, Deadline::after(kOrphanLimit));
+  const OrphanCount left =
+      end_orphans(ranks, term, Deadline::after(last ? kLastOrphanLimit : kOrphanLimit), beat_if_due);
   if (left.ended > 0) tell(fmt::format("ended {} processes that ranks left behind", left.ended));
   if (left.remaining > 0) {
     base::write_stderr_line(fmt::format(
@@ -316,6 +346,7 @@ void Attempt::finish_logs() {
   Deadline end = Deadline::after(known);
   logs_->finish([&] {
     read_drain_time();
+    if (heartbeat_.take_beat()) agent_.beat();
     if (std::exchange(known, drain_time_) != drain_time_) end = Deadline::after(drain_time_);
     return std::min<std::chrono::milliseconds>(control::kStallLimit, end.remaining());
   });

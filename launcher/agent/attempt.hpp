@@ -13,15 +13,18 @@
 #include "agent/job_layout.hpp"
 #include "agent/node_job.hpp"
 #include "agent/step_signals.hpp"
+#include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"
 #include "control/loop_connection.hpp"
 #include "events/event_loop.hpp"
+#include "events/heartbeat.hpp"
 #include "events/signal_inbox.hpp"
 #include "logs/log_plan.hpp"
 #include "logs/log_pump.hpp"
 #include "outcome/oom_watch.hpp"
 #include "pmix_server/job_namespace.hpp"
 #include "pmix_server/pmix_server.hpp"
+#include "pmix_server/scratch_directory.hpp"
 #include "store_server/store_server.hpp"
 #include "workers/worker_environment.hpp"
 #include "workers/worker_group.hpp"
@@ -70,6 +73,10 @@ class Attempt {
   void take_aborts();
   void take_modex();
   void report_end(int local_rank, const RankEnd& end);
+  void send_gathered();
+  void suspend_ranks();
+  void resume_ranks();
+  void beat();
   void shorten_drain(std::chrono::milliseconds limit);
   void read_drain_time();
   void clean();
@@ -86,10 +93,12 @@ class Attempt {
   SignalInbox signals_;  ///< SIGCHLD, and those that the agent gets
   StepSignals step_signals_;
   OomWatch oom_;
+  base::UniqueFd scratch_use_;
   std::unique_ptr<store_server::StoreServer> store_;
   std::unique_ptr<PmixServer> pmix_;
   std::unique_ptr<JobNamespace> name_space_;
-  std::unique_ptr<LogPump> logs_;
+  std::shared_ptr<LogPump> logs_;  ///< shared with traces_, whose thread may hang
+  std::unique_ptr<TraceGatherer> traces_;
   std::string log_folder_;                  ///< of this attempt; empty: no files
   std::vector<topology::RankPlan> places_;  ///< by local rank
   EnvironmentMap inheritable_;
@@ -101,7 +110,9 @@ class Attempt {
   bool failed_ = false;       ///< no ranks: fail() has been called
   bool unclean_ = false;
   bool over_ = false;
+  bool suspended_ = false;                                      ///< by Ctrl-Z
   std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< for slow consoles
+  Heartbeat heartbeat_;
 };
 
 }  // namespace ddp::launcher

@@ -9,13 +9,18 @@
 
 #include "agent/attempt.hpp"
 #include "base/stderr_line.hpp"
-#include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
 #include "outcome/signal_name.hpp"
 #include "slurm/slurmstepd.hpp"
 #include "workers/orphans.hpp"
 
 namespace ddp::launcher {
+namespace {
+
+// The least, whatever DDP_PEER_TIMEOUT is: an agent waits for processes that do not end.
+constexpr std::chrono::seconds kAgentSilence{15};
+
+}  // namespace
 
 // ---- messages ----------------
 
@@ -86,32 +91,63 @@ void Attempt::watch_rank(int local) {
 
 void Attempt::report_end(int local, const RankEnd& end) {
   control::RankEnded message{.epoch = plan_.epoch, .local_rank = local, .end = end};
-  if (!end.success()) {
-    unclean_ = true;
-    RankTraces& traces = message.traces;
-    if (!log_folder_.empty()) {
-      const std::string path = LogFolders::error_file(log_folder_, local);
-      if (auto content = read_error_file(path)) {
-        traces.error_file = path;
-        traces.error_content = std::move(*content);
-      }
+  if (end.success()) return send(message);
+  unclean_ = true;
+  if (end.by_signal && end.code == SIGKILL) message.traces.oom = oom_.explain();
+  traces_->gather(std::move(message));
+}
+
+void Attempt::send_gathered() {
+  if (!traces_) return;
+  for (TraceGatherer::Gathered& each : traces_->take()) {
+    if (!each.complete) {
+      base::write_stderr_line(
+          fmt::format("ddprun: {}: the last lines or the error file of rank {} are missing: {} does not answer",
+                      job_.host, global_rank(each.end.local_rank),
+                      log_folder_.empty() ? "standard error" : fmt::format("the log folder '{}'", log_folder_)));
     }
-    traces.stderr_tail = logs_->tail(local);
-    if (end.by_signal && end.code == SIGKILL) traces.oom = oom_.explain();
+    send(each.end);
   }
-  send(message);
 }
 
 void Attempt::signal_ranks() {
   for (const auto& [order, reached_ranks] : step_signals_.take_settled()) {
     if (order.groups) ordered_.push_back(order.signal);
     if (reached_ranks) continue;
+    if (order.groups && order.signal == SIGSTOP) {
+      suspend_ranks();
+      continue;
+    }
+    if (order.groups && order.signal == SIGCONT) resume_ranks();
     if (order.groups) {
       workers_->signal_groups(order.signal);
     } else {
       workers_->signal_workers(order.signal);
     }
   }
+}
+
+void Attempt::suspend_ranks() {
+  suspended_ = true;
+  workers_->signal_groups(SIGSTOP);
+  signal_descendants(SIGSTOP);  // what left its rank's group, or was just being forked
+}
+
+void Attempt::resume_ranks() {
+  if (!std::exchange(suspended_, false)) return;
+  workers_->take_stop_changes();  // of our own doing
+  signal_descendants(SIGCONT);
+}
+
+void Attempt::beat() {
+  if (!suspended_) agent_.beat();
+  // Others give the node up, where there are some. On one host, somebody may have stopped ddprun to look at it.
+  const auto limit = std::max<std::chrono::milliseconds>(job_.peers.silence(), kAgentSilence);
+  if (plan_.nodes.size() < 2 || suspended_ || !agent_.open() || heartbeat_.silence(agent_.last_heard()) < limit) return;
+  base::write_stderr_line(
+      fmt::format("ddprun: {}: the agent of this node does not answer; ending its ranks", job_.host));
+  agent_.close(Deadline::after(std::chrono::seconds(0)));
+  agent_lost();
 }
 
 void Attempt::take_signals() {
@@ -125,6 +161,7 @@ void Attempt::take_signals() {
   signal_ranks();
   for (const StopChange& change : workers_->take_stop_changes()) {
     const int rank = global_rank(change.local_rank);
+    if (suspended_) continue;  // Ctrl-Z, of which the user knows
     if (change.signal == 0) {
       tell(fmt::format("rank {} resumed", rank));
     } else {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/env_table.hpp"
+#include "events/heartbeat.hpp"
 #include "options/launch_options.hpp"
 #include "options/worker_command.hpp"
 #include "placement/node_placement.hpp"
@@ -27,7 +28,8 @@ struct NodeJob {
   std::optional<NodePlacement> placement;  ///< not set only where there is a refusal
   std::string scratch;                     ///< private folder, removed after the job
   rlimit descriptor_limit{};               ///< RLIMIT_NOFILE of the workers
-  bool hangup_ignored = false;             ///< SIGHUP stays ignored, as nohup(1) asked
+  PeerLimits peers;
+  bool hangup_ignored = false;  ///< SIGHUP stays ignored, as nohup(1) asked
   std::optional<NodeRefusal> refusal{};
 };
 

@@ -128,11 +128,16 @@ Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<Se
   if (is_tcp(socket_.get())) set_tcp_options(socket_.get());
 }
 
-void Connection::send(const Message& message) {
+void Connection::send(const Message& message) { queue(encode(message)); }
+
+void Connection::beat() {
+  if (!wants_to_write()) queue({});
+}
+
+void Connection::queue(const Bytes& payload) {
   if (!open() || sending_failed_) return;
-  const Bytes plain = encode(message);
-  require_sendable(plain.size() + SessionCipher::kOverheadBytes);
-  outgoing_.push_back(frame(cipher_ ? cipher_->seal(plain) : plain));
+  require_sendable(payload.size() + SessionCipher::kOverheadBytes);
+  outgoing_.push_back(frame(cipher_ ? cipher_->seal(payload) : payload));
   flush();
 }
 
@@ -171,6 +176,7 @@ std::vector<Message> Connection::receive() {
     const ssize_t received = ::recv(socket_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (received > 0) {
       incoming_.append(std::span{chunk}.first(static_cast<std::size_t>(received)));
+      last_heard_ = Deadline::Clock::now();
     } else if (received == 0) {
       end = "it was closed";
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -183,6 +189,7 @@ std::vector<Message> Connection::receive() {
   try {
     while (std::optional<Bytes> whole = incoming_.next()) {
       if (cipher_) whole = cipher_->open(*whole);
+      if (whole->empty()) continue;  // a sign of life
       messages.push_back(keep_modex_encoded_ && is_modex(*whole) ? Encoded{std::move(*whole)} : decode(*whole));
     }
   } catch (const Error& error) {

@@ -57,6 +57,10 @@ class Connection {
 
   /// Queues the message and sends what the socket takes. A lost connection shows at the next receive().
   void send(const Message& message);
+  /// Sends a sign of life, of which the other side's receive() returns nothing, unless other data is on its way.
+  void beat();
+  /// When anything has come last, a sign of life or part of a message; at first, when the connection was made.
+  Deadline::Clock::time_point last_heard() const { return last_heard_; }
   /// Whether data is queued: then call flush() when the socket is writable.
   bool wants_to_write() const { return !outgoing_.empty(); }
   void flush();
@@ -74,6 +78,7 @@ class Connection {
   void close(Deadline deadline);
 
  private:
+  void queue(const Bytes& payload);
   void lose(std::string because);
   void send_failed(int number);
   void drop_incoming();
@@ -84,6 +89,7 @@ class Connection {
   FrameBuffer incoming_{kMaxMessageBytes};
   std::deque<Bytes> outgoing_;
   std::size_t sent_of_first_ = 0;
+  Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
   bool keep_modex_encoded_ = false;
   bool sending_failed_ = false;
   std::string sending_failed_because_;  ///< unless the end of the stream says it

@@ -25,6 +25,12 @@ void LoopConnection::send(const control::Message& message) {
   loop_.want_write(connection_.fd(), connection_.wants_to_write());
 }
 
+void LoopConnection::beat() {
+  if (!connection_.open()) return;
+  connection_.beat();
+  loop_.want_write(connection_.fd(), connection_.wants_to_write());
+}
+
 void LoopConnection::close(Deadline deadline) {
   forget();
   connection_.close(deadline);

@@ -36,6 +36,9 @@ class LoopConnection {
 
   /// Does nothing when it is not open.
   void send(const control::Message& message);
+  /// As control::Connection.
+  void beat();
+  Deadline::Clock::time_point last_heard() const { return connection_.last_heard(); }
   /// Reads what has arrived, as the loop does.
   void read();
   /// As control::Connection::close(). Calls no function.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace ddp::launcher {
 namespace {
 
@@ -10,22 +12,41 @@ constexpr std::chrono::milliseconds kFarewell{200};
 
 }  // namespace
 
-AgentLinks::AgentLinks(EventLoop& loop, OnMessage on_message, OnLost on_lost)
-    : loop_(loop), on_message_(std::move(on_message)), on_lost_(std::move(on_lost)) {}
+AgentLinks::AgentLinks(EventLoop& loop, PeerLimits limits, OnMessage on_message, OnLost on_lost)
+    : loop_(loop),
+      limits_(limits),
+      on_message_(std::move(on_message)),
+      on_lost_(std::move(on_lost)),
+      heartbeat_(loop, limits.beat, [this] { beat(); }) {}
 
 AgentLinks::~AgentLinks() { forget_listener(); }
 
 int AgentLinks::add(control::Connection connection) {
   const int link = next_link_++;
-  const auto lost = [this, link](const std::string& why) {
-    const std::string peer = this->peer(link);
-    links_.erase(link);
-    on_lost_(link, peer, why);
-  };
   links_.try_emplace(
       link, loop_, std::move(connection), [this, link](const control::Message& message) { on_message_(link, message); },
-      lost);
+      [this, link](const std::string& why) { lose(link, why); });
   return link;
+}
+
+void AgentLinks::lose(int link, const std::string& why) {
+  const Loss loss{.peer = peer(link), .why = why, .silent = is_silent(link)};
+  links_.erase(link);
+  on_lost_(link, loss);
+}
+
+void AgentLinks::beat() {
+  std::map<int, std::chrono::milliseconds> silent;
+  for (auto& [link, connection] : links_) {
+    connection.beat();
+    const auto silence = heartbeat_.silence(connection.last_heard());
+    if (silence >= limits_.silence()) silent.emplace(link, silence);
+  }
+  for (const auto& [link, silence] : silent) {
+    if (!links_.contains(link)) continue;  // a callback has dropped it
+    lose(link,
+         fmt::format("nothing has come from it for {} s", std::chrono::ceil<std::chrono::seconds>(silence).count()));
+  }
 }
 
 void AgentLinks::listen(std::unique_ptr<control::Listener> listener) {
@@ -69,6 +90,23 @@ void AgentLinks::drop(int link) {
   if (found == links_.end()) return;
   found->second.close(Deadline::after(kFarewell));
   links_.erase(found);
+}
+
+void AgentLinks::abandon(int link) {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return;
+  found->second.close(Deadline::after(std::chrono::seconds(0)));
+  links_.erase(found);
+}
+
+std::optional<Heartbeat::Time> AgentLinks::last_heard(int link) const {
+  const auto found = links_.find(link);
+  return found != links_.end() ? std::optional{found->second.last_heard()} : std::nullopt;
+}
+
+bool AgentLinks::is_silent(int link) const {
+  const auto heard = last_heard(link);
+  return !heard || heartbeat_.silence(*heard) >= limits_.answer;
 }
 
 void AgentLinks::set_peer(int link, std::string peer) {

@@ -1,4 +1,4 @@
-// The coordinator's connections to its agents, by number.
+// The coordinator's connections to its agents, by number: shows them life, and loses those that show none.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include "control/handshake.hpp"
 #include "control/loop_connection.hpp"
 #include "events/event_loop.hpp"
+#include "events/heartbeat.hpp"
 
 namespace ddp::launcher {
 
@@ -21,11 +22,16 @@ namespace ddp::launcher {
 class AgentLinks {
  public:
   using OnMessage = std::function<void(int link, const control::Message&)>;
-  /// The link is gone already. @p peer as Connection::peer(), @p why as Connection::lost_because().
-  using OnLost = std::function<void(int link, const std::string& peer, const std::string& why)>;
+  struct Loss {
+    std::string peer;  ///< as Connection::peer()
+    std::string why;   ///< as Connection::lost_because(), or that it was silent
+    bool silent;       ///< nothing had come for a while, so its processes may still be there
+  };
+  /// The link is gone already.
+  using OnLost = std::function<void(int link, const Loss& loss)>;
 
   /// @p loop must outlive the object.
-  AgentLinks(EventLoop& loop, OnMessage on_message, OnLost on_lost);
+  AgentLinks(EventLoop& loop, PeerLimits limits, OnMessage on_message, OnLost on_lost);
   AgentLinks(const AgentLinks&) = delete;
   AgentLinks& operator=(const AgentLinks&) = delete;
   ~AgentLinks();
@@ -40,6 +46,12 @@ class AgentLinks {
   void send_to_all(const control::Message& message);
   /// Sends what the socket takes, and closes.
   void drop(int link);
+  /// Closes, for a peer that does not answer.
+  void abandon(int link);
+  /// When anything has come from it last; nothing for a link that is gone.
+  std::optional<Heartbeat::Time> last_heard(int link) const;
+  /// It has shown no life for longer than a healthy agent would.
+  bool is_silent(int link) const;
   void set_peer(int link, std::string peer);
   std::string peer(int link) const;
   bool empty() const { return links_.empty(); }
@@ -48,17 +60,21 @@ class AgentLinks {
   void time_passed();
 
  private:
+  void lose(int link, const std::string& why);
+  void beat();
   void accept_ready();
   void watch_listener();
   void forget_listener();
 
   EventLoop& loop_;
+  PeerLimits limits_;
   OnMessage on_message_;
   OnLost on_lost_;
   std::unique_ptr<control::Listener> listener_;
   std::vector<int> listener_fds_;
   std::map<int, LoopConnection> links_;
   int next_link_ = 0;
+  Heartbeat heartbeat_;
 };
 
 }  // namespace ddp::launcher

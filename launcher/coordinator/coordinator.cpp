@@ -18,14 +18,13 @@ namespace ddp::launcher {
 
 namespace {
 
-// Agents end orphans within about 12 s (see agent/attempt.cpp), besides the drain time.
-constexpr std::chrono::seconds kCleaningLimit{20};
 // The attempt process of an agent that swaps or reads its programs from a slow file system.
 constexpr std::chrono::seconds kPreparingLimit{120};
-constexpr std::chrono::seconds kFinishingLimit{5};
 // Waiting gains nothing while restarts remain; on the last attempt, survivors may still report what they saw.
 constexpr std::chrono::milliseconds kLastAttemptGrace{2'000};
 constexpr std::chrono::milliseconds kNoGrace{0};
+// Of a rank that frees much memory, where a restart needs what it holds.
+constexpr std::chrono::seconds kRestartKillPatience{10};
 
 std::string random_suffix() {
   std::random_device source;
@@ -39,8 +38,8 @@ Coordinator::Coordinator(CoordinatorOptions options, EventLoop& loop, Coordinato
       events_(std::move(events)),
       clock_(std::move(clock)),
       links_(
-          loop, [this](int link, const control::Message& message) { handle(link, message); },
-          [this](int link, const std::string& peer, const std::string& why) { lost(link, peer, why); }),
+          loop, options_.peers, [this](int link, const control::Message& message) { handle(link, message); },
+          [this](int link, const AgentLinks::Loss& loss) { lost(link, loss); }),
       membership_(options_.membership, clock_().steady),
       log_suffix_(random_suffix()) {
   if (options_.timeout) job_end_ = after(*options_.timeout);
@@ -58,21 +57,22 @@ void Coordinator::refuse(int link, const std::string& why) {
   links_.drop(link);
 }
 
-void Coordinator::lost(int link, const std::string& peer, const std::string& why) {
+void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
   if (phase_ == Phase::gathering) {
-    if (!membership_.leave(link)) return events_.note(fmt::format("lost {} before it joined: {}", peer, why));
-    const std::string what = fmt::format("{} was lost before the job started: {}", peer, why);
+    if (!membership_.leave(link)) return events_.note(fmt::format("lost {} before it joined: {}", loss.peer, loss.why));
+    const std::string what = fmt::format("{} was lost before the job started: {}", loss.peer, loss.why);
     if (membership_.rules().replaceable || membership_.give_up_one()) {
       events_.note(what);
     } else {
       agents_lost(what, 1);
     }
   } else if (AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr) {
-    fail_node(
-        *node,
-        fmt::format("the connection to ddprun's agent on {} (pid {}) was lost: {}", node->layout.host, node->pid, why),
-        1);
+    fail_node(*node,
+              fmt::format("the connection to ddprun's agent on {} (pid {}) was lost: {}", node->layout.host, node->pid,
+                          loss.why),
+              1);
     node->state = NodeState::lost;
+    if (loss.silent) name_silent(*node);
   }
 }
 
@@ -89,7 +89,7 @@ void Coordinator::agents_lost(const std::string& why, int exit_status) {
     return;
   }
   for (AttemptNode& node : attempt_->nodes()) {
-    links_.drop(node.link);
+    links_.is_silent(node.link) ? links_.abandon(node.link) : links_.drop(node.link);
     node.state = NodeState::lost;
   }
   const NodeFailure failure{.host = "all nodes",
@@ -113,6 +113,9 @@ void Coordinator::begin_attempt(const Roster& roster) {
   phase_end_ = after(kPreparingLimit);
   drain_time_ = control::kDrainTime;
   outcome_ = {};
+  end_by_.reset();
+  give_up_at_.reset();
+  silent_.clear();
   attempt_.emplace(roster);
   const std::vector<AttemptNode>& nodes = attempt_->nodes();
   control::PrepareAttempt plan{.epoch = attempt_->epoch(),
@@ -137,9 +140,10 @@ void Coordinator::start_ranks() {
   phase_ = Phase::running;
   phase_end_.reset();
   const bool last = restarts_used_ >= options_.max_restarts;
-  send_to_nodes(attempt_->start({.failure_grace = options_.failure_grace.value_or(last ? kLastAttemptGrace : kNoGrace),
-                                 .shutdown_timeout = options_.shutdown_timeout},
-                                {.ending = options_.ending_signals, .forwarded = options_.forwarded_signals}));
+  SupervisionLimits limits{.failure_grace = options_.failure_grace.value_or(last ? kLastAttemptGrace : kNoGrace),
+                           .shutdown_timeout = options_.shutdown_timeout};
+  limits.kill_patience = last ? limits.final_kill_patience : kRestartKillPatience;
+  send_to_nodes(attempt_->start(limits, {.ending = options_.ending_signals, .forwarded = options_.forwarded_signals}));
 }
 
 void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
@@ -147,8 +151,16 @@ void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
     const bool groups = order.target == SignalOrder::Target::groups;
     events_.detail(
         fmt::format("sending {} to the ranks{}", signal_name(order.signal), groups ? "' process groups" : ""));
-    send_to_nodes(control::SignalRanks{
-        .epoch = attempt_->epoch(), .groups = groups, .signal = order.signal, .may_have_reached_ranks = by_slurm});
+    const bool received = order.signal != SIGCONT && order.signal != SIGKILL;  // these follow from it
+    send_to_nodes(control::SignalRanks{.epoch = attempt_->epoch(),
+                                       .groups = groups,
+                                       .signal = order.signal,
+                                       .may_have_reached_ranks = by_slurm && received});
+    if (groups) limit_end(options_.shutdown_timeout);
+    if (order.signal != SIGKILL) continue;
+    limit_end(std::chrono::milliseconds(0));
+    asked_at_ = Heartbeat::Clock::now();
+    give_up_silent_nodes({});
   }
 }
 
@@ -172,59 +184,6 @@ void Coordinator::signal_received(int signal, bool by_slurm) {
   }
 }
 
-void Coordinator::end_attempt() {
-  phase_ = Phase::cleaning;
-  send_end();
-}
-
-void Coordinator::send_end() {
-  phase_end_ = after(kCleaningLimit + drain_time());
-  send_to_nodes(control::EndAttempt{.epoch = attempt_->epoch(), .drain_ms = static_cast<int>(drain_time().count())});
-}
-
-std::chrono::milliseconds Coordinator::drain_time() const {
-  const bool ended_by_user = outcome_.forwarded_signal != 0 || outcome_.timed_out;
-  return ended_by_user ? std::min<std::chrono::milliseconds>(drain_time_, control::kUrgentDrainTime) : drain_time_;
-}
-
-void Coordinator::shorten_drain(std::chrono::milliseconds limit) {
-  if (limit >= drain_time_) return;
-  drain_time_ = limit;
-  if (phase_ == Phase::cleaning) send_end();
-}
-
-void Coordinator::conclude() {
-  for (const AttemptNode& node : attempt_->nodes()) {
-    if (!node.settled()) {
-      events_.note(fmt::format("the agent on {} (pid {}) does not answer; its processes may still be running",
-                               node.layout.host, node.pid));
-      links_.drop(node.link);
-    }
-    if (node.state != NodeState::cleaned) membership_.leave(node.link);
-  }
-  const int restarts_left = options_.max_restarts - restarts_used_;
-  const bool may_restart = outcome_.failed_by_itself() && !restart_is_pointless_ && restarts_left > 0;
-  if (const auto roster = may_restart ? membership_.next(clock_().steady) : std::nullopt) {
-    events_.restarting(outcome_, attempt_->epoch(), restarts_left);
-    ++restarts_used_;
-    begin_attempt(*roster);
-  } else {
-    finish();
-  }
-}
-
-int Coordinator::exit_status() const {
-  const int status = outcome_.exit_status();
-  return options_.torchrun_exit_codes && status != 0 ? 1 : status;
-}
-
-void Coordinator::finish() {
-  phase_ = Phase::finishing;
-  phase_end_ = after(kFinishingLimit);
-  links_.stop_listening();
-  links_.send_to_all(control::Finish{.exit_status = exit_status(), .message = {}});
-}
-
 // ---- time ----------------
 
 bool Coordinator::expired(const std::optional<Deadline>& deadline) const {
@@ -238,6 +197,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   };
   if (phase_ == Phase::gathering) consider(membership_.next_deadline());
   if (phase_ == Phase::running) consider(attempt_->supervisor().next_deadline());
+  if (phase_ == Phase::cleaning) consider(give_up_at_);
   if (phase_ < Phase::cleaning || (phase_ == Phase::cleaning && drain_time() == control::kDrainTime))
     consider(job_end_);
   consider(links_.next_deadline());
@@ -252,32 +212,18 @@ void Coordinator::time_passed() {
   }
   give_up_waiting();
   if (phase_ == Phase::running) {
-    follow(attempt_->supervisor().time_passed(clock_()));
-    if (attempt_->supervisor().done()) {
-      outcome_ = attempt_->supervisor().outcome();
+    Supervisor& supervisor = attempt_->supervisor();
+    if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(asked_at_);
+    follow(supervisor.time_passed(clock_()));
+    if (supervisor.done()) {
+      outcome_ = supervisor.outcome();
       end_attempt();
     }
   }
+  if (phase_ == Phase::cleaning && expired(give_up_at_)) give_up_cleaning();
+  if (phase_ == Phase::cleaning && expired(phase_end_)) give_up_silent_nodes(asked_at_);
   if (phase_ == Phase::cleaning && (expired(phase_end_) || attempt_->settled())) conclude();
   if (phase_ == Phase::finishing && (links_.empty() || expired(phase_end_))) phase_ = Phase::finished;
-}
-
-void Coordinator::job_timed_out() {
-  switch (phase_) {
-    case Phase::gathering:
-    case Phase::preparing:
-      outcome_.timed_out = true;
-      job_end_.reset();
-      phase_ == Phase::gathering ? finish() : end_attempt();
-      break;
-    case Phase::running:
-      job_end_.reset();
-      follow(attempt_->supervisor().job_timed_out(clock_()));
-      break;
-    case Phase::cleaning: shorten_drain(control::kUrgentDrainTime); break;  // a restart would time out at once
-    case Phase::finishing:
-    case Phase::finished: break;
-  }
 }
 
 void Coordinator::give_up_waiting() {

@@ -19,6 +19,7 @@
 #include "coordinator/membership.hpp"
 #include "coordinator/supervisor.hpp"
 #include "events/event_loop.hpp"
+#include "events/heartbeat.hpp"
 #include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher {
@@ -34,6 +35,7 @@ struct CoordinatorOptions {
   bool torchrun_exit_codes = false;
   bool terminal_out = false;  ///< agents' standard output ends up on a terminal
   bool terminal_err = false;  ///< the same for standard error
+  PeerLimits peers;
 };
 
 /// What a user may see while the job runs.
@@ -62,6 +64,9 @@ class Coordinator {
 
   /// A signal to this process where it has no agent.
   void signal_received(int signal, bool by_slurm);
+  /// Stops the ranks of all nodes, because this process will stop itself (Ctrl-Z); its agents wait for it meanwhile.
+  void suspend();
+  void resume();
   /// No agent can connect any more (srun has ended): the job fails with @p why.
   void agents_lost(const std::string& why, int exit_status);
 
@@ -74,6 +79,8 @@ class Coordinator {
   const JobOutcome& outcome() const { return outcome_; }
   /// The outcome's, or 1 for any failure where torchrun's codes are wanted.
   int exit_status() const;
+  /// A signal, --timeout or a failure is ending the job: by then it must be over, whatever a node does. Nothing before.
+  std::optional<Deadline> end_by() const { return end_by_; }
   /// How long the end may wait for slow readers. Signals may shorten it, also after finished().
   std::chrono::milliseconds drain_time() const;
   /// nullptr: none has begun.
@@ -93,7 +100,7 @@ class Coordinator {
   void handle_rank(int rank, const control::RankAborted& message);
   void handle_rank(int rank, const control::RankStopped& message);
   void handle_modex(const AttemptNode& node, const control::Message& message);
-  void lost(int link, const std::string& peer, const std::string& why);
+  void lost(int link, const AgentLinks::Loss& loss);
   void fail_node(AttemptNode& node, const std::string& message, int exit_status);
   void send_to_nodes(const control::Message& message);
   void refuse(int link, const std::string& why);
@@ -104,6 +111,14 @@ class Coordinator {
   void follow(const SignalOrders& orders, bool by_slurm = false);
   void end_attempt();
   void send_end();
+  void limit_end(std::chrono::milliseconds limit);
+  void limit_cleaning();
+  bool may_restart() const;
+  bool ended_by_user() const { return outcome_.forwarded_signal != 0 || outcome_.timed_out; }
+  bool is_reported(const AttemptNode& node) const;
+  void name_silent(const AttemptNode& node);
+  void give_up_silent_nodes(Heartbeat::Time since);
+  void give_up_cleaning();
   void shorten_drain(std::chrono::milliseconds limit);
   void conclude();
   void finish();
@@ -122,6 +137,10 @@ class Coordinator {
   Phase phase_ = Phase::gathering;
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
+  std::optional<Deadline> end_by_;
+  std::optional<Deadline> give_up_at_;  ///< cleaning: when to look for nodes that do not answer
+  Heartbeat::Time asked_at_{};          ///< when all nodes got the last order that they must obey at once
+  std::vector<std::string> silent_;     ///< JobOutcome::silent of this attempt
   std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< before the outcome shortens it
   std::string log_suffix_;
   int restarts_used_ = 0;

@@ -98,6 +98,7 @@ void Coordinator::handle_started(AttemptNode& node, const control::RanksStarted&
 void Coordinator::handle_failed(AttemptNode& node, const control::AttemptFailed& message) {
   restart_is_pointless_ = restart_is_pointless_ || !message.may_recover;
   fail_node(node, message.message, message.exit_status);
+  if (!is_reported(node)) events_.note(message.message);
 }
 
 void Coordinator::handle_rank(int rank, const control::RankEnded& message) {

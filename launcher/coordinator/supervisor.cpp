@@ -189,7 +189,9 @@ SignalOrders Supervisor::terminate(int signal, Moment now) {
 }
 
 SignalOrders Supervisor::kill(Moment now) {
-  enter(Phase::killing, limits_.kill_patience, now);
+  const bool ended_by_user = outcome_.forwarded_signal != 0 || outcome_.timed_out;
+  enter(Phase::killing,
+        ended_by_user ? std::min(limits_.kill_patience, limits_.final_kill_patience) : limits_.kill_patience, now);
   return {{.target = SignalOrder::Target::groups, .signal = SIGKILL}};
 }
 

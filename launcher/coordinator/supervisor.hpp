@@ -32,6 +32,8 @@ struct SupervisionLimits {
   std::chrono::milliseconds failure_grace;
   std::chrono::milliseconds shutdown_timeout;
   std::chrono::milliseconds kill_patience{10'000};  ///< from SIGKILL to giving up
+  /// The same once a signal or --timeout ends the job.
+  std::chrono::milliseconds final_kill_patience{2'500};
 };
 
 /// What signals to ddprun mean. One in both lists ends the job; one in neither does nothing.
@@ -82,6 +84,8 @@ class Supervisor {
   /// When to call time_passed() next; nothing while no limit runs.
   std::optional<Deadline> next_deadline() const { return phase_end_; }
 
+  /// SIGKILL has been ordered, and the ranks have until next_deadline() to end.
+  bool killing() const { return phase_ == Phase::killing; }
   /// All ranks have ended or been given up.
   bool done() const { return running_ == 0 || phase_ == Phase::abandoned; }
   const JobOutcome& outcome() const { return outcome_; }

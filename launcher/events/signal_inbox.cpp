@@ -28,7 +28,8 @@ sigset_t set_of(const std::vector<int>& signals) {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : signals) {
-    if (signal != SIGHUP || !ignored(SIGHUP)) sigaddset(&set, signal);
+    const bool may_be_ignored = signal == SIGHUP || signal == SIGTSTP;
+    if (!may_be_ignored || !ignored(signal)) sigaddset(&set, signal);
   }
   return set;
 }

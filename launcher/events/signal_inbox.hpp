@@ -18,8 +18,8 @@ struct ReceivedSignal {
 void hold_signals(const std::vector<int>& signals);
 
 /// Blocks SIGCHLD and @p signals in the calling thread and receives them through a descriptor; ignores SIGPIPE.
-/// Construct it before any other thread starts, so that all threads inherit the mask. SIGHUP stays ignored where it was
-/// (nohup(1)). The mask is not restored: a late signal must not interrupt the last steps.
+/// Construct it before any other thread starts, so that all threads inherit the mask. SIGHUP and SIGTSTP stay ignored
+/// where they were (nohup(1)). The mask is not restored: a late signal must not interrupt the last steps.
 class SignalInbox {
  public:
   explicit SignalInbox(const std::vector<int>& signals);

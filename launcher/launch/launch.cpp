@@ -1,10 +1,12 @@
 #include "launch/launch.hpp"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <exception>
 #include <memory>
@@ -16,6 +18,7 @@
 
 #include "agent/agent.hpp"
 #include "base/host_name.hpp"
+#include "base/peer_timeout.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "coordinator/coordinator.hpp"
@@ -37,6 +40,14 @@ namespace {
 
 // For srun to notice the end of its tasks.
 constexpr std::chrono::seconds kSrunPatience{15};
+// The same at least, where the end of the job is limited; then for SIGTERM to take effect.
+constexpr std::chrono::milliseconds kLeastSrunPatience{300};
+constexpr std::chrono::milliseconds kSrunEndLimit{700};
+// For srun's SIGTERM, after a job whose end is not limited.
+constexpr std::chrono::seconds kSrunTermPatience{10};
+constexpr std::chrono::milliseconds kReaderCheck{200};
+// For folders of jobs that were killed: the next ddprun removes the rest.
+constexpr std::chrono::seconds kSweepLimit{1};
 
 void say(const std::string& text) { base::write_stderr_line(fmt::format("ddprun: {}", text)); }
 
@@ -73,6 +84,7 @@ class Process {
         role_(std::move(role)),
         arguments_(arguments),
         reporter_(options) {
+    peers_.peer_timeout = base::peer_timeout(environment);
     // As in torchrun: standalone jobs share nothing, not even a name.
     if (options.standalone) options_.rendezvous.run_id = control::Secret::random().to_hex().substr(0, 32);
   }
@@ -180,7 +192,8 @@ class Process {
         .forwarded_signals = options_.forwarded_signals,
         .torchrun_exit_codes = options_.torchrun_exit_codes,
         .terminal_out = role_.role == LaunchRole::frontend && ::isatty(STDOUT_FILENO) == 1,
-        .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1};
+        .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1,
+        .peers = peers_};
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
     if (role_.role == LaunchRole::frontend) {
       srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.components, own_path(), arguments_),
@@ -196,7 +209,9 @@ class Process {
 
   void make_signals() {
     if (signals_) return;
-    signals_ = std::make_unique<SignalInbox>(options_.handled_signals());
+    std::vector<int> signals = options_.handled_signals();
+    if (!is_among(SIGTSTP, signals)) signals.push_back(SIGTSTP);
+    signals_ = std::make_unique<SignalInbox>(signals);
     if (job_) job_->hangup_ignored = signals_->hangup_ignored();
     become_subreaper();
     loop_.watch(signals_->fd(), [this] { take_signals(); });
@@ -206,11 +221,14 @@ class Process {
     make_signals();
     or_refuse([this] {
       const auto text = environment_.raw("TMPDIR").value_or("");
-      scratch_.emplace(text.empty() ? "/tmp" : text);
+      const std::string folder = text.empty() ? "/tmp" : text;
+      remove_left_scratch(folder, Deadline::after(kSweepLimit));
+      scratch_.emplace(folder);
       job_->scratch = scratch_->path();
       keep_logs();
     });
     job_->options = options_;
+    job_->peers = peers_;
     agent_ = std::make_unique<Agent>(*job_,
                                      control::Hello{.version = DDP_VERSION_STRING,
                                                     .run_id = options_.rendezvous.run_id,
@@ -229,6 +247,8 @@ class Process {
     for (const auto& [signal, sender] : signals_->take()) {
       if (signal == SIGCHLD) {
         if (agent_) agent_->child_ended();
+      } else if (signal == SIGTSTP && !is_among(SIGTSTP, options_.handled_signals())) {
+        suspend();
       } else if (!agent_) {
         coordinator_->signal_received(signal, is_slurmstepd(sender));
       } else if (is_among(signal, options_.ending_signals)) {
@@ -237,6 +257,16 @@ class Process {
         agent_->forward_signal(signal, is_slurmstepd(sender));
       }
     }
+  }
+
+  /// Ctrl-Z, and Slurm's suspension of a job: first the ranks, which are in sessions of their own, then this process.
+  /// It goes on with SIGCONT.
+  void suspend() {
+    if (coordinator_) coordinator_->suspend();
+    if (agent_) agent_->suspend();
+    ::kill(::getpid(), SIGSTOP);
+    if (agent_) agent_->resume();
+    if (coordinator_) coordinator_->resume();
   }
 
   void srun_ended() {
@@ -265,14 +295,36 @@ class Process {
     return coordinator_->exit_status();
   }
 
-  /// srun may still hold output of agents for a slow reader; signals shorten the wait.
+  /// srun may still hold output of agents for a slow reader; signals shorten the wait. Else it waits for nodes or for
+  /// Slurm: where a signal, --timeout or a failure ends the job, no longer than any other part of the end.
   void wait_for_srun() {
     const auto begin = Deadline::Clock::now();
     while (!srun_->exit_status()) {
-      const Deadline limit{begin + kSrunPatience + coordinator_->drain_time()};
-      if (limit.expired()) return say("srun did not exit in time; ending it");
-      loop_.run_once(limit);
+      const bool kept_up = readers_keep_up();
+      Deadline limit{begin + kSrunPatience};
+      if (!kept_up) limit = Deadline{limit.when() + coordinator_->drain_time()};
+      Deadline last = Deadline::after(kSrunTermPatience);
+      const std::optional<Deadline> end = coordinator_->end_by();
+      if (end && kept_up) {
+        const Deadline least{begin + kLeastSrunPatience};
+        const Deadline latest{end->when() - kSrunEndLimit};
+        limit = latest < least ? least : latest;
+        last = Deadline::after(kSrunEndLimit);
+      }
+      if (limit.expired()) {
+        if (!end) say("srun did not exit in time; ending it");
+        return srun_->end(last);
+      }
+      loop_.run_once(earlier(limit, Deadline::after(kReaderCheck)));
     }
+  }
+
+  /// Standard output and standard error, which are srun's, too, take more.
+  static bool readers_keep_up() {
+    std::array<pollfd, 2> streams{pollfd{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0},
+                                  pollfd{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0}};
+    ::poll(streams.data(), streams.size(), 0);
+    return std::all_of(streams.begin(), streams.end(), [](const pollfd& stream) { return stream.revents != 0; });
   }
 
   LaunchOptions options_;
@@ -280,6 +332,7 @@ class Process {
   RoleDecision role_;
   const std::vector<std::string>& arguments_;
   JobReporter reporter_;
+  PeerLimits peers_;
   std::int64_t order_ = -1;
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;

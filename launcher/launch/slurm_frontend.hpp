@@ -39,6 +39,8 @@ class SrunProcess {
   int pidfd() { return process_.pidfd(); }  ///< readable once it has ended
   /// As a shell reports it; nothing while it runs.
   std::optional<int> exit_status();
+  /// SIGTERM, so that it ends the step; SIGKILL at @p deadline.
+  void end(Deadline deadline) { process_.terminate(deadline); }
 
  private:
   base::ChildProcess process_;

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include <ddp/error.hpp>
+
 #include "base/system_error.hpp"
 #include "logs/output_file.hpp"
 
@@ -28,15 +30,22 @@ std::string folder_name(const std::string& run_id) {
   return name;
 }
 
-bool is_folder(const std::string& path) {
-  struct stat found {};
-  return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
-}
-
+/// The folder may be there, made by the previous attempt. In a log folder that others may write to, such as /tmp, they
+/// may have put something else in its place.
 void make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0) return;
   const int error = errno;
-  if (error == EEXIST && is_folder(path)) return;
+  struct stat found {};
+  const bool is_folder = error == EEXIST && ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+  if (is_folder && (found.st_uid == ::geteuid() || found.st_uid == 0)) return;
+  if (is_folder) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = fmt::format("making the log folder '{}'", path),
+                 .cause = fmt::format("it is there and belongs to user {}", found.st_uid),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "set --log-dir to a folder that only you may write to"}};
+  }
   throw base::system_error(fmt::format("making the log folder '{}'", path), error,
                            "set --log-dir to a folder on this host that you may write to");
 }
@@ -68,7 +77,8 @@ LogFolders::LogFolders(const LogOptions& options, const std::string& scratch, co
   }
   make_private_folders(base);
   const std::string node = num_nodes > 1 ? fmt::format(".node{}", node_rank) : "";
-  root_ = (std::filesystem::path{base} / fmt::format("{}_{}{}", folder_name(run_id), suffix, node)).string();
+  root_ =
+      (std::filesystem::path{base} / fmt::format("{}_{}{}", folder_name(run_id), folder_name(suffix), node)).string();
   make_folder(root_);
   // The folder may be there already, made by the previous attempt; writing to it may have become impossible.
   if (::faccessat(AT_FDCWD, root_.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include <ddp/error.hpp>
+
 #include "base/system_error.hpp"
 
 namespace ddp::launcher {
@@ -27,9 +29,25 @@ void make_private_folders(const std::string& path) {
 
 OutputFile OutputFile::create(const std::string& path, Complaint complaint, std::chrono::milliseconds retry_after) {
   make_private_folders(std::filesystem::path{path}.parent_path().string());
-  // O_APPEND: a file that is truncated to free space must not get a hole
-  base::UniqueFd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600)};
-  if (!fd) throw base::system_error(fmt::format("making the log file '{}'", path), errno);
+  const std::string attempted = fmt::format("making the log file '{}'", path);
+  // O_APPEND: a file that is truncated to free space must not get a hole. What is there may be another user's trap: a
+  // link to one of this user's files, or a pipe.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
+  base::UniqueFd fd{::open(path.c_str(), kFlags, 0600)};
+  struct stat found {};
+  if (!fd || ::fstat(fd.get(), &found) != 0) throw base::system_error(attempted, errno);
+  const bool device = S_ISCHR(found.st_mode) && found.st_uid == 0;
+  if (!device && (!S_ISREG(found.st_mode) || found.st_uid != ::geteuid() || found.st_nlink > 1)) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = attempted,
+                 .cause = !S_ISREG(found.st_mode) ? "it is there and no file"
+                          : found.st_nlink > 1    ? "it is there and has another name"
+                                                  : fmt::format("it is there and belongs to user {}", found.st_uid),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "set --log-dir to a folder that only you may write to"}};
+  }
+  if (!device && ::ftruncate(fd.get(), 0) != 0) throw base::system_error(attempted, errno);
   return OutputFile{std::move(fd), fmt::format("the log file '{}'", path), std::move(complaint), retry_after};
 }
 

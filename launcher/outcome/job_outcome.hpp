@@ -87,6 +87,8 @@ struct JobOutcome {
   int killed = 0;            ///< ranks that had to be killed
   int lost = 0;              ///< ranks whose node was lost while a signal or --timeout was ending the job
   std::vector<RankName> unkillable{};  ///< ranks that did not end even so
+  /// Hosts that did not answer when the job ended, except those in `nodes`: their processes may still be there.
+  std::vector<std::string> silent{};
 
   bool success() const {
     return nodes.empty() && stopped.empty() && failures.empty() && forwarded_signal == 0 && !timed_out &&

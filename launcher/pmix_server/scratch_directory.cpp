@@ -1,33 +1,120 @@
 #include "pmix_server/scratch_directory.hpp"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "base/system_error.hpp"
 
 namespace ddp::launcher {
+namespace {
 
-ScratchDirectory::ScratchDirectory(const std::string& parent) : path_(parent + "/ddprun.XXXXXX") {
-  if (::mkdtemp(path_.data()) == nullptr) {  // makes it with mode 0700
-    throw base::system_error(fmt::format("making a temporary folder in '{}'", parent), errno,
-                             "set TMPDIR to a folder on this host that you may write to");
-  }
+constexpr std::string_view kPrefix = "ddprun.";
+constexpr std::size_t kRandomLetters = 6;
+constexpr const char* kLock = "lock";
+// Another ddprun may sweep a folder just before it is locked.
+constexpr int kTries = 20;
+
+bool is_scratch_name(std::string_view name) {
+  return name.size() == kPrefix.size() + kRandomLetters && name.starts_with(kPrefix);
 }
 
-ScratchDirectory::ScratchDirectory(ScratchDirectory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+/// The file "lock" of an open folder, if this user made both and nobody uses the folder; locked then.
+base::UniqueFd take_left(int folder) {
+  struct stat found {};
+  const auto is_own = [&](int fd) { return ::fstat(fd, &found) == 0 && found.st_uid == ::geteuid(); };
+  if (!is_own(folder) || (found.st_mode & 07777U) != 0700) return {};
+  base::UniqueFd lock{::openat(folder, kLock, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
+  if (!lock || !is_own(lock.get()) || !S_ISREG(found.st_mode)) return {};
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
+  // On a shared file system, locks may hold on their host only. Until it is locked the file is empty.
+  std::array<char, 256> host{};
+  const ssize_t size = ::read(lock.get(), host.data(), host.size());
+  if (size <= 0 || std::string_view(host.data(), static_cast<std::size_t>(size)) != base::host_name()) return {};
+  return lock;
+}
+
+void remove_if_left(int parent, const std::string& name) {
+  const base::UniqueFd folder{::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+  if (!folder) return;
+  const base::UniqueFd lock = take_left(folder.get());
+  if (!lock) return;
+  // By the descriptor, so that it is this folder whatever its path means by now; the lock last, for the next one to
+  // try.
+  for (const auto& entry : std::filesystem::directory_iterator{fmt::format("/proc/self/fd/{}", folder.get())}) {
+    if (entry.path().filename() != kLock) std::filesystem::remove_all(entry.path());
+  }
+  ::unlinkat(folder.get(), kLock, 0);
+  ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
+}
+
+}  // namespace
+
+ScratchDirectory::ScratchDirectory(const std::string& parent) {
+  for (int tries = 0; tries < kTries; ++tries) {
+    path_ = fmt::format("{}/{}{}", parent, kPrefix, std::string(kRandomLetters, 'X'));
+    if (::mkdtemp(path_.data()) == nullptr) break;  // makes it with mode 0700
+    if (lock()) return;
+  }
+  throw base::system_error(fmt::format("making a temporary folder in '{}'", parent), errno,
+                           "set TMPDIR to a folder on this host that you may write to");
+}
+
+/// @return false where another process has just taken the folder for a left one
+bool ScratchDirectory::lock() {
+  const std::string file = path_ + "/" + kLock;
+  lock_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock_) return errno != ENOENT;  // a folder without this file is never removed by others
+  if (::flock(lock_.get(), LOCK_SH | LOCK_NB) != 0) return errno != EWOULDBLOCK;
+  struct stat found {};
+  if (::fstat(lock_.get(), &found) != 0 || found.st_nlink == 0) return false;
+  const std::string host = base::host_name();
+  if (::write(lock_.get(), host.data(), host.size()) != static_cast<ssize_t>(host.size())) ::unlink(file.c_str());
+  return true;
+}
+
+ScratchDirectory::ScratchDirectory(ScratchDirectory&& other) noexcept
+    : path_(std::exchange(other.path_, {})), lock_(std::move(other.lock_)) {}
 
 ScratchDirectory::~ScratchDirectory() {
   if (path_.empty()) return;
   std::error_code status;
   std::filesystem::remove_all(path_, status);
   if (status) base::log(base::LogLevel::warning, "removing the temporary folder '{}': {}", path_, status.message());
+}
+
+base::UniqueFd share_scratch(const std::string& path) noexcept {
+  base::UniqueFd lock{::open((path + "/" + kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)};
+  if (lock) ::flock(lock.get(), LOCK_SH | LOCK_NB);
+  return lock;
+}
+
+void remove_left_scratch(const std::string& parent, Deadline deadline) noexcept {
+  try {
+    const base::UniqueFd folder{::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (!folder) return;
+    for (const auto& entry : std::filesystem::directory_iterator{parent}) {
+      if (deadline.expired()) return;
+      const std::string name = entry.path().filename();
+      if (is_scratch_name(name)) remove_if_left(folder.get(), name);
+    }
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::info, "removing left temporary folders in '{}': {}", parent, error.what());
+  }
 }
 
 }  // namespace ddp::launcher

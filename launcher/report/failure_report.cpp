@@ -130,6 +130,17 @@ std::string unkillable_lines(const JobOutcome& outcome) {
   return text;
 }
 
+std::string silent_lines(const JobOutcome& outcome) {
+  std::string text;
+  const std::size_t shown = std::min(outcome.silent.size(), kMostUnkillable);
+  for (std::size_t i = 0; i < shown; ++i) {
+    text +=
+        fmt::format("ddprun: {} did not answer; processes of the job may still be running there\n", outcome.silent[i]);
+  }
+  if (shown < outcome.silent.size()) text += fmt::format("ddprun: ... and {} more\n", outcome.silent.size() - shown);
+  return text;
+}
+
 /// For a job that did not fail by itself.
 std::string ended_line(const JobOutcome& outcome) {
   std::string text;
@@ -238,10 +249,11 @@ std::string summary(const JobOutcome& outcome) {
 
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context) {
   if (outcome.success()) return {};
-  if (outcome.failures.empty() && outcome.nodes.empty()) return ended_line(outcome) + unkillable_lines(outcome);
+  if (outcome.failures.empty() && outcome.nodes.empty())
+    return ended_line(outcome) + unkillable_lines(outcome) + silent_lines(outcome);
 
   if (const NodeFailure* failure = only_message(outcome, context))
-    return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome);
+    return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome) + silent_lines(outcome);
 
   ReportLines lines;
   lines.border('=');
@@ -255,7 +267,7 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   if (!end.empty()) lines.add("{}", end);
   if (!closing.empty()) lines.add("{}", closing);
   lines.border('=');
-  return lines.text() + unkillable_lines(outcome);
+  return lines.text() + unkillable_lines(outcome) + silent_lines(outcome);
 }
 
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restarts_left) {

@@ -131,7 +131,8 @@ std::string format_json_report(const JobOutcome& outcome, const ReportContext& c
                          {"ended_on_request", outcome.ended_on_request},
                          {"killed", outcome.killed},
                          {"lost", outcome.lost},
-                         {"unkillable", list(outcome.unkillable, rank_json)}};
+                         {"unkillable", list(outcome.unkillable, rank_json)},
+                         {"silent_nodes", outcome.silent}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

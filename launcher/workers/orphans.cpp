@@ -99,7 +99,8 @@ void reap_orphans(std::span<const pid_t> workers) {
   }
 }
 
-OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, Deadline kill_deadline) {
+OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, Deadline kill_deadline,
+                        const std::function<void()>& meanwhile) {
   OrphanCount count{.ended = 0, .remaining = 0};
   std::set<pid_t> asked;
   for (;;) {
@@ -123,6 +124,7 @@ OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, 
     }
     if (reaped && !kill_deadline.expired()) continue;  // its children are ours now and were not listed
     if (count.remaining == 0 || kill_deadline.expired()) return count;
+    meanwhile();
     wait_for_child(kRescanInterval);
   }
 }
@@ -134,6 +136,10 @@ void kill_descendants() {
     if (found.empty()) return;
     for (const pid_t pid : found) ::kill(pid, SIGKILL);
   }
+}
+
+void signal_descendants(int signal) {
+  for (const pid_t pid : descendants()) ::kill(pid, signal);
 }
 
 }  // namespace ddp::launcher

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <span>
 
 #include <ddp/deadline.hpp>
@@ -23,11 +24,15 @@ struct OrphanCount {
 };
 
 /// Ends all child processes of this process and what they leave behind in turn, except @p workers: SIGTERM (and
-/// SIGCONT), SIGKILL after @p term_deadline; gives up at @p kill_deadline.
-OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, Deadline kill_deadline);
+/// SIGCONT), SIGKILL after @p term_deadline; gives up at @p kill_deadline. Calls @p meanwhile often.
+OrphanCount end_orphans(std::span<const pid_t> workers, Deadline term_deadline, Deadline kill_deadline,
+                        const std::function<void()>& meanwhile);
 
 /// Kills all descendants of this process at once, detached ones too. For a process that may itself be killed any
 /// moment, as by a scheduler that finds its parent dead.
 void kill_descendants();
+
+/// Sends @p signal to all descendants of this process once, detached ones too: for SIGSTOP and SIGCONT.
+void signal_descendants(int signal);
 
 }  // namespace ddp::launcher

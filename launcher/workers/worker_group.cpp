@@ -27,17 +27,18 @@ WorkerGroup::~WorkerGroup() {
   }
 }
 
-void WorkerGroup::end(Deadline deadline) const noexcept {
+bool WorkerGroup::end(Deadline deadline) const noexcept {
   for (const Worker& worker : workers_) {
     if (!worker.ended) ::kill(-worker.process.pid, SIGKILL);
   }
   try {
     for (const Worker& worker : workers_) {
-      if (!worker.ended && !base::wait_for(worker.process.pidfd.get(), POLLIN, deadline)) return;
+      if (!worker.ended && !base::wait_for(worker.process.pidfd.get(), POLLIN, deadline)) return false;
     }
   } catch (const std::exception& error) {
     base::log(base::LogLevel::warning, "waiting for killed workers: {}", error.what());
   }
+  return true;
 }
 
 std::vector<pid_t> WorkerGroup::pids() const {

@@ -43,8 +43,8 @@ class WorkerGroup {
   /// Sends @p signal to the worker processes that have not ended, and not to their children.
   void signal_workers(int signal) const;
   /// Kills the groups of running workers and waits for these until @p deadline. Processes that they had detached become
-  /// children of the subreaper.
-  void end(Deadline deadline) const noexcept;
+  /// children of the subreaper. @return whether all have ended
+  bool end(Deadline deadline) const noexcept;
 
   /// How a worker ended, once; nothing while it runs. Closes its pidfd.
   std::optional<RankEnd> take_end(int local_rank);

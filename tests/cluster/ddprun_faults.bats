@@ -124,9 +124,7 @@ is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
   eventually 30 up 8 0
   "$cluster" on n2 ip link set eth0 down
   for node in n0 n1 n3; do eventually 40 clean_node $node; done
-  # srun would wait until Slurm gives the node up, and ddprun for srun.
-  "$cluster" run pkill -KILL -x srun
-  finish
+  finish # srun would wait until Slurm gives the node up
   "$cluster" on n2 ip link set eth0 up
   [ "$status" -ne 0 ]
   [[ $output == *"host      : n2"*"was lost"* ]] || { echo "$output"; return 1; }
@@ -135,6 +133,87 @@ is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
   "$cluster" run scontrol update node=n2 state=down reason="its link was cut"
   "$cluster" run scontrol update node=n2 state=resume
   eventually 90 is_idle n2
+}
+
+# ends_in SECONDS: the job ends, with all that srun and salloc need for it; 10 s are for a busy machine.
+ends_in() {
+  local began=$SECONDS
+  finish
+  [ $((SECONDS - began)) -le $(($1 + 10)) ] || { echo "took $((SECONDS - began)) s: $output"; return 1; }
+}
+back() { # NODE: Slurm would wait for it for minutes
+  "$cluster" run scontrol update node="$1" state=down reason="it did not answer"
+  eventually 60 clean_node "$1"
+  "$cluster" run scontrol update node="$1" state=resume || true # it may have come back by itself
+  eventually 90 is_idle "$1"
+}
+
+@test "SIGTERM while a node is cut off: the job ends in time and names the node" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n2 ip link set eth0 down
+  sleep 1
+  "$cluster" run pkill -TERM -x ddprun
+  ends_in 8
+  "$cluster" on n2 ip link set eth0 up
+  [ "$status" -eq 143 ] || { echo "$output"; return 1; }
+  [[ $output == *"ended by SIGTERM"*"n2 did not answer"* ]] || { echo "$output"; return 1; }
+  [[ $output != *"did not end even after SIGKILL"* ]]
+  back n2
+}
+
+@test "--timeout while an agent is stopped: the job ends in time and names the node" {
+  start_front --timeout 6 "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n1 kill -STOP "$(agent_on n1)"
+  ends_in 14
+  [ "$status" -eq 124 ] || { echo "$output"; return 1; }
+  [[ $output == *"ended by --timeout"*"n1 did not answer"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "a failure while an attempt process is stopped: the job ends in time" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n3 pkill -STOP -x ddprun-attempt
+  "$cluster" on n0 sh -c 'kill -KILL $(pgrep -x worker | head -n 1)'
+  ends_in 8
+  [ "$status" -eq 137 ] || { echo "$output"; return 1; }
+  [[ $output == *"own process for the ranks on n3"*"stopped answering"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "SIGTERM while srun is stopped: the job ends in time" {
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" run pkill -STOP -x srun
+  "$cluster" run pkill -TERM -x ddprun
+  ends_in 8
+  [ "$status" -eq 143 ] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "an agent that is stopped is lost after DDP_PEER_TIMEOUT" {
+  DDP_PEER_TIMEOUT=6 start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" on n1 kill -STOP "$(agent_on n1)"
+  ends_in 15
+  [ "$status" -eq 1 ] || { echo "$output"; return 1; }
+  [[ $output == *"host      : n1"*"nothing has come from it for"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "an agent that is stopped at the end of a job is lost, too, and the job has succeeded" {
+  # A daemon that rank 2 leaves gets SIGTERM after all ranks have ended.
+  write_worker '[ $RANK = 2 ] || exit 0
+agent=$(ps -o ppid= -p $PPID)
+setsid bash -c "trap \"kill -STOP $agent; exit\" TERM; touch $0.trapped; while :; do sleep 0.1; done" &
+until [ -e $0.trapped ]; do sleep 0.1; done'
+  DDP_PEER_TIMEOUT=6 start_front "$shared/worker"
+  ends_in 25
+  succeeded
+  [[ $output == *"agent on n1"*"was lost: nothing has come from it"* ]] || { echo "$output"; return 1; }
+  clean
 }
 
 @test "an agent that is stopped and goes on does no harm" {

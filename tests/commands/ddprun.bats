@@ -185,6 +185,47 @@ setup_file() {
   [ "$status" -eq 0 ]
 }
 
+# state PID STATES: whether the process is in one of them, by the letters of proc(5).
+state() { [[ $(sed 's/.*) \(.\).*/\1/' "/proc/$1/stat") == ["$2"] ]]; }
+all_stopped() {
+  local note
+  for note in "$NOTES"/pid.*; do state "$(cat "$note")" T || return 1; done
+}
+
+@test "Ctrl-Z stops the ranks, all below them, and ddprun; fg continues all" {
+  start --nproc-per-node 2 --failure-grace 0 sh -c 'echo $$$$ >"$NOTES/pid.$RANK"
+    setsid sh -c "echo \$\$ >\"$NOTES/pid.below$RANK\"; while ! [ -e \"$NOTES/go\" ]; do sleep 0.05; done" & wait
+    exit $((RANK * 5))'
+  eventually 20 noted 4
+  for round in 1 2; do
+    kill -TSTP "$launcher"
+    eventually 20 state "$launcher" T
+    eventually 20 all_stopped
+    touch "$NOTES/go"
+    sleep 0.3
+    all_stopped
+    [ $round -eq 2 ] || rm "$NOTES/go"
+    kill -CONT "$launcher"
+    [ $round -eq 2 ] || eventually 20 state "$(cat "$NOTES/pid.0")" SR
+  done
+  finish
+  echo "$output"
+  [ "$status" -eq 5 ]
+  [[ $output != *stopped* ]]
+}
+
+@test "a signal that came after Ctrl-Z ends the job once it goes on" {
+  start sh -c 'echo $$$$ >"$NOTES/pid.0"; while :; do sleep 0.1; done'
+  eventually 20 noted 1
+  kill -TSTP "$launcher"
+  eventually 20 all_stopped
+  kill -TERM "$launcher"
+  kill -CONT "$launcher"
+  finish
+  [ "$status" -eq 143 ]
+  all_gone
+}
+
 @test "SIGKILL to ddprun leaves no rank" {
   export TMPDIR=$BATS_TEST_TMPDIR  # nobody can remove the server's folder then
   start --nproc-per-node 4 sh -c 'trap "" TERM; echo $$$$ >"$NOTES/pid.$RANK"; while :; do sleep 1; done'
@@ -345,6 +386,25 @@ sys.exit(subprocess.run([sys.argv[1]], timeout=60).returncode)' "$HELLO"
   kill -TERM "$launcher"
   finish
   [ "$status" -eq 143 ]
+  [ -z "$(ls -A "$TMPDIR")" ]
+}
+
+@test "the folders of a job that was killed are removed by the next one, and those in use are not" {
+  export TMPDIR=$BATS_TEST_TMPDIR/scratch
+  mkdir "$TMPDIR"
+  start sh -c 'echo $$$$ >"$NOTES/pid.0"; exec sleep 100'
+  eventually 20 noted 1
+  folder=$(echo "$TMPDIR"/ddprun.*)
+  run "$DDPRUN" true
+  [ "$(echo "$TMPDIR"/*)" = "$folder" ]
+  attempt=$(ps -o ppid= -p "$(cat "$NOTES/pid.0")")
+  kill -STOP "$launcher" # or it would clean up
+  # shellcheck disable=SC2086
+  kill -KILL $attempt "$launcher"
+  eventually 20 all_gone
+  launcher=
+  [ -d "$folder" ]
+  run "$DDPRUN" true
   [ -z "$(ls -A "$TMPDIR")" ]
 }
 

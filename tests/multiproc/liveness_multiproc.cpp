@@ -35,8 +35,8 @@ void expect_named(const RankResult& result, int victim, milliseconds limit) {
   EXPECT_LT(std::stod(result.output.substr(place + 7)), std::chrono::duration<double>(limit).count());
 }
 
-// Four jobs at once. In three of them one rank after the other is stopped for 2 s, each a little before the last one goes
-// on: so the operation does not end, and all are asked. In the last job a rank gets a twentieth of its time.
+// Four jobs at once. In three of them one rank after the other is stopped for 2 s, each a little before the last one
+// goes on: so the operation does not end, and all are asked. In the last job a rank gets a twentieth of its time.
 TEST(Liveness, StoppedAndStarvedRanksAreNotDead) {
   constexpr int kRanks = 3;
   std::list<RankProcesses> jobs;

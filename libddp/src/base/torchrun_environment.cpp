@@ -41,6 +41,7 @@ std::vector<TorchrunVariable> TorchrunEnvironment::variables() const {
       {.name = "TORCHELASTIC_SIGNALS_TO_HANDLE", .value = ending_signals, .default_only = true},
       {.name = "TORCH_NCCL_ASYNC_ERROR_HANDLING", .value = "1", .default_only = true},
   };
+  if (slurm_job) all.push_back({.name = kWorkerJobVariable, .value = *slurm_job});
   if (!master_address.empty()) {
     all.push_back({.name = "MASTER_ADDR", .value = master_address});
     all.push_back({.name = "MASTER_PORT", .value = text(master_port)});
@@ -75,10 +76,14 @@ bool has_torchrun_environment(const Environment& environment) {
                      [&](const char* name) { return environment.has(name); });
 }
 
-bool is_torchrun_worker(const Environment& environment) { return environment.has("TORCHELASTIC_RUN_ID"); }
+bool is_torchrun_worker(const Environment& environment) {
+  if (!environment.has("TORCHELASTIC_RUN_ID")) return false;
+  const auto job = environment.raw(kWorkerJobVariable);
+  return !job || *job == environment.raw("SLURM_JOB_ID").value_or("");
+}
 
 bool is_torchrun_identity(std::string_view name) {
-  static const auto kAll = TorchrunEnvironment{.master_address = "any"}.variables();
+  static const auto kAll = TorchrunEnvironment{.master_address = "any", .slurm_job = "any"}.variables();
   return name != "TORCH_NCCL_ASYNC_ERROR_HANDLING" &&
          std::any_of(kAll.begin(), kAll.end(), [&](const TorchrunVariable& each) { return each.name == name; });
 }

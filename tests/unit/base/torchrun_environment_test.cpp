@@ -61,6 +61,19 @@ TEST(TorchrunEnvironment, IsThatOfTorchrun) {
                                                {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}}));
 }
 
+TEST(TorchrunEnvironment, AMarkTellsAWorkerFromAJobThatItSubmits) {
+  TorchrunEnvironment worker = some_worker();
+  worker.slurm_job = "7";
+  auto variables = written(worker);
+  EXPECT_EQ(variables.at("DDPRUN_SLURM_JOB"), "7");
+  EXPECT_TRUE(is_torchrun_identity("DDPRUN_SLURM_JOB"));
+  EXPECT_FALSE(is_torchrun_worker(Environment{variables}));
+  variables["SLURM_JOB_ID"] = "8";
+  EXPECT_FALSE(is_torchrun_worker(Environment{variables}));
+  variables["SLURM_JOB_ID"] = "7";
+  EXPECT_TRUE(is_torchrun_worker(Environment{variables}));
+}
+
 TEST(TorchrunEnvironment, ComesBack) {
   const TorchrunEnvironment worker = some_worker();
   const Environment environment{written(worker)};

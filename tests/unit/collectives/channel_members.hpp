@@ -104,7 +104,7 @@ inline Deadline in(milliseconds time) { return Deadline::after(time); }
 
 /// The verdict about an operation that does not end by itself.
 inline Error cause_found_by(FailureDetector& detector, const Operation& operation, const std::string& problem,
-                     Deadline deadline) {
+                            Deadline deadline) {
   std::optional<Error> local_failure;
   if (!problem.empty()) local_failure = collectives::communication_failure(operation, problem);
   return detector

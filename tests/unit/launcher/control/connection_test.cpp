@@ -175,6 +175,20 @@ TEST_P(Connections, OneTurnDoesNotTakeAllThatComes) {
   EXPECT_GE(turns, 16);  // a megabyte each at most
 }
 
+TEST_P(Connections, ASignOfLifeIsHeardAndIsNoMessage) {
+  const auto before = other_.last_heard();
+  one_.beat();
+  ASSERT_TRUE(base::wait_for(other_.fd(), POLLIN, soon()));
+  EXPECT_TRUE(other_.receive().empty());
+  EXPECT_TRUE(other_.open());
+  EXPECT_GT(other_.last_heard(), before);
+  const auto heard = other_.last_heard();
+  EXPECT_TRUE(other_.receive().empty());
+  EXPECT_EQ(other_.last_heard(), heard);
+  one_.send(ModexRequest{.id = 1});
+  EXPECT_EQ(receive(other_, 1).size(), 1U);
+}
+
 TEST_P(Connections, ASlowReaderBlocksNobody) {
   const Fence fence = large(1U << 20U, 3);
   for (int i = 0; i < 20; ++i) one_.send(fence);

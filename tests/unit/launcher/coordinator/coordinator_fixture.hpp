@@ -101,6 +101,8 @@ class CoordinatorJob {
     agents_.at(static_cast<std::size_t>(link))->send(message);
     turn();
   }
+  /// The agent shows life.
+  void beat(int link) { agents_.at(static_cast<std::size_t>(link))->beat(); }
   void lose(int link) {
     agents_.at(static_cast<std::size_t>(link)).reset();
     turn();

@@ -233,9 +233,10 @@ TEST(CoordinatorTest, ANodeThatDoesNotCleanInTimeIsDropped) {
   EXPECT_TRUE(job.connected(1));
   job.pass(1s);
   EXPECT_FALSE(job.connected(1));
-  EXPECT_THAT(job.notes, ElementsAre("the agent on b (pid 7) does not answer; its processes may still be running"));
+  EXPECT_THAT(job.notes,
+              ElementsAre("ddprun's agent on b (pid 7) does not answer; its processes may still be running"));
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 0"));
-  job.pass(4s);
+  job.pass(3s);
   EXPECT_FALSE(job.coordinator().finished());
   job.pass(1s);
   EXPECT_TRUE(job.coordinator().finished());
@@ -291,12 +292,11 @@ TEST(CoordinatorTest, ASignalThatEveryAgentGetsIsOne) {
   job.run();
   const control::SignalReceived interrupt{.signal = SIGINT, .by_slurm = true};
   job.say(0, interrupt);
-  EXPECT_THAT(job.heard_texts(1),
-              ElementsAre("SignalRanks SIGINT groups by Slurm", "SignalRanks SIGCONT groups by Slurm"));
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("SignalRanks SIGINT groups by Slurm", "SignalRanks SIGCONT groups"));
   job.say(1, interrupt);
   EXPECT_THAT(job.heard_texts(1), IsEmpty());
   job.say(1, interrupt);  // again: it is meant to kill
-  EXPECT_THAT(job.heard_texts(1), ElementsAre("SignalRanks SIGKILL groups by Slurm"));
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("SignalRanks SIGKILL groups"));
   job.say(0, interrupt);
   EXPECT_THAT(job.heard_texts(1), IsEmpty());
   job.end_ranks(0, 1);

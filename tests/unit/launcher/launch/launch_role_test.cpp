@@ -164,6 +164,21 @@ TEST(RoleTest, AgentsOfAFrontAndWorkersStartNoFurtherSteps) {
   Variables batch_worker = allocation(4);
   batch_worker["TORCHELASTIC_RUN_ID"] = "none";
   EXPECT_EQ(decide(options(), batch_worker).role, LaunchRole::alone);
+  batch_worker["DDPRUN_SLURM_JOB"] = batch_worker["SLURM_JOB_ID"];
+  EXPECT_EQ(decide(options(), batch_worker).role, LaunchRole::alone);
+}
+
+TEST(RoleTest, AJobThatAWorkerSubmittedIsNoWorker) {
+  for (const char* submitters : {"6", ""}) {  // of another job, and outside Slurm
+    Variables batch = allocation(4);
+    batch["TORCHELASTIC_RUN_ID"] = "none";
+    batch["DDPRUN_SLURM_JOB"] = submitters;
+    EXPECT_EQ(decide(options(), batch).role, LaunchRole::frontend);
+    Variables task = step(4, "1(x4)");
+    task["TORCHELASTIC_RUN_ID"] = "none";
+    task["DDPRUN_SLURM_JOB"] = submitters;
+    EXPECT_EQ(decide(options(), task).role, LaunchRole::step_agent);
+  }
 }
 
 }  // namespace

@@ -229,6 +229,29 @@ TEST_F(LogFoldersTest, AFileIsNoFolder) {
   EXPECT_THROW((LogFolders{in(folder_ / "file/below"), "", "job", "x", 0, 1}), Error);
 }
 
+TEST_F(LogFoldersTest, WhatOthersPutInItsPlaceIsRefused) {
+  std::filesystem::create_directory(folder_ / "elsewhere");
+  std::filesystem::create_directory_symlink(folder_ / "elsewhere", folder_ / "job_x");
+  EXPECT_THROW((LogFolders{in(folder_.path()), "", "job", "x", 0, 1}), Error);
+  const LogFolders folders{in(folder_.path()), "", "job", "y", 0, 1};
+  std::filesystem::create_directory_symlink(folder_ / "elsewhere", folders.root() + "/attempt_0");
+  EXPECT_THROW(folders.make_attempt(0, 1), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "elsewhere"));
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives folders away";
+  std::filesystem::create_directory(folder_ / "job_z");
+  ASSERT_EQ(::chown((folder_ / "job_z").c_str(), 65534, 65534), 0);
+  try {
+    LogFolders{in(folder_.path()), "", "job", "z", 0, 1};
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("job_z"), HasSubstr("belongs to user 65534"), HasSubstr("--log-dir")));
+  }
+}
+
+TEST_F(LogFoldersTest, ASuffixStaysInTheFolder) {
+  EXPECT_EQ((LogFolders{in(folder_.path()), "", "j", "../x", 0, 1}.root()), folder_ / "j_.._x");
+}
+
 /// Lets permissions hold for root as they do for others, who have no such capabilities (capabilities(7)).
 class WithoutOverride {
  public:

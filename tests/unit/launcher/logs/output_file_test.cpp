@@ -48,6 +48,31 @@ TEST_F(OutputFileTest, MakesFoldersAndFileForTheUserAlone) {
   EXPECT_THAT(complaints_, IsEmpty());
 }
 
+TEST_F(OutputFileTest, WritesToNoTrap) {
+  const std::string treasure = folder_ / "treasure";
+  write_all(base::UniqueFd{::open(treasure.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)}.get(), "gold");
+  ASSERT_EQ(::symlink(treasure.c_str(), (folder_ / "symlink").c_str()), 0);
+  ASSERT_EQ(::symlink((folder_ / "new").c_str(), (folder_ / "dangling").c_str()), 0);
+  ASSERT_EQ(::link(treasure.c_str(), (folder_ / "hardlink").c_str()), 0);
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  for (const char* name : {"symlink", "dangling", "hardlink", "pipe"}) {
+    EXPECT_THROW(create(folder_ / name), Error) << name;
+  }
+  EXPECT_EQ(content_of(treasure), "gold");
+  EXPECT_EQ(::access((folder_ / "new").c_str(), F_OK), -1);
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  const std::string foreign = folder_ / "foreign";
+  write_all(base::UniqueFd{::open(foreign.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)}.get(), "x");
+  ASSERT_EQ(::chown(foreign.c_str(), 65534, 65534), 0);
+  EXPECT_THROW(create(foreign), Error);
+}
+
+TEST_F(OutputFileTest, EmptiesWhatAnEarlierRunLeft) {
+  { create(folder_ / "out.log").write("long ago\n"); }
+  create(folder_ / "out.log").write("now\n");
+  EXPECT_EQ(content_of(folder_ / "out.log"), "now\n");
+}
+
 TEST_F(OutputFileTest, NamesWhatCannotBeMade) {
   write_all(base::UniqueFd{::open((folder_ / "file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)}.get(), "x");
   try {

@@ -1,0 +1,184 @@
+// How an attempt and the job end, within limits that no node can exceed.
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "coordinator/coordinator.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// Agents end orphans within about 5 s (see agent/attempt.cpp), besides the drain time.
+constexpr std::chrono::seconds kCleaningLimit{20};
+constexpr std::chrono::seconds kFinishingLimit{5};
+// From the time that ranks have to end to the end of the job, whatever a node does: 2.5 s for SIGKILL to take effect
+// (SupervisionLimits), then cleaning up. The rest is for agents to leave, and for srun (see launch.cpp).
+constexpr std::chrono::seconds kEndMargin{5};
+constexpr std::chrono::milliseconds kLeaveReserve{1'200};
+constexpr std::chrono::milliseconds kSrunReserve{1'000};
+constexpr std::chrono::milliseconds kLeastFinishing{300};
+constexpr std::chrono::milliseconds kDrainReserve{500};
+constexpr std::chrono::milliseconds kLookAgain{500};
+
+}  // namespace
+
+/// The end is @p limit and the margin from now, or earlier if that was so.
+void Coordinator::limit_end(std::chrono::milliseconds limit) {
+  const Deadline end = after(limit + kEndMargin);
+  end_by_ = end_by_ ? earlier(*end_by_, end) : end;
+}
+
+bool Coordinator::may_restart() const {
+  return outcome_.failed_by_itself() && !restart_is_pointless_ && restarts_used_ < options_.max_restarts;
+}
+
+// ---- nodes that do not answer ----------------
+
+bool Coordinator::is_reported(const AttemptNode& node) const {
+  const auto is_this = [&](const NodeFailure& failure) { return failure.node_rank == node.rank; };
+  const std::vector<NodeFailure>& failures =
+      phase_ == Phase::running ? attempt_->supervisor().outcome().nodes : outcome_.nodes;
+  return std::any_of(failures.begin(), failures.end(), is_this);
+}
+
+void Coordinator::name_silent(const AttemptNode& node) {
+  if (!is_reported(node)) silent_.push_back(node.layout.host);
+}
+
+/// Those of whom nothing has come since @p since, or for longer than a healthy agent would take.
+void Coordinator::give_up_silent_nodes(Heartbeat::Time since) {
+  for (AttemptNode& node : attempt_->nodes()) {
+    if (node.settled()) continue;
+    const auto heard = links_.last_heard(node.link);
+    if (heard && *heard > since && !links_.is_silent(node.link)) continue;
+    links_.abandon(node.link);
+    fail_node(node,
+              fmt::format("ddprun's agent on {} (pid {}) does not answer; its processes may still be running",
+                          node.layout.host, node.pid),
+              1);
+    node.state = NodeState::lost;
+    name_silent(node);
+  }
+}
+
+/// The job could be over, but not all nodes have cleaned up. Slow readers of the ranks' output may go on, unless the
+/// user ended the job.
+void Coordinator::give_up_cleaning() {
+  give_up_at_ = after(kLookAgain);
+  give_up_silent_nodes(asked_at_);
+  if (ended_by_user()) phase_end_ = Deadline{clock_().steady};
+}
+
+// ---- Ctrl-Z ----------------
+
+void Coordinator::suspend() {
+  links_.send_to_all(
+      control::SignalRanks{.epoch = attempt_ ? attempt_->epoch() : 0, .groups = true, .signal = SIGSTOP});
+}
+
+void Coordinator::resume() {
+  links_.send_to_all(
+      control::SignalRanks{.epoch = attempt_ ? attempt_->epoch() : 0, .groups = true, .signal = SIGCONT});
+}
+
+// ---- the end ----------------
+
+void Coordinator::end_attempt() {
+  phase_ = Phase::cleaning;
+  if (!outcome_.success() && !may_restart()) limit_cleaning();
+  asked_at_ = Heartbeat::Clock::now();
+  send_end();
+}
+
+void Coordinator::limit_cleaning() {
+  if (!end_by_) limit_end(options_.shutdown_timeout);
+  give_up_at_ = Deadline{end_by_->when() - kLeaveReserve};
+}
+
+void Coordinator::send_end() {
+  std::chrono::milliseconds drain = drain_time();
+  phase_end_ = after(kCleaningLimit + drain);
+  if (ended_by_user()) {
+    const auto left = give_up_at_->when() - kDrainReserve - clock_().steady;
+    drain =
+        std::clamp(std::chrono::duration_cast<std::chrono::milliseconds>(left), std::chrono::milliseconds(0), drain);
+  }
+  send_to_nodes(control::EndAttempt{.epoch = attempt_->epoch(), .drain_ms = static_cast<int>(drain.count())});
+}
+
+std::chrono::milliseconds Coordinator::drain_time() const {
+  return ended_by_user() ? std::min<std::chrono::milliseconds>(drain_time_, control::kUrgentDrainTime) : drain_time_;
+}
+
+void Coordinator::shorten_drain(std::chrono::milliseconds limit) {
+  if (phase_ == Phase::cleaning && !give_up_at_) limit_cleaning();
+  if (limit >= drain_time_) return;
+  drain_time_ = limit;
+  if (phase_ == Phase::cleaning) send_end();
+}
+
+void Coordinator::conclude() {
+  for (const AttemptNode& node : attempt_->nodes()) {
+    if (!node.settled()) {
+      events_.note(fmt::format("the agent on {} (pid {}) has not finished; its processes may still be running",
+                               node.layout.host, node.pid));
+      links_.send(node.link, control::Finish{.exit_status = exit_status(), .message = {}});
+      links_.drop(node.link);
+    }
+    if (node.state != NodeState::cleaned) membership_.leave(node.link);
+  }
+  if (const auto roster = may_restart() ? membership_.next(clock_().steady) : std::nullopt) {
+    events_.restarting(outcome_, attempt_->epoch(), options_.max_restarts - restarts_used_);
+    ++restarts_used_;
+    begin_attempt(*roster);
+  } else {
+    if (may_restart()) {  // too few nodes are left for it; the limits were not those of the end
+      end_by_.reset();
+      limit_end(std::chrono::milliseconds(0));
+    }
+    finish();
+  }
+}
+
+int Coordinator::exit_status() const {
+  const int status = outcome_.exit_status();
+  return options_.torchrun_exit_codes && status != 0 ? 1 : status;
+}
+
+void Coordinator::finish() {
+  phase_ = Phase::finishing;
+  phase_end_ = after(kFinishingLimit);
+  outcome_.silent = silent_;
+  if (!silent_.empty() && !end_by_) limit_end(std::chrono::milliseconds(0));
+  if (end_by_) {
+    const Deadline least = after(kLeastFinishing);
+    const Deadline end{end_by_->when() - kSrunReserve};
+    phase_end_ = earlier(*phase_end_, end < least ? least : end);
+  }
+  links_.stop_listening();
+  links_.send_to_all(control::Finish{.exit_status = exit_status(), .message = {}});
+}
+
+void Coordinator::job_timed_out() {
+  switch (phase_) {
+    case Phase::gathering:
+    case Phase::preparing:
+      outcome_.timed_out = true;
+      job_end_.reset();
+      phase_ == Phase::gathering ? finish() : end_attempt();
+      break;
+    case Phase::running:
+      job_end_.reset();
+      follow(attempt_->supervisor().job_timed_out(clock_()));
+      break;
+    case Phase::cleaning: shorten_drain(control::kUrgentDrainTime); break;  // a restart would time out at once
+    case Phase::finishing:
+    case Phase::finished: break;
+  }
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,49 @@
+#include "events/heartbeat.hpp"
+
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+#include "base/system_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// Beats missed by a process that was stopped, or that its file system held up.
+constexpr std::uint64_t kMissedWhenStopped = 3;
+
+timespec to_timespec(std::chrono::milliseconds time) {
+  return {.tv_sec = time.count() / 1000, .tv_nsec = time.count() % 1000 * 1'000'000};
+}
+
+}  // namespace
+
+Heartbeat::Heartbeat(EventLoop& loop, std::chrono::milliseconds interval, EventLoop::Handler on_beat)
+    : loop_(loop), timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+  const itimerspec times{.it_interval = to_timespec(interval), .it_value = to_timespec(interval)};
+  if (!timer_ || ::timerfd_settime(timer_.get(), 0, &times, nullptr) != 0)
+    throw base::system_error("setting a timer (timerfd)", errno);
+  loop_.watch(timer_.get(), [this, handler = std::move(on_beat)] {
+    if (take_beat()) handler();
+  });
+}
+
+Heartbeat::~Heartbeat() { loop_.forget(timer_.get()); }
+
+bool Heartbeat::take_beat() {
+  std::uint64_t beats = 0;
+  if (::read(timer_.get(), &beats, sizeof beats) != sizeof beats) return false;
+  if (beats >= kMissedWhenStopped) awake_since_ = Clock::now();
+  return true;
+}
+
+std::chrono::milliseconds Heartbeat::silence(Time heard) const {
+  const auto since = Deadline::Clock::now() - std::max(heard, awake_since_);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(since);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,184 @@
+// The end of a job comes in time whatever a node does, and names those that do not answer.
+#include "coordinator_fixture.hpp"
+
+namespace ddp::launcher::test {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const control::AttemptCleaned kCleaned{.epoch = 0};
+
+TEST(CoordinatorEnd, ANodeThatDoesNotAnswerSigkillIsGivenUpAndNamed) {
+  CoordinatorJob job;
+  job.run();
+  job.coordinator().signal_received(SIGTERM, false);
+  job.pass(30s);
+  job.end_ranks(0, 1);
+  job.forget_all();
+  job.pass(2400ms);
+  EXPECT_TRUE(job.connected(1));
+  job.pass(100ms);
+  EXPECT_FALSE(job.connected(1));
+  EXPECT_THAT(job.heard_texts(0), ElementsAre(HasSubstr("EndAttempt")));
+  job.say(0, kCleaned);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 143"));
+  const JobOutcome& outcome = job.coordinator().outcome();
+  EXPECT_THAT(outcome.silent, ElementsAre("b"));
+  EXPECT_THAT(outcome.unkillable, IsEmpty());
+  EXPECT_EQ(outcome.lost, kRanksPerNode);
+}
+
+TEST(CoordinatorEnd, ANodeThatAnswersHasRanksThatCannotBeKilled) {
+  CoordinatorJob job;
+  job.run();
+  job.coordinator().signal_received(SIGTERM, false);
+  job.pass(30s);
+  job.end_ranks(0, 1);
+  job.say(1, rank_ended(0, 1));
+  job.pass(2500ms);
+  EXPECT_TRUE(job.connected(1));
+  EXPECT_THAT(job.coordinator().outcome().silent, IsEmpty());
+  ASSERT_EQ(job.coordinator().outcome().unkillable.size(), 1U);
+  EXPECT_EQ(job.coordinator().outcome().unkillable[0].host, "b");
+}
+
+TEST(CoordinatorEnd, AFailureNamesASilentNodeAmongTheFailures) {
+  CoordinatorJob job;
+  job.run();
+  job.say(0, rank_ended(0, 7));
+  job.pass(0ms);
+  job.pass(30s);
+  job.say(0, rank_ended(1, 7));
+  job.pass(2500ms);
+  job.forget_all();
+  job.say(0, kCleaned);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 7"));
+  ASSERT_EQ(job.coordinator().outcome().nodes.size(), 1U);
+  EXPECT_EQ(job.coordinator().outcome().nodes[0].message,
+            "ddprun's agent on b (pid 7) does not answer; its processes may still be running");
+  EXPECT_THAT(job.coordinator().outcome().silent, IsEmpty()) << "it is named already";
+}
+
+// 10 s for the ranks, 5 s for all the rest; 1.2 s of them for the agents and srun to leave.
+TEST(CoordinatorEnd, CleaningUpEndsInTimeForASilentNode) {
+  for (const bool user : {true, false}) {
+    CoordinatorJob job;
+    job.options.shutdown_timeout = 10s;
+    job.run();
+    if (user) job.coordinator().signal_received(SIGTERM, false);
+    job.end_ranks(0, 9);
+    job.end_ranks(1, 9);
+    job.say(0, kCleaned);
+    job.forget_all();
+    job.pass(13'700ms);
+    EXPECT_TRUE(job.connected(1));
+    job.pass(100ms);
+    EXPECT_FALSE(job.connected(1));
+    EXPECT_THAT(job.heard_texts(0), ElementsAre(user ? "Finish 143" : "Finish 9"));
+    EXPECT_THAT(job.coordinator().outcome().silent, ElementsAre("b"));
+    ASSERT_TRUE(job.coordinator().end_by());
+    job.pass(300ms);
+    EXPECT_TRUE(job.coordinator().finished()) << "agents had 0.3 s to leave";
+  }
+}
+
+TEST(CoordinatorEnd, ANodeThatAnswersMayGoOnUnlessTheUserEndsTheJob) {
+  for (const bool user : {true, false}) {
+    CoordinatorJob job;
+    job.options.shutdown_timeout = 10s;
+    job.run();
+    if (user) job.coordinator().signal_received(SIGTERM, false);
+    job.end_ranks(0, 9);
+    job.end_ranks(1, 9);
+    job.say(0, kCleaned);
+    job.forget_all();
+    job.say(1, control::SignalReceived{.signal = SIGUSR2, .by_slurm = false});  // anything
+    job.pass(13'800ms);
+    if (user) {
+      EXPECT_THAT(job.heard_texts(1), Contains("Finish 143"));
+      EXPECT_THAT(job.notes, ElementsAre(HasSubstr("the agent on b (pid 7) has not finished")));
+    } else {
+      EXPECT_TRUE(job.connected(1));
+      job.say(1, kCleaned);
+      EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 9"));
+    }
+    EXPECT_THAT(job.coordinator().outcome().silent, IsEmpty());
+  }
+}
+
+TEST(CoordinatorEnd, ASecondInterruptBringsTheEndForward) {
+  CoordinatorJob job;
+  job.run();
+  job.coordinator().signal_received(SIGINT, false);
+  ASSERT_TRUE(job.coordinator().end_by());
+  const auto first = job.coordinator().end_by()->when();
+  job.coordinator().signal_received(SIGINT, false);
+  EXPECT_EQ(first - job.coordinator().end_by()->when(), 30s);
+}
+
+TEST(CoordinatorEnd, ARestartHasMoreTimeToFreeWhatRanksHold) {
+  CoordinatorJob job;
+  job.options.max_restarts = 1;
+  job.run();
+  job.say(0, rank_ended(0, 7));
+  job.pass(0ms);
+  job.pass(30s);
+  job.pass(9s);
+  EXPECT_TRUE(job.connected(1));
+  job.end_ranks(0, 7);
+  job.end_ranks(1, 7);
+  job.say(0, kCleaned);
+  job.pass(15s);
+  job.forget_all();
+  job.say(1, kCleaned);
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("PrepareAttempt"));
+  EXPECT_FALSE(job.coordinator().end_by());
+}
+
+TEST(CoordinatorEnd, ANodeOfASuccessfulJobThatGoesSilentIsNoted) {
+  CoordinatorJob job;
+  job.options.peers = {.beat = 50ms, .peer_timeout = 1s, .answer = 500ms};
+  job.clean();
+  job.say(0, kCleaned);
+  const Deadline limit = Deadline::after(20s);
+  while (job.coordinator().last_attempt()->nodes()[1].state != NodeState::lost && !limit.expired()) {
+    job.beat(0);
+    job.turn();
+  }
+  EXPECT_THAT(job.notes, ElementsAre(AllOf(HasSubstr("the connection to ddprun's agent on b (pid 7) was lost"),
+                                           HasSubstr("nothing has come from it for"))));
+  EXPECT_THAT(job.heard_texts(0), Contains("Finish 0"));
+  EXPECT_TRUE(job.coordinator().outcome().success());
+}
+
+TEST(CoordinatorEnd, ASilentAgentIsLostInEachPhaseAndOneThatBeatsIsNot) {
+  for (const auto reach : {&CoordinatorJob::gather, &CoordinatorJob::prepare, &CoordinatorJob::run}) {
+    CoordinatorJob job;
+    job.options.peers = {.beat = 50ms, .peer_timeout = 1s, .answer = 500ms};
+    (job.*reach)();
+    const Deadline limit = Deadline::after(20s);
+    while (job.connected(0) && !limit.expired()) {
+      job.beat(1);
+      job.turn();
+    }
+    EXPECT_FALSE(job.connected(0));
+    EXPECT_TRUE(job.connected(1));
+  }
+}
+
+TEST(CoordinatorEnd, CtrlZStopsTheRanksOfAllNodesInEachPhase) {
+  for (const auto reach : {&CoordinatorJob::gather, &CoordinatorJob::prepare, &CoordinatorJob::run}) {
+    CoordinatorJob job;
+    (job.*reach)();
+    job.coordinator().suspend();
+    job.coordinator().resume();
+    EXPECT_THAT(job.heard_texts(0), ElementsAre("SignalRanks SIGSTOP groups", "SignalRanks SIGCONT groups"));
+  }
+}
+
+}  // namespace
+}  // namespace ddp::launcher::test

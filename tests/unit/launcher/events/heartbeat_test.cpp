@@ -1,0 +1,58 @@
+// Beats, and silence that counts only while this process runs.
+#include "events/heartbeat.hpp"
+
+#include <chrono>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = Heartbeat::Clock;
+
+TEST(HeartbeatTest, BeatsUntilItIsGone) {
+  EventLoop loop;
+  int beats = 0;
+  {
+    const Heartbeat heartbeat{loop, 5ms, [&] { ++beats; }};
+    const Deadline limit = Deadline::after(10s);
+    while (beats < 3 && !limit.expired()) loop.run_once(limit);
+    EXPECT_EQ(beats, 3);
+  }
+  loop.run_once(Deadline::after(20ms));
+  EXPECT_EQ(beats, 3);
+}
+
+TEST(HeartbeatTest, SilenceIsTheTimeSinceSomethingCame) {
+  EventLoop loop;
+  const Heartbeat heartbeat{loop, 1h, [] {}};
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(20ms);
+  EXPECT_GE(heartbeat.silence(begin), 20ms);
+  EXPECT_LT(heartbeat.silence(Clock::now() + 1s), 0ms);
+}
+
+TEST(HeartbeatTest, TimeInWhichThisProcessWasStoppedDoesNotCount) {
+  EventLoop loop;
+  Heartbeat heartbeat{loop, 10ms, [] {}};
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(100ms);  // like SIGSTOP: the loop does not turn
+  EXPECT_GE(heartbeat.silence(begin), 100ms);
+  loop.run_once(Deadline::after(0ms));
+  EXPECT_LT(heartbeat.silence(begin), 100ms);
+}
+
+TEST(HeartbeatTest, ABeatIsTakenOnce) {
+  EventLoop loop;
+  int beats = 0;
+  Heartbeat heartbeat{loop, 50ms, [&] { ++beats; }};
+  EXPECT_FALSE(heartbeat.take_beat());
+  std::this_thread::sleep_for(60ms);
+  EXPECT_TRUE(heartbeat.take_beat());
+  EXPECT_EQ(beats, 0);
+}
+
+}  // namespace
+}  // namespace ddp::launcher
