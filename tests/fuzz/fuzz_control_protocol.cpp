@@ -13,6 +13,7 @@
 #include "control/connection.hpp"
 #include "control/greeting.hpp"
 #include "control/messages.hpp"
+#include "control/session_cipher.hpp"
 
 namespace {
 
@@ -55,6 +56,34 @@ void check_greeting(std::span<const std::byte> bytes) {
   });
 }
 
+void check_announcement(std::span<const std::byte> bytes) {
+  if (bytes.size() < kAnnouncementBytes) return;
+  AnnouncementBytes received{};
+  std::copy_n(bytes.begin(), received.size(), received.begin());
+  tolerate_protocol_error([&] { require(encode(parse_announcement(received)) == received); });
+}
+
+void check_proof(std::span<const std::byte> bytes) {
+  if (bytes.size() < kProofHeaderBytes) return;
+  tolerate_protocol_error([&] {
+    const std::size_t length = proof_length(bytes);
+    require(length <= kMaxProofBytes);
+    const auto proof = bytes.subspan(kProofHeaderBytes, std::min(length, bytes.size() - kProofHeaderBytes));
+    require(proof_length(with_length(proof)) == proof.size());
+  });
+}
+
+/// Nothing that was not sealed with the connection's keys is a message.
+void check_sealed(std::span<const std::byte> bytes) {
+  static const EphemeralKey one;
+  static const EphemeralKey other;
+  SessionCipher receiving = one.agree(HandshakeSide::connecting, other.public_key());
+  require(!tolerate_protocol_error([&] { receiving.open(bytes); }));
+  SessionCipher sending = other.agree(HandshakeSide::accepting, one.public_key());
+  const ddp::Bytes plain = receiving.open(sending.seal(bytes));
+  require(std::equal(plain.begin(), plain.end(), bytes.begin(), bytes.end()));
+}
+
 struct Frames {
   std::vector<ddp::Bytes> whole;
   bool refused = false;
@@ -82,6 +111,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::as_bytes(std::span{data, size});
   check_message(bytes);
   check_greeting(bytes);
+  check_announcement(bytes);
+  check_proof(bytes);
+  check_sealed(bytes);
   const Frames at_once = frames_of(bytes, std::max<std::size_t>(size, 1));
   for (const std::size_t step : {std::size_t{1}, std::size_t{3}, std::size_t{64}}) {
     require(frames_of(bytes, step) == at_once);

@@ -14,6 +14,7 @@ cluster_jobs_setup() {
   shared="$DDP_CLUSTER_DIR/shared/${BATS_TEST_FILENAME##*/}-$BATS_TEST_NUMBER"
   mkdir -p "$shared"
   chmod 1777 "$shared"
+  export XDG_CONFIG_HOME="$shared/config" # not the user's own key file
   job=
 }
 

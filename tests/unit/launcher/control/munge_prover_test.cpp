@@ -167,7 +167,7 @@ TEST_F(MungeTest, AMungedThatHangsHoldsUpNobodyElse) {
   readable.fd = second.get();
   const auto begin = std::chrono::steady_clock::now();
   serve([&] { return ::poll(&readable, 1, 0) > 0; });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s) << "the listener waits for munged";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s) << "the listener waits for munged";
   daemon_->go_on();
   EXPECT_TRUE(serve([] { return false; }));
 }
