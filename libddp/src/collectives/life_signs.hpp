@@ -18,7 +18,7 @@ class LifeSigns {
   using Duration = Deadline::Clock::duration;
 
   /// One that is slower than this has left a question unanswered.
-  static constexpr std::chrono::seconds kPatience{1};
+  static constexpr std::chrono::milliseconds kPatience{500};
 
   LifeSigns(int members, std::chrono::milliseconds peer_timeout);
 
@@ -41,7 +41,7 @@ class LifeSigns {
   /// Silent for so long that no healthy process is.
   bool lost(int member) const { return silence(member) >= longest_silence_; }
   /// Silent for almost as long: lost together with another, but asked later.
-  bool nearly_lost(int member) const { return silence(member) >= longest_silence_ * 4 / 5; }
+  bool nearly_lost(int member) const { return silence(member) >= longest_silence_ * 3 / 5; }
 
  private:
   struct Signs {
