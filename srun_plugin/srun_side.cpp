@@ -17,7 +17,7 @@
 #include "base/step_settings.hpp"
 #include "slurm_spank.hpp"
 #include "step_ticket.hpp"
-#include "store_server/admission_request.hpp"
+#include "store_server/store_key.hpp"
 
 // Of libslurmfull, which srun has loaded. Absent where something else loads the plugin.
 extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
@@ -142,7 +142,7 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
   if (std::exchange(started_, true)) return;
   StepTicket ticket{.options = options, .port = 0, .secret = {}, .pmi_available = pmi_available_};
   try {
-    const std::string secret = store_server::make_admission_secret();
+    const std::string secret = store_server::StoreKey::make().text();
     const std::string path = find_ddp_step(ddp_step_);
     std::vector<std::string> arguments{"store"};
     if (facts.port_range) {

@@ -23,7 +23,6 @@
 #include "network_notes.hpp"
 #include "node_plan.hpp"
 #include "step_store.hpp"
-#include "store_server/admission_request.hpp"
 #include "task_facts.hpp"
 #include "topology/inventory/gpu_devices.hpp"
 #include "topology/placement/affinity_mask.hpp"
@@ -32,12 +31,13 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::chrono::seconds kAdmissionLimit{5};
+// A little more than ddp-step gives a store that does not answer.
+constexpr std::chrono::seconds kReachLimit{7};
 // Tasks of a node are forked one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
 // Enough for a machine with many devices, and a GPU driver that must wake up.
 constexpr std::chrono::seconds kPlanLimit{20};
-constexpr std::chrono::seconds kAnswerLimit{kAdmissionLimit + kOffersLimit + kPlanLimit + std::chrono::seconds{5}};
+constexpr std::chrono::seconds kAnswerLimit{kReachLimit + kOffersLimit + kPlanLimit + std::chrono::seconds{5}};
 
 base::Environment task_environment(spank_t spank) {
   std::map<std::string, std::string, std::less<>> variables;
@@ -109,15 +109,27 @@ struct NodeAnswer {
 
 enum class StoreReach { none, out_of_reach, reached };
 
-StoreReach reach_store(const StepTicket& ticket, const TaskFacts& facts) {
+/// Makes this node known to the store, which serves its tasks from then on.
+StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts) {
   if (ticket.port == 0) return StoreReach::none;
   try {
-    store_server::request_admission(facts.srun_address, ticket.port, ticket.secret, Deadline::after(kAdmissionLimit));
-    return StoreReach::reached;
+    const Deadline deadline = Deadline::after(kReachLimit);
+    DdpStepClient witness(find_ddp_step(program), std::vector<std::string>{"witness"}, {});
+    witness.send(base::to_bytes(fmt::format("{} {} {}\n", facts.srun_address, ticket.port, ticket.secret)), deadline);
+    const std::string answer = witness.read_line(deadline);
+    witness.finish(deadline);
+    constexpr std::string_view kError = "error ";
+    if (answer == "ddp-step 1 known") return StoreReach::reached;
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "reaching the step's store",
+                 .cause = answer.starts_with(kError) ? answer.substr(kError.size())
+                                                     : fmt::format("ddp-step answered '{}'", answer),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
   } catch (const std::exception& error) {
-    warn(facts, fmt::format("{}; tasks will not reach the store at {} port {}: does a firewall block that way? "
-                            "SrunPortRange in slurm.conf limits the ports",
-                            error.what(), facts.srun_address, ticket.port));
+    warn(facts, fmt::format("tasks of this node will not reach the store at {} port {}: {}", facts.srun_address,
+                            ticket.port, error.what()));
     return StoreReach::out_of_reach;
   }
 }
@@ -272,7 +284,7 @@ void TaskSide::prepare_task(spank_t spank) {
   auto index = static_cast<std::size_t>(facts.local_rank);
   if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
     // Slurm forked the tasks from another process than the one that made the board (job_container of 24.05 and newer).
-    const StoreReach store = reach_store(ticket, facts);
+    const StoreReach store = reach_store(ddp_step_, ticket, facts);
     answer.store = store != StoreReach::none;
     const bool alone = facts.local_world_size == 1;
     if (!alone && facts.local_rank == 0) {
@@ -287,7 +299,7 @@ void TaskSide::prepare_task(spank_t spank) {
   } else {
     board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
     if (facts.local_rank == 0) {
-      const StoreReach store = reach_store(ticket, facts);
+      const StoreReach store = reach_store(ddp_step_, ticket, facts);
       answer.store = store != StoreReach::none;
       auto offers = board_->offers(Deadline::after(kOffersLimit));
       if (offers) {
@@ -301,7 +313,7 @@ void TaskSide::prepare_task(spank_t spank) {
       answer = NodeAnswer::from(*bytes);
     } else {
       warn(facts, "the first task of this node did not answer in time; this one is not bound to cores");
-      answer.store = reach_store(ticket, facts) != StoreReach::none;
+      answer.store = reach_store(ddp_step_, ticket, facts) != StoreReach::none;
     }
   }
   const NodePlan plan = read_plan(answer.plan, facts);

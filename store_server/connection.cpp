@@ -1,8 +1,9 @@
 #include "store_server/connection.hpp"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 
 namespace ddp::store_server {
@@ -11,39 +12,19 @@ namespace {
 /// Capacity that an empty outbox keeps.
 constexpr std::size_t kKeptOutboxBytes = std::size_t{64} * 1024;
 
-Opening nothing_read(ssize_t count) {
-  const bool later = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  return later ? Opening::incomplete : Opening::gone;
-}
-
 }  // namespace
-
-Opening Connection::read_opening(const AdmissionMessage& expected) noexcept {
-  if (stage == Stage::accepted) {
-    std::uint8_t first = 0;
-    const ssize_t count = ::recv(fd.get(), &first, 1, MSG_PEEK);
-    if (count <= 0) return nothing_read(count);
-    if (first == static_cast<std::uint8_t>(Operation::validate)) return Opening::client;
-    if (first != kAdmissionByte) return Opening::neither;
-    stage = Stage::requesting_admission;
-  }
-  std::array<char, kAdmissionMessageBytes> bytes;
-  const ssize_t count = ::recv(fd.get(), bytes.data(), request.missing_bytes(), 0);
-  if (count <= 0) return nothing_read(count);
-  switch (request.feed({bytes.data(), static_cast<std::size_t>(count)}, expected)) {
-    case AdmissionReader::Verdict::valid: return Opening::valid_request;
-    case AdmissionReader::Verdict::invalid: return Opening::invalid_request;
-    case AdmissionReader::Verdict::incomplete: break;
-  }
-  return Opening::incomplete;
-}
 
 bool Connection::send_some() noexcept {
   while (unread() > 0) {
     const ssize_t count = ::send(fd.get(), outbox.data() + sent, unread(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count >= 0) {
       sent += static_cast<std::size_t>(count);
+      moved = Clock::now();
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (sent > outbox.size() / 2) {
+        outbox.erase(0, sent);
+        sent = 0;
+      }
       return true;
     } else if (errno != EINTR) {
       return false;
@@ -54,6 +35,12 @@ bool Connection::send_some() noexcept {
   // assigning an empty string would keep the memory
   if (outbox.capacity() > kKeptOutboxBytes) std::string{}.swap(outbox);
   return true;
+}
+
+bool is_established(int fd) noexcept {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_ESTABLISHED;
 }
 
 }  // namespace ddp::store_server

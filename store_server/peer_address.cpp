@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 namespace ddp::store_server {
 namespace {
 
@@ -44,6 +46,8 @@ std::optional<PeerAddress> PeerAddress::of(const sockaddr_storage& address) {
   return std::nullopt;
 }
 
+bool PeerAddress::is_v4() const { return is_mapped(bytes_); }
+
 bool PeerAddress::is_loopback() const {
   if (is_mapped(bytes_)) return bytes_[kMappedPrefix.size()] == 127;
   static constexpr std::array<std::uint8_t, 16> kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
@@ -55,6 +59,35 @@ std::string PeerAddress::text() const {
   const bool v4 = is_mapped(bytes_);
   ::inet_ntop(v4 ? AF_INET : AF_INET6, bytes_.data() + (v4 ? kMappedPrefix.size() : 0), out.data(), out.size());
   return out.data();
+}
+
+std::optional<Endpoint> Endpoint::of(const sockaddr_storage& address) {
+  const auto host = PeerAddress::of(address);
+  if (!host) return std::nullopt;
+  if (address.ss_family == AF_INET) {
+    return Endpoint{
+        .address = *host, .port = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port), .interface = 0};
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return Endpoint{.address = *host, .port = ntohs(v6.sin6_port), .interface = v6.sin6_scope_id};
+}
+
+std::optional<Endpoint> Endpoint::own(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return std::nullopt;
+  return of(address);
+}
+
+std::optional<Endpoint> Endpoint::other(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return std::nullopt;
+  return of(address);
+}
+
+std::string Endpoint::text() const {
+  return address.is_v4() ? fmt::format("{}:{}", address.text(), port) : fmt::format("[{}]:{}", address.text(), port);
 }
 
 }  // namespace ddp::store_server

@@ -35,10 +35,4 @@ std::optional<int> PendingConnections::eviction_candidate() const {
   return std::nullopt;
 }
 
-std::vector<int> PendingConnections::unadmitted() const {
-  std::vector<int> descriptors;
-  for (const auto& [serial, connection] : unadmitted_) descriptors.push_back(connection.fd);
-  return descriptors;
-}
-
 }  // namespace ddp::store_server

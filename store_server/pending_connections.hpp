@@ -5,21 +5,24 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include <ddp/deadline.hpp>
 
 namespace ddp::store_server {
 
 /// Keyed by serial, which ascends with arrival, and returned by descriptor. All have the same time limit, so the oldest
-/// expires first. Connections from addresses that are not admitted are evicted first.
+/// expires first. Connections that are not admitted yet are
+/// evicted first.
 class PendingConnections {
  public:
   void add(std::uint64_t serial, int fd, Deadline deadline, bool admitted);
   /// Does nothing for an unknown serial.
   void remove(std::uint64_t serial);
-  /// Its address has been admitted; it keeps its deadline.
-  void admit(std::uint64_t serial) { admitted_.insert(unadmitted_.extract(serial)); }
+  /// It is known to be of the job; it keeps its deadline. Does nothing for an unknown serial.
+  void admit(std::uint64_t serial) {
+    if (auto found = unadmitted_.extract(serial)) admitted_.insert(std::move(found));
+  }
 
   /// The earliest deadline.
   std::optional<Deadline> next_deadline() const;
@@ -27,8 +30,6 @@ class PendingConnections {
   std::optional<int> expired() const;
   /// The descriptor of the connection to evict: the oldest unadmitted, else the oldest.
   std::optional<int> eviction_candidate() const;
-  /// Descriptors, oldest first.
-  std::vector<int> unadmitted() const;
   std::size_t num_unadmitted() const { return unadmitted_.size(); }
 
  private:

@@ -92,6 +92,7 @@ bool RequestParser::scan_text(std::uint64_t limit, std::string_view frame) {
   std::uint64_t size = 0;
   if (!scan_integer(size, frame)) return false;
   if (size > limit) fail(fmt::format("has a text of {} bytes; the limit is {}", size, limit));
+  if (size > most_bytes_ || at_ > most_bytes_ - size) fail(fmt::format("has more than {} bytes in all", most_bytes_));
   if (frame.size() - at_ < size) {
     at_ = begin;
     return false;

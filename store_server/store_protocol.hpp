@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "store_server/store_limits.hpp"
+
 namespace ddp::store_server {
 
 /// The first byte of a request (QueryType in torch/csrc/distributed/c10d/TCPStoreBackend.hpp).
@@ -59,6 +61,9 @@ struct Request {
 /// The requests of one connection. Integers are in the host's byte order, as torch sends them.
 class RequestParser {
  public:
+  /// @param most_bytes of a request
+  explicit RequestParser(std::size_t most_bytes = StoreLimits{}.request_bytes) : most_bytes_(most_bytes) {}
+
   /// Calls @p handle with each request that @p bytes complete, and keeps the rest. Throws Error(protocol) for bytes
   /// that no client may send, and lets exceptions of @p handle through. The parser is unusable after either.
   template <class Handler>
@@ -82,6 +87,8 @@ class RequestParser {
   /// Whether the client has sent a valid VALIDATE.
   bool validated() const { return validated_; }
 
+  /// What has come of the incomplete request.
+  std::size_t begun_bytes() const { return pending_.size(); }
   /// Memory held for incomplete requests.
   std::size_t held_bytes() const {
     return pending_.capacity() + fields_.capacity() * sizeof(Field) + texts_.capacity() * sizeof(std::string_view);
@@ -103,6 +110,7 @@ class RequestParser {
   void keep(std::string_view bytes, std::size_t begin, bool continued);
   [[noreturn]] void fail(std::string cause) const;
 
+  std::size_t most_bytes_;
   std::string pending_;  ///< the incomplete request
   // Progress of scan() in the current request: one in many pieces is still read once.
   std::size_t at_ = 0;             ///< bytes read

@@ -1,121 +1,57 @@
+// The server's thread: its events, new connections, and the end of each.
 #include "store_server/store_server.hpp"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <exception>
-#include <optional>
-#include <string_view>
-#include <thread>
 #include <utility>
 
-#include <ddp/deadline.hpp>
+#include <fmt/format.h>
+
 #include <ddp/error.hpp>
 
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
-#include "base/wake_event.hpp"
-#include "store_server/admission.hpp"
-#include "store_server/admission_message.hpp"
-#include "store_server/connection.hpp"
-#include "store_server/key_space.hpp"
-#include "store_server/listeners.hpp"
-#include "store_server/peer_address.hpp"
-#include "store_server/pending_connections.hpp"
-#include "store_server/store_protocol.hpp"
+#include "store_server/store_server_impl.hpp"
 
 namespace ddp::store_server {
 namespace {
 
 using base::LogLevel;
 
-/// A client that sends requests with more unread answers than this does not read them.
-constexpr std::size_t kMostUnreadBytes = std::size_t{64} * 1024 * 1024;
-/// Received per call: more than most requests; a value of 8 MiB takes 128 calls.
-constexpr std::size_t kReceiveBytes = std::size_t{64} * 1024;
 /// Connections accepted before clients are served again.
 constexpr int kAcceptBurst = 64;
 /// Pause in accepting when the host lacks resources.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kLongestSleep{60};
+/// How often clients that hold up others are looked for.
+constexpr std::chrono::milliseconds kStallCheck{500};
 
 base::UniqueFd spare_descriptor() { return base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}; }
 
 }  // namespace
 
-struct StoreServer::Impl final : private Outboxes {
-  explicit Impl(const StoreServerOptions& options)
-      : admission({.allowed = options.allowed_clients,
-                   .by_proof = !options.admission_secret.empty(),
-                   .loopback = options.admit_loopback}),
-        validation_limit(options.validation_limit),
-        max_unadmitted(std::max<std::size_t>(options.max_unadmitted, 1)),
-        listeners(listen_on(options.listen_addresses, options.port, options.port_range)),
-        epoll(::epoll_create1(EPOLL_CLOEXEC)),
-        spare(spare_descriptor()) {
-    if (!options.admission_secret.empty()) expected_request = admission_message(options.admission_secret);
-    if (!epoll) throw base::system_error("starting the TCPStore server", errno);
-    watch(stop.fd());
-    for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get());
-    thread = base::start_thread([this] { serve(); });
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+StoreServer::Impl::Impl(const StoreServerOptions& given)
+    : options(given),
+      listeners(listen_on(options.listen_addresses, options.port, options.port_range)),
+      epoll(::epoll_create1(EPOLL_CLOEXEC)),
+      spare(spare_descriptor()),
+      keys(options.limits.stored_bytes) {
+  if (!epoll) throw base::system_error("starting the TCPStore server", errno);
+  watch(stop.fd());
+  for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get());
+  thread = base::start_thread([this] { serve(); });
+}
 
-  ~Impl() override {
-    stop.ring();
-    thread.join();
-  }
-
-  std::uint16_t port() const { return listeners.port; }
-
- private:
-  void serve() noexcept;
-  bool turn();
-  void accept_clients(int listener);
-  bool make_room(int listener);
-  void add_connection(base::UniqueFd fd, const PeerAddress& peer, bool admitted);
-  void receive(Connection& connection);
-  void read_opening(Connection& connection);
-  void admit(Connection& requester);
-  void answer(Connection& connection, const Request& request);
-  bool send_some(Connection& connection) noexcept;
-  void flush();
-  void drop(Connection& connection, std::string_view why);
-  void drop_expired();
-  void pause_accepting();
-  void resume_accepting();
-  Deadline next_deadline();
-
-  std::string& outbox(ClientId client) override;
-  Connection* find(int fd) const;
-  void watch(int fd, std::uint32_t events = EPOLLIN, int operation = EPOLL_CTL_ADD);
-
-  Admission admission;
-  std::optional<AdmissionMessage> expected_request;  ///< empty: the server has no secret
-  std::chrono::milliseconds validation_limit;
-  std::size_t max_unadmitted;
-  Listeners listeners;
-  base::UniqueFd epoll;
-  base::WakeEvent stop;
-  base::UniqueFd spare;  ///< closed for a moment when no descriptor is left, to accept and close a connection
-  KeySpace keys;
-  std::vector<std::unique_ptr<Connection>> connections;  ///< by descriptor, which is the ClientId
-  PendingConnections pending;
-  std::vector<int> to_flush;
-  std::array<char, kReceiveBytes> received;
-  std::uint64_t last_serial = 0;
-  bool accepting = true;
-  bool warned = false;  ///< about a client whose address was not admitted
-  Deadline accept_again = Deadline::after(std::chrono::seconds(0));
-  std::thread thread;  ///< last: it uses the others
-};
+StoreServer::Impl::~Impl() {
+  stop.ring();
+  thread.join();
+}
 
 void StoreServer::Impl::serve() noexcept {
   for (;;) {
@@ -140,11 +76,7 @@ bool StoreServer::Impl::turn() {
     const int fd = event.data.fd;
     if (fd == stop.fd()) return false;
     if (Connection* const connection = find(fd)) {
-      if ((event.events & EPOLLOUT) != 0 && !send_some(*connection)) {
-        drop(*connection, "the connection broke");
-      } else if ((event.events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) {
-        receive(*connection);
-      }
+      react(*connection, event.events);
     } else {
       const auto listens = [fd](const base::UniqueFd& socket) { return socket.get() == fd; };
       // otherwise a connection that was closed in this round
@@ -154,8 +86,19 @@ bool StoreServer::Impl::turn() {
   }
   drop_expired();
   if (!accepting && accept_again.expired()) resume_accepting();
+  if (!parked.empty()) {
+    drop_stalled();
+    resume_parked();
+  }
   flush();
   return true;
+}
+
+void StoreServer::Impl::react(Connection& connection, std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0 && !send_some(connection)) return drop(connection, "the connection broke");
+  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
+  if (connection.parked) return drop(connection, "the connection broke");  // it is watched for nothing else
+  receive(connection);
 }
 
 void StoreServer::Impl::accept_clients(int listener) {
@@ -172,18 +115,29 @@ void StoreServer::Impl::accept_clients(int listener) {
       }
       continue;  // the others concern one client, which is gone
     }
-    const auto peer = PeerAddress::of(address);
-    const bool admitted = peer && admission.admits(*peer);
-    if (!peer || (!admitted && !expected_request)) {
-      base::log(LogLevel::info, "TCPStore server: refused a client from {}, which is not of this job",
-                peer ? peer->text() : std::string{"an unknown address"});
-      continue;
-    }
-    if (!admitted && pending.num_unadmitted() >= max_unadmitted) {
-      drop(*find(*pending.eviction_candidate()), "too many connections from addresses that are not admitted");
-    }
-    add_connection(std::move(fd), *peer, admitted);
+    if (const auto peer = Endpoint::of(address)) take_in(std::move(fd), *peer);
   }
+}
+
+void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
+  const bool here = is_own_host(peer.address);
+  if (here && !is_ours(fd.get(), peer)) return;
+  if (!here && !options.key) {
+    return refusals.post(fmt::format(
+        "refused a connection from {}: it is no address of this host, and the job runs on this one only", peer.text()));
+  }
+  if (!here && pending.num_unadmitted() >= std::max<std::size_t>(options.max_unadmitted, 1)) {
+    drop(*find(*pending.eviction_candidate()), "too many connections of which it is not known whose they are");
+  }
+  const int number = fd.get();
+  const auto slot = static_cast<std::size_t>(number);
+  if (slot >= connections.size()) connections.resize(slot + 1);
+  auto connection = std::make_unique<Connection>(std::move(fd), ++last_serial, peer, options.limits.request_bytes);
+  connection->admitted = here;
+  if (!options.key) connection->stage = Stage::client;
+  watch(number);
+  pending.add(connection->serial, number, Deadline::after(options.validation_limit), here);
+  connections[slot] = std::move(connection);
 }
 
 /// No descriptors are left: closes a pending connection, else the one to be accepted. @return whether to go on
@@ -195,7 +149,7 @@ bool StoreServer::Impl::make_room(int listener) {
   }
   spare.reset();
   base::UniqueFd refused{::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-  if (refused) base::log(LogLevel::warning, "TCPStore server: refused a client: no descriptor is left (ulimit -n)");
+  if (refused) refusals.post("refused a connection: this process has no descriptor left for it (ulimit -n)");
   refused.reset();
   spare = spare_descriptor();
   if (spare) return true;
@@ -203,134 +157,28 @@ bool StoreServer::Impl::make_room(int listener) {
   return false;
 }
 
-void StoreServer::Impl::add_connection(base::UniqueFd fd, const PeerAddress& peer, bool admitted) {
-  const int number = fd.get();
-  const auto slot = static_cast<std::size_t>(number);
-  if (slot >= connections.size()) connections.resize(slot + 1);
-  auto connection = std::make_unique<Connection>();
-  connection->fd = std::move(fd);
-  connection->serial = ++last_serial;
-  connection->peer = peer;
-  connection->stage = expected_request ? Stage::accepted : Stage::client;
-  watch(number);
-  pending.add(connection->serial, number, Deadline::after(validation_limit), admitted);
-  connections[slot] = std::move(connection);
-}
-
-void StoreServer::Impl::receive(Connection& connection) {
-  if (connection.stage != Stage::client) return read_opening(connection);
-  const ssize_t count = ::recv(connection.fd.get(), received.data(), received.size(), 0);
-  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-  if (count <= 0) return drop(connection, count == 0 ? "closed by the client" : "the connection broke");
-  const bool was_pending = !connection.parser.validated();
-  try {
-    connection.parser.feed({received.data(), static_cast<std::size_t>(count)},
-                           [&](const Request& request) { answer(connection, request); });
-  } catch (const std::exception& error) {  // a protocol violation, or bad_alloc
-    send_some(connection);
-    return drop(connection, error.what());
-  }
-  if (was_pending && connection.parser.validated()) pending.remove(connection.serial);
-}
-
-/// Tells a client from an admission request, where the server has a secret.
-void StoreServer::Impl::read_opening(Connection& connection) {
-  if (connection.stage == Stage::held) return drop(connection, "closed by the client before its address was admitted");
-  if (connection.stage == Stage::answered) return drop(connection, "admission request answered");
-  const Opening opening = connection.read_opening(*expected_request);
-  const bool has_begun = opening == Opening::client || opening == Opening::neither;
-  if (opening == Opening::valid_request) {
-    admit(connection);
-  } else if (has_begun && admission.admits(connection.peer)) {
-    connection.stage = Stage::client;
-    receive(connection);
-  } else if (opening == Opening::client) {
-    connection.stage = Stage::held;
-    watch(connection.fd.get(), EPOLLRDHUP, EPOLL_CTL_MOD);
-  } else if (opening == Opening::invalid_request) {
-    base::log(LogLevel::info, "TCPStore server: a client from {} showed a wrong secret", connection.peer.text());
-    drop(connection, "wrong secret");
-  } else if (opening != Opening::incomplete) {
-    drop(connection, "closed by the client, or neither a client nor an admission request");
-  }
-}
-
-/// Serves the held clients from the address of @p requester, and admits later ones.
-void StoreServer::Impl::admit(Connection& requester) {
-  const PeerAddress peer = requester.peer;
-  admission.admit(peer);
-  requester.stage = Stage::answered;
-  // The client closes, so that TIME_WAIT does not stay with the server's port.
-  if (::send(requester.fd.get(), &kAdmissionGranted, sizeof kAdmissionGranted, MSG_NOSIGNAL) !=
-      sizeof kAdmissionGranted) {
-    drop(requester, "the connection broke");
-  }
-  for (const int fd : pending.unadmitted()) {
-    Connection& connection = *find(fd);
-    if (connection.peer != peer) continue;
-    pending.admit(connection.serial);
-    if (connection.stage != Stage::held) continue;
-    connection.stage = Stage::client;
-    watch(fd, EPOLLIN, EPOLL_CTL_MOD);
-    receive(connection);  // now: its VALIDATE has arrived, and its deadline may be near
-  }
-}
-
-void StoreServer::Impl::answer(Connection& connection, const Request& request) {
-  if (connection.unread() > kMostUnreadBytes && (!send_some(connection) || connection.unread() > kMostUnreadBytes)) {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "answering a client of the TCPStore",
-                 .cause = "it keeps sending requests without reading the answers",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
-  keys.apply(connection.fd.get(), request, *this);
-}
-
-/// Sends what the kernel takes of the outbox. False when the client is gone.
-bool StoreServer::Impl::send_some(Connection& connection) noexcept {
-  if (!connection.send_some()) return false;
-  const bool more = connection.unread() > 0;
-  if (more != connection.writing) {
-    connection.writing = more;
-    epoll_event event{.events = more ? EPOLLIN | EPOLLOUT : EPOLLIN, .data = {.fd = connection.fd.get()}};
-    if (::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, connection.fd.get(), &event) != 0) return false;
-  }
-  return true;
-}
-
-void StoreServer::Impl::flush() {
-  // by index: dropping a client may append an answer to another's outbox
-  for (std::size_t i = 0; i < to_flush.size(); ++i) {
-    Connection* const connection = find(to_flush[i]);
-    if (connection == nullptr) continue;
-    connection->queued = false;
-    if (!send_some(*connection)) drop(*connection, "the connection broke");
-  }
-  to_flush.clear();
-}
-
 void StoreServer::Impl::drop(Connection& connection, std::string_view why) {
   const int fd = connection.fd.get();
   base::log(LogLevel::debug, "TCPStore server: closing client {}: {}", connection.serial, why);
   // closed at the end of this scope, so that its descriptor is not reused before the key space forgets it
   const std::unique_ptr<Connection> closed = std::move(connections[static_cast<std::size_t>(fd)]);
-  pending.remove(connection.serial);
+  pending.remove(closed->serial);
+  unread_bytes -= closed->counted_bytes;
+  if (closed->large) --large_requests;
+  witnesses.settled(closed->serial);
   keys.forget(fd, *this);
+  if (closed->resident) lose_witness(fd);
 }
 
 void StoreServer::Impl::drop_expired() {
   while (const auto fd = pending.expired()) {
     Connection& connection = *find(*fd);
-    if (connection.stage == Stage::held) {
-      // one warning only, since any host could fill the log
-      base::log(warned ? LogLevel::debug : LogLevel::warning,
-                "TCPStore server: closing a client from {} after {} ms: no admission request came from that address",
-                connection.peer.text(), validation_limit.count());
-      warned = true;
+    if (connection.stage == Stage::asking) {
+      refuse(connection,
+             fmt::format("its host did not say within {} ms whose it is", options.validation_limit.count()));
+    } else {
+      drop(connection, "no VALIDATE in time");
     }
-    drop(connection, "no VALIDATE in time, or its address was not admitted");
   }
 }
 
@@ -347,18 +195,9 @@ void StoreServer::Impl::resume_accepting() {
 }
 
 Deadline StoreServer::Impl::next_deadline() {
-  Deadline next = Deadline::after(kLongestSleep);
+  Deadline next = Deadline::after(parked.empty() ? std::chrono::milliseconds{kLongestSleep} : kStallCheck);
   if (const auto first = pending.next_deadline()) next = earlier(next, *first);
   return accepting ? next : earlier(next, accept_again);
-}
-
-std::string& StoreServer::Impl::outbox(ClientId client) {
-  Connection& connection = *find(client);
-  if (!connection.queued) {
-    to_flush.push_back(client);
-    connection.queued = true;
-  }
-  return connection.outbox;
 }
 
 Connection* StoreServer::Impl::find(int fd) const {
@@ -377,6 +216,10 @@ StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_un
 
 StoreServer::~StoreServer() = default;
 
-std::uint16_t StoreServer::port() const { return impl_->port(); }
+std::uint16_t StoreServer::port() const { return impl_->listeners.port; }
+
+int StoreServer::refusals_fd() const { return impl_->refusals.fd(); }
+
+std::vector<std::string> StoreServer::take_refusals() const { return impl_->refusals.take(); }
 
 }  // namespace ddp::store_server

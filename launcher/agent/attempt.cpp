@@ -108,24 +108,14 @@ void Attempt::prepare() {
   become_subreaper();
   scratch_use_ = share_scratch(job_.scratch);
   std::vector<NodeShape> shapes;
-  std::vector<std::string> peers;
-  for (const control::NodeLayout& node : plan_.nodes) {
-    shapes.push_back({.host = node.host, .num_ranks = node.nproc});
-    peers.insert(peers.end(), node.addresses.begin(), node.addresses.end());
-  }
+  for (const control::NodeLayout& node : plan_.nodes) shapes.push_back({.host = node.host, .num_ranks = node.nproc});
   const control::NodeLayout& own = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank));
   places_ = job_.placement->plan(
       plan_.nodes.size() == 1
           ? one_host_interface(job_.environment)
           : topology::SocketInterface{.name = own.socket_interface, .address = {}, .reason = own.socket_reason});
-  if (plan_.serve_store) {
-    allow_connections(kStoreConnections * static_cast<rlim_t>(ranks_.world_size), ranks_.num_ranks);
-    const bool one_host = plan_.nodes.size() == 1;
-    std::vector<std::string> addresses;
-    if (one_host) addresses = own_among(own.addresses);
-    store_ = std::make_unique<store_server::StoreServer>(
-        store_server::StoreServerOptions{.listen_addresses = addresses, .allowed_clients = peers, .port = 0});
-  }
+  std::string store_key;
+  if (plan_.serve_store) store_key = serve_store(own.addresses);
   pmix_ = std::make_unique<PmixServer>(job_.scratch, job_.placement->topology_xml());
   name_space_ = std::make_unique<JobNamespace>(
       *pmix_, JobShape{.name_space = plan_.name_space, .nodes = shapes, .node_rank = plan_.node_rank});
@@ -160,13 +150,37 @@ void Attempt::prepare() {
       });
   loop_.watch(traces_->fd(), [this] { send_gathered(); });
   inheritable_ = without_task_identity(job_.environment.variables());
-  send(control::AttemptPrepared{.epoch = plan_.epoch, .store_port = store_ ? store_->port() : 0});
+  send(control::AttemptPrepared{
+      .epoch = plan_.epoch, .store_port = store_ ? store_->port() : 0, .store_key = std::move(store_key)});
+}
+
+/// @return the key for other nodes' witnesses; empty: there are no other nodes
+std::string Attempt::serve_store(const std::vector<std::string>& addresses) {
+  allow_connections(kStoreConnections * static_cast<rlim_t>(ranks_.world_size), ranks_.num_ranks);
+  store_server::StoreServerOptions options;
+  if (plan_.nodes.size() == 1) {
+    options.listen_addresses = own_among(addresses);
+  } else {
+    options.key = store_server::StoreKey::make();
+  }
+  store_ = std::make_unique<store_server::StoreServer>(options);
+  loop_.watch(store_->refusals_fd(), [this] {
+    for (const std::string& line : store_->take_refusals())
+      base::write_stderr_line(fmt::format("ddprun: {}: the job's store {}", job_.host, line));
+  });
+  return options.key ? options.key->text() : std::string();
 }
 
 void Attempt::start(const control::StartAttempt& message) {
-  const std::string address =
-      store_ ? own_among(message.store_addresses).front()
-             : reachable_store(message.store_addresses, message.store_port, Deadline::after(kStoreLimit));
+  std::string address;
+  if (store_) {
+    address = own_among(message.store_addresses).front();
+  } else {
+    ReachableStore store = reach_store(message.store_addresses, message.store_port,
+                                       store_server::StoreKey::parse(message.store_key), Deadline::after(kStoreLimit));
+    address = std::move(store.address);
+    witness_ = std::move(store.witness);
+  }
   if (plan_.epoch == 0) report_conflicts();
   if (job_.options.dry_run) return describe_ranks(address, message.store_port);
   spawn_ranks(address, message.store_port);
@@ -324,6 +338,8 @@ void Attempt::clean() {
     pmix_->modex().answer_all(PMIX_ERR_UNREACH);
     if (unclean_ || left.ended + left.remaining > 0) pmix_->abandon();
   }
+  witness_.reset();
+  if (store_) loop_.forget(store_->refusals_fd());
   store_.reset();
   const bool orphaned = !agent_.open();
   if (!orphaned) {

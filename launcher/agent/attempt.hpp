@@ -26,6 +26,7 @@
 #include "pmix_server/pmix_server.hpp"
 #include "pmix_server/scratch_directory.hpp"
 #include "store_server/store_server.hpp"
+#include "store_server/witness.hpp"
 #include "workers/worker_environment.hpp"
 #include "workers/worker_group.hpp"
 
@@ -55,6 +56,7 @@ class Attempt {
   };
 
   void prepare();
+  std::string serve_store(const std::vector<std::string>& addresses);
   void start(const control::StartAttempt& message);
   void spawn_ranks(const std::string& store_address, int store_port);
   void describe_ranks(const std::string& store_address, int store_port);
@@ -95,6 +97,7 @@ class Attempt {
   OomWatch oom_;
   base::UniqueFd scratch_use_;
   std::unique_ptr<store_server::StoreServer> store_;
+  std::unique_ptr<store_server::Witness> witness_;  ///< for another node's store
   std::unique_ptr<PmixServer> pmix_;
   std::unique_ptr<JobNamespace> name_space_;
   std::shared_ptr<LogPump> logs_;  ///< shared with traces_, whose thread may hang

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,6 +12,7 @@
 
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
+#include "store_server/own_addresses.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -21,13 +23,26 @@ constexpr std::chrono::seconds kPerAddress{5};
 
 }  // namespace
 
-std::string reachable_store(const std::vector<std::string>& addresses, int port, Deadline deadline) {
+ReachableStore reach_store(const std::vector<std::string>& addresses, int port, const store_server::StoreKey& key,
+                           Deadline deadline) {
+  const auto number = static_cast<std::uint16_t>(port);
+  store_server::OwnAddresses own;
+  const auto is_own = [&own](const std::string& text) {
+    const auto address = store_server::PeerAddress::parse(text);
+    return address && own.contain(*address);
+  };
+  const bool same_host = std::all_of(addresses.begin(), addresses.end(), is_own);
   std::vector<std::string> tried;
   for (const std::string& address : addresses) {
-    const Deadline limit = Deadline::after(kPerAddress);
+    if (!same_host && is_own(address)) {
+      tried.push_back(fmt::format("{}: this node has that address, too", address));
+      continue;
+    }
     try {
-      base::connect_tcp(address, static_cast<std::uint16_t>(port), limit.when() < deadline.when() ? limit : deadline);
-      return address;
+      const Deadline limit = earlier(deadline, Deadline::after(kPerAddress));
+      auto witness = std::make_unique<store_server::Witness>(address, number, key, limit);
+      store_server::check_served(address, number, limit);
+      return {.address = address, .witness = std::move(witness)};
     } catch (const Error& error) {
       tried.push_back(fmt::format("{}:{}: {}", address, port,
                                   error.code() == ErrorCode::timeout ? "no answer" : error.detail().cause));
@@ -35,8 +50,9 @@ std::string reachable_store(const std::vector<std::string>& addresses, int port,
   }
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "reaching the job's store",
-               .cause = addresses.empty() ? "its host has no address but loopback"
-                                          : fmt::format("no address answered ({})", fmt::join(tried, "; ")),
+               .cause = addresses.empty()
+                            ? "its host has no address but loopback"
+                            : fmt::format("it serves this node at no address ({})", fmt::join(tried, "; ")),
                .native = {},
                .ranks = {},
                .hint = "a firewall between the nodes? Ports above 1024 must be open between them; --local-addr on the "

@@ -75,7 +75,8 @@ template <>
 struct Described<AttemptPrepared> {
   static constexpr const char* kName = "AttemptPrepared";
   static constexpr std::tuple kFields{Field{"epoch", &AttemptPrepared::epoch, kCount},
-                                      Field{"store_port", &AttemptPrepared::store_port, kPort}};
+                                      Field{"store_port", &AttemptPrepared::store_port, kPort},
+                                      Field{"store_key", &AttemptPrepared::store_key}};
 };
 
 template <>
@@ -184,7 +185,8 @@ struct Described<StartAttempt> {
   static constexpr const char* kName = "StartAttempt";
   static constexpr std::tuple kFields{Field{"epoch", &StartAttempt::epoch, kCount},
                                       Field{"store_addresses", &StartAttempt::store_addresses, TextRule::name},
-                                      Field{"store_port", &StartAttempt::store_port, kPort}};
+                                      Field{"store_port", &StartAttempt::store_port, kPort},
+                                      Field{"store_key", &StartAttempt::store_key}};
 };
 
 template <>

@@ -50,7 +50,8 @@ struct Hello {
 /// The agent's attempt process is ready for StartAttempt.
 struct AttemptPrepared {
   int epoch = 0;
-  int store_port = 0;  ///< 0: this agent does not serve the store
+  int store_port = 0;       ///< 0: this agent does not serve the store
+  std::string store_key{};  ///< for the nodes' witnesses (store_server::StoreKey); empty: there is one node
   bool operator==(const AttemptPrepared&) const = default;
 };
 
@@ -138,6 +139,7 @@ struct StartAttempt {
   int epoch = 0;
   std::vector<std::string> store_addresses{};
   int store_port = 0;
+  std::string store_key{};  ///< of AttemptPrepared
   bool operator==(const StartAttempt&) const = default;
 };
 

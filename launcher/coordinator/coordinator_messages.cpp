@@ -85,7 +85,7 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
 
 void Coordinator::handle_prepared(AttemptNode& node, const control::AttemptPrepared& message) {
   if (phase_ != Phase::preparing) return;
-  attempt_->prepared(node, message.store_port);
+  attempt_->prepared(node, message);
   if (attempt_->all_prepared()) start_ranks();
 }
 

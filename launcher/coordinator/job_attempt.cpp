@@ -73,9 +73,11 @@ AttemptNode* JobAttempt::node_of(int link) {
   return found == nodes_.end() ? nullptr : &*found;
 }
 
-void JobAttempt::prepared(AttemptNode& node, int store_port) {
+void JobAttempt::prepared(AttemptNode& node, const control::AttemptPrepared& message) {
   node.state = NodeState::prepared;
-  if (node.rank == 0) store_port_ = store_port;
+  if (node.rank != 0) return;
+  store_port_ = message.store_port;
+  store_key_ = message.store_key;
 }
 
 bool JobAttempt::all_prepared() const {
@@ -92,7 +94,7 @@ control::StartAttempt JobAttempt::start(SupervisionLimits limits, SignalMeaning 
   supervisor_.emplace(std::move(names), limits, std::move(signals));
   std::vector<std::string> addresses = nodes_.front().layout.addresses;
   if (nodes_.size() == 1 && addresses.empty()) addresses = {"127.0.0.1"};
-  return {.epoch = epoch_, .store_addresses = std::move(addresses), .store_port = store_port_};
+  return {.epoch = epoch_, .store_addresses = std::move(addresses), .store_port = store_port_, .store_key = store_key_};
 }
 
 void JobAttempt::started(AttemptNode& node, const std::vector<std::int64_t>& pids) {

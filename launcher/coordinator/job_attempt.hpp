@@ -53,7 +53,7 @@ class JobAttempt {
   /// nullptr: the link takes no part, or its agent is lost.
   AttemptNode* node_of(int link);
 
-  void prepared(AttemptNode& node, int store_port);
+  void prepared(AttemptNode& node, const control::AttemptPrepared& message);
   /// Whether all nodes are, so that start() may be called.
   bool all_prepared() const;
   /// From now on there is a supervisor. @return what all nodes must be told
@@ -74,6 +74,7 @@ class JobAttempt {
   int world_size_ = 0;
   int ranks_started_ = 0;
   int store_port_ = 0;
+  std::string store_key_;
   std::vector<AttemptNode> nodes_;  ///< by node rank
   ModexRouter modex_;
   std::optional<Supervisor> supervisor_;

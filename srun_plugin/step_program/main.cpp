@@ -10,6 +10,7 @@
 #include "base/stderr_line.hpp"
 #include "step_program/plan_command.hpp"
 #include "step_program/store_command.hpp"
+#include "step_program/witness_command.hpp"
 
 namespace {
 
@@ -31,7 +32,7 @@ std::optional<PortRange> parse_range(std::string_view text) {
 
 int usage() {
   ddp::base::write_stderr_line(
-      "usage: ddp-step store [--port-range=FIRST-LAST] | plan | --version\n"
+      "usage: ddp-step store [--port-range=FIRST-LAST] | witness | plan | --version\n"
       "The plugin for srun runs this; it is not meant to be run by hand.");
   return 2;
 }
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command == "plan" && argc == 2) return ddp::srun_plugin::answer_plan();
+  if (command == "witness" && argc == 2) return ddp::srun_plugin::witness_connections();
   if (command != "store" || argc > 3) return usage();
   std::optional<PortRange> ports;
   if (argc == 3) {

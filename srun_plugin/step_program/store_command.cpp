@@ -14,8 +14,9 @@
 
 #include <fmt/format.h>
 
-#include "base/socket.hpp"
+#include "base/stderr_line.hpp"
 #include "base/unique_fd.hpp"
+#include "step_program/input_line.hpp"
 #include "store_server/store_server.hpp"
 
 namespace ddp::srun_plugin {
@@ -23,36 +24,27 @@ namespace {
 
 using store_server::StoreServer;
 
-// srun writes it before it starts this program.
-constexpr std::chrono::seconds kSecretLimit{10};
-constexpr std::size_t kLongestSecret = 256;
-
 void write_line(const std::string& line) {
   const std::string text = line + "\n";
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
 }
 
-/// Nothing at the end of standard input, or of the time.
-std::optional<std::string> read_secret() {
-  const Deadline deadline = Deadline::after(kSecretLimit);
-  std::string secret;
-  while (secret.size() < kLongestSecret && base::wait_for(STDIN_FILENO, POLLIN, deadline)) {
-    char letter = 0;
-    const ssize_t count = ::read(STDIN_FILENO, &letter, 1);
-    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) return std::nullopt;
-    if (count < 0) continue;
-    if (letter == '\n') return secret;
-    secret += letter;
-  }
-  return std::nullopt;
-}
-
-void wait_for_end_of_input() {
-  std::array<char, 64> block{};
-  while (true) {
+/// Passes on what the store says of connections that it refused, until standard input ends.
+void serve_until_input_ends(StoreServer& server) {
+  // On srun's standard error, as srun's own warnings. It ends with this program, which ends with srun.
+  for (;;) {
+    pollfd entries[] = {{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
+                        {.fd = server.refusals_fd(), .events = POLLIN, .revents = 0}};
+    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+    if (entries[1].revents != 0) {
+      for (const std::string& line : server.take_refusals())
+        base::write_stderr_line(fmt::format("srun: ddp: warning: the step's store {}", line), base::kLinePatience,
+                                STDIN_FILENO);
+    }
+    if (entries[0].revents == 0) continue;
+    std::array<char, 64> block{};
     const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
     if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) return;
-    if (count < 0) base::wait_for(STDIN_FILENO, POLLIN, Deadline::after(std::chrono::hours(1)));
   }
 }
 
@@ -79,29 +71,19 @@ int serve_store(std::optional<store_server::PortRange> ports) {
   raise_descriptor_limit();
   std::optional<StoreServer> server;
   try {
-    const auto secret = read_secret();
+    const auto secret = read_input_line();
     if (!secret) return 1;
-    // Tasks on this host must request admission, too: other users' processes may run here.
-    server.emplace(store_server::StoreServerOptions{.listen_addresses = {},
-                                                    .allowed_clients = {},
-                                                    .admission_secret = *secret,
-                                                    .admit_loopback = false,
-                                                    .port = 0,
-                                                    .port_range = ports,
-                                                    .validation_limit = std::chrono::seconds(10),
-                                                    .max_unadmitted = 1024});
+    server.emplace(
+        store_server::StoreServerOptions{.key = store_server::StoreKey::parse(*secret), .port_range = ports});
   } catch (const std::exception& error) {
     write_line(fmt::format("error {}", error.what()));
     return 1;
   }
   write_line(fmt::format("ddp-step 1 port {}", server->port()));
-  // srun reads no further, and a shared end of the step's output must not outlive srun's.
+  // srun reads no further.
   const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
-  if (nothing) {
-    ::dup2(nothing.get(), STDOUT_FILENO);
-    ::dup2(nothing.get(), STDERR_FILENO);
-  }
-  wait_for_end_of_input();
+  if (nothing) ::dup2(nothing.get(), STDOUT_FILENO);
+  serve_until_input_ends(*server);
   return 0;
 }
 

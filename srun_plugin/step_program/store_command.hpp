@@ -7,8 +7,9 @@
 
 namespace ddp::srun_plugin {
 
-/// Reads the step's secret, one line, from standard input, writes "ddp-step 1 port NUMBER" or "error TEXT" to standard
-/// output, and serves until standard input ends, as it does when srun ends in any way. Returns the exit status.
+/// Reads the store's key (store_server::StoreKey), one line, from standard input, writes "ddp-step 1 port NUMBER" or
+/// "error TEXT" to standard output, and serves until standard input ends, as it does when srun ends in any way. What
+/// users should know goes to standard error. Returns the exit status.
 int serve_store(std::optional<store_server::PortRange> ports);
 
 }  // namespace ddp::srun_plugin

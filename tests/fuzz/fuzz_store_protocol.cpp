@@ -21,6 +21,9 @@ namespace {
 using namespace ddp::store_server;
 
 constexpr ClientId kClients = 3;
+/// Few, so that inputs of some KiB exceed them.
+constexpr std::size_t kMostBytes = 4096;
+constexpr std::size_t kMostRequestBytes = 1024;
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -29,7 +32,7 @@ void require(bool condition) {
 class Clients final : public Outboxes {
  public:
   struct Client {
-    RequestParser parser;
+    RequestParser parser{kMostRequestBytes};
     std::string sent;
     std::vector<std::string> requests;  ///< as text, to be compared
     bool gone = false;
@@ -58,7 +61,7 @@ class Clients final : public Outboxes {
       one.gone = true;
       keys_.forget(client, *this);
     }
-    require(one.outbox.size() <= KeySpace::kLargestReplyBytes);
+    require(one.outbox.size() <= StoreLimits{}.answer_bytes && keys_.held_bytes() <= kMostBytes);
     one.outbox.clear();
   }
 
@@ -66,7 +69,7 @@ class Clients final : public Outboxes {
     for (ClientId client = 0; client < kClients; ++client) {
       Client& one = clients_[static_cast<std::size_t>(client)];
       std::vector<std::string> whole;
-      RequestParser parser;
+      RequestParser parser{kMostRequestBytes};
       try {
         parser.feed(one.sent, [&](const Request& request) { whole.push_back(describe(request)); });
       } catch (const ddp::Error&) {
@@ -94,7 +97,7 @@ class Clients final : public Outboxes {
     return text;
   }
 
-  KeySpace keys_;
+  KeySpace keys_{kMostBytes};
   std::array<Client, kClients> clients_;
   Anything still_here_;
 };

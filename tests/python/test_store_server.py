@@ -364,9 +364,14 @@ def test_waiting_clients_see_the_end_of_our_server():
     assert time.monotonic() - begin < 30
 
 
-def test_loopback_is_let_in_whoever_else_is():
-    running = OurServer("--allow", "203.0.113.7")
+def test_a_client_beyond_a_limit_is_closed_and_others_are_served():
+    running = OurServer("--stored-bytes", str(4 << 20))
     store = dist.TCPStore(HOST, running.port, is_master=False, timeout=PATIENCE)
     store.set("key", "value")
+    offender = dist.TCPStore(HOST, running.port, is_master=False, timeout=PATIENCE)
+    with pytest.raises(Exception):
+        for number in range(100):
+            offender.set(f"key {number}", "v" * (1 << 20))
+            offender.get(f"key {number}")
     assert store.get("key") == b"value"
     running.close()

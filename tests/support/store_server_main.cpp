@@ -1,5 +1,5 @@
 // A TCPStore server as a program, for tests and benchmarks: prints its port, and serves until standard input closes.
-//   store_server_main [--allow ADDRESS]... [--listen ADDRESS]... [--port PORT]
+//   store_server_main [--listen ADDRESS]... [--port PORT] [--stored-bytes N]
 #include <unistd.h>
 
 #include <array>
@@ -36,13 +36,16 @@ int main(int argc, char** argv) {
     const std::string_view option = argv[i];
     if (i + 1 == argc) return usage("the last option has no value");
     const std::string value = argv[i + 1];
-    if (option == "--allow") {
-      options.allowed_clients.push_back(value);
-    } else if (option == "--listen") {
+    if (option == "--listen") {
       options.listen_addresses.push_back(value);
     } else if (option == "--port") {
       if (std::from_chars(value.data(), value.data() + value.size(), options.port).ec != std::errc{}) {
         return usage("the port is no number");
+      }
+    } else if (option == "--stored-bytes") {
+      std::size_t& bytes = options.limits.stored_bytes;
+      if (std::from_chars(value.data(), value.data() + value.size(), bytes).ec != std::errc{}) {
+        return usage("the limit is no number");
       }
     } else {
       return usage("an option is not known");

@@ -73,7 +73,7 @@ class NetworkChoiceTest : public testing::Test {
   }
 
   const std::vector<std::string> nodes_{"n0", "n1", "n2", "n3"};
-  store_server::StoreServer server_{{.listen_addresses = {"127.0.0.1"}, .allowed_clients = {}}};
+  store_server::StoreServer server_{{.listen_addresses = {"127.0.0.1"}}};
 };
 
 constexpr AgreementLimits kShort{.first = milliseconds{300}, .others = milliseconds{900}};
@@ -181,7 +181,9 @@ TEST_F(NetworkChoiceTest, ANodeWithoutAnInterfaceHoldsUpNobody) {
 }
 
 TEST_F(NetworkChoiceTest, ANodeOfAnotherVersionIsNamed) {
-  StepStore("127.0.0.1", server_.port()).set("ddp-step/network/node/n2", base::to_bytes("\x09 another"));
+  StepStore other("127.0.0.1", server_.port());
+  other.set("ddp-step/network/node/n2", base::to_bytes("\x09 another"));
+  EXPECT_EQ(other.get({"ddp-step/network/node/n2"}).size(), 1U);
   std::vector<std::future<NetworkChoice>> running;
   for (const int node : {0, 1, 3}) running.push_back(choose(node, two_networks(node)));
   const auto all = results(running);
@@ -199,7 +201,7 @@ TEST_F(NetworkChoiceTest, WithoutAStoreEachUsesItsRoute) {
 TEST_F(NetworkChoiceTest, AStoreThatIsGoneIsSaid) {
   std::uint16_t port = 0;
   {
-    const store_server::StoreServer gone{{.listen_addresses = {"127.0.0.1"}, .allowed_clients = {}}};
+    const store_server::StoreServer gone{{.listen_addresses = {"127.0.0.1"}}};
     port = gone.port();
   }
   const NetworkChoice choice = choose_between_nodes(two_networks(1), question("n1", port), nodes_);

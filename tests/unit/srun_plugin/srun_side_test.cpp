@@ -21,7 +21,7 @@
 
 #include "base/socket.hpp"
 #include "step_ticket.hpp"
-#include "store_server/admission_request.hpp"
+#include "store_server/witness.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -253,12 +253,15 @@ TEST_F(SrunSideTest, StoreServesWhileTheStepRuns) {
   EXPECT_EQ(ticket.options, options);
   EXPECT_TRUE(ticket.pmi_available);
   ASSERT_NE(ticket.port, 0);
-  store_server::request_admission("127.0.0.1", ticket.port, ticket.secret, Deadline::after(std::chrono::seconds(60)));
+  const auto be_witness = [&](const std::string& key) {
+    const store_server::Witness witness{"127.0.0.1", ticket.port, store_server::StoreKey::parse(key),
+                                        Deadline::after(std::chrono::seconds(60))};
+  };
+  be_witness(ticket.secret);
+  store_server::check_served("127.0.0.1", ticket.port, Deadline::after(std::chrono::seconds(60)));
   std::string wrong = ticket.secret;
   wrong[0] = wrong[0] == '0' ? '1' : '0';
-  EXPECT_THROW(
-      store_server::request_admission("127.0.0.1", ticket.port, wrong, Deadline::after(std::chrono::seconds(60))),
-      Error);
+  EXPECT_THROW(be_witness(wrong), Error);
   side.at_end();
   EXPECT_FALSE(listens(ticket.port));
   side.at_end();

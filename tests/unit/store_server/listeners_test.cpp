@@ -90,11 +90,10 @@ TEST(PortRange, OneWithoutPortsIsAnError) {
 TEST(PortRange, AGivenPortGoesFirst) { EXPECT_EQ(listen_on({own_address()}, kFirst + 7, kRange).port, kFirst + 7); }
 
 TEST(PortRange, OfAServer) {
-  const StoreServer server{{.listen_addresses = {own_address()}, .allowed_clients = {}, .port_range = kRange}};
+  const StoreServer server{{.listen_addresses = {own_address()}, .port_range = kRange}};
   EXPECT_GE(server.port(), kRange.first);
   EXPECT_LE(server.port(), kRange.last);
   EXPECT_THROW(StoreServer({.listen_addresses = {own_address()},
-                            .allowed_clients = {},
                             .port_range = PortRange{.first = server.port(), .last = server.port()}}),
                Error);
 }

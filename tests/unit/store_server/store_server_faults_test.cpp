@@ -124,8 +124,7 @@ TEST(StoreServerFaults, RandomBytesDoNoHarm) {
 }
 
 TEST(StoreServerFaults, SilentAndSlowClientsAreClosed) {
-  const StoreServer server{
-      {.listen_addresses = {}, .allowed_clients = {}, .validation_limit = std::chrono::seconds(1)}};
+  const StoreServer server{{.listen_addresses = {}, .validation_limit = std::chrono::seconds(1)}};
   const Worker worker{server.port()};
   StoreClient early{server.port()};
   EXPECT_TRUE(early.ping());
@@ -138,8 +137,7 @@ TEST(StoreServerFaults, SilentAndSlowClientsAreClosed) {
 }
 
 TEST(StoreServerFaults, AValidClientMayBeSilentAndSlow) {
-  const StoreServer server{
-      {.listen_addresses = {}, .allowed_clients = {}, .validation_limit = std::chrono::milliseconds(200)}};
+  const StoreServer server{{.listen_addresses = {}, .validation_limit = std::chrono::milliseconds(200)}};
   StoreClient client{server.port()};
   const std::string slow = request::ping(5);
   client.send(slow.substr(0, 3));

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <string>
+#include <vector>
 
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "store_server/store_server.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -28,17 +31,45 @@ TEST(StoreReach, WithoutAnyItListensAtLoopback) {
   EXPECT_THAT(own_among({}), ElementsAre("127.0.0.1"));
 }
 
-TEST(StoreReach, TheFirstAddressThatAnswersIsTaken) {
-  const base::UniqueFd store = base::listen_tcp("127.0.0.1");
-  const int port = base::local_port(store.get());
-  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
-  EXPECT_EQ(reachable_store({"127.9.9.9", "127.0.0.1"}, port, deadline), "127.0.0.1");
+const store_server::StoreKey kKey = store_server::StoreKey::make();
+constexpr std::chrono::seconds kPatience{60};
+
+/// A store for which this process is another host's.
+store_server::StoreServer foreign_store() {
+  return store_server::StoreServer{
+      {.listen_addresses = {"127.0.0.1"}, .key = kKey, .is_own_host = [](const auto&) { return false; }}};
+}
+
+std::string error_of(const std::vector<std::string>& addresses, int port, std::chrono::milliseconds limit = kPatience) {
   try {
-    reachable_store({"127.9.9.9"}, port, deadline);
-    ADD_FAILURE() << "nobody listens there";
+    reach_store(addresses, port, kKey, Deadline::after(limit));
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("127.9.9.9:"));
+    return error.what();
   }
+  return "no error";
+}
+
+TEST(StoreReach, TheFirstAddressThatServesIsTaken) {
+  const store_server::StoreServer store = foreign_store();
+  const ReachableStore found = reach_store({"127.9.9.9", "127.0.0.1"}, store.port(), kKey, Deadline::after(kPatience));
+  EXPECT_EQ(found.address, "127.0.0.1");
+  EXPECT_THAT(error_of({"127.9.9.9"}, store.port()), HasSubstr("127.9.9.9:"));
+  EXPECT_THAT(error_of({}, store.port()), HasSubstr("no address but loopback"));
+}
+
+TEST(StoreReach, AnotherJobsStoreIsNotTaken) {
+  const store_server::StoreServer other{{.listen_addresses = {"127.0.0.1"}, .key = store_server::StoreKey::make()}};
+  EXPECT_THAT(error_of({"127.0.0.1"}, other.port()), HasSubstr("does not know this job's secret"));
+  const base::UniqueFd silent = base::listen_tcp("127.0.0.1");
+  EXPECT_THAT(error_of({"127.0.0.1"}, base::local_port(silent.get()), std::chrono::milliseconds(300)),
+              HasSubstr("no answer"));
+}
+
+TEST(StoreReach, AddressesThatThisHostHasTooAreNotTried) {
+  const base::UniqueFd someone = base::listen_tcp("127.0.0.1");
+  EXPECT_THAT(error_of({"127.0.0.1", kForeign}, base::local_port(someone.get()), std::chrono::milliseconds(300)),
+              HasSubstr("127.0.0.1: this node has that address, too"));
+  EXPECT_FALSE(base::client_waits(someone.get()));
 }
 
 }  // namespace
