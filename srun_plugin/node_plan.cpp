@@ -32,6 +32,7 @@ Bytes encode(const PlanQuestion& question) {
       .text(question.node_name)
       .text(question.store_address)
       .integer(question.store_port)
+      .integer(question.patience_seconds)
       .integer(static_cast<std::uint32_t>(question.resources.size()));
   for (const Bytes& resources : question.resources) writer.blob(resources);
   return std::move(writer).bytes();
@@ -48,6 +49,7 @@ PlanQuestion decode_question(std::span<const std::byte> bytes) {
   question.node_name = reader.text();
   question.store_address = reader.text();
   question.store_port = reader.integer<std::uint16_t>();
+  question.patience_seconds = reader.integer<std::uint16_t>();
   for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
     const auto blob = reader.blob();
     question.resources.emplace_back(blob.begin(), blob.end());

@@ -26,6 +26,8 @@ struct PlanQuestion {
   std::string node_name;         ///< this node's name in it
   std::string store_address;     ///< of the step's store
   std::uint16_t store_port = 0;  ///< 0: there is none, or this node does not reach it
+  /// For how long this node waits to hear of the others' networks.
+  std::uint16_t patience_seconds = 10;
   /// topology::RankResources of each task, by local rank. None: tasks that cannot be placed together want to know the
   /// network, in a TaskPlan that suits each.
   std::vector<Bytes> resources;

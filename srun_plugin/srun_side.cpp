@@ -28,6 +28,9 @@ namespace {
 // ddp-step on a loaded login node; after that the step starts without it.
 constexpr std::chrono::seconds kStoreStartLimit{10};
 constexpr std::chrono::seconds kStoreEndLimit{2};
+// How much later than others a node may begin: for a busy one, and for a prolog that checks GPUs.
+constexpr std::uint16_t kNodesPatience = 10;
+constexpr std::uint16_t kPrologPatience = 60;
 
 // First line of ddp-step store; 1 is the version of this protocol.
 constexpr std::string_view kReady = "ddp-step 1 port ";
@@ -72,6 +75,8 @@ SlurmFacts SlurmFacts::read() {
   if (&slurm_conf == nullptr) return facts;
   if (slurm_conf.plugindir != nullptr) facts.plugin_dirs = slurm_conf.plugindir;
   if (slurm_conf.mpi_default != nullptr) facts.mpi_default = slurm_conf.mpi_default;
+  // With Alloc (which Contain implies), the prolog has ended everywhere before there can be a step.
+  facts.prolog_at_launch = slurm_conf.prolog != nullptr && (slurm_conf.prolog_flags & PROLOG_FLAG_ALLOC) == 0;
   if (slurm_conf.srun_port_range != nullptr)
     facts.port_range = {slurm_conf.srun_port_range[0], slurm_conf.srun_port_range[1]};
   return facts;
@@ -140,7 +145,11 @@ void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& fac
 
 void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts) {
   if (std::exchange(started_, true)) return;
-  StepTicket ticket{.options = options, .port = 0, .secret = {}, .pmi_available = pmi_available_};
+  StepTicket ticket{.options = options,
+                    .port = 0,
+                    .secret = {},
+                    .patience_seconds = facts.prolog_at_launch ? kPrologPatience : kNodesPatience,
+                    .pmi_available = pmi_available_};
   try {
     const std::string secret = store_server::StoreKey::make().text();
     const std::string path = find_ddp_step(ddp_step_);

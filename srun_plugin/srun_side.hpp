@@ -15,6 +15,7 @@ namespace ddp::srun_plugin {
 struct SlurmFacts {
   std::string plugin_dirs;  ///< folders, separated by ':'
   std::string mpi_default;
+  bool prolog_at_launch = false;  ///< nodes run a prolog when the first step starts on them, and so begin at odds
   /// SrunPortRange; nothing: any port.
   std::optional<std::pair<std::uint16_t, std::uint16_t>> port_range;
 

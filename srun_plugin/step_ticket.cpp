@@ -10,8 +10,8 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::string_view kVersion = "1";
-constexpr std::size_t kFields = 8;
+constexpr std::string_view kVersion = "2";
+constexpr std::size_t kFields = 9;
 constexpr std::size_t kSecretDigits = 64;
 
 [[noreturn]] void fail(std::string cause) {
@@ -38,6 +38,14 @@ bool parse_flag(std::string_view text) {
   return text == "1";
 }
 
+std::uint16_t parse_number(std::string_view text, std::string_view what) {
+  std::uint16_t number = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || status != std::errc{} || end != text.data() + text.size())
+    fail(fmt::format("'{}' is no {}", text, what));
+  return number;
+}
+
 void read_word(PluginOptions& options, Option option, std::string_view word) {
   try {
     set_word(options, option, {}, word);
@@ -49,9 +57,9 @@ void read_word(PluginOptions& options, Option option, std::string_view word) {
 }  // namespace
 
 std::string encode(const StepTicket& ticket) {
-  return fmt::format("{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret,
+  return fmt::format("{};{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret,
                      to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend,
-                     ticket.options.verbose, ticket.pmi_available);
+                     ticket.patience_seconds, ticket.options.verbose, ticket.pmi_available);
 }
 
 StepTicket parse_ticket(std::string_view text) {
@@ -61,19 +69,16 @@ StepTicket parse_ticket(std::string_view text) {
   if (fields.size() != kFields) fail(fmt::format("it has {} fields, not {}", fields.size(), kFields));
   StepTicket ticket;
   ticket.options.enabled = true;
-  const std::string_view port = fields[1];
-  const auto [end, status] = std::from_chars(port.data(), port.data() + port.size(), ticket.port);
-  if (port.empty() || status != std::errc{} || end != port.data() + port.size()) {
-    fail(fmt::format("'{}' is no port", port));
-  }
+  ticket.port = parse_number(fields[1], "port");
   ticket.secret = fields[2];
   const bool hexadecimal = ticket.secret.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!hexadecimal || ticket.secret.size() != (ticket.port != 0 ? kSecretDigits : 0)) fail("its secret is none");
   read_word(ticket.options, Option::bind, fields[3]);
   read_word(ticket.options, Option::gpus, fields[4]);
   read_word(ticket.options, Option::backend, fields[5]);
-  ticket.options.verbose = parse_flag(fields[6]);
-  ticket.pmi_available = parse_flag(fields[7]);
+  ticket.patience_seconds = parse_number(fields[6], "number of seconds");
+  ticket.options.verbose = parse_flag(fields[7]);
+  ticket.pmi_available = parse_flag(fields[8]);
   return ticket;
 }
 

@@ -13,9 +13,11 @@ namespace ddp::srun_plugin {
 inline constexpr const char* kTicketVariable = "SLURM_DDP_STEP";
 
 struct StepTicket {
-  PluginOptions options;      ///< enabled
-  std::uint16_t port = 0;     ///< of the store beside srun; 0: there is none
-  std::string secret;         ///< of the store: 64 hexadecimal digits
+  PluginOptions options;   ///< enabled
+  std::uint16_t port = 0;  ///< of the store beside srun; 0: there is none
+  std::string secret;      ///< of the store: 64 hexadecimal digits
+  /// For how long nodes wait to hear of each other's networks.
+  std::uint16_t patience_seconds = 10;
   bool pmi_available = true;  ///< this Slurm has PMIx or PMI-2
 
   friend bool operator==(const StepTicket&, const StepTicket&) = default;

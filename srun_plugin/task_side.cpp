@@ -36,8 +36,15 @@ constexpr std::chrono::seconds kReachLimit{7};
 // Tasks of a node are forked one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
 // Enough for a machine with many devices, and a GPU driver that must wake up.
-constexpr std::chrono::seconds kPlanLimit{20};
-constexpr std::chrono::seconds kAnswerLimit{kReachLimit + kOffersLimit + kPlanLimit + std::chrono::seconds{5}};
+constexpr std::chrono::seconds kPlanLimit{10};
+
+/// The nodes wait for each other meanwhile.
+std::chrono::seconds plan_limit(const StepTicket& ticket) {
+  return kPlanLimit + std::chrono::seconds{ticket.patience_seconds};
+}
+std::chrono::seconds answer_limit(const StepTicket& ticket) {
+  return kReachLimit + kOffersLimit + plan_limit(ticket) + std::chrono::seconds{5};
+}
 
 base::Environment task_environment(spank_t spank) {
   std::map<std::string, std::string, std::less<>> variables;
@@ -153,7 +160,7 @@ Bytes make_plan(const std::string& program, const StepTicket& ticket, const Task
                 std::vector<Bytes> resources, const base::Environment& environment) {
   try {
     const std::string path = find_ddp_step(program);
-    const Deadline deadline = Deadline::after(kPlanLimit);
+    const Deadline deadline = Deadline::after(plan_limit(ticket));
     DdpStepClient step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
     step.send(encode(PlanQuestion{.bind = ticket.options.bind,
                                   .gpus = ticket.options.gpus,
@@ -162,6 +169,7 @@ Bytes make_plan(const std::string& program, const StepTicket& ticket, const Task
                                   .node_name = facts.node_name,
                                   .store_address = facts.srun_address,
                                   .store_port = store == StoreReach::reached ? ticket.port : std::uint16_t{0},
+                                  .patience_seconds = ticket.patience_seconds,
                                   .resources = std::move(resources)}),
               deadline);
     step.close_input();
@@ -309,7 +317,8 @@ void TaskSide::prepare_task(spank_t spank) {
         excuse_node(ticket, facts, store);
       }
       board_->answer(answer.bytes());
-    } else if (const auto bytes = board_->wait_answer(Deadline::after(kAnswerLimit)); bytes && !bytes->empty()) {
+    } else if (const auto bytes = board_->wait_answer(Deadline::after(answer_limit(ticket)));
+               bytes && !bytes->empty()) {
       answer = NodeAnswer::from(*bytes);
     } else {
       warn(facts, "the first task of this node did not answer in time; this one is not bound to cores");

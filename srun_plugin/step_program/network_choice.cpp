@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::string_view kEachRoutes = "each node uses the interface that routes to the others";
 constexpr std::size_t kMostNamed = 8;
+// For the first node's decision, after its own patience.
+constexpr std::chrono::seconds kDecisionPatience{2};
 
 /// Components of a heterogeneous step may share a node.
 std::vector<std::string> each_once(const std::vector<std::string>& names) {
@@ -168,7 +170,9 @@ NetworkChoice choose_network(const PlanQuestion& question, const base::Environme
     return choice;
   }
   // also a node without candidates: the others wait for it
-  NetworkChoice agreed = choose_between_nodes(own, question, nodes);
+  const std::chrono::seconds patience{question.patience_seconds};
+  const AgreementLimits limits{.first = patience, .others = patience + kDecisionPatience};
+  NetworkChoice agreed = choose_between_nodes(own, question, nodes, limits);
   agreed.remarks.insert(agreed.remarks.begin(), choice.remarks.begin(), choice.remarks.end());
   return agreed;
 }

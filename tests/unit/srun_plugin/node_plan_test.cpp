@@ -24,6 +24,7 @@ PlanQuestion question() {
           .node_name = "n2",
           .store_address = "10.0.0.9",
           .store_port = 4711,
+          .patience_seconds = 60,
           .resources = {base::to_bytes("first"), {}, base::to_bytes("third")}};
 }
 
@@ -55,6 +56,7 @@ TEST(NodePlan, QuestionComesBackAsItWas) {
   EXPECT_EQ(read.node_name, "n2");
   EXPECT_EQ(read.store_address, "10.0.0.9");
   EXPECT_EQ(read.store_port, 4711);
+  EXPECT_EQ(read.patience_seconds, 60);
   EXPECT_THAT(read.resources, ElementsAre(base::to_bytes("first"), IsEmpty(), base::to_bytes("third")));
 }
 

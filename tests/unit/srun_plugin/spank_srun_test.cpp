@@ -53,7 +53,7 @@ TEST(SpankSrun, WithDdpTasksGetATicketAndPmix) {
 
 TEST(SpankSrun, StoreServesWhileTheProgramRuns) {
   SpankHostRun run("local");
-  const std::string connects = "port=${SLURM_DDP_STEP#1;}; exec 3<>/dev/tcp/127.0.0.1/${port%%;*}";
+  const std::string connects = "port=${SLURM_DDP_STEP#*;}; exec 3<>/dev/tcp/127.0.0.1/${port%%;*}";
   EXPECT_EQ(run.run({"--ddp", "bash", "-c", connects}).exit_status, 0);
   const StepTicket ticket = parse_ticket(run.variables("environment")[kTicketVariable]);
   SpankHostRun after("local");

@@ -266,10 +266,10 @@ TEST(SpankTask, WithoutSharedMemoryTasksAreNotBoundAndOneSaysSo) {
 TEST(SpankTask, AnotherVersionsTicketIsSaid) {
   SpankHostRun run("remote");
   prepare(run, 2, nullptr);
-  const auto result = run.environment(kTicketVariable, "2;whatever").run({"--ddp", "true"});
+  const auto result = run.environment(kTicketVariable, "3;whatever").run({"--ddp", "true"});
   EXPECT_EQ(result.exit_status, 0);
   EXPECT_EQ(result.lines_of_err(), 2) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("its version is '2', not 1"));
+  EXPECT_THAT(result.err, HasSubstr("its version is '3', not 2"));
 }
 
 class SpankTaskFailing : public ::testing::TestWithParam<const char*> {};

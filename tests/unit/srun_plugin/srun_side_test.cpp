@@ -332,6 +332,19 @@ TEST_F(SrunSideTest, PortIsOneOfSrunPortRange) {
   side.at_end();
 }
 
+TEST_F(SrunSideTest, NodesWaitLongerForEachOtherWhereTheyMayRunAProlog) {
+  const auto patience_with = [this](bool prolog) {
+    SlurmFacts facts;
+    facts.prolog_at_launch = prolog;
+    SrunSide side(DDP_STEP_PROGRAM);
+    side.before_launch(enabled(), facts);
+    side.at_end();
+    return parse_ticket(variable(kTicketVariable).value_or("")).patience_seconds;
+  };
+  EXPECT_EQ(patience_with(false), 10);
+  EXPECT_EQ(patience_with(true), 60);
+}
+
 TEST_F(SrunSideTest, ASlurmWithoutPmiIsTold) {
   SrunSide side(DDP_STEP_PROGRAM);
   side.before_options(with_ddp(), slurm_with({"none"}));
