@@ -187,10 +187,12 @@ void Agent::from_attempt(const control::Message& message) {
 
 void Agent::attempt_lost(bool silent) {
   if (!cleaned_) {
-    if (!silent) attempt_process_.wait(Deadline::after(limits_.attempt_end));
-    const auto end = attempt_process_.end();
+    if (silent) attempt_process_.signal(SIGKILL);
+    const bool gone = attempt_process_.wait(Deadline::after(silent ? limits_.final_kill : limits_.attempt_end));
+    const auto end = silent ? std::nullopt : attempt_process_.end();
     const pid_t pid = attempt_process_.pid();
-    drop_attempt();  // kills the workers, too; their orphans are ours now
+    if (silent && !gone) attempt_process_.release();  // it hangs in the kernel
+    drop_attempt();                                   // kills the workers, too; their orphans are ours now
     end_left_processes(attempt_asked_ ? limits_.final_kill : limits_.kill);
     cleaned_ = true;
     to_coordinator(
@@ -239,7 +241,8 @@ void Agent::beat() {
       leave_coordinator("it did not react to a signal");
     }
   }
-  if (!attempt_ || cleaned_) return;
+  // A dry run writes for as long as its reader takes, or until the agent says anything.
+  if (!attempt_ || cleaned_ || job_.options.dry_run) return;
   attempt_->beat();
   const auto heard = attempt_->last_heard();
   const auto limit = started_ ? std::max(job_.peers.silence(), limits_.attempt_silence) : limits_.start;

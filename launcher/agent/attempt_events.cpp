@@ -143,7 +143,9 @@ void Attempt::beat() {
   if (!suspended_) agent_.beat();
   // Others give the node up, where there are some. On one host, somebody may have stopped ddprun to look at it.
   const auto limit = std::max<std::chrono::milliseconds>(job_.peers.silence(), kAgentSilence);
-  if (plan_.nodes.size() < 2 || suspended_ || !agent_.open() || heartbeat_.silence(agent_.last_heard()) < limit) return;
+  if (plan_.nodes.size() < 2 || job_.options.dry_run || suspended_ || !agent_.open() ||
+      heartbeat_.silence(agent_.last_heard()) < limit)
+    return;
   base::write_stderr_line(
       fmt::format("ddprun: {}: the agent of this node does not answer; ending its ranks", job_.host));
   agent_.close(Deadline::after(std::chrono::seconds(0)));

@@ -148,12 +148,14 @@ back() { # NODE: Slurm would wait for it for minutes
   eventually 90 is_idle "$1"
 }
 
+# The front is the oldest of all; the controller sees the nodes' processes, too.
+
 @test "SIGTERM while a node is cut off: the job ends in time and names the node" {
   start_front "$shared/worker"
   eventually 30 up 8 0
   "$cluster" on n2 ip link set eth0 down
   sleep 1
-  "$cluster" run pkill -TERM -x ddprun
+  "$cluster" run pkill -o -TERM -x ddprun
   ends_in 8
   "$cluster" on n2 ip link set eth0 up
   [ "$status" -eq 143 ] || { echo "$output"; return 1; }
@@ -187,7 +189,7 @@ back() { # NODE: Slurm would wait for it for minutes
   start_front "$shared/worker"
   eventually 30 up 8 0
   "$cluster" run pkill -STOP -x srun
-  "$cluster" run pkill -TERM -x ddprun
+  "$cluster" run pkill -o -TERM -x ddprun
   ends_in 8
   [ "$status" -eq 143 ] || { echo "$output"; return 1; }
   clean
@@ -213,6 +215,37 @@ until [ -e $0.trapped ]; do sleep 0.1; done'
   ends_in 25
   succeeded
   [[ $output == *"agent on n1"*"was lost: nothing has come from it"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "a front that is stopped is lost for its agents" {
+  write_worker 'sleep 98765'
+  DDP_PEER_TIMEOUT=6 start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" run pkill -o -STOP -x ddprun
+  for node in n0 n1 n2 n3; do eventually 30 clean_node $node; done
+  "$cluster" run pkill -o -CONT -x ddprun
+  finish
+  [ "$status" -ne 0 ]
+  clean
+}
+
+@test "Ctrl-Z to the front stops the ranks of all nodes, for longer than DDP_PEER_TIMEOUT, too" {
+  write_worker 'until [ -e $0.go ]; do sleep 0.1; done'
+  stopped() {
+    local node
+    for node in n0 n1 n2 n3; do [ "$("$cluster" on $node ps -C worker -o stat= | grep -c '^T')" -eq 2 ] || return 1; done
+  }
+  DDP_PEER_TIMEOUT=6 start_front "$shared/worker"
+  eventually 30 up 8 0
+  "$cluster" run pkill -o -TSTP -x ddprun
+  eventually 20 stopped
+  touch "$shared/worker.go"
+  sleep 9
+  stopped
+  "$cluster" run pkill -o -CONT -x ddprun
+  finish
+  succeeded
   clean
 }
 

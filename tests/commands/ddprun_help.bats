@@ -100,7 +100,7 @@ while program.poll() is None:
     if now > 0 and now == held:
         break
     held = now
-    time.sleep(0.5)
+    time.sleep(1.2)  # longer than ddprun's processes take to show each other life
 while chunk := os.read(reading, 1024):
     sys.stdout.buffer.write(chunk)
 sys.stdout.flush()

@@ -300,6 +300,18 @@ TEST(FailureReport, UnkillableRanksAreNamedUpToSixteen) {
   EXPECT_THAT(text, EndsWith("ddprun: ... and 4 more\n"));
 }
 
+TEST(FailureReport, HostsThatDoNotAnswerAreNamedUpToSixteen) {
+  JobOutcome outcome;
+  outcome.forwarded_signal = SIGTERM;
+  for (int host = 0; host < 20; ++host) outcome.silent.push_back("n" + std::to_string(host));
+  std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("ddprun: n0 did not answer; processes of the job may still be running there\n"));
+  EXPECT_EQ(count(text, "did not answer"), 16U);
+  EXPECT_THAT(text, EndsWith("ddprun: ... and 4 more\n"));
+  outcome.failures = {failure(0, 5)};
+  EXPECT_THAT(format_failure_report(outcome, kContext), EndsWith("ddprun: ... and 4 more\n"));
+}
+
 TEST(RestartLine, SaysWhatFailedAndHowManyRestartsAreLeft) {
   JobOutcome outcome;
   outcome.failures = {failure(3, 85)};

@@ -112,7 +112,9 @@ TEST(JsonReport, AbortsStopsNodesAndCounts) {
   outcome.lost = 1;
   outcome.unkillable = {name(3)};
   outcome.unkillable[0].pid = 0;
+  outcome.silent = {"n3"};
   json document = report(outcome);
+  EXPECT_EQ(document["silent_nodes"], json({"n3"}));
   EXPECT_EQ(document["root_cause"]["kind"], "stopped_rank");
   EXPECT_EQ(document["exit_status"], 7);
   EXPECT_EQ(document["failures"][0]["abort"], json({{"status", 7}, {"message", "no data"}}));
