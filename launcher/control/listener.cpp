@@ -162,6 +162,7 @@ struct Listener::Impl {
   void take_proof(Place place);
   void follow(Place place, const ProofVerdict& verdict);
   void drop(Place place, const std::string& why) { drop(place, why, of_strangers); }
+  void drop_late(Place place);
   void drop(Place place, const std::string& why, LogLimit& limit);
   static void log_drop(const std::string& peer, const std::string& why, LogLimit& limit);
 };
@@ -259,6 +260,7 @@ void Listener::Impl::take_proof(Place place) {
                    .theirs = statement(HandshakeSide::connecting),
                    .ours = statement(HandshakeSide::accepting)};
   if (thread) {
+    place->being_checked = true;
     thread->ask(std::move(check));
   } else {
     follow(place, judge(*prover, check));
@@ -279,8 +281,19 @@ void Listener::Impl::follow(Place place, const ProofVerdict& verdict) {
 
 void Listener::Impl::drop(Place place, const std::string& why, LogLimit& limit) {
   log_drop(place->peer, why, limit);
+  if (place->being_checked) thread->forget(place->number);
   loop.forget(place->socket.get());
   pending.erase(place);
+}
+
+void Listener::Impl::drop_late(Place place) {
+  const double seconds = std::chrono::duration<double>(patience).count();
+  if (place->being_checked) {
+    drop(place, fmt::format("its proof could not be checked within {} s; does munged on this host hang?", seconds),
+         of_proofs);
+  } else {
+    drop(place, fmt::format("it did not authenticate within {} s", seconds));
+  }
 }
 
 void Listener::Impl::log_drop(const std::string& peer, const std::string& why, LogLimit& limit) {
@@ -324,8 +337,7 @@ std::vector<Connection> Listener::accept_ready() {
   if (impl_->listening.empty()) return {};
   const Clock::time_point now = Clock::now();
   while (!impl_->pending.empty() && impl_->pending.oldest()->since + impl_->patience <= now) {
-    impl_->drop(impl_->pending.oldest(), fmt::format("it did not authenticate within {} s",
-                                                     std::chrono::duration<double>(impl_->patience).count()));
+    impl_->drop_late(impl_->pending.oldest());
   }
   impl_->accept_again();
   impl_->loop.run_once(Deadline{now});

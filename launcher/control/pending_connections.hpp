@@ -36,6 +36,7 @@ struct PendingConnection {
   std::optional<Greeting> theirs = {};
   std::optional<EphemeralKey> key = {};  ///< once there is a greeting: it takes a while to make
   Greeting ours = {};
+  bool being_checked = false;  ///< its proof, by a ProofThread
 };
 
 class PendingConnections {

@@ -68,6 +68,11 @@ void ProofThread::ask(ProofCheck check) {
   state_->changed.notify_one();
 }
 
+void ProofThread::forget(std::uint64_t number) {
+  const std::lock_guard lock{state_->mutex};
+  std::erase_if(state_->checks, [&](const ProofCheck& check) { return check.number == number; });
+}
+
 int ProofThread::fd() const { return state_->wake.fd(); }
 
 std::vector<ProofVerdict> ProofThread::take() {

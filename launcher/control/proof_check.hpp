@@ -39,6 +39,8 @@ class ProofThread {
   ~ProofThread();
 
   void ask(ProofCheck check);
+  /// The connection is gone: its check is not made any more, unless it has begun.
+  void forget(std::uint64_t number);
   int fd() const;  ///< readable when take() has something
   std::vector<ProofVerdict> take();
 

@@ -15,6 +15,7 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "control/proof_check.hpp"
 #include "support/munge_daemon.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
 
@@ -138,6 +139,37 @@ TEST_F(MungeTest, WhoHasAnotherKeyIsRefusedWithTheReason) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("EMUNGE_CRED_INVALID (14)"));
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), AllOf(HasSubstr("does not accept this node's munge credential"), HasSubstr("munge.key")));
+}
+
+TEST_F(MungeTest, AMungedThatHangsIsNamedWhenTheTimeIsOver) {
+  Listener listener{{"127.0.0.1"}, 0, std::make_shared<MungeProver>(Munge{daemon_->socket()}), 500ms};
+  const base::UniqueFd client = raw(listener.port());
+  daemon_->stop();
+  send_raw(client.get(), encode(fresh_greeting()));
+  send_raw(client.get(), with_length(Bytes(200, std::byte{'x'})));
+  testing::internal::CaptureStderr();
+  for (const Deadline limit = soon(); !limit.expired();) {
+    base::wait_for(listener.fds().at(0), POLLIN, Deadline::after(10ms));
+    EXPECT_TRUE(listener.accept_ready().empty());
+    pollfd gone{.fd = client.get(), .events = POLLRDHUP, .revents = 0};
+    if (::poll(&gone, 1, 0) > 0 && (gone.revents & (POLLRDHUP | POLLHUP)) != 0) break;
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("does munged on this host hang?"));
+  daemon_->go_on();
+}
+
+TEST_F(MungeTest, WhatIsNotAskedForAnyMoreIsNotChecked) {
+  ProofThread thread{std::make_shared<MungeProver>(Munge{daemon_->socket()})};
+  daemon_->stop();
+  for (std::uint64_t number = 0; number < 3; ++number)
+    thread.ask({.number = number, .proof = Bytes(200, std::byte{'x'}), .theirs = {}, .ours = {}});
+  thread.forget(1);
+  daemon_->go_on();
+  std::vector<std::uint64_t> checked;
+  while (checked.size() < 2 && base::wait_for(thread.fd(), POLLIN, soon())) {
+    for (const ProofVerdict& verdict : thread.take()) checked.push_back(verdict.number);
+  }
+  EXPECT_THAT(checked, testing::ElementsAre(0, 2));
 }
 
 // The listener serves others meanwhile, and lets that one in when munged is back.
