@@ -4,13 +4,14 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <memory>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
+#include "base/address_lookup.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "placement/network_choice.hpp"
@@ -20,20 +21,24 @@
 namespace ddp::launcher {
 namespace {
 
+// A healthy resolver needs milliseconds, and its first retry comes after five seconds (resolv.conf(5)).
+constexpr std::chrono::seconds kResolverPatience{8};
+
 std::vector<topology::InterfaceFact> interfaces() { return topology::read_usable_interfaces(); }
 
 std::vector<std::string> numeric_addresses(const std::string& host, int flags = 0) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = flags;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return {};
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list{found, &::freeaddrinfo};
   std::vector<std::string> addresses;
-  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    char text[NI_MAXHOST];
-    if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
-      addresses.emplace_back(text);
+  try {
+    const base::AddressList list = base::resolve(host, 0, flags, fmt::format("looking up the host '{}'", host),
+                                                 Deadline::after(kResolverPatience));
+    for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+      char text[NI_MAXHOST];
+      if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+        addresses.emplace_back(text);
+    }
+  } catch (const Error& error) {
+    const bool hangs = error.code() == ErrorCode::timeout;
+    base::log(hangs ? base::LogLevel::warning : base::LogLevel::debug, "{}", error.what());
   }
   return addresses;
 }
