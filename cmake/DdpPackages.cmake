@@ -42,6 +42,7 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/packages/shlibs CONTENT
   "libddp @PROJECT_VERSION_MAJOR@ libddp (>= @PROJECT_VERSION@)\n" @ONLY)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
   ${PROJECT_BINARY_DIR}/packages/shlibs ${PROJECT_SOURCE_DIR}/packaging/deb/triggers)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "munge")  # opened on demand
 set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
 .
 This package has the library with its Gloo backend, the launcher ddprun and

@@ -1,6 +1,7 @@
 // The accepting side of the handshake, as an event loop of its own inside the caller's.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -94,6 +95,13 @@ std::vector<base::UniqueFd> listening_sockets(const std::vector<std::string>& ad
   return sockets;
 }
 
+/// At most half of the descriptors are for strangers.
+std::size_t max_pending() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxPending;
+  return static_cast<std::size_t>(std::min<rlim_t>(kMaxPending, limit.rlim_cur / 2));
+}
+
 /// Less than the send buffer of any new socket.
 void send_answer(int fd, std::span<const std::byte> bytes) {
   const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -171,7 +179,8 @@ void Listener::Impl::accept_some(int fd) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     base::UniqueFd socket{::accept4(fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (socket) {
-      if (pending.size() >= kMaxPending) drop(pending.most_crowding(), "others wait, and it has not authenticated");
+      if (!pending.empty() && pending.size() >= max_pending())
+        drop(pending.most_crowding(), "others wait, and it has not authenticated");
       add(std::move(socket));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;

@@ -21,6 +21,7 @@
 #include "base/peer_timeout.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
+#include "control/pending_connections.hpp"
 #include "coordinator/coordinator.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/job_reporter.hpp"
@@ -173,7 +174,8 @@ class Process {
   /// The coordinator is in this process; so is the agent of this node, except in a frontend.
   void lead(std::unique_ptr<control::Listener> listener, const RendezvousPoint* point) {
     make_signals();
-    allow_connections(static_cast<rlim_t>(role_.nodes.max), 0);
+    // Strangers who crowd the listener shall not use up what the job needs.
+    allow_connections(static_cast<rlim_t>(role_.nodes.max) + (listener ? control::kMaxPending : 0), 0);
     const RendezvousOptions& rendezvous = options_.rendezvous;
     const bool fixed = role_.role == LaunchRole::endpoint && rendezvous.backend != RendezvousBackend::c10d;
     CoordinatorOptions coordination{

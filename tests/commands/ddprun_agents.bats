@@ -323,6 +323,24 @@ completes() {
   done
 }
 
+@test "strangers who crowd the port do not use up the job's descriptors" {
+  printf '#!/bin/sh\nulimit -n 200\nexec "%s" "$@"\n' "$DDPRUN" >limited
+  chmod +x limited
+  DDPRUN=$PWD/limited start_agent a --nnodes 2 "${meet[@]}" sh -c "$facts"
+  eventually 20 listening
+  stranger '
+crowd = [connect() for _ in range(600)]
+open("'"$NOTES"'/open", "w").close()
+end = time.monotonic() + 60
+while time.monotonic() < end and not os.path.exists("'"$NOTES"'/over"):
+    crowd = (crowd + [connect() for _ in range(10)])[10:]
+    time.sleep(0.01)' 3>&- &
+  agents[crowd]=$!
+  eventually 20 test -e "$NOTES/open"
+  completes
+  touch "$NOTES/over"
+}
+
 @test "DDP_RDZV_SECRET: who has another, or none, is refused alone" {
   export DDP_RDZV_SECRET=right
   start_agent a --nnodes 2 "${meet[@]}" sh -c "$facts"

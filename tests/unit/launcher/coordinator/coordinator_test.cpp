@@ -85,6 +85,18 @@ TEST(CoordinatorTest, AnAgentOfAnotherVersionEndsNothingWhereAgentsAreStartedOne
   EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
 }
 
+TEST(CoordinatorTest, AnAgentWhoseHelloIsInvalidEndsNothing) {
+  CoordinatorJob job;
+  job.gather();
+  job.say(1, hello("../b"));
+  EXPECT_FALSE(job.connected(1));
+  EXPECT_THAT(job.notes, ElementsAre(AllOf(HasSubstr("before it joined: it sent an invalid message"),
+                                           HasSubstr("Hello: 'host' is longer than 255 bytes, or has a '/'"))));
+  const int late = job.connect();
+  job.say(late, hello("b"));
+  EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
+}
+
 TEST(CoordinatorTest, AnAgentThatLeavesBeforeItsHelloIsToldOf) {
   CoordinatorJob job;
   job.gather();
