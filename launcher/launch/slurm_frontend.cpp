@@ -58,6 +58,23 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
+/// For a shell.
+std::string shell_word(std::string_view word) {
+  std::string text = "'";
+  for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return text + "'";
+}
+
+/// What srun starts. A word ":" would end its command line, and begin another component's.
+std::vector<std::string> agent_command(const std::string& ddprun, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{ddprun};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  if (std::find(command.begin(), command.end(), ":") == command.end()) return command;
+  std::string line = "exec";
+  for (const std::string& word : command) line += " " + shell_word(word);
+  return {"/bin/sh", "-c", std::move(line)};
+}
+
 [[noreturn]] void become_srun(const char* path, char* const* arguments, char* const* environment, int null_device,
                               pid_t parent) {
   ::setpgid(0, 0);
@@ -78,6 +95,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 
 std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,
                                             const std::vector<std::string>& arguments) {
+  const std::vector<std::string> agent = agent_command(ddprun, arguments);
   std::vector<std::string> command{"srun"};
   for (std::size_t component = 0; component < components.size(); ++component) {
     const int nodes = components[component];
@@ -95,10 +113,9 @@ std::vector<std::string> agent_step_command(const std::vector<int>& components, 
                              "--wait=0",
                              "--input=none",
                              "--export=ALL",
-                             "--job-name=ddprun",
-                             ddprun};
+                             "--job-name=ddprun"};
     command.insert(command.end(), std::begin(part), std::end(part));
-    command.insert(command.end(), arguments.begin(), arguments.end());
+    command.insert(command.end(), agent.begin(), agent.end());
   }
   return command;
 }

@@ -32,6 +32,12 @@ blocks_are() {
   expect_blocks 3 3 3 3
 }
 
+@test "words that mean something to srun or a shell are the program's" {
+  run allocation -N2 "$bin/ddprun" --nproc-per-node 1 sh -c 'printf "WORD(%s)" "$@"; echo' name : --nodes=9 "a 'b' \"c\" \$d" : ''
+  succeeded
+  expect_all 2 "WORD(:)WORD(--nodes=9)WORD(a 'b' \"c\" \$d)WORD(:)WORD()"
+}
+
 @test "a batch script needs nothing but the call" {
   printf '#!/bin/sh\n#SBATCH -N3 --ntasks-per-node=2 --cpus-per-task=2\n%s --nproc-per-node 2 sh -c %q\n' \
     "$bin/ddprun" "$facts" >"$shared/job.sh"
