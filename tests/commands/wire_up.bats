@@ -143,4 +143,7 @@ expect_refusal() {
   expect_refusal 30 "'srun' is not one of" DDP_LAUNCH=srun
   run env DDP_INIT_TIMEOUT=soon "$rank_program" world
   [[ "$output" == *"'soon' is not a number of seconds"* ]]
+  run env DDP_PEER_TIMEOUT=1 "$rank_program" world
+  [ "$status" -eq 4 ]
+  [[ "$output" == *"DDP_PEER_TIMEOUT: '1' s is too short"* ]]
 }

@@ -30,6 +30,8 @@ constexpr seconds kAfterUnreachable{1};
 // One that a transfer waits for need not be asked again if it has answered this recently.
 constexpr seconds kFresh{1};
 
+constexpr int kTimesForOneThatMayHaveLeft = 4;
+
 /// Whether a reply says no more than silence does, until the next one.
 bool in_vain(Kind kind) { return kind == Kind::refused || kind == Kind::hung_up || kind == Kind::unreachable; }
 
@@ -134,7 +136,8 @@ void Inquest::note(MemberReply reply, Time now) {
       asked.failures = 0;
       const milliseconds longest = deadline() ? kLongestPauseAtTheEnd : kLongestPause;
       const int doublings = std::clamp(asked.answers - kAttempts, 0, 10);
-      asked.next = waiting() ? Time::max() : now + std::min<Duration>(kBetweenAttempts * (1 << doublings), longest);
+      asked.next = now + (waiting() ? longest_probe_interval(members_.peer_timeout)
+                                    : std::min(kBetweenAttempts * (1 << doublings), longest));
       if (waiting() && !goes_on) want_next(reply.rank);
       break;
     }
@@ -150,6 +153,14 @@ void Inquest::want_next(int member) {
   if (!operation_.is_transfer()) want((member + 1) % members_.size());
 }
 
+bool Inquest::lost(int member) const {
+  // A rank that has left in good order refuses, too, while others are still busy with the last operation: for long
+  // where it has a root, as ranks may leave before others have even called it.
+  const bool rooted = !operation_.is_transfer() && operation_.root >= 0;
+  const bool may_have_left = waiting() && rooted && signs_.refusals(member) > 0;
+  return signs_.lost(member, may_have_left ? kTimesForOneThatMayHaveLeft : 1);
+}
+
 MemberReply Inquest::finding(int member, bool over) const {
   const Asked& asked = of(member);
   const Duration silence = signs_.silence(member);
@@ -158,15 +169,14 @@ MemberReply Inquest::finding(int member, bool over) const {
                     .status = {},
                     .silence = std::chrono::duration_cast<milliseconds>(silence)};
   const int refusals = signs_.refusals(member);
-  // A rank that has left in good order refuses, too, while others are still busy with the last operation. But with a
-  // broken connection, or at the end, it is missing.
+  // with a broken connection, or at the end, it is missing
   const bool missing = occasion_.kind == Occasion::Kind::failure || over || (!waiting() && signs_.gone(member));
-  if (refusals > 0 && (missing || signs_.lost(member))) {
+  if (refusals > 0 && (missing || lost(member))) {
     reply.kind = Kind::refused;
   } else if (asked.status && refusals == 0 && silence < LifeSigns::kPatience) {
     reply.kind = Kind::answered;
     reply.status = asked.status;
-  } else if (signs_.lost(member) || (some_lost_ && signs_.nearly_lost(member)) ||
+  } else if (lost(member) || (some_lost_ && refusals == 0 && signs_.nearly_lost(member)) ||
              (over && silence > Duration::zero() && (deadline() || asked.answers == 0))) {
     reply.kind = Kind::no_answer;
   } else if (!waiting() && asked.last == Kind::failed) {
@@ -180,7 +190,7 @@ bool Inquest::concluded(Time now) {
   bool doubt = false;
   some_lost_ = false;
   for (int member = 0; member < members_.size(); ++member) {
-    some_lost_ = some_lost_ || (of(member).wanted && signs_.lost(member));
+    some_lost_ = some_lost_ || (of(member).wanted && lost(member));
   }
   findings_.clear();
   for (int member = 0; member < members_.size(); ++member) {

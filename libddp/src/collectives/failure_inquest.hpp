@@ -80,6 +80,7 @@ class Inquest {
   Time next_look(Time now) const;
   void note(MemberReply reply, Time now);
   void want_next(int member);
+  bool lost(int member) const;
   MemberReply finding(int member, bool over) const;
   bool concluded(Time now);
   bool heard_of_all() const;

@@ -38,8 +38,8 @@ class LifeSigns {
   bool doubtful(int member) const;
   /// Nobody has listened three times in a row, some time apart.
   bool gone(int member) const;
-  /// Silent for so long that no healthy process is.
-  bool lost(int member) const { return silence(member) >= longest_silence_; }
+  /// Silent for so long that no healthy process is; or so many times as long.
+  bool lost(int member, int times = 1) const { return silence(member) >= longest_silence_ * times; }
   /// Silent for almost as long: lost together with another, but asked later.
   bool nearly_lost(int member) const { return silence(member) >= longest_silence_ * 3 / 5; }
 

@@ -59,7 +59,8 @@ Operation all_reduce() {
 /// The first of some members asks the others.
 class FakeLink final : public MemberLink {
  public:
-  FakeLink(std::vector<FakeMember> others, unsigned seed) : others_(std::move(others)), open_(others_.size()) {
+  FakeLink(std::vector<FakeMember> others, Operation operation, unsigned seed)
+      : operation_(std::move(operation)), others_(std::move(others)), open_(others_.size()) {
     random_.seed(seed);
   }
 
@@ -102,10 +103,10 @@ class FakeLink final : public MemberLink {
   };
 
   bool one_of_hundred(int chances) { return static_cast<int>(random_() % 100) < chances; }
-  static StatusAnswer status_of(const FakeMember& member) {
+  StatusAnswer status_of(const FakeMember& member) const {
     return {.last_issued = 5,
-            .fingerprint = all_reduce().fingerprint(),
-            .description = all_reduce().description(),
+            .fingerprint = operation_.fingerprint(),
+            .description = operation_.description(),
             .waits = member.waits,
             .verdict = {}};
   }
@@ -134,6 +135,7 @@ class FakeLink final : public MemberLink {
   }
 
   std::mt19937 random_;
+  const Operation operation_;
   std::vector<FakeMember> others_;
   std::vector<std::optional<Reply>> open_;
   Time now_ = kStart;
@@ -144,8 +146,11 @@ class FakeLink final : public MemberLink {
 /// A rank and those that it waits for, as GroupEngine and FailureDetector run them.
 class Round {
  public:
-  Round(std::vector<FakeMember> members, milliseconds peer_timeout, unsigned seed)
-      : link(members, seed), signs_(static_cast<int>(members.size()), peer_timeout), peer_timeout_(peer_timeout) {
+  Round(std::vector<FakeMember> members, milliseconds peer_timeout, unsigned seed, Operation operation = all_reduce())
+      : link(members, operation, seed),
+        operation_(std::move(operation)),
+        signs_(static_cast<int>(members.size()), peer_timeout),
+        peer_timeout_(peer_timeout) {
     group_.name = "test";
     for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) group_.global_ranks.push_back(rank);
     group_.peer_timeout = peer_timeout;
@@ -182,7 +187,7 @@ class Round {
 
  private:
   GroupMembers group_;
-  const Operation operation_ = all_reduce();
+  const Operation operation_;
   LifeSigns signs_;
   milliseconds peer_timeout_;
 };
@@ -358,6 +363,39 @@ TEST(FailureInquest, AllThatAreLostTogetherAreNamedTogether) {
       EXPECT_LE(round.link.now(), kStart + seconds(10) + peer_timeout);
     }
   }
+}
+
+// It has sent what the root wants, left in good order and ended, while the root still waits for a slow rank.
+TEST(FailureInquest, ARankThatMayHaveLeftIsGivenLong) {
+  Operation gather = all_reduce();
+  gather.kind = OperationKind::gather;
+  gather.root = 0;
+  std::vector<FakeMember> members(4);
+  members[1].death = Death::killed;
+  members[1].dies = kStart;
+  EXPECT_FALSE(Round(members, seconds(30), 1, gather).wait(kStart + seconds(75)));
+  Round endless(members, seconds(30), 1, gather);
+  const auto error = endless.wait(kStart + seconds(600));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->ranks(), Ranks{1});
+  EXPECT_LE(endless.link.now(), kStart + seconds(130));
+}
+
+// While one is doubtful, others are asked again and again.
+TEST(FailureInquest, ADeathDuringADoubtIsNamedInTime) {
+  Operation gather = all_reduce();
+  gather.kind = OperationKind::gather;
+  gather.root = 0;
+  std::vector<FakeMember> members(4);
+  members[1].death = Death::killed;
+  members[1].dies = kStart;
+  members[3].death = Death::vanished;
+  members[3].dies = kStart + seconds(20);
+  Round round(members, seconds(30), 1, gather);
+  const auto error = round.wait(kStart + seconds(600));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->ranks(), Ranks{3});
+  EXPECT_LE(round.link.now(), kStart + seconds(50));
 }
 
 }  // namespace
