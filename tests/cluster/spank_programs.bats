@@ -136,7 +136,7 @@ PROGRAM
   expect_all 3 "STORE "
   start setpriv --reuid nobody --regid nogroup --clear-groups env HOME=/ srun --ddp --chdir=/ -N1 -n1 sh -c 'echo UP; sleep 98765'
   eventually 20 said 1 UP
-  [ "$("$cluster" run ps -o user= -C ddp-step)" = nobody ]
+  [ "$("$cluster" run ps -o user= -C ddp-step | sort -u)" = nobody ] # the store, and the witness of the node
   "$cluster" run pkill -INT -x -o srun
   "$cluster" run pkill -INT -x -o srun
   finish
