@@ -47,7 +47,7 @@ TEST(Liveness, StoppedAndStarvedRanksAreNotDead) {
   std::mt19937 random{11};  // NOLINT(cert-msc51-cpp): the same in every run
   std::vector<int> offsets;
   for (std::size_t job = 0; job < jobs.size(); ++job) offsets.push_back(static_cast<int>(random() % 57));
-  for (int tick = 0; tick < 70; ++tick) {
+  for (int tick = 0; tick < 60; ++tick) {
     std::size_t number = 0;
     for (RankProcesses& job : jobs) {
       const int offset = offsets[number++];
@@ -62,7 +62,7 @@ TEST(Liveness, StoppedAndStarvedRanksAreNotDead) {
   }
   for (RankProcesses& job : jobs) {
     for (int rank = 0; rank < kRanks; ++rank) job.signal(rank, SIGCONT);
-    for (const RankResult& result : job.wait(Deadline::after(milliseconds(500)))) {
+    for (const RankResult& result : job.wait(Deadline::after(milliseconds(100)))) {
       EXPECT_FALSE(result.ended) << result.output;
       EXPECT_THAT(result.output, Not(HasSubstr("ERROR")));
     }
