@@ -13,6 +13,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/version.hpp>
 
@@ -163,6 +164,8 @@ class Process {
                              : meet_at_endpoint(options_, environment_);
     order_ = meeting.order;
     if (meeting.listener) {
+      if (options_.verbose)
+        say(fmt::format("waiting for the other nodes at {}", fmt::join(meeting.listener->addresses(), ", ")));
       lead(std::move(meeting.listener), nullptr);
     } else {
       control::Connection coordinator = meeting.connect();

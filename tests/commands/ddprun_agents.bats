@@ -438,8 +438,8 @@ start_munge() {
 }
 
 @test "the endpoint's own address is the only one that is listened at" {
-  start_agent a --nnodes 2 --rdzv-backend c10d --rdzv-endpoint "127.0.0.9:$port" true
-  eventually 20 listening
+  start_agent a -v --nnodes 2 --rdzv-backend c10d --rdzv-endpoint "127.0.0.9:$port" true
+  eventually 20 agent_said a "waiting for the other nodes at 127.0.0.9:$port"
   run -1 stranger 'connect()'
   [[ $output == *ConnectionRefusedError* ]]
 }
