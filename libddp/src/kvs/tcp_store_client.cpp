@@ -110,11 +110,23 @@ TcpStoreClient::TcpStoreClient(base::UniqueFd socket, std::string server, int ra
 
 // VALIDATE, PING, and the count of workers, as PyTorch's own client does.
 void TcpStoreClient::join(Deadline deadline) {
-  send(Request{Operation::validate}.integer(kMagic), deadline);
   const auto nonce = static_cast<std::uint32_t>(std::random_device{}());
-  send(Request{Operation::ping}.integer(nonce), deadline);
-  if (receive<std::uint32_t>(deadline) != nonce)
-    throw_protocol(describe("joining"), "the answer to PING is another number");
+  try {
+    send(Request{Operation::validate}.integer(kMagic), deadline);
+    send(Request{Operation::ping}.integer(nonce), deadline);
+    if (receive<std::uint32_t>(deadline) != nonce)
+      throw_protocol(describe("joining"), "the answer to PING is another number");
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    throw Error{{.code = ErrorCode::peer_lost,
+                 .attempted = describe("joining"),
+                 .cause = fmt::format("it accepted the connection, and closed it without an answer: {}", error.cause()),
+                 .native = error.native(),
+                 .ranks = {},
+                 .hint =
+                     "the stores of ddprun and srun --ddp serve only processes of the job's user in their node's own "
+                     "network; a line of ddprun or srun says whom they refused and why"}};
+  }
   send(Request{Operation::add}.key("init/").integer(std::int64_t{1}), deadline);
   receive<std::int64_t>(deadline);
 }

@@ -236,6 +236,14 @@ TEST(TcpStoreClient, WrongEchoIsAProtocolError) {
   EXPECT_EQ(error_of([&] { server.join(); })->code(), ErrorCode::protocol);
 }
 
+TEST(TcpStoreClient, WhoIsRefusedIsToldWhomAStoreServes) {
+  BrokenServer server{[](int fd) { ::shutdown(fd, SHUT_RDWR); }};
+  const auto error = error_of([&] { server.join(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+  EXPECT_THAT(error->hint(), testing::HasSubstr("only processes of the job's user"));
+}
+
 TEST(TcpStoreClient, HugeLengthIsRefusedBeforeItIsAllocated) {
   const auto error = getting_error([](int fd) {
     answer_joining(fd);
