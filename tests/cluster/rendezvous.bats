@@ -22,7 +22,7 @@ meet=(--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n0:29411 --rdzv-conf "join_
 
 # hand NODE VARIABLE=VALUE... -- ARGUMENTS...: a ddprun in the background; its streams go to $shared/NODE.
 hand() {
-  local node=$1 variables=(HOME="/tmp/$1-home" DDP_MUNGE_SOCKET=/no/munge)
+  local node=$1 variables=(HOME="/tmp/$1-home" XDG_CONFIG_HOME= DDP_MUNGE_SOCKET=/no/munge)
   shift
   while [ "$1" != -- ]; do variables+=("$1") && shift; done
   shift
