@@ -67,7 +67,7 @@ void Agent::handle(const control::Message& message) {
 void Agent::pass_on(const control::Message& message) {
   if (std::get_if<control::EndAttempt>(&message) != nullptr) {
     ending_ = true;
-    attempt_asked_ = Heartbeat::Clock::now();
+    if (!attempt_asked_) attempt_asked_ = Heartbeat::Clock::now();
   }
   const auto* order = std::get_if<control::SignalRanks>(&message);
   if (order == nullptr) return to_attempt(message);
@@ -76,7 +76,7 @@ void Agent::pass_on(const control::Message& message) {
   } else if (order->groups) {
     ranks_told_ = true;
   }
-  if (order->signal == SIGKILL) attempt_asked_ = Heartbeat::Clock::now();
+  if (order->signal == SIGKILL && !attempt_asked_) attempt_asked_ = Heartbeat::Clock::now();
   step_signals_.add(*order);
   pass_settled_orders();
 }
@@ -115,18 +115,27 @@ control::EndAttempt Agent::orphaned_end() const {
 }
 
 std::optional<Deadline> Agent::next_deadline() const {
-  const auto settled = step_signals_.next_deadline();
-  if (!orphan_limit_ || !settled) return orphan_limit_ ? orphan_limit_ : settled;
-  return earlier(*orphan_limit_, *settled);
+  std::optional<Deadline> next = orphan_limit_;
+  for (const auto& other : {step_signals_.next_deadline(), answer_due()}) {
+    if (other) next = next ? earlier(*next, *other) : other;
+  }
+  return next;
+}
+
+/// When the attempt process must have shown life, after an order that ends it.
+std::optional<Deadline> Agent::answer_due() const {
+  if (!attempt_ || cleaned_ || !attempt_asked_ || job_.options.dry_run) return std::nullopt;
+  return heartbeat_.silent_at(std::max(attempt_->last_heard(), *attempt_asked_), job_.peers.end_answer);
 }
 
 void Agent::time_passed() {
   pass_settled_orders();
+  if (const auto due = answer_due(); due && due->expired()) attempt_lost(true);
   if (!orphan_limit_ || !orphan_limit_->expired()) return;
   if (!orphaned_) return leave_coordinator("it did not react to a signal");
   orphan_limit_ = Deadline::after(limits_.orphan_cleaning);
   if (orphan_steps_ == 0) {
-    attempt_asked_ = Heartbeat::Clock::now();
+    if (!attempt_asked_) attempt_asked_ = Heartbeat::Clock::now();
     to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGKILL});
     to_attempt(orphaned_end());
   } else {
@@ -246,9 +255,7 @@ void Agent::beat() {
   attempt_->beat();
   const auto heard = attempt_->last_heard();
   const auto limit = started_ ? std::max(job_.peers.silence(), limits_.attempt_silence) : limits_.start;
-  const bool silent = heartbeat_.silence(heard) >= limit;
-  const bool owes_answer = attempt_asked_ && heartbeat_.silence(std::max(heard, *attempt_asked_)) >= job_.peers.answer;
-  if (silent || owes_answer) attempt_lost(true);
+  if (heartbeat_.silence(heard) >= limit) attempt_lost(true);
 }
 
 // ---- signals ----------------

@@ -77,6 +77,7 @@ class Agent {
   void from_attempt(const control::Message& message);
   void attempt_lost(bool silent);
   void end_left_processes(std::chrono::milliseconds limit);
+  std::optional<Deadline> answer_due() const;
   void beat();
   void to_coordinator(const control::Message& message) { coordinator_.send(message); }
   void to_attempt(const control::Message& message);

@@ -332,8 +332,8 @@ void Attempt::clean() {
     base::write_stderr_line(fmt::format(
         "ddprun: {}: {} processes that ranks left behind did not end even after SIGKILL", job_.host, left.remaining));
   }
-  workers_.reset();
   finish_logs();
+  workers_.reset();
   if (pmix_) {
     pmix_->modex().answer_all(PMIX_ERR_UNREACH);
     if (unclean_ || left.ended + left.remaining > 0) pmix_->abandon();

@@ -66,11 +66,13 @@ void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
     } else {
       agents_lost(what, 1);
     }
+  } else if (phase_ >= Phase::finishing) {
+    return;  // it has been told to leave
   } else if (AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr) {
-    fail_node(*node,
-              fmt::format("the connection to ddprun's agent on {} (pid {}) was lost: {}", node->layout.host, node->pid,
-                          loss.why),
-              1);
+    const std::string what = fmt::format("the connection to ddprun's agent on {} (pid {}) was lost: {}",
+                                         node->layout.host, node->pid, loss.why);
+    if (loss.silent && phase_ < Phase::cleaning) events_.note(what);  // the ranks of the others may take long to end
+    fail_node(*node, what, 1);
     node->state = NodeState::lost;
     if (loss.silent) name_silent(*node);
   }

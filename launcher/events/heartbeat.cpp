@@ -41,6 +41,10 @@ bool Heartbeat::take_beat() {
   return true;
 }
 
+Deadline Heartbeat::silent_at(Time heard, std::chrono::milliseconds limit) const {
+  return Deadline{std::max(heard, awake_since_) + limit};
+}
+
 std::chrono::milliseconds Heartbeat::silence(Time heard) const {
   const auto since = Deadline::Clock::now() - std::max(heard, awake_since_);
   return std::chrono::duration_cast<std::chrono::milliseconds>(since);

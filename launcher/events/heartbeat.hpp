@@ -16,6 +16,9 @@ struct PeerLimits {
   std::chrono::milliseconds peer_timeout{30'000};  ///< DDP_PEER_TIMEOUT: who is silent that long is lost
   /// The same once the job ends, or an answer is due: more than a beat and the 2 s that a healthy process may stand.
   std::chrono::milliseconds answer{3'000};
+  /// The same for an attempt process that has been told to kill its ranks or to end: less than the coordinator's
+  /// patience (SupervisionLimits).
+  std::chrono::milliseconds end_answer{2'000};
 
   /// After which silence to act, so that no more than the timeout passes.
   std::chrono::milliseconds silence() const { return peer_timeout - beat; }
@@ -36,6 +39,8 @@ class Heartbeat {
   /// How long nothing has come from one that was last heard at @p heard. Time in which this process itself was stopped
   /// does not count: what others sent meanwhile has not been read.
   std::chrono::milliseconds silence(Time heard) const;
+  /// When that will be @p limit, if nothing comes.
+  Deadline silent_at(Time heard, std::chrono::milliseconds limit) const;
 
   /// Whether it is time for a beat, for work that keeps the loop waiting. The loop leaves that beat out.
   bool take_beat();

@@ -45,6 +45,8 @@ constexpr std::chrono::seconds kSrunPatience{15};
 // The same at least, where the end of the job is limited; then for SIGTERM to take effect.
 constexpr std::chrono::milliseconds kLeastSrunPatience{300};
 constexpr std::chrono::milliseconds kSrunEndLimit{700};
+// For srun to notice the end of the other tasks, where a node is lost.
+constexpr std::chrono::seconds kLostNodeSrunPatience{1};
 // For srun's SIGTERM, after a job whose end is not limited.
 constexpr std::chrono::seconds kSrunTermPatience{10};
 constexpr std::chrono::milliseconds kReaderCheck{200};
@@ -314,6 +316,7 @@ class Process {
         const Deadline least{begin + kLeastSrunPatience};
         const Deadline latest{end->when() - kSrunEndLimit};
         limit = latest < least ? least : latest;
+        if (a_node_is_lost()) limit = earlier(limit, Deadline{begin + kLostNodeSrunPatience});
         last = Deadline::after(kSrunEndLimit);
       }
       if (limit.expired()) {
@@ -322,6 +325,13 @@ class Process {
       }
       loop_.run_once(earlier(limit, Deadline::after(kReaderCheck)));
     }
+  }
+
+  /// srun waits for it until Slurm gives it up.
+  bool a_node_is_lost() const {
+    const JobAttempt* attempt = coordinator_->last_attempt();
+    return attempt != nullptr && std::any_of(attempt->nodes().begin(), attempt->nodes().end(),
+                                             [](const AttemptNode& node) { return node.state == NodeState::lost; });
   }
 
   /// Standard output and standard error, which are srun's, too, take more.

@@ -112,6 +112,13 @@ blocks_are() {
   [ "$(sort <<<"$output" | tr '\n' ' ')" = "0/2 0/2 1/2 1/2 " ]
 }
 
+@test "a batch job that a worker submits is no worker" {
+  printf '#!/bin/bash\n%s --nproc-per-node 2 sh -c %q\n' "$bin/ddprun" "$facts" >"$shared/script"
+  run allocation -N1 "$bin/ddprun" sbatch -Q -W -N2 -o "$shared/out" "$shared/script"
+  succeeded
+  blocks_are 2 2 || { expect_blocks 2 2; return 1; }
+}
+
 @test "libddp's World works over nodes, from PMIx alone and from torchrun's variables alone" {
   echo_task='echo TASK $RANK $LOCAL_RANK $GROUP_RANK $(hostname)'
   run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c "$echo_task; exec $rank_program world"

@@ -286,3 +286,15 @@ until [ -e $0.trapped ]; do sleep 0.1; done'
   [ "$status" -ne 0 ]
   clean
 }
+
+@test "the folders that a step killed by Slurm leaves are removed by the next ddprun" {
+  folders() { for node in n0 n1 n2 n3; do "$cluster" on $node sh -c 'ls -d /tmp/ddprun.* 2>/dev/null || true'; done; }
+  start_front "$shared/worker"
+  eventually 30 up 8 0
+  step=$("$cluster" run squeue -h -s -o %i | grep '\.[0-9]*$' | head -n 1)
+  "$cluster" run scancel --signal=KILL "$step"
+  finish
+  [ "$(folders | wc -l)" -ge 4 ]
+  allocation -N4 "$bin/ddprun" true
+  [ -z "$(folders)" ] || { folders; return 1; }
+}

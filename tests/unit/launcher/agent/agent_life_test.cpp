@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 class AgentLife : public AgentFixture {
  protected:
   AgentLife() {
-    job_.peers = {.beat = 50ms, .peer_timeout = 1h, .answer = 1h};
+    job_.peers = {.beat = 50ms, .peer_timeout = 1h, .answer = 1h, .end_answer = 1h};
     limits_.attempt_silence = 0ms;
     limits_.final_kill = limits_.kill = 5s;
     ::testing::internal::CaptureStderr();
@@ -112,7 +112,7 @@ TEST_F(AgentLife, BeforeItsRanksRunAnAttemptProcessHasMoreTime) {
 
 TEST_F(AgentLife, SigkillAndTheEndMustBeObeyedSoon) {
   const control::Message orders[] = {signal_ranks(SIGKILL, true), control::EndAttempt{.epoch = kEpoch}};
-  job_.peers.answer = 500ms;
+  job_.peers.end_answer = 500ms;
   run_ranks();
   attempt_lives_ = false;
   ::kill(attempt_pid_, SIGSTOP);

@@ -63,7 +63,7 @@ TEST(CoordinatorEnd, AFailureNamesASilentNodeAmongTheFailures) {
   EXPECT_THAT(job.coordinator().outcome().silent, IsEmpty()) << "it is named already";
 }
 
-// 10 s for the ranks, 5 s for all the rest; 1.2 s of them for the agents and srun to leave.
+// 10 s for the ranks, 4.8 s for all the rest; 1.2 s of them for the agents and srun to leave.
 TEST(CoordinatorEnd, CleaningUpEndsInTimeForASilentNode) {
   for (const bool user : {true, false}) {
     CoordinatorJob job;
@@ -74,7 +74,7 @@ TEST(CoordinatorEnd, CleaningUpEndsInTimeForASilentNode) {
     job.end_ranks(1, 9);
     job.say(0, kCleaned);
     job.forget_all();
-    job.pass(13'700ms);
+    job.pass(13'500ms);
     EXPECT_TRUE(job.connected(1));
     job.pass(100ms);
     EXPECT_FALSE(job.connected(1));
@@ -97,7 +97,7 @@ TEST(CoordinatorEnd, ANodeThatAnswersMayGoOnUnlessTheUserEndsTheJob) {
     job.say(0, kCleaned);
     job.forget_all();
     job.say(1, control::SignalReceived{.signal = SIGUSR2, .by_slurm = false});  // anything
-    job.pass(13'800ms);
+    job.pass(13'600ms);
     if (user) {
       EXPECT_THAT(job.heard_texts(1), Contains("Finish 143"));
       EXPECT_THAT(job.notes, ElementsAre(HasSubstr("the agent on b (pid 7) has not finished")));
@@ -167,6 +167,8 @@ TEST(CoordinatorEnd, ASilentAgentIsLostInEachPhaseAndOneThatBeatsIsNot) {
     }
     EXPECT_FALSE(job.connected(0));
     EXPECT_TRUE(job.connected(1));
+    EXPECT_THAT(job.notes.empty() ? job.coordinator().outcome().nodes.at(0).message : job.notes.at(0),
+                HasSubstr("nothing has come from it for"));
   }
 }
 
