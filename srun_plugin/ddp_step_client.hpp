@@ -38,7 +38,7 @@ class DdpStepClient {
   /// All that it writes. Throws Error(timeout), having killed it.
   Bytes read_all(Deadline deadline);
   /// Closes its input and waits for its end; kills it at the deadline. Returns its exit status, 128 + signal, or -1 if
-  /// somebody else has waited for it or not even SIGKILL ends it (a process in the kernel's uninterruptible sleep).
+  /// another caller has reaped it or not even SIGKILL ends it (a process in the kernel's uninterruptible sleep).
   int finish(Deadline deadline) noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Connections that have not sent VALIDATE: their deadlines, and which of them is closed to make room.
+// Connections that have not sent VALIDATE: their deadlines, and which one is closed to make room.
 #pragma once
 
 #include <cstddef>

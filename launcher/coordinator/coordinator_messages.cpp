@@ -105,6 +105,11 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
   const RankEnd& end = message.end;
   events_.detail(fmt::format("rank {} ended: {}", rank,
                              end.by_signal ? signal_name(end.code) : fmt::format("exit code {}", end.code)));
+  if (!end.success() && attempt_->supervisor().outcome().failures.empty()) {
+    for (AttemptNode& node : attempt_->nodes()) {
+      node.silent_before = node.may_have_ranks() && links_.is_silent(node.link);
+    }
+  }
   follow(attempt_->supervisor().rank_ended(rank, end, message.traces, clock_()));
 }
 
@@ -144,7 +149,8 @@ void Coordinator::fail_node(AttemptNode& node, const std::string& message, int e
                             .num_ranks = node.layout.nproc,
                             .message = message,
                             .exit_status = exit_status,
-                            .time = clock_().wall};
+                            .time = clock_().wall,
+                            .silent_before = node.silent_before};
   if (phase_ == Phase::preparing) {
     outcome_.nodes.push_back(failure);
     end_attempt();

@@ -34,6 +34,7 @@ struct AttemptNode {
   std::int64_t pid;  ///< of the agent
   control::NodeLayout layout;
   NodeState state = NodeState::preparing;
+  bool silent_before = false;  ///< as in NodeFailure
 
   bool may_have_ranks() const { return state < NodeState::failed; }
   bool settled() const { return state >= NodeState::cleaned; }

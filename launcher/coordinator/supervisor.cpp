@@ -84,7 +84,12 @@ SignalOrders Supervisor::node_failed(NodeFailure failure, int first_rank, Moment
     return {};
   }
   if (outcome_.nodes.empty()) outcome_.rank_failed_first = !outcome_.failures.empty();
-  outcome_.nodes.push_back(std::move(failure));
+  if (failure.silent_before) {
+    outcome_.rank_failed_first = false;
+    outcome_.nodes.insert(outcome_.nodes.begin(), std::move(failure));
+  } else {
+    outcome_.nodes.push_back(std::move(failure));
+  }
   return going_on() ? terminate(SIGTERM, now) : SignalOrders{};
 }
 

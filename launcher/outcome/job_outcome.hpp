@@ -71,6 +71,8 @@ struct NodeFailure {
   std::string message;  ///< "the connection to ddprun's agent (pid 7) was lost", with what to do where that is known
   int exit_status;      ///< what ddprun returns when this is the root cause
   std::chrono::system_clock::time_point time;
+  /// It was silent already when the first rank failed, which then followed from it.
+  bool silent_before = false;
 };
 
 /// Why a job failed. stopped_rank: the failures of the others followed from it.

@@ -96,7 +96,7 @@ void write_all(const std::string& attempted, int fd, std::string_view text, Dead
     } else if (errno == EAGAIN) {
       pollfd waiting{.fd = fd, .events = POLLOUT, .revents = 0};
       if (::poll(&waiting, 1, deadline.poll_timeout_ms()) == 0)
-        throw base::system_error(attempted, ETIMEDOUT, "nobody reads it");
+        throw base::system_error(attempted, ETIMEDOUT, "it has no reader");
     } else if (errno != EINTR) {
       throw base::system_error(attempted, errno);
     }
@@ -121,7 +121,7 @@ void replace_file(const std::string& attempted, const std::string& path, const s
   const Deadline deadline = Deadline::after(write_limit);
   if (place.direct) {
     const base::UniqueFd fd{::open(path.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
-    if (!fd) throw base::system_error(attempted, errno, errno == ENXIO ? "nobody reads it" : "");
+    if (!fd) throw base::system_error(attempted, errno, errno == ENXIO ? "it has no reader" : "");
     write_all(attempted, fd.get(), text, deadline);
     return;
   }

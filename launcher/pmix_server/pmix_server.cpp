@@ -21,6 +21,7 @@
 #include "base/log.hpp"
 #include "kvs/pmix_handles.hpp"
 #include "kvs/pmix_info_list.hpp"
+#include "pmix_server/accept_guard.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -143,10 +144,11 @@ PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xm
     : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()), modex_(std::make_unique<ModexInbox>()) {
   forget_outer_pmix();
   // Clients come over TCP to 127.0.0.1, libpmix 4's only transport, and its "native" believes the user that they name.
-  // What keeps other users' processes out is the namespace: it has 128 random bits, which only the job's ranks learn.
+  // The guard keeps other users' processes out, and the namespace: it has 128 random bits, which only ranks learn.
   // The other module, munge, asks munged for the user, but spends seconds on one that is installed and not running, and
   // ranks whose libpmix lacks it cannot connect. What the user has chosen stays: PMIX_MCA_psec=munge.
   ::setenv("PMIX_MCA_psec", "native", 0);
+  guard_accept();
   if (!topology_xml.empty()) give_topology(directory_.path() + "/topology.xml", topology_xml);
   static ModuleBuffer buffer;  // static: zero throughout
   buffer.module.client_connected = client_connected;

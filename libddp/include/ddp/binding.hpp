@@ -24,8 +24,8 @@ struct Binding {
   static Binding from(const Topology& topology, const Placement& placement);
 
   /// Binds all threads of this process that exist now, and with them those that they start, and sets the calling
-  /// thread's memory policy (MPOL_PREFERRED), which threads started later inherit; a policy that somebody else has
-  /// chosen (numactl) stays. Reads the mask back.
+  /// thread's memory policy (MPOL_PREFERRED), which threads started later inherit; a policy set from
+  /// outside (numactl) stays. Reads the mask back.
   /// @return one sentence for each thing that was not granted in full: a mask that the kernel narrowed (cpuset cgroup),
   /// a memory policy that a container forbids. Throws Error(system) when the mask cannot be set at all, and
   /// Error(invalid_argument) for an empty one.

@@ -30,7 +30,7 @@ class Deadline {
     return std::max(left, std::chrono::milliseconds::zero());
   }
 
-  /// Time left for poll(2) and its kin: rounded up, so that the deadline has passed when the wait times out; at most a
+  /// Time left for poll(2) and the like: rounded up, so that the deadline has passed when the wait times out; at most a
   /// day.
   int poll_timeout_ms() const {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();

@@ -17,7 +17,7 @@ enum class ErrorCode {
   mismatch,          ///< ranks called the same operation with different arguments
   unavailable,       ///< a service, library or device that is needed is not there
   not_found,         ///< a key or file does not exist
-  protocol,          ///< the other side sent something that makes no sense
+  protocol,          ///< the peer sent a malformed or unexpected message
   system,            ///< an operating-system call failed
   aborted,           ///< the operation was given up because its group was shut down
 };

@@ -19,8 +19,9 @@ class [[nodiscard]] Work {
  public:
   explicit Work(std::shared_ptr<collectives::WorkState> state) : state_(std::move(state)) {}
 
-  /// Blocks until the operation is finished. Returns within the operation's own deadline; throws its Error if it
-  /// failed.
+  /// Blocks until the operation is finished; throws its Error if it failed. It finishes within its own deadline. A
+  /// backend that hangs past that costs up to 30 s more: then wait() throws, and the operation may still use its
+  /// tensors.
   void wait() const;
 
   /// The same, but gives up at @p deadline with Error(timeout), while the operation continues.

@@ -22,7 +22,7 @@ namespace {
 
 /// What a terminal that says it is writable takes at least (WAKEUP_CHARS of Linux's drivers/tty/n_tty.c).
 constexpr std::size_t kTerminalRoom = 256;
-/// Somebody else was quicker to fill what poll(2) had seen free.
+/// Another writer filled the space that poll(2) reported.
 constexpr int kRetryMs = 10;
 
 struct Target {

@@ -63,6 +63,30 @@ TEST(CoordinatorEnd, AFailureNamesASilentNodeAmongTheFailures) {
   EXPECT_THAT(job.coordinator().outcome().silent, IsEmpty()) << "it is named already";
 }
 
+TEST(CoordinatorEnd, ANodeThatWasSilentWhenTheFirstRankFailedIsTheRootCause) {
+  for (const bool silent_first : {true, false}) {
+    CoordinatorJob job;
+    job.options.peers = {.beat = 50ms, .peer_timeout = 2s, .answer = 500ms};
+    job.run();
+    const Deadline quiet = Deadline::after(1s);
+    while (!quiet.expired()) {
+      job.beat(0);
+      if (!silent_first) job.beat(1);
+      job.turn();
+    }
+    job.say(0, rank_ended(0, 7));
+    const Deadline limit = Deadline::after(20s);
+    while (job.coordinator().last_attempt()->nodes()[1].state != NodeState::lost && !limit.expired()) {
+      job.beat(0);
+      job.turn();
+    }
+    const JobOutcome& outcome = job.coordinator().last_attempt()->supervisor().outcome();
+    ASSERT_EQ(outcome.nodes.size(), 1U);
+    EXPECT_EQ(outcome.root_cause(), silent_first ? RootCause::node : RootCause::rank);
+    EXPECT_EQ(outcome.exit_status(), silent_first ? 1 : 7);
+  }
+}
+
 // 10 s for the ranks, 4.8 s for all the rest; 1.2 s of them for the agents and srun to leave.
 TEST(CoordinatorEnd, CleaningUpEndsInTimeForASilentNode) {
   for (const bool user : {true, false}) {
