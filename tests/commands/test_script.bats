@@ -31,19 +31,19 @@ affected() { printf '%s\n' "$@" | "$root/scripts/affected"; }
 # has LINE: a line of $output that is exactly this.
 has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 
-@test "builds and stages: one build at a time, two things at most, each stage after its build" {
+@test "builds and stages: one build at a time, two stages at most, each stage after its build" {
   run -0 run_test --only unit --only commands --only packaging --only asan --only tsan
   echo "$output"
   cat "$CALLS"
   awk '
-    /^[+]build/ { if (++builds > 1) bad = "two builds" }
-    /^-build/ { --builds; built[$2] = 1 }
-    /^[+]/ { if (++running > 2) bad = "three at a time" }
+    /^[+]build/ { if (++builds > 1) bad = "two builds"; next }
+    /^-build/ { --builds; built[$2] = 1; next }
+    /^[+]/ { if (++running > 2) bad = "three stages" }
     /^-/ { --running }
     /^[+](unit|commands|packaging)/ && !built["dev"] { bad = $0 " before its build" }
     /^[+](asan|tsan)/ && !built[substr($1, 2)] { bad = $0 " before its build" }
-    running == 2 && !builds { both = 1 }
-    END { if (!both) bad = "never two stages"; print bad; exit bad != "" }' "$CALLS"
+    running == 2 && builds { all = 1 }
+    END { if (!all) bad = "never two stages beside a build"; print bad; exit bad != "" }' "$CALLS"
   [ "${lines[-1]}" = "5 passed, 0 failed" ]
   # the table's order is fixed
   [ "$(sed -n '/==== summary/,$p' <<<"$output" | awk '$2 ~ /^[0-9-]+$/ {print $1}' | tr '\n' ' ')" = \
