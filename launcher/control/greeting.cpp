@@ -90,8 +90,10 @@ Statement make_statement(HandshakeSide prover, const Greeting& connecting, const
 }
 
 Bytes with_length(std::span<const std::byte> proof) {
-  Bytes bytes{static_cast<std::byte>(proof.size() >> 8U & 0xFFU), static_cast<std::byte>(proof.size() & 0xFFU)};
-  bytes.insert(bytes.end(), proof.begin(), proof.end());
+  Bytes bytes(2 + proof.size());
+  bytes[0] = static_cast<std::byte>(proof.size() >> 8U & 0xFFU);
+  bytes[1] = static_cast<std::byte>(proof.size() & 0xFFU);
+  std::copy(proof.begin(), proof.end(), bytes.begin() + 2);
   return bytes;
 }
 
