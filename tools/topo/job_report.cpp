@@ -21,26 +21,8 @@ const std::vector<int>& usable_gpus(const RankReport& report) {
 
 /// Ranks of one machine may each see other GPUs (srun --gpus-per-task): a copy that shows those of @p visible.
 Topology with_visible(const Topology& topology, const Indices& visible) {
-  Topology::Parts parts{.packages = topology.packages(),
-                        .numa_nodes = topology.numa_nodes(),
-                        .cores = topology.cores(),
-                        .gpus = topology.gpus(),
-                        .nics = topology.nics(),
-                        .interfaces = topology.interfaces(),
-                        .allowed = topology.allowed_cpus(),
-                        .gpu_links = {},
-                        .source = topology.source(),
-                        .xml = {}};
-  for (const Gpu& a : topology.gpus()) {
-    for (const Gpu& b : topology.gpus()) parts.gpu_links.push_back(topology.link_bandwidth(a, b));
-  }
-  for (Gpu& gpu : parts.gpus) {
-    const bool shown = visible.contains(gpu.index);
-    if (!shown && gpu.visible) gpu.hidden_reason = "no rank of the node may use it";
-    if (shown) gpu.hidden_reason.clear();
-    gpu.visible = shown;
-  }
-  return Topology::from_parts(std::move(parts));
+  return topology.with_visible_gpus([&](const Gpu& gpu) { return visible.contains(gpu.index); },
+                                    "no rank of the node may use it");
 }
 
 Indices visible_in(const Topology& topology) {

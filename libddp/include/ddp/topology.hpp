@@ -1,6 +1,7 @@
 // The machine: packages, NUMA nodes, cores, GPUs, NICs, and the distances among them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,6 +72,9 @@ class Topology {
   };
   /// Throws Error(invalid_argument) for indices that do not fit together, or when there is no core.
   static Topology from_parts(Parts parts);
+  /// A copy without XML, in which only the GPUs of @p visible are visible, with the same indices. @p reason is the
+  /// hidden_reason of those that were visible before.
+  Topology with_visible_gpus(const std::function<bool(const Gpu&)>& visible, const std::string& reason) const;
 
   const std::vector<Package>& packages() const noexcept { return parts_.packages; }
   const std::vector<NumaNode>& numa_nodes() const noexcept { return parts_.numa_nodes; }

@@ -14,6 +14,7 @@
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "unit/kvs/rank_threads.hpp"
+#include "unit/world/peer_channel_fixture.hpp"
 #include "world/peer_channel.hpp"
 #include "world/peer_questions.hpp"
 
@@ -27,32 +28,7 @@ using std::chrono::seconds;
 using test::soon;
 using Kind = PeerReply::Kind;
 
-PeerEndpoint endpoint_of(const PeerChannel& channel) {
-  return {.rank = 0, .address = "127.0.0.1", .port = channel.port(), .token = channel.token()};
-}
-
-PeerReply ask(const PeerEndpoint& endpoint, const std::string& service, const Bytes& body = {},
-              milliseconds limit = seconds(10)) {
-  return ask_peers({endpoint}, service, body, Deadline::after(limit)).at(0);
-}
-
-/// A channel with a service that sends back what it gets.
-class PeerChannelStrangers : public testing::Test {
- protected:
-  PeerChannelStrangers() {
-    channel_.serve("echo", [](std::span<const std::byte> body) { return Bytes(body.begin(), body.end()); });
-  }
-  base::UniqueFd stranger() { return base::connect_tcp("127.0.0.1", channel_.port(), soon()); }
-  void expect_answered_within(milliseconds limit) {
-    const auto begin = Deadline::Clock::now();
-    const PeerReply reply = ask(endpoint_of(channel_), "echo", to_bytes("hello"), limit);
-    EXPECT_EQ(reply.kind, Kind::answered) << reply.problem;
-    EXPECT_EQ(to_text(reply.body), "hello");
-    EXPECT_LT(Deadline::Clock::now() - begin, limit);
-  }
-
-  PeerChannel channel_{"127.0.0.1"};
-};
+class PeerChannelStrangers : public PeerChannelFixture {};
 
 /// Whether the other side closes @p fd before the deadline without having sent anything.
 bool hung_up(int fd, Deadline deadline) {

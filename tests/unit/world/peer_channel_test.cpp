@@ -18,6 +18,7 @@
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
 #include "unit/kvs/rank_threads.hpp"
+#include "unit/world/peer_channel_fixture.hpp"
 #include "world/peer_questions.hpp"
 
 namespace ddp::world {
@@ -30,32 +31,7 @@ using std::chrono::seconds;
 using test::soon;
 using Kind = PeerReply::Kind;
 
-PeerEndpoint endpoint_of(const PeerChannel& channel) {
-  return {.rank = 0, .address = "127.0.0.1", .port = channel.port(), .token = channel.token()};
-}
-
-PeerReply ask(const PeerEndpoint& endpoint, const std::string& service, const Bytes& body = {},
-              milliseconds limit = seconds(10)) {
-  return ask_peers({endpoint}, service, body, Deadline::after(limit)).at(0);
-}
-
-/// A channel with a service that sends back what it gets.
-class PeerChannelTest : public testing::Test {
- protected:
-  PeerChannelTest() {
-    channel_.serve("echo", [](std::span<const std::byte> body) { return Bytes(body.begin(), body.end()); });
-  }
-  base::UniqueFd stranger() { return base::connect_tcp("127.0.0.1", channel_.port(), soon()); }
-  void expect_answered_within(milliseconds limit) {
-    const auto begin = Deadline::Clock::now();
-    const PeerReply reply = ask(endpoint_of(channel_), "echo", to_bytes("hello"), limit);
-    EXPECT_EQ(reply.kind, Kind::answered) << reply.problem;
-    EXPECT_EQ(to_text(reply.body), "hello");
-    EXPECT_LT(Deadline::Clock::now() - begin, limit);
-  }
-
-  PeerChannel channel_{"127.0.0.1"};
-};
+class PeerChannelTest : public PeerChannelFixture {};
 
 TEST_F(PeerChannelTest, AnswersWhatItIsAsked) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, std::size_t{1'000'000}}) {

@@ -86,6 +86,18 @@ Topology Topology::from_parts(Parts parts) {
   return Topology{std::move(parts)};
 }
 
+Topology Topology::with_visible_gpus(const std::function<bool(const Gpu&)>& visible, const std::string& reason) const {
+  Parts parts = parts_;
+  parts.xml.clear();
+  for (Gpu& gpu : parts.gpus) {
+    const bool shown = visible(gpu);
+    if (shown) gpu.hidden_reason.clear();
+    if (!shown && gpu.visible) gpu.hidden_reason = reason;
+    gpu.visible = shown;
+  }
+  return Topology{std::move(parts)};
+}
+
 const std::string& Topology::to_xml() const {
   if (!parts_.xml.empty()) return parts_.xml;
   throw Error{{.code = ErrorCode::unavailable,

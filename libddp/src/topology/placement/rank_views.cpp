@@ -7,28 +7,8 @@ namespace ddp::topology {
 namespace {
 
 Topology with_visible(const Topology& topology, const std::set<PciAddress>& visible) {
-  Topology::Parts parts{.packages = topology.packages(),
-                        .numa_nodes = topology.numa_nodes(),
-                        .cores = topology.cores(),
-                        .gpus = topology.gpus(),
-                        .nics = topology.nics(),
-                        .interfaces = topology.interfaces(),
-                        .allowed = topology.allowed_cpus(),
-                        .gpu_links = {},
-                        .source = topology.source(),
-                        .xml = {}};
-  for (const Gpu& a : topology.gpus()) {
-    for (const Gpu& b : topology.gpus()) parts.gpu_links.push_back(topology.link_bandwidth(a, b));
-  }
-  for (Gpu& gpu : parts.gpus) {
-    gpu.visible = visible.count(gpu.pci) > 0;
-    if (gpu.visible) {
-      gpu.hidden_reason.clear();
-    } else if (gpu.hidden_reason.empty()) {
-      gpu.hidden_reason = "the device cgroup of this rank hides it";
-    }
-  }
-  return Topology::from_parts(std::move(parts));
+  return topology.with_visible_gpus([&](const Gpu& gpu) { return visible.contains(gpu.pci); },
+                                    "the device cgroup of this rank hides it");
 }
 
 }  // namespace
