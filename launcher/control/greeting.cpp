@@ -11,6 +11,8 @@
 
 #include <ddp/error.hpp>
 
+#include "control/protocol_error.hpp"
+
 namespace ddp::launcher::control {
 namespace {
 
@@ -21,15 +23,6 @@ constexpr auto kMagic = "ddpctl\r\n"sv;
 static_assert(kMagic.size() == 8);
 static_assert(std::tuple_size_v<PublicKey> == crypto_kx_PUBLICKEYBYTES);
 static_assert(std::tuple_size_v<Statement> == crypto_generichash_BYTES);
-
-[[noreturn]] void refuse(std::string attempted, std::string cause) {
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = std::move(attempted),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
-}
 
 }  // namespace
 

@@ -20,6 +20,7 @@
 #include "control/handshake.hpp"
 #include "control/pending_connections.hpp"
 #include "control/proof_check.hpp"
+#include "control/protocol_error.hpp"
 #include "control/socket_address.hpp"
 #include "events/event_loop.hpp"
 
@@ -33,15 +34,6 @@ constexpr std::size_t kCrowd = 16;
 constexpr std::chrono::seconds kLogPause{1};
 constexpr std::chrono::seconds kDescriptorPause{1};
 constexpr int kAcceptsPerTurn = 64;
-
-[[noreturn]] void refuse(std::string cause) {
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = "accepting an agent",
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
-}
 
 base::UniqueFd bound_socket(const addrinfo& address, const std::string& attempted) {
   base::UniqueFd fd{::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
@@ -105,7 +97,7 @@ std::size_t max_pending() {
 /// Less than the send buffer of any new socket.
 void send_answer(int fd, std::span<const std::byte> bytes) {
   const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent != static_cast<ssize_t>(bytes.size())) refuse("it cannot be answered");
+  if (sent != static_cast<ssize_t>(bytes.size())) refuse("accepting an agent", "it cannot be answered");
 }
 
 /// How much is still to come of a greeting or a proof.
@@ -254,8 +246,8 @@ void Listener::Impl::take_greeting(PendingConnection& connection) const {
   if (same) append(encode(prover->announcement()));
   send_answer(connection.socket.get(), answer);
   if (!same) {
-    refuse(fmt::format("it speaks version {} of ddprun's protocol; this is version {}", connection.theirs->version,
-                       kProtocolVersion));
+    refuse("accepting an agent", fmt::format("it speaks version {} of ddprun's protocol; this is version {}",
+                                             connection.theirs->version, kProtocolVersion));
   }
 }
 

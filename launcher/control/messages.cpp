@@ -15,6 +15,7 @@
 
 #include "base/byte_stream.hpp"
 #include "control/message_fields.hpp"
+#include "control/protocol_error.hpp"
 
 namespace ddp::launcher::control {
 namespace {
@@ -26,15 +27,6 @@ template <class T>
 concept IsDescribed = requires {
   Described<T>::kFields;
 };
-
-[[noreturn]] void refuse(std::string cause) {
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = "reading a control message",
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
-}
 
 // ---- writing
 
@@ -71,8 +63,8 @@ struct Place {
 
 void check(std::int64_t number, const Place& place) {
   if (number >= place.range.least && number <= place.range.most) return;
-  refuse(fmt::format("{}: '{}' is {}, which is not between {} and {}", place.owner, place.field, number,
-                     place.range.least, place.range.most));
+  refuse("reading a control message", fmt::format("{}: '{}' is {}, which is not between {} and {}", place.owner,
+                                                  place.field, number, place.range.least, place.range.most));
 }
 
 void read(ByteReader& in, const Place& place, bool& flag) {
@@ -100,7 +92,8 @@ void read(ByteReader& in, const Place& place, std::string& text) {
                       return c == '/' || c < ' ' || c == 0x7f;
                     });
   if (!fits)
-    refuse(fmt::format("{}: '{}' is longer than {} bytes, or has a '/' or a control character", place.owner,
+    refuse("reading a control message",
+           fmt::format("{}: '{}' is longer than {} bytes, or has a '/' or a control character", place.owner,
                        place.field, kLongestName));
 }
 
@@ -148,7 +141,7 @@ template <std::size_t... I>
 Message read_kind(std::size_t kind, ByteReader& in, std::index_sequence<I...>) {
   Message message;
   const bool known = ((kind == I && (read(in, message.emplace<I>()), true)) || ...);
-  if (!known) refuse(fmt::format("there is no message of kind {}", kind));
+  if (!known) refuse("reading a control message", fmt::format("there is no message of kind {}", kind));
   return message;
 }
 

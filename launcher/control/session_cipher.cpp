@@ -6,6 +6,8 @@
 
 #include <ddp/error.hpp>
 
+#include "control/protocol_error.hpp"
+
 namespace ddp::launcher::control {
 namespace {
 
@@ -19,15 +21,6 @@ Nonce nonce_of(std::uint64_t number) {
   Nonce nonce{};
   for (std::size_t i = 0; i < sizeof number; ++i) nonce.at(i) = static_cast<unsigned char>(number >> (8 * i) & 0xFFU);
   return nonce;
-}
-
-[[noreturn]] void refuse(std::string attempted, std::string cause) {
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = std::move(attempted),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
 }
 
 const unsigned char* unsigned_of(const std::byte* bytes) { return reinterpret_cast<const unsigned char*>(bytes); }

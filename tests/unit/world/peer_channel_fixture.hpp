@@ -20,7 +20,7 @@ inline PeerEndpoint endpoint_of(const PeerChannel& channel) {
 }
 
 inline PeerReply ask(const PeerEndpoint& endpoint, const std::string& service, const Bytes& body = {},
-              std::chrono::milliseconds limit = std::chrono::seconds(10)) {
+                     std::chrono::milliseconds limit = std::chrono::seconds(10)) {
   return ask_peers({endpoint}, service, body, Deadline::after(limit)).at(0);
 }
 
