@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/socket.hpp"
 #include "store_server/store_server_impl.hpp"
 
 namespace ddp::store_server {
@@ -15,6 +16,9 @@ namespace {
 
 using base::LogLevel;
 using Step = WitnessConversation::Step;
+
+/// In bytes, of one witness: hundreds of questions.
+constexpr std::size_t kMostUnreadQuestions = std::size_t{64} << 10U;
 
 }  // namespace
 
@@ -58,6 +62,10 @@ void StoreServer::Impl::ask_witnesses(Connection& client) {
     return refuse(client,
                   "no node of the job has that address: is it another host, a container with a network of its own, or "
                   "translated on the way (NAT)?");
+  }
+  for (const int witness : found) {
+    if (find(witness)->unread() > kMostUnreadQuestions)
+      return refuse(client, "libddp's process on its host, which says whose it is, does not answer");
   }
   const auto own = Endpoint::own(client.fd.get());
   if (!own) return drop(client, "the connection broke");
@@ -105,6 +113,7 @@ void StoreServer::Impl::take_statement(Connection& connection) {
   outbox(connection.fd.get()) += witness.seal().welcome({.role = role, .seen = connection.peer});
   if (role != Role::resident) return;
   connection.resident = true;
+  base::keep_alive(connection.fd.get());
   pending.remove(connection.serial);
   witnesses.add(connection.fd.get(), statement);
 }

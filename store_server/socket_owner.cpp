@@ -124,9 +124,10 @@ SocketOwners::SocketOwners(bool ask_kernel)
 
 SocketOwner SocketOwners::owner_of(const Endpoint& own, const Endpoint& other) {
   if (!knowable_) return {.kind = SocketOwner::Kind::unknowable, .uid = 0};
-  std::optional<uid_t> uid = ask_kernel(own, other);
+  bool absent = false;
+  std::optional<uid_t> uid = ask_kernel(own, other, absent);
   works_ = works_ || uid;
-  if (!uid && !works_) {
+  if (!uid && !(works_ && absent)) {
     if (own.address.is_v4()) uid = find_in_table("/proc/net/tcp", true, own, other);
     if (!uid) uid = find_in_table("/proc/net/tcp6", false, own, other);
   }
@@ -134,7 +135,7 @@ SocketOwner SocketOwners::owner_of(const Endpoint& own, const Endpoint& other) {
   return {.kind = *uid == ::geteuid() ? SocketOwner::Kind::ours : SocketOwner::Kind::other_user, .uid = *uid};
 }
 
-std::optional<uid_t> SocketOwners::ask_kernel(const Endpoint& own, const Endpoint& other) {
+std::optional<uid_t> SocketOwners::ask_kernel(const Endpoint& own, const Endpoint& other, bool& absent) {
   if (!netlink_) return std::nullopt;
   const DiagRequest request = diag_request(own, other, ++sequence_);
   if (::send(netlink_.get(), &request, sizeof request, 0) != static_cast<ssize_t>(sizeof request)) return std::nullopt;
@@ -148,9 +149,15 @@ std::optional<uid_t> SocketOwners::ask_kernel(const Endpoint& own, const Endpoin
     std::memcpy(&header, buffer.data(), sizeof header);
     if (header.nlmsg_seq != sequence_) continue;  // of an earlier request that was given up
     inet_diag_msg found{};
+    if (header.nlmsg_type == NLMSG_ERROR && count >= static_cast<ssize_t>(NLMSG_HDRLEN + sizeof(nlmsgerr))) {
+      nlmsgerr error{};
+      std::memcpy(&error, buffer.data() + NLMSG_HDRLEN, sizeof error);
+      absent = error.error == -ENOENT;
+    }
     if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || count < static_cast<ssize_t>(NLMSG_HDRLEN + sizeof found)) {
       return std::nullopt;
     }
+    absent = true;  // unless it is the right one
     std::memcpy(&found, buffer.data() + NLMSG_HDRLEN, sizeof found);
     // Without such a connection the kernel may find who listens at that port.
     const bool same = found.id.idiag_sport == htons(own.port) && found.id.idiag_dport == htons(other.port);

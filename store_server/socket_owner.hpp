@@ -37,11 +37,12 @@ class SocketOwners {
   SocketOwner owner_of(const Endpoint& own, const Endpoint& other);
 
  private:
-  std::optional<uid_t> ask_kernel(const Endpoint& own, const Endpoint& other);
+  /// @param absent set where the kernel says that there is no such connection; else it did not say
+  std::optional<uid_t> ask_kernel(const Endpoint& own, const Endpoint& other, bool& absent);
 
   base::UniqueFd netlink_;
   std::uint32_t sequence_ = 0;
-  bool works_ = false;  ///< sock_diag has found a socket: what it does not find is not there
+  bool works_ = false;  ///< sock_diag has found a socket: what it says is absent is not there
   bool knowable_;
 };
 

@@ -127,7 +127,8 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
         "refused a connection from {}: it is no address of this host, and the job runs on this one only", peer.text()));
   }
   if (!here && pending.num_unadmitted() >= std::max<std::size_t>(options.max_unadmitted, 1)) {
-    drop(*find(*pending.eviction_candidate()), "too many connections of which it is not known whose they are");
+    refuse(*find(*pending.eviction_candidate()),
+           "there are too many connections of which it is not known whose they are");
   }
   const int number = fd.get();
   const auto slot = static_cast<std::size_t>(number);
@@ -144,7 +145,7 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
 /// accepting.
 bool StoreServer::Impl::make_room(int listener) {
   if (const auto oldest = pending.eviction_candidate()) {
-    drop(*find(*oldest), "no descriptor is left, and it has not sent VALIDATE");
+    refuse(*find(*oldest), "this process has no descriptor left (ulimit -n), and it has not sent VALIDATE");
     return true;
   }
   spare.reset();
@@ -160,6 +161,10 @@ bool StoreServer::Impl::make_room(int listener) {
 void StoreServer::Impl::drop(Connection& connection, std::string_view why) {
   const int fd = connection.fd.get();
   base::log(LogLevel::debug, "TCPStore server: closing client {}: {}", connection.serial, why);
+  // Not by closing alone: a process that was forked just now holds the socket until its execve(2). Its events would be
+  // taken for those of the next connection with this descriptor (epoll(7)), and its peer would not see the end.
+  ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
+  ::shutdown(fd, SHUT_RDWR);
   // closed at the end of this scope, so that its descriptor is not reused before the key space forgets it
   const std::unique_ptr<Connection> closed = std::move(connections[static_cast<std::size_t>(fd)]);
   pending.remove(closed->serial);

@@ -93,6 +93,7 @@ struct Witness::Impl {
   Impl(const std::string& address, std::uint16_t port, const StoreKey& key, Deadline deadline);
   ~Impl() {
     stop.ring();
+    if (socket) ::shutdown(socket.get(), SHUT_RDWR);  // it may be sending to a store that does not read
     if (thread.joinable()) thread.join();
   }
 
@@ -111,6 +112,7 @@ Witness::Impl::Impl(const std::string& address, std::uint16_t port, const StoreK
     : attempted(fmt::format("making this node known to the TCPStore server at {}", describe(address, port))) {
   check_numeric(address, attempted);
   socket = base::connect_tcp(address, port, deadline);
+  base::keep_alive(socket.get());
   const Nonce own_nonce = random_bytes();
   send_text(socket.get(), hello_message(own_nonce), deadline, attempted);
   try {
@@ -212,7 +214,7 @@ void check_served(const std::string& address, std::uint16_t port, Deadline deadl
     throw failure(ErrorCode::unavailable, attempted,
                   "it refused an ordinary client of this node: it serves only processes of the job's user, on hosts "
                   "that it knows",
-                  "a line of the job says whom it refused and why");
+                  "a line of the job may say whom it refused and why");
   }
   if (answer != std::string_view{reinterpret_cast<const char*>(&number), sizeof number}) {
     throw failure(ErrorCode::protocol, attempted, "it does not answer as a TCPStore does");

@@ -16,6 +16,8 @@
 namespace ddp::launcher {
 namespace {
 
+constexpr std::chrono::milliseconds kPause{500};  // between two beats that may be due
+
 std::string describe(const base::ProcessEnd& end) {
   return end.by_signal ? fmt::format("was ended by {}", signal_name(end.code))
                        : fmt::format("ended with exit code {}", end.code);
@@ -197,7 +199,7 @@ void Agent::from_attempt(const control::Message& message) {
 void Agent::attempt_lost(bool silent) {
   if (!cleaned_) {
     if (silent) attempt_process_.signal(SIGKILL);
-    const bool gone = attempt_process_.wait(Deadline::after(silent ? limits_.final_kill : limits_.attempt_end));
+    const bool gone = wait_for_attempt(silent ? limits_.final_kill : limits_.attempt_end);
     const auto end = silent ? std::nullopt : attempt_process_.end();
     const pid_t pid = attempt_process_.pid();
     if (silent && !gone) attempt_process_.release();  // it hangs in the kernel
@@ -213,6 +215,15 @@ void Agent::attempt_lost(bool silent) {
     if (ending_) to_coordinator(control::AttemptCleaned{.epoch = epoch_});
   }
   finish_as_orphan();
+}
+
+bool Agent::wait_for_attempt(std::chrono::milliseconds limit) {
+  const Deadline deadline = Deadline::after(limit);
+  while (!attempt_process_.wait(earlier(deadline, Deadline::after(kPause)))) {
+    if (deadline.expired()) return false;
+    if (heartbeat_.take_beat()) coordinator_.beat();
+  }
+  return true;
 }
 
 /// Orphans of the attempt process, which are children of this one now.
@@ -232,7 +243,7 @@ void Agent::finish_as_orphan() {
 }
 
 void Agent::drop_attempt() {
-  if (cleaned_) attempt_process_.wait(Deadline::after(limits_.attempt_end));
+  if (cleaned_) wait_for_attempt(limits_.attempt_end);
   attempt_process_.kill();
   attempt_.reset();
   attempt_process_ = {};

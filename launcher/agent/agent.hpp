@@ -76,6 +76,8 @@ class Agent {
   void pass_settled_orders();
   void from_attempt(const control::Message& message);
   void attempt_lost(bool silent);
+  /// @return whether the attempt process has ended; shows life meanwhile
+  bool wait_for_attempt(std::chrono::milliseconds limit);
   void end_left_processes(std::chrono::milliseconds limit);
   std::optional<Deadline> answer_due() const;
   void beat();

@@ -164,11 +164,13 @@ std::string Attempt::serve_store(const std::vector<std::string>& addresses) {
     options.key = store_server::StoreKey::make();
   }
   store_ = std::make_unique<store_server::StoreServer>(options);
-  loop_.watch(store_->refusals_fd(), [this] {
-    for (const std::string& line : store_->take_refusals())
-      base::write_stderr_line(fmt::format("ddprun: {}: the job's store {}", job_.host, line));
-  });
+  loop_.watch(store_->refusals_fd(), [this] { print_refusals(); });
   return options.key ? options.key->text() : std::string();
+}
+
+void Attempt::print_refusals() {
+  for (const std::string& line : store_->take_refusals())
+    base::write_stderr_line(fmt::format("ddprun: {}: the job's store {}", job_.host, line));
 }
 
 void Attempt::start(const control::StartAttempt& message) {
@@ -339,7 +341,10 @@ void Attempt::clean() {
     if (unclean_ || left.ended + left.remaining > 0) pmix_->abandon();
   }
   witness_.reset();
-  if (store_) loop_.forget(store_->refusals_fd());
+  if (store_) {
+    print_refusals();
+    loop_.forget(store_->refusals_fd());
+  }
   store_.reset();
   const bool orphaned = !agent_.open();
   if (!orphaned) {

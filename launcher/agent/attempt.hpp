@@ -57,6 +57,7 @@ class Attempt {
 
   void prepare();
   std::string serve_store(const std::vector<std::string>& addresses);
+  void print_refusals();
   void start(const control::StartAttempt& message);
   void spawn_ranks(const std::string& store_address, int store_port);
   void describe_ranks(const std::string& store_address, int store_port);

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,7 +10,6 @@
 
 #include <ddp/error.hpp>
 
-#include "base/log.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "store_server/own_addresses.hpp"
@@ -23,21 +20,6 @@ namespace {
 // Longer than a lost SYN takes to be sent again twice (1 s and 3 s, RFC 6298), so that one lost packet does not look
 // like a firewall.
 constexpr std::chrono::seconds kPerAddress{5};
-// A refusal ends the job, so it must not be one client's bad luck.
-constexpr int kTries = 3;
-constexpr std::chrono::milliseconds kBetweenTries{200};
-
-void check_served(const std::string& address, std::uint16_t port, Deadline limit) {
-  for (int left = kTries - 1;; --left) {
-    try {
-      return store_server::check_served(address, port, limit);
-    } catch (const Error& error) {
-      if (left == 0 || error.code() != ErrorCode::unavailable) throw;
-      base::log(base::LogLevel::warning, "{}; trying again", error.what());
-    }
-    std::this_thread::sleep_for(kBetweenTries);
-  }
-}
 
 }  // namespace
 
@@ -59,7 +41,7 @@ ReachableStore reach_store(const std::vector<std::string>& addresses, int port, 
     try {
       const Deadline limit = earlier(deadline, Deadline::after(kPerAddress));
       auto witness = std::make_unique<store_server::Witness>(address, number, key, limit);
-      check_served(address, number, limit);
+      store_server::check_served(address, number, limit);
       return {.address = address, .witness = std::move(witness)};
     } catch (const Error& error) {
       tried.push_back(fmt::format("{}:{}: {}", address, port,

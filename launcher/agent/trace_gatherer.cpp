@@ -95,17 +95,9 @@ std::optional<Deadline> TraceGatherer::next_deadline() const {
 
 std::vector<TraceGatherer::Gathered> TraceGatherer::take() {
   shared_->ready.clear();
-  return take_while([](const Waiting& first) { return first.job->done || first.limit.expired(); });
-}
-
-std::vector<TraceGatherer::Gathered> TraceGatherer::take_all() {
-  return take_while([](const Waiting&) { return true; });
-}
-
-std::vector<TraceGatherer::Gathered> TraceGatherer::take_while(const std::function<bool(const Waiting&)>& ready) {
   std::vector<Gathered> gathered;
   const std::lock_guard lock(shared_->mutex);
-  while (!waiting_.empty() && ready(waiting_.front())) {
+  while (!waiting_.empty() && (waiting_.front().job->done || waiting_.front().limit.expired())) {
     Waiting& first = waiting_.front();
     add_missing(first.end.traces, first.job->traces);
     gathered.push_back({.end = std::move(first.end), .complete = first.job->done});

@@ -28,8 +28,9 @@ class TraceGatherer {
     bool complete;  ///< false: there was no time for all
   };
 
-  /// @param patience for each rank, from gather() on
-  explicit TraceGatherer(Gather gather, std::chrono::milliseconds patience = std::chrono::seconds(3));
+  /// @param patience for each rank, from gather() on; less than the coordinator's for killed ranks
+  /// (SupervisionLimits), which would else take those that have ended for unkillable
+  explicit TraceGatherer(Gather gather, std::chrono::milliseconds patience = std::chrono::milliseconds(1'500));
   TraceGatherer(const TraceGatherer&) = delete;
   TraceGatherer& operator=(const TraceGatherer&) = delete;
   ~TraceGatherer();
@@ -42,8 +43,6 @@ class TraceGatherer {
   std::optional<Deadline> next_deadline() const;
   /// What is complete or overdue, in the order of gather().
   std::vector<Gathered> take();
-  /// All the rest, as it is.
-  std::vector<Gathered> take_all();
 
  private:
   struct Job;
@@ -53,7 +52,6 @@ class TraceGatherer {
     std::shared_ptr<Job> job;
     Deadline limit;
   };
-  std::vector<Gathered> take_while(const std::function<bool(const Waiting&)>& ready);
 
   std::chrono::milliseconds patience_;
   std::shared_ptr<Shared> shared_;

@@ -66,8 +66,13 @@ class Findings {
     found->text = silent ? "no answer (a firewall?)" : error.cause() + native;
   }
 
+  /// The coordinator does not accept this process, or no address has one. What does not speak the protocol may hold
+  /// the port at one of several addresses.
   bool hopeless() const {
-    return std::any_of(all_.begin(), all_.end(), [](const Finding& f) { return f.refusals >= kRefusalsUntilFailure; });
+    const auto refuses = [](const Finding& f) { return f.refusals >= kRefusalsUntilFailure; };
+    return std::any_of(all_.begin(), all_.end(),
+                       [&](const Finding& f) { return refuses(f) && f.code == ErrorCode::conflict; }) ||
+           (!all_.empty() && std::all_of(all_.begin(), all_.end(), refuses));
   }
 
   [[noreturn]] void fail(std::uint16_t port) const {

@@ -28,23 +28,6 @@ constexpr std::size_t kHeaderBytes = 4;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
 constexpr int kReadsPerTurn = 16;  // then other connections have their turn
 
-// A vanished peer is given up after 20 s: 5 s without traffic and 3 probes 5 s apart, or 20 s without acknowledgement.
-constexpr int kKeepIdleSeconds = 5;
-constexpr int kKeepIntervalSeconds = 5;
-constexpr int kKeepProbes = 3;
-constexpr int kUserTimeoutMs = 20'000;
-
-// Fails for sockets other than TCP's, which need none of it.
-void set_tcp_options(int fd) {
-  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
-  set(IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-}
-
 bool is_tcp(int fd) {
   int domain = 0;
   socklen_t size = sizeof domain;
@@ -125,7 +108,11 @@ Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<Se
   if (flags < 0 || ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
     throw base::system_error(fmt::format("preparing the connection to {}", peer_), errno);
   }
-  if (is_tcp(socket_.get())) set_tcp_options(socket_.get());
+  if (is_tcp(socket_.get())) {
+    const int on = 1;
+    ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    base::keep_alive(socket_.get());
+  }
 }
 
 void Connection::send(const Message& message) { queue(encode(message)); }

@@ -97,8 +97,9 @@ void Coordinator::handle_started(AttemptNode& node, const control::RanksStarted&
 
 void Coordinator::handle_failed(AttemptNode& node, const control::AttemptFailed& message) {
   restart_is_pointless_ = restart_is_pointless_ || !message.may_recover;
+  const bool noted = phase_ == Phase::cleaning && outcome_.success();  // by fail_node()
   fail_node(node, message.message, message.exit_status);
-  if (!is_reported(node)) events_.note(message.message);
+  if (!noted && !is_reported(node)) events_.note(message.message);
 }
 
 void Coordinator::handle_rank(int rank, const control::RankEnded& message) {

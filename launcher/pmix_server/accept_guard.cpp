@@ -14,12 +14,17 @@ namespace {
 
 std::atomic<bool> guarded{false};
 
-bool is_other_user(int connection) {
+/// Not of a client that has closed already. In a user namespace that does not know this process's user, nobody's
+/// connections can be told apart.
+bool is_ours(int connection) {
   using store_server::Endpoint;
+  using Kind = store_server::SocketOwner::Kind;
   thread_local store_server::SocketOwners owners;
   const auto own = Endpoint::own(connection);
   const auto other = Endpoint::other(connection);
-  return own && other && owners.owner_of(*other, *own).kind == store_server::SocketOwner::Kind::other_user;
+  if (!own || !other) return false;
+  const Kind kind = owners.owner_of(*other, *own).kind;
+  return kind == Kind::ours || kind == Kind::unknowable;
 }
 
 }  // namespace
@@ -33,7 +38,7 @@ void guard_accept() { guarded = true; }
 extern "C" __attribute__((visibility("default"))) int accept(int fd, sockaddr* address, socklen_t* length) {
   for (;;) {
     const int connection = ::accept4(fd, address, length, 0);
-    if (connection < 0 || !ddp::launcher::guarded || !ddp::launcher::is_other_user(connection)) return connection;
+    if (connection < 0 || !ddp::launcher::guarded || ddp::launcher::is_ours(connection)) return connection;
     ::close(connection);
   }
 }

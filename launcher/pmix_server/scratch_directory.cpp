@@ -37,7 +37,7 @@ bool is_scratch_name(std::string_view name) {
 base::UniqueFd take_left(int folder) {
   struct stat found {};
   const auto is_own = [&](int fd) { return ::fstat(fd, &found) == 0 && found.st_uid == ::geteuid(); };
-  if (!is_own(folder) || (found.st_mode & 07777U) != 0700) return {};
+  if (!is_own(folder) || (found.st_mode & 0777U) != 0700) return {};
   base::UniqueFd lock{::openat(folder, kLock, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
   if (!lock || !is_own(lock.get()) || !S_ISREG(found.st_mode)) return {};
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
@@ -56,7 +56,7 @@ void remove_if_left(int parent, const std::string& name) {
   // By the descriptor, so that it is this folder whatever its path means by now; the lock last, for the next one to
   // try.
   for (const auto& entry : std::filesystem::directory_iterator{fmt::format("/proc/self/fd/{}", folder.get())}) {
-    if (entry.path().filename() != kLock) std::filesystem::remove_all(entry.path());
+    if (entry.path().filename() != kLock) std::filesystem::remove_all(entry.path());  // throws: then the lock stays
   }
   ::unlinkat(folder.get(), kLock, 0);
   ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
@@ -69,6 +69,9 @@ ScratchDirectory::ScratchDirectory(const std::string& parent) {
     path_ = fmt::format("{}/{}{}", parent, kPrefix, std::string(kRandomLetters, 'X'));
     if (::mkdtemp(path_.data()) == nullptr) break;  // makes it with mode 0700
     if (lock()) return;
+    lock_.reset();
+    std::error_code ignored;  // who has taken it may be faster
+    std::filesystem::remove_all(path_, ignored);
   }
   throw base::system_error(fmt::format("making a temporary folder in '{}'", parent), errno,
                            "set TMPDIR to a folder on this host that you may write to");
@@ -110,7 +113,12 @@ void remove_left_scratch(const std::string& parent, Deadline deadline) noexcept 
     for (const auto& entry : std::filesystem::directory_iterator{parent}) {
       if (deadline.expired()) return;
       const std::string name = entry.path().filename();
-      if (is_scratch_name(name)) remove_if_left(folder.get(), name);
+      if (!is_scratch_name(name)) continue;
+      try {
+        remove_if_left(folder.get(), name);
+      } catch (const std::exception& error) {  // a file that is not to be removed does not keep the other folders
+        base::log(base::LogLevel::info, "removing the left folder '{}/{}': {}", parent, name, error.what());
+      }
     }
   } catch (const std::exception& error) {
     base::log(base::LogLevel::info, "removing left temporary folders in '{}': {}", parent, error.what());

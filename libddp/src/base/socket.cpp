@@ -71,6 +71,19 @@ bool wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
+void keep_alive(int fd) noexcept {
+  constexpr int kIdleSeconds = 5;
+  constexpr int kIntervalSeconds = 5;
+  constexpr int kProbes = 3;
+  constexpr int kUserTimeoutMs = 20'000;
+  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kIntervalSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 bool client_waits(int listening) { return wait_for(listening, POLLIN, Deadline::after(std::chrono::seconds(0))); }
 
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline) {

@@ -38,6 +38,10 @@ void receive_exactly(int fd, std::span<std::byte> data, Deadline deadline, const
 /// Waits until @p events (POLLIN, POLLOUT) are ready; false at the deadline. Resumes interrupted waits.
 bool wait_for(int fd, short events, Deadline deadline);
 
+/// A vanished peer of a TCP connection is given up after 20 s: 5 s without traffic and 3 probes 5 s apart, or 20 s
+/// without acknowledgement (tcp(7)). Does nothing for other sockets.
+void keep_alive(int fd) noexcept;
+
 /// Whether a client waits to be accepted. Decides it where accept(2) has failed for want of a descriptor or of memory,
 /// which Linux takes before it looks (net/socket.c, __sys_accept4_file).
 bool client_waits(int listening);

@@ -37,7 +37,26 @@ class StoreClient {
 
   /// From @p source, a loopback address: the server takes these for different hosts.
   static StoreClient from(const std::string& source, std::uint16_t port, bool validates = true) {
-    StoreClient client{connect_from(source, port)};
+    base::UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    ::inet_pton(AF_INET, source.c_str(), &address.sin_addr);
+    if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+      throw base::system_error("taking the address " + source, errno);
+    }
+    return on(std::move(socket), port, validates);
+  }
+  /// On a TCP socket that is not connected yet.
+  static StoreClient on(base::UniqueFd socket, std::uint16_t port, bool validates = true) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+      throw base::system_error("connecting to the server", errno);
+    }
+    ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+    StoreClient client{std::move(socket)};
     if (validates) client.send(store_request::validate());
     return client;
   }
@@ -93,23 +112,6 @@ class StoreClient {
 
  private:
   explicit StoreClient(base::UniqueFd socket) : socket_(std::move(socket)) {}
-
-  static base::UniqueFd connect_from(const std::string& source, std::uint16_t port) {
-    base::UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    ::inet_pton(AF_INET, source.c_str(), &address.sin_addr);
-    if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-      throw base::system_error("taking the address " + source, errno);
-    }
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-      throw base::system_error("connecting from " + source, errno);
-    }
-    ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
-    return socket;
-  }
 
   base::UniqueFd socket_;
 };

@@ -1,12 +1,17 @@
 // Only the user of the server is served: on its host as the kernel says, from other hosts as their witnesses say.
 // 127.0.0.1 stands for another host, where this process is; 127.0.0.2 for the server's own; 127.0.0.3 for a stranger's.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "other_user.hpp"
@@ -215,6 +220,48 @@ TEST(StoreServerAdmission, NothingIsReadBeforeTheAnswer) {
   EXPECT_TRUE(client.is_kept_waiting());
   witness.answer(question.id, {.kind = SocketOwner::Kind::ours, .uid = 0});
   EXPECT_EQ(client.receive(4), integer(std::uint32_t{7}));
+}
+
+/// Holds what this process has open, as a rank does between fork(2) and execve(2).
+struct HoldingProcess {
+  HoldingProcess() : pid(::fork()) {
+    while (pid == 0) ::pause();
+  }
+  HoldingProcess(const HoldingProcess&) = delete;
+  HoldingProcess& operator=(const HoldingProcess&) = delete;
+  ~HoldingProcess() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  pid_t pid;
+};
+
+// A rank that is being started holds all of the process's sockets until its execve(2).
+TEST(StoreServerAdmission, AClosedConnectionThatAForkedProcessHoldsDisturbsNoOther) {
+  const StoreServerOptions options = several_hosts();
+  const StoreServer server{options};
+  FalseWitness witness{options, server};
+  witness.state();
+  base::UniqueFd later{
+      ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};  // so that it does not take the server's number
+  StoreClient first{server.port()};
+  first.send(request::ping(7));
+  witness.answer(witness.question().id, {.kind = SocketOwner::Kind::ours, .uid = 0});
+  first.receive(4);
+  const auto served = [end = *Endpoint::own(first.fd())](int fd) { return Endpoint::other(fd) == end; };
+  int of_server = 0;
+  while (of_server < 1024 && !served(of_server)) ++of_server;
+  ASSERT_TRUE(served(of_server));
+  const HoldingProcess holder;
+  ::shutdown(first.fd(), SHUT_RDWR);  // the forked process holds this end, too
+  const Deadline limit = Deadline::after(test::kPatience);
+  while (served(of_server) && !limit.expired()) std::this_thread::sleep_for(milliseconds(1));
+  StoreClient second = StoreClient::on(std::move(later), server.port());
+  second.send(request::ping(8));
+  const Question question = witness.question();
+  EXPECT_TRUE(second.is_kept_waiting());
+  witness.answer(question.id, {.kind = SocketOwner::Kind::ours, .uid = 0});
+  EXPECT_EQ(second.receive(4), integer(std::uint32_t{8}));
 }
 
 TEST(StoreServerAdmission, AHostThatDoesNotAnswerIsNamed) {

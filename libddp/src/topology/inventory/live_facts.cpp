@@ -15,7 +15,7 @@ namespace ddp::topology {
 namespace {
 
 // A driver that starts eight GPUs first (no persistence daemon) needs some 10 s.
-constexpr std::chrono::seconds kNvmlPatience{30};
+constexpr std::chrono::seconds kNvmlPatience{15};
 
 std::vector<RawInterface> interfaces_here() {
   try {

@@ -89,16 +89,5 @@ TEST(TraceGathererTest, AFailureToReadIsNoFailureToReport) {
   EXPECT_EQ(wait_for(gatherer, 1).size(), 1U);
 }
 
-TEST(TraceGathererTest, TheRestCanBeTakenAtOnce) {
-  std::promise<void> go;
-  std::shared_future<void> gone = go.get_future().share();
-  TraceGatherer gatherer{[gone](int, const TraceGatherer::Add&) { gone.wait(); }, 1h};
-  gatherer.gather(ended(0));
-  gatherer.gather(ended(1));
-  EXPECT_EQ(gatherer.take_all().size(), 2U);
-  EXPECT_FALSE(gatherer.next_deadline());
-  go.set_value();
-}
-
 }  // namespace
 }  // namespace ddp::launcher
