@@ -179,6 +179,13 @@ TEST(CoordinatorEnd, ANodeOfASuccessfulJobThatGoesSilentIsNoted) {
   EXPECT_TRUE(job.coordinator().outcome().success());
 }
 
+TEST(CoordinatorEnd, ANodeOfASuccessfulJobThatFailsToCleanUpIsNotedOnce) {
+  CoordinatorJob job;
+  job.clean();
+  job.say(1, control::AttemptFailed{.epoch = 0, .message = "the attempt process on b ended", .exit_status = 1});
+  EXPECT_THAT(job.notes, ElementsAre("the attempt process on b ended"));
+}
+
 TEST(CoordinatorEnd, ASilentAgentIsLostInEachPhaseAndOneThatBeatsIsNot) {
   for (const auto reach : {&CoordinatorJob::gather, &CoordinatorJob::prepare, &CoordinatorJob::run}) {
     CoordinatorJob job;

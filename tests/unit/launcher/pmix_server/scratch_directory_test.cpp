@@ -2,6 +2,8 @@
 #include "pmix_server/scratch_directory.hpp"
 
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +26,16 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
+using testing::UnorderedElementsAreArray;
+
+/// Not even root removes an immutable file (chattr(1)). @return whether the file system knows that
+bool set_immutable(const std::string& path, bool immutable) {
+  const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  int flags = 0;
+  if (!file || ::ioctl(file.get(), FS_IOC_GETFLAGS, &flags) != 0) return false;
+  flags = immutable ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+  return ::ioctl(file.get(), FS_IOC_SETFLAGS, &flags) == 0;
+}
 
 class ScratchDirectoryTest : public testing::Test {
  protected:
@@ -145,6 +157,22 @@ TEST_F(ScratchDirectoryTest, NobodyRemovesAFolderThatIsJustBeingMade) {
   }
   over = true;
   sweeper.join();
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(ScratchDirectoryTest, AFileThatCannotBeRemovedDoesNotKeepOtherFolders) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes files immutable";
+  std::vector<std::string> kept;
+  for (int i = 0; i < 4; ++i) {  // whatever the order of the listing
+    kept.push_back(leave());
+    if (!set_immutable(kept.back() + "/below/file", true)) GTEST_SKIP() << "the file system has no immutable files";
+    leave();
+  }
+  sweep();
+  EXPECT_THAT(left(), UnorderedElementsAreArray(kept));
+  for (const std::string& path : kept) set_immutable(path + "/below/file", false);
+  sweep();
+  EXPECT_THAT(left(), IsEmpty());
 }
 
 }  // namespace
