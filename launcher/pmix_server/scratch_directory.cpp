@@ -28,6 +28,8 @@ constexpr std::size_t kRandomLetters = 6;
 constexpr const char* kLock = "lock";
 // Another ddprun may sweep a folder just before it is locked.
 constexpr int kTries = 20;
+// Between the making of the lock and the name of its host, for clocks of a file server that differ, too.
+constexpr std::chrono::hours kMakingLimit{1};
 
 bool is_scratch_name(std::string_view name) {
   return name.size() == kPrefix.size() + kRandomLetters && name.starts_with(kPrefix);
@@ -41,25 +43,32 @@ base::UniqueFd take_left(int folder) {
   base::UniqueFd lock{::openat(folder, kLock, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
   if (!lock || !is_own(lock.get()) || !S_ISREG(found.st_mode)) return {};
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
-  // On a shared file system, locks may hold on their host only. Until it is locked the file is empty.
+  // On a shared file system, locks may hold on their host only.
   std::array<char, 256> host{};
   const ssize_t size = ::read(lock.get(), host.data(), host.size());
+  const auto age = std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(found.st_mtime);
+  if (size == 0 && age > kMakingLimit) return lock;
   if (size <= 0 || std::string_view(host.data(), static_cast<std::size_t>(size)) != base::host_name()) return {};
   return lock;
+}
+
+/// The lock last, for the next one to try where this one is killed. Throws std::filesystem::filesystem_error.
+void remove_contents(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator{folder}) {
+    if (entry.path().filename() != kLock) std::filesystem::remove_all(entry.path());
+  }
+  std::filesystem::remove(folder / kLock);
 }
 
 void remove_if_left(int parent, const std::string& name) {
   const base::UniqueFd folder{::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
   if (!folder) return;
   const base::UniqueFd lock = take_left(folder.get());
-  if (!lock) return;
-  // By the descriptor, so that it is this folder whatever its path means by now; the lock last, for the next one to
-  // try.
-  for (const auto& entry : std::filesystem::directory_iterator{fmt::format("/proc/self/fd/{}", folder.get())}) {
-    if (entry.path().filename() != kLock) std::filesystem::remove_all(entry.path());  // throws: then the lock stays
-  }
-  ::unlinkat(folder.get(), kLock, 0);
-  ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
+  // By the descriptor, so that it is this folder whatever its path means by now.
+  if (lock) remove_contents(fmt::format("/proc/self/fd/{}", folder.get()));
+  // Without a lock, too, if it is empty: who is making it makes another.
+  struct stat found {};
+  if (::fstat(folder.get(), &found) == 0 && found.st_uid == ::geteuid()) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
 }
 
 }  // namespace
@@ -95,9 +104,12 @@ ScratchDirectory::ScratchDirectory(ScratchDirectory&& other) noexcept
 
 ScratchDirectory::~ScratchDirectory() {
   if (path_.empty()) return;
-  std::error_code status;
-  std::filesystem::remove_all(path_, status);
-  if (status) base::log(base::LogLevel::warning, "removing the temporary folder '{}': {}", path_, status.message());
+  try {
+    remove_contents(path_);
+    std::filesystem::remove(path_);
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::warning, "removing the temporary folder '{}': {}", path_, error.what());
+  }
 }
 
 base::UniqueFd share_scratch(const std::string& path) noexcept {

@@ -2,6 +2,7 @@
 # The cluster fixture itself: that it is a real Slurm with the nodes asked for, and that it leaves nothing behind however
 # it ends. Every test starts clusters of its own, beside the one that the other tests may be running in.
 
+bats_require_minimum_version 1.5.0 # run --separate-stderr
 load ../support/outer_settings
 
 slurm_cluster="$BATS_TEST_DIRNAME/slurm_cluster"

@@ -23,6 +23,7 @@
 namespace ddp::launcher {
 namespace {
 
+using namespace std::chrono_literals;
 using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
@@ -86,6 +87,35 @@ TEST_F(ScratchDirectoryTest, WhatAKilledProcessLeftIsRemoved) {
   leave();
   leave();
   ASSERT_THAT(left(), SizeIs(2));
+  sweep();
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(ScratchDirectoryTest, WhatIsLeftOfAFolderThatWasBeingMadeOrRemovedIsRemoved) {
+  std::filesystem::remove_all(leave() + "/below");  // only the lock is left
+  const std::string empty = leave();
+  std::filesystem::remove_all(empty);
+  ASSERT_EQ(::mkdir(empty.c_str(), 0700), 0);
+  const std::string unnamed = leave();
+  std::filesystem::resize_file(unnamed + "/lock", 0);
+  sweep();
+  EXPECT_THAT(left(), UnorderedElementsAre(unnamed)) << "its maker may be about to write the host's name";
+  std::filesystem::last_write_time(unnamed + "/lock", std::filesystem::file_time_type::clock::now() - 2h);
+  sweep();
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(ScratchDirectoryTest, TheLockIsRemovedLast) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes files immutable";
+  std::string path;
+  {
+    const ScratchDirectory folder{parent_};
+    path = folder.path();
+    std::ofstream{path + "/file"} << "x";
+    if (!set_immutable(path + "/file", true)) GTEST_SKIP() << "the file system has no immutable files";
+  }
+  EXPECT_TRUE(std::filesystem::exists(path + "/lock"));
+  set_immutable(path + "/file", false);
   sweep();
   EXPECT_THAT(left(), IsEmpty());
 }
