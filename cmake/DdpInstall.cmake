@@ -27,4 +27,28 @@ endforeach()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/ddp.pc.in ${PROJECT_BINARY_DIR}/ddp.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/ddp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+# Pages link each other as in the source tree, so they lie in the same order.
+foreach(pages README.md CHANGELOG.md LICENSE docs)
+  if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${pages})
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/${pages} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime FILES_MATCHING PATTERN *.md)
+  else()
+    install(FILES ${PROJECT_SOURCE_DIR}/${pages} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+  endif()
+endforeach()
+
+# README.md's link to the example.
+file(RELATIVE_PATH to_examples ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_DATADIR}/libddp/examples)
+file(CREATE_LINK ${to_examples} ${PROJECT_BINARY_DIR}/examples_of_documents SYMBOLIC)
+install(FILES ${PROJECT_BINARY_DIR}/examples_of_documents DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME examples COMPONENT development)
+
+# A site that wants the plugin must hear that there is none, when it configures and when it installs.
+if(NOT TARGET spank_ddp)
+  if(DDP_BUILD_SLURM_PLUGIN)
+    set(DDP_WHY_NO_PLUGIN "slurm/spank.h was not found: install Slurm's headers (Debian: libslurm-dev, Enterprise Linux: slurm-devel) or \
+set -DSLURM_INCLUDE_DIR=FOLDER, and configure again. -DDDP_BUILD_SLURM_PLUGIN=OFF if it is not wanted.")
+  else()
+    set(DDP_WHY_NO_PLUGIN "DDP_BUILD_SLURM_PLUGIN is OFF.")
+  endif()
+  install(CODE "message(FATAL_ERROR [==[There is no plugin for srun (srun --ddp) to install. ${DDP_WHY_NO_PLUGIN}]==])"
+    COMPONENT slurm_plugin EXCLUDE_FROM_ALL)
+endif()

@@ -22,9 +22,8 @@ set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/packaging/per_generator.cmak
 set(CPACK_DDP_PACKAGING_FOLDER ${PROJECT_SOURCE_DIR}/packaging)
 
 # slurm_plugin is there only where Slurm's headers were.
-get_cmake_property(installed COMPONENTS)
 set(CPACK_COMPONENTS_ALL runtime development)
-if(slurm_plugin IN_LIST installed)
+if(TARGET spank_ddp)
   list(APPEND CPACK_COMPONENTS_ALL slurm_plugin)
 endif()
 set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS runtime)

@@ -5,6 +5,11 @@ import os
 
 from spack.package import *
 
+try:  # Spack 1.0 and newer
+    from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
+except ImportError:
+    pass
+
 
 class Libddp(CMakePackage):
     """Launcher and C++ library for data-parallel training jobs under Slurm and PMIx: wire-up,

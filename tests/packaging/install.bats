@@ -52,7 +52,8 @@ END
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR/libddp_gloo.so" "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
     share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} \
-    share/doc/libddp/LICENSE; do
+    share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/{admin,slurm,versions}.md \
+    share/doc/libddp/examples/digits/README.md; do
     [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
   done
   diff <(cd "$SOURCE/libddp/include/ddp" && ls) <(cd "$MOVED/include/ddp" && ls)
@@ -62,6 +63,25 @@ END
     ! -name libexec ! -name include ! -name share ! -name etc"
   [ -z "$output" ]
   run -1 bash -c "cd '$MOVED' && find . -name '*.a' -o -name '*_test' -o -name '*fake*' -o -name train_digits | grep ."
+}
+
+@test "installed documents link to what is installed, except to the sources" {
+  run -0 python3 - "$MOVED/share/doc/libddp" <<'END'
+import pathlib, re, sys
+root = pathlib.Path(sys.argv[1])
+sources = ("CONTRIBUTING.md", "benchmarks/", "libddp/", "tests/", "scripts/", "contrib/", "packaging/")
+pages = list(root.rglob("*.md"))
+assert len(pages) > 20, pages
+for page in pages:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        to = (page.parent / link).resolve()
+        inside = str((page.parent / link)).replace(str(root) + "/", "").replace("docs/../", "").replace("decisions/../", "")
+        assert "://" in link or to.exists() or any(part in inside for part in sources), f"{page}: {link}"
+END
+}
+
+@test "the page for admins has at most 800 words" {
+  [ "$(wc -w <"$SOURCE/docs/admin.md")" -le 800 ]
 }
 
 @test "every install rule belongs to a component" {
@@ -132,6 +152,17 @@ END
   [[ $output == *libddp_gloo.so* ]]
 }
 
+@test "the README's CMake project compiles, links and runs" {
+  mkdir project
+  readme_program >project/train.cpp
+  awk '/^```cmake/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/README.md" >project/CMakeLists.txt
+  [ "$(grep -c 'ddp::ddp' project/CMakeLists.txt)" -eq 1 ]
+  cmake -G Ninja -S project -B build "-DCMAKE_PREFIX_PATH=$MOVED" >/dev/null
+  cmake --build build
+  run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 build/train
+  [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
+}
+
 @test "find_package: the target needs nothing but the header folder" {
   run -0 find_ddp "$MOVED" "0.1 REQUIRED"
   [[ $output == *"ddp=1 "* ]]
@@ -172,8 +203,60 @@ END
   [[ $output == *"4 ranks"* || $output == *"epoch"* ]]
 }
 
-@test "without the plugin for srun there is no such component" {
-  cmake -G Ninja -S "$SOURCE" -B build -DDDP_BUILD_TESTS=OFF -DDDP_BUILD_SLURM_PLUGIN=OFF >/dev/null
-  run -1 grep -rl --include=cmake_install.cmake slurm_plugin build
+@test "without Slurm's headers the end of configuring says so, and installing the plugin fails" {
+  run -0 cmake -G Ninja -S "$SOURCE" -B build -DDDP_BUILD_TESTS=OFF -DSLURM_INCLUDE_DIR=OFF
+  [[ $(tail -n 4 <<<"$output") == *"The plugin for srun (srun --ddp) will NOT be built: slurm/spank.h was not found"*libslurm-dev* ]]
+  run -1 cmake --install build --component slurm_plugin --prefix "$PWD/installed"
+  [[ ${output//[[:space:]]/} == *"Thereisnopluginforsrun(srun--ddp)toinstall."*"libslurm-dev"* ]]
+  [ ! -e installed ]
   [[ $(grep CPACK_COMPONENTS_ALL build/CPackConfig.cmake) != *slurm_plugin* ]]
+  # Where nobody wants it, configuring is silent; the rest is installed without it.
+  run -0 cmake build -DDDP_BUILD_SLURM_PLUGIN=OFF
+  [[ $output != *"plugin for srun"* ]]
+  run -1 cmake --install build --component slurm_plugin --prefix "$PWD/installed"
+  [[ $output == *"DDP_BUILD_SLURM_PLUGIN is OFF"* ]]
+  run -1 grep -rl 'no plugin for srun' build/modulefiles build/scripts
+}
+
+@test "ddp-plugin writes the place of its tree, and takes it away" {
+  has_slurm_plugin || skip "this build has no plugin for srun"
+  local switch=$MOVED/share/libddp/scripts/ddp-plugin conf=$PWD/slurm/plugstack.conf.d
+  run -1 "$switch" status "$conf"
+  [[ $output == *"names no plugin"* ]]
+  run -0 "$switch" on "$conf"
+  [ "$(grep -v '^#' "$conf/ddp.conf")" = "optional $MOVED/$LIBDIR/slurm/spank_ddp.so" ]
+  [[ $output == *"Add to $PWD/slurm/plugstack.conf the line: include $conf/*.conf"* ]]
+  echo "include $conf/*.conf" >slurm/plugstack.conf
+  run -0 "$switch" on "$conf"
+  [[ $output != *Add* ]]
+  run -0 "$switch" status "$conf"
+  [[ $output == *"$MOVED"* ]]
+  # Another release of Slurm runs here.
+  mkdir bin
+  printf '#!/bin/sh\necho slurm 99.05.1\n' >bin/srun
+  chmod +x bin/srun
+  run -1 env "PATH=$PWD/bin:$PATH" "$switch" on "$conf"
+  [[ $output == *"built for Slurm "*" and would not be loaded by 99.05"* ]]
+  run -0 "$switch" off "$conf"
+  [ ! -e "$conf/ddp.conf" ]
+  # One that is gone is said.
+  echo "optional /gone/spank_ddp.so" >"$conf/ddp.conf"
+  run -1 "$switch" status "$conf"
+  [[ $output == *"/gone/spank_ddp.so, which is not there"* ]]
+  run -2 "$switch" away
+}
+
+@test "uninstall removes what was installed and nothing else, ddp.conf first" {
+  mkdir -p shared/lib shared/bin
+  echo other >shared/lib/other
+  cmake --install "$BUILD" --prefix "$PWD/shared" >/dev/null
+  cp "$BUILD/install_manifest.txt" .
+  [ -x shared/bin/ddprun ]
+  run -0 "$SOURCE/scripts/uninstall" "$PWD"
+  [ -z "$(find shared -name '*ddp*')" ]
+  [ -z "$(find shared -type f ! -name other)" ]
+  [ -s shared/lib/other ]
+  run -1 "$SOURCE/scripts/uninstall" "$PWD"
+  [[ $output == *"has no install_manifest.txt"* ]]
+  run -2 "$SOURCE/scripts/uninstall" --help-me
 }

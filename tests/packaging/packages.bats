@@ -117,6 +117,14 @@ names() { echo libddp libddp-dev $(if has_slurm_plugin; then echo slurm-plugin-d
   [[ $(readelf -SW "$folder/bin/ddprun") != *.debug_* ]]
   run -1 grep -rIlF -e _CPack_Packages -e "$BUILD" "$folder"
   run -1 grep -E '^d(..|.....|........)[^x]' <(tar tzvf "$PACKAGES"/*.tar.gz)
+  if has_slurm_plugin; then
+    # Where it will lie is not known, so its ddp.conf names nothing until ddp-plugin writes the place.
+    run -1 grep -E '^ *(optional|required)' "$folder/etc/slurm/plugstack.conf.d/ddp.conf"
+    grep -q 'ddp-plugin on' "$folder/etc/slurm/plugstack.conf.d/ddp.conf"
+    "$folder/share/libddp/scripts/ddp-plugin" on "$PWD/conf"
+    run -0 sed -n 's/^optional //p' conf/ddp.conf
+    [[ $output == "$PWD/$folder/"*/spank_ddp.so && -e $output ]]
+  fi
   run -0 "$folder/bin/ddprun" --nproc-per-node 2 sh -c 'echo "rank $RANK of $WORLD_SIZE"'
   [[ $output == *"rank 0 of 2"* && $output == *"rank 1 of 2"* ]]
 }
@@ -165,7 +173,7 @@ END
   python3 - "$SOURCE" "$VERSION" <<'END'
 import ast, pathlib, re, sys
 root, version = pathlib.Path(sys.argv[1]), sys.argv[2]
-(recipe,) = (root / "contrib/easybuild").glob("*.eb")
+(recipe,) = (root / "contrib/easybuild").glob("libddp-*.eb")
 values = {node.targets[0].id: node.value for node in ast.parse(recipe.read_text()).body if isinstance(node, ast.Assign)}
 for key in ("easyblock", "name", "version", "homepage", "description", "toolchain", "sources", "moduleclass"):
     assert key in values, key
