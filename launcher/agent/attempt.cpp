@@ -53,6 +53,10 @@ std::string signal_list(const std::vector<int>& signals) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
+bool reads_input(StandardInput input, int rank) {
+  return input == StandardInput::all || (input == StandardInput::rank_zero && rank == 0);
+}
+
 }  // namespace
 
 Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent)
@@ -90,6 +94,7 @@ void Attempt::run() {
     if (const auto settled = step_signals_.next_deadline()) deadline = earlier(deadline, *settled);
     if (const auto gathered = traces_ ? traces_->next_deadline() : std::nullopt)
       deadline = earlier(deadline, *gathered);
+    if (stacks_) deadline = earlier(deadline, stacks_->deadline());
     try {
       loop_.run_once(deadline);
     } catch (const std::exception& error) {  // out of memory, a message that is too long
@@ -98,6 +103,7 @@ void Attempt::run() {
     if (limit && pmix_) pmix_->modex().answer_overdue();
     signal_ranks();
     send_gathered();
+    send_stacks();
   }
   clean();
 }
@@ -290,6 +296,7 @@ StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment,
                        .descriptor_limit = job_.descriptor_limit,
                        .ignore_hangup = job_.hangup_ignored,
                        .binding = place_of(local).binding,
+                       .standard_input = reads_input(job_.options.standard_input, global_rank(local)),
                        .standard_output = outlets.out ? outlets.out.get() : STDOUT_FILENO,
                        .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO});
 }
@@ -317,6 +324,7 @@ void Attempt::fail(const std::string& message, int exit_status) {
 
 void Attempt::clean() {
   traces_.reset();
+  stacks_.reset();
   const std::vector<pid_t> ranks = workers_->pids();
   const bool last = plan_.restart_count >= plan_.max_restarts;
   const auto beat_if_due = [this] {

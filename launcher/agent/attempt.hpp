@@ -25,6 +25,7 @@
 #include "pmix_server/job_namespace.hpp"
 #include "pmix_server/pmix_server.hpp"
 #include "pmix_server/scratch_directory.hpp"
+#include "stacks/stack_gatherer.hpp"
 #include "store_server/store_server.hpp"
 #include "store_server/witness.hpp"
 #include "workers/worker_environment.hpp"
@@ -77,6 +78,8 @@ class Attempt {
   void take_modex();
   void report_end(int local_rank, const RankEnd& end);
   void send_gathered();
+  void collect_stacks(const control::CollectStacks& order);
+  void send_stacks();
   void suspend_ranks();
   void resume_ranks();
   void beat();
@@ -103,6 +106,7 @@ class Attempt {
   std::unique_ptr<JobNamespace> name_space_;
   std::shared_ptr<LogPump> logs_;  ///< shared with traces_, whose thread may hang
   std::unique_ptr<TraceGatherer> traces_;
+  std::unique_ptr<StackGatherer> stacks_;   ///< while they are read
   std::string log_folder_;                  ///< of this attempt; empty: no files
   std::vector<topology::RankPlan> places_;  ///< by local rank
   EnvironmentMap inheritable_;

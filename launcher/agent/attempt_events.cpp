@@ -50,6 +50,8 @@ void Attempt::handle(const control::Message& message) {
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
     step_signals_.add(*order);
     signal_ranks();
+  } else if (const auto* wish = std::get_if<control::CollectStacks>(&message)) {
+    collect_stacks(*wish);
   } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
     const auto open = open_fences_.find(fence->ranks);
     if (open == open_fences_.end()) return;

@@ -236,4 +236,34 @@ struct Described<ModexReply> {
                                       Field{"status", &ModexReply::status}, Field{"data", &ModexReply::data}};
 };
 
+template <>
+struct Described<CollectStacks> {
+  static constexpr const char* kName = "CollectStacks";
+  static constexpr std::tuple kFields{Field{"epoch", &CollectStacks::epoch, kCount},
+                                      Field{"limit_ms", &CollectStacks::limit_ms, kCount}};
+};
+
+template <>
+struct Described<StackGroup> {
+  static constexpr const char* kName = "StackGroup";
+  static constexpr std::tuple kFields{Field{"ranks", &StackGroup::ranks, kCount},
+                                      Field{"tool", &StackGroup::tool, TextRule::name},
+                                      Field{"text", &StackGroup::text}};
+};
+
+template <>
+struct Described<StackNote> {
+  static constexpr const char* kName = "StackNote";
+  static constexpr std::tuple kFields{Field{"hosts", &StackNote::hosts, TextRule::name},
+                                      Field{"text", &StackNote::text}};
+};
+
+template <>
+struct Described<StacksCollected> {
+  static constexpr const char* kName = "StacksCollected";
+  static constexpr std::tuple kFields{Field{"epoch", &StacksCollected::epoch, kCount},
+                                      Field{"groups", &StacksCollected::groups},
+                                      Field{"notes", &StacksCollected::notes}};
+};
+
 }  // namespace ddp::launcher::control

@@ -16,7 +16,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 3;
+inline constexpr int kProtocolVersion = 4;
 
 // ---- agent to coordinator ----------------
 
@@ -200,6 +200,23 @@ struct ModexReply {
   bool operator==(const ModexReply&) const = default;
 };
 
+// ---- stacks ----------------
+
+/// The coordinator asks for the stacks of all ranks of a node.
+struct CollectStacks {
+  int epoch = 0;
+  int limit_ms = 0;  ///< from now on
+  bool operator==(const CollectStacks&) const = default;
+};
+
+/// The answer, with local ranks.
+struct StacksCollected {
+  int epoch = 0;
+  std::vector<StackGroup> groups{};
+  std::vector<StackNote> notes{};
+  bool operator==(const StacksCollected&) const = default;
+};
+
 /// A message as it came, for a process that only forwards it. encode() gives its bytes, decode() never makes one.
 struct Encoded {
   Bytes bytes{};
@@ -208,7 +225,7 @@ struct Encoded {
 
 using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
                              AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
-                             Finish, Fence, ModexRequest, ModexReply, Encoded>;
+                             Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

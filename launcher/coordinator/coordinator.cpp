@@ -23,6 +23,8 @@ constexpr std::chrono::seconds kPreparingLimit{120};
 // Waiting gains nothing while restarts remain; on the last attempt, survivors may still report what they saw.
 constexpr std::chrono::milliseconds kLastAttemptGrace{2'000};
 constexpr std::chrono::milliseconds kNoGrace{0};
+// For nodes' answers to arrive.
+constexpr std::chrono::seconds kStackReserve{2};
 // Of a rank that frees much memory, where a restart needs what it holds.
 constexpr std::chrono::seconds kRestartKillPatience{10};
 
@@ -118,6 +120,10 @@ void Coordinator::begin_attempt(const Roster& roster) {
   end_by_.reset();
   give_up_at_.reset();
   silent_.clear();
+  notice_.stop();
+  stacks_asked_ = false;
+  stacks_due_.clear();
+  stacks_ = {};
   attempt_.emplace(roster);
   const std::vector<AttemptNode>& nodes = attempt_->nodes();
   control::PrepareAttempt plan{.epoch = attempt_->epoch(),
@@ -144,12 +150,17 @@ void Coordinator::start_ranks() {
   const bool last = restarts_used_ >= options_.max_restarts;
   SupervisionLimits limits{.failure_grace = options_.failure_grace.value_or(last ? kLastAttemptGrace : kNoGrace),
                            .shutdown_timeout = options_.shutdown_timeout};
+  if (options_.stack_limit > std::chrono::milliseconds(0)) limits.examination = options_.stack_limit + kStackReserve;
   limits.kill_patience = last ? limits.final_kill_patience : kRestartKillPatience;
   send_to_nodes(attempt_->start(limits, {.ending = options_.ending_signals, .forwarded = options_.forwarded_signals}));
 }
 
 void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
   for (const SignalOrder& order : orders) {
+    if (order.target == SignalOrder::Target::stacks) {
+      ask_for_stacks();
+      continue;
+    }
     const bool groups = order.target == SignalOrder::Target::groups;
     events_.detail(
         fmt::format("sending {} to the ranks{}", signal_name(order.signal), groups ? "' process groups" : ""));
@@ -159,6 +170,7 @@ void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
                                        .signal = order.signal,
                                        .may_have_reached_ranks = by_slurm && received});
     if (groups) limit_end(options_.shutdown_timeout);
+    if (groups) announce_end(order.signal);
     if (order.signal != SIGKILL) continue;
     limit_end(std::chrono::milliseconds(0));
     asked_at_ = Heartbeat::Clock::now();
@@ -171,7 +183,7 @@ void Coordinator::signal_received(int signal, bool by_slurm) {
                     options_.ending_signals.end();
   events_.detail(fmt::format("received {}", signal_name(signal)));
   if (phase_ == Phase::running) {
-    follow(attempt_->supervisor().signal_received(signal, clock_()), by_slurm);
+    follow(attempt_->supervisor().signal_received(signal, clock_(), by_slurm), by_slurm);
   } else if (ends && phase_ == Phase::gathering) {
     outcome_.forwarded_signal = signal;
     finish();
@@ -198,7 +210,10 @@ std::optional<Deadline> Coordinator::next_deadline() const {
     if (other) next = next ? earlier(*next, *other) : other;
   };
   if (phase_ == Phase::gathering) consider(membership_.next_deadline());
-  if (phase_ == Phase::running) consider(attempt_->supervisor().next_deadline());
+  if (phase_ == Phase::running) {
+    consider(attempt_->supervisor().next_deadline());
+    consider(notice_.next_deadline());
+  }
   if (phase_ == Phase::cleaning) consider(give_up_at_);
   if (phase_ < Phase::cleaning || (phase_ == Phase::cleaning && drain_time() == control::kDrainTime))
     consider(job_end_);
@@ -217,8 +232,11 @@ void Coordinator::time_passed() {
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(asked_at_);
     follow(supervisor.time_passed(clock_()));
+    settle_stacks();
+    if (const auto text = notice_.take(clock_().steady, supervisor.left())) events_.note(*text);
     if (supervisor.done()) {
       outcome_ = supervisor.outcome();
+      outcome_.stacks = std::move(stacks_);
       end_attempt();
     }
   }

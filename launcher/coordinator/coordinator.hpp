@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 
 #include "control/messages.hpp"
 #include "coordinator/agent_links.hpp"
+#include "coordinator/end_notice.hpp"
 #include "coordinator/job_attempt.hpp"
 #include "coordinator/membership.hpp"
 #include "coordinator/supervisor.hpp"
@@ -30,6 +32,7 @@ struct CoordinatorOptions {
   std::optional<std::chrono::milliseconds> failure_grace;  ///< see LaunchOptions
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::optional<std::chrono::milliseconds> timeout;  ///< of the whole job
+  std::chrono::milliseconds stack_limit{0};          ///< for reading all ranks' stacks; 0: they are not read
   std::vector<int> ending_signals;
   std::vector<int> forwarded_signals;
   bool torchrun_exit_codes = false;
@@ -100,6 +103,7 @@ class Coordinator {
   void handle_rank(int rank, const control::RankAborted& message);
   void handle_rank(int rank, const control::RankStopped& message);
   void handle_modex(const AttemptNode& node, const control::Message& message);
+  void handle_stacks(const AttemptNode& node, const control::StacksCollected& message);
   void lost(int link, const AgentLinks::Loss& loss);
   void fail_node(AttemptNode& node, const std::string& message, int exit_status);
   void send_to_nodes(const control::Message& message);
@@ -109,6 +113,9 @@ class Coordinator {
   void start_ranks();
   /// @param by_slurm Slurm may have sent these signals to ranks already
   void follow(const SignalOrders& orders, bool by_slurm = false);
+  void announce_end(int signal);
+  void ask_for_stacks();
+  void settle_stacks();
   void end_attempt();
   void send_end();
   void limit_end(std::chrono::milliseconds limit);
@@ -146,6 +153,10 @@ class Coordinator {
   int restarts_used_ = 0;
   bool restart_is_pointless_ = false;  ///< a node could not start its ranks, and will not the next time
   std::optional<JobAttempt> attempt_;  ///< the last one
+  EndNotice notice_;
+  bool stacks_asked_ = false;  ///< and not all that can come is there
+  std::set<int> stacks_due_;   ///< nodes that have not sent theirs, by node rank
+  RankStacks stacks_;          ///< of this attempt
   JobOutcome outcome_;
 };
 

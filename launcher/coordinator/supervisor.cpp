@@ -46,7 +46,7 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
           {.name = ended.name, .end = end, .abort = {}, .time = end.time, .traces = within_budget(std::move(traces))},
           now);
     }
-  } else if (phase_ != Phase::terminating && end.by_signal && end.code == SIGKILL) {
+  } else if (phase_ >= Phase::killing && end.by_signal && end.code == SIGKILL) {
     ++outcome_.killed;
   } else {
     ++outcome_.ended_on_request;
@@ -93,7 +93,7 @@ SignalOrders Supervisor::node_failed(NodeFailure failure, int first_rank, Moment
   return going_on() ? terminate(SIGTERM, now) : SignalOrders{};
 }
 
-SignalOrders Supervisor::signal_received(int signal, Moment now) {
+SignalOrders Supervisor::signal_received(int signal, Moment now, bool by_slurm) {
   if (!contains(signals_.ending, signal)) {
     if (!contains(signals_.forwarded, signal)) return {};
     return {{.target = SignalOrder::Target::workers, .signal = signal}};
@@ -107,6 +107,8 @@ SignalOrders Supervisor::signal_received(int signal, Moment now) {
   if (done() || phase_ == Phase::killing) return {};
   if (signal == SIGINT && ++interrupts_ > 1) return kill(now);
   if (going_on()) return terminate(signal, now);
+  if (phase_ == Phase::examining) return after_examination_ == Phase::killing ? kill(now) : terminate(signal, now);
+  if (signal == SIGQUIT && ended_with_ == SIGQUIT && !by_slurm) return examine(Phase::killing, now);
   // Slurm signals a batch script's ddprun and its agents for one cause; ranks must not start saving their state twice.
   if (signal == ended_with_ && now.steady < ended_at_ + kSameCause) return {};
   ended_with_ = signal;
@@ -117,13 +119,20 @@ SignalOrders Supervisor::signal_received(int signal, Moment now) {
 SignalOrders Supervisor::job_timed_out(Moment now) {
   if (done() && outcome_.success()) return {};
   if (outcome_.forwarded_signal == 0) outcome_.timed_out = true;
-  return going_on() && !done() ? terminate(SIGTERM, now) : SignalOrders{};
+  if (!going_on() || done()) return {};
+  return phase_ == Phase::running ? examine(Phase::terminating, now) : terminate(SIGTERM, now);
+}
+
+SignalOrders Supervisor::examined(Moment now) {
+  if (phase_ != Phase::examining) return {};
+  return after_examination_ == Phase::killing ? kill(now) : terminate(SIGTERM, now);
 }
 
 SignalOrders Supervisor::time_passed(Moment now) {
   if (!phase_end_ || now.steady < phase_end_->when()) return {};
   switch (phase_) {
     case Phase::grace: return terminate(SIGTERM, now);
+    case Phase::examining: return examined(now);
     case Phase::terminating: return kill(now);
     case Phase::killing:
       for (const Rank& left : ranks_) {
@@ -136,6 +145,14 @@ SignalOrders Supervisor::time_passed(Moment now) {
     case Phase::abandoned: return {};
   }
   return {};
+}
+
+std::vector<RankName> Supervisor::left() const {
+  std::vector<RankName> left;
+  for (const Rank& rank : ranks_) {
+    if (!rank.ended) left.push_back(rank.name);
+  }
+  return left;
 }
 
 bool Supervisor::mark_ended(Rank& rank) {
@@ -191,6 +208,13 @@ SignalOrders Supervisor::terminate(int signal, Moment now) {
   // Then SIGCONT, so that stopped processes can react.
   return {{.target = SignalOrder::Target::groups, .signal = signal},
           {.target = SignalOrder::Target::groups, .signal = SIGCONT}};
+}
+
+SignalOrders Supervisor::examine(Phase next, Moment now) {
+  after_examination_ = next;
+  enter(Phase::examining, limits_.examination, now);
+  if (limits_.examination == std::chrono::milliseconds(0)) return examined(now);
+  return {{.target = SignalOrder::Target::stacks, .signal = 0}};
 }
 
 SignalOrders Supervisor::kill(Moment now) {

@@ -16,11 +16,12 @@
 
 namespace ddp::launcher {
 
-/// A signal that all agents must send to all of their ranks.
+/// What all agents must do with all of their ranks: send a signal, or read stacks.
 struct SignalOrder {
   enum class Target {
     groups,   ///< the process groups of all workers
     workers,  ///< the worker processes only
+    stacks,   ///< read the stacks; then comes examined()
   };
   Target target;
   int signal;
@@ -34,6 +35,8 @@ struct SupervisionLimits {
   std::chrono::milliseconds kill_patience{10'000};  ///< from SIGKILL to giving up
   /// The same once a signal or --timeout ends the job.
   std::chrono::milliseconds final_kill_patience{2'500};
+  /// For stacks to be read, before ranks are ended because nothing moves; 0: they are not read.
+  std::chrono::milliseconds examination{0};
 };
 
 /// What signals to ddprun mean. One in both lists ends the job; one in neither does nothing.
@@ -57,6 +60,8 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///   running --first failure--> grace --failure_grace--> terminating --shutdown_timeout--> killing --> abandoned
 ///   running, grace --an ending signal to ddprun, PMIx_Abort, a lost node or --timeout--> terminating
 ///   terminating --a second SIGINT--> killing
+///   running --timeout--> examining --all stacks read, or the limit--> terminating
+///   terminating --a second SIGQUIT--> examining --likewise--> killing
 ///
 /// A rank that ends with success never ends the job, however early.
 class Supervisor {
@@ -74,16 +79,23 @@ class Supervisor {
   /// The node's agent was lost or could not start its ranks. These (num_ranks from @p first_rank) count as ended, and
   /// are no failures of their own. Call it once for a node, also when its ranks have ended: the others need its agent.
   SignalOrders node_failed(NodeFailure failure, int first_rank, Moment now);
-  /// Also after the last end: a failed job is not restarted then; success stays.
-  SignalOrders signal_received(int signal, Moment now);
+  /// Also after the last end: a failed job is not restarted then; success stays. @param by_slurm one cause may give
+  /// several of these
+  SignalOrders signal_received(int signal, Moment now, bool by_slurm = false);
   /// --timeout expired; as signal_received().
   SignalOrders job_timed_out(Moment now);
+  /// The stacks have been read, as far as they can be.
+  SignalOrders examined(Moment now);
   /// Call it when next_deadline() has passed.
   SignalOrders time_passed(Moment now);
 
   /// When to call time_passed() next; nothing while no limit runs.
   std::optional<Deadline> next_deadline() const { return phase_end_; }
 
+  /// Stacks are being read.
+  bool examining() const { return phase_ == Phase::examining; }
+  /// Ranks that have not ended, ascending.
+  std::vector<RankName> left() const;
   /// SIGKILL has been ordered, and the ranks have until next_deadline() to end.
   bool killing() const { return phase_ == Phase::killing; }
   /// All ranks have ended or been given up.
@@ -91,7 +103,7 @@ class Supervisor {
   const JobOutcome& outcome() const { return outcome_; }
 
  private:
-  enum class Phase { running, grace, terminating, killing, abandoned };
+  enum class Phase { running, grace, examining, terminating, killing, abandoned };
   struct Stop {
     int signal;
     Moment since;
@@ -113,6 +125,8 @@ class Supervisor {
   void enter(Phase phase, std::chrono::milliseconds limit, Moment now);
   SignalOrders terminate(int signal, Moment now);
   SignalOrders kill(Moment now);
+  /// Reads stacks before @p next.
+  SignalOrders examine(Phase next, Moment now);
 
   SupervisionLimits limits_;
   SignalMeaning signals_;
@@ -120,8 +134,9 @@ class Supervisor {
   std::size_t running_;
   Phase phase_ = Phase::running;
   std::optional<Deadline> phase_end_;
-  int interrupts_ = 0;  ///< SIGINTs received
-  int ended_with_ = 0;  ///< the last signal sent to end the groups, and its time
+  Phase after_examination_ = Phase::terminating;  ///< or killing
+  int interrupts_ = 0;                            ///< SIGINTs received
+  int ended_with_ = 0;                            ///< the last signal sent to end the groups, and its time
   Deadline::Clock::time_point ended_at_{};
   std::size_t trace_bytes_ = 0;
   JobOutcome outcome_;

@@ -50,6 +50,8 @@ constexpr std::chrono::seconds kLostNodeSrunPatience{1};
 // For srun's SIGTERM, after a job whose end is not limited.
 constexpr std::chrono::seconds kSrunTermPatience{10};
 constexpr std::chrono::milliseconds kReaderCheck{200};
+// For debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
+constexpr std::chrono::seconds kStackLimit{20};
 // For folders of jobs that were killed: the next ddprun removes the rest.
 constexpr std::chrono::seconds kSweepLimit{1};
 
@@ -195,6 +197,7 @@ class Process {
         .failure_grace = options_.failure_grace,
         .shutdown_timeout = options_.shutdown_timeout,
         .timeout = options_.timeout,
+        .stack_limit = kStackLimit,
         .ending_signals = options_.ending_signals,
         .forwarded_signals = options_.forwarded_signals,
         .torchrun_exit_codes = options_.torchrun_exit_codes,
@@ -203,8 +206,10 @@ class Process {
         .peers = peers_};
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
     if (role_.role == LaunchRole::frontend) {
-      srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.components, own_path(), arguments_),
-                                            agent_step_environment(environment_, *point));
+      const StepInput input = step_input(options_.standard_input);
+      srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.components, own_path(), arguments_, input.tasks),
+                                            agent_step_environment(environment_, *point),
+                                            input.stream ? input.stream.get() : STDIN_FILENO);
       loop_.watch(srun_->pidfd(), [this] { srun_ended(); });
     }
     if (listener) coordinator_->listen(std::move(listener));

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
+#include "launch/terminal_relay.hpp"
 #include "options/program_lookup.hpp"
 
 namespace ddp::launcher {
@@ -75,12 +77,12 @@ std::vector<std::string> agent_command(const std::string& ddprun, const std::vec
   return {"/bin/sh", "-c", std::move(line)};
 }
 
-[[noreturn]] void become_srun(const char* path, char* const* arguments, char* const* environment, int null_device,
+[[noreturn]] void become_srun(const char* path, char* const* arguments, char* const* environment, int standard_input,
                               pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(1);
-  ::dup2(null_device, STDIN_FILENO);
+  ::dup2(standard_input, STDIN_FILENO);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -93,14 +95,29 @@ std::vector<std::string> agent_command(const std::string& ddprun, const std::vec
 
 }  // namespace
 
+StepInput step_input(StandardInput wanted) {
+  struct stat own {};
+  struct stat nothing {};
+  const bool empty = ::fstat(STDIN_FILENO, &own) != 0 ||
+                     (::stat("/dev/null", &nothing) == 0 && S_ISCHR(own.st_mode) && own.st_rdev == nothing.st_rdev);
+  if (wanted == StandardInput::none || empty) {
+    StepInput none{.tasks = "none", .stream = base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}};
+    if (!none.stream) throw base::system_error("opening /dev/null", errno);
+    return none;
+  }
+  return {.tasks = wanted == StandardInput::all ? "all" : "0",
+          .stream = ::isatty(STDIN_FILENO) == 1 ? relay_terminal() : base::UniqueFd{}};
+}
+
 std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,
-                                            const std::vector<std::string>& arguments) {
+                                            const std::vector<std::string>& arguments, const std::string& input_tasks) {
   const std::vector<std::string> agent = agent_command(ddprun, arguments);
   std::vector<std::string> command{"srun"};
   for (std::size_t component = 0; component < components.size(); ++component) {
     const int nodes = components[component];
     if (nodes == 0) continue;
-    if (command.size() > 1) command.emplace_back(":");
+    const bool first = command.size() == 1;
+    if (!first) command.emplace_back(":");
     if (components.size() > 1) command.push_back(fmt::format("--het-group={}", component));
     const std::string part[]{"--quiet",  // errors still show
                              fmt::format("--nodes={}", nodes),
@@ -111,7 +128,7 @@ std::vector<std::string> agent_step_command(const std::vector<int>& components, 
                              "--no-kill",
                              "--kill-on-bad-exit=0",
                              "--wait=0",
-                             "--input=none",
+                             fmt::format("--input={}", first || input_tasks == "all" ? input_tasks : "none"),
                              "--export=ALL",
                              "--job-name=ddprun"};
     command.insert(command.end(), std::begin(part), std::end(part));
@@ -141,7 +158,7 @@ std::map<std::string, std::string, std::less<>> agent_step_environment(const bas
 }
 
 SrunProcess::SrunProcess(const std::vector<std::string>& command,
-                         const std::map<std::string, std::string, std::less<>>& environment) {
+                         const std::map<std::string, std::string, std::less<>>& environment, int standard_input) {
   const auto search_path = environment.find("PATH");
   const std::string path =
       find_program("srun", search_path != environment.end() ? search_path->second : "/bin:/usr/bin");
@@ -150,11 +167,9 @@ SrunProcess::SrunProcess(const std::vector<std::string>& command,
   for (const auto& [name, value] : environment) lines.push_back(name + "=" + value);
   const std::vector<char*> arguments = pointers_to(words);
   const std::vector<char*> variables = pointers_to(lines);
-  const base::UniqueFd null_device{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
-  if (!null_device) throw base::system_error("opening /dev/null", errno);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid == 0) become_srun(path.c_str(), arguments.data(), variables.data(), null_device.get(), parent);
+  if (pid == 0) become_srun(path.c_str(), arguments.data(), variables.data(), standard_input, parent);
   if (pid < 0) throw base::system_error("starting srun", errno, "check the limit of processes (ulimit -u)");
   process_ = base::ChildProcess{pid};
 }

@@ -8,15 +8,26 @@
 
 #include "base/child_process.hpp"
 #include "base/env_table.hpp"
+#include "base/unique_fd.hpp"
 #include "launch/rendezvous.hpp"
+#include "options/launch_options.hpp"
 
 namespace ddp::launcher {
+
+/// The standard input of a step of agents.
+struct StepInput {
+  std::string tasks;      ///< srun's --input: "none", "all", or "0" for the agent of node 0
+  base::UniqueFd stream;  ///< what srun reads; nothing: ddprun's own
+};
+
+/// srun reads files, pipes and sockets itself. Terminals are read for it: its process group is in the background.
+StepInput step_input(StandardInput wanted);
 
 /// srun's command line for one agent on each node: no MPI, and losing a node or an agent does not end the step, because
 /// ddprun decides that. @param components the number of nodes in each component of the allocation; several are a
 /// heterogeneous one's.
 std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,
-                                            const std::vector<std::string>& arguments);
+                                            const std::vector<std::string>& arguments, const std::string& input_tasks);
 
 /// Gives an agent all processors of its cgroup, where Slurm has bound it as a task with one. (srun's --cpu-bind=none
 /// would, but complains on clusters without a binding plugin, even with --quiet.)
@@ -31,9 +42,10 @@ std::map<std::string, std::string, std::less<>> agent_step_environment(const bas
 /// and ends the step. Destruction ends it: SIGTERM, then SIGKILL.
 class SrunProcess {
  public:
-  /// Throws ExitError when there is no srun, Error(system) when no process can be made.
+  /// @param standard_input what it reads. Throws ExitError when there is no srun, Error(system) when no process can be
+  /// made.
   SrunProcess(const std::vector<std::string>& command,
-              const std::map<std::string, std::string, std::less<>>& environment);
+              const std::map<std::string, std::string, std::less<>>& environment, int standard_input);
   ~SrunProcess();
 
   int pidfd() { return process_.pidfd(); }  ///< readable once it has ended

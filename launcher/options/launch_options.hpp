@@ -63,6 +63,9 @@ enum class ProgramMode {
   run_path,   ///< --run-path: runpy.run_path in the interpreter
 };
 
+/// Which ranks get ddprun's standard input; the others have /dev/null.
+enum class StandardInput { rank_zero, all, none };
+
 /// Which standard streams, as torchrun's numbers: 0 none, 1 stdout, 2 stderr, 3 both.
 enum class Streams : int { none = 0, out = 1, err = 2, both = 3 };
 inline bool has_out(Streams streams) { return (static_cast<int>(streams) & 1) != 0; }
@@ -102,6 +105,7 @@ struct LaunchOptions {
 
   std::string role = "default";
   ProgramMode mode = ProgramMode::automatic;
+  StandardInput standard_input = StandardInput::rank_zero;
   std::vector<std::string> command;  ///< script, module or program, and its arguments; never empty
 
   int max_restarts = 0;

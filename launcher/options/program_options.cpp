@@ -6,6 +6,16 @@
 
 namespace ddp::launcher {
 
+namespace {
+
+StandardInput parse_standard_input(const std::string& source, const std::string& text) {
+  static const std::vector<std::string> kWords{"0", "all", "none"};
+  const std::string& word = parse_choice(source, text, kWords);
+  return word == "all" ? StandardInput::all : word == "none" ? StandardInput::none : StandardInput::rank_zero;
+}
+
+}  // namespace
+
 void add_program_options(OptionTable& table, OptionDraft& draft) {
   table.begin_group("Program");
   table.add_flag("-m,--module", "PROGRAM is a Python module, run with 'python -m'.", draft.module).torchrun();
@@ -17,6 +27,15 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
       .add_value("--role", "NAME", "ROLE_NAME of the ranks, also in output prefixes (default 'default').",
                  [&](const auto&, const auto& text) { draft.options.role = text; })
       .torchrun();
+  table
+      .add_value(
+          "--stdin", "0|all|none",
+          "Which ranks read ddprun's standard input: rank 0 (the default), all of them, or none. The others have "
+          "/dev/null.",
+          [&](const auto& source, const auto& text) {
+            draft.options.standard_input = parse_standard_input(source, text);
+          })
+      .choices({"0", "all", "none"});
   table
       .add_value("--start-method", "METHOD",
                  "Ignored, for compatibility with torchrun: every rank is a separate program.",

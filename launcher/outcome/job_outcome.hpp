@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "outcome/rank_stacks.hpp"
+
 namespace ddp::launcher {
 
 /// How a rank's process ended.
@@ -91,6 +93,7 @@ struct JobOutcome {
   std::vector<RankName> unkillable{};  ///< ranks that did not end even so
   /// Hosts that did not answer when the job ended, except those in `nodes`: their processes may still be there.
   std::vector<std::string> silent{};
+  RankStacks stacks{};  ///< where ranks stood before they were ended, if that was asked for
 
   bool success() const {
     return nodes.empty() && stopped.empty() && failures.empty() && forwarded_signal == 0 && !timed_out &&

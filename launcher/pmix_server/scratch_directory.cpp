@@ -3,13 +3,17 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <exception>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -30,6 +34,8 @@ constexpr const char* kLock = "lock";
 constexpr int kTries = 20;
 // Between the making of the lock and the name of its host, for clocks of a file server that differ, too.
 constexpr std::chrono::hours kMakingLimit{1};
+// libpmix 4 takes 80 KiB for 8 ranks: shared memory with the job's facts, and the topology.
+constexpr std::size_t kNeededBytes = std::size_t{1} << 20U;
 
 bool is_scratch_name(std::string_view name) {
   return name.size() == kPrefix.size() + kRandomLetters && name.starts_with(kPrefix);
@@ -71,19 +77,67 @@ void remove_if_left(int parent, const std::string& name) {
   if (::fstat(folder.get(), &found) == 0 && found.st_uid == ::geteuid()) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
 }
 
+/// "tmpfs mounted at /tmp, 12 of 64 KiB free": of the file system of @p folder, as far as it can be told.
+std::string file_system_of(const std::string& folder) {
+  std::error_code ignored;
+  const std::string path = std::filesystem::weakly_canonical(folder, ignored).string() + "/";
+  std::string place, kind, device, type, rest;
+  std::ifstream mounts{"/proc/self/mounts"};
+  for (std::string at; mounts >> device >> at >> type && std::getline(mounts, rest);) {
+    const bool above = path.starts_with(at.ends_with('/') ? at : at + "/");
+    if (!above || at.size() < place.size()) continue;
+    place = at;
+    kind = type;
+  }
+  std::string text = place.empty() ? "its file system" : fmt::format("{} mounted at {}", kind, place);
+  struct statvfs facts {};
+  if (::statvfs(folder.c_str(), &facts) == 0)
+    text += fmt::format(", {} of {} KiB free", facts.f_bavail * facts.f_frsize >> 10U,
+                        facts.f_blocks * facts.f_frsize >> 10U);
+  return text;
+}
+
+[[noreturn]] void throw_unusable(const std::string& parent, int number) {
+  const bool full = number == ENOSPC || number == EDQUOT;
+  throw base::system_error(fmt::format("making a temporary folder for {} KiB in '{}' ({})", kNeededBytes >> 10U, parent,
+                                       file_system_of(parent)),
+                           number,
+                           number == EFBIG ? "raise the limit of file sizes (ulimit -f)"
+                           : full          ? "make room there, or set TMPDIR to a folder on this host that has some"
+                                           : "set TMPDIR to a folder on this host that you may write to");
+}
+
+/// Takes the room for a moment: libpmix maps its files, and a page that cannot be had later would end the process.
+/// @return 0, or why there is none
+int lack_of_room(const std::string& folder) {
+  rlimit largest{};  // beyond it, the kernel would send SIGXFSZ
+  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < kNeededBytes) return EFBIG;
+  const std::string path = folder + "/room";
+  const base::UniqueFd file{::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
+  if (!file) return errno;
+  const int number = ::posix_fallocate(file.get(), 0, static_cast<off_t>(kNeededBytes));
+  ::unlink(path.c_str());
+  return number == ENOSPC || number == EDQUOT || number == EFBIG || number == EIO ? number : 0;
+}
+
 }  // namespace
 
 ScratchDirectory::ScratchDirectory(const std::string& parent) {
   for (int tries = 0; tries < kTries; ++tries) {
     path_ = fmt::format("{}/{}{}", parent, kPrefix, std::string(kRandomLetters, 'X'));
     if (::mkdtemp(path_.data()) == nullptr) break;  // makes it with mode 0700
-    if (lock()) return;
+    if (lock()) {
+      const int lack = lack_of_room(path_);
+      if (lack == 0) return;
+      std::error_code unused;
+      std::filesystem::remove_all(path_, unused);
+      throw_unusable(parent, lack);
+    }
     lock_.reset();
     std::error_code ignored;  // who has taken it may be faster
     std::filesystem::remove_all(path_, ignored);
   }
-  throw base::system_error(fmt::format("making a temporary folder in '{}'", parent), errno,
-                           "set TMPDIR to a folder on this host that you may write to");
+  throw_unusable(parent, errno);
 }
 
 /// @return false where another process has just taken the folder for a left one

@@ -13,7 +13,8 @@ namespace ddp::launcher {
 /// name and is locked (flock(2)) while somebody uses the folder, so that others know when it was left. Move-only.
 class ScratchDirectory {
  public:
-  /// @param parent its folder, for example the value of TMPDIR. Throws Error(system).
+  /// @param parent its folder, for example the value of TMPDIR. Throws Error(system) with its file system, also where
+  /// there is no room for the files of a PMIx server.
   explicit ScratchDirectory(const std::string& parent);
   ScratchDirectory(ScratchDirectory&& other) noexcept;
   ScratchDirectory& operator=(ScratchDirectory&&) = delete;

@@ -10,6 +10,7 @@
 #include "outcome/error_file.hpp"
 #include "outcome/signal_name.hpp"
 #include "report/report_lines.hpp"
+#include "report/stack_lines.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -250,7 +251,7 @@ std::string summary(const JobOutcome& outcome) {
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context) {
   if (outcome.success()) return {};
   if (outcome.failures.empty() && outcome.nodes.empty())
-    return ended_line(outcome) + unkillable_lines(outcome) + silent_lines(outcome);
+    return stack_lines(outcome.stacks) + ended_line(outcome) + unkillable_lines(outcome) + silent_lines(outcome);
 
   if (const NodeFailure* failure = only_message(outcome, context))
     return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome) + silent_lines(outcome);
@@ -267,7 +268,7 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   if (!end.empty()) lines.add("{}", end);
   if (!closing.empty()) lines.add("{}", closing);
   lines.border('=');
-  return lines.text() + unkillable_lines(outcome) + silent_lines(outcome);
+  return lines.text() + stack_lines(outcome.stacks) + unkillable_lines(outcome) + silent_lines(outcome);
 }
 
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restarts_left) {

@@ -72,6 +72,12 @@ Json stopped_json(const StoppedRank& stopped) {
   return json;
 }
 
+Json stack_json(const StackGroup& group) {
+  return {{"ranks", group.ranks}, {"tool", group.tool}, {"text", group.text}};
+}
+
+Json stack_note_json(const StackNote& note) { return {{"hosts", note.hosts}, {"text", note.text}}; }
+
 /// Null where not all nodes joined.
 Json node_rank_or_null(const NodeFailure& node) { return node.node_rank < 0 ? Json(nullptr) : Json(node.node_rank); }
 
@@ -132,7 +138,9 @@ std::string format_json_report(const JobOutcome& outcome, const ReportContext& c
                          {"killed", outcome.killed},
                          {"lost", outcome.lost},
                          {"unkillable", list(outcome.unkillable, rank_json)},
-                         {"silent_nodes", outcome.silent}};
+                         {"silent_nodes", outcome.silent},
+                         {"stacks", list(outcome.stacks.groups, stack_json)},
+                         {"stack_notes", list(outcome.stacks.notes, stack_note_json)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -26,7 +26,17 @@
 namespace ddp::launcher {
 namespace {
 
-enum class Step : int { session, parent_death, streams, descriptors, binding, execute, narrowed_mask, refused_memory };
+enum class Step : int {
+  session,
+  parent_death,
+  input,
+  streams,
+  descriptors,
+  binding,
+  execute,
+  narrowed_mask,
+  refused_memory
+};
 
 /// What a child writes to the pipe: warnings, and why it could not execute its program. Smaller than PIPE_BUF, so it
 /// arrives whole.
@@ -46,6 +56,7 @@ struct ChildPlan {
   bool ignore_hangup;
   const topology::AffinityMask* affinity;  ///< null: none
   pid_t parent;
+  bool standard_input;
   int standard_output;
   int standard_error;
   int report_fd;
@@ -87,6 +98,12 @@ void close_descriptors_on_exec(rlim_t limit) noexcept {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan, Step::parent_death);
   // No signal comes from a parent that died before the prctl.
   if (::getppid() != plan.parent) ::_exit(127);
+  // Debuggers are no ancestors of the rank (stacks/). Without Yama there is no such call, and no need for it.
+  ::prctl(PR_SET_PTRACER, plan.parent);
+  if (!plan.standard_input) {
+    const int null_device = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null_device < 0 || ::dup2(null_device, STDIN_FILENO) < 0) give_up(plan, Step::input);
+  }
   // Each is above 2 or in place already, so the first cannot overwrite the second.
   if (plan.standard_output != STDOUT_FILENO && ::dup2(plan.standard_output, STDOUT_FILENO) < 0)
     give_up(plan, Step::streams);
@@ -115,9 +132,10 @@ std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
 [[noreturn]] void throw_failure(const SpawnRequest& request, const ChildFailure& failure) {
   const std::string attempted = fmt::format("starting rank {} ('{}')", request.rank, request.path);
   if (failure.step != Step::execute) {
-    const char* hint = failure.step == Step::descriptors ? "check the limit of open files (ulimit -n)"
-                       : failure.step == Step::binding   ? "--bind none starts it unbound"
-                                                         : "";
+    const char* hint = failure.step == Step::input         ? "is there a /dev/null? --stdin all does without"
+                       : failure.step == Step::descriptors ? "check the limit of open files (ulimit -n)"
+                       : failure.step == Step::binding     ? "--bind none starts it unbound"
+                                                           : "";
     throw base::system_error(attempted, failure.number, hint);
   }
   const char* hint = failure.number == ENOEXEC
@@ -183,6 +201,7 @@ StartingWorker start_worker(SpawnRequest request) {
                        .ignore_hangup = request.ignore_hangup,
                        .affinity = affinity ? &*affinity : nullptr,
                        .parent = ::getpid(),
+                       .standard_input = request.standard_input,
                        .standard_output = request.standard_output,
                        .standard_error = request.standard_error,
                        .report_fd = child_end.get()};

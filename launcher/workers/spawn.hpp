@@ -25,6 +25,7 @@ struct SpawnRequest {
   rlimit descriptor_limit;               ///< RLIMIT_NOFILE of the worker
   bool ignore_hangup;                    ///< SIGHUP stays ignored, as nohup(1) asked
   std::optional<Binding> binding;        ///< nothing: ddprun's own
+  bool standard_input = true;            ///< ddprun's own, else /dev/null
   int standard_output = 1;               ///< descriptors that become the worker's; not owned
   int standard_error = 2;
 };
@@ -57,7 +58,8 @@ class StartingWorker {
 /// - has default signal dispositions and an empty mask;
 /// - is bound to the cores and memory of the request before the program starts; standard error gets a warning if the
 ///   kernel narrowed the mask;
-/// - inherits only standard input and the two descriptors of the request.
+/// - inherits only the standard streams of the request;
+/// - may be traced by the calling process and those that it starts, where Yama would else refuse it (prctl(2)).
 /// Throws Error(system) when fork(2) fails.
 StartingWorker start_worker(SpawnRequest request);
 

@@ -225,3 +225,46 @@ blocks_are() {
   [[ $output == *"rank 3 on n1 (local rank 1)"* && $output == *"  MASTER_ADDR=10.78.0.1"* ]]
   [ ! -e "$shared/started" ]
 }
+
+# ---- standard input, and stacks ----------------
+
+# Each rank says what it reads, to the end.
+reads='while read -r line; do echo "READ $RANK $line"; done; echo "END $RANK"'
+inputs_are() { diff <(grep -E '^(READ|END) ' <<<"$output" | sort) <(printf '%s\n' "$@" | sort); }
+
+@test "from a frontend, standard input reaches rank 0 alone, to its end" {
+  run allocation -N3 "$bin/ddprun" --nproc-per-node 2 sh -c "$reads" < <(seq 2)
+  succeeded
+  inputs_are "READ 0 1" "READ 0 2" "END "{0..5}
+  run allocation -N2 "$bin/ddprun" --stdin none --nproc-per-node 1 sh -c "$reads" < <(seq 2)
+  inputs_are "END "{0,1}
+  run allocation -N2 "$bin/ddprun" --stdin all --nproc-per-node 1 sh -c "$reads" < <(seq 1)
+  inputs_are "READ "{0,1}" 1" "END "{0,1}
+}
+
+@test "a rank 0 that never reads holds up no job, from a frontend or under srun" {
+  run allocation -N2 "$bin/ddprun" --nproc-per-node 1 sh -c 'echo "END $RANK"' < <(yes & echo $! >"$shared/pid"; wait)
+  kill "$(cat "$shared/pid")" 2>/dev/null || true
+  succeeded
+  inputs_are "END "{0,1}
+  run srun --mpi=pmix -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 2 sh -c "$reads" < <(seq 2)
+  succeeded
+  inputs_are "READ 0 1" "READ 0 2" "END "{0..3}
+}
+
+@test "what is typed at a frontend's terminal reaches rank 0" {
+  type script >/dev/null || skip "needs script, of util-linux"
+  run timeout 120 script -qec "$cluster run salloc -Q -N2 $bin/ddprun --nproc-per-node 1 sh -c '$reads'" /dev/null \
+    < <(printf 'typed\n\004')
+  echo "$output"
+  [ "$status" -eq 0 ]
+  # The terminal has the typed line and ddprun's progress, too.
+  [[ $output == *"READ 0 typed"* && $output == *"END 0"* && $output == *"END 1"* && $output != *"READ 1"* ]]
+}
+
+@test "--timeout collects the stacks of all nodes" {
+  run allocation -N3 "$bin/ddprun" --nproc-per-node 2 --timeout 3 sleep 1000
+  echo "$output"
+  [ "$status" -eq 124 ]
+  [[ $output == *"where the ranks stood before they were ended:"*"  ranks 0-5 ("*'thread "sleep"'*"ended by --timeout"*"6 ranks"* ]]
+}

@@ -71,6 +71,11 @@ std::vector<Message> samples() {
       Fence{.epoch = 1, .ranks = {0, 5, 100'000}, .data = bytes_of(std::string("a\0b\xFF", 4)), .status = -1},
       ModexRequest{.epoch = 1, .id = std::numeric_limits<std::int64_t>::min(), .from_node = 2, .rank = -2},
       ModexReply{.epoch = 1, .id = 9, .to_node = 2, .status = -46, .data = bytes_of("x")},
+      CollectStacks{.epoch = 1, .limit_ms = 20'000},
+      StacksCollected{.epoch = 1,
+                      .groups = {{.ranks = {0, 7}, .tool = "gdb", .text = "#0 a\n#1 b"},
+                                 {.ranks = {1}, .tool = "proc", .text = ""}},
+                      .notes = {{.hosts = {"n0", "n1"}, .text = "no py-spy"}}},
   };
 }
 

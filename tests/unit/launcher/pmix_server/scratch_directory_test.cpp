@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,10 +21,15 @@
 
 #include <gmock/gmock.h>
 
+#include <ddp/error.hpp>
+
 namespace ddp::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+
+using testing::AllOf;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
@@ -81,6 +87,23 @@ TEST_F(ScratchDirectoryTest, IsPrivateAndRemovedInTheEnd) {
   }
   EXPECT_THAT(left(), IsEmpty());
   EXPECT_THROW(ScratchDirectory{parent_ + "/none"}, std::exception);
+}
+
+TEST_F(ScratchDirectoryTest, WithoutRoomTheErrorNamesTheFileSystem) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string error;
+  try {
+    const ScratchDirectory made{parent_};
+  } catch (const Error& caught) {
+    error = caught.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(error, AllOf(HasSubstr(parent_), HasSubstr("mounted at /"), HasSubstr("KiB free"), HasSubstr("EFBIG"),
+                           HasSubstr("ulimit -f")));
+  EXPECT_TRUE(std::filesystem::is_empty(parent_));
 }
 
 TEST_F(ScratchDirectoryTest, WhatAKilledProcessLeftIsRemoved) {

@@ -328,5 +328,34 @@ TEST(RestartLine, SaysWhatFailedAndHowManyRestartsAreLeft) {
             "left)");
 }
 
+TEST(FailureReport, StacksComeBeforeTheLineThatSaysWhatEndedTheJob) {
+  JobOutcome outcome;
+  outcome.timed_out = true;
+  outcome.ended_on_request = 5;
+  outcome.stacks.groups = {
+      {.ranks = {0, 1, 2, 3, 7}, .tool = "py-spy", .text = "thread \"a\"\n  f (x.py:1)"},
+      {.ranks = {4}, .tool = "proc", .text = std::string(3000, 'x') + "\n" + std::string(9000, 'y')}};
+  outcome.stacks.notes = {{.hosts = {"n0", "n1"}, .text = "no gdb"}};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, StartsWith("ddprun: where the ranks stood before they were ended:\n"
+                               "  ranks 0-3, 7 (py-spy):\n"
+                               "    thread \"a\"\n"
+                               "      f (x.py:1)\n"
+                               "  rank 4 (proc):\n"
+                               "    xxx"));
+  EXPECT_THAT(text, HasSubstr("x\n    ... 9001 more bytes (--report-json has them)\n  n0, n1: no gdb\n"));
+  EXPECT_THAT(text, EndsWith("ddprun: ended by --timeout: all ranks got SIGTERM; 5 ranks ended after it\n"));
+}
+
+TEST(FailureReport, ManyDifferentStacksAreCounted) {
+  JobOutcome outcome;
+  outcome.timed_out = true;
+  for (int rank = 0; rank < 20; ++rank)
+    outcome.stacks.groups.push_back({.ranks = {rank}, .tool = "gdb", .text = std::to_string(rank)});
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "(gdb)"), 16U);
+  EXPECT_THAT(text, HasSubstr("... and 4 more stacks (--report-json has all)"));
+}
+
 }  // namespace
 }  // namespace ddp::launcher

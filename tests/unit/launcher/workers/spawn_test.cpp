@@ -143,6 +143,13 @@ SpawnRequest with_binding(SpawnRequest request, Binding binding) {
 
 // ---- what it finds
 
+TEST_F(SpawnTest, StandardInputIsDdprunsOrNothing) {
+  SpawnRequest nothing = shell("readlink /proc/self/fd/0");
+  nothing.standard_input = false;
+  EXPECT_EQ(run(std::move(nothing)).out, "/dev/null\n");
+  EXPECT_EQ(run(shell("readlink /proc/self/fd/0")).out, fs::read_symlink("/proc/self/fd/0").string() + "\n");
+}
+
 TEST_F(SpawnTest, ArgumentsEnvironmentAndStreamsAreThoseOfTheRequest) {
   SpawnRequest worker = request({"/bin/sh", "-c", "echo \"$0|$1\"; env; echo e >&2; exit 4", "a b", ""});
   worker.environment = {"PATH=/usr/bin:/bin", "X=y z"};

@@ -1,0 +1,13 @@
+// The part of the report that says where the ranks stood.
+#pragma once
+
+#include <string>
+
+#include "outcome/rank_stacks.hpp"
+
+namespace ddp::launcher {
+
+/// At most 16 different stacks, each shortened, and notes; empty without any.
+std::string stack_lines(const RankStacks& stacks);
+
+}  // namespace ddp::launcher
