@@ -58,7 +58,9 @@ example.")
 set(CPACK_DEBIAN_SLURM_PLUGIN_PACKAGE_NAME slurm-plugin-ddp)
 set(CPACK_DEBIAN_SLURM_PLUGIN_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SLURM_PLUGIN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_SLURM_PLUGIN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/deb/conffiles)
+foreach(script conffiles postinst postrm prerm)
+  list(APPEND CPACK_DEBIAN_SLURM_PLUGIN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/deb/slurm-plugin/${script})
+endforeach()
 set(CPACK_DEBIAN_SLURM_PLUGIN_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
 .
 This package has the SPANK plugin that lets srun do what ddprun does.")

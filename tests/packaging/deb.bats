@@ -102,6 +102,37 @@ clean() {
   run ! clean dpkg --remove libddp
 }
 
+@test "slurm-plugin-ddp installs, keeps its settings, switches the plugin off when it is removed and on again" {
+  has_slurm_plugin || skip "this build has no plugin for srun"
+  local conf=$CLEAN/etc/slurm/plugstack.conf.d/ddp.conf version
+  run -0 clean sh -c "apt-get install -y -q ./packages/slurm-plugin-ddp_*.deb"
+  run -0 clean dpkg-query -W -f '${db:Status-Status}' slurm-wlm-basic-plugins
+  [ "$output" = installed ]
+  [ "$(sed -n 's/^optional //p' "$conf")" = /usr/lib/slurm/spank_ddp.so ]
+  run -0 clean ldd /usr/lib/slurm/spank_ddp.so /usr/libexec/libddp/ddp-step
+  [[ $output != *"not found"* ]]
+
+  # An upgrade keeps what the admin has written.
+  dpkg-deb -R "$CLEAN"/packages/slurm-plugin-ddp_*.deb "$BATS_TEST_TMPDIR/next"
+  version=$(sed -n 's/^Version: //p' "$BATS_TEST_TMPDIR/next/DEBIAN/control").1
+  sed -i "s/^Version: .*/Version: $version/" "$BATS_TEST_TMPDIR/next/DEBIAN/control"
+  dpkg-deb -b "$BATS_TEST_TMPDIR/next" "$CLEAN/packages/next.deb"
+  echo "# ours" >>"$conf"
+  run -0 clean apt-get install -y -q ./packages/next.deb
+  run -0 clean dpkg-query -W -f '${Version}' slurm-plugin-ddp
+  [ "$output" = "$version" ]
+  grep -q '^# ours' "$conf"
+
+  # A removed package's settings would name a plugin that is not there.
+  run -0 clean apt-get remove -y -q slurm-plugin-ddp
+  [ ! -e "$conf" ]
+  run -0 clean apt-get install -y -q ./packages/next.deb
+  grep -q '^# ours' "$conf"
+  run -0 clean apt-get remove -y -q slurm-plugin-ddp
+  run -0 clean apt-get purge -y -q slurm-plugin-ddp
+  [ ! -e "$conf.removed" ]
+}
+
 @test "removal leaves nothing" {
   run -0 clean apt-get purge -y -q libddp libddp-dev
   run -0 find "$CLEAN/usr" "$CLEAN/etc" -name '*ddp*' ! -name 'addpart*' ! -path '*/dpkg/*'
