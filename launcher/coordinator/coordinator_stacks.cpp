@@ -2,7 +2,8 @@
 // user waits for then.
 #include <signal.h>
 
-#include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,8 +36,11 @@ void Coordinator::ask_for_stacks() {
     links_.send(node.link, control::CollectStacks{.epoch = attempt_->epoch(),
                                                   .limit_ms = static_cast<int>(options_.stack_limit.count())});
   }
-  events_.detail(fmt::format("reading the stacks of the ranks on {} node{}", stacks_due_.size(),
-                             stacks_due_.size() == 1 ? "" : "s"));
+  const std::size_t ranks = attempt_->supervisor().left().size();
+  events_.note(fmt::format("{}: reading the stacks of {} rank{}, up to {} s; press Ctrl-C to skip this",
+                           attempt_->supervisor().outcome().timed_out ? "--timeout" : "SIGQUIT", ranks,
+                           ranks == 1 ? "" : "s",
+                           std::chrono::duration_cast<std::chrono::seconds>(options_.stack_limit).count()));
 }
 
 void Coordinator::handle_stacks(const AttemptNode& node, const control::StacksCollected& message) {

@@ -41,6 +41,7 @@ TEST_F(CoordinatorStacks, TheTimeoutComesAfterAllStacks) {
   pass(100s);
   EXPECT_THAT(heard_texts(0), ElementsAre("CollectStacks"));
   EXPECT_THAT(heard_texts(1), ElementsAre("CollectStacks"));
+  EXPECT_THAT(notes, ElementsAre("--timeout: reading the stacks of 4 ranks, up to 20 s; press Ctrl-C to skip this"));
   say(0, stacks({both("a")}));
   EXPECT_THAT(heard_texts(0), IsEmpty());
   say(1, stacks({both("a")}));
