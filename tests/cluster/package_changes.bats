@@ -82,3 +82,23 @@ package() {
   package -P slurm-plugin-ddp
   [ -z "$(find "$system" -name '*ddp*')" ]
 }
+
+# docs/admin.md has these words of Slurm's.
+@test "a plugin that is gone, or of another release: two lines from srun, and the tasks run" {
+  echo "optional $shared/spank_ddp.so" >"$settings"
+  run srun -N1 -n1 echo ran
+  succeeded
+  [[ $output == *"error: plugin_load_from_file: dlopen($shared/spank_ddp.so): "*"cannot open shared object file"* ]]
+  [[ $output == *"error: spank: $shared/spank_ddp.so: Dlopen of plugin file failed"*ran ]]
+  [ "$(wc -l <<<"$output")" -eq 3 ]
+  gcc -shared -fPIC -x c -o "$shared/spank_ddp.so" - <<'C'
+const char plugin_name[] = "ddp", plugin_type[] = "spank";
+const unsigned int plugin_version = 0x0a0100, spank_plugin_version = 1;
+int slurm_spank_init(void* spank, int argc, char** argv) { return 0; }
+C
+  run srun -N1 -n1 echo ran
+  succeeded
+  [[ $output == *"Incompatible Slurm plugin $shared/spank_ddp.so version (10.01.0)"* ]]
+  [[ $output == *"error: spank: $shared/spank_ddp.so: Incompatible plugin version"*ran ]]
+  [ "$(wc -l <<<"$output")" -eq 3 ]
+}
