@@ -291,7 +291,8 @@ TEST(TcpStoreClient, ServerThatFallsSilentInAFenceEndsAtTheDeadline) {
 
 TEST(TcpStoreClient, RefusesImpossibleRanks) {
   for (const auto& [rank, size] : {std::pair{2, 2}, {-1, 2}, {0, 0}}) {
-    const auto error = error_of([&, rank = rank, size = size] { TcpStoreClient(base::UniqueFd{}, "test", rank, size, "p", soon(100)); });
+    const auto error = error_of(
+        [&, rank = rank, size = size] { TcpStoreClient(base::UniqueFd{}, "test", rank, size, "p", soon(100)); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
   }
