@@ -1,4 +1,5 @@
 # Between staging and packing of an archive, which may be unpacked anywhere: its ddp.conf can name no plugin, and says who can.
+cmake_policy(SET CMP0009 NEW)  # follow no links
 file(GLOB_RECURSE settings ${CPACK_TEMPORARY_DIRECTORY}/ddp.conf)
 foreach(file IN LISTS settings)
   file(READ ${file} text)

@@ -117,7 +117,7 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 
 @test "documents concern the tests of documents" {
   run -0 affected docs/launching.md
-  [ "$output" = $'style\ncommands tests/commands/architecture.bats' ]
+  [ "$output" = $'style\ncommands tests/commands/architecture.bats\npackaging tests/packaging/install.bats' ]
   run -0 affected README.md
   has "packaging tests/packaging/install.bats"
   run affected

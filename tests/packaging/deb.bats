@@ -133,8 +133,35 @@ clean() {
   [ ! -e "$conf.removed" ]
 }
 
-@test "removal leaves nothing" {
-  run -0 clean apt-get purge -y -q libddp libddp-dev
+@test "a job that runs while libddp is installed again and removed ends well; removal leaves nothing" {
+  cat >"$CLEAN/root/while_packages_change" <<'END'
+ddprun --nproc-per-node 2 --max-restarts 1 sh -c '
+  touch "/root/up.$RANK.$TORCHELASTIC_RESTART_COUNT"
+  until [ -e "/root/go.$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.1; done
+  [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && echo "rank $RANK done"' >/root/out 2>&1 &
+job=$!
+# up ATTEMPT: both ranks of it have started.
+up() {
+  for _ in $(seq 600); do
+    if [ -e "/root/up.0.$1" ] && [ -e "/root/up.1.$1" ]; then return; fi
+    sleep 0.1
+  done
+  cat /root/out
+  exit 1
+}
+up 0
+apt-get install -y -q --reinstall /packages/libddp_*.deb || exit 1
+touch /root/go.0 # and fail
+up 1
+apt-get purge -y -q libddp libddp-dev || exit 1
+touch /root/go.1
+wait $job
+status=$?
+cat /root/out
+exit $status
+END
+  run -0 clean sh /root/while_packages_change
+  [[ $output == *"rank 0 done"* && $output == *"rank 1 done"* ]]
   run -0 find "$CLEAN/usr" "$CLEAN/etc" -name '*ddp*' ! -name 'addpart*' ! -path '*/dpkg/*'
   echo "$output"
   [ -z "$output" ]
