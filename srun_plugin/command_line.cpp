@@ -137,10 +137,18 @@ std::string_view with_value(std::string_view name) {
   return *first;
 }
 
+/// The value of --kill-on-bad-exit, which is optional.
+bool kills(std::string_view value) { return value.find_first_not_of('0') != std::string_view::npos || value.empty(); }
+
 /// Reads the short options in one argument, as "-lN". Returns whether the next argument is the value of the last.
 bool read_short(std::string_view letters, CommandLine& found) {
   for (std::size_t i = 0; i < letters.size(); ++i) {
     if (letters[i] == 'c') found.cpus_per_task = true;
+    if (letters[i] == 'k') found.no_kill = true;
+    if (letters[i] == 'K') {
+      found.kill_on_bad_exit = kills(letters.substr(i + 1));
+      return false;
+    }
     if (kShortWithValue.find(letters[i]) == std::string_view::npos) continue;
     return i + 1 == letters.size();  // else the rest is the value
   }
@@ -153,6 +161,11 @@ bool names_several(std::string_view groups) {
   return border != std::string_view::npos && border > 0;
 }
 
+/// Whether @p given is @p option, or enough of its beginning that getopt_long(3) knows it.
+bool begins_as(std::string_view given, std::string_view option, std::size_t enough) {
+  return given.size() >= enough && option.starts_with(given);
+}
+
 bool names_groups(std::string_view option) { return option == "het-group" || option == "pack-group"; }
 
 /// The same for a long one, without its dashes. Returns its name if the next argument is its value, else nothing.
@@ -163,6 +176,9 @@ std::string_view read_long(std::string_view text, CommandLine& found) {
   if (given == "ddp" && equals == std::string_view::npos) found.ddp = true;
   if (given.starts_with("ddp-")) found.ddp_detail = true;
   if (given == "interactive") found.interactive = true;
+  if (begins_as(given, "no-kill", 4)) found.no_kill = true;
+  if (begins_as(given, "kill-on-bad-exit", 1))
+    found.kill_on_bad_exit = kills(equals == std::string_view::npos ? std::string_view{} : text.substr(equals + 1));
   if (name == "cpus-per-task") found.cpus_per_task = true;
   if (equals == std::string_view::npos) return name;
   if (names_groups(name) && names_several(text.substr(equals + 1))) found.components = true;

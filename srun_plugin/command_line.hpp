@@ -2,6 +2,7 @@
 // can choose it only through the environment.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -13,6 +14,8 @@ struct CommandLine {
   bool interactive = false;    ///< salloc's own, for its shell on a node
   bool cpus_per_task = false;  ///< so does -c or --cpus-per-task
   bool components = false;     ///< several components: ":", or --het-group with more than one
+  bool no_kill = false;        ///< -k or --no-kill
+  std::optional<bool> kill_on_bad_exit = std::nullopt;  ///< -K or --kill-on-bad-exit, and whether its value is not 0
 };
 
 /// @param arguments of srun with its name first. What belongs to the user's program is not looked at: after "--", or

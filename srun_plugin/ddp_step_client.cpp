@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -56,13 +57,15 @@ std::vector<char*> pointers(std::span<const std::string> texts) {
 
 class SpawnPlan {
  public:
-  SpawnPlan(int input, int output) {
+  SpawnPlan(int input, int output, int inherited) {
     ::posix_spawn_file_actions_init(&actions_);
     ::posix_spawnattr_init(&attributes_);
     ::posix_spawn_file_actions_adddup2(&actions_, input, STDIN_FILENO);
     ::posix_spawn_file_actions_adddup2(&actions_, output, STDOUT_FILENO);
     // srun's sockets must not live on in it.
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
+    if (inherited >= 0) ::posix_spawn_file_actions_adddup2(&actions_, inherited, DdpStepClient::kInheritedFd);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions_,
+                                               inherited >= 0 ? DdpStepClient::kInheritedFd + 1 : STDERR_FILENO + 1);
     sigset_t none;
     sigset_t all;
     ::sigemptyset(&none);
@@ -93,31 +96,40 @@ void move_above_standard(base::UniqueFd& fd) {
   fd.reset(moved);
 }
 
+/// Where the program belongs to which this @p plugin was installed, without the "..", for messages.
+std::string beside_plugin(std::string_view plugin) {
+  std::string_view folder = plugin.substr(0, plugin.rfind('/'));
+  std::string_view way = DDP_STEP_FROM_PLUGIN;
+  for (; way.starts_with("../"); way.remove_prefix(3)) folder = folder.substr(0, folder.rfind('/'));
+  return fmt::format("{}/{}", folder, way);
+}
+
 }  // namespace
 
 std::string find_ddp_step(const std::string& given) {
   if (!given.empty()) return given;
+  std::string beside;
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&find_ddp_step), &info) != 0 && info.dli_fname != nullptr) {
     const std::unique_ptr<char, decltype(&std::free)> real(::realpath(info.dli_fname, nullptr), &std::free);
     if (real != nullptr) {
-      const std::string plugin = real.get();
-      std::string beside = plugin.substr(0, plugin.rfind('/') + 1) + DDP_STEP_FROM_PLUGIN;
+      beside = beside_plugin(real.get());
       if (::access(beside.c_str(), X_OK) == 0) return beside;
     }
   }
-  return DDP_STEP_INSTALLED;
+  // a plugin that was copied elsewhere
+  return beside.empty() || ::access(DDP_STEP_INSTALLED, X_OK) == 0 ? DDP_STEP_INSTALLED : beside;
 }
 
 DdpStepClient::DdpStepClient(const std::string& path, std::span<const std::string> arguments,
-                             std::span<const std::string> environment)
+                             std::span<const std::string> environment, int inherited)
     : path_(path) {
   Pipe input = make_pipe();
   Pipe output = make_pipe();
   for (base::UniqueFd* fd : {&input.read, &input.write, &output.read, &output.write}) move_above_standard(*fd);
   std::vector<std::string> argument_texts{path};
   argument_texts.insert(argument_texts.end(), arguments.begin(), arguments.end());
-  const SpawnPlan plan(input.read.get(), output.write.get());
+  const SpawnPlan plan(input.read.get(), output.write.get(), inherited);
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, path.c_str(), plan.actions(), plan.attributes(),
                                   pointers(argument_texts).data(), pointers(environment).data());

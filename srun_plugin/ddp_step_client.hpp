@@ -15,7 +15,7 @@
 namespace ddp::srun_plugin {
 
 /// Where it lies: @p given (the argument helper= of plugstack.conf) if that is not empty, else where it was installed
-/// relative to the plugin, else the path of the build's installation.
+/// relative to the plugin, also if it is not there now, unless it is at the path of the build's installation.
 std::string find_ddp_step(const std::string& given);
 
 /// A running ddp-step. It leads a session of its own, so that signals to srun's terminal do not reach it, has no other
@@ -23,9 +23,13 @@ std::string find_ddp_step(const std::string& given);
 /// Destroying it closes its input, at whose end it ends, and kills it if it does not.
 class DdpStepClient {
  public:
+  /// It finds the descriptor that it inherits here.
+  static constexpr int kInheritedFd = 3;
+
+  /// @param inherited a descriptor of this process that it gets, too; -1: none.
   /// Throws Error(system, unavailable) naming the path.
   DdpStepClient(const std::string& path, std::span<const std::string> arguments,
-                std::span<const std::string> environment);
+                std::span<const std::string> environment, int inherited = -1);
   DdpStepClient(DdpStepClient&&) noexcept = default;
   DdpStepClient& operator=(DdpStepClient&& other) noexcept;
   ~DdpStepClient();

@@ -88,9 +88,20 @@ PluginOptions default_options(Lookup lookup) {
   return options;
 }
 
+std::optional<bool> own_switch(Lookup lookup) {
+  const auto value = lookup("SLURM_DDP");
+  if (!value || value->empty()) return std::nullopt;
+  std::string word = *value;
+  for (char& letter : word) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  static const std::vector<std::string> kWords{"1", "yes", "true", "on", "0", "no", "false", "off"};
+  const auto found = std::find(kWords.begin(), kWords.end(), word);
+  if (found == kWords.end()) throw base::unknown_word("reading the environment variable SLURM_DDP", *value, kWords);
+  return found - kWords.begin() < 4;
+}
+
 bool enabled_by_environment(Lookup lookup) {
-  const auto own = lookup("SLURM_DDP");
-  if (own && !own->empty() && *own != "0") return true;
   return lookup(kInheritedVariable).has_value() || lookup(kUserVariable).has_value();
 }
 

@@ -57,7 +57,11 @@ std::optional<std::string> process_variable(const char* name);
 /// The defaults of a user who has set DDP_BIND, DDP_GPUS or DDP_BACKEND. Throws as set_option(), naming the variable.
 PluginOptions default_options(Lookup lookup);
 
-/// Whether srun's environment requests --ddp: by SLURM_DDP=1, or by an option of the sbatch or salloc around it.
+/// SLURM_DDP: whether it switches --ddp on (1, yes, true, on) or off (0, no, false, off); nothing where it is unset or
+/// empty. Throws Error(invalid_argument) for another word.
+std::optional<bool> own_switch(Lookup lookup);
+
+/// Whether an option of the sbatch or salloc around srun, or of the user in Slurm's own form, requests --ddp.
 bool enabled_by_environment(Lookup lookup);
 
 }  // namespace ddp::srun_plugin

@@ -1,4 +1,5 @@
-// Slurm's hooks. A guard lets no exception out and makes no step fail. As root, only options are registered.
+// Slurm's hooks. A guard lets no exception out and makes no step fail. As root, only options are registered, and ends
+// of tasks told to the node's witness.
 
 #include <cstdint>
 #include <exception>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
+#include <ddp/version.hpp>
 
 #include "base/slurm_step.hpp"
 #include "command_line.hpp"
@@ -24,6 +26,8 @@ extern const char plugin_name[] = "ddp";
 extern const char plugin_type[] = "spank";
 extern const unsigned int plugin_version = SLURM_VERSION_NUMBER;
 extern const unsigned int spank_plugin_version = 1;
+// Not Slurm's: ddp-selftest --local compares it.
+extern const char spank_ddp_version[] = DDP_VERSION_STRING;
 }
 
 namespace {
@@ -146,9 +150,16 @@ int slurm_spank_task_init(spank_t spank, int, char**) {
   });
 }
 
+int slurm_spank_task_exit(spank_t spank, int, char**) {
+  return guarded("after the end of a task", [&] {
+    if (state().task != nullptr) state().task->task_ended(spank);
+  });
+}
+
 int slurm_spank_exit(spank_t, int, char**) {
   return guarded("ending", [] {
     if (in_srun()) state().srun->at_end();
+    state().task.reset();
   });
 }
 

@@ -29,7 +29,7 @@ namespace {
 constexpr std::chrono::seconds kStoreStartLimit{10};
 constexpr std::chrono::seconds kStoreEndLimit{2};
 // How much later than others a node may begin: for a busy one, and for a prolog that checks GPUs.
-constexpr std::uint16_t kNodesPatience = 10;
+constexpr std::uint16_t kNodesPatience = 8;
 constexpr std::uint16_t kPrologPatience = 60;
 
 // First line of ddp-step store; 1 is the version of this protocol.
@@ -75,6 +75,7 @@ SlurmFacts SlurmFacts::read() {
   if (&slurm_conf == nullptr) return facts;
   if (slurm_conf.plugindir != nullptr) facts.plugin_dirs = slurm_conf.plugindir;
   if (slurm_conf.mpi_default != nullptr) facts.mpi_default = slurm_conf.mpi_default;
+  facts.kill_on_bad_exit = slurm_conf.kill_on_bad_exit != 0;
   // With Alloc (which Contain implies), the prolog has ended everywhere before there can be a step.
   facts.prolog_at_launch = slurm_conf.prolog != nullptr && (slurm_conf.prolog_flags & PROLOG_FLAG_ALLOC) == 0;
   if (slurm_conf.srun_port_range != nullptr)
@@ -95,9 +96,15 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
   arguments_ = arguments;
   // Inherited from a task on a node without the plugin: the ticket of another step.
   ::unsetenv(kTicketVariable);
-  refused_ = arguments.interactive || (!arguments.ddp && process_variable("SLURM_DDP") == "0");
+  std::optional<bool> own;
+  try {
+    own = own_switch(&process_variable);
+  } catch (const Error& error) {
+    base::write_stderr_line(fmt::format("srun: ddp: warning: {}; it is ignored", error.what()));
+  }
+  refused_ = arguments.interactive || (!arguments.ddp && own == false);
   if (refused_) return;
-  const bool by_environment = enabled_by_environment(&process_variable);
+  const bool by_environment = own.value_or(false) || enabled_by_environment(&process_variable);
   if (!arguments.ddp && !by_environment) return;
   base::drop_step_settings();
   // Slurm does not know SLURM_DDP, but takes this variable for --ddp, with the same checks.
@@ -105,30 +112,52 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
     ::setenv(kUserVariable, "", 0);
     stood_in_ = true;
   }
-  // Set by libddp's modulefile, not by the user.
-  if (arguments.components && process_variable("__LIBDDP_SET_SLURM_MPI_TYPE") &&
-      process_variable("SLURM_MPI_TYPE") == "pmix") {
-    ::unsetenv("SLURM_MPI_TYPE");
-  }
-  if (!process_variable("SLURM_MPI_TYPE")) {
-    switch (choose_mpi(facts, arguments.components)) {
-      case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
-      case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
-      case MpiChoice::nothing_there:
-        pmi_available_ = false;
-        // instead of the site's default: PMIx would not join the components
-        if (arguments.components) ::setenv("SLURM_MPI_TYPE", "none", 0);
-        break;
-      case MpiChoice::leave: break;
-    }
-  }
+  choose_mpi_type(facts);
+  choose_end(facts);
   // From 22.05 on, srun ignores --cpus-per-task of its sbatch or salloc, and tasks would get one core.
   const auto cpus = process_variable("SLURM_CPUS_PER_TASK");
   if (cpus && !arguments.cpus_per_task) ::setenv("SRUN_CPUS_PER_TASK", cpus->c_str(), 0);
 }
 
+void SrunSide::choose_mpi_type(const SlurmFacts& facts) {
+  // Set by libddp's modulefile, not by the user.
+  if (arguments_.components && process_variable("__LIBDDP_SET_SLURM_MPI_TYPE") &&
+      process_variable("SLURM_MPI_TYPE") == "pmix") {
+    ::unsetenv("SLURM_MPI_TYPE");
+  }
+  if (!process_variable("SLURM_MPI_TYPE")) {
+    switch (choose_mpi(facts, arguments_.components)) {
+      case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
+      case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
+      case MpiChoice::nothing_there:
+        pmi_available_ = false;
+        // instead of the site's default: PMIx would not join the components
+        if (arguments_.components) ::setenv("SLURM_MPI_TYPE", "none", 0);
+        break;
+      case MpiChoice::leave: break;
+    }
+  }
+}
+
+void SrunSide::choose_end(const SlurmFacts& facts) {
+  const auto from_environment = process_variable("SLURM_KILL_BAD_EXIT");
+  if (arguments_.kill_on_bad_exit) {
+    failure_ends_step_ = *arguments_.kill_on_bad_exit;
+  } else if (from_environment) {
+    failure_ends_step_ = *from_environment != "0";
+  } else if (arguments_.no_kill || process_variable("SLURM_NO_KILL")) {
+    failure_ends_step_ = facts.kill_on_bad_exit;
+  } else {
+    failure_ends_step_ = true;
+    ::setenv("SLURM_KILL_BAD_EXIT", "1", 0);
+    kill_set_ = true;
+  }
+}
+
 void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& facts) {
   if (std::exchange(stood_in_, false)) ::unsetenv(kUserVariable);
+  // A srun inside a task must not inherit it. Further components are yet to be read.
+  if (!arguments_.components && std::exchange(kill_set_, false)) ::unsetenv("SLURM_KILL_BAD_EXIT");
   if (!options.enabled && arguments_.ddp_detail) {
     base::write_stderr_line("srun: ddp: warning: --ddp-bind, --ddp-gpus, --ddp-backend and --ddp-verbose need --ddp");
   }
@@ -157,6 +186,8 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
     if (facts.port_range) {
       arguments.push_back(fmt::format("--port-range={}-{}", facts.port_range->first, facts.port_range->second));
     }
+    if (failure_ends_step_) arguments.emplace_back("--failure-ends-step");
+    if (!arguments_.components) arguments.emplace_back("--nodes-expected");
     const Deadline deadline = Deadline::after(kStoreStartLimit);
     DdpStepClient store(path, arguments, {});
     store.send(base::to_bytes(secret + "\n"), deadline);

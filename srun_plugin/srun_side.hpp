@@ -15,6 +15,7 @@ namespace ddp::srun_plugin {
 struct SlurmFacts {
   std::string plugin_dirs;  ///< folders, separated by ':'
   std::string mpi_default;
+  bool kill_on_bad_exit = false;
   bool prolog_at_launch = false;  ///< nodes run a prolog when the first step starts on them, and so begin at odds
   /// SrunPortRange; nothing: any port.
   std::optional<std::pair<std::uint16_t, std::uint16_t>> port_range;
@@ -33,8 +34,9 @@ class SrunSide {
  public:
   explicit SrunSide(std::string ddp_step) : ddp_step_(std::move(ddp_step)) {}
 
-  /// Before srun reads its options: sets SLURM_MPI_TYPE and SRUN_CPUS_PER_TASK if @p arguments or the environment
-  /// request --ddp and the user has set neither. Drops what an outer step has set for the task that calls srun.
+  /// Before srun reads its options: sets SLURM_MPI_TYPE, SRUN_CPUS_PER_TASK and SLURM_KILL_BAD_EXIT if @p arguments or
+  /// the environment request --ddp, each unless the user has said otherwise. Drops what an outer step has set for the
+  /// task that calls srun.
   void before_options(const CommandLine& arguments, const SlurmFacts& facts);
 
   /// After that, before the allocation. Slurm soon copies the environment for further components of the step, so their
@@ -48,6 +50,8 @@ class SrunSide {
   void at_end();
 
  private:
+  void choose_mpi_type(const SlurmFacts& facts);
+  void choose_end(const SlurmFacts& facts);
   void start_store(const PluginOptions& options, const SlurmFacts& facts);
 
   std::string ddp_step_;
@@ -55,6 +59,8 @@ class SrunSide {
   bool refused_ = false;   ///< by SLURM_DDP=0, whatever sbatch was given
   bool stood_in_ = false;  ///< SLURM_DDP became a variable that Slurm knows
   bool pmi_available_ = true;
+  bool kill_set_ = false;  ///< SLURM_KILL_BAD_EXIT, by this plugin
+  bool failure_ends_step_ = false;
   bool started_ = false;
   std::optional<DdpStepClient> store_;
 };

@@ -90,6 +90,13 @@ bool StepStore::wait(const std::vector<std::string>& keys, Deadline deadline) {
   return answer == kStopWaiting;
 }
 
+void StepStore::ask_wait(const std::vector<std::string>& keys) { send(request_of_keys(Operation::wait, keys)); }
+
+void StepStore::take_wait() {
+  const std::uint8_t answer = receive_byte();
+  if (answer != kStopWaiting) refuse(what_, fmt::format("the answer to WAIT is {}", answer));
+}
+
 std::vector<Bytes> StepStore::get(const std::vector<std::string>& keys) {
   send(request_of_keys(Operation::multi_get, keys));
   std::vector<Bytes> values;

@@ -28,6 +28,11 @@ class StepStore {
   Bytes set_first(const std::string& key, const Bytes& value);
   /// Waits until all have values; false at the deadline.
   bool wait(const std::vector<std::string>& keys, Deadline deadline);
+  /// The same in two steps for who waits for other things, too: fd() is readable once there is an answer, or the store
+  /// has ended. Other members must not be called in between.
+  void ask_wait(const std::vector<std::string>& keys);
+  void take_wait();
+  int fd() const { return socket_.get(); }
   /// By key; empty for those without a value.
   std::vector<Bytes> get(const std::vector<std::string>& keys);
 

@@ -10,8 +10,8 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::string_view kVersion = "2";
-constexpr std::size_t kFields = 9;
+constexpr std::string_view kVersion = "3";
+constexpr std::size_t kFields = 10;
 constexpr std::size_t kSecretDigits = 64;
 
 [[noreturn]] void fail(std::string cause) {
@@ -57,9 +57,9 @@ void read_word(PluginOptions& options, Option option, std::string_view word) {
 }  // namespace
 
 std::string encode(const StepTicket& ticket) {
-  return fmt::format("{};{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret,
+  return fmt::format("{};{};{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret,
                      to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend,
-                     ticket.patience_seconds, ticket.options.verbose, ticket.pmi_available);
+                     ticket.patience_seconds, ticket.version, ticket.options.verbose, ticket.pmi_available);
 }
 
 StepTicket parse_ticket(std::string_view text) {
@@ -77,8 +77,12 @@ StepTicket parse_ticket(std::string_view text) {
   read_word(ticket.options, Option::gpus, fields[4]);
   read_word(ticket.options, Option::backend, fields[5]);
   ticket.patience_seconds = parse_number(fields[6], "number of seconds");
-  ticket.options.verbose = parse_flag(fields[7]);
-  ticket.pmi_available = parse_flag(fields[8]);
+  constexpr std::string_view kVersionLetters = "0123456789abcdefghijklmnopqrstuvwxyz.-+~";
+  if (fields[7].empty() || fields[7].find_first_not_of(kVersionLetters) != std::string_view::npos)
+    fail(fmt::format("'{}' is no version of libddp", fields[7]));
+  ticket.version = fields[7];
+  ticket.options.verbose = parse_flag(fields[8]);
+  ticket.pmi_available = parse_flag(fields[9]);
   return ticket;
 }
 

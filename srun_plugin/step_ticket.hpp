@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include <ddp/version.hpp>
+
 #include "plugin_options.hpp"
 
 namespace ddp::srun_plugin {
@@ -18,7 +20,8 @@ struct StepTicket {
   std::string secret;      ///< of the store: 64 hexadecimal digits
   /// For how long nodes wait to hear of each other's networks.
   std::uint16_t patience_seconds = 10;
-  bool pmi_available = true;  ///< this Slurm has PMIx or PMI-2
+  bool pmi_available = true;                 ///< this Slurm has PMIx or PMI-2
+  std::string version = DDP_VERSION_STRING;  ///< of libddp on srun's host
 
   friend bool operator==(const StepTicket&, const StepTicket&) = default;
 };

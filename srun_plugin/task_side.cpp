@@ -1,6 +1,9 @@
 #include "task_side.hpp"
 
-#include <charconv>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <exception>
 #include <map>
 #include <optional>
@@ -12,6 +15,7 @@
 
 #include <ddp/binding.hpp>
 #include <ddp/error.hpp>
+#include <ddp/version.hpp>
 
 #include "base/byte_stream.hpp"
 #include "base/slurm_step.hpp"
@@ -19,10 +23,8 @@
 #include "base/step_settings.hpp"
 #include "base/system_error.hpp"
 #include "base/torchrun_environment.hpp"
-#include "ddp_step_client.hpp"
-#include "network_notes.hpp"
 #include "node_plan.hpp"
-#include "step_store.hpp"
+#include "node_questions.hpp"
 #include "task_facts.hpp"
 #include "topology/inventory/gpu_devices.hpp"
 #include "topology/placement/affinity_mask.hpp"
@@ -31,21 +33,8 @@
 namespace ddp::srun_plugin {
 namespace {
 
-// A little more than ddp-step gives a store that does not answer.
-constexpr std::chrono::seconds kReachLimit{7};
 // Tasks of a node are forked one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
-// Enough for a machine with many devices, and a GPU driver that must wake up.
-constexpr std::chrono::seconds kPlanLimit{10};
-
-/// The nodes wait for each other meanwhile.
-std::chrono::seconds plan_limit(const StepTicket& ticket) {
-  return kPlanLimit + std::chrono::seconds{ticket.patience_seconds};
-}
-std::chrono::seconds answer_limit(const StepTicket& ticket) {
-  return kReachLimit + kOffersLimit + plan_limit(ticket) + std::chrono::seconds{5};
-}
-
 base::Environment task_environment(spank_t spank) {
   std::map<std::string, std::string, std::less<>> variables;
   char** lines = nullptr;
@@ -57,15 +46,6 @@ base::Environment task_environment(spank_t spank) {
     }
   }
   return base::Environment{std::move(variables)};
-}
-
-/// The task's environment for ddp-step: without what makes the loader look elsewhere for libraries.
-std::vector<std::string> clean_environment(const base::Environment& environment) {
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : environment.variables()) {
-    if (!name.starts_with("LD_")) lines.push_back(name + "=" + value);
-  }
-  return lines;
 }
 
 /// Throws Error(unavailable): a guess would give tasks wrong ranks.
@@ -91,106 +71,45 @@ std::optional<std::string> ticket_text(spank_t spank) {
 
 bool of_user_step(spank_t spank) { return base::is_user_step(step_fact(spank, S_JOB_STEPID, "S_JOB_STEPID")); }
 
-void warn(const TaskFacts& facts, std::string_view text) {
-  base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: {}", facts.rank, facts.node_name, text));
-}
-
 /// The first task's findings for all tasks of its node.
 struct NodeAnswer {
   /// There is a store. If this node cannot reach it, MASTER_ADDR says so to programs that need it.
   bool store = false;
+  bool step_ends = false;
   Bytes plan;  ///< NodePlan as ddp-step encoded it; empty: no task is placed
 
   Bytes bytes() const {
-    return std::move(base::ByteWriter{}.integer(static_cast<std::uint8_t>(store)).blob(plan)).bytes();
+    return std::move(base::ByteWriter{}
+                         .integer(static_cast<std::uint8_t>(store))
+                         .integer(static_cast<std::uint8_t>(step_ends))
+                         .blob(plan))
+        .bytes();
   }
   static NodeAnswer from(std::span<const std::byte> bytes) {
     base::ByteReader reader(bytes, "answer of the node's first task");
     NodeAnswer answer;
     answer.store = reader.integer<std::uint8_t>() != 0;
+    answer.step_ends = reader.integer<std::uint8_t>() != 0;
     const auto plan = reader.blob();
     answer.plan.assign(plan.begin(), plan.end());
     return answer;
   }
+  void take(PlanAnswer&& made) {
+    plan = std::move(made.plan);
+    step_ends = made.step_ends;
+  }
 };
 
-enum class StoreReach { none, out_of_reach, reached };
-
-/// Makes this node known to the store, which serves its tasks from then on.
-StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts) {
-  if (ticket.port == 0) return StoreReach::none;
-  try {
-    const Deadline deadline = Deadline::after(kReachLimit);
-    DdpStepClient witness(find_ddp_step(program), std::vector<std::string>{"witness"}, {});
-    witness.send(base::to_bytes(fmt::format("{} {} {}\n", facts.srun_address, ticket.port, ticket.secret)), deadline);
-    const std::string answer = witness.read_line(deadline);
-    witness.finish(deadline);
-    constexpr std::string_view kError = "error ";
-    if (answer == "ddp-step 1 known") return StoreReach::reached;
-    throw Error{{.code = ErrorCode::unavailable,
-                 .attempted = "reaching the step's store",
-                 .cause = answer.starts_with(kError) ? answer.substr(kError.size())
-                                                     : fmt::format("ddp-step answered '{}'", answer),
-                 .native = {},
-                 .ranks = {},
-                 .hint = "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
-  } catch (const std::exception& error) {
-    warn(facts, fmt::format("tasks of this node will not reach the store at {} port {}: {}", facts.srun_address,
-                            ticket.port, error.what()));
-    return StoreReach::out_of_reach;
-  }
-}
-
-void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
-  warn(facts, fmt::format("tasks of this node are not bound to cores and get no settings for NCCL and OpenMP: {}",
-                          error.what()));
-}
-
-/// Tells nodes that wait for this one that it takes no part in choosing a network.
-void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store) {
-  if (store != StoreReach::reached || facts.num_nodes == 1) return;
-  try {
-    StepStore(facts.srun_address, ticket.port).set(note_key(facts.node_name), encode(NodeNote{}));
-  } catch (const std::exception&) {  // they name this node after a while
-  }
-}
-
-/// Empty when it cannot be had, after a warning.
-Bytes make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, StoreReach store,
-                std::vector<Bytes> resources, const base::Environment& environment) {
-  try {
-    const std::string path = find_ddp_step(program);
-    const Deadline deadline = Deadline::after(plan_limit(ticket));
-    DdpStepClient step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
-    step.send(encode(PlanQuestion{.bind = ticket.options.bind,
-                                  .gpus = ticket.options.gpus,
-                                  .backend = ticket.options.backend,
-                                  .node_list = facts.node_list,
-                                  .node_name = facts.node_name,
-                                  .store_address = facts.srun_address,
-                                  .store_port = store == StoreReach::reached ? ticket.port : std::uint16_t{0},
-                                  .patience_seconds = ticket.patience_seconds,
-                                  .resources = std::move(resources)}),
-              deadline);
-    step.close_input();
-    Bytes answer = step.read_all(deadline);
-    const int status = step.finish(deadline);
-    if (status > 0 || answer.empty()) {
-      // it has said why on the same standard error, if it could start
-      throw Error{{.code = ErrorCode::unavailable,
-                   .attempted = fmt::format("asking {} about this machine", path),
-                   .cause = fmt::format("it ended with exit status {}", status),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
-    }
-    decode_plan(answer);  // here, so that one task of the node warns and not each
-    return answer;
-  } catch (const std::exception& error) {
-    warn_not_placed(facts, error);
-    excuse_node(ticket, facts, store);
-    return {};
-  }
+/// Slurm signals programs, not tasks that are still being prepared: these would start and run on until KillWait is
+/// over.
+[[noreturn]] void end_task() {
+  sigset_t termination;
+  ::sigemptyset(&termination);
+  ::sigaddset(&termination, SIGTERM);
+  ::signal(SIGTERM, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &termination, nullptr);
+  ::raise(SIGTERM);
+  ::_exit(128 + SIGTERM);
 }
 
 NodePlan read_plan(std::span<const std::byte> encoded, const TaskFacts& facts) {
@@ -268,6 +187,19 @@ void TaskSide::before_fork(spank_t spank) {
   // Otherwise each task reports the error itself.
   if (spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS) return;
   board_ = std::make_unique<NoticeBoard>(tasks);
+  ends_ = std::make_unique<EndChannel>();
+}
+
+void TaskSide::task_ended(spank_t spank) noexcept {
+  if (ends_ == nullptr) return;
+  TaskEnd end;
+  int status = 0;
+  if (spank_get_item(spank, S_TASK_GLOBAL_ID, &end.task) != ESPANK_SUCCESS) return;
+  if (spank_get_item(spank, S_TASK_EXIT_STATUS, &status) != ESPANK_SUCCESS) return;
+  end.status = status;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  end.when_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  ends_->tell(end);
 }
 
 void TaskSide::prepare_task(spank_t spank) {
@@ -275,7 +207,21 @@ void TaskSide::prepare_task(spank_t spank) {
   if (!text) return;
   spank_unsetenv(spank, kTicketVariable);
   if (!of_user_step(spank)) return;
-  const StepTicket ticket = parse_ticket(*text);
+  try {
+    prepare(spank, *text);
+  } catch (const std::exception& error) {
+    const base::Environment environment = task_environment(spank);
+    // What is wrong with the ticket is wrong for all tasks of the node.
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    if (known != nullptr && known->code() == ErrorCode::protocol && environment.raw("SLURM_LOCALID") != "0") return;
+    base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: it starts without --ddp: {}",
+                                        environment.raw("SLURM_PROCID").value_or("?"),
+                                        environment.raw("SLURMD_NODENAME").value_or("this node"), error.what()));
+  }
+}
+
+void TaskSide::prepare(spank_t spank, const std::string& ticket_text) {
+  const StepTicket ticket = parse_ticket(ticket_text);
   const base::Environment environment = task_environment(spank);
   const TaskFacts facts = read_task_facts(environment, local_tasks(spank));
   if (!ticket.pmi_available && facts.rank == 0) {
@@ -283,6 +229,14 @@ void TaskSide::prepare_task(spank_t spank) {
          "this Slurm has no PMI for this step (PMIx, or PMI-2 for several components); ranks can meet at the store "
          "only");
   }
+  if (ticket.version != DDP_VERSION_STRING && facts.local_rank == 0) {
+    warn(facts, fmt::format("libddp's plugin here is of version {}, that of srun's host of {}; install one on all",
+                            DDP_VERSION_STRING, ticket.version));
+  }
+  std::uint32_t task = 0;
+  const bool knows_task = spank_get_item(spank, S_TASK_GLOBAL_ID, &task) == ESPANK_SUCCESS;
+  const int first_rank = knows_task ? facts.rank - static_cast<int>(task) : 0;
+  const auto reach = [&](int ends) { return reach_store(ddp_step_, ticket, facts, first_rank, ends); };
   NodeAnswer answer;
   const auto own_resources = [&] {
     return encode(topology::RankResources{.cpus = topology::affinity_of(0),
@@ -292,7 +246,7 @@ void TaskSide::prepare_task(spank_t spank) {
   auto index = static_cast<std::size_t>(facts.local_rank);
   if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
     // Slurm forked the tasks from another process than the one that made the board (job_container of 24.05 and newer).
-    const StoreReach store = reach_store(ddp_step_, ticket, facts);
+    const StoreReach store = reach(-1);
     answer.store = store != StoreReach::none;
     const bool alone = facts.local_world_size == 1;
     if (!alone && facts.local_rank == 0) {
@@ -301,30 +255,31 @@ void TaskSide::prepare_task(spank_t spank) {
            "job_container, Slurm prepares each in a process of its own, where they cannot divide the node");
     }
     // Unless it is alone, each task asks for the network only, about which the other nodes want to know.
-    answer.plan = make_plan(ddp_step_, ticket, facts, store,
-                            alone ? std::vector<Bytes>{own_resources()} : std::vector<Bytes>{}, environment);
+    answer.take(make_plan(ddp_step_, ticket, facts, store,
+                          alone ? std::vector<Bytes>{own_resources()} : std::vector<Bytes>{}, environment));
     index = 0;
   } else {
     board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
     if (facts.local_rank == 0) {
-      const StoreReach store = reach_store(ddp_step_, ticket, facts);
+      const StoreReach store = reach(ends_ != nullptr ? ends_->witness_end() : -1);
       answer.store = store != StoreReach::none;
       auto offers = board_->offers(Deadline::after(kOffersLimit));
       if (offers) {
-        answer.plan = make_plan(ddp_step_, ticket, facts, store, std::move(*offers), environment);
+        answer.take(make_plan(ddp_step_, ticket, facts, store, std::move(*offers), environment));
       } else {
         warn(facts, "tasks of this node are not bound to cores: some did not start in time");
         excuse_node(ticket, facts, store);
       }
       board_->answer(answer.bytes());
-    } else if (const auto bytes = board_->wait_answer(Deadline::after(answer_limit(ticket)));
+    } else if (const auto bytes = board_->wait_answer(Deadline::after(kOffersLimit + answer_limit(ticket)));
                bytes && !bytes->empty()) {
       answer = NodeAnswer::from(*bytes);
     } else {
       warn(facts, "the first task of this node did not answer in time; this one is not bound to cores");
-      answer.store = reach_store(ddp_step_, ticket, facts) != StoreReach::none;
+      answer.store = reach(-1) != StoreReach::none;
     }
   }
+  if (answer.step_ends) end_task();
   const NodePlan plan = read_plan(answer.plan, facts);
   TaskVariables variables(spank);
   set_identity(variables, facts, ticket, answer.store, environment);

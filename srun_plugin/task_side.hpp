@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "end_channel.hpp"
 #include "notice_board.hpp"
 #include "slurm_spank.hpp"
 #include "step_ticket.hpp"
@@ -21,9 +22,15 @@ class TaskSide {
   /// in one line on the task's standard error, and the task runs without it.
   void prepare_task(spank_t spank);
 
+  /// In slurmstepd, as root: passes on how a task has ended.
+  void task_ended(spank_t spank) noexcept;
+
  private:
+  void prepare(spank_t spank, const std::string& ticket_text);
+
   std::string ddp_step_;
   std::unique_ptr<NoticeBoard> board_;
+  std::unique_ptr<EndChannel> ends_;
 };
 
 }  // namespace ddp::srun_plugin

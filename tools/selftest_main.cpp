@@ -2,11 +2,13 @@
 // per node.
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +28,7 @@
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
 #include "selftest/checks.hpp"
+#include "selftest/local_checks.hpp"
 #include "selftest/verdict.hpp"
 
 namespace {
@@ -34,6 +37,7 @@ using namespace ddp::selftest;
 
 constexpr const char* kHelp =
     "Usage: ddp-selftest [--timeout SECONDS] [--expect-store]\n"
+    "       ddp-selftest --local [--expect-plugin]\n"
     "\n"
     "A job that tests its nodes. Start it like any libddp program, with two or more ranks per node:\n"
     "\n"
@@ -45,8 +49,13 @@ constexpr const char* kHelp =
     "again at MASTER_ADDR:MASTER_PORT where set (store). Rank 0 prints one line per node: PASS, WARN, FAIL, or ----\n"
     "where other nodes blocked it.\n"
     "\n"
+    "With --local it starts no job: it checks that this host has libddp's programs and libraries, and that Slurm's\n"
+    "plugstack.conf here names the plugin for srun, which can be loaded, has its ddp-step, and is of this version.\n"
+    "\n"
     "  --timeout SECONDS   limit per check (default 30, at most 3600)\n"
     "  --expect-store      fail where MASTER_ADDR and MASTER_PORT are not set\n"
+    "  --local             check this host alone, without a job\n"
+    "  --expect-plugin     with --local: fail, not warn, where the plugin is not configured\n"
     "  --version           print the version and exit\n"
     "  -h, --help          print this help and exit\n"
     "\n"
@@ -55,14 +64,23 @@ constexpr const char* kHelp =
 
 constexpr const char* kVersion = "ddp-selftest (libddp) " DDP_VERSION_STRING "\n";
 constexpr const char* kSeeHelp = "'ddp-selftest --help' lists the options";
-const std::vector<std::string> kOptions{"--timeout", "--expect-store", "--version", "--help"};
+const std::vector<std::string> kOptions{"--timeout",       "--expect-store", "--local",
+                                        "--expect-plugin", "--version",      "--help"};
 constexpr int kLongestTimeout = 3600;
 
 struct Options {
   std::chrono::seconds timeout{30};
   bool expect_store = false;
+  bool local = false;
+  bool expect_plugin = false;
   const char* print = nullptr;  ///< instead of testing
 };
+
+/// Slurm's name of this node, which may differ from its host name and which ddp-selftest.sbatch expects.
+std::string node_name() {
+  const char* name = std::getenv("SLURMD_NODENAME");
+  return name != nullptr && *name != '\0' ? name : ddp::base::host_name();
+}
 
 int parse_timeout(const std::string& text) {
   int seconds = 0;
@@ -94,19 +112,27 @@ Options parse_options(const std::vector<std::string>& arguments) {
       options.print = kVersion;
     } else if (name == "--expect-store") {
       options.expect_store = true;
+    } else if (name == "--local") {
+      options.local = true;
+    } else if (name == "--expect-plugin") {
+      options.expect_plugin = true;
     } else {
       if (!has_value) ++i;
       const std::string value = has_value ? word.substr(equals + 1) : i < arguments.size() ? arguments[i] : "";
       options.timeout = std::chrono::seconds{parse_timeout(value)};
     }
   }
+  if (options.expect_plugin && !options.local) {
+    throw ddp::tools::UsageError{"reading the command line", "--expect-plugin needs --local", kSeeHelp};
+  }
   return options;
 }
 
-/// Slurm's name of this node, which may differ from its host name and which ddp-selftest.sbatch expects.
-std::string node_name() {
-  const char* name = std::getenv("SLURMD_NODENAME");
-  return name != nullptr && *name != '\0' ? name : ddp::base::host_name();
+/// @return the exit status.
+int check_locally(const Options& options) {
+  const auto results = check_this_node(options.expect_plugin, std::filesystem::read_symlink("/proc/self/exe"));
+  ddp::tools::write_standard_output(format_local(node_name(), results));
+  return std::any_of(results.begin(), results.end(), [](const auto& each) { return each.verdict == Verdict::fail; });
 }
 
 /// "n1: rank 3", as far as known before wire-up.
@@ -240,6 +266,10 @@ int main(int argc, char** argv) {
     if (options.print != nullptr) {
       ddp::tools::write_standard_output(options.print);
       return 0;
+    }
+    if (options.local) {
+      stage = "local";
+      return check_locally(options);
     }
     exit_after_all_limits(options.timeout);
     return test(options, stage);

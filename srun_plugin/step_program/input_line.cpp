@@ -16,7 +16,7 @@ namespace {
 
 // It is written as soon as this program has started.
 constexpr std::chrono::seconds kLimit{10};
-constexpr std::size_t kLongest = 256;
+constexpr std::size_t kLongest = std::size_t{256} * 1024;  // with a list of nodes
 
 }  // namespace
 

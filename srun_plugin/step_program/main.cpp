@@ -32,7 +32,8 @@ std::optional<PortRange> parse_range(std::string_view text) {
 
 int usage() {
   ddp::base::write_stderr_line(
-      "usage: ddp-step store [--port-range=FIRST-LAST] | witness | plan | --version\n"
+      "usage: ddp-step store [--port-range=FIRST-LAST] [--failure-ends-step] [--nodes-expected] | witness | plan | "
+      "--version\n"
       "The plugin for srun runs this; it is not meant to be run by hand.");
   return 2;
 }
@@ -47,14 +48,21 @@ int main(int argc, char** argv) {
   }
   if (command == "plan" && argc == 2) return ddp::srun_plugin::answer_plan();
   if (command == "witness" && argc == 2) return ddp::srun_plugin::witness_connections();
-  if (command != "store" || argc > 3) return usage();
-  std::optional<PortRange> ports;
-  if (argc == 3) {
+  if (command != "store") return usage();
+  ddp::srun_plugin::StoreCommand store;
+  for (int i = 2; i < argc; ++i) {
     constexpr std::string_view kRange = "--port-range=";
-    const std::string_view argument = argv[2];
-    if (!argument.starts_with(kRange)) return usage();
-    ports = parse_range(argument.substr(kRange.size()));
-    if (!ports) return usage();
+    const std::string_view argument = argv[i];
+    if (argument == "--failure-ends-step") {
+      store.failure_ends_step = true;
+    } else if (argument == "--nodes-expected") {
+      store.nodes_expected = true;
+    } else if (argument.starts_with(kRange)) {
+      store.ports = parse_range(argument.substr(kRange.size()));
+      if (!store.ports) return usage();
+    } else {
+      return usage();
+    }
   }
-  return ddp::srun_plugin::serve_store(ports);
+  return ddp::srun_plugin::serve_store(store);
 }

@@ -25,6 +25,8 @@ constexpr std::string_view kEachRoutes = "each node uses the interface that rout
 constexpr std::size_t kMostNamed = 8;
 // For the first node's decision, after its own patience.
 constexpr std::chrono::seconds kDecisionPatience{2};
+// How often the first node, while it waits, looks whether somebody else has decided: that the step is being ended.
+constexpr std::chrono::milliseconds kLookInterval{500};
 
 /// Components of a heterogeneous step may share a node.
 std::vector<std::string> each_once(const std::vector<std::string>& names) {
@@ -52,13 +54,17 @@ class Agreeing {
 
   NetworkDecision decide(const NodeNote& own, const AgreementLimits& limits) {
     store_.set(note_key(self_), encode(own));
+    const Deadline deadline = Deadline::after(self_ != nodes_.front() ? limits.others : limits.first);
     if (self_ != nodes_.front()) {
-      if (store_.wait({kDecisionKey}, Deadline::after(limits.others)))
-        return decode_decision(store_.get({kDecisionKey}).front());
+      if (store_.wait({kDecisionKey}, deadline)) return decode_decision(store_.get({kDecisionKey}).front());
       return settle(without({}, limits.others));
     }
-    if (store_.wait(keys_, Deadline::after(limits.first))) return settle(of_all());
-    return settle(without({}, limits.first));
+    while (!store_.wait(keys_, earlier(deadline, Deadline::after(kLookInterval)))) {
+      if (const Bytes decision = store_.get({kDecisionKey}).front(); !decision.empty())
+        return decode_decision(decision);
+      if (deadline.expired()) return settle(without({}, limits.first));
+    }
+    return settle(of_all());
   }
   /// What this node has to say for the step.
   const std::string& warning() const { return warning_; }
@@ -131,6 +137,7 @@ NetworkChoice choose_between_nodes(const topology::CandidateSearch& own, const P
       Agreeing agreeing(store, nodes, question.node_name);
       decision = agreeing.decide(note, limits);
       choice.warning = agreeing.warning();
+      choice.step_ends = decision->step_ends();
     } catch (const std::exception& error) {
       choice.warning = fmt::format(
           "{} does not agree with the other nodes on a network: {}; it uses the interface "

@@ -16,6 +16,7 @@ struct NetworkChoice {
   topology::SocketInterface interface;  ///< without a name: none
   std::vector<std::string> remarks;     ///< for --ddp-verbose
   std::string warning;                  ///< for the step; at most one of its nodes has one
+  bool step_ends = false;               ///< Slurm ends it before its programs have started
 };
 
 /// How long nodes wait for each other. The first of the step decides, after at most `first`; if it does not, the others

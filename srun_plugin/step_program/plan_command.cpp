@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <exception>
 #include <future>
 #include <optional>
@@ -95,6 +96,7 @@ int answer_plan() {
     std::optional<Topology> topology;
     if (!question.resources.empty()) topology = Topology::live();
     const NetworkChoice choice = network.get();
+    if (choice.step_ends) return 128 + SIGTERM;
     if (!choice.warning.empty()) base::write_stderr_line(fmt::format("ddp: warning: {}", choice.warning));
     write_output(encode(topology ? make_node_plan(*topology, question, choice, environment)
                                  : make_network_plan(question, choice, environment)));

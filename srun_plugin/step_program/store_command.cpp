@@ -17,6 +17,7 @@
 #include "base/stderr_line.hpp"
 #include "base/unique_fd.hpp"
 #include "step_program/input_line.hpp"
+#include "step_program/step_watch.hpp"
 #include "store_server/store_server.hpp"
 
 namespace ddp::srun_plugin {
@@ -29,18 +30,38 @@ void write_line(const std::string& line) {
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
 }
 
-/// Passes on what the store says of connections that it refused, until standard input ends.
-void serve_until_input_ends(StoreServer& server) {
+/// The watch is a comfort: without it the store serves on.
+template <class Function>
+void watching(std::optional<StepWatch>& watch, Function&& function) {
+  if (!watch) return;
+  try {
+    function();
+  } catch (const std::exception&) {
+    watch.reset();
+  }
+}
+
+void say(StepWatch& watch) {
+  for (const std::string& line : watch.lines()) base::write_stderr_line(line);
+}
+
+/// Passes on what the store says of connections that it refused, and what there is to say of the step's end, until
+/// standard input ends.
+void serve_until_input_ends(StoreServer& server, std::optional<StepWatch>& watch) {
   // On srun's standard error, as srun's own warnings. It ends with this program, which ends with srun.
   for (;;) {
+    const bool due = watch && watch->due();
     pollfd entries[] = {{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
-                        {.fd = server.refusals_fd(), .events = POLLIN, .revents = 0}};
-    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+                        {.fd = server.refusals_fd(), .events = POLLIN, .revents = 0},
+                        {.fd = watch && !watch->failed() ? watch->fd() : -1, .events = POLLIN, .revents = 0}};
+    if (::poll(entries, 3, due ? watch->due()->poll_timeout_ms() : -1) < 0 && errno != EINTR) return;
     if (entries[1].revents != 0) {
       for (const std::string& line : server.take_refusals())
         base::write_stderr_line(fmt::format("srun: ddp: warning: the step's store {}", line), base::kLinePatience,
                                 STDIN_FILENO);
     }
+    if (entries[2].revents != 0) watching(watch, [&] { watch->note_failure(); });
+    if (due && watch && watch->due()->expired()) watching(watch, [&] { say(*watch); });
     if (entries[0].revents == 0) continue;
     std::array<char, 64> block{};
     const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
@@ -66,7 +87,7 @@ void raise_descriptor_limit() {
 
 }  // namespace
 
-int serve_store(std::optional<store_server::PortRange> ports) {
+int serve_store(const StoreCommand& command) {
   ignore_signals();
   raise_descriptor_limit();
   std::optional<StoreServer> server;
@@ -74,7 +95,7 @@ int serve_store(std::optional<store_server::PortRange> ports) {
     const auto secret = read_input_line();
     if (!secret) return 1;
     server.emplace(
-        store_server::StoreServerOptions{.key = store_server::StoreKey::parse(*secret), .port_range = ports});
+        store_server::StoreServerOptions{.key = store_server::StoreKey::parse(*secret), .port_range = command.ports});
   } catch (const std::exception& error) {
     write_line(fmt::format("error {}", error.what()));
     return 1;
@@ -83,7 +104,13 @@ int serve_store(std::optional<store_server::PortRange> ports) {
   // srun reads no further.
   const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   if (nothing) ::dup2(nothing.get(), STDOUT_FILENO);
-  serve_until_input_ends(*server);
+  std::optional<StepWatch> watch;
+  try {
+    watch.emplace(server->port(), command.failure_ends_step, command.nodes_expected);
+  } catch (const std::exception&) {  // who watches is less than what is watched
+  }
+  serve_until_input_ends(*server, watch);
+  watching(watch, [&] { say(*watch); });
   return 0;
 }
 

@@ -7,9 +7,15 @@
 
 namespace ddp::srun_plugin {
 
+struct StoreCommand {
+  std::optional<store_server::PortRange> ports;
+  bool failure_ends_step = false;  ///< as srun decides it, for what is said of a failure
+  bool nodes_expected = false;     ///< the step exists already, so that nodes should be heard of before its end
+};
+
 /// Reads the store's key (store_server::StoreKey), one line, from standard input, writes "ddp-step 1 port NUMBER" or
 /// "error TEXT" to standard output, and serves until standard input ends, as it does when srun ends in any way. What
 /// users should know goes to standard error. Returns the exit status.
-int serve_store(std::optional<store_server::PortRange> ports);
+int serve_store(const StoreCommand& command);
 
 }  // namespace ddp::srun_plugin

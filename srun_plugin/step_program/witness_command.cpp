@@ -8,14 +8,20 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
+
+#include <ddp/version.hpp>
 
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
+#include "ddp_step_client.hpp"
+#include "step_program/end_reporter.hpp"
 #include "step_program/input_line.hpp"
 #include "store_server/witness.hpp"
 
@@ -24,6 +30,8 @@ namespace {
 
 // The plugin waits a little longer.
 constexpr std::chrono::seconds kReachLimit{5};
+// The version of this program, which the plugin compares with its own.
+constexpr const char* kKnown = "ddp-step 1 known " DDP_VERSION_STRING;
 
 void write_line(const std::string& line) { base::write_line(STDOUT_FILENO, line, base::kLinePatience); }
 
@@ -41,13 +49,23 @@ int stay(const std::string& line) {
     std::istringstream fields(line);
     std::string address, key;
     std::uint16_t port = 0;
-    fields >> address >> port >> key;
+    ReportingNode node;
+    bool has_channel = false;
+    fields >> address >> port >> key >> node.name >> node.step.node_list >> node.step.world_size >> node.first_rank >>
+        has_channel;
     const Deadline deadline = Deadline::after(kReachLimit);
     store_server::Witness witness(address, port, store_server::StoreKey::parse(key), deadline);
     store_server::check_served(address, port, deadline);
-    write_line("ddp-step 1 known");
+    std::optional<EndReporter> reporter;
+    reporter.emplace(address, port, std::move(node));
+    write_line(kKnown);
     let_go_of_the_task();
-    witness.wait();
+    if (has_channel) {
+      reporter->run(DdpStepClient::kInheritedFd);
+    } else {
+      reporter.reset();
+      witness.wait();
+    }
     return 0;
   } catch (const std::exception& error) {
     write_line(fmt::format("error {}", error.what()));
@@ -59,8 +77,11 @@ int stay(const std::string& line) {
 
 int witness_connections() {
   // The user's own signals to the step's processes are not for it.
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGPIPE})
-    ::signal(signal, SIG_IGN);
+  sigset_t termination;
+  ::sigemptyset(&termination);
+  ::sigaddset(&termination, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &termination, nullptr);
+  for (const int signal : {SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGPIPE}) ::signal(signal, SIG_IGN);
   const auto line = read_input_line();
   if (!line) return 1;
   const pid_t pid = ::fork();

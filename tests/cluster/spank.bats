@@ -199,6 +199,10 @@ task_view() {
   [[ $(fact PMIX) == slurm.pmix.* ]]
   run on_ctl env SLURM_DDP=0 srun -N2 -n2 sh -c "$facts"
   expect_facts 2 WORLD_SIZE= PORT= PMIX=
+  for word in no false OFF; do
+    run on_ctl env SLURM_DDP=$word srun -N1 -n1 sh -c "$facts"
+    expect_facts 1 WORLD_SIZE= PORT= PMIX=
+  done
   run on_ctl salloc -Q -N1 -n1 --ddp env SLURM_DDP=0 srun sh -c "$facts" # one step that does not want it
   expect_facts 1 WORLD_SIZE= PORT= PMIX=
   run on_ctl salloc -Q -N1 -n1 env SLURM_DDP=0 srun --ddp sh -c "$facts" # the command line is nearer

@@ -105,7 +105,7 @@ expect_no_store() {
 }
 
 @test "SIGKILL to ddp-step: the step goes on and ends as it would" {
-  start srun --ddp -N2 -n2 sh -c 'echo "UP $RANK"; sleep 1.5; exit 5'
+  start srun --ddp --kill-on-bad-exit=0 -N2 -n2 sh -c 'echo "UP $RANK"; sleep 1.5; exit 5'
   eventually 20 said 2 UP
   "$cluster" run pkill -KILL -x ddp-step
   finish

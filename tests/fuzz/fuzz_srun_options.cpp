@@ -88,6 +88,7 @@ void read_defaults(const std::string& text) {
   g_values = lines_of(text);
   enabled_by_environment(&value_of);
   try {
+    own_switch(&value_of);
     require_valid(default_options(&value_of));
   } catch (const ddp::Error& error) {
     require(error.code() == ddp::ErrorCode::invalid_argument);

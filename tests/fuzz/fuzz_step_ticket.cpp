@@ -1,7 +1,7 @@
 // What a task reads of other processes: the ticket in its environment ('t' first), the plan of ddp-step ('p'), what
 // ddp-step is asked ('q') and told of each rank ('r'), and what nodes tell each other of their networks ('n', and 'd'
-// for the decision). Whatever the bytes, reading throws ddp::Error or gives something that is written to the same bytes
-// again.
+// for the decision); and what they tell srun's side of themselves ('s') and of their ranks' ends ('e'). Whatever the
+// bytes, reading throws ddp::Error or gives something that is written to the same bytes again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "network_notes.hpp"
 #include "node_plan.hpp"
+#include "step_notes.hpp"
 #include "step_ticket.hpp"
 #include "topology/placement/rank_resources.hpp"
 
@@ -58,6 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         require_same(once, encode(decode_decision(once)));
         break;
       }
+      case 's': require_same(bytes, encode(decode_step_note(bytes))); break;
+      case 'e': require_same(bytes, encode(decode_rank_end(bytes))); break;
       default: break;
     }
   } catch (const ddp::Error& error) {

@@ -8,6 +8,7 @@
 //   context             local (srun; default), allocator, remote (slurmstepd), slurmd, job_script
 //   out                 folder for what is seen: files of "name=value" with a 0 byte behind each
 //   step, tasks         number of the step; tasks of this node
+//   ends                exit codes of the tasks, as slurm_spank_task_exit is told: "0 1"
 //   container           slurm_spank_user_init is called in a process that is not the tasks' parent (job_container)
 //   fail                a function of Slurm's that fails; may be repeated
 //   plugin_dirs, mpi_default, ports   of slurm.conf
@@ -27,6 +28,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,7 @@ extern "C" {
 slurm_conf_t slurm_conf;
 struct spank_handle {
   int task = -1;
+  int status = -1;  ///< of its end; -1: it runs
 };
 }
 
@@ -96,7 +99,7 @@ spank_err_t spank_option_register(spank_t, spank_option* option) {
   return static_cast<spank_err_t>(ESPANK_SUCCESS);
 }
 
-spank_err_t spank_get_item(spank_t, spank_item_t item, ...) {
+spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...) {
   Host& now = host();
   if (now.fails("spank_get_item")) return ESPANK_ERROR;
   if (now.context != S_CTX_REMOTE && !now.in_local_user_init) return ESPANK_NOT_REMOTE;
@@ -107,6 +110,10 @@ spank_err_t spank_get_item(spank_t, spank_item_t item, ...) {
     *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(std::stoul(now.setting("step", "0"), nullptr, 0));
   } else if (item == S_JOB_LOCAL_TASK_COUNT) {
     *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(std::stoul(now.setting("tasks", "1")));
+  } else if (item == S_TASK_GLOBAL_ID && spank->task >= 0) {
+    *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(spank->task);
+  } else if (item == S_TASK_EXIT_STATUS && spank->status >= 0) {
+    *va_arg(values, int*) = spank->status;
   } else if (item == S_JOB_ENV) {
     now.job_pointers.clear();
     for (std::string& line : now.job) now.job_pointers.push_back(line.data());
@@ -359,11 +366,17 @@ void run_tasks(Plugin& plugin, spank_handle& spank) {
     }
     children.push_back(child);
   }
-  for (const pid_t child : children) {
+  std::istringstream codes(host().setting("ends"));
+  for (int task = 0; task < tasks; ++task) {
+    const pid_t child = children[static_cast<std::size_t>(task)];
     int status = -1;
     if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0) {
       stop(kTaskFailed, "a task ended with " + std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : -1));
     }
+    int code = 0;
+    codes >> code;
+    spank_handle ended{.task = task, .status = (code & 0xff) << 8};
+    plugin.hook("slurm_spank_task_exit", ended);
   }
 }
 

@@ -21,6 +21,13 @@ std::string found_in(const std::vector<std::string>& arguments) {
   return text;
 }
 
+/// "0", "1", "k" for --no-kill, or nothing.
+std::string end_in(const std::vector<std::string>& arguments) {
+  const CommandLine found = read_command_line(arguments);
+  return (found.kill_on_bad_exit ? std::to_string(*found.kill_on_bad_exit) : std::string()) +
+         (found.no_kill ? "k" : "");
+}
+
 std::vector<std::string> words(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> list;
@@ -32,6 +39,17 @@ struct Case {
   const char* line;
   const char* found;
 };
+
+TEST(SrunCommandLineEnd, IsReadAsSrunReadsIt) {
+  for (const Case& each :
+       {Case{"srun --ddp p", ""}, Case{"srun -K --ddp p", "1"}, Case{"srun -K0 --ddp p", "0"},
+        Case{"srun -lK1 --ddp p", "1"}, Case{"srun --kill-on-bad-exit --ddp p", "1"},
+        Case{"srun --kill-on-bad-exit=0 --ddp p", "0"}, Case{"srun --kill=0 p", "0"}, Case{"srun -k --ddp p", "k"},
+        Case{"srun --no-kill p", "k"}, Case{"srun --no-k p", "k"}, Case{"srun p -K0 -k", ""}}) {
+    EXPECT_EQ(end_in(words(each.line)), each.found) << each.line;
+  }
+  EXPECT_EQ(found_in(words("srun -K 0 --ddp p")), "") << "0 is the program";
+}
 
 class SrunCommandLine : public ::testing::TestWithParam<Case> {};
 

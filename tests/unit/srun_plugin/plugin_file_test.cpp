@@ -41,8 +41,9 @@ std::vector<std::string> last_words(const std::vector<std::string>& lines) {
 TEST(PluginFile, ShowsSlurmsHooksOnly) {
   EXPECT_THAT(last_words(about_plugin("nm --dynamic --defined-only")),
               UnorderedElementsAre("plugin_name", "plugin_type", "plugin_version", "spank_plugin_version",
-                                   "slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_local_user_init",
-                                   "slurm_spank_user_init", "slurm_spank_task_init", "slurm_spank_exit"));
+                                   "spank_ddp_version", "slurm_spank_init", "slurm_spank_init_post_opt",
+                                   "slurm_spank_local_user_init", "slurm_spank_user_init", "slurm_spank_task_init",
+                                   "slurm_spank_task_exit", "slurm_spank_exit"));
 }
 
 TEST(PluginFile, NeedsNothingButTheCLibrary) {

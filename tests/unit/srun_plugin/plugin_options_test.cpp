@@ -132,12 +132,23 @@ TEST(PluginOptions, AWrongVariableIsNamed) {
   EXPECT_THAT(refusal([] { defaults_with({{"DDP_BACKEND", "mpi"}}); }), HasSubstr("DDP_BACKEND"));
 }
 
+TEST(PluginOptions, OwnVariableSwitchesOnAndOff) {
+  const auto switched = [](const std::string& word) {
+    variables() = {{"SLURM_DDP", word}};
+    return own_switch(&lookup);
+  };
+  for (const char* word : {"1", "yes", "true", "on", "TRUE", "On"}) EXPECT_EQ(switched(word), true) << word;
+  for (const char* word : {"0", "no", "false", "off", "No", "OFF"}) EXPECT_EQ(switched(word), false) << word;
+  EXPECT_EQ(switched(""), std::nullopt) << "empty is unset";
+  EXPECT_THAT(refusal([&] { switched("flase"); }),
+              AllOf(HasSubstr("SLURM_DDP"), HasSubstr("'flase'"), HasSubstr("did you mean 'false'")));
+  variables() = {};
+  EXPECT_EQ(own_switch(&lookup), std::nullopt);
+}
+
 TEST(PluginOptions, TheEnvironmentMayAskForIt) {
   EXPECT_FALSE(enabled_with({}));
-  EXPECT_FALSE(enabled_with({{"SLURM_DDP", ""}}));
-  EXPECT_FALSE(enabled_with({{"SLURM_DDP", "0"}}));
   EXPECT_FALSE(enabled_with({{"DDP", "1"}, {"SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp-bind", "core"}}));
-  EXPECT_TRUE(enabled_with({{"SLURM_DDP", "1"}}));
   EXPECT_TRUE(enabled_with({{"_SLURM_SPANK_OPTION_ddp_ddp", ""}}));
   EXPECT_TRUE(enabled_with({{"SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp", ""}}));
 }

@@ -169,19 +169,35 @@ launcher::EnvironmentMap torchruns(const std::map<std::string, std::string>& env
   return kept;
 }
 
-TEST(SpankTask, MeetsTheStoreOfSrunAndGetsWhatDdprunGives) {
-  SpankHostRun node("remote");
-  test::add_step_environment(node, 2);
-  SpankHostRun srun("local");
-  // The node's host runs while srun's does, with the ticket that srun has made; its settings are written already.
-  const auto prepared = node.run({"true"});
-  ASSERT_EQ(prepared.exit_status, 0);
+/// Runs the node's host while srun's does, with the ticket that srun has made.
+test::HostResult run_with_node(SpankHostRun& srun, SpankHostRun& node) {
+  const auto prepared = node.run({"true"});  // its settings are written then
+  EXPECT_EQ(prepared.exit_status, 0);
   std::string assignments;
   for (const std::string& line : node.seen("before")) assignments += " '" + line + "'";
   const std::string settings = (node.folder() / "settings").string();
   const std::string command = "exec env SPANK_HOST='" + settings + "' SLURM_DDP_STEP=\"$SLURM_DDP_STEP\"" +
                               assignments + " '" DDP_SPANK_HOST "' --ddp true";
-  const auto result = srun.run({"--ddp", "-n2", "sh", "-c", command});
+  return srun.run({"--ddp", "-n2", "sh", "-c", command});
+}
+
+TEST(SpankTask, HowRanksEndIsSaidBesideSrun) {
+  SpankHostRun node("remote");
+  test::add_step_environment(node, 2);
+  node.set("ends", "0 3");
+  SpankHostRun srun("local");
+  const auto result = run_with_node(srun, node);
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_THAT(result.err,
+              MatchesRegex("srun --ddp: rank 1 on n1 failed with exit code 3; the step ends\n"
+                           "srun --ddp: rank 0 on n1 ended with exit code 0 [0-9.]* s before rank 1: [^\n]*\n"));
+}
+
+TEST(SpankTask, MeetsTheStoreOfSrunAndGetsWhatDdprunGives) {
+  SpankHostRun node("remote");
+  test::add_step_environment(node, 2);
+  SpankHostRun srun("local");
+  const auto result = run_with_node(srun, node);
   EXPECT_EQ(result.exit_status, 0);
   EXPECT_EQ(result.err, "");
   const StepTicket ticket = parse_ticket(srun.variables("environment")[kTicketVariable]);
@@ -266,10 +282,20 @@ TEST(SpankTask, WithoutSharedMemoryTasksAreNotBoundAndOneSaysSo) {
 TEST(SpankTask, AnotherVersionsTicketIsSaid) {
   SpankHostRun run("remote");
   prepare(run, 2, nullptr);
-  const auto result = run.environment(kTicketVariable, "3;whatever").run({"--ddp", "true"});
+  const auto result = run.environment(kTicketVariable, "2;whatever").run({"--ddp", "true"});
   EXPECT_EQ(result.exit_status, 0);
-  EXPECT_EQ(result.lines_of_err(), 2) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("its version is '3', not 2"));
+  EXPECT_THAT(result.err, MatchesRegex("ddp: warning: rank 0 on n1: [^\n]*its version is '2', not 3[^\n]*\n"));
+}
+
+TEST(SpankTask, AnotherVersionThatUnderstandsTheTicketIsSaid) {
+  SpankHostRun run("remote");
+  StepTicket ticket = ticket_without_store();
+  ticket.version = "9.8.7";
+  prepare(run, 2, &ticket);
+  const auto result = run.run({"--ddp", "true"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_THAT(result.err, MatchesRegex("ddp: warning: rank 0 on n1: [^\n]* of 9[.]8[.]7; install one on all\n"));
+  EXPECT_EQ(run.variables(task_file(1, "environment"))["RANK"], "1");
 }
 
 class SpankTaskFailing : public ::testing::TestWithParam<const char*> {};

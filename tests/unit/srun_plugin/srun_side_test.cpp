@@ -31,9 +31,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 
-constexpr const char* kVariables[] = {"SLURM_MPI_TYPE", "SLURM_CPUS_PER_TASK",         "SRUN_CPUS_PER_TASK",
-                                      "SLURM_DDP",      "_SLURM_SPANK_OPTION_ddp_ddp", kUserVariable,
-                                      kTicketVariable,  "__LIBDDP_SET_SLURM_MPI_TYPE", "DDP_BACKEND"};
+constexpr const char* kVariables[] = {"SLURM_MPI_TYPE",
+                                      "SLURM_CPUS_PER_TASK",
+                                      "SRUN_CPUS_PER_TASK",
+                                      "SLURM_DDP",
+                                      "_SLURM_SPANK_OPTION_ddp_ddp",
+                                      kUserVariable,
+                                      kTicketVariable,
+                                      "__LIBDDP_SET_SLURM_MPI_TYPE",
+                                      "DDP_BACKEND",
+                                      "SLURM_KILL_BAD_EXIT",
+                                      "SLURM_NO_KILL"};
 
 std::optional<std::string> variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -196,6 +204,46 @@ TEST_F(SrunSideTest, TheEnvironmentMayAsk) {
   }
 }
 
+TEST_F(SrunSideTest, AFailureEndsTheStepUnlessTheUserSaysOtherwise) {
+  {
+    SrunSide side("");
+    side.before_options(with_ddp(), {});
+    EXPECT_EQ(variable("SLURM_KILL_BAD_EXIT"), "1");
+    side.after_options(enabled(), {});
+    EXPECT_EQ(variable("SLURM_KILL_BAD_EXIT"), std::nullopt) << "a srun in a task would see it";
+  }
+  ::setenv("SLURM_KILL_BAD_EXIT", "0", 1);
+  SrunSide kept("");
+  kept.before_options(with_ddp(), {});
+  kept.after_options(enabled(), {});
+  EXPECT_EQ(variable("SLURM_KILL_BAD_EXIT"), "0");
+  ::unsetenv("SLURM_KILL_BAD_EXIT");
+  CommandLine arguments = with_ddp();
+  arguments.no_kill = true;
+  SrunSide("").before_options(arguments, {});
+  EXPECT_EQ(variable("SLURM_KILL_BAD_EXIT"), std::nullopt);
+  arguments = with_ddp();
+  arguments.kill_on_bad_exit = false;
+  SrunSide("").before_options(arguments, {});
+  EXPECT_EQ(variable("SLURM_KILL_BAD_EXIT"), std::nullopt);
+  ::setenv("SLURM_NO_KILL", "", 1);
+  SrunSide("").before_options(with_ddp(), {});
+  EXPECT_EQ(variable("SLURM_KILL_BAD_EXIT"), std::nullopt);
+}
+
+TEST_F(SrunSideTest, WordsForNoSwitchItOff) {
+  for (const char* word : {"no", "false", "OFF", "0"}) {
+    ::setenv("SLURM_DDP", word, 1);
+    SrunSide("").before_options({}, slurm_with({"pmix"}));
+    EXPECT_EQ(variable("SLURM_MPI_TYPE"), std::nullopt) << word;
+  }
+  ::setenv("SLURM_DDP", "flase", 1);
+  testing::internal::CaptureStderr();
+  SrunSide("").before_options({}, slurm_with({"pmix"}));
+  EXPECT_EQ(variable("SLURM_MPI_TYPE"), std::nullopt);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("SLURM_DDP: 'flase'"));
+}
+
 TEST_F(SrunSideTest, CpusPerTaskAreThoseOfTheJob) {
   ::setenv("SLURM_CPUS_PER_TASK", "6", 1);
   SrunSide("").before_options(with_ddp(), {});
@@ -341,7 +389,7 @@ TEST_F(SrunSideTest, NodesWaitLongerForEachOtherWhereTheyMayRunAProlog) {
     side.at_end();
     return parse_ticket(variable(kTicketVariable).value_or("")).patience_seconds;
   };
-  EXPECT_EQ(patience_with(false), 10);
+  EXPECT_EQ(patience_with(false), 8);
   EXPECT_EQ(patience_with(true), 60);
 }
 

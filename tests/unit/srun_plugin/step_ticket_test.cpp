@@ -24,7 +24,8 @@ StepTicket sample() {
           .port = 60123,
           .secret = kSecret,
           .patience_seconds = 60,
-          .pmi_available = false};
+          .pmi_available = false,
+          .version = "1.2.3"};
 }
 
 std::string refusal(const std::string& text) {
@@ -57,10 +58,10 @@ TEST(StepTicket, EveryTruncationIsAnError) {
 }
 
 TEST(StepTicket, MalformedOnesAreErrors) {
-  const std::string good = "2;60123;" + kSecret + ";core;one;gloo;60;1;0";
+  const std::string good = "3;60123;" + kSecret + ";core;one;gloo;60;1.2.3;1;0";
   ASSERT_EQ(parse_ticket(good), sample());
   const auto with = [&](std::size_t field, const std::string& text) {
-    std::vector<std::string> fields{"2", "60123", kSecret, "core", "one", "gloo", "60", "1", "0"};
+    std::vector<std::string> fields{"3", "60123", kSecret, "core", "one", "gloo", "60", "1.2.3", "1", "0"};
     fields.at(field) = text;
     std::string all;
     for (const std::string& each : fields) all += (all.empty() ? "" : ";") + each;
@@ -73,14 +74,14 @@ TEST(StepTicket, MalformedOnesAreErrors) {
   const std::vector<Case> cases{
       {"", "version is ''"},
       {";", "version is ''"},
-      {with(0, "3"), "version is '3', not 2"},
+      {with(0, "2"), "version is '2', not 3"},
       {with(6, "long"), "'long' is no number of seconds"},
       {with(0, "11"), "version"},
       {with(0, " 1"), "version"},
       {with(0, std::string(1000, 'x')), "version is 'xxxxxxxxxxxxxxxx', not"},
-      {good + ";", "10 fields, not 9"},
-      {good + ";more", "10 fields"},
-      {"2", "1 fields"},
+      {good + ";", "11 fields, not 10"},
+      {good + ";more", "11 fields"},
+      {"3", "1 fields"},
       {with(1, ""), "'' is no port"},
       {with(1, "65536"), "'65536' is no port"},
       {with(1, "-1"), "no port"},
@@ -97,9 +98,11 @@ TEST(StepTicket, MalformedOnesAreErrors) {
       {with(3, ""), "'' is not known"},
       {with(4, "two"), "'two' is not known"},
       {with(5, "mpi"), "'mpi' is not known"},
-      {with(7, "2"), "'2' is neither 0 nor 1"},
-      {with(7, ""), "'' is neither"},
-      {with(8, "true"), "'true' is neither"},
+      {with(8, "2"), "'2' is neither 0 nor 1"},
+      {with(8, ""), "'' is neither"},
+      {with(7, ""), "no version"},
+      {with(7, "1 2"), "no version"},
+      {with(9, "true"), "'true' is neither"},
       {good + "\n", "neither"},
       {good + std::string(1, '\0'), "'0"},
   };
@@ -107,7 +110,7 @@ TEST(StepTicket, MalformedOnesAreErrors) {
 }
 
 TEST(StepTicket, ErrorsDoNotTellTheSecret) {
-  EXPECT_THAT(refusal("2;60123;" + kSecret + "0;core;one;gloo;60;1;0"),
+  EXPECT_THAT(refusal("3;60123;" + kSecret + "0;core;one;gloo;60;1.2.3;1;0"),
               ::testing::Not(HasSubstr(kSecret.substr(0, 8))));
 }
 

@@ -1,0 +1,56 @@
+// By which slurmstepd tells the node's witness (ddp-step witness) how each task has ended: only slurmstepd learns that,
+// as root, and only the witness, as the user, speaks with the step's store.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "base/unique_fd.hpp"
+
+namespace ddp::srun_plugin {
+
+/// Between two processes of one installation on one host: sent as it lies in memory.
+struct TaskEnd {
+  std::uint32_t task = 0;  ///< its number in the step, or in its component of a heterogeneous step
+  std::int32_t status = 0;  ///< as wait(2) gives it
+  std::int64_t when_ms = 0;  ///< since 1970
+  friend bool operator==(const TaskEnd&, const TaskEnd&) = default;
+};
+
+/// Slurmstepd's side, and the descriptor that the witness inherits.
+class EndChannel {
+ public:
+  /// How long slurmstepd waits for the witness to pass an end on, before Slurm ends what is left on the node, the
+  /// witness among it. Once in vain, and it waits no more.
+  static constexpr std::chrono::milliseconds kPatience{250};
+
+  /// Throws Error(system).
+  EndChannel();
+  EndChannel(const EndChannel&) = delete;
+  EndChannel& operator=(const EndChannel&) = delete;
+  ~EndChannel();
+
+  // Slurm with job_container calls hooks in processes that share memory, but not descriptors: there the numbers are
+  // others', and these members do nothing.
+
+  /// In a task: for the witness that it starts; its program does not inherit it. -1: there is none.
+  int witness_end() const noexcept;
+  /// In slurmstepd, once all tasks are there.
+  void tell(const TaskEnd& end) noexcept;
+
+ private:
+  pid_t owner_;
+  base::UniqueFd own_;
+  base::UniqueFd witness_;
+  bool waits_ = true;
+};
+
+/// The witness' side: the next end; nothing where there is none now, or none any more (@p ended).
+std::optional<TaskEnd> take_end(int fd, bool& ended);
+/// It has been passed on.
+void confirm_end(int fd) noexcept;
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,139 @@
+#include "node_questions.hpp"
+
+#include <csignal>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ddp/deadline.hpp>
+#include <ddp/error.hpp>
+#include <ddp/version.hpp>
+
+#include "base/byte_stream.hpp"
+#include "base/stderr_line.hpp"
+#include "ddp_step_client.hpp"
+#include "network_notes.hpp"
+#include "node_plan.hpp"
+#include "step_store.hpp"
+
+namespace ddp::srun_plugin {
+namespace {
+
+// A little more than ddp-step gives a store that does not answer.
+constexpr std::chrono::seconds kReachLimit{7};
+// Enough for a machine with many devices, and a GPU driver that must wake up.
+constexpr std::chrono::seconds kPlanLimit{10};
+
+/// The nodes wait for each other meanwhile.
+std::chrono::seconds plan_limit(const StepTicket& ticket) {
+  return kPlanLimit + std::chrono::seconds{ticket.patience_seconds};
+}
+
+/// The task's environment for ddp-step: without what makes the loader look elsewhere for libraries.
+std::vector<std::string> clean_environment(const base::Environment& environment) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : environment.variables()) {
+    if (!name.starts_with("LD_")) lines.push_back(name + "=" + value);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::chrono::seconds answer_limit(const StepTicket& ticket) {
+  return kReachLimit + plan_limit(ticket) + std::chrono::seconds{5};
+}
+
+void warn(const TaskFacts& facts, std::string_view text) {
+  base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: {}", facts.rank, facts.node_name, text));
+}
+
+void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
+  warn(facts, fmt::format("tasks of this node are not bound to cores and get no settings for NCCL and OpenMP: {}",
+                          error.what()));
+}
+
+StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
+                       int ends) {
+  if (ticket.port == 0) return StoreReach::none;
+  try {
+    const Deadline deadline = Deadline::after(kReachLimit);
+    const std::string path = find_ddp_step(program);
+    DdpStepClient witness(path, std::vector<std::string>{"witness"}, {}, ends);
+    witness.send(base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d}\n", facts.srun_address, ticket.port,
+                                            ticket.secret, facts.node_name, facts.node_list, facts.world_size,
+                                            first_rank, ends >= 0)),
+                 deadline);
+    const std::string answer = witness.read_line(deadline);
+    witness.finish(deadline);
+    constexpr std::string_view kError = "error ";
+    constexpr std::string_view kKnown = "ddp-step 1 known ";
+    if (answer.starts_with(kKnown)) {
+      if (const std::string version = answer.substr(kKnown.size()); version != DDP_VERSION_STRING) {
+        warn(facts, fmt::format("{} is of libddp {}, the plugin here of {}; install them from one package", path,
+                                version, DDP_VERSION_STRING));
+      }
+      return StoreReach::reached;
+    }
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "reaching the step's store",
+                 .cause = answer.starts_with(kError) ? answer.substr(kError.size())
+                                                     : fmt::format("ddp-step answered '{}'", answer),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
+  } catch (const std::exception& error) {
+    warn(facts, fmt::format("tasks of this node will not reach the store at {} port {}: {}", facts.srun_address,
+                            ticket.port, error.what()));
+    return StoreReach::out_of_reach;
+  }
+}
+
+void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store) {
+  if (store != StoreReach::reached || facts.num_nodes == 1) return;
+  try {
+    StepStore(facts.srun_address, ticket.port).set(note_key(facts.node_name), encode(NodeNote{}));
+  } catch (const std::exception&) {  // they name this node after a while
+  }
+}
+
+PlanAnswer make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, StoreReach store,
+                     std::vector<Bytes> resources, const base::Environment& environment) {
+  try {
+    const std::string path = find_ddp_step(program);
+    const Deadline deadline = Deadline::after(plan_limit(ticket));
+    DdpStepClient step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
+    step.send(encode(PlanQuestion{.bind = ticket.options.bind,
+                                  .gpus = ticket.options.gpus,
+                                  .backend = ticket.options.backend,
+                                  .node_list = facts.node_list,
+                                  .node_name = facts.node_name,
+                                  .store_address = facts.srun_address,
+                                  .store_port = store == StoreReach::reached ? ticket.port : std::uint16_t{0},
+                                  .patience_seconds = ticket.patience_seconds,
+                                  .resources = std::move(resources)}),
+              deadline);
+    step.close_input();
+    Bytes answer = step.read_all(deadline);
+    const int status = step.finish(deadline);
+    if (status == 128 + SIGTERM) return {.plan = {}, .step_ends = true};
+    if (status > 0 || answer.empty()) {
+      // it has said why on the same standard error, if it could start
+      throw Error{{.code = ErrorCode::unavailable,
+                   .attempted = fmt::format("asking {} about this machine", path),
+                   .cause = fmt::format("it ended with exit status {}", status),
+                   .native = {},
+                   .ranks = {},
+                   .hint = {}}};
+    }
+    decode_plan(answer);  // here, so that one task of the node warns and not each
+    return {.plan = std::move(answer), .step_ends = false};
+  } catch (const std::exception& error) {
+    warn_not_placed(facts, error);
+    excuse_node(ticket, facts, store);
+    return {};
+  }
+}
+
+}  // namespace ddp::srun_plugin

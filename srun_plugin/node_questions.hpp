@@ -1,0 +1,46 @@
+// What a node's first task asks ddp-step for all tasks of the node: to make the node known to the step's store, and for
+// its plan. What does not work is one line on standard error.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+
+#include "base/env_table.hpp"
+#include "step_ticket.hpp"
+#include "task_facts.hpp"
+
+namespace ddp::srun_plugin {
+
+/// "ddp: warning: rank 2 on n1: TEXT"
+void warn(const TaskFacts& facts, std::string_view text);
+void warn_not_placed(const TaskFacts& facts, const std::exception& error);
+
+enum class StoreReach { none, out_of_reach, reached };
+
+/// Makes this node known to the store, which serves its tasks from then on.
+/// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel for
+/// their ends; -1: there is none.
+StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
+                       int ends);
+
+/// Tells nodes that wait for this one that it takes no part in choosing a network.
+void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store);
+
+struct PlanAnswer {
+  Bytes plan;              ///< NodePlan as ddp-step encoded it; empty when it cannot be had, after a warning
+  bool step_ends = false;  ///< Slurm ends the step before the program has started
+};
+
+/// @param resources of the node's tasks, as PlanQuestion has them.
+PlanAnswer make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, StoreReach store,
+                     std::vector<Bytes> resources, const base::Environment& environment);
+
+/// How long reach_store() and make_plan() together may take.
+std::chrono::seconds answer_limit(const StepTicket& ticket);
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,59 @@
+#include "step_program/end_reporter.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/unique_fd.hpp"
+#include "end_channel.hpp"
+#include "network_notes.hpp"
+
+namespace ddp::srun_plugin {
+
+EndReporter::EndReporter(const std::string& address, std::uint16_t port, ReportingNode node)
+    : node_(std::move(node)), store_(address, port) {
+  store_.set(presence_key(node_.name), Bytes{std::byte{1}});
+  store_.set_first(kStepKey, encode(node_.step));
+}
+
+void EndReporter::run(int channel) {
+  sigset_t termination;
+  ::sigemptyset(&termination);
+  ::sigaddset(&termination, SIGTERM);
+  base::UniqueFd terminated{::signalfd(-1, &termination, SFD_CLOEXEC)};
+  for (;;) {
+    pollfd entries[] = {{.fd = channel, .events = POLLIN, .revents = 0},
+                        {.fd = store_.fd(), .events = POLLIN, .revents = 0},
+                        {.fd = terminated.get(), .events = POLLIN, .revents = 0}};
+    if (::poll(entries, 3, -1) < 0 && errno != EINTR) return;
+    if (entries[2].revents != 0) {
+      // If the nodes have not agreed yet, their tasks have not started, and would not notice this signal.
+      store_.set_first(kDecisionKey, encode(NetworkDecision{.subnet = {}, .reason = "the step is being ended", .by = {}}));
+      terminated.reset();
+    }
+    if (entries[0].revents != 0) {
+      bool ended = false;
+      if (const auto end = take_end(channel, ended)) {
+        report(end->task, end->status, end->when_ms);
+        confirm_end(channel);
+      }
+      if (ended) return;
+    } else if (entries[1].revents != 0) {
+      return;  // it says nothing unasked: the store has ended
+    }
+  }
+}
+
+void EndReporter::report(std::uint32_t task, std::int32_t status, std::int64_t when_ms) {
+  const RankEnd end{.rank = static_cast<std::uint32_t>(node_.first_rank + task),
+                    .status = status,
+                    .when_ms = when_ms,
+                    .node = node_.name};
+  // Both are answered, so that it is known to have arrived.
+  store_.set_first(status == 0 ? end_key(end.rank) : kFailureKey, encode(end));
+}
+
+}  // namespace ddp::srun_plugin

@@ -1,0 +1,34 @@
+// The witness' other duty: it tells the step's store that its node is there, and how the node's ranks end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "step_notes.hpp"
+#include "step_store.hpp"
+
+namespace ddp::srun_plugin {
+
+struct ReportingNode {
+  std::string name;
+  std::int64_t first_rank = 0;  ///< added to a task's number: the rank of its component's first task
+  StepNote step;
+};
+
+class EndReporter {
+ public:
+  /// The node is there. Throws as StepStore.
+  EndReporter(const std::string& address, std::uint16_t port, ReportingNode node);
+
+  /// Passes the ends on that come from the EndChannel at @p channel, until slurmstepd or the store has ended. SIGTERM,
+  /// which must be blocked, says that Slurm ends the step.
+  void run(int channel);
+
+ private:
+  void report(std::uint32_t task, std::int32_t status, std::int64_t when_ms);
+
+  ReportingNode node_;
+  StepStore store_;
+};
+
+}  // namespace ddp::srun_plugin
