@@ -23,6 +23,40 @@ result() { sed -n '/^==== summary/,$p' <<<"$output" | grep "^$1 "; }
   for node in n0 n1 n2 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS" "+PASS" "*$ ]]; done
 }
 
+# in_place NODE PATH REPLACEMENT: the node sees another file there.
+in_place() {
+  repairs+=("'$cluster' on $1 umount '$2'")
+  "$cluster" on "$1" mount --bind "$3" "$2"
+}
+
+@test "self-test: nodes without the plugin, without ddp-step, with one that lacks a library, fail with the reason; the others pass" {
+  install_plugin
+  printf '#!/bin/sh\necho "error while loading shared libraries: libhwloc.so.15" >&2; exit 127\n' >"$shared/unloadable"
+  chmod +x "$shared/unloadable"
+  repairs+=('"$cluster" on n1 umount "$plugins"')
+  "$cluster" on n1 mount -t tmpfs tmpfs "$plugins"
+  in_place n2 "$bin/ddp-step" /dev/null
+  in_place n3 "$bin/ddp-step" "$shared/unloadable"
+  selftest
+  [ "$status" -eq 1 ]
+  [[ $(result n0) =~ ^n0" "+PASS" "+PASS" "+PASS" "+PASS" "*$ ]]
+  [[ $(result n1) =~ ^n1" "+PASS" "+PASS" "+FAIL" "+PASS" "+"ddp: plugin: "[^ ]*plugstack.conf.*spank_ddp.so ]]
+  [[ $(result n2) =~ ^n2" "+PASS" "+PASS" "+FAIL" "+PASS" "+"ddp: ddp-step: ".*"$bin/ddp-step".*EACCES ]]
+  [[ $(result n3) =~ ^n3" "+PASS" "+PASS" "+FAIL" "+PASS" "+"ddp: ddp-step: ".*127.*libhwloc.so.15 ]]
+}
+
+@test "self-test: a node whose ddp-step says another version while it serves is a warning with the reason" {
+  install_plugin
+  cp "$bin/ddp-step" "$shared/real"
+  printf '#!/bin/bash\n%s "$@" | sed -u "s/known .*/known 9.8.7/"\n' "$shared/real" >"$shared/other"
+  chmod +x "$shared/other"
+  in_place n2 "$bin/ddp-step" "$shared/other"
+  selftest
+  [ "$status" -eq 0 ]
+  [[ $(result n2) =~ ^n2" "+PASS" "+PASS" "+WARN" "+PASS" "+"ddp: ".*9\.8\.7 ]]
+  for node in n0 n1 n3; do [[ $(result $node) =~ ^$node" "+PASS" "+PASS" "+PASS" "+PASS" "*$ ]]; done
+}
+
 @test "self-test: a node whose link is cut is named in time, and the others are tested without it" {
   repairs+=('"$cluster" on n2 ip link set eth0 up')
   "$cluster" on n2 ip link set eth0 down

@@ -199,7 +199,10 @@ void Checks::torch_store(bool expected) {
                  .cause = fmt::format("{} is not set", name),
                  .native = {},
                  .ranks = {},
-                 .hint = "start with srun --ddp or ddprun"}};
+                 .hint = environment.has("SLURM_DDP_STEP")
+                             ? "srun --ddp was used, but Slurm does not load the plugin on this node: "
+                               "'ddp-selftest --local' says why"
+                             : "start with srun --ddp or ddprun"}};
   }
   store_checked_ = true;
   if (world_.source() == LaunchSource::torchrun) return;  // then wire-up went over it
