@@ -14,8 +14,8 @@ namespace ddp::srun_plugin {
 
 /// Between two processes of one installation on one host: sent as it lies in memory.
 struct TaskEnd {
-  std::uint32_t task = 0;  ///< its number in the step, or in its component of a heterogeneous step
-  std::int32_t status = 0;  ///< as wait(2) gives it
+  std::uint32_t task = 0;    ///< its number in the step, or in its component of a heterogeneous step
+  std::int32_t status = 0;   ///< as wait(2) gives it
   std::int64_t when_ms = 0;  ///< since 1970
   friend bool operator==(const TaskEnd&, const TaskEnd&) = default;
 };

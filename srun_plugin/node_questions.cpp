@@ -61,10 +61,10 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
     const Deadline deadline = Deadline::after(kReachLimit);
     const std::string path = find_ddp_step(program);
     DdpStepClient witness(path, std::vector<std::string>{"witness"}, {}, ends);
-    witness.send(base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d}\n", facts.srun_address, ticket.port,
-                                            ticket.secret, facts.node_name, facts.node_list, facts.world_size,
-                                            first_rank, ends >= 0)),
-                 deadline);
+    witness.send(
+        base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d}\n", facts.srun_address, ticket.port, ticket.secret,
+                                   facts.node_name, facts.node_list, facts.world_size, first_rank, ends >= 0)),
+        deadline);
     const std::string answer = witness.read_line(deadline);
     witness.finish(deadline);
     constexpr std::string_view kError = "error ";

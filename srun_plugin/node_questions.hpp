@@ -23,8 +23,8 @@ void warn_not_placed(const TaskFacts& facts, const std::exception& error);
 enum class StoreReach { none, out_of_reach, reached };
 
 /// Makes this node known to the store, which serves its tasks from then on.
-/// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel for
-/// their ends; -1: there is none.
+/// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel
+/// for their ends; -1: there is none.
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
                        int ends);
 

@@ -45,9 +45,12 @@ StepNote decode_step_note(std::span<const std::byte> bytes) {
 }
 
 Bytes encode(const RankEnd& end) {
-  return std::move(
-             base::ByteWriter{}.integer(kVersion).integer(end.rank).integer(end.status).integer(end.when_ms).text(
-                 end.node))
+  return std::move(base::ByteWriter{}
+                       .integer(kVersion)
+                       .integer(end.rank)
+                       .integer(end.status)
+                       .integer(end.when_ms)
+                       .text(end.node))
       .bytes();
 }
 

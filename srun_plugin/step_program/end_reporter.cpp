@@ -31,7 +31,8 @@ void EndReporter::run(int channel) {
     if (::poll(entries, 3, -1) < 0 && errno != EINTR) return;
     if (entries[2].revents != 0) {
       // If the nodes have not agreed yet, their tasks have not started, and would not notice this signal.
-      store_.set_first(kDecisionKey, encode(NetworkDecision{.subnet = {}, .reason = "the step is being ended", .by = {}}));
+      store_.set_first(kDecisionKey,
+                       encode(NetworkDecision{.subnet = {}, .reason = "the step is being ended", .by = {}}));
       terminated.reset();
     }
     if (entries[0].revents != 0) {

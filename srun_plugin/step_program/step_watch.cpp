@@ -54,9 +54,9 @@ std::string describe_end(std::int32_t status) {
 
 std::vector<std::string> describe_failure(const RankEnd& failure, const std::vector<RankEnd>& early, bool ends_step) {
   std::vector<std::string> lines;
-  std::string first = fmt::format("srun --ddp: rank {} on {} {}; {}", failure.rank, failure.node,
-                                  describe_end(failure.status),
-                                  ends_step ? "the step ends" : "the step goes on, as --kill-on-bad-exit says");
+  std::string first =
+      fmt::format("srun --ddp: rank {} on {} {}; {}", failure.rank, failure.node, describe_end(failure.status),
+                  ends_step ? "the step ends" : "the step goes on, as --kill-on-bad-exit says");
   if (WIFSIGNALED(failure.status) && WTERMSIG(failure.status) == SIGTERM)
     first += " (scancel, preemption and time limits send this signal to all)";
   lines.push_back(std::move(first));
@@ -68,10 +68,10 @@ std::vector<std::string> describe_failure(const RankEnd& failure, const std::vec
     names.push_back(fmt::format("rank {} on {}", end.rank, end.node));
   }
   if (!names.empty()) {
-    lines.push_back(fmt::format(
-        "srun --ddp: {} ended with exit code 0 {}{:.1f} s before rank {}: did others still wait for {}?", listed(names),
-        names.size() > 1 ? "up to " : "", static_cast<double>(longest_ms) / 1000.0, failure.rank,
-        names.size() > 1 ? "them" : "it"));
+    lines.push_back(
+        fmt::format("srun --ddp: {} ended with exit code 0 {}{:.1f} s before rank {}: did others still wait for {}?",
+                    listed(names), names.size() > 1 ? "up to " : "", static_cast<double>(longest_ms) / 1000.0,
+                    failure.rank, names.size() > 1 ? "them" : "it"));
   }
   return lines;
 }

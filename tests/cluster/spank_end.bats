@@ -68,7 +68,7 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
   [ "$status" -ne 0 ]
   expect_all 1 "rank 0 on n0 failed with exit code 1; the step ends"
   [[ $output =~ "srun --ddp: rank 2 on n2 ended with exit code 0 "[0-9.]+" s before rank 0" ]] || { echo "$output"; return 1; }
-  run srun --ddp -N4 -n4 sh -c '[ $RANK != 2 ] || exit 0; sleep 1.5'
+  run srun -Q --ddp -N4 -n4 sh -c '[ $RANK != 2 ] || exit 0; sleep 1.5'
   succeeded
   [ -z "$output" ] || { echo "$output"; return 1; }
 }

@@ -103,12 +103,12 @@ PROGRAM
 }
 
 @test "a program that never uses the store, and one that ends at once" {
-  run srun --ddp -N4 -n8 true
+  run srun -Q --ddp -N4 -n8 true
   succeeded
   [ -z "$output" ] || { echo "$output"; return 1; }
-  run srun --ddp -N4 -n4 sh -c 'exit 7'
+  run srun --ddp --kill-on-bad-exit=0 -N4 -n4 sh -c 'exit 7'
   [ "$status" -eq 7 ]
-  run srun --ddp -N1 -n1 cat <<<"from standard input"
+  run srun -Q --ddp -N1 -n1 cat <<<"from standard input"
   [ "$output" = "from standard input" ] || { echo "$output"; return 1; }
   clean
 }

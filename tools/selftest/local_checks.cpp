@@ -54,7 +54,8 @@ std::string value_of(std::string_view lines, std::string_view name) {
 }
 
 /// Whether @p program starts here and is of this version; adds a result.
-void check_program(Results& results, const char* check, const std::string& program, const std::string& name, bool clean) {
+void check_program(Results& results, const char* check, const std::string& program, const std::string& name,
+                   bool clean) {
   const ProgramOutput said = run({program, "--version"}, clean);
   const std::string expected = name + " " DDP_VERSION_STRING;
   if (said.status != 0) {
@@ -82,7 +83,8 @@ std::string load_plugin(const std::string& path, std::string_view slurm_release)
   const auto* const version = static_cast<const char*>(::dlsym(plugin, "spank_ddp_version"));
   if (release == nullptr || version == nullptr) return path + " is not the plugin of this libddp";
   if (std::string_view(version) != DDP_VERSION_STRING)
-    return fmt::format("{} is of libddp {}, this program of {}: install one version", path, version, DDP_VERSION_STRING);
+    return fmt::format("{} is of libddp {}, this program of {}: install one version", path, version,
+                       DDP_VERSION_STRING);
   const std::string built_for = fmt::format("{}.{:02}", *release >> 16 & 0xff, *release >> 8 & 0xff);
   if (!slurm_release.empty() && !slurm_release.starts_with(built_for))
     return fmt::format("{} was built for Slurm {}, and this host has {}", path, built_for, slurm_release);
@@ -99,7 +101,8 @@ void check_plugin(Results& results, bool expected) {
   }
   const Plugstack stack = read_plugstack(file);
   if (stack.lines.empty()) {
-    std::string text = fmt::format("{} and what it includes do not name spank_ddp.so: srun --ddp does not work here", file);
+    std::string text =
+        fmt::format("{} and what it includes do not name spank_ddp.so: srun --ddp does not work here", file);
     for (const auto& each : stack.unreadable) text += fmt::format("; {} cannot be read", each.string());
     add(results, missing, "plugin", std::move(text));
     return;
@@ -119,8 +122,8 @@ void check_plugin(Results& results, bool expected) {
       add(results, Verdict::pass, "plugin", fmt::format("{} ({})", path, line.file.string()));
     }
     const fs::path beside = fs::weakly_canonical(path, error).parent_path() / DDP_STEP_FROM_PLUGIN;
-    check_program(results, "ddp-step", line.helper.empty() ? beside.lexically_normal().string() : line.helper, "ddp-step",
-                  true);
+    check_program(results, "ddp-step", line.helper.empty() ? beside.lexically_normal().string() : line.helper,
+                  "ddp-step", true);
   }
 }
 

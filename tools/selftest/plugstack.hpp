@@ -15,7 +15,7 @@ struct PluginLine {
 };
 
 struct Plugstack {
-  std::vector<PluginLine> lines;                   ///< those of spank_ddp.so
+  std::vector<PluginLine> lines;                  ///< those of spank_ddp.so
   std::vector<std::filesystem::path> unreadable;  ///< files that it names, and folders of them that are not there
 };
 

@@ -1,5 +1,5 @@
-// What is said of a step's end, from a store in which nodes have left their notes; and the way of an end from slurmstepd
-// through the witness to that store.
+// What is said of a step's end, from a store in which nodes have left their notes; and the way of an end from
+// slurmstepd through the witness to that store.
 #include "step_program/step_watch.hpp"
 
 #include <signal.h>
@@ -67,8 +67,9 @@ TEST(StepEnd, AFailureIsOneLine) {
 
 TEST(StepEnd, WhoEndedWithZeroBeforeIsNamed) {
   EXPECT_THAT(describe_failure(end_of(0, exited(1), 18'000), {end_of(2, 0, 1'000), end_of(3, 0, 18'001)}, true),
-              ElementsAre(HasSubstr("rank 0"), "srun --ddp: rank 2 on n1 ended with exit code 0 17.0 s before rank 0: "
-                                               "did others still wait for it?"));
+              ElementsAre(HasSubstr("rank 0"),
+                          "srun --ddp: rank 2 on n1 ended with exit code 0 17.0 s before rank 0: "
+                          "did others still wait for it?"));
   std::vector<RankEnd> many;
   for (std::uint32_t rank = 1; rank < 20; ++rank) many.push_back(end_of(rank, 0));
   EXPECT_THAT(describe_failure(end_of(0, exited(1)), many, true)[1], HasSubstr("rank 8 on n4 and 11 more"));
