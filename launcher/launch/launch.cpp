@@ -51,7 +51,7 @@ constexpr std::chrono::seconds kLostNodeSrunPatience{1};
 constexpr std::chrono::seconds kSrunTermPatience{10};
 constexpr std::chrono::milliseconds kReaderCheck{200};
 // For debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
-constexpr std::chrono::seconds kStackLimit{20};
+constexpr std::chrono::seconds kStackLimit{25};
 // For folders of jobs that were killed: the next ddprun removes the rest.
 constexpr std::chrono::seconds kSweepLimit{1};
 

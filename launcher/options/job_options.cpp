@@ -29,7 +29,8 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
   table.add_flag("--standalone", "Run on this node alone, even in a Slurm allocation of several.", options.standalone)
       .torchrun();
   table.add_value(
-      "--timeout", "SECONDS", "End the job after this time, with exit status 124.",
+      "--timeout", "SECONDS",
+      "End the job after this time, with exit status 124; the report says where each rank stood.",
       [&](const auto& source, const auto& text) { options.timeout = parse_positive_seconds(source, text, kOneYear); });
 }
 

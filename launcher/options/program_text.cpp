@@ -22,8 +22,8 @@ constexpr std::array kExamples{
 
 constexpr std::array kSignals{
     TextPair{"SIGTERM, SIGINT, SIGHUP, SIGQUIT",
-             "end the job: forwarded to the process groups of all ranks; a second SIGINT kills them at once "
-             "(--signals-to-handle)"},
+             "end the job: forwarded to the process groups of all ranks; a second SIGINT kills them at once, "
+             "a second SIGQUIT after reading their stacks (--signals-to-handle)"},
     TextPair{"SIGUSR1, SIGUSR2", "forwarded to the ranks' own processes; the job continues (--forward-signals)"},
 };
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <exception>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,6 +36,8 @@ constexpr std::size_t kMaxOutputBytes = std::size_t{4} << 20U;
 constexpr int kMostFrames = 64;
 // For a killed tool to end; one that hangs in the kernel is left to the attempt's end.
 constexpr std::chrono::seconds kKillLimit{2};
+// For the threads that a killed debugger had stopped to wait again where they stood.
+constexpr std::chrono::milliseconds kResume{100};
 
 struct ToolOutput {
   std::string out, err;
@@ -93,6 +96,7 @@ ToolOutput run(std::vector<std::string> command, const std::vector<std::string>&
     siginfo_t info{};
     ::waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG);
   }
+  if (!said.in_time) std::this_thread::sleep_for(kResume);
   return said;
 }
 

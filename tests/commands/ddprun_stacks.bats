@@ -34,7 +34,7 @@ json() { python3 -c 'import json, sys; r = json.load(open("report.json")); sys.e
   run "$DDPRUN" --nproc-per-node 4 --timeout 2 --report-json report.json ./stuck
   echo "$output"
   [ "$status" -eq 124 ]
-  [[ $output == "ddprun: --timeout: reading the stacks of 4 ranks, up to 20 s; "*"ddprun: where the ranks stood before they were ended:"*"  ranks 0, 2, 3 (gdb):"*" waits_for_rank_one () at "*"  rank 1 (gdb):"*" waits_for_nobody () at "* ]]
+  [[ $output == "ddprun: --timeout: reading the stacks of 4 ranks, up to 25 s; "*"ddprun: where the ranks stood before they were ended:"*"  ranks 0, 2, 3 (gdb):"*" waits_for_rank_one () at "*"  rank 1 (gdb):"*" waits_for_nobody () at "* ]]
   [[ ${lines[-1]} == "ddprun: ended by --timeout: all ranks got SIGTERM; 4 ranks ended after it" ]]
   json '[g["ranks"] for g in r["stacks"]] == [[0, 2, 3], [1]]' 'all(g["tool"] == "gdb" for g in r["stacks"])' \
     '"waits_for_nobody" in r["stacks"][1]["text"]' 'r["stack_notes"] == []' 'r["timed_out"]'
