@@ -218,6 +218,17 @@ END
   run -1 grep -rl 'no plugin for srun' build/modulefiles build/scripts
 }
 
+@test "the build refuses a plugin that needs more than the C library" {
+  has_slurm_plugin || skip "this build has no plugin for srun"
+  local check=("-DREADELF=$(command -v readelf)" -P "$SOURCE/srun_plugin/check_needed.cmake")
+  grep -q check_needed.cmake "$BUILD/build.ninja"
+  run -0 cmake "-DPLUGIN=$MOVED/$LIBDIR/slurm/spank_ddp.so" "${check[@]}"
+  cp "$MOVED/libexec/libddp/ddp-step" spank_ddp.so
+  run -1 cmake "-DPLUGIN=$PWD/spank_ddp.so" "${check[@]}"
+  [[ ${output//[[:space:]]/} == *"itneeds"*"libstdc++.so"*"onlytheClibraryisallowed"* ]]
+  [ ! -e spank_ddp.so ] # or the next build would take it for made
+}
+
 @test "ddp-plugin writes the place of its tree, and takes it away" {
   has_slurm_plugin || skip "this build has no plugin for srun"
   local switch=$MOVED/share/libddp/scripts/ddp-plugin conf=$PWD/slurm/plugstack.conf.d
