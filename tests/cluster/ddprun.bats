@@ -263,7 +263,7 @@ inputs_are() { diff <(grep -E '^(READ|END) ' <<<"$output" | sort) <(printf '%s\n
 }
 
 @test "--timeout collects the stacks of all nodes" {
-  run allocation -N3 "$bin/ddprun" --nproc-per-node 2 --timeout 3 sleep 1000
+  run allocation -N3 "$bin/ddprun" --nproc-per-node 2 --timeout 8 sleep 1000
   echo "$output"
   [ "$status" -eq 124 ]
   [[ $output == *"where the ranks stood before they were ended:"*"  ranks 0-5 ("*'thread "sleep"'*"ended by --timeout"*"6 ranks"* ]]

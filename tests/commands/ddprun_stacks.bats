@@ -31,7 +31,7 @@ json() { python3 -c 'import json, sys; r = json.load(open("report.json")); sys.e
 
 @test "--timeout reports the function in which each rank stands, equal ranks together" {
   stuck_program
-  run "$DDPRUN" --nproc-per-node 4 --timeout 2 --report-json report.json ./stuck
+  run "$DDPRUN" --nproc-per-node 4 --timeout 6 --report-json report.json ./stuck
   echo "$output"
   [ "$status" -eq 124 ]
   [[ $output == "ddprun: --timeout: reading the stacks of 4 ranks, up to 25 s; "*"ddprun: where the ranks stood before they were ended:"*"  ranks 0, 2, 3 (gdb):"*" waits_for_rank_one () at "*"  rank 1 (gdb):"*" waits_for_nobody () at "* ]]
@@ -43,7 +43,7 @@ json() { python3 -c 'import json, sys; r = json.load(open("report.json")); sys.e
 @test "ranks of Python programs are read by py-spy" {
   type -P py-spy >/dev/null || skip "needs py-spy: pip install py-spy"
   printf 'import time\ndef waits_for_the_others(): time.sleep(1000)\nwaits_for_the_others()\n' >train.py
-  run "$DDPRUN" --nproc-per-node 2 --timeout 2 train.py
+  run "$DDPRUN" --nproc-per-node 2 --timeout 8 train.py
   echo "$output"
   [ "$status" -eq 124 ]
   [[ $output == *"  ranks 0, 1 (py-spy):"*"waits_for_the_others (train.py:2)"*"<module> (train.py:3)"* ]]
@@ -51,14 +51,14 @@ json() { python3 -c 'import json, sys; r = json.load(open("report.json")); sys.e
 
 @test "without tools there is what the kernel says, and what would give more" {
   only sleep
-  PATH=$PWD/only run "$DDPRUN" --nproc-per-node 2 --timeout 1 sleep 1000
+  PATH=$PWD/only run "$DDPRUN" --nproc-per-node 2 --timeout 4 sleep 1000
   echo "$output"
   [ "$status" -eq 124 ]
   [[ $output == *"  ranks 0, 1 (proc):"*'thread "sleep"'*"state S (sleeping)"*": gdb is not installed"* ]]
   [[ $output != *py-spy* ]]
   # A shell that waits stands for what it started.
   only sh
-  PATH=$PWD/only run "$DDPRUN" --timeout 1 sh -c 'python3 -c "import time; time.sleep(1000)"; true'
+  PATH=$PWD/only run "$DDPRUN" --timeout 5 sh -c 'python3 -c "import time; time.sleep(1000)"; true'
   echo "$output"
   [[ $output == *'thread "python3"'*"py-spy is not installed: pip install py-spy"* ]]
 }
@@ -68,7 +68,7 @@ json() { python3 -c 'import json, sys; r = json.load(open("report.json")); sys.e
   printf '#!/bin/sh\necho $$ >"$NOTES/pid.gdb$$"\nsleep 1000 &\necho $! >"$NOTES/pid.below$$"\nwait\n' >fake/gdb
   chmod +x fake/gdb
   SECONDS=0
-  PATH=$PWD/fake:$PATH run "$DDPRUN" --nproc-per-node 2 --timeout 1 sleep 1000
+  PATH=$PWD/fake:$PATH run "$DDPRUN" --nproc-per-node 2 --timeout 3 sleep 1000
   echo "$output"
   [ "$status" -eq 124 ]
   [ "$SECONDS" -lt 60 ]
@@ -97,7 +97,7 @@ json() { python3 -c 'import json, sys; r = json.load(open("report.json")); sys.e
   port=$(free_port)
   for node in 0 1; do
     start_agent "$node" --nnodes 2 --nproc-per-node 2 --node-rank "$node" --master-addr 127.0.0.1 --master-port "$port" \
-      --timeout 3 ./stuck
+      --timeout 10 ./stuck
   done
   finish_agent 1
   finish_agent 0
@@ -120,19 +120,11 @@ json() { python3 -c 'import json, sys; r = json.load(open("report.json")); sys.e
 }
 
 @test "a failure says whom it waits for, too" {
-  start --nproc-per-node 2 --failure-grace 0 --shutdown-timeout 3 sh -c \
-    'echo $$$$ >"$NOTES/pid.$RANK"; [ "$RANK" = 0 ] || exit 5; trap "" TERM; while :; do sleep 0.1; done'
+  start --nproc-per-node 2 --failure-grace 0 --shutdown-timeout 10 sh -c \
+    'trap "" TERM; echo $$$$ >"$NOTES/pid.$RANK"; until [ -s "$NOTES/pid.0" ]; do sleep 0.1; done
+     [ "$RANK" = 0 ] || exit 5; while :; do sleep 0.1; done'
   finish
   echo "$output"
   [ "$status" -eq 5 ]
   [[ $output == *"ddprun: a rank failed: waiting up to "*" s for 1 rank on "*"press Ctrl-C twice"* ]]
-}
-
-@test "where all ranks end at once, a signal is quiet" {
-  start --nproc-per-node 2 sh -c 'echo $$$$ >"$NOTES/pid.$RANK"; exec sleep 1000'
-  eventually 20 noted 2
-  kill -INT "$launcher"
-  finish
-  echo "$output"
-  [ "$output" = "ddprun: ended by SIGINT: forwarded to all ranks; 2 ranks ended after it" ]
 }
