@@ -128,7 +128,7 @@ void Attempt::prepare() {
   loop_.watch(pmix_->aborts().fd(), [this] { take_aborts(); });
   loop_.watch(pmix_->modex().fd(), [this] { take_modex(); });
 
-  const LogFolders folders{job_.options.logs, job_.scratch,    plan_.run_id,
+  const LogFolders folders{job_.options.logs, job_.scratch,    plan_.log_name,
                            plan_.log_suffix,  plan_.node_rank, static_cast<int>(plan_.nodes.size())};
   if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.epoch, ranks_.num_ranks);
   LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
@@ -147,12 +147,12 @@ void Attempt::prepare() {
     pump.filtered_stderr_file = log_folder_ + "/filtered_stderr.log";
   }
   logs_ = std::make_shared<LogPump>(std::move(pump));
-  traces_ =
-      std::make_unique<TraceGatherer>([logs = logs_, folder = log_folder_](int local, const TraceGatherer::Add& add) {
+  traces_ = std::make_unique<TraceGatherer>(
+      [logs = logs_, folder = log_folder_, kept = folders.kept()](int local, const TraceGatherer::Add& add) {
         add({.error_file = {}, .error_content = {}, .stderr_tail = logs->tail(local), .oom = {}});
         const std::string path = LogFolders::error_file(folder, local);
         if (auto content = read_error_file(path))
-          add({.error_file = path, .error_content = std::move(*content), .stderr_tail = {}, .oom = {}});
+          add({.error_file = kept ? path : "", .error_content = std::move(*content), .stderr_tail = {}, .oom = {}});
       });
   loop_.watch(traces_->fd(), [this] { send_gathered(); });
   inheritable_ = without_task_identity(job_.environment.variables());
@@ -194,13 +194,16 @@ void Attempt::start(const control::StartAttempt& message) {
   spawn_ranks(address, message.store_port);
 }
 
+RankStreams Attempt::streams_of(int local_rank) const {
+  return plan_streams(job_.options.logs, log_folder_, global_rank(local_rank), local_rank, job_.options.role,
+                      ::isatty(STDERR_FILENO) == 1, ranks_.world_size == 1);
+}
+
 /// Before the first worker starts, so that a log file that cannot be created is an error of the job, not of a rank.
 std::vector<Attempt::Outlets> Attempt::open_outlets() {
-  const bool terminal = ::isatty(STDERR_FILENO) == 1;
   std::vector<Outlets> outlets;
   for (int local = 0; local < ranks_.num_ranks; ++local) {
-    const RankStreams streams = plan_streams(job_.options.logs, log_folder_, global_rank(local), local,
-                                             job_.options.role, terminal, ranks_.world_size == 1);
+    const RankStreams streams = streams_of(local);
     Outlets& rank = outlets.emplace_back();
     if (!streams.out.inherit) rank.out = logs_->add(streams.out.route);
     if (!streams.err.inherit) rank.err = logs_->add(streams.err.route);
@@ -242,7 +245,8 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
     text += fmt::format("  command: {}\n", fmt::join(arguments_of(job_.command, local), " "));
     for (const auto& [name, value] : rank_environment(local, store_address, store_port)) {
       const auto before = inherited.find(name);
-      if (before == inherited.end() || before->second != value) text += fmt::format("  {}={}\n", name, value);
+      if (before == inherited.end() || before->second != value)
+        text += fmt::format("  {}\n", topology::assignment(name, value));
     }
   }
   // Anything from the agent means that the job ends.
@@ -256,7 +260,8 @@ void Attempt::report_conflicts() const {
   for (const topology::RankPlan& place : places_) {
     for (const topology::Setting& setting : place.settings) {
       if (setting.conflict.empty()) continue;
-      std::string line = fmt::format("{}={} is kept, but {}", setting.name, setting.value, setting.conflict);
+      std::string line =
+          fmt::format("{} is kept, but {}", topology::assignment(setting.name, setting.value), setting.conflict);
       if (reported.insert(line).second) base::write_stderr_line(fmt::format("ddprun: warning: {}", line));
     }
   }

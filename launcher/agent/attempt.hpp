@@ -64,6 +64,7 @@ class Attempt {
   void describe_ranks(const std::string& store_address, int store_port);
   void report_conflicts() const;
   EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
+  RankStreams streams_of(int local_rank) const;
   std::vector<Outlets> open_outlets();
   StartingWorker start_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets) const;
   void take_in(int local_rank, SpawnedProcess process);

@@ -95,6 +95,11 @@ void Attempt::report_end(int local, const RankEnd& end) {
   control::RankEnded message{.epoch = plan_.epoch, .local_rank = local, .end = end};
   if (end.success()) return send(message);
   unclean_ = true;
+  const RankStreams streams = streams_of(local);
+  message.traces.stdout_log = streams.out.route.file;
+  message.traces.stderr_log = streams.err.route.file;
+  message.traces.stderr_shown = streams.err.route.console;
+  message.traces.python = job_.command.python;
   if (end.by_signal && end.code == SIGKILL) message.traces.oom = oom_.explain();
   traces_->gather(std::move(message));
 }

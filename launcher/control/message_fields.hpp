@@ -105,9 +105,11 @@ struct Described<RankEnd> {
 template <>
 struct Described<RankTraces> {
   static constexpr const char* kName = "RankTraces";
-  static constexpr std::tuple kFields{Field{"error_file", &RankTraces::error_file},
-                                      Field{"error_content", &RankTraces::error_content},
-                                      Field{"stderr_tail", &RankTraces::stderr_tail}, Field{"oom", &RankTraces::oom}};
+  static constexpr std::tuple kFields{
+      Field{"error_file", &RankTraces::error_file},     Field{"error_content", &RankTraces::error_content},
+      Field{"stderr_tail", &RankTraces::stderr_tail},   Field{"oom", &RankTraces::oom},
+      Field{"stdout_log", &RankTraces::stdout_log},     Field{"stderr_log", &RankTraces::stderr_log},
+      Field{"stderr_shown", &RankTraces::stderr_shown}, Field{"python", &RankTraces::python}};
 };
 
 template <>
@@ -174,6 +176,7 @@ struct Described<PrepareAttempt> {
                                       Field{"serve_store", &PrepareAttempt::serve_store},
                                       Field{"run_id", &PrepareAttempt::run_id, TextRule::name},
                                       Field{"name_space", &PrepareAttempt::name_space, TextRule::name},
+                                      Field{"log_name", &PrepareAttempt::log_name, TextRule::name},
                                       Field{"log_suffix", &PrepareAttempt::log_suffix, TextRule::name},
                                       Field{"terminal_out", &PrepareAttempt::terminal_out},
                                       Field{"terminal_err", &PrepareAttempt::terminal_err},

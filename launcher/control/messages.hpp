@@ -127,6 +127,7 @@ struct PrepareAttempt {
   bool serve_store = false;
   std::string run_id{};
   std::string name_space{};   ///< PMIx namespace of this attempt
+  std::string log_name{};     ///< of the folders of log files, before log_suffix: --rdzv-id or Slurm's job
   std::string log_suffix{};   ///< random, the same for all nodes and attempts
   bool terminal_out = false;  ///< agents' standard output ends up on a terminal, though theirs is none
   bool terminal_err = false;  ///< the same for standard error

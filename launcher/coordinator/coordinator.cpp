@@ -133,6 +133,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
                                .serve_store = false,
                                .run_id = options_.membership.run_id,
                                .name_space = make_namespace_name(nodes.front().layout.host, attempt_->epoch()),
+                               .log_name = options_.log_name,
                                .log_suffix = log_suffix_,
                                .terminal_out = options_.terminal_out,
                                .terminal_err = options_.terminal_err,

@@ -39,6 +39,7 @@ struct CoordinatorOptions {
   bool terminal_out = false;  ///< agents' standard output ends up on a terminal
   bool terminal_err = false;  ///< the same for standard error
   PeerLimits peers;
+  std::string log_name = "none";  ///< of the folders of log files
 };
 
 /// What a user may see while the job runs.
@@ -47,7 +48,7 @@ struct CoordinatorEvents {
   std::function<void(const std::string&)> note;    ///< always shown
   std::function<void(int joined, int wanted)> joined;
   std::function<void(int started, int world_size, int num_nodes)> started;
-  std::function<void(const JobOutcome&, int attempt, int restarts_left)> restarting;
+  std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.

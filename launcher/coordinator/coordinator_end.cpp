@@ -133,8 +133,7 @@ void Coordinator::conclude() {
     if (node.state != NodeState::cleaned) membership_.leave(node.link);
   }
   if (const auto roster = may_restart() ? membership_.next(clock_().steady) : std::nullopt) {
-    events_.restarting(outcome_, attempt_->epoch(), options_.max_restarts - restarts_used_);
-    ++restarts_used_;
+    events_.restarting(outcome_, attempt_->epoch(), ++restarts_used_);
     begin_attempt(*roster);
   } else {
     if (may_restart()) {  // too few nodes are left for it; the limits were not those of the end

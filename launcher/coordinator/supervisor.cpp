@@ -21,7 +21,8 @@ bool contains(const std::vector<int>& list, int signal) {
 Supervisor::Supervisor(std::vector<RankName> ranks, SupervisionLimits limits, SignalMeaning signals)
     : limits_(limits), signals_(std::move(signals)), running_(ranks.size()) {
   ranks_.reserve(ranks.size());
-  for (RankName& name : ranks) ranks_.push_back({.name = std::move(name), .ended = false, .stop = {}, .failure = {}});
+  for (RankName& name : ranks)
+    ranks_.push_back({.name = std::move(name), .ended = false, .stop = {}, .succeeded = {}, .failure = {}});
 }
 
 void Supervisor::rank_started(int rank, pid_t pid) {
@@ -30,6 +31,9 @@ void Supervisor::rank_started(int rank, pid_t pid) {
   if (RankFailure* failure = failure_of(started)) failure->name.pid = pid;
   for (StoppedRank& stopped : outcome_.stopped) {
     if (stopped.name.rank == rank) stopped.name.pid = pid;
+  }
+  for (EarlyEnd& early : outcome_.early) {
+    if (early.name.rank == rank) early.name.pid = pid;
   }
 }
 
@@ -40,7 +44,9 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
     aborted->end = end;
     aborted->traces = within_budget(std::move(traces));
   } else if (going_on()) {
-    if (!end.success()) {
+    if (end.success()) {
+      ended.succeeded = Moment{.steady = now.steady, .wall = end.time};
+    } else {
       note_failure(
           ended,
           {.name = ended.name, .end = end, .abort = {}, .time = end.time, .traces = within_budget(std::move(traces))},
@@ -99,6 +105,7 @@ SignalOrders Supervisor::signal_received(int signal, Moment now, bool by_slurm) 
     return {{.target = SignalOrder::Target::workers, .signal = signal}};
   }
   if (done() && outcome_.success()) return {};
+  if (going_on() && !done() && outcome_.failures.empty()) note_early(kSameCause, now);
   // Also of a failing job: the user wants no restart.
   outcome_.end_by(signal);
   if (outcome_.failures.empty()) {
@@ -118,6 +125,7 @@ SignalOrders Supervisor::signal_received(int signal, Moment now, bool by_slurm) 
 
 SignalOrders Supervisor::job_timed_out(Moment now) {
   if (done() && outcome_.success()) return {};
+  if (going_on() && !done() && outcome_.failures.empty()) note_early(kSameCause, now);
   if (outcome_.forwarded_signal == 0) outcome_.timed_out = true;
   if (!going_on() || done()) return {};
   return phase_ == Phase::running ? examine(Phase::terminating, now) : terminate(SIGTERM, now);
@@ -172,6 +180,12 @@ void Supervisor::note_failure(Rank& rank, RankFailure failure, Moment now) {
   rank.failure = outcome_.failures.size();
   outcome_.failures.push_back(std::move(failure));
   if (!first) return;
+  note_stopped(now);
+  note_early(std::chrono::milliseconds(0), now);
+  enter(Phase::grace, limits_.failure_grace, now);
+}
+
+void Supervisor::note_stopped(Moment now) {
   for (const Rank& other : ranks_) {
     if (!other.stop) continue;
     outcome_.stopped.push_back(
@@ -182,7 +196,18 @@ void Supervisor::note_failure(Rank& rank, RankFailure failure, Moment now) {
   }
   std::stable_sort(outcome_.stopped.begin(), outcome_.stopped.end(),
                    [](const StoppedRank& a, const StoppedRank& b) { return a.before_failure > b.before_failure; });
-  enter(Phase::grace, limits_.failure_grace, now);
+}
+
+void Supervisor::note_early(std::chrono::milliseconds least, Moment now) {
+  for (const Rank& other : ranks_) {
+    if (!other.succeeded || other.failure) continue;
+    const auto before = std::chrono::duration_cast<std::chrono::milliseconds>(now.steady - other.succeeded->steady);
+    if (before >= least) {
+      outcome_.early.push_back({.name = other.name, .before_failure = before, .time = other.succeeded->wall});
+    }
+  }
+  std::stable_sort(outcome_.early.begin(), outcome_.early.end(),
+                   [](const EarlyEnd& a, const EarlyEnd& b) { return a.before_failure > b.before_failure; });
 }
 
 RankTraces Supervisor::within_budget(RankTraces traces) {

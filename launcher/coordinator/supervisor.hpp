@@ -63,7 +63,7 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///   running --timeout--> examining --all stacks read, or the limit--> terminating
 ///   terminating --a second SIGQUIT--> examining --likewise--> killing
 ///
-/// A rank that ends with success never ends the job, however early.
+/// A rank that ends with success never ends the job, however early; it is named where others fail after it.
 class Supervisor {
  public:
   /// @param ranks by global rank, from 0 without gaps.
@@ -112,6 +112,7 @@ class Supervisor {
     RankName name;
     bool ended = false;
     std::optional<Stop> stop;
+    std::optional<Moment> succeeded;     ///< when it ended with exit code 0 while the job went well
     std::optional<std::size_t> failure;  ///< in the outcome
   };
 
@@ -121,6 +122,9 @@ class Supervisor {
   bool mark_ended(Rank& rank);
   RankFailure* failure_of(const Rank& rank);
   void note_failure(Rank& rank, RankFailure failure, Moment now);
+  void note_stopped(Moment now);
+  /// Those that ended with success @p least ago or earlier.
+  void note_early(std::chrono::milliseconds least, Moment now);
   RankTraces within_budget(RankTraces traces);
   void enter(Phase phase, std::chrono::milliseconds limit, Moment now);
   SignalOrders terminate(int signal, Moment now);

@@ -54,8 +54,10 @@ CoordinatorEvents JobReporter::events() {
                 status_.clear();
                 if (until_started_ == std::chrono::milliseconds{0}) until_started_ = since(steady_start_);
               },
-          .restarting = [this](const JobOutcome& outcome, int attempt,
-                               int restarts_left) { note(format_restart_line(outcome, attempt, restarts_left)); }};
+          .restarting =
+              [this](const JobOutcome& outcome, int attempt, int restart) {
+                note(format_restart_line(outcome, attempt, restart, options_.max_restarts));
+              }};
 }
 
 void JobReporter::report(const Coordinator& coordinator, const base::Environment& environment) {

@@ -27,6 +27,7 @@
 #include "events/signal_inbox.hpp"
 #include "launch/job_reporter.hpp"
 #include "launch/launch_role.hpp"
+#include "launch/log_name.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
 #include "launch/slurm_frontend.hpp"
@@ -203,7 +204,8 @@ class Process {
         .torchrun_exit_codes = options_.torchrun_exit_codes,
         .terminal_out = role_.role == LaunchRole::frontend && ::isatty(STDOUT_FILENO) == 1,
         .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1,
-        .peers = peers_};
+        .peers = peers_,
+        .log_name = log_name(options_, environment_)};
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
     if (role_.role == LaunchRole::frontend) {
       const StepInput input = step_input(options_.standard_input);
@@ -370,7 +372,9 @@ int launch(const LaunchOptions& options, const base::Environment& environment,
            const std::vector<std::string>& arguments) {
   RoleDecision role = decide_role(options, environment);
   if (role.role != LaunchRole::frontend_agent) print_startup_warnings(options, environment);
-  if (options.verbose) say(fmt::format("{}", role.reason));
+  // A frontend has said it for its agents.
+  if (options.verbose && role.role != LaunchRole::frontend_agent)
+    say(fmt::format("{}: {}", base::host_name(), role.reason));
   if (!options.report_json.empty() && role.role != LaunchRole::frontend_agent) check_report_file(options.report_json);
   return Process{options, environment, std::move(role), arguments}.run();
 }

@@ -60,10 +60,11 @@ bool shown(const LogOptions& options, int rank, int local_rank) {
 
 }  // namespace
 
-LogFolders::LogFolders(const LogOptions& options, const std::string& scratch, const std::string& run_id,
+LogFolders::LogFolders(const LogOptions& options, const std::string& scratch, const std::string& name,
                        const std::string& suffix, int node_rank, int num_nodes) {
   const bool given = options.directory && !options.directory->empty();
   if (given && *options.directory == kNoFiles) return;
+  kept_ = given;
   // Absolute: workers are told of files in it, and may change their folder.
   const std::string base = std::filesystem::absolute(given ? *options.directory : scratch).lexically_normal().string();
   struct stat found {};
@@ -77,8 +78,7 @@ LogFolders::LogFolders(const LogOptions& options, const std::string& scratch, co
   }
   make_private_folders(base);
   const std::string node = num_nodes > 1 ? fmt::format(".node{}", node_rank) : "";
-  root_ =
-      (std::filesystem::path{base} / fmt::format("{}_{}{}", folder_name(run_id), folder_name(suffix), node)).string();
+  root_ = (std::filesystem::path{base} / fmt::format("{}_{}{}", folder_name(name), folder_name(suffix), node)).string();
   make_folder(root_);
   // The folder may be there already, made by the previous attempt; writing to it may have become impossible.
   if (::faccessat(AT_FDCWD, root_.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {

@@ -9,15 +9,17 @@
 
 namespace ddp::launcher {
 
-/// The log folder of one node's job: "<log_dir>/<run_id>_<suffix>[.node<K>]", with "attempt_<k>/<local rank>" below it.
+/// The log folder of one node's job: "<log_dir>/<name>_<suffix>[.node<K>]", with "attempt_<k>/<local rank>" below it.
 /// Without --log-dir, @p scratch is <log_dir>: it goes away with the job. --log-dir=/dev/null: no files.
 class LogFolders {
  public:
   /// Throws Error: system when the folder cannot be made or written to, invalid_argument when it is a file.
-  LogFolders(const LogOptions& options, const std::string& scratch, const std::string& run_id,
-             const std::string& suffix, int node_rank, int num_nodes);
+  LogFolders(const LogOptions& options, const std::string& scratch, const std::string& name, const std::string& suffix,
+             int node_rank, int num_nodes);
 
   bool enabled() const { return !root_.empty(); }
+  /// They outlive the job.
+  bool kept() const { return enabled() && kept_; }
   const std::string& root() const { return root_; }
   /// Makes "attempt_<k>" and a folder per local rank, mode 0700. @return the attempt's folder; empty if not enabled.
   std::string make_attempt(int attempt, int nproc) const;
@@ -26,6 +28,7 @@ class LogFolders {
 
  private:
   std::string root_;
+  bool kept_ = false;
 };
 
 /// What a rank's standard output and standard error get. inherit: ddprun's own descriptor, without a pipe.

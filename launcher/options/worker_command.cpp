@@ -115,11 +115,14 @@ ProgramKind kind_of(const std::string& name) {
 /// A program of PATH needs no slash, but a file of this folder does, as PATH may have one of the same name.
 std::string path_of(const std::string& name) { return name.find('/') == std::string::npos ? "./" + name : name; }
 
+bool is_interpreter(std::string_view program) {
+  const auto slash = program.rfind('/');
+  return program.substr(slash == std::string_view::npos ? 0 : slash + 1).starts_with("python");
+}
+
 /// What reports call "python -u train.py": "train.py".
 std::string display_name(const std::vector<std::string>& command) {
-  const std::string_view program = command.front();
-  const auto slash = program.rfind('/');
-  if (!program.substr(slash == std::string_view::npos ? 0 : slash + 1).starts_with("python")) return command.front();
+  if (!is_interpreter(command.front())) return command.front();
   for (std::size_t i = 1; i < command.size(); ++i) {
     const std::string& word = command[i];
     if (word == "-c") break;
@@ -134,7 +137,8 @@ std::string display_name(const std::vector<std::string>& command) {
 
 WorkerCommand with_interpreter(const LaunchOptions& options, const base::Environment& environment,
                                std::vector<std::string> interpreter_options) {
-  WorkerCommand worker{.path = find_interpreter(environment), .arguments = {}, .display = options.command.front()};
+  WorkerCommand worker{
+      .path = find_interpreter(environment), .arguments = {}, .display = options.command.front(), .python = true};
   worker.arguments.push_back(worker.path);
   for (std::string& option : interpreter_options) worker.arguments.push_back(std::move(option));
   worker.arguments.insert(worker.arguments.end(), options.command.begin(), options.command.end());
@@ -142,7 +146,10 @@ WorkerCommand with_interpreter(const LaunchOptions& options, const base::Environ
 }
 
 WorkerCommand directly(const LaunchOptions& options, std::string path) {
-  return {.path = std::move(path), .arguments = options.command, .display = display_name(options.command)};
+  return {.path = std::move(path),
+          .arguments = options.command,
+          .display = display_name(options.command),
+          .python = is_interpreter(options.command.front())};
 }
 
 /// The interpreter would report it, too, but once per rank.

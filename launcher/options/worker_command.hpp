@@ -13,6 +13,7 @@ struct WorkerCommand {
   std::string path;                    ///< file to execute
   std::vector<std::string> arguments;  ///< argv, with ${local_rank} not yet replaced
   std::string display;                 ///< "train.py": for reports
+  bool python = false;                 ///< an interpreter runs it, as far as the command tells
 };
 
 /// Looks at this node's files, so every agent calls it for itself.

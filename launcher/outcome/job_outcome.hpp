@@ -31,6 +31,10 @@ struct RankTraces {
   std::string error_content;  ///< the file, as it is
   std::string stderr_tail;    ///< last lines of standard error; empty when there are none or they were not captured
   std::string oom;            ///< one sentence when the kernel's OOM killer ended it; else empty
+  std::string stdout_log{};   ///< files of -r and -t, on the rank's host; empty: none
+  std::string stderr_log{};
+  bool stderr_shown = false;  ///< the console has its standard error
+  bool python = false;        ///< the program is Python's, as far as ddprun knows
   bool operator==(const RankTraces&) const = default;
 };
 
@@ -65,6 +69,14 @@ struct StoppedRank {
   std::chrono::system_clock::time_point time;
 };
 
+/// A rank that ended with exit code 0 while others ran, which then failed or had to be ended: perhaps because they
+/// waited for it.
+struct EarlyEnd {
+  RankName name;
+  std::chrono::milliseconds before_failure;  ///< or before the signal or --timeout that ended the job
+  std::chrono::system_clock::time_point time;
+};
+
 /// A node whose agent was lost or could not start its ranks: a failure of the node, not of a rank.
 struct NodeFailure {
   std::string host;
@@ -85,6 +97,7 @@ struct JobOutcome {
   std::vector<StoppedRank> stopped{};   ///< longest stopped first
   bool rank_failed_first = false;       ///< before any of `nodes`; clocks of different nodes cannot tell
   std::vector<RankFailure> failures{};  ///< in the order in which they were seen
+  std::vector<EarlyEnd> early{};        ///< the first to end first; a hint, no failures
   int forwarded_signal = 0;  ///< the signal to ddprun that ended the job, perhaps one that was failing; 0: none
   bool timed_out = false;    ///< --timeout ended the job, likewise
   int ended_on_request = 0;  ///< ranks that ended after ddprun had asked them to

@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <ddp/error.hpp>
+
 #include "outcome/error_file.hpp"
 #include "outcome/signal_name.hpp"
+#include "report/exception_line.hpp"
 #include "report/report_lines.hpp"
 #include "report/stack_lines.hpp"
 
@@ -17,6 +21,7 @@ namespace {
 
 constexpr std::size_t kMostOthers = 16;
 constexpr std::size_t kMostUnkillable = 16;
+constexpr std::size_t kLongestRankList = 200;
 // Shown of a traceback; the error file and --report-json have more.
 constexpr std::size_t kRootTracebackBytes = 16384;
 constexpr std::size_t kOtherTracebackBytes = 2048;
@@ -51,40 +56,95 @@ void add_end(ReportLines& lines, const RankFailure& failure) {
   if (!failure.traces.oom.empty()) lines.field("oom", failure.traces.oom);
 }
 
-/// torchrun's text where there is no error file.
-std::string without_error_file(const RankFailure& failure) {
-  if (failure.abort) return "<N/A>";  // its message says it
-  if (!failure.end) return "<N/A>";
-  if (!failure.end->by_signal) return std::string{kRecordHint};
-  return fmt::format("Signal {} ({}) received by PID {}", failure.end->code, signal_name(failure.end->code),
-                     failure.name.pid);
+std::string_view without_newlines(std::string_view text) {
+  while (text.ends_with('\n')) text.remove_suffix(1);
+  return text;
+}
+
+/// How much of a failure the report shows.
+struct Extent {
+  bool first = false;    ///< of all failures of ranks: the one that is shown in full
+  bool several = false;  ///< ranks failed, and the console may have mixed their lines
+};
+
+/// What the console has already in one piece, or labelled, is not repeated.
+bool shows_stderr(const RankTraces& traces, Extent extent) {
+  const bool in_one_piece = traces.stderr_shown && (!extent.several || !traces.stderr_log.empty());
+  return extent.first && !in_one_piece && !without_newlines(traces.stderr_tail).empty();
+}
+
+/// torchrun's text where there is no error file; else the end of the traceback in standard error.
+std::string without_error_file(const RankFailure& failure, Extent extent) {
+  if (failure.abort || !failure.end) return "<N/A>";  // the abort's message says it
+  if (failure.end->by_signal) {
+    return fmt::format("Signal {} ({}) received by PID {}", failure.end->code, signal_name(failure.end->code),
+                       failure.name.pid);
+  }
+  const RankTraces& traces = failure.traces;
+  if (const std::string_view exception = exception_line(traces.stderr_tail); !exception.empty()) {
+    if (shows_stderr(traces, extent)) return "in stderr";
+    return shortened(exception, kOtherTracebackBytes) + (traces.stderr_shown ? " (see above)" : "");
+  }
+  const bool unknown = traces.stderr_shown && traces.stderr_tail.empty();  // straight to a terminal
+  return traces.python && !unknown ? std::string{kRecordHint} : "<N/A>";
 }
 
 void add_stderr(ReportLines& lines, std::string_view tail) {
-  while (tail.ends_with('\n')) tail.remove_suffix(1);
-  if (tail.empty()) return;
   const auto count = std::count(tail.begin(), tail.end(), '\n') + 1;
   lines.field("stderr", count == 1 ? "last line" : fmt::format("last {} lines", count));
   lines.indented("    ", tail);
 }
 
-/// @param first of all failures of ranks: the one that is shown in full.
-void add_failure(ReportLines& lines, int number, const RankFailure& failure, bool first) {
+void add_logs(ReportLines& lines, const RankTraces& traces) {
+  if (!traces.stdout_log.empty()) lines.field("stdout_log", traces.stdout_log);
+  if (!traces.stderr_log.empty()) lines.field("stderr_log", traces.stderr_log);
+}
+
+void add_failure(ReportLines& lines, int number, const RankFailure& failure, Extent extent) {
   add_head(lines, number, failure.time, failure.name.host);
   add_rank(lines, failure.name);
   add_end(lines, failure);
   const RankTraces& traces = failure.traces;
   lines.field("error_file", traces.error_file.empty() ? "<N/A>" : traces.error_file);
+  add_logs(lines, traces);
   bool has_traceback = false;
   if (traces.error_content.empty()) {
-    lines.field("traceback", without_error_file(failure));
+    lines.field("traceback", without_error_file(failure, extent));
   } else {
     const WorkerError error = parse_error_file(traces.error_content);
     has_traceback = !error.traceback.empty();
     lines.field("traceback", shortened(has_traceback ? error.traceback : error.message,
-                                       first ? kRootTracebackBytes : kOtherTracebackBytes));
+                                       extent.first ? kRootTracebackBytes : kOtherTracebackBytes));
   }
-  if (first && !has_traceback) add_stderr(lines, traces.stderr_tail);
+  if (!extent.first || has_traceback) return;
+  const std::string_view tail = without_newlines(traces.stderr_tail);
+  if (shows_stderr(traces, extent)) {
+    add_stderr(lines, tail);
+  } else if (!tail.empty() && exception_line(tail).empty()) {
+    lines.field("stderr", fmt::format("{} (last line; see above)", tail.substr(tail.rfind('\n') + 1)));
+  }
+}
+
+/// "ranks 1-3 ended with exit code 0, the first of them 3.2 s before the first failure".
+std::string early_text(const std::vector<EarlyEnd>& early, std::string_view event) {
+  const double before = seconds(early.front().before_failure);
+  if (early.size() == 1) {
+    const RankName& name = early.front().name;
+    return fmt::format("rank {} ({}) ended with exit code 0, {:.1f} s before {}", name.rank, name.host, before, event);
+  }
+  std::vector<int> ranks;
+  for (const EarlyEnd& each : early) ranks.push_back(each.name.rank);
+  std::sort(ranks.begin(), ranks.end());
+  std::string names = format_ranks(ranks);
+  if (names.size() > kLongestRankList) names = fmt::format("{} ranks (--report-json lists them)", ranks.size());
+  return fmt::format("{} ended with exit code 0, the first of them {:.1f} s before {}", names, before, event);
+}
+
+/// What others may have waited for; empty if there is none.
+std::string early_line(const JobOutcome& outcome, std::string_view event) {
+  if (outcome.early.empty()) return {};
+  return fmt::format("{}; the others may have waited for {}", early_text(outcome.early, event),
+                     outcome.early.size() == 1 ? "it" : "them");
 }
 
 void add_stopped(ReportLines& lines, int number, const StoppedRank& stopped) {
@@ -155,7 +215,9 @@ std::string ended_line(const JobOutcome& outcome) {
   text += fmt::format("; {} ended after it", plural(outcome.ended_on_request, "rank"));
   if (outcome.killed > 0) text += fmt::format(", {} had to be killed", outcome.killed);
   if (outcome.lost > 0) text += fmt::format(", {} were on nodes lost meanwhile", outcome.lost);
-  return text + "\n";
+  text += "\n";
+  if (const std::string early = early_line(outcome, "that"); !early.empty()) text += fmt::format("ddprun: {}\n", early);
+  return text;
 }
 
 /// The size of a job of several nodes, and restarts; else empty.
@@ -183,6 +245,7 @@ void add_failures(ReportLines& lines, const JobOutcome& outcome) {
   auto nodes = outcome.nodes.begin();
   auto stopped = outcome.stopped.begin();
   auto failures = outcome.failures.begin();
+  const bool several = outcome.failures.size() > 1;
   int number = 0;
   const RootCause cause = outcome.root_cause();
   if (cause == RootCause::stopped_rank) {
@@ -195,10 +258,14 @@ void add_failures(ReportLines& lines, const JobOutcome& outcome) {
     if (cause == RootCause::node) {
       add_node(lines, number++, *nodes++);
     } else {
-      add_failure(lines, number++, *failures++, true);
+      add_failure(lines, number++, *failures++, {.first = true, .several = several});
     }
   }
   lines.border('-');
+  if (const std::string early = early_line(outcome, "the first failure"); !early.empty()) {
+    lines.add("Ended early: {}.", early);
+    lines.border('-');
+  }
   lines.add("Other Failures:");
   const auto left = [&] {
     return static_cast<std::size_t>((outcome.nodes.end() - nodes) + (outcome.stopped.end() - stopped) +
@@ -212,7 +279,7 @@ void add_failures(ReportLines& lines, const JobOutcome& outcome) {
       add_stopped(lines, number++, *stopped++);
     } else {
       const bool first = failures == outcome.failures.begin();
-      add_failure(lines, number++, *failures++, first);
+      add_failure(lines, number++, *failures++, {.first = first, .several = several});
     }
   }
   if (left() > 0) lines.add("... and {} more (--report-json lists all)", left());
@@ -271,9 +338,10 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   return lines.text() + stack_lines(outcome.stacks) + unkillable_lines(outcome) + silent_lines(outcome);
 }
 
-std::string format_restart_line(const JobOutcome& outcome, int attempt, int restarts_left) {
-  return fmt::format("attempt {} failed: {}; restarting ({} left)", attempt, summary(outcome),
-                     plural(restarts_left, "restart"));
+std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts) {
+  const std::string early = outcome.early.empty() ? "" : " (" + early_text(outcome.early, "that") + ")";
+  return fmt::format("attempt {} failed: {}{}; restarting (restart {} of at most {})", attempt, summary(outcome), early,
+                     restart, max_restarts);
 }
 
 }  // namespace ddp::launcher

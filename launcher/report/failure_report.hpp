@@ -23,7 +23,7 @@ struct ReportContext {
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context);
 
 /// One line about an attempt that failed and is followed by another: "attempt 0 failed: rank 3 on n1 exited with 85;
-/// restarting (2 restarts left)".
-std::string format_restart_line(const JobOutcome& outcome, int attempt, int restarts_left);
+/// restarting (restart 1 of at most 2)". @p restart: the number of the one that follows, from 1.
+std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts);
 
 }  // namespace ddp::launcher

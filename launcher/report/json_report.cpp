@@ -61,6 +61,8 @@ Json failure_json(const RankFailure& failure) {
   json["error"] = error_json(failure.traces);
   json["stderr_tail"] = text_or_null(failure.traces.stderr_tail);
   json["oom"] = text_or_null(failure.traces.oom);
+  json["logs"] = {{"stdout", text_or_null(failure.traces.stdout_log)},
+                  {"stderr", text_or_null(failure.traces.stderr_log)}};
   return json;
 }
 
@@ -77,6 +79,13 @@ Json stack_json(const StackGroup& group) {
 }
 
 Json stack_note_json(const StackNote& note) { return {{"hosts", note.hosts}, {"text", note.text}}; }
+
+Json early_json(const EarlyEnd& early) {
+  Json json = rank_json(early.name);
+  json["time"] = time_text(early.time);
+  json["seconds_before_failure"] = seconds(early.before_failure);
+  return json;
+}
 
 /// Null where not all nodes joined.
 Json node_rank_or_null(const NodeFailure& node) { return node.node_rank < 0 ? Json(nullptr) : Json(node.node_rank); }
@@ -134,6 +143,7 @@ std::string format_json_report(const JobOutcome& outcome, const ReportContext& c
                          {"nodes", list(outcome.nodes, node_json)},
                          {"stopped", list(outcome.stopped, stopped_json)},
                          {"failures", list(outcome.failures, failure_json)},
+                         {"ended_early", list(outcome.early, early_json)},
                          {"ended_on_request", outcome.ended_on_request},
                          {"killed", outcome.killed},
                          {"lost", outcome.lost},

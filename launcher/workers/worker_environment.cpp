@@ -8,6 +8,8 @@
 
 #include <ddp/error.hpp>
 
+#include "topology/network/user_interfaces.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -78,7 +80,9 @@ EnvironmentMap worker_environment(EnvironmentMap inheritable, const base::Torchr
       inheritable[variable.name] = std::move(variable.value);
   }
   for (const topology::Setting& setting : settings) {
-    if (!setting.by_user) inheritable[setting.name] = setting.value;
+    if (setting.by_user) continue;
+    inheritable[setting.name] = setting.value;
+    if (setting.name == "GLOO_SOCKET_IFNAME") inheritable[topology::kInterfaceReasonVariable] = setting.reason;
   }
   if (virtual_local_rank) {
     inheritable["LOCAL_RANK"] = "0";

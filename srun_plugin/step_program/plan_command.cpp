@@ -65,7 +65,8 @@ NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, 
     TaskPlan task{.binding = std::move(rank.binding), .settings = {}, .summary = std::move(rank.summary)};
     for (topology::Setting& setting : rank.settings) {
       if (!setting.conflict.empty() && rank.placement.local_rank == 0) {
-        plan.remarks.push_back(fmt::format("{}={} was kept, but {}", setting.name, setting.value, setting.conflict));
+        plan.remarks.push_back(
+            fmt::format("{} was kept, but {}", topology::assignment(setting.name, setting.value), setting.conflict));
       }
       if (setting.by_user || (question.backend == "gloo" && of_gpus(setting.name))) continue;
       task.settings.emplace_back(std::move(setting.name), std::move(setting.value));

@@ -34,8 +34,8 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
      exit $((40 + TORCHELASTIC_RESTART_COUNT))'
   echo "$output"
   [ "$status" -eq 42 ]  # of the last attempt
-  [[ $output == *"ddprun: attempt 0 failed: rank 1 on $(hostname) exited with 40; restarting (2 restarts left)"* ]]
-  [[ $output == *"ddprun: attempt 1 failed: rank 1 on $(hostname) exited with 41; restarting (1 restart left)"* ]]
+  [[ $output == *"ddprun: attempt 0 failed: rank 1 on $(hostname) exited with 40; restarting (restart 1 of at most 2)"* ]]
+  [[ $output == *"ddprun: attempt 1 failed: rank 1 on $(hostname) exited with 41; restarting (restart 2 of at most 2)"* ]]
   [[ $output == *"attempt 2: 2 of at most 2 restarts used"*"exitcode  : 42 "* ]]
   ranks=$(grep -E '^[012] [01] [0-9]+ ddp\..* 2$' <<<"$output")
   [ "$(wc -l <<<"$ranks")" -eq 6 ]
@@ -51,7 +51,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   echo "$output"
   [ "$status" -eq 0 ]
   [ "${#lines[@]}" -eq 1 ]
-  [[ $output == *"attempt 0 failed: rank 2 "*"(5 restarts left)" ]]
+  [[ $output == *"attempt 0 failed: rank 2 "*"(restart 1 of at most 5)" ]]
   report 'r["success"] is True' 'r["attempt"] == 1' 'r["max_restarts"] == 5' 'r["failures"] == []'
 }
 
@@ -116,7 +116,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   run "$DDPRUN" --nproc-per-node 3 --failure-grace 0 --report-json report.json sh -c \
     'if [ "$RANK" != 1 ]; then sleep 100; fi; seq -f "line %g" 100 >&2; echo "out of luck" >&2; exit 85'
   [ "$status" -eq 85 ]
-  [[ $output == *"stderr    : last "*" lines"*"line 100"*"    out of luck"*"2 other ranks were ended by ddprun."* ]]
+  [[ $output == *$'line 100\nout of luck\n'*"stderr    : out of luck (last line; see above)"*"2 other ranks were ended by ddprun."* ]]
   report 'r["root_cause"]["kind"] == "rank" and r["root_cause"]["rank"] == 1' 'len(r["failures"]) == 1' \
     'r["failures"][0]["exit_code"] == 85 and r["failures"][0]["signal"] is None and r["failures"][0]["pid"] > 0' \
     'r["failures"][0]["stderr_tail"].endswith("line 99\nline 100\nout of luck\n")' 'r["ended_on_request"] == 2'
@@ -124,6 +124,58 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   [ "$status" -eq 139 ]
   report 'r["failures"][0]["signal"] == {"number": 11, "name": "SIGSEGV"}' 'r["failures"][0]["exit_code"] is None' \
     'r["exit_status"] == 139'
+}
+
+@test "a rank that ends early with 0 is named when the others fail" {
+  # Rank 0 fails once it sees that rank 1's process is gone, as when a connection breaks.
+  run "$DDPRUN" --nproc-per-node 3 --report-json report.json sh -c \
+    'case $RANK in
+       0) until [ -s "$NOTES/gone" ]; do sleep 0.05; done
+          while grep -q "^State:[[:space:]]*[A-Y]" "/proc/$(cat "$NOTES/gone")/status"; do sleep 0.05; done
+          echo "Connection closed by peer" >&2; exit 9 ;;
+       1) echo $$$$ >"$NOTES/gone" ;;
+       2) sleep 100 ;;
+     esac'
+  echo "$output"
+  [ "$status" -eq 9 ]
+  [[ $output == *"Root Cause (first observed failure):"*"rank      : 0 "*"Ended early: rank 1 ($(hostname)) ended with exit code 0, "*" s before the first failure; the others may have waited for it."*"Other Failures:"* ]]
+  report 'r["root_cause"]["rank"] == 0' '[e["rank"] for e in r["ended_early"]] == [1]' \
+    'r["ended_early"][0]["seconds_before_failure"] >= 0 and r["ended_early"][0]["pid"] > 0' 'len(r["failures"]) == 1'
+  # Not where all is well, however early it ends.
+  run "$DDPRUN" --nproc-per-node 2 --report-json report.json sh -c 'sleep 0.$RANK'
+  [ "$status" -eq 0 ]
+  [ -z "$output" ]
+  report 'r["ended_early"] == []'
+}
+
+@test "reports name the log files, give the last line of a traceback, and hint at @record for Python only" {
+  printf '%s\n' 'raise ValueError("bad loss")' >fails.py
+  run "$DDPRUN" -t 3 --log-dir logs --report-json report.json fails.py
+  echo "$output"
+  [ "$status" -eq 1 ]
+  log=$(echo "$PWD"/logs/none_*/attempt_0/0)
+  [[ $output == *"  stdout_log: $log/stdout.log"*"  stderr_log: $log/stderr.log"* ]]
+  [[ $output == *"  traceback : ValueError: bad loss (see above)"* ]]
+  [ "$(grep -c "raise ValueError" <<<"$output")" -eq 1 ]
+  [[ $output != *"To enable traceback"* ]]
+  report 'r["failures"][0]["logs"] == {"stdout": "'"$log"'/stdout.log", "stderr": "'"$log"'/stderr.log"}'
+  # What the console does not have is shown.
+  run "$DDPRUN" -r 3 --log-dir logs fails.py
+  [[ $output == *"  traceback : in stderr"*"raise ValueError"* ]]
+  printf '%s\n' 'import sys; sys.exit("no luck")' >exits.py
+  run "$DDPRUN" --log-dir /dev/null exits.py
+  [[ $output == *"To enable traceback see"* ]]
+  run "$DDPRUN" sh -c 'echo no luck >&2; exit 3'
+  [ "$status" -eq 3 ]
+  [[ $output != *"To enable traceback see"* ]]
+}
+
+@test "an error file that does not outlive the job is not named" {
+  run "$DDPRUN" --report-json report.json sh -c 'echo "{\"message\": \"no luck\"}" >"$TORCHELASTIC_ERROR_FILE"; exit 4'
+  echo "$output"
+  [ "$status" -eq 4 ]
+  [[ $output == *"error_file: <N/A>"*"traceback : no luck"* ]]
+  report 'r["failures"][0]["error"]["file"] is None' 'r["failures"][0]["error"]["message"] == "no luck"'
 }
 
 @test "a rank that fails at once has a process id in the report" {
@@ -235,7 +287,7 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   finish
   echo "$output"
   [ "$status" -eq 0 ]
-  [[ $output == *"attempt 0 failed: "*"was ended by SIGKILL; restarting (1 restart left)" ]]
+  [[ $output == *"attempt 0 failed: "*"was ended by SIGKILL; restarting (restart 1 of at most 1)" ]]
   eventually 20 all_gone
 }
 

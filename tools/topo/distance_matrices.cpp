@@ -36,7 +36,7 @@ std::vector<Nic> usable_nics(const Topology& topology) {
 /// One row for each GPU, with the path to each of @p columns. Notes which words occur.
 template <class Device, class Name>
 std::string matrix(const Topology& topology, const std::vector<Device>& columns, std::string corner, Name name,
-                   std::set<Path>& seen) {
+                   std::set<std::string>& seen) {
   TextGrid grid;
   std::vector<std::string> head{std::move(corner)};
   for (const Device& column : columns) head.push_back(name(column));
@@ -44,9 +44,8 @@ std::string matrix(const Topology& topology, const std::vector<Device>& columns,
   for (const Gpu& gpu : topology.gpus()) {
     std::vector<std::string> cells{fmt::format("GPU{}", gpu.index)};
     for (const Device& column : columns) {
-      const Path path = topology.distance(gpu, column).path;
-      seen.insert(path);
-      cells.emplace_back(to_string(path));
+      cells.emplace_back(to_string(topology.distance(gpu, column).path));
+      seen.insert(cells.back());
     }
     grid.add_row(std::move(cells));
   }
@@ -57,7 +56,7 @@ std::string matrix(const Topology& topology, const std::vector<Device>& columns,
 
 std::string format_matrices(const Topology& topology) {
   if (topology.gpus().empty()) return {};
-  std::set<Path> seen;
+  std::set<std::string> seen;
   std::string text;
   if (const auto nics = usable_nics(topology); !nics.empty()) {
     text += "GPUs and NICs:\n";
@@ -72,11 +71,16 @@ std::string format_matrices(const Topology& topology) {
     text += "\n";
   }
   if (text.empty()) return {};
+  return text + format_path_legend(seen);
+}
+
+std::string format_path_legend(const std::set<std::string>& words) {
   TextGrid legend;
   for (const auto& [path, meaning] : kMeanings) {
-    if (seen.contains(path)) legend.add_row({std::string(to_string(path)), std::string(meaning)});
+    const std::string word{to_string(path)};
+    if (words.contains(word)) legend.add_row({word, std::string(meaning)});
   }
-  return text + legend.to_string(2);
+  return legend.empty() ? std::string() : legend.to_string(2);
 }
 
 }  // namespace ddp::tools

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "topo/wording.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::tools {
 namespace {
@@ -18,7 +19,7 @@ std::string decision_text(const Decision& decision) {
 }
 
 std::string setting_text(const SettingRow& setting, bool in_job) {
-  std::string text = fmt::format("  {}={}\n", plain_ascii(setting.name), plain_ascii(setting.value));
+  std::string text = fmt::format("  {}\n", plain_ascii(topology::assignment(setting.name, setting.value)));
   if (!setting.reason.empty()) text += fmt::format("    {}\n", plain_ascii(setting.reason));
   if (in_job && !setting.actual) {
     text += "    but this rank does not have it\n";

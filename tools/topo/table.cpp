@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "topo/text_grid.hpp"
 #include "topo/wording.hpp"
+#include "topology/placement/settings.hpp"
 
 namespace ddp::tools {
 namespace {
@@ -109,7 +112,16 @@ std::string rank_table(const Report& report, const NodeKind& kind) {
 std::string setting_note(const Report& report, const SettingRow& setting) {
   if (report.job && !setting.actual) return "(not set)";
   if (report.job && setting.actual != setting.value) return fmt::format("(has '{}')", *setting.actual);
-  return setting.by_user ? "(kept: the environment has it)" : "";
+  if (setting.by_user) return "(kept: the environment has it)";
+  return setting.value.starts_with('=') ? "(= asks NCCL for exactly these names)" : "";
+}
+
+/// What the words in column PATH mean.
+std::string path_legend(const NodeKind& kind) {
+  std::set<std::string> words;
+  for (const RankRow& row : kind.rows) words.insert(path_word(kind.topology, row.placement));
+  const std::string legend = format_path_legend(words);
+  return legend.empty() ? legend : "\nPATH, from the rank's NUMA node to its NIC:\n" + legend;
 }
 
 std::string settings_text(const Report& report, const NodeKind& kind) {
@@ -118,7 +130,7 @@ std::string settings_text(const Report& report, const NodeKind& kind) {
   for (const RankRow& row : kind.rows) {
     for (const SettingRow& setting : row.settings) {
       auto& values = by_name[setting.name];
-      const Shown shown{fmt::format("{}={}", setting.name, setting.value), setting_note(report, setting)};
+      const Shown shown{topology::assignment(setting.name, setting.value), setting_note(report, setting)};
       auto known = std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == shown; });
       if (known == values.end()) known = values.insert(values.end(), {shown, {}});
       const auto ranks = ranks_of(row);
@@ -155,7 +167,9 @@ std::string warnings_text(const NodeKind& kind) {
   for (const RankRow& row : kind.rows) {
     for (const SettingRow& setting : row.settings) {
       if (setting.conflict.empty()) continue;
-      add(fmt::format("{}={}: {}", setting.name, setting.actual.value_or(setting.value), setting.conflict), row);
+      add(fmt::format("{}: {}", topology::assignment(setting.name, setting.actual.value_or(setting.value)),
+                      setting.conflict),
+          row);
     }
     if (row.actual && row.actual->state != BindingState::as_placed) {
       add(row.actual->state == BindingState::not_bound ? "not bound to the cores that the table shows"
@@ -203,7 +217,10 @@ std::string format_table(const Report& report) {
     const auto [earlier, first] =
         shown_shapes.emplace(kind.topology.shape(), kind.hosts.empty() ? "" : plain_ascii(host_list(kind.hosts)));
     const std::string matrices = format_matrices(kind.topology);
-    if (matrices.empty()) continue;
+    if (matrices.empty()) {
+      text += path_legend(kind);  // other machines have it below their matrices
+      continue;
+    }
     text += first ? "\n" + matrices : fmt::format("\ndistances: as for {}\n", earlier->second);
   }
   return text;

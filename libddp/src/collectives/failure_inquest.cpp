@@ -124,6 +124,7 @@ void Inquest::note(MemberReply reply, Time now) {
   asked.pending = false;
   asked.heard = true;
   asked.last = reply.kind == Kind::answered && !reply.status ? Kind::failed : reply.kind;
+  asked.outside = asked.outside || asked.last == Kind::failed;
   signs_.heard(reply.rank, reply.kind, now);
   switch (reply.kind) {
     case Kind::answered:
@@ -173,6 +174,7 @@ MemberReply Inquest::finding(int member, bool over) const {
   const bool missing = occasion_.kind == Occasion::Kind::failure || over || (!waiting() && signs_.gone(member));
   if (refusals > 0 && (missing || lost(member))) {
     reply.kind = Kind::refused;
+    reply.left = asked.outside;
   } else if (asked.status && refusals == 0 && silence < LifeSigns::kPatience) {
     reply.kind = Kind::answered;
     reply.status = asked.status;
@@ -206,14 +208,24 @@ bool Inquest::concluded(Time now) {
   error_ = judge(members_, operation_, occasion_.local_failure, findings_);
   const bool certain = error_ && error_->code() != ErrorCode::timeout;
   if (waiting() && (certain || doubt)) want_all();
-  if (certain && heard_of_all()) return true;
+  const bool leaving = may_be_leaving(now);
+  if (certain && heard_of_all() && (over || !leaving)) return true;
   if (waiting()) {
     if (!all_alive(1)) return false;
     error_.reset();
     return true;
   }
   if (over || findings_.empty()) return true;
-  return !deadline() && all_alive(now >= begin_ + kSettled ? 1 : kAttempts);
+  return !deadline() && !leaving && all_alive(now >= begin_ + kSettled ? 1 : kAttempts);
+}
+
+/// A rank that is not in the group, and by which alone the verdict would be, is about to end as a rule: then the
+/// verdict says so, instead of that it is alive.
+bool Inquest::may_be_leaving(Time now) const {
+  const auto is = [](Kind kind) { return [kind](const MemberReply& reply) { return reply.kind == kind; }; };
+  return !waiting() && now < begin_ + kSettled && std::any_of(findings_.begin(), findings_.end(), is(Kind::failed)) &&
+         std::none_of(findings_.begin(), findings_.end(), is(Kind::refused)) &&
+         std::none_of(findings_.begin(), findings_.end(), is(Kind::no_answer));
 }
 
 /// So that a verdict names all that it should.

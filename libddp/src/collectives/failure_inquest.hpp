@@ -60,6 +60,7 @@ class Inquest {
     bool wanted = false;   ///< it is to be asked
     bool pending = false;  ///< it has been asked, and has not replied
     bool heard = false;    ///< it has replied
+    bool outside = false;  ///< it has replied that it is not in the group
     world::PeerReply::Kind last = world::PeerReply::Kind::not_asked;
     std::optional<StatusAnswer> status;
     int answers = 0;  ///< that showed it alive, or that it could not be asked
@@ -83,6 +84,7 @@ class Inquest {
   bool lost(int member) const;
   MemberReply finding(int member, bool over) const;
   bool concluded(Time now);
+  bool may_be_leaving(Time now) const;
   bool heard_of_all() const;
   bool all_alive(int answers) const;
 

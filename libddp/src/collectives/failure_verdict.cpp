@@ -13,6 +13,7 @@ using Ranks = std::vector<int>;
 /// World ranks, by what is known of them.
 struct Evidence {
   Ranks gone;
+  Ranks left;  ///< the group first, and then their processes ended
   Ranks silent;
   std::chrono::milliseconds silence = std::chrono::milliseconds::max();  ///< the shortest of theirs
   Ranks outside;                                                         ///< alive, but they do not know the group
@@ -31,7 +32,7 @@ Evidence collect(const GroupMembers& members, const Operation& operation, const 
     const int rank = members.global(reply.rank);
     if (!reply.status) {
       switch (reply.kind) {
-        case Kind::refused: evidence.gone.push_back(rank); break;
+        case Kind::refused: (reply.left ? evidence.left : evidence.gone).push_back(rank); break;
         case Kind::failed:
         case Kind::answered: evidence.outside.push_back(rank); break;
         case Kind::no_answer:
@@ -75,15 +76,16 @@ void describe_mismatch(ErrorDetail& detail, Evidence& evidence) {
 
 void describe_loss(ErrorDetail& detail, const Evidence& evidence) {
   detail.code = ErrorCode::peer_lost;
-  if (!evidence.gone.empty()) detail.cause = fmt::format("{} died or left the group", format_ranks(evidence.gone));
-  if (!evidence.silent.empty()) {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(evidence.silence);
-    detail.cause += fmt::format("{}{} gave no sign of life{} (stopped, host down, or network cut)",
-                                evidence.gone.empty() ? "" : "; ", format_ranks(evidence.silent),
-                                seconds.count() > 0 ? fmt::format(" for {} s", seconds.count()) : "");
-  }
-  detail.ranks = evidence.gone;
-  detail.ranks.insert(detail.ranks.end(), evidence.silent.begin(), evidence.silent.end());
+  const auto add = [&detail](const Ranks& ranks, const std::string& what) {
+    if (ranks.empty()) return;
+    detail.cause += fmt::format("{}{} {}", detail.cause.empty() ? "" : "; ", format_ranks(ranks), what);
+    detail.ranks.insert(detail.ranks.end(), ranks.begin(), ranks.end());
+  };
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(evidence.silence);
+  add(evidence.gone, "died or left the group");
+  add(evidence.left, fmt::format("left the group and {} ended", evidence.left.size() == 1 ? "has" : "have"));
+  add(evidence.silent, fmt::format("gave no sign of life{} (stopped, host down, or network cut)",
+                                   seconds.count() > 0 ? fmt::format(" for {} s", seconds.count()) : ""));
   std::sort(detail.ranks.begin(), detail.ranks.end());
   detail.hint = "look at the last output of the ranks named, and at the launcher's report";
 }
@@ -114,7 +116,7 @@ std::optional<Error> judge(const GroupMembers& members, const Operation& operati
     describe_mismatch(detail, evidence);
   } else if (local_failure && local_failure->code() == ErrorCode::mismatch) {
     return local_failure;
-  } else if (!evidence.gone.empty() || !evidence.silent.empty()) {
+  } else if (!evidence.gone.empty() || !evidence.left.empty() || !evidence.silent.empty()) {
     describe_loss(detail, evidence);
   } else if (!evidence.outside.empty()) {
     detail.code = ErrorCode::peer_lost;

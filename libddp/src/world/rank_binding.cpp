@@ -31,7 +31,8 @@ std::vector<EnvironmentSetting> open_settings(std::vector<topology::Setting> set
   std::vector<EnvironmentSetting> open;
   for (topology::Setting& setting : settings) {
     if (!setting.conflict.empty()) {
-      base::log(base::LogLevel::warning, "{}={} was kept, but {}", setting.name, setting.value, setting.conflict);
+      base::log(base::LogLevel::warning, "{} was kept, but {}", topology::assignment(setting.name, setting.value),
+                setting.conflict);
     }
     const bool too_late = std::find(kReadByRuntimesAtStart.begin(), kReadByRuntimesAtStart.end(), setting.name) !=
                           kReadByRuntimesAtStart.end();

@@ -44,6 +44,7 @@ struct FakeMember {
   int refused_for_being_busy = 0;  ///< of 100 questions
   int hung_up_on = 0;              ///< of 100 questions
   bool waits = true;
+  Time leaves = Time::max();  ///< the group
   Death death = Death::none;
   Time dies = Time::max();
 };
@@ -121,7 +122,7 @@ class FakeLink final : public MemberLink {
     for (const auto& pause : member.pauses) {
       if (at >= pause.from && at < pause.to) at = pause.to + milliseconds(1);
     }
-    if (at < member.dies) return {kind, at};
+    if (at < member.dies) return {at >= member.leaves ? Kind::failed : kind, at};
     const bool open = asked < member.dies;  // when it died
     switch (member.death) {
       case Death::none: break;
@@ -305,6 +306,25 @@ TEST(FailureInquest, WithABrokenConnectionAClosedPortIsProof) {
     EXPECT_EQ(error->ranks(), Ranks{victim}) << describe(seed, error);
     EXPECT_LE(round.link.now() - dead.dies, seconds(2)) << describe(seed, error);
   }
+}
+
+TEST(FailureInquest, ARankThatLeavesTheGroupAndEndsIsNotCalledAlive) {
+  std::vector<FakeMember> members(3);
+  members[2].leaves = kStart + seconds(1);
+  members[2].death = Death::killed;
+  members[2].dies = members[2].leaves + milliseconds(300);
+  Round ending(members, seconds(30), 1);
+  auto error = ending.fail(members[2].leaves);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->cause(), "rank 2 left the group and has ended");
+  EXPECT_EQ(error->ranks(), Ranks{2});
+  EXPECT_LE(ending.link.now(), members[2].dies + seconds(1));
+  members[2].dies = Time::max();
+  Round staying(members, seconds(30), 1);
+  error = staying.fail(members[2].leaves);
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->cause(), testing::HasSubstr("rank 2 is alive but not in the group"));
+  EXPECT_LE(staying.link.now(), members[2].leaves + seconds(3));
 }
 
 TEST(FailureInquest, ABrokenConnectionAmongHealthyRanksIsNobodysDeath) {

@@ -120,6 +120,19 @@ TEST(FailureVerdict, ARankOutsideTheGroupIsNamedOnlyIfNoneIsLost) {
   EXPECT_THAT(error->cause(), HasSubstr("alive but not in the group"));
 }
 
+TEST(FailureVerdict, ARankThatLeftTheGroupAndThenEndedIsNotCalledAlive) {
+  MemberReply ended = none(1, Kind::refused);
+  ended.left = true;
+  auto error = after_time_out({ended, in_step(2), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error->ranks(), Ranks{10});
+  EXPECT_EQ(error->cause(), "rank 10 left the group and has ended");
+  error = after_time_out({ended, none(2, Kind::refused), in_step(3)});
+  EXPECT_EQ(error->cause(), "rank 20 died or left the group; rank 10 left the group and has ended");
+  EXPECT_EQ(error->ranks(), (Ranks{10, 20}));
+}
+
 TEST(FailureVerdict, RanksBehindExplainATimeOutButNoFailure) {
   const auto error = after_time_out({behind(1), in_step(2), behind(3)});
   ASSERT_TRUE(error);

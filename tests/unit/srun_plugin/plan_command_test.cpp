@@ -180,7 +180,7 @@ TEST(PlanCommand, UsersVariablesStayAway) {
 TEST(PlanCommand, AUsersValueThatDoesNotFitIsRemarkedOnce) {
   const NodePlan plan = plan_of(eight_gpus(), eight_tasks(), {{"NCCL_IB_HCA", "=mlx5_99"}});
   ASSERT_EQ(plan.remarks.size(), 1U);
-  EXPECT_THAT(plan.remarks[0], StartsWith("NCCL_IB_HCA==mlx5_99 was kept, but "));
+  EXPECT_THAT(plan.remarks[0], StartsWith("NCCL_IB_HCA=\"=mlx5_99\" was kept, but "));
 }
 
 TEST(PlanCommand, GlooNeedsNoSettingsOfGpuNetworks) {

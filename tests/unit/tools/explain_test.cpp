@@ -23,7 +23,7 @@ TEST(Explain, EveryDecisionAndSettingOfARankOfTheMachine) {
             "interface for sockets: chosen when the ranks of a job meet\n"
             "\n"
             "settings:\n"
-            "  NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n"
+            "  NCCL_IB_HCA=\"=mlx5_0:1,mlx5_1:1\"\n"
             "    these are fit\n"
             "  OMP_NUM_THREADS=99\n"
             "    this rank has 2 cores\n"

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "topo/wording.hpp"
 #include "unit/tools/sample_reports.hpp"
 
 namespace ddp::tools {
@@ -24,7 +25,7 @@ RANK  LOCAL  GPU                  NIC                PATH  NUMA  CORES  CPUS    
 3     3      3 0000:21:00.0 H200  ib1 (mlx5_1) 400G  PIX   1     2      6-7,14-15  99
 
 settings of every rank:
-  NCCL_IB_HCA==mlx5_0:1,mlx5_1:1
+  NCCL_IB_HCA="=mlx5_0:1,mlx5_1:1"  (= asks NCCL for exactly these names)
 
 settings that differ:
   ranks 0-2  OMP_NUM_THREADS=2
@@ -63,7 +64,7 @@ TEST(Table, OfAJobFoldsEqualNodes) {
   EXPECT_THAT(text, HasSubstr("0,4,8   0      0 0000:10:00.0 H200"));
   EXPECT_THAT(text, HasSubstr("0-1,8-9    2    not bound\n"));
   EXPECT_THAT(text, HasSubstr("2-3,10-11  2    bound as placed\n"));
-  EXPECT_THAT(text, HasSubstr("ranks 0,4,8         NCCL_IB_HCA==mlx5_0:1,mlx5_1:1  (not set)\n"));
+  EXPECT_THAT(text, HasSubstr("ranks 0,4,8         NCCL_IB_HCA=\"=mlx5_0:1,mlx5_1:1\"  (not set)\n"));
   EXPECT_THAT(text, HasSubstr("warning: ranks 0,4,8: not bound to the cores that the table shows\n"));
   EXPECT_THAT(text, HasSubstr("warning: ranks 3,7,11: OMP_NUM_THREADS=99: this rank has only 4 hardware threads\n"));
 }
@@ -74,7 +75,7 @@ TEST(Table, SaysWhatARankHasInstead) {
   report.kinds[0].rows[2].actual->state = BindingState::narrower;
   report.kinds[0].rows[2].actual->sentence = "narrower mask from the launcher: 4";
   const std::string text = format_table(report);
-  EXPECT_THAT(text, HasSubstr("OMP_NUM_THREADS=2               (has '7')\n"));
+  EXPECT_THAT(text, HasSubstr("OMP_NUM_THREADS=2                 (has '7')\n"));
   EXPECT_THAT(text, HasSubstr("2-3,10-11  7    bound as placed\n"));
   EXPECT_THAT(text, HasSubstr("narrower mask from the launcher: 4\n"));
   EXPECT_THAT(text, HasSubstr("warning: ranks 2,6,10: bound to other cores than the table shows\n"));
@@ -119,6 +120,19 @@ TEST(Table, WithoutDevicesThereIsNoMatrix) {
             "\n"
             "RANK  LOCAL  GPU  NIC  PATH  NUMA  CORES  CPUS  OMP\n"
             "0     0      -    -    -     0     4      0-3   -\n");
+}
+
+TEST(Table, WithoutGpusTheWordsOfThePathsAreExplainedBelowTheRanks) {
+  Report report = test::sample_report();
+  Topology::Parts parts = test::two_package_parts();
+  parts.gpus.clear();
+  NodeKind& kind = report.kinds[0];
+  kind.topology = Topology::from_parts(std::move(parts));
+  for (RankRow& row : kind.rows) row.placement.gpu.reset();
+  const std::string text = format_table(report);
+  const std::string word = path_word(kind.topology, kind.rows[0].placement);
+  EXPECT_THAT(text, HasSubstr("\nPATH, from the rank's NUMA node to its NIC:\n  " + word + "  "));
+  EXPECT_THAT(format_table(test::sample_report()), Not(HasSubstr("PATH, from")));
 }
 
 TEST(Table, TheMatricesOfEqualMachinesStandOnce) {

@@ -6,11 +6,13 @@
 #include <fmt/ranges.h>
 
 #include "base/host_name.hpp"
+#include "base/step_settings.hpp"
 #include "topology/network/ifname_list.hpp"
 
 namespace ddp::topology {
 namespace {
 
+constexpr std::string_view kGlooVariable = "GLOO_SOCKET_IFNAME";
 constexpr std::string_view kNcclVariable = "NCCL_SOCKET_IFNAME";
 
 bool in_comma_list(std::string_view list, std::string_view name) {
@@ -21,6 +23,21 @@ bool in_comma_list(std::string_view list, std::string_view name) {
     list.remove_prefix(comma + 1);
   }
   return false;
+}
+
+/// Who named the interfaces: the user, or the launcher of this rank.
+std::string reason_of(const base::Environment& environment, std::string_view variable, const std::string& list) {
+  const std::string chosen = environment.raw(kInterfaceReasonVariable).value_or("");
+  if (variable == kGlooVariable && chosen.starts_with(list + ": "))
+    return fmt::format("ddprun chose it: {}", chosen.substr(list.size() + 2));
+  const std::string step = environment.raw(base::kStepSettingsVariable).value_or("");
+  if (const auto settings = base::parse_step_settings(step)) {
+    for (const base::StepVariable& set : settings->variables) {
+      if (set.name == variable && set.digest == base::value_digest(list))
+        return fmt::format("srun --ddp chose it for the step, and set {}", variable);
+    }
+  }
+  return fmt::format("{}={} names it", variable, list);
 }
 
 bool is_named(std::string_view variable, std::string_view list, const NetworkInterface& interface) {
@@ -34,11 +51,10 @@ bool is_named(std::string_view variable, std::string_view list, const NetworkInt
 
 std::optional<UserInterfaces> interfaces_named_by_user(const base::Environment& environment,
                                                        const std::vector<NetworkInterface>& interfaces) {
-  for (const std::string_view variable :
-       {std::string_view{"DDP_SOCKET_IFNAME"}, std::string_view{"GLOO_SOCKET_IFNAME"}, kNcclVariable}) {
+  for (const std::string_view variable : {std::string_view{"DDP_SOCKET_IFNAME"}, kGlooVariable, kNcclVariable}) {
     const auto list = environment.raw(variable);
     if (!list || list->empty()) continue;
-    UserInterfaces named{.reason = fmt::format("{}={} names it", variable, *list), .names = {}};
+    UserInterfaces named{.reason = reason_of(environment, variable, *list), .names = {}};
     for (const NetworkInterface& interface : interfaces) {
       if (!interface.addresses.empty() && is_named(variable, *list, interface)) named.names.push_back(interface.name);
     }

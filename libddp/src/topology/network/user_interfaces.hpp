@@ -12,8 +12,12 @@
 
 namespace ddp::topology {
 
+/// ddprun tells its ranks what it chose and why: "eth0: its subnet 10.1.0.0/16 is on all 2 nodes". They get its choice
+/// in GLOO_SOCKET_IFNAME, which alone would look as if the user had made it.
+inline constexpr const char* kInterfaceReasonVariable = "DDPRUN_INTERFACE";
+
 struct UserInterfaces {
-  std::string reason;              ///< "DDP_SOCKET_IFNAME=eth0 names it"
+  std::string reason;  ///< "DDP_SOCKET_IFNAME=eth0 names it"; where a launcher set the variable, its own reason
   std::vector<std::string> names;  ///< in the kernel's order; never empty
 };
 

@@ -83,7 +83,7 @@ class Deriver {
     if (const auto value = environment_.raw("NCCL_SOCKET_IFNAME")) {
       keep("NCCL_SOCKET_IFNAME", *value, conflict_of_nccl_list(*value));
     } else if (!chosen.empty()) {
-      set("NCCL_SOCKET_IFNAME", "=" + chosen, reason);
+      set("NCCL_SOCKET_IFNAME", "=" + chosen, reason + "; the = asks NCCL for exactly this name");
     }
     if (const auto value = environment_.raw("GLOO_SOCKET_IFNAME")) {
       keep("GLOO_SOCKET_IFNAME", *value,
@@ -150,7 +150,10 @@ class Deriver {
     std::sort(ports.begin(), ports.end());
     std::vector<std::string> names;
     for (auto& [index, port] : ports) names.push_back(std::move(port));
-    std::string reason = "these are the RDMA ports that are fit for training; NCCL takes the nearest for each GPU";
+    std::string reason =
+        "these are the RDMA ports that are fit for training (the = asks NCCL for exactly them), of which it takes the "
+        "nearest "
+        "for each GPU";
     if (!left_out.empty()) reason += fmt::format(" ({})", fmt::join(left_out, "; "));
     set("NCCL_IB_HCA", fmt::format("={}", fmt::join(names, ",")), std::move(reason));
   }
@@ -283,6 +286,10 @@ class Deriver {
 };
 
 }  // namespace
+
+std::string assignment(std::string_view name, std::string_view value) {
+  return value.starts_with('=') ? fmt::format("{}=\"{}\"", name, value) : fmt::format("{}={}", name, value);
+}
 
 std::vector<Setting> derive_settings(const Topology& topology, const std::vector<Placement>& placements, int local_rank,
                                      const SettingsOptions& options, const base::Environment& environment) {

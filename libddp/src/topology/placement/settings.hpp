@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ddp/topology.hpp>
@@ -26,6 +27,10 @@ struct Setting {
   bool by_user = false;  ///< the environment has it; it stays
   std::string conflict;  ///< what is wrong with the user's value; empty: nothing
 };
+
+/// "NAME=value", and with a value that begins with '=', as NCCL's lists of exact names do, NAME="=eth0": not a typing
+/// error, and a shell understands both.
+std::string assignment(std::string_view name, std::string_view value);
 
 /// @param placements of all ranks of the node, as place() returned them.
 /// @param environment what the user and the job scheduler gave. A variable that is set there, also to nothing, is kept.

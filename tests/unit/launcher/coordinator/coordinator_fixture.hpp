@@ -76,7 +76,7 @@ class CoordinatorJob {
   CoordinatorOptions options;  ///< until connect()
   Texts notes;
   Texts starts;    ///< "2 of 4 on 2"
-  Texts restarts;  ///< "attempt 0, 1 left"
+  Texts restarts;  ///< "attempt 0, restart 1"
 
   Coordinator& coordinator() { return *coordinator_; }
 
@@ -176,8 +176,10 @@ class CoordinatorJob {
         .joined = [](int, int) {},
         .started = [this](int started, int size,
                           int nodes) { starts.push_back(fmt::format("{} of {} on {}", started, size, nodes)); },
-        .restarting = [this](const JobOutcome&, int attempt,
-                             int left) { restarts.push_back(fmt::format("attempt {}, {} left", attempt, left)); }};
+        .restarting =
+            [this](const JobOutcome&, int attempt, int restart) {
+              restarts.push_back(fmt::format("attempt {}, restart {}", attempt, restart));
+            }};
     coordinator_.emplace(options, loop_, std::move(events), [this] { return now_; });
   }
 

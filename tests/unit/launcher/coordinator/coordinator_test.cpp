@@ -353,7 +353,7 @@ TEST(CoordinatorTest, ARestartHasANewEpochAndNoLostNode) {
   job.forget_all();
   const auto old_space = job.coordinator().last_attempt()->epoch();
   job.say(1, kCleaned);
-  EXPECT_THAT(job.restarts, ElementsAre("attempt 0, 1 left"));
+  EXPECT_THAT(job.restarts, ElementsAre("attempt 0, restart 1"));
   const auto plan = job.heard_one<control::PrepareAttempt>(1);
   EXPECT_EQ(plan.epoch, old_space + 1);
   EXPECT_EQ(plan.restart_count, 1);

@@ -329,6 +329,53 @@ TEST_F(SupervisorTest, AnEndingSignalEndsAlsoWhereItIsForwarded) {
   EXPECT_EQ(other.outcome().exit_status(), 128 + SIGUSR1);
 }
 
+TEST_F(SupervisorTest, RanksThatEndedWellBeforeTheFirstFailureAreNamedAndAreNoFailures) {
+  end(2, exited(0), seconds(1));
+  end(0, exited(0), milliseconds(4150));
+  end(1, exited(7), milliseconds(4200));
+  const JobOutcome& outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.early.size(), 2U);
+  EXPECT_EQ(outcome.early[0].name.rank, 2);
+  EXPECT_EQ(outcome.early[0].name.host, "n1");
+  EXPECT_EQ(outcome.early[0].before_failure, milliseconds(3200));
+  EXPECT_EQ(outcome.early[0].time, at(seconds(1)).wall);
+  EXPECT_EQ(outcome.early[1].name.rank, 0);
+  EXPECT_EQ(outcome.early[1].before_failure, milliseconds(50));
+  EXPECT_EQ(outcome.failures.size(), 1U);
+  EXPECT_EQ(outcome.root_cause(), RootCause::rank);
+  EXPECT_EQ(outcome.exit_status(), 7);
+  supervisor_.rank_started(2, 4711);
+  EXPECT_EQ(supervisor_.outcome().early[0].name.pid, 4711);
+}
+
+TEST_F(SupervisorTest, WhoEndsWellAfterTheFirstFailureIsNotEarly) {
+  end(1, exited(7), seconds(1));
+  end(0, exited(0), milliseconds(1100));
+  end(2, exited(1), milliseconds(1200));
+  EXPECT_THAT(supervisor_.outcome().early, IsEmpty());
+}
+
+TEST_F(SupervisorTest, WhoEndsWellLongBeforeASignalOrATimeoutEndsTheOthersIsEarly) {
+  Supervisor timed = supervisor_;
+  end(0, exited(0), seconds(1));
+  end(2, exited(0), seconds(9));  // the signal may have reached it, too
+  supervisor_.signal_received(SIGTERM, at(seconds(10)));
+  ASSERT_EQ(supervisor_.outcome().early.size(), 1U);
+  EXPECT_EQ(supervisor_.outcome().early[0].name.rank, 0);
+  EXPECT_EQ(supervisor_.outcome().early[0].before_failure, seconds(9));
+  EXPECT_EQ(supervisor_.outcome().root_cause(), RootCause::signal);
+  timed.rank_ended(1, exited(0), {}, at(seconds(1)));
+  timed.job_timed_out(at(seconds(61)));
+  ASSERT_EQ(timed.outcome().early.size(), 1U);
+  EXPECT_EQ(timed.outcome().early[0].before_failure, seconds(60));
+}
+
+TEST_F(SupervisorTest, ARankThatAbortsAndEndsWellIsNotEarly) {
+  end(0, exited(0), seconds(1));
+  supervisor_.rank_aborted(0, {.status = 7, .message = "over"}, at(seconds(1)));
+  EXPECT_THAT(supervisor_.outcome().early, IsEmpty());
+}
+
 TEST_F(SupervisorTest, TracesOfFailuresAreKept) {
   supervisor_.rank_ended(0, exited(0), {.error_file = "a", .error_content = "A", .stderr_tail = {}, .oom = {}},
                          at(seconds(0)));

@@ -11,6 +11,7 @@
 namespace ddp::launcher {
 namespace {
 
+using std::chrono::milliseconds;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
@@ -111,6 +112,7 @@ TEST(FailureReport, SignalsHaveNames) {
 TEST(FailureReport, WithoutAnErrorFileTheLastLinesOfStderrAreShown) {
   JobOutcome outcome;
   outcome.failures = {failure(1, 1), failure(2, 1)};
+  outcome.failures[0].traces.python = true;
   outcome.failures[0].traces.stderr_tail = "first line\nlast line\n";
   outcome.failures[1].traces.stderr_tail = "of another rank\n";
   const std::string text = format_failure_report(outcome, kContext);
@@ -122,6 +124,101 @@ TEST(FailureReport, WithoutAnErrorFileTheLastLinesOfStderrAreShown) {
   EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  stderr    : last line\n    only line\n"));
   outcome.failures[0].traces.stderr_tail = "\n";
   EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("stderr")));
+}
+
+constexpr const char* kTraceback =
+    "Traceback (most recent call last):\n  File \"a.py\", line 5, in <module>\n    f()\nValueError: bad loss\n";
+
+TEST(FailureReport, TheHintAtTracebacksIsForPythonProgramsWithoutOne) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1)};
+  RankTraces& traces = outcome.failures[0].traces;
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  traceback : <N/A>\n"));
+  traces.python = true;
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("To enable traceback see"));
+  traces.stderr_tail = kTraceback;
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("To enable traceback see")));
+  traces.stderr_tail.clear();
+  traces.stderr_shown = true;  // ddprun has not seen it
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("To enable traceback see")));
+}
+
+TEST(FailureReport, StderrThatTheConsoleHasIsNotRepeated) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1)};
+  outcome.failures[0].traces.stderr_tail = kTraceback;
+  const std::string unseen = format_failure_report(outcome, kContext);
+  EXPECT_THAT(unseen, HasSubstr("  traceback : in stderr\n  stderr    : last 4 lines\n    Traceback (most"));
+  EXPECT_EQ(count(unseen, "ValueError: bad loss"), 1U);
+  outcome.failures[0].traces.stderr_shown = true;
+  const std::string seen = format_failure_report(outcome, kContext);
+  EXPECT_THAT(seen, HasSubstr("  traceback : ValueError: bad loss (see above)\n---"));
+  EXPECT_THAT(seen, Not(HasSubstr("stderr")));
+  outcome.failures[0].traces.stderr_tail = "first\nout of luck\n\n";
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("  traceback : <N/A>\n  stderr    : out of luck (last line; see above)\n---"));
+}
+
+TEST(FailureReport, StderrThatTheConsoleMayHaveMixedIsShownInOnePiece) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1), failure(2, 1)};
+  for (RankFailure& each : outcome.failures) {
+    each.traces.stderr_tail = kTraceback;
+    each.traces.stderr_shown = true;
+  }
+  std::string text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "  File \"a.py\""), 1U);
+  EXPECT_GT(text.find("  traceback : ValueError: bad loss (see above)"), text.find("Other Failures:"));
+  // With -t its lines are labelled, and in a file.
+  outcome.failures[0].traces.stderr_log = "/logs/1/stderr.log";
+  text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "  File \"a.py\""), 0U);
+  EXPECT_EQ(count(text, "  traceback : ValueError: bad loss (see above)"), 2U);
+}
+
+TEST(FailureReport, LogFilesAreNamed) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1), failure(2, 1)};
+  outcome.failures[0].traces.stdout_log = "/logs/1/stdout.log";
+  outcome.failures[0].traces.stderr_log = "/logs/1/stderr.log";
+  outcome.failures[1].traces.stderr_log = "/logs/2/stderr.log";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  stdout_log: /logs/1/stdout.log\n  stderr_log: /logs/1/stderr.log\n"));
+  EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n  stderr_log: /logs/2/stderr.log\n"));
+}
+
+EarlyEnd early(int rank, milliseconds before) { return {.name = name(rank), .before_failure = before, .time = kTime}; }
+
+TEST(FailureReport, ARankThatEndedEarlyIsNamedBelowTheRootCause) {
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 1)};
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("Ended early")));
+  outcome.early = {early(1, milliseconds(3200))};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text,
+              HasSubstr("---\nEnded early: rank 1 (node1) ended with exit code 0, 3.2 s before the first failure; "
+                        "the others may have waited for it.\n---"));
+  EXPECT_LT(text.find("Root Cause (first observed failure):"), text.find("Ended early"));
+  EXPECT_LT(text.find("Ended early"), text.find("Other Failures:"));
+  outcome.early.push_back(early(3, milliseconds(100)));
+  outcome.early.push_back(early(2, milliseconds(50)));
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("Ended early: ranks 1-3 ended with exit code 0, the first of them 3.2 s before the first "
+                        "failure; the others may have waited for them.\n"));
+  for (int rank = 5; rank < 4096; rank += 2) outcome.early.push_back(early(rank, milliseconds(1)));
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("Ended early: 2049 ranks (--report-json lists them)"));
+}
+
+TEST(FailureReport, ARankThatEndedEarlyIsNamedWhereASignalEndsTheOthers) {
+  JobOutcome outcome;
+  outcome.forwarded_signal = SIGINT;
+  outcome.ended_on_request = 3;
+  outcome.early = {early(1, milliseconds(60'000))};
+  EXPECT_THAT(
+      format_failure_report(outcome, kContext),
+      EndsWith("\nddprun: rank 1 (node1) ended with exit code 0, 60.0 s before that; the others may have waited "
+               "for it\n"));
 }
 
 TEST(FailureReport, AnErrorFileWithoutATracebackStillGetsStderr) {
@@ -312,20 +409,25 @@ TEST(FailureReport, HostsThatDoNotAnswerAreNamedUpToSixteen) {
   EXPECT_THAT(format_failure_report(outcome, kContext), EndsWith("ddprun: ... and 4 more\n"));
 }
 
-TEST(RestartLine, SaysWhatFailedAndHowManyRestartsAreLeft) {
+TEST(RestartLine, SaysWhatFailedAndWhichRestartFollows) {
   JobOutcome outcome;
   outcome.failures = {failure(3, 85)};
-  EXPECT_EQ(format_restart_line(outcome, 0, 2),
-            "attempt 0 failed: rank 3 on node1 exited with 85; restarting (2 restarts left)");
+  EXPECT_EQ(format_restart_line(outcome, 0, 1, 2),
+            "attempt 0 failed: rank 3 on node1 exited with 85; restarting (restart 1 of at most 2)");
   outcome.failures = {failure(3, SIGSEGV, true)};
-  EXPECT_EQ(format_restart_line(outcome, 1, 1),
-            "attempt 1 failed: rank 3 on node1 was ended by SIGSEGV; restarting (1 restart left)");
+  EXPECT_EQ(format_restart_line(outcome, 1, 2, 2),
+            "attempt 1 failed: rank 3 on node1 was ended by SIGSEGV; restarting (restart 2 of at most 2)");
   outcome.failures[0].abort = AbortCall{.status = 7, .message = "no data\nmore"};
-  EXPECT_THAT(format_restart_line(outcome, 1, 1), HasSubstr("rank 3 on node1 called PMIx_Abort(7): no data; restart"));
+  EXPECT_THAT(format_restart_line(outcome, 1, 1, 2),
+              HasSubstr("rank 3 on node1 called PMIx_Abort(7): no data; restart"));
+  outcome.early = {early(1, milliseconds(3200))};
+  EXPECT_THAT(format_restart_line(outcome, 1, 1, 2),
+              HasSubstr("no data (rank 1 (node1) ended with exit code 0, 3.2 s before that); restarting"));
+  outcome.early.clear();
   outcome.nodes = {lost_node()};
-  EXPECT_EQ(format_restart_line(outcome, 2, 0),
-            "attempt 2 failed: node node7: the connection to ddprun's agent (pid 7) was lost; restarting (0 restarts "
-            "left)");
+  EXPECT_EQ(format_restart_line(outcome, 2, 3, 3),
+            "attempt 2 failed: node node7: the connection to ddprun's agent (pid 7) was lost; restarting (restart 3 of "
+            "at most 3)");
 }
 
 TEST(FailureReport, StacksComeBeforeTheLineThatSaysWhatEndedTheJob) {

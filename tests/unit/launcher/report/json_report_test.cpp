@@ -72,7 +72,8 @@ TEST(JsonReport, AFailureWithAllItsTraces) {
       .error_content =
           R"({"message": {"message": "m", "extraInfo": {"py_callstack": "t\n", "timestamp": "1700000000"}}})",
       .stderr_tail = "last\n",
-      .oom = "oom sentence"};
+      .oom = "oom sentence",
+      .stdout_log = "/logs/1/stdout.log"};
   const json document = report(outcome);
   EXPECT_EQ(document["success"], false);
   EXPECT_EQ(document["exit_status"], 85);
@@ -91,7 +92,8 @@ TEST(JsonReport, AFailureWithAllItsTraces) {
             {"error",
              {{"file", "/tmp/e.json"}, {"message", "m"}, {"traceback", "t\n"}, {"time", "2023-11-14T22:13:20.000Z"}}},
             {"stderr_tail", "last\n"},
-            {"oom", "oom sentence"}}));
+            {"oom", "oom sentence"},
+            {"logs", {{"stdout", "/logs/1/stdout.log"}, {"stderr", nullptr}}}}));
   const json& second = document["failures"][1];
   EXPECT_TRUE(second["exit_code"].is_null());
   EXPECT_EQ(second["signal"], json({{"number", 11}, {"name", "SIGSEGV"}}));
@@ -139,6 +141,21 @@ TEST(JsonReport, AbortsStopsNodesAndCounts) {
                                         {"time", "2023-11-14T22:13:20.042Z"},
                                         {"message", "lost"},
                                         {"exit_status", 9}}));
+}
+
+TEST(JsonReport, RanksThatEndedEarlyAreListed) {
+  EXPECT_EQ(report({})["ended_early"], json::array());
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 1)};
+  outcome.early = {{.name = name(1), .before_failure = milliseconds(3200), .time = kTime}};
+  const json document = report(outcome);
+  EXPECT_EQ(document["ended_early"], json::array({{{"rank", 1},
+                                                   {"local_rank", 1},
+                                                   {"host", "n1"},
+                                                   {"pid", 101},
+                                                   {"time", "2023-11-14T22:13:20.042Z"},
+                                                   {"seconds_before_failure", 3.2}}}));
+  EXPECT_EQ(document["root_cause"], json({{"kind", "rank"}, {"rank", 0}, {"host", "n1"}}));
 }
 
 TEST(JsonReport, WhatTheUserEnded) {

@@ -52,6 +52,14 @@ TEST(WorkerEnvironment, SettingsOfThePlacementAreMadeWhereTheUserHasNone) {
       << "a user's setting comes from the environment, not from here";
 }
 
+TEST(WorkerEnvironment, RanksLearnWhyTheirInterfaceWasChosen) {
+  topology::Setting gloo{
+      .name = "GLOO_SOCKET_IFNAME", .value = "eth0", .reason = "eth0: it is fast", .by_user = false, .conflict = {}};
+  EXPECT_THAT(worker_environment({}, kWorker, {gloo}), Contains(Pair("DDPRUN_INTERFACE", "eth0: it is fast")));
+  gloo.by_user = true;
+  EXPECT_THAT(worker_environment({}, kWorker, {gloo}), Not(Contains(Key("DDPRUN_INTERFACE"))));
+}
+
 TEST(WorkerEnvironment, RanksDoNotBindThemselvesAgain) {
   EXPECT_THAT(worker_environment({{"DDP_BIND", "socket"}}, kWorker, {}), Contains(Pair("DDP_BIND", "none")));
 }

@@ -8,7 +8,9 @@
 
 #include <array>
 
+#include "base/step_settings.hpp"
 #include "topology/inventory/network_facts.hpp"
+#include "topology/network/user_interfaces.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::topology {
@@ -97,6 +99,24 @@ TEST(InterfaceCandidates, TheUsersNameWinsWhateverItIs) {
   const auto search =
       find_candidates(Environment{{{"DDP_SOCKET_IFNAME", "eth7"}}}, host(), {}, {}, JobSpan::several_nodes);
   EXPECT_THAT(search.reason, HasSubstr("DDP_SOCKET_IFNAME"));
+}
+
+TEST(InterfaceCandidates, WhatTheLauncherSetIsItsChoiceAndNotTheUsers) {
+  const auto reason = [](std::map<std::string, std::string, std::less<>> variables) {
+    return find_candidates(Environment{std::move(variables)}, host(), {}, {}, JobSpan::several_nodes).reason;
+  };
+  EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "eth7"}}), "GLOO_SOCKET_IFNAME=eth7 names it");
+  EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "eth7"}, {kInterfaceReasonVariable, "eth7: its subnet is on all 2 nodes"}}),
+            "ddprun chose it: its subnet is on all 2 nodes");
+  // The user has changed it since.
+  EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "eth7"}, {kInterfaceReasonVariable, "bond0: it is fast"}}),
+            "GLOO_SOCKET_IFNAME=eth7 names it");
+  const std::string step = base::encode(
+      base::StepSettings{.step = "1.0", .cpus = {}, .variables = {{"GLOO_SOCKET_IFNAME", base::value_digest("eth7")}}});
+  EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "eth7"}, {base::kStepSettingsVariable, step}}),
+            "srun --ddp chose it for the step, and set GLOO_SOCKET_IFNAME");
+  EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "bond0"}, {base::kStepSettingsVariable, step}}),
+            "GLOO_SOCKET_IFNAME=bond0 names it");
 }
 
 TEST(InterfaceCandidates, AnUnknownNameListsHostAndInterfaces) {
