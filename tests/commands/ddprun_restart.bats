@@ -159,6 +159,11 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   [ "$(grep -c "raise ValueError" <<<"$output")" -eq 1 ]
   [[ $output != *"To enable traceback"* ]]
   report 'r["failures"][0]["logs"] == {"stdout": "'"$log"'/stdout.log", "stderr": "'"$log"'/stderr.log"}'
+  # Slurm's job or step names the folder where the user does not.
+  SLURM_JOB_ID=77 run "$DDPRUN" -r 3 --log-dir slurm true
+  SLURM_JOB_ID=77 run "$DDPRUN" -r 3 --log-dir slurm --rdzv-id run7 true
+  [ -d slurm/77_*/attempt_0/0 ]
+  [ -d slurm/run7_*/attempt_0/0 ]
   # What the console does not have is shown.
   run "$DDPRUN" -r 3 --log-dir logs fails.py
   [[ $output == *"  traceback : in stderr"*"raise ValueError"* ]]
@@ -168,6 +173,15 @@ attempt_process() { pgrep -P "$launcher" ddprun-attempt; }
   run "$DDPRUN" sh -c 'echo no luck >&2; exit 3'
   [ "$status" -eq 3 ]
   [[ $output != *"To enable traceback see"* ]]
+}
+
+@test "-v: what ddprun is comes with the host's name, and once for a frontend and its agents" {
+  run "$DDPRUN" -v true
+  [[ ${lines[0]} == "ddprun: $(hostname): one node" ]]
+  DDPRUN_AGENT=nobody run "$DDPRUN" -v true
+  echo "$output"
+  [ "$status" -ne 0 ]
+  [[ $output != *"started this agent"* ]]
 }
 
 @test "an error file that does not outlive the job is not named" {

@@ -52,7 +52,7 @@ class TemporaryFile {
         fd_(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode)) {
     if (!fd_) {
       const int number = errno;
-      throw base::system_error(fmt::format("creating '{}'", name_), number,
+      throw base::system_error(attempt(path), number,
                                number == ENOENT   ? "the folder must exist"
                                : number == EACCES ? "the folder must be writable, so that the file can be replaced"
                                                   : "");
