@@ -61,7 +61,9 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
                  })
       .torchrun();
   table
-      .add_value("--rdzv-id", "ID", "Name of the job, the same on all its nodes (default 'none').",
+      .add_value("--rdzv-id", "ID",
+                 "Name of the job, the same on all its nodes, and of its log folders (default 'none'; for log folders, "
+                 "Slurm's job).",
                  [&](const auto& source, const auto& text) { rendezvous.run_id = parse_run_id(source, text); })
       .torchrun();
   table

@@ -232,6 +232,20 @@ assert [rank["ranks"][0]["rank"] for rank in top["nodes"][0]["ranks"]] == [0, 1]
   [[ $output == *"rank 1 on "*": "*"bytes"* ]]
 }
 
+@test "--explain in a job says who chose the interface: ddprun and why, or the user" {
+  run -0 timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --explain 0
+  echo "$output"
+  [[ $output == *"interface for sockets: lo "*"ddprun chose it: all ranks are on this host"* ]]
+  [[ $output != *"GLOO_SOCKET_IFNAME=lo names it"* ]]
+  [[ $output == *'NCCL_SOCKET_IFNAME="=lo"'*"the = asks NCCL for exactly this name"* ]]
+  GLOO_SOCKET_IFNAME=lo run -0 timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --explain 0
+  [[ $output == *"GLOO_SOCKET_IFNAME=lo names it"* ]]
+}
+
+@test "a file that cannot be written is named as the user named it" {
+  rejects 1 "writing '/nosuchfolder/picture.svg'" topo --svg /nosuchfolder/picture.svg
+}
+
 @test "variables that describe no job that can be joined" {
   RANK=0 WORLD_SIZE=2 rejects 1 "--no-job" topo
   RANK=0 WORLD_SIZE=2 run -0 "$INFO" topo --no-job
