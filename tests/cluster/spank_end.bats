@@ -75,7 +75,7 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
 
 @test "components of a step have ranks of the whole step in these lines" {
   unset SLURM_MPI_TYPE
-  LIMIT=40 run on_ctl salloc -Q -N2 -n2 srun --ddp -N1 -n1 sleep 20 : -N1 -n1 sh -c 'sleep 1; exit 4'
+  LIMIT=40 run on_ctl salloc -Q -w n0,n1 -N2 -n2 srun --ddp -N1 -n1 sleep 20 : -N1 -n1 sh -c 'sleep 1; exit 4'
   [ "$status" -ne 0 ]
   expect_all 1 "srun --ddp: rank 1 on n1 failed with exit code 4"
 }

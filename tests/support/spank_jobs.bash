@@ -14,7 +14,13 @@ spank_jobs_setup_file() {
   use_helper "$DDP_STEP"
 }
 
-spank_jobs_teardown_file() { [ -z "${DDP_CLUSTER_DIR:-}" ] || rm -f "$(plugin_line)"; }
+spank_jobs_teardown_file() {
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || return 0
+  rm -f "$(plugin_line)"
+  # A step that Slurm ended keeps its nodes for a while, and the next file counts on all of them.
+  eventually 60 nodes_are_idle || true
+}
+nodes_are_idle() { ! "$BATS_TEST_DIRNAME/slurm_cluster" run sinfo -h -N -o %T | grep -qvx idle; }
 
 spank_jobs_setup() {
   cluster_jobs_setup
