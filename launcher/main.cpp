@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <string>
 #include <variant>
@@ -10,9 +11,13 @@
 
 #include <fmt/core.h>
 
+#include <ddp/deadline.hpp>
+#include <ddp/version.hpp>
+
 #include "base/env_table.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
+#include "launch/agent_settings.hpp"
 #include "launch/launch.hpp"
 #include "launch/surrounding_step.hpp"
 #include "options/command_line.hpp"
@@ -29,9 +34,7 @@ void open_standard_streams() {
   }
 }
 
-int run(const std::vector<std::string>& arguments) {
-  open_standard_streams();
-  ddp::launcher::leave_surrounding_step();
+int run_with(const std::vector<std::string>& arguments) {
   auto environment = ddp::base::Environment::process();
   if (environment.has("SLURM_STEP_ID"))
     environment = ddp::launcher::without_foreign_step(environment, ddp::launcher::step_above());
@@ -40,6 +43,21 @@ int run(const std::vector<std::string>& arguments) {
     return ddp::base::write_text(STDOUT_FILENO, information->text, ddp::base::kPagePatience) ? 0 : 1;
   }
   return ddp::launcher::launch(std::get<ddp::launcher::LaunchOptions>(command_line), environment, arguments);
+}
+
+/// An agent of a host list: everything comes from its frontend.
+int run_agent() {
+  const auto settings = ddp::launcher::read_agent_settings(STDIN_FILENO, DDP_VERSION_STRING,
+                                                           ddp::Deadline::after(std::chrono::seconds(30)));
+  ddp::launcher::take_agent_settings(settings);
+  return run_with(settings.arguments);
+}
+
+int run(const std::vector<std::string>& arguments) {
+  open_standard_streams();
+  if (arguments == std::vector<std::string>{ddp::launcher::kAgentWord}) return run_agent();
+  ddp::launcher::leave_surrounding_step();
+  return run_with(arguments);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ int AgentLinks::add(control::Connection connection) {
 }
 
 void AgentLinks::lose(int link, const std::string& why) {
+  if (!links_.contains(link)) return;
   const Loss loss{.peer = peer(link), .why = why, .silent = is_silent(link)};
   links_.erase(link);
   on_lost_(link, loss);

@@ -48,6 +48,8 @@ class AgentLinks {
   void drop(int link);
   /// Closes, for a peer that does not answer.
   void abandon(int link);
+  /// Gives it up: on_lost follows.
+  void lose(int link, const std::string& why);
   /// When anything has come from it last; nothing for a link that is gone.
   std::optional<Heartbeat::Time> last_heard(int link) const;
   /// It has shown no life for longer than a healthy agent would.
@@ -60,7 +62,6 @@ class AgentLinks {
   void time_passed();
 
  private:
-  void lose(int link, const std::string& why);
   void beat();
   void accept_ready();
   void watch_listener();

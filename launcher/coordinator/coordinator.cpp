@@ -80,18 +80,31 @@ void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
   }
 }
 
+bool Coordinator::agent_missing(const std::string& why, int exit_status) {
+  if (phase_ != Phase::gathering) return false;
+  const bool goes_on = membership_.give_up_one();
+  goes_on ? events_.note(why) : fail_gathering(why, exit_status);
+  return goes_on;
+}
+
+void Coordinator::fail_gathering(const std::string& message, int exit_status) {
+  outcome_.nodes.push_back({.host = "",
+                            .node_rank = -1,
+                            .num_ranks = 0,
+                            .message = message,
+                            .exit_status = exit_status,
+                            .time = clock_().wall});
+  finish();
+}
+
+void Coordinator::agent_left(std::int64_t order, const std::string& why) {
+  if (const auto link = membership_.agent_of(order)) links_.lose(*link, why);
+}
+
 void Coordinator::agents_lost(const std::string& why, int exit_status) {
   if (phase_ == Phase::finishing || phase_ == Phase::finished) return;
-  if (phase_ == Phase::gathering) {
-    outcome_.nodes.push_back({.host = "",
-                              .node_rank = -1,
-                              .num_ranks = 0,
-                              .message = fmt::format("{}; {}", why, membership_.describe()),
-                              .exit_status = exit_status,
-                              .time = clock_().wall});
-    finish();
-    return;
-  }
+  if (phase_ == Phase::gathering)
+    return fail_gathering(fmt::format("{}; {}", why, membership_.describe()), exit_status);
   for (AttemptNode& node : attempt_->nodes()) {
     links_.is_silent(node.link) ? links_.abandon(node.link) : links_.drop(node.link);
     node.state = NodeState::lost;

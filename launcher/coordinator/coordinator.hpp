@@ -49,6 +49,7 @@ struct CoordinatorEvents {
   std::function<void(int joined, int wanted)> joined;
   std::function<void(int started, int world_size, int num_nodes)> started;
   std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
+  std::function<void(std::int64_t order)> agent_joined = {};  ///< with its control::Hello::order
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.
@@ -73,6 +74,10 @@ class Coordinator {
   void resume();
   /// No agent can connect any more (srun has ended): the job fails with @p why.
   void agents_lost(const std::string& why, int exit_status);
+  /// An agent will not connect. @return whether the job goes on without it
+  bool agent_missing(const std::string& why, int exit_status);
+  /// What held the agent of that order on its host has ended; its connection may not tell.
+  void agent_left(std::int64_t order, const std::string& why);
 
   std::optional<Deadline> next_deadline() const;
   void time_passed();
@@ -106,6 +111,7 @@ class Coordinator {
   void handle_modex(const AttemptNode& node, const control::Message& message);
   void handle_stacks(const AttemptNode& node, const control::StacksCollected& message);
   void lost(int link, const AgentLinks::Loss& loss);
+  void fail_gathering(const std::string& message, int exit_status);
   void fail_node(AttemptNode& node, const std::string& message, int exit_status);
   void send_to_nodes(const control::Message& message);
   void refuse(int link, const std::string& why);

@@ -82,6 +82,7 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
   }
   events_.detail(
       fmt::format("{} has joined with {} rank{}", links_.peer(link), hello.nproc, hello.nproc == 1 ? "" : "s"));
+  if (events_.agent_joined) events_.agent_joined(hello.order);
   events_.joined(membership_.num_members(), membership_.rules().max_nodes);
 }
 

@@ -48,6 +48,12 @@ bool Membership::has_joined(int agent) const {
   return std::any_of(members_.begin(), members_.end(), [&](const Member& each) { return each.agent == agent; });
 }
 
+std::optional<int> Membership::agent_of(std::int64_t order) const {
+  const auto found =
+      std::find_if(members_.begin(), members_.end(), [&](const Member& each) { return each.hello.order == order; });
+  return found != members_.end() ? std::optional{found->agent} : std::nullopt;
+}
+
 bool Membership::leave(int agent) {
   const bool member = std::erase_if(members_, [&](const Member& each) { return each.agent == agent; }) > 0;
   if (!enough()) last_call_.reset();

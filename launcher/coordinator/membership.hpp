@@ -57,6 +57,8 @@ class Membership {
   std::optional<Deadline> next_deadline() const;
 
   bool has_joined(int agent) const;
+  /// The number of the agent that said @p order; nothing: none of the members.
+  std::optional<int> agent_of(std::int64_t order) const;
   int num_members() const { return static_cast<int>(members_.size()); }
   const MembershipRules& rules() const { return rules_; }
   /// "2 of 4 nodes have joined: n0, n3".

@@ -1,12 +1,10 @@
 #include "launch/launch.hpp"
 
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <exception>
 #include <memory>
@@ -25,8 +23,11 @@
 #include "control/pending_connections.hpp"
 #include "coordinator/coordinator.hpp"
 #include "events/signal_inbox.hpp"
+#include "launch/agent_settings.hpp"
+#include "launch/host_agents.hpp"
 #include "launch/job_reporter.hpp"
 #include "launch/launch_role.hpp"
+#include "launch/launcher_end.hpp"
 #include "launch/log_name.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
@@ -41,18 +42,12 @@
 namespace ddp::launcher {
 namespace {
 
-// For srun to notice the end of its tasks.
-constexpr std::chrono::seconds kSrunPatience{15};
-// The same at least, where the end of the job is limited; then for SIGTERM to take effect.
-constexpr std::chrono::milliseconds kLeastSrunPatience{300};
-constexpr std::chrono::milliseconds kSrunEndLimit{700};
-// For srun to notice the end of the other tasks, where a node is lost.
-constexpr std::chrono::seconds kLostNodeSrunPatience{1};
-// For srun's SIGTERM, after a job whose end is not limited.
-constexpr std::chrono::seconds kSrunTermPatience{10};
-constexpr std::chrono::milliseconds kReaderCheck{200};
 // For debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
 constexpr std::chrono::seconds kStackLimit{25};
+// For an agent over ssh to reach its frontend.
+constexpr std::chrono::milliseconds kFrontendPatience{30'000};
+// For standard error to take what the hosts' ssh have said.
+constexpr std::chrono::milliseconds kWordsPatience{1'000};
 // For folders of jobs that were killed: the next ddprun removes the rest.
 constexpr std::chrono::seconds kSweepLimit{1};
 
@@ -99,13 +94,11 @@ class Process {
   int run() {
     hold_signals(options_.forwarded_signals);  // while it waits for other nodes; ending ones end it
     if (role_.role == LaunchRole::frontend) {
-      // The interface in the environment is one of the nodes'; this host need not have it.
-      const base::Environment without_names = without_interface_names(environment_);
-      FrontendRendezvous meeting = meet_as_frontend(own_network(options_.local_addr, "", without_names).addresses);
+      FrontendRendezvous meeting = meet_agents();
       lead(std::move(meeting.listener), &meeting.point);
       return drive();
     }
-    if (role_.role == LaunchRole::frontend_agent) leave_task_binding();
+    if (role_.role == LaunchRole::frontend_agent && !role_.by_hosts) leave_task_binding();
     prepare_node();
     if (role_.role == LaunchRole::alone) {
       network_.addresses =
@@ -118,6 +111,26 @@ class Process {
   }
 
  private:
+  FrontendRendezvous meet_agents() const {
+    // The interface in the environment is one of the nodes'; this host need not have it.
+    const base::Environment without_names = without_interface_names(environment_);
+    if (!role_.by_hosts) return meet_as_frontend(own_network(options_.local_addr, "", without_names).addresses, {""});
+    const auto other = std::find_if(options_.hosts.begin(), options_.hosts.end(),
+                                    [](const HostEntry& host) { return !is_this_host(host.name); });
+    const std::vector<std::string> addresses = !options_.local_addr.empty() ? resolve_local_addr(options_.local_addr)
+                                               : other == options_.hosts.end()
+                                                   ? std::vector<std::string>{"127.0.0.1"}
+                                                   : own_network("", other->name, without_names).addresses;
+    return meet_as_frontend(addresses, addresses);
+  }
+
+  /// Another host that the job's traffic must reach.
+  std::string rendezvous_host() const {
+    if (role_.by_hosts) return RendezvousPoint::decode(environment_.raw(kAgentVariable).value_or("")).addresses.front();
+    const std::string& endpoint = options_.rendezvous.endpoint_host;
+    return endpoint.empty() ? options_.rendezvous.master_addr : endpoint;
+  }
+
   /// -r and -t without --log-dir: the files must outlive the job.
   void keep_logs() {
     const auto wanted = [](const StreamSelection& selection) {
@@ -158,11 +171,12 @@ class Process {
   }
 
   void meet() {
-    const auto deadline = Deadline::after(options_.rendezvous.join_timeout);
-    const std::string& endpoint = options_.rendezvous.endpoint_host;
-    const std::string& rendezvous_host = endpoint.empty() ? options_.rendezvous.master_addr : endpoint;
-    or_refuse([&] { network_ = own_network(options_.local_addr, rendezvous_host, environment_); });
-    if (network_.addresses.empty()) network_ = own_network("", rendezvous_host, without_interface_names(environment_));
+    // A frontend listens before it starts agents over ssh; those that outlive it shall not wait long.
+    const std::chrono::milliseconds patience = options_.rendezvous.join_timeout;
+    const auto deadline = Deadline::after(role_.by_hosts ? std::min(patience, kFrontendPatience) : patience);
+    const std::string host = rendezvous_host();
+    or_refuse([&] { network_ = own_network(options_.local_addr, host, environment_); });
+    if (network_.addresses.empty()) network_ = own_network("", host, without_interface_names(environment_));
     Rendezvous meeting = role_.role == LaunchRole::frontend_agent ? meet_as_frontend_agent(environment_, deadline)
                          : role_.role == LaunchRole::step_agent
                              ? meet_in_step(environment_, network_.addresses, deadline)
@@ -174,6 +188,7 @@ class Process {
       lead(std::move(meeting.listener), nullptr);
     } else {
       control::Connection coordinator = meeting.connect();
+      if (role_.role == LaunchRole::frontend_agent && role_.by_hosts) leave_standard_input();
       coordinator.set_peer(fmt::format("the coordinator at {}", coordinator.peer()));
       start_agent(std::move(coordinator));
     }
@@ -183,7 +198,9 @@ class Process {
   void lead(std::unique_ptr<control::Listener> listener, const RendezvousPoint* point) {
     make_signals();
     // Strangers who crowd the listener shall not use up what the job needs.
-    allow_connections(static_cast<rlim_t>(role_.nodes.max) + (listener ? control::kMaxPending : 0), 0);
+    // Of each ssh there are a pidfd, its words and, at first, its input.
+    const int each = role_.role == LaunchRole::frontend && role_.by_hosts ? 4 : 1;
+    allow_connections(static_cast<rlim_t>(role_.nodes.max) * each + (listener ? control::kMaxPending : 0), 0);
     const RendezvousOptions& rendezvous = options_.rendezvous;
     const bool fixed = role_.role == LaunchRole::endpoint && rendezvous.backend != RendezvousBackend::c10d;
     CoordinatorOptions coordination{
@@ -206,8 +223,14 @@ class Process {
         .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1,
         .peers = peers_,
         .log_name = log_name(options_, environment_)};
-    coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, reporter_.events());
-    if (role_.role == LaunchRole::frontend) {
+    CoordinatorEvents events = reporter_.events();
+    events.agent_joined = [this](std::int64_t order) {
+      if (hosts_) hosts_->joined(order);
+    };
+    coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, std::move(events));
+    if (role_.role == LaunchRole::frontend && role_.by_hosts) {
+      start_hosts(*point);
+    } else if (role_.role == LaunchRole::frontend) {
       const StepInput input = step_input(options_.standard_input);
       srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.components, own_path(), arguments_, input.tasks),
                                             agent_step_environment(environment_, *point),
@@ -219,6 +242,15 @@ class Process {
     control::ConnectionPair pair = control::make_pair();
     coordinator_->add(control::Connection{std::move(pair.first), fmt::format("the agent on {}", job_->host)});
     start_agent(control::Connection{std::move(pair.second), "the coordinator"});
+  }
+
+  void start_hosts(const RendezvousPoint& point) {
+    hosts_ = std::make_unique<HostAgents>(
+        loop_, options_, static_cast<std::size_t>(role_.nodes.max), own_path(), environment_,
+        settings_for_agents(point.encode(), arguments_, environment_),
+        HostAgents::Events{
+            .missing = [this](const std::string& why, int status) { return coordinator_->agent_missing(why, status); },
+            .left = [this](std::int64_t node, const std::string& why) { coordinator_->agent_left(node, why); }});
   }
 
   void make_signals() {
@@ -295,58 +327,32 @@ class Process {
     while ((coordinator_ && !coordinator_->finished()) || (agent_ && !agent_->finished())) {
       // Once a day where there is no other limit.
       Deadline deadline = Deadline::after(std::chrono::hours(24));
-      for (const auto& limit : {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
-                                agent_ ? agent_->next_deadline() : std::nullopt}) {
+      for (const auto& limit :
+           {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
+            agent_ ? agent_->next_deadline() : std::nullopt, hosts_ ? hosts_->next_deadline() : std::nullopt}) {
         if (limit) deadline = earlier(deadline, *limit);
       }
       loop_.run_once(deadline);
       if (coordinator_) coordinator_->time_passed();
       if (agent_) agent_->time_passed();
+      if (hosts_ && !coordinator_->finished()) hosts_->time_passed();
     }
-    if (srun_) wait_for_srun();
+    if (srun_) {
+      end_launchers(loop_, *coordinator_,
+                    {.name = "srun",
+                     .ended = [this] { return srun_->exit_status().has_value(); },
+                     .end = [this](Deadline deadline) { srun_->end(deadline); }});
+    } else if (hosts_) {
+      hosts_->stop();
+      end_launchers(loop_, *coordinator_,
+                    {.name = "ssh",
+                     .ended = [this] { return hosts_->ended(); },
+                     .end = [this](Deadline deadline) { hosts_->end(deadline); }});
+      hosts_->finish_words(Deadline::after(readers_keep_up() ? kWordsPatience : coordinator_->drain_time()));
+    }
     if (!coordinator_) return agent_->exit_status();
     reporter_.report(*coordinator_, environment_);
     return coordinator_->exit_status();
-  }
-
-  /// srun may still hold output of agents for a slow reader; signals shorten the wait. Else it waits for nodes or for
-  /// Slurm: where a signal, --timeout or a failure ends the job, no longer than any other part of the end.
-  void wait_for_srun() {
-    const auto begin = Deadline::Clock::now();
-    while (!srun_->exit_status()) {
-      const bool kept_up = readers_keep_up();
-      Deadline limit{begin + kSrunPatience};
-      if (!kept_up) limit = Deadline{limit.when() + coordinator_->drain_time()};
-      Deadline last = Deadline::after(kSrunTermPatience);
-      const std::optional<Deadline> end = coordinator_->end_by();
-      if (end && kept_up) {
-        const Deadline least{begin + kLeastSrunPatience};
-        const Deadline latest{end->when() - kSrunEndLimit};
-        limit = latest < least ? least : latest;
-        if (a_node_is_lost()) limit = earlier(limit, Deadline{begin + kLostNodeSrunPatience});
-        last = Deadline::after(kSrunEndLimit);
-      }
-      if (limit.expired()) {
-        if (!end) say("srun did not exit in time; ending it");
-        return srun_->end(last);
-      }
-      loop_.run_once(earlier(limit, Deadline::after(kReaderCheck)));
-    }
-  }
-
-  /// srun waits for it until Slurm gives it up.
-  bool a_node_is_lost() const {
-    const JobAttempt* attempt = coordinator_->last_attempt();
-    return attempt != nullptr && std::any_of(attempt->nodes().begin(), attempt->nodes().end(),
-                                             [](const AttemptNode& node) { return node.state == NodeState::lost; });
-  }
-
-  /// Standard output and standard error, which are srun's, too, take more.
-  static bool readers_keep_up() {
-    std::array<pollfd, 2> streams{pollfd{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0},
-                                  pollfd{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0}};
-    ::poll(streams.data(), streams.size(), 0);
-    return std::all_of(streams.begin(), streams.end(), [](const pollfd& stream) { return stream.revents != 0; });
   }
 
   LaunchOptions options_;
@@ -363,14 +369,24 @@ class Process {
   std::unique_ptr<SignalInbox> signals_;
   std::unique_ptr<SrunProcess> srun_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<HostAgents> hosts_;
   std::unique_ptr<Agent> agent_;
 };
 
+/// A host list of this host alone needs no agent; its ranks have ddprun's standard input.
+void settle_single_host(LaunchOptions& options, RoleDecision& role) {
+  if (role.role != LaunchRole::frontend || !role.by_hosts || role.nodes.max != 1) return;
+  const HostEntry& host = options.hosts.front();
+  if (!is_this_host(host.name)) return;
+  if (host.ranks > 0) options.nproc = {.kind = RanksPerNode::Kind::number, .number = host.ranks};
+  role = {.role = LaunchRole::alone, .reason = "the host list names this host alone", .nodes = role.nodes};
+}
+
 }  // namespace
 
-int launch(const LaunchOptions& options, const base::Environment& environment,
-           const std::vector<std::string>& arguments) {
+int launch(LaunchOptions options, const base::Environment& environment, const std::vector<std::string>& arguments) {
   RoleDecision role = decide_role(options, environment);
+  settle_single_host(options, role);
   if (role.role != LaunchRole::frontend_agent) print_startup_warnings(options, environment);
   // A frontend has said it for its agents.
   if (options.verbose && role.role != LaunchRole::frontend_agent)

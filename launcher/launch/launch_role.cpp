@@ -8,6 +8,7 @@
 
 #include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
+#include "options/host_list.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
@@ -138,15 +139,40 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
       .components = take_nodes(components, nodes.max)};
 }
 
+RoleDecision decide_by_hosts(const LaunchOptions& options, const base::SlurmStep& step) {
+  if (step.is_task() && step.num_tasks.value_or(1) > 1)
+    reject(
+        fmt::format("this Slurm step has {} tasks, and each would start the ranks of the host list", *step.num_tasks),
+        "leave out the host list, or call ddprun without srun");
+  const int have = static_cast<int>(options.hosts.size());
+  NodeRange nodes{.min = have, .max = have};
+  if (options.nodes_given) {
+    if (options.nodes.min > have)
+      reject(fmt::format("--nnodes={} was given, but the host list has {} host{}", range_text(options.nodes), have,
+                         have == 1 ? "" : "s"),
+             "leave out --nnodes to use all of them");
+    nodes = {.min = options.nodes.min, .max = std::min(options.nodes.max, have)};
+  }
+  return {.role = LaunchRole::frontend,
+          .reason = fmt::format("the host list has {} host{}", have, have == 1 ? "" : "s"),
+          .nodes = nodes,
+          .by_hosts = true};
+}
+
 }  // namespace
 
 RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment) {
   const NodeRange one{.min = 1, .max = 1};
-  if (environment.has(kAgentVariable))
-    return {
-        .role = LaunchRole::frontend_agent, .reason = "ddprun started this agent with srun", .nodes = options.nodes};
+  if (environment.has(kAgentVariable)) {
+    const bool by_hosts = environment.has(kAgentHostVariable);
+    return {.role = LaunchRole::frontend_agent,
+            .reason = by_hosts ? "ddprun started this agent by its host list" : "ddprun started this agent with srun",
+            .nodes = options.nodes,
+            .by_hosts = by_hosts};
+  }
   if (options.standalone) return {.role = LaunchRole::alone, .reason = "--standalone was given", .nodes = one};
   const auto step = base::SlurmStep::read(environment);
+  if (!options.hosts.empty()) return decide_by_hosts(options, step);
   if (step.is_task() && step.num_tasks && !base::is_torchrun_worker(environment))
     return decide_in_step(options, environment, step, *step.num_tasks);
   const bool several = options.nodes.max > 1;

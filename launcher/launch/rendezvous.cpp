@@ -15,6 +15,8 @@
 #include "base/host_name.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous_proof.hpp"
+#include "options/host_list.hpp"
+#include "options/option_values.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -65,6 +67,13 @@ std::vector<std::string> own_addresses(const std::string& host, bool told_to_lea
                        "translates it, add --rdzv-conf is_host=1 on node 0"}};
 }
 
+/// In the host list, or Slurm's number of the node.
+std::int64_t place_of_agent(const base::Environment& environment) {
+  const auto part = environment.raw(kAgentHostVariable);
+  if (!part) return environment.number("SLURM_NODEID").value_or(-1);
+  return parse_whole(kAgentHostVariable, std::string_view(*part).substr(0, part->find(':')), 0, kMaxNodes - 1);
+}
+
 }  // namespace
 
 std::string RendezvousPoint::encode() const {
@@ -102,10 +111,12 @@ control::Connection Rendezvous::connect() const {
   }
 }
 
-FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses) {
+FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses,
+                                    const std::vector<std::string>& listen_at) {
   FrontendRendezvous meeting{.listener = {},
                              .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random()}};
-  meeting.listener = std::make_unique<control::Listener>("", 0, meeting.point.secret);
+  meeting.listener =
+      std::make_unique<control::Listener>(listen_at, 0, control::job_secret_prover(meeting.point.secret));
   meeting.point.port = meeting.listener->port();
   return meeting;
 }
@@ -116,7 +127,7 @@ Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline
           .addresses = std::move(point.addresses),
           .port = point.port,
           .provers = control::job_secret_provers(point.secret),
-          .order = environment.number("SLURM_NODEID").value_or(-1),
+          .order = place_of_agent(environment),
           .deadline = deadline,
           .port_taken = {}};
 }

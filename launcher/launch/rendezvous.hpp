@@ -47,8 +47,10 @@ struct FrontendRendezvous {
   std::unique_ptr<control::Listener> listener;
   RendezvousPoint point;
 };
-FrontendRendezvous meet_as_frontend(const std::vector<std::string>& own_addresses);
-/// Reads kAgentVariable; the order is SLURM_NODEID.
+/// @param listen_at addresses of this host; {""}: all
+FrontendRendezvous meet_as_frontend(const std::vector<std::string>& own_addresses,
+                                    const std::vector<std::string>& listen_at);
+/// Reads kAgentVariable; the order is SLURM_NODEID, or the place in the host list.
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline);
 /// Task 0 leads and publishes its point over the step's PMI. The exchange runs in a child process: this one will be a
 /// PMIx server and must not be a client. Throws Error: timeout (with the tasks that did not arrive), unavailable.

@@ -1,8 +1,6 @@
 #include "launch/slurm_frontend.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,8 +16,10 @@
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
+#include "launch/launcher_process.hpp"
 #include "launch/terminal_relay.hpp"
 #include "options/program_lookup.hpp"
+#include "options/shell_words.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -53,44 +53,14 @@ constexpr std::array<std::string_view, 23> kTaskOptions{"SLURM_NTASKS",
                                                         "SLURM_EXCLUSIVE",
                                                         "SLURM_MULTI_PROG"};
 
-std::vector<char*> pointers_to(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& text : strings) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-/// For a shell.
-std::string shell_word(std::string_view word) {
-  std::string text = "'";
-  for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  return text + "'";
-}
-
 /// What srun starts. A word ":" would end its command line, and begin another component's.
 std::vector<std::string> agent_command(const std::string& ddprun, const std::vector<std::string>& arguments) {
   std::vector<std::string> command{ddprun};
   command.insert(command.end(), arguments.begin(), arguments.end());
   if (std::find(command.begin(), command.end(), ":") == command.end()) return command;
   std::string line = "exec";
-  for (const std::string& word : command) line += " " + shell_word(word);
+  for (const std::string& word : command) line += " " + shell_quoted(word);
   return {"/bin/sh", "-c", std::move(line)};
-}
-
-[[noreturn]] void become_srun(const char* path, char* const* arguments, char* const* environment, int standard_input,
-                              pid_t parent) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(1);
-  ::dup2(standard_input, STDIN_FILENO);
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::signal(SIGPIPE, SIG_DFL);
-  ::execve(path, arguments, environment);
-  constexpr std::string_view text = "ddprun: srun cannot be executed\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-  ::_exit(127);
 }
 
 }  // namespace
@@ -162,16 +132,11 @@ SrunProcess::SrunProcess(const std::vector<std::string>& command,
   const auto search_path = environment.find("PATH");
   const std::string path =
       find_program("srun", search_path != environment.end() ? search_path->second : "/bin:/usr/bin");
-  std::vector<std::string> words = command;
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : environment) lines.push_back(name + "=" + value);
-  const std::vector<char*> arguments = pointers_to(words);
-  const std::vector<char*> variables = pointers_to(lines);
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid == 0) become_srun(path.c_str(), arguments.data(), variables.data(), standard_input, parent);
-  if (pid < 0) throw base::system_error("starting srun", errno, "check the limit of processes (ulimit -u)");
-  process_ = base::ChildProcess{pid};
+  process_ = start_launcher({.path = path,
+                             .words = command,
+                             .environment = environment,
+                             .standard_input = standard_input,
+                             .standard_error = STDERR_FILENO});
 }
 
 SrunProcess::~SrunProcess() { process_.terminate(Deadline::after(kTermPatience)); }

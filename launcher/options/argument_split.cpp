@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "base/option_name.hpp"
+#include "options/foreign_options.hpp"
 #include "options/option_values.hpp"
 #include "outcome/exit_error.hpp"
 
@@ -55,6 +56,8 @@ std::string meant_option(const std::string& name, std::span<const OptionShape> k
 }
 
 [[noreturn]] void reject_unknown(const std::string& name, std::span<const OptionShape> known) {
+  if (std::string hint = hint_for_foreign_option(name); !hint.empty())
+    reject(fmt::format("unknown option '{}'", name), hint);
   const std::string meant = meant_option(name, known);
   reject(fmt::format("unknown option '{}'", name),
          meant.empty() ? "'ddprun --help' lists the options" : fmt::format("did you mean '{}'?", meant));
@@ -75,6 +78,14 @@ const OptionShape& find_long_option(const std::string& name, std::span<const Opt
   for (const auto* shape : begun) choices.emplace_back(shape->name);
   reject(fmt::format("option '{}' is ambiguous", name),
          fmt::format("write one of {} in full", fmt::join(choices, ", ")));
+}
+
+/// "-np", "-np4" and "-hostfile=hosts", which are no letters of ours in a row.
+void refuse_foreign_word(const std::string& word) {
+  std::string name = word.substr(0, word.find('='));
+  name.erase(name.find_last_not_of("0123456789") + 1);
+  if (std::string hint = hint_for_foreign_option(name); !hint.empty())
+    reject(fmt::format("unknown option '{}'", name), hint);
 }
 
 bool is_negative_number(std::string_view word) {
@@ -120,6 +131,7 @@ class Splitter {
   void take_short(const std::string& word) {
     for (std::size_t at = 1; at < word.size(); ++at) {
       const OptionShape* option = exact_option(fmt::format("-{}", word[at]), known_);
+      if (option == nullptr) refuse_foreign_word(word);
       if (option == nullptr && at > 1)
         reject(fmt::format("unknown option '-{}' in '{}'", word[at], word), "'ddprun --help' lists the options");
       if (option == nullptr) reject_unknown(word, known_);

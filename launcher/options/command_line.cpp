@@ -27,13 +27,14 @@ struct InformationFlags {
 
 void fill(OptionTable& table, OptionDraft& draft, InformationFlags& flags) {
   add_job_options(table, draft);
+  add_host_options(table, draft);
   add_program_options(table, draft);
   add_failure_options(table, draft);
   add_output_options(table, draft);
   add_placement_options(table, draft);
   add_rendezvous_options(table, draft);
   table.begin_group("Help");
-  table.add_flag("-h,--help", "Show this help and end.", flags.help);
+  table.add_flag("-h,--help", "Show this help and end.", flags.help).torchrun_without_variable();
   table.add_flag("--version", "Show the version and end.", flags.version);
   table.begin_group("");
   table.add_flag("--generate-man", "Print the manual page.", flags.manual);
@@ -61,6 +62,7 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
   table.parse(std::move(split.options));
   if (auto answer = information(table)) return std::move(*answer);
   table.read_values(environment);
+  settle_host_options(table, draft, environment);
   settle_job_options(table, draft);
   settle_rendezvous_options(table, draft);
   settle_program_options(table, draft);

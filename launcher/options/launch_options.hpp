@@ -55,6 +55,14 @@ struct RendezvousOptions {
   bool insecure = false;                                ///< --rdzv-insecure: nodes prove nothing
 };
 
+/// Of a job by host list.
+struct HostEntry {
+  std::string name;   ///< as the user wrote it: a name or an address
+  int ranks = 0;      ///< 0: as --nproc-per-node says
+  int max_ranks = 0;  ///< max_slots; 0: no limit
+  bool operator==(const HostEntry&) const = default;
+};
+
 /// How the program is started.
 enum class ProgramMode {
   automatic,  ///< Python script by the interpreter; native executables and what PATH has directly
@@ -101,7 +109,10 @@ struct LaunchOptions {
   RanksPerNode nproc;
   bool standalone = false;
   RendezvousOptions rendezvous;
-  std::string local_addr;  ///< --local-addr: the address that this node tells others; empty: find out
+  std::string local_addr;        ///< --local-addr: the address that this node tells others; empty: find out
+  std::vector<HostEntry> hosts;  ///< -H, --hostfile; empty: not given
+  std::vector<std::string> ssh_command{"ssh"};
+  std::optional<int> ssh_port;
 
   std::string role = "default";
   ProgramMode mode = ProgramMode::automatic;

@@ -21,11 +21,13 @@ struct OptionDraft {
   std::optional<BindPolicy> bind;
   std::string numa_binding;
   std::optional<topology::GpuVisibility> gpus;
+  std::string host_file;
 
   void notice(std::string text) { options.notices.push_back(std::move(text)); }
 };
 
 void add_job_options(OptionTable& table, OptionDraft& draft);
+void add_host_options(OptionTable& table, OptionDraft& draft);
 void add_program_options(OptionTable& table, OptionDraft& draft);
 void add_failure_options(OptionTable& table, OptionDraft& draft);
 void add_output_options(OptionTable& table, OptionDraft& draft);
@@ -34,6 +36,7 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft);
 
 /// Called in this order once all values have been read. Throw ExitError(kExitUsage) for contradictory options.
 void settle_job_options(const OptionTable& table, OptionDraft& draft);
+void settle_host_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);
 void settle_rendezvous_options(const OptionTable& table, OptionDraft& draft);
 void settle_program_options(const OptionTable& table, OptionDraft& draft);
 void settle_failure_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);

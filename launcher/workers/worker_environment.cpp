@@ -25,10 +25,11 @@ constexpr std::array<std::string_view, 9> kIdentityPrefixes{
     "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
 };
 
-constexpr std::array<std::string_view, 6> kIdentityNames{
-    "SLURM_PROCID",    "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID",
-    "DDP_RDZV_SECRET",  // for agents only
-    "DDPRUN_AGENT",     // ddprun: how the agent that it starts with srun finds it
+constexpr std::array<std::string_view, 7> kIdentityNames{
+    "SLURM_PROCID",      "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID",
+    "DDP_RDZV_SECRET",    // for agents only
+    "DDPRUN_AGENT",       // ddprun: how the agent that it starts finds it
+    "DDPRUN_AGENT_HOST",  // the same over ssh: which host it is
 };
 
 /// torchrun's --virtual-local-rank: the k-th of the devices that ddprun was given, or number k where none are named.

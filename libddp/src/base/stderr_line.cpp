@@ -49,9 +49,9 @@ Target target_of(int fd) noexcept {
   return target;
 }
 
-/// The first bytes of @p text and a newline: all of them where they fit, else whole lines where there are any.
-ssize_t write_some(const Target& target, std::string_view text) noexcept {
-  char newline = '\n';
+/// The first bytes of @p text and @p ending, which is at most a newline: all of them where they fit, else whole lines
+/// where there are any.
+ssize_t write_some(const Target& target, std::string_view text, std::string_view ending) noexcept {
   std::size_t size = text.size();
   const bool all = size < target.chunk_bytes;
   if (!all) {
@@ -59,7 +59,8 @@ ssize_t write_some(const Target& target, std::string_view text) noexcept {
     const std::size_t end = text.rfind('\n', size - 1);
     if (end != std::string_view::npos) size = end + 1;
   }
-  iovec parts[] = {{.iov_base = const_cast<char*>(text.data()), .iov_len = size}, {.iov_base = &newline, .iov_len = 1}};
+  iovec parts[] = {{.iov_base = const_cast<char*>(text.data()), .iov_len = size},
+                   {.iov_base = const_cast<char*>(ending.data()), .iov_len = ending.size()}};
   const std::size_t count = all ? 2 : 1;
   if (!target.socket) return ::writev(target.fd, parts, static_cast<int>(count));
   msghdr message{};
@@ -80,15 +81,17 @@ bool wait_until_writable(int fd, Deadline deadline, int stop_fd) noexcept {
   }
 }
 
-}  // namespace
-
-bool write_line(int fd, std::string_view line, std::chrono::milliseconds patience, int stop_fd) noexcept {
+bool write_all(int fd, std::string_view text, std::string_view ending, std::chrono::milliseconds patience,
+               int stop_fd) noexcept {
   const Target target = target_of(fd);
-  std::size_t left = line.size() + 1;
+  const std::size_t size = text.size() + ending.size();
+  std::size_t left = size;
   Deadline deadline = Deadline::after(patience);
   while (left > 0) {
     if (!wait_until_writable(target.fd, deadline, stop_fd)) return false;
-    const ssize_t written = write_some(target, line.substr(line.size() + 1 - left));
+    const std::size_t done = size - left;
+    const ssize_t written =
+        write_some(target, text.substr(std::min(done, text.size())), ending.substr(done - std::min(done, text.size())));
     if (written > 0) {
       left -= static_cast<std::size_t>(written);
       deadline = Deadline::after(patience);
@@ -98,6 +101,16 @@ bool write_line(int fd, std::string_view line, std::chrono::milliseconds patienc
     }
   }
   return true;
+}
+
+}  // namespace
+
+bool write_line(int fd, std::string_view line, std::chrono::milliseconds patience, int stop_fd) noexcept {
+  return write_all(fd, line, "\n", patience, stop_fd);
+}
+
+bool write_bytes(int fd, std::string_view bytes, std::chrono::milliseconds patience, int stop_fd) noexcept {
+  return write_all(fd, bytes, "", patience, stop_fd);
 }
 
 bool write_text(int fd, std::string_view text, std::chrono::milliseconds patience, int stop_fd) noexcept {

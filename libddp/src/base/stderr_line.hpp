@@ -22,6 +22,9 @@ void write_stderr_line(std::string_view line, std::chrono::milliseconds patience
 /// The same on any descriptor, whether it blocks or not. @return whether all was written
 bool write_line(int fd, std::string_view line, std::chrono::milliseconds patience, int stop_fd = -1) noexcept;
 
+/// The same for bytes that are passed on as they are, without a newline.
+bool write_bytes(int fd, std::string_view bytes, std::chrono::milliseconds patience, int stop_fd = -1) noexcept;
+
 /// The same for a text that ends in a newline itself.
 bool write_text(int fd, std::string_view text, std::chrono::milliseconds patience, int stop_fd = -1) noexcept;
 

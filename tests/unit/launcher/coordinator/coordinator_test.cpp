@@ -5,6 +5,7 @@ namespace ddp::launcher::test {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -427,6 +428,46 @@ TEST(CoordinatorTest, TorchrunsExitCodeIsOneForAnyFailure) {
   job.clean(85);
   EXPECT_EQ(job.coordinator().exit_status(), 1);
   EXPECT_EQ(job.coordinator().outcome().exit_status(), 85);
+}
+
+// ---- agents over ssh ----------------
+
+TEST(CoordinatorTest, AnAgentThatWillNotComeEndsAJobThatNeedsIt) {
+  CoordinatorJob job;
+  job.gather();
+  EXPECT_FALSE(job.coordinator().agent_missing("no way to b", 1));
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
+  EXPECT_EQ(job.coordinator().outcome().nodes.at(0).message, "no way to b");
+}
+
+TEST(CoordinatorTest, AJobThatCanShrinkBeginsWithoutAnAgentThatWillNotCome) {
+  CoordinatorJob job;
+  job.options.membership.min_nodes = 1;
+  job.gather();
+  EXPECT_TRUE(job.coordinator().agent_missing("no way to b", 1));
+  job.turn();
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("PrepareAttempt"));
+  EXPECT_THAT(job.notes, ElementsAre("no way to b"));
+}
+
+TEST(CoordinatorTest, TheEndOfWhatHoldsAnAgentFailsItsNode) {
+  CoordinatorJob job;
+  job.connect();
+  job.connect();
+  auto first = hello("a");
+  first.order = 0;
+  auto second = hello("b");
+  second.order = 1;
+  job.say(0, first);
+  job.say(1, second);
+  job.say(0, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  job.say(1, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  job.coordinator().agent_left(7, "unknown");
+  job.forget_all();
+  job.coordinator().agent_left(1, "ssh ended");
+  job.turn();
+  EXPECT_FALSE(job.connected(1));
+  EXPECT_THAT(job.heard_texts(0), Contains("SignalRanks SIGTERM groups"));
 }
 
 }  // namespace

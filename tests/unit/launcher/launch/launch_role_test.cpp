@@ -181,5 +181,44 @@ TEST(RoleTest, AJobThatAWorkerSubmittedIsNoWorker) {
   }
 }
 
+// ---- host list ----------------
+
+LaunchOptions with_hosts(int number) {
+  LaunchOptions some = options();
+  for (int i = 0; i < number; ++i) some.hosts.push_back({.name = "h" + std::to_string(i)});
+  return some;
+}
+
+TEST(RoleTest, AHostListMakesAFrontThatWinsOverAnAllocation) {
+  for (const Variables& variables : {Variables{}, allocation(4)}) {
+    const RoleDecision decision = decide(with_hosts(3), variables);
+    EXPECT_EQ(decision.role, LaunchRole::frontend);
+    EXPECT_TRUE(decision.by_hosts);
+    EXPECT_EQ(decision.nodes.min, 3);
+    EXPECT_EQ(decision.nodes.max, 3);
+  }
+  EXPECT_FALSE(decide(options(), allocation(4)).by_hosts);
+}
+
+TEST(RoleTest, NodesAreTheFirstOfTheHostList) {
+  LaunchOptions some = with_hosts(3);
+  some.nodes_given = true;
+  some.nodes = {.min = 2, .max = 9};
+  EXPECT_EQ(decide(some).nodes.min, 2);
+  EXPECT_EQ(decide(some).nodes.max, 3);
+  some.nodes = {.min = 4, .max = 4};
+  EXPECT_THAT(refusal(some, {}), HasSubstr("--nnodes=4 was given, but the host list has 3 hosts"));
+}
+
+TEST(RoleTest, AHostListInAStepOfSeveralTasksIsRefused) {
+  EXPECT_THAT(refusal(with_hosts(2), step(2, "1(x2)")), HasSubstr("2 tasks, and each would start the ranks"));
+  EXPECT_EQ(decide(with_hosts(2), step(1, "1")).role, LaunchRole::frontend);
+}
+
+TEST(RoleTest, AnAgentKnowsThatItIsOfAHostList) {
+  EXPECT_TRUE(decide(options(), {{"DDPRUN_AGENT", "n0;1;ab"}, {"DDPRUN_AGENT_HOST", "0:2"}}).by_hosts);
+  EXPECT_FALSE(decide(options(), {{"DDPRUN_AGENT", "n0;1;ab"}}).by_hosts);
+}
+
 }  // namespace
 }  // namespace ddp::launcher

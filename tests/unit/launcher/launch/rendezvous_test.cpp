@@ -87,7 +87,7 @@ TEST(RendezvousPoint, WhatIsNoPointIsRefused) {
 // ---- frontend
 
 TEST(FrontendRendezvous, ItsAgentsReachIt) {
-  const FrontendRendezvous frontend = meet_as_frontend({"10.0.0.1", "10.0.1.1"});
+  const FrontendRendezvous frontend = meet_as_frontend({"10.0.0.1", "10.0.1.1"}, {""});
   ASSERT_TRUE(frontend.listener);
   EXPECT_EQ(frontend.point.port, frontend.listener->port());
   const base::Environment environment{
@@ -100,7 +100,7 @@ TEST(FrontendRendezvous, ItsAgentsReachIt) {
 }
 
 TEST(FrontendRendezvous, EachJobHasItsOwnSecret) {
-  EXPECT_NE(meet_as_frontend({"n1"}).point.secret.to_hex(), meet_as_frontend({"n1"}).point.secret.to_hex());
+  EXPECT_NE(meet_as_frontend({"n1"}, {""}).point.secret.to_hex(), meet_as_frontend({"n1"}, {""}).point.secret.to_hex());
 }
 
 TEST(FrontendRendezvous, WithoutTheVariableThereIsNone) {

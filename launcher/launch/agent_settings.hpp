@@ -1,0 +1,58 @@
+// What an agent that is started over ssh gets from its frontend, on its standard input: nothing of it is on a command
+// line, and the secret is in no environment that others could read.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "base/env_table.hpp"
+#include "workers/worker_environment.hpp"
+
+namespace ddp::launcher {
+
+/// The only argument of such an agent.
+inline constexpr const char* kAgentWord = "--agent-from-stdin";
+
+struct AgentSettings {
+  std::string point;                   ///< RendezvousPoint::encode()
+  int node = 0;                        ///< place in the host list
+  int ranks = 0;                       ///< 0: as the arguments say
+  bool here = false;                   ///< on the frontend's host
+  mode_t file_mask = 022;              ///< umask(2)
+  std::string directory;               ///< to work in
+  std::vector<std::string> arguments;  ///< of the frontend
+  EnvironmentMap environment;          ///< without what belongs to the frontend's host
+
+  /// A line with @p version and the length of the rest, then fields that end in a NUL each.
+  std::string encode(std::string_view version) const;
+  /// Without the first line. Throws Error(protocol).
+  static AgentSettings decode(std::string_view body);
+};
+
+/// Whether a variable says something of the host or the login that has it (HOME, SSH_*, DISPLAY, ...); an agent keeps
+/// its own.
+bool belongs_to_host(std::string_view name);
+
+/// What goes to other hosts: without such variables, a task's identity, and Slurm's.
+EnvironmentMap portable_environment(const base::Environment& environment);
+
+/// What is the same for all agents: this process's folder, by the name that the user gave it, umask and environment.
+AgentSettings settings_for_agents(std::string point, std::vector<std::string> arguments,
+                                  const base::Environment& environment);
+
+/// Throws Error: timeout, protocol, and conflict for a frontend of another version than @p version.
+AgentSettings read_agent_settings(int fd, std::string_view version, Deadline deadline);
+
+/// Makes this process the agent: environment, umask, folder. It ends when standard input does, which the frontend keeps
+/// open until it has joined. With a single thread. Throws Error(system) where the folder cannot be entered.
+void take_agent_settings(const AgentSettings& settings);
+
+/// For an agent that has reached its frontend: standard input is /dev/null from now on.
+void leave_standard_input();
+
+}  // namespace ddp::launcher

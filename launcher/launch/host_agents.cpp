@@ -1,0 +1,259 @@
+#include "launch/host_agents.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ddp/version.hpp>
+
+#include "base/host_name.hpp"
+#include "base/system_error.hpp"
+#include "launch/launcher_process.hpp"
+#include "launch/own_network.hpp"
+#include "options/program_lookup.hpp"
+#include "options/shell_words.hpp"
+#include "outcome/signal_name.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// For TCP and the handshake with a host that does not answer: its agent is missed within seconds.
+constexpr int kConnectSeconds = 10;
+constexpr int kSshFailed = 255;  // ssh(1), EXIT STATUS
+constexpr int kNotExecutable = 126;
+constexpr int kNotFound = 127;  // of the shell there
+constexpr std::chrono::seconds kEndPatience{2};
+
+std::string without_domain(const std::string& name) { return name.substr(0, name.find('.')); }
+
+bool is_address(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 || ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+std::string describe(const std::string& program, const base::ProcessEnd& end) {
+  return end.by_signal ? fmt::format("{} was ended by {}", program, signal_name(end.code))
+                       : fmt::format("{} ended with exit code {}", program, end.code);
+}
+
+}  // namespace
+
+bool is_this_host(const std::string& host) {
+  const std::string own = base::host_name();
+  if (host == "localhost" || host == own || host == without_domain(own)) return true;
+  return is_address(host) && is_own_name(host);
+}
+
+std::vector<std::string> agent_ssh_command(const LaunchOptions& options, const std::string& host,
+                                           const std::string& ddprun) {
+  std::vector<std::string> command = options.ssh_command;
+  for (const char* word : {"-T", "-x", "-o", "BatchMode=yes"}) command.emplace_back(word);
+  // A master that ssh leaves behind would keep our pipes open. One that is there already is used.
+  for (const char* word : {"-o", "ControlMaster=no", "-o", "LogLevel=ERROR", "-o"}) command.emplace_back(word);
+  command.push_back(fmt::format("ConnectTimeout={}", kConnectSeconds));
+  if (options.ssh_port) {
+    command.emplace_back("-p");
+    command.push_back(std::to_string(*options.ssh_port));
+  }
+  command.push_back(host);
+  command.push_back(fmt::format("exec {} {}", shell_quoted(ddprun), kAgentWord));
+  return command;
+}
+
+std::string hint_for_ssh_end(const std::string& host, int status, const std::string& last_line,
+                             const std::string& ddprun) {
+  const auto says = [&](const char* words) { return last_line.find(words) != std::string::npos; };
+  if (status == kNotFound || status == kNotExecutable)
+    return fmt::format("install the same libddp on all hosts: {} must be there", ddprun);
+  if (status != kSshFailed) return {};
+  if (says("Permission denied") || says("Too many authentication failures"))
+    return fmt::format("ssh must log in without a password: set up a key, then try 'ssh -o BatchMode=yes {} true'",
+                       host);
+  if (says("Host key verification failed"))
+    return fmt::format("its key is not known: log in once with 'ssh {}', or add it to known_hosts", host);
+  if (says("Could not resolve hostname")) return "check the name in the host list";
+  return fmt::format("is it up, with an sshd? Try 'ssh -o BatchMode=yes {} true'", host);
+}
+
+HostAgents::HostAgents(EventLoop& loop, const LaunchOptions& options, std::size_t num_hosts, std::string ddprun,
+                       const base::Environment& environment, AgentSettings common, Events events,
+                       HostAgentLimits limits)
+    : loop_(loop),
+      options_(options),
+      ddprun_(std::move(ddprun)),
+      environment_(environment.variables()),
+      common_(std::move(common)),
+      events_(std::move(events)),
+      limits_(limits),
+      words_(num_hosts) {
+  for (std::size_t index = 0; index < num_hosts; ++index) {
+    Host& host = hosts_.emplace_back();
+    host.entry = options.hosts.at(index);
+    host.here = is_this_host(host.entry.name);
+  }
+  if (std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.here; }))
+    ssh_path_ = find_program(options_.ssh_command.front(), environment.raw("PATH").value_or("/bin:/usr/bin"));
+  start_more();
+}
+
+HostAgents::~HostAgents() {
+  end(Deadline::after(kEndPatience));
+  for (Host& host : hosts_) {
+    leave_input(host);
+    if (host.process && host.state != State::ended) loop_.forget(host.process.pidfd());
+  }
+}
+
+void HostAgents::start_more() {
+  while (!stopped_ && starting_ < limits_.at_once && next_ < hosts_.size()) start(next_++);
+}
+
+void HostAgents::start(std::size_t index) {
+  Host& host = hosts_[index];
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw base::system_error("making a pipe", errno, "raise ulimit -n");
+  const base::UniqueFd input{ends[0]};
+  host.input.reset(ends[1]);
+  ::fcntl(host.input.get(), F_SETFL, O_NONBLOCK);
+  const base::UniqueFd words = words_.open(index);
+  if (options_.verbose) words_.show(index);
+  std::vector<std::string> command =
+      host.here ? std::vector<std::string>{ddprun_, kAgentWord} : agent_ssh_command(options_, host.entry.name, ddprun_);
+  host.process = start_launcher({.path = host.here ? ddprun_ : ssh_path_,
+                                 .words = std::move(command),
+                                 .environment = environment_,
+                                 .standard_input = input.get(),
+                                 .standard_error = words.get()});
+  host.state = State::starting;
+  host.limit = Deadline::after(limits_.start);
+  ++starting_;
+  ++running_;
+  loop_.watch(host.process.pidfd(), [this, index] { process_ended(index); });
+  AgentSettings settings = common_;
+  settings.node = static_cast<int>(index);
+  settings.ranks = host.entry.ranks;
+  settings.here = host.here;
+  host.unsent = settings.encode(DDP_VERSION_STRING);
+  loop_.watch(host.input.get(), [this, index] { send_settings(hosts_[index]); });
+  loop_.want_write(host.input.get(), true);
+  host.sending = true;
+}
+
+void HostAgents::send_settings(Host& host) {
+  const ssize_t size = ::write(host.input.get(), host.unsent.data(), host.unsent.size());
+  if (size < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (size > 0) host.unsent.erase(0, static_cast<std::size_t>(size));
+  // Where nobody reads it, the process tells why. Until it has joined, the agent takes the open pipe for a sign of
+  // life.
+  if (size < 0 || host.unsent.empty()) leave_input(host);
+}
+
+void HostAgents::leave_input(Host& host) {
+  if (!std::exchange(host.sending, false)) return;
+  loop_.forget(host.input.get());
+  host.unsent.clear();
+}
+
+void HostAgents::joined(std::int64_t node) {
+  if (node < 0 || node >= static_cast<std::int64_t>(hosts_.size())) return;
+  const auto index = static_cast<std::size_t>(node);
+  words_.show(index);
+  Host& host = hosts_[index];
+  if (host.state != State::starting) return;
+  host.state = State::joined;
+  host.limit.reset();
+  leave_input(host);
+  host.input.reset();
+  --starting_;
+  start_more();
+}
+
+void HostAgents::process_ended(std::size_t index) {
+  Host& host = hosts_[index];
+  loop_.forget(host.process.pidfd());
+  leave_input(host);
+  host.input.reset();
+  --running_;
+  const State before = std::exchange(host.state, State::ended);
+  if (before == State::joined) {
+    host.limit = Deadline::after(limits_.patience);
+  } else if (before == State::starting) {
+    const base::ProcessEnd end = host.process.end().value_or(base::ProcessEnd{});
+    const std::string& name = host.entry.name;
+    const std::string said = words_.last_line(index);
+    const std::string program = host.here ? "ddprun's agent" : options_.ssh_command.front();
+    const std::string hint = host.here ? "" : hint_for_ssh_end(name, end.shell_status(), said, ddprun_);
+    give_up(index,
+            fmt::format("starting ddprun on {}: {}{}{}{}{}", name, describe(program, end), said.empty() ? "" : ": ",
+                        said, hint.empty() ? "" : "; ", hint),
+            1);
+  }
+}
+
+void HostAgents::give_up(std::size_t index, const std::string& why, int exit_status) {
+  Host& host = hosts_[index];
+  host.limit.reset();
+  --starting_;
+  if (host.state == State::starting) {
+    host.state = State::given_up;
+    host.process.signal(SIGTERM);
+  }
+  if (!stopped_ && !events_.missing(why, exit_status)) stop();
+  start_more();
+}
+
+void HostAgents::stop() {
+  stopped_ = true;
+  for (Host& host : hosts_) {
+    if (host.state == State::starting) host.process.signal(SIGTERM);
+  }
+}
+
+std::optional<Deadline> HostAgents::next_deadline() const {
+  std::optional<Deadline> next;
+  for (const Host& host : hosts_) {
+    if (host.limit) next = next ? earlier(*next, *host.limit) : host.limit;
+  }
+  return next;
+}
+
+void HostAgents::time_passed() {
+  for (std::size_t index = 0; index < hosts_.size(); ++index) {
+    Host& host = hosts_[index];
+    if (!host.limit || !host.limit->expired()) continue;
+    if (host.state == State::starting) {
+      const std::string said = words_.last_line(index);
+      give_up(index,
+              fmt::format("starting ddprun on {}: it did not join within {} s{}{}; log in there and see what is slow",
+                          host.entry.name, std::chrono::ceil<std::chrono::seconds>(limits_.start).count(),
+                          said.empty() ? "" : ": ", said),
+              1);
+    } else {
+      host.limit.reset();
+      const std::string program = host.here ? "ddprun's agent" : options_.ssh_command.front();
+      events_.left(static_cast<std::int64_t>(index),
+                   describe(program, host.process.end().value_or(base::ProcessEnd{})));
+    }
+  }
+}
+
+void HostAgents::end(Deadline deadline) {
+  stopped_ = true;
+  for (Host& host : hosts_) {
+    if (host.state != State::waiting && host.state != State::ended) host.process.signal(SIGTERM);
+  }
+  for (Host& host : hosts_) {
+    if (host.state != State::waiting && host.state != State::ended && !host.process.wait(deadline)) host.process.kill();
+  }
+}
+
+}  // namespace ddp::launcher

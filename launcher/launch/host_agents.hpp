@@ -1,0 +1,112 @@
+// Starts an agent on each host of a list, over ssh.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "base/child_process.hpp"
+#include "base/unique_fd.hpp"
+#include "events/event_loop.hpp"
+#include "launch/agent_settings.hpp"
+#include "launch/host_words.hpp"
+#include "options/launch_options.hpp"
+
+namespace ddp::launcher {
+
+/// Whether the list means this host by @p host: its name, with or without domain, localhost, or one of its addresses.
+/// Names are not looked up: a list may have thousands.
+bool is_this_host(const std::string& host);
+
+/// ssh's command line for @p host: no terminal, no question.
+/// @param ddprun the file to execute there
+std::vector<std::string> agent_ssh_command(const LaunchOptions& options, const std::string& host,
+                                           const std::string& ddprun);
+
+/// What to do where ssh has ended with @p status, and has said @p last_line, before there was an agent on @p host.
+std::string hint_for_ssh_end(const std::string& host, int status, const std::string& last_line,
+                             const std::string& ddprun);
+
+struct HostAgentLimits {
+  std::size_t at_once = 64;  ///< hosts whose agents are being started at the same time
+  /// From the start of ssh until the agent has joined: slow logins, and programs on a slow file system.
+  std::chrono::milliseconds start = std::chrono::seconds(60);
+  /// For the control connection of an agent to tell more than the end of its ssh does.
+  std::chrono::milliseconds patience = std::chrono::seconds(1);
+};
+
+/// Runs in the caller's event loop: after each turn of it, call time_passed(). Each ssh is in its own process group.
+class HostAgents {
+ public:
+  struct Events {
+    /// The agent of a host will not come. @return whether the job goes on without it
+    std::function<bool(const std::string& why, int exit_status)> missing;
+    /// The ssh of an agent that had joined has ended.
+    std::function<void(std::int64_t node, const std::string& why)> left;
+  };
+
+  /// Starts the first. @p common lacks node, ranks and here. @p loop must outlive the object. Throws Error and
+  /// ExitError where there is no ssh, or no process can be made.
+  HostAgents(EventLoop& loop, const LaunchOptions& options, std::size_t num_hosts, std::string ddprun,
+             const base::Environment& environment, AgentSettings common, Events events, HostAgentLimits limits = {});
+  HostAgents(const HostAgents&) = delete;
+  HostAgents& operator=(const HostAgents&) = delete;
+  /// Ends what is left: SIGTERM, then SIGKILL.
+  ~HostAgents();
+
+  void joined(std::int64_t node);
+  std::optional<Deadline> next_deadline() const;
+  void time_passed();
+
+  /// Starts no more, and ends those that have not joined.
+  void stop();
+  /// Whether all that were started have ended.
+  bool ended() const { return running_ == 0; }
+  /// SIGTERM to the rest; SIGKILL at @p deadline.
+  void end(Deadline deadline);
+  /// Passes on what the ended ones had to say.
+  void finish_words(Deadline deadline) { words_.finish(deadline); }
+
+ private:
+  enum class State { waiting, starting, joined, given_up, ended };
+  struct Host {
+    HostEntry entry;
+    bool here = false;
+    State state = State::waiting;
+    base::ChildProcess process;
+    base::UniqueFd input;
+    std::string unsent;
+    bool sending = false;           ///< input is watched
+    std::optional<Deadline> limit;  ///< starting: to join; ended after it had joined: to tell
+  };
+
+  void start_more();
+  void start(std::size_t index);
+  void send_settings(Host& host);
+  void leave_input(Host& host);
+  void process_ended(std::size_t index);
+  void give_up(std::size_t index, const std::string& why, int exit_status);
+
+  EventLoop& loop_;
+  const LaunchOptions& options_;
+  std::string ddprun_;
+  EnvironmentMap environment_;
+  AgentSettings common_;
+  Events events_;
+  HostAgentLimits limits_;
+  std::string ssh_path_;  ///< empty: all hosts are this one
+  std::vector<Host> hosts_;
+  HostWords words_;
+  std::size_t next_ = 0;  ///< the first that was not started
+  std::size_t starting_ = 0;
+  std::size_t running_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace ddp::launcher

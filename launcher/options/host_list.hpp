@@ -1,0 +1,35 @@
+// Lists of hosts as mpirun, horovodrun and Slurm write them: -H and --hostfile.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "options/launch_options.hpp"
+
+namespace ddp::launcher {
+
+/// The variable that tells an agent which host of its frontend's list it is: "NODE:RANKS", or
+/// "NODE:RANKS:here" on the frontend's host; RANKS 0: as --nproc-per-node says.
+inline constexpr const char* kAgentHostVariable = "DDPRUN_AGENT_HOST";
+
+/// A host as one entry of a list has it.
+struct HostMention {
+  std::string name;
+  int slots = 0;      ///< ranks; 0: the entry has no number
+  int max_slots = 0;  ///< 0: no limit
+  bool operator==(const HostMention&) const = default;
+};
+
+/// "n0:2,n[1-3]:4,[fd00::7]:2". Throws ExitError(kExitUsage) that names @p source.
+std::vector<HostMention> parse_host_list(const std::string& source, const std::string& text);
+
+/// A line for each host: such an entry, or "n0 slots=2 max_slots=4"; '#' begins a comment. Throws likewise, with the
+/// line.
+std::vector<HostMention> parse_host_file(const std::string& source, const std::string& text);
+
+/// Each host once, in the order of the first mentions. Slots of several mentions add up; where none has slots, and a
+/// host is mentioned several times (PBS' node file), each mention is one. Throws likewise where some have slots and
+/// others none, for more ranks than max_slots, and for too many hosts or ranks.
+std::vector<HostEntry> merge_hosts(const std::string& source, const std::vector<HostMention>& mentions);
+
+}  // namespace ddp::launcher

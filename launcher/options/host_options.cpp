@@ -1,0 +1,117 @@
+// Options on a job by host list, whose agents ddprun starts over ssh.
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "base/system_error.hpp"
+#include "options/host_list.hpp"
+#include "options/option_groups.hpp"
+#include "options/option_values.hpp"
+#include "options/shell_words.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// kMaxNodes lines of 64 characters.
+constexpr std::streamsize kMostFileBytes = 4 << 20;
+
+std::string read_host_file(const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    reject_value("--hostfile", path, why, "give a file with one host a line");
+  };
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(fmt::format("cannot be read: {}", base::errno_text(errno)));
+  std::string text(static_cast<std::size_t>(kMostFileBytes) + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) refuse("cannot be read: is it a folder?");
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > static_cast<std::size_t>(kMostFileBytes)) refuse("is larger than 4 MiB");
+  return text;
+}
+
+/// An agent of a host list takes its part, and does not read the list: the file may be on another host.
+void take_part(const std::string& part, LaunchOptions& options) {
+  const std::vector<std::string_view> fields = parts_of(part, ':');
+  if (fields.size() < 2) reject_value(kAgentHostVariable, part, "is not NODE:RANKS", "ddprun sets it; unset it");
+  const int ranks = parse_whole(kAgentHostVariable, fields[1], 0, kMaxRanksPerNode);
+  if (ranks > 0) options.nproc = {.kind = RanksPerNode::Kind::number, .number = ranks};
+  if (fields.size() == 2) options.local_addr.clear();  // the frontend's
+}
+
+void check_numbers(const OptionTable& table, const LaunchOptions& options) {
+  const bool number = options.nproc.kind == RanksPerNode::Kind::number;
+  for (const HostEntry& host : options.hosts) {
+    if (host.ranks > 0 && table.given("--nproc-per-node") && (!number || options.nproc.number != host.ranks))
+      reject_combination(fmt::format("--nproc-per-node contradicts the host list, which gives {} rank{} to '{}'",
+                                     host.ranks, host.ranks == 1 ? "" : "s", host.name),
+                         "leave out --nproc-per-node, or the numbers in the list");
+    if (host.ranks == 0 && host.max_ranks > 0 && number && options.nproc.number > host.max_ranks)
+      reject_combination(fmt::format("--nproc-per-node {} is more than max_slots={} of '{}'", options.nproc.number,
+                                     host.max_ranks, host.name),
+                         "start fewer ranks, or give a larger max_slots");
+  }
+}
+
+}  // namespace
+
+void add_host_options(OptionTable& table, OptionDraft& draft) {
+  const auto take_list = [&draft](const std::string& source, const std::string& text) {
+    draft.options.hosts = merge_hosts(source, parse_host_list(source, text));
+  };
+  const auto take_file = [&draft](const std::string&, const std::string& text) { draft.host_file = text; };
+  table.begin_group("Hosts");
+  table.add_value("-H,--host", "HOST[:RANKS],...",
+                  "Start the ranks on these hosts, over ssh without a password: n0:2,n[1-3]:4. Without numbers, "
+                  "--nproc-per-node holds. --nnodes takes the first of them.",
+                  take_list);
+  table
+      .add_value(
+          "--hostfile", "FILE",
+          "The same from a file: one HOST, HOST:RANKS or 'HOST slots=RANKS' a line, as for mpirun and horovodrun.",
+          take_file)
+      .completes(ValueKind::file);
+  table.add_value(
+      "--ssh-command", "COMMAND",
+      "Command for ssh, which takes ssh's options, with its own as for a shell: 'ssh -i key' (default ssh).",
+      [&](const auto& source, const auto& text) { draft.options.ssh_command = split_shell_words(source, text); });
+  table.add_value(
+      "--ssh-port", "PORT", "Port of the hosts' sshd (default: ssh's configuration says).",
+      [&](const auto& source, const auto& text) { draft.options.ssh_port = parse_whole(source, text, 1, 65'535); });
+  table.begin_group("");  // mpirun's and horovodrun's other names
+  table.add_value("--hosts", "HOST[:RANKS],...", "As -H.", take_list);
+  table.add_value("--host-file", "FILE", "As --hostfile.", take_file);
+  table.add_value("--machinefile", "FILE", "As --hostfile.", take_file);
+}
+
+void settle_host_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {
+  LaunchOptions& options = draft.options;
+  if (const auto part = environment.raw(kAgentHostVariable)) {
+    options.hosts.clear();
+    return take_part(*part, options);
+  }
+  if (!draft.host_file.empty()) {
+    if (!options.hosts.empty()) reject_combination("-H and --hostfile both name the hosts", "give one of them");
+    const std::string source = fmt::format("--hostfile '{}'", printable(draft.host_file));
+    options.hosts = merge_hosts(source, parse_host_file(source, read_host_file(draft.host_file)));
+  }
+  if (options.hosts.empty()) {
+    for (const char* name : {"--ssh-command", "--ssh-port"}) {
+      if (table.given(name))
+        reject_combination(fmt::format("{} is for jobs by host list", name), "add -H or --hostfile");
+    }
+    return;
+  }
+  for (const char* name : {"--standalone", "--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port"}) {
+    if (table.given(name))
+      reject_combination(fmt::format("{} and a host list contradict each other: ddprun starts the nodes itself", name),
+                         "drop one of them");
+  }
+  if (table.given("--stdin") && options.standard_input != StandardInput::none)
+    reject_combination("ranks of a host list get no standard input", "give --stdin none, or read a file");
+  check_numbers(table, options);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,173 @@
+// ssh's command line, and agents that come, do not come, and end. A shell script stands for ssh.
+#include "launch/host_agents.hpp"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+
+#include "base/host_name.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::UnorderedElementsAre;
+
+TEST(SshCommandTest, AsksNothingAndShowsNoSecret) {
+  LaunchOptions options;
+  options.ssh_command = {"ssh", "-i", "my key"};
+  options.ssh_port = 2222;
+  const auto command = agent_ssh_command(options, "n1", "/opt/it's/ddprun");
+  EXPECT_THAT(command,
+              AllOf(Contains("BatchMode=yes"), Contains("ConnectTimeout=10"), Contains("-T"), Contains("2222")));
+  EXPECT_EQ(std::vector<std::string>(command.begin(), command.begin() + 3), options.ssh_command);
+  EXPECT_EQ(*(command.end() - 2), "n1");
+  EXPECT_EQ(command.back(), "exec '/opt/it'\\''s/ddprun' --agent-from-stdin");
+}
+
+TEST(SshEndTest, TheHintFitsTheCause) {
+  const auto hint = [](int status, const char* said) { return hint_for_ssh_end("n1", status, said, "/opt/ddprun"); };
+  EXPECT_THAT(hint(255, "u@n1: Permission denied (publickey)"), HasSubstr("without a password"));
+  EXPECT_THAT(hint(255, "Host key verification failed"), HasSubstr("known_hosts"));
+  EXPECT_THAT(hint(255, "ssh: Could not resolve hostname n1: Name or service not known"), HasSubstr("check the name"));
+  EXPECT_THAT(hint(255, "ssh: connect to host n1 port 22: No route to host"), HasSubstr("is it up"));
+  EXPECT_THAT(hint(127, "sh: 1: exec: /opt/ddprun: not found"), HasSubstr("/opt/ddprun must be there"));
+  EXPECT_THAT(hint(1, "ddprun: entering the folder"), IsEmpty());
+}
+
+TEST(ThisHostTest, IsKnownByItsNamesAndAddresses) {
+  EXPECT_TRUE(is_this_host("localhost"));
+  EXPECT_TRUE(is_this_host("127.0.0.1"));
+  EXPECT_TRUE(is_this_host(base::host_name()));
+  EXPECT_FALSE(is_this_host("192.0.2.1"));  // RFC 5737: nobody's
+  EXPECT_FALSE(is_this_host("n0.example"));
+}
+
+class HostAgentsTest : public testing::Test {
+ protected:
+  HostAgentsTest() {
+    ::signal(SIGPIPE, SIG_IGN);  // as in ddprun
+    std::string name = testing::TempDir() + "host_agents_XXXXXX";
+    folder_ = ::mkdtemp(name.data());
+    std::ofstream{folder_ / "ssh"} << "#!/bin/sh\n"
+                                      "for last; do host=$word; word=$last; done\n"
+                                      "cd " +
+                                          folder_.string() +
+                                          " || exit\n"
+                                          "touch started.$host\n"
+                                          "case $host in\n"
+                                          "  bad*) echo one >&2; echo 'Permission denied (x).' >&2; exit 255 ;;\n"
+                                          "  end*) while [ ! -e leave ]; do sleep 0.02; done; exit 9 ;;\n"
+                                          "  *) cat >got.$host ;;\n"
+                                          "esac\n";
+    ::chmod((folder_ / "ssh").c_str(), 0755);
+    options.ssh_command = {(folder_ / "ssh").string()};
+  }
+  ~HostAgentsTest() override {
+    agents.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void start(const std::vector<std::string>& names, HostAgentLimits limits = {}) {
+    for (const std::string& name : names) options.hosts.push_back({.name = name, .ranks = 2});
+    const AgentSettings common{.point = "secret-point",
+                               .directory = "/",
+                               .arguments = {},
+                               .environment = {{"BIG", std::string(200'000, 'x')}}};
+    agents.emplace(loop, options, names.size(), "/opt/ddprun", base::Environment::process(), common,
+                   HostAgents::Events{
+                       .missing =
+                           [this](const std::string& why, int) {
+                             missing.push_back(why);
+                             return goes_on;
+                           },
+                       .left = [this](std::int64_t node,
+                                      const std::string& why) { left.push_back(std::to_string(node) + ": " + why); }},
+                   limits);
+  }
+  template <class Condition>
+  bool eventually(const Condition& condition) {
+    const Deadline deadline = Deadline::after(60s);
+    while (!condition() && !deadline.expired()) {
+      loop.run_once(Deadline::after(20ms));
+      agents->time_passed();
+    }
+    return condition();
+  }
+  bool exists(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
+  std::uintmax_t size(const std::string& name) const {
+    return exists(name) ? std::filesystem::file_size(folder_ / name) : 0;
+  }
+
+  LaunchOptions options;
+  EventLoop loop;
+  std::optional<HostAgents> agents;
+  std::vector<std::string> missing;
+  std::vector<std::string> left;
+  bool goes_on = false;
+  std::filesystem::path folder_;
+};
+
+TEST_F(HostAgentsTest, SettingsGoToStandardInputWhichStaysOpenUntilTheAgentHasJoined) {
+  start({"a"});
+  EXPECT_TRUE(eventually([&] { return size("got.a") > 200'000; }));
+  EXPECT_FALSE(agents->ended());
+  agents->joined(0);
+  EXPECT_TRUE(eventually([&] { return agents->ended(); }));
+}
+
+TEST_F(HostAgentsTest, AHostWithoutAnAgentIsMissedWithSshsLastWords) {
+  start({"a", "bad1"});
+  EXPECT_TRUE(eventually([&] { return agents->ended(); }));  // the other is not waited for
+  EXPECT_THAT(missing, ElementsAre(AllOf(HasSubstr("starting ddprun on bad1"), HasSubstr("exit code 255"),
+                                         HasSubstr(": Permission denied (x)"), HasSubstr("without a password"))));
+}
+
+TEST_F(HostAgentsTest, NoMoreThanTheBoundAreStartedAtATime) {
+  start({"a", "b", "c", "d"}, {.at_once = 2});
+  EXPECT_TRUE(eventually([&] { return exists("started.a") && exists("started.b"); }));
+  loop.run_once(Deadline::after(100ms));
+  EXPECT_FALSE(exists("started.c"));
+  agents->joined(1);
+  EXPECT_TRUE(eventually([&] { return exists("started.c"); }));
+  EXPECT_FALSE(exists("started.d"));
+}
+
+TEST_F(HostAgentsTest, WhereTheJobCanDoWithoutAHostTheOthersGoOn) {
+  goes_on = true;
+  start({"bad1", "bad2", "a"}, {.at_once = 1});
+  EXPECT_TRUE(eventually([&] { return exists("started.a"); }));
+  EXPECT_THAT(missing, SizeIs(2));
+  EXPECT_FALSE(agents->ended());
+}
+
+TEST_F(HostAgentsTest, AnAgentThatDoesNotJoinInTimeIsMissed) {
+  start({"a"}, {.start = 100ms});
+  EXPECT_TRUE(eventually([&] { return agents->ended(); }));
+  EXPECT_THAT(missing, ElementsAre(AllOf(HasSubstr("on a"), HasSubstr("did not join within 1 s"))));
+}
+
+TEST_F(HostAgentsTest, TheEndOfAnSshIsTold) {
+  start({"end1"}, {.patience = 10ms});
+  EXPECT_TRUE(eventually([&] { return exists("started.end1"); }));
+  agents->joined(0);
+  std::ofstream{folder_ / "leave"};
+  EXPECT_TRUE(eventually([&] { return !left.empty(); }));
+  EXPECT_THAT(left, ElementsAre(AllOf(HasSubstr("0: "), HasSubstr("ended with exit code 9"))));
+  EXPECT_THAT(missing, IsEmpty());
+}
+
+}  // namespace
+}  // namespace ddp::launcher
