@@ -77,6 +77,7 @@ std::string HostWords::last_line(std::size_t host) {
   if (end == std::string_view::npos) return {};
   text = text.substr(0, end + 1);
   text = text.substr(text.find_last_of("\r\n") + 1);
+  if (constexpr std::string_view kOwn = "ddprun: "; text.starts_with(kOwn)) text.remove_prefix(kOwn.size());
   return printable(text.substr(0, kMostLineBytes));
 }
 

@@ -44,18 +44,26 @@ Count split_count(const std::string& source, std::string_view word) {
   return {.host = word.substr(0, colon), .number = word.substr(colon + 1), .given = true};
 }
 
+/// What ssh would take for an option is no host.
+std::string checked_name(const std::string& source, const std::string& name) {
+  std::string host = parse_host(source, name);
+  if (host.starts_with('-')) reject_value(source, name, "is not a host name or address", kListHint);
+  return host;
+}
+
 std::vector<std::string> names_of(const std::string& source, std::string_view host) {
   if (host.find('@') != std::string_view::npos)
     reject_value(source, host, "names a user", "all ranks run as one user; where its names differ, use ~/.ssh/config");
-  if (host.starts_with('-') || host.empty()) reject_value(source, host, "is not a host name or address", kListHint);
-  if (host.starts_with('[') && host.find(':') != std::string_view::npos) return {parse_host(source, std::string(host))};
+  if (host.empty()) reject_value(source, host, "is not a host name or address", kListHint);
+  if (host.starts_with('[') && host.find(':') != std::string_view::npos)
+    return {checked_name(source, std::string(host))};
   std::vector<std::string> names;
   try {
-    names = topology::expand_hostlist(host, kMaxNodes);
+    names = topology::expand_hostlist(printable(host), kMaxNodes);
   } catch (const Error& error) {
     throw usage_error(source, error);
   }
-  for (const std::string& name : names) parse_host(source, name);
+  for (std::string& name : names) name = checked_name(source, name);
   return names;
 }
 

@@ -15,6 +15,7 @@ constexpr std::array kExamples{
     TextPair{"ddprun --nproc-per-node 8 train.py --epochs 3", "eight ranks of a Python script"},
     TextPair{"ddprun --nproc-per-node gpu -m package.train", "one rank of a Python module per GPU"},
     TextPair{"salloc --nodes 4 ddprun --nproc-per-node gpu train.py", "all GPUs of four nodes of a Slurm cluster"},
+    TextPair{"ddprun -H n0:2,n1:2 train.py", "two ranks on each of two hosts, over ssh"},
     TextPair{"ddprun --nproc-per-node 4 ./train", "four ranks of any program"},
     TextPair{"ddprun --nproc-per-node 4 -t 3 --log-dir logs train.py", "output in files and, prefixed, on the console"},
     TextPair{"ddprun --nproc-per-node 8 --dry-run train.py", "what would start, and where"},

@@ -62,6 +62,7 @@ TEST(HostListTest, WhatIsNoListIsRefused) {
   EXPECT_THAT(list_complaint("[fd00::7:2"), HasSubstr("no closing bracket"));
   EXPECT_THAT(list_complaint("[fd00::7]2"), HasSubstr("no colon after the bracket"));
   EXPECT_THAT(list_complaint("n[3-1]"), HasSubstr("runs backwards"));
+  EXPECT_THAT(list_complaint("n[1\n]"), HasSubstr("'1?' is not a number"));
   EXPECT_THAT(list_complaint("me@n0"), HasSubstr("names a user"));
   EXPECT_THAT(list_complaint("+n1"), HasSubstr("not a host name"));
 }

@@ -23,7 +23,7 @@ std::string complaint(const std::string& text) {
 
 TEST(ShellWords, BlanksDivideAndQuotesKeep) {
   EXPECT_THAT(words("ssh"), ElementsAre("ssh"));
-  EXPECT_THAT(words("  ssh -i  'my key' \"a \\\" \\x b\"\t-o \\'\\ ''"),
+  EXPECT_THAT(words("  ssh -i  'my key' \"a \\\" \\x b\"\t-o \\'\\  ''"),
               ElementsAre("ssh", "-i", "my key", "a \" \\x b", "-o", "' ", ""));
   EXPECT_THAT(words("a'b'\"c\"d"), ElementsAre("abcd"));
   EXPECT_THAT(words("ssh $HOME *"), ElementsAre("ssh", "$HOME", "*"));

@@ -1,0 +1,59 @@
+// Host files and lists, --ssh-command, and what an agent over ssh reads. Whatever they are, they are understood or
+// refused with one line; no host can be taken for an option of ssh, and what is encoded comes back.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include <ddp/error.hpp>
+
+#include "launch/agent_settings.hpp"
+#include "options/host_list.hpp"
+#include "options/shell_words.hpp"
+
+namespace {
+
+using namespace ddp::launcher;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+template <class Step>
+void attempt(const Step& step) {
+  try {
+    step();
+  } catch (const ddp::Error& error) {
+    require(std::string_view(error.what()).find('\n') == std::string_view::npos);
+  }
+}
+
+void check_hosts(const std::vector<HostMention>& mentions) {
+  const auto hosts = merge_hosts("hosts", mentions);
+  require(!hosts.empty() && hosts.size() <= mentions.size());
+  for (const HostEntry& host : hosts) {
+    require(!host.name.empty() && host.name.front() != '-');
+    require(host.name.find_first_of(" \t\n;&|$'\"@/") == std::string::npos);
+    require(host.ranks >= 0 && host.ranks <= kMaxRanksPerNode);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text{reinterpret_cast<const char*>(data), size};
+  attempt([&] { check_hosts(parse_host_file("hosts", text)); });
+  attempt([&] { check_hosts(parse_host_list("-H", text)); });
+  attempt([&] { require(!split_shell_words("--ssh-command", text).front().empty()); });
+  const auto words = split_shell_words("--ssh-command", "ssh " + shell_quoted(text));
+  require(words.size() == 2 && words.back() == text);
+  attempt([&] {
+    const AgentSettings settings = AgentSettings::decode(text);
+    const std::string again = settings.encode("1");
+    const AgentSettings same = AgentSettings::decode(std::string_view(again).substr(again.find('\n') + 1));
+    require(same.arguments == settings.arguments && same.environment == settings.environment &&
+            same.directory == settings.directory && same.node == settings.node && same.point == settings.point);
+  });
+  return 0;
+}
