@@ -4,7 +4,7 @@
 load ../support/ddprun_jobs
 
 # Long options that --help names.
-options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'; }
+options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-zA-Z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'; }
 
 @test "the completion is valid bash" {
   "$DDPRUN" --generate-bash-completion >completion
