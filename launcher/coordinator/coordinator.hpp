@@ -49,7 +49,7 @@ struct CoordinatorEvents {
   std::function<void(int joined, int wanted)> joined;
   std::function<void(int started, int world_size, int num_nodes)> started;
   std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
-  std::function<void(std::int64_t order)> agent_joined = {};  ///< with its control::Hello::order
+  std::function<void(std::int64_t order)> agent_joined = {};                    ///< with its control::Hello::order
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.
