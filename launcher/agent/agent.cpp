@@ -24,7 +24,7 @@ std::string describe(const base::ProcessEnd& end) {
 }
 
 control::Connection forwarding(control::Connection connection) {
-  connection.keep_modex_encoded();
+  connection.keep_bulk_encoded();
   return connection;
 }
 
@@ -58,6 +58,8 @@ void Agent::handle(const control::Message& message) {
     if (left_processes) end_left_processes(limits_.final_kill);
     coordinator_.close(Deadline::after(std::chrono::seconds(1)));
     finished_ = true;
+  } else if (const auto* taken = std::get_if<control::ConsoleTaken>(&message)) {
+    if (console_ && taken->epoch == epoch_) console_->send(message);
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
              end_attempt != nullptr && !attempt_) {
     to_coordinator(control::AttemptCleaned{.epoch = end_attempt->epoch});
@@ -98,6 +100,7 @@ void Agent::leave_coordinator(const std::string& why) {
 
 void Agent::coordinator_lost(const std::string& why) {
   if (std::exchange(orphaned_, true)) return;
+  console_.reset();
   if (!attempt_ || cleaned_) {
     base::write_stderr_line(
         fmt::format("ddprun: {}: the connection to {} was lost: {}", job_.host, coordinator_.peer(), why));
@@ -178,11 +181,19 @@ void Agent::begin(const control::PrepareAttempt& plan) {
         loop_, forwarding(std::move(started.connection)),
         [this](const control::Message& message) { from_attempt(message); },
         [this](const std::string&) { attempt_lost(false); });
+    if (started.console) watch_console(std::move(*started.console));
   } catch (const std::exception& error) {
     cleaned_ = true;
     to_coordinator(control::AttemptFailed{.epoch = plan.epoch, .message = error.what(), .exit_status = 1});
     return;
   }
+}
+
+/// Its end, also that of the attempt process, is the end of the output.
+void Agent::watch_console(control::Connection connection) {
+  console_ = std::make_unique<LoopConnection>(
+      loop_, forwarding(std::move(connection)), [this](const control::Message& message) { to_coordinator(message); },
+      [](const std::string&) {});
 }
 
 void Agent::from_attempt(const control::Message& message) {
@@ -246,6 +257,8 @@ void Agent::drop_attempt() {
   if (cleaned_) wait_for_attempt(limits_.attempt_end);
   attempt_process_.kill();
   attempt_.reset();
+  if (console_) console_->read();  // its last lines
+  console_.reset();
   attempt_process_ = {};
 }
 

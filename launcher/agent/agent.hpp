@@ -75,6 +75,7 @@ class Agent {
   void pass_on(const control::Message& message);
   void pass_settled_orders();
   void from_attempt(const control::Message& message);
+  void watch_console(control::Connection connection);
   void attempt_lost(bool silent);
   /// @return whether the attempt process has ended; shows life meanwhile
   bool wait_for_attempt(std::chrono::milliseconds limit);
@@ -96,6 +97,7 @@ class Agent {
   LoopConnection coordinator_;
   base::ChildProcess attempt_process_;
   std::unique_ptr<LoopConnection> attempt_;  ///< to attempt_process_
+  std::unique_ptr<LoopConnection> console_;  ///< its ranks' output, for the coordinator; closed: for its own streams
   int epoch_ = -1;
   bool cleaned_ = true;      ///< of the attempt with that epoch
   int running_ = 0;          ///< its ranks that have not ended

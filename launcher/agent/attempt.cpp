@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +16,7 @@
 
 #include "agent/store_reach.hpp"
 #include "base/stderr_line.hpp"
+#include "logs/prefix_template.hpp"
 #include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
 #include "outcome/signal_name.hpp"
@@ -59,9 +59,11 @@ bool reads_input(StandardInput input, int rank) {
 
 }  // namespace
 
-Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent)
+Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent,
+                 std::shared_ptr<control::Connection> job_console)
     : job_(job),
       plan_(plan),
+      job_console_(std::move(job_console)),
       ranks_(ranks_of_node(plan.nodes, plan.node_rank)),
       agent_(
           loop_, std::move(agent), [this](const control::Message& message) { handle(message); },
@@ -131,13 +133,18 @@ void Attempt::prepare() {
   const LogFolders folders{job_.options.logs, job_.scratch,    plan_.log_name,
                            plan_.log_suffix,  plan_.node_rank, static_cast<int>(plan_.nodes.size())};
   if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.epoch, ranks_.num_ranks);
-  LogPumpOptions pump{.prefix_template = job_.options.logs.prefix_template,
+  const std::string& prefix = job_.options.logs.prefix_template;
+  LogPumpOptions pump{.prefix_template = prefix.empty() && plan_.nodes.size() > 1 ? kRankPrefixTemplate : prefix,
                       .format = job_.options.logs.format,
-                      .colour_out = plan_.terminal_out || ::isatty(STDOUT_FILENO) == 1,
-                      .colour_err = plan_.terminal_err || ::isatty(STDERR_FILENO) == 1,
+                      .timestamps = job_.options.logs.timestamps,
+                      .terminal_out = plan_.terminal_out || ::isatty(STDOUT_FILENO) == 1,
+                      .terminal_err = plan_.terminal_err || ::isatty(STDERR_FILENO) == 1,
                       .host = job_.host,
                       .console_out = STDOUT_FILENO,
                       .console_err = STDERR_FILENO,
+                      .job_console = job_console_,
+                      .epoch = plan_.epoch,
+                      .job_console_window_bytes = static_cast<std::size_t>(plan_.console_window_bytes),
                       .stdout_filters = job_.options.logs.stdout_filters,
                       .stderr_filters = job_.options.logs.stderr_filters,
                       .filtered_stdout_file = {},
@@ -189,14 +196,17 @@ void Attempt::start(const control::StartAttempt& message) {
     address = std::move(store.address);
     witness_ = std::move(store.witness);
   }
-  if (plan_.epoch == 0) report_conflicts();
+  if (plan_.epoch == 0) {
+    report_conflicts();
+    check_ranks_filter();
+  }
   if (job_.options.dry_run) return describe_ranks(address, message.store_port);
   spawn_ranks(address, message.store_port);
 }
 
 RankStreams Attempt::streams_of(int local_rank) const {
   return plan_streams(job_.options.logs, log_folder_, global_rank(local_rank), local_rank, job_.options.role,
-                      ::isatty(STDERR_FILENO) == 1, ranks_.world_size == 1);
+                      ::isatty(STDERR_FILENO) == 1, ranks_.world_size == 1, job_console_ != nullptr);
 }
 
 /// Before the first worker starts, so that a log file that cannot be created is an error of the job, not of a rank.
@@ -233,38 +243,6 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
     if (end < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
   send(control::RanksStarted{.epoch = plan_.epoch, .pids = std::move(pids)});
-}
-
-/// --dry-run: everything but the execution.
-void Attempt::describe_ranks(const std::string& store_address, int store_port) {
-  const auto& inherited = job_.environment.variables();
-  std::string text;
-  for (int local = 0; local < ranks_.num_ranks; ++local) {
-    text += fmt::format("rank {} on {} (local rank {}): {}\n", global_rank(local), job_.host, local,
-                        place_of(local).summary);
-    text += fmt::format("  command: {}\n", fmt::join(arguments_of(job_.command, local), " "));
-    for (const auto& [name, value] : rank_environment(local, store_address, store_port)) {
-      const auto before = inherited.find(name);
-      if (before == inherited.end() || before->second != value)
-        text += fmt::format("  {}\n", topology::assignment(name, value));
-    }
-  }
-  // Anything from the agent means that the job ends.
-  base::write_text(STDOUT_FILENO, text, base::kPagePatience, agent_.fd());
-  send(control::RanksStarted{.epoch = plan_.epoch, .pids = {}});
-  for (int local = 0; local < ranks_.num_ranks; ++local) report_end(local, {});
-}
-
-void Attempt::report_conflicts() const {
-  std::set<std::string> reported;
-  for (const topology::RankPlan& place : places_) {
-    for (const topology::Setting& setting : place.settings) {
-      if (setting.conflict.empty()) continue;
-      std::string line =
-          fmt::format("{} is kept, but {}", topology::assignment(setting.name, setting.value), setting.conflict);
-      if (reported.insert(line).second) base::write_stderr_line(fmt::format("ddprun: warning: {}", line));
-    }
-  }
 }
 
 EnvironmentMap Attempt::rank_environment(int local, const std::string& store_address, int store_port) const {

@@ -37,7 +37,9 @@ namespace ddp::launcher {
 class Attempt {
  public:
   /// @p agent is the connection to the parent process. Both references must outlive the object.
-  Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent);
+  /// @param job_console for the ranks' output: through the agent to the coordinator; nullptr: to this process's streams
+  Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent,
+          std::shared_ptr<control::Connection> job_console);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -63,6 +65,7 @@ class Attempt {
   void spawn_ranks(const std::string& store_address, int store_port);
   void describe_ranks(const std::string& store_address, int store_port);
   void report_conflicts() const;
+  void check_ranks_filter() const;
   EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
   RankStreams streams_of(int local_rank) const;
   std::vector<Outlets> open_outlets();
@@ -94,6 +97,7 @@ class Attempt {
 
   const NodeJob& job_;
   const control::PrepareAttempt& plan_;
+  std::shared_ptr<control::Connection> job_console_;
   NodeRanks ranks_;
   EventLoop loop_;
   LoopConnection agent_;

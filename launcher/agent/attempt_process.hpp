@@ -1,20 +1,23 @@
 // Starts the process in which an attempt runs.
 #pragma once
 
+#include <optional>
+
 #include "agent/node_job.hpp"
 #include "base/child_process.hpp"
 #include "control/connection.hpp"
 
 namespace ddp::launcher {
 
-/// A child process that runs Attempt, and the connection to it. Destruction kills it.
+/// A child process that runs Attempt, and the connections to it. Destruction kills it.
 struct AttemptProcess {
   control::Connection connection;
-  base::ChildProcess process;  ///< last: it is killed before it could miss its agent
+  std::optional<control::Connection> console{};  ///< what its ranks write, where the coordinator writes the console
+  base::ChildProcess process;                    ///< last: it is killed before it could miss its agent
 };
 
 /// Makes it by fork without exec, so the calling process must have no other threads. It inherits no descriptor but the
-/// standard ones and its connection. Throws Error(system) when no process can be made.
+/// standard ones and its connections. Throws Error(system) when no process can be made.
 AttemptProcess start_attempt_process(const NodeJob& job, const control::PrepareAttempt& plan);
 
 }  // namespace ddp::launcher

@@ -177,7 +177,7 @@ std::vector<Message> Connection::receive() {
     while (std::optional<Bytes> whole = incoming_.next()) {
       if (cipher_) whole = cipher_->open(*whole);
       if (whole->empty()) continue;  // a sign of life
-      messages.push_back(keep_modex_encoded_ && is_modex(*whole) ? Encoded{std::move(*whole)} : decode(*whole));
+      messages.push_back(keep_bulk_encoded_ && is_bulk(*whole) ? Encoded{std::move(*whole)} : decode(*whole));
     }
   } catch (const Error& error) {
     lose(fmt::format("it sent an invalid message: {}", error.what()));

@@ -65,8 +65,8 @@ class Connection {
   bool wants_to_write() const { return !outgoing_.empty(); }
   void flush();
 
-  /// For a process that only forwards PMIx exchanges: receive() returns their messages as control::Encoded.
-  void keep_modex_encoded() { keep_modex_encoded_ = true; }
+  /// For a process that only forwards PMIx exchanges and output: receive() returns their messages as control::Encoded.
+  void keep_bulk_encoded() { keep_bulk_encoded_ = true; }
   /// The messages that have arrived; of many, about the first megabyte, and the descriptor stays readable. When the
   /// peer has closed the connection, or sent an invalid message, open() is false then, and lost_because() says why.
   std::vector<Message> receive();
@@ -90,7 +90,7 @@ class Connection {
   std::deque<Bytes> outgoing_;
   std::size_t sent_of_first_ = 0;
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
-  bool keep_modex_encoded_ = false;
+  bool keep_bulk_encoded_ = false;
   bool sending_failed_ = false;
   std::string sending_failed_because_;  ///< unless the end of the stream says it
   std::string lost_because_;

@@ -82,7 +82,8 @@ struct Described<AttemptPrepared> {
 template <>
 struct Described<RanksStarted> {
   static constexpr const char* kName = "RanksStarted";
-  static constexpr std::tuple kFields{Field{"epoch", &RanksStarted::epoch, kCount}, Field{"pids", &RanksStarted::pids}};
+  static constexpr std::tuple kFields{Field{"epoch", &RanksStarted::epoch, kCount}, Field{"pids", &RanksStarted::pids},
+                                      Field{"description", &RanksStarted::description}};
 };
 
 template <>
@@ -180,6 +181,7 @@ struct Described<PrepareAttempt> {
                                       Field{"log_suffix", &PrepareAttempt::log_suffix, TextRule::name},
                                       Field{"terminal_out", &PrepareAttempt::terminal_out},
                                       Field{"terminal_err", &PrepareAttempt::terminal_err},
+                                      Field{"console_window_bytes", &PrepareAttempt::console_window_bytes, kCount},
                                       Field{"nodes", &PrepareAttempt::nodes}};
 };
 
@@ -267,6 +269,33 @@ struct Described<StacksCollected> {
   static constexpr std::tuple kFields{Field{"epoch", &StacksCollected::epoch, kCount},
                                       Field{"groups", &StacksCollected::groups},
                                       Field{"notes", &StacksCollected::notes}};
+};
+
+template <>
+struct Described<ConsolePiece> {
+  static constexpr const char* kName = "ConsolePiece";
+  static constexpr std::tuple kFields{Field{"writer", &ConsolePiece::writer, kCount},
+                                      Field{"unprefixed", &ConsolePiece::unprefixed},
+                                      Field{"begins", &ConsolePiece::begins},
+                                      Field{"ends", &ConsolePiece::ends},
+                                      Field{"overwritten", &ConsolePiece::overwritten},
+                                      Field{"prefix", &ConsolePiece::prefix},
+                                      Field{"text", &ConsolePiece::text}};
+};
+
+template <>
+struct Described<ConsoleOutput> {
+  static constexpr const char* kName = "ConsoleOutput";
+  static constexpr std::tuple kFields{Field{"epoch", &ConsoleOutput::epoch, kCount},
+                                      Field{"error", &ConsoleOutput::error}, Field{"pieces", &ConsoleOutput::pieces}};
+};
+
+template <>
+struct Described<ConsoleTaken> {
+  static constexpr const char* kName = "ConsoleTaken";
+  static constexpr std::tuple kFields{Field{"epoch", &ConsoleTaken::epoch, kCount},
+                                      Field{"error", &ConsoleTaken::error},
+                                      Field{"messages", &ConsoleTaken::messages, kCount}};
 };
 
 }  // namespace ddp::launcher::control

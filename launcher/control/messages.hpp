@@ -16,7 +16,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 4;
+inline constexpr int kProtocolVersion = 6;
 
 // ---- agent to coordinator ----------------
 
@@ -58,6 +58,7 @@ struct AttemptPrepared {
 struct RanksStarted {
   int epoch = 0;
   std::vector<std::int64_t> pids{};  ///< by local rank
+  std::string description{};         ///< --dry-run: what the ranks would be, for the job's console
   bool operator==(const RanksStarted&) const = default;
 };
 
@@ -99,6 +100,27 @@ struct AttemptCleaned {
   bool operator==(const AttemptCleaned&) const = default;
 };
 
+/// ConsolePiece::writer of whole lines, which have their prefixes and newlines in the text.
+inline constexpr int kWholeLines = 0;
+
+/// What a node's ranks have written to the job's console, in the order in which it is to appear there.
+struct ConsolePiece {
+  int writer = 0;           ///< tells the node's streams apart
+  bool unprefixed = false;  ///< bytes as the rank wrote them; else lines behind their prefixes, as LinePiece
+  bool begins = true;
+  bool ends = true;
+  bool overwritten = false;
+  std::string prefix{};
+  std::string text{};
+  bool operator==(const ConsolePiece&) const = default;
+};
+struct ConsoleOutput {
+  int epoch = 0;
+  bool error = false;  ///< standard error
+  std::vector<ConsolePiece> pieces{};
+  bool operator==(const ConsoleOutput&) const = default;
+};
+
 /// A signal to the agent itself.
 struct SignalReceived {
   int signal = 0;
@@ -131,6 +153,9 @@ struct PrepareAttempt {
   std::string log_suffix{};   ///< random, the same for all nodes and attempts
   bool terminal_out = false;  ///< agents' standard output ends up on a terminal, though theirs is none
   bool terminal_err = false;  ///< the same for standard error
+  /// The coordinator writes what ranks write to the console: a node may be ahead of it by so many bytes of each stream.
+  /// 0: the agent writes to its own standard streams.
+  std::int64_t console_window_bytes = 0;
   std::vector<NodeLayout> nodes{};
   bool operator==(const PrepareAttempt&) const = default;
 };
@@ -150,6 +175,14 @@ struct SignalRanks {
   int signal = 0;
   bool may_have_reached_ranks = false;  ///< Slurm has sent it to the agents, and perhaps to the ranks
   bool operator==(const SignalRanks&) const = default;
+};
+
+/// The console has taken the first messages of ConsoleOutput that it had not, or has no reader any more.
+struct ConsoleTaken {
+  int epoch = 0;
+  bool error = false;  ///< those of standard error
+  std::int64_t messages = 0;
+  bool operator==(const ConsoleTaken&) const = default;
 };
 
 /// How long slow consoles may take at the end of an attempt, in all.
@@ -224,9 +257,10 @@ struct Encoded {
   bool operator==(const Encoded&) const = default;
 };
 
-using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
-                             AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
-                             Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, Encoded>;
+using Message =
+    std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
+                 AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
+                 ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.
@@ -235,8 +269,9 @@ Bytes encode(const Message& message);
 /// Throws Error(protocol) for anything that encode() does not make. Takes memory in proportion to @p bytes.
 Message decode(std::span<const std::byte> bytes);
 
-/// Whether @p bytes are a Fence, ModexRequest or ModexReply, judged by the first byte.
-bool is_modex(std::span<const std::byte> bytes);
+/// Whether @p bytes are a Fence, ModexRequest, ModexReply or ConsoleOutput, which may be long, judged by the first
+/// byte.
+bool is_bulk(std::span<const std::byte> bytes);
 
 /// "RankEnded", for logs.
 const char* name_of(const Message& message);

@@ -25,6 +25,10 @@ constexpr std::chrono::milliseconds kLastAttemptGrace{2'000};
 constexpr std::chrono::milliseconds kNoGrace{0};
 // For nodes' answers to arrive.
 constexpr std::chrono::seconds kStackReserve{2};
+// What all nodes may have sent to a slow console, in all, and what a node may at least and at most.
+constexpr std::int64_t kConsoleBytes = std::int64_t{64} << 20U;
+constexpr std::int64_t kLeastWindowBytes = std::int64_t{32} << 10U;
+constexpr std::int64_t kMostWindowBytes = std::int64_t{512} << 10U;
 // Of a rank that frees much memory, where a restart needs what it holds.
 constexpr std::chrono::seconds kRestartKillPatience{10};
 
@@ -126,6 +130,7 @@ void Coordinator::agents_lost(const std::string& why, int exit_status) {
 // ---- attempts ----------------
 
 void Coordinator::begin_attempt(const Roster& roster) {
+  if (events_.before_attempt) events_.before_attempt();
   phase_ = Phase::preparing;
   phase_end_ = after(kPreparingLimit);
   drain_time_ = control::kDrainTime;
@@ -139,6 +144,9 @@ void Coordinator::begin_attempt(const Roster& roster) {
   stacks_ = {};
   attempt_.emplace(roster);
   const std::vector<AttemptNode>& nodes = attempt_->nodes();
+  const auto num_nodes = static_cast<std::int64_t>(nodes.size());
+  const bool job_console = options_.job_console && num_nodes > 1;
+  const std::int64_t window = std::clamp(kConsoleBytes / num_nodes, kLeastWindowBytes, kMostWindowBytes);
   control::PrepareAttempt plan{.epoch = attempt_->epoch(),
                                .restart_count = restarts_used_,
                                .max_restarts = options_.max_restarts,
@@ -150,6 +158,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
                                .log_suffix = log_suffix_,
                                .terminal_out = options_.terminal_out,
                                .terminal_err = options_.terminal_err,
+                               .console_window_bytes = job_console ? window : 0,
                                .nodes = attempt_->layout()};
   for (const AttemptNode& node : nodes) {
     plan.node_rank = node.rank;

@@ -38,6 +38,7 @@ struct CoordinatorOptions {
   bool torchrun_exit_codes = false;
   bool terminal_out = false;  ///< agents' standard output ends up on a terminal
   bool terminal_err = false;  ///< the same for standard error
+  bool job_console = false;   ///< of several nodes: what their ranks write comes here, see CoordinatorEvents::output
   PeerLimits peers;
   std::string log_name = "none";  ///< of the folders of log files
 };
@@ -47,7 +48,10 @@ struct CoordinatorEvents {
   std::function<void(const std::string&)> detail;  ///< for -v
   std::function<void(const std::string&)> note;    ///< always shown
   std::function<void(int joined, int wanted)> joined;
+  std::function<void()> before_attempt{};
   std::function<void(int started, int world_size, int num_nodes)> started;
+  std::function<void(const std::string&)> described{};  ///< --dry-run: a node's ranks, in the order of the nodes
+  std::function<void(int link, const control::ConsoleOutput&)> output{};        ///< answered by output_taken()
   std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
   std::function<void(std::int64_t order)> agent_joined = {};                    ///< with its control::Hello::order
 };
@@ -79,6 +83,9 @@ class Coordinator {
   /// What held the agent of that order on its host has ended; its connection may not tell.
   void agent_left(std::int64_t order, const std::string& why);
 
+  /// The console has taken what came from @p link.
+  void output_taken(int link, const control::ConsoleTaken& taken) { links_.send(link, taken); }
+
   std::optional<Deadline> next_deadline() const;
   void time_passed();
 
@@ -92,6 +99,9 @@ class Coordinator {
   std::optional<Deadline> end_by() const { return end_by_; }
   /// How long the end may wait for slow readers. Signals may shorten it, also after finished().
   std::chrono::milliseconds drain_time() const;
+  /// How long the end may wait for a slow reader of the ranks' output, since @p begin, which last took some at
+  /// @p moved. Signals may shorten it.
+  Deadline reader_limit(Heartbeat::Time begin, Heartbeat::Time moved) const;
   /// nullptr: none has begun.
   const JobAttempt* last_attempt() const { return attempt_ ? &*attempt_ : nullptr; }
   int restarts_used() const { return restarts_used_; }

@@ -115,6 +115,13 @@ std::chrono::milliseconds Coordinator::drain_time() const {
   return ended_by_user() ? std::min<std::chrono::milliseconds>(drain_time_, control::kUrgentDrainTime) : drain_time_;
 }
 
+Deadline Coordinator::reader_limit(Heartbeat::Time begin, Heartbeat::Time moved) const {
+  const std::chrono::milliseconds drain = drain_time();
+  const Deadline limit = earlier(Deadline{begin + drain},
+                                 Deadline{moved + std::min<std::chrono::milliseconds>(drain, control::kStallLimit)});
+  return ended_by_user() && end_by_ ? earlier(limit, Deadline{end_by_->when() - kSrunReserve}) : limit;
+}
+
 void Coordinator::shorten_drain(std::chrono::milliseconds limit) {
   if (phase_ == Phase::cleaning && !give_up_at_) limit_cleaning();
   if (limit >= drain_time_) return;

@@ -32,6 +32,11 @@ void Coordinator::handle(int link, const control::Message& message) {
     if (phase_ == Phase::cleaning) node->state = NodeState::cleaned;
     return;
   }
+  // A node that has failed may still deliver what its ranks wrote.
+  if (const auto* output = std::get_if<control::ConsoleOutput>(&message)) {
+    if (options_.job_console) events_.output(link, *output);
+    return;
+  }
   if (!node->may_have_ranks()) return;
   std::visit(
       [&]<class Kind>(const Kind& kind) {
@@ -95,6 +100,8 @@ void Coordinator::handle_prepared(AttemptNode& node, const control::AttemptPrepa
 void Coordinator::handle_started(AttemptNode& node, const control::RanksStarted& message) {
   if (phase_ != Phase::running || node.state == NodeState::started) return;
   attempt_->started(node, message.pids);
+  node.description = message.description;
+  for (const std::string& text : attempt_->take_descriptions()) events_.described(text);
   events_.started(attempt_->ranks_started(), attempt_->world_size(), static_cast<int>(attempt_->nodes().size()));
 }
 

@@ -106,6 +106,16 @@ void JobAttempt::started(AttemptNode& node, const std::vector<std::int64_t>& pid
   }
 }
 
+std::vector<std::string> JobAttempt::take_descriptions() {
+  std::vector<std::string> texts;
+  for (; descriptions_taken_ < nodes_.size() && nodes_[descriptions_taken_].state >= NodeState::started;
+       ++descriptions_taken_) {
+    std::string& text = nodes_[descriptions_taken_].description;
+    if (!text.empty()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 bool JobAttempt::settled() const {
   return std::all_of(nodes_.begin(), nodes_.end(), [](const AttemptNode& node) { return node.settled(); });
 }

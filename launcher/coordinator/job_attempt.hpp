@@ -35,6 +35,7 @@ struct AttemptNode {
   control::NodeLayout layout;
   NodeState state = NodeState::preparing;
   bool silent_before = false;  ///< as in NodeFailure
+  std::string description{};   ///< of RanksStarted
 
   bool may_have_ranks() const { return state < NodeState::failed; }
   bool settled() const { return state >= NodeState::cleaned; }
@@ -60,6 +61,8 @@ class JobAttempt {
   /// From now on there is a supervisor. @return what all nodes must be told
   control::StartAttempt start(SupervisionLimits limits, SignalMeaning signals);
   void started(AttemptNode& node, const std::vector<std::int64_t>& pids);
+  /// Those that have come, up to the first node whose has not, each once; without empty ones.
+  std::vector<std::string> take_descriptions();
   /// Ranks of the nodes that have started theirs.
   int ranks_started() const { return ranks_started_; }
   /// No process of the attempt is left on any node that answers.
@@ -74,6 +77,7 @@ class JobAttempt {
   int epoch_;
   int world_size_ = 0;
   int ranks_started_ = 0;
+  std::size_t descriptions_taken_ = 0;
   int store_port_ = 0;
   std::string store_key_;
   std::vector<AttemptNode> nodes_;  ///< by node rank

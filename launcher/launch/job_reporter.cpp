@@ -44,6 +44,7 @@ CoordinatorEvents JobReporter::events() {
               [this](int joined, int wanted) {
                 if (wanted > 1) status_.show(fmt::format("ddprun: {} of {} nodes have joined", joined, wanted));
               },
+          .before_attempt = {},
           .started =
               [this](int started, int world_size, int num_nodes) {
                 if (started < world_size) {
@@ -54,6 +55,8 @@ CoordinatorEvents JobReporter::events() {
                 status_.clear();
                 if (until_started_ == std::chrono::milliseconds{0}) until_started_ = since(steady_start_);
               },
+          .described = [this](const std::string& text) { description_ += text; },
+          .output = {},
           .restarting =
               [this](const JobOutcome& outcome, int attempt, int restart) {
                 note(format_restart_line(outcome, attempt, restart, options_.max_restarts));
@@ -83,6 +86,9 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
       pass_on_error_file(outcome.failures.front().traces.error_content, outcome.exit_status(), outer);
   } catch (const std::exception& error) {
     flaw = error.what();
+  }
+  if (!description_.empty()) {
+    base::write_text(STDOUT_FILENO, description_, base::kPagePatience, untaken(options_.ending_signals).get());
   }
   if (!text.empty()) {
     const auto stall =

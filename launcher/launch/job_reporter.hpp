@@ -29,6 +29,7 @@ class JobReporter {
 
   const LaunchOptions& options_;
   StatusLine status_;
+  std::string description_;  ///< --dry-run: of all nodes
   std::chrono::system_clock::time_point start_;
   std::chrono::steady_clock::time_point steady_start_;
   std::chrono::milliseconds until_started_{0};

@@ -22,6 +22,7 @@
 #include "base/system_error.hpp"
 #include "control/pending_connections.hpp"
 #include "coordinator/coordinator.hpp"
+#include "coordinator/job_console.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/agent_settings.hpp"
 #include "launch/host_agents.hpp"
@@ -203,6 +204,7 @@ class Process {
     allow_connections(static_cast<rlim_t>(role_.nodes.max) * each + (listener ? control::kMaxPending : 0), 0);
     const RendezvousOptions& rendezvous = options_.rendezvous;
     const bool fixed = role_.role == LaunchRole::endpoint && rendezvous.backend != RendezvousBackend::c10d;
+    const bool job_console = role_.role != LaunchRole::endpoint && role_.nodes.max > 1;
     CoordinatorOptions coordination{
         .membership = {.min_nodes = role_.nodes.min,
                        .max_nodes = role_.nodes.max,
@@ -221,12 +223,14 @@ class Process {
         .torchrun_exit_codes = options_.torchrun_exit_codes,
         .terminal_out = role_.role == LaunchRole::frontend && ::isatty(STDOUT_FILENO) == 1,
         .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1,
+        .job_console = job_console,
         .peers = peers_,
         .log_name = log_name(options_, environment_)};
     CoordinatorEvents events = reporter_.events();
     events.agent_joined = [this](std::int64_t order) {
       if (hosts_) hosts_->joined(order);
     };
+    if (job_console) write_console(events);
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, std::move(events));
     if (role_.role == LaunchRole::frontend && role_.by_hosts) {
       start_hosts(*point);
@@ -251,6 +255,15 @@ class Process {
         HostAgents::Events{
             .missing = [this](const std::string& why, int status) { return coordinator_->agent_missing(why, status); },
             .left = [this](std::int64_t node, const std::string& why) { coordinator_->agent_left(node, why); }});
+  }
+
+  /// srun would tear lines of the nodes: this process writes them.
+  void write_console(CoordinatorEvents& events) {
+    console_ = std::make_unique<JobConsole>(
+        loop_, STDOUT_FILENO, STDERR_FILENO,
+        [this](int link, const control::ConsoleTaken& taken) { coordinator_->output_taken(link, taken); });
+    events.output = [this](int link, const control::ConsoleOutput& output) { console_->write(link, output); };
+    events.before_attempt = [this] { console_->rest(); };  // the agent of this process will fork
   }
 
   void make_signals() {
@@ -337,6 +350,7 @@ class Process {
       if (agent_) agent_->time_passed();
       if (hosts_ && !coordinator_->finished()) hosts_->time_passed();
     }
+    if (console_) console_->finish([this](auto... since) { return coordinator_->reader_limit(since...); });
     if (srun_) {
       end_launchers(loop_, *coordinator_,
                     {.name = "srun",
@@ -368,6 +382,7 @@ class Process {
   EventLoop loop_;
   std::unique_ptr<SignalInbox> signals_;
   std::unique_ptr<SrunProcess> srun_;
+  std::unique_ptr<JobConsole> console_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<HostAgents> hosts_;
   std::unique_ptr<Agent> agent_;

@@ -1,6 +1,7 @@
-// ddprun's standard output or error as the log pump writes to it: never blocking, whatever the descriptor is.
+// A standard stream of this process as a console: never blocking, whatever the descriptor is.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -8,17 +9,16 @@
 #include <string_view>
 
 #include "base/unique_fd.hpp"
-#include "logs/line_assembler.hpp"
+#include "logs/console.hpp"
 #include "logs/output_file.hpp"
 
 namespace ddp::launcher {
 
-/// A queue in front of a descriptor that other processes share: its O_NONBLOCK is left alone. Lines of several writers
-/// are kept apart. Not thread-safe.
-class ConsoleSink {
+/// A queue in front of a descriptor that other processes share: its O_NONBLOCK is left alone.
+class ConsoleSink : public Console {
  public:
-  /// From this size on, append nothing until the console has taken some.
-  static constexpr std::size_t kFullBytes = std::size_t{1} << 20U;
+  /// On a terminal, one rank's progress bar is shown at a time: another's takes its place after this pause.
+  static constexpr std::chrono::milliseconds kBarPause{2000};
 
   /// @param fd not owned; may be closed. @param name "standard output"
   ConsoleSink(int fd, std::string name, OutputFile::Complaint complaint);
@@ -26,40 +26,34 @@ class ConsoleSink {
   /// would be torn.
   static bool same_target(int one, int other);
 
-  /// Bytes as a worker wrote them. @p owner tells workers' streams apart.
-  void append(const void* owner, std::string_view bytes);
-  /// A line, or a piece of one, behind its prefix, at the start of a line of the console. A line that another writer
-  /// interrupted gets a second prefix.
-  void append_line(const void* owner, std::string_view prefix, const LinePiece& piece);
+  void append(const void* owner, std::string_view bytes) override;
+  /// On a terminal, a line that is overwritten takes the place of the last one of its kind.
+  void append_line(const void* owner, std::string_view prefix, const LinePiece& piece) override;
 
   /// Writes what the descriptor takes now.
-  void flush();
+  void flush() override;
+  bool ready() const override { return !idle() && !awaited(); }
+  std::size_t queued() const override { return queue_.size() - head_; }
+  /// Nothing: flush() need not be called before the next append().
+  std::optional<int> awaited() const override;
 
-  std::size_t queued() const { return queue_.size() - head_; }
-  bool full() const { return queued() >= kFullBytes; }
-  bool idle() const { return queued() == 0; }
-  /// The descriptor to poll for writing; nothing: flush() need not be called before the next append().
-  std::optional<int> awaited() const;
-
-  /// Drops what is queued and all that follows: nothing reads the console.
-  void abandon();
+  void abandon() override;
   /// Notes the bytes missing in a console that is a file, and releases the console.
-  void close();
-  /// Bytes that the descriptor has taken.
-  std::uint64_t taken_bytes() const { return taken_bytes_; }
-  /// Bytes dropped since abandon().
-  std::uint64_t abandoned_bytes() const { return abandoned_bytes_; }
-  const std::string& name() const { return name_; }
+  void close() override;
+  std::uint64_t taken_bytes() const override { return taken_bytes_; }
+  std::uint64_t abandoned_bytes() const override { return abandoned_bytes_; }
 
  private:
   enum class Kind { file, socket, own, shared };
   void detect(int fd, OutputFile::Complaint complaint);
   void push(std::string_view bytes);
+  void show_bar(const void* owner, std::string_view prefix, std::string_view text);
+  void remove_bar();
   long write_some(std::string_view bytes);
 
-  std::string name_;
   Kind kind_ = Kind::shared;
   int fd_;
+  bool terminal_ = false;
   base::UniqueFd own_fd_;           ///< Kind::own: the same pipe or terminal, opened anew without blocking
   std::size_t chunk_bytes_ = 0;     ///< the most that is written at once
   std::optional<OutputFile> file_;  ///< Kind::file
@@ -73,6 +67,9 @@ class ConsoleSink {
   const void* owner_ = nullptr;  ///< the last writer
   bool line_open_ = false;       ///< the last write did not end a line
   bool open_prefixed_ = false;   ///< and it has a prefix
+  bool bar_shown_ = false;       ///< the terminal's last line is a progress bar
+  const void* bar_owner_ = nullptr;
+  std::chrono::steady_clock::time_point bar_at_{};
 };
 
 }  // namespace ddp::launcher

@@ -23,12 +23,10 @@ std::span<const LinePiece> LineAssembler::take(std::string_view bytes) {
   pieces_.clear();
   joined_.clear();
   if (bytes.empty()) return pieces_;
-  if (std::exchange(after_return_, false)) {
-    const bool was_empty = std::exchange(empty_return_, false);
-    if (bytes.front() == '\n') {
-      if (was_empty) hand_out({}, true);
-      bytes.remove_prefix(1);
-    }
+  if (std::exchange(undecided_, false)) {
+    const bool newline = bytes.front() == '\n';
+    end_line({}, !newline);
+    if (newline) bytes.remove_prefix(1);
   }
   // The next "\r" is looked for once, not once per line: most output has none.
   std::size_t carriage = bytes.find('\r');
@@ -36,36 +34,38 @@ std::span<const LinePiece> LineAssembler::take(std::string_view bytes) {
   while (start < bytes.size()) {
     if (carriage != std::string_view::npos && carriage < start) carriage = bytes.find('\r', start);
     const std::size_t end = std::min(bytes.find('\n', start), carriage);
-    if (end == std::string_view::npos) {
-      hand_out(bytes.substr(start), false);
+    undecided_ = end == carriage && end + 1 == bytes.size();
+    if (end == std::string_view::npos || undecided_) {
+      hand_out(bytes.substr(start, end - start), false);
       break;
     }
-    const bool by_return = bytes[end] == '\r';
-    const bool with_newline = by_return && end + 1 < bytes.size() && bytes[end + 1] == '\n';
-    after_return_ = by_return && end + 1 == bytes.size();
-    end_line(bytes.substr(start, end - start), by_return && !with_newline);
+    const bool with_newline = bytes[end] == '\r' && bytes[end + 1] == '\n';
+    end_line(bytes.substr(start, end - start), bytes[end] == '\r' && !with_newline);
     start = end + (with_newline ? 2 : 1);
   }
   return pieces_;
 }
 
+std::optional<std::string_view> LineAssembler::bar() const {
+  if (inside_ || unfinished_.empty() || !(undecided_ || after_return_)) return std::nullopt;
+  return unfinished_;
+}
+
 std::span<const LinePiece> LineAssembler::take_rest() {
   pieces_.clear();
   joined_.clear();
-  after_return_ = empty_return_ = false;
+  undecided_ = after_return_ = false;
   if (!unfinished_.empty() || inside_) hand_out({}, true);
   return pieces_;
 }
 
-void LineAssembler::end_line(std::string_view text, bool by_return) {
-  if (by_return && text.empty() && unfinished_.empty() && !inside_) {
-    empty_return_ = after_return_;
-  } else {
-    hand_out(text, true);
-  }
+void LineAssembler::end_line(std::string_view text, bool overwritten) {
+  after_return_ = overwritten;
+  if (overwritten && text.empty() && unfinished_.empty() && !inside_) return;
+  hand_out(text, true, overwritten);
 }
 
-void LineAssembler::hand_out(std::string_view text, bool ends) {
+void LineAssembler::hand_out(std::string_view text, bool ends, bool overwritten) {
   if (!ends && unfinished_.size() + text.size() <= kMaxLineBytes) {
     unfinished_ += text;
     return;
@@ -87,7 +87,7 @@ void LineAssembler::hand_out(std::string_view text, bool ends) {
     unfinished_ = text;
     return;
   }
-  pieces_.push_back({.text = text, .begins = !inside_, .ends = true});
+  pieces_.push_back({.text = text, .begins = !inside_, .ends = true, .overwritten = overwritten && !inside_});
   inside_ = false;
 }
 

@@ -101,9 +101,10 @@ std::string LogFolders::error_file(const std::string& attempt_folder, int local_
 }
 
 RankStreams plan_streams(const LogOptions& options, const std::string& attempt_folder, int rank, int local_rank,
-                         const std::string& role, bool stderr_is_terminal, bool single) {
+                         const std::string& role, bool stderr_is_terminal, bool single, bool job_console) {
   const bool files = !attempt_folder.empty();
   const bool visible = shown(options, rank, local_rank);
+  const bool filtered = options.ranks_filter.has_value() || options.local_ranks_filter.has_value();
   const auto plan = [&](Stream stream, bool redirected, bool teed) {
     const bool out = stream == Stream::out;
     StreamPlan result;
@@ -116,9 +117,9 @@ RankStreams plan_streams(const LogOptions& options, const std::string& attempt_f
     if (files && (redirected || teed))
       route.file = fmt::format("{}/{}/{}.log", attempt_folder, local_rank, out ? "stdout" : "stderr");
     route.console = visible && (teed || route.file.empty());
-    route.prefixed = route.console && (teed || options.format == LogFormat::json);
+    route.prefixed = route.console && (teed || options.timestamps || options.format == LogFormat::json);
     route.filtered_file = files && teed && visible && !(out ? options.stdout_filters : options.stderr_filters).empty();
-    result.inherit = route.console && !route.prefixed && route.file.empty();
+    result.inherit = route.console && !route.prefixed && route.file.empty() && !(job_console && filtered);
     if (!out) {
       result.inherit = result.inherit && stderr_is_terminal && single;
       route.keep_tail = !result.inherit;

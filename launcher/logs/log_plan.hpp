@@ -43,7 +43,9 @@ struct RankStreams {
 /// B21 to B26 of torchrun: -r to files only; -t to files and, prefixed, to the console; neither: unprefixed to the
 /// console. Filters keep ranks off the console, not out of files. Standard error always goes through a pipe, so that a
 /// failed rank's last lines can be reported, unless it is a terminal and @p single: a single rank keeps its terminal.
+/// --log-timestamps and JSON prefix all console lines. @param job_console of several nodes: a filtered rank's lines are
+/// to go there, too.
 RankStreams plan_streams(const LogOptions& options, const std::string& attempt_folder, int rank, int local_rank,
-                         const std::string& role, bool stderr_is_terminal, bool single);
+                         const std::string& role, bool stderr_is_terminal, bool single, bool job_console);
 
 }  // namespace ddp::launcher

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "control/connection.hpp"
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
@@ -32,21 +33,26 @@ struct StreamRoute {
 struct LogPumpOptions {
   std::string prefix_template;  ///< empty: "[${role_name}${local_rank}]:"
   LogFormat format = LogFormat::text;
-  bool colour_out = false;  ///< prefixes on console_out in one of several colours per rank
-  bool colour_err = false;
+  bool timestamps = false;    ///< of lines with a prefix, before it
+  bool terminal_out = false;  ///< console_out is one: prefixes in one of several colours per rank, bars in place
+  bool terminal_err = false;
   std::string host;     ///< for LogFormat::json
   int console_out = 1;  ///< descriptors; not owned
   int console_err = 2;
+  /// The job's console, which gets the lines instead while it is connected. No cipher: it is on this host.
+  std::shared_ptr<control::Connection> job_console{};
+  int epoch = 0;                             ///< for its messages
+  std::size_t job_console_window_bytes = 0;  ///< see control::PrepareAttempt
   std::vector<std::string> stdout_filters, stderr_filters;
   std::string filtered_stdout_file, filtered_stderr_file;  ///< paths
 };
 
 /// One thread that reads the workers' pipes. Lines are written whole and never lost; unprefixed console streams are
 /// copied as they come, but an unfinished line waits up to 100 ms for its end so that other ranks' lines do not tear it
-/// (2 s where a full pipe cut a long write: the rest is sure to come). Workers wait for a slow console only once their
-/// pipe is full, and never for a file that cannot be written: its bytes are dropped, with one line on standard error.
-/// Output to a console without a reader (EPIPE) is dropped, too. Signals must be blocked in the constructing thread.
-/// One per attempt.
+/// (2 s where a full pipe cut a long write: the rest is sure to come). Of a progress bar ("\r" ends its lines),
+/// prefixed consoles show some states: see LogStream. Workers wait for a slow console only once their pipe is full, and
+/// never for a file that cannot be written: its bytes are dropped, with one line on standard error. Output to a console
+/// without a reader (EPIPE) is dropped, too. Signals must be blocked in the constructing thread. One per attempt.
 class LogPump {
  public:
   /// How long a console may stall. Called repeatedly during the wait, which it can so cut short.

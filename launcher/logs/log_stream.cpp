@@ -41,11 +41,13 @@ void LogStream::take(std::string_view bytes) {
 }
 
 void LogStream::pass_on(std::string_view bytes) {
-  const auto wait = bytes.size() >= PIPE_BUF ? kCutWriteWait : kUnfinishedLineWait;  // shorter writes are not cut
+  const bool cut = bytes.size() >= PIPE_BUF;  // shorter writes are not
+  const auto wait = cut || targets_.of_job ? kCutWriteWait : kUnfinishedLineWait;
   const std::size_t newline = bytes.rfind('\n');
   if (newline != std::string_view::npos) {
+    // At once: the job's console may put other nodes' lines between two.
+    unfinished_ += bytes.substr(0, newline + 1);
     show_unfinished();
-    targets_.console->append(this, bytes.substr(0, newline + 1));
     bytes.remove_prefix(newline + 1);
     progress_bar_ = false;
   }
@@ -61,35 +63,61 @@ void LogStream::pass_on(std::string_view bytes) {
 }
 
 void LogStream::show_unfinished() {
-  if (!unfinished_.empty()) targets_.console->append(this, unfinished_);
-  unfinished_.clear();
   due_.reset();
-}
-
-void LogStream::take_lines(std::span<const LinePiece> pieces) {
-  if (pieces.empty()) return;
-  const auto time = std::chrono::system_clock::now();
-  std::string json;
-  for (const LinePiece& piece : pieces) {
-    if (format_.json()) json = format_.json_line(piece, time);
-    if (targets_.filtered_file != nullptr) filter(piece, json);
-    if (targets_.console == nullptr || !prefixed_) continue;
-    if (format_.json()) {
-      targets_.console->append_line(this, {}, {.text = json, .begins = true, .ends = true});
-    } else {
-      targets_.console->append_line(this, format_.console_prefix(), piece);
-    }
+  if (prefixed_) {
+    if (bar_.empty() || std::exchange(bar_shown_, true)) return;
+    bar_at_ = Clock::now();
+    show({.text = bar_, .begins = true, .ends = true, .overwritten = true}, std::chrono::system_clock::now());
+  } else if (!unfinished_.empty()) {
+    targets_.console->append(this, unfinished_);
+    unfinished_.clear();
   }
 }
 
-void LogStream::filter(const LinePiece& piece, std::string_view json) {
+void LogStream::take_lines(std::span<const LinePiece> pieces) {
+  const auto time = std::chrono::system_clock::now();
+  for (const LinePiece& piece : pieces) {
+    if (targets_.filtered_file != nullptr) filter(piece, time);
+    if (targets_.console == nullptr || !prefixed_ || piece.overwritten) continue;
+    // A bar that a line of the console shows already needs no second one.
+    const bool shown = std::exchange(bar_shown_, false) && !format_.in_place() && piece.text == bar_;
+    bar_.clear();
+    if (!shown || !piece.begins || !piece.ends) show(piece, time);
+  }
+  if (targets_.console != nullptr && prefixed_) follow_bar();
+}
+
+void LogStream::show(const LinePiece& piece, std::chrono::system_clock::time_point time) {
+  if (format_.json()) {
+    const std::string json = format_.json_line(piece, time);
+    targets_.console->append_line(this, {}, {.text = json, .begins = true, .ends = true, .overwritten = false});
+  } else {
+    targets_.console->append_line(this, format_.console_prefix(time), piece);
+  }
+}
+
+void LogStream::follow_bar() {
+  const auto bar = lines_.bar();
+  if (bar && *bar != bar_) {
+    bar_ = *bar;
+    bar_shown_ = false;
+  }
+  if (bar_.empty() || bar_shown_) {
+    due_.reset();
+    return;
+  }
+  const auto due = bar_at_ + (format_.in_place() ? kBarInterval : kBarLineInterval);
+  due <= Clock::now() ? show_unfinished() : void(due_ = due);
+}
+
+void LogStream::filter(const LinePiece& piece, std::chrono::system_clock::time_point time) {
   const auto contained = [&](const std::string& text) { return piece.text.find(text) != std::string_view::npos; };
   if (!std::any_of(targets_.filters->begin(), targets_.filters->end(), contained)) return;
   std::string line;
   if (format_.json()) {
-    line = json;
+    line = format_.json_line(piece, time);
   } else {
-    line = format_.prefix();
+    line = format_.prefix(time);
     line += piece.text;
   }
   line += '\n';
@@ -98,7 +126,7 @@ void LogStream::filter(const LinePiece& piece, std::string_view json) {
 
 void LogStream::close() {
   if (!open()) return;
-  show_unfinished();
+  if (!prefixed_) show_unfinished();
   take_lines(lines_.take_rest());
   if (targets_.file) targets_.file->close();
   pipe_.reset();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
-#include "logs/console_sink.hpp"
+#include "logs/console.hpp"
 #include "logs/line_assembler.hpp"
 #include "logs/line_format.hpp"
 #include "logs/log_pump.hpp"
@@ -23,7 +23,8 @@ namespace ddp::launcher {
 /// Where a stream's bytes go, each may be missing. All but `file` are shared with other streams.
 struct StreamTargets {
   std::optional<OutputFile> file;
-  ConsoleSink* console = nullptr;
+  Console* console = nullptr;
+  bool of_job = false;  ///< it is the job's
   OutputFile* filtered_file = nullptr;
   const std::vector<std::string>* filters = nullptr;
   std::shared_ptr<TailBuffer> tail;
@@ -35,8 +36,12 @@ class LogStream {
   using Clock = std::chrono::steady_clock;
   /// How long an unprefixed console waits for the end of an unfinished line.
   static constexpr std::chrono::milliseconds kUnfinishedLineWait{100};
-  /// The same where a full pipe cut the write: the rest is sure to come.
+  /// The same where a full pipe cut the write: the rest is sure to come. And for the job's console, where a line that
+  /// several nodes' ranks tear is worse than one that comes late.
   static constexpr std::chrono::milliseconds kCutWriteWait{2000};
+  /// Between two states of a progress bar on a prefixed console that is a terminal, and on another.
+  static constexpr std::chrono::milliseconds kBarInterval{100};
+  static constexpr std::chrono::milliseconds kBarLineInterval{10'000};
 
   /// @param pipe the reading end, non-blocking
   LogStream(base::UniqueFd pipe, const StreamRoute& route, StreamTargets targets, LineFormat format);
@@ -52,7 +57,7 @@ class LogStream {
   std::optional<Clock::time_point> unfinished_due() const { return due_; }
   /// Restarts the wait: the rest of the line may be unread in the pipe.
   void put_off_unfinished() { due_ = Clock::now() + kUnfinishedLineWait; }
-  /// Hands an unfinished line to an unprefixed console.
+  /// Hands an unfinished line to an unprefixed console, the newest state of a progress bar to a prefixed one.
   void show_unfinished();
 
   /// Writes the unfinished lines and closes file and pipe.
@@ -64,13 +69,15 @@ class LogStream {
   int fd() const { return pipe_.get(); }
   int local_rank() const { return local_rank_; }
   bool has_tail() const { return targets_.tail != nullptr; }
-  ConsoleSink* console() const { return targets_.console; }
+  Console* console() const { return targets_.console; }
 
  private:
   void take(std::string_view bytes);
   void pass_on(std::string_view bytes);
   void take_lines(std::span<const LinePiece> pieces);
-  void filter(const LinePiece& piece, std::string_view json);
+  void show(const LinePiece& piece, std::chrono::system_clock::time_point time);
+  void follow_bar();
+  void filter(const LinePiece& piece, std::chrono::system_clock::time_point time);
 
   base::UniqueFd pipe_;
   int local_rank_;
@@ -80,6 +87,9 @@ class LogStream {
   LineAssembler lines_;
   std::string unfinished_;     ///< of an unprefixed console
   bool progress_bar_ = false;  ///< the unfinished line contains "\r": it is shown at once
+  std::string bar_;            ///< of a prefixed console: the newest state of the progress bar; empty: there is none
+  bool bar_shown_ = false;     ///< it is what the console shows
+  Clock::time_point bar_at_ = Clock::now() - kBarLineInterval;  ///< when one was shown last
   std::optional<Clock::time_point> due_;
 };
 

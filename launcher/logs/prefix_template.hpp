@@ -9,6 +9,9 @@ namespace ddp::launcher {
 /// torchrun's prefix where no template is given.
 inline constexpr std::string_view kDefaultPrefixTemplate = "[${role_name}${local_rank}]:";
 
+/// ddprun's where there are several nodes, whose local ranks are the same.
+inline constexpr const char* kRankPrefixTemplate = "[${rank}]:";
+
 /// What $role_name, $rank and $local_rank stand for.
 struct PrefixValues {
   std::string_view role_name;

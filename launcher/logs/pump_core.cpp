@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 
 namespace ddp::launcher {
@@ -26,13 +27,10 @@ constexpr std::size_t kFlushBytes = 65'536;
 constexpr milliseconds kLongestWait = std::chrono::minutes(1);
 /// A thread that takes longer hangs in a file system that does not answer.
 constexpr milliseconds kThreadPatience = seconds(2);
+/// For the last words to the job's console to leave.
+constexpr milliseconds kFarewell = seconds(1);
 /// Between two questions whether the end has become urgent.
 constexpr milliseconds kPatienceCheck{100};
-
-// What epoll reports: one of these, or kFirstStream plus the stream's index.
-constexpr std::uint64_t kWake = 0;
-constexpr std::uint64_t kFirstSink = 1;
-constexpr std::uint64_t kFirstStream = 3;
 
 }  // namespace
 
@@ -41,16 +39,8 @@ PumpCore::PumpCore(LogPumpOptions options) : options_(std::move(options)), buffe
   if (!epoll_) throw base::system_error("watching the workers' output (epoll_create1)", errno);
   watch(EPOLL_CTL_ADD, wake_.fd(), EPOLLIN, kWake);
 
+  options_.job_console ? make_job_consoles() : make_consoles();
   const OutputFile::Complaint complaint = [this](const std::string& line) { complain(line); };
-  const auto make = [&](int fd, const char* name) {
-    consoles_.push_back(
-        {.sink = std::make_unique<ConsoleSink>(fd, name, complaint), .paused = {}, .watched = std::nullopt});
-    return consoles_.back().sink.get();
-  };
-  out_ = make(options_.console_out, "standard output");
-  err_ = ConsoleSink::same_target(options_.console_out, options_.console_err)
-             ? out_
-             : make(options_.console_err, "standard error");
   if (!options_.stdout_filters.empty() && !options_.filtered_stdout_file.empty())
     filtered_out_.emplace(OutputFile::create(options_.filtered_stdout_file, complaint));
   if (!options_.stderr_filters.empty() && !options_.filtered_stderr_file.empty())
@@ -70,6 +60,7 @@ base::UniqueFd PumpCore::add(const StreamRoute& route) {
   if (!route.file.empty())
     targets.file.emplace(OutputFile::create(route.file, [this](const std::string& line) { complain(line); }));
   if (route.console) targets.console = out ? out_ : err_;
+  targets.of_job = options_.job_console != nullptr;
   if (to_filtered) {
     targets.filtered_file = &*filtered;
     targets.filters = out ? &options_.stdout_filters : &options_.stderr_filters;
@@ -143,9 +134,8 @@ void PumpCore::wait() {
   if (ending_) until = earlier(until, *ending_);
   if (!unfinished_.empty()) until = earlier(until, Deadline{unfinished_.begin()->first});
   // A complaint that came while its console was written is still in the queue.
-  const bool at_once = std::any_of(consoles_.begin(), consoles_.end(), [](const Console& console) {
-    return !console.sink->idle() && !console.sink->awaited();
-  });
+  const bool at_once =
+      std::any_of(consoles_.begin(), consoles_.end(), [](const Outlet& console) { return console.sink->ready(); });
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), at_once ? 0 : until.poll_timeout_ms());
@@ -156,6 +146,8 @@ void PumpCore::wait() {
       read_once(id - kFirstStream);
     } else if (id == kWake) {
       wake_.clear();
+    } else if (id == kJobConsole) {
+      read_job_console();
     } else {
       consoles_[id - kFirstSink].sink->flush();
     }
@@ -165,13 +157,13 @@ void PumpCore::wait() {
 void PumpCore::read_once(std::size_t index) {
   Entry& entry = entries_[index];
   if (!entry.stream->open()) return;
-  ConsoleSink* const console = entry.stream->console();
+  Console* const console = entry.stream->console();
   if (console != nullptr && console->full()) {
     pause(index);
     return;
   }
   read_stream(index);
-  if (console != nullptr && console->queued() >= kFlushBytes && !console->awaited()) console->flush();
+  if (console != nullptr && console->queued() >= kFlushBytes && console->ready()) console->flush();
 }
 
 /// Closes the stream when it has ended or, at the end of the job, has given what was in its pipe. @return bytes read.
@@ -189,18 +181,12 @@ std::size_t PumpCore::read_stream(std::size_t index) {
   return size.value_or(0);
 }
 
-PumpCore::Console* PumpCore::console_of(const LogStream& stream) {
-  const auto found = std::find_if(consoles_.begin(), consoles_.end(),
-                                  [&](const Console& console) { return console.sink.get() == stream.console(); });
-  return found == consoles_.end() ? nullptr : &*found;
-}
-
 /// Once its pipe is full, the writer waits for the console.
 void PumpCore::pause(std::size_t index) {
   Entry& entry = entries_[index];
   watch(EPOLL_CTL_DEL, entry.stream->fd(), 0, 0);
   entry.watched = false;
-  if (Console* const console = console_of(*entry.stream)) console->paused.push_back(index);
+  if (Outlet* const console = console_of(*entry.stream)) console->paused.push_back(index);
 }
 
 void PumpCore::drain(std::size_t index, std::size_t bytes) {
@@ -231,23 +217,6 @@ void PumpCore::show_unfinished_lines() {
       unfinished_.emplace(*stream.unfinished_due(), index);
     } else {
       stream.show_unfinished();
-    }
-  }
-}
-
-void PumpCore::serve_consoles() {
-  for (std::size_t i = 0; i < consoles_.size(); ++i) {
-    Console& console = consoles_[i];
-    if (!console.sink->idle() && !console.sink->awaited()) console.sink->flush();
-    const std::optional<int> awaited = console.sink->awaited();
-    if (awaited && !console.watched) watch(EPOLL_CTL_ADD, *awaited, EPOLLOUT, kFirstSink + i);
-    if (!awaited && console.watched) watch(EPOLL_CTL_DEL, *console.watched, 0, 0);
-    console.watched = awaited;
-    if (console.paused.empty() || console.sink->queued() > ConsoleSink::kFullBytes / 2) continue;
-    for (const std::size_t index : std::exchange(console.paused, {})) {
-      if (!entries_[index].stream->open()) continue;
-      watch(EPOLL_CTL_ADD, entries_[index].stream->fd(), EPOLLIN, kFirstStream + index);
-      entries_[index].watched = true;
     }
   }
 }
@@ -285,7 +254,7 @@ void PumpCore::answer_requests() {
 /// Grows with progress towards the end.
 std::uint64_t PumpCore::moved_bytes() const {
   std::uint64_t bytes = owed_read_;
-  for (const Console& console : consoles_) bytes += console.sink->taken_bytes();
+  for (const Outlet& console : consoles_) bytes += console.sink->taken_bytes();
   return bytes;
 }
 
@@ -300,21 +269,23 @@ void PumpCore::begin_end() {
 
 bool PumpCore::at_end() const {
   return open_streams_ == 0 &&
-         std::all_of(consoles_.begin(), consoles_.end(), [](const Console& console) { return console.sink->idle(); });
+         std::all_of(consoles_.begin(), consoles_.end(), [](const Outlet& console) { return console.sink->idle(); });
 }
 
 void PumpCore::give_up() {
-  for (Console& console : consoles_)
+  for (Outlet& console : consoles_)
     if (!console.sink->idle()) console.sink->abandon();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     drain(i, entries_[i].owed_bytes);
     close_stream(i);
   }
-  for (const Console& console : consoles_) {
-    if (console.sink->abandoned_bytes() > 0) {
-      complain(fmt::format("ddprun: {} was not read in time: {} bytes of the ranks' output were not written to it",
-                           console.sink->name(), console.sink->abandoned_bytes()));
-    }
+  for (const Outlet& console : consoles_) {
+    if (console.sink->abandoned_bytes() == 0) continue;
+    const std::string line = fmt::format(
+        "ddprun: {}{} was not read in time: {} bytes of the ranks' output were not written to it",
+        options_.job_console ? options_.host + ": " : "", console.sink->name(), console.sink->abandoned_bytes());
+    // Nobody will wait until the job's console has taken it.
+    options_.job_console ? base::write_stderr_line(line) : complain(line);
   }
 }
 
@@ -328,6 +299,7 @@ void PumpCore::close_all() {
   err_->flush();
   if (!err_->idle()) err_->flush();
   err_->close();
+  if (options_.job_console) options_.job_console->close(Deadline::after(kFarewell));
 }
 
 std::string PumpCore::tail(int local_rank) {

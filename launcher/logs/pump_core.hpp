@@ -16,9 +16,10 @@
 #include <ddp/deadline.hpp>
 
 #include "base/wake_event.hpp"
-#include "logs/console_sink.hpp"
+#include "logs/console.hpp"
 #include "logs/log_pump.hpp"
 #include "logs/log_stream.hpp"
+#include "logs/remote_console.hpp"
 
 namespace ddp::launcher {
 
@@ -36,8 +37,8 @@ class PumpCore {
   void close_all();
 
  private:
-  struct Console {
-    std::unique_ptr<ConsoleSink> sink;
+  struct Outlet {
+    std::unique_ptr<Console> sink;
     std::vector<std::size_t> paused;  ///< streams that wait for it
     std::optional<int> watched;       ///< its descriptor in epoll
   };
@@ -47,7 +48,15 @@ class PumpCore {
     std::size_t owed_bytes = 0;  ///< at the end: what had been in the pipe
   };
 
+  // What epoll reports: one of these, or kFirstStream plus the stream's index.
+  static constexpr std::uint64_t kWake = 0;
+  static constexpr std::uint64_t kFirstSink = 1;
+  static constexpr std::uint64_t kJobConsole = 3;
+  static constexpr std::uint64_t kFirstStream = 4;
+
   void work();
+  void make_consoles();
+  void make_job_consoles();
   void complain(const std::string& line);
   void wait();
   void watch(int operation, int fd, std::uint32_t events, std::uint64_t id);
@@ -58,17 +67,21 @@ class PumpCore {
   void close_stream(std::size_t index);
   void show_unfinished_lines();
   void serve_consoles();
+  void read_job_console();
+  void serve_job_console();
   void answer_requests();
   std::uint64_t moved_bytes() const;
   void begin_end();
   bool at_end() const;
   void give_up();
-  Console* console_of(const LogStream& stream);
+  Outlet* console_of(const LogStream& stream);
 
   LogPumpOptions options_;
-  std::vector<Console> consoles_;  ///< one where both descriptors lead to the same place
-  ConsoleSink* out_ = nullptr;
-  ConsoleSink* err_ = nullptr;
+  std::vector<Outlet> consoles_;  ///< one where both descriptors lead to the same place
+  Console* out_ = nullptr;
+  Console* err_ = nullptr;
+  std::vector<RemoteConsole*> job_consoles_;  ///< standard output and error, where consoles_ are of the job
+  bool job_console_wants_write_ = false;
   std::optional<OutputFile> filtered_out_, filtered_err_;
   std::map<int, std::shared_ptr<TailBuffer>> tails_;  ///< by local rank; complete before the thread starts
   std::vector<Entry> entries_;

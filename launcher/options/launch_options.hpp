@@ -99,8 +99,9 @@ struct LogOptions {
   std::optional<std::set<int>> ranks_filter;        ///< global ranks whose output reaches the console
   std::vector<std::string> stdout_filters;          ///< --duplicate-stdout-filters
   std::vector<std::string> stderr_filters;
-  std::string prefix_template;  ///< empty: "[${role_name}${local_rank}]:"
+  std::string prefix_template;  ///< empty: "[${role_name}${local_rank}]:"; with several nodes "[${rank}]:"
   LogFormat format = LogFormat::text;
+  bool timestamps = false;  ///< console lines begin with their time
 };
 
 struct LaunchOptions {

@@ -41,8 +41,8 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
   table.begin_group("Output");
   table
       .add_value("--log-dir", "DIR",
-                 "Folder for log and error files; each job creates a subfolder. Default: a temporary folder, removed "
-                 "when the job ends. /dev/null: no files.",
+                 "Folder for log and error files; each job creates a subfolder. Default: a temporary folder, kept "
+                 "with -r and -t, else removed when the job ends. /dev/null: no files.",
                  [&](const auto&, const auto& text) {
                    if (!text.empty()) logs.directory = text;
                  })
@@ -86,6 +86,8 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
                    logs.format = parse_choice(source, text, kFormats) == "json" ? LogFormat::json : LogFormat::text;
                  })
       .choices({"text", "json"});
+  table.add_flag("--log-timestamps", "Begin console lines with their time (UTC) and prefix, as --tee does.",
+                 logs.timestamps);
   table
       .add_value("--report-json", "FILE", "Write how and why the job ended to this file.",
                  [&](const auto& source, const auto& text) {

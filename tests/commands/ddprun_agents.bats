@@ -36,6 +36,22 @@ def answer(connection):
 $1"
 }
 
+@test "with several nodes the prefix is the rank, each node writes to its own console, and --dry-run likewise" {
+  start_agent a --nnodes 2 "${meet[@]}" -t 1 --log-dir /dev/null --nproc-per-node 2 sh -c 'echo "this is $RANK"'
+  start_agent b --nnodes 2 "${meet[@]}" -t 1 --log-dir /dev/null --nproc-per-node 2 sh -c 'echo "this is $RANK"'
+  finish_agent a
+  [ "$status" -eq 0 ]
+  [ "$(sort <<<"$output")" = $'[0]:this is 0\n[1]:this is 1' ] || [ "$(sort <<<"$output")" = $'[2]:this is 2\n[3]:this is 3' ]
+  finish_agent b
+  [ "$status" -eq 0 ]
+  start_agent a --nnodes 2 "${meet[@]}" --dry-run true
+  start_agent b --nnodes 2 "${meet[@]}" --dry-run true
+  finish_agent a
+  [ "$(grep -c '^rank [01] on ' <<<"$output")" -eq 1 ]
+  finish_agent b
+  [ "$(grep -c '^rank [01] on ' <<<"$output")" -eq 1 ]
+}
+
 @test "two agents with different numbers of ranks and roles form one world" {
   start_agent a --nnodes 2 "${meet[@]}" --nproc-per-node 1 --role a sh -c "$facts"
   start_agent b --nnodes 2 "${meet[@]}" --nproc-per-node 3 --role b sh -c "$facts"

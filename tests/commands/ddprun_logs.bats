@@ -146,6 +146,33 @@ assert [json.loads(line)["line"] for line in open("err")] == ["unfinished"] * 2
 PYTHON
 }
 
+@test "--log-timestamps: the time before the prefix, also without -t" {
+  "$DDPRUN" --nproc-per-node 2 --log-timestamps sh -c "$both" >out 2>err
+  [ "$(grep -cE '^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\.[0-9]{3}Z \[default[01]\]:out [01]$' out)" -eq 2 ]
+  [ "$(grep -cE 'Z \[default[01]\]:err [01]$' err)" -eq 2 ]
+}
+
+@test "a progress bar behind a prefix gives few lines, its last state among them, and whole log files" {
+  "$DDPRUN" -t 1 --log-dir logs python3 -c '
+import time
+for percent in range(101):
+    print("\r%3d%%" % percent, end="", flush=True)
+    time.sleep(0.002)
+print()' >out
+  [ "$(tail -1 out)" = "[default0]:100%" ]
+  [ "$(wc -l <out)" -lt 10 ]
+  [ "$(grep -o '%' logs/*/attempt_0/0/stdout.log | wc -l)" -eq 101 ]
+}
+
+@test "--ranks-filter with ranks that do not exist is an error, with some of them a warning" {
+  rejects 2 "--ranks-filter names rank 9, but the ranks are 0 to 1" --nproc-per-node 2 --ranks-filter 9 touch started
+  [ ! -e started ]
+  run "$DDPRUN" --nproc-per-node 2 --ranks-filter 1,9 sh -c 'echo $RANK'
+  [ "$status" -eq 0 ]
+  [[ $output == *"ddprun: warning: --ranks-filter names rank 9, but the ranks are 0 to 1"* ]]
+  [ "${lines[-1]}" = 1 ]
+}
+
 @test "--log-dir=/dev/null: no files and no error file" {
   run "$DDPRUN" --log-dir=/dev/null -r 3 -t 1 sh -c "$both"'; echo "[$TORCHELASTIC_ERROR_FILE]"'
   [ "$status" -eq 0 ]

@@ -138,6 +138,7 @@ class AgentFixture : public ::testing::Test {
   int started_ = 0;                      ///< attempt processes
   EventLoop loop_;
   std::optional<control::Connection> coordinator_, attempt_;  ///< the other ends of the agent's connections
+  std::optional<control::Connection> console_;                ///< the same of the ranks' output, where the plan has it
   pid_t attempt_pid_ = 0;
   std::unique_ptr<Agent> agent_;
 
@@ -168,8 +169,14 @@ class AgentFixture : public ::testing::Test {
     ++started_;
     attempt_pid_ = pid;
     attempt_.emplace(std::move(pair.second), "the agent");
-    return {.connection = control::Connection{std::move(pair.first), "the attempt"},
-            .process = base::ChildProcess{pid}};
+    AttemptProcess result{.connection = control::Connection{std::move(pair.first), "the attempt"},
+                          .process = base::ChildProcess{pid}};
+    if (received.console_window_bytes > 0) {
+      control::ConnectionPair console = control::make_pair();
+      console_.emplace(std::move(console.second), "the agent");
+      result.console.emplace(std::move(console.first), "the attempt");
+    }
+    return result;
   }
 };
 

@@ -233,5 +233,36 @@ TEST_F(AgentTest, DestructionEndsTheAttempt) {
   EXPECT_FALSE(coordinator_->open());
 }
 
+TEST_F(AgentFixture, OutputGoesToTheCoordinatorAndItsAnswersBack) {
+  start();
+  control::PrepareAttempt with_console = plan();
+  with_console.console_window_bytes = 1;
+  order(with_console);
+  ASSERT_TRUE(console_);
+  const control::Message output = control::ConsoleOutput{
+      .epoch = kEpoch, .error = false, .pieces = {{.writer = control::kWholeLines, .text = "line\n"}}};
+  console_->send(output);
+  turn();
+  EXPECT_THAT(from_agent(), ElementsAre(output));
+  const control::Message taken = control::ConsoleTaken{.epoch = kEpoch, .error = false, .messages = 1};
+  order(taken);
+  order(control::ConsoleTaken{.epoch = kEpoch - 1, .error = false, .messages = 1});
+  EXPECT_THAT(console_->receive(), ElementsAre(taken));
+  EXPECT_THAT(to_attempt(), IsEmpty());
+}
+
+TEST_F(AgentFixture, WithoutItsCoordinatorTheAttemptKeepsItsOutput) {
+  start();
+  control::PrepareAttempt with_console = plan();
+  with_console.console_window_bytes = 1;
+  order(with_console);
+  testing::internal::CaptureStderr();
+  lose_coordinator();
+  testing::internal::GetCapturedStderr();
+  console_->receive();
+  EXPECT_FALSE(console_->open());
+  EXPECT_TRUE(attempt_is_alive());
+}
+
 }  // namespace
 }  // namespace ddp::launcher::test

@@ -36,7 +36,7 @@ std::vector<Message> samples() {
             .program = "train.py",
             .pid = 4'000'000},
       AttemptPrepared{.epoch = 1, .store_port = 65535, .store_key = std::string(64, 'a')},
-      RanksStarted{.epoch = 2, .pids = {1, 2, std::numeric_limits<std::int64_t>::max()}},
+      RanksStarted{.epoch = 2, .pids = {1, 2, std::numeric_limits<std::int64_t>::max()}, .description = "rank 0\n"},
       AttemptFailed{.epoch = 1, .message = "fork: no memory", .exit_status = 126},
       RankEnded{.epoch = 1,
                 .local_rank = 7,
@@ -68,6 +68,7 @@ std::vector<Message> samples() {
                      .log_suffix = "abcd",
                      .terminal_out = true,
                      .terminal_err = false,
+                     .console_window_bytes = 524'288,
                      .nodes = {node, NodeLayout{}, node}},
       StartAttempt{.epoch = 1, .store_addresses = {"10.0.0.1"}, .store_port = 29500, .store_key = std::string(64, 'a')},
       SignalRanks{.epoch = 1, .groups = true, .signal = 9, .may_have_reached_ranks = true},
@@ -81,6 +82,17 @@ std::vector<Message> samples() {
                       .groups = {{.ranks = {0, 7}, .tool = "gdb", .text = "#0 a\n#1 b"},
                                  {.ranks = {1}, .tool = "proc", .text = ""}},
                       .notes = {{.hosts = {"n0", "n1"}, .text = "no py-spy"}}},
+      ConsoleOutput{.epoch = 1,
+                    .error = true,
+                    .pieces = {{.writer = kWholeLines, .text = "[3]:a\n[4]:b\n"},
+                               {.writer = 2,
+                                .unprefixed = true,
+                                .begins = false,
+                                .ends = false,
+                                .overwritten = true,
+                                .prefix = "[5]:",
+                                .text = std::string("\0\xFF", 2)}}},
+      ConsoleTaken{.epoch = 1, .error = true, .messages = 3},
   };
 }
 
@@ -131,6 +143,8 @@ TEST(ControlMessages, NumbersOutOfRangeAreRefusedAndNamed) {
   refused(RankEnded{.local_rank = -1}, "'local_rank' is -1");
   refused(RankEnded{.end = {.code = 256, .by_signal = false, .core_dumped = false, .time = {}}},
           "RankEnd: 'code' is 256");
+  refused(ConsoleOutput{.pieces = {{}, {.writer = -1}}}, "ConsolePiece: 'writer' is -1");
+  refused(ConsoleTaken{.messages = -1}, "ConsoleTaken: 'messages' is -1");
   refused(Fence{.ranks = {1, -1}}, "Fence: 'ranks' is -1");
 }
 
@@ -174,13 +188,13 @@ TEST(ControlMessages, LengthsThatAreNotThereAreRefusedWithoutMemory) {
   }
 }
 
-TEST(ControlMessages, ThoseOfPmixExchangesAreKnownByTheirFirstByte) {
+TEST(ControlMessages, ThoseThatMayBeLongAreKnownByTheirFirstByte) {
   for (const Message& message : samples()) {
-    const bool modex = std::holds_alternative<Fence>(message) || std::holds_alternative<ModexRequest>(message) ||
-                       std::holds_alternative<ModexReply>(message);
-    EXPECT_EQ(is_modex(encode(message)), modex) << name_of(message);
+    const bool bulk = std::holds_alternative<Fence>(message) || std::holds_alternative<ModexRequest>(message) ||
+                      std::holds_alternative<ModexReply>(message) || std::holds_alternative<ConsoleOutput>(message);
+    EXPECT_EQ(is_bulk(encode(message)), bulk) << name_of(message);
   }
-  EXPECT_FALSE(is_modex({}));
+  EXPECT_FALSE(is_bulk({}));
 }
 
 TEST(ControlMessages, AnEncodedOneIsSentAsItCame) {

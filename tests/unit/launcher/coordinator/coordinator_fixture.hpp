@@ -75,8 +75,10 @@ class CoordinatorJob {
 
   CoordinatorOptions options;  ///< until connect()
   Texts notes;
-  Texts starts;    ///< "2 of 4 on 2"
-  Texts restarts;  ///< "attempt 0, restart 1"
+  Texts starts;  ///< "2 of 4 on 2"
+  Texts descriptions;
+  std::vector<std::pair<int, control::ConsoleOutput>> outputs;  ///< by link
+  Texts restarts;                                               ///< "attempt 0, restart 1"
 
   Coordinator& coordinator() { return *coordinator_; }
 
@@ -174,8 +176,11 @@ class CoordinatorJob {
         .detail = [](const std::string&) {},
         .note = [this](const std::string& text) { notes.push_back(text); },
         .joined = [](int, int) {},
+        .before_attempt = {},
         .started = [this](int started, int size,
                           int nodes) { starts.push_back(fmt::format("{} of {} on {}", started, size, nodes)); },
+        .described = [this](const std::string& text) { descriptions.push_back(text); },
+        .output = [this](int link, const control::ConsoleOutput& output) { outputs.emplace_back(link, output); },
         .restarting =
             [this](const JobOutcome&, int attempt, int restart) {
               restarts.push_back(fmt::format("attempt {}, restart {}", attempt, restart));

@@ -29,26 +29,27 @@ const char* const kPhases[] = {"gathering", "preparing", "running", "cleaning", 
 
 /// What node a may say, and messages that only a coordinator sends.
 std::vector<control::Message> messages(int epoch) {
-  return {
-      hello("a"),
-      control::AttemptPrepared{.epoch = epoch, .store_port = 29500},
-      control::RanksStarted{.epoch = epoch, .pids = {11, 12}},
-      control::AttemptFailed{.epoch = epoch, .message = "no GPU", .exit_status = 3},
-      rank_ended(1, 5, epoch),
-      control::RankAborted{.epoch = epoch, .local_rank = 1, .call = {.status = 6, .message = "enough"}},
-      control::RankStopped{.epoch = epoch, .local_rank = 1, .signal = SIGSTOP},
-      control::AttemptCleaned{.epoch = epoch},
-      control::SignalReceived{.signal = SIGTERM, .by_slurm = false},
-      control::PrepareAttempt{.epoch = epoch},
-      control::StartAttempt{.epoch = epoch},
-      control::SignalRanks{.epoch = epoch, .groups = true, .signal = SIGKILL},
-      control::EndAttempt{.epoch = epoch},
-      control::Finish{},
-      control::Fence{.epoch = epoch, .ranks = {0}, .data = {std::byte{1}}, .status = 0},
-      control::ModexRequest{.epoch = epoch, .id = 5, .from_node = -1, .rank = 2},
-      control::ModexReply{.epoch = epoch, .id = 6, .to_node = 1, .status = 0, .data = {}},
-      control::CollectStacks{.epoch = epoch, .limit_ms = 1},
-      control::StacksCollected{.epoch = epoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}, .notes = {}}};
+  return {hello("a"),
+          control::AttemptPrepared{.epoch = epoch, .store_port = 29500},
+          control::RanksStarted{.epoch = epoch, .pids = {11, 12}},
+          control::AttemptFailed{.epoch = epoch, .message = "no GPU", .exit_status = 3},
+          rank_ended(1, 5, epoch),
+          control::RankAborted{.epoch = epoch, .local_rank = 1, .call = {.status = 6, .message = "enough"}},
+          control::RankStopped{.epoch = epoch, .local_rank = 1, .signal = SIGSTOP},
+          control::AttemptCleaned{.epoch = epoch},
+          control::SignalReceived{.signal = SIGTERM, .by_slurm = false},
+          control::PrepareAttempt{.epoch = epoch},
+          control::StartAttempt{.epoch = epoch},
+          control::SignalRanks{.epoch = epoch, .groups = true, .signal = SIGKILL},
+          control::EndAttempt{.epoch = epoch},
+          control::Finish{},
+          control::Fence{.epoch = epoch, .ranks = {0}, .data = {std::byte{1}}, .status = 0},
+          control::ModexRequest{.epoch = epoch, .id = 5, .from_node = -1, .rank = 2},
+          control::ModexReply{.epoch = epoch, .id = 6, .to_node = 1, .status = 0, .data = {}},
+          control::CollectStacks{.epoch = epoch, .limit_ms = 1},
+          control::StacksCollected{.epoch = epoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}, .notes = {}},
+          control::ConsoleOutput{.epoch = epoch, .error = false, .pieces = {}},
+          control::ConsoleTaken{.epoch = epoch, .error = false, .messages = 1}};
 }
 
 struct Answer {

@@ -64,6 +64,31 @@ TEST(LineAssembler, CarriageReturnsEndLinesAsInPythonsTextFiles) {
   EXPECT_THAT(lines_of({"\r", "\r", "x"}), ElementsAre("x"));
 }
 
+TEST(LineAssembler, ALineThatAReturnEndsIsOverwritten) {
+  LineAssembler assembler;
+  const auto pieces = assembler.take("a\r\nb\rc\r");
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_FALSE(pieces[0].overwritten);
+  EXPECT_TRUE(pieces[1].overwritten);
+  EXPECT_EQ(assembler.bar(), "c");
+  const auto kept = assembler.take("\n");
+  ASSERT_EQ(kept.size(), 1U);
+  EXPECT_FALSE(kept[0].overwritten);  // it was "\r\n"
+  EXPECT_EQ(assembler.bar(), std::nullopt);
+}
+
+TEST(LineAssembler, WhatAProgressBarShowsIsKnownBeforeItIsOverwritten) {
+  LineAssembler assembler;
+  assembler.take("start\n\r 10%");
+  EXPECT_EQ(assembler.bar(), " 10%");
+  assembler.take("\r 20%");
+  EXPECT_EQ(assembler.bar(), " 20%");
+  assembler.take("\r");
+  EXPECT_EQ(assembler.bar(), " 20%");
+  assembler.take("\n unfinished");
+  EXPECT_EQ(assembler.bar(), std::nullopt);
+}
+
 TEST(LineAssembler, KeepsBinaryBytes) {
   const std::string binary{"\0\xff\x01\n\x80\0", 6};
   EXPECT_THAT(lines_of({binary}), ElementsAre(std::string("\0\xff\x01", 3), std::string("\x80\0", 2)));

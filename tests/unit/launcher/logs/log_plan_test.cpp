@@ -33,7 +33,8 @@ std::string words(const StreamPlan& plan) {
 }
 
 std::string plan(const LogOptions& options, int local_rank, const std::string& folder = "/logs/attempt_0") {
-  const RankStreams streams = plan_streams(options, folder, 10 + local_rank, local_rank, "default", false, false);
+  const RankStreams streams =
+      plan_streams(options, folder, 10 + local_rank, local_rank, "default", false, false, false);
   return words(streams.out) + " " + words(streams.err);
 }
 
@@ -47,9 +48,26 @@ TEST(LogPlan, WithoutOptionsTheConsoleIsInherited) {
   EXPECT_EQ(plan({}, 0, ""), "inherit console+tail");
 }
 
+TEST(LogPlan, TimesNeedPrefixes) {
+  LogOptions options;
+  options.timestamps = true;
+  EXPECT_EQ(plan(options, 0), "prefixed prefixed+tail");
+}
+
+TEST(LogPlan, FilteredRanksWriteToTheConsoleOfAJobOnSeveralNodes) {
+  const auto out = [](const LogOptions& options, bool job_console) {
+    return words(plan_streams(options, "/logs", 1, 1, "default", false, false, job_console).out);
+  };
+  LogOptions filtered;
+  filtered.ranks_filter = {1};
+  EXPECT_EQ(out({}, true), "inherit");
+  EXPECT_EQ(out(filtered, true), "console");
+  EXPECT_EQ(out(filtered, false), "inherit");
+}
+
 TEST(LogPlan, ATerminalBelongsToTheOnlyRank) {
   const auto err = [](const LogOptions& options, bool terminal, bool single) {
-    return words(plan_streams(options, "/logs", 0, 0, "default", terminal, single).err);
+    return words(plan_streams(options, "/logs", 0, 0, "default", terminal, single, false).err);
   };
   EXPECT_EQ(err({}, true, true), "inherit");
   EXPECT_EQ(err({}, true, false), "console+tail");
@@ -139,7 +157,7 @@ TEST(LogPlan, JsonNeedsAPipe) {
 TEST(LogPlan, RoutesNameRankAndFile) {
   LogOptions options;
   options.tee = all(Streams::both);
-  const RankStreams streams = plan_streams(options, "/logs/attempt_2", 13, 5, "trainer", false, false);
+  const RankStreams streams = plan_streams(options, "/logs/attempt_2", 13, 5, "trainer", false, false, false);
   EXPECT_EQ(streams.out.route.file, "/logs/attempt_2/5/stdout.log");
   EXPECT_EQ(streams.err.route.file, "/logs/attempt_2/5/stderr.log");
   EXPECT_EQ(streams.out.route.stream, Stream::out);

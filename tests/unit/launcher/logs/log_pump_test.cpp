@@ -190,16 +190,6 @@ TEST_F(LogPumpTest, PromptsAndProgressBarsAppear) {
   pump.finish(kGenerous);
 }
 
-TEST_F(LogPumpTest, AProgressBarBehindAPrefixMakesLines) {
-  LogPump pump{options()};
-  base::UniqueFd writing = pump.add(to_console(3, true));
-  pump.start();
-  write_all(writing.get(), "start\n\r 10%\r 20%\r100%\n");
-  writing.reset();
-  pump.finish(kGenerous);
-  EXPECT_EQ(out_.text(), "[default3]:start\n[default3]: 10%\n[default3]: 20%\n[default3]:100%\n");
-}
-
 TEST_F(LogPumpTest, NoNewlineAtTheEnd) {
   LogPump pump{options()};
   base::UniqueFd plain = pump.add(to_console(0, false));
@@ -237,7 +227,7 @@ TEST_F(LogPumpTest, BinaryAndVeryLongLinesPassUnchanged) {
 
 TEST_F(LogPumpTest, ColoursOnThePrefixOnly) {
   LogPumpOptions coloured = options();
-  coloured.colour_out = coloured.colour_err = true;
+  coloured.terminal_out = coloured.terminal_err = true;
   coloured.prefix_template = "<$rank>";
   LogPump pump{coloured};
   base::UniqueFd one = pump.add(to_console(0, true));
@@ -288,7 +278,7 @@ TEST_F(LogPumpTest, FilteredLinesOfAllRanksInOneFile) {
   filtered.filtered_stdout_file = folder_ / "filtered_stdout.log";
   filtered.stderr_filters = {"nothing"};
   filtered.filtered_stderr_file = folder_ / "filtered_stderr.log";
-  filtered.colour_out = true;
+  filtered.terminal_out = true;
   LogPump pump{filtered};
   std::vector<base::UniqueFd> ends;
   for (int rank = 0; rank < 2; ++rank) {

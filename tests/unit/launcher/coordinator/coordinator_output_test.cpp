@@ -1,0 +1,52 @@
+// What ranks write, and --dry-run's descriptions of them, on their way to the job's console.
+#include "coordinator_fixture.hpp"
+
+namespace ddp::launcher::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST(CoordinatorTest, OutputOfNodesComesToTheJobsConsoleUntilTheyHaveCleanedUp) {
+  CoordinatorJob job;
+  job.options.job_console = true;
+  job.gather();
+  job.say(1, hello("b"));
+  const auto plan = job.heard_one<control::PrepareAttempt>(1);
+  EXPECT_GT(plan.console_window_bytes, 0);
+  job.say(1, control::AttemptPrepared{.epoch = 0, .store_port = 0});
+  job.say(0, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  const control::ConsoleOutput output{
+      .epoch = 0, .error = true, .pieces = {{.writer = control::kWholeLines, .text = "line\n"}}};
+  job.say(1, output);
+  job.say(1, control::AttemptFailed{.epoch = 0, .message = "no ranks", .exit_status = 1});
+  job.say(1, output);  // what its ranks had written before
+  job.say(1, control::ConsoleOutput{.epoch = 1, .error = false, .pieces = {}});
+  EXPECT_THAT(job.outputs, ElementsAre(testing::Pair(1, output), testing::Pair(1, output)));
+  job.forget_all();
+  const control::ConsoleTaken taken{.epoch = 0, .error = true, .messages = 2};
+  job.coordinator().output_taken(1, taken);
+  job.coordinator().output_taken(7, taken);  // lost meanwhile
+  EXPECT_EQ(job.heard_one<control::ConsoleTaken>(1), taken);
+}
+
+TEST(CoordinatorTest, NodesWithConsolesOfTheirOwnSendNoOutput) {
+  CoordinatorJob job;
+  job.gather();
+  job.say(1, hello("b"));
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(1).console_window_bytes, 0);
+  job.say(1, control::ConsoleOutput{.epoch = 0, .error = false, .pieces = {}});
+  EXPECT_THAT(job.outputs, IsEmpty());
+}
+
+TEST(CoordinatorTest, DescriptionsComeInTheOrderOfTheNodes) {
+  CoordinatorJob job;
+  job.run();
+  job.say(1, control::RanksStarted{.epoch = 0, .pids = {}, .description = "second"});
+  EXPECT_THAT(job.descriptions, IsEmpty());
+  job.say(0, control::RanksStarted{.epoch = 0, .pids = {}, .description = "first"});
+  EXPECT_THAT(job.descriptions, ElementsAre("first", "second"));
+}
+
+}  // namespace
+}  // namespace ddp::launcher::test
