@@ -150,7 +150,7 @@ RANKS
   refused "on n3" "Host key verification failed" "known_hosts"
   mkdir "$shared/only-ctl"
   run on_ctl sh -c 'mount -t tmpfs tmpfs only-ctl && cp "$0" only-ctl/ && only-ctl/ddprun "$@"; status=$?
-    umount only-ctl; exit $status' "$bin/ddprun" --ssh-command "$ssh_command" --ssh-port "$kSshPort" -H n0,n2 true
+    umount only-ctl; exit $status' "$bin/ddprun" --ssh-command "$ssh_command" --ssh-port "$kSshPort" -H n2 true
   refused "on n2" "exit code 127" "install the same libddp" "only-ctl/ddprun"
   run by_hosts -H n0,n1 --nnodes 1:2 sh -c "$facts"
   succeeded
