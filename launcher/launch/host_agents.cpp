@@ -53,6 +53,14 @@ bool is_this_host(const std::string& host) {
   return is_address(host) && is_own_name(host);
 }
 
+void settle_single_host(LaunchOptions& options, RoleDecision& role) {
+  if (role.role != LaunchRole::frontend || !role.by_hosts || role.nodes.max != 1) return;
+  const HostEntry& host = options.hosts.front();
+  if (!is_this_host(host.name)) return;
+  if (host.ranks > 0) options.nproc = {.kind = RanksPerNode::Kind::number, .number = host.ranks};
+  role = {.role = LaunchRole::alone, .reason = "the host list names this host alone", .nodes = role.nodes};
+}
+
 std::vector<std::string> agent_ssh_command(const LaunchOptions& options, const std::string& host,
                                            const std::string& ddprun) {
   std::vector<std::string> command = options.ssh_command;

@@ -16,6 +16,7 @@
 #include "events/event_loop.hpp"
 #include "launch/agent_settings.hpp"
 #include "launch/host_words.hpp"
+#include "launch/launch_role.hpp"
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
@@ -23,6 +24,10 @@ namespace ddp::launcher {
 /// Whether the list means this host by @p host: its name, with or without domain, localhost, or one of its addresses.
 /// Names are not looked up: a list may have thousands.
 bool is_this_host(const std::string& host);
+
+/// A host list of this host alone needs no agent: changes a frontend's role to LaunchRole::alone, and takes the number
+/// of ranks from the list.
+void settle_single_host(LaunchOptions& options, RoleDecision& role);
 
 /// ssh's command line for @p host: no terminal, no question.
 /// @param ddprun the file to execute there

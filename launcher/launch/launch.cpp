@@ -71,12 +71,6 @@ bool is_among(int signal, const std::vector<int>& list) {
   return std::find(list.begin(), list.end(), signal) != list.end();
 }
 
-base::Environment without_interface_names(const base::Environment& environment) {
-  auto variables = environment.variables();
-  for (const char* name : {"DDP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) variables.erase(name);
-  return base::Environment{std::move(variables)};
-}
-
 /// Signals, the coordinator and the agent of one process, in one loop.
 class Process {
  public:
@@ -387,15 +381,6 @@ class Process {
   std::unique_ptr<HostAgents> hosts_;
   std::unique_ptr<Agent> agent_;
 };
-
-/// A host list of this host alone needs no agent; its ranks have ddprun's standard input.
-void settle_single_host(LaunchOptions& options, RoleDecision& role) {
-  if (role.role != LaunchRole::frontend || !role.by_hosts || role.nodes.max != 1) return;
-  const HostEntry& host = options.hosts.front();
-  if (!is_this_host(host.name)) return;
-  if (host.ranks > 0) options.nproc = {.kind = RanksPerNode::Kind::number, .number = host.ranks};
-  role = {.role = LaunchRole::alone, .reason = "the host list names this host alone", .nodes = role.nodes};
-}
 
 }  // namespace
 

@@ -135,4 +135,10 @@ std::vector<std::string> listening_addresses(const std::string& host) {
 
 bool is_own_name(const std::string& host) { return !listening_addresses(host).empty(); }
 
+base::Environment without_interface_names(const base::Environment& environment) {
+  auto variables = environment.variables();
+  for (const char* name : {"DDP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) variables.erase(name);
+  return base::Environment{std::move(variables)};
+}
+
 }  // namespace ddp::launcher

@@ -26,6 +26,8 @@ struct OwnNetwork {
 /// does not exist.
 OwnNetwork own_network(const std::string& local_addr, const std::string& rendezvous_host,
                        const base::Environment& environment);
+/// The same environment without the names of interfaces that the user has chosen.
+base::Environment without_interface_names(const base::Environment& environment);
 
 /// Whether @p host is a name or an address of this host; so is each loopback address, such as 127.0.1.1, which some
 /// distributions give the host's name in /etc/hosts.
