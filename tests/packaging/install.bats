@@ -242,6 +242,8 @@ END
   [[ $output != *Add* ]]
   run -0 "$switch" status "$conf"
   [[ $output == *"$MOVED"* ]]
+  run -0 env "SLURM_CONF=$PWD/slurm/slurm.conf" "$switch" status # Slurm looks for plugstack.conf beside it
+  [[ $output == "$conf/ddp.conf names $MOVED"* ]]
   # Another release of Slurm runs here.
   mkdir bin
   printf '#!/bin/sh\necho slurm 99.05.1\n' >bin/srun
