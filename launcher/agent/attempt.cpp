@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +19,7 @@
 #include "outcome/exit_error.hpp"
 #include "outcome/signal_name.hpp"
 #include "placement/network_choice.hpp"
+#include "pmix_server/scratch_directory.hpp"
 #include "workers/descriptor_limit.hpp"
 #include "workers/orphans.hpp"
 #include "workers/worker_environment.hpp"
@@ -344,10 +343,7 @@ void Attempt::clean() {
   }
   name_space_.reset();
   pmix_.reset();
-  if (orphaned) {  // no agent is left to do it
-    std::error_code ignored;
-    std::filesystem::remove_all(job_.scratch, ignored);
-  }
+  if (orphaned) remove_scratch(job_.scratch);  // no agent is left to do it
 }
 
 /// Waits for slow consoles within the drain time, which the agent may shorten meanwhile. A console that takes nothing

@@ -129,8 +129,7 @@ ScratchDirectory::ScratchDirectory(const std::string& parent) {
     if (lock()) {
       const int lack = lack_of_room(path_);
       if (lack == 0) return;
-      std::error_code unused;
-      std::filesystem::remove_all(path_, unused);
+      remove_scratch(path_);
       throw_unusable(parent, lack);
     }
     lock_.reset();
@@ -157,12 +156,16 @@ ScratchDirectory::ScratchDirectory(ScratchDirectory&& other) noexcept
     : path_(std::exchange(other.path_, {})), lock_(std::move(other.lock_)) {}
 
 ScratchDirectory::~ScratchDirectory() {
-  if (path_.empty()) return;
+  if (!path_.empty()) remove_scratch(path_);
+}
+
+void remove_scratch(const std::string& path) noexcept {
   try {
-    remove_contents(path_);
-    std::filesystem::remove(path_);
+    if (!std::filesystem::exists(path)) return;  // another process of the job was faster
+    remove_contents(path);
+    std::filesystem::remove(path);
   } catch (const std::exception& error) {
-    base::log(base::LogLevel::warning, "removing the temporary folder '{}': {}", path_, error.what());
+    base::log(base::LogLevel::warning, "removing the temporary folder '{}': {}", path, error.what());
   }
 }
 

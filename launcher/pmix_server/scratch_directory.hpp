@@ -33,6 +33,10 @@ class ScratchDirectory {
 /// not work; nobody removes the folder then.
 base::UniqueFd share_scratch(const std::string& path) noexcept;
 
+/// Removes the folder @p path of a ScratchDirectory in another process, which cannot do it any more. A folder that is
+/// not whole any more when this process is killed is one for remove_left_scratch().
+void remove_scratch(const std::string& path) noexcept;
+
 /// Removes what ScratchDirectory objects of this user on this host left in @p parent because their process was killed
 /// together with all others that used the folder, as Slurm does at the end of a step. Begins no folder after
 /// @p deadline. Follows no links.
