@@ -184,7 +184,9 @@ class Process {
     } else {
       control::Connection coordinator = meeting.connect();
       if (role_.role == LaunchRole::frontend_agent && role_.by_hosts) leave_standard_input();
-      coordinator.set_peer(fmt::format("the coordinator at {}", coordinator.peer()));
+      coordinator.set_peer(meeting.host.empty()
+                               ? fmt::format("the coordinator at {}", coordinator.peer())
+                               : fmt::format("the coordinator on {} ({})", meeting.host, coordinator.peer()));
       start_agent(std::move(coordinator));
     }
   }

@@ -77,14 +77,18 @@ std::int64_t place_of_agent(const base::Environment& environment) {
 }  // namespace
 
 std::string RendezvousPoint::encode() const {
-  return fmt::format("{};{};{}", fmt::join(addresses, ","), port, secret.to_hex());
+  return fmt::format("{};{};{}{}{}", fmt::join(addresses, ","), port, secret.to_hex(), host.empty() ? "" : ";", host);
 }
 
 RendezvousPoint RendezvousPoint::decode(const std::string& text) {
   const auto first = text.find(';');
   const auto second = text.find(';', first == std::string::npos ? first : first + 1);
   if (second == std::string::npos) reject_point("it does not have three parts");
-  RendezvousPoint point{.addresses = {}, .port = 0, .secret = control::Secret::from_hex(text.substr(second + 1))};
+  const auto third = std::min(text.find(';', second + 1), text.size());
+  RendezvousPoint point{.addresses = {},
+                        .port = 0,
+                        .secret = control::Secret::from_hex(text.substr(second + 1, third - second - 1)),
+                        .host = third < text.size() ? text.substr(third + 1) : std::string()};
   const std::string list = text.substr(0, first);
   for (std::size_t begin = 0; begin < list.size();) {
     const auto comma = std::min(list.find(',', begin), list.size());
@@ -113,8 +117,9 @@ control::Connection Rendezvous::connect() const {
 
 FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses,
                                     const std::vector<std::string>& listen_at) {
-  FrontendRendezvous meeting{.listener = {},
-                             .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random()}};
+  FrontendRendezvous meeting{
+      .listener = {},
+      .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()}};
   meeting.listener =
       std::make_unique<control::Listener>(listen_at, 0, control::job_secret_prover(meeting.point.secret));
   meeting.point.port = meeting.listener->port();
@@ -128,6 +133,7 @@ Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline
           .port = point.port,
           .provers = control::job_secret_provers(point.secret),
           .order = place_of_agent(environment),
+          .host = std::move(point.host),
           .deadline = deadline,
           .port_taken = {}};
 }

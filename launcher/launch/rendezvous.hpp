@@ -21,8 +21,10 @@ struct RendezvousPoint {
   std::vector<std::string> addresses;  ///< numeric or names, best first
   std::uint16_t port = 0;
   control::Secret secret;
+  std::string host{};  ///< the coordinator's, for messages; empty: not known
 
-  /// For an environment variable: "addr,addr;port;secret". decode() throws Error(invalid_argument).
+  /// For an environment variable: "addr,addr;port;secret;host", the last part optional. decode() throws
+  /// Error(invalid_argument).
   std::string encode() const;
   static RendezvousPoint decode(const std::string& text);
 };
@@ -34,6 +36,7 @@ struct Rendezvous {
   std::uint16_t port = 0;
   control::Provers provers;  ///< for connect()
   std::int64_t order = -1;   ///< for control::Hello
+  std::string host{};        ///< as RendezvousPoint's
   Deadline deadline;         ///< to reach the coordinator
   /// Of this process where it should lead, but the port is taken; else empty.
   std::string port_taken;

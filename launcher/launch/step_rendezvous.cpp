@@ -18,6 +18,7 @@
 #include <ddp/key_value_store.hpp>
 
 #include "base/child_process.hpp"
+#include "base/host_name.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "kvs/pmi2_store.hpp"
@@ -94,7 +95,8 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
                      .order = environment.number("SLURM_NODEID").value_or(-1),
                      .deadline = deadline,
                      .port_taken = {}};
-  RendezvousPoint point{.addresses = addresses, .port = 0, .secret = control::Secret::random()};
+  RendezvousPoint point{
+      .addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()};
   const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
   if (leads) {
     meeting.listener = std::make_unique<control::Listener>("", 0, point.secret);
@@ -115,6 +117,7 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
     if (!leads) point = RendezvousPoint::decode(told.substr(1));
     meeting.addresses = std::move(point.addresses);
     meeting.port = point.port;
+    meeting.host = std::move(point.host);
     meeting.provers = control::job_secret_provers(point.secret);
     return meeting;
   }

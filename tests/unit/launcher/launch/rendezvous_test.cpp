@@ -64,12 +64,15 @@ bool reaches(const Rendezvous& rendezvous, control::Listener& listener) {
 // ---- the point as text
 
 TEST(RendezvousPoint, SurvivesAnEnvironmentVariable) {
-  const RendezvousPoint point{
-      .addresses = {"10.0.0.1", "fe80::1", "n1"}, .port = 65535, .secret = control::Secret::random()};
-  const RendezvousPoint read = RendezvousPoint::decode(point.encode());
-  EXPECT_EQ(read.addresses, point.addresses);
-  EXPECT_EQ(read.port, point.port);
-  EXPECT_EQ(read.secret.to_hex(), point.secret.to_hex());
+  for (const char* host : {"", "n1"}) {
+    const RendezvousPoint point{
+        .addresses = {"10.0.0.1", "fe80::1", "n1"}, .port = 65535, .secret = control::Secret::random(), .host = host};
+    const RendezvousPoint read = RendezvousPoint::decode(point.encode());
+    EXPECT_EQ(read.addresses, point.addresses);
+    EXPECT_EQ(read.port, point.port);
+    EXPECT_EQ(read.secret.to_hex(), point.secret.to_hex());
+    EXPECT_EQ(read.host, host);
+  }
 }
 
 TEST(RendezvousPoint, WhatIsNoPointIsRefused) {
