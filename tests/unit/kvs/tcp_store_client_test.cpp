@@ -94,7 +94,7 @@ TEST_P(TorchStore, MissingKeyIsNotFoundAtOnce) {
   store->fence(soon());
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(error_of([&] { store->get(0, "never-put", soon()); })->code(), ErrorCode::not_found);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kBusyMachine);
   store->put("empty", {});
   store->fence(soon());
   EXPECT_TRUE(store->get(0, "empty", soon()).empty());
@@ -110,9 +110,9 @@ TEST_P(TorchStore, NamesExactlyTheRanksThatDidNotArrive) {
       while (told < kRanks - 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }
-    const Deadline deadline = soon(800);
+    const Deadline deadline = soon(4000);
     const auto error = error_of([&] { store->fence(deadline); });
-    EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + std::chrono::milliseconds(300));
+    EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + test::kBusyMachine);
     ++told;
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::timeout);
@@ -204,7 +204,7 @@ std::optional<Error> getting_error(std::function<void(int fd)> behaviour) {
   TcpStoreClient store = server.join();
   const auto begin = std::chrono::steady_clock::now();
   auto error = error_of([&] { store.get(0, "k", soon(200)); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(700));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kBusyMachine);
   // An answer that comes late must not pass for that of another request.
   EXPECT_EQ(error_of([&] { store.get(0, "k", soon(200)); })->code(), ErrorCode::unavailable);
   return error;
@@ -226,7 +226,7 @@ TEST(TcpStoreClient, SilentServerEndsAtTheDeadline) {
   BrokenServer server{[](int) {}};
   const Deadline deadline = soon(300);
   EXPECT_EQ(error_of([&] { server.join(300); })->code(), ErrorCode::timeout);
-  EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + std::chrono::milliseconds(300));
+  EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + test::kBusyMachine);
   EXPECT_EQ(getting_error([](int fd) { answer_joining(fd); })->code(), ErrorCode::timeout);
 }
 
@@ -286,7 +286,7 @@ TEST(TcpStoreClient, ServerThatFallsSilentInAFenceEndsAtTheDeadline) {
   TcpStoreClient store = server.join();
   const Deadline deadline = soon(400);
   EXPECT_EQ(error_of([&] { store.fence(deadline); })->code(), ErrorCode::timeout);
-  EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + std::chrono::milliseconds(300));
+  EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + test::kBusyMachine);
 }
 
 TEST(TcpStoreClient, RefusesImpossibleRanks) {

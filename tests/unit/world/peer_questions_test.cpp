@@ -77,7 +77,7 @@ TEST(PeerQuestions, NobodyListens) {
   const auto [reply, took] = ask(closed_port());
   EXPECT_EQ(reply.kind, Kind::refused);
   EXPECT_EQ(reply.problem, "ECONNREFUSED (111)");
-  EXPECT_LT(took, seconds(2));
+  EXPECT_LT(took, seconds(8));
 }
 
 TEST(PeerQuestions, HangingUpIsNoProofOfDeath) {
@@ -85,7 +85,7 @@ TEST(PeerQuestions, HangingUpIsNoProofOfDeath) {
   const auto [reply, took] = ask(peer.endpoint());
   EXPECT_EQ(reply.kind, Kind::hung_up);
   EXPECT_FALSE(reply.problem.empty());
-  EXPECT_LT(took, seconds(2));
+  EXPECT_LT(took, seconds(8));
 }
 
 TEST(PeerQuestions, HangingUpInTheMiddleOfTheAnswerIsNoProofOfDeath) {
@@ -104,7 +104,7 @@ TEST(PeerQuestions, AListenerThatNeverAnswersIsNoAnswer) {
   EXPECT_EQ(reply.kind, Kind::no_answer);
   EXPECT_FALSE(reply.problem.empty());
   EXPECT_GE(took, milliseconds(300));
-  EXPECT_LT(took, seconds(2));
+  EXPECT_LT(took, seconds(8));
 }
 
 TEST(PeerQuestions, HalfAnAnswerIsNoAnswer) {
@@ -125,7 +125,7 @@ TEST(PeerQuestions, GarbageIsAFailure) {
   const auto [reply, took] = ask(peer.endpoint());
   EXPECT_EQ(reply.kind, Kind::failed);
   EXPECT_THAT(reply.problem, testing::HasSubstr("mark of libddp"));
-  EXPECT_LT(took, seconds(2));
+  EXPECT_LT(took, seconds(8));
 }
 
 TEST(PeerQuestions, AnAddressThatIsNoneIsRefusal) {
@@ -174,7 +174,7 @@ TEST(PeerQuestions, MorePeersThanSocketsEndByTheDeadline) {
   const auto begin = Deadline::Clock::now();
   const auto replies =
       ask_peers(std::vector<PeerEndpoint>(500, silent), "service", {}, Deadline::after(milliseconds(300)));
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(3));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
   ASSERT_EQ(replies.size(), 500U);
   for (const PeerReply& reply : replies) {
     EXPECT_TRUE(reply.kind == Kind::no_answer || reply.kind == Kind::not_asked);
@@ -186,7 +186,7 @@ TEST(PeerQuestions, MorePeersThanSocketsEndByTheDeadline) {
 TEST(PeerQuestions, AHostWithoutAWayIsNotRefusal) {
   const auto [reply, took] = ask({.rank = 0, .address = "255.255.255.255", .port = 1, .token = {}});
   EXPECT_EQ(reply.kind, Kind::unreachable) << reply.problem;
-  EXPECT_LT(took, seconds(2));
+  EXPECT_LT(took, seconds(8));
 }
 
 TEST(PeerQuestions, ABusyPeerIsAskedAgain) {
