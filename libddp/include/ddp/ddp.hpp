@@ -1,10 +1,12 @@
 // All of libddp's public C++ interface.
 #pragma once
 
+#include <ddp/backend.hpp>
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 #include <ddp/key_value_store.hpp>
+#include <ddp/operation.hpp>
 #include <ddp/process_group.hpp>
 #include <ddp/reducer.hpp>
 #include <ddp/tensor_view.hpp>

@@ -10,7 +10,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "collectives/operation.hpp"
+#include <ddp/operation.hpp>
 
 namespace ddp::collectives {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <ddp/operation.hpp>
 #include "collectives/group_members.hpp"
 #include "collectives/group_status.hpp"
-#include "collectives/operation.hpp"
 
 namespace ddp::collectives {
 

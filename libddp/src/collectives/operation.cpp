@@ -1,11 +1,11 @@
-#include "collectives/operation.hpp"
+#include <ddp/operation.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/fnv1a.hpp"
 
-namespace ddp::collectives {
+namespace ddp {
 
 std::string_view to_string(OperationKind kind) noexcept {
   switch (kind) {
@@ -65,4 +65,4 @@ std::string Operation::description() const {
   return text;
 }
 
-}  // namespace ddp::collectives
+}  // namespace ddp

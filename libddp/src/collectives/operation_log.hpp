@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "collectives/operation.hpp"
+#include <ddp/operation.hpp>
 
 namespace ddp::collectives {
 

@@ -107,7 +107,6 @@ Work shared_all_reduce(ProcessGroup& group, const TensorView& tensor, ReduceOp o
 }  // namespace collectives
 
 using collectives::Call;
-using collectives::OperationKind;
 
 std::string_view to_string(ReduceOp op) noexcept {
   switch (op) {

@@ -16,9 +16,9 @@ namespace ddp::test {
 
 using collectives::FailureDetector;
 using collectives::GroupMembers;
-using collectives::Operation;
-using collectives::OperationKind;
 using collectives::OperationLog;
+using ddp::Operation;
+using ddp::OperationKind;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Ranks = std::vector<int>;

@@ -16,8 +16,8 @@
 namespace ddp::test {
 
 using collectives::Backend;
-using collectives::Operation;
 using collectives::Transfer;
+using ddp::Operation;
 
 /// The test's end of it. Thread-safe, but for effect.
 class BackendControl {

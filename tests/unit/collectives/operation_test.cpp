@@ -1,6 +1,6 @@
 // Operations as values: a fingerprint that is equal exactly when two ranks' arguments fit together, their text, and the
 // log of the last ones.
-#include "collectives/operation.hpp"
+#include <ddp/operation.hpp>
 
 #include <gtest/gtest.h>
 

@@ -19,14 +19,14 @@ namespace ddp {
 namespace {
 
 using collectives::GroupEngine;
-using collectives::OperationKind;
+using ddp::OperationKind;
 using test::error_of;
 using test::soon;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// The other rank has the same of everything.
-void twin(const collectives::Operation& operation) {
+void twin(const ddp::Operation& operation) {
   auto* const output = static_cast<std::byte*>(operation.output.data());
   const std::size_t bytes = operation.input.size_bytes();
   if (operation.kind == OperationKind::all_gather || operation.kind == OperationKind::all_gather_v) {
@@ -98,7 +98,7 @@ class ReducerTest : public testing::Test {
 TEST_F(ReducerTest, GradientsAreDividedBeforeTheyAreSummed) {
   Reducer reducer = make();
   std::vector<float> sent;
-  control_->effect = [&](const collectives::Operation& operation) {
+  control_->effect = [&](const ddp::Operation& operation) {
     sent.push_back(*static_cast<const float*>(operation.input.data()));
     twin(operation);
   };
@@ -178,7 +178,7 @@ TEST_F(ReducerTest, BucketsAreRebuiltInTheOrderOfTheFirstStep) {
 TEST_F(ReducerTest, TheOtherRanksOrderCountsWhereItIsRankZero) {
   Reducer reducer = make(true);
   step(reducer);
-  control_->effect = [](const collectives::Operation& operation) {
+  control_->effect = [](const ddp::Operation& operation) {
     if (operation.kind != OperationKind::broadcast) return twin(operation);
     auto* const order = static_cast<std::int64_t*>(operation.output.data());
     std::iota(order, order + operation.count, 0);
@@ -247,7 +247,7 @@ TEST_F(ReducerTest, MemoryOutlivesAReducerThatEndsWithinAStep) {
   reducer->mark_ready(3);
   ASSERT_TRUE(control_->wait_for("begin all_reduce 3", soon()));
   float written = 0;
-  control_->effect = [&](const collectives::Operation& operation) {
+  control_->effect = [&](const ddp::Operation& operation) {
     twin(operation);
     written = *static_cast<const float*>(operation.output.data());
   };
@@ -258,7 +258,7 @@ TEST_F(ReducerTest, MemoryOutlivesAReducerThatEndsWithinAStep) {
 }
 
 TEST_F(ReducerTest, ADifferenceIsNamedByParameterAndRank) {
-  control_->effect = [](const collectives::Operation& operation) {
+  control_->effect = [](const ddp::Operation& operation) {
     twin(operation);
     auto* const other = static_cast<char*>(operation.output.data()) + operation.input.size_bytes();
     if (operation.sequence == 1) *other = static_cast<char>(*other + 1);  // the hash

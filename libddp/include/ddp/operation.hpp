@@ -9,7 +9,7 @@
 
 #include <ddp/process_group.hpp>
 
-namespace ddp::collectives {
+namespace ddp {
 
 enum class OperationKind : std::uint8_t {
   all_reduce,
@@ -50,4 +50,4 @@ struct Operation {
   std::string description() const;
 };
 
-}  // namespace ddp::collectives
+}  // namespace ddp

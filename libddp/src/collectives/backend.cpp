@@ -1,0 +1,33 @@
+// What backends share: names and defaults of <ddp/backend.hpp>.
+#include <ddp/backend.hpp>
+
+#include <thread>
+
+#include <ddp/error.hpp>
+
+namespace ddp {
+
+std::string_view to_string(Outcome outcome) noexcept {
+  switch (outcome) {
+    case Outcome::running: return "running";
+    case Outcome::ok: return "ok";
+    case Outcome::timeout: return "timeout";
+    case Outcome::peers_failed: return "peers_failed";
+    case Outcome::mismatch: return "mismatch";
+    case Outcome::aborted: return "aborted";
+  }
+  return "unknown";
+}
+
+void Request::order(const Stream& /*stream*/) {
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "ordering a stream after an operation",
+               .cause = "the operation's backend does not run on streams",
+               .native = {},
+               .ranks = {},
+               .hint = "wait for the operation instead"}};
+}
+
+void Backend::rest(std::chrono::microseconds limit) noexcept { std::this_thread::sleep_for(limit); }
+
+}  // namespace ddp
