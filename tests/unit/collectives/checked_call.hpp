@@ -1,0 +1,186 @@
+// One rank's part of a collective whose result is known: makes the tensors and the Operation, and compares afterwards,
+// also the memory around the tensors.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "unit/collectives/sample_numbers.hpp"
+
+namespace ddp::collectives::testing {
+
+class CheckedCall {
+ public:
+  CheckedCall(const Call& call, int size, int rank, std::uint64_t sequence)
+      : call_(call), size_(size), rank_(rank), element_bytes_(size_of(call.dtype)) {
+    operation_.kind = call.kind;
+    operation_.dtype = call.dtype;
+    operation_.reduce_op = call.op;
+    operation_.sequence = sequence;
+    operation_.count = call.count;
+    if (rooted()) operation_.root = call.root;
+    if (call.kind == OperationKind::all_gather_v) {
+      operation_.counts = part_counts(call, size);
+      operation_.count = output_elements();
+    }
+    if (call.kind == OperationKind::all_to_all) operation_.count = call.count * static_cast<std::size_t>(size);
+    make_tensors();
+  }
+  CheckedCall(const CheckedCall&) = delete;
+  CheckedCall& operator=(const CheckedCall&) = delete;
+
+  const Operation& operation() const { return operation_; }
+
+  /// Call after the operation ended with ok.
+  void check() const {
+    EXPECT_TRUE(guards_hold(output_)) << "memory around the output of " << operation_.description();
+    if (call_.in_place || !output_is_defined()) return check_output();
+    EXPECT_TRUE(guards_hold(input_)) << "memory around the input of " << operation_.description();
+    for (std::size_t i = 0; i < input_elements(); ++i) {
+      ASSERT_EQ(load_number(call_.dtype, input_.data() + offset(i)), input_number(call_, size_, rank_, i))
+          << "input " << i << " of rank " << rank_ << " was changed by " << operation_.description();
+    }
+    check_output();
+  }
+
+ private:
+  static constexpr std::size_t kGuardBytes = 64;
+  static constexpr std::byte kGuard{0x5a};
+
+  bool is_root() const { return rank_ == call_.root; }
+  bool rooted() const {
+    return call_.kind == OperationKind::broadcast || call_.kind == OperationKind::reduce ||
+           call_.kind == OperationKind::gather || call_.kind == OperationKind::scatter;
+  }
+  bool output_is_defined() const {
+    return is_root() || (call_.kind != OperationKind::reduce && call_.kind != OperationKind::gather);
+  }
+  std::size_t ranks() const { return static_cast<std::size_t>(size_); }
+  std::size_t own() const { return static_cast<std::size_t>(rank_); }
+
+  std::size_t input_elements() const {
+    switch (call_.kind) {
+      case OperationKind::scatter: return is_root() ? call_.count * ranks() : 0;
+      case OperationKind::broadcast: return is_root() ? call_.count : 0;
+      case OperationKind::reduce_scatter:
+      case OperationKind::all_to_all: return call_.count * ranks();
+      case OperationKind::all_gather_v: return operation_.counts[own()];
+      case OperationKind::barrier: return 0;
+      default: return call_.count;
+    }
+  }
+  std::size_t output_elements() const {
+    switch (call_.kind) {
+      case OperationKind::all_gather:
+      case OperationKind::all_to_all: return call_.count * ranks();
+      case OperationKind::all_gather_v:
+        return std::accumulate(operation_.counts.begin(), operation_.counts.end(), std::size_t{0});
+      case OperationKind::gather: return is_root() ? call_.count * ranks() : 0;
+      case OperationKind::reduce: return is_root() || call_.in_place ? call_.count : 0;
+      case OperationKind::barrier: return 0;
+      default: return call_.count;
+    }
+  }
+  std::size_t offset(std::size_t element) const { return kGuardBytes + (call_.shift + element) * element_bytes_; }
+
+  /// Where in the larger of the two tensors the smaller one lies, if in place.
+  std::size_t part_of_own() const {
+    switch (call_.kind) {
+      case OperationKind::all_gather:
+      case OperationKind::gather:
+      case OperationKind::scatter:
+      case OperationKind::reduce_scatter: return own() * call_.count;
+      case OperationKind::all_gather_v:
+        return std::accumulate(operation_.counts.begin(), operation_.counts.begin() + rank_, std::size_t{0});
+      default: return 0;
+    }
+  }
+  bool shares_memory() const {
+    if (!call_.in_place || call_.kind == OperationKind::all_to_all) return false;
+    return is_root() || (call_.kind != OperationKind::gather && call_.kind != OperationKind::scatter);
+  }
+
+  TensorView view(std::vector<std::byte>& memory, std::size_t first, std::size_t elements) const {
+    return {memory.data() + offset(first), call_.dtype, {static_cast<std::int64_t>(elements)}};
+  }
+
+  void make_tensors() {
+    const std::size_t inputs = input_elements();
+    const std::size_t outputs = output_elements();
+    const std::size_t around = kGuardBytes * 2 + call_.shift * element_bytes_;
+    const std::size_t both = std::max(inputs, outputs);
+    output_.assign(around + (shares_memory() ? both : outputs) * element_bytes_, kGuard);
+    if (shares_memory()) {
+      const std::size_t first = part_of_own();
+      const std::size_t first_input = inputs < outputs ? first : 0;
+      for (std::size_t i = 0; i < inputs; ++i) {
+        store_number(call_.dtype, output_.data() + offset(first_input + i), input_number(call_, size_, rank_, i));
+      }
+      first_output_ = outputs < inputs ? first : 0;
+      tensor_elements_ = both;
+      // as a group gives an operation in place: both views are the same, also where this rank has nothing to read
+      operation_.input = view(output_, first_input, call_.kind == OperationKind::broadcast ? outputs : inputs);
+      operation_.output = view(output_, first_output_, outputs);
+      return;
+    }
+    input_.assign(around + inputs * element_bytes_, kGuard);
+    for (std::size_t i = 0; i < inputs; ++i) {
+      store_number(call_.dtype, input_.data() + offset(i), input_number(call_, size_, rank_, i));
+    }
+    tensor_elements_ = outputs;
+    operation_.input = view(input_, 0, inputs);
+    operation_.output = view(output_, 0, outputs);
+  }
+
+  bool guards_hold(const std::vector<std::byte>& memory) const {
+    const std::size_t elements = &memory == &output_ ? tensor_elements_ : input_elements();
+    const auto is_guard = [](std::byte value) { return value == kGuard; };
+    return std::all_of(memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(offset(0)), is_guard) &&
+           std::all_of(memory.begin() + static_cast<std::ptrdiff_t>(offset(elements)), memory.end(), is_guard);
+  }
+
+  std::int64_t expected(std::size_t index) const {
+    switch (call_.kind) {
+      case OperationKind::all_reduce:
+      case OperationKind::reduce: return reduced_number(call_, size_, index);
+      case OperationKind::reduce_scatter: return reduced_number(call_, size_, own() * call_.count + index);
+      case OperationKind::broadcast: return input_number(call_, size_, call_.root, index);
+      case OperationKind::scatter: return input_number(call_, size_, call_.root, own() * call_.count + index);
+      case OperationKind::all_gather_v: {
+        std::size_t rank = 0;
+        for (; index >= operation_.counts[rank]; ++rank) index -= operation_.counts[rank];
+        return input_number(call_, size_, static_cast<int>(rank), index);
+      }
+      case OperationKind::all_to_all:
+        return input_number(call_, size_, static_cast<int>(index / call_.count),
+                            own() * call_.count + index % call_.count);
+      default: return input_number(call_, size_, static_cast<int>(index / call_.count), index % call_.count);
+    }
+  }
+
+  void check_output() const {
+    if (!output_is_defined()) return;
+    std::byte stored[8];
+    for (std::size_t i = 0; i < output_elements(); ++i) {
+      store_number(call_.dtype, stored, expected(i));  // wrapped as the type does it
+      ASSERT_EQ(load_number(call_.dtype, output_.data() + offset(first_output_ + i)), load_number(call_.dtype, stored))
+          << "output " << i << " of rank " << rank_ << ", " << operation_.description()
+          << (call_.in_place ? ", in place" : "");
+    }
+  }
+
+  Call call_;
+  int size_;
+  int rank_;
+  std::size_t element_bytes_;
+  Operation operation_;
+  std::vector<std::byte> input_;
+  std::vector<std::byte> output_;
+  std::size_t first_output_ = 0;
+  std::size_t tensor_elements_ = 0;
+};
+
+}  // namespace ddp::collectives::testing
