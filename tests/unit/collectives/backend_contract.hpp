@@ -273,13 +273,12 @@ TEST_P(BackendContract, ManySmallOperationsWithRandomDelays) {
       const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(delay < 300 ? delay * 20 : 0);
       while (std::chrono::steady_clock::now() < until) {
       }
+      const Ended ended = run(group.at(rank), call.operation());
+      ASSERT_EQ(ended.outcome, Outcome::ok) << call.operation().description() << ": " << ended.failure.cause;
+      call.check();
+      if (::testing::Test::HasFatalFailure()) return;
     }
-    const Ended ended = run(group.at(rank), call.operation());
-    ASSERT_EQ(ended.outcome, Outcome::ok) << call.operation().description() << ": " << ended.failure.cause;
-    call.check();
-    if (::testing::Test::HasFatalFailure()) return;
-    }
-});
+  });
 }
 
 TEST_P(BackendContract, TwoGroupsAtOnce) {
