@@ -14,11 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from spread import table  # noqa: E402
 
 RUN_LIMIT_S = 900
-SIZES = {64 << 10: "64 KiB", 16 << 20: "16 MiB"}
+# All buffers of a combination together.
+SIZES = {192 << 10: "in cache", 96 << 20: "in memory"}
+SETS = ("portable", "avx2", "avx512")
 
 
 def measure(binaries, rounds):
-    """GB of result per second, by kernel and size: median of the rounds."""
+    """GB of sources per second of CPU time, by (kernel, set) and size: median of the rounds."""
     line = [str(binaries / "bench_reduce_kernels"), "--benchmark_format=json", f"--benchmark_repetitions={rounds}",
             "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.02"]
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=RUN_LIMIT_S)
@@ -28,15 +30,17 @@ def measure(binaries, rounds):
     for result in json.loads(done.stdout)["benchmarks"]:
         if result.get("aggregate_name") != "median":
             continue
-        kernel, size = result["run_name"].rsplit("/", 1)
-        # CPU time: the loop never waits, so time off the processor is not the kernel's
-        rates.setdefault(kernel, {})[int(size)] = int(size) / (result["cpu_time"] * 1e-9) / 1e9
+        name, size = result["run_name"].rsplit("/", 1)
+        kernel, sources, simd = name.rsplit(":", 2)
+        # bytes per second of CPU time: the loop never waits, so time off the processor is not the kernel's
+        rates.setdefault((kernel, int(sources)), {})[simd, int(size)] = result["bytes_per_second"] / 1e9
     return rates
 
 
-def gloo_first(item):
-    """Undoes the shuffling of interleaved runs: baseline first, then element types by name."""
-    return (not item[0].startswith("gloo"), item[0])
+def libraries_last(item):
+    """Undoes the shuffling of interleaved runs: element types by name, then what they are compared with."""
+    (kernel, sources), _ = item
+    return "memcpy" in kernel or "gloo" in kernel, kernel, sources
 
 
 def main():
@@ -45,10 +49,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     rates = measure(options.binaries.resolve(), options.rounds)
-    print(f"GB of result per second of CPU time, one core, median of {options.rounds} rounds.\n")
-    print(table(["kernel", *SIZES.values()],
-                [[kernel, *(f"{by_size[size]:.2f}" for size in SIZES)]
-                 for kernel, by_size in sorted(rates.items(), key=gloo_first)]))
+    print(f"GB of sources per second of CPU time, one core, median of {options.rounds} rounds. In cache: 192 KiB of sources and "
+          "result together, in memory: 96 MiB.\n")
+    columns = [(simd, size) for size in SIZES for simd in SETS]
+    rows = []
+    for (kernel, sources), by_column in sorted(rates.items(), key=libraries_last):
+        if ("", next(iter(SIZES))) in by_column:  # of no set
+            by_column = {(SETS[-1], size): rate for (_, size), rate in by_column.items()}
+        rows.append([f"{kernel} of {sources}",
+                     *(f"{by_column[column]:.1f}" if column in by_column else "" for column in columns)])
+    print(table(["kernel, sources", *(f"{simd}, {SIZES[size]}" for simd, size in columns)], rows))
 
 
 if __name__ == "__main__":

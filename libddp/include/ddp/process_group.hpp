@@ -17,8 +17,8 @@
 namespace ddp {
 
 /// How values are combined. Booleans: sum and max are OR, product and min are AND, avg is refused.
-/// avg divides the sum by the number of ranks; for float16 and bfloat16 each rank divides before the sum, so that the
-/// sum cannot overflow; for integers the quotient is truncated toward zero (as NCCL does) and sums wrap.
+/// avg divides the sum by the number of ranks; for float16 and bfloat16 in float32 and before partial sums are rounded,
+/// so that a float16 sum cannot overflow; for integers the quotient is truncated toward zero (as NCCL does), sums wrap.
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
 std::string_view to_string(ReduceOp op) noexcept;
 
