@@ -1,0 +1,192 @@
+#include "collectives/hierarchy/hierarchical_backend.hpp"
+
+#include <algorithm>
+
+#include "collectives/hierarchy/requests.hpp"
+
+namespace ddp::collectives::hierarchy {
+namespace {
+
+// What a poll may take, but for the step that it is in.
+constexpr std::chrono::microseconds kPollLimit{50};
+// While steps run in two parts, a rest in one of them must not hide the other's end for long.
+constexpr std::chrono::microseconds kShortRest{100};
+// Operations of a group that are prepared while others run: the steps of the next follow without a pause.
+constexpr int kConcurrentCollectives = 4;
+
+std::vector<int> all_ranks(const Layout& layout) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < layout.size(); ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+std::vector<int> leaders(const Layout& layout) {
+  std::vector<int> ranks;
+  for (int domain = 0; domain < layout.domains(); ++domain) ranks.push_back(layout.leader(domain));
+  return ranks;
+}
+
+}  // namespace
+
+HierarchicalBackend::HierarchicalBackend(Layout layout, Parts parts, std::size_t segment_bytes)
+    : layout_(std::move(layout)),
+      segment_bytes_(segment_bytes),
+      parts_{Part{std::move(parts.inner), layout_.members(layout_.domain())},
+             Part{std::move(parts.outer), leaders(layout_)}, Part{std::move(parts.flat), all_ranks(layout_)}},
+      traits_{.serves_cpu = true,
+              .serves_cuda = false,
+              .completes_inline = true,
+              .needs_progress = true,
+              .stream_ordered = false,
+              .detects_peer_death = true,
+              .concurrent_collectives = kConcurrentCollectives} {
+  for (const Part& each : parts_) {
+    if (each.backend() == nullptr) continue;
+    const BackendTraits& traits = each.backend()->traits();
+    traits_.completes_inline = traits_.completes_inline && traits.completes_inline;
+    traits_.detects_peer_death = traits_.detects_peer_death && traits.detects_peer_death;
+  }
+}
+
+HierarchicalBackend::~HierarchicalBackend() = default;
+
+void HierarchicalBackend::connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) {}
+
+Request& HierarchicalBackend::init(std::span<const Operation> operations, Deadline deadline) {
+  if (operations.front().is_transfer()) {
+    return take_idle(messages_, *this).begin(operations, deadline);
+  }
+  return take_idle(collectives_, *this).begin(operations, deadline);
+}
+
+void HierarchicalBackend::abort() noexcept {
+  aborted_.store(true, std::memory_order_release);  // first, so that nothing takes its effect for a failure
+  for (const Part& each : parts_) {
+    if (each.backend() != nullptr) each.backend()->abort();
+  }
+}
+
+void HierarchicalBackend::close(Deadline deadline) noexcept {
+  for (const Part& each : parts_) {
+    if (each.backend() != nullptr) each.backend()->close(deadline);
+  }
+}
+
+void HierarchicalBackend::rest(std::chrono::microseconds limit) noexcept {
+  const auto busy = std::count_if(parts_.begin(), parts_.end(), [](const Part& each) { return each.busy(); });
+  const auto sleepy = std::find_if(parts_.begin(), parts_.end(), [](const Part& each) { return each.busy(); });
+  if (sleepy == parts_.end()) return Backend::rest(std::min(limit, kShortRest));
+  sleepy->backend()->rest(busy == 1 ? limit : std::min(limit, kShortRest));
+}
+
+void HierarchicalBackend::progress() noexcept {
+  try {
+    if (failed()) {
+      for (Part& each : parts_) each.drain();
+    } else if (aborted_.load(std::memory_order_acquire)) {
+      fail(Outcome::aborted, {});
+    } else {
+      advance();
+    }
+  } catch (const std::exception& problem) {  // no memory for a step
+    fail(Outcome::peers_failed, {.ranks = {layout_.rank()}, .cause = problem.what(), .native = {}});
+  }
+}
+
+void HierarchicalBackend::advance() {
+  const Deadline enough = Deadline::after(kPollLimit);
+  bool moved = true;
+  while (moved) {
+    moved = poll_parts();
+    if (failed()) return;
+    moved = run_local_step() || moved;
+    for (const Lane lane : {Lane::inner, Lane::outer, Lane::flat}) moved = post_steps(lane) || moved;
+    std::erase_if(tasks_, [](const Task* task) { return task->over(); });
+    if (moved && enough.expired()) return;
+  }
+}
+
+bool HierarchicalBackend::poll_parts() {
+  bool moved = false;
+  for (const Lane lane : {Lane::inner, Lane::outer, Lane::flat}) {
+    Part::Look look = part(lane).poll();
+    if (look.outcome != Outcome::running) {
+      if (look.outcome == Outcome::timeout && look.task != nullptr) {
+        look.failure.ranks = absent(lane, *look.task, look.failure.ranks);
+      }
+      fail(look.outcome, std::move(look.failure));
+      return false;
+    }
+    moved = moved || look.moved;
+  }
+  return moved;
+}
+
+bool HierarchicalBackend::post_steps(Lane lane) {
+  bool moved = false;
+  for (Task* task : tasks_) {
+    while (const auto stage = task->next(lane)) {
+      // The order of the part's operations is fixed: what cannot start yet holds up all behind it.
+      if (!task->ready(*stage) || !part(lane).has_room(task->job().stage(*stage).messages)) return moved;
+      part(lane).start(*task, *stage);
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool HierarchicalBackend::run_local_step() {
+  std::vector<Operation> none;
+  for (Task* task : tasks_) {
+    for (std::size_t stage = 0; stage < task->job().stages(); ++stage) {
+      const Stage& what = task->job().stage(stage);
+      if (what.lane != Lane::local || !task->unposted(stage) || !task->ready(stage)) continue;
+      what.step(task->job(), task->posted(stage), none);
+      task->ended(stage);
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<int> HierarchicalBackend::absent(Lane lane, const Task& task, const std::vector<int>& ranks) const {
+  if (layout_.domains() == 1) return ranks;
+  std::vector<int> found;
+  for (const int rank : ranks) {
+    if (rank == task.job().operation().root) continue;
+    const bool alone = layout_.members_of(layout_.domain_of(rank)) == 1;
+    if (lane == Lane::inner ? layout_.index_of(rank) != 0 : alone) found.push_back(rank);
+  }
+  return found;
+}
+
+void HierarchicalBackend::fail(Outcome outcome, Failure failure) {
+  if (failed()) return;
+  if (aborted_.load(std::memory_order_acquire)) {
+    outcome = Outcome::aborted;
+    failure = {};
+  } else if (outcome == Outcome::aborted) {  // not by this rank: another gave up, and told its neighbours
+    outcome = Outcome::peers_failed;
+  }
+  outcome_ = outcome;
+  failure_ = std::move(failure);
+  if (outcome == Outcome::timeout) return;
+  for (Part& each : parts_) {
+    if (each.backend() != nullptr) each.backend()->abort();
+    each.drain();
+  }
+}
+
+Outcome HierarchicalBackend::outcome_of(const Task& task) const {
+  if (task.over()) return Outcome::ok;
+  if (!failed()) return Outcome::running;
+  const bool in_use = std::any_of(parts_.begin(), parts_.end(), [&](const Part& each) { return each.uses(task); });
+  return in_use ? Outcome::running : outcome_;
+}
+
+void HierarchicalBackend::drop(Task& task) {
+  std::erase(tasks_, &task);
+  for (Part& each : parts_) each.drop(task);
+}
+
+}  // namespace ddp::collectives::hierarchy

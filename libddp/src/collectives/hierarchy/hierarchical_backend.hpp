@@ -1,0 +1,81 @@
+// A backend of two levels: one backend for the ranks that share memory, and one between the leaders of these domains,
+// so that bytes cross the slow link once, whatever the placement. Large operations run in segments (see plan.hpp).
+//
+// Bits: every element is combined within its domain, then over the domains, in rank order and whatever the size.
+// Memory: an operation needs at most six segments of temporary memory (3 MiB), or two elements for each rank of the
+// group if that is more; all_reduce, reduce and broadcast need none. It is kept for the next ones.
+// Messages: to ranks of the own domain over the inner backend, to others over the flat one; tag kOwnTag (2^32 - 1) is
+// the hierarchy's own.
+// Failures: when an operation of a part fails, this rank aborts all of its parts, so that the ranks of its domain and
+// the other leaders see it; not at a deadline, which the others have, too. The first failure is that of all operations.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include <ddp/backend.hpp>
+
+#include "collectives/hierarchy/part.hpp"
+
+namespace ddp::collectives::hierarchy {
+
+/// Small enough that the parts work on several segments of a bucket of gradients (25 MiB) at a time.
+inline constexpr std::size_t kSegmentBytes = std::size_t{512} << 10U;
+
+/// Connected backends; ranks in them are positions in the lists.
+struct Parts {
+  std::unique_ptr<Backend> inner;  ///< of the domain's members; null where it has one
+  std::unique_ptr<Backend> outer;  ///< of the leaders; null elsewhere, and if there is one domain
+  std::unique_ptr<Backend> flat;   ///< of all ranks, for messages; null if there is one domain
+};
+
+class HierarchicalBackend final : public Backend {
+ public:
+  /// @param segment_bytes the same on all ranks.
+  HierarchicalBackend(Layout layout, Parts parts, std::size_t segment_bytes = kSegmentBytes);
+  HierarchicalBackend(const HierarchicalBackend&) = delete;
+  HierarchicalBackend& operator=(const HierarchicalBackend&) = delete;
+  ~HierarchicalBackend() override;
+
+  const BackendTraits& traits() const noexcept override { return traits_; }
+  /// Its parts are connected already.
+  Bytes address() const override { return {}; }
+  void connect(const std::vector<Bytes>& addresses, Deadline deadline) override;
+  Request& init(std::span<const Operation> operations, Deadline deadline) override;
+  void abort() noexcept override;
+  void close(Deadline deadline) noexcept override;
+  void rest(std::chrono::microseconds limit) noexcept override;
+
+ private:
+  class Collectives;
+  class Messages;
+
+  /// Takes everything as far as it goes now.
+  void progress() noexcept;
+  void advance();
+  bool poll_parts();
+  bool post_steps(Lane lane);
+  bool run_local_step();
+  /// Of the ranks that a part waited for when a step of @p task timed out: those that did not wait for others.
+  std::vector<int> absent(Lane lane, const Task& task, const std::vector<int>& ranks) const;
+  void fail(Outcome outcome, Failure failure);
+  bool failed() const { return outcome_ != Outcome::running; }
+  /// Of a task after progress().
+  Outcome outcome_of(const Task& task) const;
+  void drop(Task& task);
+  Part& part(Lane lane) { return parts_[static_cast<std::size_t>(lane)]; }
+
+  const Layout layout_;
+  const std::size_t segment_bytes_;
+  std::array<Part, kParts> parts_;
+  BackendTraits traits_;
+  std::vector<Task*> tasks_;            ///< posted and not over, in issue order
+  Outcome outcome_ = Outcome::running;  ///< the first failure
+  Failure failure_;
+  std::atomic<bool> aborted_{false};
+  std::vector<std::unique_ptr<Collectives>> collectives_;
+  std::vector<std::unique_ptr<Messages>> messages_;
+};
+
+}  // namespace ddp::collectives::hierarchy

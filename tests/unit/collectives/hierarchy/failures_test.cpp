@@ -1,0 +1,96 @@
+// What the ranks of a hierarchical backend see when one of them dies, whoever it is and whatever is under way.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <random>
+
+#include "unit/collectives/checked_call.hpp"
+#include "unit/collectives/hierarchy/board_hierarchy.hpp"
+
+namespace ddp::collectives::testing {
+namespace {
+
+class HierarchyFailures : public ::testing::TestWithParam<std::tuple<OperationKind, int>> {};
+
+/// Every survivor's operation ends, and names ranks of the group: the dead one, or a leader that has given up.
+TEST_P(HierarchyFailures, ADeathEndsTheOperationOfEveryRank) {
+  const auto [kind, victim] = GetParam();
+  const std::vector<int> labels{0, 1, 0, 1, 0, 2};
+  const int size = static_cast<int>(labels.size());
+  const auto dead = static_cast<std::size_t>(victim);
+  for (const unsigned steps : {0, 5, 40, 200}) {
+    SCOPED_TRACE(fmt::format("after {} polls", steps));
+    const BoardHierarchy boards(labels, {.concurrent_collectives = 1, .tells_of_aborts = true, .seed = steps}, 400);
+    std::vector<std::unique_ptr<Backend>> backends;
+    std::vector<std::unique_ptr<CheckedCall>> calls;
+    std::vector<Request*> requests;
+    const Deadline far = Deadline::after(std::chrono::minutes(10));
+    for (int rank = 0; rank < size; ++rank) {
+      backends.push_back(boards.make(rank));
+      calls.push_back(std::make_unique<CheckedCall>(Call{.kind = kind, .count = 5'000, .root = 2}, size, rank, 1));
+      requests.push_back(&backends.back()->init({&calls.back()->operation(), 1}, far));
+      requests.back()->post();
+    }
+    std::mt19937 random(steps);
+    std::vector<Outcome> outcomes(labels.size(), Outcome::running);
+    const auto poll = [&](std::size_t rank) {
+      if (outcomes[rank] == Outcome::running) outcomes[rank] = requests[rank]->poll();
+    };
+    for (unsigned step = 0; step < steps; ++step) poll(random() % labels.size());
+    boards.kill(victim);
+    for (int round = 0; round < 10'000; ++round) {
+      for (std::size_t rank = 0; rank < labels.size(); ++rank) {
+        if (rank != dead) poll(rank);
+      }
+    }
+    for (std::size_t rank = 0; rank < labels.size(); ++rank) {
+      if (rank == dead) continue;
+      ASSERT_NE(outcomes[rank], Outcome::running) << "rank " << rank;
+      if (outcomes[rank] == Outcome::ok) continue;  // it was through
+      ASSERT_EQ(outcomes[rank], Outcome::peers_failed) << "rank " << rank;
+      const Failure failure = requests[rank]->failure();
+      ASSERT_FALSE(failure.ranks.empty());
+      const bool neighbour = labels[rank] == labels[dead];
+      const auto named = std::find(failure.ranks.begin(), failure.ranks.end(), victim) != failure.ranks.end();
+      if (neighbour) {
+        EXPECT_TRUE(named) << "rank " << rank;
+      }
+      requests[rank]->release();
+      // and so do later operations
+      const CheckedCall next({.kind = OperationKind::barrier}, size, static_cast<int>(rank), 2);
+      Request& later = backends[rank]->init({&next.operation(), 1}, far);
+      later.post();
+      EXPECT_EQ(later.poll(), Outcome::peers_failed);
+      later.release();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, HierarchyFailures,
+                         ::testing::Combine(::testing::Values(OperationKind::all_reduce, OperationKind::reduce_scatter,
+                                                              OperationKind::all_gather, OperationKind::all_to_all),
+                                            ::testing::Values(0, 1, 3, 4, 5)),
+                         [](const auto& each) {
+                           return fmt::format("{}_{}", to_string(std::get<0>(each.param)), std::get<1>(each.param));
+                         });
+
+TEST(HierarchyMessages, TheOwnTagIsRefused) {
+  const BoardHierarchy boards({0, 1}, {}, 400);
+  const auto backend = boards.make(0);
+  std::vector<float> values(3);
+  Operation operation;
+  operation.kind = OperationKind::send;
+  operation.root = 1;
+  operation.tag = hierarchy::kOwnTag;
+  operation.count = values.size();
+  operation.input = values;
+  Request& request = backend->init({&operation, 1}, Deadline::after(std::chrono::seconds(60)));
+  request.post();
+  EXPECT_EQ(request.poll(), Outcome::mismatch);
+  EXPECT_NE(request.failure().cause.find("4294967295"), std::string::npos);
+  request.release();
+}
+
+}  // namespace
+}  // namespace ddp::collectives::testing
