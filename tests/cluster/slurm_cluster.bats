@@ -26,7 +26,7 @@ snapshot() {
   echo "links:" && ip -o link | cut -d: -f2 | sort
   echo "mounts:" && cat /proc/self/mounts
   echo "state:" && (ls -d "$DDP_CLUSTER_DIR"* 2>/dev/null || true)
-  echo "processes:" && ps -eo pid=,stat=,args= | awk '$2 !~ /^Z/' |
+  echo "processes:" && ps -eo pid=,stat=,args= | awk '$2 !~ /^Z/ { $2 = ""; print }' |
     grep -E "$DDP_CLUSTER_DIR|slurmctld|slurmd|slurmstepd|munged|ddp-fixture-task" | grep -v "grep" || true
 }
 
