@@ -136,6 +136,15 @@ has_ended() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status"; }
   wait_until 5 sh -c "! '$slurm_cluster' on n0 pgrep -xf 'sleep 1234'"
 }
 
+@test "it works from any folder and through a symbolic link" {
+  mkdir "$BATS_TEST_TMPDIR/elsewhere"
+  ln -s "$slurm_cluster" "$BATS_TEST_TMPDIR/elsewhere/link"
+  cd "$BATS_TEST_TMPDIR/elsewhere"
+  ./link up --cpus 1
+  [ "$(./link on n0 hostname)" = n0 ]
+  ./link down
+}
+
 @test "inside the cluster, the same commands work, and it cannot be ended or started again" {
   "$slurm_cluster" up --cpus 1,1
   [ "$("$slurm_cluster" run "$slurm_cluster" on n1 hostname)" = n1 ]
