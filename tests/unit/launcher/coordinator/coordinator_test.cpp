@@ -255,5 +255,13 @@ TEST(CoordinatorTest, TorchrunsExitCodeIsOneForAnyFailure) {
   EXPECT_EQ(job.coordinator().outcome().exit_status(), 85);
 }
 
+TEST(CoordinatorTest, WhatTheStoreRefusedIsInTheOutcome) {
+  CoordinatorJob job;
+  job.clean();
+  job.say(1, control::AttemptCleaned{.epoch = 0});
+  job.say(0, control::AttemptCleaned{.epoch = 0, .store_refusals = std::vector<std::string>(20, "refused")});
+  EXPECT_EQ(job.coordinator().outcome().store_refusals, std::vector<std::string>(kMostStoreRefusals, "refused"));
+}
+
 }  // namespace
 }  // namespace ddp::launcher::test

@@ -282,5 +282,15 @@ TEST(FailureReport, ManyDifferentStacksAreCounted) {
   EXPECT_THAT(text, HasSubstr("... and 4 more stacks (--report-json has all)"));
 }
 
+TEST(FailureReport, WhatTheStoreRefusedIsRepeated) {
+  JobOutcome outcome;
+  outcome.store_refusals = {"n0: the job's store refused one", "n0: the job's store refused another"};
+  EXPECT_EQ(format_failure_report(outcome, kContext), "");
+  outcome.failures = {failure(0, 5)};
+  EXPECT_THAT(
+      format_failure_report(outcome, kContext),
+      testing::EndsWith("ddprun: n0: the job's store refused one\nddprun: n0: the job's store refused another\n"));
+}
+
 }  // namespace
 }  // namespace ddp::launcher::test
