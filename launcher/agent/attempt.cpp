@@ -181,8 +181,11 @@ std::string Attempt::serve_store(const std::vector<std::string>& addresses) {
 }
 
 void Attempt::print_refusals() {
-  for (const std::string& line : store_->take_refusals())
-    base::write_stderr_line(fmt::format("ddprun: {}: the job's store {}", job_.host, line));
+  for (const std::string& line : store_->take_refusals()) {
+    const std::string whole = fmt::format("{}: the job's store {}", job_.host, line);
+    base::write_stderr_line("ddprun: " + whole);
+    if (store_refusals_.size() < kMostStoreRefusals) store_refusals_.push_back(whole);
+  }
 }
 
 void Attempt::start(const control::StartAttempt& message) {
@@ -338,7 +341,7 @@ void Attempt::clean() {
   store_.reset();
   const bool orphaned = !agent_.open();
   if (!orphaned) {
-    agent_.send(control::AttemptCleaned{.epoch = plan_.epoch});
+    agent_.send(control::AttemptCleaned{.epoch = plan_.epoch, .store_refusals = store_refusals_});
     agent_.close(Deadline::after(kFarewellLimit));
   }
   name_space_.reset();

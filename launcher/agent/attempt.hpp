@@ -106,6 +106,7 @@ class Attempt {
   OomWatch oom_;
   base::UniqueFd scratch_use_;
   std::unique_ptr<store_server::StoreServer> store_;
+  std::vector<std::string> store_refusals_;         ///< as in JobOutcome
   std::unique_ptr<store_server::Witness> witness_;  ///< for another node's store
   std::unique_ptr<PmixServer> pmix_;
   std::unique_ptr<JobNamespace> name_space_;

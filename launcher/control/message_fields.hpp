@@ -146,7 +146,8 @@ struct Described<RankStopped> {
 template <>
 struct Described<AttemptCleaned> {
   static constexpr const char* kName = "AttemptCleaned";
-  static constexpr std::tuple kFields{Field{"epoch", &AttemptCleaned::epoch, kCount}};
+  static constexpr std::tuple kFields{Field{"epoch", &AttemptCleaned::epoch, kCount},
+                                      Field{"store_refusals", &AttemptCleaned::store_refusals}};
 };
 
 template <>

@@ -16,7 +16,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 6;
+inline constexpr int kProtocolVersion = 7;
 
 // ---- agent to coordinator ----------------
 
@@ -97,6 +97,7 @@ struct RankStopped {
 /// All processes of the attempt on this node are gone.
 struct AttemptCleaned {
   int epoch = 0;
+  std::vector<std::string> store_refusals{};  ///< as in JobOutcome
   bool operator==(const AttemptCleaned&) const = default;
 };
 

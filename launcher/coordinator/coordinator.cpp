@@ -138,6 +138,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
   end_by_.reset();
   give_up_at_.reset();
   silent_.clear();
+  store_refusals_.clear();
   notice_.stop();
   stacks_asked_ = false;
   stacks_due_.clear();

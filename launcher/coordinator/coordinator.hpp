@@ -162,9 +162,10 @@ class Coordinator {
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
   std::optional<Deadline> end_by_;
-  std::optional<Deadline> give_up_at_;  ///< cleaning: when to look for nodes that do not answer
-  Heartbeat::Time asked_at_{};          ///< when all nodes got the last order that they must obey at once
-  std::vector<std::string> silent_;     ///< JobOutcome::silent of this attempt
+  std::optional<Deadline> give_up_at_;       ///< cleaning: when to look for nodes that do not answer
+  Heartbeat::Time asked_at_{};               ///< when all nodes got the last order that they must obey at once
+  std::vector<std::string> silent_;          ///< JobOutcome::silent of this attempt
+  std::vector<std::string> store_refusals_;  ///< likewise
   std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< before the outcome shortens it
   std::string log_suffix_;
   int restarts_used_ = 0;

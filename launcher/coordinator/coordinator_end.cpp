@@ -160,6 +160,7 @@ void Coordinator::finish() {
   phase_ = Phase::finishing;
   phase_end_ = after(kFinishingLimit);
   outcome_.silent = silent_;
+  outcome_.store_refusals = store_refusals_;
   if (!silent_.empty() && !end_by_) limit_end(std::chrono::milliseconds(0));
   if (end_by_) {
     const Deadline least = after(kLeastFinishing);

@@ -28,8 +28,12 @@ void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
   AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr;
   if (node == nullptr || epoch_of(message) != attempt_->epoch()) return;
-  if (std::holds_alternative<control::AttemptCleaned>(message)) {
-    if (phase_ == Phase::cleaning) node->state = NodeState::cleaned;
+  if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {
+    if (phase_ != Phase::cleaning) return;
+    node->state = NodeState::cleaned;
+    for (const std::string& line : cleaned->store_refusals) {
+      if (store_refusals_.size() < kMostStoreRefusals) store_refusals_.push_back(line);
+    }
     return;
   }
   // A node that has failed may still deliver what its ranks wrote.

@@ -17,6 +17,7 @@
 
 #include "base/host_name.hpp"
 #include "base/system_error.hpp"
+#include "launch/input_relay.hpp"
 #include "launch/launcher_process.hpp"
 #include "launch/own_network.hpp"
 #include "options/program_lookup.hpp"
@@ -150,6 +151,7 @@ void HostAgents::start(std::size_t index) {
   settings.node = static_cast<int>(index);
   settings.ranks = host.entry.ranks;
   settings.here = host.here;
+  settings.input = gets_input(index);
   host.unsent = settings.encode(DDP_VERSION_STRING);
   loop_.watch(host.input.get(), [this, index] { send_settings(hosts_[index]); });
   loop_.want_write(host.input.get(), true);
@@ -180,9 +182,17 @@ void HostAgents::joined(std::int64_t node) {
   host.state = State::joined;
   host.limit.reset();
   leave_input(host);
-  host.input.reset();
+  if (gets_input(index)) {
+    relay_input(std::move(host.input));
+  } else {
+    host.input.reset();
+  }
   --starting_;
   start_more();
+}
+
+bool HostAgents::gets_input(std::size_t index) const {
+  return index == 0 && options_.standard_input != StandardInput::none && !input_is_empty();
 }
 
 void HostAgents::process_ended(std::size_t index) {

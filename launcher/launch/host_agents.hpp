@@ -95,6 +95,8 @@ class HostAgents {
   void start(std::size_t index);
   void send_settings(Host& host);
   void leave_input(Host& host);
+  /// Whether this process's standard input goes to that host: rank 0 runs on the first.
+  bool gets_input(std::size_t index) const;
   void process_ended(std::size_t index);
   void give_up(std::size_t index, const std::string& why, int exit_status);
 

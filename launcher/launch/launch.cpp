@@ -183,7 +183,7 @@ class Process {
       lead(std::move(meeting.listener), nullptr);
     } else {
       control::Connection coordinator = meeting.connect();
-      if (role_.role == LaunchRole::frontend_agent && role_.by_hosts) leave_standard_input();
+      if (role_.role == LaunchRole::frontend_agent && role_.by_hosts) settle_standard_input(environment_);
       coordinator.set_peer(meeting.host.empty()
                                ? fmt::format("the coordinator at {}", coordinator.peer())
                                : fmt::format("the coordinator on {} ({})", meeting.host, coordinator.peer()));

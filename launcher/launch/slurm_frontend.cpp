@@ -1,7 +1,6 @@
 #include "launch/slurm_frontend.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,8 +15,8 @@
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
+#include "launch/input_relay.hpp"
 #include "launch/launcher_process.hpp"
-#include "launch/terminal_relay.hpp"
 #include "options/program_lookup.hpp"
 #include "options/shell_words.hpp"
 
@@ -66,17 +65,13 @@ std::vector<std::string> agent_command(const std::string& ddprun, const std::vec
 }  // namespace
 
 StepInput step_input(StandardInput wanted) {
-  struct stat own {};
-  struct stat nothing {};
-  const bool empty = ::fstat(STDIN_FILENO, &own) != 0 ||
-                     (::stat("/dev/null", &nothing) == 0 && S_ISCHR(own.st_mode) && own.st_rdev == nothing.st_rdev);
-  if (wanted == StandardInput::none || empty) {
+  if (wanted == StandardInput::none || input_is_empty()) {
     StepInput none{.tasks = "none", .stream = base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}};
     if (!none.stream) throw base::system_error("opening /dev/null", errno);
     return none;
   }
   return {.tasks = wanted == StandardInput::all ? "all" : "0",
-          .stream = ::isatty(STDIN_FILENO) == 1 ? relay_terminal() : base::UniqueFd{}};
+          .stream = ::isatty(STDIN_FILENO) == 1 ? relay_input() : base::UniqueFd{}};
 }
 
 std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,

@@ -38,7 +38,7 @@ void take_part(const std::string& part, LaunchOptions& options) {
   if (fields.size() < 2) reject_value(kAgentHostVariable, part, "is not NODE:RANKS", "ddprun sets it; unset it");
   const int ranks = parse_whole(kAgentHostVariable, fields[1], 0, kMaxRanksPerNode);
   if (ranks > 0) options.nproc = {.kind = RanksPerNode::Kind::number, .number = ranks};
-  if (fields.size() == 2) options.local_addr.clear();  // the frontend's
+  if (std::find(fields.begin(), fields.end(), "here") == fields.end()) options.local_addr.clear();  // the frontend's
 }
 
 void check_numbers(const OptionTable& table, const LaunchOptions& options) {
@@ -109,8 +109,8 @@ void settle_host_options(const OptionTable& table, OptionDraft& draft, const bas
       reject_combination(fmt::format("{} and a host list contradict each other: ddprun starts the nodes itself", name),
                          "drop one of them");
   }
-  if (table.given("--stdin") && options.standard_input != StandardInput::none)
-    reject_combination("ranks of a host list get no standard input", "give --stdin none, or read a file");
+  if (options.standard_input == StandardInput::all && options.hosts.size() > 1)
+    reject_combination("ranks of a host list cannot all read one standard input", "drop --stdin all, or read a file");
   check_numbers(table, options);
 }
 

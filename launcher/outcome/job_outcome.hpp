@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,6 +93,8 @@ struct NodeFailure {
 /// Why a job failed. stopped_rank: the failures of the others followed from it.
 enum class RootCause { none, node, stopped_rank, rank, signal, timeout, unkillable };
 
+inline constexpr std::size_t kMostStoreRefusals = 16;
+
 struct JobOutcome {
   std::vector<NodeFailure> nodes{};     ///< in the order in which they were seen
   std::vector<StoppedRank> stopped{};   ///< longest stopped first
@@ -106,6 +109,9 @@ struct JobOutcome {
   std::vector<RankName> unkillable{};  ///< ranks that did not end even so
   /// Hosts that did not answer when the job ended, except those in `nodes`: their processes may still be there.
   std::vector<std::string> silent{};
+  /// Lines about connections that the job's store refused or closed, which perhaps came from its own ranks: the first
+  /// kMostStoreRefusals.
+  std::vector<std::string> store_refusals{};
   RankStacks stacks{};  ///< where ranks stood before they were ended, if that was asked for
 
   bool success() const {

@@ -202,6 +202,13 @@ std::string silent_lines(const JobOutcome& outcome) {
   return text;
 }
 
+/// They were shown when they happened, perhaps long before.
+std::string refusal_lines(const JobOutcome& outcome) {
+  std::string text;
+  for (const std::string& line : outcome.store_refusals) text += fmt::format("ddprun: {}\n", line);
+  return text;
+}
+
 /// For a job that did not fail by itself.
 std::string ended_line(const JobOutcome& outcome) {
   std::string text;
@@ -318,10 +325,12 @@ std::string summary(const JobOutcome& outcome) {
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context) {
   if (outcome.success()) return {};
   if (outcome.failures.empty() && outcome.nodes.empty())
-    return stack_lines(outcome.stacks) + ended_line(outcome) + unkillable_lines(outcome) + silent_lines(outcome);
+    return stack_lines(outcome.stacks) + ended_line(outcome) + unkillable_lines(outcome) + silent_lines(outcome) +
+           refusal_lines(outcome);
 
   if (const NodeFailure* failure = only_message(outcome, context))
-    return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome) + silent_lines(outcome);
+    return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome) + silent_lines(outcome) +
+           refusal_lines(outcome);
 
   ReportLines lines;
   lines.border('=');
@@ -335,7 +344,8 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   if (!end.empty()) lines.add("{}", end);
   if (!closing.empty()) lines.add("{}", closing);
   lines.border('=');
-  return lines.text() + stack_lines(outcome.stacks) + unkillable_lines(outcome) + silent_lines(outcome);
+  return lines.text() + stack_lines(outcome.stacks) + unkillable_lines(outcome) + silent_lines(outcome) +
+         refusal_lines(outcome);
 }
 
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts) {

@@ -149,6 +149,7 @@ std::string format_json_report(const JobOutcome& outcome, const ReportContext& c
                          {"lost", outcome.lost},
                          {"unkillable", list(outcome.unkillable, rank_json)},
                          {"silent_nodes", outcome.silent},
+                         {"store_refusals", outcome.store_refusals},
                          {"stacks", list(outcome.stacks.groups, stack_json)},
                          {"stack_notes", list(outcome.stacks.notes, stack_note_json)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

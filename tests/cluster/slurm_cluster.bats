@@ -26,7 +26,7 @@ snapshot() {
   echo "links:" && ip -o link | cut -d: -f2 | sort
   echo "mounts:" && cat /proc/self/mounts
   echo "state:" && (ls -d "$DDP_CLUSTER_DIR"* 2>/dev/null || true)
-  echo "processes:" && ps -eo pid=,stat=,args= | awk '$2 !~ /^Z/' |
+  echo "processes:" && ps -eo pid=,stat=,args= | awk '$2 !~ /^Z/ { $2 = ""; print }' |
     grep -E "$DDP_CLUSTER_DIR|slurmctld|slurmd|slurmstepd|munged|ddp-fixture-task" | grep -v "grep" || true
 }
 
@@ -134,6 +134,15 @@ has_ended() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status"; }
   wait_until 5 "$slurm_cluster" on n0 pgrep -xf "sleep 1234"
   kill -KILL $!
   wait_until 5 sh -c "! '$slurm_cluster' on n0 pgrep -xf 'sleep 1234'"
+}
+
+@test "it works from any folder and through a symbolic link" {
+  mkdir "$BATS_TEST_TMPDIR/elsewhere"
+  ln -s "$slurm_cluster" "$BATS_TEST_TMPDIR/elsewhere/link"
+  cd "$BATS_TEST_TMPDIR/elsewhere"
+  ./link up --cpus 1
+  [ "$(./link on n0 hostname)" = n0 ]
+  ./link down
 }
 
 @test "inside the cluster, the same commands work, and it cannot be ended or started again" {

@@ -135,6 +135,15 @@ RANKS
   clean
 }
 
+@test "standard input goes to rank 0 on the first host, through ssh" {
+  run by_hosts -H n1:2,n0:1 sh -c 'echo "$RANK $(wc -c) $(hostname)"' < <(head -c 3000000 /dev/zero)
+  succeeded
+  [ "$(grep -E '^(\[|[0-9])' <<<"$output" | sed 's/^\[[0-9]*\] *//' | sort)" = $'0 3000000 n1\n1 0 n1\n2 0 n0' ] || { echo "$output"; return 1; }
+  run by_hosts -H n1,n0 sh -c '[ $RANK != 0 ] || { read -r line; echo "$line"; }' < <(yes)
+  succeeded
+  clean
+}
+
 @test "a host that cannot be used is one line with its name and a remedy, before ranks start" {
   stop_sshd n1
   run by_hosts -H n0,n1 "$shared/worker"

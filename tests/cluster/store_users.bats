@@ -36,8 +36,10 @@ expect_only_own() {
 }
 
 @test "ddprun on three nodes: another user is refused on each" {
-  run allocation -N3 "$bin/ddprun" --nproc-per-node 1 "$shared/rank"
+  run allocation -N3 "$bin/ddprun" --report-json "$shared/report.json" --nproc-per-node 1 "$shared/rank"
   expect_only_own 3
+  [ "$(grep -c "n0: the job's store refused a connection from 10.78.0." "$shared/report.json")" -eq 3 ] ||
+    { cat "$shared/report.json"; return 1; }
   expect_all 3 "ddprun: n0: the job's store refused a connection from 10.78.0."
 }
 

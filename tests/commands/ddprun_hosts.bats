@@ -40,7 +40,7 @@ by_hosts() { "$DDPRUN" --ssh-command "$PWD/ssh" "$@"; }
   mkdir 'a folder'
   cd 'a folder'
   SETTING=$'two\nlines' SLURM_JOB_ID=7 TMPDIR=/tmp run "$DDPRUN" -H a,b --ssh-command "bash '../ssh'" \
-    sh -c 'echo "$(printenv SETTING | wc -l) $PWD $HOME ${SLURM_JOB_ID-none} ${DDPRUN_AGENT-none} $(readlink /proc/self/fd/0)"' 
+    sh -c 'echo "$(printenv SETTING | wc -l) $PWD $HOME ${SLURM_JOB_ID-none} ${DDPRUN_AGENT-none} $(readlink /proc/self/fd/0)"' </dev/null
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   [ "$(grep -cx "2 $BATS_TEST_TMPDIR/a folder ../home none none /dev/null" <<<"$output")" -eq 2 ] || { echo "$output"; return 1; }
 }
@@ -87,4 +87,23 @@ by_hosts() { "$DDPRUN" --ssh-command "$PWD/ssh" "$@"; }
   rejects 2 "--nproc-per-node" -np 4 true
   rejects 2 "it is --ssh-port here" -p 22 true
   rejects 2 "it is -H (--host) or --hostfile here" -machinefile hosts true
+}
+
+@test "standard input goes to rank 0, whether its host needs ssh or not, and --stdin none keeps it" {
+  local reads='echo "$RANK $(wc -c) $(readlink /proc/self/fd/0 | cut -d: -f1)"' hosts
+  for hosts in a:2,b:1 localhost:2,b:1; do
+    run by_hosts -H $hosts sh -c "$reads" < <(head -c 300000 /dev/zero)
+    [ "$status" -eq 0 ] && [ "$(sort <<<"$output")" = $'0 300000 pipe\n1 0 /dev/null\n2 0 /dev/null' ] ||
+      { echo "$output"; return 1; }
+  done
+  run by_hosts -H a:1,b:1 --stdin none sh -c "$reads" < <(echo text)
+  [ "$(sort <<<"$output")" = $'0 0 /dev/null\n1 0 /dev/null' ] || { echo "$output"; return 1; }
+  rejects 2 "cannot all read one standard input" --stdin all -H a,b true
+}
+
+@test "a rank 0 that reads nothing, or not all, holds up no job by host list" {
+  run by_hosts -H a:1,b:1 true < <(yes)
+  [ "$status" -eq 0 ] && [ -z "$output" ] || { echo "$output"; return 1; }
+  run by_hosts -H a:1,b:1 sh -c '[ $RANK != 0 ] || { read -r line; echo "$line"; }' < <(yes)
+  [ "$status" -eq 0 ] && [ "$output" = y ] || { echo "$output"; return 1; }
 }

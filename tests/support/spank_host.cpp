@@ -21,29 +21,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <set>
 #include <sstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "slurm_spank.hpp"
-
-extern "C" {
-slurm_conf_t slurm_conf;
-struct spank_handle {
-  int task = -1;
-  int status = -1;  ///< of its end; -1: it runs
-};
-}
+#include "spank_host_state.hpp"
 
 namespace {
+
+using ddp::srun_plugin::test::find_in_job;
+using ddp::srun_plugin::test::host;
+using ddp::srun_plugin::test::Host;
 
 constexpr int kUsage = 2;
 constexpr int kHookFailed = 3;
@@ -51,125 +44,10 @@ constexpr int kOptionRefused = 4;  // srun ends then
 constexpr int kDescriptorsLeft = 5;
 constexpr int kTaskFailed = 6;
 
-struct Host {
-  std::multimap<std::string, std::string> settings;
-  std::set<std::string> failing;
-  spank_context_t context = S_CTX_LOCAL;
-  std::vector<spank_option> options;
-  std::vector<std::string> names;   // of options: Slurm copies them
-  std::vector<std::string> job;     // environment of the job, on a node
-  std::vector<char*> job_pointers;  // the same, as Slurm shows it
-  bool in_init = false;
-  bool in_local_user_init = false;
-
-  std::string setting(const std::string& name, const std::string& otherwise = "") const {
-    const auto found = settings.find(name);
-    return found == settings.end() ? otherwise : found->second;
-  }
-  bool fails(const char* function) const { return failing.count(function) > 0; }
-};
-
-Host& host() {
-  static Host instance;
-  return instance;
-}
-
 [[noreturn]] void stop(int status, const std::string& text) {
   std::fprintf(stderr, "spank_host: %s\n", text.c_str());
   std::exit(status);
 }
-
-auto find_in_job(std::string_view name) {
-  return std::find_if(host().job.begin(), host().job.end(), [&](const std::string& line) {
-    return line.size() > name.size() && line[name.size()] == '=' && line.starts_with(name);
-  });
-}
-
-}  // namespace
-
-extern "C" {
-
-spank_context_t spank_context() { return host().fails("spank_context") ? S_CTX_ERROR : host().context; }
-
-spank_err_t spank_option_register(spank_t, spank_option* option) {
-  Host& now = host();
-  if (now.fails("spank_option_register") || !now.in_init) return static_cast<spank_err_t>(ESPANK_BAD_ARG);
-  now.options.push_back(*option);
-  now.names.emplace_back(option->name);
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
-}
-
-spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...) {
-  Host& now = host();
-  if (now.fails("spank_get_item")) return ESPANK_ERROR;
-  if (now.context != S_CTX_REMOTE && !now.in_local_user_init) return ESPANK_NOT_REMOTE;
-  va_list values;
-  va_start(values, item);
-  auto result = static_cast<spank_err_t>(ESPANK_SUCCESS);
-  if (item == S_JOB_STEPID) {
-    *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(std::stoul(now.setting("step", "0"), nullptr, 0));
-  } else if (item == S_JOB_LOCAL_TASK_COUNT) {
-    *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(std::stoul(now.setting("tasks", "1")));
-  } else if (item == S_TASK_GLOBAL_ID && spank->task >= 0) {
-    *va_arg(values, std::uint32_t*) = static_cast<std::uint32_t>(spank->task);
-  } else if (item == S_TASK_EXIT_STATUS && spank->status >= 0) {
-    *va_arg(values, int*) = spank->status;
-  } else if (item == S_JOB_ENV) {
-    now.job_pointers.clear();
-    for (std::string& line : now.job) now.job_pointers.push_back(line.data());
-    now.job_pointers.push_back(nullptr);
-    *va_arg(values, char***) = now.job_pointers.data();
-  } else {
-    result = ESPANK_BAD_ARG;
-  }
-  va_end(values);
-  return result;
-}
-
-spank_err_t spank_getenv(spank_t, const char* name, char* buffer, int size) {
-  if (host().fails("spank_getenv")) return ESPANK_ERROR;
-  if (host().context != S_CTX_REMOTE) return ESPANK_NOT_REMOTE;
-  const auto found = find_in_job(name);
-  if (found == host().job.end()) return ESPANK_ENV_NOEXIST;
-  const std::string value = found->substr(std::strlen(name) + 1);
-  std::snprintf(buffer, static_cast<std::size_t>(size), "%s", value.c_str());
-  return value.size() < static_cast<std::size_t>(size) ? static_cast<spank_err_t>(ESPANK_SUCCESS) : ESPANK_NOSPACE;
-}
-
-spank_err_t spank_setenv(spank_t, const char* name, const char* value, int overwrite) {
-  if (host().fails("spank_setenv")) return ESPANK_ERROR;
-  if (host().context != S_CTX_REMOTE) return ESPANK_NOT_REMOTE;
-  const auto found = find_in_job(name);
-  if (found != host().job.end() && overwrite == 0) return ESPANK_ENV_EXISTS;
-  const std::string line = std::string(name) + "=" + value;
-  if (found != host().job.end()) {
-    *found = line;
-  } else {
-    host().job.push_back(line);
-  }
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
-}
-
-spank_err_t spank_unsetenv(spank_t, const char* name) {
-  if (host().fails("spank_unsetenv")) return ESPANK_ERROR;
-  if (host().context != S_CTX_REMOTE) return ESPANK_NOT_REMOTE;
-  const auto found = find_in_job(name);
-  if (found != host().job.end()) host().job.erase(found);
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
-}
-
-void slurm_error(const char* format, ...) {
-  char text[4096];
-  va_list values;
-  va_start(values, format);
-  std::vsnprintf(text, sizeof text, format, values);
-  va_end(values);
-  std::fprintf(stderr, "error: %s\n", text);
-}
-
-}  // extern "C"
-
-namespace {
 
 /// Lines with a 0 byte behind each.
 void write_out(const std::string& name, const std::vector<std::string>& lines) {

@@ -55,7 +55,7 @@ std::vector<Message> samples() {
       RankAborted{
           .epoch = 1, .local_rank = 2, .call = {.status = std::numeric_limits<int>::min(), .message = "gave up"}},
       RankStopped{.epoch = 1, .local_rank = 3, .signal = 19},
-      AttemptCleaned{.epoch = 1},
+      AttemptCleaned{.epoch = 1, .store_refusals = {"n0: the job's store refused one"}},
       SignalReceived{.signal = 15, .by_slurm = true},
       PrepareAttempt{.epoch = 1,
                      .restart_count = 2,

@@ -10,8 +10,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const control::AttemptCleaned kCleaned{.epoch = 0};
-
 TEST(CoordinatorEnd, ANodeThatDoesNotAnswerSigkillIsGivenUpAndNamed) {
   CoordinatorJob job;
   job.run();

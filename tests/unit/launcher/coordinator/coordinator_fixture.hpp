@@ -23,6 +23,7 @@ using namespace std::chrono_literals;
 using Texts = std::vector<std::string>;
 
 inline constexpr int kRanksPerNode = 2;
+inline const control::AttemptCleaned kCleaned{.epoch = 0};
 
 /// "SignalRanks SIGTERM groups", "EndAttempt 10000", "Finish 143".
 inline std::string describe(const control::Message& message) {

@@ -1,16 +1,11 @@
-// Whole courses of jobs: nodes that are lost, limits that pass, signals, restarts and the end.
+// The course of a job from its beginning to its end: limits that pass, signals and restarts.
 #include "coordinator_fixture.hpp"
 
 namespace ddp::launcher::test {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
-
-const control::AttemptCleaned kCleaned{.epoch = 0};
 
 TEST(CoordinatorTest, ABeginningAndAnEndInMessages) {
   CoordinatorJob job;
@@ -53,176 +48,6 @@ TEST(CoordinatorTest, ABeginningAndAnEndInMessages) {
   EXPECT_EQ(job.coordinator().exit_status(), 0);
   EXPECT_EQ(job.coordinator().last_attempt()->world_size(), 4);
   EXPECT_THAT(job.notes, IsEmpty());
-}
-
-// ---- joining ----------------
-
-TEST(CoordinatorTest, AnAgentThatDoesNotFitIsToldWhyAndEndsAJobThatNeedsIt) {
-  CoordinatorJob job;
-  job.gather();
-  auto other = hello("b");
-  other.version = "2.0";
-  job.say(1, other);
-  const auto answer = job.heard_one<control::Finish>(1);
-  EXPECT_EQ(answer.exit_status, 1);
-  EXPECT_THAT(answer.message, HasSubstr("ddprun on b is version 2.0, but the coordinator's is 1.0"));
-  EXPECT_FALSE(job.connected(1));
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
-  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("refused the agent on b (pid 7): ddprun on b is version 2.0")));
-  EXPECT_THAT(job.coordinator().outcome().nodes.at(0).message,
-              AllOf(HasSubstr("version 2.0"), HasSubstr("1 of 2 nodes has joined: a")));
-}
-
-TEST(CoordinatorTest, AnAgentOfAnotherVersionEndsNothingWhereAgentsAreStartedOneByOne) {
-  CoordinatorJob job;
-  job.options.membership.replaceable = true;
-  job.gather();
-  auto other = hello("b");
-  other.version = "2.0";
-  job.say(1, other);
-  EXPECT_THAT(job.heard_one<control::Finish>(1).message, HasSubstr("ddprun on b is version 2.0"));
-  const int late = job.connect();
-  job.say(late, hello("b"));
-  EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
-}
-
-TEST(CoordinatorTest, AnAgentWhoseHelloIsInvalidEndsNothing) {
-  CoordinatorJob job;
-  job.gather();
-  job.say(1, hello("../b"));
-  EXPECT_FALSE(job.connected(1));
-  EXPECT_THAT(job.notes, ElementsAre(AllOf(HasSubstr("before it joined: it sent an invalid message"),
-                                           HasSubstr("Hello: 'host' is longer than 255 bytes, or has a '/'"))));
-  const int late = job.connect();
-  job.say(late, hello("b"));
-  EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
-}
-
-TEST(CoordinatorTest, AnAgentThatLeavesBeforeItsHelloIsToldOf) {
-  CoordinatorJob job;
-  job.gather();
-  job.lose(1);
-  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("before it joined: it was closed")));
-  const int late = job.connect();
-  job.say(late, hello("b"));
-  EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
-}
-
-TEST(CoordinatorTest, AnAgentOfAnotherRunEndsNothing) {
-  CoordinatorJob job;
-  job.gather();
-  auto other = hello("x");
-  other.run_id = "other";
-  job.say(1, other);
-  EXPECT_THAT(job.heard_one<control::Finish>(1).message, HasSubstr("belongs to run 'other'"));
-  const int late = job.connect();
-  job.say(late, hello("b"));
-  EXPECT_THAT(job.heard_texts(late), ElementsAre("PrepareAttempt"));
-}
-
-TEST(CoordinatorTest, AnAgentThatComesLateIsRefusedInEveryPhase) {
-  for (const auto reach : {&CoordinatorJob::prepare, &CoordinatorJob::run, &CoordinatorJob::finish}) {
-    CoordinatorJob job;
-    (job.*reach)();
-    const int late = job.connect();
-    job.say(late, hello("c"));
-    const auto answer = job.heard_one<control::Finish>(late);
-    EXPECT_EQ(answer.message, "run 'run' has already started; nodes cannot join a running job");
-    EXPECT_FALSE(job.connected(late));
-    EXPECT_TRUE(job.connected(0));
-  }
-}
-
-TEST(CoordinatorTest, NodesThatDoNotComeInTimeEndTheJob) {
-  CoordinatorJob job;
-  job.gather();
-  job.pass(599s);
-  EXPECT_THAT(job.heard_texts(0), IsEmpty());
-  job.pass(1s);
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
-  EXPECT_EQ(job.coordinator().outcome().nodes.at(0).message,
-            "not all nodes joined within 600 s; 1 of 2 nodes has joined: a");
-  EXPECT_EQ(job.coordinator().last_attempt(), nullptr);
-}
-
-// ---- nodes that are lost ----------------
-
-TEST(CoordinatorTest, ANodeLostWhileGatheringEndsTheJobUnlessItIsReplaceable) {
-  CoordinatorJob job;
-  job.gather();
-  job.lose(0);
-  EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 1"));
-  EXPECT_THAT(job.coordinator().outcome().nodes.at(0).message,
-              HasSubstr("the agent on a (pid 7) was lost before the job started: it was closed"));
-  CoordinatorJob patient;
-  patient.options.membership.replaceable = true;
-  patient.gather();
-  patient.lose(0);
-  EXPECT_THAT(patient.heard_texts(1), IsEmpty());
-  EXPECT_THAT(patient.notes, ElementsAre(HasSubstr("was lost before the job started")));
-  CoordinatorJob elastic;
-  elastic.options.membership.min_nodes = 1;
-  elastic.gather();
-  const int third = elastic.connect();
-  elastic.say(1, hello("b"));
-  elastic.forget_all();
-  EXPECT_EQ(elastic.coordinator().last_attempt()->nodes().size(), 2U);
-  elastic.lose(third);  // it had not joined
-  EXPECT_THAT(elastic.notes, IsEmpty());
-}
-
-TEST(CoordinatorTest, ANodeLostWhilePreparingEndsTheAttempt) {
-  CoordinatorJob job;
-  job.prepare();
-  job.lose(0);
-  EXPECT_THAT(job.heard_texts(1), ElementsAre("EndAttempt 600000"));
-  job.say(1, kCleaned);
-  EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 1"));
-  EXPECT_EQ(job.coordinator().outcome().nodes.at(0).message,
-            "the connection to ddprun's agent on a (pid 7) was lost: it was closed");
-}
-
-TEST(CoordinatorTest, ANodeLostWhileRunningEndsTheRanksOfTheOthers) {
-  CoordinatorJob job;
-  job.run();
-  job.lose(1);
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
-  job.pass(30s);
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("SignalRanks SIGKILL groups"));
-  job.end_ranks(0, 1);
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("EndAttempt 600000"));
-  job.say(0, kCleaned);
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
-  EXPECT_EQ(job.coordinator().outcome().nodes.at(0).node_rank, 1);
-  EXPECT_EQ(job.coordinator().outcome().nodes.at(0).num_ranks, kRanksPerNode);
-}
-
-TEST(CoordinatorTest, ANodeLostAfterSuccessIsOnlyNoted) {
-  CoordinatorJob job;
-  job.clean();
-  job.lose(1);
-  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("the connection to ddprun's agent on b (pid 7) was lost")));
-  job.say(0, kCleaned);
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 0"));
-}
-
-TEST(CoordinatorTest, AllAgentsLostInEachPhase) {
-  for (const auto reach : {&CoordinatorJob::gather, &CoordinatorJob::prepare, &CoordinatorJob::run}) {
-    CoordinatorJob job;
-    (job.*reach)();
-    job.coordinator().agents_lost("srun ended", 7);
-    job.turn();  // the attempt is over
-    EXPECT_EQ(job.coordinator().exit_status(), 7);
-    EXPECT_THAT(job.coordinator().outcome().nodes.at(0).message, HasSubstr("srun ended"));
-    job.pass(5s);
-    EXPECT_TRUE(job.coordinator().finished());
-  }
-  CoordinatorJob job;
-  job.clean();
-  job.coordinator().agents_lost("srun ended", 7);
-  job.pass(5s);
-  EXPECT_TRUE(job.coordinator().finished());
-  EXPECT_EQ(job.coordinator().exit_status(), 0);
 }
 
 // ---- limits ----------------
@@ -430,44 +255,12 @@ TEST(CoordinatorTest, TorchrunsExitCodeIsOneForAnyFailure) {
   EXPECT_EQ(job.coordinator().outcome().exit_status(), 85);
 }
 
-// ---- agents over ssh ----------------
-
-TEST(CoordinatorTest, AnAgentThatWillNotComeEndsAJobThatNeedsIt) {
+TEST(CoordinatorTest, WhatTheStoreRefusedIsInTheOutcome) {
   CoordinatorJob job;
-  job.gather();
-  EXPECT_FALSE(job.coordinator().agent_missing("no way to b", 1));
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
-  EXPECT_EQ(job.coordinator().outcome().nodes.at(0).message, "no way to b");
-}
-
-TEST(CoordinatorTest, AJobThatCanShrinkBeginsWithoutAnAgentThatWillNotCome) {
-  CoordinatorJob job;
-  job.options.membership.min_nodes = 1;
-  job.gather();
-  EXPECT_TRUE(job.coordinator().agent_missing("no way to b", 1));
-  job.turn();
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("PrepareAttempt"));
-  EXPECT_THAT(job.notes, ElementsAre("no way to b"));
-}
-
-TEST(CoordinatorTest, TheEndOfWhatHoldsAnAgentFailsItsNode) {
-  CoordinatorJob job;
-  job.connect();
-  job.connect();
-  auto first = hello("a");
-  first.order = 0;
-  auto second = hello("b");
-  second.order = 1;
-  job.say(0, first);
-  job.say(1, second);
-  job.say(0, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
-  job.say(1, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
-  job.coordinator().agent_left(7, "unknown");
-  job.forget_all();
-  job.coordinator().agent_left(1, "ssh ended");
-  job.turn();
-  EXPECT_FALSE(job.connected(1));
-  EXPECT_THAT(job.heard_texts(0), Contains("SignalRanks SIGTERM groups"));
+  job.clean();
+  job.say(1, control::AttemptCleaned{.epoch = 0});
+  job.say(0, control::AttemptCleaned{.epoch = 0, .store_refusals = std::vector<std::string>(20, "refused")});
+  EXPECT_EQ(job.coordinator().outcome().store_refusals, std::vector<std::string>(kMostStoreRefusals, "refused"));
 }
 
 }  // namespace

@@ -1,61 +1,15 @@
-// Every course that a job can take, without processes and without waiting.
-#include "coordinator/supervisor.hpp"
-
-#include <signal.h>
+// Ranks that end, fail, abort or stop: when the others are ended, and what of it is in the outcome.
+#include "supervisor_fixture.hpp"
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
-#include <gmock/gmock.h>
-
-namespace ddp::launcher {
+namespace ddp::launcher::test {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-constexpr auto kGroups = SignalOrder::Target::groups;
-constexpr auto kWorkers = SignalOrder::Target::workers;
-
-class SupervisorTest : public testing::Test {
- protected:
-  static Moment at(milliseconds since_start) {
-    return {.steady = Deadline::Clock::time_point{seconds(1000)} + since_start,
-            .wall = std::chrono::system_clock::time_point{seconds(5000)} + since_start};
-  }
-  static RankEnd exited(int code) { return {.code = code, .by_signal = false, .core_dumped = false, .time = {}}; }
-  static RankEnd died(int signal) { return {.code = signal, .by_signal = true, .core_dumped = false, .time = {}}; }
-  static SignalOrder to_groups(int signal) { return {.target = kGroups, .signal = signal}; }
-
-  static NodeFailure lost(int node_rank, int num_ranks, milliseconds when) {
-    return {.host = "n" + std::to_string(node_rank),
-            .node_rank = node_rank,
-            .num_ranks = num_ranks,
-            .message = "the agent was lost",
-            .exit_status = 9,
-            .time = at(when).wall};
-  }
-  static SupervisionLimits limits() {
-    return {.failure_grace = seconds(2), .shutdown_timeout = seconds(30), .kill_patience = seconds(10)};
-  }
-  static SignalMeaning signals() {
-    return {.ending = {SIGTERM, SIGINT, SIGHUP, SIGQUIT}, .forwarded = {SIGUSR1, SIGUSR2, SIGTERM}};
-  }
-  SignalOrders end(int rank, const RankEnd& how, milliseconds when) {
-    RankEnd timed = how;
-    timed.time = at(when).wall;
-    return supervisor_.rank_ended(rank, timed, {}, at(when));
-  }
-
-  // Two nodes: ranks 0 and 1, and rank 2.
-  Supervisor supervisor_{{{.rank = 0, .local_rank = 0, .pid = 10, .host = "n0"},
-                          {.rank = 1, .local_rank = 1, .pid = 11, .host = "n0"},
-                          {.rank = 2, .local_rank = 0, .pid = 10, .host = "n1"}},
-                         limits(),
-                         signals()};
-};
 
 TEST_F(SupervisorTest, AllSucceed) {
   for (int rank = 0; rank < 3; ++rank) {
@@ -127,46 +81,6 @@ TEST_F(SupervisorTest, ARankStoppedAfterTheFailureIsNotBlamed) {
   EXPECT_THAT(supervisor_.outcome().stopped, IsEmpty());
 }
 
-TEST_F(SupervisorTest, ASignalEndsTheJobWithItsNumber) {
-  EXPECT_THAT(supervisor_.signal_received(SIGHUP, at(seconds(0))), ElementsAre(to_groups(SIGHUP), to_groups(SIGCONT)));
-  for (int rank = 0; rank < 3; ++rank) end(rank, exited(rank), seconds(1));
-  EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGHUP);
-  EXPECT_THAT(supervisor_.outcome().failures, IsEmpty());
-  EXPECT_EQ(supervisor_.outcome().ended_on_request, 3);
-}
-
-TEST_F(SupervisorTest, ASignalAfterAFailureKeepsTheFailuresStatusAndCutsTheGraceTime) {
-  end(1, exited(85), seconds(0));
-  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(1))),
-              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
-  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(31)).steady);
-  EXPECT_EQ(supervisor_.outcome().exit_status(), 85);
-}
-
-TEST_F(SupervisorTest, OtherSignalsDuringTheShutdownArePassedOnAndDoNotProlongIt) {
-  supervisor_.signal_received(SIGTERM, at(seconds(0)));
-  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(1))), IsEmpty()) << "for the same cause";
-  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(5))), ElementsAre(to_groups(SIGTERM)));
-  EXPECT_THAT(supervisor_.signal_received(SIGINT, at(seconds(6))), ElementsAre(to_groups(SIGINT)));
-  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(30)).steady);
-  EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGTERM);
-}
-
-TEST_F(SupervisorTest, ASecondInterruptKills) {
-  supervisor_.signal_received(SIGINT, at(seconds(0)));
-  EXPECT_THAT(supervisor_.signal_received(SIGINT, at(milliseconds(10))), ElementsAre(to_groups(SIGKILL)));
-  EXPECT_THAT(supervisor_.signal_received(SIGINT, at(milliseconds(20))), IsEmpty());
-}
-
-TEST_F(SupervisorTest, UserSignalsGoToTheWorkersAndChangeNothing) {
-  for (const int signal : {SIGUSR1, SIGUSR2}) {
-    EXPECT_THAT(supervisor_.signal_received(signal, at(seconds(0))),
-                ElementsAre(SignalOrder{.target = kWorkers, .signal = signal}));
-  }
-  EXPECT_FALSE(supervisor_.next_deadline());
-  EXPECT_EQ(supervisor_.outcome().forwarded_signal, 0);
-}
-
 TEST_F(SupervisorTest, AnAbortEndsTheJobAtOnceWithItsStatus) {
   EXPECT_THAT(supervisor_.rank_aborted(1, {.status = 7, .message = "over"}, at(seconds(0))),
               ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
@@ -197,109 +111,10 @@ TEST_F(SupervisorTest, AnEndIsCountedOnce) {
   EXPECT_FALSE(supervisor_.done());
 }
 
-TEST_F(SupervisorTest, ALostNodeEndsTheJobAtOnceAndItsRanksAreNoFailures) {
-  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))),
-              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
-  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(31)).steady);
-  EXPECT_FALSE(supervisor_.done());
-  end(0, died(SIGKILL), seconds(1));  // too late to count
-  end(2, died(SIGTERM), seconds(2));
-  EXPECT_TRUE(supervisor_.done());
-  const JobOutcome& outcome = supervisor_.outcome();
-  EXPECT_EQ(outcome.nodes.size(), 1U);
-  EXPECT_THAT(outcome.failures, IsEmpty());
-  EXPECT_EQ(outcome.ended_on_request, 1);
-  EXPECT_EQ(outcome.killed, 0);
-  EXPECT_EQ(outcome.exit_status(), 9);
-  EXPECT_TRUE(outcome.failed_by_itself());
-}
-
-TEST_F(SupervisorTest, ANodeLostWithinTheGraceTimeCutsItAndTheRankStaysTheCause) {
-  end(2, exited(85), seconds(0));
-  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))),
-              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
-  EXPECT_TRUE(supervisor_.done());
-  EXPECT_EQ(supervisor_.outcome().nodes.size(), 1U);
-  EXPECT_EQ(supervisor_.outcome().exit_status(), 85);
-}
-
-TEST_F(SupervisorTest, ASecondNodeLostDuringTheShutdownIsListedAndGetsNoNewLimit) {
-  supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1)));
-  EXPECT_THAT(supervisor_.node_failed(lost(1, 1, seconds(5)), 2, at(seconds(5))), IsEmpty());
-  EXPECT_EQ(supervisor_.outcome().nodes.size(), 2U);
-  EXPECT_TRUE(supervisor_.done());
-}
-
-TEST_F(SupervisorTest, ANodeWhoseRanksHaveEndedIsStillNeeded) {
-  end(2, exited(0), seconds(0));
-  EXPECT_THAT(supervisor_.node_failed(lost(1, 1, seconds(1)), 2, at(seconds(1))),
-              ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
-  EXPECT_FALSE(supervisor_.done());
-}
-
-TEST_F(SupervisorTest, ANodeLostAfterTheUsersSignalIsNoCause) {
-  supervisor_.signal_received(SIGTERM, at(seconds(0)));
-  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))), IsEmpty());
-  EXPECT_THAT(supervisor_.outcome().nodes, IsEmpty());
-  EXPECT_EQ(supervisor_.outcome().lost, 2);
-  end(2, died(SIGTERM), seconds(1));
-  EXPECT_TRUE(supervisor_.done());
-  EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGTERM);
-}
-
-TEST_F(SupervisorTest, LostRanksAreNotUnkillable) {
-  supervisor_.node_failed(lost(0, 2, seconds(0)), 0, at(seconds(0)));
-  supervisor_.time_passed(at(seconds(30)));
-  supervisor_.time_passed(at(seconds(40)));
-  ASSERT_EQ(supervisor_.outcome().unkillable.size(), 1U);
-  EXPECT_EQ(supervisor_.outcome().unkillable[0].rank, 2);
-}
-
-TEST_F(SupervisorTest, ANodeLostAfterTheLastEndIsNothing) {
-  for (int rank = 0; rank < 3; ++rank) end(rank, exited(0), seconds(0));
-  EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))), IsEmpty());
-  EXPECT_TRUE(supervisor_.outcome().success());
-}
-
 TEST_F(SupervisorTest, RanksThatDoNotExistAreRefused) {
   EXPECT_THROW(end(3, exited(0), seconds(0)), std::out_of_range);
   EXPECT_THROW(supervisor_.rank_continued(-1), std::out_of_range);
   EXPECT_THROW(supervisor_.node_failed(lost(1, 5, seconds(0)), 2, at(seconds(0))), std::out_of_range);
-}
-
-TEST_F(SupervisorTest, TheTimeLimitTerminatesWithItsOwnStatus) {
-  EXPECT_THAT(supervisor_.job_timed_out(at(seconds(5))), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
-  EXPECT_THAT(supervisor_.job_timed_out(at(seconds(6))), IsEmpty());
-  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(35)).steady);
-  for (int rank = 0; rank < 3; ++rank) end(rank, died(SIGTERM), seconds(6));
-  EXPECT_EQ(supervisor_.outcome().exit_status(), 124);
-  EXPECT_EQ(supervisor_.outcome().ended_on_request, 3);
-  EXPECT_THAT(supervisor_.outcome().failures, IsEmpty());
-}
-
-TEST_F(SupervisorTest, OfSignalAndTimeLimitTheFirstCounts) {
-  supervisor_.signal_received(SIGTERM, at(seconds(0)));
-  supervisor_.job_timed_out(at(seconds(1)));
-  EXPECT_FALSE(supervisor_.outcome().timed_out);
-  Supervisor other{{{.rank = 0, .local_rank = 0, .pid = 10}}, limits(), signals()};
-  other.job_timed_out(at(seconds(0)));
-  EXPECT_THAT(other.signal_received(SIGINT, at(seconds(1))), ElementsAre(to_groups(SIGINT)));
-  EXPECT_EQ(other.outcome().forwarded_signal, 0);
-  EXPECT_EQ(other.outcome().exit_status(), 124);
-}
-
-TEST_F(SupervisorTest, WhatTheUserDoesAfterTheEndOnlyForbidsARestart) {
-  for (int rank = 0; rank < 3; ++rank) end(rank, exited(0), seconds(0));
-  EXPECT_THAT(supervisor_.signal_received(SIGTERM, at(seconds(1))), IsEmpty());
-  EXPECT_THAT(supervisor_.job_timed_out(at(seconds(1))), IsEmpty());
-  EXPECT_TRUE(supervisor_.outcome().success());
-
-  Supervisor failed{{{.rank = 0, .local_rank = 0, .pid = 10}}, limits(), signals()};
-  failed.rank_ended(0, exited(85), {}, at(seconds(0)));
-  EXPECT_TRUE(failed.outcome().failed_by_itself());
-  EXPECT_THAT(failed.signal_received(SIGTERM, at(seconds(1))), IsEmpty());
-  EXPECT_FALSE(failed.outcome().failed_by_itself());
-  EXPECT_EQ(failed.outcome().exit_status(), 85);
 }
 
 TEST_F(SupervisorTest, ProcessesAreNamedBeforeOrAfterWhatIsSeenOfThem) {
@@ -314,19 +129,6 @@ TEST_F(SupervisorTest, ProcessesAreNamedBeforeOrAfterWhatIsSeenOfThem) {
   EXPECT_EQ(outcome.failures.at(1).name.pid, 102);
   EXPECT_EQ(outcome.stopped.at(0).name.pid, 101);
   EXPECT_THROW(supervisor_.rank_started(3, 5), std::out_of_range);
-}
-
-TEST_F(SupervisorTest, SignalsWithoutAMeaningDoNothing) {
-  EXPECT_THAT(supervisor_.signal_received(SIGWINCH, at(seconds(0))), IsEmpty());
-  EXPECT_EQ(supervisor_.outcome().forwarded_signal, 0);
-  EXPECT_FALSE(supervisor_.next_deadline());
-}
-
-TEST_F(SupervisorTest, AnEndingSignalEndsAlsoWhereItIsForwarded) {
-  Supervisor other{{{.rank = 0, .local_rank = 0, .pid = 10}}, limits(), {.ending = {SIGUSR1}, .forwarded = {SIGUSR1}}};
-  EXPECT_THAT(other.signal_received(SIGUSR1, at(seconds(0))), ElementsAre(to_groups(SIGUSR1), to_groups(SIGCONT)));
-  EXPECT_THAT(other.signal_received(SIGTERM, at(seconds(0))), IsEmpty());
-  EXPECT_EQ(other.outcome().exit_status(), 128 + SIGUSR1);
 }
 
 TEST_F(SupervisorTest, RanksThatEndedWellBeforeTheFirstFailureAreNamedAndAreNoFailures) {
@@ -423,4 +225,4 @@ TEST_F(SupervisorTest, TracesHaveALimitInAll) {
 }
 
 }  // namespace
-}  // namespace ddp::launcher
+}  // namespace ddp::launcher::test

@@ -58,7 +58,7 @@ TEST_F(HostOptionsTest, ContradictionsAreRefused) {
   EXPECT_THAT(complaint({"-H", "n0", "--hostfile", file("n1"), "x"}), HasSubstr("give one of them"));
   EXPECT_THAT(complaint({"-H", "n0", "--standalone", "x"}), HasSubstr("--standalone"));
   EXPECT_THAT(complaint({"-H", "n0", "--rdzv-endpoint", "n0", "x"}), HasSubstr("--rdzv-endpoint"));
-  EXPECT_THAT(complaint({"-H", "n0", "--stdin", "0", "x"}), HasSubstr("no standard input"));
+  EXPECT_THAT(complaint({"-H", "n0,n1", "--stdin", "all", "x"}), HasSubstr("cannot all read one standard input"));
   EXPECT_THAT(complaint({"--hostfile", "/no/such", "x"}), HasSubstr("'/no/such' cannot be read: No such file"));
   EXPECT_THAT(complaint({"--hostfile", "/", "x"}), HasSubstr("cannot be read"));
   EXPECT_THAT(complaint({"--hostfile", file("# none\n"), "x"}), HasSubstr("names no host"));

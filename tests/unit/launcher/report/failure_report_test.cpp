@@ -1,48 +1,21 @@
 // The report says the root cause first, in torchrun's words, and stays readable whatever failed.
-#include "report/failure_report.hpp"
+#include "failure_report_fixture.hpp"
 
 #include <signal.h>
 
 #include <algorithm>
 #include <sstream>
+#include <string>
 
 #include <gmock/gmock.h>
 
-namespace ddp::launcher {
+namespace ddp::launcher::test {
 namespace {
 
-using std::chrono::milliseconds;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-const ReportContext kContext{.program = "train", .world_size = 4};
-const std::chrono::system_clock::time_point kTime{std::chrono::seconds(1'700'000'000)};
-
-RankName name(int rank) { return {.rank = rank, .local_rank = rank % 8, .pid = 100 + rank, .host = "node1"}; }
-
-RankFailure failure(int rank, int code, bool by_signal = false) {
-  return {.name = name(rank),
-          .end = RankEnd{.code = code, .by_signal = by_signal, .core_dumped = by_signal, .time = kTime},
-          .abort = {},
-          .time = kTime};
-}
-
-NodeFailure lost_node(std::chrono::seconds after = {}) {
-  return {.host = "node7",
-          .node_rank = 7,
-          .num_ranks = 8,
-          .message = "the connection to ddprun's agent (pid 7) was lost\nis the node up?",
-          .exit_status = 1,
-          .time = kTime + after};
-}
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t number = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++number;
-  return number;
-}
 
 TEST(FailureReport, NothingForSuccess) { EXPECT_EQ(format_failure_report(JobOutcome{}, kContext), ""); }
 
@@ -100,95 +73,6 @@ TEST(FailureReport, RootCauseComesFirst) {
   EXPECT_THAT(text, Not(HasSubstr("NO_OTHER_FAILURES")));
 }
 
-TEST(FailureReport, SignalsHaveNames) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, SIGSEGV, true)};
-  const std::string text = format_failure_report(outcome, kContext);
-  EXPECT_THAT(text, HasSubstr("  exitcode  : 139 (pid: 101)\n  signal    : SIGSEGV (11), core dumped\n"));
-  EXPECT_THAT(text, HasSubstr("  traceback : Signal 11 (SIGSEGV) received by PID 101\n"));
-  EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n"));
-}
-
-TEST(FailureReport, WithoutAnErrorFileTheLastLinesOfStderrAreShown) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, 1), failure(2, 1)};
-  outcome.failures[0].traces.python = true;
-  outcome.failures[0].traces.stderr_tail = "first line\nlast line\n";
-  outcome.failures[1].traces.stderr_tail = "of another rank\n";
-  const std::string text = format_failure_report(outcome, kContext);
-  EXPECT_THAT(text, HasSubstr("  traceback : To enable traceback see: "
-                              "https://pytorch.org/docs/stable/elastic/errors.html\n"
-                              "  stderr    : last 2 lines\n    first line\n    last line\n----"));
-  EXPECT_THAT(text, Not(HasSubstr("of another rank")));
-  outcome.failures[0].traces.stderr_tail = "only line";
-  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  stderr    : last line\n    only line\n"));
-  outcome.failures[0].traces.stderr_tail = "\n";
-  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("stderr")));
-}
-
-constexpr const char* kTraceback =
-    "Traceback (most recent call last):\n  File \"a.py\", line 5, in <module>\n    f()\nValueError: bad loss\n";
-
-TEST(FailureReport, TheHintAtTracebacksIsForPythonProgramsWithoutOne) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, 1)};
-  RankTraces& traces = outcome.failures[0].traces;
-  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  traceback : <N/A>\n"));
-  traces.python = true;
-  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("To enable traceback see"));
-  traces.stderr_tail = kTraceback;
-  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("To enable traceback see")));
-  traces.stderr_tail.clear();
-  traces.stderr_shown = true;  // ddprun has not seen it
-  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("To enable traceback see")));
-}
-
-TEST(FailureReport, StderrThatTheConsoleHasIsNotRepeated) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, 1)};
-  outcome.failures[0].traces.stderr_tail = kTraceback;
-  const std::string unseen = format_failure_report(outcome, kContext);
-  EXPECT_THAT(unseen, HasSubstr("  traceback : in stderr\n  stderr    : last 4 lines\n    Traceback (most"));
-  EXPECT_EQ(count(unseen, "ValueError: bad loss"), 1U);
-  outcome.failures[0].traces.stderr_shown = true;
-  const std::string seen = format_failure_report(outcome, kContext);
-  EXPECT_THAT(seen, HasSubstr("  traceback : ValueError: bad loss (see above)\n---"));
-  EXPECT_THAT(seen, Not(HasSubstr("stderr")));
-  outcome.failures[0].traces.stderr_tail = "first\nout of luck\n\n";
-  EXPECT_THAT(format_failure_report(outcome, kContext),
-              HasSubstr("  traceback : <N/A>\n  stderr    : out of luck (last line; see above)\n---"));
-}
-
-TEST(FailureReport, StderrThatTheConsoleMayHaveMixedIsShownInOnePiece) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, 1), failure(2, 1)};
-  for (RankFailure& each : outcome.failures) {
-    each.traces.stderr_tail = kTraceback;
-    each.traces.stderr_shown = true;
-  }
-  std::string text = format_failure_report(outcome, kContext);
-  EXPECT_EQ(count(text, "  File \"a.py\""), 1U);
-  EXPECT_GT(text.find("  traceback : ValueError: bad loss (see above)"), text.find("Other Failures:"));
-  // With -t its lines are labelled, and in a file.
-  outcome.failures[0].traces.stderr_log = "/logs/1/stderr.log";
-  text = format_failure_report(outcome, kContext);
-  EXPECT_EQ(count(text, "  File \"a.py\""), 0U);
-  EXPECT_EQ(count(text, "  traceback : ValueError: bad loss (see above)"), 2U);
-}
-
-TEST(FailureReport, LogFilesAreNamed) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, 1), failure(2, 1)};
-  outcome.failures[0].traces.stdout_log = "/logs/1/stdout.log";
-  outcome.failures[0].traces.stderr_log = "/logs/1/stderr.log";
-  outcome.failures[1].traces.stderr_log = "/logs/2/stderr.log";
-  const std::string text = format_failure_report(outcome, kContext);
-  EXPECT_THAT(text, HasSubstr("  stdout_log: /logs/1/stdout.log\n  stderr_log: /logs/1/stderr.log\n"));
-  EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n  stderr_log: /logs/2/stderr.log\n"));
-}
-
-EarlyEnd early(int rank, milliseconds before) { return {.name = name(rank), .before_failure = before, .time = kTime}; }
-
 TEST(FailureReport, ARankThatEndedEarlyIsNamedBelowTheRootCause) {
   JobOutcome outcome;
   outcome.failures = {failure(0, 1)};
@@ -219,32 +103,6 @@ TEST(FailureReport, ARankThatEndedEarlyIsNamedWhereASignalEndsTheOthers) {
       format_failure_report(outcome, kContext),
       EndsWith("\nddprun: rank 1 (node1) ended with exit code 0, 60.0 s before that; the others may have waited "
                "for it\n"));
-}
-
-TEST(FailureReport, AnErrorFileWithoutATracebackStillGetsStderr) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, 1)};
-  outcome.failures[0].traces = {.error_file = "e.json", .error_content = "{\"mess", .stderr_tail = "line", .oom = {}};
-  const std::string text = format_failure_report(outcome, kContext);
-  EXPECT_THAT(text, HasSubstr("  traceback : {\"mess\n  stderr    : last line\n    line\n"));
-}
-
-TEST(FailureReport, TheOomKillerIsNamed) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, SIGKILL, true)};
-  outcome.failures[0].traces.oom = "the kernel's OOM killer ended a process of this job";
-  EXPECT_THAT(format_failure_report(outcome, kContext),
-              HasSubstr("  oom       : the kernel's OOM killer ended a process of this job\n"));
-}
-
-TEST(FailureReport, AnAbortHasItsMessageAndNoHint) {
-  JobOutcome outcome;
-  outcome.failures = {failure(1, SIGTERM, true)};
-  outcome.failures[0].abort = AbortCall{.status = 7, .message = "no data\nsecond line"};
-  outcome.failures[0].end.reset();
-  const std::string text = format_failure_report(outcome, kContext);
-  EXPECT_THAT(text, HasSubstr("  pid       : 101\n  abort     : PMIx_Abort(7): no data\n  second line\n"));
-  EXPECT_THAT(text, HasSubstr("  traceback : <N/A>\n"));
 }
 
 TEST(FailureReport, AStoppedRankIsTheRootCause) {
@@ -344,20 +202,6 @@ TEST(FailureReport, SixteenOthersAreAllListed) {
   EXPECT_THAT(text, Not(HasSubstr("more")));
 }
 
-TEST(FailureReport, OfALongTracebackTheBeginningAndTheEndAreShown) {
-  std::string callstack = R"(Traceback (most recent call last):\n)";
-  for (int i = 0; i < 5000; ++i) callstack += R"(  File \"a.py\", line 1\n)";
-  JobOutcome outcome;
-  outcome.failures = {failure(0, 1)};
-  outcome.failures[0].traces.error_content =
-      R"({"message": {"message": "m", "extraInfo": {"py_callstack": ")" + callstack + R"(ValueError: the end\n"}}})";
-  const std::string text = format_failure_report(outcome, kContext);
-  EXPECT_THAT(text, HasSubstr("  traceback : Traceback (most recent call last):\n    File"));
-  EXPECT_THAT(text, HasSubstr(" bytes left out ...\n"));
-  EXPECT_THAT(text, HasSubstr("\n  ValueError: the end\n---"));
-  EXPECT_LT(text.size(), 40'000U);
-}
-
 TEST(FailureReport, ASignalToDdprunIsOneLine) {
   JobOutcome outcome;
   outcome.forwarded_signal = SIGTERM;
@@ -409,27 +253,6 @@ TEST(FailureReport, HostsThatDoNotAnswerAreNamedUpToSixteen) {
   EXPECT_THAT(format_failure_report(outcome, kContext), EndsWith("ddprun: ... and 4 more\n"));
 }
 
-TEST(RestartLine, SaysWhatFailedAndWhichRestartFollows) {
-  JobOutcome outcome;
-  outcome.failures = {failure(3, 85)};
-  EXPECT_EQ(format_restart_line(outcome, 0, 1, 2),
-            "attempt 0 failed: rank 3 on node1 exited with 85; restarting (restart 1 of at most 2)");
-  outcome.failures = {failure(3, SIGSEGV, true)};
-  EXPECT_EQ(format_restart_line(outcome, 1, 2, 2),
-            "attempt 1 failed: rank 3 on node1 was ended by SIGSEGV; restarting (restart 2 of at most 2)");
-  outcome.failures[0].abort = AbortCall{.status = 7, .message = "no data\nmore"};
-  EXPECT_THAT(format_restart_line(outcome, 1, 1, 2),
-              HasSubstr("rank 3 on node1 called PMIx_Abort(7): no data; restart"));
-  outcome.early = {early(1, milliseconds(3200))};
-  EXPECT_THAT(format_restart_line(outcome, 1, 1, 2),
-              HasSubstr("no data (rank 1 (node1) ended with exit code 0, 3.2 s before that); restarting"));
-  outcome.early.clear();
-  outcome.nodes = {lost_node()};
-  EXPECT_EQ(format_restart_line(outcome, 2, 3, 3),
-            "attempt 2 failed: node node7: the connection to ddprun's agent (pid 7) was lost; restarting (restart 3 of "
-            "at most 3)");
-}
-
 TEST(FailureReport, StacksComeBeforeTheLineThatSaysWhatEndedTheJob) {
   JobOutcome outcome;
   outcome.timed_out = true;
@@ -459,5 +282,15 @@ TEST(FailureReport, ManyDifferentStacksAreCounted) {
   EXPECT_THAT(text, HasSubstr("... and 4 more stacks (--report-json has all)"));
 }
 
+TEST(FailureReport, WhatTheStoreRefusedIsRepeated) {
+  JobOutcome outcome;
+  outcome.store_refusals = {"n0: the job's store refused one", "n0: the job's store refused another"};
+  EXPECT_EQ(format_failure_report(outcome, kContext), "");
+  outcome.failures = {failure(0, 5)};
+  EXPECT_THAT(
+      format_failure_report(outcome, kContext),
+      testing::EndsWith("ddprun: n0: the job's store refused one\nddprun: n0: the job's store refused another\n"));
+}
+
 }  // namespace
-}  // namespace ddp::launcher
+}  // namespace ddp::launcher::test

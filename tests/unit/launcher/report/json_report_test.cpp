@@ -115,10 +115,12 @@ TEST(JsonReport, AbortsStopsNodesAndCounts) {
   outcome.unkillable = {name(3)};
   outcome.unkillable[0].pid = 0;
   outcome.silent = {"n3"};
+  outcome.store_refusals = {"n0: the job's store refused one"};
   outcome.stacks.groups = {{.ranks = {0, 2}, .tool = "gdb", .text = "#0 f"}};
   outcome.stacks.notes = {{.hosts = {"n0"}, .text = "no py-spy"}};
   json document = report(outcome);
   EXPECT_EQ(document["silent_nodes"], json({"n3"}));
+  EXPECT_EQ(document["store_refusals"], json({"n0: the job's store refused one"}));
   EXPECT_EQ(document["stacks"], json::parse(R"([{"ranks": [0, 2], "tool": "gdb", "text": "#0 f"}])"));
   EXPECT_EQ(document["stack_notes"], json::parse(R"([{"hosts": ["n0"], "text": "no py-spy"}])"));
   EXPECT_EQ(document["root_cause"]["kind"], "stopped_rank");

@@ -1,0 +1,131 @@
+#!/usr/bin/env bats
+# ddprun's PMIx server: values and facts for ranks, aborts, fences that break, who may connect, and its folder.
+
+load ../support/ddprun_jobs
+
+setup_file() {
+  ddprun_jobs_setup_file
+  export HELLO=$BATS_FILE_TMPDIR/pmix_hello
+  # shellcheck disable=SC2046
+  ${CC:-cc} $(pkg-config --cflags pmix) "$BATS_TEST_DIRNAME/../support/pmix_hello.c" -o "$HELLO" $(pkg-config --libs pmix)
+}
+
+@test "PMIx: 8 ranks exchange values, and the facts are right" {
+  run "$DDPRUN" --nproc-per-node 8 "$HELLO"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [ "$(grep -c 'is well$' <<<"$output")" -eq 8 ]
+  # The client does look: a wrong size is noticed.
+  run "$DDPRUN" --nproc-per-node 2 env WORLD_SIZE=3 "$HELLO"
+  [ "$status" -eq 1 ]
+  [[ $output == *"job size differs from WORLD_SIZE"* ]]
+}
+
+# libpmix believes the user that a client names.
+@test "PMIx: the server listens on loopback alone, and who does not know the namespace's random part cannot connect" {
+  run "$DDPRUN" --nproc-per-node 1 python3 -c '
+import os, re, subprocess, sys
+address, port = re.search(r"tcp4://([0-9.]+):([0-9]+)", os.environ["PMIX_SERVER_URI4"]).groups()
+own = open("/proc/net/tcp").read() + open("/proc/net/tcp6").read()
+places = re.findall(r"([0-9A-F]+):%04X 0+:0000 0A" % int(port), own)
+assert address == "127.0.0.1" and places == ["0100007F"], (address, places)
+name = os.environ["PMIX_NAMESPACE"]
+host, secret = re.fullmatch(r"(ddp\..*\.[0-9]+)\.([0-9a-f]{32})\.0", name).groups()
+guess = "%s.%032x.0" % (host, int(secret, 16) ^ 1)
+environment = {key: value.replace(name, guess) for key, value in os.environ.items()}
+stranger = subprocess.run([sys.argv[1]], env=environment, timeout=60, capture_output=True, text=True)
+assert stranger.returncode != 0 and "is well" not in stranger.stdout, stranger
+sys.exit(subprocess.run([sys.argv[1]], timeout=60).returncode)' "$HELLO"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ $output == *"is well"* ]]
+}
+
+@test "PMIx: an outer server's variables do no harm" {
+  PMIX_NAMESPACE=outer PMIX_RANK=5 PMIX_SERVER_URI4="outer.0;tcp4://127.0.0.1:1" \
+    run "$DDPRUN" --nproc-per-node 2 "$HELLO"
+  echo "$output"
+  [ "$status" -eq 0 ]
+}
+
+@test "PMIx: PMIx_Abort ends the job with its status and says who called" {
+  SECONDS=0
+  run "$DDPRUN" --nproc-per-node 3 "$HELLO" abort
+  echo "$output"
+  [ "$status" -eq 7 ]
+  [ "$SECONDS" -lt 20 ]
+  [[ $output == *"rank      : 1 "*"PMIx_Abort(7): rank 1 gives up"* ]]
+}
+
+@test "PMIx: ranks that wait in a fence for a rank that failed are ended, and that rank is the root cause" {
+  run "$DDPRUN" --nproc-per-node 3 --failure-grace 0 sh -c \
+    'if [ "$RANK" = 2 ]; then exit 11; fi; exec "$HELLO" abort'
+  echo "$output"
+  [ "$status" -eq 11 ]
+  [[ $output == *"Root Cause"*"rank      : 2 "* ]]
+}
+
+@test "PMIx: ranks that die while they connect do not hold up the end" {
+  for _ in $(seq 20); do
+    run timeout -s KILL 20 "$DDPRUN" --nproc-per-node 3 --failure-grace 0 sh -c \
+      'if [ "$RANK" = 2 ]; then exit 11; fi; exec "$HELLO" abort'
+    echo "$output"
+    [ "$status" -eq 11 ]
+  done
+}
+
+@test "PMIx: two jobs at once do not meet" {
+  "$DDPRUN" --nproc-per-node 4 "$HELLO" >"$BATS_TEST_TMPDIR/one" 3>&- &
+  launcher=$!
+  run "$DDPRUN" --nproc-per-node 4 "$HELLO"
+  [ "$status" -eq 0 ]
+  ended "$launcher"
+  [ "$status" -eq 0 ]
+  [ "$(grep -c 'is well$' "$BATS_TEST_TMPDIR/one")" -eq 4 ]
+  [ "$(cut -d' ' -f4 <<<"${lines[0]}")" != "$(head -n1 "$BATS_TEST_TMPDIR/one" | cut -d' ' -f4)" ]
+}
+
+@test "64 ranks" {
+  run "$DDPRUN" --nproc-per-node 64 /bin/true
+  echo "$output"
+  [ "$status" -eq 0 ]
+  run "$DDPRUN" --nproc-per-node 64 "$HELLO"
+  [ "$(grep -c 'is well$' <<<"$output")" -eq 64 ]
+}
+
+@test "the server's folder is private, and removed after success, failure and signal" {
+  export TMPDIR=$BATS_TEST_TMPDIR/scratch
+  mkdir "$TMPDIR"
+  run "$DDPRUN" sh -c 'stat -c "%a" "$TMPDIR"/ddprun.*'
+  [ "$output" = 700 ]
+  [ -z "$(ls -A "$TMPDIR")" ]
+  run "$DDPRUN" false
+  [ "$status" -eq 1 ]
+  [ -z "$(ls -A "$TMPDIR")" ]
+  start sh -c 'echo $$$$ >"$NOTES/pid.0"; exec sleep 100'
+  eventually 20 noted 1
+  [ -n "$(ls -A "$TMPDIR")" ]
+  kill -TERM "$launcher"
+  finish
+  [ "$status" -eq 143 ]
+  [ -z "$(ls -A "$TMPDIR")" ]
+}
+
+@test "the folders of a job that was killed are removed by the next one, and those in use are not" {
+  export TMPDIR=$BATS_TEST_TMPDIR/scratch
+  mkdir "$TMPDIR"
+  start sh -c 'echo $$$$ >"$NOTES/pid.0"; exec sleep 100'
+  eventually 20 noted 1
+  folder=$(echo "$TMPDIR"/ddprun.*)
+  run "$DDPRUN" true
+  [ "$(echo "$TMPDIR"/*)" = "$folder" ]
+  attempt=$(ps -o ppid= -p "$(cat "$NOTES/pid.0")")
+  kill -STOP "$launcher" # or it would clean up
+  # shellcheck disable=SC2086
+  kill -KILL $attempt "$launcher"
+  eventually 20 all_gone
+  launcher=
+  [ -d "$folder" ]
+  run "$DDPRUN" true
+  [ -z "$(ls -A "$TMPDIR")" ]
+}

@@ -1,0 +1,128 @@
+#!/usr/bin/env bats
+# What ddprun says of a job at its end: the report on standard error, --report-json, and the summary on terminals.
+
+load ddprun_report_fixture
+
+@test "--report-json: success, failure with the last lines of standard error, signal" {
+  run "$DDPRUN" --nproc-per-node 2 --report-json report.json true
+  [ "$status" -eq 0 ]
+  report 'r["schema"] == "ddprun-report/1"' 'r["success"] is True' 'r["exit_status"] == 0' 'r["root_cause"] is None' \
+    'r["world_size"] == 2 and r["num_nodes"] == 1 and r["attempt"] == 0 and r["program"] == "true"' \
+    '0 < r["seconds_until_started"] <= r["seconds_total"]' 'r["start"].endswith("Z")'
+  run "$DDPRUN" --nproc-per-node 3 --failure-grace 0 --report-json report.json sh -c \
+    'if [ "$RANK" != 1 ]; then sleep 100; fi; seq -f "line %g" 100 >&2; echo "out of luck" >&2; exit 85'
+  [ "$status" -eq 85 ]
+  [[ $output == *$'line 100\nout of luck\n'*"stderr    : out of luck (last line; see above)"*"2 other ranks were ended by ddprun."* ]]
+  report 'r["root_cause"]["kind"] == "rank" and r["root_cause"]["rank"] == 1' 'len(r["failures"]) == 1' \
+    'r["failures"][0]["exit_code"] == 85 and r["failures"][0]["signal"] is None and r["failures"][0]["pid"] > 0' \
+    'r["failures"][0]["stderr_tail"].endswith("line 99\nline 100\nout of luck\n")' 'r["ended_on_request"] == 2'
+  run "$DDPRUN" --report-json report.json sh -c 'ulimit -c 0; kill -SEGV $$$$'
+  [ "$status" -eq 139 ]
+  report 'r["failures"][0]["signal"] == {"number": 11, "name": "SIGSEGV"}' 'r["failures"][0]["exit_code"] is None' \
+    'r["exit_status"] == 139'
+}
+
+@test "a rank that ends early with 0 is named when the others fail" {
+  # Rank 0 fails once it sees that rank 1's process is gone, as when a connection breaks.
+  run "$DDPRUN" --nproc-per-node 3 --report-json report.json sh -c \
+    'case $RANK in
+       0) until [ -s "$NOTES/gone" ]; do sleep 0.05; done
+          while grep -q "^State:[[:space:]]*[A-Y]" "/proc/$(cat "$NOTES/gone")/status"; do sleep 0.05; done
+          echo "Connection closed by peer" >&2; exit 9 ;;
+       1) echo $$$$ >"$NOTES/gone" ;;
+       2) sleep 100 ;;
+     esac'
+  echo "$output"
+  [ "$status" -eq 9 ]
+  [[ $output == *"Root Cause (first observed failure):"*"rank      : 0 "*"Ended early: rank 1 ($(hostname)) ended with exit code 0, "*" s before the first failure; the others may have waited for it."*"Other Failures:"* ]]
+  report 'r["root_cause"]["rank"] == 0' '[e["rank"] for e in r["ended_early"]] == [1]' \
+    'r["ended_early"][0]["seconds_before_failure"] >= 0 and r["ended_early"][0]["pid"] > 0' 'len(r["failures"]) == 1'
+  # Not where all is well, however early it ends.
+  run "$DDPRUN" --nproc-per-node 2 --report-json report.json sh -c 'sleep 0.$RANK'
+  [ "$status" -eq 0 ]
+  [ -z "$output" ]
+  report 'r["ended_early"] == []'
+}
+
+@test "reports name the log files, give the last line of a traceback, and hint at @record for Python only" {
+  printf '%s\n' 'raise ValueError("bad loss")' >fails.py
+  run "$DDPRUN" -t 3 --log-dir logs --report-json report.json fails.py
+  echo "$output"
+  [ "$status" -eq 1 ]
+  log=$(echo "$PWD"/logs/none_*/attempt_0/0)
+  [[ $output == *"  stdout_log: $log/stdout.log"*"  stderr_log: $log/stderr.log"* ]]
+  [[ $output == *"  traceback : ValueError: bad loss (see above)"* ]]
+  [ "$(grep -c "raise ValueError" <<<"$output")" -eq 1 ]
+  [[ $output != *"To enable traceback"* ]]
+  report 'r["failures"][0]["logs"] == {"stdout": "'"$log"'/stdout.log", "stderr": "'"$log"'/stderr.log"}'
+  # Slurm's job or step names the folder where the user does not.
+  SLURM_JOB_ID=77 run "$DDPRUN" -r 3 --log-dir slurm true
+  SLURM_JOB_ID=77 run "$DDPRUN" -r 3 --log-dir slurm --rdzv-id run7 true
+  [ -d slurm/77_*/attempt_0/0 ]
+  [ -d slurm/run7_*/attempt_0/0 ]
+  # What the console does not have is shown.
+  run "$DDPRUN" -r 3 --log-dir logs fails.py
+  [[ $output == *"  traceback : in stderr"*"raise ValueError"* ]]
+  printf '%s\n' 'import sys; sys.exit("no luck")' >exits.py
+  run "$DDPRUN" --log-dir /dev/null exits.py
+  [[ $output == *"To enable traceback see"* ]]
+  run "$DDPRUN" sh -c 'echo no luck >&2; exit 3'
+  [ "$status" -eq 3 ]
+  [[ $output != *"To enable traceback see"* ]]
+}
+
+@test "an error file that does not outlive the job is not named" {
+  run "$DDPRUN" --report-json report.json sh -c 'echo "{\"message\": \"no luck\"}" >"$TORCHELASTIC_ERROR_FILE"; exit 4'
+  echo "$output"
+  [ "$status" -eq 4 ]
+  [[ $output == *"error_file: <N/A>"*"traceback : no luck"* ]]
+  report 'r["failures"][0]["error"]["file"] is None' 'r["failures"][0]["error"]["message"] == "no luck"'
+}
+
+@test "a rank that fails at once has a process id in the report" {
+  for _ in $(seq 30); do
+    run "$DDPRUN" --report-json report.json sh -c 'exit 3'
+    [ "$status" -eq 3 ]
+    [[ $output =~ "exitcode  : 3 (pid: "[1-9] ]]
+  done
+  report 'r["seconds_until_started"] > 0'
+}
+
+@test "--report-json of a job that never came together" {
+  run -1 "$DDPRUN" --nnodes 2 --rdzv-backend c10d --rdzv-endpoint "localhost:$(free_port)" --rdzv-conf join_timeout=0.3 \
+    --report-json report.json true
+  report 'r["root_cause"] == {"kind": "node", "node_rank": None, "host": None}' 'r["exit_status"] == 1' \
+    '"1 of 2 nodes has joined" in r["nodes"][0]["message"]'
+}
+
+@test "a report that cannot be written is an error before anything starts" {
+  rejects 1 "--report-json=/nosuchfolder/r.json can be written" --report-json /nosuchfolder/r.json touch started
+  rejects 1 "Is a directory" --report-json "$PWD" touch started
+  rejects 2 "'' is not a file" --report-json= touch started
+  [ ! -e started ]
+  # Later, it is said; the job's status stays.
+  run -5 "$DDPRUN" --report-json /dev/full sh -c 'exit 5'
+  [[ $output == *"ddprun: writing --report-json=/dev/full: No space left on device"* ]]
+}
+
+@test "status, summary and colours are for terminals only" {
+  type script >/dev/null || skip "needs script, of util-linux"
+  on_terminal() { TERM=xterm SHELL=/bin/sh script -qec "$*" /dev/null </dev/null; }
+  run on_terminal "$DDPRUN" --nproc-per-node 2 -t 1 --log-dir logs echo hello
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ $output == *$'\e[36m[default0]:\e[0mhello'* ]]
+  [[ $output == *"ddprun: 2 ranks on 1 node succeeded after "* ]]
+  run on_terminal "$DDPRUN --nproc-per-node 2 -t 1 --log-dir logs echo hello 2>err | tee out"
+  [ "$(sort out)" = $'[default0]:hello\n[default1]:hello' ]
+  [ ! -s err ]
+  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' 2>err"
+  [[ $output == *$'\e[36m[default0]:\e[0mhello'* ]]
+  [ "$(cat err)" = "[default0]:there" ]
+  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' | tee out"
+  [[ $output == *$'\e[36m[default0]:\e[0mthere'* ]]
+  [ "$(cat out)" = "[default0]:hello" ]
+  run on_terminal "$DDPRUN" sh -c "'exit 85'"
+  [ "$status" -eq 85 ]
+  [[ $output == *"exitcode  : 85 "* && $output != *"succeeded after"* ]]
+}

@@ -1,0 +1,144 @@
+// What the report shows of what a rank left: error file, standard error, log files, signal and abort.
+#include "failure_report_fixture.hpp"
+
+#include <signal.h>
+
+#include <string>
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(FailureReport, SignalsHaveNames) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGSEGV, true)};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  exitcode  : 139 (pid: 101)\n  signal    : SIGSEGV (11), core dumped\n"));
+  EXPECT_THAT(text, HasSubstr("  traceback : Signal 11 (SIGSEGV) received by PID 101\n"));
+  EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n"));
+}
+
+TEST(FailureReport, WithoutAnErrorFileTheLastLinesOfStderrAreShown) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1), failure(2, 1)};
+  outcome.failures[0].traces.python = true;
+  outcome.failures[0].traces.stderr_tail = "first line\nlast line\n";
+  outcome.failures[1].traces.stderr_tail = "of another rank\n";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  traceback : To enable traceback see: "
+                              "https://pytorch.org/docs/stable/elastic/errors.html\n"
+                              "  stderr    : last 2 lines\n    first line\n    last line\n----"));
+  EXPECT_THAT(text, Not(HasSubstr("of another rank")));
+  outcome.failures[0].traces.stderr_tail = "only line";
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  stderr    : last line\n    only line\n"));
+  outcome.failures[0].traces.stderr_tail = "\n";
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("stderr")));
+}
+
+constexpr const char* kTraceback =
+    "Traceback (most recent call last):\n  File \"a.py\", line 5, in <module>\n    f()\nValueError: bad loss\n";
+
+TEST(FailureReport, TheHintAtTracebacksIsForPythonProgramsWithoutOne) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1)};
+  RankTraces& traces = outcome.failures[0].traces;
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  traceback : <N/A>\n"));
+  traces.python = true;
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("To enable traceback see"));
+  traces.stderr_tail = kTraceback;
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("To enable traceback see")));
+  traces.stderr_tail.clear();
+  traces.stderr_shown = true;  // ddprun has not seen it
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("To enable traceback see")));
+}
+
+TEST(FailureReport, StderrThatTheConsoleHasIsNotRepeated) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1)};
+  outcome.failures[0].traces.stderr_tail = kTraceback;
+  const std::string unseen = format_failure_report(outcome, kContext);
+  EXPECT_THAT(unseen, HasSubstr("  traceback : in stderr\n  stderr    : last 4 lines\n    Traceback (most"));
+  EXPECT_EQ(count(unseen, "ValueError: bad loss"), 1U);
+  outcome.failures[0].traces.stderr_shown = true;
+  const std::string seen = format_failure_report(outcome, kContext);
+  EXPECT_THAT(seen, HasSubstr("  traceback : ValueError: bad loss (see above)\n---"));
+  EXPECT_THAT(seen, Not(HasSubstr("stderr")));
+  outcome.failures[0].traces.stderr_tail = "first\nout of luck\n\n";
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("  traceback : <N/A>\n  stderr    : out of luck (last line; see above)\n---"));
+}
+
+TEST(FailureReport, StderrThatTheConsoleMayHaveMixedIsShownInOnePiece) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1), failure(2, 1)};
+  for (RankFailure& each : outcome.failures) {
+    each.traces.stderr_tail = kTraceback;
+    each.traces.stderr_shown = true;
+  }
+  std::string text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "  File \"a.py\""), 1U);
+  EXPECT_GT(text.find("  traceback : ValueError: bad loss (see above)"), text.find("Other Failures:"));
+  // With -t its lines are labelled, and in a file.
+  outcome.failures[0].traces.stderr_log = "/logs/1/stderr.log";
+  text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "  File \"a.py\""), 0U);
+  EXPECT_EQ(count(text, "  traceback : ValueError: bad loss (see above)"), 2U);
+}
+
+TEST(FailureReport, LogFilesAreNamed) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1), failure(2, 1)};
+  outcome.failures[0].traces.stdout_log = "/logs/1/stdout.log";
+  outcome.failures[0].traces.stderr_log = "/logs/1/stderr.log";
+  outcome.failures[1].traces.stderr_log = "/logs/2/stderr.log";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  stdout_log: /logs/1/stdout.log\n  stderr_log: /logs/1/stderr.log\n"));
+  EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n  stderr_log: /logs/2/stderr.log\n"));
+}
+
+TEST(FailureReport, AnErrorFileWithoutATracebackStillGetsStderr) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1)};
+  outcome.failures[0].traces = {.error_file = "e.json", .error_content = "{\"mess", .stderr_tail = "line", .oom = {}};
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  traceback : {\"mess\n  stderr    : last line\n    line\n"));
+}
+
+TEST(FailureReport, TheOomKillerIsNamed) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGKILL, true)};
+  outcome.failures[0].traces.oom = "the kernel's OOM killer ended a process of this job";
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("  oom       : the kernel's OOM killer ended a process of this job\n"));
+}
+
+TEST(FailureReport, AnAbortHasItsMessageAndNoHint) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGTERM, true)};
+  outcome.failures[0].abort = AbortCall{.status = 7, .message = "no data\nsecond line"};
+  outcome.failures[0].end.reset();
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  pid       : 101\n  abort     : PMIx_Abort(7): no data\n  second line\n"));
+  EXPECT_THAT(text, HasSubstr("  traceback : <N/A>\n"));
+}
+
+TEST(FailureReport, OfALongTracebackTheBeginningAndTheEndAreShown) {
+  std::string callstack = R"(Traceback (most recent call last):\n)";
+  for (int i = 0; i < 5000; ++i) callstack += R"(  File \"a.py\", line 1\n)";
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 1)};
+  outcome.failures[0].traces.error_content =
+      R"({"message": {"message": "m", "extraInfo": {"py_callstack": ")" + callstack + R"(ValueError: the end\n"}}})";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  traceback : Traceback (most recent call last):\n    File"));
+  EXPECT_THAT(text, HasSubstr(" bytes left out ...\n"));
+  EXPECT_THAT(text, HasSubstr("\n  ValueError: the end\n---"));
+  EXPECT_LT(text.size(), 40'000U);
+}
+
+}  // namespace
+}  // namespace ddp::launcher::test

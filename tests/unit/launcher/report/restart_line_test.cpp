@@ -1,0 +1,37 @@
+// The line about an attempt that failed and is followed by another.
+#include "failure_report_fixture.hpp"
+
+#include <signal.h>
+
+#include <string>
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RestartLine, SaysWhatFailedAndWhichRestartFollows) {
+  JobOutcome outcome;
+  outcome.failures = {failure(3, 85)};
+  EXPECT_EQ(format_restart_line(outcome, 0, 1, 2),
+            "attempt 0 failed: rank 3 on node1 exited with 85; restarting (restart 1 of at most 2)");
+  outcome.failures = {failure(3, SIGSEGV, true)};
+  EXPECT_EQ(format_restart_line(outcome, 1, 2, 2),
+            "attempt 1 failed: rank 3 on node1 was ended by SIGSEGV; restarting (restart 2 of at most 2)");
+  outcome.failures[0].abort = AbortCall{.status = 7, .message = "no data\nmore"};
+  EXPECT_THAT(format_restart_line(outcome, 1, 1, 2),
+              HasSubstr("rank 3 on node1 called PMIx_Abort(7): no data; restart"));
+  outcome.early = {early(1, milliseconds(3200))};
+  EXPECT_THAT(format_restart_line(outcome, 1, 1, 2),
+              HasSubstr("no data (rank 1 (node1) ended with exit code 0, 3.2 s before that); restarting"));
+  outcome.early.clear();
+  outcome.nodes = {lost_node()};
+  EXPECT_EQ(format_restart_line(outcome, 2, 3, 3),
+            "attempt 2 failed: node node7: the connection to ddprun's agent (pid 7) was lost; restarting (restart 3 of "
+            "at most 3)");
+}
+
+}  // namespace
+}  // namespace ddp::launcher::test

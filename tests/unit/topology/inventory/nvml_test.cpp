@@ -1,0 +1,78 @@
+// The driver's library: one that cannot be opened or started, one that hangs, and when it is stopped.
+#include "gpu_facts_fixture.hpp"
+
+#include <chrono>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+namespace ddp::topology::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_F(GpuFactsTest, NvmlThatCannotBeOpenedSaysWhy) {
+  const auto problem_of = [](const std::string& library) -> std::optional<Error> {
+    try {
+      const Nvml nvml{library};
+    } catch (const Error& error) {
+      return error;
+    }
+    return std::nullopt;
+  };
+  const auto missing = problem_of("/nonexistent/libnvidia-ml.so.1");
+  ASSERT_TRUE(missing);
+  EXPECT_EQ(missing->code(), ErrorCode::unavailable);
+  EXPECT_THAT(missing->cause(), HasSubstr("/nonexistent/libnvidia-ml.so.1"));
+
+  const auto foreign = problem_of("libm.so.6");
+  ASSERT_TRUE(foreign);
+  EXPECT_EQ(foreign->code(), ErrorCode::unavailable);
+  EXPECT_THAT(foreign->cause(), HasSubstr("nvmlShutdown"));
+
+  set("INIT", "9");
+  for (const char* library : {FAKE_NVML_LIBRARY, FAKE_NVML_OLD_LIBRARY}) {
+    const auto no_driver = problem_of(library);
+    ASSERT_TRUE(no_driver);
+    EXPECT_EQ(no_driver->code(), ErrorCode::unavailable);
+    EXPECT_EQ(no_driver->native(), "Driver Not Loaded (9)");
+  }
+}
+
+TEST_F(GpuFactsTest, LibraryIsStoppedOnceAndNotBeforeItsOwnerGoes) {
+  const auto log = root.path() / "log";
+  set("LOG", log.string());
+  set("COUNT", "1");
+  const auto lines = [&] {
+    std::stringstream text;
+    text << std::ifstream(log).rdbuf();
+    return text.str();
+  };
+  {
+    Nvml first{FAKE_NVML_LIBRARY};
+    const Nvml second = std::move(first);
+    EXPECT_EQ(lines(), "start\n");
+    EXPECT_EQ(second.gpus().size(), 1U);
+  }
+  EXPECT_EQ(lines(), "start\nstop\n");
+}
+
+TEST_F(GpuFactsTest, ADriverThatHangsIsNotWaitedFor) {
+  set("COUNT", "2");
+  ASSERT_EQ(ask_nvml(Deadline::after(std::chrono::seconds(30)), FAKE_NVML_LIBRARY).value().size(), 2U);
+  EXPECT_FALSE(ask_nvml(Deadline::after(std::chrono::seconds(30)), "/nonexistent/libnvidia-ml.so.1"));
+  set("HANG", "1");
+  const auto begin = Deadline::Clock::now();
+  EXPECT_FALSE(ask_nvml(Deadline::after(std::chrono::milliseconds(500)), FAKE_NVML_LIBRARY));
+  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace ddp::topology::test
