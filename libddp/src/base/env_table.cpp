@@ -52,6 +52,8 @@ constexpr std::array kTable{
                 "A random phrase that all ddpruns of a job started by hand (--rdzv-endpoint or --master-addr) must "
                 "have; without it they prove their user by munge or a key file, and under Slurm a secret travels by "
                 "itself."},
+    EnvVariable{"DDP_SHM_MIB", EnvType::text, "8", "",
+                "MiB of shared memory that a rank uses at most, over all its process groups."},
     EnvVariable{"DDP_SIMD", EnvType::choice, "auto", "auto|portable|avx2|avx512",
                 "The vector instructions of reductions; auto: the best that the processor has. Results are the same."},
     EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "",

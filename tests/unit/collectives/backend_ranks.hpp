@@ -23,7 +23,7 @@ struct Subject {
   std::string name;  ///< of the test's instance: letters, digits, _
   std::function<std::unique_ptr<Backend>(const BackendConfig&)> create;
   int size = 2;
-  std::vector<int> nodes{};        ///< empty: all on node 0
+  std::vector<int> nodes{};      ///< empty: all on node 0
   bool flat_bits = true;         ///< floats are combined as (((r0 + r1) + r2) + ...), half types in float, rounded once
   bool reports_mismatch = true;  ///< different calls end with Outcome::mismatch
   std::size_t many = 3000;       ///< operations of the test of many small ones

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 
 #include "unit/collectives/backend_contract.hpp"
 
@@ -14,7 +13,7 @@ class Message {
  public:
   Message(OperationKind kind, int peer, std::uint32_t tag, std::size_t bytes, unsigned seed)
       : seed_(seed), memory_(bytes) {
-    if (kind == OperationKind::send) std::generate(memory_.begin(), memory_.end(), generator());
+    if (kind == OperationKind::send) memory_ = content();
     operation_.kind = kind;
     operation_.dtype = DType::uint8;
     operation_.root = peer;
@@ -27,17 +26,20 @@ class Message {
   Message& operator=(Message&&) noexcept = default;
 
   const Operation& operation() const { return operation_; }
-  bool arrived() const {
-    std::vector<std::uint8_t> expected(memory_.size());
-    std::generate(expected.begin(), expected.end(), generator());
-    return memory_ == expected;
-  }
+  bool arrived() const { return memory_ == content(); }
 
  private:
-  std::function<std::uint8_t()> generator() const {
-    return [state = seed_]() mutable {
-      return static_cast<std::uint8_t>((state = state * 1664525U + 1013904223U) >> 24U);
-    };
+  /// Bytes that repeat themselves after a prime number of them.
+  std::vector<std::uint8_t> content() const {
+    std::vector<std::uint8_t> bytes(memory_.size());
+    constexpr std::size_t kPrime = 251;
+    for (std::size_t i = 0; i < bytes.size() && i < kPrime; ++i)
+      bytes[i] = static_cast<std::uint8_t>(i * 7 + seed_ * 31);
+    for (std::size_t have = kPrime; have < bytes.size(); have *= 2) {
+      std::copy_n(bytes.begin(), std::min(have, bytes.size() - have),
+                  bytes.begin() + static_cast<std::ptrdiff_t>(have));
+    }
+    return bytes;
   }
   unsigned seed_;
   std::vector<std::uint8_t> memory_;

@@ -37,13 +37,11 @@ class CheckedCall {
   /// Call after the operation ended with ok.
   void check() const {
     EXPECT_TRUE(guards_hold(output_)) << "memory around the output of " << operation_.description();
-    if (call_.in_place || !output_is_defined()) return check_output();
-    EXPECT_TRUE(guards_hold(input_)) << "memory around the input of " << operation_.description();
-    for (std::size_t i = 0; i < input_elements(); ++i) {
-      ASSERT_EQ(load_number(call_.dtype, input_.data() + offset(i)), input_number(call_, size_, rank_, i))
-          << "input " << i << " of rank " << rank_ << " was changed by " << operation_.description();
+    if (!call_.in_place) {
+      EXPECT_TRUE(guards_hold(input_)) << "memory around the input of " << operation_.description();
+      expect_equal(input_, offset(0), own_input(), "input");
     }
-    check_output();
+    if (output_is_defined()) expect_equal(output_, offset(first_output_), expected_output(), "output");
   }
 
  private:
@@ -116,9 +114,7 @@ class CheckedCall {
     if (shares_memory()) {
       const std::size_t first = part_of_own();
       const std::size_t first_input = inputs < outputs ? first : 0;
-      for (std::size_t i = 0; i < inputs; ++i) {
-        store_number(call_.dtype, output_.data() + offset(first_input + i), input_number(call_, size_, rank_, i));
-      }
+      put(output_, first_input, own_input());
       first_output_ = outputs < inputs ? first : 0;
       tensor_elements_ = both;
       // as a group gives an operation in place: both views are the same, also where this rank has nothing to read
@@ -127,9 +123,7 @@ class CheckedCall {
       return;
     }
     input_.assign(around + inputs * element_bytes_, kGuard);
-    for (std::size_t i = 0; i < inputs; ++i) {
-      store_number(call_.dtype, input_.data() + offset(i), input_number(call_, size_, rank_, i));
-    }
+    put(input_, 0, own_input());
     tensor_elements_ = outputs;
     operation_.input = view(input_, 0, inputs);
     operation_.output = view(output_, 0, outputs);
@@ -137,39 +131,63 @@ class CheckedCall {
 
   bool guards_hold(const std::vector<std::byte>& memory) const {
     const std::size_t elements = &memory == &output_ ? tensor_elements_ : input_elements();
-    const auto is_guard = [](std::byte value) { return value == kGuard; };
-    return std::all_of(memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(offset(0)), is_guard) &&
-           std::all_of(memory.begin() + static_cast<std::ptrdiff_t>(offset(elements)), memory.end(), is_guard);
+    const std::vector<std::byte> guard(memory.size() - (offset(elements) - offset(0)), kGuard);
+    return std::memcmp(memory.data(), guard.data(), offset(0)) == 0 &&
+           std::memcmp(memory.data() + offset(elements), guard.data(), memory.size() - offset(elements)) == 0;
   }
 
-  std::int64_t expected(std::size_t index) const {
+  /// @p count elements of @p rank's input from @p first on.
+  void append_input(std::vector<std::byte>& bytes, int rank, std::size_t first, std::size_t count) const {
+    append(bytes, count, [&](std::size_t i) { return input_number(call_, size_, rank, first + i); });
+  }
+  void append_reduced(std::vector<std::byte>& bytes, std::size_t first, std::size_t count) const {
+    append(bytes, count, [&](std::size_t i) { return reduced_number(call_, size_, first + i); });
+  }
+  template <class Number>
+  void append(std::vector<std::byte>& bytes, std::size_t count, Number&& number) const {
+    const std::size_t at = bytes.size();
+    bytes.resize(at + count * element_bytes_);
+    store_numbers(call_.dtype, bytes.data() + at, count, number);
+  }
+  std::vector<std::byte> own_input() const {
+    std::vector<std::byte> bytes;
+    append_input(bytes, rank_, 0, input_elements());
+    return bytes;
+  }
+  void put(std::vector<std::byte>& memory, std::size_t first, const std::vector<std::byte>& values) const {
+    std::copy(values.begin(), values.end(), memory.begin() + static_cast<std::ptrdiff_t>(offset(first)));
+  }
+
+  std::vector<std::byte> expected_output() const {
+    std::vector<std::byte> bytes;
     switch (call_.kind) {
+      case OperationKind::barrier: break;
       case OperationKind::all_reduce:
-      case OperationKind::reduce: return reduced_number(call_, size_, index);
-      case OperationKind::reduce_scatter: return reduced_number(call_, size_, own() * call_.count + index);
-      case OperationKind::broadcast: return input_number(call_, size_, call_.root, index);
-      case OperationKind::scatter: return input_number(call_, size_, call_.root, own() * call_.count + index);
-      case OperationKind::all_gather_v: {
-        std::size_t rank = 0;
-        for (; index >= operation_.counts[rank]; ++rank) index -= operation_.counts[rank];
-        return input_number(call_, size_, static_cast<int>(rank), index);
-      }
-      case OperationKind::all_to_all:
-        return input_number(call_, size_, static_cast<int>(index / call_.count),
-                            own() * call_.count + index % call_.count);
-      default: return input_number(call_, size_, static_cast<int>(index / call_.count), index % call_.count);
+      case OperationKind::reduce: append_reduced(bytes, 0, call_.count); break;
+      case OperationKind::reduce_scatter: append_reduced(bytes, own() * call_.count, call_.count); break;
+      case OperationKind::broadcast: append_input(bytes, call_.root, 0, call_.count); break;
+      case OperationKind::scatter: append_input(bytes, call_.root, own() * call_.count, call_.count); break;
+      default:
+        for (int rank = 0; rank < size_; ++rank) {
+          const bool all_to_all = call_.kind == OperationKind::all_to_all;
+          const std::size_t count =
+              operation_.counts.empty() ? call_.count : operation_.counts[static_cast<std::size_t>(rank)];
+          append_input(bytes, rank, all_to_all ? own() * call_.count : 0, count);
+        }
     }
+    return bytes;
   }
 
-  void check_output() const {
-    if (!output_is_defined()) return;
-    std::byte stored[8];
-    for (std::size_t i = 0; i < output_elements(); ++i) {
-      store_number(call_.dtype, stored, expected(i));  // wrapped as the type does it
-      ASSERT_EQ(load_number(call_.dtype, output_.data() + offset(first_output_ + i)), load_number(call_.dtype, stored))
-          << "output " << i << " of rank " << rank_ << ", " << operation_.description()
-          << (call_.in_place ? ", in place" : "");
-    }
+  void expect_equal(const std::vector<std::byte>& memory, std::size_t at, const std::vector<std::byte>& expected,
+                    const char* what) const {
+    if (expected.empty() || std::memcmp(memory.data() + at, expected.data(), expected.size()) == 0) return;
+    const auto different =
+        std::mismatch(expected.begin(), expected.end(), memory.begin() + static_cast<std::ptrdiff_t>(at));
+    const auto element = static_cast<std::size_t>(different.first - expected.begin()) / element_bytes_;
+    FAIL() << what << " " << element << " of rank " << rank_ << " is "
+           << load_number(call_.dtype, memory.data() + at + element * element_bytes_) << " instead of "
+           << load_number(call_.dtype, expected.data() + element * element_bytes_) << " after "
+           << operation_.description() << (call_.in_place ? ", in place" : "");
   }
 
   Call call_;

@@ -2,6 +2,7 @@
 // are whole numbers that every element type holds exactly, so no result depends on the order of additions.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -66,9 +67,25 @@ inline bool reduces(OperationKind kind) {
   return kind == OperationKind::all_reduce || kind == OperationKind::reduce || kind == OperationKind::reduce_scatter;
 }
 
+/// Inputs repeat themselves after so many elements, and so do results.
+inline constexpr std::size_t kPeriod = 11;
+
+/// Writes number(0), number(1), ... of a function with this period.
+template <class Number>
+void store_numbers(DType dtype, std::byte* to, std::size_t count, Number&& number) {
+  const std::size_t width = size_of(dtype);
+  std::size_t have = 0;
+  for (; have < count && have < kPeriod; ++have) store_number(dtype, to + have * width, number(have));
+  while (have < count) {
+    const std::size_t more = std::min(have, count - have);  // have is a multiple of the period
+    std::memcpy(to + have * width, to, more * width);
+    have += more;
+  }
+}
+
 /// Element @p index of @p rank's input.
 inline std::int64_t input_number(const Call& call, int size, int rank, std::size_t index) {
-  const auto mixed = static_cast<std::int64_t>((index * 3 + static_cast<std::size_t>(rank) * 5 + call.seed) % 11);
+  const auto mixed = static_cast<std::int64_t>((index * 3 + static_cast<std::size_t>(rank) * 5 + call.seed) % kPeriod);
   std::int64_t number = mixed - 5;
   if (call.dtype == DType::boolean) {
     number = mixed < 3 ? 0 : 1;

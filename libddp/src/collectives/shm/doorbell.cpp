@@ -1,0 +1,50 @@
+#include "collectives/shm/doorbell.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace ddp::collectives::shm {
+namespace {
+
+// Not private: the waiters are other processes.
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::microseconds limit) {
+  timespec time{};
+  time.tv_sec = static_cast<time_t>(limit.count() / 1'000'000);
+  time.tv_nsec = static_cast<long>(limit.count() % 1'000'000 * 1000);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+std::uint64_t Doorbell::changes_of_others() const noexcept {
+  std::uint64_t sum = 0;
+  for (int other = 0; other < view_.layout().ranks(); ++other) {
+    if (other != rank_) sum += view_.control(other).changes.load(std::memory_order_seq_cst);
+  }
+  return sum;
+}
+
+void Doorbell::ring() noexcept {
+  group_->bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(group_->bell);
+}
+
+void Doorbell::sleep(std::chrono::microseconds limit) noexcept {
+  if (limit.count() <= 0) return;
+  const std::uint32_t bell = group_->bell.load(std::memory_order_seq_cst);
+  group_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+  // Whoever changes something after this sum sees the sleeper and rings.
+  const std::uint64_t changes = changes_of_others();
+  if (seen_.exchange(changes) == changes) futex_wait(group_->bell, bell, limit);
+  group_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+}  // namespace ddp::collectives::shm

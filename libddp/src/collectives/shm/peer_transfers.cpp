@@ -1,0 +1,183 @@
+#include "collectives/shm/peer_transfers.hpp"
+
+#include <algorithm>
+
+namespace ddp::collectives::shm {
+namespace {
+
+constexpr std::size_t kEagerBytes = 8 * 1024;
+/// What one rank keeps for another at most, of messages whose receives are not posted.
+constexpr std::size_t kKeptBytes = 64 * 1024;
+constexpr std::size_t kWorkBytes = 256 * 1024;
+
+std::size_t bytes_of(const Operation& operation) { return operation.count * size_of(operation.dtype); }
+/// What a message takes at the receiver, so that many empty ones are limited, too.
+std::size_t kept_bytes(std::size_t bytes) { return bytes + sizeof(RecordHeader); }
+
+}  // namespace
+
+PeerTransfers::PeerTransfers(const SegmentView& view, int rank, int peer, std::uint64_t first, Doorbell& bell)
+    : in_(view, peer, rank, first), out_(view, rank, peer, first), bell_(bell) {}
+
+void PeerTransfers::post(const Operation& operation, std::size_t& unfinished) {
+  ++posted_;
+  const Transfer transfer{&operation, &unfinished, 0};
+  if (operation.kind == OperationKind::send) {
+    to_send_.push_back(transfer);
+    return;
+  }
+  const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(),
+                                    [&](const Arrival& one) { return one.header.tag == operation.tag; });
+  if (arrival == arrivals_.end()) {
+    to_receive_.push_back(transfer);
+    return;
+  }
+  if (arrival->header.kind == RecordKind::eager && arrival->header.fingerprint == operation.fingerprint()) {
+    if (!arrival->data.empty()) std::memcpy(operation.output.data(), arrival->data.data(), arrival->data.size());
+    in_.take(kept_bytes(arrival->header.bytes));
+    bell_.changed();
+    finish(transfer);
+  } else {
+    match(transfer, arrival->header);
+  }
+  arrivals_.erase(arrival);
+}
+
+void PeerTransfers::finish(const Transfer& transfer) {
+  --*transfer.unfinished;
+  --posted_;
+}
+
+bool PeerTransfers::advance() {
+  const bool received = take_records();
+  const bool sent = send_records();
+  return received || sent;
+}
+
+bool PeerTransfers::take_records() {
+  RecordHeader header{};
+  std::size_t bytes = 0;
+  while (bytes < kWorkBytes && !mismatch_ && in_.next(header)) {
+    take(header);
+    in_.release();
+    bell_.changed();
+    bytes += header.bytes + sizeof header;
+  }
+  return bytes != 0;
+}
+
+void PeerTransfers::take(const RecordHeader& header) {
+  const auto of_this_id = [&](const Transfer& transfer) { return transfer.id == header.id; };
+  switch (header.kind) {
+    case RecordKind::request: {
+      const auto found = std::find_if(announced_.begin(), announced_.end(), of_this_id);
+      if (found == announced_.end()) return;
+      asked_for_.push_back(*found);
+      announced_.erase(found);
+      return;
+    }
+    case RecordKind::piece: {
+      const auto found = std::find_if(receiving_.begin(), receiving_.end(), of_this_id);
+      if (found == receiving_.end() || header.bytes > bytes_of(*found->operation) - found->moved) {
+        mismatch_ = true;  // no rank of this group sends it
+        return;
+      }
+      in_.read(static_cast<std::byte*>(found->operation->output.data()) + found->moved, header.bytes);
+      found->moved += header.bytes;
+      if (found->moved < bytes_of(*found->operation)) return;
+      finish(*found);
+      receiving_.erase(found);
+      return;
+    }
+    case RecordKind::eager:
+    case RecordKind::announce: break;
+  }
+  const auto receive = std::find_if(to_receive_.begin(), to_receive_.end(),
+                                    [&](const Transfer& transfer) { return transfer.operation->tag == header.tag; });
+  if (receive != to_receive_.end()) {
+    const Transfer matched = *receive;
+    to_receive_.erase(receive);
+    return match(matched, header);
+  }
+  Arrival arrival{header, {}};
+  if (header.kind == RecordKind::eager) {
+    arrival.data.resize(header.bytes);
+    in_.read(arrival.data.data(), header.bytes);
+  }
+  arrivals_.push_back(std::move(arrival));
+}
+
+void PeerTransfers::match(Transfer receive, const RecordHeader& header) {
+  if (header.fingerprint != receive.operation->fingerprint()) {
+    mismatch_ = true;
+    return;
+  }
+  if (header.kind == RecordKind::eager) {
+    in_.read(receive.operation->output.data(), header.bytes);
+    in_.take(kept_bytes(header.bytes));
+    return finish(receive);
+  }
+  receive.id = header.id;
+  receiving_.push_back(receive);
+  to_ask_.push_back(header.id);
+}
+
+bool PeerTransfers::send_records() {
+  bool moved = false;
+  const auto put = [&](const RecordHeader& header, const std::byte* data, std::size_t bytes) {
+    out_.put(header, data, bytes);
+    bell_.changed();
+    moved = true;
+  };
+  while (!to_ask_.empty() && out_.room() != 0) {
+    put({.kind = RecordKind::request, .tag = 0, .fingerprint = 0, .bytes = 0, .id = to_ask_.front()}, nullptr, 0);
+    to_ask_.pop_front();
+  }
+  while (!to_send_.empty()) {
+    Transfer& send = to_send_.front();
+    const std::size_t bytes = bytes_of(*send.operation);
+    const std::size_t room = out_.room();
+    RecordHeader header{.kind = RecordKind::eager,
+                        .tag = send.operation->tag,
+                        .fingerprint = send.operation->fingerprint(),
+                        .bytes = bytes,
+                        .id = 0};
+    if (bytes <= std::min(kEagerBytes, out_.size() / 4) &&
+        eager_sent_ + kept_bytes(bytes) - out_.taken() <= kKeptBytes) {
+      if (room == 0 || room < bytes) break;
+      put(header, static_cast<const std::byte*>(send.operation->input.data()), bytes);
+      eager_sent_ += kept_bytes(bytes);
+      finish(send);
+    } else {
+      if (room == 0) break;
+      send.id = header.id = ++next_id_;
+      header.kind = RecordKind::announce;
+      put(header, nullptr, 0);
+      announced_.push_back(send);
+    }
+    to_send_.pop_front();
+  }
+  return send_pieces() || moved;
+}
+
+bool PeerTransfers::send_pieces() {
+  std::size_t sent = 0;
+  while (!asked_for_.empty() && sent < kWorkBytes) {
+    Transfer& send = asked_for_.front();
+    const std::size_t left = bytes_of(*send.operation) - send.moved;
+    const std::size_t room = out_.room();
+    if (room == 0) break;
+    const std::size_t piece = std::min({left, room, out_.size() / 4});
+    const auto* const from = static_cast<const std::byte*>(send.operation->input.data()) + send.moved;
+    out_.put({.kind = RecordKind::piece, .tag = 0, .fingerprint = 0, .bytes = piece, .id = send.id}, from, piece);
+    bell_.changed();
+    send.moved += piece;
+    sent += piece;
+    if (send.moved < bytes_of(*send.operation)) continue;
+    finish(send);
+    asked_for_.pop_front();
+  }
+  return sent != 0;
+}
+
+}  // namespace ddp::collectives::shm

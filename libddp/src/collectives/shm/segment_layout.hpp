@@ -1,0 +1,135 @@
+// Where everything lies in the memory that the ranks of a group share. One region a rank, which only this rank writes
+// (but for the positions of readers in its rings), behind a page for all.
+//
+//   | GroupControl | region of rank 0 | region of rank 1 | ...
+//   region: RankControl | StepFlag x kSlots | ResultFlag x kSlots | RingControl x ranks | slots | rings
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ddp::collectives::shm {
+
+/// Two cache lines: processors prefetch them in pairs.
+inline constexpr std::size_t kLine = 128;
+inline constexpr std::size_t kPageBytes = 4096;
+/// Steps whose data can be in the segment at the same time. A power of two, so that step numbers may wrap.
+inline constexpr std::uint64_t kSlots = 4;
+inline constexpr int kMaxRanks = 1024;
+inline constexpr std::size_t kInlineBytes = 96;
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// Says that this rank's slot holds a step's data; data that fit lie beside it.
+struct alignas(kLine) StepFlag {
+  std::atomic<std::uint64_t> step;  ///< number + 1; written last
+  std::uint64_t fingerprint;        ///< of the operation that the step belongs to
+  std::uint64_t done;               ///< RankControl::done at that time
+  std::uint64_t unused;
+  std::array<std::byte, kInlineBytes> data;
+};
+static_assert(sizeof(StepFlag) == kLine);
+
+/// Says that this rank's slot also holds its part of the step's result.
+struct alignas(kLine) ResultFlag {
+  std::atomic<std::uint64_t> step;
+};
+
+/// A queue of bytes from the region's rank to one other. Positions count bytes and wrap.
+struct RingControl {
+  alignas(kLine) std::atomic<std::uint64_t> head;  ///< written by the region's rank
+  alignas(kLine) std::atomic<std::uint64_t> tail;  ///< written by the reader
+  std::atomic<std::uint64_t> taken;                ///< by the reader: bytes of eager messages that found their receive
+};
+
+enum class VerdictCause : std::uint32_t { none, death, mismatch };
+enum class RankState : std::uint32_t { absent, ready, closed };
+
+struct RankControl {
+  alignas(kLine) std::atomic<std::uint64_t> done;  ///< steps in which this rank reads no more
+  std::atomic<std::uint64_t> changes;              ///< how often this rank has changed something that others wait for
+  alignas(kLine) std::atomic<RankState> state;
+  std::uint64_t process;  ///< identifies the process, before state is ready
+  // What this rank found out, written before GroupControl::verdict names it.
+  VerdictCause cause;
+  std::array<std::uint64_t, kMaxRanks / 64> ranks;
+};
+
+struct GroupControl {
+  std::array<std::byte, 16> proof;  ///< of the leader's address
+  /// 0, or 1 + the rank whose verdict ends the group.
+  alignas(kLine) std::atomic<std::uint32_t> verdict;
+  alignas(kLine) std::atomic<std::uint32_t> sleepers;
+  alignas(kLine) std::atomic<std::uint32_t> bell;  ///< the futex
+};
+static_assert(sizeof(GroupControl) <= kPageBytes);
+
+/// Offsets for a number of ranks and a size of their regions.
+class SegmentLayout {
+ public:
+  /// @p region_bytes: multiple of kPageBytes, at least smallest_region(ranks).
+  SegmentLayout(int ranks, std::size_t region_bytes);
+
+  static std::size_t smallest_region(int ranks);
+
+  int ranks() const { return ranks_; }
+  std::size_t region_bytes() const { return region_bytes_; }
+  std::size_t total_bytes() const { return region(ranks_); }
+  std::size_t slot_bytes() const { return slot_bytes_; }  ///< multiple of 64
+  std::size_t ring_bytes() const { return ring_bytes_; }  ///< power of two
+
+  std::size_t region(int rank) const { return kPageBytes + static_cast<std::size_t>(rank) * region_bytes_; }
+  std::size_t step_flag(int rank, std::uint64_t step) const {
+    return region(rank) + sizeof(RankControl) + step % kSlots * sizeof(StepFlag);
+  }
+  std::size_t result_flag(int rank, std::uint64_t step) const {
+    return region(rank) + sizeof(RankControl) + kSlots * sizeof(StepFlag) + step % kSlots * sizeof(ResultFlag);
+  }
+  std::size_t ring_control(int from, int to) const {
+    return region(from) + sizeof(RankControl) + kSlots * (sizeof(StepFlag) + sizeof(ResultFlag)) +
+           static_cast<std::size_t>(to) * sizeof(RingControl);
+  }
+  std::size_t slot(int rank, std::uint64_t step) const {
+    return region(rank) + control_bytes(ranks_) + static_cast<std::size_t>(step % kSlots) * slot_bytes_;
+  }
+  std::size_t ring(int from, int to) const {
+    return slot(from, 0) + kSlots * slot_bytes_ + static_cast<std::size_t>(to) * ring_bytes_;
+  }
+
+ private:
+  static std::size_t control_bytes(int ranks);
+
+  int ranks_;
+  std::size_t region_bytes_;
+  std::size_t slot_bytes_;
+  std::size_t ring_bytes_;
+};
+
+/// The segment as one rank sees it mapped.
+class SegmentView {
+ public:
+  SegmentView(std::byte* base, const SegmentLayout& layout) : base_(base), layout_(layout) {}
+
+  const SegmentLayout& layout() const { return layout_; }
+  GroupControl& group() const { return at<GroupControl>(0); }
+  RankControl& control(int rank) const { return at<RankControl>(layout_.region(rank)); }
+  StepFlag& step_flag(int rank, std::uint64_t step) const { return at<StepFlag>(layout_.step_flag(rank, step)); }
+  ResultFlag& result_flag(int rank, std::uint64_t step) const {
+    return at<ResultFlag>(layout_.result_flag(rank, step));
+  }
+  RingControl& ring_control(int from, int to) const { return at<RingControl>(layout_.ring_control(from, to)); }
+  std::byte* slot(int rank, std::uint64_t step) const { return base_ + layout_.slot(rank, step); }
+  std::byte* ring(int from, int to) const { return base_ + layout_.ring(from, to); }
+
+ private:
+  template <class T>
+  T& at(std::size_t offset) const {
+    return *reinterpret_cast<T*>(base_ + offset);  // a new file holds zeros, which are valid values of all of them
+  }
+  std::byte* base_;
+  SegmentLayout layout_;
+};
+
+}  // namespace ddp::collectives::shm

@@ -1,0 +1,364 @@
+#include "collectives/shm/segment_meeting.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+#include "collectives/shm/join_message.hpp"
+#include "collectives/shm/memory_budget.hpp"
+
+namespace ddp::collectives::shm {
+namespace {
+
+using Kind = JoinMessage::Kind;
+constexpr auto kAttempted = "sharing memory with the ranks of a group";
+
+[[noreturn]] void fail(ErrorCode code, std::string cause, std::vector<int> ranks, std::string hint = {}) {
+  throw Error{{.code = code,
+               .attempted = kAttempted,
+               .cause = std::move(cause),
+               .native = code == ErrorCode::timeout ? base::errno_name(ETIMEDOUT) : "",
+               .ranks = std::move(ranks),
+               .hint = std::move(hint)}};
+}
+
+/// Sends one packet; false if the other side is gone. The queue has room for the few of a meeting.
+bool send(int socket, const JoinMessage& message, int file = -1) {
+  auto bytes = message.pack();
+  iovec data{bytes.data(), bytes.size()};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof file)> control{};
+  if (file >= 0) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof file);
+    std::memcpy(CMSG_DATA(rights), &file, sizeof file);
+  }
+  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
+enum class Received : std::uint8_t { message, nothing, closed, nonsense, no_descriptor };
+
+/// Takes a packet if there is one, with the file that came along.
+Received receive(int socket, JoinMessage& message, base::UniqueFd* file = nullptr) {
+  std::array<std::byte, JoinMessage::kBytes + 1> bytes{};
+  iovec data{bytes.data(), bytes.size()};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  if (file != nullptr) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  const ssize_t size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  if (size < 0) return errno == EAGAIN || errno == EINTR ? Received::nothing : Received::closed;
+  if (size == 0) return Received::closed;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr && file != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
+    file->reset(fd);
+  }
+  if (!JoinMessage::parse({bytes.data(), static_cast<std::size_t>(size)}, message)) return Received::nonsense;
+  if (file != nullptr && message.kind == Kind::offer && !*file) return Received::no_descriptor;
+  return Received::message;
+}
+
+bool equal(const Secret& a, const Secret& b) {
+  unsigned difference = 0;  // takes the same time wherever they differ
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= std::to_integer<unsigned>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+JoinMessage failure_message(int rank, const Error& error) {
+  JoinMessage message{.kind = Kind::failed, .rank = static_cast<std::uint32_t>(rank)};
+  message.code = static_cast<std::uint32_t>(error.code());
+  message.ranks = error.ranks();
+  message.text = error.cause();
+  return message;
+}
+
+class Leader {
+ public:
+  Leader(const Meeting& meeting, Deadline deadline)
+      : meeting_(meeting), deadline_(deadline), members_(meeting.addresses.size()) {}
+
+  void run() {
+    try {
+      collect();
+      offer();
+      await_ready();
+    } catch (const Error& error) {
+      for (const Member& member : members_) {
+        if (member.socket) send(member.socket.get(), failure_message(0, error));
+      }
+      throw;
+    }
+    meeting_.hook(Phase::connecting);
+    for (const Member& member : members_) {
+      if (member.socket) send(member.socket.get(), {.kind = Kind::go});
+    }
+  }
+
+ private:
+  struct Member {
+    base::UniqueFd socket;
+    bool ready = false;
+  };
+  /// Strangers that say nothing are put out when more than these wait.
+  static constexpr std::size_t kUnknown = 64;
+
+  std::vector<int> missing(bool ready) const {
+    std::vector<int> ranks;
+    for (std::size_t rank = 1; rank < members_.size(); ++rank) {
+      if (ready ? !members_[rank].ready : !members_[rank].socket) ranks.push_back(static_cast<int>(rank));
+    }
+    return ranks;
+  }
+
+  /// Waits until a socket can be read. @p listening: also for new ones.
+  void wait(bool listening, bool ready) {
+    std::vector<pollfd> sockets;
+    if (listening) {
+      sockets.push_back({meeting_.endpoint.listener(), POLLIN, 0});
+      for (const auto& unknown : unknown_) sockets.push_back({unknown.get(), POLLIN, 0});
+    }
+    for (const Member& member : members_) {
+      if (member.socket) sockets.push_back({member.socket.get(), POLLIN, 0});
+    }
+    const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), 1000));
+    if (count < 0 && errno != EINTR) throw base::system_error(kAttempted, errno);
+    if (deadline_.expired()) {
+      fail(ErrorCode::timeout, ready ? "they have not mapped the shared memory in time" : "they have not come in time",
+           missing(ready));
+    }
+  }
+
+  void collect() {
+    while (!missing(false).empty()) {
+      wait(true, false);
+      accept_all();
+      for (std::size_t i = 0; i < unknown_.size();) {
+        if (greet(unknown_[i])) {
+          unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
+        } else {
+          ++i;
+        }
+      }
+      check_members();
+    }
+    unknown_.clear();
+  }
+
+  void accept_all() {
+    while (true) {
+      base::UniqueFd socket(::accept4(meeting_.endpoint.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket) {
+        if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+        if ((errno == EMFILE || errno == ENFILE) && !unknown_.empty()) {
+          unknown_.pop_front();
+          continue;
+        }
+        throw base::system_error(kAttempted, errno, "raise the limit of open files (ulimit -n)");
+      }
+      if (!same_user(socket.get())) continue;
+      if (unknown_.size() == kUnknown) unknown_.pop_front();
+      unknown_.push_back(std::move(socket));
+    }
+  }
+
+  /// Whether the connection is not unknown any more: a member's now, or closed.
+  bool greet(base::UniqueFd& socket) {
+    JoinMessage hello;
+    const Received received = receive(socket.get(), hello);
+    if (received == Received::nothing) return false;
+    if (received != Received::message || hello.kind != Kind::hello || hello.rank == 0 ||
+        hello.rank >= members_.size() || members_[hello.rank].socket ||
+        !equal(hello.secret, meeting_.endpoint.address().token)) {
+      return true;
+    }
+    budget_ = std::min<std::size_t>(budget_, hello.bytes);
+    members_[hello.rank].socket = std::move(socket);
+    return true;
+  }
+
+  void check_members() {
+    for (std::size_t rank = 1; rank < members_.size(); ++rank) {
+      Member& member = members_[rank];
+      if (!member.socket) continue;
+      JoinMessage message;
+      const Received received = receive(member.socket.get(), message);
+      if (received == Received::nothing) continue;
+      if (received == Received::message && message.kind == Kind::ready) {
+        member.ready = true;
+        continue;
+      }
+      const int number = static_cast<int>(rank);
+      member.socket.reset();
+      if (received == Received::message && message.kind == Kind::failed) {
+        fail(static_cast<ErrorCode>(message.code), fmt::format("rank {}: {}", rank, message.text), {number});
+      }
+      fail(ErrorCode::peer_lost, fmt::format("rank {} ended while the ranks met", rank), {number});
+    }
+  }
+
+  void offer() {
+    const int ranks = static_cast<int>(members_.size());
+    const std::size_t region_bytes = choose_region_bytes(budget_, ranks);
+    if (region_bytes == 0) {
+      fail(ErrorCode::unavailable,
+           fmt::format("the ranks' other groups use all of their shared memory: {} bytes are left, {} are needed",
+                       budget_, SegmentLayout::smallest_region(ranks)),
+           {}, "raise DDP_SHM_MIB, or let groups that are not needed end");
+    }
+    SharedSegment segment = SharedSegment::create({ranks, region_bytes});
+    segment.view().group().proof = meeting_.endpoint.address().proof;
+    segment.claim(0);
+    const int file = segment.file();
+    JoinMessage message{.kind = Kind::offer};
+    message.secret = meeting_.endpoint.address().proof;
+    message.bytes = region_bytes;
+    message.first_step = meeting_.first_step;
+    for (const Member& member : members_) {
+      if (member.socket) send(member.socket.get(), message, file);  // a lost one is noticed below
+    }
+    meeting_.prepare(std::move(segment), meeting_.first_step);
+  }
+
+  void await_ready() {
+    while (!missing(true).empty()) {
+      wait(false, true);
+      check_members();
+    }
+  }
+
+  const Meeting& meeting_;
+  Deadline deadline_;
+  std::vector<Member> members_;  ///< by rank; 0 is this one
+  std::deque<base::UniqueFd> unknown_;
+  std::size_t budget_ = budget_left();
+};
+
+class Member {
+ public:
+  Member(const Meeting& meeting, Deadline deadline) : meeting_(meeting), deadline_(deadline) {}
+
+  void run() {
+    JoinMessage offer;
+    base::UniqueFd file;
+    // A leader that strangers besiege may put out one of its own.
+    while (!ask(offer, file)) pause();
+    if (!equal(offer.secret, leader().proof)) fail(ErrorCode::protocol, "somebody else answered for the leader", {0});
+    try {
+      SharedSegment segment =
+          SharedSegment::open(std::move(file), {static_cast<int>(meeting_.addresses.size()), checked_bytes(offer)});
+      if (!equal(segment.view().group().proof, leader().proof)) {
+        fail(ErrorCode::protocol, "the shared memory is not the leader's", {0});
+      }
+      segment.claim(meeting_.rank);
+      meeting_.prepare(std::move(segment), offer.first_step);
+    } catch (const Error& error) {
+      send(socket_.get(), failure_message(meeting_.rank, error));
+      throw;
+    }
+    meeting_.hook(Phase::connecting);
+    send(socket_.get(), {.kind = Kind::ready, .rank = static_cast<std::uint32_t>(meeting_.rank)});
+    JoinMessage go;
+    if (next(go, nullptr) != Received::message || go.kind != Kind::go) {
+      fail(ErrorCode::peer_lost, "the leader, rank 0, ended while the ranks met", {0});
+    }
+  }
+
+ private:
+  const EndpointAddress& leader() const { return meeting_.addresses[0]; }
+
+  std::size_t checked_bytes(const JoinMessage& offer) const {
+    const int ranks = static_cast<int>(meeting_.addresses.size());
+    if (offer.bytes % kPageBytes != 0 || offer.bytes < SegmentLayout::smallest_region(ranks) ||
+        offer.bytes > (std::uint64_t{1} << 40U)) {
+      fail(ErrorCode::protocol, fmt::format("the leader offers regions of {} bytes", offer.bytes), {0});
+    }
+    return offer.bytes;
+  }
+
+  void check_deadline() const {
+    if (deadline_.expired()) {
+      fail(ErrorCode::timeout, "the leader, rank 0, has not said in time that all ranks have come", {});
+    }
+  }
+  void pause() const {
+    check_deadline();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+  /// Whether the leader has answered.
+  bool ask(JoinMessage& offer, base::UniqueFd& file) {
+    socket_ = connect_to(leader());
+    if (!socket_) return false;
+    if (!same_user(socket_.get())) fail(ErrorCode::protocol, "another user listens at the leader's address", {0});
+    JoinMessage hello{.kind = Kind::hello, .rank = static_cast<std::uint32_t>(meeting_.rank)};
+    hello.secret = leader().token;
+    hello.bytes = budget_left();
+    if (!send(socket_.get(), hello)) return false;
+    const Received received = next(offer, &file);
+    if (received == Received::no_descriptor) {
+      throw base::system_error("receiving the shared memory of a group", EMFILE,
+                               "raise the limit of open files of this process (ulimit -n)");
+    }
+    return received == Received::message && offer.kind == Kind::offer;
+  }
+
+  Received next(JoinMessage& message, base::UniqueFd* file) {
+    while (true) {
+      const Received received = receive(socket_.get(), message, file);
+      if (received == Received::message && message.kind == Kind::failed) {
+        fail(static_cast<ErrorCode>(message.code), fmt::format("the leader, rank 0, gave up: {}", message.text),
+             message.ranks);
+      }
+      if (received != Received::nothing) return received;
+      base::wait_for(socket_.get(), POLLIN, deadline_);
+      check_deadline();
+    }
+  }
+
+  const Meeting& meeting_;
+  Deadline deadline_;
+  base::UniqueFd socket_;
+};
+
+}  // namespace
+
+void meet(const Meeting& meeting, Deadline deadline) {
+  for (std::size_t rank = 0; rank < meeting.addresses.size(); ++rank) {
+    const std::string why =
+        why_not_shared(meeting.addresses[rank], meeting.addresses[static_cast<std::size_t>(meeting.rank)]);
+    if (!why.empty()) {
+      fail(ErrorCode::unavailable, fmt::format("ranks {} and {} cannot: {}", meeting.rank, rank, why),
+           {static_cast<int>(rank)});
+    }
+  }
+  if (meeting.rank != 0) return Member(meeting, deadline).run();
+  // A little earlier than the others, so that they hear from the leader who is missing.
+  const auto left = deadline.remaining();
+  const auto slack = std::min<std::chrono::milliseconds>(left / 10, std::chrono::milliseconds(500));
+  Leader(meeting, Deadline(deadline.when() - slack)).run();
+}
+
+}  // namespace ddp::collectives::shm

@@ -1,0 +1,49 @@
+// The memory of a group: an anonymous file (memfd) without a name anywhere, which the kernel frees with its last user.
+// Its size is sealed, so that no rank can make another's access fail. A rank's lock on one byte of it tells the others,
+// also those in other PID namespaces, that the rank's process lives.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/unique_fd.hpp"
+#include "collectives/shm/segment_layout.hpp"
+
+namespace ddp::collectives::shm {
+
+/// Why this process cannot make such files; empty if it can.
+std::string why_no_segments();
+
+class SharedSegment {
+ public:
+  /// Makes one. Throws Error that names cause and remedy: system, unavailable.
+  static SharedSegment create(const SegmentLayout& layout);
+  /// The one behind @p file, of another rank. Throws protocol if it is not a sealed file of this size.
+  static SharedSegment open(base::UniqueFd file, const SegmentLayout& layout);
+
+  SharedSegment(SharedSegment&& other) noexcept;
+  SharedSegment& operator=(SharedSegment&& other) = delete;
+  ~SharedSegment();
+
+  int file() const { return file_.get(); }
+  SegmentView view() const { return {base_, layout_}; }
+
+  /// Allocates the rank's region, on its own NUMA node, so that a lack of memory is an Error now and no signal later;
+  /// then locks the rank's byte.
+  void claim(int rank);
+  /// Whether the process that has claimed @p rank's region is gone. Not for claims of this process.
+  bool abandoned(int rank) const noexcept;
+
+ private:
+  SharedSegment(base::UniqueFd file, const SegmentLayout& layout);
+
+  /// The only descriptor of the file in this process: closing any would drop the lock (fcntl(2)).
+  base::UniqueFd file_;
+  SegmentLayout layout_;
+  std::byte* base_ = nullptr;
+};
+
+/// A number that no other process has; forked children have another.
+std::uint64_t process_number();
+
+}  // namespace ddp::collectives::shm

@@ -1,0 +1,83 @@
+// The steps of a group's collectives, counted alike by all ranks. In a step a rank may show data to the others in its
+// slot, then a part of the step's result; it reads theirs, and says when it reads no more. Step k uses slot k modulo
+// kSlots, once all have left step k - kSlots. Every word has one writer; numbers may wrap.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collectives/shm/doorbell.hpp"
+#include "collectives/shm/segment_layout.hpp"
+
+namespace ddp::collectives::shm {
+
+class StepBoard {
+ public:
+  /// Prepares this rank's own slots: before any other rank uses the segment.
+  StepBoard(const SegmentView& view, int rank, std::uint64_t first_step, Doorbell& bell);
+
+  int rank() const { return rank_; }
+  int ranks() const { return view_.layout().ranks(); }
+  std::size_t slot_bytes() const { return view_.layout().slot_bytes(); }
+
+  /// Whether all have left the step whose slot @p step will use.
+  bool slot_is_free(std::uint64_t step) noexcept {
+    return reached(least_done_, step - kSlots + 1) || look_at_done(step - kSlots + 1);
+  }
+  /// Where this rank's @p bytes of the step go.
+  std::byte* own_data(std::uint64_t step, std::size_t bytes) const noexcept { return data_of(rank_, step, bytes); }
+  void show(std::uint64_t step, std::uint64_t fingerprint) noexcept {
+    StepFlag& flag = view_.step_flag(rank_, step);
+    flag.fingerprint = fingerprint;
+    flag.done = done_;
+    flag.step.store(step + 1, std::memory_order_seq_cst);
+    bell_.changed();
+  }
+  void show_result(std::uint64_t step) noexcept {
+    view_.result_flag(rank_, step).step.store(step + 1, std::memory_order_seq_cst);
+    bell_.changed();
+  }
+  /// This rank reads no more in @p step, nor in those before.
+  void leave(std::uint64_t step) noexcept {
+    done_ = step + 1;
+    view_.control(rank_).done.store(done_, std::memory_order_seq_cst);
+    bell_.changed();
+  }
+
+  bool shown(int rank, std::uint64_t step) noexcept {
+    const StepFlag& flag = view_.step_flag(rank, step);
+    if (flag.step.load(std::memory_order_acquire) != step + 1) return false;
+    auto& known = known_done_[static_cast<std::size_t>(rank)];
+    if (reached(flag.done, known)) known = flag.done;
+    return true;
+  }
+  bool result_shown(int rank, std::uint64_t step) const noexcept {
+    return view_.result_flag(rank, step).step.load(std::memory_order_acquire) == step + 1;
+  }
+  /// After shown().
+  std::uint64_t fingerprint(int rank, std::uint64_t step) const noexcept {
+    return view_.step_flag(rank, step).fingerprint;
+  }
+  /// What @p rank has shown, @p bytes in all.
+  std::byte* data_of(int rank, std::uint64_t step, std::size_t bytes) const noexcept {
+    return bytes <= kInlineBytes ? view_.step_flag(rank, step).data.data() : view_.slot(rank, step);
+  }
+  bool left(int rank, std::uint64_t step) const noexcept {
+    return reached(known_done_[static_cast<std::size_t>(rank)], step + 1);
+  }
+
+ private:
+  static bool reached(std::uint64_t count, std::uint64_t target) noexcept {
+    return static_cast<std::int64_t>(count - target) >= 0;
+  }
+  bool look_at_done(std::uint64_t target) noexcept;
+
+  SegmentView view_;
+  int rank_;
+  Doorbell& bell_;
+  std::uint64_t done_;
+  std::uint64_t least_done_;
+  std::vector<std::uint64_t> known_done_;
+};
+
+}  // namespace ddp::collectives::shm
