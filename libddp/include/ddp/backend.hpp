@@ -33,15 +33,10 @@ std::string_view to_string(Outcome outcome) noexcept;
 
 /// Why an operation did not end with Outcome::ok, as far as its backend knows. The group finds out the rest.
 struct Failure {
-  std::vector<int> ranks;  ///< in the group, ascending: dead, absent or different ones; empty if the backend cannot tell
-  std::string cause;       ///< "connection reset by rank 3"
-  std::string native;      ///< the native code by name: "ECONNRESET (104)"; empty if there is none
-};
-
-/// A queue of a device in which work runs in order: a cudaStream_t. The owner keeps it alive.
-struct Stream {
-  Device device;
-  void* handle = nullptr;
+  std::vector<int>
+      ranks;           ///< in the group, ascending: dead, absent or different ones; empty if the backend cannot tell
+  std::string cause;   ///< "connection reset by rank 3"
+  std::string native;  ///< the native code by name: "ECONNRESET (104)"; empty if there is none
 };
 
 /// One started operation, or several started as one. Owned by its backend, lent to the group from Backend::init until
@@ -92,8 +87,8 @@ struct BackendTraits {
 
 /// What a backend is told at creation.
 struct BackendConfig {
-  std::string group;     ///< the group's name, unique in the job, the same on all its ranks: for messages
-  int rank = 0;          ///< in the group
+  std::string group;  ///< the group's name, unique in the job, the same on all its ranks: for messages
+  int rank = 0;       ///< in the group
   int size = 1;
   std::vector<int> nodes;         ///< of each rank: the number of its node in the job, as the launcher says
   std::string interface_address;  ///< of this rank, numeric

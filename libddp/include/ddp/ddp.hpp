@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ddp/backend.hpp>
+#include <ddp/batch.hpp>
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>

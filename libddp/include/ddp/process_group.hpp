@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -27,24 +28,37 @@ class GroupEngine;
 }
 class World;
 
+/// What an operation may be given besides its arguments. A Deadline alone converts.
+struct CallOptions {
+  CallOptions() = default;
+  CallOptions(Deadline limit, std::shared_ptr<const void> owner = {})  // NOLINT(google-explicit-constructor)
+      : deadline(limit), keep_alive(std::move(owner)) {}
+  CallOptions(std::optional<Deadline> limit,  // NOLINT(google-explicit-constructor)
+              std::shared_ptr<const void> owner = {})
+      : deadline(limit), keep_alive(std::move(owner)) {}
+
+  std::optional<Deadline> deadline;        ///< without one, the group's timeout counts from the call
+  std::shared_ptr<const void> keep_alive;  ///< held until the operation is finished: an owner of the tensors' memory
+};
+
 /// An ordered set of ranks that communicate. Copyable handle: copies are the same group. Made by make_process_group()
 /// and new_group().
 ///
-/// Order: every rank must issue the collectives of one group in the same order; they run in that order, one at a time.
-/// Consecutive sends and receives run at the same time as each other (so that two ranks may each send before they
-/// receive), but never before an earlier collective is finished, and a later collective waits for them.
-/// Ranks in arguments (root, peer) are ranks *in this group*, in [0, size()).
-/// Tensors must be on a device that the backend serves, and stay alive and untouched until the Work is done.
-/// Every operation ends by its deadline; without one of its own within the group's timeout, counted from the call.
-/// Errors: wrong arguments throw Error(invalid_argument) at once. Errors that concern other ranks are the Work's:
-/// peer_lost names the ranks that died or do not answer, timeout the ranks that did not join the operation, mismatch
-/// those whose arguments differ. After such an error the group is dead on every rank that can still be reached: each
-/// later operation throws the same error.
-/// Thread-safety: calls may come from any thread, but collectives issued from several threads have no defined order.
+/// Order: every rank must issue the collectives of one group in the same order; they start in that order, and one runs
+/// at a time unless the backend can run several. Operations on tensors of different device types have no order among
+/// each other. Consecutive sends and receives run at the same time as each other (so that two ranks may each send
+/// before they receive), but never before an earlier collective is finished, and a later collective waits for them.
+/// What a Batch starts counts as one operation. Ranks in arguments (root, peer) are ranks *in this group*, in [0,
+/// size()). Tensors must be on a device that the backend serves, and stay alive and untouched until the Work is done,
+/// unless CallOptions::keep_alive holds them. Every operation ends by its deadline; without one of its own within the
+/// group's timeout, counted from the call. Errors: wrong arguments throw Error(invalid_argument) at once. Errors that
+/// concern other ranks are the Work's: peer_lost names the ranks that died or do not answer, timeout the ranks that did
+/// not join the operation, mismatch those whose arguments differ. After such an error the group is dead on every rank
+/// that can still be reached: each later operation throws the same error. Thread-safety: calls may come from any
+/// thread, but collectives issued from several threads have no defined order. A process that was forked from the one
+/// that made a group cannot use it: calls throw Error(unavailable).
 class ProcessGroup {
  public:
-  using OptionalDeadline = std::optional<Deadline>;
-
   explicit ProcessGroup(std::shared_ptr<collectives::GroupEngine> engine) : engine_(std::move(engine)) {}
 
   int rank() const noexcept;  ///< this process's rank in the group
@@ -55,30 +69,29 @@ class ProcessGroup {
   std::chrono::milliseconds timeout() const noexcept;
 
   /// In place: every rank receives the combination of all.
-  Work all_reduce(TensorView tensor, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
+  Work all_reduce(TensorView tensor, ReduceOp op = ReduceOp::sum, CallOptions options = {});
   /// In place: every rank receives root's values.
-  Work broadcast(TensorView tensor, int root, OptionalDeadline deadline = {});
+  Work broadcast(TensorView tensor, int root, CallOptions options = {});
   /// In place: root receives the combination; the others' tensors hold undefined values afterwards.
-  Work reduce(TensorView tensor, int root, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
+  Work reduce(TensorView tensor, int root, ReduceOp op = ReduceOp::sum, CallOptions options = {});
   /// output has size() times the elements of input, in rank order.
-  Work all_gather(TensorView input, TensorView output, OptionalDeadline deadline = {});
+  Work all_gather(TensorView input, TensorView output, CallOptions options = {});
   /// Rank i contributes counts[i] elements; output has their sum, in rank order. counts must be equal on all ranks.
-  Work all_gather_v(TensorView input, TensorView output, std::span<const std::size_t> counts,
-                    OptionalDeadline deadline = {});
+  Work all_gather_v(TensorView input, TensorView output, std::span<const std::size_t> counts, CallOptions options = {});
   /// As all_gather, but only root gets the output; the others may pass an empty view.
-  Work gather(TensorView input, TensorView output, int root, OptionalDeadline deadline = {});
+  Work gather(TensorView input, TensorView output, int root, CallOptions options = {});
   /// root's input has size() times the elements of output; part i goes to rank i. The others may pass an empty input.
-  Work scatter(TensorView input, TensorView output, int root, OptionalDeadline deadline = {});
+  Work scatter(TensorView input, TensorView output, int root, CallOptions options = {});
   /// input has size() times the elements of output; rank i gets the combination of part i of all ranks.
   /// Parts are combined in rank order, so the result does not depend on timing.
-  Work reduce_scatter(TensorView input, TensorView output, ReduceOp op = ReduceOp::sum, OptionalDeadline deadline = {});
+  Work reduce_scatter(TensorView input, TensorView output, ReduceOp op = ReduceOp::sum, CallOptions options = {});
   /// Both have size() equal parts; part i of input becomes part rank() of rank i's output.
-  Work all_to_all(TensorView input, TensorView output, OptionalDeadline deadline = {});
+  Work all_to_all(TensorView input, TensorView output, CallOptions options = {});
   /// Finished when every rank has entered it.
-  Work barrier(OptionalDeadline deadline = {});
+  Work barrier(CallOptions options = {});
   /// Matches one recv of the same tag, element type and count at @p peer. Finished when the memory may be reused.
-  Work send(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
-  Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, OptionalDeadline deadline = {});
+  Work send(TensorView tensor, int peer, std::uint32_t tag = 0, CallOptions options = {});
+  Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, CallOptions options = {});
 
   /// A group of the given members of this group, in the given order. Collective over this group, with the same list on
   /// all ranks; non-members get nothing.

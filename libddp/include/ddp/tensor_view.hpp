@@ -1,9 +1,12 @@
 // How libddp sees a tensor: a pointer, an element type and a shape. It never owns the memory.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,14 +81,22 @@ struct Device {
   friend auto operator<=>(const Device&, const Device&) = default;
 };
 
-/// A dense, row-major (contiguous) tensor in the caller's memory. Value type, cheap to copy.
-/// The caller keeps the memory alive, and untouched while an operation runs on it.
+/// A queue of a device in which work runs in order: a cudaStream_t. The owner keeps it alive.
+struct Stream {
+  Device device;
+  void* handle = nullptr;
+};
+
+/// A dense, row-major (contiguous) tensor in the caller's memory. Value type, cheap to copy; up to 8 dimensions need no
+/// heap. The caller keeps the memory alive, and untouched while an operation runs on it.
 class TensorView {
  public:
   TensorView() = default;
 
   /// @param shape sizes of the dimensions, each >= 0; an empty shape is a scalar of one element.
-  TensorView(void* data, DType dtype, std::vector<std::int64_t> shape, Device device = {});
+  TensorView(void* data, DType dtype, std::span<const std::int64_t> shape, Device device = {});
+  TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape, Device device = {})
+      : TensorView(data, dtype, std::span<const std::int64_t>{shape.begin(), shape.size()}, device) {}
 
   /// A one-dimensional view of a contiguous range: vector, array, span. The view is mutable if the range is const, too:
   /// libddp writes only to the tensors that an operation documents as outputs.
@@ -99,7 +110,8 @@ class TensorView {
   void* data() const noexcept { return data_; }
   DType dtype() const noexcept { return dtype_; }
   Device device() const noexcept { return device_; }
-  const std::vector<std::int64_t>& shape() const noexcept { return shape_; }
+  /// Valid as long as this view.
+  std::span<const std::int64_t> shape() const noexcept { return {many_ ? many_.get() : few_.data(), dimensions_}; }
   std::size_t numel() const noexcept { return numel_; }
   std::size_t size_bytes() const noexcept { return numel_ * size_of(dtype_); }
 
@@ -113,8 +125,10 @@ class TensorView {
   void* data_ = nullptr;
   DType dtype_ = DType::float32;
   Device device_;
-  std::vector<std::int64_t> shape_{0};
   std::size_t numel_ = 0;
+  std::size_t dimensions_ = 1;
+  std::array<std::int64_t, 8> few_{};           ///< the shape, if it fits
+  std::shared_ptr<const std::int64_t[]> many_;  ///< the shape, if it does not fit
 };
 
 }  // namespace ddp

@@ -1,23 +1,36 @@
 // The handle of an operation that runs in the background.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
+#include <ddp/tensor_view.hpp>
 
 namespace ddp {
 
 namespace collectives {
-class WorkState;
+struct WorkState;
 }
 
-/// One operation of a process group, running or finished. Copyable handle; copies refer to the same operation.
-/// Dropping it does not cancel the operation. Thread-safe.
+/// One operation of a process group, or several that were started as one, running or finished. Copyable handle; copies
+/// refer to the same operation. Dropping it does not cancel the operation. Thread-safe.
+///
+/// Over backends that complete operations inline, the thread that waits does the work itself. What nobody waits for is
+/// carried on by a thread of the process, which may notice it a millisecond later.
 class [[nodiscard]] Work {
  public:
-  explicit Work(std::shared_ptr<collectives::WorkState> state) : state_(std::move(state)) {}
+  /// Shares @p state.
+  explicit Work(collectives::WorkState& state) noexcept;
+  Work(const Work& other) noexcept;
+  Work(Work&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Work& operator=(Work other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Work();
 
   /// Blocks until the operation is finished; throws its Error if it failed. It finishes within its own deadline. A
   /// backend that hangs past that costs up to 30 s more: then wait() throws, and the operation may still use its
@@ -27,7 +40,7 @@ class [[nodiscard]] Work {
   /// The same, but gives up at @p deadline with Error(timeout), while the operation continues.
   void wait(Deadline deadline) const;
 
-  /// Whether it is finished, successfully or not. Never blocks.
+  /// Whether it is finished, successfully or not. Takes it a step further if nobody else does. Never blocks.
   bool done() const;
 
   /// The error of a finished operation; nothing while it runs or if it succeeded. Never blocks.
@@ -36,8 +49,19 @@ class [[nodiscard]] Work {
   /// When it finished, for measuring; nothing while it runs. Never blocks.
   std::optional<Deadline::Clock::time_point> finished_at() const;
 
+  /// Calls @p callback once when the operation is finished, successfully or not: from the thread that finishes it, or
+  /// at once. It must not block, as other operations wait meanwhile; it may start operations. Its exceptions are
+  /// logged.
+  void on_finish(std::function<void(const Work&)> callback) const;
+
+  /// Makes what is put into @p stream from now on wait for the end of the operation, without blocking this thread
+  /// longer than until the operation has been started. A stream of the CPU is this thread: the same as wait(). Throws
+  /// Error(invalid_argument) if the operation's backend does not run on streams.
+  void order(const Stream& stream) const;
+
  private:
-  std::shared_ptr<collectives::WorkState> state_;
+  friend struct collectives::WorkState;
+  collectives::WorkState* state_;  ///< null once moved from
 };
 
 }  // namespace ddp

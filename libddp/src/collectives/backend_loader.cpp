@@ -1,18 +1,26 @@
+#include "collectives/backend_loader.hpp"
+
 #include <dlfcn.h>
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <mutex>
 
 #include <fmt/format.h>
 
+#include <ddp/error.hpp>
+
 #include "base/env_table.hpp"
-#include "collectives/backend.hpp"
+#include "collectives/local_backend.hpp"
 
 namespace ddp::collectives {
 namespace {
 
 constexpr auto kSymbol = "ddp_backend_plugin";
+
+/// What needs no library of its own.
+constexpr std::array kBuiltIn{&kLocalBackend};
 
 /// Folder of the shared object that holds this function; empty when it is linked into the program.
 std::filesystem::path own_folder() {
@@ -58,10 +66,9 @@ const BackendPlugin& load(std::string_view name) {
   if (plugin == nullptr) {
     fail(ErrorCode::unavailable, name, fmt::format("its library does not export {}", kSymbol), "reinstall libddp");
   }
-  if (plugin->interface_version != kBackendInterfaceVersion) {
+  if (plugin->version != kBackendVersion) {
     fail(ErrorCode::mismatch, name,
-         fmt::format("the plugin has interface version {}, this library {}", plugin->interface_version,
-                     kBackendInterfaceVersion),
+         fmt::format("the plugin has interface version {}, this library {}", plugin->version, kBackendVersion),
          "install the plugin and libddp.so of the same version");
   }
   return *plugin;
@@ -70,6 +77,9 @@ const BackendPlugin& load(std::string_view name) {
 }  // namespace
 
 const BackendPlugin& load_backend(std::string_view name) {
+  for (const BackendPlugin* plugin : kBuiltIn) {
+    if (name == plugin->name) return *plugin;
+  }
   static std::mutex mutex;
   static std::map<std::string, const BackendPlugin*, std::less<>> loaded;
   const std::lock_guard lock(mutex);

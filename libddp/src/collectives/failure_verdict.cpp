@@ -92,12 +92,12 @@ void describe_loss(ErrorDetail& detail, const Evidence& evidence) {
 
 }  // namespace
 
-Error communication_failure(const Operation& operation, std::string native) {
+Error communication_failure(const Operation& operation, std::string native, std::vector<int> ranks) {
   return Error{{.code = ErrorCode::system,
                 .attempted = operation.description(),
                 .cause = "communication failed, and no other rank is known to be lost",
                 .native = std::move(native),
-                .ranks = {},
+                .ranks = std::move(ranks),
                 .hint = "look for network errors on the hosts, and for limits on open files"}};
 }
 

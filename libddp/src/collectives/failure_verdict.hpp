@@ -22,7 +22,8 @@ struct MemberReply {
 };
 
 /// The failure of an operation in the backend, before the others have been asked. @param native the backend's text.
-Error communication_failure(const Operation& operation, std::string native);
+/// @param ranks of the world that the backend suspects.
+Error communication_failure(const Operation& operation, std::string native, std::vector<int> ranks = {});
 
 /// The cause, in this order: what another member has decided, differing calls, lost ranks, ranks outside the group,
 /// ranks that have not called @p operation, the network. Nothing if the replies do not explain @p local_failure: then

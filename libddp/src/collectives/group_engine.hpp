@@ -1,27 +1,27 @@
-// Runs the operations of one group: a queue in issue order, a thread that executes it, and a watchdog that finds out
-// why one does not finish and aborts the backend.
+// A process group's inside: who is in it, and what carries its operations. The group's end is the end of this.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <list>
 #include <memory>
-#include <mutex>
-#include <thread>
+#include <span>
+#include <string>
+#include <vector>
 
-#include "collectives/backend.hpp"
-#include "collectives/failure_detector.hpp"
-#include "collectives/work_state.hpp"
+#include "collectives/group_driver.hpp"
 
 namespace ddp::collectives {
+
+/// How the ranks of a world connect.
+struct ConnectOptions {
+  std::string interface_address;              ///< of this rank, numeric
+  std::chrono::milliseconds timeout{60'000};  ///< of a single connection
+};
 
 /// Thread-safe, except for destruction.
 class GroupEngine {
  public:
-  /// @param backend connected. @param connect for groups of some of the members. @param timeout of operations that have
-  /// no deadline of their own.
-  GroupEngine(GroupMembers members, std::string backend_name, std::unique_ptr<Backend> backend, ConnectOptions connect,
+  /// @param backends connected, one for each device type; the first serves the CPU and names the group's backend.
+  /// @param connect for groups of some of the members. @param timeout of operations that have no deadline of their own.
+  GroupEngine(GroupMembers members, std::vector<GroupBackend> backends, ConnectOptions connect,
               std::chrono::milliseconds timeout);
   GroupEngine(const GroupEngine&) = delete;
   GroupEngine& operator=(const GroupEngine&) = delete;
@@ -30,74 +30,26 @@ class GroupEngine {
 
   static GroupEngine& of(ProcessGroup& group) { return *group.engine_; }
 
-  /// Queues an operation whose arguments have been checked. Throws the group's verdict if it has failed.
-  Work submit(Operation operation, std::optional<Deadline> deadline);
+  /// Starts operations as one; their arguments have been checked. Throws the group's verdict if it has failed.
+  Work submit(Operation operation, CallOptions options) { return driver_->submit({&operation, 1}, std::move(options)); }
+  Work submit(std::vector<Operation> operations, CallOptions options) {
+    return driver_->submit(operations, std::move(options));
+  }
 
-  const GroupMembers& members() const noexcept { return members_; }
-  const std::string& backend_name() const noexcept { return backend_name_; }
+  const GroupMembers& members() const noexcept { return driver_->members(); }
+  const std::string& backend_name() const noexcept { return driver_->lanes().front().carrier.name; }
+  /// Names of all backends, in the order of the constructor.
+  std::vector<std::string> backend_names() const;
   const ConnectOptions& connect_options() const noexcept { return connect_; }
-  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  bool serves(DeviceType device) const noexcept { return backend_->serves(device); }
+  std::chrono::milliseconds timeout() const noexcept { return driver_->timeout(); }
+  bool serves(DeviceType device) const noexcept { return driver_->lane_of(device) != nullptr; }
   /// For names of subgroups: equal on all members if they call it equally often.
   unsigned next_subgroup() noexcept { return ++subgroups_; }
 
  private:
-  struct Task {
-    Operation operation;
-    Deadline deadline;
-    Deadline investigate_at;  ///< early enough for a verdict by the deadline
-    std::shared_ptr<WorkState> state;
-    Deadline next_probe;  ///< when to look after those that it waits for
-    std::chrono::milliseconds probe_interval;
-    std::unique_ptr<Transfer> transfer;
-  };
-  using TaskPtr = std::shared_ptr<Task>;
-
-  void run_tasks();
-  void wait_for_transfer(const TaskPtr& task);
-  void join_finished_waiters();
-  void watch();
-  void check(const TaskPtr& task);
-  /// Whether a task's deadline is so near that it must be investigated.
-  bool deadline_near() const;
-  void execute(const TaskPtr& task);
-  /// DDP_CHECK_COLLECTIVES: an error if the ranks called different things.
-  std::optional<Error> compare_arguments(const Task& task);
-  void finish(const TaskPtr& task, std::optional<Error> error);
-  /// Why a task failed: the group's verdict, found now if there is none yet.
-  Error explain(const Task& task, const Error& failure);
-
-  const GroupMembers members_;
-  const std::string backend_name_;
   const ConnectOptions connect_;
-  const std::chrono::milliseconds timeout_;
-  const bool compare_arguments_;  ///< DDP_CHECK_COLLECTIVES
   unsigned subgroups_ = 0;
-  std::unique_ptr<Backend> backend_;
-  OperationLog log_;
-
-  std::mutex mutex_;  ///< guards what follows; never held while a peer or the backend is called
-  std::condition_variable task_ready_;
-  std::condition_variable transfers_done_;
-  std::condition_variable watchdog_wakes_;
-  std::uint64_t sequence_ = 0;
-  Deadline watchdog_looks_{Deadline::Clock::time_point::max()};  ///< when the watchdog wakes by itself
-  bool stopping_ = false;
-  bool aborted_ = false;           ///< the backend, by the watchdog
-  std::deque<TaskPtr> queue_;      ///< not started
-  std::size_t transfers_ = 0;      ///< posted sends and receives that are not finished
-  std::list<TaskPtr> unfinished_;  ///< all of them, in issue order
-
-  /// A thread for each transfer under way: Gloo cannot wait for several at once without ending them all.
-  struct Waiter {
-    std::thread thread;
-    std::shared_ptr<std::atomic<bool>> done;
-  };
-  std::list<Waiter> waiters_;  ///< the worker's own
-
-  FailureDetector detector_;  // after what its callback uses
-  std::thread worker_;
-  std::thread watchdog_;
+  const std::shared_ptr<GroupDriver> driver_;
 };
 
 }  // namespace ddp::collectives

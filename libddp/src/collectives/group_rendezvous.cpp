@@ -9,16 +9,58 @@
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
 #include "collectives/all_gather_bytes.hpp"
+#include "collectives/backend_loader.hpp"
+#include "collectives/local_backend.hpp"
 #include "world/world_state.hpp"
 
 namespace ddp {
 namespace collectives {
 namespace {
 
-std::unique_ptr<Backend> make_backend(std::string_view name, const GroupMembers& members,
-                                      const ConnectOptions& connect) {
-  if (members.size() == 1) return make_local_backend();
-  return load_backend(name).create({.rank = members.rank, .size = members.size(), .connect = connect});
+/// Not connected. A group of one needs none of those named, but keeps their names.
+std::vector<GroupBackend> make_backends(const std::vector<std::string>& names, const GroupMembers& members,
+                                        const ConnectOptions& connect) {
+  std::vector<GroupBackend> backends;
+  for (const std::string& name : names) {
+    const BackendPlugin& plugin = members.size() == 1 ? kLocalBackend : load_backend(name);
+    backends.push_back({name, plugin.create({.group = members.name,
+                                             .rank = members.rank,
+                                             .size = members.size(),
+                                             .nodes = members.nodes,
+                                             .interface_address = connect.interface_address,
+                                             .connect_timeout = connect.timeout})});
+  }
+  return backends;
+}
+
+/// What the others need in order to reach this rank's backends.
+Bytes addresses_of(const std::vector<GroupBackend>& backends) {
+  base::ByteWriter writer;
+  for (const GroupBackend& backend : backends) {
+    writer.blob(backend.backend->address());
+  }
+  return std::move(writer).bytes();
+}
+
+/// @param addresses of each member, as addresses_of() made them.
+void connect_all(std::vector<GroupBackend>& backends, const GroupMembers& members, const std::vector<Bytes>& addresses,
+                 Deadline deadline) {
+  std::vector<base::ByteReader> readers;
+  for (const Bytes& address : addresses) readers.emplace_back(address, "addresses of a rank's backends");
+  for (GroupBackend& backend : backends) {
+    std::vector<Bytes> its;
+    for (base::ByteReader& reader : readers) {
+      const auto bytes = reader.blob();
+      its.emplace_back(bytes.begin(), bytes.end());
+    }
+    try {
+      backend.backend->connect(its, deadline);
+    } catch (const Error& error) {  // a backend knows only ranks of the group
+      ErrorDetail detail = error.detail();
+      for (int& rank : detail.ranks) rank = members.global(rank);
+      throw Error{std::move(detail)};
+    }
+  }
 }
 
 std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_view backend_name) {
@@ -27,16 +69,21 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_vie
                        .rank = world.rank,
                        .global_ranks = {},
                        .endpoints = {},
+                       .nodes = {},
                        .channel = world.channel,
                        .peer_timeout = world.peer_timeout()};
-  for (int rank = 0; rank < world.world_size; ++rank) members.global_ranks.push_back(rank);
+  for (int rank = 0; rank < world.world_size; ++rank) {
+    members.global_ranks.push_back(rank);
+    members.nodes.push_back(world.nodes.node_of(rank));
+  }
   const ConnectOptions connect{.interface_address = world.interface.address, .timeout = world.timeout()};
-  load_backend(backend_name);  // a group of one checks it, too
-  std::unique_ptr<Backend> backend = make_backend(backend_name, members, connect);
-  std::vector<Bytes> addresses(members.global_ranks.size());
+  const std::vector<std::string> names{std::string(backend_name)};
+  for (const std::string& name : names) load_backend(name);  // a group of one checks it, too
+  std::vector<GroupBackend> backends = make_backends(names, members, connect);
+  std::vector<Bytes> addresses(members.global_ranks.size(), addresses_of(backends));
   if (members.size() > 1) {
     const std::string key = world.key(fmt::format("{}.address", backend_name));
-    world.store().put(key, backend->address());
+    world.store().put(key, addresses.front());
     world.store().fence(deadline);
     for (const int rank : members.global_ranks) {
       addresses[static_cast<std::size_t>(rank)] = world.store().get(rank, key, deadline);
@@ -45,10 +92,9 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_vie
   for (const int rank : members.global_ranks) {
     members.endpoints.push_back(rank == members.rank ? world::PeerEndpoint{} : world.endpoint(rank));
   }
-  backend->connect(addresses, deadline);
+  connect_all(backends, members, addresses, deadline);
   const auto timeout = base::Environment::process().seconds("DDP_COLLECTIVE_TIMEOUT");
-  return std::make_shared<GroupEngine>(std::move(members), std::string(backend_name), std::move(backend), connect,
-                                       timeout);
+  return std::make_shared<GroupEngine>(std::move(members), std::move(backends), connect, timeout);
 }
 
 [[noreturn]] void reject(ErrorCode code, std::string cause, std::vector<int> ranks = {}) {
@@ -92,20 +138,24 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
                        .rank = static_cast<int>(place - wanted.begin()),
                        .global_ranks = {},
                        .endpoints = {},
+                       .nodes = {},
                        .channel = wanted.size() == 1 ? nullptr : all.channel,
                        .peer_timeout = all.peer_timeout};
   for (const int rank : wanted) {
     members.global_ranks.push_back(all.global(rank));
     members.endpoints.push_back(all.endpoints[static_cast<std::size_t>(rank)]);
+    members.nodes.push_back(all.nodes[static_cast<std::size_t>(rank)]);
   }
-  std::unique_ptr<Backend> backend;
-  if (member) backend = make_backend(engine.backend_name(), members, engine.connect_options());
+  // the number counts on all ranks, members or not
+  members.name = fmt::format("{}/{}", all.name, engine.next_subgroup());
+  std::vector<GroupBackend> backends;
+  if (member) backends = make_backends(engine.backend_names(), members, engine.connect_options());
 
   base::ByteWriter own;
   own.integer(wanted.size());
   for (const int rank : wanted) own.integer(rank);
   const Bytes list = own.bytes();
-  if (member) own.raw(backend->address());
+  if (member) own.raw(addresses_of(backends));
   const std::vector<Bytes> replies = all_gather_bytes(parent, own.bytes());
 
   std::vector<int> different;
@@ -119,24 +169,16 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
            fmt::format("{} passed another list than rank {}", format_ranks(different), all.global(all.rank)),
            different);
   }
-  const unsigned number = engine.next_subgroup();
   if (!member) return nullptr;
 
-  members.name = fmt::format("{}/{}", all.name, number);
   std::vector<Bytes> addresses;
   for (const int rank : wanted) {
     const Bytes& reply = replies[static_cast<std::size_t>(rank)];
     addresses.emplace_back(reply.begin() + static_cast<std::ptrdiff_t>(list.size()), reply.end());
   }
-  try {
-    backend->connect(addresses, Deadline::after(engine.connect_options().timeout));
-  } catch (const Error& error) {  // a backend knows only ranks of the group
-    ErrorDetail detail = error.detail();
-    for (int& rank : detail.ranks) rank = members.global(rank);
-    throw Error{std::move(detail)};
-  }
-  return std::make_shared<GroupEngine>(std::move(members), engine.backend_name(), std::move(backend),
-                                       engine.connect_options(), engine.timeout());
+  connect_all(backends, members, addresses, Deadline::after(engine.connect_options().timeout));
+  return std::make_shared<GroupEngine>(std::move(members), std::move(backends), engine.connect_options(),
+                                       engine.timeout());
 }
 
 }  // namespace collectives

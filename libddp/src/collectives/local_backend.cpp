@@ -1,34 +1,79 @@
-// A group of one rank needs no communication library: every collective is a copy from input to output.
-#include <cstring>
+// A group of one rank needs no communication library: every collective is a copy from input to output, made at once.
+#include "collectives/local_backend.hpp"
 
-#include "collectives/backend.hpp"
+#include <cstring>
+#include <deque>
+#include <vector>
 
 namespace ddp::collectives {
 namespace {
 
+class LocalRequest final : public Request {
+ public:
+  explicit LocalRequest(std::vector<LocalRequest*>& unused) : unused_(unused) {}
+  LocalRequest& init(std::span<const Operation> operations) {
+    operations_ = operations;
+    return *this;
+  }
+
+  void post() noexcept override {
+    outcome_ = Outcome::ok;
+    for (const Operation& operation : operations_) {
+      if (operation.is_transfer()) outcome_ = Outcome::mismatch;
+      const std::size_t bytes = operation.output.size_bytes();
+      if (operation.is_transfer() || bytes == 0 || operation.input.data() == operation.output.data()) continue;
+      std::memmove(operation.output.data(), operation.input.data(), bytes);
+    }
+  }
+  Outcome poll() noexcept override { return outcome_; }
+  Failure failure() const override {
+    return {.ranks = {}, .cause = "a rank cannot exchange messages with itself", .native = {}};
+  }
+  void release() noexcept override { unused_.push_back(this); }  // there was room for all when it was made
+
+ private:
+  std::vector<LocalRequest*>& unused_;
+  std::span<const Operation> operations_;
+  Outcome outcome_ = Outcome::running;
+};
+
 class LocalBackend final : public Backend {
  public:
-  bool serves(DeviceType device) const noexcept override { return device == DeviceType::cpu; }
+  const BackendTraits& traits() const noexcept override {
+    static constexpr BackendTraits kTraits{.serves_cpu = true,
+                                           .serves_cuda = false,
+                                           .completes_inline = true,
+                                           .needs_progress = true,
+                                           .stream_ordered = false,
+                                           .detects_peer_death = true,
+                                           .concurrent_collectives = 1};
+    return kTraits;
+  }
   Bytes address() const override { return {}; }
   void connect(const std::vector<Bytes>& /*only this rank*/, Deadline /*immediate*/) override {}
-  void run(const Operation& operation, Deadline /*immediate*/) override {
-    const std::size_t bytes = operation.output.size_bytes();
-    if (bytes == 0 || operation.input.data() == operation.output.data()) return;
-    std::memmove(operation.output.data(), operation.input.data(), bytes);
-  }
-  std::unique_ptr<Transfer> start(const Operation& operation) override {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = operation.description(),
-                 .cause = "a rank cannot exchange messages with itself",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+  Request& init(std::span<const Operation> operations, Deadline /*immediate*/) override {
+    if (unused_.empty()) {
+      unused_.reserve(requests_.size() + 1);
+      unused_.push_back(&requests_.emplace_back(unused_));
+    }
+    LocalRequest& request = *unused_.back();
+    unused_.pop_back();
+    return request.init(operations);
   }
   void abort() noexcept override {}
+  void close(Deadline /*immediate*/) noexcept override {}
+
+ private:
+  std::vector<LocalRequest*> unused_;
+  std::deque<LocalRequest> requests_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_local_backend() { return std::make_unique<LocalBackend>(); }
+const BackendPlugin kLocalBackend{.version = kBackendVersion,
+                                  .name = "local",
+                                  .create = [](const BackendConfig& /*one rank*/) -> std::unique_ptr<Backend> {
+                                    return std::make_unique<LocalBackend>();
+                                  }};
 
 }  // namespace ddp::collectives

@@ -5,23 +5,23 @@ namespace ddp::collectives {
 void OperationLog::issued(const Operation& operation) {
   if (operation.sequence == 0) return;
   const std::lock_guard lock(mutex_);
-  Entry& entry = entries_[operation.sequence % kKept];
-  entry = {operation.sequence, operation.fingerprint(), operation};
-  entry.operation.keep_alive.reset();
+  Operation& entry = entries_[operation.sequence % kKept];
+  entry.kind = operation.kind;
+  entry.dtype = operation.dtype;
+  entry.reduce_op = operation.reduce_op;
+  entry.root = operation.root;
+  entry.count = operation.count;
+  entry.counts = operation.counts;
+  entry.sequence = operation.sequence;
   last_issued_ = operation.sequence;
-  ++unfinished_;
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void OperationLog::finished(const Operation& operation) {
-  if (operation.sequence == 0) return;
-  const std::lock_guard lock(mutex_);
-  --unfinished_;
+  if (operation.sequence != 0) unfinished_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-bool OperationLog::waits() const {
-  const std::lock_guard lock(mutex_);
-  return unfinished_ > 0;
-}
+bool OperationLog::waits() const { return unfinished_.load(std::memory_order_relaxed) > 0; }
 
 std::uint64_t OperationLog::last_issued() const {
   const std::lock_guard lock(mutex_);
@@ -30,9 +30,9 @@ std::uint64_t OperationLog::last_issued() const {
 
 std::optional<OperationLog::Entry> OperationLog::find(std::uint64_t sequence) const {
   const std::lock_guard lock(mutex_);
-  const Entry& entry = entries_[sequence % kKept];
+  const Operation& entry = entries_[sequence % kKept];
   if (sequence == 0 || entry.sequence != sequence) return std::nullopt;
-  return entry;
+  return Entry{.sequence = sequence, .fingerprint = entry.fingerprint(), .operation = entry};
 }
 
 }  // namespace ddp::collectives

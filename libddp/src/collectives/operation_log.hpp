@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -33,9 +34,9 @@ class OperationLog {
 
  private:
   mutable std::mutex mutex_;
-  std::array<Entry, kKept> entries_{};
+  std::array<Operation, kKept> entries_{};  ///< without tensors
   std::uint64_t last_issued_ = 0;
-  std::uint64_t unfinished_ = 0;
+  std::atomic<std::uint64_t> unfinished_{0};
 };
 
 }  // namespace ddp::collectives

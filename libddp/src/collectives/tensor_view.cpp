@@ -1,7 +1,7 @@
 #include <ddp/tensor_view.hpp>
 
+#include <algorithm>
 #include <limits>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -51,14 +51,21 @@ BFloat16 to_bfloat16(float value) noexcept { return float_to_bfloat16(value); }
 float to_float(Half value) noexcept { return half_to_float(value); }
 Half to_half(float value) noexcept { return float_to_half(value); }
 
-TensorView::TensorView(void* data, DType dtype, std::vector<std::int64_t> shape, Device device)
-    : data_(data), dtype_(dtype), device_(device), shape_(std::move(shape)), numel_(1) {
-  for (const std::int64_t size : shape_) {
+TensorView::TensorView(void* data, DType dtype, std::span<const std::int64_t> shape, Device device)
+    : data_(data), dtype_(dtype), device_(device), numel_(1), dimensions_(shape.size()) {
+  if (shape.size() <= few_.size()) {
+    std::copy(shape.begin(), shape.end(), few_.begin());
+  } else {
+    const std::shared_ptr<std::int64_t[]> many(new std::int64_t[shape.size()]);
+    std::copy(shape.begin(), shape.end(), many.get());
+    many_ = many;
+  }
+  for (const std::int64_t size : shape) {
     std::size_t product = 0;
     if (size < 0 || __builtin_mul_overflow(numel_, static_cast<std::size_t>(size), &product)) {
       throw Error{{.code = ErrorCode::invalid_argument,
                    .attempted = "describing a tensor",
-                   .cause = fmt::format("the shape [{}] has no size", fmt::join(shape_, ", ")),
+                   .cause = fmt::format("the shape [{}] has no size", fmt::join(shape, ", ")),
                    .native = {},
                    .ranks = {},
                    .hint = "every dimension must be 0 or more, and their product must fit into memory"}};
@@ -97,7 +104,7 @@ TensorView TensorView::slice(std::size_t first, std::size_t count) const {
 }
 
 std::string TensorView::description() const {
-  return fmt::format("{}[{}]", to_string(dtype_), fmt::join(shape_, ", "));
+  return fmt::format("{}[{}]", to_string(dtype_), fmt::join(shape(), ", "));
 }
 
 }  // namespace ddp

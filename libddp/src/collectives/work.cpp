@@ -1,6 +1,9 @@
 #include <ddp/work.hpp>
 
-#include "collectives/work_state.hpp"
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "collectives/group_driver.hpp"
 
 namespace ddp {
 namespace collectives {
@@ -9,53 +12,118 @@ namespace {
 // The group ends every operation by its deadline; after this grace time wait() throws.
 constexpr auto kSlack = std::chrono::seconds(30);
 
-}  // namespace
+/// In the place of the callbacks of an operation that has called them.
+WorkState::Callback called{.function = {}, .next = nullptr};
 
-void WorkState::finish(std::optional<Error> error) {
-  const std::lock_guard lock(mutex_);
-  if (done_) return;
-  done_ = true;
-  finished_at_ = Deadline::Clock::now();
-  error_ = std::move(error);
-  finished_.notify_all();
+void call(WorkState& work, const std::function<void(const Work&)>& function) noexcept {
+  try {
+    function(Work{work});
+  } catch (const std::exception& problem) {
+    base::log(base::LogLevel::error, "a function that was to be called at the end of {} failed: {}", work.description(),
+              problem.what());
+  } catch (...) {
+    base::log(base::LogLevel::error, "a function that was to be called at the end of {} failed", work.description());
+  }
 }
 
-void WorkState::wait(std::optional<Deadline> limit) {
-  std::unique_lock lock(mutex_);
-  const auto until = limit ? limit->when() : deadline_.when() + kSlack;
-  if (!finished_.wait_until(lock, until, [&] { return done_; })) {
+void wait_until(WorkState& work, Deadline limit) {
+  if (!work.done()) {
+    if (work.group.forked()) work.group.fork_guard().check("waiting for " + work.description());
+    work.group.wait(work, limit.when());
+  }
+  if (!work.done()) {
     throw Error{{.code = ErrorCode::timeout,
-                 .attempted = "waiting for " + description_,
+                 .attempted = "waiting for " + work.description(),
                  .cause = "it was still running when the caller stopped waiting",
                  .native = {},
                  .ranks = {},
                  .hint = {}}};
   }
-  if (error_) throw *error_;
+  if (work.error) throw Error{*work.error};
 }
 
-bool WorkState::done() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
+}  // namespace
+
+std::string WorkState::description() const {
+  const std::string first = operations().front().description();
+  return several.empty() ? first : fmt::format("{} and {} more as one", first, several.size() - 1);
 }
 
-std::optional<Error> WorkState::error() const {
-  const std::lock_guard lock(mutex_);
-  return error_;
+Error WorkState::closed_error() const {
+  return Error{{.code = ErrorCode::aborted,
+                .attempted = description(),
+                .cause = "the process group was closed while it was under way",
+                .native = {},
+                .ranks = {},
+                .hint = "wait for all operations before the group goes away"}};
 }
 
-std::optional<Deadline::Clock::time_point> WorkState::finished_at() const {
-  const std::lock_guard lock(mutex_);
-  if (!done_) return std::nullopt;
-  return finished_at_;
+void WorkState::drop() noexcept {
+  if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) group.recycle(*this);
+}
+
+void WorkState::on_finish(std::function<void(const Work&)> function) {
+  auto callback = std::make_unique<Callback>(Callback{.function = std::move(function), .next = nullptr});
+  callback->next = callbacks.load(std::memory_order_acquire);
+  do {
+    if (callback->next == &called) return call(*this, callback->function);
+  } while (!callbacks.compare_exchange_weak(callback->next, callback.get(), std::memory_order_acq_rel));
+  static_cast<void>(callback.release());
+}
+
+void WorkState::call_back() noexcept {
+  Callback* newest = callbacks.exchange(&called, std::memory_order_acq_rel);
+  Callback* first = nullptr;
+  while (newest != nullptr) {
+    Callback* const older = std::exchange(newest->next, first);
+    first = std::exchange(newest, older);
+  }
+  while (first != nullptr) {
+    const std::unique_ptr<Callback> owned(std::exchange(first, first->next));
+    call(*this, owned->function);
+  }
 }
 
 }  // namespace collectives
 
-void Work::wait() const { state_->wait(std::nullopt); }
-void Work::wait(Deadline deadline) const { state_->wait(deadline); }
-bool Work::done() const { return state_->done(); }
-std::optional<Error> Work::error() const { return state_->error(); }
-std::optional<Deadline::Clock::time_point> Work::finished_at() const { return state_->finished_at(); }
+Work::Work(collectives::WorkState& state) noexcept : state_(&state) { state_->share(); }
+Work::Work(const Work& other) noexcept : state_(other.state_) {
+  if (state_ != nullptr) state_->share();
+}
+Work::~Work() {
+  if (state_ != nullptr) state_->drop();
+}
+
+void Work::wait() const {
+  if (state_->phase.load(std::memory_order_acquire) == collectives::WorkState::Phase::ok) return;
+  collectives::wait_until(*state_, Deadline{state_->deadline.when() + collectives::kSlack});
+}
+
+void Work::wait(Deadline deadline) const { collectives::wait_until(*state_, deadline); }
+
+bool Work::done() const {
+  if (state_->done()) return true;
+  if (state_->group.forked()) return false;
+  state_->group.attempt();
+  return state_->done();
+}
+
+std::optional<Error> Work::error() const {
+  if (!state_->done()) return std::nullopt;
+  return state_->error;
+}
+
+std::optional<Deadline::Clock::time_point> Work::finished_at() const {
+  if (!state_->done()) return std::nullopt;
+  return state_->finished_at;
+}
+
+void Work::on_finish(std::function<void(const Work&)> callback) const { state_->on_finish(std::move(callback)); }
+
+void Work::order(const Stream& stream) const {
+  if (stream.device.type == DeviceType::cpu) return wait();
+  if (state_->group.forked()) state_->group.fork_guard().check("ordering a stream after " + state_->description());
+  state_->group.order(*state_, stream);
+}
 
 }  // namespace ddp

@@ -1,35 +1,109 @@
-// State of a Work: set once by the group's threads, awaited by the caller.
+// What a Work refers to: an operation on its way through a group. Lives in a pool of its group, which uses it again
+// when it is finished and no handle is left.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
+#include <ddp/backend.hpp>
 #include <ddp/work.hpp>
 
 namespace ddp::collectives {
 
-/// Thread-safe.
-class WorkState {
- public:
-  WorkState(std::string description, Deadline deadline) : description_(std::move(description)), deadline_(deadline) {}
+class GroupDriver;
+struct Lane;
 
-  void finish(std::optional<Error> error);
-  void wait(std::optional<Deadline> limit);
-  bool done() const;
-  std::optional<Error> error() const;
-  /// When it finished; nothing before that.
-  std::optional<Deadline::Clock::time_point> finished_at() const;
+/// The exchange of fingerprints in front of an operation (DDP_CHECK_COLLECTIVES).
+struct ArgumentComparison {
+  std::vector<std::int64_t> own;
+  std::vector<std::int64_t> all;
+};
+
+struct WorkState {
+  using Time = Deadline::Clock::time_point;
+
+  enum class Phase : std::uint8_t {
+    queued,
+    posted,
+    failing,  ///< it has failed in its backend, and the group finds out why
+    ok,
+    failed,
+  };
+
+  /// A function to call at the end.
+  struct Callback {
+    std::function<void(const Work&)> function;
+    Callback* next;
+  };
+
+  explicit WorkState(GroupDriver& driver) : group(driver) {}
+  static WorkState& of(const Work& work) { return *work.state_; }
+
+  std::span<const Operation> operations() const {
+    return several.empty() ? std::span<const Operation>{&single, 1} : std::span<const Operation>{several};
+  }
+  bool is_transfer() const { return operations().front().is_transfer(); }
+  bool done() const { return phase.load(std::memory_order_acquire) >= Phase::ok; }
+  std::string description() const;
+  /// That the group was closed while it was under way.
+  Error closed_error() const;
+
+  void share() noexcept { references.fetch_add(1, std::memory_order_relaxed); }
+  void drop() noexcept;
+  void on_finish(std::function<void(const Work&)> function);
+  /// By the thread that has finished it, once.
+  void call_back() noexcept;
+
+  GroupDriver& group;
+  std::atomic<std::uint32_t> references{0};  ///< handles, and one of the group until the end
+  std::atomic<Phase> phase{Phase::queued};   ///< ok and failed: finished_at and error are final
+  std::atomic<Callback*> callbacks{nullptr};
+
+  // set by submit
+  Operation single;
+  std::vector<Operation> several;  ///< instead of single, if several start as one
+  Deadline deadline{Time{}};
+  Time investigate_at{};  ///< early enough for a verdict by the deadline
+  Lane* lane = nullptr;
+  WorkState* gate = nullptr;                       ///< a comparison that must be over before; shared
+  WorkState* subject = nullptr;                    ///< of a comparison: what stands behind it
+  std::unique_ptr<ArgumentComparison> comparison;  ///< of a comparison
+
+  // belongs to whoever drives the group
+  Request* request = nullptr;
+  Time next_probe{};  ///< when to look after those that it waits for
+  std::chrono::milliseconds probe_interval{};
+  unsigned probes = 0;
+  WorkState* next = nullptr;  ///< in the one list that it is in
+  Time finished_at{};
+  std::optional<Error> error;  ///< while failing, what the backend said; none if the time ran out
+};
+
+/// Linked through WorkState::next, in order.
+class WorkList {
+ public:
+  bool empty() const noexcept { return first_ == nullptr; }
+  WorkState* front() const noexcept { return first_; }
+  void push(WorkState& work) noexcept {
+    work.next = nullptr;
+    (last_ ? last_->next : first_) = &work;
+    last_ = &work;
+  }
+  WorkState& pop() noexcept {
+    WorkState& work = *first_;
+    first_ = work.next;
+    if (!first_) last_ = nullptr;
+    return work;
+  }
 
  private:
-  const std::string description_;
-  const Deadline deadline_;
-  mutable std::mutex mutex_;
-  std::condition_variable finished_;
-  bool done_ = false;
-  Deadline::Clock::time_point finished_at_{};
-  std::optional<Error> error_;
+  WorkState* first_ = nullptr;
+  WorkState* last_ = nullptr;
 };
 
 }  // namespace ddp::collectives

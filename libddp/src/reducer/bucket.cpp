@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "collectives/reduce_kernels.hpp"
-#include "collectives/shared_all_reduce.hpp"
 
 namespace ddp::reducer {
 
@@ -33,7 +32,7 @@ void Bucket::copy_out(std::size_t slot, const TensorView& gradient) const {
 
 Work Bucket::launch(ProcessGroup& group) const {
   const TensorView flat{memory_->data(), dtype_, {static_cast<std::int64_t>(elements_)}};
-  return collectives::shared_all_reduce(group, flat, ReduceOp::sum, std::nullopt, memory_);
+  return group.all_reduce(flat, ReduceOp::sum, {{}, memory_});
 }
 
 }  // namespace ddp::reducer

@@ -39,7 +39,7 @@ void check_parameters(const std::vector<Parameter>& parameters) {
       misuse(kAttempted, fmt::format("'{}' is boolean, which has no average", parameter.name), "leave it out");
     }
     if (parameter.value.dtype() == parameter.gradient.dtype() &&
-        parameter.value.shape() == parameter.gradient.shape()) {
+        std::ranges::equal(parameter.value.shape(), parameter.gradient.shape())) {
       continue;
     }
     misuse(kAttempted,

@@ -5,7 +5,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "collectives/backend.hpp"
+#include "collectives/backend_loader.hpp"
+#include "collectives/local_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::collectives {
@@ -30,7 +31,7 @@ class BackendLoader : public testing::Test {
 TEST_F(BackendLoader, LoadsAPluginOnce) {
   const BackendPlugin& plugin = load_backend("test_good");
   EXPECT_STREQ(plugin.name, "test_good");
-  EXPECT_EQ(plugin.interface_version, kBackendInterfaceVersion);
+  EXPECT_EQ(plugin.version, kBackendVersion);
   EXPECT_NE(plugin.create, nullptr);
   EXPECT_EQ(&load_backend("test_good"), &plugin);
 }
@@ -71,29 +72,40 @@ TEST_F(BackendLoader, AFileThatIsNoLibrary) {
 TEST_F(BackendLoader, APluginOfAnotherVersion) {
   const Error error = refusal("test_other_version");
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
-  EXPECT_THAT(error.what(), HasSubstr("interface version " + std::to_string(kBackendInterfaceVersion + 1)));
+  EXPECT_THAT(error.what(), HasSubstr("interface version " + std::to_string(kBackendVersion + 1)));
   EXPECT_EQ(refusal("test_other_version").code(), ErrorCode::mismatch) << "a failure must not be remembered as success";
 }
 
+TEST_F(BackendLoader, WhatIsBuiltInNeedsNoLibrary) { EXPECT_EQ(&load_backend("local"), &kLocalBackend); }
+
 TEST(LocalBackend, CopiesInputToOutput) {
-  const auto backend = make_local_backend();
-  EXPECT_TRUE(backend->serves(DeviceType::cpu));
-  EXPECT_FALSE(backend->serves(DeviceType::cuda));
+  const auto backend = kLocalBackend.create({});
+  EXPECT_TRUE(backend->traits().serves_cpu);
+  EXPECT_FALSE(backend->traits().serves_cuda);
+  const auto outcome = [&](std::span<const Operation> operations) {
+    Request& request = backend->init(operations, test::soon());
+    request.post();
+    const Outcome result = request.poll();
+    EXPECT_EQ(request.poll(), result);
+    if (result != Outcome::ok) {
+      EXPECT_THAT(request.failure().cause, HasSubstr("with itself"));
+    }
+    request.release();
+    return result;
+  };
   std::vector<float> from{1, 2, 3};
   std::vector<float> to(3);
-  Operation operation;
-  operation.kind = OperationKind::all_gather;
-  operation.input = from;
-  operation.output = to;
-  backend->run(operation, test::soon());
+  std::vector<Operation> operations(2);
+  operations[0].kind = OperationKind::all_gather;
+  operations[0].input = from;
+  operations[0].output = to;
+  EXPECT_EQ(outcome(operations), Outcome::ok);
   EXPECT_EQ(to, from);
-  operation.input = to;
-  backend->run(operation, test::soon());
+  operations[0].input = to;
+  EXPECT_EQ(outcome(operations), Outcome::ok) << "in place";
   EXPECT_EQ(to, from);
-  operation.kind = OperationKind::send;
-  const auto error = error_of([&] { backend->start(operation); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  operations[1].kind = OperationKind::send;
+  EXPECT_EQ(outcome(operations), Outcome::mismatch);
 }
 
 }  // namespace

@@ -81,6 +81,7 @@ class Members {
                                                             .rank = rank,
                                                             .global_ranks = global,
                                                             .endpoints = endpoints_,
+                                                            .nodes = {},
                                                             .channel = own.channel,
                                                             .peer_timeout = peer_timeout_});
     own.detector = std::make_unique<FailureDetector>(*own.group, *own.log, [count = own.told.get()] { ++*count; });

@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 /// Four members, of which this is the first; world ranks are ten times the rank in the group.
 const GroupMembers kMembers{
-    .name = "test", .rank = 0, .global_ranks = {0, 10, 20, 30}, .endpoints = {}, .channel = nullptr};
+    .name = "test", .rank = 0, .global_ranks = {0, 10, 20, 30}, .endpoints = {}, .nodes = {}, .channel = nullptr};
 
 Operation all_reduce(std::size_t count = 100) {
   Operation operation;

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -11,19 +14,30 @@
 #include <string>
 #include <vector>
 
-#include "collectives/backend.hpp"
+#include <ddp/backend.hpp>
+
+#include "collectives/group_driver.hpp"
 
 namespace ddp::test {
 
-using collectives::Backend;
-using collectives::Transfer;
 using ddp::Operation;
 
-/// The test's end of it. Thread-safe, but for effect.
+/// The test's end of it. Thread-safe, but for what is to be set before the first operation.
 class BackendControl {
  public:
-  /// What a collective does when it succeeds; set before the first one.
+  /// What a collective does when it succeeds.
   std::function<void(const Operation&)> effect = [](const Operation&) {};
+  BackendTraits traits{.serves_cpu = true,
+                       .serves_cuda = false,
+                       .completes_inline = true,
+                       .needs_progress = true,
+                       .stream_ordered = false,
+                       .detects_peer_death = false,
+                       .concurrent_collectives = 1};
+  /// Polls in vain before anything ends.
+  int polls_needed = 0;
+  /// Aborted operations go on.
+  bool ignores_abort = false;
 
   /// From now on, what begins does not end before it is released.
   void hold() {
@@ -36,9 +50,14 @@ class BackendControl {
   void release(const std::string& name) {
     change([&] { released_.insert(name); });
   }
-  /// Makes the operation of this name fail.
-  void fail(const std::string& name) {
-    change([&] { failing_.insert(name); });
+  /// Makes the operation of this name end like this.
+  void fail(const std::string& name, Outcome outcome = Outcome::peers_failed,
+            Failure failure = {.ranks = {}, .cause = "the connection broke", .native = {}}) {
+    change([&] { failing_[name] = {outcome, std::move(failure)}; });
+  }
+  /// Makes Backend::init throw for the operation of this name.
+  void refuse(const std::string& name) {
+    change([&] { refused_.insert(name); });
   }
 
   std::vector<std::string> events() const {
@@ -60,20 +79,41 @@ class BackendControl {
     return aborts_;
   }
 
-  /// The backend's end: one operation from its beginning to its end. Like a real library, it does not look at
-  /// deadlines.
-  void pass(const std::string& name) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [&] { return !holding_ || released_.contains(name) || failing_.contains(name) || aborts_ > 0; });
-    if (aborts_ > 0) throw std::runtime_error("the connection was aborted");
-    if (failing_.contains(name)) throw std::runtime_error("the connection broke");
+  /// Requests that were given back.
+  int releases() const {
+    const std::lock_guard lock(mutex_);
+    return releases_;
+  }
+
+  // the backend's end
+
+  /// How an operation that has begun stands.
+  Outcome look(const std::string& name, Failure& failure) const {
+    const std::lock_guard lock(mutex_);
+    if (aborts_ > 0 && !ignores_abort) return Outcome::aborted;
+    const auto fails = failing_.find(name);
+    if (fails != failing_.end()) {
+      failure = fails->second.second;
+      return fails->second.first;
+    }
+    return holding_ && !released_.contains(name) ? Outcome::running : Outcome::ok;
+  }
+  void check(const std::string& name) const {
+    const std::lock_guard lock(mutex_);
+    if (refused_.contains(name)) throw std::runtime_error("the backend has no room");
   }
   void record(const std::string& event) {
     change([&] { events_.push_back(event); });
   }
   void abort() {
     change([&] { ++aborts_; });
+  }
+  void released() {
+    change([&] { ++releases_; });
+  }
+  void rest(std::chrono::microseconds limit) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, limit);
   }
 
  private:
@@ -88,8 +128,10 @@ class BackendControl {
   std::condition_variable changed_;
   bool holding_ = false;
   int aborts_ = 0;
+  int releases_ = 0;
   std::set<std::string> released_;
-  std::set<std::string> failing_;
+  std::set<std::string> refused_;
+  std::map<std::string, std::pair<Outcome, Failure>> failing_;
   std::vector<std::string> events_;
 };
 
@@ -103,41 +145,65 @@ inline std::string name_of(const Operation& operation) {
 class FakeBackend final : public Backend {
  public:
   explicit FakeBackend(std::shared_ptr<BackendControl> control) : control_(std::move(control)) {}
+  ~FakeBackend() override { control_->record("destroyed"); }
 
-  bool serves(DeviceType device) const noexcept override { return device == DeviceType::cpu; }
+  const BackendTraits& traits() const noexcept override { return control_->traits; }
   Bytes address() const override { return {}; }
   void connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) override {}
-  void run(const Operation& operation, Deadline /*ignored*/) override {
-    const std::string name = name_of(operation);
-    control_->record("begin " + name);
-    control_->pass(name);
-    control_->effect(operation);
-    control_->record("end " + name);
-  }
-  std::unique_ptr<Transfer> start(const Operation& operation) override {
-    const std::string name = name_of(operation);
-    control_->record("post " + name);
-    control_->pass("post " + name);
-    return std::make_unique<FakeTransfer>(control_, name);
+  Request& init(std::span<const Operation> operations, Deadline /*ignored*/) override {
+    control_->check(name_of(operations.front()));
+    return requests_.emplace_back(*control_, operations);
   }
   void abort() noexcept override { control_->abort(); }
+  void close(Deadline /*immediate*/) noexcept override { control_->record("close"); }
+  void rest(std::chrono::microseconds limit) noexcept override { control_->rest(limit); }
 
  private:
-  class FakeTransfer final : public Transfer {
+  /// Records "begin" of a collective, "post" of a transfer, and "end" of each.
+  class FakeRequest final : public Request {
    public:
-    FakeTransfer(std::shared_ptr<BackendControl> control, std::string name)
-        : control_(std::move(control)), name_(std::move(name)) {}
-    void wait(Deadline /*ignored*/) override {
-      control_->pass(name_);
-      control_->record("end " + name_);
+    FakeRequest(BackendControl& control, std::span<const Operation> operations)
+        : control_(control), operations_(operations), polls_(control.polls_needed) {}
+    void post() noexcept override {
+      for (const Operation& operation : operations_) {
+        control_.record((operation.is_transfer() ? "post " : "begin ") + name_of(operation));
+      }
     }
+    Outcome poll() noexcept override {
+      if (polls_-- > 0) return Outcome::running;
+      polls_ = 0;
+      for (const Operation& operation : operations_) {
+        const Outcome outcome = control_.look(name_of(operation), failure_);
+        if (outcome != Outcome::ok) return outcome;
+      }
+      for (const Operation& operation : operations_) {
+        if (!operation.is_transfer()) control_.effect(operation);
+        control_.record("end " + name_of(operation));
+      }
+      return Outcome::ok;
+    }
+    Failure failure() const override { return failure_; }
+    void order(const Stream& stream) override {
+      control_.record("order " + name_of(operations_.front()) + " " + std::to_string(stream.device.index));
+    }
+    void release() noexcept override { control_.released(); }
 
    private:
-    std::shared_ptr<BackendControl> control_;
-    std::string name_;
+    BackendControl& control_;
+    std::span<const Operation> operations_;
+    int polls_;
+    Failure failure_;
   };
 
   std::shared_ptr<BackendControl> control_;
+  std::deque<FakeRequest> requests_;
 };
+
+/// The backends of a group that has only this one.
+inline std::vector<collectives::GroupBackend> fake_backends(const std::shared_ptr<BackendControl>& control) {
+  std::vector<collectives::GroupBackend> backends;
+  backends.push_back({"fake", std::make_unique<FakeBackend>(control)});
+  return backends;
+}
 
 }  // namespace ddp::test

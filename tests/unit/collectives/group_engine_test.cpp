@@ -1,4 +1,4 @@
-// The queue of a group: order, overlap of transfers, deadlines that hold although the backend ignores them, and
+// The operations of a group: order, overlap of transfers, deadlines that hold although the backend ignores them, and
 // endings.
 #include "collectives/group_engine.hpp"
 
@@ -33,10 +33,10 @@ class GroupEngineTest : public testing::Test {
                          .rank = 0,
                          .global_ranks = {0},
                          .endpoints = {{}},
+                         .nodes = {},
                          .channel = nullptr,
                          .peer_timeout = seconds(30)};
-    engine_.emplace(std::move(members), "fake", std::make_unique<test::FakeBackend>(control_), ConnectOptions{},
-                    timeout);
+    engine_.emplace(std::move(members), test::fake_backends(control_), ConnectOptions{}, timeout);
   }
   Work collective(std::optional<Deadline> deadline = {}) {
     Operation operation;
@@ -92,7 +92,6 @@ TEST_F(GroupEngineTest, WorkTellsWhetherAndWhenItFinished) {
 TEST_F(GroupEngineTest, TransfersOverlap) {
   start();
   control_->hold();
-  for (std::uint32_t tag = 1; tag <= 3; ++tag) control_->release("post send tag " + std::to_string(tag));
   std::vector<Work> works;
   for (std::uint32_t tag = 1; tag <= 3; ++tag) works.push_back(transfer(OperationKind::send, tag));
   // all are posted although none has ended
@@ -119,8 +118,6 @@ TEST_F(GroupEngineTest, TransfersStayBehindAnEarlierCollective) {
 TEST_F(GroupEngineTest, ALaterCollectiveWaitsForTransfers) {
   start();
   control_->hold();
-  control_->release("post send tag 1");
-  control_->release("post recv tag 2");
   const Work send = transfer(OperationKind::send, 1);
   const Work receive = transfer(OperationKind::recv, 2);
   const Work later = collective();
@@ -172,7 +169,6 @@ TEST_F(GroupEngineTest, TheGroupsTimeoutIsTheDefaultDeadline) {
 TEST_F(GroupEngineTest, ADeadlineHoldsForTransfersToo) {
   start();
   control_->hold();
-  control_->release("post recv tag 4");
   const auto begin = Deadline::Clock::now();
   const Work work = transfer(OperationKind::recv, 4, Deadline::after(milliseconds(600)));
   const auto error = error_of([&] { work.wait(); });
@@ -197,12 +193,12 @@ TEST_F(GroupEngineTest, ABrokenConnectionFailsTheGroupAtOnce) {
   EXPECT_STREQ(later->what(), error->what());
 }
 
-TEST_F(GroupEngineTest, ATransferThatCannotBePostedFails) {
+TEST_F(GroupEngineTest, AnOperationThatTheBackendRefusesFails) {
   start();
-  control_->fail("post send tag 1");
+  control_->refuse("send tag 1");
   const auto error = error_of([&] { transfer(OperationKind::send, 1).wait(); });
   ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("the connection broke"));
+  EXPECT_THAT(error->what(), HasSubstr("the backend has no room"));
 }
 
 TEST_F(GroupEngineTest, ClosingAnIdleGroupAbortsNothing) {
@@ -231,8 +227,6 @@ TEST_F(GroupEngineTest, ClosingWithWorkUnderWayAbortsIt) {
 TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
   start();
   control_->hold();
-  control_->release("post send tag 1");
-  control_->release("post recv tag 2");
   const std::vector<Work> works{transfer(OperationKind::send, 1), transfer(OperationKind::recv, 2), collective()};
   ASSERT_TRUE(control_->wait_for("post recv tag 2", soon()));
   engine_.reset();
@@ -241,41 +235,6 @@ TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::aborted) << error->what();
   }
-}
-
-/// Posts its transfers only after the group has begun to close, and then quite normally.
-class LatePostingBackend final : public Backend {
- public:
-  bool serves(DeviceType /*any*/) const noexcept override { return true; }
-  Bytes address() const override { return {}; }
-  void connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) override {}
-  void run(const Operation& /*nothing*/, Deadline /*immediate*/) override {}
-  std::unique_ptr<Transfer> start(const Operation& /*any*/) override {
-    class Done final : public Transfer {
-      void wait(Deadline /*immediate*/) override {}
-    };
-    while (!aborted_) std::this_thread::sleep_for(milliseconds(1));
-    std::this_thread::sleep_for(milliseconds(100));
-    return std::make_unique<Done>();
-  }
-  void abort() noexcept override { aborted_ = true; }
-
- private:
-  std::atomic<bool> aborted_{false};
-};
-
-TEST_F(GroupEngineTest, ATransferThatIsJustBeingPostedWhileTheGroupClosesEndsToo) {
-  GroupMembers members{.name = "late",
-                       .rank = 0,
-                       .global_ranks = {0},
-                       .endpoints = {{}},
-                       .channel = nullptr,
-                       .peer_timeout = seconds(30)};
-  engine_.emplace(std::move(members), "late", std::make_unique<LatePostingBackend>(), ConnectOptions{}, seconds(30));
-  const Work work = transfer(OperationKind::send, 1);
-  std::this_thread::sleep_for(milliseconds(50));
-  engine_.reset();
-  EXPECT_TRUE(work.done());
 }
 
 /// A group of two, of which the other is silent: its port takes connections and never answers.
@@ -287,12 +246,11 @@ class GroupWithASilentMember : public GroupEngineTest {
         .rank = 0,
         .global_ranks = {0, 1},
         .endpoints = {{}, {.rank = 1, .address = "127.0.0.1", .port = base::local_port(silent_.get())}},
+        .nodes = {},
         .channel = std::make_shared<world::PeerChannel>("127.0.0.1"),
         .peer_timeout = seconds(3)};
-    engine_.emplace(std::move(members), "fake", std::make_unique<test::FakeBackend>(control_), ConnectOptions{},
-                    seconds(120));
+    engine_.emplace(std::move(members), test::fake_backends(control_), ConnectOptions{}, seconds(120));
     control_->hold();
-    control_->release("post recv tag 1");
   }
   base::UniqueFd silent_ = base::listen_tcp("127.0.0.1");
 };

@@ -16,6 +16,8 @@ namespace ddp {
 namespace {
 
 using test::error_of;
+using testing::ElementsAre;
+using testing::ElementsAreArray;
 using Shape = std::vector<std::int64_t>;
 
 TEST(TensorView, CountsElementsAndBytes) {
@@ -23,11 +25,22 @@ TEST(TensorView, CountsElementsAndBytes) {
   const TensorView view{memory.data(), DType::float64, {2, 3, 4}};
   EXPECT_EQ(view.numel(), 24U);
   EXPECT_EQ(view.size_bytes(), 192U);
-  EXPECT_EQ(view.shape(), (Shape{2, 3, 4}));
+  EXPECT_THAT(view.shape(), ElementsAre(2, 3, 4));
   EXPECT_EQ(view.description(), "float64[2, 3, 4]");
   const TensorView scalar{memory.data(), DType::float64, {}};
   EXPECT_EQ(scalar.numel(), 1U);
   EXPECT_EQ(scalar.description(), "float64[]");
+}
+
+TEST(TensorView, ShapesOfAnyLengthAreKept) {
+  float memory = 0;
+  for (std::size_t dimensions = 0; dimensions <= 20; ++dimensions) {
+    Shape shape(dimensions, 1);
+    const TensorView view{&memory, DType::float32, shape};
+    shape.assign(shape.size(), 7);
+    const TensorView copy = view;
+    EXPECT_THAT(copy.shape(), ElementsAreArray(Shape(dimensions, 1)));
+  }
 }
 
 TEST(TensorView, MayBeEmpty) {
@@ -67,7 +80,7 @@ TEST(TensorView, SlicesAreOneDimensionalAndPointIntoTheSameMemory) {
   const TensorView view{memory.data(), DType::int32, {3, 4}, {.type = DeviceType::cpu, .index = 0}};
   const TensorView part = view.slice(5, 4);
   EXPECT_EQ(part.data(), memory.data() + 5);
-  EXPECT_EQ(part.shape(), Shape{4});
+  EXPECT_THAT(part.shape(), ElementsAre(4));
   EXPECT_EQ(part.dtype(), DType::int32);
   EXPECT_EQ(view.slice(0, 12).numel(), 12U);
   EXPECT_EQ(view.slice(12, 0).numel(), 0U);

@@ -59,11 +59,11 @@ std::string text_of(const sockaddr_storage& storage) {
 
 GlooMesh::GlooMesh(const BackendConfig& config) : ::gloo::Context(config.rank, config.size) {
   ::gloo::transport::tcp::attr attributes;
-  attributes.hostname = config.connect.interface_address;
+  attributes.hostname = config.interface_address;
   const base::SignalsBlocked for_the_devices_thread;  // Gloo writes to sockets without MSG_NOSIGNAL
   device_ = ::gloo::transport::tcp::CreateDevice(attributes);
   const auto connections = device_->createContext(rank, size);
-  connections->setTimeout(std::max(config.connect.timeout / kConnectTimeoutFactor, std::chrono::milliseconds(1)));
+  connections->setTimeout(std::max(config.connect_timeout / kConnectTimeoutFactor, std::chrono::milliseconds(1)));
   transport_ = std::make_shared<AbortableTransport>(connections);
   transportContext_ = transport_;
   for (int peer = 0; peer < size; ++peer) {

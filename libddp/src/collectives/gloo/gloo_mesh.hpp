@@ -7,7 +7,8 @@
 
 #include <gloo/context.h>
 
-#include "collectives/backend.hpp"
+#include <ddp/backend.hpp>
+
 #include "collectives/gloo/abortable_transport.hpp"
 
 namespace ddp::collectives::gloo_backend {

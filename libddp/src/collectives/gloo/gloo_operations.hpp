@@ -5,6 +5,14 @@
 
 namespace ddp::collectives::gloo_backend {
 
+/// A posted send or receive.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// Returns when the memory may be used again; throws when it fails or the mesh is aborted.
+  virtual void wait(Deadline deadline) = 0;
+};
+
 /// Blocks until the collective is done. Throws gloo's exceptions.
 void run_collective(const std::shared_ptr<GlooMesh>& mesh, const Operation& operation, Deadline deadline);
 

@@ -1,0 +1,49 @@
+// Several operations of a process group that start as one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ddp/operation.hpp>
+#include <ddp/process_group.hpp>
+
+namespace ddp {
+
+/// Collects operations; start() hands them to the group together. Either sends and receives, which all run at the same
+/// time, or collectives, with the same list on all ranks. All tensors are on devices of one type.
+///
+///     Work exchanged = Batch(group).send(mine, right).recv(theirs, left).start();
+///
+/// Arguments are those of ProcessGroup, and wrong ones throw Error(invalid_argument) when they are added. Used by one
+/// thread at a time.
+class Batch {
+ public:
+  explicit Batch(ProcessGroup group) : group_(std::move(group)) {}
+
+  Batch& all_reduce(const TensorView& tensor, ReduceOp op = ReduceOp::sum);
+  Batch& broadcast(const TensorView& tensor, int root);
+  Batch& reduce(const TensorView& tensor, int root, ReduceOp op = ReduceOp::sum);
+  Batch& all_gather(const TensorView& input, const TensorView& output);
+  Batch& all_gather_v(const TensorView& input, const TensorView& output, std::span<const std::size_t> counts);
+  Batch& gather(const TensorView& input, const TensorView& output, int root);
+  Batch& scatter(const TensorView& input, const TensorView& output, int root);
+  Batch& reduce_scatter(const TensorView& input, const TensorView& output, ReduceOp op = ReduceOp::sum);
+  Batch& all_to_all(const TensorView& input, const TensorView& output);
+  Batch& send(const TensorView& tensor, int peer, std::uint32_t tag = 0);
+  Batch& recv(const TensorView& tensor, int peer, std::uint32_t tag = 0);
+
+  std::size_t size() const noexcept { return operations_.size(); }
+
+  /// Starts what was added since the last start(); finished when the last of them is, failed when one fails. Throws
+  /// Error(invalid_argument) for an empty batch, and for one that mixes what cannot start together.
+  Work start(CallOptions options = {});
+
+ private:
+  Batch& add(Operation operation);
+
+  ProcessGroup group_;
+  std::vector<Operation> operations_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,416 @@
+#include "collectives/group_driver.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/env_table.hpp"
+#include "base/log.hpp"
+#include "collectives/processor_share.hpp"
+#include "collectives/progress_thread.hpp"
+#include "collectives/wait_ladder.hpp"
+
+namespace ddp::collectives {
+namespace {
+
+using std::chrono::microseconds;
+
+// How long before an operation's deadline an investigation starts: a quarter of its time, at most this.
+constexpr std::chrono::milliseconds kLongestReserve{2000};
+// While an operation waits, those that it waits for are looked after: first after this, then less and less often.
+constexpr std::chrono::milliseconds kFirstProbe{1000};
+// After an interruption by something more urgent.
+constexpr std::chrono::milliseconds kProbeAgain{500};
+// A closing group waits this long for a backend that goes on although it was aborted, and for one that closes.
+constexpr std::chrono::seconds kLongestClose{5};
+
+constexpr std::chrono::hours kFarthest{24 * 365 * 10};
+
+[[noreturn]] void reject(std::span<const Operation> operations, std::string cause) {
+  throw Error{
+      {.code = ErrorCode::invalid_argument,
+       .attempted = operations.size() == 1 ? operations.front().description() : "starting several operations as one",
+       .cause = std::move(cause),
+       .native = {},
+       .ranks = {},
+       .hint = {}}};
+}
+
+DeviceType device_of(const Operation& operation) {
+  return (operation.output.numel() > 0 ? operation.output : operation.input).device().type;
+}
+
+}  // namespace
+
+/// The right to drive, waited for. Whoever has it keeps it for as long as the backend's polls take.
+class GroupDriver::Turn {
+ public:
+  explicit Turn(GroupDriver& driver) : driver_(driver) {
+    WaitLadder ladder(false);
+    while (driver_.driven_.exchange(true)) {
+      const auto limit = ladder.pause();
+      if (limit > microseconds::zero()) std::this_thread::sleep_for(limit);
+    }
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    const WorkList finished = std::exchange(driver_.finished_, {});
+    driver_.driven_ = false;
+    conclude(finished);
+  }
+
+ private:
+  GroupDriver& driver_;
+};
+
+GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backends, std::chrono::milliseconds timeout)
+    : members_(std::move(members)),
+      timeout_(timeout),
+      compare_arguments_(base::Environment::process().boolean("DDP_CHECK_COLLECTIVES") && members_.size() > 1),
+      may_spin_(ProcessorShare::read().enough_for(members_.on_own_node())),
+      next_event_(Time::max().time_since_epoch().count()),
+      watch_(*this, members_, log_) {
+  for (GroupBackend& backend : backends) {
+    const BackendTraits traits = backend.backend->traits();
+    lanes_.push_back({.carrier = std::move(backend), .traits = traits, .queue = {}, .posted = {}, .collectives = 0});
+  }
+}
+
+GroupDriver::~GroupDriver() = default;
+
+Lane* GroupDriver::lane_of(DeviceType device) noexcept {
+  const auto serves = [device](const Lane& lane) {
+    return device == DeviceType::cpu ? lane.traits.serves_cpu : lane.traits.serves_cuda;
+  };
+  const auto found = std::find_if(lanes_.begin(), lanes_.end(), serves);
+  return found == lanes_.end() ? nullptr : &*found;
+}
+
+Lane& GroupDriver::lane_for(std::span<const Operation> operations) {
+  if (operations.empty()) reject(operations, "there are none");
+  const Operation& first = operations.front();
+  for (const Operation& other : operations.subspan(1)) {
+    if (other.is_transfer() != first.is_transfer()) {
+      reject(operations, "sends and receives cannot start together with collectives");
+    }
+    if (device_of(other) != device_of(first)) reject(operations, "their tensors are on devices of different types");
+  }
+  Lane* lane = lane_of(device_of(first));
+  if (lane == nullptr) reject(operations, "no backend of the group serves the tensor's device");
+  return *lane;
+}
+
+Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
+  if (forked()) fork_guard_.check(operations.empty() ? "starting an operation" : operations.front().description());
+  if (failed_.load(std::memory_order_acquire)) {
+    if (const auto verdict = watch_.verdict()) throw *verdict;
+  }
+  Lane& lane = lane_for(operations);
+  if (options.keep_alive) operations.front().keep_alive = std::move(options.keep_alive);
+  const Time now = Deadline::Clock::now();
+  const Deadline deadline = options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)});
+  WorkState* issued = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    issued = &issue(operations, lane, deadline, now);
+    if (compare_arguments_ && !issued->is_transfer()) queue(issue_comparison(*issued, now));
+    queue(*issued);
+  }
+  Work work{*issued};
+  expect(std::min(issued->investigate_at, issued->next_probe));
+  attempt();
+  if (!issued->done()) ProgressThread::instance().used();
+  return work;
+}
+
+WorkState& GroupDriver::take_slot() {
+  if (unused_.empty()) unused_.push(slots_.emplace_back(*this));
+  ++in_use_;
+  return unused_.pop();
+}
+
+WorkState& GroupDriver::issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now) {
+  WorkState& work = take_slot();
+  if (operations.size() == 1) {
+    work.single = std::move(operations.front());
+    if (!work.single.is_transfer()) work.single.sequence = ++sequence_;
+    log_.issued(work.single);
+  } else {
+    work.several.assign(std::make_move_iterator(operations.begin()), std::make_move_iterator(operations.end()));
+    for (Operation& operation : work.several) {
+      if (!operation.is_transfer()) operation.sequence = ++sequence_;
+      log_.issued(operation);
+    }
+  }
+  work.deadline = deadline;
+  const Time end = deadline.when();
+  work.investigate_at = end - std::clamp<Time::duration>((end - now) / 4, Time::duration::zero(), kLongestReserve);
+  work.lane = &lane;
+  work.next_probe = now + kFirstProbe;
+  work.probe_interval = kFirstProbe;
+  return work;
+}
+
+/// An operation of its own in front: whose number is the same on all ranks whatever they call, and never that of an
+/// operation of the user.
+WorkState& GroupDriver::issue_comparison(WorkState& subject, Time now) {
+  WorkState& work = take_slot();
+  std::uint64_t fingerprint = 0;
+  for (const Operation& operation : subject.operations()) fingerprint = fingerprint * 31 + operation.fingerprint();
+  work.comparison = std::make_unique<ArgumentComparison>();
+  work.comparison->own = {static_cast<std::int64_t>(fingerprint)};
+  work.comparison->all.resize(static_cast<std::size_t>(members_.size()));
+  Operation& question = work.single;
+  question.kind = OperationKind::all_gather;
+  question.dtype = DType::int64;
+  question.count = 1;
+  question.input = work.comparison->own;
+  question.output = work.comparison->all;
+  question.sequence = subject.operations().front().sequence | (std::uint64_t{1} << 63U);
+  work.deadline = subject.deadline;
+  work.investigate_at = subject.investigate_at;
+  work.lane = lane_of(DeviceType::cpu);
+  work.next_probe = now + kFirstProbe;
+  work.probe_interval = kFirstProbe;
+  work.subject = &subject;
+  subject.gate = &work;
+  work.share();
+  return work;
+}
+
+void GroupDriver::queue(WorkState& work) noexcept {
+  work.share();
+  inbox_.push(work);
+  unfinished_.fetch_add(1);
+  letters_.store(true);
+}
+
+void GroupDriver::recycle(WorkState& work) noexcept {
+  if (forked()) return;
+  if (WorkState* const gate = std::exchange(work.gate, nullptr)) gate->drop();
+  work.single.counts.clear();
+  work.several.clear();
+  work.comparison.reset();
+  work.subject = nullptr;
+  work.probes = 0;
+  work.error.reset();
+  work.callbacks.store(nullptr, std::memory_order_relaxed);
+  work.phase.store(WorkState::Phase::queued, std::memory_order_relaxed);
+  std::shared_ptr<GroupDriver> last;  // this object may end with it, but not while its mutex is held
+  {
+    const std::lock_guard lock(mutex_);
+    unused_.push(work);
+    if (--in_use_ == 0 && closed_) last = std::move(self_);
+  }
+}
+
+void GroupDriver::expect(Time event) noexcept {
+  const std::int64_t time = event.time_since_epoch().count();
+  std::int64_t known = next_event_.load();
+  while (time < known && !next_event_.compare_exchange_weak(known, time)) {
+  }
+}
+
+void GroupDriver::wait(const WorkState& work, Time limit) {
+  waiters_.fetch_add(1);
+  WaitLadder ladder(may_spin_);
+  bool leading = false;
+  while (!work.done()) {
+    if (!leading && !led_.load(std::memory_order_relaxed)) leading = !led_.exchange(true);
+    if (leading && attempt()) ladder.reset();
+    if (work.done()) break;
+    auto rest_for = ladder.pause();
+    if (ladder.looked()) {
+      const Time now = Deadline::Clock::now();
+      if (now >= limit) break;
+      rest_for = std::min(rest_for, std::chrono::ceil<microseconds>(limit - now));
+    }
+    if (rest_for == microseconds::zero()) continue;
+    // a failed operation waits for the inquiry, of which the backend knows nothing
+    if (leading && !stuck_) {
+      rest(*work.lane, rest_for);
+    } else {
+      follow(work, leading, rest_for);
+    }
+  }
+  if (leading) led_ = false;
+  waiters_.fetch_sub(1);
+  if (leading) wake_followers();
+}
+
+void GroupDriver::follow(const WorkState& work, bool leading, microseconds limit) {
+  std::unique_lock lock(follow_mutex_);
+  followers_.fetch_add(1);
+  follow_.wait_for(lock, limit, [&] { return work.done() || (!leading && !led_); });
+  followers_.fetch_sub(1);
+}
+
+void GroupDriver::wake_followers() noexcept {
+  if (followers_ == 0) return;
+  const std::lock_guard lock(follow_mutex_);
+  follow_.notify_all();
+}
+
+void GroupDriver::rest(Lane& lane, microseconds limit) noexcept {
+  resting_.fetch_add(1);
+  if (!no_rest_) lane.carrier.backend->rest(limit);
+  resting_.fetch_sub(1);
+}
+
+void GroupDriver::order(const WorkState& work, const Stream& stream) {
+  if (!work.lane->traits.stream_ordered) {
+    reject(work.operations(), "its backend does not run on streams; wait for it instead");
+  }
+  // not before it has been posted, for which earlier ones may have to end
+  WaitLadder ladder(may_spin_);
+  while (work.phase.load(std::memory_order_acquire) == WorkState::Phase::queued) {
+    attempt();
+    const auto limit = ladder.pause();
+    if (limit > microseconds::zero()) rest(*work.lane, limit);
+  }
+  {
+    const Turn turn(*this);
+    if (!work.done() && work.request != nullptr) return work.request->order(stream);
+  }
+  wait(work, work.deadline.when() + kLongestReserve);
+  if (const auto error = work.done() ? work.error : std::nullopt) throw *error;
+}
+
+GroupDriver::Standing GroupDriver::tend() noexcept {
+  const std::uint32_t drives = drives_.load(std::memory_order_relaxed);
+  const bool untouched = drives == std::exchange(seen_drives_, drives);
+  const bool to_be_ended = failed_ && !ended_;
+  if (unfinished_ == 0 && !to_be_ended) {
+    tending_ = false;
+    return untouched ? Standing::idle : Standing::attended;
+  }
+  if (!to_be_ended && (waiters_ > 0 || (!untouched && !tending_))) {
+    tending_ = false;
+    return Standing::attended;
+  }
+  tending_ = true;
+  const bool moved = attempt();
+  seen_drives_ = drives_.load(std::memory_order_relaxed);
+  return moved ? Standing::moved : Standing::tended;
+}
+
+template <class Visit>
+void GroupDriver::visit_unfinished(Visit&& visit) {
+  for (Lane& lane : lanes_) {
+    for (WorkState* work : lane.posted) visit(work->subject != nullptr ? *work->subject : *work, true);
+    for (WorkState* work = lane.queue.front(); work != nullptr; work = work->next) {
+      if (work->subject == nullptr) visit(*work, false);
+    }
+  }
+}
+
+std::optional<Concern> GroupDriver::concern() {
+  if (failed_ || closing_) return std::nullopt;
+  const Turn turn(*this);
+  // first: what is submitted from now on says itself when it is due
+  next_event_.store(Time::max().time_since_epoch().count());
+  admit();
+  const Time now = Deadline::Clock::now();
+  WorkState* most = nullptr;
+  auto kind = Concern::Kind::probe;
+  visit_unfinished([&](WorkState& work, bool posted) {
+    const bool failing = work.phase == WorkState::Phase::failing;
+    const bool probed = posted && members_.channel;
+    expect(failing ? now : probed ? std::min(work.investigate_at, work.next_probe) : work.investigate_at);
+    const auto take = [&](Concern::Kind its) {
+      if (most != nullptr && kind <= its) return;
+      most = &work;
+      kind = its;
+    };
+    if (failing) {
+      take(Concern::Kind::failure);
+    } else if (work.investigate_at <= now) {
+      take(Concern::Kind::deadline);
+    } else if (probed && work.next_probe <= now) {
+      take(Concern::Kind::probe);
+    }
+  });
+  if (most == nullptr) return std::nullopt;
+  return Concern{
+      .kind = kind, .work = Work{*most}, .failure = kind == Concern::Kind::failure ? most->error : std::nullopt};
+}
+
+bool GroupDriver::urgent() {
+  if (stuck_) return true;
+  const Turn turn(*this);
+  admit();
+  bool found = false;
+  const Time now = Deadline::Clock::now();
+  visit_unfinished([&](const WorkState& work, bool) { found = found || work.investigate_at <= now; });
+  return found;
+}
+
+void GroupDriver::probed(WorkState& work, bool interrupted) {
+  const Turn turn(*this);
+  ++work.probes;
+  work.probe_interval = std::min(work.probe_interval * 2, longest_probe_interval(members_.peer_timeout));
+  work.next_probe = Deadline::Clock::now() + (interrupted ? kProbeAgain : work.probe_interval);
+}
+
+void GroupDriver::fail() noexcept {
+  failed_ = true;
+  ProgressThread::instance().hurry();
+}
+
+void GroupDriver::close() noexcept {
+  if (forked()) {
+    // its threads and connections are the parent's
+    static_cast<void>(new std::shared_ptr<GroupDriver>(shared_from_this()));
+    return;
+  }
+  closing_ = true;
+  if (unfinished_ > 0) {
+    base::log(base::LogLevel::warning, "group '{}' is closed while operations are under way; they are aborted",
+              members_.name);
+  }
+  const Deadline limit = Deadline::after(kLongestClose);
+  for (;;) {
+    {
+      const Turn turn(*this);
+      drive();
+      gone_ = unfinished_ == 0 || limit.expired();
+      if (gone_) break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (unfinished_ > 0) abandon();
+  ProgressThread::instance().remove(*this);
+  watch_.stop();
+  no_rest_ = true;
+  while (resting_ > 0) std::this_thread::sleep_for(microseconds(100));
+  for (Lane& lane : lanes_) {
+    if (!lane.carrier.backend) continue;
+    lane.carrier.backend->close(Deadline::after(kLongestClose));
+    lane.carrier.backend.reset();
+  }
+  members_.channel.reset();
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  if (in_use_ > 0) self_ = shared_from_this();
+}
+
+/// A backend does not let go of its operations. It is kept for ever, and so is what they may still touch.
+void GroupDriver::abandon() noexcept {
+  base::log(base::LogLevel::error, "the backend of group '{}' did not end its operations {} s after it was aborted",
+            members_.name, kLongestClose.count());
+  const Turn turn(*this);
+  for (Lane& lane : lanes_) {
+    for (WorkState* work : lane.posted) {
+      work->share();  // for ever
+      for (const Operation& operation : work->operations()) {
+        if (operation.keep_alive) static_cast<void>(new std::shared_ptr<const void>(operation.keep_alive));
+      }
+      finish(*work, work->closed_error());
+    }
+    lane.posted.clear();
+    static_cast<void>(lane.carrier.backend.release());
+  }
+}
+
+}  // namespace ddp::collectives

@@ -1,0 +1,169 @@
+// Carries the operations of one group through its backends: a queue for each, from which operations are posted in issue
+// order and polled by whichever thread has the time: one that waits for them, else the progress thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ddp/process_group.hpp>
+
+#include "collectives/fork_guard.hpp"
+#include "collectives/group_watch.hpp"
+#include "collectives/work_state.hpp"
+
+namespace ddp::collectives {
+
+/// A connected backend and its name.
+struct GroupBackend {
+  std::string name;
+  std::unique_ptr<Backend> backend;
+};
+
+/// A backend with its operations in issue order. Belongs to whoever drives the group.
+struct Lane {
+  GroupBackend carrier;
+  BackendTraits traits;
+  WorkList queue;                  ///< not posted
+  std::vector<WorkState*> posted;  ///< posted or failing
+  int collectives = 0;             ///< of those posted
+};
+
+/// Thread-safe. Kept alive by its GroupEngine and by the handles of its operations.
+class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
+ public:
+  using Time = WorkState::Time;
+
+  /// How the progress thread finds a group.
+  enum class Standing {
+    idle,      ///< nothing to do
+    attended,  ///< others drive it, or have just done so
+    tended,    ///< nobody does: the caller has driven it, in vain
+    moved,     ///< the same, and it got further
+  };
+
+  GroupDriver(GroupMembers members, std::vector<GroupBackend> backends, std::chrono::milliseconds timeout);
+  ~GroupDriver();
+
+  const GroupMembers& members() const noexcept { return members_; }
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  const std::vector<Lane>& lanes() const noexcept { return lanes_; }
+  /// The lane of a device type; null if no backend serves it.
+  Lane* lane_of(DeviceType device) noexcept;
+
+  /// Starts @p operations as one, whose arguments have been checked; they are moved from. On an idle group they are
+  /// posted and polled once before it returns. Throws the group's verdict if it has failed.
+  Work submit(std::span<Operation> operations, CallOptions options);
+
+  /// Returns when @p work is finished, or at @p limit. Drives the group if nobody else does.
+  void wait(const WorkState& work, Time limit);
+  /// Of Work::order.
+  void order(const WorkState& work, const Stream& stream);
+  /// Drives the group once, unless another thread does. Whether an operation got further.
+  bool attempt() noexcept;
+  bool forked() const noexcept { return fork_guard_.forked(); }
+  const ForkGuard& fork_guard() const noexcept { return fork_guard_; }
+  /// Nobody refers to @p work any more.
+  void recycle(WorkState& work) noexcept;
+
+  /// Ends all operations, waits for its threads, closes the backends. In a forked child: does nothing, and keeps
+  /// everything for ever.
+  void close() noexcept;
+
+  // for the progress thread
+  Standing tend() noexcept;
+  void rest(std::chrono::microseconds limit) noexcept { rest(lanes_.front(), limit); }
+  GroupWatch& watch() noexcept { return watch_; }
+
+  // for the watch
+  bool closing() const noexcept { return closing_.load(); }
+  /// Something is to be looked into, or will be then.
+  Time next_event() const noexcept { return Time{Time::duration{next_event_.load(std::memory_order_relaxed)}}; }
+  /// The most urgent of what must be looked into now.
+  std::optional<Concern> concern();
+  /// Whether a failure or a deadline waits to be looked into.
+  bool urgent();
+  /// Sets the time of the next probe of one that has been probed.
+  void probed(WorkState& work, bool interrupted);
+  /// The group has failed: the watch has a verdict.
+  void fail() noexcept;
+
+ private:
+  class Turn;
+
+  WorkState& take_slot();
+  WorkState& issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now);
+  WorkState& issue_comparison(WorkState& subject, Time now);
+  void queue(WorkState& work) noexcept;
+  Lane& lane_for(std::span<const Operation> operations);
+  void expect(Time event) noexcept;
+
+  // by who drives
+  bool drive() noexcept;
+  void admit() noexcept;
+  bool advance(Lane& lane) noexcept;
+  bool start(Lane& lane) noexcept;
+  bool poll(Lane& lane) noexcept;
+  void post(Lane& lane, WorkState& work) noexcept;
+  void conclude_comparison(WorkState& work) noexcept;
+  void note_failure(WorkState& work, std::optional<Error> failure) noexcept;
+  bool give_up() noexcept;
+  void finish(WorkState& work, std::optional<Error> error) noexcept;
+  void remove(Lane& lane, std::size_t place) noexcept;
+  template <class Visit>
+  void visit_unfinished(Visit&& visit);
+
+  static void conclude(WorkList finished) noexcept;
+  void follow(const WorkState& work, bool leading, std::chrono::microseconds limit);
+  void wake_followers() noexcept;
+  void rest(Lane& lane, std::chrono::microseconds limit) noexcept;
+  void abandon() noexcept;
+
+  GroupMembers members_;
+  const std::chrono::milliseconds timeout_;
+  const bool compare_arguments_;  ///< DDP_CHECK_COLLECTIVES
+  const bool may_spin_;
+  const ForkGuard fork_guard_;
+  std::vector<Lane> lanes_;  ///< as many as there are backends, for ever
+  OperationLog log_;
+
+  std::mutex mutex_;  ///< guards what follows; taken last, and for moments
+  std::uint64_t sequence_ = 0;
+  WorkList inbox_;  ///< submitted, not in a lane yet
+  std::deque<WorkState> slots_;
+  WorkList unused_;
+  std::size_t in_use_ = 0;
+  bool closed_ = false;
+  std::shared_ptr<GroupDriver> self_;  ///< once closed, while slots are in use
+
+  std::atomic<bool> driven_{false};   ///< a thread drives: what lanes hold and the next two are its own
+  WorkList finished_;                 ///< to be told to those who asked for it, when driving is over
+  bool gone_ = false;                 ///< the backends: nothing can be driven any more
+  std::atomic<bool> letters_{false};  ///< inbox_ is not empty
+  std::atomic<bool> stuck_{false};    ///< an operation has failed: nothing more is posted
+  std::atomic<bool> failed_{false};   ///< there is a verdict
+  std::atomic<bool> ended_{false};    ///< the backends have been aborted
+  std::atomic<bool> closing_{false};
+  std::atomic<std::int64_t> next_event_;
+  std::atomic<int> unfinished_{0};
+  std::atomic<std::uint32_t> drives_{0};
+
+  std::atomic<int> waiters_{0};       ///< threads in wait()
+  std::atomic<bool> led_{false};      ///< one of them drives and rests in the backend
+  std::atomic<int> followers_{0};     ///< the others, as far as they sleep
+  std::atomic<int> resting_{0};       ///< threads in Backend::rest
+  std::atomic<bool> no_rest_{false};  ///< the backends are about to go
+  std::mutex follow_mutex_;
+  std::condition_variable follow_;
+
+  std::uint32_t seen_drives_ = 0;  ///< the progress thread's own
+  bool tending_ = false;           ///< the same
+
+  GroupWatch watch_;  // last: its threads use all of the above
+};
+
+}  // namespace ddp::collectives

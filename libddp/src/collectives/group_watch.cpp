@@ -1,0 +1,74 @@
+#include "collectives/group_watch.hpp"
+
+#include <algorithm>
+
+#include "base/library_thread.hpp"
+#include "base/log.hpp"
+#include "collectives/group_driver.hpp"
+
+namespace ddp::collectives {
+
+GroupWatch::GroupWatch(GroupDriver& driver, const GroupMembers& members, const OperationLog& log)
+    : driver_(driver),
+      members_(members),
+      detector_(std::make_unique<FailureDetector>(members, log, [this] { driver_.fail(); })) {}
+
+GroupWatch::~GroupWatch() { stop(); }
+
+void GroupWatch::look(Deadline::Clock::time_point now) {
+  if (now < driver_.next_event() || inquiring_ || !driver_.concern()) return;
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return;
+  if (thread_.joinable()) thread_.join();  // it is at its end
+  inquiring_ = true;
+  try {
+    thread_ = base::start_thread([this] { inquire(); });
+  } catch (const Error& error) {
+    inquiring_ = false;
+    // without any thread, better late for other groups than never for this one
+    base::log(base::LogLevel::warning, "looking into an operation of group '{}' on the progress thread: {}",
+              members_.name, error.what());
+    if (const auto concern = driver_.concern()) look_into(*concern);
+  }
+}
+
+void GroupWatch::stop() noexcept {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  if (thread_.joinable()) thread_.join();
+  detector_.reset();
+}
+
+void GroupWatch::inquire() {
+  while (const auto concern = driver_.concern()) look_into(*concern);
+  inquiring_ = false;
+}
+
+void GroupWatch::look_into(const Concern& concern) {
+  WorkState& work = WorkState::of(concern.work);
+  // those of a batch take turns: each may be what the others called differently
+  const auto operations = work.operations();
+  const Operation& operation = operations[work.probes % operations.size()];
+  bool interrupted = false;
+  switch (concern.kind) {
+    case Concern::Kind::failure:
+      detector_->investigate(
+          operation, concern.failure, [&] { return !driver_.closing(); },
+          concern.failure ? earlier(work.deadline, Deadline::after(members_.peer_timeout)) : work.deadline);
+      break;
+    case Concern::Kind::deadline:
+      detector_->investigate(
+          operation, std::nullopt, [&] { return !driver_.closing() && !work.done(); }, work.deadline);
+      break;
+    case Concern::Kind::probe:
+      detector_->watch(operation, [&] {
+        interrupted = driver_.closing() || work.done() || driver_.urgent();
+        return !interrupted;
+      });
+      driver_.probed(work, interrupted);
+      break;
+  }
+  if (detector_->verdict()) driver_.fail();
+}
+
+}  // namespace ddp::collectives
