@@ -8,9 +8,10 @@ void LifeWatch::announce() {
   own.state.store(RankState::ready, std::memory_order_release);
 }
 
-void LifeWatch::withdraw() noexcept {
+void LifeWatch::withdraw(RankState state) noexcept {
   RankControl& own = segment_.view().control(rank_);
-  if (own.process == process_number()) own.state.store(RankState::closed, std::memory_order_seq_cst);
+  if (own.process != process_number() || own.state.load() != RankState::ready) return;
+  own.state.store(state, std::memory_order_seq_cst);
 }
 
 bool LifeWatch::has_closed(int rank) const {
@@ -20,7 +21,7 @@ bool LifeWatch::has_closed(int rank) const {
 bool LifeWatch::has_died(int rank) const {
   if (rank == rank_ || segment_.view().control(rank).process == process_number()) return false;
   // in this order: a rank that closes says so before its lock goes
-  return segment_.abandoned(rank) && !has_closed(rank);
+  return segment_.abandoned(rank) && segment_.view().control(rank).state.load() == RankState::ready;
 }
 
 std::vector<int> LifeWatch::dead() const {

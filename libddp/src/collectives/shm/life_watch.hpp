@@ -1,4 +1,4 @@
-// Which ranks of a group are gone: their processes have ended, or they have closed the group.
+// Which ranks of a group are gone: their processes have ended, or they have closed the group while nothing had failed.
 #pragma once
 
 #include <vector>
@@ -13,8 +13,8 @@ class LifeWatch {
 
   /// This rank takes part from now on.
   void announce();
-  /// This rank leaves for good. Does nothing in a forked child.
-  void withdraw() noexcept;
+  /// This rank leaves for good; @p state: closed or resigned. Does nothing in a forked child, and the second time.
+  void withdraw(RankState state) noexcept;
 
   /// The ranks whose processes have ended without closing the group. A system call a rank.
   std::vector<int> dead() const;

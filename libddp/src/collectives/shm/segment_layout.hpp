@@ -45,7 +45,12 @@ struct RingControl {
 };
 
 enum class VerdictCause : std::uint32_t { none, death, mismatch };
-enum class RankState : std::uint32_t { absent, ready, closed };
+enum class RankState : std::uint32_t {
+  absent,
+  ready,
+  closed,    ///< without need: whoever waits for it waits in vain
+  resigned,  ///< after a failure or an abort, which is not its own fault
+};
 
 struct RankControl {
   alignas(kLine) std::atomic<std::uint64_t> done;  ///< steps in which this rank reads no more

@@ -319,8 +319,10 @@ class Member {
     if (!send(socket_.get(), hello)) return false;
     const Received received = next(offer, &file);
     if (received == Received::no_descriptor) {
-      throw base::system_error("receiving the shared memory of a group", EMFILE,
-                               "raise the limit of open files of this process (ulimit -n)");
+      const Error error = base::system_error("receiving the shared memory of a group", EMFILE,
+                                             "raise the limit of open files of this process (ulimit -n)");
+      send(socket_.get(), failure_message(meeting_.rank, error));
+      throw error;
     }
     return received == Received::message && offer.kind == Kind::offer;
   }

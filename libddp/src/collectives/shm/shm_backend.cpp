@@ -60,6 +60,10 @@ class ShmBackend final : public Backend {
     traits_.detects_peer_death = true;
   }
 
+  ~ShmBackend() override { leave(); }
+  ShmBackend(const ShmBackend&) = delete;
+  ShmBackend& operator=(const ShmBackend&) = delete;
+
   const BackendTraits& traits() const noexcept override { return traits_; }
   Bytes address() const override { return endpoint_.address().pack(); }
   void connect(const std::vector<Bytes>& addresses, Deadline deadline) override;
@@ -69,11 +73,7 @@ class ShmBackend final : public Backend {
     if (Doorbell* const bell = bell_.load()) bell->ring();
   }
   /// The memory stays until the destructor: abort and rest may still be called.
-  void close(Deadline /*immediate*/) noexcept override {
-    if (group_ == nullptr) return;
-    group_->watch.withdraw();
-    group_->bell.ring();
-  }
+  void close(Deadline /*immediate*/) noexcept override { leave(); }
   void rest(std::chrono::microseconds limit) noexcept override {
     Doorbell* const bell = bell_.load();
     if (bell == nullptr) return Backend::rest(limit);
@@ -94,6 +94,11 @@ class ShmBackend final : public Backend {
   std::vector<int> waits_for() const;
   void follow_verdict();
   void end_all(Outcome outcome, Failure failure);
+  void leave() noexcept {
+    if (group_ == nullptr) return;
+    group_->watch.withdraw(failed_ || aborted_.load() ? RankState::resigned : RankState::closed);
+    group_->bell.ring();
+  }
 
   BackendConfig config_;
   Endpoint endpoint_;

@@ -31,7 +31,7 @@ struct ShmGroup {
     }
     watch.announce();
   }
-  ~ShmGroup() { watch.withdraw(); }
+  ~ShmGroup() { watch.withdraw(RankState::closed); }
   ShmGroup(const ShmGroup&) = delete;
   ShmGroup& operator=(const ShmGroup&) = delete;
 

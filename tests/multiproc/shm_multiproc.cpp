@@ -1,0 +1,382 @@
+// The shared-memory backend with a process a rank: ranks are killed and stopped at each point of an operation, and the
+// others must end with the same cause, in time.
+#include <gtest/gtest.h>
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include <ddp/error.hpp>
+
+#include "collectives/shm/shm_backend.hpp"
+#include "unit/collectives/backend_ranks.hpp"
+
+namespace ddp::collectives::shm {
+namespace {
+
+using testing::Ended;
+using testing::run;
+constexpr int kRanks = 3;
+
+/// What the processes of a test tell each other, in memory of theirs alone.
+struct Table {
+  struct Row {
+    std::array<std::byte, 512> address;
+    std::atomic<std::size_t> address_bytes;  ///< 0: not there yet
+  };
+  std::array<std::array<Row, kRanks>, 2> groups;
+  std::array<std::atomic<int>, 8> counters;
+};
+
+class ShmProcesses : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    void* const memory = ::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    table_ = new (memory) Table{};
+  }
+  void TearDown() override {
+    for (const pid_t child : children_) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+    ::munmap(table_, sizeof(Table));
+  }
+
+  /// Forks a process a rank. Its exit status is 0 if @p body reports no failure.
+  void start(const std::function<void(int)>& body) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const pid_t child = ::fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        try {
+          body(rank);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank << ": " << error.what();
+        }
+        ::_exit(HasFailure() ? 1 : 0);  // nothing of the parent's is torn down
+      }
+      children_.push_back(child);
+    }
+  }
+  void expect_success(int rank) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(children_[static_cast<std::size_t>(rank)], &status, 0),
+              children_[static_cast<std::size_t>(rank)]);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << ", status " << status;
+  }
+
+  /// In a child: a backend with the given ranks, addresses exchanged, not connected.
+  std::unique_ptr<Backend> make(int group, const std::vector<int>& members, int rank, std::vector<Bytes>& addresses,
+                                const Settings& settings = {}) {
+    BackendConfig config;
+    config.group = "processes";
+    config.size = static_cast<int>(members.size());
+    config.rank = static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+    auto backend = create(config, Endpoint{}, settings);
+    auto& rows = table_->groups[static_cast<std::size_t>(group)];
+    const Bytes own = backend->address();
+    Table::Row& row = rows[static_cast<std::size_t>(rank)];
+    std::copy(own.begin(), own.end(), row.address.begin());
+    row.address_bytes = own.size();
+    for (const int member : members) {
+      const Table::Row& other = rows[static_cast<std::size_t>(member)];
+      wait_until([&] { return other.address_bytes != 0; });
+      addresses.emplace_back(other.address.begin(),
+                             other.address.begin() + static_cast<std::ptrdiff_t>(other.address_bytes));
+    }
+    return backend;
+  }
+  std::unique_ptr<Backend> connected(int group, const std::vector<int>& members, int rank,
+                                     const Settings& settings = {}) {
+    std::vector<Bytes> addresses;
+    auto backend = make(group, members, rank, addresses, settings);
+    backend->connect(addresses, testing::soon());
+    return backend;
+  }
+
+  static void wait_until(const std::function<bool()>& condition) {
+    const Deadline deadline = testing::soon();
+    while (!condition()) {
+      ASSERT_FALSE(deadline.expired());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  /// The process's own end or halt, noted before.
+  void fall(int signal) {
+    ++counter(0);
+    ::raise(signal);
+  }
+  std::atomic<int>& counter(std::size_t which) { return table_->counters[which]; }
+
+  Table* table_ = nullptr;
+  std::vector<pid_t> children_;
+};
+
+Operation sum_of(std::vector<float>& values, std::uint64_t sequence) {
+  Operation operation;
+  operation.kind = OperationKind::all_reduce;
+  operation.count = values.size();
+  operation.input = operation.output = values;
+  operation.sequence = sequence;
+  return operation;
+}
+
+Ended all_reduce(Backend& backend, std::size_t count, std::uint64_t sequence, Deadline deadline) {
+  std::vector<float> values(count, 1.0F);
+  const Ended ended = run(backend, sum_of(values, sequence), deadline);
+  if (ended.outcome == Outcome::ok) {
+    for (const float value : values) {
+      if (value != values[0]) ADD_FAILURE() << "the result is not the same everywhere";
+    }
+  }
+  return ended;
+}
+
+struct Fall {
+  const char* name;
+  Phase phase;
+  bool idle;  ///< between operations instead
+  int victim;
+  std::size_t count;
+};
+void PrintTo(const Fall& fall, std::ostream* out) { *out << fall.name; }
+
+class ShmFall : public ShmProcesses, public ::testing::WithParamInterface<Fall> {
+ protected:
+  /// Runs all_reduces until one fails. The victim falls in the third.
+  Ended work(int rank, int signal, std::chrono::milliseconds limit) {
+    const Fall& fall = GetParam();
+    struct Context {
+      ShmFall* test;
+      Phase phase;
+      int signal;
+      bool armed;
+    } context{this, fall.phase, signal, false};
+    Settings settings;
+    settings.hook.context = &context;
+    settings.hook.call = [](Phase phase, void* opaque) {
+      auto& of = *static_cast<Context*>(opaque);
+      if (of.armed && phase == of.phase) {
+        of.armed = false;
+        of.test->fall(of.signal);
+      }
+    };
+    backend_ = connected(0, {0, 1, 2}, rank, settings);
+    for (std::uint64_t i = 1;; ++i) {
+      if (rank == fall.victim && i == 3) {
+        if (fall.idle) this->fall(signal);
+        context.armed = true;
+      }
+      const Ended ended = all_reduce(*backend_, fall.count, i, Deadline::after(limit));
+      if (ended.outcome != Outcome::ok) return ended;
+    }
+  }
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_P(ShmFall, KilledIsNamedByAllAndTheOthersGoOn) {
+  const int victim = GetParam().victim;
+  start([&](int rank) {
+    const Ended ended = work(rank, SIGKILL, std::chrono::seconds(60));
+    EXPECT_EQ(ended.outcome, Outcome::peers_failed) << to_string(ended.outcome);
+    EXPECT_EQ(ended.failure.ranks, std::vector<int>{victim}) << ended.failure.cause;
+    backend_->close(testing::soon());
+    backend_.reset();
+    std::vector<int> others{0, 1, 2};
+    others.erase(others.begin() + victim);
+    const auto next = connected(1, others, rank);
+    EXPECT_EQ(all_reduce(*next, 1000, 1, testing::soon()).outcome, Outcome::ok);
+    next->close(testing::soon());
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank != victim) expect_success(rank);
+  }
+}
+
+TEST_P(ShmFall, StoppedIsNamedAtTheDeadlineAndDoesNoHarmLater) {
+  const int victim = GetParam().victim;
+  start([&](int rank) {
+    const Ended ended = work(rank, SIGSTOP, std::chrono::milliseconds(rank == victim ? 600'000 : 400));
+    if (rank == victim) return;  // was continued
+    EXPECT_EQ(ended.outcome, Outcome::timeout) << to_string(ended.outcome) << ended.failure.cause;
+    EXPECT_EQ(ended.failure.ranks, std::vector<int>{victim}) << ended.failure.cause;
+    std::vector<int> others{0, 1, 2};
+    others.erase(others.begin() + victim);
+    const auto next = connected(1, others, rank);
+    for (std::uint64_t i = 1; i <= 50; ++i) {
+      EXPECT_EQ(all_reduce(*next, 30'000, i, testing::soon()).outcome, Outcome::ok);
+      if (i == 10) ++counter(1);  // the victim is continued now
+    }
+    next->close(testing::soon());
+  });
+  wait_until([&] { return counter(1) == kRanks - 1; });
+  ::kill(children_[static_cast<std::size_t>(victim)], SIGCONT);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank != victim) expect_success(rank);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shm, ShmFall,
+                         ::testing::Values(Fall{"MemberBeforeCopySmall", Phase::before_copy, false, 1, 100},
+                                           Fall{"MemberBeforeShowSmall", Phase::before_show, false, 1, 100},
+                                           Fall{"LeaderBeforeShowLarge", Phase::before_show, false, 0, 300'000},
+                                           Fall{"MemberBeforeReduceLarge", Phase::before_reduce, false, 2, 300'000},
+                                           Fall{"LeaderInCopyOutLarge", Phase::in_copy_out, false, 0, 300'000},
+                                           Fall{"MemberInCopyOutLarge", Phase::in_copy_out, false, 1, 300'000},
+                                           Fall{"LeaderIdle", Phase::connecting, true, 0, 100},
+                                           Fall{"MemberIdle", Phase::connecting, true, 2, 300'000}),
+                         [](const auto& fall) { return std::string(fall.param.name); });
+
+TEST_F(ShmProcesses, DeathsWhileTheyMeetAreNamed) {
+  for (const int victim : {0, 1}) {
+    SetUp();
+    start([&](int rank) {
+      Settings settings;
+      settings.hook.context = this;
+      settings.hook.call = [](Phase phase, void*) {
+        if (phase == Phase::connecting) ::raise(SIGKILL);
+      };
+      std::vector<Bytes> addresses;
+      const auto backend = make(0, {0, 1, 2}, rank, addresses, rank == victim ? settings : Settings{});
+      try {
+        backend->connect(addresses, testing::soon());
+        ADD_FAILURE() << "rank " << rank << " is connected";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
+        EXPECT_EQ(error.ranks(), std::vector<int>{victim}) << error.what();
+      }
+    });
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank != victim) expect_success(rank);
+    }
+    TearDown();
+    children_.clear();
+  }
+  SetUp();
+}
+
+TEST_F(ShmProcesses, ARankThatDoesNotComeIsNamedByAll) {
+  start([&](int rank) {
+    std::vector<Bytes> addresses;
+    const auto backend = make(0, {0, 1, 2}, rank, addresses);
+    if (rank == 2) {
+      wait_until([&] { return counter(0) == 2; });
+      return;
+    }
+    try {
+      backend->connect(addresses, Deadline::after(std::chrono::seconds(2)));
+      ADD_FAILURE() << "rank " << rank << " is connected";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+      EXPECT_EQ(error.ranks(), std::vector<int>{2}) << error.what();
+    }
+    ++counter(0);
+  });
+  for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
+}
+
+/// A receive ends with its sender, and not with the death of a third.
+TEST_F(ShmProcesses, TransfersEndWithTheirPeer) {
+  start([&](int rank) {
+    const auto backend = connected(0, {0, 1, 2}, rank);
+    if (rank == 2) fall(SIGKILL);
+    wait_until([&] { return counter(0) == 1; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::vector<float> values(50'000, 3.0F);
+    Operation operation;
+    operation.kind = rank == 0 ? OperationKind::send : OperationKind::recv;
+    operation.root = 1 - rank;
+    operation.count = values.size();
+    operation.input = operation.output = values;
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_EQ(run(*backend, operation).outcome, Outcome::ok);
+    operation.kind = OperationKind::recv;
+    operation.root = 2;
+    const Ended ended = run(*backend, operation);
+    EXPECT_EQ(ended.outcome, Outcome::peers_failed);
+    EXPECT_EQ(ended.failure.ranks, std::vector<int>{2});
+  });
+  expect_success(0);
+  expect_success(1);
+}
+
+/// What a rank has shown before its end still counts; so does a regular exit.
+TEST_F(ShmProcesses, ARankMayLeaveAfterItsLastOperation) {
+  start([&](int rank) {
+    const auto backend = connected(0, {0, 1, 2}, rank);
+    for (std::uint64_t i = 1; i <= 20; ++i) {
+      ASSERT_EQ(all_reduce(*backend, 20'000, i, testing::soon()).outcome, Outcome::ok);
+    }
+    if (rank == 0) ::_exit(0);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    backend->close(testing::soon());
+  });
+  for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
+}
+
+/// Children of a rank hold the memory, but neither its lock nor its name.
+TEST_F(ShmProcesses, ForkedChildrenDoNotKeepARankAlive) {
+  start([&](int rank) {
+    auto backend = connected(0, {0, 1, 2}, rank);
+    if (rank == 1) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        backend.reset();  // changes nothing for the others
+        ++counter(1);
+        wait_until([&] { return counter(2) == 2; });
+        ::_exit(0);
+      }
+      wait_until([&] { return counter(1) == 1; });
+      ASSERT_EQ(all_reduce(*backend, 10, 1, testing::soon()).outcome, Outcome::ok);
+      ::_exit(0);  // without closing
+    }
+    ASSERT_EQ(all_reduce(*backend, 10, 1, testing::soon()).outcome, Outcome::ok);
+    const Ended ended = all_reduce(*backend, 10, 2, testing::soon());
+    EXPECT_EQ(ended.outcome, Outcome::peers_failed);
+    EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});
+    ++counter(2);
+  });
+  expect_success(0);
+  expect_success(2);
+}
+
+/// @p limit holds in rank @p rank from the connection on; every rank must get an Error, this one the one with @p word.
+class ShmLimits : public ShmProcesses {
+ protected:
+  void expect_error(int limited, int resource, rlim_t limit, const std::string& word) {
+    start([&](int rank) {
+      std::vector<Bytes> addresses;
+      const auto backend = make(0, {0, 1, 2}, rank, addresses);
+      if (rank == limited) {
+        const rlimit value{limit, limit};
+        ASSERT_EQ(::setrlimit(static_cast<__rlimit_resource>(resource), &value), 0);
+      }
+      try {
+        backend->connect(addresses, testing::soon());
+        ADD_FAILURE() << "rank " << rank << " is connected";
+      } catch (const Error& error) {
+        EXPECT_TRUE(rank != limited || std::string(error.what()).find(word) != std::string::npos) << error.what();
+        EXPECT_TRUE(rank != limited || !error.hint().empty()) << error.what();
+      }
+    });
+    for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
+  }
+};
+
+TEST_F(ShmLimits, FileSizeOfTheLeader) { expect_error(0, RLIMIT_FSIZE, 100'000, "file sizes"); }
+TEST_F(ShmLimits, FileSizeOfAMember) { expect_error(2, RLIMIT_FSIZE, 100'000, "file sizes"); }
+TEST_F(ShmLimits, DescriptorsOfTheLeader) { expect_error(0, RLIMIT_NOFILE, 4, "pen files"); }
+TEST_F(ShmLimits, DescriptorsOfAMember) { expect_error(1, RLIMIT_NOFILE, 5, "pen files"); }
+
+}  // namespace
+}  // namespace ddp::collectives::shm
