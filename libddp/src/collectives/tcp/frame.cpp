@@ -1,0 +1,127 @@
+#include "collectives/tcp/frame.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include <ddp/error.hpp>
+
+#include "base/byte_stream.hpp"
+
+namespace ddp::collectives::tcp {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the layout below is that of the memory");
+
+// As on the wire; the compiler makes plain stores of it.
+struct Layout {
+  std::uint16_t magic;
+  std::uint8_t version;
+  std::uint8_t kind;
+  std::uint16_t context;
+  std::uint16_t reserved;
+  std::uint32_t step;
+  std::uint32_t credit;
+  std::uint64_t ordinal;
+  std::uint64_t fingerprint;
+  std::uint32_t bytes;
+  std::uint32_t reserved_too;
+  std::uint64_t total;
+};
+static_assert(sizeof(Layout) == kHeaderBytes);
+
+constexpr std::uint16_t kMagic = 0xd7a1;
+constexpr std::uint8_t kVersion = 1;
+constexpr std::size_t kMostCauseBytes = 1024;
+
+bool carries_payload(FrameKind kind) {
+  return kind == FrameKind::collective || kind == FrameKind::eager || kind == FrameKind::data ||
+         kind == FrameKind::failure;
+}
+
+[[noreturn]] void refuse(const char* cause) {
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = "reading the notice of a failure",
+               .cause = cause,
+               .native = {},
+               .ranks = {},
+               .hint = "do all ranks run the same version of libddp?"}};
+}
+
+}  // namespace
+
+HeaderBytes encode(const Frame& frame) noexcept {
+  const Layout layout{.magic = kMagic,
+                      .version = kVersion,
+                      .kind = static_cast<std::uint8_t>(frame.kind),
+                      .context = frame.context,
+                      .reserved = 0,
+                      .step = frame.step,
+                      .credit = frame.credit,
+                      .ordinal = frame.ordinal,
+                      .fingerprint = frame.fingerprint,
+                      .bytes = frame.bytes,
+                      .reserved_too = 0,
+                      .total = frame.total};
+  return std::bit_cast<HeaderBytes>(layout);
+}
+
+std::optional<Frame> parse_frame(std::span<const std::byte, kHeaderBytes> bytes) noexcept {
+  Layout layout;
+  std::memcpy(&layout, bytes.data(), sizeof layout);
+  if (layout.magic != kMagic || layout.version != kVersion || layout.reserved != 0 || layout.reserved_too != 0 ||
+      layout.kind < static_cast<std::uint8_t>(FrameKind::collective) ||
+      layout.kind > static_cast<std::uint8_t>(FrameKind::goodbye))
+    return std::nullopt;
+  const Frame frame{.kind = static_cast<FrameKind>(layout.kind),
+                    .context = layout.context,
+                    .step = layout.step,
+                    .credit = layout.credit,
+                    .ordinal = layout.ordinal,
+                    .fingerprint = layout.fingerprint,
+                    .bytes = layout.bytes,
+                    .total = layout.total};
+  if (frame.bytes > kMostPayloadBytes || (carries_payload(frame.kind) ? frame.bytes > frame.total : frame.bytes != 0))
+    return std::nullopt;
+  if (frame.kind == FrameKind::failure && (frame.bytes > kMostNoticeBytes || frame.bytes != frame.total))
+    return std::nullopt;
+  if (frame.kind == FrameKind::eager && frame.bytes != frame.total) return std::nullopt;
+  // a message with bytes has no empty frames: its receiver would never come to its end
+  if (carries_payload(frame.kind) && frame.bytes == 0 && frame.total != 0) return std::nullopt;
+  return frame;
+}
+
+Bytes encode(const FailureNotice& notice) {
+  base::ByteWriter writer;
+  writer.integer(static_cast<std::uint8_t>(notice.outcome));
+  const std::size_t most = (kMostNoticeBytes - kMostCauseBytes) / sizeof(std::uint32_t) - 4;
+  const std::size_t count = std::min(notice.ranks.size(), most);
+  writer.integer(static_cast<std::uint32_t>(count));
+  for (std::size_t i = 0; i < count; ++i) writer.integer(static_cast<std::uint32_t>(notice.ranks[i]));
+  writer.text(std::string_view(notice.cause).substr(0, kMostCauseBytes));
+  return std::move(writer).bytes();
+}
+
+FailureNotice decode_failure_notice(std::span<const std::byte> bytes, int size) {
+  base::ByteReader reader(bytes, "notice of a failure");
+  FailureNotice notice;
+  const auto outcome = reader.integer<std::uint8_t>();
+  if (outcome != static_cast<std::uint8_t>(Outcome::peers_failed) &&
+      outcome != static_cast<std::uint8_t>(Outcome::mismatch))
+    refuse("it is of an unknown kind");
+  notice.outcome = static_cast<Outcome>(outcome);
+  const auto count = reader.integer<std::uint32_t>();
+  if (count > reader.left() / sizeof(std::uint32_t)) refuse("it has fewer ranks than it says");
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto rank = reader.integer<std::uint32_t>();
+    if (rank >= static_cast<std::uint32_t>(size)) refuse("it names a rank that does not exist");
+    notice.ranks.push_back(static_cast<int>(rank));
+  }
+  if (!std::is_sorted(notice.ranks.begin(), notice.ranks.end())) refuse("its ranks are out of order");
+  notice.cause = reader.text();
+  if (notice.cause.size() > kMostCauseBytes) refuse("its text is too long");
+  reader.expect_end();
+  return notice;
+}
+
+}  // namespace ddp::collectives::tcp

@@ -1,0 +1,124 @@
+// The connection to another rank, once both have proven themselves: a queue of messages to send, and frames that
+// arrive. Non-blocking in both directions, so that two ranks that send each other more than the sockets hold both go on
+// receiving.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "collectives/tcp/message.hpp"
+
+namespace ddp::collectives::tcp {
+
+/// Where a frame's payload goes.
+struct Placement {
+  enum class Kind : std::uint8_t {
+    here,     ///< into `at`; whole() is called when all of it is there
+    not_yet,  ///< nobody waits for it: it stays unread until Link::retry()
+    refuse,   ///< the mesh has failed over it
+  };
+  Kind kind = Kind::here;
+  std::byte* at = nullptr;
+};
+
+/// What a connection tells its mesh.
+class LinkOwner {
+ public:
+  virtual Placement place(int rank, const Frame& frame) = 0;
+  /// The payload of the frame that was placed last.
+  virtual void whole(int rank, const Frame& frame) = 0;
+  /// @param error errno, 0 for an end of the stream. @param garbage it sent what is no frame
+  virtual void ended(int rank, int error, bool garbage) = 0;
+
+ protected:
+  LinkOwner() = default;
+  LinkOwner(const LinkOwner&) = default;
+  LinkOwner& operator=(const LinkOwner&) = default;
+  ~LinkOwner() = default;
+};
+
+class Link {
+ public:
+  /// Messages may be queued before there is a connection.
+  Link(int rank, LinkOwner& owner) : rank_(rank), owner_(&owner) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  ~Link() = default;
+
+  int rank() const noexcept { return rank_; }
+  int fd() const noexcept { return socket_.get(); }
+  void open(base::UniqueFd socket);
+  void close() noexcept;
+  bool is_open() const noexcept { return static_cast<bool>(socket_) && !ended_; }
+
+  /// Puts @p message at the end of the queue; flush() sends. It stays in place until it is sent or drop().
+  void enqueue(Outgoing& message) noexcept;
+  /// A small message of the mesh's own.
+  void enqueue_own(const Frame& frame, Bytes payload = {});
+  /// Adds to the credit of the next frame.
+  void give_credit(std::size_t bytes) noexcept { credit_ += bytes; }
+  std::size_t ungiven_credit() const noexcept { return credit_; }
+
+  /// Sends what the socket takes now. @return whether anything moved.
+  bool flush();
+  /// Reads what is there and has a place, at most some 100 us of it. @return whether anything moved.
+  bool receive();
+  /// A place may have been made for the frame that waits unread.
+  void retry() noexcept { stalled_ = false; }
+
+  bool sends() const noexcept { return first_ != nullptr; }
+  bool stalled() const noexcept { return stalled_; }
+
+  /// Forgets all messages, and completes the frame that is half sent from a copy of its bytes, so that more can be said
+  /// on this connection. What arrives from now on is thrown away.
+  void drop();
+
+  // what the mesh notes
+  Incoming* expected = nullptr;     ///< parts of collectives
+  std::size_t transfers_due = 0;    ///< sends and receives that wait for a frame of this rank
+  std::uint32_t watched = 0;        ///< events that epoll reports
+  std::size_t eager_in_flight = 0;  ///< bytes of eager messages whose credit has not come back
+
+ private:
+  struct OwnMessage {
+    Outgoing message;
+    Bytes payload;
+  };
+
+  static constexpr std::size_t kStagingBytes = 16 * 1024;
+
+  void begin_frame(Outgoing& message) noexcept;
+  void sent(std::size_t bytes) noexcept;
+  std::size_t fill();
+  bool consume_staged();
+  void finish_payload();
+  std::size_t num_staged() const noexcept { return staged_end_ - staged_begin_; }
+
+  int rank_;
+  base::UniqueFd socket_;
+  LinkOwner* owner_;
+  bool ended_ = false;
+
+  Outgoing* first_ = nullptr;
+  Outgoing* last_ = nullptr;
+  std::deque<std::unique_ptr<OwnMessage>> own_;  // in the order of the queue
+  std::size_t credit_ = 0;
+
+  Frame frame_{};  // whose payload is due, or which is stalled
+  std::size_t payload_left_ = 0;
+  std::byte* at_ = nullptr;  // null: it is thrown away
+  bool placed_ = false;      // frame_ has been placed and is not whole yet
+  bool stalled_ = false;
+  bool has_frame_ = false;  // frame_ waits for a place
+  bool discard_ = false;
+  std::size_t staged_begin_ = 0;
+  std::size_t staged_end_ = 0;
+  std::unique_ptr<std::byte[]> staging_;
+};
+
+}  // namespace ddp::collectives::tcp

@@ -1,0 +1,245 @@
+#include "collectives/tcp/mesh.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ddp/error.hpp>
+
+#include "base/system_error.hpp"
+#include "collectives/tcp/context.hpp"
+
+namespace ddp::collectives::tcp {
+namespace {
+
+// Up to so many connections are read without asking which have something.
+constexpr std::size_t kFew = 8;
+// Every so many calls all descriptors are looked at: the end of a rank that nothing is expected from shows there.
+constexpr unsigned kLookEvery = 64;
+
+constexpr std::uint64_t kAdmissionTag = std::uint64_t{1} << 32U;
+constexpr std::uint64_t kWakeTag = std::uint64_t{2} << 32U;
+
+}  // namespace
+
+TcpMesh::TcpMesh(const MeshConfig& config) : config_(config), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!poller_) throw base::system_error("waiting for other ranks (epoll_create1)", errno);
+  prepare_proofs();
+  secret_ = random_key();
+  if (config.size > 1) admission_ = std::make_unique<Admission>(config.interface_address);
+  peers_.resize(static_cast<std::size_t>(config.size));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTag}};
+  ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, wake_.fd(), &event);
+}
+
+TcpMesh::~TcpMesh() = default;
+
+Bytes TcpMesh::address() const {
+  if (!admission_) return {};
+  return encode(RankRecord{.address = config_.interface_address, .port = admission_->port(), .secret = secret_});
+}
+
+void TcpMesh::connect(const std::vector<Bytes>& addresses) {
+  if (!admission_) return;
+  identity_.emplace(config_.rank, addresses);
+  admission_->begin(*identity_);
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kAdmissionTag}};
+  ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, admission_->fd(), &event);
+}
+
+Context& TcpMesh::open_context(std::uint16_t number, std::vector<int> members) {
+  auto& place = contexts_[number];
+  place = std::make_unique<Context>(*this, number, std::move(members));
+  for (Peer* peer : open_) peer->link.retry();
+  return *place;
+}
+
+bool TcpMesh::progress() {
+  bool moved = false;
+  const auto awaits = [](const Peer* peer) { return peer->link.expected != nullptr || peer->link.transfers_due != 0; };
+  if (open_.size() > kFew && std::count_if(open_.begin(), open_.end(), awaits) > static_cast<std::ptrdiff_t>(kFew))
+    return sweep();
+  for (std::size_t i = 0; i < open_.size(); ++i) {  // what is received may change the list
+    Peer* const peer = open_[i];
+    if (peer->link.sends()) moved = peer->link.flush() || moved;
+    if (awaits(peer)) moved = peer->link.receive() || moved;
+  }
+  if (++calls_ % kLookEvery == 0 || !opening_.empty() || look_.load(std::memory_order_relaxed)) return sweep() || moved;
+  // a socket that takes no more, or whose next frame waits for a place: for those who rest
+  if (!moved) {
+    for (Peer* peer : open_) watch(peer->link);
+  }
+  return moved;
+}
+
+bool TcpMesh::sweep() {
+  look_.store(false, std::memory_order_relaxed);
+  bool moved = false;
+  std::array<epoll_event, 64> events{};
+  const int ready = ::epoll_wait(poller_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < ready; ++i) {
+    const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
+    if (tag == kAdmissionTag) {
+      admit();
+    } else if (tag < peers_.size() && peers_[tag] && peers_[tag]->state == Peer::State::open) {
+      Link& link = peers_[tag]->link;
+      moved = (link.sends() && link.flush()) || moved;
+      moved = link.receive() || moved;
+    }
+  }
+  for (Peer* peer : open_) {
+    if (peer->link.sends()) moved = peer->link.flush() || moved;
+    watch(peer->link);
+  }
+  advance_opening();
+  return moved;
+}
+
+/// Has epoll report what this connection waits for: always its end, room only while something is to be sent, and
+/// nothing while its next frame has to wait.
+void TcpMesh::watch(Link& link) {
+  if (!link.is_open()) return;
+  const std::uint32_t wanted = link.stalled() ? 0U : EPOLLIN | EPOLLRDHUP | (link.sends() ? EPOLLOUT : 0U);
+  if (wanted == link.watched) return;
+  epoll_event event{.events = wanted, .data = {.u64 = static_cast<std::uint64_t>(link.rank())}};
+  const int how = wanted == 0 ? EPOLL_CTL_DEL : link.watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  ::epoll_ctl(poller_.get(), how, link.fd(), &event);
+  link.watched = wanted;
+}
+
+void TcpMesh::rest(std::chrono::microseconds limit) noexcept {
+  const auto nanoseconds = std::chrono::nanoseconds(std::max(limit, std::chrono::microseconds::zero())).count();
+  const timespec time{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
+  pollfd entry{.fd = poller_.get(), .events = POLLIN, .revents = 0};
+  if (::ppoll(&entry, 1, &time, nullptr) > 0) look_.store(true, std::memory_order_relaxed);
+}
+
+void TcpMesh::abort() noexcept {
+  aborted_.store(true, std::memory_order_release);
+  wake_.ring();
+}
+
+Link* TcpMesh::link(int rank) {
+  Peer& peer = need(rank);
+  if (peer.state == Peer::State::opening || peer.state == Peer::State::open) return &peer.link;
+  if (peer.state == Peer::State::left) lose(peer, fmt::format("rank {} has left the group", rank), {});
+  return nullptr;
+}
+
+void TcpMesh::send(int rank, Outgoing& message) {
+  if (failure_) return;
+  Link* const to = link(rank);
+  if (to == nullptr) return;
+  const bool first = !to->sends();
+  to->enqueue(message);
+  if (first) to->flush();
+}
+
+void TcpMesh::expect(int rank, Incoming& message) {
+  if (failure_) return;
+  Link* const from = link(rank);
+  if (from == nullptr) return;
+  message.next = nullptr;
+  Incoming** end = &from->expected;
+  while (*end != nullptr) end = &(*end)->next;
+  *end = &message;
+  from->retry();
+}
+
+bool TcpMesh::lingers() const {
+  return failure_ && failure_->outcome != Outcome::timeout && !opening_.empty() && !linger_until_.expired();
+}
+
+Placement TcpMesh::place(int rank, const Frame& frame) {
+  Peer& peer = *peers_[static_cast<std::size_t>(rank)];
+  if (aborted()) return {.kind = Placement::Kind::refuse};
+  switch (frame.kind) {
+    case FrameKind::credit: return {};
+    case FrameKind::goodbye: peer.said_goodbye = true; return {};
+    case FrameKind::failure: peer.notice.resize(frame.bytes); return {.at = peer.notice.data()};
+    default: break;
+  }
+  const auto context = contexts_.find(frame.context);
+  if (context == contexts_.end()) return {.kind = Placement::Kind::not_yet};
+  if (frame.kind == FrameKind::collective) {
+    const Context::Found found = context->second->find(peer.link, frame);
+    if (found.kind != Placement::Kind::here) return {.kind = found.kind};
+    peer.current = found.message;
+    return {.at = found.message->data + found.message->received};
+  }
+  return context->second->transfers().place(peer.link, frame);
+}
+
+void TcpMesh::whole(int rank, const Frame& frame) {
+  Peer& peer = *peers_[static_cast<std::size_t>(rank)];
+  switch (frame.kind) {
+    case FrameKind::credit:
+    case FrameKind::goodbye: return;
+    case FrameKind::failure: {
+      FailureNotice notice;
+      try {
+        notice = decode_failure_notice(peer.notice, config_.size);
+      } catch (const Error& error) {
+        notice = {.outcome = Outcome::peers_failed, .ranks = {rank}, .cause = error.what()};
+      }
+      const std::string cause = fmt::format("{} (told by rank {})", notice.cause, rank);
+      return fail({.outcome = notice.outcome, .ranks = notice.ranks, .cause = cause, .native = {}}, -1);
+    }
+    case FrameKind::collective: break;
+    default: return contexts_.at(frame.context)->transfers().whole(peer.link, frame);
+  }
+  Incoming& message = *std::exchange(peer.current, nullptr);
+  message.received += frame.bytes;
+  if (message.received != message.bytes) return;
+  Incoming** place = &peer.link.expected;
+  while (*place != &message) place = &(*place)->next;
+  *place = message.next;
+  message.done = true;
+  if (message.left != nullptr) --*message.left;
+}
+
+void TcpMesh::close(Deadline deadline) noexcept {
+  try {
+    const Deadline until = earlier(deadline, Deadline::after(std::chrono::seconds(2)));
+    const bool alive = !failure_;
+    if (alive) {
+      // what is queued belongs to operations that are over
+      for (Peer* peer : open_) peer->link.drop();
+    }
+    for (Peer* peer : open_) {
+      peer->link.enqueue_own({.kind = FrameKind::goodbye});
+      peer->link.flush();
+    }
+    for (Peer* peer : open_) {
+      while (peer->link.sends() && peer->link.is_open()) {
+        pollfd entry{.fd = peer->link.fd(), .events = POLLOUT, .revents = 0};
+        if (::poll(&entry, 1, until.poll_timeout_ms()) <= 0 || (entry.revents & (POLLERR | POLLHUP)) != 0) break;
+        peer->link.flush();
+      }
+      // a connection closed with bytes unread is reset, which may destroy what the other side has not read
+      std::array<std::byte, 4096> unread{};
+      while (peer->link.is_open() && ::recv(peer->link.fd(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
+      }
+      if (peer->link.is_open()) ::shutdown(peer->link.fd(), SHUT_WR);
+    }
+  } catch (...) {  // no memory for a goodbye
+  }
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    peer->outbound.reset();
+    peer->link.close();
+    peer->state = Peer::State::left;
+  }
+  open_.clear();
+  opening_.clear();
+  if (admission_) admission_->close();
+}
+
+}  // namespace ddp::collectives::tcp

@@ -1,0 +1,206 @@
+// How the connections of a mesh come and go: the lower rank of a pair connects, the higher one only when the other has
+// not come for a while, so that it learns when nobody will; and what is told when one breaks.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/socket.hpp"
+#include "base/system_error.hpp"
+#include "collectives/tcp/context.hpp"
+#include "collectives/tcp/mesh.hpp"
+
+namespace ddp::collectives::tcp {
+namespace {
+
+constexpr std::chrono::milliseconds kWaitForLower{100};
+constexpr std::chrono::milliseconds kBetweenAttempts{20};
+// How long a failed rank goes on answering those that it has not been connected with.
+constexpr std::chrono::milliseconds kLinger{500};
+
+/// Within @p limit the kernel gives up a host that acknowledges neither data nor probes.
+void watch_host(int fd, std::chrono::milliseconds limit) {
+  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
+  constexpr int kProbes = 3;
+  const int seconds = std::max(1, static_cast<int>(limit.count() / 1000 / (kProbes + 1)));
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
+}  // namespace
+
+TcpMesh::Peer& TcpMesh::need(int rank) {
+  auto& peer = peers_[static_cast<std::size_t>(rank)];
+  if (!peer) {
+    LinkOwner& owner = *this;  // the base is private
+    peer = std::make_unique<Peer>(rank, owner);
+    peer->next_attempt = Deadline::after(config_.rank < rank ? std::chrono::milliseconds::zero() : kWaitForLower);
+    opening_.push_back(peer.get());
+  }
+  return *peer;
+}
+
+void TcpMesh::admit() {
+  for (Admission::Proven& proven : admission_->advance()) {
+    Peer& peer = need(proven.rank);
+    if (peer.state != Peer::State::opening) continue;
+    const bool crossed = peer.outbound && config_.rank < proven.rank;
+    const Verdict verdict = crossed ? Verdict::crossed : Verdict::welcome;
+    if (::send(proven.socket.get(), &verdict, sizeof verdict, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof verdict) continue;
+    if (!crossed) open(peer, std::move(proven.socket));
+  }
+}
+
+void TcpMesh::advance_opening() {
+  for (std::size_t i = opening_.size(); i-- > 0;) {
+    if (i >= opening_.size()) continue;  // the list may have become shorter
+    Peer& peer = *opening_[i];
+    const int rank = peer.link.rank();
+    if (!peer.outbound) {
+      if (!peer.next_attempt.expired()) continue;
+      peer.outbound = std::make_unique<Outbound>(*identity_, rank, config_.interface_address);
+      if (!peer.give_up) peer.give_up = Deadline::after(config_.connect_timeout);
+      if (peer.outbound->fd() >= 0) {
+        epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
+        ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, peer.outbound->fd(), &event);
+      }
+    }
+    const Outbound::State state = peer.outbound->advance();
+    if (peer.outbound->reached()) peer.give_up.reset();
+    if (state == Outbound::State::pending && !(peer.give_up && peer.give_up->expired())) continue;
+    const std::unique_ptr<Outbound> outbound = std::move(peer.outbound);
+    const int error = outbound->error();
+    switch (state) {
+      case Outbound::State::welcome: {
+        base::UniqueFd socket = outbound->take();
+        ::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+        open(peer, std::move(socket));
+        break;
+      }
+      case Outbound::State::crossed: peer.next_attempt = Deadline::after(kWaitForLower); break;
+      case Outbound::State::gone:
+        lose(peer, fmt::format("rank {} has ended, or left the group: {}", rank, outbound->problem()),
+             error == 0 ? "" : base::errno_name(error));
+        break;
+      case Outbound::State::broken:
+        peer.problem = outbound->problem();
+        peer.next_attempt = Deadline::after(kBetweenAttempts);
+        if (!peer.give_up || !peer.give_up->expired()) break;
+        [[fallthrough]];
+      case Outbound::State::pending:
+        lose(peer,
+             fmt::format("rank {} at {} cannot be reached: {}", rank, identity_->record(rank).address,
+                         peer.problem.empty() ? "no answer" : peer.problem),
+             base::errno_name(error == 0 ? ETIMEDOUT : error));
+        break;
+    }
+  }
+}
+
+void TcpMesh::open(Peer& peer, base::UniqueFd socket) {
+  watch_host(socket.get(), config_.peer_timeout);
+  std::erase(opening_, &peer);
+  peer.outbound.reset();
+  peer.state = Peer::State::open;
+  peer.link.open(std::move(socket));
+  open_.push_back(&peer);
+  if (failure_) {
+    peer.link.drop();
+    tell(peer);
+  }
+  watch(peer.link);
+  peer.link.flush();
+  if (open_.size() + 1 == peers_.size()) admission_->close();
+}
+
+void TcpMesh::ended(int rank, int error, bool garbage) {
+  Peer& peer = *peers_[static_cast<std::size_t>(rank)];
+  if (peer.link.watched != 0) ::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, peer.link.fd(), nullptr);
+  peer.link.watched = 0;
+  std::erase(open_, &peer);
+  if (peer.said_goodbye && !garbage) {
+    peer.state = Peer::State::left;
+    const bool awaited = peer.link.expected != nullptr || peer.link.transfers_due != 0 || peer.link.sends();
+    if (awaited) lose(peer, fmt::format("rank {} has left the group", rank), {});
+  } else if (garbage) {
+    lose(peer, fmt::format("rank {} sent what is no frame; do all ranks run the same version of libddp?", rank), {});
+  } else {
+    lose(peer,
+         fmt::format("the connection to rank {} {}", rank,
+                     error == 0 ? "was closed by its end" : "broke: " + base::errno_text(error)),
+         error == 0 ? "" : base::errno_name(error));
+  }
+  peer.link.close();
+}
+
+void TcpMesh::lose(Peer& peer, std::string cause, std::string native) {
+  std::erase(opening_, &peer);
+  peer.state = Peer::State::lost;
+  fail({.outcome = Outcome::peers_failed,
+        .ranks = {peer.link.rank()},
+        .cause = std::move(cause),
+        .native = std::move(native)},
+       -1);
+}
+
+void TcpMesh::fail_mismatch(int rank, std::string cause) {
+  fail({.outcome = Outcome::mismatch, .ranks = {rank}, .cause = std::move(cause), .native = {}}, rank);
+}
+
+void TcpMesh::give_up(Outcome outcome, std::vector<int> ranks, std::string cause) {
+  if (failure_) return;
+  failure_ = {.outcome = outcome, .ranks = std::move(ranks), .cause = std::move(cause), .native = {}};
+  for (auto& peer : peers_) {
+    if (peer) peer->link.drop();
+  }
+}
+
+void TcpMesh::fail(MeshFailure failure, int counterpart) {
+  if (failure_) return;
+  failure_ = std::move(failure);
+  counterpart_ = counterpart;
+  linger_until_ = Deadline::after(kLinger);
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    peer->link.drop();
+    peer->current = nullptr;
+    if (peer->state == Peer::State::open) tell(*peer);
+  }
+}
+
+/// The other rank of a mismatch is told of this one, all others of both.
+void TcpMesh::tell(Peer& peer) {
+  if (failure_->outcome != Outcome::peers_failed && failure_->outcome != Outcome::mismatch) return;
+  FailureNotice notice{.outcome = failure_->outcome, .ranks = failure_->ranks, .cause = failure_->cause};
+  if (counterpart_ >= 0) {
+    notice.ranks = {config_.rank};
+    if (peer.link.rank() != counterpart_) notice.ranks.push_back(counterpart_);
+    std::sort(notice.ranks.begin(), notice.ranks.end());
+  }
+  peer.link.enqueue_own({.kind = FrameKind::failure}, encode(notice));
+  peer.link.flush();
+}
+
+std::string TcpMesh::missing() const {
+  std::vector<int> ranks;
+  std::string problem;
+  for (const Peer* peer : opening_) {
+    ranks.push_back(peer->link.rank());
+    if (problem.empty()) problem = peer->problem;
+  }
+  if (ranks.empty()) return {};
+  std::sort(ranks.begin(), ranks.end());
+  return fmt::format("; not connected: {}{}{}", format_ranks(ranks), problem.empty() ? "" : ": ", problem);
+}
+
+}  // namespace ddp::collectives::tcp

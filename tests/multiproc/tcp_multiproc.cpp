@@ -1,0 +1,241 @@
+// Ranks as processes over TCP, killed and stopped in every state of an operation: all survivors name them.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "collectives/tcp/tcp_backend.hpp"
+
+namespace ddp::collectives::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kMostRanks = 8;
+
+/// What a rank reports in memory that it shares with the test.
+struct Report {
+  std::atomic<int> rounds{0};  ///< operations finished
+  std::atomic<bool> ended{false};
+  Outcome outcome = Outcome::running;
+  int blamed = -1;  ///< the only rank named; -1 for none, -2 for several
+  char cause[200] = {};
+  unsigned char address[512] = {};
+  std::atomic<std::size_t> address_bytes{0};
+};
+
+/// What a rank does over and over until it fails; @return whether @p operation is to be run by this rank.
+using Round = std::function<bool(int rank, Operation& operation)>;
+
+class TcpProcesses : public ::testing::Test {
+ protected:
+  TcpProcesses()
+      : reports_(static_cast<Report*>(
+            ::mmap(nullptr, sizeof(Report) * kMostRanks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    for (int rank = 0; rank < kMostRanks; ++rank) new (&reports_[rank]) Report;
+  }
+  ~TcpProcesses() override {
+    for (const pid_t pid : pids_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    ::munmap(reports_, sizeof(Report) * kMostRanks);
+  }
+
+  Report& report(int rank) { return reports_[rank]; }
+  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+
+  /// @param pause_after this many rounds, @p pausing sleeps without polling
+  void start(int size, std::size_t bytes, const Round& round, milliseconds limit, int pausing = -1,
+             int pause_after = 0) {
+    for (int rank = 0; rank < size; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        be_rank(rank, size, bytes, round, limit, rank == pausing ? pause_after : -1);
+        ::_exit(0);
+      }
+      pids_.push_back(child);
+    }
+  }
+
+  void wait_until(const std::function<bool()>& holds, const char* what) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(40));
+    while (!holds()) {
+      ASSERT_FALSE(deadline.expired()) << what;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+
+  /// All but @p victim end with peers_failed and its name. @return ms from now to the last one's end.
+  void expect_named(int size, int victim) {
+    const auto start = std::chrono::steady_clock::now();
+    wait_until(
+        [&] {
+          for (int rank = 0; rank < size; ++rank) {
+            if (rank != victim && !report(rank).ended) return false;
+          }
+          return true;
+        },
+        "the survivors' ends");
+    const auto took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
+    RecordProperty("ms", static_cast<int>(took.count()));
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(report(rank).outcome, Outcome::peers_failed) << "rank " << rank << ": " << report(rank).cause;
+      EXPECT_EQ(report(rank).blamed, victim) << "rank " << rank << ": " << report(rank).cause;
+    }
+  }
+
+ private:
+  void be_rank(int rank, int size, std::size_t bytes, const Round& round, milliseconds limit, int pause_after) {
+    Report& mine = report(rank);
+    try {
+      BackendConfig config;
+      config.rank = rank;
+      config.size = size;
+      config.interface_address = "127.0.0.1";
+      const auto backend = make_backend(config);
+      const Bytes address = backend->address();
+      std::memcpy(mine.address, address.data(), address.size());
+      mine.address_bytes = address.size();
+      std::vector<Bytes> addresses;
+      for (int other = 0; other < size; ++other) {
+        while (report(other).address_bytes == 0) std::this_thread::sleep_for(milliseconds(1));
+        const auto* const begin = reinterpret_cast<const std::byte*>(report(other).address);
+        addresses.emplace_back(begin, begin + report(other).address_bytes);
+      }
+      backend->connect(addresses, Deadline::after(std::chrono::seconds(20)));
+      std::vector<float> values(bytes / sizeof(float), 1.0F);
+      for (std::uint64_t sequence = 1;; ++sequence) {
+        if (mine.rounds == pause_after) std::this_thread::sleep_for(std::chrono::seconds(60));
+        Operation operation;
+        operation.kind = OperationKind::all_reduce;
+        operation.reduce_op = ReduceOp::max;
+        operation.count = values.size();
+        operation.input = operation.output = values;
+        operation.sequence = sequence;
+        if (!round(rank, operation)) {
+          std::this_thread::sleep_for(std::chrono::seconds(60));
+          return;
+        }
+        if (operation.is_transfer()) operation.sequence = 0;
+        Request& request = backend->init({&operation, 1}, Deadline::after(limit));
+        request.post();
+        Outcome outcome = Outcome::running;
+        for (int polls = 0; (outcome = request.poll()) == Outcome::running; ++polls) {
+          if (polls > 100) backend->rest(milliseconds(1));
+        }
+        if (outcome == Outcome::ok) {
+          request.release();
+          ++mine.rounds;
+          continue;
+        }
+        const Failure failure = request.failure();
+        mine.outcome = outcome;
+        mine.blamed = failure.ranks.empty() ? -1 : failure.ranks.size() > 1 ? -2 : failure.ranks.front();
+        std::strncpy(mine.cause, failure.cause.c_str(), sizeof mine.cause - 1);
+        request.release();
+        mine.ended = true;
+        std::this_thread::sleep_for(std::chrono::seconds(60));  // others learn it without this rank's end
+        return;
+      }
+    } catch (const std::exception& error) {
+      std::strncpy(mine.cause, error.what(), sizeof mine.cause - 1);
+      mine.ended = true;
+    }
+  }
+
+  Report* reports_;
+  std::vector<pid_t> pids_;
+};
+
+constexpr milliseconds kLong{120'000};
+
+bool all_reduces(int /*rank*/, Operation& /*operation*/) { return true; }
+bool broadcasts(int /*rank*/, Operation& operation) {
+  operation.kind = OperationKind::broadcast;
+  operation.root = 0;
+  return true;
+}
+bool barriers(int /*rank*/, Operation& operation) {
+  operation.kind = OperationKind::barrier;
+  operation.count = 0;
+  return true;
+}
+
+/// Sizes of all paths, and victims at the ends and in the middle of trees and chains.
+TEST_F(TcpProcesses, KilledWhileDataMoves) {
+  struct Case {
+    Round round;
+    std::size_t bytes;
+    int victim;
+  };
+  for (const Case& one : {Case{all_reduces, 64, 0}, Case{all_reduces, 2'000'000, 2}, Case{broadcasts, 3'000'000, 1},
+                          Case{broadcasts, 40, 4}, Case{barriers, 4, 3}}) {
+    TcpProcesses_KilledWhileDataMoves_Test processes;
+    processes.start(5, one.bytes, one.round, kLong);
+    processes.wait_until([&] { return processes.report(one.victim).rounds > 20; }, "20 operations");
+    ::kill(processes.pid(one.victim), SIGKILL);
+    processes.expect_named(5, one.victim);
+  }
+}
+
+/// It has not connected with anybody: its port is refused.
+TEST_F(TcpProcesses, KilledBeforeItsFirstOperation) {
+  start(4, 64, all_reduces, kLong, 2, 0);
+  wait_until([&] { return report(2).address_bytes != 0; }, "the addresses");
+  std::this_thread::sleep_for(milliseconds(200));
+  ::kill(pid(2), SIGKILL);
+  expect_named(4, 2);
+}
+
+/// Others wait for it, some of them for one another only.
+TEST_F(TcpProcesses, KilledBetweenOperations) {
+  start(6, 64, barriers, kLong, 5, 10);
+  wait_until([&] { return report(5).rounds == 10; }, "10 operations");
+  std::this_thread::sleep_for(milliseconds(100));
+  ::kill(pid(5), SIGKILL);
+  expect_named(6, 5);
+}
+
+TEST_F(TcpProcesses, KilledWhileAMessageIsAwaited) {
+  const Round round = [](int rank, Operation& operation) {
+    operation.kind = OperationKind::recv;
+    operation.root = 1 - rank;
+    return rank == 0;
+  };
+  start(2, 500'000, round, kLong);
+  wait_until([&] { return report(1).address_bytes != 0; }, "the addresses");
+  std::this_thread::sleep_for(milliseconds(200));
+  ::kill(pid(1), SIGKILL);
+  expect_named(2, 1);
+}
+
+/// A stopped process is not dead: operations end at their deadline, with a timeout; and when it goes on, it finds that
+/// the others have gone on without it.
+TEST_F(TcpProcesses, StoppedIsNotDead) {
+  start(3, 1'000'000, all_reduces, milliseconds(2000));
+  wait_until([&] { return report(1).rounds > 5; }, "5 operations");
+  ::kill(pid(1), SIGSTOP);
+  wait_until([&] { return report(0).ended && report(2).ended; }, "the others' deadlines");
+  EXPECT_EQ(report(0).outcome, Outcome::timeout) << report(0).cause;
+  EXPECT_EQ(report(2).outcome, Outcome::timeout) << report(2).cause;
+  EXPECT_NE(std::string(report(0).cause).find("deadline"), std::string::npos) << report(0).cause;
+  ::kill(pid(1), SIGCONT);
+  wait_until([&] { return report(1).ended.load(); }, "the stopped rank's end");
+  EXPECT_EQ(report(1).outcome, Outcome::timeout) << report(1).cause;
+}
+
+}  // namespace
+}  // namespace ddp::collectives::tcp

@@ -1,0 +1,159 @@
+// Meshes that several backends share, groups of many ranks, ranks that leave, and little room for descriptors.
+#include <atomic>
+#include <numeric>
+
+#include "collectives/tcp/context.hpp"
+#include "collectives/tcp/tcp_backend.hpp"
+#include "support/no_descriptors_left.hpp"
+#include "unit/collectives/backend_ranks.hpp"
+#include "unit/collectives/checked_call.hpp"
+
+namespace ddp::collectives::tcp {
+namespace {
+
+using testing::BackendRanks;
+using testing::CheckedCall;
+using testing::run;
+using testing::soon;
+using testing::Subject;
+
+Subject subject(int size) {
+  return {.name = "Tcp", .create = [](const BackendConfig& config) { return make_backend(config); }, .size = size};
+}
+
+void all_reduce(Backend& backend, int size, int rank, std::uint64_t sequence, std::size_t count) {
+  const CheckedCall call({.kind = OperationKind::all_reduce, .count = count}, size, rank, sequence);
+  const testing::Ended ended = run(backend, call.operation());
+  ASSERT_EQ(ended.outcome, Outcome::ok) << ended.failure.cause;
+  call.check();
+}
+
+TEST(TcpMesh, ABackendOfOneRankCopies) {
+  BackendRanks group(subject(1));
+  for (const OperationKind kind : {OperationKind::all_reduce, OperationKind::broadcast, OperationKind::reduce_scatter,
+                                   OperationKind::all_to_all, OperationKind::barrier}) {
+    const CheckedCall call({.kind = kind, .count = 1000, .root = 0}, 1, 0, 1);
+    EXPECT_EQ(run(group.at(0), call.operation()).outcome, Outcome::ok);
+    call.check();
+  }
+}
+
+/// As a hierarchy uses it: the leaders' collectives and everybody's messages over the same connections.
+TEST(TcpMesh, ContextsOfAMeshAreKeptApart) {
+  constexpr int kRanks = 4;
+  const std::vector<int> leaders{2, 0};  // in this order
+  std::vector<std::shared_ptr<TcpMesh>> meshes;
+  std::vector<Bytes> addresses;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    BackendConfig config;
+    config.rank = rank;
+    config.size = kRanks;
+    config.interface_address = "127.0.0.1";
+    meshes.push_back(make_mesh(config));
+    addresses.push_back(meshes.back()->address());
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpMesh& mesh = *meshes[static_cast<std::size_t>(rank)];
+      mesh.connect(addresses);
+      std::vector<int> everybody(kRanks);
+      std::iota(everybody.begin(), everybody.end(), 0);
+      const auto all = make_backend(meshes[static_cast<std::size_t>(rank)], 1, everybody);
+      const auto place = std::find(leaders.begin(), leaders.end(), rank);
+      for (std::uint64_t i = 1; i <= 20; ++i) {
+        if (place != leaders.end() && i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(rank * 5));
+        std::unique_ptr<Backend> outer;
+        const auto number = static_cast<std::uint16_t>(1 + i);
+        if (place != leaders.end()) {
+          outer = make_backend(meshes[static_cast<std::size_t>(rank)], number, leaders);
+          const int here = static_cast<int>(place - leaders.begin());
+          all_reduce(*outer, 2, here, i, 30'000);
+        }
+        all_reduce(*all, kRanks, rank, i, 100);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& mesh : meshes) mesh->close(soon());
+}
+
+/// Trees, chains and rounds of a number of ranks that is no power of two.
+TEST(TcpMesh, EveryCollectiveOfSevenRanks) {
+  constexpr int kRanks = 7;
+  BackendRanks group(subject(kRanks));
+  group.on_all([&](int rank) {
+    std::uint64_t sequence = 0;
+    for (int kind = 0; kind <= static_cast<int>(OperationKind::barrier); ++kind) {
+      for (const std::size_t count : {3, 5'000, 400'000}) {
+        const CheckedCall call({.kind = static_cast<OperationKind>(kind),
+                                .count = kind > 2 ? count / kRanks + 1 : count,
+                                .root = static_cast<int>(count % kRanks),
+                                .in_place = kind % 2 == 0,
+                                .seed = count},
+                               kRanks, rank, ++sequence);
+        const testing::Ended ended = run(group.at(rank), call.operation());
+        ASSERT_EQ(ended.outcome, Outcome::ok) << call.operation().description() << ": " << ended.failure.cause;
+        call.check();
+      }
+    }
+  });
+}
+
+TEST(TcpMesh, ManyRanksMeetInTime) {
+  constexpr int kRanks = 32;
+  BackendRanks group(subject(kRanks));
+  const auto start = std::chrono::steady_clock::now();
+  group.on_all([&](int rank) { all_reduce(group.at(rank), kRanks, rank, 1, 10); });
+  const auto first = std::chrono::steady_clock::now() - start;
+  group.on_all([&](int rank) { all_reduce(group.at(rank), kRanks, rank, 2, 50'000); });
+  RecordProperty("first_collective_us",
+                 static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(first).count()));
+}
+
+TEST(TcpMesh, WhoLeavesIsToldApartFromTheDead) {
+  BackendRanks group(subject(3));
+  group.on_all([&](int rank) { all_reduce(group.at(rank), 3, rank, 1, 10); });
+  group.at(1).close(soon());
+  group.on_all([&](int rank) {
+    if (rank == 1) return;
+    const CheckedCall call({.kind = OperationKind::all_reduce, .count = 10}, 3, rank, 2);
+    const testing::Ended ended = run(group.at(rank), call.operation());
+    EXPECT_EQ(ended.outcome, Outcome::peers_failed);
+    EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});
+    EXPECT_NE(ended.failure.cause.find("left the group"), std::string::npos) << ended.failure.cause;
+  });
+}
+
+/// A rank that finishes first and leaves takes nothing from those that are still reading.
+TEST(TcpMesh, WhatWasSentBeforeLeavingArrives) {
+  for (int round = 0; round < 5; ++round) {
+    BackendRanks group(subject(4));
+    group.on_all([&](int rank) {
+      const CheckedCall call({.kind = OperationKind::broadcast, .count = 300'000, .root = round % 4}, 4, rank, 1);
+      const testing::Ended ended = run(group.at(rank), call.operation());
+      EXPECT_EQ(ended.outcome, Outcome::ok) << ended.failure.cause;
+      call.check();
+      group.at(rank).close(soon());
+    });
+  }
+}
+
+TEST(TcpMesh, WaitsForDescriptors) {
+  BackendRanks group(subject(2));
+  std::atomic<bool> waiting{false};
+  std::optional<test::NoDescriptorsLeft> none(std::in_place);
+  std::thread relief([&] {
+    while (!waiting) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    none.reset();
+  });
+  group.on_all([&](int rank) {
+    waiting = true;
+    all_reduce(group.at(rank), 2, rank, 1, 10);
+  });
+  relief.join();
+}
+
+}  // namespace
+}  // namespace ddp::collectives::tcp
