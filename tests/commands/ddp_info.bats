@@ -36,10 +36,12 @@ rejects() {
 }
 
 @test "help and version" {
-  for arguments in "--help" "topo --help" "version --help"; do
+  for arguments in "--help" "topo --help" "version --help" "flight --help"; do
     run -0 "$INFO" $arguments
     [[ ${lines[0]} == "Usage: ddp-info"* || $output == *"Usage: ddp-info topo"* ]]
   done
+  run -0 "$INFO" flight --help
+  [[ $output == *"Usage: ddp-info flight DIR"*"Examples:"*"Exit status:"* ]]
   run -0 "$INFO" topo --help
   [[ $output == *"Examples:"*"Exit status:"* ]]
   run -0 "$INFO" version
@@ -51,6 +53,12 @@ rejects() {
   rejects 2 "unknown option '--vresion'; did you mean '--version'?" --vresion
   rejects 2 "unknown command 'tpo'; did you mean 'topo'?" tpo
   rejects 2 "'version' takes no arguments" version now
+  rejects 2 "no folder is given" flight
+  rejects 1 "ENOENT" flight nowhere
+  mkdir dumps
+  rejects 1 "no file there is called *.json" flight dumps
+  echo '{"pg_config": {}}' >dumps/a.json
+  rejects 1 "'a.json': a dump of PyTorch, not of libddp" flight dumps
   rejects 2 "'0' is too small; give a whole number from 1 to 4096" topo --nproc 0
   rejects 2 "'-1' is too small" topo --nproc -1
   rejects 2 "'4097' is too large" topo --nproc 4097

@@ -52,6 +52,7 @@ offered() {
 
 @test "bash completes commands, options, values and files" {
   touch node.xml
+  mkdir dumps
   [ "$(offered _ddp_info ddp-info to)" = topo ]
   [ "$(offered _ddp_info ddp-info topo --ex)" = $'--explain\n--export' ]
   [ "$(offered _ddp_info ddp-info topo --bind n)" = $'none\nnuma' ]
@@ -61,6 +62,10 @@ offered() {
   [ "$(offered _ddp_info ddp-info topo --xml no)" = node.xml ]
   [ -z "$(offered _ddp_info ddp-info topo --nproc '')" ]
   [ -z "$(offered _ddp_info ddp-info version '')" ]
+  [ "$(offered _ddp_info ddp-info fl)" = flight ]
+  [ "$(offered _ddp_info ddp-info flight du)" = dumps ]
+  [ "$(offered _ddp_info ddp-info flight dumps --j)" = --json ]
+  offered _ddp_info ddp-info flight -- | diff <(options "$bin/ddp-info" flight) -
   offered _ddp_info ddp-info topo -- | diff <(options "$bin/ddp-info" topo) -
   offered _ddp_selftest ddp-selftest '' | diff <(options "$bin/ddp-selftest") -
   [ -z "$(offered _ddp_selftest ddp-selftest --timeout '')" ]

@@ -9,6 +9,7 @@
 #include <ddp/world.hpp>
 
 #include "base/host_name.hpp"
+#include "base/whole_file.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
 #include "topo/explain.hpp"
@@ -57,7 +58,7 @@ void check_explained_rank(const TopoOptions& options, int num_ranks) {
 }
 
 void print(const TopoOptions& options, const Report& report) {
-  if (options.svg) write_file(*options.svg, draw_svg(report));
+  if (options.svg) base::write_file(*options.svg, draw_svg(report));
   write_standard_output(options.json      ? format_json(report)
                         : options.explain ? format_explanation(report, *options.explain)
                                           : format_table(report));
@@ -68,7 +69,7 @@ void export_machine(const std::string& path) {
   if (path == "-") {
     write_standard_output(topology.to_xml());
   } else {
-    write_file(path, topology.to_xml());
+    base::write_file(path, topology.to_xml());
   }
 }
 

@@ -34,6 +34,15 @@ constexpr std::array kTable{
     EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "",
                 "Seconds after which a collective operation that has no deadline of its own fails."},
     EnvVariable{
+        "DDP_FLIGHT_DIR", EnvType::text, "", "",
+        "Folder into which each rank writes its last operations (JSON, for ddp-info flight) when a process group "
+        "fails; it must exist."},
+    EnvVariable{"DDP_FLIGHT_SIGNAL", EnvType::choice, "", "USR1|USR2|HUP|WINCH",
+                "A signal at which a rank writes its last operations into DDP_FLIGHT_DIR and goes on; the program must "
+                "not handle it itself."},
+    EnvVariable{"DDP_FLIGHT_SIZE", EnvType::text, "2000", "",
+                "How many operations of all process groups the flight recorder keeps, at most 100000; 0: it is off."},
+    EnvVariable{
         "DDP_GPUS", EnvType::text, "all", "",
         "The default of ddprun's --gpus: ranks see all GPUs in an order in which local rank i is GPU i, or their "
         "own only; none sets nothing."},

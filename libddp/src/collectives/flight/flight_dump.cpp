@@ -1,0 +1,232 @@
+#include "collectives/flight/flight_dump.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <ddp/version.hpp>
+
+#include "base/host_name.hpp"
+
+namespace ddp::collectives {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// PyTorch's schema; its analyser takes this for how entries of coalesced operations look.
+constexpr const char* kPyTorchVersion = "2.10";
+
+std::string_view state_word(FlightState state) {
+  switch (state) {
+    case FlightState::queued: return "queued";
+    case FlightState::started: return "started";
+    case FlightState::done: return "done";
+    case FlightState::failed: return "failed";
+  }
+  return "unknown";
+}
+
+/// PyTorch knows no failed operations: they stay started.
+std::string_view torch_state(const FlightSnapshot::Record& record) {
+  if (record.state == FlightState::done) return "completed";
+  return record.started_ns == 0 ? "scheduled" : "started";
+}
+
+/// "Float", "BFloat16": c10's names.
+std::string_view torch_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return "Float";
+    case DType::float64: return "Double";
+    case DType::float16: return "Half";
+    case DType::bfloat16: return "BFloat16";
+    case DType::int8: return "Char";
+    case DType::int32: return "Int";
+    case DType::int64: return "Long";
+    case DType::uint8: return "Byte";
+    case DType::boolean: return "Bool";
+  }
+  return "Undefined";
+}
+
+/// The analyser wants one of the backends that it knows.
+std::string_view torch_backend(std::string_view backend) { return backend == "nccl" ? "nccl" : "gloo"; }
+
+/// The analyser counts a group's ranks in the order of their ranks in the world.
+int torch_rank(const FlightGroupFacts& group, int member) {
+  if (member < 0 || member >= static_cast<int>(group.global_ranks.size())) return member;
+  const int global = group.global_ranks[static_cast<std::size_t>(member)];
+  return static_cast<int>(
+      std::count_if(group.global_ranks.begin(), group.global_ranks.end(), [&](int other) { return other < global; }));
+}
+
+std::string torch_name(const FlightGroupFacts& group, OperationKind kind, int root) {
+  std::string name = fmt::format("{}:{}", torch_backend(group.backend), to_string(kind));
+  const int own = torch_rank(group, group.rank);
+  if (kind == OperationKind::send) name += fmt::format(" {}->{}", own, torch_rank(group, root));
+  if (kind == OperationKind::recv) name += fmt::format(" {}<-{}", own, torch_rank(group, root));
+  return name;
+}
+
+Json time_or_null(std::int64_t ns) { return ns == 0 ? Json(nullptr) : Json(ns); }
+
+/// The operation as it was called, without tensors.
+Operation operation_of(const FlightFields& fields) {
+  Operation operation;
+  operation.kind = static_cast<OperationKind>(fields.kind);
+  operation.dtype = static_cast<DType>(fields.dtype);
+  operation.reduce_op = static_cast<ReduceOp>(fields.reduce_op);
+  operation.root = fields.root;
+  operation.tag = fields.tag;
+  operation.count = fields.count;
+  operation.sequence = operation.is_transfer() ? 0 : fields.sequence;
+  return operation;
+}
+
+Json entry_of(const FlightSnapshot::Record& record, const FlightGroup& group) {
+  const FlightFields& fields = record.fields;
+  const Operation operation = operation_of(fields);
+  const bool transfer = operation.is_transfer();
+  // Parts of different size are no mistake here, but would be one to the analyser.
+  const std::uint64_t inputs = operation.kind == OperationKind::all_gather_v ? fields.outputs : fields.inputs;
+  const auto sizes = [](std::uint64_t elements) { return Json::array({Json::array({elements})}); };
+  Json dtypes = Json::array();
+  if (operation.kind != OperationKind::barrier) dtypes.push_back(torch_dtype(operation.dtype));
+  const std::uint64_t fingerprint = fields.fingerprint != 0 ? fields.fingerprint : operation.fingerprint();
+  return {{"record_id", record.number},
+          {"pg_id", group.id()},
+          {"process_group", Json::array({group.facts().name, "undefined"})},
+          {"collective_seq_id", transfer ? 0 : fields.sequence},
+          {"p2p_seq_id", transfer ? fields.sequence : 0},
+          {"op_id", record.number},
+          {"profiling_name", torch_name(group.facts(), operation.kind, operation.root)},
+          {"time_created_ns", record.queued_ns},
+          {"time_discovered_started_ns", time_or_null(record.started_ns)},
+          {"time_discovered_completed_ns", time_or_null(record.finished_ns)},
+          {"input_sizes", sizes(operation.kind == OperationKind::recv ? fields.outputs : inputs)},
+          {"input_dtypes", dtypes},
+          {"output_sizes", sizes(operation.kind == OperationKind::send ? fields.inputs : fields.outputs)},
+          {"output_dtypes", dtypes},
+          {"state", torch_state(record)},
+          {"is_p2p", transfer},
+          {"retired", record.finished_ns != 0},
+          {"timeout_ms", group.facts().timeout.count()},
+          {"frames", Json::array()},
+          {"ddp",
+           {{"operation", to_string(operation.kind)},
+            {"sequence", fields.sequence},
+            {"dtype", to_string(operation.dtype)},
+            {"count", fields.count},
+            {"reduction", to_string(operation.reduce_op)},
+            {"root", fields.root},
+            {"tag", fields.tag},
+            {"input_bytes", fields.inputs * size_of(operation.dtype)},
+            {"output_bytes", fields.outputs * size_of(operation.dtype)},
+            {"fingerprint", fmt::format("{:016x}", fingerprint)},
+            {"state", state_word(record.state)},
+            {"label", record.label()}}}};
+}
+
+/// The highest sequence of a collective that has reached @p reached; -1 as PyTorch where there is none.
+template <class Reached>
+std::int64_t last_collective(const FlightSnapshot& snapshot, std::uint32_t group, Reached reached) {
+  std::int64_t last = -1;
+  for (const FlightSnapshot::Record& record : snapshot.records) {
+    const auto kind = static_cast<OperationKind>(record.fields.kind);
+    if (record.fields.group != group || kind == OperationKind::send || kind == OperationKind::recv) continue;
+    if (reached(record)) last = std::max(last, static_cast<std::int64_t>(record.fields.sequence));
+  }
+  return last;
+}
+
+}  // namespace
+
+FlightJob FlightJob::of(const base::Environment& environment) {
+  const auto digits = [&](std::string_view variable) {
+    const std::string text = environment.raw(variable).value_or("");
+    const bool number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos;
+    return number ? text : std::string{};
+  };
+  FlightJob job;
+  if (const std::string number = digits("SLURM_JOB_ID"); !number.empty()) {
+    const std::string step = digits("SLURM_STEP_ID");
+    job.name = fmt::format("job{}{}{}", number, step.empty() ? "" : ".", step);
+  }
+  if (const std::string attempt = digits("TORCHELASTIC_RESTART_COUNT"); !attempt.empty()) {
+    job.attempt = std::stoi(attempt);
+  }
+  return job;
+}
+
+std::string FlightJob::file_name(int rank) const {
+  return fmt::format("{}{}.rank{}.json", name, attempt == 0 ? "" : fmt::format(".attempt{}", attempt), rank);
+}
+
+std::string to_json(const FlightSnapshot& snapshot, const FlightJob& job, std::string_view reason,
+                    const Error* failure) {
+  Json configuration = Json::object();
+  Json status = Json::object();
+  Json groups = Json::array();
+  for (std::size_t i = 0; i < snapshot.groups.size(); ++i) {
+    const FlightGroup& group = *snapshot.groups[i];
+    const FlightGroupFacts& facts = group.facts();
+    configuration[facts.name] = {{"name", facts.name},
+                                 {"desc", "undefined"},
+                                 {"ranks", fmt::format("[{}]", fmt::join(facts.global_ranks, ", "))}};
+    const auto queued = static_cast<std::int64_t>(snapshot.last_queued[i]);
+    status[facts.name] = {
+        {"last_enqueued_collective", queued == 0 ? -1 : queued},
+        {"last_started_collective",
+         last_collective(snapshot, group.id(), [](const auto& record) { return record.started_ns != 0; })},
+        {"last_completed_collective",
+         last_collective(snapshot, group.id(), [](const auto& record) { return record.state == FlightState::done; })}};
+    groups.push_back({{"id", group.id()},
+                      {"name", facts.name},
+                      {"backend", facts.backend},
+                      {"rank", facts.rank},
+                      {"ranks", facts.global_ranks},
+                      {"last_queued", queued}});
+  }
+  Json error = nullptr;
+  if (failure != nullptr) error = {{"code", to_string(failure->code())}, {"ranks", failure->ranks()}};
+  Json document = {{"version", kPyTorchVersion},
+                   {"pg_config", std::move(configuration)},
+                   {"pg_status", std::move(status)},
+                   {"ddp",
+                    {{"schema", "ddp-flight/1"},
+                     {"libddp", DDP_VERSION_STRING},
+                     {"job", job.name},
+                     {"attempt", job.attempt},
+                     {"rank", snapshot.rank},
+                     {"host", base::host_name()},
+                     {"pid", ::getpid()},
+                     {"reason", reason},
+                     {"failure", std::move(error)},
+                     {"begun_ns", snapshot.begun_ns},
+                     {"written_ns", snapshot.taken_ns},
+                     {"size", snapshot.size},
+                     {"recorded", snapshot.recorded},
+                     {"unreadable", snapshot.unreadable},
+                     {"groups", std::move(groups)}}},
+                   {"entries", Json::array()}};
+  // An entry a line: for grep, and so that never all of them exist as objects.
+  std::string text = document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.resize(text.size() - 2);  // "]}"
+  std::string_view separator = "\n";
+  for (const FlightSnapshot::Record& record : snapshot.records) {
+    const auto group = std::find_if(snapshot.groups.begin(), snapshot.groups.end(),
+                                    [&](const auto& each) { return each->id() == record.fields.group; });
+    if (group == snapshot.groups.end()) continue;
+    text += separator;
+    text += entry_of(record, **group).dump(-1, ' ', false, Json::error_handler_t::replace);
+    separator = ",\n";
+  }
+  text += "\n]}\n";
+  return text;
+}
+
+}  // namespace ddp::collectives

@@ -1,0 +1,226 @@
+#include "flight/rank_dump.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <ddp/error.hpp>
+
+namespace ddp::tools::flight {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kSchema = "ddp-flight/1";
+// More than any job has; bounds what a wrong file makes of memory.
+constexpr int kMaxRank = 10'000'000;
+
+/// Thrown within this file; becomes the cause of an Error.
+struct Malformed {
+  std::string cause;
+};
+
+[[noreturn]] void reject(std::string cause) { throw Malformed{std::move(cause)}; }
+
+const json& member(const json& object, const char* name) {
+  if (!object.is_object()) reject(fmt::format("there should be an object with '{}'", name));
+  const auto found = object.find(name);
+  if (found == object.end()) reject(fmt::format("'{}' is missing", name));
+  return *found;
+}
+
+template <class Integer>
+Integer integer(const json& object, const char* name, Integer lowest, Integer highest) {
+  const json& value = member(object, name);
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    if (number <= static_cast<std::uint64_t>(highest) &&
+        (lowest <= 0 || number >= static_cast<std::uint64_t>(lowest))) {
+      return static_cast<Integer>(number);
+    }
+  } else if (value.is_number_integer()) {
+    const auto number = value.get<std::int64_t>();
+    if (number >= static_cast<std::int64_t>(lowest)) return static_cast<Integer>(number);
+  } else {
+    reject(fmt::format("'{}' is not a whole number", name));
+  }
+  reject(fmt::format("'{}' is out of range", name));
+}
+
+std::uint64_t count(const json& object, const char* name) {
+  return integer<std::uint64_t>(object, name, 0, std::numeric_limits<std::uint64_t>::max());
+}
+
+/// 0 for null.
+std::int64_t time(const json& object, const char* name) {
+  return member(object, name).is_null()
+             ? 0
+             : integer<std::int64_t>(object, name, 0, std::numeric_limits<std::int64_t>::max());
+}
+
+/// Of one line: it is printed.
+std::string text(const json& object, const char* name) {
+  const json& value = member(object, name);
+  if (!value.is_string()) reject(fmt::format("'{}' is not a text", name));
+  std::string found = value.get<std::string>();
+  std::replace_if(
+      found.begin(), found.end(), [](unsigned char each) { return each < 0x20 || each == 0x7f; }, ' ');
+  return found;
+}
+
+/// The enumerator whose to_string() is the text, among those up to @p last.
+template <class Enum>
+Enum word(const json& object, const char* name, Enum last) {
+  const std::string found = text(object, name);
+  for (int value = 0; value <= static_cast<int>(last); ++value) {
+    if (to_string(static_cast<Enum>(value)) == found) return static_cast<Enum>(value);
+  }
+  reject(fmt::format("'{}' is not known as '{}'", found, name));
+}
+
+CallState state(const json& object) {
+  constexpr std::array<std::string_view, 4> kWords{"queued", "started", "done", "failed"};
+  const std::string found = text(object, "state");
+  const auto* place = std::find(kWords.begin(), kWords.end(), found);
+  if (place == kWords.end()) reject(fmt::format("'{}' is not known as 'state'", found));
+  return static_cast<CallState>(place - kWords.begin());
+}
+
+std::uint64_t fingerprint(const json& object) {
+  const std::string digits = text(object, "fingerprint");
+  std::uint64_t value = 0;
+  const char* last = digits.data() + digits.size();
+  const auto [end, status] = std::from_chars(digits.data(), last, value, 16);
+  if (status != std::errc{} || end != last) reject("'fingerprint' is not a hexadecimal number");
+  return value;
+}
+
+const json& list(const json& object, const char* name) {
+  const json& value = member(object, name);
+  if (!value.is_array()) reject(fmt::format("'{}' is not a list", name));
+  return value;
+}
+
+std::vector<int> ranks_of(const json& object) {
+  std::vector<int> ranks;
+  for (const json& rank : list(object, "ranks")) {
+    ranks.push_back(integer<int>(json{{"ranks", rank}}, "ranks", 0, kMaxRank));
+  }
+  return ranks;
+}
+
+RankDump::Group parse_group(const json& object) {
+  RankDump::Group group;
+  group.name = text(object, "name");
+  group.ranks = ranks_of(object);
+  const std::set<int> distinct(group.ranks.begin(), group.ranks.end());
+  if (group.ranks.empty()) reject(fmt::format("the group '{}' has no ranks", group.name));
+  if (distinct.size() != group.ranks.size()) reject(fmt::format("a rank is in the group '{}' twice", group.name));
+  group.rank = integer<int>(object, "rank", 0, static_cast<int>(group.ranks.size()) - 1);
+  group.last_queued = count(object, "last_queued");
+  return group;
+}
+
+Call parse_call(const json& entry, const std::map<std::uint64_t, std::size_t>& groups, const RankDump& dump) {
+  const json& own = member(entry, "ddp");
+  Call call;
+  call.number = count(entry, "record_id");
+  const auto group = groups.find(count(entry, "pg_id"));
+  if (group == groups.end()) reject("'pg_id' names no group");
+  call.group = group->second;
+  call.kind = word(own, "operation", OperationKind::recv);
+  call.sequence = count(own, "sequence");
+  call.dtype = word(own, "dtype", DType::boolean);
+  call.count = count(own, "count");
+  call.reduce_op = word(own, "reduction", ReduceOp::product);
+  call.root = integer<int>(own, "root", -1, kMaxRank);
+  call.tag = integer<std::uint32_t>(own, "tag", 0, std::numeric_limits<std::uint32_t>::max());
+  call.fingerprint = fingerprint(own);
+  call.state = state(own);
+  call.queued_ns = time(entry, "time_created_ns");
+  call.started_ns = time(entry, "time_discovered_started_ns");
+  call.finished_ns = time(entry, "time_discovered_completed_ns");
+  call.label = text(own, "label");
+  const auto members = static_cast<int>(dump.groups[call.group].ranks.size());
+  if (call.is_transfer() && (call.root < 0 || call.root >= members)) reject("'root' is no rank of its group");
+  return call;
+}
+
+RankDump parse(const json& document, const std::string& file) {
+  if (!document.is_object() || !document.contains("ddp")) {
+    reject(document.is_object() && document.contains("pg_config") ? "a dump of PyTorch, not of libddp"
+                                                                  : "it is no dump of a flight recorder");
+  }
+  const json& own = member(document, "ddp");
+  if (const std::string schema = text(own, "schema"); schema != kSchema) {
+    reject(fmt::format("its schema is '{}', and this program knows '{}'", schema, kSchema));
+  }
+  RankDump dump;
+  dump.file = file;
+  dump.job = text(own, "job");
+  dump.attempt = integer<int>(own, "attempt", 0, std::numeric_limits<int>::max());
+  dump.rank = integer<int>(own, "rank", -1, kMaxRank);
+  if (dump.rank < 0) reject("its process was in no group yet");
+  dump.host = text(own, "host");
+  dump.reason = text(own, "reason");
+  if (const json& failure = member(own, "failure"); !failure.is_null()) {
+    if (text(failure, "code") == to_string(ErrorCode::peer_lost)) dump.lost = ranks_of(failure);
+  }
+  dump.begun_ns = time(own, "begun_ns");
+  dump.written_ns = time(own, "written_ns");
+  std::map<std::uint64_t, std::size_t> ids;
+  std::set<std::string> names;
+  for (const json& object : list(own, "groups")) {
+    dump.groups.push_back(parse_group(object));
+    if (!names.insert(dump.groups.back().name).second) {
+      reject(fmt::format("two groups are called '{}'", dump.groups.back().name));
+    }
+    if (!ids.emplace(count(object, "id"), dump.groups.size() - 1).second) reject("two groups have the same 'id'");
+  }
+  for (const json& entry : list(document, "entries")) dump.calls.push_back(parse_call(entry, ids, dump));
+  std::sort(dump.calls.begin(), dump.calls.end(), [](const Call& a, const Call& b) { return a.number < b.number; });
+  return dump;
+}
+
+}  // namespace
+
+std::string Call::description() const {
+  Operation operation;
+  operation.kind = kind;
+  operation.dtype = dtype;
+  operation.reduce_op = reduce_op;
+  operation.root = root;
+  operation.tag = tag;
+  operation.count = count;
+  operation.sequence = is_transfer() ? 0 : sequence;
+  return label.empty() ? operation.description() : fmt::format("{} ({})", operation.description(), label);
+}
+
+RankDump parse_rank_dump(std::string_view text, const std::string& file) {
+  std::string cause;
+  try {
+    return parse(json::parse(text), file);
+  } catch (const json::parse_error& error) {
+    const bool whole = error.byte <= text.size();
+    cause = text.empty() ? "it is empty"
+                         : fmt::format("it is {} JSON (byte {})", whole ? "no" : "cut off, or no", error.byte);
+  } catch (const json::exception& error) {  // a number beyond all limits
+    cause = error.what();
+  } catch (const Malformed& malformed) {
+    cause = malformed.cause;
+  }
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = fmt::format("reading '{}'", file),
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = {}}};
+}
+
+}  // namespace ddp::tools::flight
