@@ -6,6 +6,7 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
+#include "collectives/flight/flight_output.hpp"
 #include "collectives/processor_share.hpp"
 #include "collectives/progress_thread.hpp"
 #include "collectives/wait_ladder.hpp"
@@ -69,6 +70,11 @@ GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backend
       timeout_(timeout),
       compare_arguments_(base::Environment::process().boolean("DDP_CHECK_COLLECTIVES") && members_.size() > 1),
       may_spin_(ProcessorShare::read().enough_for(members_.on_own_node())),
+      flight_(join_flight_recorder({.name = members_.name,
+                                    .backend = backends.front().name,
+                                    .rank = members_.rank,
+                                    .global_ranks = members_.global_ranks,
+                                    .timeout = timeout})),
       next_event_(Time::max().time_since_epoch().count()),
       watch_(*this, members_, log_) {
   for (GroupBackend& backend : backends) {
@@ -136,11 +142,13 @@ WorkState& GroupDriver::issue(std::span<Operation> operations, Lane& lane, Deadl
     work.single = std::move(operations.front());
     if (!work.single.is_transfer()) work.single.sequence = ++sequence_;
     log_.issued(work.single);
+    work.flight.push_back(flight_->record(work.single));
   } else {
     work.several.assign(std::make_move_iterator(operations.begin()), std::make_move_iterator(operations.end()));
     for (Operation& operation : work.several) {
       if (!operation.is_transfer()) operation.sequence = ++sequence_;
       log_.issued(operation);
+      work.flight.push_back(flight_->record(operation));
     }
   }
   work.deadline = deadline;
@@ -191,6 +199,7 @@ void GroupDriver::recycle(WorkState& work) noexcept {
   if (WorkState* const gate = std::exchange(work.gate, nullptr)) gate->drop();
   work.single.counts.clear();
   work.several.clear();
+  work.flight.clear();
   work.comparison.reset();
   work.subject = nullptr;
   work.probes = 0;

@@ -12,6 +12,7 @@
 
 #include <ddp/process_group.hpp>
 
+#include "collectives/flight/flight_recorder.hpp"
 #include "collectives/fork_guard.hpp"
 #include "collectives/group_watch.hpp"
 #include "collectives/work_state.hpp"
@@ -130,6 +131,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   const ForkGuard fork_guard_;
   std::vector<Lane> lanes_;  ///< as many as there are backends, for ever
   OperationLog log_;
+  const std::shared_ptr<FlightGroup> flight_;
 
   std::mutex mutex_;  ///< guards what follows; taken last, and for moments
   std::uint64_t sequence_ = 0;

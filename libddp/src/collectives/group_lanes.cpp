@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "collectives/flight/flight_output.hpp"
 #include "collectives/group_driver.hpp"
 
 namespace ddp::collectives {
@@ -111,6 +112,7 @@ void GroupDriver::post(Lane& lane, WorkState& work) noexcept {
   } catch (const std::exception& problem) {
     return note_failure(work, communication_failure(work.operations().front(), problem.what()));
   }
+  for (const FlightGroup::Slot slot : work.flight) flight_->started(slot);
   work.request->post();
   work.phase.store(WorkState::Phase::posted, std::memory_order_release);
 }
@@ -177,6 +179,7 @@ bool GroupDriver::give_up() noexcept {
     ended_ = true;
   }
   const std::optional<Error> verdict = failed_ ? watch_.verdict() : std::nullopt;
+  if (verdict) record_failure(*flight_, *verdict);
   const auto error_of = [&](const WorkState& work) { return verdict ? *verdict : work.closed_error(); };
   bool moved = false;
   for (Lane& lane : lanes_) {
@@ -206,6 +209,7 @@ void GroupDriver::finish(WorkState& work, std::optional<Error> error) noexcept {
   if (!work.comparison) {
     for (const Operation& operation : work.operations()) log_.finished(operation);
   }
+  for (const FlightGroup::Slot slot : work.flight) flight_->finished(slot, !error);
   work.finished_at = Deadline::Clock::now();
   work.error = std::move(error);
   work.phase.store(work.error ? WorkState::Phase::failed : WorkState::Phase::ok, std::memory_order_seq_cst);

@@ -66,7 +66,8 @@ struct WorkState {
 
   // set by submit
   Operation single;
-  std::vector<Operation> several;  ///< instead of single, if several start as one
+  std::vector<Operation> several;     ///< instead of single, if several start as one
+  std::vector<std::uint64_t> flight;  ///< records of the operations
   Deadline deadline{Time{}};
   Time investigate_at{};  ///< early enough for a verdict by the deadline
   Lane* lane = nullptr;
