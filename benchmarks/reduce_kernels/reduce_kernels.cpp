@@ -44,9 +44,9 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   add(
-      "memcpy:1", [](void* out, const auto& from, std::size_t bytes) { std::memcpy(out, from[0], bytes); }, 1);
+      "memcpy:1:-", [](void* out, const auto& from, std::size_t bytes) { std::memcpy(out, from[0], bytes); }, 1);
   add(
-      "gloo::sum<float>:2:",
+      "gloo::sum<float>:2:-",
       [](void* out, const auto& from, std::size_t bytes) {
         gloo::sum<float>(out, from[0], from[1], bytes / sizeof(float));
       },

@@ -54,7 +54,7 @@ def main():
     columns = [(simd, size) for size in SIZES for simd in SETS]
     rows = []
     for (kernel, sources), by_column in sorted(rates.items(), key=libraries_last):
-        if ("", next(iter(SIZES))) in by_column:  # of no set
+        if ("-", next(iter(SIZES))) in by_column:  # of no set
             by_column = {(SETS[-1], size): rate for (_, size), rate in by_column.items()}
         rows.append([f"{kernel} of {sources}",
                      *(f"{by_column[column]:.1f}" if column in by_column else "" for column in columns)])

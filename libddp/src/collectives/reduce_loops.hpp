@@ -105,8 +105,7 @@ struct Several<Half> : Floats16 {
 template <>
 struct Several<BFloat16> : Floats16 {
   static Value load(const void* from, std::size_t i) {
-    return _mm512_castsi512_ps(
-        _mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, read(from, i)), 16));
+    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, read(from, i)), 16));
   }
   // as float_to_bfloat16, without its care for NaN: they are stored as 0x7fc00000, which rounding does not change
   static void store(void* to, std::size_t i, Value value) {

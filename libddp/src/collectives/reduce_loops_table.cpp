@@ -38,8 +38,8 @@ std::vector<Simd> usable_simd() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx2") && has_f16c()) {
     usable.push_back(Simd::avx2);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
       usable.push_back(Simd::avx512);
     }
   }

@@ -90,8 +90,8 @@ TEST(ReduceLoops, EverySetGivesTheBitsOfThePortableOne) {
             const Bytes expected = combined(Simd::portable, dtype, op, 7, sources, count, stage);
             for (const Simd simd : vector_sets()) {
               ASSERT_EQ(combined(simd, dtype, op, 7, sources, count, stage), expected)
-                  << to_string(simd) << ", " << to_string(dtype) << ", " << to_string(op) << ", " << n
-                  << " sources of " << count;
+                  << to_string(simd) << ", " << to_string(dtype) << ", " << to_string(op) << ", " << n << " sources of "
+                  << count;
             }
           }
         }
@@ -202,7 +202,7 @@ TEST(ReduceLoops, CombineInTheGivenOrder) {
 }
 
 TEST(ReduceLoops, MayWriteIntoAnySource) {
-  std::mt19937_64 random{2};          // NOLINT(cert-msc51-cpp)
+  std::mt19937_64 random{2};            // NOLINT(cert-msc51-cpp)
   constexpr std::size_t kCount = 5000;  // several chunks of partial results
   for (const DType dtype : kDtypes) {
     for (const Simd simd : usable_simd()) {
@@ -269,7 +269,7 @@ TEST(ReduceLoopsOfBooleans, OfOneSourceAreZeroOrOne) {
 }
 
 TEST(ChooseSimd, TakesTheBestOrWhatIsNamed) {
-  const auto choice = [](const char* word) { 
+  const auto choice = [](const char* word) {
     return choose_simd(base::Environment(std::map<std::string, std::string, std::less<>>{{"DDP_SIMD", word}}));
   };
   EXPECT_EQ(choice(""), usable_simd().back());

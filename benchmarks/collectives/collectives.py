@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Compares the collectives of libddp, Open MPI, MPICH and PyTorch's gloo on 2 and 4 ranks of this host; prints Markdown.
+
+    collectives.py BIN [--rounds N] [--milliseconds N] [--backend NAME]      BIN: the folder of ddprun and the benchmark programs
+
+Every round starts each library once, in rotating order. DDP_TORCH_PYTHON: an interpreter with torch.
+"""
+
+import argparse
+from pathlib import Path
+
+import contenders
+from contenders import GLOO, KIB, MPICH, OPEN_MPI, OURS
+from spread import Spread
+
+WORLDS = (2, 4)
+
+
+def commands(binaries, ranks, backend):
+    """Processes bind themselves, so launchers are told not to."""
+    ddprun = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none", "--no-python"]
+    launchers = {
+        OURS: (ddprun, {"DDP_BACKEND": backend}),
+        OPEN_MPI: (["mpirun.openmpi", "--allow-run-as-root", "--bind-to", "none", "--oversubscribe", "-np", str(ranks)], {}),
+        MPICH: (["mpirun.mpich", "-bind-to", "none", "-np", str(ranks)], {}),
+        GLOO: (ddprun, {"OMP_NUM_THREADS": "1"}),
+    }
+    return {name: ([*launchers[name][0], *program], launchers[name][1])
+            for name, program in contenders.programs(binaries).items()}
+
+
+def targets(times, ranks):
+    lines = contenders.targets_of_open_mpi(times, lambda size: 0.7 if size >= 256 * KIB else 1.0)
+    kilobyte = ("all_reduce", KIB)
+    by_name = times[kilobyte]
+    if ranks == 2:
+        lines.append(f"- all_reduce of 1 KiB: {Spread(by_name[OURS]).median:.2f} µs; target 1.5")
+        lines.append(f"- barrier: {Spread(times['barrier', 0][OURS]).median:.2f} µs; target 1")
+    if GLOO in by_name:
+        times_faster = 1 / contenders.ratio(times, kilobyte, GLOO)
+        lines.append(f"- all_reduce of 1 KiB: {times_faster:.0f} times as fast as PyTorch's gloo; target 100")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binaries", type=Path)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--milliseconds", type=float, default=10, help="of a sample")
+    parser.add_argument("--backend", default="auto", help="libddp's")
+    options = parser.parse_args()
+    print(f"libddp's backend: {options.backend}. Microseconds per call of the slowest rank: median (quartiles) of "
+          f"{options.rounds} starts of each library in turn, of each the least of several samples. Ratios: libddp's time to "
+          "the other's.")
+    for ranks in WORLDS:
+        times = contenders.measure(commands(options.binaries.resolve(), ranks, options.backend), options.rounds,
+                                   options.milliseconds, f"{ranks} ranks")
+        print(f"\n### {ranks} ranks\n\nAt most Open MPI's time below 256 KiB, at most 0.7 of it from there on:\n")
+        print("\n".join(targets(times, ranks)) + "\n")
+        print(contenders.time_table(times), flush=True)
+
+
+if __name__ == "__main__":
+    main()
