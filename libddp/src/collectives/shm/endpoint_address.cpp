@@ -15,8 +15,9 @@ constexpr std::size_t kLongestRefusal = 200;
 
 template <class T>
 void append(Bytes& bytes, const T& value) {
-  const auto* const from = reinterpret_cast<const std::byte*>(&value);  // all ranks concerned run on one host
-  bytes.insert(bytes.end(), from, from + sizeof value);
+  const std::size_t at = bytes.size();
+  bytes.resize(at + sizeof value);
+  std::memcpy(bytes.data() + at, &value, sizeof value);  // all ranks concerned run on one host
 }
 
 template <class T>
