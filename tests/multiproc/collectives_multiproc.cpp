@@ -1,16 +1,17 @@
 // Groups of real processes: every collective, sub-groups, order of asynchronous work, refused calls.
 #include <gtest/gtest.h>
 
+#include "over.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
 namespace {
 
-class Scenario : public testing::TestWithParam<std::tuple<const char*, int>> {};
+class Scenario : public testing::TestWithParam<std::tuple<const char*, int, Over>> {};
 
 TEST_P(Scenario, HoldsOnEveryRank) {
-  const auto [name, world_size] = GetParam();
-  RankProcesses ranks(world_size, {RANK_PROGRAM, name});
+  const auto [name, world_size, over] = GetParam();
+  RankProcesses ranks(world_size, {RANK_PROGRAM, name}, {over.backend}, over.memory_domains);
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(180)));
   for (const RankResult& result : results) {
     EXPECT_TRUE(result.ended);
@@ -22,9 +23,11 @@ TEST_P(Scenario, HoldsOnEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(Collectives, Scenario,
                          testing::Combine(testing::Values("collectives", "subgroups", "ordering", "misuse", "kvs"),
-                                          testing::Values(1, 2, 3, 4)),
+                                          testing::Values(1, 2, 3, 4),
+                                          testing::Values(kGloo, kSharedMemory, kTwoNodes)),
                          [](const auto& each) {
-                           return std::string(std::get<0>(each.param)) + "_" + std::to_string(std::get<1>(each.param));
+                           return std::string(std::get<0>(each.param)) + "_" + std::to_string(std::get<1>(each.param)) +
+                                  "_" + std::get<2>(each.param).name;
                          });
 
 TEST(Backend, MissingPluginNamesTheFolder) {

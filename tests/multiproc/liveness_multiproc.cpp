@@ -8,6 +8,7 @@
 #include <list>
 #include <random>
 
+#include "over.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
@@ -35,13 +36,22 @@ void expect_named(const RankResult& result, int victim, milliseconds limit) {
   EXPECT_LT(std::stod(result.output.substr(place + 7)), std::chrono::duration<double>(limit).count());
 }
 
+class Liveness : public testing::TestWithParam<Over> {
+ protected:
+  static std::vector<std::string> with_peer_timeout(int limit) {
+    return {GetParam().backend, "DDP_PEER_TIMEOUT=" + std::to_string(limit)};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Liveness, testing::Values(kGloo, kTwoNodes),
+                         [](const auto& each) { return std::string(each.param.name); });
+
 // Four jobs at once. In three of them one rank after the other is stopped for 2 s, each a little before the last one
 // goes on: so the operation does not end, and all are asked. In the last job a rank gets a twentieth of its time.
-TEST(Liveness, StoppedAndStarvedRanksAreNotDead) {
+TEST_P(Liveness, StoppedAndStarvedRanksAreNotDead) {
   constexpr int kRanks = 3;
   std::list<RankProcesses> jobs;
   for (int job = 0; job < 4; ++job) {
-    jobs.emplace_back(kRanks, endless(), std::vector<std::string>{"DDP_PEER_TIMEOUT=8"});
+    jobs.emplace_back(kRanks, endless(), with_peer_timeout(8), GetParam().memory_domains);
   }
   for (RankProcesses& job : jobs) ASSERT_TRUE(job.all_wrote("READY", soon()));
   std::mt19937 random{11};  // NOLINT(cert-msc51-cpp): the same in every run
@@ -69,8 +79,8 @@ TEST(Liveness, StoppedAndStarvedRanksAreNotDead) {
   }
 }
 
-TEST(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
-  RankProcesses ranks(4, endless(), {"DDP_PEER_TIMEOUT=5"});
+TEST_P(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
+  RankProcesses ranks(4, endless(), with_peer_timeout(5), GetParam().memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", soon()));
   ranks.signal(2, SIGSTOP);
   const auto results = ranks.wait(soon(), 2);
@@ -81,8 +91,8 @@ TEST(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
 }
 
 // Gloo's connections are not close-on-exec: while a child of the dead rank holds them, no peer sees their end.
-TEST(Liveness, ARankWhoseChildHoldsItsConnectionsIsNamed) {
-  RankProcesses ranks(4, endless("child"), {"DDP_PEER_TIMEOUT=5"});
+TEST_P(Liveness, ARankWhoseChildHoldsItsConnectionsIsNamed) {
+  RankProcesses ranks(4, endless("child"), with_peer_timeout(5), GetParam().memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", soon()));
   ranks.signal(1, SIGKILL);
   const auto results = ranks.wait(soon());
@@ -98,8 +108,8 @@ TEST(Liveness, ARankWhoseChildHoldsItsConnectionsIsNamed) {
 }
 
 // One dies while another is stopped for 2 s: only the dead one is named.
-TEST(Liveness, AStoppedRankIsNotBlamedForADeath) {
-  RankProcesses ranks(4, endless(), {"DDP_PEER_TIMEOUT=10"});
+TEST_P(Liveness, AStoppedRankIsNotBlamedForADeath) {
+  RankProcesses ranks(4, endless(), with_peer_timeout(10), GetParam().memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", soon()));
   ranks.signal(3, SIGSTOP);
   ranks.signal(1, SIGKILL);

@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <stdexcept>
 
 #include "base/env_table.hpp"
@@ -30,9 +32,13 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 RankProcesses::RankProcesses(int world_size, const std::vector<std::string>& command,
-                             const std::vector<std::string>& extra_environment)
+                             const std::vector<std::string>& extra_environment, int memory_domains)
     : server_(FakePmi2Server::Options{.world_size = world_size}), ranks_(static_cast<std::size_t>(world_size)) {
-  for (int rank = 0; rank < world_size; ++rank) start(rank, command, extra_environment);
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::vector<std::string> environment = extra_environment;
+    environment.push_back("DDP_MEMORY_DOMAIN=" + std::to_string(rank % memory_domains));
+    start(rank, command, std::move(environment));
+  }
 }
 
 RankProcesses::~RankProcesses() {
@@ -44,7 +50,7 @@ RankProcesses::~RankProcesses() {
 }
 
 void RankProcesses::start(int rank, const std::vector<std::string>& command,
-                          const std::vector<std::string>& extra_environment) {
+                          std::vector<std::string> extra_environment) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw base::system_error("starting a rank (pipe2)", errno);
   Rank& entry = ranks_[static_cast<std::size_t>(rank)];
@@ -62,7 +68,7 @@ void RankProcesses::start(int rank, const std::vector<std::string>& command,
   environment.push_back("PMI_FD=" + std::to_string(kPmiDescriptor));
   environment.push_back("PMI_RANK=" + std::to_string(rank));
   environment.push_back("PMI_SIZE=" + std::to_string(ranks_.size()));
-  environment.insert(environment.end(), extra_environment.begin(), extra_environment.end());
+  std::move(extra_environment.begin(), extra_environment.end(), std::back_inserter(environment));
   std::vector<std::string> arguments = command;
 
   posix_spawn_file_actions_t actions;

@@ -30,8 +30,9 @@ struct RankResult {
 class RankProcesses {
  public:
   /// @param command program and arguments, the same for all ranks.
+  /// @param memory_domains over which ranks are dealt in turn: ranks of different ones do not share memory.
   RankProcesses(int world_size, const std::vector<std::string>& command,
-                const std::vector<std::string>& extra_environment = {});
+                const std::vector<std::string>& extra_environment = {}, int memory_domains = 1);
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
   ~RankProcesses();
@@ -49,7 +50,7 @@ class RankProcesses {
     bool reaped = false;
     RankResult result;
   };
-  void start(int rank, const std::vector<std::string>& command, const std::vector<std::string>& extra_environment);
+  void start(int rank, const std::vector<std::string>& command, std::vector<std::string> extra_environment);
   void collect(std::chrono::milliseconds limit);
   void reap(Rank& rank);
 

@@ -19,8 +19,9 @@ namespace ddp::base {
 namespace {
 
 constexpr std::array kTable{
-    EnvVariable{"DDP_BACKEND", EnvType::choice, "auto", "auto|nccl|gloo",
-                "Backend of process groups whose program names none; auto: gloo, the only one so far."},
+    EnvVariable{"DDP_BACKEND", EnvType::choice, "auto", "auto|host|nccl|gloo",
+                "Backend of process groups whose program names none: host is shared memory within a host and TCP "
+                "between them; auto: gloo."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
                 "Folder with the backend plugins (libddp_gloo.so, ...); default: where libddp.so lies."},
     EnvVariable{
@@ -52,6 +53,8 @@ constexpr std::array kTable{
                 "Take rank and size from this source and from no other."},
     EnvVariable{"DDP_LOG_LEVEL", EnvType::choice, "warning", "debug|info|warning|error|off",
                 "The least severe log lines that libddp writes to standard error."},
+    EnvVariable{"DDP_MEMORY_DOMAIN", EnvType::text, "", "",
+                "Ranks with different values do not share memory: to try on one host what several do, or to use TCP."},
     EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "",
                 "Socket of munged, by which ddpruns started by hand know each other; default: libmunge's."},
     EnvVariable{"DDP_PEER_TIMEOUT", EnvType::seconds, "30", "",

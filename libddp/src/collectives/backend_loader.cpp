@@ -15,12 +15,15 @@
 #include "collectives/local_backend.hpp"
 
 namespace ddp::collectives {
+namespace host {
+extern const BackendPlugin kBackend;  // declared here: its folder stands on this one
+}
 namespace {
 
 constexpr auto kSymbol = "ddp_backend_plugin";
 
 /// What needs no library of its own.
-constexpr std::array kBuiltIn{&kLocalBackend};
+constexpr std::array kBuiltIn{&kLocalBackend, &host::kBackend};
 
 /// Folder of the shared object that holds this function; empty when it is linked into the program.
 std::filesystem::path own_folder() {

@@ -33,6 +33,7 @@ HierarchicalBackend::HierarchicalBackend(Layout layout, Parts parts, std::size_t
       segment_bytes_(segment_bytes),
       parts_{Part{std::move(parts.inner), layout_.members(layout_.domain())},
              Part{std::move(parts.outer), leaders(layout_)}, Part{std::move(parts.flat), all_ranks(layout_)}},
+      tell_domains_(std::move(parts.tell_domains)),
       traits_{.serves_cpu = true,
               .serves_cuda = false,
               .completes_inline = true,
@@ -100,7 +101,7 @@ void HierarchicalBackend::advance() {
     moved = poll_parts();
     if (failed()) return;
     moved = run_local_step() || moved;
-    for (const Lane lane : {Lane::inner, Lane::outer, Lane::flat}) moved = post_steps(lane) || moved;
+    for (const auto scope : {Task::Scope::domain, Task::Scope::between}) moved = post_steps(scope) || moved;
     std::erase_if(tasks_, [](const Task* task) { return task->over(); });
     if (moved && enough.expired()) return;
   }
@@ -114,7 +115,7 @@ bool HierarchicalBackend::poll_parts() {
       if (look.outcome == Outcome::timeout && look.task != nullptr) {
         look.failure.ranks = absent(lane, *look.task, look.failure.ranks);
       }
-      fail(look.outcome, std::move(look.failure));
+      fail(look.outcome, std::move(look.failure), lane);
       return false;
     }
     moved = moved || look.moved;
@@ -122,13 +123,22 @@ bool HierarchicalBackend::poll_parts() {
   return moved;
 }
 
-bool HierarchicalBackend::post_steps(Lane lane) {
+bool HierarchicalBackend::has_room(const Stage& stage) const {
+  if (!part(stage.lane).has_room(stage.messages)) return false;
+  if (stage.lane == Lane::inner) return true;
+  // outer and flat may share connections, in which the bytes of a collective that a rank has not reached yet hold up
+  // all behind them: so these must not be of a smaller turn
+  return stage.messages ? part(Lane::outer).collectives() == 0 : part(Lane::outer).idle() && part(Lane::flat).idle();
+}
+
+bool HierarchicalBackend::post_steps(Task::Scope scope) {
   bool moved = false;
   for (Task* task : tasks_) {
-    while (const auto stage = task->next(lane)) {
-      // The order of the part's operations is fixed: what cannot start yet holds up all behind it.
-      if (!task->ready(*stage) || !part(lane).has_room(task->job().stage(*stage).messages)) return moved;
-      part(lane).start(*task, *stage);
+    while (const auto stage = task->next(scope)) {
+      // The order is fixed: what cannot start yet holds up all behind it.
+      const Stage& what = task->job().stage(*stage);
+      if (!task->ready(*stage) || !has_room(what)) return moved;
+      part(what.lane).start(*task, *stage);
       moved = true;
     }
   }
@@ -160,7 +170,7 @@ std::vector<int> HierarchicalBackend::absent(Lane lane, const Task& task, const 
   return found;
 }
 
-void HierarchicalBackend::fail(Outcome outcome, Failure failure) {
+void HierarchicalBackend::fail(Outcome outcome, Failure failure, std::optional<Lane> where) {
   if (failed()) return;
   if (aborted_.load(std::memory_order_acquire)) {
     outcome = Outcome::aborted;
@@ -170,11 +180,21 @@ void HierarchicalBackend::fail(Outcome outcome, Failure failure) {
   }
   outcome_ = outcome;
   failure_ = std::move(failure);
-  if (outcome == Outcome::timeout) return;
-  for (Part& each : parts_) {
-    if (each.backend() != nullptr) each.backend()->abort();
-    each.drain();
+  if (outcome != Outcome::timeout) end_parts(where);
+}
+
+void HierarchicalBackend::end_parts(std::optional<Lane> where) {
+  const bool between_domains = where == Lane::outer || where == Lane::flat;
+  for (const Lane lane : {Lane::inner, Lane::outer, Lane::flat}) {
+    Backend* const backend = part(lane).backend();
+    if (backend == nullptr || lane == where) continue;
+    if (lane == Lane::inner || !tell_domains_ || aborted_.load(std::memory_order_acquire)) {
+      backend->abort();
+    } else if (!between_domains) {
+      tell_domains_(failure_);
+    }
   }
+  for (Part& each : parts_) each.drain();
 }
 
 Outcome HierarchicalBackend::outcome_of(const Task& task) const {

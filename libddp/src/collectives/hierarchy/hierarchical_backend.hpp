@@ -2,16 +2,18 @@
 // so that bytes cross the slow link once, whatever the placement. Large operations run in segments (see plan.hpp).
 //
 // Bits: every element is combined within its domain, then over the domains, in rank order and whatever the size.
-// Memory: an operation needs at most six segments of temporary memory (3 MiB), or two elements for each rank of the
+// Memory: an operation needs at most six segments of temporary memory (3 MiB), or six elements for each rank of the
 // group if that is more; all_reduce, reduce and broadcast need none. It is kept for the next ones.
 // Messages: to ranks of the own domain over the inner backend, to others over the flat one; tag kOwnTag (2^32 - 1) is
 // the hierarchy's own.
-// Failures: when an operation of a part fails, this rank aborts all of its parts, so that the ranks of its domain and
-// the other leaders see it; not at a deadline, which the others have, too. The first failure is that of all operations.
+// Failures: when an operation of a part fails, this rank ends all of its parts, so that the other ranks of both see it;
+// not at a deadline, which the others have, too. The first failure is that of all operations.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ddp/backend.hpp>
@@ -28,6 +30,9 @@ struct Parts {
   std::unique_ptr<Backend> inner;  ///< of the domain's members; null where it has one
   std::unique_ptr<Backend> outer;  ///< of the leaders; null elsewhere, and if there is one domain
   std::unique_ptr<Backend> flat;   ///< of all ranks, for messages; null if there is one domain
+  /// Ends all that outer and flat do, and tells the other domains why; then the two must fail together. Without it they
+  /// are aborted.
+  std::function<void(const Failure&)> tell_domains;
 };
 
 class HierarchicalBackend final : public Backend {
@@ -55,20 +60,26 @@ class HierarchicalBackend final : public Backend {
   void progress() noexcept;
   void advance();
   bool poll_parts();
-  bool post_steps(Lane lane);
+  bool post_steps(Task::Scope scope);
+  /// Whether a stage may start now, as far as other steps are concerned.
+  bool has_room(const Stage& stage) const;
   bool run_local_step();
   /// Of the ranks that a part waited for when a step of @p task timed out: those that did not wait for others.
   std::vector<int> absent(Lane lane, const Task& task, const std::vector<int>& ranks) const;
-  void fail(Outcome outcome, Failure failure);
+  /// @param where the part that has failed.
+  void fail(Outcome outcome, Failure failure, std::optional<Lane> where = {});
+  void end_parts(std::optional<Lane> where);
   bool failed() const { return outcome_ != Outcome::running; }
   /// Of a task after progress().
   Outcome outcome_of(const Task& task) const;
   void drop(Task& task);
   Part& part(Lane lane) { return parts_[static_cast<std::size_t>(lane)]; }
+  const Part& part(Lane lane) const { return parts_[static_cast<std::size_t>(lane)]; }
 
   const Layout layout_;
   const std::size_t segment_bytes_;
   std::array<Part, kParts> parts_;
+  const std::function<void(const Failure&)> tell_domains_;
   BackendTraits traits_;
   std::vector<Task*> tasks_;            ///< posted and not over, in issue order
   Outcome outcome_ = Outcome::running;  ///< the first failure

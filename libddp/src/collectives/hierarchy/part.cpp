@@ -26,7 +26,7 @@ void Part::start(Task& task, std::size_t stage) {
   ++count_;
   if (!made.operations.empty()) {
     for (Operation& operation : made.operations) {
-      if (!operation.is_transfer()) operation.sequence = ++sequence_;
+      if (!operation.is_transfer()) operation.sequence = task.job().mark();
     }
     made.request = &backend_->init(made.operations, task.deadline());
     if (!made.message) ++collectives_;

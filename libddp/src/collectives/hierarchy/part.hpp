@@ -21,6 +21,10 @@ class Part {
   Backend* backend() const { return backend_.get(); }
 
   bool has_room(bool messages) const;
+  /// Collectives under way.
+  std::size_t collectives() const { return collectives_; }
+  /// Whether no step is under way.
+  bool idle() const { return count_ == 0; }
   /// Starts a step that is ready.
   void start(Task& task, std::size_t stage);
   /// How the steps under way stand.
@@ -64,8 +68,7 @@ class Part {
   std::unique_ptr<Backend> backend_;
   std::vector<int> ranks_;
   std::size_t most_collectives_ = 1;
-  std::size_t collectives_ = 0;  ///< under way
-  std::uint64_t sequence_ = 0;
+  std::size_t collectives_ = 0;               ///< under way
   std::array<Flight, kMostFlights> flights_;  ///< a ring, in the order in which they were posted
   std::size_t first_ = 0;
   std::size_t count_ = 0;

@@ -3,11 +3,18 @@
 #include <algorithm>
 
 namespace ddp::collectives::hierarchy {
+namespace {
+
+// Few digits, as messages show it.
+constexpr std::uint64_t kMarks = 100'000'000;
+
+}  // namespace
 
 void Job::plan(const Layout& layout, const Operation& operation, std::size_t segment_bytes) {
   *this = Job{};
   layout_ = &layout;
   operation_ = &operation;
+  mark_ = operation.fingerprint() % kMarks;
   element_bytes_ = size_of(operation.dtype);
   const bool v = operation.kind == OperationKind::all_gather_v;
   const bool empty =

@@ -1,9 +1,10 @@
 // How a collective runs over the parts of a hierarchical backend: it is cut into segments, and each passes through the
 // stages of the plan. While the leaders exchange one segment, their nodes work on the next and on the one before.
 //
-// Order: a part gets its operations sorted by (segment + lag, stage). Its ranks have the same lags for what they run
-// together, so this order is the same on all of them, whatever the timing: a part needs no more than one collective at
-// a time. Since every step also waits for smaller segment + lag only, no circle of waiting can arise.
+// Order: steps in the domain, and those between domains, start sorted by (segment + lag, stage). Ranks have the same
+// lags for what they run together, so this order is the same on all of them, whatever the timing: a part needs no more
+// than one collective at a time. Since every step also waits for smaller segment + lag only, no circle of waiting can
+// arise.
 #pragma once
 
 #include <array>
@@ -62,6 +63,9 @@ class Job {
   const Stage& stage(std::size_t index) const { return stages_[index]; }
   std::size_t segments() const { return segments_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
+  /// The sequence number of the parts' collectives: made of all that ranks must agree on, so that parts whose ranks
+  /// agree on their own step notice when they disagree on the whole, for example on its root.
+  std::uint64_t mark() const { return mark_; }
 
   std::size_t element_bytes() const { return element_bytes_; }
   /// What a segment holds of a part of @p total elements.
@@ -99,6 +103,7 @@ class Job {
 
   const Layout* layout_ = nullptr;
   const Operation* operation_ = nullptr;
+  std::uint64_t mark_ = 0;
   std::size_t element_bytes_ = 1;
   std::size_t length_ = 1;
   std::size_t segments_ = 1;

@@ -76,7 +76,7 @@ Outcome HierarchicalBackend::Messages::poll() noexcept {
     }
     if (outcome != Outcome::ok) {
       broken_ = true;
-      backend_.fail(outcome, backend_.part(share.lane).in_group(share.request->failure()));
+      backend_.fail(outcome, backend_.part(share.lane).in_group(share.request->failure()), share.lane);
     }
     end(share);
   }

@@ -17,11 +17,13 @@ void Task::begin(const Layout& layout, const Operation& operation, Deadline dead
   job_.give(temporary_.get());
 }
 
-std::optional<std::size_t> Task::next(Lane lane) const {
+std::optional<std::size_t> Task::next(Scope scope) const {
   std::optional<std::size_t> best;
   std::size_t turn = 0;
   for (std::size_t stage = 0; stage < job_.stages(); ++stage) {
-    if (job_.stage(stage).lane != lane || posted_[stage] == job_.segments()) continue;
+    const Lane lane = job_.stage(stage).lane;
+    if (lane == Lane::local || (lane == Lane::inner) != (scope == Scope::domain)) continue;
+    if (posted_[stage] == job_.segments()) continue;
     const std::size_t its_turn = posted_[stage] + job_.stage(stage).lag;
     if (best && turn <= its_turn) continue;
     best = stage;

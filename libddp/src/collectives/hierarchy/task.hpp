@@ -11,7 +11,7 @@
 
 namespace ddp::collectives::hierarchy {
 
-/// Used again and again: keeps its temporary memory, at most 6 segments (or two elements a rank, if that is more).
+/// Used again and again: keeps its temporary memory, at most six segments (or six elements a rank, if that is more).
 class Task {
  public:
   /// May throw std::bad_alloc.
@@ -20,8 +20,10 @@ class Task {
   const Job& job() const { return job_; }
   Deadline deadline() const { return deadline_; }
 
-  /// The stage of @p lane whose next segment is its turn; none when all are posted.
-  std::optional<std::size_t> next(Lane lane) const;
+  /// Of the stages that run in the domain, or of those that run between domains: the one whose next segment it is the
+  /// turn of; none when all are posted.
+  enum class Scope : std::uint8_t { domain, between };
+  std::optional<std::size_t> next(Scope scope) const;
   /// Whether what a stage's next segment needs is there.
   bool ready(std::size_t stage) const;
   bool unposted(std::size_t stage) const { return posted_[stage] < job_.segments(); }

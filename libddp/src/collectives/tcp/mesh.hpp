@@ -70,6 +70,8 @@ class TcpMesh final : private LinkOwner {
   void rest(std::chrono::microseconds limit) noexcept;
   void abort() noexcept;
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  /// @p ranks have failed, as was found by other means: nothing moves any more, and the other ranks are told.
+  void report(std::vector<int> ranks, std::string cause);
   /// Says goodbye, so that the others know that this rank is not dead, and closes all connections.
   void close(Deadline deadline) noexcept;
 

@@ -157,6 +157,10 @@ void TcpMesh::fail_mismatch(int rank, std::string cause) {
   fail({.outcome = Outcome::mismatch, .ranks = {rank}, .cause = std::move(cause), .native = {}}, rank);
 }
 
+void TcpMesh::report(std::vector<int> ranks, std::string cause) {
+  fail({.outcome = Outcome::peers_failed, .ranks = std::move(ranks), .cause = std::move(cause), .native = {}}, -1);
+}
+
 void TcpMesh::give_up(Outcome outcome, std::vector<int> ranks, std::string cause) {
   if (failure_) return;
   failure_ = {.outcome = outcome, .ranks = std::move(ranks), .cause = std::move(cause), .native = {}};

@@ -75,6 +75,27 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HierarchyFailures,
                            return fmt::format("{}_{}", to_string(std::get<0>(each.param)), std::get<1>(each.param));
                          });
 
+/// In its own domain a broadcast from another domain's root is one from the leader, whichever root that is.
+TEST(HierarchyMismatch, RanksThatNameDifferentRootsNotice) {
+  const BoardHierarchy boards({0, 1, 0, 1}, {}, 400);
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<std::unique_ptr<CheckedCall>> calls;
+  std::vector<Request*> requests;
+  for (int rank = 0; rank < 4; ++rank) {
+    backends.push_back(boards.make(rank));
+    const Call call{.kind = OperationKind::broadcast, .count = 10, .root = rank == 2 ? 1 : 0};
+    calls.push_back(std::make_unique<CheckedCall>(call, 4, rank, 1));
+    requests.push_back(
+        &backends.back()->init({&calls.back()->operation(), 1}, Deadline::after(std::chrono::seconds(60))));
+    requests.back()->post();
+  }
+  for (int round = 0; round < 1000; ++round) {
+    for (Request* request : requests) request->poll();
+  }
+  EXPECT_EQ(requests[0]->poll(), Outcome::mismatch);
+  EXPECT_EQ(requests[2]->poll(), Outcome::mismatch);
+}
+
 TEST(HierarchyMessages, TheOwnTagIsRefused) {
   const BoardHierarchy boards({0, 1}, {}, 400);
   const auto backend = boards.make(0);

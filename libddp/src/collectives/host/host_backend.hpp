@@ -1,0 +1,20 @@
+// The CPU backend that users get: ranks that share memory use it, the others TCP. Which do is decided by all ranks
+// alike from all addresses: equal boot id, network namespace and user, and shared memory at hand at both.
+#pragma once
+
+#include <memory>
+
+#include <ddp/backend.hpp>
+
+namespace ddp::collectives::host {
+
+/// "host".
+extern const BackendPlugin kBackend;
+
+/// Throws Error.
+std::unique_ptr<Backend> create(const BackendConfig& config);
+
+/// For tests: @p domain in place of DDP_MEMORY_DOMAIN.
+std::unique_ptr<Backend> create(const BackendConfig& config, const std::string& domain);
+
+}  // namespace ddp::collectives::host

@@ -1,0 +1,34 @@
+// What a rank says about itself so that others can decide with whom it shares memory, and reach it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+
+#include "collectives/shm/endpoint_address.hpp"
+
+namespace ddp::collectives::host {
+
+struct RankAddress {
+  std::string domain;   ///< DDP_MEMORY_DOMAIN
+  Bytes shared_memory;  ///< a shm::EndpointAddress
+  Bytes tcp;
+
+  Bytes pack() const;
+  /// Throws Error(protocol) for bytes that are no address.
+  static RankAddress parse(const Bytes& bytes);
+};
+
+/// Which ranks share memory: of each rank, the lowest one in its domain. All ranks come to the same from the same
+/// addresses.
+struct Domains {
+  std::vector<int> leaders;  ///< by rank
+  /// Why a rank does not share memory with the lowest one of its node; empty where it does.
+  std::vector<std::string> reasons;
+};
+
+/// @param nodes of each rank, as the launcher says: only for the reasons.
+Domains find_domains(const std::vector<RankAddress>& addresses, const std::vector<int>& nodes);
+
+}  // namespace ddp::collectives::host
