@@ -50,7 +50,9 @@ class GroupDriver::Turn {
     WaitLadder ladder(false);
     while (driver_.driven_.exchange(true)) {
       const auto limit = ladder.pause();
-      if (limit > microseconds::zero()) std::this_thread::sleep_for(limit);
+      if (limit == microseconds::zero()) continue;
+      std::this_thread::sleep_for(limit);
+      ladder.rested();
     }
   }
   Turn(const Turn&) = delete;
@@ -116,17 +118,15 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   if (options.keep_alive) operations.front().keep_alive = std::move(options.keep_alive);
   const Time now = Deadline::Clock::now();
   const Deadline deadline = options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)});
-  WorkState* issued = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    issued = &issue(operations, lane, deadline, now);
-    if (compare_arguments_ && !issued->is_transfer()) queue(issue_comparison(*issued, now));
-    queue(*issued);
-  }
-  Work work{*issued};
-  expect(std::min(issued->investigate_at, issued->next_probe));
+  std::unique_lock lock(mutex_);
+  WorkState& issued = issue(operations, lane, deadline, now);
+  Work work{issued};  // first: once queued, others may finish it
+  if (compare_arguments_ && !issued.is_transfer()) queue(issue_comparison(issued, now));
+  queue(issued);
+  lock.unlock();
+  expect(std::min(issued.investigate_at, issued.next_probe));
   attempt();
-  if (!issued->done()) ProgressThread::instance().used();
+  if (!issued.done()) ProgressThread::instance().used();
   return work;
 }
 
@@ -242,6 +242,7 @@ void GroupDriver::wait(const WorkState& work, Time limit) {
     } else {
       follow(work, leading, rest_for);
     }
+    ladder.rested();
   }
   if (leading) led_ = false;
   waiters_.fetch_sub(1);
@@ -276,7 +277,9 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
   while (work.phase.load(std::memory_order_acquire) == WorkState::Phase::queued) {
     attempt();
     const auto limit = ladder.pause();
-    if (limit > microseconds::zero()) rest(*work.lane, limit);
+    if (limit == microseconds::zero()) continue;
+    rest(*work.lane, limit);
+    ladder.rested();
   }
   {
     const Turn turn(*this);

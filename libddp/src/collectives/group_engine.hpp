@@ -43,6 +43,8 @@ class GroupEngine {
   const ConnectOptions& connect_options() const noexcept { return connect_; }
   std::chrono::milliseconds timeout() const noexcept { return driver_->timeout(); }
   bool serves(DeviceType device) const noexcept { return driver_->lane_of(device) != nullptr; }
+  /// Throws Error(unavailable) in a process forked from the one that made the group.
+  void check_process(std::string_view attempted) const { driver_->fork_guard().check(attempted); }
   /// For names of subgroups: equal on all members if they call it equally often.
   unsigned next_subgroup() noexcept { return ++subgroups_; }
 

@@ -130,6 +130,7 @@ std::string choose_backend(std::string_view wanted, const GroupEngine* existing)
 
 std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const int> wanted) {
   GroupEngine& engine = GroupEngine::of(parent);
+  engine.check_process("making a group of some ranks (new_group)");
   const GroupMembers& all = engine.members();
   check_members(wanted, all.size());
   const auto place = std::find(wanted.begin(), wanted.end(), all.rank);
@@ -144,7 +145,7 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
   for (const int rank : wanted) {
     members.global_ranks.push_back(all.global(rank));
     members.endpoints.push_back(all.endpoints[static_cast<std::size_t>(rank)]);
-    members.nodes.push_back(all.nodes[static_cast<std::size_t>(rank)]);
+    if (!all.nodes.empty()) members.nodes.push_back(all.nodes[static_cast<std::size_t>(rank)]);
   }
   // the number counts on all ranks, members or not
   members.name = fmt::format("{}/{}", all.name, engine.next_subgroup());

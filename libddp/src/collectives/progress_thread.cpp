@@ -141,7 +141,9 @@ void ProgressThread::run() {
       interval = kShortestLook;
       if (moved) ladder.reset();
       const auto limit = ladder.pause();
-      if (limit > microseconds::zero()) tended->rest(limit);
+      if (limit == microseconds::zero()) continue;
+      tended->rest(limit);
+      ladder.rested();
       continue;
     }
     ladder.reset();

@@ -12,7 +12,8 @@
 
 namespace ddp::collectives {
 
-/// For one wait of one thread; reset() after every poll that got further. Reads the clock rarely.
+/// For one wait of one thread; reset() after every poll that ended something. Reads the clock rarely.
+/// A poll that takes long has worked, although its operation still runs: then there is no rest before the next.
 class WaitLadder {
  public:
   using Clock = Deadline::Clock;
@@ -22,6 +23,8 @@ class WaitLadder {
   static constexpr std::chrono::microseconds kYield{100};
   static constexpr std::chrono::microseconds kFirstRest{20};
   static constexpr std::chrono::microseconds kLongestRest{1000};
+  /// Polls in vain are shorter, if nothing interrupts them.
+  static constexpr std::chrono::microseconds kWork{20};
   /// Pauses between two looks at the clock: 20 to 40 ns, or 1 us where the kernel must be asked.
   static constexpr unsigned kSpinsPerLook = 64;
   static constexpr unsigned kYieldsPerLook = 4;
@@ -31,12 +34,12 @@ class WaitLadder {
 
   void reset() noexcept {
     step_ = may_spin_ ? Step::spin : Step::yield;
-    count_ = 0;
     begin_ = {};
     rest_ = kFirstRest;
   }
 
-  /// Spins or yields once and returns 0; or returns for how long the caller shall rest, twice as long each time.
+  /// Spins or yields once and returns 0; or returns for how long the caller shall rest, twice as long each time. The
+  /// caller says when it has rested().
   Limit pause() noexcept {
     if (step_ == Step::spin) {
       relax();
@@ -45,12 +48,20 @@ class WaitLadder {
     }
     if (step_ == Step::yield) {
       ::sched_yield();
-      if (++count_ % kYieldsPerLook == 0 && passed(kYield)) next(Step::rest);
+      if (++count_ % kYieldsPerLook == 0 && passed(kYield)) {
+        next(Step::rest);
+        rested();
+      }
       return Limit::zero();
     }
     looked_ = true;
+    if (Clock::now() - since_ >= kWork) {
+      reset();
+      return Limit::zero();
+    }
     return std::exchange(rest_, std::min(rest_ * 2, kLongestRest));
   }
+  void rested() noexcept { since_ = Clock::now(); }
 
   /// Whether the clock has been read, or is due, since the last call: a good time for the caller to look at its
   /// deadline.
@@ -85,6 +96,7 @@ class WaitLadder {
   Step step_ = Step::spin;
   unsigned count_ = 0;
   Clock::time_point begin_;  ///< of this step, at the first look
+  Clock::time_point since_;  ///< end of the last rest or yield
   Limit rest_ = kFirstRest;
 };
 

@@ -1,0 +1,48 @@
+#include "unit/collectives/engine/allocation_count.hpp"
+
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local std::uint64_t count = 0;
+
+}  // namespace
+
+namespace ddp::test {
+
+std::uint64_t allocations_of_this_thread() noexcept { return count; }
+
+}  // namespace ddp::test
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+void* operator new(std::size_t size) {
+  ++count;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
+
+#else
+
+// glibc's own, below malloc
+extern "C" void* __libc_malloc(std::size_t size);                    // NOLINT(bugprone-reserved-identifier)
+extern "C" void* __libc_calloc(std::size_t items, std::size_t size); // NOLINT(bugprone-reserved-identifier)
+extern "C" void* __libc_realloc(void* memory, std::size_t size);     // NOLINT(bugprone-reserved-identifier)
+
+extern "C" void* malloc(std::size_t size) noexcept {
+  ++count;
+  return __libc_malloc(size);
+}
+extern "C" void* calloc(std::size_t items, std::size_t size) noexcept {
+  ++count;
+  return __libc_calloc(items, size);
+}
+extern "C" void* realloc(void* memory, std::size_t size) noexcept {
+  ++count;
+  return __libc_realloc(memory, size);
+}
+
+#endif

@@ -1,0 +1,99 @@
+// Several operations that start as one: in the backend, in the order of the group, and in errors.
+#include <ddp/batch.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/collectives/engine/inline_backend.hpp"
+#include "unit/collectives/fake_backend.hpp"
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp {
+namespace {
+
+using test::error_of;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class BatchTest : public testing::Test {
+ protected:
+  std::shared_ptr<test::BackendControl> control_ = std::make_shared<test::BackendControl>();
+  ProcessGroup group_ = test::group_over(std::make_unique<test::FakeBackend>(control_));
+  std::vector<float> values_ = std::vector<float>(4);
+  std::vector<float> whole_ = std::vector<float>(8);
+};
+
+TEST_F(BatchTest, StartsAndEndsTogether) {
+  control_->hold();
+  const Work work = Batch(group_).send(values_, 1, 3).recv(whole_, 1, 4).start();
+  EXPECT_THAT(control_->events(), ElementsAre("post send tag 3", "post recv tag 4"));
+  control_->release("send tag 3");
+  EXPECT_FALSE(work.done());
+  control_->release();
+  work.wait();
+  EXPECT_EQ(control_->releases(), 1) << "one request for both";
+}
+
+TEST_F(BatchTest, CollectivesHaveANumberEachAndAreOneOperationInTheGroupsOrder) {
+  control_->hold();
+  const Work first = Batch(group_)
+                         .all_reduce(values_)
+                         .broadcast(values_, 1)
+                         .reduce(values_, 0)
+                         .all_gather(values_, whole_)
+                         .all_gather_v(values_, whole_, std::vector<std::size_t>{4, 4})
+                         .gather(values_, whole_, 0)
+                         .scatter(whole_, values_, 0)
+                         .reduce_scatter(whole_, values_)
+                         .all_to_all(whole_, whole_)
+                         .start();
+  const Work second = group_.barrier();
+  EXPECT_EQ(control_->events().size(), 9U);
+  EXPECT_EQ(control_->events().back(), "begin all_to_all 9");
+  control_->release();
+  second.wait();
+  EXPECT_TRUE(first.done());
+  EXPECT_TRUE(control_->saw("end barrier 10"));
+}
+
+TEST_F(BatchTest, FailsAsAWhole) {
+  control_->fail("broadcast 2");
+  const auto error = error_of([&] { Batch(group_).all_reduce(values_).broadcast(values_, 0).start().wait(); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("the connection broke"));
+}
+
+TEST_F(BatchTest, IsEmptyAfterTheStart) {
+  Batch batch(group_);
+  batch.all_reduce(values_).all_reduce(whole_);
+  EXPECT_EQ(batch.size(), 2U);
+  batch.start().wait();
+  EXPECT_EQ(batch.size(), 0U);
+  const auto error = error_of([&] { batch.start().wait(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+}
+
+TEST_F(BatchTest, RefusesWhatCannotStartTogether) {
+  const auto error = error_of([&] { Batch(group_).all_reduce(values_).send(values_, 1).start().wait(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error->what(), HasSubstr("together with collectives"));
+  EXPECT_EQ(error_of([&] { Batch(group_).send(values_, 0); })->code(), ErrorCode::invalid_argument) << "to itself";
+  EXPECT_TRUE(control_->events().empty());
+}
+
+TEST_F(BatchTest, HoldsAnOwnerUntilTheEnd) {
+  control_->hold();
+  auto memory = std::make_shared<int>();
+  const std::weak_ptr<int> seen = memory;
+  const Work work = Batch(group_).send(values_, 1).recv(whole_, 1).start({{}, std::move(memory)});
+  EXPECT_FALSE(seen.expired());
+  control_->release();
+  work.wait();
+  for (int i = 0; i < 2000 && !seen.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(seen.expired());
+}
+
+}  // namespace
+}  // namespace ddp

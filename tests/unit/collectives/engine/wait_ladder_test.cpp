@@ -1,0 +1,141 @@
+// Waiting: spinning only with a processor of one's own, then yielding, then longer and longer rests.
+#include "collectives/wait_ladder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "collectives/processor_share.hpp"
+
+namespace ddp::collectives {
+namespace {
+
+using std::chrono::microseconds;
+
+/// Pauses until the first rest, and how many there were.
+int pauses_until_rest(WaitLadder& ladder, microseconds& rest) {
+  int pauses = 0;
+  while ((rest = ladder.pause()) == microseconds::zero()) ++pauses;
+  return pauses;
+}
+
+TEST(WaitLadder, RestsGrowToTheirLimit) {
+  for (const bool may_spin : {true, false}) {
+    WaitLadder ladder(may_spin);
+    const auto begin = WaitLadder::Clock::now();
+    microseconds rest{};
+    EXPECT_GT(pauses_until_rest(ladder, rest), 1);
+    EXPECT_GE(WaitLadder::Clock::now() - begin, WaitLadder::kYield);
+    EXPECT_EQ(rest, WaitLadder::kFirstRest);
+    for (int i = 0; i < 20; ++i) {
+      ladder.rested();
+      const microseconds next = ladder.pause();
+      EXPECT_EQ(next, std::min(rest * 2, WaitLadder::kLongestRest));
+      rest = next;
+    }
+    EXPECT_EQ(rest, WaitLadder::kLongestRest);
+  }
+}
+
+TEST(WaitLadder, DoesNotRestAfterAPollThatHasWorked) {
+  WaitLadder ladder(false);
+  microseconds rest{};
+  pauses_until_rest(ladder, rest);
+  ladder.rested();
+  std::this_thread::sleep_for(WaitLadder::kWork);  // a long poll
+  EXPECT_EQ(ladder.pause(), microseconds::zero());
+  pauses_until_rest(ladder, rest);
+  EXPECT_EQ(rest, WaitLadder::kFirstRest);
+}
+
+TEST(WaitLadder, BeginsAnewAfterAReset) {
+  WaitLadder ladder(true);
+  microseconds rest{};
+  pauses_until_rest(ladder, rest);
+  ladder.pause();
+  ladder.reset();
+  EXPECT_GT(pauses_until_rest(ladder, rest), 1);
+  EXPECT_EQ(rest, WaitLadder::kFirstRest);
+}
+
+TEST(WaitLadder, LooksAtTheClockRarely) {
+  WaitLadder ladder(true);
+  unsigned pauses = 0;
+  while (!ladder.looked()) {
+    ladder.pause();
+    ++pauses;
+  }
+  EXPECT_EQ(pauses, WaitLadder::kSpinsPerLook);
+  EXPECT_FALSE(ladder.looked());
+  // also where there is progress all the time
+  for (pauses = 0; !ladder.looked() && pauses < 1000; ++pauses) {
+    ladder.reset();
+    ladder.pause();
+  }
+  EXPECT_LE(pauses, WaitLadder::kSpinsPerLook);
+}
+
+TEST(ProcessorShare, RanksHaveAProcessorEachIfThereAreEnough) {
+  const ProcessorShare all{.in_mask = 8, .quota = 0, .on_machine = 8};
+  EXPECT_TRUE(all.enough_for(8));
+  EXPECT_FALSE(all.enough_for(9));
+  const ProcessorShare bound{.in_mask = 1, .quota = 0, .on_machine = 8};
+  EXPECT_TRUE(bound.enough_for(8));
+  EXPECT_FALSE(bound.enough_for(9));
+  const ProcessorShare throttled{.in_mask = 8, .quota = 2.5, .on_machine = 8};
+  EXPECT_TRUE(throttled.enough_for(2));
+  EXPECT_FALSE(throttled.enough_for(3));
+}
+
+TEST(ProcessorShare, IsReadOfTheSystem) {
+  const ProcessorShare share = ProcessorShare::read();
+  EXPECT_GE(share.in_mask, 1);
+  EXPECT_GE(share.on_machine, 1);
+}
+
+/// A made-up /proc and /sys.
+class CgroupFiles : public testing::Test {
+ protected:
+  CgroupFiles() {
+    std::string name = testing::TempDir() + "cgroup_XXXXXX";
+    root_ = ::mkdtemp(name.data());
+  }
+  ~CgroupFiles() override { std::filesystem::remove_all(root_); }
+  void put(const std::string& file, const std::string& text) const {
+    std::filesystem::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+  std::filesystem::path root_;
+};
+
+TEST_F(CgroupFiles, TheTightestLimitOnTheWayUpCounts) {
+  put("proc/self/cgroup", "0::/a/b\n");
+  EXPECT_EQ(ProcessorShare::read(root_).quota, 0);
+  put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+  EXPECT_EQ(ProcessorShare::read(root_).quota, 0);
+  put("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
+  EXPECT_EQ(ProcessorShare::read(root_).quota, 1.5);
+  put("sys/fs/cgroup/a/b/cpu.max", "300000 100000\n");
+  EXPECT_EQ(ProcessorShare::read(root_).quota, 1.5);
+}
+
+TEST_F(CgroupFiles, TheRootIsAContainersOwn) {
+  put("proc/self/cgroup", "0::/docker/of/the/host\n");
+  put("sys/fs/cgroup/cpu.max", "200000 100000\n");
+  EXPECT_EQ(ProcessorShare::read(root_).quota, 2);
+}
+
+TEST_F(CgroupFiles, VersionOneHasTwoFiles) {
+  put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/x\n");
+  put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n");
+  put("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(ProcessorShare::read(root_).quota, 0);
+  put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(ProcessorShare::read(root_).quota, 0.5);
+}
+
+}  // namespace
+}  // namespace ddp::collectives

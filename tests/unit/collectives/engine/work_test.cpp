@@ -1,0 +1,190 @@
+// The handle of an operation: what it tells, what it calls at the end, what it keeps.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "unit/collectives/engine/inline_backend.hpp"
+#include "unit/collectives/fake_backend.hpp"
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+using test::error_of;
+using test::soon;
+using testing::HasSubstr;
+
+class WorkTest : public testing::Test {
+ protected:
+  ProcessGroup& group() {
+    if (!group_) group_ = test::group_over(std::make_unique<test::FakeBackend>(control_));
+    return *group_;
+  }
+  static bool eventually(const std::function<bool()>& holds) {
+    const Deadline deadline = soon();
+    while (!holds() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(1));
+    return holds();
+  }
+
+  std::shared_ptr<test::BackendControl> control_ = std::make_shared<test::BackendControl>();
+  std::optional<ProcessGroup> group_;
+  std::vector<float> values_ = std::vector<float>(4);
+};
+
+TEST_F(WorkTest, CallsBackOnceInOrderFromTheThreadThatWaits) {
+  // the progress thread may be the one that polls just then; not always, though
+  bool by_waiter = false;
+  for (int round = 0; round < 50 && !by_waiter; ++round) {
+    control_->hold();
+    const Work work = group().barrier();
+    std::atomic<int> calls{0};
+    std::atomic<std::thread::id> caller{};
+    for (const int number : {1, 2, 3}) {
+      work.on_finish([&, number](const Work& finished) {
+        EXPECT_TRUE(finished.done());
+        caller = std::this_thread::get_id();
+        EXPECT_EQ(++calls, number);
+      });
+    }
+    EXPECT_EQ(calls, 0);
+    std::atomic<bool> same{false};
+    std::thread waiter([&] {
+      work.wait();
+      same = caller.load() == std::this_thread::get_id();
+    });
+    std::this_thread::sleep_for(milliseconds(5));
+    control_->release();
+    waiter.join();
+    ASSERT_TRUE(eventually([&] { return calls == 3; }));
+    by_waiter = same;
+  }
+  EXPECT_TRUE(by_waiter);
+}
+
+TEST_F(WorkTest, CallsBackFromTheProgressThreadWhenNobodyWaits) {
+  control_->hold();
+  std::atomic<std::thread::id> caller{};
+  group().barrier().on_finish([&](const Work&) { caller = std::this_thread::get_id(); });
+  control_->release();
+  ASSERT_TRUE(eventually([&] { return caller.load() != std::thread::id{}; }));
+  EXPECT_NE(caller.load(), std::this_thread::get_id());
+}
+
+TEST_F(WorkTest, CallsBackAtOnceWhenItIsFinished) {
+  const Work work = group().barrier();
+  work.wait();
+  int calls = 0;
+  work.on_finish([&](const Work&) { ++calls; });
+  EXPECT_EQ(calls, 1);
+  work.on_finish([](const Work&) { throw std::runtime_error("this is only logged"); });
+}
+
+TEST_F(WorkTest, ACallbackMayStartOperationsAndFailWithoutHarm) {
+  control_->hold();
+  std::atomic<int> ends{0};
+  const Work first = group().barrier();
+  first.on_finish([](const Work&) { throw std::runtime_error("this is only logged"); });
+  first.on_finish([&](const Work&) { group().barrier().on_finish([&](const Work&) { ++ends; }); });
+  control_->release();
+  first.wait();
+  EXPECT_TRUE(eventually([&] { return ends == 1; }));
+  EXPECT_FALSE(error_of([&] { group().barrier().wait(); }));
+}
+
+TEST_F(WorkTest, CallsBackAfterAFailureToo) {
+  control_->fail("barrier 1");
+  std::atomic<bool> failed{false};
+  const Work work = group().barrier();
+  work.on_finish([&](const Work& finished) { failed = finished.error().has_value(); });
+  EXPECT_TRUE(error_of([&] { work.wait(); }));
+  EXPECT_TRUE(eventually([&] { return failed.load(); }));
+}
+
+TEST_F(WorkTest, ACallbackMayHoldTheLastHandleOfTheGroup) {
+  control_->hold();
+  std::atomic<bool> called{false};
+  {
+    ProcessGroup own = std::exchange(group(), test::inline_group(0));
+    group_.reset();
+    own.barrier().on_finish([own, &called](const Work&) { called = true; });
+  }
+  control_->release();
+  EXPECT_TRUE(eventually([&] { return called && control_->saw("destroyed"); }));
+}
+
+TEST_F(WorkTest, HoldsAnOwnerOfTheMemoryUntilTheEnd) {
+  control_->hold();
+  auto memory = std::make_shared<std::vector<float>>(4);
+  const Work work = group().all_reduce(*memory, ReduceOp::sum, {{}, memory});
+  const std::weak_ptr<std::vector<float>> seen = memory;
+  memory.reset();
+  EXPECT_FALSE(seen.expired());
+  control_->release();
+  work.wait();
+  EXPECT_TRUE(eventually([&] { return seen.expired(); })) << "although there is still a handle";
+}
+
+TEST_F(WorkTest, OrderWaitsForTheCpu) {
+  control_->polls_needed = 3;
+  const Work work = group().barrier();
+  work.order({.device = {.type = DeviceType::cpu, .index = 0}, .handle = nullptr});
+  EXPECT_TRUE(work.done());
+}
+
+TEST_F(WorkTest, OrderIsRefusedByBackendsWithoutStreams) {
+  const Work work = group().barrier();
+  const auto error = error_of([&] { work.order({.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error->what(), HasSubstr("wait for it"));
+}
+
+TEST_F(WorkTest, OrderReachesTheBackendOnceTheOperationHasStarted) {
+  control_->traits.stream_ordered = true;
+  control_->hold();
+  const Work first = group().barrier();
+  const Work second = group().barrier();
+  const Stream stream{.device = {.type = DeviceType::cuda, .index = 5}, .handle = nullptr};
+  first.order(stream);
+  EXPECT_TRUE(control_->saw("order barrier 1 5"));
+  EXPECT_FALSE(first.done());
+  std::thread orders([&] { second.order(stream); });
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(control_->saw("order barrier 2 5")) << "it has not been posted";
+  control_->release("barrier 1");
+  orders.join();
+  EXPECT_TRUE(control_->saw("order barrier 2 5"));
+  control_->release();
+  second.wait();
+  second.order(stream);  // nothing to wait for
+}
+
+TEST_F(WorkTest, OutlivesItsGroup) {
+  const Work done = group().barrier();
+  done.wait();
+  control_->hold();
+  const Work open = group().barrier();
+  group_.reset();
+  EXPECT_TRUE(control_->saw("destroyed")) << "handles do not keep the backend";
+  EXPECT_FALSE(done.error());
+  const Work copy = open;
+  ASSERT_TRUE(copy.error());
+  EXPECT_EQ(copy.error()->code(), ErrorCode::aborted);
+}
+
+TEST_F(WorkTest, IsUsedAgainOnlyWhenNoHandleIsLeft) {
+  const Work kept = group().barrier();
+  kept.wait();
+  const auto end = kept.finished_at();
+  for (int i = 0; i < 1000; ++i) group().barrier().wait();
+  EXPECT_EQ(kept.finished_at(), end);
+  EXPECT_EQ(control_->releases(), 1001);
+}
+
+}  // namespace
+}  // namespace ddp
