@@ -209,7 +209,8 @@ TEST_P(ShmFall, StoppedIsNamedAtTheDeadlineAndDoesNoHarmLater) {
     const Ended ended = work(rank, SIGSTOP, std::chrono::milliseconds(rank == victim ? 600'000 : 400));
     if (rank == victim) return;  // was continued
     EXPECT_EQ(ended.outcome, Outcome::timeout) << to_string(ended.outcome) << ended.failure.cause;
-    EXPECT_EQ(ended.failure.ranks, std::vector<int>{victim}) << ended.failure.cause;
+    const std::vector<int>& blamed = ended.failure.ranks;  // on a busy machine others may be late, too
+    EXPECT_EQ(std::count(blamed.begin(), blamed.end(), victim), 1) << ended.failure.cause;
     std::vector<int> others{0, 1, 2};
     others.erase(others.begin() + victim);
     const auto next = connected(1, others, rank);
@@ -300,6 +301,8 @@ TEST_F(ShmProcesses, TransfersEndWithTheirPeer) {
     operation.input = operation.output = values;
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     EXPECT_EQ(run(*backend, operation).outcome, Outcome::ok);
+    ++counter(1);
+    wait_until([&] { return counter(1) == 2; });  // whoever notices the death ends the group
     operation.kind = OperationKind::recv;
     operation.root = 2;
     const Ended ended = run(*backend, operation);
@@ -341,6 +344,8 @@ TEST_F(ShmProcesses, ForkedChildrenDoNotKeepARankAlive) {
       ::_exit(0);  // without closing
     }
     ASSERT_EQ(all_reduce(*backend, 10, 1, testing::soon()).outcome, Outcome::ok);
+    ++counter(3);
+    wait_until([&] { return counter(3) == 2; });  // whoever notices the end ends the group
     const Ended ended = all_reduce(*backend, 10, 2, testing::soon());
     EXPECT_EQ(ended.outcome, Outcome::peers_failed);
     EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});

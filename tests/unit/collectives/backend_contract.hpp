@@ -77,7 +77,8 @@ TEST_P(BackendContract, EveryReductionOfEveryType) {
     for (const DType dtype : kTypes) {
       for (const ReduceOp op : kReductions) {
         if (dtype == DType::boolean && op == ReduceOp::avg) continue;
-        for (const std::size_t count : {1, 33, 3000, 40'001}) {
+        for (const std::size_t count : {1, 33, 3000, 20'001}) {
+          if (count > 3000 && op != ReduceOp::avg && op != ReduceOp::max) continue;
           calls.push_back({.kind = kind,
                            .dtype = dtype,
                            .op = op,

@@ -67,7 +67,9 @@ Received receive(int socket, JoinMessage& message, base::UniqueFd* file = nullpt
     header.msg_control = control.data();
     header.msg_controllen = control.size();
   }
-  const ssize_t size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  ssize_t size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  // Of a side that has closed without reading everything, Linux reports the reset before what it had sent.
+  if (size < 0 && errno == ECONNRESET) size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
   if (size < 0) return errno == EAGAIN || errno == EINTR ? Received::nothing : Received::closed;
   if (size == 0) return Received::closed;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr && file != nullptr; part = CMSG_NXTHDR(&header, part)) {

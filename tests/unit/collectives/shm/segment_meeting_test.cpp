@@ -1,0 +1,184 @@
+// How ranks meet at the leader's socket, which strangers can reach, too; the addresses and packets of that; and how
+// much memory they get.
+#include "collectives/shm/segment_meeting.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include <ddp/error.hpp>
+
+#include "collectives/shm/join_message.hpp"
+#include "collectives/shm/memory_budget.hpp"
+#include "collectives/shm/shm_backend.hpp"
+#include "unit/collectives/backend_ranks.hpp"
+
+namespace ddp::collectives::shm {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(EndpointAddress, ReadsWhatItWrote) {
+  Endpoint endpoint;
+  EXPECT_EQ(endpoint.address().refusal, "");
+  const Bytes bytes = endpoint.address().pack();
+  const EndpointAddress again = EndpointAddress::parse(bytes);
+  EXPECT_EQ(again.pack(), bytes);
+  EXPECT_EQ(why_not_shared(endpoint.address(), again), "");
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(EndpointAddress::parse(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size))),
+                 Error);
+  }
+}
+
+TEST(EndpointAddress, SaysWhyRanksCannotShareMemory) {
+  const EndpointAddress own = Endpoint{}.address();
+  EndpointAddress other = own;
+  other.boot_id[3] ^= std::byte{1};
+  EXPECT_THAT(why_not_shared(own, other), HasSubstr("different hosts"));
+  other = own;
+  ++other.network_namespace;
+  EXPECT_THAT(why_not_shared(own, other), HasSubstr("network namespaces"));
+  other = own;
+  ++other.user;
+  EXPECT_THAT(why_not_shared(own, other), HasSubstr("different users"));
+  other = own;
+  other.refusal = "memfd_create: Operation not permitted";
+  EXPECT_EQ(why_not_shared(other, own), other.refusal);
+  EXPECT_EQ(why_not_shared(own, EndpointAddress::parse(other.pack())), other.refusal);
+}
+
+TEST(JoinMessage, ReadsWhatItWrote) {
+  JoinMessage message{.kind = JoinMessage::Kind::failed, .rank = 7};
+  message.bytes = 4096;
+  message.first_step = ~std::uint64_t{0};
+  message.code = static_cast<std::uint32_t>(ErrorCode::timeout);
+  message.ranks = {0, 63, 64, kMaxRanks - 1};
+  message.text = std::string(400, 'x');
+  auto packet = message.pack();
+  JoinMessage again;
+  ASSERT_TRUE(JoinMessage::parse(packet, again));
+  EXPECT_EQ(again.ranks, message.ranks);
+  EXPECT_EQ(again.text, std::string(255, 'x'));
+  EXPECT_EQ(again.pack(), packet);
+  EXPECT_FALSE(JoinMessage::parse(std::span(packet).first(packet.size() - 1), again));
+  packet[4] = std::byte{99};
+  EXPECT_FALSE(JoinMessage::parse(packet, again));
+}
+
+/// A group of two whose leader is disturbed before the other rank comes.
+class SegmentMeeting : public ::testing::Test {
+ protected:
+  /// @return what the ranks threw: one text each, empty for those that are connected.
+  std::array<std::string, 2> form_group_while(const std::function<void(const EndpointAddress&)>& disturb) {
+    std::vector<std::unique_ptr<Backend>> backends;
+    std::vector<Bytes> addresses;
+    for (int rank = 0; rank < 2; ++rank) {
+      BackendConfig config;
+      config.rank = rank;
+      config.size = 2;
+      backends.push_back(create(config));
+      addresses.push_back(backends.back()->address());
+    }
+    std::array<std::string, 2> errors;
+    const auto connect = [&](std::size_t rank) {
+      try {
+        backends[rank]->connect(addresses, testing::soon());
+        const Operation barrier;
+        EXPECT_EQ(testing::run(*backends[rank], barrier).outcome, Outcome::ok);
+      } catch (const Error& error) {
+        errors[rank] = error.what();
+      }
+    };
+    std::thread leader([&] { connect(0); });
+    disturb(EndpointAddress::parse(addresses[0]));
+    connect(1);
+    leader.join();
+    return errors;
+  }
+
+  /// What the other side sends within a minute; empty if it closes the connection.
+  static std::vector<std::byte> answer(const base::UniqueFd& socket) {
+    pollfd waiting{socket.get(), POLLIN, 0};
+    EXPECT_EQ(::poll(&waiting, 1, 60'000), 1);
+    std::vector<std::byte> bytes(1000);
+    const ssize_t size = ::recv(socket.get(), bytes.data(), bytes.size(), 0);
+    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+    return bytes;
+  }
+};
+
+TEST_F(SegmentMeeting, StrangersDoNoHarm) {
+  std::vector<base::UniqueFd> silent;
+  const auto errors = form_group_while([&](const EndpointAddress& leader) {
+    const auto expect_refused = [&](std::span<const std::byte> bytes) {
+      const base::UniqueFd socket = connect_to(leader);
+      ASSERT_TRUE(socket);
+      ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      EXPECT_TRUE(answer(socket).empty());
+    };
+    JoinMessage hello{.kind = JoinMessage::Kind::hello, .rank = 1};
+    expect_refused(hello.pack());  // without the token
+    hello.secret = leader.token;
+    for (const std::uint32_t rank : {0U, 2U, 70'000U}) {
+      hello.rank = rank;
+      expect_refused(hello.pack());
+    }
+    expect_refused(std::vector<std::byte>(1, std::byte{'G'}));
+    expect_refused(std::vector<std::byte>(5000, std::byte{'x'}));
+    for (int i = 0; i < 200; ++i) silent.push_back(connect_to(leader));
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
+}
+
+/// The rank with the smallest rest decides.
+TEST_F(SegmentMeeting, ARankWithoutBudgetIsToldWhy) {
+  base::UniqueFd socket;
+  const auto errors = form_group_while([&](const EndpointAddress& leader) {
+    JoinMessage hello{.kind = JoinMessage::Kind::hello, .rank = 1};
+    hello.secret = leader.token;
+    hello.bytes = 0;
+    const auto packet = hello.pack();
+    socket = connect_to(leader);
+    ::send(socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL);
+    JoinMessage failed;
+    ASSERT_TRUE(JoinMessage::parse(answer(socket), failed));
+    EXPECT_EQ(failed.kind, JoinMessage::Kind::failed);
+    EXPECT_THAT(failed.text, HasSubstr("0 bytes are left"));
+  });
+  EXPECT_THAT(errors[0], HasSubstr("raise DDP_SHM_MIB"));
+  EXPECT_THAT(errors[1], HasSubstr("closed"));
+}
+
+TEST(MemoryBudget, TheFirstGroupGetsMostAndManyFit) {
+  constexpr std::size_t kMiB = 1024 * 1024;
+  EXPECT_EQ(choose_region_bytes(8 * kMiB, 2), kMiB);
+  EXPECT_EQ(choose_region_bytes(1024 * kMiB, 2), kMiB);
+  EXPECT_EQ(choose_region_bytes(1000, 2), 0U);
+  std::size_t left = 8 * kMiB;
+  int groups = 0;
+  for (std::size_t region = choose_region_bytes(left, 4); region != 0; region = choose_region_bytes(left, 4)) {
+    EXPECT_LE(region, left);
+    left -= region;
+    ++groups;
+  }
+  EXPECT_GE(groups, 30);
+}
+
+TEST(MemoryBudget, GroupsGiveTheirShareBack) {
+  const std::size_t before = budget_left();
+  {
+    testing::BackendRanks group(
+        testing::Subject{.name = "two", .create = [](const BackendConfig& config) { return create(config); }});
+    EXPECT_EQ(budget_left(), before - 2 * choose_region_bytes(before, 2));  // both ranks are of this process
+  }
+  EXPECT_EQ(budget_left(), before);
+}
+
+}  // namespace
+}  // namespace ddp::collectives::shm

@@ -1,0 +1,163 @@
+// The parts of the shared-memory backend over one mapping for all ranks, so that a thread sanitizer sees every access;
+// and how the memory is cut.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "collectives/shm/collective_run.hpp"
+#include "collectives/shm/doorbell.hpp"
+#include "collectives/shm/peer_transfers.hpp"
+#include "unit/collectives/checked_call.hpp"
+
+namespace ddp::collectives::shm {
+namespace {
+
+using testing::Call;
+using testing::CheckedCall;
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+/// Zeroed memory in place of a segment.
+class Memory {
+ public:
+  explicit Memory(const SegmentLayout& layout)
+      : memory_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, layout.total_bytes()))),
+        view_(memory_.get(), layout) {
+    std::memset(memory_.get(), 0, layout.total_bytes());
+  }
+  const SegmentView& view() const { return view_; }
+
+ private:
+  std::unique_ptr<std::byte, Free> memory_;
+  SegmentView view_;
+};
+
+struct Rank {
+  Rank(const SegmentView& view, int rank, std::uint64_t first_step)
+      : bell(view, rank), board(view, rank, first_step, bell), run(board, first_step, {}) {}
+  Doorbell bell;
+  StepBoard board;
+  CollectiveRun run;
+};
+
+void on_all(int ranks, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(body, rank);
+  for (auto& thread : threads) thread.join();
+}
+
+/// In the smallest memory, where large tensors need many steps; step numbers wrap.
+TEST(CollectiveRun, EveryCollectiveInLittleMemory) {
+  constexpr int kRanks = 3;
+  const SegmentLayout layout(kRanks, SegmentLayout::smallest_region(kRanks));
+  const Memory memory(layout);
+  constexpr std::uint64_t kFirst = std::uint64_t{0} - 21;
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) ranks.push_back(std::make_unique<Rank>(memory.view(), rank, kFirst));
+  on_all(kRanks, [&](int number) {
+    Rank& rank = *ranks[static_cast<std::size_t>(number)];
+    std::uint64_t sequence = 0;
+    for (const std::size_t count : {0, 1, 300, 5'000, 20'011}) {
+      for (int kind = 0; kind <= static_cast<int>(OperationKind::barrier); ++kind) {
+        const CheckedCall call({.kind = static_cast<OperationKind>(kind),
+                                .dtype = DType::bfloat16,
+                                .op = ReduceOp::max,
+                                .count = count,
+                                .root = static_cast<int>(sequence % kRanks),
+                                .in_place = sequence % 2 == 0,
+                                .shift = 0,
+                                .seed = sequence},
+                               kRanks, number, ++sequence);
+        rank.run.start(call.operation());
+        for (auto state = CollectiveRun::State::moving; state != CollectiveRun::State::complete;) {
+          state = rank.run.advance();
+          ASSERT_NE(state, CollectiveRun::State::mismatch);
+          if (state == CollectiveRun::State::waiting) rank.bell.sleep(std::chrono::milliseconds(10));
+        }
+        call.check();
+      }
+    }
+  });
+}
+
+/// Whoever sleeps is woken by the change itself and not by a limit, which is much longer than the test may take.
+TEST(Doorbell, NoChangeIsLost) {
+  const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
+  const Memory memory(layout);
+  Rank first(memory.view(), 0, 0);
+  Rank second(memory.view(), 1, 0);
+  on_all(2, [&](int number) {
+    Rank& rank = number == 0 ? first : second;
+    for (std::uint64_t i = 0; i < 2000; ++i) {
+      const CheckedCall call({.kind = OperationKind::barrier}, 2, number, i + 1);
+      rank.run.start(call.operation());
+      while (rank.run.advance() != CollectiveRun::State::complete) rank.bell.sleep(std::chrono::seconds(100));
+    }
+  });
+}
+
+TEST(PeerTransfers, MessagesOfAllSizesInTheSmallestRing) {
+  const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
+  ASSERT_LE(layout.ring_bytes(), 4096U);
+  const Memory memory(layout);
+  constexpr std::uint64_t kFirst = std::uint64_t{0} - 320;  // positions wrap
+  Rank ranks[]{{memory.view(), 0, 0}, {memory.view(), 1, 0}};
+  PeerTransfers ends[]{{memory.view(), 0, 1, kFirst, ranks[0].bell}, {memory.view(), 1, 0, kFirst, ranks[1].bell}};
+  on_all(2, [&](int number) {
+    PeerTransfers& end = ends[number];
+    for (std::uint32_t round = 0; round < 60; ++round) {
+      std::size_t unfinished = 4;
+      std::vector<std::vector<float>> buffers;
+      std::vector<Operation> operations(4);
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        // both send two and receive two; the receiver looks for the second first
+        const bool sends = i < 2;
+        const std::uint32_t tag = sends ? i : 3 - i;
+        const std::size_t count = (round * 37 + tag * 500) % 1200;
+        buffers.emplace_back(count, sends ? static_cast<float>(tag + round) : -1.0F);
+        operations[i].kind = sends ? OperationKind::send : OperationKind::recv;
+        operations[i].root = 1 - number;
+        operations[i].tag = tag;
+        operations[i].count = count;
+      }
+      for (std::size_t i = 0; i < 4; ++i) {
+        operations[i].input = operations[i].output = buffers[i];
+        end.post(operations[i], unfinished);
+      }
+      while (end.busy()) {
+        if (!end.advance()) std::this_thread::yield();
+        ASSERT_FALSE(end.mismatch());
+      }
+      EXPECT_EQ(unfinished, 0U);
+      for (std::size_t i = 2; i < 4; ++i) {
+        const auto value = static_cast<float>(operations[i].tag + round);
+        EXPECT_EQ(buffers[i], std::vector<float>(buffers[i].size(), value));
+      }
+    }
+  });
+}
+
+TEST(SegmentLayout, PartsDoNotOverlapAndFillTheRegion) {
+  for (const int ranks : {1, 2, 3, 8, 64, kMaxRanks}) {
+    for (const std::size_t extra : {0, 4, 60, 300}) {
+      const SegmentLayout layout(ranks, SegmentLayout::smallest_region(ranks) + extra * kPageBytes);
+      const int last = ranks - 1;
+      EXPECT_LE(layout.ring_control(last, last) + sizeof(RingControl), layout.slot(last, 0));
+      EXPECT_LE(layout.result_flag(last, kSlots - 1) + sizeof(ResultFlag), layout.ring_control(last, 0));
+      EXPECT_EQ(layout.slot(last, kSlots - 1) + layout.slot_bytes(), layout.ring(last, 0));
+      EXPECT_LE(layout.ring(last, last) + layout.ring_bytes(), layout.total_bytes());
+      EXPECT_GE(layout.slot_bytes(), static_cast<std::size_t>(ranks) * 64);
+      EXPECT_EQ(layout.slot_bytes() % 64, 0U);
+      EXPECT_EQ(layout.region(last) % kPageBytes, 0U);
+      EXPECT_EQ(layout.step_flag(0, 5), layout.step_flag(0, 1));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddp::collectives::shm
