@@ -6,6 +6,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
+#include <ddp/flight_recorder.hpp>
 #include <ddp/key_value_store.hpp>
 #include <ddp/operation.hpp>
 #include <ddp/process_group.hpp>
