@@ -125,7 +125,7 @@ Context::Found Context::find(Link& link, const Frame& frame) {
   if (frame.ordinal > started_) return {.kind = Placement::Kind::not_yet};
   const bool running = started_ != finished_ && frame.ordinal == started_;
   if (running && frame.fingerprint == fingerprint_) {
-    for (Incoming* message = link.expected; message != nullptr; message = message->next) {
+    for (Incoming* message = link.expected(); message != nullptr; message = message->next) {
       if (message->context != number_ || message->ordinal != frame.ordinal || message->step != frame.step) continue;
       if (message->bytes != frame.total || frame.bytes > message->bytes - message->received) break;
       return {.kind = Placement::Kind::here, .message = message};

@@ -26,7 +26,7 @@ enum class FrameKind : std::uint8_t {
 
 inline constexpr std::size_t kHeaderBytes = 48;
 /// Longer messages are cut into frames of this size, so that what has to be said in between waits at most for one.
-inline constexpr std::size_t kMostPayloadBytes = 256 * 1024;
+inline constexpr std::size_t kMostPayloadBytes = 512 * 1024;
 
 /// A header, without magic and version.
 struct Frame {

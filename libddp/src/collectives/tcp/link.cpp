@@ -15,6 +15,10 @@ namespace {
 // One call moves at most so much, so that a poll takes no longer than it may.
 constexpr std::size_t kAtOnceBytes = 512 * 1024;
 constexpr std::size_t kPartsAtOnce = 16;
+// Of one call to the kernel. In a collective this side mostly receives, too: what has come meanwhile should still be in
+// the cache when it is read.
+constexpr std::size_t kBatchBytes = 128 * 1024;
+constexpr std::size_t kCollectiveFrameBytes = 256 * 1024;
 
 bool would_block(int number) { return number == EAGAIN || number == EWOULDBLOCK; }
 
@@ -48,9 +52,25 @@ void Link::enqueue_own(const Frame& frame, Bytes payload) {
   enqueue(own.message);
 }
 
+void Link::expect(Incoming& message) noexcept {
+  message.next = nullptr;
+  (expected_ == nullptr ? expected_ : last_expected_->next) = &message;
+  last_expected_ = &message;
+  retry();
+}
+
+void Link::take(Incoming& message) noexcept {
+  Incoming* before = nullptr;
+  Incoming** place = &expected_;
+  for (; *place != &message; place = &before->next) before = *place;
+  *place = message.next;
+  if (last_expected_ == &message) last_expected_ = before;
+}
+
 void Link::begin_frame(Outgoing& message) noexcept {
   message.begun = true;
-  message.payload_left = std::min(message.bytes - message.taken, kMostPayloadBytes);
+  const std::size_t most = message.frame.kind == FrameKind::data ? kMostPayloadBytes : kCollectiveFrameBytes;
+  message.payload_left = std::min(message.bytes - message.taken, most);
   message.header_left = kHeaderBytes;
   message.frame.bytes = static_cast<std::uint32_t>(message.payload_left);
   if (message.bytes != 0) message.frame.total = message.bytes;
@@ -101,7 +121,7 @@ bool Link::flush() {
         parts[count++] = {.iov_base = const_cast<std::byte*>(message->data) + from, .iov_len = message->payload_left};
       }
       size += message->header_left + message->payload_left;
-      if (message->taken + message->frame.bytes != message->bytes || size >= kMostPayloadBytes) break;
+      if (message->taken + message->frame.bytes != message->bytes || size >= kBatchBytes) break;
     }
     msghdr header{};
     header.msg_iov = parts.data();
@@ -243,7 +263,7 @@ void Link::drop() {
     message.payload_left = message.bytes;
     message.frame.bytes = static_cast<std::uint32_t>(message.bytes);
   }
-  expected = nullptr;
+  expected_ = last_expected_ = nullptr;
   transfers_due = 0;
   discard_ = true;
   at_ = nullptr;

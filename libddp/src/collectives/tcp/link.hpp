@@ -71,6 +71,12 @@ class Link {
   /// A place may have been made for the frame that waits unread.
   void retry() noexcept { stalled_ = false; }
 
+  /// A part of a collective is to come. @p message stays in place until it is done or drop().
+  void expect(Incoming& message) noexcept;
+  /// It has come.
+  void take(Incoming& message) noexcept;
+  Incoming* expected() const noexcept { return expected_; }
+
   bool sends() const noexcept { return first_ != nullptr; }
   bool stalled() const noexcept { return stalled_; }
 
@@ -79,7 +85,6 @@ class Link {
   void drop();
 
   // what the mesh notes
-  Incoming* expected = nullptr;     ///< parts of collectives
   std::size_t transfers_due = 0;    ///< sends and receives that wait for a frame of this rank
   std::uint32_t watched = 0;        ///< events that epoll reports
   std::size_t eager_in_flight = 0;  ///< bytes of eager messages whose credit has not come back
@@ -106,6 +111,8 @@ class Link {
 
   Outgoing* first_ = nullptr;
   Outgoing* last_ = nullptr;
+  Incoming* expected_ = nullptr;
+  Incoming* last_expected_ = nullptr;
   std::deque<std::unique_ptr<OwnMessage>> own_;  // in the order of the queue
   std::size_t credit_ = 0;
 

@@ -63,7 +63,9 @@ Context& TcpMesh::open_context(std::uint16_t number, std::vector<int> members) {
 
 bool TcpMesh::progress() {
   bool moved = false;
-  const auto awaits = [](const Peer* peer) { return peer->link.expected != nullptr || peer->link.transfers_due != 0; };
+  const auto awaits = [](const Peer* peer) {
+    return peer->link.expected() != nullptr || peer->link.transfers_due != 0;
+  };
   if (open_.size() > kFew && std::count_if(open_.begin(), open_.end(), awaits) > static_cast<std::ptrdiff_t>(kFew))
     return sweep();
   for (std::size_t i = 0; i < open_.size(); ++i) {  // what is received may change the list
@@ -146,11 +148,7 @@ void TcpMesh::expect(int rank, Incoming& message) {
   if (failure_) return;
   Link* const from = link(rank);
   if (from == nullptr) return;
-  message.next = nullptr;
-  Incoming** end = &from->expected;
-  while (*end != nullptr) end = &(*end)->next;
-  *end = &message;
-  from->retry();
+  from->expect(message);
 }
 
 bool TcpMesh::lingers() const {
@@ -198,9 +196,7 @@ void TcpMesh::whole(int rank, const Frame& frame) {
   Incoming& message = *std::exchange(peer.current, nullptr);
   message.received += frame.bytes;
   if (message.received != message.bytes) return;
-  Incoming** place = &peer.link.expected;
-  while (*place != &message) place = &(*place)->next;
-  *place = message.next;
+  peer.link.take(message);
   message.done = true;
   if (message.left != nullptr) --*message.left;
 }

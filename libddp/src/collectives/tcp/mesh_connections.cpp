@@ -130,7 +130,7 @@ void TcpMesh::ended(int rank, int error, bool garbage) {
   std::erase(open_, &peer);
   if (peer.said_goodbye && !garbage) {
     peer.state = Peer::State::left;
-    const bool awaited = peer.link.expected != nullptr || peer.link.transfers_due != 0 || peer.link.sends();
+    const bool awaited = peer.link.expected() != nullptr || peer.link.transfers_due != 0 || peer.link.sends();
     if (awaited) lose(peer, fmt::format("rank {} has left the group", rank), {});
   } else if (garbage) {
     lose(peer, fmt::format("rank {} sent what is no frame; do all ranks run the same version of libddp?", rank), {});
