@@ -10,7 +10,7 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::array<std::string_view, 3> kBackendWords{"auto", "nccl", "gloo"};
+constexpr std::array<std::string_view, 4> kBackendWords{"auto", "nccl", "gloo", "host"};
 
 // How Slurm passes --ddp of sbatch or salloc to the srun of a step.
 constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
@@ -33,7 +33,7 @@ const std::array<OptionEntry, kOptions>& option_table() {
       {"ddp-gpus", "all|one|none",
        "with --ddp: tasks see all GPUs, ordered so that local rank i is GPU i (default), or their own only; none sets "
        "nothing"},
-      {"ddp-backend", "auto|nccl|gloo", "with --ddp: backend of libddp's process groups (default auto)"},
+      {"ddp-backend", "auto|nccl|gloo|host", "with --ddp: backend of libddp's process groups (default auto)"},
       {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
   }};
   return kTable;

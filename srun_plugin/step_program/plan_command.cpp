@@ -24,6 +24,7 @@ namespace ddp::srun_plugin {
 namespace {
 
 bool of_gpus(std::string_view name) { return name.starts_with("NCCL_") || name.starts_with("UCX_"); }
+bool of_cpus(std::string_view backend) { return backend == "gloo" || backend == "host"; }
 
 Bytes read_input() {
   Bytes bytes;
@@ -68,7 +69,7 @@ NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, 
         plan.remarks.push_back(
             fmt::format("{} was kept, but {}", topology::assignment(setting.name, setting.value), setting.conflict));
       }
-      if (setting.by_user || (question.backend == "gloo" && of_gpus(setting.name))) continue;
+      if (setting.by_user || (of_cpus(question.backend) && of_gpus(setting.name))) continue;
       task.settings.emplace_back(std::move(setting.name), std::move(setting.value));
     }
     plan.tasks.push_back(std::move(task));
@@ -84,7 +85,7 @@ NodePlan make_network_plan(const PlanQuestion& question, const NetworkChoice& ne
     if (!name.empty() && !environment.has(variable)) task.settings.emplace_back(variable, std::move(value));
   };
   set("GLOO_SOCKET_IFNAME", name);
-  if (question.backend != "gloo") set("NCCL_SOCKET_IFNAME", "=" + name);
+  if (!of_cpus(question.backend)) set("NCCL_SOCKET_IFNAME", "=" + name);
   return {.tasks = {std::move(task)}, .remarks = network.remarks};
 }
 

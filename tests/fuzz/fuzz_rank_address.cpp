@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const auto address = host::RankAddress::parse({bytes.begin(), bytes.end()});
     if (address.pack() != ddp::Bytes(bytes.begin(), bytes.end())) std::abort();
-    const host::RankAddress other{.domain = "", .shared_memory = shm::EndpointAddress{}.pack(), .tcp = {}};
+    const host::RankAddress other{
+        .domain = "", .memory_left = 8U << 20U, .shared_memory = shm::EndpointAddress{}.pack(), .tcp = {}};
     const host::Domains domains = host::find_domains({other, address}, {0, 0});
     if (domains.leaders[0] != 0 || domains.leaders[1] < 0 || domains.leaders[1] > 1) std::abort();
     if (domains.reasons[1].empty() != (domains.leaders[1] == 0)) std::abort();

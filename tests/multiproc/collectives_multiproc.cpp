@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, Scenario,
                          });
 
 TEST(Backend, MissingPluginNamesTheFolder) {
-  RankProcesses ranks(1, {RANK_PROGRAM, "ordering"}, {"DDP_BACKEND_PATH=/nonexistent"});
+  RankProcesses ranks(1, {RANK_PROGRAM, "ordering"}, {"DDP_BACKEND=gloo", "DDP_BACKEND_PATH=/nonexistent"});
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(30)));
   EXPECT_EQ(results[0].exit_code, 3);
   EXPECT_NE(results[0].output.find("/nonexistent/libddp_gloo.so"), std::string::npos) << results[0].output;

@@ -145,10 +145,13 @@ END
   run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 ./train
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
 
-  # Without its plugin it fails: it was this tree's that made it work.
+  run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 env DDP_BACKEND=gloo ./train
+  [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
+
+  # Without its plugin Gloo fails: it was this tree's that made it work.
   cp -a "$MOVED/$LIBDIR" without_gloo
   rm without_gloo/libddp_gloo.so
-  run -1 env "LD_LIBRARY_PATH=$PWD/without_gloo" ./train
+  run -1 env DDP_BACKEND=gloo "LD_LIBRARY_PATH=$PWD/without_gloo" ./train
   [[ $output == *libddp_gloo.so* ]]
 }
 

@@ -21,7 +21,7 @@ namespace {
 constexpr std::array kTable{
     EnvVariable{"DDP_BACKEND", EnvType::choice, "auto", "auto|host|nccl|gloo",
                 "Backend of process groups whose program names none: host is shared memory within a host and TCP "
-                "between them; auto: gloo."},
+                "between them; auto: host."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
                 "Folder with the backend plugins (libddp_gloo.so, ...); default: where libddp.so lies."},
     EnvVariable{

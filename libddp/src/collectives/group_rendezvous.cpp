@@ -118,12 +118,12 @@ void check_members(std::span<const int> wanted, int parent_size) {
   if (twice != sorted.end()) reject(ErrorCode::invalid_argument, fmt::format("rank {} is in the list twice", *twice));
 }
 
-/// The name of a plugin.
+/// The name of a backend.
 std::string choose_backend(std::string_view wanted, const GroupEngine* existing) {
   if (wanted != "auto") return std::string(wanted);
   if (existing) return existing->backend_name();
   const std::string named = base::Environment::process().text("DDP_BACKEND");
-  return named == "auto" ? "gloo" : named;
+  return named == "auto" ? "host" : named;
 }
 
 }  // namespace

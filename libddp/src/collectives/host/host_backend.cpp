@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "collectives/hierarchy/hierarchical_backend.hpp"
 #include "collectives/host/rank_address.hpp"
+#include "collectives/shm/memory_budget.hpp"
 #include "collectives/shm/shm_backend.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
 
@@ -40,7 +41,11 @@ class HostBackend final : public Backend {
     return chosen_ ? chosen_->traits() : kUnconnected;
   }
   Bytes address() const override {
-    return RankAddress{.domain = domain_, .shared_memory = endpoint_->address().pack(), .tcp = mesh_->address()}.pack();
+    const RankAddress own{.domain = domain_,
+                          .memory_left = shm::budget_left(),
+                          .shared_memory = endpoint_->address().pack(),
+                          .tcp = mesh_->address()};
+    return own.pack();
   }
   void connect(const std::vector<Bytes>& addresses, Deadline deadline) override;
   Request& init(std::span<const Operation> operations, Deadline deadline) override {

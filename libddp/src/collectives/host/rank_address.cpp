@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
+#include "collectives/shm/memory_budget.hpp"
 #include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::host {
@@ -17,11 +18,40 @@ std::string why_apart(const RankAddress& a, const shm::EndpointAddress& a_memory
   return shm::why_not_shared(a_memory, b_memory);
 }
 
+/// Leaders by rank, as far as memory can be shared at all.
+std::vector<int> group(const std::vector<RankAddress>& addresses, const std::vector<shm::EndpointAddress>& memory) {
+  std::vector<int> leaders;
+  std::map<int, int> members;  // of each leader's domain: how many
+  for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
+    const auto shares = [&](const auto& domain) {
+      const auto leader = static_cast<std::size_t>(domain.first);
+      return domain.second < shm::kMaxRanks &&
+             why_apart(addresses[leader], memory[leader], addresses[rank], memory[rank]).empty();
+    };
+    const auto domain = std::find_if(members.begin(), members.end(), shares);
+    leaders.push_back(domain == members.end() ? static_cast<int>(rank) : domain->first);
+    ++members[leaders.back()];
+  }
+  return leaders;
+}
+
+/// Of each leader's domain: the rank that has too little memory left for the domain's segment.
+std::map<int, std::size_t> find_poor(const std::vector<RankAddress>& addresses, const std::vector<int>& leaders) {
+  std::map<int, std::size_t> poor;
+  for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
+    const auto ranks = static_cast<int>(std::count(leaders.begin(), leaders.end(), leaders[rank]));
+    if (ranks > 1 && shm::choose_region_bytes(addresses[rank].memory_left, ranks) == 0) {
+      poor.emplace(leaders[rank], rank);
+    }
+  }
+  return poor;
+}
+
 }  // namespace
 
 Bytes RankAddress::pack() const {
   base::ByteWriter writer;
-  writer.text(domain).blob(shared_memory).blob(tcp);
+  writer.text(domain).integer(memory_left).blob(shared_memory).blob(tcp);
   return std::move(writer).bytes();
 }
 
@@ -29,6 +59,7 @@ RankAddress RankAddress::parse(const Bytes& bytes) {
   base::ByteReader reader(bytes, "address of a rank's CPU backend");
   RankAddress address;
   address.domain = reader.text();
+  address.memory_left = reader.integer<std::uint64_t>();
   const auto memory = reader.blob();
   address.shared_memory.assign(memory.begin(), memory.end());
   const auto tcp = reader.blob();
@@ -40,24 +71,21 @@ RankAddress RankAddress::parse(const Bytes& bytes) {
 Domains find_domains(const std::vector<RankAddress>& addresses, const std::vector<int>& nodes) {
   std::vector<shm::EndpointAddress> memory;
   for (const RankAddress& address : addresses) memory.push_back(shm::EndpointAddress::parse(address.shared_memory));
+  const std::vector<int> leaders = group(addresses, memory);
+  const std::map<int, std::size_t> poor = find_poor(addresses, leaders);
   Domains found;
-  std::map<int, int> members;        // of each leader's domain: how many
   std::map<int, std::size_t> first;  // of each node: its lowest rank
   for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
-    const auto shares = [&](const auto& domain) {
-      const auto leader = static_cast<std::size_t>(domain.first);
-      return domain.second < shm::kMaxRanks &&
-             why_apart(addresses[leader], memory[leader], addresses[rank], memory[rank]).empty();
-    };
-    const auto domain = std::find_if(members.begin(), members.end(), shares);
-    const int leader = domain == members.end() ? static_cast<int>(rank) : domain->first;
-    ++members[leader];
-    found.leaders.push_back(leader);
-
+    const auto without = poor.find(leaders[rank]);
+    found.leaders.push_back(without == poor.end() ? leaders[rank] : static_cast<int>(rank));
     std::string reason;
     const std::size_t lowest = rank < nodes.size() ? first.emplace(nodes[rank], rank).first->second : rank;
-    if (leader != found.leaders[lowest]) {
+    if (found.leaders[rank] != found.leaders[lowest]) {
       reason = why_apart(addresses[lowest], memory[lowest], addresses[rank], memory[rank]);
+      if (reason.empty() && without != poor.end()) {
+        reason = fmt::format("rank {} has {} KiB of DDP_SHM_MIB left", without->second,
+                             addresses[without->second].memory_left / 1024);
+      }
       if (reason.empty()) reason = fmt::format("a domain has at most {} ranks", shm::kMaxRanks);
       reason =
           fmt::format("rank {} does not share memory with rank {} of its node, but uses TCP: {}", rank, lowest, reason);

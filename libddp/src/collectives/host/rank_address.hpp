@@ -1,6 +1,7 @@
 // What a rank says about itself so that others can decide with whom it shares memory, and reach it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,9 @@
 namespace ddp::collectives::host {
 
 struct RankAddress {
-  std::string domain;   ///< DDP_MEMORY_DOMAIN
-  Bytes shared_memory;  ///< a shm::EndpointAddress
+  std::string domain;             ///< DDP_MEMORY_DOMAIN
+  std::uint64_t memory_left = 0;  ///< bytes of shared memory that its other groups leave it
+  Bytes shared_memory;            ///< a shm::EndpointAddress
   Bytes tcp;
 
   Bytes pack() const;
@@ -24,7 +26,7 @@ struct RankAddress {
 /// addresses.
 struct Domains {
   std::vector<int> leaders;  ///< by rank
-  /// Why a rank does not share memory with the lowest one of its node; empty where it does.
+  /// "rank 3 does not share memory with rank 0 of its node, but uses TCP: ..."; empty where it does.
   std::vector<std::string> reasons;
 };
 

@@ -24,13 +24,17 @@ shm::EndpointAddress on_host(int host) {
 }
 
 RankAddress rank(const shm::EndpointAddress& memory, std::string domain = "") {
-  return {.domain = std::move(domain), .shared_memory = memory.pack(), .tcp = Bytes(3, std::byte{7})};
+  return {.domain = std::move(domain),
+          .memory_left = 8U << 20U,
+          .shared_memory = memory.pack(),
+          .tcp = Bytes(3, std::byte{7})};
 }
 
 TEST(RankAddress, SurvivesPacking) {
   const RankAddress address = rank(on_host(3), "left");
   const RankAddress read = RankAddress::parse(address.pack());
   EXPECT_EQ(read.domain, "left");
+  EXPECT_EQ(read.memory_left, 8U << 20U);
   EXPECT_EQ(read.shared_memory, address.shared_memory);
   EXPECT_EQ(read.tcp, address.tcp);
 }
@@ -41,7 +45,7 @@ TEST(RankAddress, RefusesWhatIsNone) {
   EXPECT_THROW(RankAddress::parse(bytes), Error);
   bytes.resize(bytes.size() / 2);
   EXPECT_THROW(RankAddress::parse(bytes), Error);
-  EXPECT_THROW(find_domains({{.domain = "", .shared_memory = Bytes(5), .tcp = {}}}, {0}), Error);
+  EXPECT_THROW(find_domains({{.domain = "", .memory_left = 0, .shared_memory = Bytes(5), .tcp = {}}}, {0}), Error);
 }
 
 TEST(Domains, AreTheRanksOfAHost) {
@@ -73,6 +77,16 @@ TEST(Domains, ArePartedByTheirNames) {
   const Domains found = find_domains({rank(on_host(1), "a"), rank(on_host(1), "b"), rank(on_host(1), "a")}, {0, 0, 0});
   EXPECT_THAT(found.leaders, ElementsAre(0, 1, 0));
   EXPECT_THAT(found.reasons[1], HasSubstr("DDP_MEMORY_DOMAIN is 'a' and 'b'"));
+}
+
+TEST(Domains, DissolveWhereARankHasNoMemoryLeft) {
+  RankAddress poor = rank(on_host(1));
+  poor.memory_left = 1000;
+  const Domains found =
+      find_domains({rank(on_host(1)), rank(on_host(2)), poor, rank(on_host(1)), rank(on_host(2))}, {0, 1, 0, 0, 1});
+  EXPECT_THAT(found.leaders, ElementsAre(0, 1, 2, 3, 1));
+  EXPECT_THAT(found.reasons[3], HasSubstr("rank 2 has 0 KiB of DDP_SHM_MIB left"));
+  EXPECT_THAT(found.reasons[4], IsEmpty());
 }
 
 TEST(Domains, HaveAsManyRanksAsASegment) {
