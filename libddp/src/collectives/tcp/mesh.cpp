@@ -94,6 +94,8 @@ bool TcpMesh::sweep() {
       Link& link = peers_[tag]->link;
       moved = (link.sends() && link.flush()) || moved;
       moved = link.receive() || moved;
+    } else if (tag < peers_.size() && peers_[tag]) {
+      peers_[tag]->ready = true;
     }
   }
   for (Peer* peer : open_) {

@@ -99,6 +99,7 @@ class TcpMesh final : private LinkOwner {
     std::unique_ptr<Outbound> outbound = nullptr;
     Deadline next_attempt = Deadline::after(std::chrono::seconds(0));
     std::optional<Deadline> give_up = {};  ///< unless its host accepts by then
+    bool ready = true;                     ///< something has happened to outbound
     std::string problem = {};
     bool said_goodbye = false;
     Bytes notice = {};

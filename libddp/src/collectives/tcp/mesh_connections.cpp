@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -69,12 +70,14 @@ void TcpMesh::advance_opening() {
     if (!peer.outbound) {
       if (!peer.next_attempt.expired()) continue;
       peer.outbound = std::make_unique<Outbound>(*identity_, rank, config_.interface_address);
+      peer.ready = true;
       if (!peer.give_up) peer.give_up = Deadline::after(config_.connect_timeout);
       if (peer.outbound->fd() >= 0) {
         epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
         ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, peer.outbound->fd(), &event);
       }
     }
+    if (!std::exchange(peer.ready, false) && !(peer.give_up && peer.give_up->expired())) continue;
     const Outbound::State state = peer.outbound->advance();
     if (peer.outbound->reached()) peer.give_up.reset();
     if (state == Outbound::State::pending && !(peer.give_up && peer.give_up->expired())) continue;
