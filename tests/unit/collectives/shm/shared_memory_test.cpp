@@ -85,6 +85,19 @@ TEST(CollectiveRun, EveryCollectiveInLittleMemory) {
   });
 }
 
+/// Between two sleeps lies a poll that may have come before the change.
+TEST(Doorbell, AChangeSinceTheLastSleepEndsTheNextAtOnce) {
+  const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
+  const Memory memory(layout);
+  Rank first(memory.view(), 0, 0);
+  Rank second(memory.view(), 1, 0);
+  first.bell.sleep(std::chrono::milliseconds(1));
+  second.bell.changed();
+  const auto start = std::chrono::steady_clock::now();
+  first.bell.sleep(std::chrono::seconds(40));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
 /// Whoever sleeps is woken by the change itself and not by a limit, which is much longer than the test may take.
 TEST(Doorbell, NoChangeIsLost) {
   const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
