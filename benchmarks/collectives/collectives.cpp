@@ -96,13 +96,12 @@ constexpr std::array kOperations{
               [](const Contender&, const Buffers& b, std::size_t i) {
                 return static_cast<float>(i % b.part % 7 + i / b.part);
               }},
-    Operation{"reduce_scatter", true, true, false,
-              [](Contender& contender, Buffers& b) {
-                contender.reduce_scatter(b.input.data(), b.output.data(), b.part);
-              },
-              [](const Contender& contender, const Buffers& b, std::size_t i) {
-                return summed(contender, static_cast<std::size_t>(contender.rank()) * b.part + i);
-              }},
+    Operation{
+        "reduce_scatter", true, true, false,
+        [](Contender& contender, Buffers& b) { contender.reduce_scatter(b.input.data(), b.output.data(), b.part); },
+        [](const Contender& contender, const Buffers& b, std::size_t i) {
+          return summed(contender, static_cast<std::size_t>(contender.rank()) * b.part + i);
+        }},
     Operation{"all_to_all", true, true, false,
               [](Contender& contender, Buffers& b) { contender.all_to_all(b.input.data(), b.output.data(), b.part); },
               [](const Contender& contender, const Buffers& b, std::size_t i) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the collectives of libddp, Open MPI, MPICH and PyTorch's gloo on 2 and 4 ranks of this host; prints Markdown.
 
-    collectives.py BIN [--rounds N] [--milliseconds N] [--backend NAME]      BIN: the folder of ddprun and the benchmark programs
+    collectives.py BIN [--rounds N] [--milliseconds N]      BIN: the folder of ddprun and the benchmark programs
 
 Every round starts each library once, in rotating order. DDP_TORCH_PYTHON: an interpreter with torch.
 """
@@ -16,11 +16,11 @@ from spread import Spread
 WORLDS = (2, 4)
 
 
-def commands(binaries, ranks, backend):
+def commands(binaries, ranks):
     """Processes bind themselves, so launchers are told not to."""
     ddprun = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none", "--no-python"]
     launchers = {
-        OURS: (ddprun, {"DDP_BACKEND": backend}),
+        OURS: (ddprun, {}),
         OPEN_MPI: (["mpirun.openmpi", "--allow-run-as-root", "--bind-to", "none", "--oversubscribe", "-np", str(ranks)], {}),
         MPICH: (["mpirun.mpich", "-bind-to", "none", "-np", str(ranks)], {}),
         GLOO: (ddprun, {"OMP_NUM_THREADS": "1"}),
@@ -46,14 +46,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binaries", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--milliseconds", type=float, default=10, help="of a sample")
-    parser.add_argument("--backend", default="auto", help="libddp's")
+    parser.add_argument("--milliseconds", type=float, default=5, help="of a sample")
     options = parser.parse_args()
-    print(f"libddp's backend: {options.backend}. Microseconds per call of the slowest rank: median (quartiles) of "
+    print(f"libddp's backend: {contenders.BACKEND}. Microseconds per call of the slowest rank: median (quartiles) of "
           f"{options.rounds} starts of each library in turn, of each the least of several samples. Ratios: libddp's time to "
           "the other's.")
     for ranks in WORLDS:
-        times = contenders.measure(commands(options.binaries.resolve(), ranks, options.backend), options.rounds,
+        times = contenders.measure(commands(options.binaries.resolve(), ranks), options.rounds,
                                    options.milliseconds, f"{ranks} ranks")
         print(f"\n### {ranks} ranks\n\nAt most Open MPI's time below 256 KiB, at most 0.7 of it from there on:\n")
         print("\n".join(targets(times, ranks)) + "\n")

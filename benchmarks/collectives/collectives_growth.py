@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a rank of libddp costs as ranks become more: connections, memory, the first collective. Prints Markdown.
 
-    collectives_growth.py BIN [--rounds N] [--backend NAME] [--most RANKS]      BIN: the folder of the benchmark programs
+    collectives_growth.py BIN [--rounds N] [--most RANKS]      BIN: the folder of the benchmark programs
 
 Runs where srun works; all nodes must see BIN. Up to 64 ranks are on one node, more on nodes of 64.
 """
@@ -19,13 +19,13 @@ from spread import Spread, table  # noqa: E402
 WORLDS = (8, 32, 64, 128, 256, 512)
 PER_NODE = 64
 JOB_LIMIT_S = 500
+BACKEND = os.environ.get("DDP_BACKEND", "auto")
 
 
-def run_job(binaries, ranks, backend):
+def run_job(binaries, ranks):
     nodes = -(-ranks // PER_NODE)
     line = ["srun", f"-N{nodes}", f"-n{ranks}", "--cpu-bind=none", "--mpi=pmix", str(binaries / "bench_collectives_growth")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=JOB_LIMIT_S,
-                          env={**os.environ, "DDP_BACKEND": backend})
+    done = subprocess.run(line, capture_output=True, text=True, timeout=JOB_LIMIT_S)
     lines = [text for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode != 0 or len(lines) != 1:
         sys.exit(f"{' '.join(line)}: exit code {done.returncode}, {len(lines)} lines\n{done.stderr[-4000:]}")
@@ -36,12 +36,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binaries", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--backend", default="auto")
     parser.add_argument("--most", type=int, default=WORLDS[-1])
     options = parser.parse_args()
     rows = []
     for ranks in (world for world in WORLDS if world <= options.most):
-        jobs = [run_job(options.binaries.resolve(), ranks, options.backend) for _ in range(options.rounds)]
+        jobs = [run_job(options.binaries.resolve(), ranks) for _ in range(options.rounds)]
         print(f"collectives_growth: {ranks} ranks", file=sys.stderr)
 
         def mean_and_most(name, factor=1.0, digits=0, jobs=jobs):
@@ -51,7 +50,7 @@ def main():
                      *(mean_and_most(name) for name in ("connections_after_first", "connections")),
                      *(mean_and_most(name, 1 / 1024, 1) for name in ("shared_own_kib", "shared_mapped_kib", "own_kib")),
                      *(mean_and_most(name, 1, 1) for name in ("group_ms", "first_ms", "second_ms"))])
-    print(f"libddp's backend: {options.backend}. Of a rank: mean, greatest; the median of {options.rounds} jobs. Connections: "
+    print(f"libddp's backend: {BACKEND}. Of a rank: mean, greatest; the median of {options.rounds} jobs. Connections: "
           "TCP, after the first all_reduce and after all operations of 64 B and 1 MiB. Memory in MiB: shared with other ranks, "
           "by its share (Pss) and as mapped; all of the process, by its share. Times in ms on an oversubscribed machine: from "
           "the end of World::init until the group is made, until its first all_reduce is done; the second all_reduce.\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the collectives of libddp and Open MPI over TCP, and PyTorch's gloo, on four nodes; prints Markdown.
 
-    collectives_nodes.py BIN [--rounds N] [--milliseconds N] [--backend NAME]      BIN: the folder of the benchmark programs
+    collectives_nodes.py BIN [--rounds N] [--milliseconds N] [--most BYTES]      BIN: the folder of the benchmark programs
 
 Runs where srun works; all nodes must see BIN. Every round starts each library once, in rotating order.
 """
@@ -20,13 +20,13 @@ SIZES = (8, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB
 STORE_PORT = "29511"
 
 
-def commands(binaries, per_node, backend):
+def commands(binaries, per_node):
     srun = ["srun", f"-N{NODES}", f"-n{NODES * per_node}", "--cpu-bind=none"]
     first = subprocess.run(["srun", "-N1", "-n1", "hostname"], capture_output=True, text=True, check=True).stdout.strip()
     torch_start = ('export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR=' + first +
                    f' MASTER_PORT={STORE_PORT}; exec "$@"')
     launchers = {
-        OURS: ([*srun, "--mpi=pmix"], {"DDP_BACKEND": backend}),
+        OURS: ([*srun, "--mpi=pmix"], {}),
         # ob1 over TCP between nodes and shared memory within them: without it, Open MPI looks for fabrics
         OPEN_MPI: ([*srun, "--mpi=pmix"], {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp",
                                            "OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}),
@@ -41,15 +41,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binaries", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--milliseconds", type=float, default=20, help="of a sample")
-    parser.add_argument("--backend", default="auto", help="libddp's")
+    parser.add_argument("--milliseconds", type=float, default=5, help="of a sample")
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="the greatest size")
     options = parser.parse_args()
-    print(f"libddp's backend: {options.backend}. Microseconds per call of the slowest rank: median (quartiles) of "
+    sizes = [size for size in SIZES if size <= options.most]
+    print(f"libddp's backend: {contenders.BACKEND}. Microseconds per call of the slowest rank: median (quartiles) of "
           f"{options.rounds} starts of each library in turn, of each the least of several samples. Ratios: libddp's time to "
           "the other's.")
     for per_node in RANKS_PER_NODE:
-        times = contenders.measure(commands(options.binaries.resolve(), per_node, options.backend), options.rounds,
-                                   options.milliseconds, f"{NODES} nodes of {per_node}", SIZES)
+        times = contenders.measure(commands(options.binaries.resolve(), per_node), options.rounds,
+                                   options.milliseconds, f"{NODES} nodes of {per_node}", sizes)
         print(f"\n### {NODES} nodes of {per_node}\n\nAt most Open MPI's time:\n")
         print("\n".join(contenders.targets_of_open_mpi(times, lambda size: 1.0)) + "\n")
         print(contenders.time_table(times), flush=True)

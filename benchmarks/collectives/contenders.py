@@ -14,6 +14,7 @@ OURS, OPEN_MPI, MPICH, GLOO = "libddp", "Open MPI", "MPICH", "PyTorch's gloo"
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (8, 64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 PROGRAM_LIMIT_S = 600
+BACKEND = os.environ.get("DDP_BACKEND", "auto")  # libddp's
 
 
 def torch_python():

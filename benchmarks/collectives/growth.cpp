@@ -1,5 +1,5 @@
-// What a rank costs: rank 0 prints a line of JSON with the start's times and, after every kind of operation, connections,
-// shared memory and resident memory of the ranks.
+// What a rank costs: rank 0 prints a line of JSON with the start's times and, after every kind of operation,
+// connections, shared memory and resident memory of the ranks.
 #include <dirent.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t kSmall = 16;                     // elements
+constexpr std::size_t kSmall = 16;                           // elements
 constexpr std::size_t kLarge = (1U << 20U) / sizeof(float);  // 1 MiB, in which backends use their buffers
 constexpr auto kPatience = std::chrono::seconds(600);
 
@@ -132,7 +132,8 @@ void run() {
       {"resident_kib", mapped_kib("/proc/self/status", "VmRSS:", {})},
       {"own_kib", mapped_kib("/proc/self/smaps_rollup", "Pss:", {})},
   };
-  std::string line = "{\"ranks\": " + std::to_string(group.size()) + ", \"nodes\": " + std::to_string(world.num_nodes());
+  std::string line =
+      "{\"ranks\": " + std::to_string(group.size()) + ", \"nodes\": " + std::to_string(world.num_nodes());
   for (const auto& [name, value] : values) line += ", \"" + name + "\": " + spread_of(group, value);
   group.barrier(ddp::Deadline::after(kPatience)).wait();
   if (group.rank() == 0) std::printf("%s}\n", line.c_str());
