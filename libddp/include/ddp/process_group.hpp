@@ -104,8 +104,8 @@ class ProcessGroup {
 
 /// The group of all ranks of @p world. The first call makes it and is collective; later calls return the same group.
 /// The world keeps it until its own end; after that it lives as long as a handle to it.
-/// @param backend "host", "gloo", or "auto": what DDP_BACKEND names, else host. Throws unavailable when its plugin cannot be
-/// loaded, invalid_argument when the group exists over another backend.
+/// @param backend "host", "gloo", or "auto": what DDP_BACKEND names, else host. Throws unavailable when its plugin
+/// cannot be loaded, invalid_argument when the group exists over another backend.
 ProcessGroup make_process_group(World& world, std::string_view backend = "auto");
 
 }  // namespace ddp

@@ -20,8 +20,6 @@ using std::chrono::microseconds;
 constexpr std::chrono::milliseconds kLongestReserve{2000};
 // While an operation waits, those that it waits for are looked after: first after this, then less and less often.
 constexpr std::chrono::milliseconds kFirstProbe{1000};
-// After an interruption by something more urgent.
-constexpr std::chrono::milliseconds kProbeAgain{500};
 // A closing group waits this long for a backend that goes on although it was aborted, and for one that closes.
 constexpr std::chrono::seconds kLongestClose{5};
 
@@ -37,35 +35,19 @@ constexpr std::chrono::hours kFarthest{24 * 365 * 10};
        .hint = {}}};
 }
 
+/// Where leak checkers find it.
+void keep_for_ever(std::shared_ptr<const void> what) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const void>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(what));
+}
+
 DeviceType device_of(const Operation& operation) {
   return (operation.output.numel() > 0 ? operation.output : operation.input).device().type;
 }
 
 }  // namespace
-
-/// The right to drive, waited for. Whoever has it keeps it for as long as the backend's polls take.
-class GroupDriver::Turn {
- public:
-  explicit Turn(GroupDriver& driver) : driver_(driver) {
-    WaitLadder ladder(false);
-    while (driver_.driven_.exchange(true)) {
-      const auto limit = ladder.pause();
-      if (limit == microseconds::zero()) continue;
-      std::this_thread::sleep_for(limit);
-      ladder.rested();
-    }
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() {
-    const WorkList finished = std::exchange(driver_.finished_, {});
-    driver_.driven_ = false;
-    conclude(finished);
-  }
-
- private:
-  GroupDriver& driver_;
-};
 
 GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backends, std::chrono::milliseconds timeout)
     : members_(std::move(members)),
@@ -86,6 +68,22 @@ GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backend
 }
 
 GroupDriver::~GroupDriver() = default;
+
+GroupDriver::Turn::Turn(GroupDriver& driver) : driver_(driver) {
+  WaitLadder ladder(false);
+  while (driver_.driven_.exchange(true)) {
+    const auto limit = ladder.pause();
+    if (limit == microseconds::zero()) continue;
+    std::this_thread::sleep_for(limit);
+    ladder.rested();
+  }
+}
+
+GroupDriver::Turn::~Turn() {
+  const WorkList finished = std::exchange(driver_.finished_, {});
+  driver_.driven_ = false;
+  conclude(finished);
+}
 
 Lane* GroupDriver::lane_of(DeviceType device) noexcept {
   const auto serves = [device](const Lane& lane) {
@@ -307,73 +305,10 @@ GroupDriver::Standing GroupDriver::tend() noexcept {
   return moved ? Standing::moved : Standing::tended;
 }
 
-template <class Visit>
-void GroupDriver::visit_unfinished(Visit&& visit) {
-  for (Lane& lane : lanes_) {
-    for (WorkState* work : lane.posted) visit(work->subject != nullptr ? *work->subject : *work, true);
-    for (WorkState* work = lane.queue.front(); work != nullptr; work = work->next) {
-      if (work->subject == nullptr) visit(*work, false);
-    }
-  }
-}
-
-std::optional<Concern> GroupDriver::concern() {
-  if (failed_ || closing_) return std::nullopt;
-  const Turn turn(*this);
-  // first: what is submitted from now on says itself when it is due
-  next_event_.store(Time::max().time_since_epoch().count());
-  admit();
-  const Time now = Deadline::Clock::now();
-  WorkState* most = nullptr;
-  auto kind = Concern::Kind::probe;
-  visit_unfinished([&](WorkState& work, bool posted) {
-    const bool failing = work.phase == WorkState::Phase::failing;
-    const bool probed = posted && members_.channel;
-    expect(failing ? now : probed ? std::min(work.investigate_at, work.next_probe) : work.investigate_at);
-    const auto take = [&](Concern::Kind its) {
-      if (most != nullptr && kind <= its) return;
-      most = &work;
-      kind = its;
-    };
-    if (failing) {
-      take(Concern::Kind::failure);
-    } else if (work.investigate_at <= now) {
-      take(Concern::Kind::deadline);
-    } else if (probed && work.next_probe <= now) {
-      take(Concern::Kind::probe);
-    }
-  });
-  if (most == nullptr) return std::nullopt;
-  return Concern{
-      .kind = kind, .work = Work{*most}, .failure = kind == Concern::Kind::failure ? most->error : std::nullopt};
-}
-
-bool GroupDriver::urgent() {
-  if (stuck_) return true;
-  const Turn turn(*this);
-  admit();
-  bool found = false;
-  const Time now = Deadline::Clock::now();
-  visit_unfinished([&](const WorkState& work, bool) { found = found || work.investigate_at <= now; });
-  return found;
-}
-
-void GroupDriver::probed(WorkState& work, bool interrupted) {
-  const Turn turn(*this);
-  ++work.probes;
-  work.probe_interval = std::min(work.probe_interval * 2, longest_probe_interval(members_.peer_timeout));
-  work.next_probe = Deadline::Clock::now() + (interrupted ? kProbeAgain : work.probe_interval);
-}
-
-void GroupDriver::fail() noexcept {
-  failed_ = true;
-  ProgressThread::instance().hurry();
-}
-
 void GroupDriver::close() noexcept {
   if (forked()) {
     // its threads and connections are the parent's
-    static_cast<void>(new std::shared_ptr<GroupDriver>(shared_from_this()));
+    keep_for_ever(shared_from_this());
     return;
   }
   closing_ = true;
@@ -391,11 +326,11 @@ void GroupDriver::close() noexcept {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  no_rest_ = true;
+  while (resting_ > 0) std::this_thread::sleep_for(microseconds(100));
   if (unfinished_ > 0) abandon();
   ProgressThread::instance().remove(*this);
   watch_.stop();
-  no_rest_ = true;
-  while (resting_ > 0) std::this_thread::sleep_for(microseconds(100));
   for (Lane& lane : lanes_) {
     if (!lane.carrier.backend) continue;
     lane.carrier.backend->close(Deadline::after(kLongestClose));
@@ -411,17 +346,16 @@ void GroupDriver::close() noexcept {
 void GroupDriver::abandon() noexcept {
   base::log(base::LogLevel::error, "the backend of group '{}' did not end its operations {} s after it was aborted",
             members_.name, kLongestClose.count());
+  keep_for_ever(shared_from_this());
   const Turn turn(*this);
   for (Lane& lane : lanes_) {
     for (WorkState* work : lane.posted) {
-      work->share();  // for ever
-      for (const Operation& operation : work->operations()) {
-        if (operation.keep_alive) static_cast<void>(new std::shared_ptr<const void>(operation.keep_alive));
-      }
+      for (const Operation& operation : work->operations()) keep_for_ever(operation.keep_alive);
+      work->share();
       finish(*work, work->closed_error());
     }
     lane.posted.clear();
-    static_cast<void>(lane.carrier.backend.release());
+    keep_for_ever(std::shared_ptr<Backend>(std::move(lane.carrier.backend)));
   }
 }
 

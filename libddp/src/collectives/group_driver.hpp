@@ -94,7 +94,17 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void fail() noexcept;
 
  private:
-  class Turn;
+  /// The right to drive, waited for. Whoever has it keeps it for as long as the backend's polls take.
+  class Turn {
+   public:
+    explicit Turn(GroupDriver& driver);
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+
+   private:
+    GroupDriver& driver_;
+  };
 
   WorkState& take_slot();
   WorkState& issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now);

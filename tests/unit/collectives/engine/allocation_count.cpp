@@ -28,9 +28,9 @@ void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(me
 #else
 
 // glibc's own, below malloc
-extern "C" void* __libc_malloc(std::size_t size);                    // NOLINT(bugprone-reserved-identifier)
-extern "C" void* __libc_calloc(std::size_t items, std::size_t size); // NOLINT(bugprone-reserved-identifier)
-extern "C" void* __libc_realloc(void* memory, std::size_t size);     // NOLINT(bugprone-reserved-identifier)
+extern "C" void* __libc_malloc(std::size_t size);                     // NOLINT(bugprone-reserved-identifier)
+extern "C" void* __libc_calloc(std::size_t items, std::size_t size);  // NOLINT(bugprone-reserved-identifier)
+extern "C" void* __libc_realloc(void* memory, std::size_t size);      // NOLINT(bugprone-reserved-identifier)
 
 extern "C" void* malloc(std::size_t size) noexcept {
   ++count;

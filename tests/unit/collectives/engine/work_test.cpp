@@ -138,7 +138,8 @@ TEST_F(WorkTest, OrderWaitsForTheCpu) {
 
 TEST_F(WorkTest, OrderIsRefusedByBackendsWithoutStreams) {
   const Work work = group().barrier();
-  const auto error = error_of([&] { work.order({.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr}); });
+  const auto error =
+      error_of([&] { work.order({.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr}); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
   EXPECT_THAT(error->what(), HasSubstr("wait for it"));

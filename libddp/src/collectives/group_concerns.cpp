@@ -1,0 +1,78 @@
+// What GroupDriver tells its GroupWatch: which operation is to be looked into, and when.
+#include <algorithm>
+
+#include "collectives/group_driver.hpp"
+#include "collectives/progress_thread.hpp"
+
+namespace ddp::collectives {
+namespace {
+
+// After an interruption by something more urgent.
+constexpr std::chrono::milliseconds kProbeAgain{500};
+
+}  // namespace
+
+template <class Visit>
+void GroupDriver::visit_unfinished(Visit&& visit) {
+  for (Lane& lane : lanes_) {
+    for (WorkState* work : lane.posted) visit(work->subject != nullptr ? *work->subject : *work, true);
+    for (WorkState* work = lane.queue.front(); work != nullptr; work = work->next) {
+      if (work->subject == nullptr) visit(*work, false);
+    }
+  }
+}
+
+std::optional<Concern> GroupDriver::concern() {
+  if (failed_ || closing_) return std::nullopt;
+  const Turn turn(*this);
+  // first: what is submitted from now on says itself when it is due
+  next_event_.store(Time::max().time_since_epoch().count());
+  admit();
+  const Time now = Deadline::Clock::now();
+  WorkState* most = nullptr;
+  auto kind = Concern::Kind::probe;
+  visit_unfinished([&](WorkState& work, bool posted) {
+    const bool failing = work.phase == WorkState::Phase::failing;
+    const bool probed = posted && members_.channel;
+    expect(failing ? now : probed ? std::min(work.investigate_at, work.next_probe) : work.investigate_at);
+    const auto take = [&](Concern::Kind its) {
+      if (most != nullptr && kind <= its) return;
+      most = &work;
+      kind = its;
+    };
+    if (failing) {
+      take(Concern::Kind::failure);
+    } else if (work.investigate_at <= now) {
+      take(Concern::Kind::deadline);
+    } else if (probed && work.next_probe <= now) {
+      take(Concern::Kind::probe);
+    }
+  });
+  if (most == nullptr) return std::nullopt;
+  return Concern{
+      .kind = kind, .work = Work{*most}, .failure = kind == Concern::Kind::failure ? most->error : std::nullopt};
+}
+
+bool GroupDriver::urgent() {
+  if (stuck_) return true;
+  const Turn turn(*this);
+  admit();
+  bool found = false;
+  const Time now = Deadline::Clock::now();
+  visit_unfinished([&](const WorkState& work, bool) { found = found || work.investigate_at <= now; });
+  return found;
+}
+
+void GroupDriver::probed(WorkState& work, bool interrupted) {
+  const Turn turn(*this);
+  ++work.probes;
+  work.probe_interval = std::min(work.probe_interval * 2, longest_probe_interval(members_.peer_timeout));
+  work.next_probe = Deadline::Clock::now() + (interrupted ? kProbeAgain : work.probe_interval);
+}
+
+void GroupDriver::fail() noexcept {
+  failed_ = true;
+  ProgressThread::instance().hurry();
+}
+
+}  // namespace ddp::collectives
