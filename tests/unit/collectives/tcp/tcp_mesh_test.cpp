@@ -140,6 +140,9 @@ TEST(TcpMesh, WhatWasSentBeforeLeavingArrives) {
 }
 
 TEST(TcpMesh, WaitsForDescriptors) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "checks of virtual calls need a descriptor themselves (UBSan's vptr)";
+#endif
   BackendRanks group(subject(2));
   std::atomic<bool> waiting{false};
   std::optional<test::NoDescriptorsLeft> none(std::in_place);
