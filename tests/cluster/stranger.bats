@@ -19,6 +19,3 @@ stranger() { DDP_BIN_DIR=$bin run "$BATS_TEST_DIRNAME/stranger" "$@"; }
   stranger --launcher srun --from user --how all
   succeeded
 }
-
-# Gloo's own listeners are left out: they believe whoever comes first (docs/security.md), and `stranger --gloo` fails when it
-# hits the moment in which they are open.
