@@ -35,7 +35,7 @@ setup() {
 
 @test "each benchmark has one pair of markers in its results file" {
   cd "$BATS_TEST_DIRNAME/../../benchmarks"
-  names=$(sed -n 's/^NAMES = (\(.*\))$/\1/p' run | tr -d '",')
+  names=$(python3 -c 'import re; print(*re.findall(r"\"(\w+)\"", re.search(r"^NAMES = \((.*?)\)", open("run").read(), re.M | re.S)[1]))')
   [ "$(wc -w <<<"$names")" -ge 8 ]
   for name in $names; do
     [ "$(cat -- */results.md | grep -c -e "^<!-- begin $name -->$" -e "^<!-- end $name -->$")" = 2 ]

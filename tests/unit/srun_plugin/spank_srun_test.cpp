@@ -140,7 +140,7 @@ TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
     expect_silent(run.run({"true"}));
     EXPECT_THAT(run.seen("options"),
                 ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
-                            "ddp-backend auto|nccl|gloo 1", "ddp-verbose - 0"))
+                            "ddp-backend auto|nccl|gloo|host 1", "ddp-verbose - 0"))
         << context;
   }
   for (const char* context : {"slurmd", "job_script"}) {
