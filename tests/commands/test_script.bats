@@ -119,7 +119,7 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 @test "a component concerns itself and those above it" {
   run -0 affected libddp/src/collectives/work.cpp
   echo "$output"
-  has "unit collectives_test reducer_test unit_digits unit_selftest unit_tools"
+  has "unit collectives_test engine_test flight_test hierarchy_test host_backend_test reducer_test shm_test tcp_test unit_digits unit_selftest unit_tools"
   run -0 affected launcher/main.cpp
   has "unit unit_launcher"
   has "asan launcher_pmix_multiproc unit_launcher"
@@ -129,9 +129,9 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 }
 
 @test "a test concerns itself, and what no rule knows concerns everything" {
-  run -0 affected tests/unit/kvs/x_test.cpp tests/cluster/faults.bats tests/fuzz/fuzz_error_file.cpp scripts/build
+  run -0 affected tests/unit/kvs/x_test.cpp tests/unit/collectives/shm/x_test.cpp tests/cluster/faults.bats tests/fuzz/fuzz_error_file.cpp scripts/build
   echo "$output"
-  has "unit kvs_test"
+  has "unit kvs_test shm_test"
   has "cluster tests/cluster/faults.bats"
   has "fuzz fuzz_error_file"
   [[ $output == *tests/commands/build_script.bats* ]]
