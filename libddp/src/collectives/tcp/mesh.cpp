@@ -137,6 +137,11 @@ Link* TcpMesh::link(int rank) {
   return nullptr;
 }
 
+Link* TcpMesh::departed(int rank) {
+  Peer& peer = need(rank);
+  return peer.state == Peer::State::left ? &peer.link : nullptr;
+}
+
 void TcpMesh::send(int rank, Outgoing& message) {
   if (failure_) return;
   Link* const to = link(rank);

@@ -78,6 +78,8 @@ class TcpMesh final : private LinkOwner {
   // for contexts
   /// The connection to @p rank, which is made if there is none; null when it is gone: then the mesh has failed.
   Link* link(int rank);
+  /// The closed connection to @p rank if that has left the group; else null.
+  Link* departed(int rank);
   void send(int rank, Outgoing& message);
   void expect(int rank, Incoming& message);
   const std::optional<MeshFailure>& failure() const noexcept { return failure_; }

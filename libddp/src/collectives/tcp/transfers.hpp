@@ -66,6 +66,8 @@ class Transfers {
   Peer& peer(int rank);
   void post_send(Transfer& transfer, Link& link);
   void post_receive(Transfer& transfer, Link& link);
+  /// Gives it the message that a rank sent before it left; false if there is none.
+  bool receive_from_departed(Transfer& transfer, Link& link);
   Placement place_eager(Peer& peer, Link& link, const Frame& frame);
   Placement place_announced(Peer& peer, Link& link, const Frame& frame);
   Placement place_grant(Peer& peer, Link& link, const Frame& frame);

@@ -28,6 +28,16 @@ void all_reduce(Backend& backend, int size, int rank, std::uint64_t sequence, st
   call.check();
 }
 
+Operation message(OperationKind kind, int peer, std::uint32_t tag, std::vector<float>& values) {
+  Operation operation;
+  operation.kind = kind;
+  operation.root = peer;
+  operation.tag = tag;
+  operation.count = values.size();
+  (kind == OperationKind::send ? operation.input : operation.output) = values;
+  return operation;
+}
+
 TEST(TcpMesh, ABackendOfOneRankCopies) {
   BackendRanks group(subject(1));
   for (const OperationKind kind : {OperationKind::all_reduce, OperationKind::broadcast, OperationKind::reduce_scatter,
@@ -137,6 +147,25 @@ TEST(TcpMesh, WhatWasSentBeforeLeavingArrives) {
       group.at(rank).close(soon());
     });
   }
+}
+
+/// Also when it is asked for only after its sender has left.
+TEST(TcpMesh, MessagesSentBeforeLeavingAreKept) {
+  BackendRanks group(subject(2));
+  group.on_all([&](int rank) { all_reduce(group.at(rank), 2, rank, 1, 10); });
+  std::vector<float> sent{1, 2, 3};
+  for (const std::uint32_t tag : {1U, 2U, 3U}) {
+    ASSERT_EQ(run(group.at(0), message(OperationKind::send, 1, tag, sent)).outcome, Outcome::ok);
+  }
+  group.at(0).close(soon());
+  for (const std::uint32_t tag : {2U, 1U}) {
+    std::vector<float> received(sent.size());
+    const testing::Ended ended = run(group.at(1), message(OperationKind::recv, 0, tag, received));
+    EXPECT_EQ(ended.outcome, Outcome::ok) << tag << ": " << ended.failure.cause;
+    EXPECT_EQ(received, sent);
+  }
+  std::vector<float> other(5);
+  EXPECT_EQ(run(group.at(1), message(OperationKind::recv, 0, 3, other)).outcome, Outcome::mismatch);
 }
 
 TEST(TcpMesh, WaitsForDescriptors) {
