@@ -155,7 +155,8 @@ void GroupDriver::remove(Lane& lane, std::size_t place) noexcept {
 
 void GroupDriver::conclude_comparison(WorkState& work) noexcept {
   const auto& [own, all] = *work.comparison;
-  if (std::all_of(all.begin(), all.end(), [&](std::int64_t other) { return other == own.front(); })) return;
+  const auto same = [first = own.front()](std::int64_t other) { return other == first; };
+  if (std::all_of(all.begin(), all.end(), same)) return;
   note_failure(*work.subject, mismatch(work.subject->operations().front(), {}, {}));
 }
 
