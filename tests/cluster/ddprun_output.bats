@@ -73,15 +73,21 @@ run_lines() { timeout -k 5 240 "$cluster" run "$@" >"$shared/out" 2>"$shared/err
   check_lines prefix
 }
 
+# Rank 1 fails when rank 0 has written.
 @test "a failure and a restart lose nothing" {
-  run allocation -N2 "$bin/ddprun" --nproc-per-node 1 --max-restarts 1 -t 1 --log-dir /dev/null sh -c \
-    'echo "attempt $TORCHELASTIC_RESTART_COUNT of $RANK"; [ $RANK = 0 ] || exit 3; sleep 60'
+  local program="echo \"attempt \$TORCHELASTIC_RESTART_COUNT of \$RANK\"
+    [ \$RANK != 0 ] || { touch '$shared/written'; exec sleep 60; }
+    until [ -e '$shared/written' ]; do sleep 0.05; done
+    exit 3"
+  run allocation -N2 "$bin/ddprun" --nproc-per-node 1 --max-restarts 1 -t 1 --log-dir /dev/null sh -c "$program"
   [ "$status" -eq 3 ]
   expect_all 1 "[0]:attempt 0 of 0"
   expect_all 1 "[1]:attempt 0 of 1"
   expect_all 1 "[1]:attempt 1 of 1"
-  run srun --mpi=pmix -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 1 --max-restarts 1 -t 1 --log-dir /dev/null sh -c \
-    'echo "attempt $TORCHELASTIC_RESTART_COUNT of $RANK"; [ $RANK = 0 ] || exit 3; sleep 60'
+  rm "$shared/written"
+  run srun --mpi=pmix -N2 --ntasks-per-node=1 "$bin/ddprun" --nproc-per-node 1 --max-restarts 1 -t 1 --log-dir /dev/null \
+    sh -c "$program"
+  expect_all 1 "[0]:attempt 0 of 0"
   expect_all 1 "[1]:attempt 0 of 1"
   expect_all 1 "[1]:attempt 1 of 1"
 }

@@ -16,6 +16,7 @@ batch_jobs_teardown() {
   local repair
   for repair in ${repairs[@]+"${repairs[@]}"}; do eval "$repair" || true; done
   [ -z "$job" ] || "$cluster" run scancel "$job" 2>/dev/null || true
+  end_jobs_of_failed_test
   # The next test counts on all nodes.
   for _ in $(seq 600); do
     [ "$("$cluster" run sinfo -h -N -o %T | grep -cvx idle)" != 0 ] || break

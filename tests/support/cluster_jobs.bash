@@ -21,7 +21,20 @@ cluster_jobs_setup() {
 cluster_jobs_teardown() {
   [ -n "${cluster:-}" ] || return 0
   [ -z "$job" ] || kill -KILL "$job" 2>/dev/null || true
+  end_jobs_of_failed_test
   rm -rf "$shared"
+}
+
+# A failed test may leave jobs, whose nodes the next tests count on: shows what they do, and ends them.
+end_jobs_of_failed_test() {
+  local jobs
+  [ -z "${BATS_TEST_COMPLETED:-}" ] || return 0
+  jobs=$("$cluster" run squeue -h -o "%i %T %M %R %j") && [ -n "$jobs" ] || return 0
+  printf 'jobs left (id, state, time, nodes or reason, name):\n%s\nprocesses:\n' "$jobs"
+  "$cluster" run ps -eo pid,ppid,stat,etimes,time,wchan:24,args --cols 160 |
+    grep -Ev ' (slurmctld|munged|ps|bash [^ ]*slurm_cluster|bash [^ ]*bats)' || true
+  "$cluster" run scancel --signal=KILL $(cut -d' ' -f1 <<<"$jobs") || true
+  "$cluster" run scancel $(cut -d' ' -f1 <<<"$jobs") || true
 }
 
 setup() { cluster_jobs_setup; }
