@@ -57,6 +57,9 @@ constexpr std::array kTable{
                 "Ranks with different values do not share memory: to try on one host what several do, or to use TCP."},
     EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "",
                 "Socket of munged, by which ddpruns started by hand know each other; default: libmunge's."},
+    EnvVariable{
+        "DDP_NCCL_LIBRARY", EnvType::text, "", "",
+        "File of NCCL (libnccl.so.2), for programs that have none loaded; default: PyTorch's, then the loader's."},
     EnvVariable{"DDP_PEER_TIMEOUT", EnvType::seconds, "30", "",
                 "Seconds within which a rank or host that gives no sign of life is given up for lost, while others "
                 "wait for it; at least 5."},

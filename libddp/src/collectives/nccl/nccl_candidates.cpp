@@ -1,0 +1,110 @@
+#include "collectives/nccl/nccl_candidates.hpp"
+
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+
+namespace ddp::collectives::nccl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kFile = "libnccl.so.2";
+
+std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
+
+/// In site-packages, where PyTorch's wheels have it.
+fs::path in_packages(const fs::path& packages) { return packages / "nvidia" / "nccl" / "lib" / kFile; }
+
+/// site-packages of the Python environment @p prefix, as far as there are any.
+std::vector<fs::path> packages_of(const fs::path& prefix) {
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const auto* folder : {"lib", "lib64"}) {
+    for (fs::directory_iterator entry{prefix / folder, ignored}, end; entry != end; entry.increment(ignored)) {
+      if (entry->path().filename().string().rfind("python3", 0) != 0) continue;
+      for (const auto* packages : {"site-packages", "dist-packages"}) {
+        const fs::path path = fs::canonical(entry->path() / packages, ignored);  // lib64 may be a link to lib
+        if (!ignored) found.push_back(path);
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+int add_name(dl_phdr_info* object, std::size_t /*size*/, void* names) {
+  if (object->dlpi_name != nullptr && object->dlpi_name[0] != '\0') {
+    static_cast<std::vector<std::string>*>(names)->emplace_back(object->dlpi_name);
+  }
+  return 0;
+}
+
+/// By what the program was started: through the PATH it has no folder, but Python then also sees VIRTUAL_ENV or needs
+/// none. /proc/self/exe would be the Python behind the environment's link.
+std::string program_of_process() {
+  std::ifstream arguments("/proc/self/cmdline", std::ios::binary);
+  std::string program;
+  std::getline(arguments, program, '\0');
+  if (program.find('/') != std::string::npos) return program;
+  std::error_code error;
+  const fs::path link = fs::read_symlink("/proc/self/exe", error);
+  return error ? program : link.string();
+}
+
+}  // namespace
+
+Surroundings Surroundings::process() {
+  Surroundings process{.loaded = {}, .program = program_of_process(), .environment = base::Environment::process()};
+  dl_iterate_phdr(&add_name, &process.loaded);
+  return process;
+}
+
+std::vector<Candidate> nccl_candidates(const Surroundings& surroundings) {
+  std::vector<Candidate> candidates;
+  const auto add = [&](const fs::path& file, std::string found, bool loaded, bool decisive) {
+    const auto same = [&](const Candidate& known) { return known.file == file; };
+    if (std::any_of(candidates.begin(), candidates.end(), same)) return;
+    candidates.push_back({file.string(), std::move(found), loaded, decisive});
+  };
+
+  // libnccl-net.so and the like are plugins of it.
+  for (const std::string& object : surroundings.loaded) {
+    if (name_of(object).rfind("libnccl.so", 0) == 0) add(object, "loaded already", true, true);
+  }
+  // PyTorch that was built from source may have it inside.
+  for (const std::string& object : surroundings.loaded) {
+    if (name_of(object).rfind("libtorch_cuda", 0) == 0) add(object, "inside PyTorch, loaded already", true, false);
+  }
+  if (const std::string file = surroundings.environment.text("DDP_NCCL_LIBRARY"); !file.empty()) {
+    add(file, "DDP_NCCL_LIBRARY", false, true);
+  }
+  for (const std::string& object : surroundings.loaded) {
+    const fs::path folder = fs::path(object).parent_path();  // site-packages/torch/lib
+    const std::string name = name_of(object);
+    if (name.rfind("libtorch", 0) != 0 && name.rfind("libc10", 0) != 0) continue;
+    add(folder / kFile, "beside the loaded PyTorch", false, false);
+    add(in_packages(folder.parent_path().parent_path()), "beside the loaded PyTorch", false, false);
+  }
+  std::vector<std::pair<fs::path, std::string>> prefixes;
+  for (const std::string_view name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const auto prefix = surroundings.environment.raw(name); prefix && !prefix->empty()) {
+      prefixes.emplace_back(*prefix, std::string(name));
+    }
+  }
+  if (const fs::path program = surroundings.program; program.filename().string().rfind("python", 0) == 0) {
+    prefixes.emplace_back(program.parent_path().parent_path(), "the running Python");
+  }
+  for (const auto& [prefix, name] : prefixes) {
+    for (const fs::path& packages : packages_of(prefix)) add(in_packages(packages), "packages of " + name, false, false);
+  }
+  add(fs::path(kFile), "the loader's", false, false);
+  return candidates;
+}
+
+}  // namespace ddp::collectives::nccl

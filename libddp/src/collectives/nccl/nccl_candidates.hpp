@@ -1,0 +1,32 @@
+// Where NCCL may lie, in the order in which it is looked for. A process must use one NCCL: two would each take memory
+// and channels of the GPU, and a program's PyTorch brings its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/env_table.hpp"
+
+namespace ddp::collectives::nccl {
+
+/// What the search knows of the process.
+struct Surroundings {
+  std::vector<std::string> loaded;  ///< paths of the shared objects in the process
+  std::string program;              ///< the running program, with the path by which it was started: venv/bin/python3
+  base::Environment environment;
+
+  static Surroundings process();
+};
+
+struct Candidate {
+  std::string file;   ///< for dlopen
+  std::string found;  ///< why it is one: "loaded already", "DDP_NCCL_LIBRARY"
+  bool loaded;        ///< it is in the process: opening must load nothing
+  bool decisive;      ///< if it cannot be opened, that is the answer
+};
+
+/// Loaded ones; else DDP_NCCL_LIBRARY; else beside PyTorch (loaded, or in the Python environment that is active or
+/// runs); else the loader's. Those that are PyTorch's may not exist.
+std::vector<Candidate> nccl_candidates(const Surroundings& surroundings);
+
+}  // namespace ddp::collectives::nccl
