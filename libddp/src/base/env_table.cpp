@@ -34,6 +34,9 @@ constexpr std::array kTable{
                 "all_gather. Differences are found without it, too, but only by ranks that wait for others."},
     EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "",
                 "Seconds after which a collective operation that has no deadline of its own fails."},
+    EnvVariable{"DDP_CUDA_LIBRARY", EnvType::text, "", "",
+                "File of CUDA's driver library where the process has not loaded one; default: the loader's "
+                "libcuda.so.1."},
     EnvVariable{
         "DDP_FLIGHT_DIR", EnvType::text, "", "",
         "Folder into which each rank writes its last operations (JSON, for ddp-info flight) when a process group "

@@ -1,0 +1,43 @@
+# Finds the headers of CUDA's driver API: target ddp_cuda_headers, and DDP_WITH_CUDA becomes ON or OFF; DDP_WHY_NO_CUDA says
+# why it is OFF where it was AUTO. Nothing links CUDA, so headers are all that a build needs. They come with the toolkit
+# or with NVIDIA's wheels (nvidia-cuda-runtime, nvidia-cuda-runtime-cu12), of which the folders of a Python environment are
+# looked into: DDP_CUDA_ROOT, else CUDA_HOME, CUDA_PATH, /usr/local/cuda.
+
+set(DDP_CUDA_ROOT "" CACHE PATH "Toolkit of CUDA 12 or 13, or a Python environment with its wheels")
+set(DDP_WHY_NO_CUDA "")
+if(NOT DDP_WITH_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "DDP_WITH_CUDA is '${DDP_WITH_CUDA}'; it can be AUTO, ON or OFF")
+endif()
+
+if(NOT DDP_WITH_CUDA STREQUAL "OFF")
+  if(DDP_CUDA_ROOT)
+    file(GLOB ddp_cuda_wheels ${DDP_CUDA_ROOT}/lib/python3*/site-packages/nvidia/cu13
+      ${DDP_CUDA_ROOT}/lib/python3*/site-packages/nvidia/cuda_runtime)
+    set(ddp_cuda_places ${DDP_CUDA_ROOT} ${ddp_cuda_wheels})
+  else()
+    set(ddp_cuda_places $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda)
+  endif()
+  unset(DDP_CUDA_INCLUDE_DIR CACHE)
+  find_path(DDP_CUDA_INCLUDE_DIR cudaTypedefs.h HINTS ${ddp_cuda_places} PATH_SUFFIXES include NO_DEFAULT_PATH)
+  mark_as_advanced(DDP_CUDA_INCLUDE_DIR)
+  if(DDP_CUDA_INCLUDE_DIR)
+    file(STRINGS ${DDP_CUDA_INCLUDE_DIR}/cuda.h ddp_cuda_line REGEX "^#define CUDA_VERSION [0-9]+")
+    string(REGEX REPLACE ".* " "" DDP_CUDA_VERSION "${ddp_cuda_line}")
+  endif()
+  if(NOT DDP_CUDA_INCLUDE_DIR)
+    list(JOIN ddp_cuda_places ", " ddp_cuda_places)
+    set(DDP_WHY_NO_CUDA "no cuda.h and cudaTypedefs.h in ${ddp_cuda_places}; set DDP_CUDA_ROOT to a toolkit of CUDA 12 or 13")
+  elseif(DDP_CUDA_VERSION LESS 12000)
+    set(DDP_WHY_NO_CUDA "${DDP_CUDA_INCLUDE_DIR}/cuda.h is of CUDA ${DDP_CUDA_VERSION}, older than 12000; see DDP_CUDA_ROOT")
+  endif()
+  if(DDP_WHY_NO_CUDA AND DDP_WITH_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "DDP_WITH_CUDA is ON: ${DDP_WHY_NO_CUDA}")
+  endif()
+  if(DDP_WHY_NO_CUDA)
+    set(DDP_WITH_CUDA OFF)
+  else()
+    set(DDP_WITH_CUDA ON)
+    add_library(ddp_cuda_headers INTERFACE)
+    target_include_directories(ddp_cuda_headers SYSTEM INTERFACE ${DDP_CUDA_INCLUDE_DIR})
+  endif()
+endif()

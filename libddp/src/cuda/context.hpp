@@ -1,0 +1,59 @@
+// A device's primary context, which CUDA's runtime (PyTorch) uses, too, and making it current for a scope. Other owners of
+// this folder hold theirs, so that a context lives as long as what was made in it.
+#pragma once
+
+#include <memory>
+
+#include "cuda/cuda_error.hpp"
+
+namespace ddp::cuda {
+
+/// Retains a device's primary context while it lives. Shared by what is made in it. Any thread.
+class PrimaryContext {
+ public:
+  /// @p device: its number among those that the process sees. The first owner of a process pays for the context: some
+  /// 100 ms and some 100 MiB of device memory. Throws Error.
+  static std::shared_ptr<const PrimaryContext> retain(int device);
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+  ~PrimaryContext();
+
+  CUcontext get() const noexcept { return context_; }
+  int device() const noexcept { return device_; }
+
+ private:
+  PrimaryContext(int device, CUdevice handle, CUcontext context) noexcept
+      : device_(device), handle_(handle), context_(context) {}
+
+  int device_;
+  CUdevice handle_;
+  CUcontext context_;
+};
+
+using ContextPtr = std::shared_ptr<const PrimaryContext>;
+
+/// Makes a context current in this thread, and restores what was. On one thread's stack only. A context that is current
+/// already costs one call.
+class ContextScope {
+ public:
+  /// Throws Error.
+  explicit ContextScope(const PrimaryContext& context);
+  /// Tells instead of throwing.
+  ContextScope(const PrimaryContext& context, CUresult& code) noexcept;
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+  ~ContextScope();
+
+ private:
+  bool pushed_ = false;
+};
+
+/// For destructors: calls @p destroy while the context is current, and logs what fails.
+template <class Destroy>
+void destroy_in(const PrimaryContext& context, Destroy destroy, const char* attempted) noexcept {
+  CUresult code = CUDA_SUCCESS;
+  const ContextScope scope(context, code);
+  log_failure(code == CUDA_SUCCESS ? destroy() : code, attempted);
+}
+
+}  // namespace ddp::cuda
