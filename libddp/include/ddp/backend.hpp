@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,9 +56,12 @@ class Request {
   virtual Outcome poll() noexcept = 0;
   /// Why, when poll has returned neither running nor ok.
   virtual Failure failure() const = 0;
+  /// Whether its work has begun, which on a device may be long after post. Asked after a poll that returned running.
+  virtual bool started() const noexcept { return true; }
   /// Makes what is put into @p stream from now on wait for the end of this operation. Only for backends that are
   /// stream_ordered; may throw Error.
-  virtual void order(const Stream& stream);
+  /// @return false if it has not reached its own stream yet: to be polled, and asked again.
+  virtual bool order(const Stream& stream);
   /// The group needs it no more; it may be used again. After its end, or after abort().
   virtual void release() noexcept = 0;
 
@@ -76,7 +80,8 @@ struct BackendTraits {
   bool completes_inline = false;
   /// Nothing moves between polls.
   bool needs_progress = true;
-  /// Operations run on streams: posted when enqueued, ordered by Request::order.
+  /// Operations run on streams, which keep their order: all are posted as soon as they are issued, before the call
+  /// returns that issues them, and ordered by Request::order.
   bool stream_ordered = false;
   /// A peer's death ends operations by itself, with Outcome::peers_failed.
   bool detects_peer_death = false;
@@ -93,6 +98,8 @@ struct BackendConfig {
   std::vector<int> nodes;         ///< of each rank: the number of its node in the job, as the launcher says
   std::string interface_address;  ///< of this rank, numeric
   std::chrono::milliseconds connect_timeout{60'000};  ///< of a single connection
+  /// For a backend that serves CUDA: the ordinal of the device that is this rank's, where the launcher gave it one.
+  std::optional<int> device{};
 };
 
 /// One rank's end of a group.
@@ -129,7 +136,7 @@ class Backend {
 };
 
 /// Changes with this header; a plugin of another version is refused.
-inline constexpr int kBackendVersion = 3;
+inline constexpr int kBackendVersion = 4;
 
 struct BackendPlugin {
   int version;

@@ -42,6 +42,9 @@ struct Operation {
   std::uint64_t sequence = 0;
   /// Owns the memory until the operation is finished; usually null, since the caller does.
   std::shared_ptr<const void> keep_alive;
+  /// Of tensors on a device: the caller's stream, whose earlier work writes the input and reads the output.
+  Stream stream{.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr};
+  bool in_stream = false;  ///< runs in `stream` itself, not in one of the group's
 
   bool is_transfer() const noexcept { return kind == OperationKind::send || kind == OperationKind::recv; }
   /// Equal on two ranks exactly when (but for hash collisions) their arguments fit together. FNV-1a, 64 bits.

@@ -39,6 +39,10 @@ struct CallOptions {
 
   std::optional<Deadline> deadline;        ///< without one, the group's timeout counts from the call
   std::shared_ptr<const void> keep_alive;  ///< held until the operation is finished: an owner of the tensors' memory
+  /// Of tensors on a device: the stream that fills them. The operation waits for what is in it at the call, and runs in
+  /// a stream of the group's own. Default: the device's default stream.
+  std::optional<Stream> stream;
+  bool in_stream = false;  ///< run in `stream` itself: what is put into it afterwards needs no Work::order
 };
 
 /// An ordered set of ranks that communicate. Copyable handle: copies are the same group. Made by make_process_group()

@@ -56,7 +56,8 @@ class [[nodiscard]] Work {
 
   /// Makes what is put into @p stream from now on wait for the end of the operation, without blocking this thread
   /// longer than until the operation has been started. A stream of the CPU is this thread: the same as wait(). Throws
-  /// Error(invalid_argument) if the operation's backend does not run on streams.
+  /// Error(invalid_argument) if the operation's backend does not run on streams, and the operation's Error if it has
+  /// failed already. One that fails later lets the stream go on: wait(), error() and the group's later calls tell it.
   void order(const Stream& stream) const;
 
  private:

@@ -19,7 +19,7 @@ std::string_view to_string(Outcome outcome) noexcept {
   return "unknown";
 }
 
-void Request::order(const Stream& /*stream*/) {
+bool Request::order(const Stream& /*stream*/) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "ordering a stream after an operation",
                .cause = "the operation's backend does not run on streams",

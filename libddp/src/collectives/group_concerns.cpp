@@ -1,6 +1,8 @@
 // What GroupDriver tells its GroupWatch: which operation is to be looked into, and when.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "collectives/group_driver.hpp"
 #include "collectives/progress_thread.hpp"
 
@@ -9,6 +11,14 @@ namespace {
 
 // After an interruption by something more urgent.
 constexpr std::chrono::milliseconds kProbeAgain{500};
+
+/// Of an operation on a device: it may have waited for the caller's own work most of the time.
+std::string times_of(const WorkState& work, WorkState::Time now) {
+  const auto ago = [now](WorkState::Time then) { return std::chrono::duration<double>(now - then).count(); };
+  const std::string begun = work.begun_at ? fmt::format("began {:.1f} s ago", ago(*work.begun_at))
+                                          : std::string("has not begun on the device");
+  return fmt::format("it was issued {:.1f} s ago and {}", ago(work.issued_at), begun);
+}
 
 }  // namespace
 
@@ -49,8 +59,10 @@ std::optional<Concern> GroupDriver::concern() {
     }
   });
   if (most == nullptr) return std::nullopt;
-  return Concern{
-      .kind = kind, .work = Work{*most}, .failure = kind == Concern::Kind::failure ? most->error : std::nullopt};
+  return Concern{.kind = kind,
+                 .work = Work{*most},
+                 .failure = kind == Concern::Kind::failure ? most->error : std::nullopt,
+                 .times = most->lane->traits.stream_ordered ? times_of(*most, now) : std::string()};
 }
 
 bool GroupDriver::urgent() {

@@ -43,6 +43,15 @@ void keep_for_ever(std::shared_ptr<const void> what) {
   kept->push_back(std::move(what));
 }
 
+/// The device that the tensors are on says which is its default stream.
+void set_stream(std::span<Operation> operations, const CallOptions& options) {
+  for (Operation& operation : operations) {
+    const TensorView& tensor = operation.output.numel() > 0 ? operation.output : operation.input;
+    operation.stream = options.stream.value_or(Stream{.device = tensor.device(), .handle = nullptr});
+    operation.in_stream = options.in_stream;
+  }
+}
+
 DeviceType device_of(const Operation& operation) {
   return (operation.output.numel() > 0 ? operation.output : operation.input).device().type;
 }
@@ -114,6 +123,7 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   }
   Lane& lane = lane_for(operations);
   if (options.keep_alive) operations.front().keep_alive = std::move(options.keep_alive);
+  if (lane.traits.stream_ordered) set_stream(operations, options);
   const Time now = Deadline::Clock::now();
   const Deadline deadline = options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)});
   std::unique_lock lock(mutex_);
@@ -124,8 +134,22 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   lock.unlock();
   expect(std::min(issued.investigate_at, issued.next_probe));
   attempt();
+  // in the order of the caller's own calls to its stream: another thread that drives may not have come to it yet
+  if (lane.traits.stream_ordered) drive_until_posted(issued, deadline.when());
   if (!issued.done()) ProgressThread::instance().used();
   return work;
+}
+
+void GroupDriver::drive_until_posted(const WorkState& work, Time limit) {
+  WaitLadder ladder(may_spin_);
+  while (work.phase.load(std::memory_order_acquire) == WorkState::Phase::queued && !stuck_) {
+    attempt();
+    const auto rest_for = ladder.pause();
+    if (ladder.looked() && Deadline::Clock::now() >= limit) return;
+    if (rest_for == microseconds::zero()) continue;
+    rest(*work.lane, rest_for);
+    ladder.rested();
+  }
 }
 
 WorkState& GroupDriver::take_slot() {
@@ -149,6 +173,7 @@ WorkState& GroupDriver::issue(std::span<Operation> operations, Lane& lane, Deadl
       work.flight.push_back(flight_->record(operation));
     }
   }
+  work.issued_at = now;
   work.deadline = deadline;
   const Time end = deadline.when();
   work.investigate_at = end - std::clamp<Time::duration>((end - now) / 4, Time::duration::zero(), kLongestReserve);
@@ -201,6 +226,7 @@ void GroupDriver::recycle(WorkState& work) noexcept {
   work.comparison.reset();
   work.subject = nullptr;
   work.probes = 0;
+  work.begun_at.reset();
   work.error.reset();
   work.callbacks.store(nullptr, std::memory_order_relaxed);
   work.phase.store(WorkState::Phase::queued, std::memory_order_relaxed);
@@ -271,19 +297,21 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
     reject(work.operations(), "its backend does not run on streams; wait for it instead");
   }
   // not before it has been posted, for which earlier ones may have to end
+  const Time latest = work.deadline.when() + kLongestReserve;
   WaitLadder ladder(may_spin_);
-  while (work.phase.load(std::memory_order_acquire) == WorkState::Phase::queued) {
+  while (!work.done() && !(ladder.looked() && Deadline::Clock::now() >= latest)) {
     attempt();
+    {
+      const Turn turn(*this);
+      if (work.request != nullptr && work.request->order(stream)) return;
+      if (work.phase == WorkState::Phase::failing) break;
+    }
     const auto limit = ladder.pause();
     if (limit == microseconds::zero()) continue;
     rest(*work.lane, limit);
     ladder.rested();
   }
-  {
-    const Turn turn(*this);
-    if (!work.done() && work.request != nullptr) return work.request->order(stream);
-  }
-  wait(work, work.deadline.when() + kLongestReserve);
+  wait(work, latest);
   if (const auto error = work.done() ? work.error : std::nullopt) throw *error;
 }
 

@@ -106,6 +106,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
     GroupDriver& driver_;
   };
 
+  void drive_until_posted(const WorkState& work, Time limit);
   WorkState& take_slot();
   WorkState& issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now);
   WorkState& issue_comparison(WorkState& subject, Time now);
@@ -120,6 +121,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   bool start(Lane& lane) noexcept;
   bool poll(Lane& lane) noexcept;
   void post(Lane& lane, WorkState& work) noexcept;
+  void note_begin(WorkState& work) noexcept;
   void conclude_comparison(WorkState& work) noexcept;
   void note_failure(WorkState& work, std::optional<Error> failure) noexcept;
   bool give_up() noexcept;

@@ -92,6 +92,12 @@ bool GroupDriver::start(Lane& lane) noexcept {
   while (!stuck_.load(std::memory_order_relaxed) && !lane.queue.empty()) {
     WorkState& head = *lane.queue.front();
     if (head.gate != nullptr && !head.gate->done()) break;
+    if (lane.traits.stream_ordered) {
+      lane.queue.pop();
+      post(lane, head);
+      started = true;
+      continue;
+    }
     const bool transfers = static_cast<int>(lane.posted.size()) > lane.collectives;
     if (head.is_transfer() ? lane.collectives > 0
                            : transfers || lane.collectives >= lane.traits.concurrent_collectives) {
@@ -112,7 +118,9 @@ void GroupDriver::post(Lane& lane, WorkState& work) noexcept {
   } catch (const std::exception& problem) {
     return note_failure(work, communication_failure(work.operations().front(), problem.what()));
   }
-  for (const FlightGroup::Slot slot : work.flight) flight_->started(slot);
+  if (!lane.traits.stream_ordered) {
+    for (const FlightGroup::Slot slot : work.flight) flight_->started(slot);
+  }
   work.request->post();
   work.phase.store(WorkState::Phase::posted, std::memory_order_release);
 }
@@ -123,10 +131,12 @@ bool GroupDriver::poll(Lane& lane) noexcept {
     WorkState& work = *lane.posted[place];
     const Outcome outcome = work.request != nullptr ? work.request->poll() : Outcome::running;
     if (outcome == Outcome::running) {
+      if (lane.traits.stream_ordered && !work.begun_at && work.request != nullptr) note_begin(work);
       ++place;
       continue;
     }
     moved = true;
+    if (lane.traits.stream_ordered && !work.begun_at && outcome == Outcome::ok) note_begin(work);
     std::optional<Error> failure;
     if (outcome != Outcome::ok && outcome != Outcome::timeout) {
       const Failure reported = work.request->failure();
@@ -146,6 +156,13 @@ bool GroupDriver::poll(Lane& lane) noexcept {
     }
   }
   return moved;
+}
+
+/// On a device.
+void GroupDriver::note_begin(WorkState& work) noexcept {
+  if (!work.request->started()) return;
+  work.begun_at = Deadline::Clock::now();
+  for (const FlightGroup::Slot slot : work.flight) flight_->started(slot);
 }
 
 void GroupDriver::remove(Lane& lane, std::size_t place) noexcept {

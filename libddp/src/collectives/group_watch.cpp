@@ -54,11 +54,12 @@ void GroupWatch::look_into(const Concern& concern) {
     case Concern::Kind::failure:
       detector_->investigate(
           operation, concern.failure, [&] { return !driver_.closing(); },
-          concern.failure ? earlier(work.deadline, Deadline::after(members_.peer_timeout)) : work.deadline);
+          concern.failure ? earlier(work.deadline, Deadline::after(members_.peer_timeout)) : work.deadline,
+          concern.times);
       break;
     case Concern::Kind::deadline:
       detector_->investigate(
-          operation, std::nullopt, [&] { return !driver_.closing() && !work.done(); }, work.deadline);
+          operation, std::nullopt, [&] { return !driver_.closing() && !work.done(); }, work.deadline, concern.times);
       break;
     case Concern::Kind::probe:
       detector_->watch(operation, [&] {

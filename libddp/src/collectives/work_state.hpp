@@ -68,6 +68,7 @@ struct WorkState {
   Operation single;
   std::vector<Operation> several;     ///< instead of single, if several start as one
   std::vector<std::uint64_t> flight;  ///< records of the operations
+  Time issued_at{};
   Deadline deadline{Time{}};
   Time investigate_at{};  ///< early enough for a verdict by the deadline
   Lane* lane = nullptr;
@@ -77,7 +78,8 @@ struct WorkState {
 
   // belongs to whoever drives the group
   Request* request = nullptr;
-  Time next_probe{};  ///< when to look after those that it waits for
+  std::optional<Time> begun_at;  ///< on a device; unset where the backend does not run on streams
+  Time next_probe{};             ///< when to look after those that it waits for
   std::chrono::milliseconds probe_interval{};
   unsigned probes = 0;
   WorkState* next = nullptr;  ///< in the one list that it is in

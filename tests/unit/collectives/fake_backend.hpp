@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -36,6 +37,10 @@ class BackendControl {
                        .concurrent_collectives = 1};
   /// Polls in vain before anything ends.
   int polls_needed = 0;
+  /// How often a request must be asked until it can order a stream.
+  int orders_needed = 0;
+  /// Whether what was posted has begun.
+  std::atomic<bool> starts{true};
   /// Aborted operations go on.
   bool ignores_abort = false;
 
@@ -163,7 +168,7 @@ class FakeBackend final : public Backend {
   class FakeRequest final : public Request {
    public:
     FakeRequest(BackendControl& control, std::span<const Operation> operations)
-        : control_(control), operations_(operations), polls_(control.polls_needed) {}
+        : control_(control), operations_(operations), polls_(control.polls_needed), orders_(control.orders_needed) {}
     void post() noexcept override {
       for (const Operation& operation : operations_) {
         control_.record((operation.is_transfer() ? "post " : "begin ") + name_of(operation));
@@ -183,15 +188,18 @@ class FakeBackend final : public Backend {
       return Outcome::ok;
     }
     Failure failure() const override { return failure_; }
-    void order(const Stream& stream) override {
+    bool order(const Stream& stream) override {
       control_.record("order " + name_of(operations_.front()) + " " + std::to_string(stream.device.index));
+      return orders_ == 0 || --orders_ == 0;
     }
+    bool started() const noexcept override { return control_.starts; }
     void release() noexcept override { control_.released(); }
 
    private:
     BackendControl& control_;
     std::span<const Operation> operations_;
     int polls_;
+    int orders_;
     Failure failure_;
   };
 

@@ -145,24 +145,93 @@ TEST_F(WorkTest, OrderIsRefusedByBackendsWithoutStreams) {
   EXPECT_THAT(error->what(), HasSubstr("wait for it"));
 }
 
-TEST_F(WorkTest, OrderReachesTheBackendOnceTheOperationHasStarted) {
-  control_->traits.stream_ordered = true;
-  control_->hold();
+/// Over a backend whose operations run on streams.
+class StreamWorkTest : public WorkTest {
+ protected:
+  StreamWorkTest() {
+    control_->traits.stream_ordered = true;
+    control_->traits.serves_cuda = true;
+    control_->hold();
+  }
+  const Stream stream_{.device = {.type = DeviceType::cuda, .index = 5}, .handle = this};
+  const TensorView on_gpu_{values_.data(), DType::float32, {4}, {.type = DeviceType::cuda, .index = 5}};
+};
+
+TEST_F(StreamWorkTest, EverythingIsPostedBeforeTheCallsReturn) {
   const Work first = group().barrier();
-  const Work second = group().barrier();
-  const Stream stream{.device = {.type = DeviceType::cuda, .index = 5}, .handle = nullptr};
-  first.order(stream);
-  EXPECT_TRUE(control_->saw("order barrier 1 5"));
-  EXPECT_FALSE(first.done());
-  std::thread orders([&] { second.order(stream); });
-  std::this_thread::sleep_for(milliseconds(20));
-  EXPECT_FALSE(control_->saw("order barrier 2 5")) << "it has not been posted";
-  control_->release("barrier 1");
-  orders.join();
-  EXPECT_TRUE(control_->saw("order barrier 2 5"));
+  const Work sent = group().send(on_gpu_, 1, 7);
+  const Work second = group().all_reduce(on_gpu_);
+  EXPECT_THAT(control_->events(), testing::ElementsAre("begin barrier 1", "post send tag 7", "begin all_reduce 2"))
+      << "streams keep the order";
+  second.order(stream_);
+  EXPECT_TRUE(control_->saw("order all_reduce 2 5"));
+  EXPECT_FALSE(second.done());
   control_->release();
   second.wait();
-  second.order(stream);  // nothing to wait for
+  second.order(stream_);  // nothing to wait for
+}
+
+TEST_F(StreamWorkTest, AnotherThreadThatDrivesDoesNotMakeItLate) {
+  std::atomic<bool> over{false};
+  const Work first = group().barrier();
+  std::thread drives([&] {
+    while (!over) static_cast<void>(first.done());
+  });
+  for (int i = 2; i < 300; ++i) {
+    static_cast<void>(group().barrier());
+    ASSERT_TRUE(control_->saw("begin barrier " + std::to_string(i)));
+  }
+  over = true;
+  drives.join();
+  control_->release();
+}
+
+TEST_F(StreamWorkTest, OrderAsksAgainUntilTheOperationIsInItsStream) {
+  control_->orders_needed = 3;
+  const Work work = group().barrier();
+  work.order(stream_);
+  const auto events = control_->events();
+  EXPECT_EQ(std::count(events.begin(), events.end(), "order barrier 1 5"), 3);
+  control_->release();
+  work.wait();
+}
+
+TEST_F(StreamWorkTest, OrderTellsAFailure) {
+  control_->fail("barrier 1");
+  const Work work = group().barrier();
+  EXPECT_TRUE(eventually([&] { return work.done(); }));
+  EXPECT_TRUE(error_of([&] { work.order(stream_); }));
+}
+
+TEST_F(StreamWorkTest, TheBackendIsToldTheCallersStream) {
+  std::vector<const void*> handles;
+  control_->release();
+  control_->effect = [&](const Operation& operation) {
+    EXPECT_EQ(operation.stream.device.index, 5);
+    handles.push_back(operation.in_stream ? operation.stream.handle : nullptr);
+  };
+  group().all_reduce(on_gpu_).wait();
+  CallOptions options;
+  options.stream = stream_;
+  options.in_stream = true;
+  group().all_reduce(on_gpu_, ReduceOp::sum, options).wait();
+  EXPECT_THAT(handles, testing::ElementsAre(nullptr, static_cast<const void*>(this)));
+}
+
+TEST_F(StreamWorkTest, ATimeoutTellsWhenItWasIssuedAndWhetherItBegan) {
+  for (const bool starts : {false, true}) {
+    const auto control = std::make_shared<test::BackendControl>();
+    control->traits = control_->traits;
+    control->starts = starts;
+    control->hold();
+    ProcessGroup alone{std::make_shared<collectives::GroupEngine>(test::members_of(1), test::fake_backends(control),
+                                                                  collectives::ConnectOptions{}, milliseconds(600))};
+    const Work work = alone.barrier();
+    const auto error = error_of([&] { work.wait(); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("on rank 0, it was issued 0."));
+    EXPECT_THAT(error->what(), HasSubstr(starts ? "and began 0." : "has not begun on the device"));
+  }
 }
 
 TEST_F(WorkTest, OutlivesItsGroup) {
