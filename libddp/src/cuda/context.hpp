@@ -1,5 +1,5 @@
-// A device's primary context, which CUDA's runtime (PyTorch) uses, too, and making it current for a scope. Other owners of
-// this folder hold theirs, so that a context lives as long as what was made in it.
+// A device's primary context, which CUDA's runtime (PyTorch) uses, too, and making it current for a scope. Other owners
+// of this folder hold theirs, so that a context lives as long as what was made in it.
 #pragma once
 
 #include <memory>

@@ -11,21 +11,17 @@ namespace {
 ErrorCode code_of(CUresult code) {
   switch (code) {
     case CUDA_ERROR_INVALID_VALUE:
-    case CUDA_ERROR_INVALID_DEVICE:
-      return ErrorCode::invalid_argument;
+    case CUDA_ERROR_INVALID_DEVICE: return ErrorCode::invalid_argument;
     case CUDA_ERROR_NO_DEVICE:
-    case CUDA_ERROR_DEVICE_UNAVAILABLE:
-      return ErrorCode::unavailable;
-    default:
-      return ErrorCode::system;
+    case CUDA_ERROR_DEVICE_UNAVAILABLE: return ErrorCode::unavailable;
+    default: return ErrorCode::system;
   }
 }
 
 /// What can be done, for the codes that users meet. Names as in cuda.h's CUresult, whose comments say what they mean.
 const char* hint_of(CUresult code) {
   switch (code) {
-    case CUDA_ERROR_OUT_OF_MEMORY:
-      return "use less memory on this device, or find who else uses it with nvidia-smi";
+    case CUDA_ERROR_OUT_OF_MEMORY: return "use less memory on this device, or find who else uses it with nvidia-smi";
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
       return "the device is in exclusive mode and another process has it, or it is being reset; see nvidia-smi";
     case CUDA_ERROR_ILLEGAL_ADDRESS:
@@ -33,7 +29,8 @@ const char* hint_of(CUresult code) {
     case CUDA_ERROR_ASSERT:
     case CUDA_ERROR_MISALIGNED_ADDRESS:
     case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-      return "an earlier kernel of this process failed, maybe one of the program's own; compute-sanitizer finds it; the "
+      return "an earlier kernel of this process failed, maybe one of the program's own; compute-sanitizer finds it; "
+             "the "
              "process cannot use this device any more";
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_HARDWARE_STACK_ERROR:
@@ -41,13 +38,10 @@ const char* hint_of(CUresult code) {
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
     case CUDA_ERROR_STREAM_CAPTURE_ISOLATION:
-    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
-      return "this cannot be done while a stream is captured into a graph";
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: return "this cannot be done while a stream is captured into a graph";
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
-    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
-      return "libddp was not built for this GPU or driver; update one of them";
-    default:
-      return "";
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION: return "libddp was not built for this GPU or driver; update one of them";
+    default: return "";
   }
 }
 

@@ -9,8 +9,8 @@ namespace ddp::cuda {
 int device_count();
 
 struct DeviceFacts {
-  std::string name;        ///< "NVIDIA H100 80GB HBM3"
-  std::string uuid;        ///< "GPU-8f6c...", "MIG-..." for a part of one: as nvidia-smi writes it. Unique in the world.
+  std::string name;  ///< "NVIDIA H100 80GB HBM3"
+  std::string uuid;  ///< "GPU-8f6c...", "MIG-..." for a part of one: as nvidia-smi writes it. Unique in the world.
   std::string pci_bus_id;  ///< "0000:1b:00.0"
   int compute_major = 0;   ///< 9.0 is sm_90
   int compute_minor = 0;

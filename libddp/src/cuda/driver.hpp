@@ -1,5 +1,5 @@
-// CUDA's driver library (libcuda.so.1, a part of the driver), opened when first needed: nothing links it, so one build of
-// libddp runs with CUDA 12, with CUDA 13 and without either.
+// CUDA's driver library (libcuda.so.1, a part of the driver), opened when first needed: nothing links it, so one build
+// of libddp runs with CUDA 12, with CUDA 13 and without either.
 #pragma once
 
 #include <string>

@@ -22,7 +22,9 @@ Event& Event::operator=(Event&& other) noexcept {
 }
 
 Event::~Event() {
-  if (event_ != nullptr) destroy_in(*context_, [this] { return driver().event_destroy(event_); }, "destroying a CUDA event");
+  if (event_ != nullptr)
+    destroy_in(
+        *context_, [this] { return driver().event_destroy(event_); }, "destroying a CUDA event");
 }
 
 void Event::record(CUstream stream) { check(driver().event_record(event_, stream), "recording a CUDA event"); }

@@ -1,5 +1,5 @@
-// Events, which order streams among each other and tell the host when work on a stream is over; and a pool of them, since
-// creating one takes a lock of the driver.
+// Events, which order streams among each other and tell the host when work on a stream is over; and a pool of them,
+// since creating one takes a lock of the driver.
 #pragma once
 
 #include <mutex>

@@ -30,7 +30,9 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 }
 
 DeviceMemory::~DeviceMemory() {
-  if (address_ != 0) destroy_in(*context_, [this] { return driver().mem_free(address_); }, "freeing device memory");
+  if (address_ != 0)
+    destroy_in(
+        *context_, [this] { return driver().mem_free(address_); }, "freeing device memory");
 }
 
 PinnedMemory::PinnedMemory(ContextPtr context, std::size_t bytes) : context_(std::move(context)), bytes_(bytes) {
@@ -55,7 +57,8 @@ PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
 
 PinnedMemory::~PinnedMemory() {
   if (address_ == nullptr) return;
-  destroy_in(*context_, [this] { return driver().mem_free_host(address_); }, "freeing page-locked memory");
+  destroy_in(
+      *context_, [this] { return driver().mem_free_host(address_); }, "freeing page-locked memory");
 }
 
 }  // namespace ddp::cuda

@@ -25,7 +25,9 @@ Module& Module::operator=(Module&& other) noexcept {
 }
 
 Module::~Module() {
-  if (module_ != nullptr) destroy_in(*context_, [this] { return driver().module_unload(module_); }, "unloading device code");
+  if (module_ != nullptr)
+    destroy_in(
+        *context_, [this] { return driver().module_unload(module_); }, "unloading device code");
 }
 
 CUfunction Module::function(const char* name) const {

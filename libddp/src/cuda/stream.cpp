@@ -28,7 +28,8 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 
 Stream::~Stream() {
   if (!context_) return;
-  destroy_in(*context_, [this] { return driver().stream_destroy(stream_); }, "destroying a CUDA stream");
+  destroy_in(
+      *context_, [this] { return driver().stream_destroy(stream_); }, "destroying a CUDA stream");
 }
 
 void Stream::wait(CUevent event) const {

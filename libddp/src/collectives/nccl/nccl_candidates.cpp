@@ -101,7 +101,8 @@ std::vector<Candidate> nccl_candidates(const Surroundings& surroundings) {
     prefixes.emplace_back(program.parent_path().parent_path(), "the running Python");
   }
   for (const auto& [prefix, name] : prefixes) {
-    for (const fs::path& packages : packages_of(prefix)) add(in_packages(packages), "packages of " + name, false, false);
+    for (const fs::path& packages : packages_of(prefix))
+      add(in_packages(packages), "packages of " + name, false, false);
   }
   add(fs::path(kFile), "the loader's", false, false);
   return candidates;

@@ -44,27 +44,27 @@ struct NcclFunctions {
   ncclResult_t (*group_end)();
 
   // Null where the library has them not; the version that brought them.
-  ncclResult_t (*mem_alloc)(void** memory, std::size_t bytes);                                            ///< 2.19
-  ncclResult_t (*mem_free)(void* memory);                                                                 ///< 2.19
-  ncclResult_t (*comm_register)(ncclComm_t comm, void* buffer, std::size_t bytes, void** handle);         ///< 2.19
-  ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle);                                         ///< 2.19
-  ncclResult_t (*comm_init_rank_scalable)(ncclComm_t* comm, int size, int rank, int id_count,
-                                          ncclUniqueId* ids, ncclConfig_t* config);                       ///< 2.23
+  ncclResult_t (*mem_alloc)(void** memory, std::size_t bytes);                                     ///< 2.19
+  ncclResult_t (*mem_free)(void* memory);                                                          ///< 2.19
+  ncclResult_t (*comm_register)(ncclComm_t comm, void* buffer, std::size_t bytes, void** handle);  ///< 2.19
+  ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle);                                  ///< 2.19
+  ncclResult_t (*comm_init_rank_scalable)(ncclComm_t* comm, int size, int rank, int id_count, ncclUniqueId* ids,
+                                          ncclConfig_t* config);  ///< 2.23
   ncclResult_t (*comm_shrink)(ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* child,
-                              ncclConfig_t* config, int flags);                                           ///< 2.27
+                              ncclConfig_t* config, int flags);  ///< 2.27
   ncclResult_t (*comm_window_register)(ncclComm_t comm, void* buffer, std::size_t bytes, ncclWindow_t* window,
-                                       int flags);                                                        ///< 2.27
-  ncclResult_t (*comm_window_deregister)(ncclComm_t comm, ncclWindow_t window);                           ///< 2.27
-  ncclResult_t (*all_to_all)(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-                             ncclComm_t comm, cudaStream_t stream);                                       ///< 2.28
+                                       int flags);                               ///< 2.27
+  ncclResult_t (*comm_window_deregister)(ncclComm_t comm, ncclWindow_t window);  ///< 2.27
+  ncclResult_t (*all_to_all)(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                             cudaStream_t stream);  ///< 2.28
   ncclResult_t (*gather)(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-                         ncclComm_t comm, cudaStream_t stream);                                           ///< 2.28
+                         ncclComm_t comm, cudaStream_t stream);  ///< 2.28
   ncclResult_t (*scatter)(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-                          ncclComm_t comm, cudaStream_t stream);                                          ///< 2.28
-  ncclResult_t (*comm_revoke)(ncclComm_t comm, int flags);                                                ///< 2.29
-  ncclResult_t (*comm_get_unique_id)(ncclComm_t comm, ncclUniqueId* id);                                  ///< 2.29
+                          ncclComm_t comm, cudaStream_t stream);          ///< 2.28
+  ncclResult_t (*comm_revoke)(ncclComm_t comm, int flags);                ///< 2.29
+  ncclResult_t (*comm_get_unique_id)(ncclComm_t comm, ncclUniqueId* id);  ///< 2.29
   ncclResult_t (*comm_grow)(ncclComm_t comm, int size, const ncclUniqueId* id, int rank, ncclComm_t* grown,
-                            ncclConfig_t* config);                                                        ///< 2.29
+                            ncclConfig_t* config);  ///< 2.29
 };
 
 /// Which member has which of NCCL's names. @p visit is called as visit(&NcclFunctions::member, "ncclName", since):

@@ -144,9 +144,9 @@ std::string version_text(int version) {
 }
 
 std::string to_string(ncclResult_t result) {
-  constexpr std::array kNames{"ncclSuccess",         "ncclUnhandledCudaError", "ncclSystemError",
-                              "ncclInternalError",   "ncclInvalidArgument",    "ncclInvalidUsage",
-                              "ncclRemoteError",     "ncclInProgress",         "ncclTimeout"};
+  constexpr std::array kNames{"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
+                              "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+                              "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
   const auto number = static_cast<unsigned>(result);
   return fmt::format("{} ({})", number < kNames.size() ? kNames.at(number) : "ncclResult_t", number);
 }
