@@ -1,19 +1,28 @@
 // Ranks as processes over TCP, killed and stopped in every state of an operation: all survivors name them.
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/unique_fd.hpp"
+#include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
 
 namespace ddp::collectives::tcp {
@@ -51,6 +60,8 @@ class TcpProcesses : public ::testing::Test {
     }
     ::munmap(reports_, sizeof(Report) * kMostRanks);
   }
+
+  int late_rank_ = -1;
 
   Report& report(int rank) { return reports_[rank]; }
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
@@ -106,6 +117,7 @@ class TcpProcesses : public ::testing::Test {
       config.size = size;
       config.interface_address = "127.0.0.1";
       const auto backend = make_backend(config);
+      if (rank == late_rank_) std::this_thread::sleep_for(milliseconds(300));
       const Bytes address = backend->address();
       std::memcpy(mine.address, address.data(), address.size());
       mine.address_bytes = address.size();
@@ -235,6 +247,59 @@ TEST_F(TcpProcesses, StoppedIsNotDead) {
   ::kill(pid(1), SIGCONT);
   wait_until([&] { return report(1).ended.load(); }, "the stopped rank's end");
   EXPECT_EQ(report(1).outcome, Outcome::timeout) << report(1).cause;
+}
+
+/// A thousand connections at a time, over and over: some say nothing, some the beginning of a hello or all of it, some
+/// are reset at once.
+[[noreturn]] void flood(std::uint16_t port) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const HelloBytes hello = encode(Hello{.from = 0, .to = 1, .nonce = {}});
+  const linger reset{.l_onoff = 1, .l_linger = 0};
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<base::UniqueFd> held(1000);
+  for (std::size_t count = 0;; ++count) {
+    base::UniqueFd& one = held[count % held.size()];
+    one.reset();
+    one.reset(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ::connect(one.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    const std::size_t says = std::array<std::size_t, 4>{0, 20, kHelloBytes, 0}[count % 4];
+    if (says != 0) ::send(one.get(), hello.data(), says, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count % 4 == 3) ::setsockopt(one.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    if (count % 250 == 0) std::this_thread::sleep_for(milliseconds(10));
+  }
+}
+
+/// Strangers fill the listeners of two ranks before the rank comes that connects to both, and go on. Where it may be
+/// made so, the kernel's queue is so short that it turns away most of them, and the rank with them.
+TEST_F(TcpProcesses, AFloodAtTheListenersDoesNotKeepRanksApart) {
+  if (::unshare(CLONE_NEWNET) == 0) {
+    const base::UniqueFd any(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq loopback{};
+    std::strcpy(loopback.ifr_name, "lo");
+    loopback.ifr_flags = IFF_UP;
+    ASSERT_EQ(::ioctl(any.get(), SIOCSIFFLAGS, &loopback), 0);
+    std::ofstream("/proc/sys/net/core/somaxconn") << 16;
+  }
+  late_rank_ = 0;
+  start(3, 64, all_reduces, kLong);
+  wait_until([&] { return report(1).address_bytes != 0 && report(2).address_bytes != 0; }, "the addresses");
+  std::vector<pid_t> strangers;
+  for (const int rank : {1, 2, 1}) {
+    const auto* const address = reinterpret_cast<const std::byte*>(report(rank).address);
+    const auto port = decode_rank_record({address, report(rank).address_bytes}).port;
+    const pid_t pid = ::fork();
+    if (pid == 0) flood(port);
+    strangers.push_back(pid);
+  }
+  wait_until([&] { return report(0).rounds > 20 || report(0).ended; }, "20 operations");
+  EXPECT_FALSE(report(0).ended) << report(0).cause;
+  for (const pid_t pid : strangers) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
 }
 
 }  // namespace

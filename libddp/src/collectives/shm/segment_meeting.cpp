@@ -156,7 +156,7 @@ class Leader {
   void collect() {
     while (!missing(false).empty()) {
       wait(true, false);
-      accept_all();
+      accept_some();
       for (std::size_t i = 0; i < unknown_.size();) {
         if (greet(unknown_[i])) {
           unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -169,8 +169,8 @@ class Leader {
     unknown_.clear();
   }
 
-  void accept_all() {
-    while (true) {
+  void accept_some() {
+    for (std::size_t i = 0; i < kUnknown; ++i) {  // others may come as fast
       base::UniqueFd socket(::accept4(meeting_.endpoint.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;

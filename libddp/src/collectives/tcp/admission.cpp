@@ -51,6 +51,12 @@ void Admission::close() noexcept {
   listener_.reset();
 }
 
+/// A forked child may hold the connection open, which would go on waking this rank.
+void Admission::drop(Place place) {
+  if (place->socket) ::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, place->socket.get(), nullptr);
+  unproven_.erase(place);
+}
+
 /// Closes one of the source that has the most connections.
 bool Admission::make_room() {
   if (unproven_.empty()) return false;
@@ -67,7 +73,7 @@ bool Admission::make_room() {
     victim = place;
     break;
   }
-  unproven_.erase(victim);
+  drop(victim);
   return true;
 }
 
@@ -153,9 +159,9 @@ std::vector<Admission::Proven> Admission::advance() {
     }
     const auto place = std::find_if(unproven_.begin(), unproven_.end(),
                                     [serial](const Unproven& one) { return one.serial == serial; });
-    if (place != unproven_.end() && !read(*place, proven)) unproven_.erase(place);
+    if (place != unproven_.end() && !read(*place, proven)) drop(place);
   }
-  while (!unproven_.empty() && unproven_.front().until.expired()) unproven_.pop_front();
+  while (!unproven_.empty() && unproven_.front().until.expired()) drop(unproven_.begin());
   if (waiting) accept_waiting();
   return proven;
 }

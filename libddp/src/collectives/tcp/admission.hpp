@@ -33,6 +33,8 @@ class Admission {
 
   std::uint16_t port() const;
   int fd() const noexcept { return poller_.get(); }  ///< readable when advance() has something to do
+  /// No descriptor was left: advance() has to be called without an event, too, until there is one.
+  bool muted() const noexcept { return muted_; }
   /// From now on connections are accepted. @p identity outlives this object.
   void begin(const MeshIdentity& identity);
   /// Takes and answers what is there. @return those that have proven themselves; they wait for their Verdict.
@@ -58,6 +60,7 @@ class Admission {
   void watch(int fd, std::uint64_t serial);
   void accept_waiting();
   bool make_room();
+  void drop(Place place);
   /// @return whether it stays; proven ones are in @p proven, then.
   bool read(Unproven& one, std::vector<Proven>& proven);
   bool answer_hello(Unproven& one);

@@ -98,6 +98,7 @@ bool TcpMesh::sweep() {
       peers_[tag]->ready = true;
     }
   }
+  if (admission_ && admission_->muted()) admit();  // which no event asks for
   for (Peer* peer : open_) {
     if (peer->link.sends()) moved = peer->link.flush() || moved;
     watch(peer->link);
@@ -159,7 +160,10 @@ void TcpMesh::expect(int rank, Incoming& message) {
 }
 
 bool TcpMesh::lingers() const {
-  return failure_ && failure_->outcome != Outcome::timeout && !opening_.empty() && !linger_until_.expired();
+  if (!failure_ || failure_->outcome == Outcome::timeout) return false;
+  const auto untold = [](const Peer* peer) { return peer->link.sends(); };
+  return (!opening_.empty() && !linger_until_.expired()) ||
+         (std::any_of(open_.begin(), open_.end(), untold) && !tell_until_.expired());
 }
 
 Placement TcpMesh::place(int rank, const Frame& frame) {

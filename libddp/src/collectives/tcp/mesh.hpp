@@ -83,7 +83,8 @@ class TcpMesh final : private LinkOwner {
   void send(int rank, Outgoing& message);
   void expect(int rank, Incoming& message);
   const std::optional<MeshFailure>& failure() const noexcept { return failure_; }
-  /// After a failure: ranks that may wait for this one are still connecting, and will be told soon.
+  /// After a failure: ranks that may wait for this one are still connecting, or have yet to take what is before the
+  /// news on their connections.
   bool lingers() const;
   /// @p rank and this rank have called different things.
   void fail_mismatch(int rank, std::string cause);
@@ -135,6 +136,7 @@ class TcpMesh final : private LinkOwner {
   std::optional<MeshFailure> failure_;
   int counterpart_ = -1;  // of a mismatch
   Deadline linger_until_ = Deadline::after(std::chrono::seconds(0));
+  Deadline tell_until_ = linger_until_;
   unsigned calls_ = 0;  // of progress
   std::atomic<bool> aborted_{false};
   std::atomic<bool> look_{true};  // something has happened on a descriptor

@@ -24,18 +24,35 @@ constexpr std::chrono::milliseconds kWaitForLower{100};
 constexpr std::chrono::milliseconds kBetweenAttempts{20};
 // How long a failed rank goes on answering those that it has not been connected with.
 constexpr std::chrono::milliseconds kLinger{500};
+// How long it waits for a rank whose socket is full, with what both were doing, to read on.
+constexpr std::chrono::seconds kTell{2};
+
+void set(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
 /// Within @p limit the kernel gives up a host that acknowledges neither data nor probes.
 void watch_host(int fd, std::chrono::milliseconds limit) {
-  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
   constexpr int kProbes = 3;
   const int seconds = std::max(1, static_cast<int>(limit.count() / 1000 / (kProbes + 1)));
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
-  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
+/// The same for a connection that the other rank has not welcomed yet, which may take as long as it computes. Its host
+/// may have closed the connection in favour of others without this one learning of it, when the reset was lost: a probe
+/// every second asks. Of a listener that had no room, the kernel's questions would soon be a minute apart: a new
+/// attempt asks at once.
+void watch_attempt(int fd, std::chrono::milliseconds limit) {
+  constexpr int kSynRetries = 2;    // 7 s in all
+  constexpr int kMostProbes = 127;  // of tcp(7); TCP_USER_TIMEOUT ends it
+  watch_host(fd, limit);
+  set(fd, IPPROTO_TCP, TCP_SYNCNT, kSynRetries);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kMostProbes);
 }
 
 }  // namespace
@@ -73,6 +90,7 @@ void TcpMesh::advance_opening() {
       peer.ready = true;
       if (!peer.give_up) peer.give_up = Deadline::after(config_.connect_timeout);
       if (peer.outbound->fd() >= 0) {
+        watch_attempt(peer.outbound->fd(), config_.peer_timeout);
         epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
         ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, peer.outbound->fd(), &event);
       }
@@ -177,6 +195,7 @@ void TcpMesh::fail(MeshFailure failure, int counterpart) {
   failure_ = std::move(failure);
   counterpart_ = counterpart;
   linger_until_ = Deadline::after(kLinger);
+  tell_until_ = Deadline::after(kTell);
   for (auto& peer : peers_) {
     if (!peer) continue;
     peer->link.drop();

@@ -1,8 +1,15 @@
 // Meshes that several backends share, groups of many ranks, ranks that leave, and little room for descriptors.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <atomic>
 #include <numeric>
 
+#include "base/socket.hpp"
 #include "collectives/tcp/context.hpp"
+#include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
 #include "support/no_descriptors_left.hpp"
 #include "unit/collectives/backend_ranks.hpp"
@@ -185,6 +192,67 @@ TEST(TcpMesh, WaitsForDescriptors) {
     all_reduce(group.at(rank), 2, rank, 1, 10);
   });
   relief.join();
+}
+
+/// A rank that had no descriptor for the one connection that came accepts it later, though nothing else happens.
+TEST(TcpMesh, AcceptsWhatItHadNoDescriptorFor) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "checks of virtual calls need a descriptor themselves (UBSan's vptr)";
+#endif
+  BackendRanks group(subject(2));
+  std::vector<float> values{1, 2, 3};
+  const Operation send = message(OperationKind::send, 1, 1, values);
+  const Operation receive = message(OperationKind::recv, 0, 1, values);
+  Request& sending = group.at(0).init({&send, 1}, soon());
+  Request& receiving = group.at(1).init({&receive, 1}, soon());
+  sending.post();
+  for (int i = 0; i < 100; ++i) sending.poll();  // it is connected, and waits to be accepted
+  std::optional<test::NoDescriptorsLeft> none(std::in_place);
+  receiving.post();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(receiving.poll(), Outcome::running);
+  none.reset();
+  while (receiving.poll() == Outcome::running) {
+    sending.poll();
+    group.at(1).rest(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(receiving.poll(), Outcome::ok) << receiving.failure().cause;
+  EXPECT_EQ(sending.poll(), Outcome::ok);
+  sending.release();
+  receiving.release();
+}
+
+/// Its host has closed the connection before it welcomed the rank, and the reset was lost.
+TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
+  const base::UniqueFd other = base::listen_tcp("127.0.0.1");
+  BackendConfig config;
+  config.size = 2;
+  config.interface_address = "127.0.0.1";
+  const auto backend = make_backend(config);
+  RankRecord record{.address = "127.0.0.1", .port = base::local_port(other.get()), .secret = {}};
+  backend->connect({backend->address(), encode(record)}, soon());
+  std::vector<float> values{1};
+  const Operation send = message(OperationKind::send, 1, 1, values);
+  Request& sending = backend->init({&send, 1}, soon());
+  sending.post();
+  const auto accept = [&] {
+    pollfd waiting{other.get(), POLLIN, 0};
+    while (::poll(&waiting, 1, 1) == 0) {
+      if (sending.poll() != Outcome::running) return base::UniqueFd{};
+    }
+    return base::UniqueFd{::accept(other.get(), nullptr, nullptr)};
+  };
+  base::UniqueFd first = accept();
+  ASSERT_TRUE(first);
+  std::array<std::byte, kHelloBytes> hello{};
+  for (pollfd waiting{first.get(), POLLIN, 0}; ::poll(&waiting, 1, 1) == 0;) sending.poll();
+  ASSERT_EQ(::recv(first.get(), hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
+  const int on = 1;  // a connection under repair is closed without a word
+  if (::setsockopt(first.get(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) != 0) GTEST_SKIP() << "needs CAP_NET_ADMIN";
+  first.reset();
+  EXPECT_TRUE(accept()) << sending.failure().cause;
+  backend->abort();
+  sending.poll();
+  sending.release();
 }
 
 }  // namespace
