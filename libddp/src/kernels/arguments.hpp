@@ -1,0 +1,106 @@
+// What the kernels take: plain structs that processors and devices lay out alike. Each kernel has one of them as its only
+// parameter, at most the 4 KiB that all drivers pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ddp::kernels {
+
+inline constexpr unsigned int kThreads = 256;  ///< a block's
+/// Groups of elements that each thread of a copy loads before it stores the first: enough bytes on their way.
+inline constexpr unsigned int kGroupsPerThread = 4;
+
+/// How many elements each load and store of a copy moves, and each block; the same for the launch and the kernel.
+/// kRaw: bytes that are only moved.
+template <bool kRaw>
+inline constexpr std::uint32_t kGroupElements = kRaw ? 16 : 4;
+template <bool kRaw>
+inline constexpr std::uint32_t kChunkElements = kThreads * kGroupsPerThread * kGroupElements<kRaw>;
+
+/// As many tensors as fit into the parameters of one launch.
+inline constexpr std::uint32_t kMaxPieces = 168;
+
+/// Copies with scale and cast, and fills: piece i is done by the blocks from first_chunk[i] on.
+struct PieceArguments {
+  const void* from[kMaxPieces];  ///< not of fills
+  void* to[kMaxPieces];
+  std::uint32_t count[kMaxPieces];        ///< elements, at least 1
+  std::uint32_t first_chunk[kMaxPieces];  ///< ascending, from 0
+  std::uint32_t pieces;
+  std::uint32_t unused;
+  double scale;           ///< of copies: in float, except for float64
+  std::uint64_t pattern;  ///< of fills: one element's bytes, the lowest ones
+};
+static_assert(sizeof(PieceArguments) <= 4096);
+
+/// Quantization of rows: one for a whole tensor, or one for each channel. The last row may be shorter.
+inline constexpr std::uint32_t kRowChunk = kThreads * 16;
+
+/// The smallest and the largest value of each row, as keys that are ordered like the numbers, so that atomic operations
+/// combine them. range[2 * row] grows to the largest key, range[2 * row + 1] to the complement of the smallest.
+struct RangeArguments {
+  const float* from;
+  std::uint32_t* range;  ///< all 0 before
+  std::uint64_t count;
+  std::uint64_t row;
+};
+
+/// What a row's bytes mean: value = (byte - zero_point) * scale.
+struct RowScale {
+  float scale;       ///< NaN if the row has a value that is not finite; 0 if all are 0
+  float zero_point;  ///< a whole number
+};
+
+struct QuantizeArguments {
+  const float* from;
+  const std::uint32_t* range;
+  void* to;  ///< int8 if symmetric, else uint8
+  RowScale* scales;
+  std::uint64_t count;
+  std::uint64_t row;
+  std::uint32_t symmetric;
+  std::uint32_t unused;
+};
+
+struct DequantizeArguments {
+  const void* from;
+  const RowScale* scales;
+  float* to;
+  std::uint64_t count;
+  std::uint64_t row;
+  std::uint32_t symmetric;
+  std::uint32_t add;  ///< add to what is in @c to
+};
+
+/// Selection of the largest magnitudes by their bits, eight at a time from the highest.
+inline constexpr std::uint32_t kBins = 256;
+inline constexpr std::uint32_t kPasses = 4;
+inline constexpr std::uint32_t kMaxSelectionBlocks = 1024;
+
+struct SelectionWorkspace {
+  std::uint32_t histogram[kPasses][kBins];  ///< all 0 before
+  std::uint32_t greater[kMaxSelectionBlocks];
+  std::uint32_t equal[kMaxSelectionBlocks];
+};
+
+struct SelectionArguments {
+  const float* from;
+  SelectionWorkspace* workspace;
+  std::uint32_t* indices;
+  float* values;
+  std::uint32_t count;
+  std::uint32_t wanted;      ///< at most count
+  std::uint32_t pass;        ///< of a histogram
+  std::uint32_t block_size;  ///< elements of each block
+};
+
+struct ScatterArguments {
+  const std::uint32_t* indices;  ///< each at most once
+  const float* values;
+  float* to;
+  std::uint32_t count;
+  std::uint32_t unused;
+};
+
+}  // namespace ddp::kernels

@@ -1,0 +1,181 @@
+#include "kernels/copies.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "kernels/arguments.hpp"
+
+namespace ddp::kernels {
+namespace {
+
+struct FormatFacts {
+  std::string_view name;
+  std::size_t bytes;
+};
+/// By Format.
+constexpr std::array kFormats{
+    FormatFacts{"float32", 4},       FormatFacts{"float64", 8},       FormatFacts{"float16", 2}, FormatFacts{"bfloat16", 2},
+    FormatFacts{"float8_e4m3fn", 1}, FormatFacts{"float8_e5m2", 1}, FormatFacts{"raw", 1},
+};
+
+struct Cast {
+  Format from;
+  Format to;
+  Kernel kernel;
+};
+constexpr std::array kCasts{
+    Cast{Format::float32, Format::float32, Kernel::copy_f32_f32},
+    Cast{Format::float32, Format::float16, Kernel::copy_f32_f16},
+    Cast{Format::float16, Format::float32, Kernel::copy_f16_f32},
+    Cast{Format::float32, Format::bfloat16, Kernel::copy_f32_bf16},
+    Cast{Format::bfloat16, Format::float32, Kernel::copy_bf16_f32},
+    Cast{Format::float32, Format::float8_e4m3, Kernel::copy_f32_e4m3},
+    Cast{Format::float8_e4m3, Format::float32, Kernel::copy_e4m3_f32},
+    Cast{Format::float32, Format::float8_e5m2, Kernel::copy_f32_e5m2},
+    Cast{Format::float8_e5m2, Format::float32, Kernel::copy_e5m2_f32},
+    Cast{Format::float16, Format::float16, Kernel::copy_f16_f16},
+    Cast{Format::bfloat16, Format::bfloat16, Kernel::copy_bf16_bf16},
+    Cast{Format::float64, Format::float64, Kernel::copy_f64_f64},
+    Cast{Format::raw, Format::raw, Kernel::copy_raw},
+};
+
+[[noreturn]] void refuse(std::string attempted, std::string cause, std::string hint) {
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = std::move(attempted),
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = std::move(hint)}};
+}
+
+Kernel kernel_of(Format from, Format to, double scale) {
+  const auto* const found = std::find_if(kCasts.begin(), kCasts.end(),
+                                         [&](const Cast& cast) { return cast.from == from && cast.to == to; });
+  if (found == kCasts.end()) {
+    refuse(fmt::format("copying tensors from {} to {}", to_string(from), to_string(to)), "there is no such cast",
+           "go by way of float32");
+  }
+  if (from == Format::raw && scale != 1) refuse("copying raw bytes", fmt::format("the scale is {}", scale), {});
+  return found->kernel;
+}
+
+void check_alignment(const void* memory, std::size_t bytes, std::string_view format, std::size_t piece) {
+  if (reinterpret_cast<std::uintptr_t>(memory) % bytes == 0) return;
+  refuse("copying tensors", fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece,
+                                        fmt::ptr(memory), format), {});
+}
+
+/// Collects pieces, and launches as many as fit.
+class PieceLauncher {
+ public:
+  PieceLauncher(Executor& executor, Kernel kernel, std::uint32_t chunk) : executor_(executor), kernel_(kernel), chunk_(chunk) {}
+
+  /// Long pieces become several: counts have 32 bits, and so have the numbers of blocks.
+  void add(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes, std::size_t count) {
+    const std::size_t longest = std::size_t{1} << 31U;
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t length = std::min(count - done, longest);
+      const auto chunks = static_cast<std::uint32_t>((length + chunk_ - 1) / chunk_);
+      if (arguments_.pieces == kMaxPieces || chunks > kMaxBlocks - blocks_) launch();
+      const std::uint32_t piece = arguments_.pieces++;
+      arguments_.from[piece] = from == nullptr ? nullptr : static_cast<const std::byte*>(from) + done * from_bytes;
+      arguments_.to[piece] = static_cast<std::byte*>(to) + done * to_bytes;
+      arguments_.count[piece] = static_cast<std::uint32_t>(length);
+      arguments_.first_chunk[piece] = blocks_;
+      blocks_ += chunks;
+      done += length;
+    }
+  }
+
+  void launch() {
+    if (arguments_.pieces == 0) return;
+    executor_.launch({.kernel = kernel_, .blocks = blocks_, .argument = &arguments_});
+    arguments_.pieces = 0;
+    blocks_ = 0;
+  }
+
+  PieceArguments& arguments() { return arguments_; }
+
+ private:
+  static constexpr std::uint32_t kMaxBlocks = 0x7fffffff;  // of a grid (CUDA C++ Programming Guide, compute capabilities)
+
+  Executor& executor_;
+  Kernel kernel_;
+  std::uint32_t chunk_;
+  std::uint32_t blocks_ = 0;
+  PieceArguments arguments_{};
+};
+
+}  // namespace
+
+std::string_view to_string(Format format) noexcept { return kFormats[static_cast<std::size_t>(format)].name; }
+std::size_t size_of(Format format) noexcept { return kFormats[static_cast<std::size_t>(format)].bytes; }
+
+void copy(Executor& executor, std::span<const Piece> pieces, Format from, Format to, double scale) {
+  const Kernel kernel = kernel_of(from, to, scale);
+  PieceLauncher launcher(executor, kernel, from == Format::raw ? kChunkElements<true> : kChunkElements<false>);
+  launcher.arguments().scale = scale;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    check_alignment(pieces[i].from, size_of(from), to_string(from), i);
+    check_alignment(pieces[i].to, size_of(to), to_string(to), i);
+  }
+  for (const Piece& piece : pieces) launcher.add(piece.from, size_of(from), piece.to, size_of(to), piece.count);
+  launcher.launch();
+}
+
+void flatten(Executor& executor, std::span<const Part> tensors, Format of_tensors, void* flat, Format of_flat,
+             double scale) {
+  std::vector<Piece> pieces;
+  pieces.reserve(tensors.size());
+  auto* to = static_cast<std::byte*>(flat);
+  for (const Part& tensor : tensors) {
+    pieces.push_back({.from = tensor.data, .to = to, .count = tensor.count});
+    to += tensor.count * size_of(of_flat);
+  }
+  copy(executor, pieces, of_tensors, of_flat, scale);
+}
+
+void unflatten(Executor& executor, const void* flat, Format of_flat, std::span<const Part> tensors, Format of_tensors,
+               double scale) {
+  std::vector<Piece> pieces;
+  pieces.reserve(tensors.size());
+  const auto* from = static_cast<const std::byte*>(flat);
+  for (const Part& tensor : tensors) {
+    pieces.push_back({.from = from, .to = tensor.data, .count = tensor.count});
+    from += tensor.count * size_of(of_flat);
+  }
+  copy(executor, pieces, of_flat, of_tensors, scale);
+}
+
+void fill(Executor& executor, std::span<const Part> tensors, std::span<const std::byte> element) {
+  Kernel kernel{};
+  switch (element.size()) {
+    case 1: kernel = Kernel::fill_1; break;
+    case 2: kernel = Kernel::fill_2; break;
+    case 4: kernel = Kernel::fill_4; break;
+    case 8: kernel = Kernel::fill_8; break;
+    default: refuse("filling tensors", fmt::format("an element has {} bytes", element.size()), "give 1, 2, 4 or 8 bytes");
+  }
+  PieceLauncher launcher(executor, kernel, kChunkElements<false>);
+  // the lowest bytes, wherever the processor has them: a word of the element's size is what the kernel stores
+  std::uint64_t pattern = 0;
+  for (std::size_t i = 0; i < element.size(); ++i) {
+    const std::size_t shift = 8 * (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? i : element.size() - 1 - i);
+    pattern |= static_cast<std::uint64_t>(element[i]) << shift;
+  }
+  launcher.arguments().pattern = pattern;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    check_alignment(tensors[i].data, element.size(), "its elements", i);
+  }
+  for (const Part& tensor : tensors) launcher.add(nullptr, 0, tensor.data, element.size(), tensor.count);
+  launcher.launch();
+}
+
+}  // namespace ddp::kernels

@@ -1,0 +1,49 @@
+// Flattening of many tensors into one memory and back, with scale and cast, and filling: each in one launch for every
+// 168 tensors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/executor.hpp"
+
+namespace ddp::kernels {
+
+/// How numbers are stored. raw: bytes that are moved as they are.
+enum class Format : std::uint8_t { float32, float64, float16, bfloat16, float8_e4m3, float8_e5m2, raw };
+std::string_view to_string(Format format) noexcept;
+std::size_t size_of(Format format) noexcept;
+
+/// A tensor's memory. Aligned to its elements; may be empty.
+struct Part {
+  void* data;
+  std::size_t count;  ///< elements
+};
+
+/// One tensor's way from one memory to another, which do not overlap.
+struct Piece {
+  const void* from;
+  void* to;
+  std::size_t count;
+};
+
+/// Element by element: to = cast(from * scale). The product is computed in float32 (float64: in float64) and rounded
+/// once to the new format, as number_formats.hpp says.
+///
+/// Casts are between float32 and each of the others but float64; every format but the 8-bit ones can be copied to
+/// itself, raw without scale. Throws Error(invalid_argument) for others, and for memory that is not aligned to its
+/// elements.
+void copy(Executor& executor, std::span<const Piece> pieces, Format from, Format to, double scale = 1);
+
+/// The tensors one behind the other from @p flat on: a bucket, filled by one launch.
+void flatten(Executor& executor, std::span<const Part> tensors, Format of_tensors, void* flat, Format of_flat,
+             double scale = 1);
+void unflatten(Executor& executor, const void* flat, Format of_flat, std::span<const Part> tensors, Format of_tensors,
+               double scale = 1);
+
+/// Every element becomes @p element, which has 1, 2, 4 or 8 bytes.
+void fill(Executor& executor, std::span<const Part> tensors, std::span<const std::byte> element);
+
+}  // namespace ddp::kernels
