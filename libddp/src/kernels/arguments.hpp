@@ -1,5 +1,5 @@
-// What the kernels take: plain structs that processors and devices lay out alike. Each kernel has one of them as its only
-// parameter, at most the 4 KiB that all drivers pass.
+// What the kernels take: plain structs that processors and devices lay out alike. Each kernel has one of them as its
+// only parameter, at most the 4 KiB that all drivers pass.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline constexpr unsigned int kGroupsPerThread = 4;
 template <bool kRaw>
 inline constexpr std::uint32_t kGroupElements = kRaw ? 16 : 4;
 template <bool kRaw>
-inline constexpr std::uint32_t kChunkElements = kThreads * kGroupsPerThread * kGroupElements<kRaw>;
+inline constexpr std::uint32_t kChunkElements = kThreads* kGroupsPerThread* kGroupElements<kRaw>;
 
 /// As many tensors as fit into the parameters of one launch.
 inline constexpr std::uint32_t kMaxPieces = 168;

@@ -24,8 +24,8 @@ struct Rows {
   std::size_t number() const { return count == 0 ? 0 : (count - 1) / row + 1; }
 };
 
-/// to[i] = round(from[i] / scale) + zero_point, to nearest even, with what each row needs in @p scales. An error of at most
-/// half a step, and rounding. A row with NaN or infinity comes back as NaN, so that who checks gradients sees it.
+/// to[i] = round(from[i] / scale) + zero_point, to nearest even, with what each row needs in @p scales. An error of at
+/// most half a step, and rounding. A row with NaN or infinity comes back as NaN, so that who checks gradients sees it.
 /// Same meaning as PyTorch's quantize_per_tensor and quantize_per_channel with a MinMaxObserver, but for its smallest
 /// scale: gradients below 1e-7 are no zeros here.
 /// @param to rows.count bytes. @param scales rows.number(). @param workspace 8 bytes for each row.

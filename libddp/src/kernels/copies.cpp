@@ -21,8 +21,9 @@ struct FormatFacts {
 };
 /// By Format.
 constexpr std::array kFormats{
-    FormatFacts{"float32", 4},       FormatFacts{"float64", 8},       FormatFacts{"float16", 2}, FormatFacts{"bfloat16", 2},
-    FormatFacts{"float8_e4m3fn", 1}, FormatFacts{"float8_e5m2", 1}, FormatFacts{"raw", 1},
+    FormatFacts{"float32", 4},  FormatFacts{"float64", 8},       FormatFacts{"float16", 2},
+    FormatFacts{"bfloat16", 2}, FormatFacts{"float8_e4m3fn", 1}, FormatFacts{"float8_e5m2", 1},
+    FormatFacts{"raw", 1},
 };
 
 struct Cast {
@@ -56,8 +57,8 @@ constexpr std::array kCasts{
 }
 
 Kernel kernel_of(Format from, Format to, double scale) {
-  const auto* const found = std::find_if(kCasts.begin(), kCasts.end(),
-                                         [&](const Cast& cast) { return cast.from == from && cast.to == to; });
+  const auto* const found =
+      std::find_if(kCasts.begin(), kCasts.end(), [&](const Cast& cast) { return cast.from == from && cast.to == to; });
   if (found == kCasts.end()) {
     refuse(fmt::format("copying tensors from {} to {}", to_string(from), to_string(to)), "there is no such cast",
            "go by way of float32");
@@ -68,14 +69,16 @@ Kernel kernel_of(Format from, Format to, double scale) {
 
 void check_alignment(const void* memory, std::size_t bytes, std::string_view format, std::size_t piece) {
   if (reinterpret_cast<std::uintptr_t>(memory) % bytes == 0) return;
-  refuse("copying tensors", fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece,
-                                        fmt::ptr(memory), format), {});
+  refuse("copying tensors",
+         fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece, fmt::ptr(memory), format),
+         {});
 }
 
 /// Collects pieces, and launches as many as fit.
 class PieceLauncher {
  public:
-  PieceLauncher(Executor& executor, Kernel kernel, std::uint32_t chunk) : executor_(executor), kernel_(kernel), chunk_(chunk) {}
+  PieceLauncher(Executor& executor, Kernel kernel, std::uint32_t chunk)
+      : executor_(executor), kernel_(kernel), chunk_(chunk) {}
 
   /// Long pieces become several: counts have 32 bits, and so have the numbers of blocks.
   void add(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes, std::size_t count) {
@@ -104,7 +107,8 @@ class PieceLauncher {
   PieceArguments& arguments() { return arguments_; }
 
  private:
-  static constexpr std::uint32_t kMaxBlocks = 0x7fffffff;  // of a grid (CUDA C++ Programming Guide, compute capabilities)
+  static constexpr std::uint32_t kMaxBlocks =
+      0x7fffffff;  // of a grid (CUDA C++ Programming Guide, compute capabilities)
 
   Executor& executor_;
   Kernel kernel_;
@@ -161,7 +165,8 @@ void fill(Executor& executor, std::span<const Part> tensors, std::span<const std
     case 2: kernel = Kernel::fill_2; break;
     case 4: kernel = Kernel::fill_4; break;
     case 8: kernel = Kernel::fill_8; break;
-    default: refuse("filling tensors", fmt::format("an element has {} bytes", element.size()), "give 1, 2, 4 or 8 bytes");
+    default:
+      refuse("filling tensors", fmt::format("an element has {} bytes", element.size()), "give 1, 2, 4 or 8 bytes");
   }
   PieceLauncher launcher(executor, kernel, kChunkElements<false>);
   // the lowest bytes, wherever the processor has them: a word of the element's size is what the kernel stores

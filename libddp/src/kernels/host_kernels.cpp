@@ -126,18 +126,17 @@ void selection_histogram(const SelectionArguments& arguments) {
 
 void selection_count(const SelectionArguments& arguments) {
   const std::uint32_t last = selected_before(arguments, kPasses).prefix;
-  for_rows(arguments.count, arguments.block_size,
-           [&](std::uint64_t block, std::uint64_t first, std::uint64_t length) {
-             std::uint32_t greater = 0;
-             std::uint32_t equal = 0;
-             for (std::uint64_t i = first; i < first + length; ++i) {
-               const std::uint32_t key = magnitude_key(arguments.from[i]);
-               greater += static_cast<std::uint32_t>(key > last);
-               equal += static_cast<std::uint32_t>(key == last);
-             }
-             arguments.workspace->greater[block] = greater;
-             arguments.workspace->equal[block] = equal;
-           });
+  for_rows(arguments.count, arguments.block_size, [&](std::uint64_t block, std::uint64_t first, std::uint64_t length) {
+    std::uint32_t greater = 0;
+    std::uint32_t equal = 0;
+    for (std::uint64_t i = first; i < first + length; ++i) {
+      const std::uint32_t key = magnitude_key(arguments.from[i]);
+      greater += static_cast<std::uint32_t>(key > last);
+      equal += static_cast<std::uint32_t>(key == last);
+    }
+    arguments.workspace->greater[block] = greater;
+    arguments.workspace->equal[block] = equal;
+  });
 }
 
 void selection_gather(const SelectionArguments& arguments) {

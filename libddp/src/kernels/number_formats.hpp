@@ -1,11 +1,12 @@
 // Conversions of the narrow floating-point formats, for processors and devices: one text, so that both give the same
 // numbers. Inline and without branches, because they are done for every element: compilers turn them into vector
-// instructions. Always inline, since loops are compiled for several processors: a copy on its own could be any of theirs.
+// instructions. Always inline, since loops are compiled for several processors: a copy on its own could be any of
+// theirs.
 //
-// To nearest, ties to even; subnormal numbers are kept; NaN stays NaN, with a payload that is not specified. What is too
-// large becomes infinity in float16 and bfloat16 (IEEE 754). In the 8-bit formats (OCP 8-bit Floating Point
-// Specification 1.0) finite values saturate at the largest number, as in its saturating mode, but infinity stays visible
-// to who looks for gradients that overflowed: as infinity in E5M2, as NaN in E4M3, which has no infinity.
+// To nearest, ties to even; subnormal numbers are kept; NaN stays NaN, with a payload that is not specified. What is
+// too large becomes infinity in float16 and bfloat16 (IEEE 754). In the 8-bit formats (OCP 8-bit Floating Point
+// Specification 1.0) finite values saturate at the largest number, as in its saturating mode, but infinity stays
+// visible to who looks for gradients that overflowed: as infinity in E5M2, as NaN in E4M3, which has no infinity.
 #pragma once
 
 #include <cstdint>
@@ -90,8 +91,8 @@ DDP_ON_BOTH std::uint16_t float_to_float16(float value) noexcept {
   const std::uint32_t normal = ((magnitude + 0xfffU + ((magnitude >> 13U) & 1U)) >> 13U) - (112U << 10U);
   const std::uint32_t finite = pick_bits(magnitude < 0x38800000U, tiny, normal);
   const std::uint32_t special = pick_bits(magnitude > 0x7f800000U, 0x7e00U, 0x7c00U);  // NaN, infinity
-  return static_cast<std::uint16_t>(
-      sign | pick_bits(magnitude >= 0x477ff000U, special, finite));  // 65520 rounds to infinity
+  return static_cast<std::uint16_t>(sign |
+                                    pick_bits(magnitude >= 0x477ff000U, special, finite));  // 65520 rounds to infinity
 #endif
 }
 

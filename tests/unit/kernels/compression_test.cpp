@@ -18,7 +18,8 @@ namespace ddp::kernels {
 namespace {
 
 using Compression = KernelsTest;
-INSTANTIATE_TEST_SUITE_P(Places, Compression, testing::Values("host", "device"), [](const auto& place) { return place.param; });
+INSTANTIATE_TEST_SUITE_P(Places, Compression, testing::Values("host", "device"),
+                         [](const auto& place) { return place.param; });
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -67,8 +68,12 @@ TEST_P(Compression, QuantizationErrsByAtMostHalfAStep) {
     std::size_t row;
     float deviation;
   };
-  const std::vector<Case> cases{{1, 1, 1},          {1000, 1000, 1},     {1000, 5000, 1},
-                                {513, 512, 1e-20F}, {5000, 512, 1e30F}, {2 * kRowChunk + 3, 2 * kRowChunk + 3, 1},
+  const std::vector<Case> cases{{1, 1, 1},
+                                {1000, 1000, 1},
+                                {1000, 5000, 1},
+                                {513, 512, 1e-20F},
+                                {5000, 512, 1e30F},
+                                {2 * kRowChunk + 3, 2 * kRowChunk + 3, 1},
                                 {3 * kRowChunk, kRowChunk + 1, 1}};
   for (const auto& [count, row, deviation] : cases) {
     const std::vector<float> values = gaussian(count, 3, deviation);
@@ -170,8 +175,8 @@ TEST_P(Compression, LargestMagnitudesByPosition) {
 
 TEST_P(Compression, ScatterAddsAtThePositions) {
   float* to = place().put(std::vector<float>{1, 2, 3, 4});
-  scatter_add(place().executor(), place().put(std::vector<std::uint32_t>{3, 0}), place().put(std::vector<float>{0.5F, 8}),
-              2, to);
+  scatter_add(place().executor(), place().put(std::vector<std::uint32_t>{3, 0}),
+              place().put(std::vector<float>{0.5F, 8}), 2, to);
   scatter_add(place().executor(), nullptr, nullptr, 0, to);
   EXPECT_EQ(place().get(to, 4), (std::vector<float>{9, 2, 3, 4.5F}));
 }

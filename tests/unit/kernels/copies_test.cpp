@@ -19,7 +19,8 @@ namespace ddp::kernels {
 namespace {
 
 using Copies = KernelsTest;
-INSTANTIATE_TEST_SUITE_P(Places, Copies, testing::Values("host", "device"), [](const auto& place) { return place.param; });
+INSTANTIATE_TEST_SUITE_P(Places, Copies, testing::Values("host", "device"),
+                         [](const auto& place) { return place.param; });
 
 /// A number in a format, by way of double: how much one step there is, relative and at least.
 struct Precision {
@@ -28,8 +29,8 @@ struct Precision {
   double smallest;  ///< half the smallest subnormal number
 };
 constexpr std::array kPrecisions{
-    Precision{Format::float32, 0x1p-24, 0x1p-150},     Precision{Format::float16, 0x1p-11, 0x1p-25},
-    Precision{Format::bfloat16, 0x1p-8, 0x1p-134},     Precision{Format::float8_e4m3, 0x1p-4, 0x1p-10},
+    Precision{Format::float32, 0x1p-24, 0x1p-150},   Precision{Format::float16, 0x1p-11, 0x1p-25},
+    Precision{Format::bfloat16, 0x1p-8, 0x1p-134},   Precision{Format::float8_e4m3, 0x1p-4, 0x1p-10},
     Precision{Format::float8_e5m2, 0x1p-3, 0x1p-17},
 };
 

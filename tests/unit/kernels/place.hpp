@@ -41,7 +41,7 @@ class HostPlace final : public Place {
   Executor& executor() override { return executor_; }
   void* put(const void* bytes, std::size_t size) override {
     // of the exact size, so that sanitizers see what a kernel touches beyond it
-    memory_.emplace_back(::operator new(size, std::align_val_t{kAlignment}));
+    memory_.emplace_back(::operator new (size, std::align_val_t{kAlignment}));
     if (size != 0) std::memcpy(memory_.back().get(), bytes, size);
     return memory_.back().get();
   }
@@ -54,7 +54,7 @@ class HostPlace final : public Place {
  private:
   static constexpr std::size_t kAlignment = 256;
   struct Free {
-    void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
+    void operator()(void* memory) const { ::operator delete (memory, std::align_val_t{kAlignment}); }
   };
   HostExecutor executor_;
   std::vector<std::unique_ptr<void, Free>> memory_;

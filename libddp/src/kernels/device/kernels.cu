@@ -161,10 +161,10 @@ static_assert(kThreads == kBins);
 }  // namespace ddp::kernels
 
 // NOLINTBEGIN(bugprone-macro-parentheses): types
-#define DDP_COPY(name, From, To)                                                                             \
-  extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)                                       \
-      ddp_copy_##name(const __grid_constant__ ddp::kernels::PieceArguments arguments) {                      \
-    ddp::kernels::copy<ddp::kernels::From, ddp::kernels::To>(arguments);                                     \
+#define DDP_COPY(name, From, To)                                                        \
+  extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)                  \
+      ddp_copy_##name(const __grid_constant__ ddp::kernels::PieceArguments arguments) { \
+    ddp::kernels::copy<ddp::kernels::From, ddp::kernels::To>(arguments);                \
   }
 #define DDP_FILL(name, Word)                                                            \
   extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)                  \
