@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 # Debian packages in whose code the measured programs spend their time.
-PACKAGES = ("libpmix2", "slurmd", "libgloo0", "libopenmpi3", "libmpich12", "libc6", "g++")
+PACKAGES = ("libpmix2", "slurmd", "libopenmpi3", "libmpich12", "libc6", "g++")
 
 
 def processor():

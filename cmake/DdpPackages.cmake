@@ -44,8 +44,7 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "munge")  # opened on demand
 set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
 .
-This package has the library with its Gloo backend, the launcher ddprun and
-the tool ddp-info.")
+This package has the library, the launcher ddprun and the tool ddp-info.")
 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libddp-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)

@@ -5,12 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/backend_words.hpp"
 #include "base/word_choice.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
-
-constexpr std::array<std::string_view, 4> kBackendWords{"auto", "nccl", "gloo", "host"};
 
 // How Slurm passes --ddp of sbatch or salloc to the srun of a step.
 constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
@@ -33,7 +32,7 @@ const std::array<OptionEntry, kOptions>& option_table() {
       {"ddp-gpus", "all|one|none",
        "with --ddp: tasks see all GPUs, ordered so that local rank i is GPU i (default), or their own only; none sets "
        "nothing"},
-      {"ddp-backend", "auto|nccl|gloo|host", "with --ddp: backend of libddp's process groups (default auto)"},
+      {"ddp-backend", base::kBackendChoices, "with --ddp: backend of libddp's process groups (default auto)"},
       {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
   }};
   return kTable;
@@ -43,7 +42,7 @@ std::span<const std::string_view> accepted_words(Option option) {
   switch (option) {
     case Option::bind: return topology::kBindWords;
     case Option::gpus: return topology::kGpuWords;
-    case Option::backend: return kBackendWords;
+    case Option::backend: return base::kBackendWords;
     case Option::ddp:
     case Option::verbose: return {};
   }
@@ -67,11 +66,11 @@ void set_word(PluginOptions& options, Option option, std::string attempted, std:
     options.bind = topology::read_bind_policy(std::move(attempted), word);
   } else if (option == Option::gpus) {
     options.gpus = topology::read_gpu_visibility(std::move(attempted), word);
-  } else if (std::find(kBackendWords.begin(), kBackendWords.end(), word) != kBackendWords.end()) {
+  } else if (std::find(base::kBackendWords.begin(), base::kBackendWords.end(), word) != base::kBackendWords.end()) {
     options.backend = word;
   } else {
     throw base::unknown_word(std::move(attempted), word,
-                             std::vector<std::string>(kBackendWords.begin(), kBackendWords.end()));
+                             std::vector<std::string>(base::kBackendWords.begin(), base::kBackendWords.end()));
   }
 }
 

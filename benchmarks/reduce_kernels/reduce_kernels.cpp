@@ -1,8 +1,7 @@
 // The loops that combine buffers, in memory on one core: libddp's for every element type, set of vector instructions
-// and some numbers of sources, Gloo's for two of float32, and memcpy, which no loop can beat. Shows whether the
-// compiler vectorized them, which collectives would hide.
+// and some numbers of sources, and memcpy, which no loop can beat. Shows whether the compiler vectorized them, which
+// collectives would hide.
 #include <benchmark/benchmark.h>
-#include <gloo/math.h>
 
 #include <cstring>
 #include <functional>
@@ -45,12 +44,6 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   add(
       "memcpy:1:-", [](void* out, const auto& from, std::size_t bytes) { std::memcpy(out, from[0], bytes); }, 1);
-  add(
-      "gloo::sum<float>:2:-",
-      [](void* out, const auto& from, std::size_t bytes) {
-        gloo::sum<float>(out, from[0], from[1], bytes / sizeof(float));
-      },
-      2);
   for (const auto simd : ddp::collectives::usable_simd()) {
     for (const auto dtype : {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8, DType::int32,
                              DType::int64, DType::boolean}) {

@@ -39,7 +39,6 @@ class Libddp(CMakePackage):
     depends_on("nlohmann-json@3.11:")
     depends_on("pugixml@1.12:")
     depends_on("libsodium@1.0.18:")
-    depends_on("gloo")
     # Slurm loads only SPANK plugins built for its major release.
     depends_on("slurm", when="+slurm_plugin")
 

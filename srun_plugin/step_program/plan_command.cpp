@@ -16,6 +16,7 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
+#include "base/backend_words.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "topology/placement/node_planner.hpp"
@@ -24,7 +25,7 @@ namespace ddp::srun_plugin {
 namespace {
 
 bool of_gpus(std::string_view name) { return name.starts_with("NCCL_") || name.starts_with("UCX_"); }
-bool of_cpus(std::string_view backend) { return backend == "gloo" || backend == "host"; }
+bool of_cpus(std::string_view backend) { return base::backend_of(backend) == "host"; }
 
 Bytes read_input() {
   Bytes bytes;

@@ -61,7 +61,7 @@ expect_facts() {
   done
 }
 
-@test "what the user has set stays: OpenMP, NCCL and Gloo settings" {
+@test "what the user has set stays: settings of OpenMP, NCCL and PyTorch's gloo" {
   run on_ctl env OMP_NUM_THREADS=7 NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0 TORCH_NCCL_ASYNC_ERROR_HANDLING=3 \
     OMP_PROC_BIND=close srun --ddp -N1 -n2 sh -c 'echo "FACTS OMP=$OMP_NUM_THREADS NCCL=$NCCL_SOCKET_IFNAME GLOO=$GLOO_SOCKET_IFNAME ASYNC=$TORCH_NCCL_ASYNC_ERROR_HANDLING PROC=$OMP_PROC_BIND"'
   succeeded
@@ -325,7 +325,7 @@ JOB
   done
   run on_ctl sbatch --ddp --ddp-backend=mpi --wrap true
   [ "$status" -ne 0 ]
-  [[ $output == *"'mpi'"*"auto, nccl, gloo"* ]] || { echo "$output"; return 1; }
+  [[ $output == *"'mpi'"*"auto, host, cpu, gloo, nccl"* ]] || { echo "$output"; return 1; }
   [ "$(on_ctl scontrol show job -o | grep -c JobId=)" -eq "$before" ]
   run on_ctl env DDP_GPUS=some srun -n1 echo STARTED
   [ "$output" = STARTED ]

@@ -36,22 +36,15 @@ void expect_named(const RankResult& result, int victim, milliseconds limit) {
   EXPECT_LT(std::stod(result.output.substr(place + 7)), std::chrono::duration<double>(limit).count());
 }
 
-class Liveness : public testing::TestWithParam<Over> {
- protected:
-  static std::vector<std::string> with_peer_timeout(int limit) {
-    return {GetParam().backend, "DDP_PEER_TIMEOUT=" + std::to_string(limit)};
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Over, Liveness, testing::Values(kGloo, kTwoNodes),
-                         [](const auto& each) { return std::string(each.param.name); });
+std::vector<std::string> peer_timeout(int limit) { return {"DDP_PEER_TIMEOUT=" + std::to_string(limit)}; }
 
 // Four jobs at once. In three of them one rank after the other is stopped for 2 s, each a little before the last one
 // goes on: so the operation does not end, and all are asked. In the last job a rank gets a twentieth of its time.
-TEST_P(Liveness, StoppedAndStarvedRanksAreNotDead) {
+TEST(Liveness, StoppedAndStarvedRanksAreNotDead) {
   constexpr int kRanks = 3;
   std::list<RankProcesses> jobs;
   for (int job = 0; job < 4; ++job) {
-    jobs.emplace_back(kRanks, endless(), with_peer_timeout(8), GetParam().memory_domains);
+    jobs.emplace_back(kRanks, endless(), peer_timeout(8), kTwoNodes.memory_domains);
   }
   for (RankProcesses& job : jobs) ASSERT_TRUE(job.all_wrote("READY", soon()));
   std::mt19937 random{11};  // NOLINT(cert-msc51-cpp): the same in every run
@@ -79,8 +72,8 @@ TEST_P(Liveness, StoppedAndStarvedRanksAreNotDead) {
   }
 }
 
-TEST_P(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
-  RankProcesses ranks(4, endless(), with_peer_timeout(5), GetParam().memory_domains);
+TEST(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
+  RankProcesses ranks(4, endless(), peer_timeout(5), kTwoNodes.memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", soon()));
   ranks.signal(2, SIGSTOP);
   const auto results = ranks.wait(soon(), 2);
@@ -90,26 +83,32 @@ TEST_P(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
   }
 }
 
-// Gloo's connections are not close-on-exec: while a child of the dead rank holds them, no peer sees their end.
-TEST_P(Liveness, ARankWhoseChildHoldsItsConnectionsIsNamed) {
-  RankProcesses ranks(4, endless("child"), with_peer_timeout(5), GetParam().memory_domains);
+/// Named by all survivors, for a reason that has @p word.
+void expect_dead_parent_named(const std::string& child, int peer_timeout_s, const std::string& word) {
+  RankProcesses ranks(4, endless(child), peer_timeout(peer_timeout_s), kTcp.memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", soon()));
   ranks.signal(1, SIGKILL);
   const auto results = ranks.wait(soon());
   for (const RankResult& result : results) {
-    const auto child = result.output.find("CHILD ");
-    ASSERT_NE(child, std::string::npos);
-    ::kill(std::stoi(result.output.substr(child + 6)), SIGKILL);
+    const auto place = result.output.find("CHILD ");
+    ASSERT_NE(place, std::string::npos);
+    ::kill(std::stoi(result.output.substr(place + 6)), SIGKILL);
   }
   for (const std::size_t rank : {0U, 2U, 3U}) {
     expect_named(results[rank], 1, seconds(20));
-    EXPECT_THAT(results[rank].output, HasSubstr("rank 1 died or left the group"));
+    EXPECT_THAT(results[rank].output, HasSubstr(word));
   }
 }
 
+// Its connections are close-on-exec: they tell of its death at once.
+TEST(Liveness, ARankWhoseProgramsOutliveItIsNamed) { expect_dead_parent_named("exec", 50, "rank 1 died or left"); }
+
+// While a data loader's worker holds its connections, no peer sees their end.
+TEST(Liveness, ARankWhoseForksOutliveItIsNamed) { expect_dead_parent_named("fork", 5, "rank 1 gave no sign of life"); }
+
 // One dies while another is stopped for 2 s: only the dead one is named.
-TEST_P(Liveness, AStoppedRankIsNotBlamedForADeath) {
-  RankProcesses ranks(4, endless(), with_peer_timeout(10), GetParam().memory_domains);
+TEST(Liveness, AStoppedRankIsNotBlamedForADeath) {
+  RankProcesses ranks(4, endless(), peer_timeout(10), kTwoNodes.memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", soon()));
   ranks.signal(3, SIGSTOP);
   ranks.signal(1, SIGKILL);

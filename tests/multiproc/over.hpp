@@ -1,4 +1,4 @@
-// What ranks of a test communicate over.
+// What ranks of a test communicate over: the backend chooses by who shares memory.
 #pragma once
 
 #include <ostream>
@@ -7,15 +7,15 @@
 namespace ddp::test {
 
 struct Over {
-  const char* name;     ///< of the test's instance
-  const char* backend;  ///< DDP_BACKEND=...
-  int memory_domains;   ///< over which ranks are dealt in turn
+  const char* name;    ///< of the test's instance
+  int memory_domains;  ///< over which ranks are dealt in turn
 };
 inline void PrintTo(const Over& over, std::ostream* out) { *out << over.name; }
 
-inline constexpr Over kGloo{"gloo", "DDP_BACKEND=gloo", 1};
-inline constexpr Over kSharedMemory{"host", "DDP_BACKEND=host", 1};
+inline constexpr Over kSharedMemory{"host", 1};
 /// Shared memory in two domains, TCP between them.
-inline constexpr Over kTwoNodes{"two_nodes", "DDP_BACKEND=host", 2};
+inline constexpr Over kTwoNodes{"two_nodes", 2};
+/// Each of at most eight ranks is a domain of its own.
+inline constexpr Over kTcp{"tcp", 8};
 
 }  // namespace ddp::test

@@ -34,7 +34,7 @@ find_ddp() {
 cmake_minimum_required(VERSION 3.25)
 project(consumer LANGUAGES NONE)
 find_package(ddp $*)
-message(STATUS "ddp=\${ddp_FOUND} gloo=\${ddp_gloo_FOUND} nccl=\${ddp_nccl_FOUND} torch=\${ddp_torch_FOUND}")
+message(STATUS "ddp=\${ddp_FOUND} host=\${ddp_host_FOUND} nccl=\${ddp_nccl_FOUND} torch=\${ddp_torch_FOUND}")
 if(TARGET ddp::ddp)
   get_target_property(file ddp::ddp LOCATION)
   get_target_property(folders ddp::ddp INTERFACE_INCLUDE_DIRECTORIES)
@@ -50,7 +50,7 @@ END
 @test "everything is where it belongs, and nothing else is there" {
   local file
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%%.*}" "$LIBDIR/libddp.so.$VERSION" \
-    "$LIBDIR/libddp_gloo.so" "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
+    "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
     share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} \
     share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/{admin,slurm,versions}.md \
     share/doc/libddp/examples/digits/README.md; do
@@ -115,8 +115,7 @@ END
       fi
     done < <(readelf -d "$file" | sed -n 's/.*R\(UN\)\?PATH.*\[\(.*\)\]/\2/p' | tr : '\n')
   done < <(find "$MOVED" -type f \( -path '*/bin/*' -o -name '*.so*' -o -path '*/libexec/*' \))
-  [[ $(readelf -d "$MOVED/$LIBDIR/libddp_gloo.so") == *'[$ORIGIN]'* ]]
-  run -0 ldd "$MOVED/$LIBDIR/libddp_gloo.so"
+  run -0 ldd "$MOVED/bin/ddp-selftest"
   [[ $output == *"libddp.so.${VERSION%%.*} => $MOVED/$LIBDIR/"* && $output != *"not found"* ]]
 }
 
@@ -144,15 +143,6 @@ END
   g++ -std=c++20 train.cpp -o train $(pkg-config --cflags --libs ddp) "-Wl,-rpath,$MOVED/$LIBDIR"
   run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 ./train
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
-
-  run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 env DDP_BACKEND=gloo ./train
-  [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
-
-  # Without its plugin Gloo fails: it was this tree's that made it work.
-  cp -a "$MOVED/$LIBDIR" without_gloo
-  rm without_gloo/libddp_gloo.so
-  run -1 env DDP_BACKEND=gloo "LD_LIBRARY_PATH=$PWD/without_gloo" ./train
-  [[ $output == *libddp_gloo.so* ]]
 }
 
 @test "the README's CMake project compiles, links and runs" {
@@ -175,24 +165,17 @@ END
 }
 
 @test "find_package: components" {
-  run -0 find_ddp "$MOVED" "REQUIRED COMPONENTS gloo OPTIONAL_COMPONENTS nccl torch"
-  [[ $output == *"ddp=1 gloo=TRUE nccl=FALSE torch=FALSE"* ]]
+  run -0 find_ddp "$MOVED" "REQUIRED COMPONENTS host cpu gloo OPTIONAL_COMPONENTS nccl torch"
+  [[ $output == *"ddp=1 host=TRUE nccl=FALSE torch=FALSE"* ]]
   local component
   for component in nccl torch; do
-    run -1 find_ddp "$MOVED" "REQUIRED COMPONENTS gloo $component"
-    [[ $output == *"component $component: libddp $VERSION does not build it yet, gloo is the only backend"* ]]
+    run -1 find_ddp "$MOVED" "REQUIRED COMPONENTS host $component"
+    [[ $output == *"component $component: libddp $VERSION does not build it yet, host is the only backend"* ]]
     run -0 find_ddp "$MOVED" "QUIET COMPONENTS $component"
     [[ $output == *"ddp=0 "* && $output != *"file="* ]]
   done
   run -1 find_ddp "$MOVED" "REQUIRED COMPONENTS mpi"
-  [[ $output == *"component mpi: there is no such component, known are gloo, nccl and torch"* ]]
-
-  cp -a "$MOVED" without_gloo
-  rm "without_gloo/$LIBDIR/libddp_gloo.so"
-  run -0 find_ddp "$PWD/without_gloo" "REQUIRED OPTIONAL_COMPONENTS gloo"
-  [[ $output == *"gloo=FALSE"* ]]
-  run -1 find_ddp "$PWD/without_gloo" "REQUIRED COMPONENTS gloo"
-  [[ $output == *"component gloo: there is no "*libddp_gloo.so* ]]
+  [[ $output == *"component mpi: there is no such component, known are host, nccl and torch"* ]]
 }
 
 @test "the installed example is a project of its own, and trains on four ranks" {

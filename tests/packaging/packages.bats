@@ -48,7 +48,7 @@ names() { echo libddp libddp-dev $(if has_slurm_plugin; then echo slurm-plugin-d
   done
   # By dpkg-shlibdeps, from what the programs and libraries load.
   value=$(field libddp Depends)
-  for name in libc6 libstdc++6 libpmix2 libhwloc15 libsodium23 libgloo0 libfmt; do
+  for name in libc6 libstdc++6 libpmix2 libhwloc15 libsodium23 libfmt; do
     if [[ $value != *$name* ]]; then echo "libddp does not depend on $name: $value"; return 1; fi
   done
   [[ $value != *-dev* ]]
@@ -161,7 +161,7 @@ for node in package.body:
         calls.setdefault(node.value.func.id, []).append(node.value.args[0].value)
 assert version in calls["version"], calls["version"]
 assert calls["variant"] == ["slurm_plugin"]
-for name in ("pmix", "hwloc", "gloo", "fmt", "libsodium"):
+for name in ("pmix", "hwloc", "fmt", "libsodium"):
     assert any(re.match(name + r"(@|$)", spec) for spec in calls["depends_on"]), name
 options = [node.value for node in ast.walk(package) if isinstance(node, ast.Constant) and str(node.value).startswith("DDP_")]
 known = re.findall(r"option\((DDP_\w+)", (root / "CMakeLists.txt").read_text())

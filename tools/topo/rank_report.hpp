@@ -38,8 +38,8 @@ struct RankReport {
 /// A fence carries every report to every node, so they are kept small. Typical ones have 1 to 2 KiB.
 inline constexpr std::size_t kLargestReportBytes = std::size_t{64} * 1024;
 
-/// The variables of the environment that belong to NCCL, UCX, Gloo, OpenMP, the GPU runtimes and libddp. Others stay
-/// where they are: they may hold secrets.
+/// The variables of the environment that belong to NCCL, UCX, PyTorch's gloo, OpenMP, the GPU runtimes and libddp.
+/// Others stay where they are: they may hold secrets.
 Variables reported_variables(const base::Environment& environment);
 
 /// Throws Error(invalid_argument) when the report would be larger than kLargestReportBytes.

@@ -56,7 +56,7 @@ struct Placement {
   std::vector<Decision> decisions;
 };
 
-/// An environment variable of NCCL, UCX, Gloo or OpenMP that suits a rank's placement.
+/// An environment variable of NCCL, UCX, PyTorch's gloo or OpenMP that suits a rank's placement.
 struct EnvironmentSetting {
   std::string name;    ///< "NCCL_IB_HCA"
   std::string value;   ///< "=mlx5_0:1"

@@ -11,6 +11,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/backend_words.hpp"
 #include "base/closest_word.hpp"
 
 extern char** environ;
@@ -19,11 +20,11 @@ namespace ddp::base {
 namespace {
 
 constexpr std::array kTable{
-    EnvVariable{"DDP_BACKEND", EnvType::choice, "auto", "auto|host|nccl|gloo",
-                "Backend of process groups whose program names none: host is shared memory within a host and TCP "
-                "between them; auto: host."},
+    EnvVariable{"DDP_BACKEND", EnvType::choice, "auto", kBackendChoices,
+                "Backend of process groups whose program names none: host, also called cpu or gloo, is shared memory "
+                "within a host and TCP between them; auto: host."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
-                "Folder with the backend plugins (libddp_gloo.so, ...); default: where libddp.so lies."},
+                "Folder with the backend plugins (libddp_nccl.so, ...); default: where libddp.so lies."},
     EnvVariable{
         "DDP_BIND", EnvType::text, "", "",
         "Bind ranks to cores near their GPU and NIC: to a share of the nearest NUMA node's, one core, or a share "

@@ -21,6 +21,7 @@ extern const BackendPlugin kBackend;  // declared here: its folder stands on thi
 namespace {
 
 constexpr auto kSymbol = "ddp_backend_plugin";
+constexpr auto kKnown = "backends are host (also called cpu or gloo), nccl, and plugins by their names";
 
 /// What needs no library of its own.
 constexpr std::array kBuiltIn{&kLocalBackend, &host::kBackend};
@@ -57,12 +58,13 @@ void* open_library(std::string_view name) {
     if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     problems += fmt::format("{}{}", problems.empty() ? "" : "; ", dlerror());
   }
-  fail(ErrorCode::unavailable, name, problems, "set DDP_BACKEND_PATH to the folder that has the plugin, or install it");
+  fail(ErrorCode::unavailable, name, problems,
+       fmt::format("{}; set DDP_BACKEND_PATH to the folder that has the plugin, or install it", kKnown));
 }
 
 const BackendPlugin& load(std::string_view name) {
   if (name.empty() || name.find('/') != std::string_view::npos) {
-    fail(ErrorCode::invalid_argument, name, "that is no name of a backend", "gloo is one");
+    fail(ErrorCode::invalid_argument, name, "that is no name of a backend", kKnown);
   }
   void* library = open_library(name);
   const auto* plugin = static_cast<const BackendPlugin*>(dlsym(library, kSymbol));

@@ -6,6 +6,7 @@
 
 #include <ddp/world.hpp>
 
+#include "base/backend_words.hpp"
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
 #include "collectives/all_gather_bytes.hpp"
@@ -118,12 +119,12 @@ void check_members(std::span<const int> wanted, int parent_size) {
   if (twice != sorted.end()) reject(ErrorCode::invalid_argument, fmt::format("rank {} is in the list twice", *twice));
 }
 
-/// The name of a backend.
+/// The backend's own name.
 std::string choose_backend(std::string_view wanted, const GroupEngine* existing) {
-  if (wanted != "auto") return std::string(wanted);
+  if (wanted != "auto") return std::string(base::backend_of(wanted));
   if (existing) return existing->backend_name();
   const std::string named = base::Environment::process().text("DDP_BACKEND");
-  return named == "auto" ? "host" : named;
+  return named == "auto" ? "host" : std::string(base::backend_of(named));
 }
 
 }  // namespace

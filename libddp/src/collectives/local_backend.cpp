@@ -5,6 +5,8 @@
 #include <deque>
 #include <vector>
 
+#include "collectives/cpu_traits.hpp"
+
 namespace ddp::collectives {
 namespace {
 
@@ -39,16 +41,7 @@ class LocalRequest final : public Request {
 
 class LocalBackend final : public Backend {
  public:
-  const BackendTraits& traits() const noexcept override {
-    static constexpr BackendTraits kTraits{.serves_cpu = true,
-                                           .serves_cuda = false,
-                                           .completes_inline = true,
-                                           .needs_progress = true,
-                                           .stream_ordered = false,
-                                           .detects_peer_death = true,
-                                           .concurrent_collectives = 1};
-    return kTraits;
-  }
+  const BackendTraits& traits() const noexcept override { return kCpuTraits; }
   Bytes address() const override { return {}; }
   void connect(const std::vector<Bytes>& /*only this rank*/, Deadline /*immediate*/) override {}
   Request& init(std::span<const Operation> operations, Deadline /*immediate*/) override {

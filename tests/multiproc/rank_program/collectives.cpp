@@ -16,7 +16,7 @@ constexpr std::array kTypes{DType::float32, DType::float64, DType::float16, DTyp
                             DType::int32,   DType::int64,   DType::uint8,   DType::boolean};
 constexpr std::array kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 constexpr std::array<std::size_t, 4> kCounts{0, 1, 7, 1000};
-// beyond the 1 MiB segments in which Gloo cuts
+// more than a rank's share of memory holds at a time, and not a multiple of any segment
 constexpr std::size_t kLargeCount = 270'001;
 
 /// A tensor with its memory, whose elements are read and written as doubles.

@@ -39,6 +39,19 @@ void start_child() {
   say(fmt::format("CHILD {}", child));
 }
 
+/// As a data loader's worker: inherits all descriptors, and outlives this process.
+void start_worker() {
+  const pid_t worker = ::fork();
+  check(worker >= 0, "cannot fork");
+  if (worker == 0) {
+    ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    ::dup2(STDOUT_FILENO, STDERR_FILENO);
+    ::sleep(60);
+    ::_exit(0);
+  }
+  say(fmt::format("CHILD {}", worker));
+}
+
 /// Fails with the group's error, and says how long the failing operation took.
 void timed(const Work& work) {
   const auto started = Deadline::Clock::now();
@@ -53,12 +66,13 @@ void timed(const Work& work) {
 }  // namespace
 
 void loop_all_reduce(World& world, Arguments arguments) {
-  const bool with_child = arguments.size() == 3 && arguments[2] == "child";
-  check(arguments.size() == 2 || with_child, "loop SECONDS SIZE [child]");
+  const std::string child = arguments.size() == 3 ? arguments[2] : "";
+  check(arguments.size() == 2 || child == "exec" || child == "fork", "loop SECONDS SIZE [exec|fork]");
   ProcessGroup group = make_process_group(world);
   std::vector<float> values(std::stoul(arguments[1]), 1.0F);
   group.barrier().wait();
-  if (with_child) start_child();
+  if (child == "exec") start_child();
+  if (child == "fork") start_worker();
   say("READY");
   for (;;) timed(group.all_reduce(values, ReduceOp::avg, seconds_from_now(arguments[0])));
 }

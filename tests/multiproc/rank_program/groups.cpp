@@ -135,6 +135,9 @@ void run_misuse(World& world) {
     (void)group.all_reduce(TensorView{floats.data(), DType::float32, {4}, {DeviceType::cuda, 0}});
   });
   refused("another backend for the same group", [&] { (void)make_process_group(world, "nccl"); });
+  for (const char* const name : {"host", "cpu", "gloo", "auto"}) {
+    check(make_process_group(world, name).backend() == "host", fmt::format("{} is another backend", name));
+  }
   // nothing of that was sent: the group still works
   std::vector<float> ones(4, 1.0F);
   group.all_reduce(ones).wait();

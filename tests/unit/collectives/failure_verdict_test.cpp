@@ -156,6 +156,7 @@ TEST(FailureVerdict, ATransferBlamesItsPeerByWorldRank) {
   const auto error = judge(kMembers, receive, std::nullopt, {in_step(1), in_step(2), in_step(3)});
   ASSERT_TRUE(error);
   EXPECT_EQ(error->ranks(), Ranks{30});
+  EXPECT_THAT(error->hint(), HasSubstr("same tag, element type and count"));
 }
 
 TEST(FailureVerdict, AFailureWhileAllAreInStepIsUnexplained) {

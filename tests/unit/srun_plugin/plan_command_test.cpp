@@ -183,16 +183,18 @@ TEST(PlanCommand, AUsersValueThatDoesNotFitIsRemarkedOnce) {
   EXPECT_THAT(plan.remarks[0], StartsWith("NCCL_IB_HCA=\"=mlx5_99\" was kept, but "));
 }
 
-TEST(PlanCommand, GlooNeedsNoSettingsOfGpuNetworks) {
+TEST(PlanCommand, TheBackendOfCpusNeedsNoSettingsOfGpuNetworks) {
   PlanQuestion question = eight_tasks();
   ASSERT_THAT(names_of(plan_of(eight_gpus(), question)), Contains(StartsWith("NCCL_")));
   ASSERT_THAT(names_of(plan_of(eight_gpus(), question)), Contains(StartsWith("UCX_")));
-  question.backend = "gloo";
-  const auto names = names_of(plan_of(eight_gpus(), question));
-  EXPECT_THAT(names, Each(Not(StartsWith("NCCL_"))));
-  EXPECT_THAT(names, Each(Not(StartsWith("UCX_"))));
-  EXPECT_THAT(names, Contains("GLOO_SOCKET_IFNAME"));
-  EXPECT_THAT(names, Contains("OMP_NUM_THREADS"));
+  for (const char* const name : {"host", "cpu", "gloo"}) {
+    question.backend = name;
+    const auto names = names_of(plan_of(eight_gpus(), question));
+    EXPECT_THAT(names, Each(Not(StartsWith("NCCL_"))));
+    EXPECT_THAT(names, Each(Not(StartsWith("UCX_"))));
+    EXPECT_THAT(names, Contains("GLOO_SOCKET_IFNAME")) << "PyTorch's gloo reads it";
+    EXPECT_THAT(names, Contains("OMP_NUM_THREADS"));
+  }
 }
 
 TEST(PlanCommand, WithoutAnInterfaceTasksArePlacedAllTheSame) {

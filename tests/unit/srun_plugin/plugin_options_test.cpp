@@ -102,7 +102,7 @@ TEST(PluginOptions, OtherWordsAreRefusedWithTheAcceptedOnes) {
   EXPECT_THAT(refusal([&] { set_option(options, Option::gpus, "2"); }),
               AllOf(HasSubstr("--ddp-gpus"), HasSubstr("all, one, none")));
   EXPECT_THAT(refusal([&] { set_option(options, Option::backend, "mpi"); }),
-              AllOf(HasSubstr("--ddp-backend"), HasSubstr("auto, nccl, gloo")));
+              AllOf(HasSubstr("--ddp-backend"), HasSubstr("auto, host, cpu, gloo, nccl")));
   for (const Option option : {Option::bind, Option::gpus, Option::backend}) {
     EXPECT_NE(refusal([&] { set_option(options, option, ""); }), "nothing was thrown");
     EXPECT_NE(refusal([&] { set_option(options, option, nullptr); }), "nothing was thrown");
@@ -110,6 +110,12 @@ TEST(PluginOptions, OtherWordsAreRefusedWithTheAcceptedOnes) {
     EXPECT_NE(refusal([&] { set_option(options, option, "NONE"); }), "nothing was thrown");
   }
   EXPECT_EQ(options, PluginOptions{}) << "what was refused was entered";
+  std::string all;
+  for (const std::string_view word : accepted_words(Option::backend)) {
+    EXPECT_NO_THROW(set_option(options, Option::backend, std::string(word).c_str())) << word;
+    all += (all.empty() ? "" : "|") + std::string(word);
+  }
+  EXPECT_EQ(all, option_table().at(static_cast<std::size_t>(Option::backend)).arginfo);
 }
 
 TEST(PluginOptions, VariablesAreTheDefaults) {

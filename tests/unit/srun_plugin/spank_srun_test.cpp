@@ -36,14 +36,14 @@ TEST(SpankSrun, WithoutDdpTheEnvironmentStays) {
 TEST(SpankSrun, WithDdpTasksGetATicketAndPmix) {
   SpankHostRun run("local");
   run.with_mpi({"pmix", "pmi2"}).environment("SLURM_CPUS_PER_TASK", "4");
-  expect_silent(run.run({"-n", "2", "--ddp", "--ddp-bind", "core", "--ddp-gpus=one", "--ddp-backend=gloo", "true"}));
+  expect_silent(run.run({"-n", "2", "--ddp", "--ddp-bind", "core", "--ddp-gpus=one", "--ddp-backend=cpu", "true"}));
   auto variables = run.variables("environment");
   const StepTicket ticket = parse_ticket(variables[kTicketVariable]);
   EXPECT_NE(ticket.port, 0);
   EXPECT_TRUE(ticket.pmi_available);
   EXPECT_EQ(ticket.options.bind, BindPolicy::core);
   EXPECT_EQ(ticket.options.gpus, topology::GpuVisibility::one);
-  EXPECT_EQ(ticket.options.backend, "gloo");
+  EXPECT_EQ(ticket.options.backend, "cpu");
   auto expected = run.variables("before");
   expected["SLURM_MPI_TYPE"] = "pmix";
   expected["SRUN_CPUS_PER_TASK"] = "4";
@@ -118,7 +118,7 @@ TEST(SpankSrun, AWrongWordEndsSrunWithTheAcceptedOnes) {
   };
   for (const auto& [option, words] :
        {Case{"--ddp-bind=nuam", "numa, core, socket, none"}, Case{"--ddp-gpus=2", "all, one, none"},
-        Case{"--ddp-backend=mpi", "auto, nccl, gloo"}}) {
+        Case{"--ddp-backend=mpi", "auto, host, cpu, gloo, nccl"}}) {
     for (const char* context : {"local", "allocator"}) {
       SpankHostRun run(context);
       const auto result = run.run({"--ddp", option, "true"});
@@ -140,7 +140,7 @@ TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
     expect_silent(run.run({"true"}));
     EXPECT_THAT(run.seen("options"),
                 ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
-                            "ddp-backend auto|nccl|gloo|host 1", "ddp-verbose - 0"))
+                            "ddp-backend auto|host|cpu|gloo|nccl 1", "ddp-verbose - 0"))
         << context;
   }
   for (const char* context : {"slurmd", "job_script"}) {

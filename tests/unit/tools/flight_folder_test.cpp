@@ -23,7 +23,7 @@ using testing::HasSubstr;
 std::string real_dump() {
   collectives::FlightRecorder recorder(8);
   const auto group = recorder.join(
-      {.name = "world", .backend = "gloo", .rank = 0, .global_ranks = {0, 1}, .timeout = std::chrono::seconds(1)});
+      {.name = "world", .backend = "host", .rank = 0, .global_ranks = {0, 1}, .timeout = std::chrono::seconds(1)});
   Operation operation;
   operation.kind = OperationKind::all_reduce;
   operation.reduce_op = ReduceOp::avg;

@@ -54,7 +54,7 @@ std::string_view torch_dtype(DType dtype) {
   return "Undefined";
 }
 
-/// The analyser wants one of the backends that it knows.
+/// PyTorch's analyser wants one of PyTorch's backends.
 std::string_view torch_backend(std::string_view backend) { return backend == "nccl" ? "nccl" : "gloo"; }
 
 /// The analyser counts a group's ranks in the order of their ranks in the world.

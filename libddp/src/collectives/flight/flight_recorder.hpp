@@ -21,7 +21,7 @@ class FlightRecorder;
 /// A group as its records need it.
 struct FlightGroupFacts {
   std::string name;               ///< unique in the job, the same on all members
-  std::string backend;            ///< "gloo"
+  std::string backend;            ///< "host"
   int rank = 0;                   ///< own, in the group
   std::vector<int> global_ranks;  ///< of each member in the world
   std::chrono::milliseconds timeout{0};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/cpu_traits.hpp"
 #include "collectives/hierarchy/requests.hpp"
 
 namespace ddp::collectives::hierarchy {
@@ -34,13 +35,8 @@ HierarchicalBackend::HierarchicalBackend(Layout layout, Parts parts, std::size_t
       parts_{Part{std::move(parts.inner), layout_.members(layout_.domain())},
              Part{std::move(parts.outer), leaders(layout_)}, Part{std::move(parts.flat), all_ranks(layout_)}},
       tell_domains_(std::move(parts.tell_domains)),
-      traits_{.serves_cpu = true,
-              .serves_cuda = false,
-              .completes_inline = true,
-              .needs_progress = true,
-              .stream_ordered = false,
-              .detects_peer_death = true,
-              .concurrent_collectives = kConcurrentCollectives} {
+      traits_(kCpuTraits) {
+  traits_.concurrent_collectives = kConcurrentCollectives;
   for (const Part& each : parts_) {
     if (each.backend() == nullptr) continue;
     const BackendTraits& traits = each.backend()->traits();

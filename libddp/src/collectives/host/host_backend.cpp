@@ -11,6 +11,7 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
+#include "collectives/cpu_traits.hpp"
 #include "collectives/hierarchy/hierarchical_backend.hpp"
 #include "collectives/host/rank_address.hpp"
 #include "collectives/shm/memory_budget.hpp"
@@ -30,16 +31,7 @@ class HostBackend final : public Backend {
   HostBackend(const BackendConfig& config, std::string domain)
       : config_(config), domain_(std::move(domain)), endpoint_(std::in_place), mesh_(tcp::make_mesh(config)) {}
 
-  const BackendTraits& traits() const noexcept override {
-    static constexpr BackendTraits kUnconnected{.serves_cpu = true,
-                                                .serves_cuda = false,
-                                                .completes_inline = true,
-                                                .needs_progress = true,
-                                                .stream_ordered = false,
-                                                .detects_peer_death = true,
-                                                .concurrent_collectives = 1};
-    return chosen_ ? chosen_->traits() : kUnconnected;
-  }
+  const BackendTraits& traits() const noexcept override { return chosen_ ? chosen_->traits() : kCpuTraits; }
   Bytes address() const override {
     const RankAddress own{.domain = domain_,
                           .memory_left = shm::budget_left(),

@@ -12,6 +12,7 @@
 
 #include <ddp/error.hpp>
 
+#include "collectives/cpu_traits.hpp"
 #include "collectives/shm/segment_meeting.hpp"
 #include "collectives/shm/shm_group.hpp"
 
@@ -53,18 +54,13 @@ class ShmRequest final : public Request {
 class ShmBackend final : public Backend {
  public:
   ShmBackend(const BackendConfig& config, Endpoint endpoint, const Settings& settings)
-      : config_(config), endpoint_(std::move(endpoint)), settings_(settings) {
-    traits_.serves_cpu = true;
-    traits_.completes_inline = true;
-    traits_.needs_progress = true;
-    traits_.detects_peer_death = true;
-  }
+      : config_(config), endpoint_(std::move(endpoint)), settings_(settings) {}
 
   ~ShmBackend() override { leave(); }
   ShmBackend(const ShmBackend&) = delete;
   ShmBackend& operator=(const ShmBackend&) = delete;
 
-  const BackendTraits& traits() const noexcept override { return traits_; }
+  const BackendTraits& traits() const noexcept override { return kCpuTraits; }
   Bytes address() const override { return endpoint_.address().pack(); }
   void connect(const std::vector<Bytes>& addresses, Deadline deadline) override;
   Request& init(std::span<const Operation> operations, Deadline deadline) override;
@@ -103,7 +99,6 @@ class ShmBackend final : public Backend {
   BackendConfig config_;
   Endpoint endpoint_;
   Settings settings_;
-  BackendTraits traits_;
   std::unique_ptr<ShmGroup> group_;
   std::atomic<Doorbell*> bell_{nullptr};  ///< the group's, once connected
   std::atomic<bool> aborted_{false};

@@ -11,6 +11,7 @@
 
 #include "base/env_table.hpp"
 #include "base/peer_timeout.hpp"
+#include "collectives/cpu_traits.hpp"
 #include "collectives/tcp/context.hpp"
 
 namespace ddp::collectives::tcp {
@@ -54,16 +55,7 @@ class TcpBackend final : public Backend {
   TcpBackend(std::shared_ptr<TcpMesh> mesh, std::uint16_t context, std::vector<int> members, bool owns_mesh)
       : mesh_(std::move(mesh)), context_(&mesh_->open_context(context, std::move(members))), owns_mesh_(owns_mesh) {}
 
-  const BackendTraits& traits() const noexcept override {
-    static constexpr BackendTraits kTraits{.serves_cpu = true,
-                                           .serves_cuda = false,
-                                           .completes_inline = true,
-                                           .needs_progress = true,
-                                           .stream_ordered = false,
-                                           .detects_peer_death = true,
-                                           .concurrent_collectives = 1};
-    return kTraits;
-  }
+  const BackendTraits& traits() const noexcept override { return kCpuTraits; }
   Bytes address() const override { return owns_mesh_ ? mesh_->address() : Bytes{}; }
   void connect(const std::vector<Bytes>& addresses, Deadline /*connections are made when first needed*/) override {
     if (owns_mesh_) mesh_->connect(addresses);

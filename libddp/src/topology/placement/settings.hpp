@@ -1,4 +1,4 @@
-// Environment variables of NCCL, UCX, Gloo, OpenMP and the GPU runtimes that follow from a rank's placement.
+// Environment variables of NCCL, UCX, PyTorch's gloo, OpenMP and the GPU runtimes that follow from a rank's placement.
 #pragma once
 
 #include <string>

@@ -44,7 +44,7 @@ class FlightOutput : public testing::Test {
 
   static std::shared_ptr<FlightGroup> join() {
     return join_flight_recorder({.name = "g",
-                                 .backend = "gloo",
+                                 .backend = "host",
                                  .rank = 0,
                                  .global_ranks = {3, 4},
                                  .timeout = std::chrono::milliseconds(1000)});

@@ -12,7 +12,7 @@ using std::chrono::nanoseconds;
 
 FlightGroupFacts facts_of(std::string name, std::vector<int> ranks) {
   return {.name = std::move(name),
-          .backend = "gloo",
+          .backend = "host",
           .rank = 1,
           .global_ranks = std::move(ranks),
           .timeout = std::chrono::seconds(600)};

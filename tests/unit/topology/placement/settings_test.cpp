@@ -76,7 +76,7 @@ TEST(Settings, NcclsInterfaceListMustLetTheChosenOne) {
   EXPECT_EQ(conflict(node, "NCCL_SOCKET_IFNAME"), "");
 }
 
-TEST(Settings, GloosInterfaceMustBeTheChosenOne) {
+TEST(Settings, TorchsInterfaceMustBeTheChosenOne) {
   Node node;
   node.add_rank();
   node.environment["GLOO_SOCKET_IFNAME"] = "ib0";
