@@ -1,8 +1,8 @@
 // What the double of CUDA's driver exports besides the driver's own symbols: kernels as functions of the host, work for
 // the fake NCCL, and controls for tests. C functions, so that they can be found by name in the loaded library.
 //
-// The double is a libcuda.so.1 in a folder of its own (build/*/lib/fake_cuda): DDP_CUDA_LIBRARY names it. Streams are FIFOs
-// with a thread each; device memory is host memory. Environment, read by cuInit:
+// The double is a libcuda.so.1 in a folder of its own (build/*/lib/fake_cuda): DDP_CUDA_LIBRARY names it. Streams are
+// FIFOs with a thread each; device memory is host memory. Environment, read by cuInit:
 //   FAKE_CUDA_DEVICES=2            devices of this machine; CUDA_VISIBLE_DEVICES (numbers) chooses among them
 //   FAKE_CUDA_HOST=text            machines with different texts have devices with different UUIDs
 //   FAKE_CUDA_VERSION=13000        what cuDriverGetVersion says
@@ -31,14 +31,14 @@ void fake_cuda_register_kernels(const FakeCudaKernel* kernels, std::size_t count
 /// What a library of FAKE_CUDA_KERNELS exports, not the double.
 const FakeCudaKernel* fake_cuda_kernels(std::size_t* count);
 
-/// Puts work that acts as a kernel into @p stream: run(argument) is called once, in the stream's thread and in its order,
-/// with no lock held, and may block for long. Then, or when the work is dropped (the context has failed), drop(argument).
-/// In a captured stream it becomes a node of the graph: run is called at each launch, drop once nothing can launch it any
-/// more. @p drop may be null.
+/// Puts work that acts as a kernel into @p stream: run(argument) is called once, in the stream's thread and in its
+/// order, with no lock held, and may block for long. Then, or when the work is dropped (the context has failed),
+/// drop(argument). In a captured stream it becomes a node of the graph: run is called at each launch, drop once nothing
+/// can launch it any more. @p drop may be null.
 CUresult fake_cuda_enqueue(CUstream stream, void (*run)(void*), void (*drop)(void*), void* argument);
 
-/// Checks what a kernel is about to touch: 1 if the @p bytes at @p address are allocated and not freed. Otherwise 0, and
-/// called from a stream's thread the context fails with CUDA_ERROR_ILLEGAL_ADDRESS, as on a device.
+/// Checks what a kernel is about to touch: 1 if the @p bytes at @p address are allocated and not freed. Otherwise 0,
+/// and called from a stream's thread the context fails with CUDA_ERROR_ILLEGAL_ADDRESS, as on a device.
 int fake_cuda_touch(const void* address, std::size_t bytes);
 
 /// Makes a context fail as by a kernel: every later call returns @p code, and no more work runs. There is no way back.
@@ -49,7 +49,8 @@ CUresult fake_cuda_pause_stream(CUstream stream);
 CUresult fake_cuda_resume_stream(CUstream stream);
 
 /// Adds rules, separated by ';': FUNCTION[@RANK][#N[+]]=ACTION[:VALUE]
-///   FUNCTION  a symbol without its version (cuMemAlloc), or run:LABEL for work when it runs: a kernel's name, memcpy, memset,
+///   FUNCTION  a symbol without its version (cuMemAlloc), or run:LABEL for work when it runs: a kernel's name, memcpy,
+///   memset,
 ///             host_function, enqueued
 ///   RANK      only on this rank: fake_cuda_set_rank, else FAKE_CUDA_RANK, PMIX_RANK or RANK
 ///   N         only the Nth call, counted from 1 since the rule was added; N+: from then on

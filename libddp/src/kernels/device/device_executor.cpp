@@ -31,8 +31,8 @@ DeviceKernels::DeviceKernels(cuda::ContextPtr context, std::span<const std::byte
 void DeviceExecutor::launch(const Launch& launch) {
   const cuda::ContextScope scope(*kernels_.context());
   void* parameters[] = {const_cast<void*>(launch.argument)};
-  const CUresult code = cuda::driver().launch_kernel(kernels_.function(launch.kernel), launch.blocks, 1, 1, kThreads, 1, 1,
-                                                     0, stream_, parameters, nullptr);
+  const CUresult code = cuda::driver().launch_kernel(kernels_.function(launch.kernel), launch.blocks, 1, 1, kThreads, 1,
+                                                     1, 0, stream_, parameters, nullptr);
   if (code == CUDA_SUCCESS) return;
   throw cuda::cuda_error(fmt::format("launching the kernel {} with {} blocks on CUDA device {}",
                                      kernel_table()[static_cast<std::size_t>(launch.kernel)].name, launch.blocks,
