@@ -10,6 +10,7 @@
 #include <ddp/key_value_store.hpp>
 #include <ddp/operation.hpp>
 #include <ddp/process_group.hpp>
+#include <ddp/rank_device.hpp>
 #include <ddp/reducer.hpp>
 #include <ddp/tensor_view.hpp>
 #include <ddp/topology.hpp>

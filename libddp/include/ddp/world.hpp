@@ -10,6 +10,7 @@
 
 #include <ddp/key_value_store.hpp>
 #include <ddp/placement.hpp>
+#include <ddp/rank_device.hpp>
 
 namespace ddp {
 
@@ -76,6 +77,13 @@ class World {
   /// What this process was bound to by World::init; nothing unless DDP_BIND asked for it, and where ddprun has bound
   /// it.
   const std::optional<Placement>& placement() const noexcept;
+
+  /// The CUDA device that this rank should use; nothing without an NVIDIA GPU that it may use. Its UUID tells whether
+  /// two ranks mean the same one. Says what ddprun and srun --ddp have arranged (--gpus all, one), what DDP_BIND
+  /// placed, or what programs choose that know their local rank only: the device of this number, evenly shared if there
+  /// are too few. Needs neither CUDA nor a group. The first call reads the machine, which takes some 10 ms, and the
+  /// environment as it is then. Throws Error(system).
+  const std::optional<RankDevice>& device() const;
 
   /// Variables that suit placement(), by name; empty without one. Left out are those that were set when init began, and
   /// those that GPU runtimes may have read by then (CUDA_VISIBLE_DEVICES and the like).

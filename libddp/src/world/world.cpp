@@ -49,6 +49,7 @@ const std::string& World::interface_address() const noexcept { return state_->in
 const std::string& World::interface_reason() const noexcept { return state_->interface.reason; }
 
 const std::optional<Placement>& World::placement() const noexcept { return state_->placement; }
+const std::optional<RankDevice>& World::device() const { return state_->device(); }
 const std::vector<EnvironmentSetting>& World::settings() const noexcept { return state_->settings; }
 void World::export_settings() const {
   for (const EnvironmentSetting& setting : settings()) {

@@ -12,12 +12,14 @@
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
+#include <ddp/topology.hpp>
 
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "base/peer_timeout.hpp"
 #include "topology/inventory/network_facts.hpp"
+#include "topology/placement/rank_device.hpp"
 #include "world/job_connection.hpp"
 #include "world/process_mapping.hpp"
 #include "world/rank_binding.hpp"
@@ -242,6 +244,17 @@ world::PeerEndpoint WorldState::endpoint(int other) {
           .address = known.addresses[chosen].address.address,
           .port = known.channel_port,
           .token = known.channel_token};
+}
+
+const std::optional<RankDevice>& WorldState::device() {
+  std::call_once(device_known_, [this] {
+    device_ = topology::rank_device(Topology::live(),
+                                    {.local_rank = nodes.local_rank_of(rank),
+                                     .local_world_size = static_cast<int>(nodes.ranks_on(nodes.node_of(rank)).size()),
+                                     .placement = placement ? &*placement : nullptr},
+                                    base::Environment::process());
+  });
+  return device_;
 }
 
 std::string WorldState::key(std::string_view name) const { return fmt::format("ddp.{}.{}", generation_, name); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ class WorldState {
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   std::chrono::milliseconds peer_timeout() const noexcept { return peer_timeout_; }
   bool keep_session() const noexcept { return keep_session_; }
+  /// As World::device(). Any thread.
+  const std::optional<RankDevice>& device();
 
   int rank = 0;
   int world_size = 1;
@@ -71,6 +74,8 @@ class WorldState {
   std::unique_ptr<KeyValueStore> store_;
   std::vector<std::optional<world::EndpointRecord>> records_;
   std::optional<topology::Agreement> agreement_;
+  std::once_flag device_known_;
+  std::optional<RankDevice> device_;
 };
 
 }  // namespace ddp
