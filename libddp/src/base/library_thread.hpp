@@ -13,8 +13,8 @@
 
 namespace ddp::base {
 
-/// While it lives, the calling thread gets no signals but those of its own faults. Threads started meanwhile, by
-/// whichever library, inherit that for good: this is how to reach threads that others start.
+/// While it lives, the calling thread gets no signals but those of its own faults. Threads started meanwhile inherit
+/// that for good.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -25,18 +25,7 @@ class SignalsBlocked {
   }
   SignalsBlocked(const SignalsBlocked&) = delete;
   SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() {
-    // a SIGPIPE of a write in the meantime is still pending, and would be delivered now
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    if (sigismember(&before_, SIGPIPE) == 0) {
-      const timespec at_once{.tv_sec = 0, .tv_nsec = 0};
-      while (sigtimedwait(&pipe, nullptr, &at_once) == SIGPIPE) {
-      }
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:
   sigset_t before_;

@@ -62,23 +62,6 @@ ReduceLoop loop_of(const ReduceLoops& loops, ReduceOp op) {
   return loops.sum;
 }
 
-template <DType kDtype, ReduceOp kOp>
-void combine_two(void* out, const void* a, const void* b, std::size_t count) {
-  Reduction(kDtype, kOp, 1).combine(out, std::array{a, b}, count);
-}
-
-template <DType kDtype>
-ReduceKernel kernel_for(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg: return &combine_two<kDtype, ReduceOp::sum>;
-    case ReduceOp::min: return &combine_two<kDtype, ReduceOp::min>;
-    case ReduceOp::max: return &combine_two<kDtype, ReduceOp::max>;
-    case ReduceOp::product: return &combine_two<kDtype, ReduceOp::product>;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 Reduction::Reduction(DType dtype, ReduceOp op, int ranks, const ReduceLoopsTable& loops) noexcept
@@ -101,21 +84,6 @@ void Reduction::combine(void* out, std::span<const void* const> sources, std::si
   }
   const DefaultFloatControl control;
   loop_(out, sources.data(), sources.size(), count, divisor);
-}
-
-ReduceKernel reduce_kernel(DType dtype, ReduceOp op) {
-  switch (dtype) {
-    case DType::float32: return kernel_for<DType::float32>(op);
-    case DType::float64: return kernel_for<DType::float64>(op);
-    case DType::float16: return kernel_for<DType::float16>(op);
-    case DType::bfloat16: return kernel_for<DType::bfloat16>(op);
-    case DType::int8: return kernel_for<DType::int8>(op);
-    case DType::int32: return kernel_for<DType::int32>(op);
-    case DType::int64: return kernel_for<DType::int64>(op);
-    case DType::uint8: return kernel_for<DType::uint8>(op);
-    case DType::boolean: return kernel_for<DType::boolean>(op);
-  }
-  return nullptr;
 }
 
 void divide_into(void* out, const void* in, DType dtype, std::size_t count, int divisor) {

@@ -52,13 +52,6 @@ class Reduction {
   int last_divisor_ = 1;
 };
 
-/// out[i] = op(a[i], b[i]) for count elements; out may be a or b. avg is added like sum: dividing is a step of its own.
-/// The rest as Reduction.
-using ReduceKernel = void (*)(void* out, const void* a, const void* b, std::size_t count);
-
-/// Never null: for every type and operation that ProcessGroup accepts.
-ReduceKernel reduce_kernel(DType dtype, ReduceOp op);
-
 /// values[i] /= divisor. Integers are truncated toward zero. Not for booleans.
 void divide(void* values, DType dtype, std::size_t count, int divisor);
 

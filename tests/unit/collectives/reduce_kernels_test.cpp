@@ -100,6 +100,11 @@ std::vector<T> random_values(std::size_t count, std::mt19937_64& random) {
   return values;
 }
 
+/// Two values at a time; avg is not divided.
+void combine(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::size_t count) {
+  Reduction(dtype, op, 1).combine(out, std::array{a, b}, count);
+}
+
 template <class T>
 class ReduceKernels : public testing::Test {};
 using Types = testing::Types<float, double, Half, BFloat16, std::int8_t, std::int32_t, std::int64_t, std::uint8_t>;
@@ -112,7 +117,7 @@ TYPED_TEST(ReduceKernels, AreThePlainOperation) {
       const auto a = random_values<TypeParam>(count, random);
       const auto b = random_values<TypeParam>(count, random);
       std::vector<TypeParam> out(count + 1, TypeParam{});
-      reduce_kernel(DTypeOf<TypeParam>::value, op)(out.data(), a.data(), b.data(), count);
+      combine(DTypeOf<TypeParam>::value, op, out.data(), a.data(), b.data(), count);
       for (std::size_t i = 0; i < count; ++i) {
         ASSERT_TRUE(same(out[i], expected(a[i], b[i], op)))
             << to_string(op) << " at " << i << ": " << static_cast<double>(Traits<TypeParam>::widen(a[i])) << ", "
@@ -128,7 +133,9 @@ TYPED_TEST(ReduceKernels, MayWriteIntoEitherInput) {
   const auto a = random_values<TypeParam>(1000, random);
   const auto b = random_values<TypeParam>(1000, random);
   for (const ReduceOp op : kOps) {
-    const auto kernel = reduce_kernel(DTypeOf<TypeParam>::value, op);
+    const auto kernel = [op](void* out, const void* x, const void* y, std::size_t count) {
+      combine(DTypeOf<TypeParam>::value, op, out, x, y, count);
+    };
     std::vector<TypeParam> apart(a.size());
     kernel(apart.data(), a.data(), b.data(), a.size());
     auto into_a = a;
@@ -164,7 +171,7 @@ TYPED_TEST(ReduceKernels, DivideTruncatesIntegersAndRoundsFloats) {
 TEST(ReduceKernelsOfIntegers, WrapAround) {
   const auto apply = []<class T>(ReduceOp op, T a, T b) {
     T out{};
-    reduce_kernel(DTypeOf<T>::value, op)(&out, &a, &b, 1);
+    combine(DTypeOf<T>::value, op, &out, &a, &b, 1);
     return out;
   };
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
@@ -194,7 +201,7 @@ TEST(ReduceKernelsOfFloats, NanWinsFromEitherSide) {
     const std::vector<float> a{kNan, 1, kNan};
     const std::vector<float> b{1, kNan, kNan};
     std::vector<float> out(3);
-    reduce_kernel(DType::float32, op)(out.data(), a.data(), b.data(), 3);
+    combine(DType::float32, op, out.data(), a.data(), b.data(), 3);
     for (const float value : out) EXPECT_TRUE(std::isnan(value)) << to_string(op);
   }
 }
@@ -204,7 +211,7 @@ TEST(ReduceKernelsOfBooleans, AreOrAndAnd) {
   const std::vector<std::uint8_t> b{0, 1, 0, 1, 0, 128};
   const auto apply = [&](ReduceOp op) {
     std::vector<std::uint8_t> out(a.size(), 77);
-    reduce_kernel(DType::boolean, op)(out.data(), a.data(), b.data(), a.size());
+    combine(DType::boolean, op, out.data(), a.data(), b.data(), a.size());
     return out;
   };
   const std::vector<std::uint8_t> either{0, 1, 1, 1, 1, 1};
@@ -219,10 +226,10 @@ TEST(ReduceKernelsOfHalf, SumsAreRoundedOnceFromFloat) {
   const Half a = to_half(2048);
   const Half b = to_half(1);  // 2049 lies between two values of float16 and goes to the even one
   Half out{};
-  reduce_kernel(DType::float16, ReduceOp::sum)(&out, &a, &b, 1);
+  combine(DType::float16, ReduceOp::sum, &out, &a, &b, 1);
   EXPECT_EQ(to_float(out), 2048);
   const Half large = to_half(65504);
-  reduce_kernel(DType::float16, ReduceOp::sum)(&out, &large, &large, 1);
+  combine(DType::float16, ReduceOp::sum, &out, &large, &large, 1);
   EXPECT_TRUE(std::isinf(to_float(out)));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -91,8 +92,8 @@ class Board {
     const auto reduced = [&](std::size_t first) {
       std::vector<std::byte> sum(inputs[0].data() + first, inputs[0].data() + first + part);
       for (std::size_t each = 1; each < inputs.size(); ++each) {
-        reduce_kernel(operation.dtype, operation.reduce_op)(sum.data(), sum.data(), inputs[each].data() + first,
-                                                            operation.count);
+        const std::array<const void*, 2> both{sum.data(), inputs[each].data() + first};
+        Reduction(operation.dtype, operation.reduce_op, 1).combine(sum.data(), both, operation.count);
       }
       return sum;
     };
