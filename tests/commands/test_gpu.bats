@@ -1,0 +1,25 @@
+#!/usr/bin/env bats
+# scripts/test-gpu on the double of CUDA's driver: that it is ready for a machine with a GPU.
+
+setup() {
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+}
+
+@test "scripts/test-gpu runs on the doubles, and says what it did" {
+  [ -e "$DDP_BIN_DIR/../lib/fake_cuda/libcuda.so.1" ] || skip "this build has no CUDA"
+  run "$root/scripts/test-gpu" --doubles
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ "$output" == *"kernels on Fake CUDA device"* ]]
+  [[ "$output" == *"ok   select 3000 of 300000"* ]]
+  [[ "$output" == *'"what": "libddp flatten f32_f16"'* ]]
+  [[ "$output" == *"passed: "*" kernels bandwidth library_kernels"* ]]
+}
+
+@test "without a device, scripts/test-gpu says so" {
+  DDP_CUDA_LIBRARY=/nonexistent/libcuda.so.1 run "$root/scripts/test-gpu"
+  echo "$output"
+  [ "$status" -eq 2 ]
+  [[ "$output" == *"/nonexistent/libcuda.so.1"* ]]
+  [[ "$output" == *"no CUDA device can be used"* ]]
+}

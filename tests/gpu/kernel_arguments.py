@@ -1,0 +1,66 @@
+"""What libddp's kernels take (libddp/src/kernels/arguments.hpp), and how they are launched."""
+
+import ctypes
+
+THREADS = 256
+CHUNK = 4096  # elements of a block that copies or fills
+RAW_CHUNK = 16384
+ROW_CHUNK = 4096
+MAX_PIECES = 168
+BINS, PASSES, MAX_BLOCKS = 256, 4, 1024
+WORKSPACE_BYTES = 4 * (PASSES * BINS + 2 * MAX_BLOCKS)
+
+# element bytes of what a copy reads and writes
+COPIES = {
+    "f32_f32": (4, 4), "f32_f16": (4, 2), "f16_f32": (2, 4), "f32_bf16": (4, 2), "bf16_f32": (2, 4),
+    "f32_e4m3": (4, 1), "e4m3_f32": (1, 4), "f32_e5m2": (4, 1), "e5m2_f32": (1, 4),
+    "f16_f16": (2, 2), "bf16_bf16": (2, 2), "f64_f64": (8, 8), "raw": (1, 1),
+}
+
+
+class Pieces(ctypes.Structure):
+    _fields_ = [("source", ctypes.c_uint64 * MAX_PIECES), ("to", ctypes.c_uint64 * MAX_PIECES),
+                ("count", ctypes.c_uint32 * MAX_PIECES), ("first_chunk", ctypes.c_uint32 * MAX_PIECES),
+                ("pieces", ctypes.c_uint32), ("unused", ctypes.c_uint32),
+                ("scale", ctypes.c_double), ("pattern", ctypes.c_uint64)]
+
+
+class Range(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("source", "range", "count", "row")]
+
+
+class Quantize(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("source", "range", "to", "scales", "count", "row")] + [
+        ("symmetric", ctypes.c_uint32), ("unused", ctypes.c_uint32)]
+
+
+class Dequantize(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("source", "scales", "to", "count", "row")] + [
+        ("symmetric", ctypes.c_uint32), ("add", ctypes.c_uint32)]
+
+
+class Selection(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("source", "workspace", "indices", "values")] + [
+        (name, ctypes.c_uint32) for name in ("count", "wanted", "number", "block_size")]
+
+
+class Scatter(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("indices", "values", "to")] + [
+        ("count", ctypes.c_uint32), ("unused", ctypes.c_uint32)]
+
+
+def pieces_of(ways, chunk, scale=1.0, pattern=0):
+    """The argument and the number of blocks for (source, to, count) each."""
+    argument, blocks = Pieces(scale=scale, pattern=pattern), 0
+    for source, to, count in ways:
+        if count:
+            i = argument.pieces
+            argument.source[i], argument.to[i], argument.count[i] = source, to, count
+            argument.first_chunk[i] = blocks
+            argument.pieces = i + 1
+            blocks += -(-count // chunk)
+    return argument, blocks
+
+
+def row_blocks(count, row):
+    return -(-count // row) * -(-row // ROW_CHUNK)
