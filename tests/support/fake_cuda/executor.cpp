@@ -195,12 +195,15 @@ CUresult fake_cuda_resume_stream(CUstream stream) { return set_paused(stream, fa
 FakeCudaLive fake_cuda_live() {
   const std::size_t allocations = memory().live_allocations();
   const Lock lock(state().mutex);
+  std::size_t waiting = 0;
+  for (const Device& device : state().devices) waiting += device.waiting_priorities.size();
   return {.streams = state().streams.size(),
           .events = state().events.size(),
           .modules = live_modules(),
           .graphs = live_graphs(),
           .allocations = allocations,
-          .user_objects = live_user_objects()};
+          .user_objects = live_user_objects(),
+          .waiting_kernels = waiting};
 }
 }
 

@@ -34,7 +34,7 @@ const FakeCudaKernel* fake_cuda_kernels(std::size_t* count);
 /// Puts work that acts as a kernel into @p stream: run(argument) is called once, in the stream's thread and in its
 /// order, with no lock held, and may block for long. Then, or when the work is dropped (the context has failed),
 /// drop(argument). In a captured stream it becomes a node of the graph: run is called at each launch, drop once nothing
-/// can launch it any more. @p drop may be null.
+/// can launch it any more. @p drop may be null; it is called when this fails, too.
 CUresult fake_cuda_enqueue(CUstream stream, void (*run)(void*), void (*drop)(void*), void* argument);
 
 /// Checks what a kernel is about to touch: 1 if the @p bytes at @p address are allocated and not freed. Otherwise 0,
@@ -64,9 +64,9 @@ void fake_cuda_set_rank(int rank);
 
 /// How often a function was called in this process, successfully or not, by a symbol without its version.
 long fake_cuda_call_count(const char* function);
-/// What is not destroyed or freed: a test for leaks.
+/// What is not destroyed or freed, for tests of leaks; and the kernels that wait for room on their device.
 struct FakeCudaLive {
-  std::size_t streams, events, modules, graphs, allocations, user_objects;
+  std::size_t streams, events, modules, graphs, allocations, user_objects, waiting_kernels;
 };
 FakeCudaLive fake_cuda_live();
 }

@@ -60,8 +60,6 @@ CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int priori
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreate(CUstream* handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
-
 /// "In case the device is still doing work in the stream when cuStreamDestroy() is called, the function will return
 /// immediately and the resources will be released automatically once the device has completed all work in hStream."
 CUresult cuStreamDestroy(CUstream handle) {

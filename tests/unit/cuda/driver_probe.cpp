@@ -1,0 +1,21 @@
+// Opens CUDA's driver as libddp does and says what it found: "FILE VERSION", or the error. An argument is a library that
+// the process loads before.
+#include <dlfcn.h>
+
+#include <cstdio>
+
+#include <ddp/error.hpp>
+
+#include "cuda/driver.hpp"
+
+int main(int argc, char** argv) {
+  if (argc > 1 && dlopen(argv[1], RTLD_NOW) == nullptr) return 2;
+  try {
+    const ddp::cuda::Driver driver{ddp::base::Environment::process()};
+    std::printf("%s %d\n", driver.file().c_str(), driver.version());
+    return 0;
+  } catch (const ddp::Error& error) {
+    std::printf("%s: %s\n", std::string(to_string(error.code())).c_str(), error.what());
+    return 1;
+  }
+}
