@@ -99,6 +99,12 @@ void FailureDetector::tell(const Error& error, const std::vector<MemberReply>& m
   world::ask_peers(listening, service_, encode(Verdict{.error = error}), deadline);
 }
 
+void FailureDetector::tell_all(const Error& error) const {
+  std::vector<world::PeerEndpoint> others = members_.endpoints;
+  others.erase(others.begin() + members_.rank);
+  world::ask_peers(others, service_, encode(Verdict{.error = error}), Deadline::after(kTimeToTell));
+}
+
 /// Its owner's turn to inquire, if it came in time.
 class FailureDetector::Turn {
  public:

@@ -54,6 +54,9 @@ class FailureDetector {
   /// @param go_on is asked every 100 ms. False: returns at once; what is known of silent members is kept.
   void watch(const Operation& operation, const std::function<bool()>& go_on);
 
+  /// Makes @p error the verdict of all other members, because this rank ends the group.
+  void tell_all(const Error& error) const;
+
  private:
   class Turn;
   Bytes answer(std::span<const std::byte> body);

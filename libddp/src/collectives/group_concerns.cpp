@@ -65,6 +65,17 @@ std::optional<Concern> GroupDriver::concern() {
                  .times = most->lane->traits.stream_ordered ? times_of(*most, now) : std::string()};
 }
 
+std::optional<Work> GroupDriver::first_unfinished() {
+  if (failed_ || stuck_) return std::nullopt;
+  const Turn turn(*this);
+  admit();
+  std::optional<Work> first;
+  visit_unfinished([&](WorkState& work, bool) {
+    if (!first) first.emplace(work);
+  });
+  return first;
+}
+
 bool GroupDriver::urgent() {
   if (stuck_) return true;
   const Turn turn(*this);

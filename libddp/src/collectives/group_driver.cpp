@@ -339,11 +339,13 @@ void GroupDriver::close() noexcept {
     keep_for_ever(shared_from_this());
     return;
   }
-  closing_ = true;
+  attempt();  // what the others have finished, too
   if (unfinished_ > 0) {
     base::log(base::LogLevel::warning, "group '{}' is closed while operations are under way; they are aborted",
               members_.name);
+    if (const auto first = first_unfinished()) watch_.tell_of_close(WorkState::of(*first));
   }
+  closing_ = true;
   const Deadline limit = Deadline::after(kLongestClose);
   for (;;) {
     {

@@ -106,6 +106,8 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
     GroupDriver& driver_;
   };
 
+  /// Of a group that has not failed.
+  std::optional<Work> first_unfinished();
   void drive_until_posted(const WorkState& work, Time limit);
   WorkState& take_slot();
   WorkState& issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now);

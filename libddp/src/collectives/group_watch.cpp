@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "collectives/group_driver.hpp"
@@ -37,6 +39,21 @@ void GroupWatch::stop() noexcept {
   stopped_ = true;
   if (thread_.joinable()) thread_.join();
   detector_.reset();
+}
+
+void GroupWatch::tell_of_close(const WorkState& work) noexcept {
+  if (!members_.channel) return;
+  const int own = members_.global(members_.rank);
+  try {
+    detector_->tell_all(Error{{.code = ErrorCode::peer_lost,
+                               .attempted = work.description(),
+                               .cause = fmt::format("rank {} closed the group while it was under way", own),
+                               .native = {},
+                               .ranks = {own},
+                               .hint = "look at the last output of that rank"}});
+  } catch (const std::exception& error) {  // they find out themselves, later
+    base::log(base::LogLevel::warning, "telling the ranks of group '{}' of its end: {}", members_.name, error.what());
+  }
 }
 
 void GroupWatch::inquire() {

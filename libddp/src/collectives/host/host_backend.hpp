@@ -3,8 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include <ddp/backend.hpp>
+
+#include "collectives/shm/phase_hook.hpp"
 
 namespace ddp::collectives::host {
 
@@ -14,7 +17,7 @@ extern const BackendPlugin kBackend;
 /// Throws Error.
 std::unique_ptr<Backend> create(const BackendConfig& config);
 
-/// For tests: @p domain in place of DDP_MEMORY_DOMAIN.
-std::unique_ptr<Backend> create(const BackendConfig& config, const std::string& domain);
+/// For tests: @p domain in place of DDP_MEMORY_DOMAIN, and points at which a rank that shares memory falls.
+std::unique_ptr<Backend> create(const BackendConfig& config, const std::string& domain, shm::PhaseHook hook = {});
 
 }  // namespace ddp::collectives::host

@@ -126,6 +126,8 @@ class Leader {
   };
   /// Strangers that say nothing are put out when more than these wait.
   static constexpr std::size_t kUnknown = 64;
+  /// Between two looks at ranks that have not come.
+  static constexpr int kLookMs = 50;
 
   std::vector<int> missing(bool ready) const {
     std::vector<int> ranks;
@@ -135,7 +137,7 @@ class Leader {
     return ranks;
   }
 
-  /// Waits until a socket can be read. @p listening: also for new ones.
+  /// Waits until a socket can be read, a little while. @p listening: also for new ones.
   void wait(bool listening, bool ready) {
     std::vector<pollfd> sockets;
     if (listening) {
@@ -145,7 +147,7 @@ class Leader {
     for (const Member& member : members_) {
       if (member.socket) sockets.push_back({member.socket.get(), POLLIN, 0});
     }
-    const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), 1000));
+    const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), kLookMs));
     if (count < 0 && errno != EINTR) throw base::system_error(kAttempted, errno);
     if (deadline_.expired()) {
       fail(ErrorCode::timeout, ready ? "they have not mapped the shared memory in time" : "they have not come in time",
@@ -165,8 +167,28 @@ class Leader {
         }
       }
       check_members();
+      check_missing();
     }
     unknown_.clear();
+  }
+
+  /// One that has not come has a socket of its own, as long as it lives and may come.
+  void check_missing() {
+    if (!next_look_.expired()) return;
+    next_look_ = Deadline::after(std::chrono::milliseconds(kLookMs));
+    std::vector<int> gone;
+    for (const int rank : missing(false)) {
+      try {
+        connect_to(meeting_.addresses[static_cast<std::size_t>(rank)]);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::peer_lost) gone.push_back(rank);  // others tell nothing about it
+      }
+    }
+    if (gone.empty()) return;
+    accept_some();  // that it has come meanwhile, and failed
+    check_members();
+    const std::string ranks = format_ranks(gone);
+    fail(ErrorCode::peer_lost, fmt::format("{} ended before the ranks met", ranks), std::move(gone));
   }
 
   void accept_some() {
@@ -256,6 +278,7 @@ class Leader {
   std::vector<Member> members_;  ///< by rank; 0 is this one
   std::deque<base::UniqueFd> unknown_;
   std::size_t budget_ = budget_left();
+  Deadline next_look_ = Deadline::after(std::chrono::milliseconds(kLookMs));
 };
 
 class Member {

@@ -1,0 +1,298 @@
+// A process that is one rank of a group over the host backend, and falls at a given point of the group's life; and what
+// it tells the test.
+#pragma once
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/group_engine.hpp"
+#include "collectives/host/host_backend.hpp"
+#include "world/peer_channel.hpp"
+
+namespace ddp::collectives::testing {
+
+using shm::Phase;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+inline constexpr int kRanks = 4;
+inline constexpr std::uint64_t kFallsIn = 3;  // operation
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+/// Of operations that a stopped rank holds up: what starved ranks still keep.
+inline constexpr std::chrono::milliseconds kLimit{kSanitized ? 6000 : 3000};
+
+/// Where the victim falls.
+enum class Point {
+  before_connecting,  // its address is known
+  connecting,         // its leader knows it, and it has no memory yet
+  idle,               // between two operations
+  before_post,        // called, and not begun
+  waiting,            // for a rank that is late
+  before_show,
+  before_reduce,
+  in_copy_out,
+  closing,
+  leaves,  // closes the group while the others wait for it, and lives
+  aborts,  // the same in the middle of an operation
+  slow,    // lives, and calls nothing
+};
+/// With its name, and how it happens.
+struct PointRow {
+  Point point;
+  const char* name;
+  bool killed;   ///< also as SIGKILL
+  bool stopped;  ///< also as SIGSTOP
+};
+
+struct Case {
+  PointRow at;
+  int signal;
+  int victim;   ///< 0 leads its domain, 3 does not
+  int domains;  ///< over which ranks are dealt in turn
+  std::string name() const {
+    return std::string(signal == SIGKILL ? "kill " : "stop ") + at.name + (victim == 0 ? " leader" : " member") +
+           (domains == 1 ? " within" : " between");
+  }
+};
+
+/// What a rank tells the others and the test, in memory of theirs.
+struct Row {
+  struct Address {
+    std::array<std::byte, 1024> backend;
+    std::size_t backend_bytes;
+    std::uint16_t port;
+    world::ChannelToken token;
+    std::atomic<bool> there;
+  };
+  std::array<Address, 2> groups;
+  ErrorCode code;
+  std::array<char, 300> text;
+  std::uint32_t blamed;  ///< a bit a rank
+  steady_clock::duration at;
+  std::array<char, 300> trouble;
+  std::atomic<bool> failed;  ///< the first group has, or is closed
+};
+struct Table {
+  std::array<Row, kRanks> rows;
+  std::atomic<steady_clock::duration::rep> fell;
+  std::atomic<int> closed;
+};
+
+/// Falls at points that the host backend does not have.
+class FallingBackend final : public Backend {
+ public:
+  FallingBackend(std::unique_ptr<Backend> inner, std::function<void(Point)> pass)
+      : inner_(std::move(inner)), pass_(std::move(pass)) {}
+  const BackendTraits& traits() const noexcept override { return inner_->traits(); }
+  Bytes address() const override { return inner_->address(); }
+  void connect(const std::vector<Bytes>& addresses, Deadline deadline) override {
+    pass_(Point::before_connecting);
+    inner_->connect(addresses, deadline);
+  }
+  Request& init(std::span<const Operation> operations, Deadline deadline) override {
+    pass_(Point::before_post);
+    return inner_->init(operations, deadline);
+  }
+  void abort() noexcept override { inner_->abort(); }
+  void close(Deadline deadline) noexcept override {
+    pass_(Point::closing);
+    inner_->close(deadline);
+  }
+  void rest(std::chrono::microseconds limit) noexcept override {
+    pass_(Point::waiting);
+    inner_->rest(limit);
+  }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  std::function<void(Point)> pass_;
+};
+
+/// One rank of one case, in a process of its own.
+class Rank {
+ public:
+  Rank(Table& table, const Case& of, int rank) : table_(table), case_(of), rank_(rank) {
+    armed_ = rank == of.victim && (of.at.point == Point::before_connecting || of.at.point == Point::connecting);
+  }
+
+  void run() {
+    Row& own = table_.rows[static_cast<std::size_t>(rank_)];
+    try {
+      std::vector<int> all(kRanks);
+      for (int rank = 0; rank < kRanks; ++rank) all[static_cast<std::size_t>(rank)] = rank;
+      try {
+        work(all);
+      } catch (const Error& error) {
+        own.at = steady_clock::now().time_since_epoch();
+        own.code = error.code();
+        std::strncpy(own.text.data(), error.what(), own.text.size() - 1);
+        for (const int rank : error.ranks()) own.blamed |= 1U << static_cast<unsigned>(rank);
+      }
+      own.failed = true;
+      if (rank_ == case_.victim) return;
+      std::erase(all, case_.victim);
+      auto group = join(1, all, Deadline::after(std::chrono::seconds(60)));
+      for (std::uint64_t i = 1; i <= 20; ++i) all_reduce(*group, i % 2 == 0 ? 300'000 : 100, kRanks - 1);
+    } catch (const std::exception& error) {
+      std::strncpy(own.trouble.data(), error.what(), own.trouble.size() - 1);
+    }
+  }
+
+ private:
+  bool is_victim() const { return rank_ == case_.victim; }
+  bool stops() const { return case_.signal == SIGSTOP; }
+  /// Of operations and of meeting: for those that are stopped it has to pass.
+  milliseconds limit() const { return stops() ? kLimit : milliseconds(60'000); }
+
+  void fall() {
+    armed_ = false;
+    table_.fell = steady_clock::now().time_since_epoch().count();
+    ::kill(::getpid(), case_.signal);
+  }
+  void pass(Point point) {
+    if (armed_ && point == case_.at.point) fall();
+  }
+
+  void work(const std::vector<int>& all) {
+    auto group = join(0, all, Deadline::after(limit()));
+    const Point point = case_.at.point;
+    const bool large = point == Point::before_show || point == Point::before_reduce || point == Point::in_copy_out;
+    for (std::uint64_t i = 1; point != Point::closing || i <= kFallsIn; ++i) {
+      if (is_victim() && i == kFallsIn) {
+        armed_ = true;
+        pass(Point::idle);
+        if (point == Point::slow) {
+          table_.fell = steady_clock::now().time_since_epoch().count();
+          std::this_thread::sleep_for(limit() * 5 / 4);
+        }
+        if (point == Point::leaves || point == Point::aborts) {
+          table_.fell = steady_clock::now().time_since_epoch().count();
+          std::vector<float> values(100, 1.0F);
+          if (point == Point::aborts) static_cast<void>(group->submit(sum_of(values), {}));
+          group.reset();
+          wait_for_others();
+          return;
+        }
+      }
+      const bool awaited = point == Point::waiting || point == Point::aborts;
+      if (awaited && rank_ == 1 && i == kFallsIn) std::this_thread::sleep_for(milliseconds(200));
+      all_reduce(*group, large ? 300'000 : 100, kRanks);
+    }
+    armed_ = is_victim();
+    group.reset();
+  }
+
+  void wait_for_others() const {
+    for (const Row& row : table_.rows) {
+      while (&row != &table_.rows[static_cast<std::size_t>(rank_)] && !row.failed) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    }
+  }
+
+  /// @param number of the group among those of the case.
+  std::unique_ptr<GroupEngine> join(std::size_t number, const std::vector<int>& ranks, Deadline deadline) {
+    const auto place = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+    if (!channel_) channel_ = std::make_shared<world::PeerChannel>("127.0.0.1");
+    GroupMembers members{.name = "group " + std::to_string(number),
+                         .rank = static_cast<int>(place),
+                         .global_ranks = ranks,
+                         .endpoints = {},
+                         .nodes = {},
+                         .channel = channel_,
+                         .peer_timeout = milliseconds(30'000)};
+    BackendConfig config;
+    config.group = members.name;
+    config.rank = members.rank;
+    config.size = members.size();
+    for (const int rank : ranks) config.nodes.push_back(rank % case_.domains);
+    members.nodes = config.nodes;
+    config.interface_address = "127.0.0.1";
+    config.connect_timeout = limit();
+    const shm::PhaseHook hook{.call = [](Phase phase, void* rank) { static_cast<Rank*>(rank)->pass(point_of(phase)); },
+                              .context = this};
+    auto backend = std::make_unique<FallingBackend>(
+        host::create(config, std::to_string(rank_ % case_.domains), hook), [this](Point point) { pass(point); });
+    publish(number, *backend);
+    std::vector<Bytes> addresses;
+    for (const int rank : ranks) {
+      const Row::Address& theirs = table_.rows[static_cast<std::size_t>(rank)].groups[number];
+      while (!theirs.there) std::this_thread::sleep_for(milliseconds(1));
+      addresses.emplace_back(theirs.backend.begin(),
+                             theirs.backend.begin() + static_cast<std::ptrdiff_t>(theirs.backend_bytes));
+      members.endpoints.push_back(
+          {.rank = rank, .address = "127.0.0.1", .port = theirs.port, .token = theirs.token});
+    }
+    try {
+      backend->connect(addresses, deadline);
+    } catch (const Error& error) {  // as for World's group: a backend knows only ranks of the group
+      ErrorDetail detail = error.detail();
+      for (int& rank : detail.ranks) rank = members.global(rank);
+      throw Error{std::move(detail)};
+    }
+    std::vector<GroupBackend> backends;
+    backends.push_back({.name = "host", .backend = std::move(backend)});
+    return std::make_unique<GroupEngine>(std::move(members), std::move(backends), ConnectOptions{}, limit());
+  }
+
+  static Point point_of(Phase phase) {
+    switch (phase) {
+      case Phase::connecting: return Point::connecting;
+      case Phase::before_copy: return Point::before_post;
+      case Phase::before_show: return Point::before_show;
+      case Phase::before_reduce: return Point::before_reduce;
+      default: return Point::in_copy_out;
+    }
+  }
+
+  void publish(std::size_t number, const Backend& backend) {
+    Row::Address& own = table_.rows[static_cast<std::size_t>(rank_)].groups[number];
+    const Bytes address = backend.address();
+    if (address.size() > own.backend.size()) throw std::length_error("no room for the address");
+    std::copy(address.begin(), address.end(), own.backend.begin());
+    own.backend_bytes = address.size();
+    own.port = channel_->port();
+    own.token = channel_->token();
+    own.there = true;
+  }
+
+  static Operation sum_of(std::vector<float>& values) {
+    Operation operation;
+    operation.kind = OperationKind::all_reduce;
+    operation.count = values.size();
+    operation.input = operation.output = values;
+    return operation;
+  }
+
+  static void all_reduce(GroupEngine& group, std::size_t count, int ranks) {
+    std::vector<float> values(count, 1.0F);
+    group.submit(sum_of(values), {}).wait();
+    const auto differs = [ranks](float value) { return value != static_cast<float>(ranks); };
+    if (std::any_of(values.begin(), values.end(), differs)) throw std::logic_error("wrong values");
+  }
+
+  Table& table_;
+  const Case case_;
+  int rank_;
+  std::atomic<bool> armed_;
+  std::shared_ptr<world::PeerChannel> channel_;
+};
+
+}  // namespace ddp::collectives::testing
