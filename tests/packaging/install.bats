@@ -116,7 +116,7 @@ END
     done < <(readelf -d "$file" | sed -n 's/.*R\(UN\)\?PATH.*\[\(.*\)\]/\2/p' | tr : '\n')
   done < <(find "$MOVED" -type f \( -path '*/bin/*' -o -name '*.so*' -o -path '*/libexec/*' \))
   run -0 ldd "$MOVED/bin/ddp-selftest"
-  [[ $output == *"libddp.so.${VERSION%%.*} => $MOVED/$LIBDIR/"* && $output != *"not found"* ]]
+  [[ $output == *"libddp.so.${VERSION%%.*} => $MOVED/bin/../$LIBDIR/"* && $output != *"not found"* ]]
 }
 
 @test "no installed text names the build or source folder" {
