@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,11 +19,15 @@
 #include <ddp/ddp.hpp>
 
 #include "digits/dataset.hpp"
+#include "digits/learner.hpp"
 #include "digits/network.hpp"
 #include "digits/optimizer.hpp"
 #include "digits/reducer_parameters.hpp"
 #include "digits/sample_order.hpp"
 #include "digits/shard.hpp"
+#ifdef DIGITS_CUDA
+#include "digits/cuda/device_learner.hpp"
+#endif
 
 namespace {
 
@@ -44,6 +50,7 @@ struct Options {
   // One bucket per layer of this network; the 25 MiB that suit large models would put all of it into one, and then
   // nothing could overlap with the backward pass.
   std::size_t bucket_cap_bytes = 65536;
+  std::string device = "cpu";
 };
 
 /// The options, or the exit status when there is nothing to run (--help, a mistake that has been reported).
@@ -70,6 +77,15 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
   app.add_option("--bucket-cap-bytes", options.bucket_cap_bytes, "Gradients are sent in buckets of about this size")
       ->check(CLI::Range(1, kLargestCount))
       ->capture_default_str();
+#ifdef DIGITS_CUDA
+  app.add_option("--device", options.device, "cpu, or cuda: each rank on a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+#else
+  app.add_option("--device", options.device, "cpu; built without nvcc, so that there is no cuda")
+      ->check(CLI::IsMember({"cpu"}))
+      ->capture_default_str();
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -78,6 +94,52 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
     return kUsageExit;
   }
   return options;
+}
+
+/// Learns on the processor.
+class HostLearner final : public digits::Learner {
+ public:
+  HostLearner(const Options& options, const ddp::ProcessGroup& group)
+      : network_(kWidths, options.seed),
+        reducer_(digits::reducer_parameters(network_), group,
+                 {.bucket_cap_bytes = options.bucket_cap_bytes,
+                  .first_bucket_bytes = options.bucket_cap_bytes,
+                  .rebuild_buckets = true,
+                  .broadcast_parameters = true}),
+        optimizer_(network_.parameters(), options.learning_rate, options.momentum) {}
+
+  double learn(const digits::Batch<float>& batch, float scale) override {
+    reducer_.prepare_for_backward();
+    const auto outcome = network_.forward(batch);
+    network_.backward(scale, [this](std::size_t parameter) { reducer_.mark_ready(parameter); });
+    reducer_.finalize();
+    optimizer_.step();
+    return outcome.loss_sum;
+  }
+  std::size_t correct(const digits::Batch<float>& batch) override { return network_.forward(batch).correct; }
+  const ddp::ReducerStats* stats() const override { return &reducer_.stats(); }
+
+ private:
+  digits::Network<float> network_;
+  ddp::Reducer reducer_;
+  digits::SgdMomentum<float> optimizer_;
+};
+
+std::unique_ptr<digits::Learner> make_learner(const Options& options, const ddp::World& world, ddp::ProcessGroup group,
+                                              std::size_t samples) {
+#ifdef DIGITS_CUDA
+  if (options.device == "cuda") {
+    return digits::cuda::make_device_learner(world, std::move(group),
+                                             {.widths = kWidths,
+                                              .seed = options.seed,
+                                              .max_batch = samples,
+                                              .learning_rate = options.learning_rate,
+                                              .momentum = options.momentum});
+  }
+#endif
+  (void)world;
+  (void)samples;
+  return std::make_unique<HostLearner>(options, group);
 }
 
 /// One process's part of the training.
@@ -89,13 +151,7 @@ class Trainer {
         group_(ddp::make_process_group(world)),
         dataset_(digits::load_digits(options.data)),
         split_(digits::split_train_test(dataset_.size(), kTestSamples, options.seed)),
-        network_(kWidths, options.seed),
-        reducer_(digits::reducer_parameters(network_), group_,
-                 {.bucket_cap_bytes = options.bucket_cap_bytes,
-                  .first_bucket_bytes = options.bucket_cap_bytes,
-                  .rebuild_buckets = true,
-                  .broadcast_parameters = true}),
-        optimizer_(network_.parameters(), options.learning_rate, options.momentum) {}
+        learner_(make_learner(options, world, group_, dataset_.size())) {}
 
   /// Trains for all epochs; rank 0 reports each. Returns the accuracy on the test samples, in [0, 1].
   double run() {
@@ -128,8 +184,10 @@ class Trainer {
 
     for (const auto batch : digits::global_batches(order, options_.batch_size)) {
       loss_sum += step(batch);
-      communication += reducer_.stats().communication;
-      overlap += reducer_.stats().overlap;
+      if (const ddp::ReducerStats* stats = learner_->stats()) {
+        communication += stats->communication;
+        overlap += stats->overlap;
+      }
     }
     const Seconds elapsed = std::chrono::steady_clock::now() - start;
 
@@ -151,26 +209,22 @@ class Trainer {
   /// One update from a batch of all ranks together; returns the summed loss of this rank's part.
   double step(std::span<const std::size_t> batch) {
     const auto mine = digits::shard_of(batch, world_.rank(), world_.world_size());
-    reducer_.prepare_for_backward();
-    const auto outcome = network_.forward(digits::make_batch<float>(dataset_, mine));
     // Not 1 / mine.size(): see shard_of.
     const float scale = static_cast<float>(world_.world_size()) / static_cast<float>(batch.size());
-    network_.backward(scale, [this](std::size_t parameter) { reducer_.mark_ready(parameter); });
-    reducer_.finalize();
-    optimizer_.step();
-    return outcome.loss_sum;
+    return learner_->learn(digits::make_batch<float>(dataset_, mine), scale);
   }
 
   /// Every rank classifies its part of the test samples; all learn the result.
   double test_accuracy() {
     const auto mine = digits::shard_of(split_.test, world_.rank(), world_.world_size());
-    auto correct = static_cast<std::int64_t>(network_.forward(digits::make_batch<float>(dataset_, mine)).correct);
+    auto correct = static_cast<std::int64_t>(learner_->correct(digits::make_batch<float>(dataset_, mine)));
     group_.all_reduce(std::span{&correct, 1}).wait();
     return static_cast<double>(correct) / static_cast<double>(split_.test.size());
   }
 
   void report(int epoch, const EpochResult& result, double accuracy) const {
-    const std::string hidden = result.hidden ? fmt::format("{:.0f} %", 100 * *result.hidden) : "none to hide";
+    const char* const otherwise = learner_->stats() == nullptr ? "not measured" : "none to hide";
+    const std::string hidden = result.hidden ? fmt::format("{:.0f} %", 100 * *result.hidden) : otherwise;
     fmt::print(
         "epoch {}/{}: loss {:.4f}, test accuracy {:.2f} %, {:.0f} samples/s, communication hidden behind backward: "
         "{}\n",
@@ -183,9 +237,7 @@ class Trainer {
   ddp::ProcessGroup group_;
   digits::Dataset dataset_;
   digits::Split split_;
-  digits::Network<float> network_;
-  ddp::Reducer reducer_;
-  digits::SgdMomentum<float> optimizer_;
+  std::unique_ptr<digits::Learner> learner_;
 };
 
 void report_end(const ddp::World& world, double accuracy) {

@@ -14,6 +14,7 @@ setup() {
   [[ "$output" == *"ok   select 3000 of 300000"* ]]
   [[ "$output" == *'"what": "libddp flatten f32_f16"'* ]]
   [[ "$output" == *"passed: "*" kernels bandwidth library_kernels"* ]]
+  [[ "$output" == *" digits"* ]]
 }
 
 @test "without a device, scripts/test-gpu says so" {
