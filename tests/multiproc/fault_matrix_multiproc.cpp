@@ -33,7 +33,8 @@ class Job {
  public:
   explicit Job(const Case& of)
       : case_(of),
-        table_(new(::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Table{}) {
+        table_(new (::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                   Table{}) {
     for (int rank = 0; rank < kRanks; ++rank) {
       const pid_t pid = ::fork();
       if (pid == 0) {
@@ -146,9 +147,7 @@ TEST(FaultMatrix, KilledIsNamedByAllAtOnce) {
   EXPECT_LT(run_all(cases_of(SIGKILL), 8), 20'000);
 }
 
-TEST(FaultMatrix, StoppedIsNamedByAllAtTheDeadlineAndToldFromSlow) {
-  run_all(cases_of(SIGSTOP), kSanitized ? 10 : 20);
-}
+TEST(FaultMatrix, StoppedIsNamedByAllAtTheDeadlineAndToldFromSlow) { run_all(cases_of(SIGSTOP), kSanitized ? 10 : 20); }
 
 }  // namespace
 }  // namespace ddp::collectives::testing

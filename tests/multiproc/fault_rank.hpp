@@ -228,8 +228,8 @@ class Rank {
     config.connect_timeout = limit();
     const shm::PhaseHook hook{.call = [](Phase phase, void* rank) { static_cast<Rank*>(rank)->pass(point_of(phase)); },
                               .context = this};
-    auto backend = std::make_unique<FallingBackend>(
-        host::create(config, std::to_string(rank_ % case_.domains), hook), [this](Point point) { pass(point); });
+    auto backend = std::make_unique<FallingBackend>(host::create(config, std::to_string(rank_ % case_.domains), hook),
+                                                    [this](Point point) { pass(point); });
     publish(number, *backend);
     std::vector<Bytes> addresses;
     for (const int rank : ranks) {
@@ -237,8 +237,7 @@ class Rank {
       while (!theirs.there) std::this_thread::sleep_for(milliseconds(1));
       addresses.emplace_back(theirs.backend.begin(),
                              theirs.backend.begin() + static_cast<std::ptrdiff_t>(theirs.backend_bytes));
-      members.endpoints.push_back(
-          {.rank = rank, .address = "127.0.0.1", .port = theirs.port, .token = theirs.token});
+      members.endpoints.push_back({.rank = rank, .address = "127.0.0.1", .port = theirs.port, .token = theirs.token});
     }
     try {
       backend->connect(addresses, deadline);

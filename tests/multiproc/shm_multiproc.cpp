@@ -2,7 +2,6 @@
 // others must end with the same cause, in time.
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #include <string>
 
@@ -260,49 +259,6 @@ TEST_F(ShmProcesses, ARankInOtherNamespacesIsSeenToDie) {
     ::waitpid(first_of_namespace, nullptr, 0);
   });
   for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
-}
-
-/// @p limit holds in rank @p rank from the connection on; every rank must get an Error, this one the one with @p word.
-class ShmLimits : public ShmProcesses {
- protected:
-  void expect_error(int limited, int resource, rlim_t limit, const std::string& word) {
-    start([&](int rank) {
-      std::vector<Bytes> addresses;
-      const auto backend = make(0, {0, 1, 2}, rank, addresses);
-      if (rank == limited) {
-        const rlimit value{limit, limit};
-        ASSERT_EQ(::setrlimit(static_cast<__rlimit_resource>(resource), &value), 0);
-      }
-      try {
-        backend->connect(addresses, testing::soon());
-        ADD_FAILURE() << "rank " << rank << " is connected";
-      } catch (const Error& error) {
-        EXPECT_TRUE(rank != limited || std::string(error.what()).find(word) != std::string::npos) << error.what();
-        EXPECT_TRUE(rank != limited || !error.hint().empty()) << error.what();
-      }
-    });
-    for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
-  }
-};
-
-// UBSan's check of virtual calls opens a pipe, and takes its failure for a wrong object.
-#ifdef __has_feature
-constexpr bool kSanitized = __has_feature(address_sanitizer);
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
-TEST_F(ShmLimits, FileSizeOfTheLeader) { expect_error(0, RLIMIT_FSIZE, 100'000, "file sizes"); }
-TEST_F(ShmLimits, FileSizeOfAMember) { expect_error(2, RLIMIT_FSIZE, 100'000, "file sizes"); }
-TEST_F(ShmLimits, DescriptorsOfTheLeader) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer itself needs descriptors";
-  expect_error(0, RLIMIT_NOFILE, 4, "pen files");
-}
-TEST_F(ShmLimits, DescriptorsOfAMember) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer itself needs descriptors";
-  expect_error(1, RLIMIT_NOFILE, 5, "pen files");
 }
 
 }  // namespace

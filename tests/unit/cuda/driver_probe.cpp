@@ -1,5 +1,5 @@
-// Opens CUDA's driver as libddp does and says what it found: "FILE VERSION", or the error. An argument is a library that
-// the process loads before.
+// Opens CUDA's driver as libddp does and says what it found: "FILE VERSION", or the error. An argument is a library
+// that the process loads before.
 #include <dlfcn.h>
 
 #include <cstdio>

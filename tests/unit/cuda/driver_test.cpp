@@ -20,7 +20,8 @@ using ::testing::StartsWith;
 
 /// What the probe prints in this environment, which begins as ours.
 std::string probe(const std::string& environment, const std::string& loaded_before = "") {
-  const std::string command = fmt::format("env -u DDP_CUDA_LIBRARY {} {} {} 2>&1", environment, TEST_PROBE, loaded_before);
+  const std::string command =
+      fmt::format("env -u DDP_CUDA_LIBRARY {} {} {} 2>&1", environment, TEST_PROBE, loaded_before);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "popen";
   std::string text;
@@ -57,7 +58,8 @@ TEST(Driver, SaysWhatWasTriedAndWhatIsWrong) {
   const std::vector<Case> cases{
       {"DDP_CUDA_LIBRARY=/nowhere/libcuda.so.1", {"DDP_CUDA_LIBRARY", "/nowhere/libcuda.so.1", "correct or unset"}},
       {"DDP_CUDA_LIBRARY=" + text.string(), {text.string(), "invalid ELF header"}},
-      {fmt::format("DDP_CUDA_LIBRARY={}", TEST_PARTIAL), {TEST_PARTIAL, "CUDA 12.4", "has no ", "cuInit", "cuMemAlloc_v2"}},
+      {fmt::format("DDP_CUDA_LIBRARY={}", TEST_PARTIAL),
+       {TEST_PARTIAL, "CUDA 12.4", "has no ", "cuInit", "cuMemAlloc_v2"}},
       {"DDP_CUDA_LIBRARY=libc.so.6", {"has no cuDriverGetVersion"}},
       {with_fake("FAKE_CUDA_VERSION=11080"), {TEST_FAKE, "supports CUDA 11.8 at most", "needs 12.0", "525"}},
       {with_fake("FAKE_CUDA_DEVICES=0"), {"does not start", "CUDA_ERROR_NO_DEVICE (100)", "nvidia-smi"}},

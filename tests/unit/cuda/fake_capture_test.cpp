@@ -43,7 +43,9 @@ TEST_F(FakeCapture, AGraphRunsAtEachLaunchAndNotBefore) {
   enqueue(side, noting(2));
   EXPECT_EQ(api.event_record(join, side), CUDA_SUCCESS);
   EXPECT_EQ(api.stream_wait_event(queue, join, 0), CUDA_SUCCESS);
-  EXPECT_EQ(api.launch_host_func(queue, [](void* all) { static_cast<Log*>(all)->add(3); }, &log), CUDA_SUCCESS);
+  EXPECT_EQ(api.launch_host_func(
+                queue, [](void* all) { static_cast<Log*>(all)->add(3); }, &log),
+            CUDA_SUCCESS);
   EXPECT_EQ(api.event_record_with_flags(outside, queue, CU_EVENT_RECORD_EXTERNAL), CUDA_SUCCESS);
   CUgraph graph = nullptr;
   ASSERT_EQ(api.stream_end_capture(queue, &graph), CUDA_SUCCESS);
@@ -90,7 +92,8 @@ TEST_F(FakeCapture, ForbiddenCallsInvalidateTheCapture) {
       {"query of a captured event", [&] { return api.event_query(inside); }, CUDA_ERROR_CAPTURED_EVENT},
       {"allocating", [&] { return api.mem_alloc(&memory, 64); }, unsupported},
       {"the legacy stream", [&] { return enqueue(nullptr, [] {}); }, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT},
-      {"work from outside", [&] { return api.stream_wait_event(queue, before, 0); }, CUDA_ERROR_STREAM_CAPTURE_ISOLATION},
+      {"work from outside", [&] { return api.stream_wait_event(queue, before, 0); },
+       CUDA_ERROR_STREAM_CAPTURE_ISOLATION},
   };
   for (const Case& each : cases) {
     ASSERT_EQ(begin(queue), CUDA_SUCCESS);
@@ -123,10 +126,10 @@ TEST_F(FakeCapture, ModesSayWhichThreadsMayCallWhat) {
   constexpr auto kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL;
   constexpr auto kLocal = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
   constexpr auto kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-  for (const Case& each : {Case{kGlobal, kGlobal, false, false}, Case{kGlobal, kLocal, false, true},
-                           Case{kGlobal, kRelaxed, false, true}, Case{kLocal, kGlobal, false, true},
-                           Case{kLocal, kGlobal, true, false}, Case{kRelaxed, kGlobal, true, true},
-                           Case{kGlobal, kLocal, true, false}, Case{kGlobal, kRelaxed, true, true}}) {
+  for (const Case& each :
+       {Case{kGlobal, kGlobal, false, false}, Case{kGlobal, kLocal, false, true}, Case{kGlobal, kRelaxed, false, true},
+        Case{kLocal, kGlobal, false, true}, Case{kLocal, kGlobal, true, false}, Case{kRelaxed, kGlobal, true, true},
+        Case{kGlobal, kLocal, true, false}, Case{kGlobal, kRelaxed, true, true}}) {
     ASSERT_EQ(begin(queue, each.capture), CUDA_SUCCESS);
     const auto call = [&] {
       const ContextScope scope(*context);

@@ -19,8 +19,9 @@ struct FakeFaults : CudaTest {
 TEST_F(FakeFaults, RulesByFunctionRankAndCall) {
   const CUevent mark = event();
   const auto query = [&] { return api.event_query(mark); };
-  for (const char* wrong : {"cuEventQuery", "=fail:2", "cuEventQuery#0=fail:2", "cuEventQuery=fail", "cuEventQuery=stop",
-                            "cuEventQuery@x=hang", "cuEventQuery=hang:1", "cuEventQuery=fail:2;x"}) {
+  for (const char* wrong :
+       {"cuEventQuery", "=fail:2", "cuEventQuery#0=fail:2", "cuEventQuery=fail", "cuEventQuery=stop",
+        "cuEventQuery@x=hang", "cuEventQuery=hang:1", "cuEventQuery=fail:2;x"}) {
     EXPECT_EQ(fake_cuda_add_faults(wrong), 0) << wrong;
   }
   EXPECT_EQ(query(), CUDA_SUCCESS);
@@ -91,8 +92,9 @@ TEST_F(FakeFaultsDeathTest, Kill) {
 
 TEST_F(FakeFaultsDeathTest, AForkedChildHasNoDriver) {
   GTEST_FLAG_SET(death_test_style, "fast");
-  EXPECT_EXIT(_exit(api.init(0) == CUDA_ERROR_NOT_INITIALIZED && api.ctx_synchronize() == CUDA_ERROR_NOT_INITIALIZED ? 7 : 1),
-              ::testing::ExitedWithCode(7), "");
+  EXPECT_EXIT(
+      _exit(api.init(0) == CUDA_ERROR_NOT_INITIALIZED && api.ctx_synchronize() == CUDA_ERROR_NOT_INITIALIZED ? 7 : 1),
+      ::testing::ExitedWithCode(7), "");
 }
 
 struct FakeFailingWork : CudaTest {
@@ -141,8 +143,10 @@ TEST_F(FakeFaults, KernelsRunInTheStreamWithTheirArgumentsOfTheCall) {
   Sum sum{&first, &second, &result};
   std::array<void*, 1> parameters{&sum};
   enqueue(queue, gate.pass());
-  EXPECT_EQ(api.launch_kernel(function, 1, 1, 1, 1025, 1, 1, 0, queue, parameters.data(), nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(api.launch_kernel(function, 0, 1, 1, 1, 1, 1, 0, queue, parameters.data(), nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(api.launch_kernel(function, 1, 1, 1, 1025, 1, 1, 0, queue, parameters.data(), nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(api.launch_kernel(function, 0, 1, 1, 1, 1, 1, 0, queue, parameters.data(), nullptr),
+            CUDA_ERROR_INVALID_VALUE);
   ASSERT_EQ(api.launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, queue, parameters.data(), nullptr), CUDA_SUCCESS);
   sum = {};    // was copied
   first = 40;  // is read when the kernel runs
@@ -150,7 +154,8 @@ TEST_F(FakeFaults, KernelsRunInTheStreamWithTheirArgumentsOfTheCall) {
   EXPECT_EQ(api.stream_synchronize(queue), CUDA_SUCCESS);
   EXPECT_EQ(result, 42);
   EXPECT_EQ(api.module_unload(module), CUDA_SUCCESS);
-  EXPECT_EQ(api.launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, queue, parameters.data(), nullptr), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(api.launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, queue, parameters.data(), nullptr),
+            CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_F(FakeFaults, DevicesCanBeToldApart) {

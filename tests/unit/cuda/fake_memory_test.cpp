@@ -67,8 +67,8 @@ TEST_F(FakeMemory, CopiesHappenInTheStreamsOrder) {
   enqueue(queue, gate.pass());
   EXPECT_EQ(api.memcpy_async(device, of(&pageable), sizeof(int), queue), CUDA_SUCCESS);
   EXPECT_EQ(api.memcpy_async(second, of(pinned), sizeof(int), queue), CUDA_SUCCESS);
-  pageable = 2;                      // it was staged at the call
-  *static_cast<int*>(pinned) = 2;    // it is read when the copy runs
+  pageable = 2;                    // it was staged at the call
+  *static_cast<int*>(pinned) = 2;  // it is read when the copy runs
   std::atomic<bool> done = false;
   int result = 0;
   std::thread reader([&] {
@@ -162,7 +162,8 @@ TEST_F(FakeMemory, PointersTellWhatTheyAre) {
   EXPECT_EQ(api.mem_host_unregister(host.data()), CUDA_SUCCESS);
   EXPECT_EQ(api.mem_host_unregister(host.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   // One asks for others' pointers in the plural form, which is no error.
-  EXPECT_EQ(api.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, of(host.data())), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(api.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, of(host.data())),
+            CUDA_ERROR_INVALID_VALUE);
   CUcontext owner = nullptr;
   std::array attributes{CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
   std::array<void*, 2> values{&owner, &type};

@@ -20,7 +20,9 @@ TEST_F(FakeStreams, AStreamIsAQueueThatRunsBehindTheCaller) {
   const CUstream second = stream();
   ASSERT_EQ(enqueue(first, gate.pass()), CUDA_SUCCESS);
   enqueue(first, noting(1));
-  EXPECT_EQ(api.launch_host_func(first, [](void* all) { static_cast<Log*>(all)->add(2); }, &log), CUDA_SUCCESS);
+  EXPECT_EQ(api.launch_host_func(
+                first, [](void* all) { static_cast<Log*>(all)->add(2); }, &log),
+            CUDA_SUCCESS);
   enqueue(first, noting(3));
   EXPECT_EQ(api.stream_query(first), CUDA_ERROR_NOT_READY);
   enqueue(second, noting(0));  // independent
@@ -118,7 +120,11 @@ TEST_F(FakeStreams, HostFunctionsMayNotCallCuda) {
   } call{api, event()};
   const CUstream queue = stream();
   ASSERT_EQ(api.launch_host_func(
-                queue, [](void* all) { static_cast<Call*>(all)->result = static_cast<Call*>(all)->api.event_query(static_cast<Call*>(all)->event); },
+                queue,
+                [](void* all) {
+                  static_cast<Call*>(all)->result =
+                      static_cast<Call*>(all)->api.event_query(static_cast<Call*>(all)->event);
+                },
                 &call),
             CUDA_SUCCESS);
   EXPECT_EQ(api.stream_synchronize(queue), CUDA_SUCCESS);

@@ -1,6 +1,6 @@
 // The owners of contexts, streams, events, memory and modules, and what errors say.
-#include <ddp/error.hpp>
 #include <gmock/gmock.h>
+#include <ddp/error.hpp>
 
 #include "cuda/cuda_error.hpp"
 #include "cuda/device.hpp"
