@@ -230,7 +230,10 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   FAKE_CUDA_CALL(cuStreamIsCapturing);
   const Lock lock(state().mutex);
   Stream* stream = nullptr;
-  return capture_info(handle, *status, stream);
+  CUstreamCaptureStatus found{};
+  const CUresult code = capture_info(handle, found, stream);
+  if (code == CUDA_SUCCESS) *status = found;
+  return code;
 }
 
 CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
