@@ -1,0 +1,17 @@
+# DDP_WITH_NCCL becomes ON or OFF; DDP_WHY_NO_NCCL says why it is OFF where it was AUTO. Neither NCCL nor its header is needed
+# to build (docs/decisions/0032); what is, is CUDA's header.
+set(DDP_WHY_NO_NCCL "")
+if(NOT DDP_WITH_NCCL MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "DDP_WITH_NCCL is '${DDP_WITH_NCCL}'; it can be AUTO, ON or OFF")
+endif()
+if(DDP_WITH_NCCL STREQUAL "ON" AND NOT DDP_WITH_CUDA)
+  message(FATAL_ERROR "DDP_WITH_NCCL is ON, but CUDA is left out: ${DDP_WHY_NO_CUDA}")
+endif()
+if(DDP_WITH_NCCL STREQUAL "AUTO")
+  if(DDP_WITH_CUDA)
+    set(DDP_WITH_NCCL ON)
+  else()
+    set(DDP_WITH_NCCL OFF)
+    set(DDP_WHY_NO_NCCL "it needs CUDA, which is left out")
+  endif()
+endif()

@@ -1,0 +1,9 @@
+// A library that is taken for NCCL, and is not good enough.
+#ifdef TEST_VERSION
+extern "C" int ncclGetVersion(int* version) {
+  *version = TEST_VERSION;
+  return 0;
+}
+#else
+extern "C" int ncclSomethingElse() { return 0; }
+#endif

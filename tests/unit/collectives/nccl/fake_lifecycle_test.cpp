@@ -1,0 +1,293 @@
+// The double's communicators live, and die, as NCCL's do: collectives.md's list of what is easily got wrong. The rules'
+// sources are named in the double.
+#include "fake_ranks.hpp"
+
+namespace ddp::collectives::nccl {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+ncclResult_t all_reduce(const Rank& rank, const Buffer& buffer) {
+  return fake()->all_reduce(buffer.get(), buffer.get(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream());
+}
+Buffer one() { return Buffer(std::vector<float>{1}); }
+
+TEST_F(FakeNcclTest, InitIsInProgressUntilAllRanksAreThere) {
+  const ncclUniqueId id = unique_id();
+  with_devices(1, [&](int, Device& device) {
+    ncclConfig_t options = config(Mode::non_blocking);
+    ncclComm_t comm = nullptr;
+    ASSERT_EQ(fake()->comm_init_rank_config(&comm, 2, id, 0, &options), ncclInProgress);
+    ASSERT_NE(comm, nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ncclResult_t state = ncclSuccess;
+    EXPECT_EQ(fake()->comm_get_async_error(comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclInProgress);
+    // Use before it is ready is an error, not "in progress", and the communicator's state from then on.
+    const Buffer data = one();
+    EXPECT_EQ(all_reduce({0, 2, device, comm}, data), ncclInvalidArgument);
+    EXPECT_THAT(fake().last_error(comm), HasSubstr("before the previous operation returned ncclSuccess"));
+    EXPECT_EQ(fake()->comm_abort(comm), ncclSuccess);  // unblocks init
+    EXPECT_EQ(fake()->comm_get_async_error(comm, &state), ncclInvalidArgument);
+    EXPECT_THAT(fake_nccl_complaints(), HasSubstr("destroyed or aborted"));
+  });
+}
+
+TEST_F(FakeNcclTest, InitRefusesWhatNcclRefuses) {
+  const ncclUniqueId id = unique_id();
+  with_devices(1, [&](int, Device&) {
+    ncclComm_t comm = nullptr;
+    ncclConfig_t options = config(Mode::blocking);
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 2, id, 2, &options), ncclInvalidArgument);
+    options.magic = 0;
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 1, id, 0, &options), ncclInvalidArgument);
+    options = config(Mode::blocking);
+    options.maxCTAs = 8;
+    options.minCTAs = 16;
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 1, id, 0, &options), ncclInvalidArgument);
+    options = config(Mode::blocking);
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 1, ncclUniqueId{}, 0, &options), ncclSystemError);
+    EXPECT_EQ(fake()->comm_abort(comm), ncclSuccess);  // what failed is there
+    ASSERT_EQ(fake()->comm_init_rank_config(&comm, 1, id, 0, &options), ncclSuccess);
+    EXPECT_EQ(fake()->comm_destroy(comm), ncclSuccess);
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 1, id, 0, &options), ncclSystemError);
+    EXPECT_EQ(fake()->comm_abort(comm), ncclSuccess);
+    EXPECT_THAT(fake_nccl_complaints(), HasSubstr("used before"));
+  });
+  std::thread([&] {
+    ncclComm_t comm = nullptr;
+    ncclConfig_t options = config(Mode::blocking);
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 1, unique_id(), 0, &options), ncclUnhandledCudaError);
+  }).join();
+}
+
+TEST_F(FakeNcclTest, VersionsAndDevicesAreCompared) {
+  fake_nccl_faults("CommInitRankConfig@1#1=version:22903");
+  const ncclUniqueId versions = unique_id();
+  const ncclUniqueId devices = unique_id();
+  with_devices(2, [&](int rank, Device&) {
+    ncclComm_t comm = nullptr;
+    ncclConfig_t options = config(Mode::non_blocking);
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 2, versions, rank, &options), ncclInProgress);
+    EXPECT_EQ(settle(comm), ncclInvalidUsage);
+    EXPECT_THAT(fake().last_error(comm), AnyOf(HasSubstr("Mismatched NCCL version"), HasSubstr("Duplicate GPU")));
+    EXPECT_EQ(fake()->comm_abort(comm), ncclSuccess);
+
+    const Device first(0);  // both
+    EXPECT_EQ(fake()->comm_init_rank_config(&comm, 2, devices, rank, &options), ncclInProgress);
+    EXPECT_EQ(settle(comm), ncclInvalidUsage);
+    EXPECT_EQ(fake()->comm_abort(comm), ncclSuccess);
+  });
+}
+
+/// One thread, several devices: the calls of a group run in threads of their own and so can meet.
+TEST_F(FakeNcclTest, OneThreadMakesSeveralRanksInAGroup) {
+  const ncclUniqueId id = unique_id();
+  const Device second(1);
+  const Device first(0);
+  std::vector<ncclComm_t> comms(2, nullptr);
+  ncclConfig_t options = config(Mode::blocking);
+  ncclConfig_t other = config(Mode::non_blocking);
+  ASSERT_EQ(fake()->group_start(), ncclSuccess);
+  for (int rank = 0; rank < 2; ++rank) {
+    const Device device(rank);
+    EXPECT_EQ(fake()->comm_init_rank_config(&comms[static_cast<std::size_t>(rank)], 2, id, rank, &options),
+              ncclSuccess);
+  }
+  ASSERT_EQ(fake()->group_end(), ncclSuccess);
+  EXPECT_EQ(fake()->group_end(), ncclInvalidUsage);
+  EXPECT_THAT(fake_nccl_complaints(), HasSubstr("not in a group"));
+
+  // Communicators that block and those that do not are not for one group, and then nothing of it happens.
+  ncclComm_t free = nullptr;
+  EXPECT_EQ(fake()->comm_init_rank_config(&free, 1, unique_id(), 0, &other), ncclInProgress);
+  EXPECT_EQ(settle(free), ncclSuccess);
+  const Buffer data = one();
+  ASSERT_EQ(fake()->group_start(), ncclSuccess);
+  EXPECT_EQ(all_reduce({0, 2, const_cast<Device&>(first), comms[0]}, data), ncclSuccess);
+  EXPECT_NE(all_reduce({0, 1, const_cast<Device&>(first), free}, data), ncclSuccess);
+  EXPECT_EQ(fake()->group_end(), ncclInvalidArgument);
+  EXPECT_EQ(fake_nccl_running(), 0);
+  EXPECT_EQ(fake()->group_start(), ncclSuccess);
+  for (ncclComm_t comm : comms) EXPECT_EQ(fake()->comm_destroy(comm), ncclSuccess);
+  EXPECT_EQ(fake()->group_end(), ncclSuccess);
+  EXPECT_EQ(fake()->comm_abort(free), ncclSuccess);
+}
+
+/// The stream gets the kernel after the call has returned: what is asked of the stream meanwhile says too early that
+/// all is done.
+TEST_F(FakeNcclTest, LaunchesOfNonBlockingCommunicatorsComeLater) {
+  fake_nccl_faults("AllReduce@0#1=launch_delay:100");
+  with_ranks(2, Mode::non_blocking, [](Rank& rank) {
+    const Buffer data = one();
+    EXPECT_EQ(all_reduce(rank, data), ncclInProgress);
+    if (rank.rank == 0) {
+      EXPECT_TRUE(rank.device.idle());
+      EXPECT_EQ(data.read<float>()[0], 1);
+      EXPECT_EQ(fake()->comm_finalize(rank.comm), ncclInvalidArgument);  // in progress
+      // That is its state now, until the launch's result overwrites it.
+      EXPECT_TRUE(eventually([&] { return settle(rank.comm) == ncclSuccess; }));
+    }
+    EXPECT_EQ(settle(rank.comm), ncclSuccess);
+    rank.device.synchronize();
+    EXPECT_EQ(data.read<float>()[0], 2);
+  });
+}
+
+TEST_F(FakeNcclTest, FinalizeOnceAndDestroyOnce) {
+  with_ranks(2, Mode::non_blocking, [](Rank& rank) {
+    const Buffer data = one();
+    EXPECT_EQ(all_reduce(rank, data), ncclInProgress);
+    EXPECT_EQ(settle(rank.comm), ncclSuccess);
+    const ncclResult_t finalizing = fake()->comm_finalize(rank.comm);
+    EXPECT_THAT(finalizing, AnyOf(ncclInProgress, ncclSuccess));
+    EXPECT_EQ(settle(rank.comm), ncclSuccess);
+    EXPECT_EQ(data.read<float>()[0], 2);  // it waits for what is under way
+    EXPECT_EQ(fake()->comm_finalize(rank.comm), ncclInvalidArgument);
+    EXPECT_EQ(fake()->comm_abort(rank.comm), ncclSuccess);
+    const ncclComm_t comm = rank.comm;
+    rank.comm = nullptr;
+    // A second end leaves an open group in the thread, in which all later calls are lost.
+    EXPECT_EQ(fake()->comm_destroy(comm), ncclInvalidArgument);
+    ncclComm_t lost = nullptr;
+    ncclConfig_t options = config(Mode::blocking);
+    EXPECT_EQ(fake()->comm_init_rank_config(&lost, 1, unique_id(), 0, &options), ncclSuccess);
+    EXPECT_EQ(fake()->group_end(), ncclSuccess);  // now it is made
+    EXPECT_EQ(fake()->comm_destroy(lost), ncclSuccess);
+  });
+  EXPECT_THAT(fake_nccl_complaints(), HasSubstr("already been destroyed"));
+}
+
+TEST_F(FakeNcclTest, RevokeStopsWorkAndLeavesSplit) {
+  with_ranks(3, Mode::non_blocking, [](Rank& rank) {
+    const Buffer data = one();
+    if (rank.rank != 2) {  // the third never comes
+      EXPECT_EQ(all_reduce(rank, data), ncclInProgress);
+      EXPECT_EQ(settle(rank.comm), ncclSuccess);
+      EXPECT_FALSE(rank.device.idle());
+    }
+    EXPECT_EQ(fake()->comm_revoke(rank.comm, 1), ncclInvalidArgument);
+    EXPECT_THAT(fake()->comm_revoke(rank.comm, kRevokeDefault), AnyOf(ncclInProgress, ncclSuccess));
+    EXPECT_EQ(settle(rank.comm), ncclSuccess);
+    rank.device.synchronize();
+    EXPECT_EQ(data.read<float>()[0], 1);
+    EXPECT_EQ(fake()->comm_revoke(rank.comm, kRevokeDefault), ncclInvalidArgument);
+    EXPECT_EQ(all_reduce(rank, data), ncclInvalidUsage);
+    EXPECT_EQ(fake()->comm_finalize(rank.comm), ncclInvalidArgument);
+    EXPECT_EQ(fake()->comm_abort(rank.comm), ncclSuccess);
+    rank.comm = nullptr;
+  });
+}
+
+TEST_F(FakeNcclTest, SplitByColorAndKey) {
+  for (const Mode mode : {Mode::blocking, Mode::non_blocking}) {
+    with_ranks(4, mode, [](Rank& rank) {
+      // Ranks 0, 1 and 3 in reverse order; 2 stays out.
+      const int color = rank.rank == 2 ? kSplitNoColor : 7;
+      ncclComm_t child = nullptr;
+      const ncclResult_t result = fake()->comm_split(rank.comm, color, -rank.rank, &child, nullptr);
+      EXPECT_THAT(result, AnyOf(ncclInProgress, ncclSuccess));
+      EXPECT_EQ(settle(rank.comm), ncclSuccess);  // the parent is in progress; then the child is there
+      if (rank.rank == 2) {
+        EXPECT_EQ(child, nullptr);
+        return;
+      }
+      int number = -1;
+      ASSERT_NE(child, nullptr);
+      EXPECT_EQ(fake()->comm_user_rank(child, &number), ncclSuccess);
+      EXPECT_EQ(number, rank.rank == 3 ? 0 : rank.rank == 1 ? 1 : 2);
+      const Buffer data = one();
+      EXPECT_THAT(all_reduce({number, 3, rank.device, child}, data), AnyOf(ncclInProgress, ncclSuccess));
+      EXPECT_EQ(settle(child), ncclSuccess);
+      rank.device.synchronize();
+      EXPECT_EQ(data.read<float>()[0], 3);
+      EXPECT_EQ(fake()->comm_destroy(child), ncclSuccess);
+    });
+  }
+}
+
+TEST_F(FakeNcclTest, ShrinkWithAbortEndsWhatHangsAndRenumbers) {
+  with_ranks(4, Mode::blocking, [](Rank& rank) {
+    if (rank.rank == 1) return;  // the one that is lost
+    const Buffer data = one();
+    EXPECT_EQ(all_reduce(rank, data), ncclSuccess);
+    std::vector<int> excluded{1};
+    ncclComm_t child = nullptr;
+    ASSERT_EQ(fake()->comm_shrink(rank.comm, excluded.data(), 1, &child, nullptr, kShrinkAbort), ncclSuccess);
+    rank.device.synchronize();
+    EXPECT_EQ(data.read<float>()[0], 1);
+    int number = -1;
+    EXPECT_EQ(fake()->comm_user_rank(child, &number), ncclSuccess);
+    EXPECT_EQ(number, rank.rank == 0 ? 0 : rank.rank - 1);
+    EXPECT_EQ(all_reduce({number, 3, rank.device, child}, data), ncclSuccess);
+    rank.device.synchronize();
+    EXPECT_EQ(data.read<float>()[0], 3);
+    EXPECT_EQ(fake()->comm_destroy(child), ncclSuccess);
+    excluded = {rank.rank};
+    EXPECT_EQ(fake()->comm_shrink(rank.comm, excluded.data(), 1, &child, nullptr, kShrinkDefault), ncclInvalidArgument);
+  });
+}
+
+TEST_F(FakeNcclTest, GrowByNewRanks) {
+  const ncclUniqueId id = unique_id();
+  ncclUniqueId grow_id{};
+  std::atomic<bool> announced{false};
+  with_devices(3, [&](int rank, Device& device) {
+    ncclConfig_t options = config(Mode::blocking);
+    ncclComm_t comm = nullptr;
+    ncclComm_t grown = nullptr;
+    if (rank < 2) {
+      ASSERT_EQ(fake()->comm_init_rank_config(&comm, 2, id, rank, &options), ncclSuccess);
+    }
+    if (rank == 0) {
+      ASSERT_EQ(fake()->comm_get_unique_id(comm, &grow_id), ncclSuccess);
+      announced = true;
+    }
+    if (rank != 1) {
+      EXPECT_TRUE(eventually([&] { return announced.load(); }));
+    }
+    const ncclUniqueId* given = rank == 1 ? nullptr : &grow_id;
+    ASSERT_EQ(fake()->comm_grow(comm, 3, given, rank < 2 ? -1 : 2, &grown, &options), ncclSuccess);
+    const Buffer data = one();
+    EXPECT_EQ(all_reduce({rank, 3, device, grown}, data), ncclSuccess);
+    device.synchronize();
+    EXPECT_EQ(data.read<float>()[0], 3);
+    EXPECT_EQ(fake()->comm_destroy(grown), ncclSuccess);
+    if (comm != nullptr) {
+      EXPECT_EQ(fake()->comm_destroy(comm), ncclSuccess);
+    }
+  });
+}
+
+TEST_F(FakeNcclTest, ScalableInitNeedsTheSameIds) {
+  std::vector<ncclUniqueId> ids{unique_id(), unique_id()};
+  with_devices(3, [&](int rank, Device& device) {
+    std::vector<ncclUniqueId> mine = ids;
+    ncclConfig_t options = config(Mode::blocking);
+    ncclComm_t comm = nullptr;
+    ASSERT_EQ(fake()->comm_init_rank_scalable(&comm, 3, rank, 2, mine.data(), &options), ncclSuccess);
+    const Buffer data = one();
+    EXPECT_EQ(all_reduce({rank, 3, device, comm}, data), ncclSuccess);
+    device.synchronize();
+    EXPECT_EQ(data.read<float>()[0], 3);
+    EXPECT_EQ(fake()->comm_destroy(comm), ncclSuccess);
+  });
+}
+
+TEST_F(FakeNcclTest, AThousandCommunicators) {
+  with_devices(2, [](int, Device&) {});
+  const Device device(0);
+  for (int i = 0; i < 1000; ++i) {
+    ncclConfig_t options = config(i % 2 == 0 ? Mode::blocking : Mode::non_blocking);
+    ncclComm_t comm = nullptr;
+    ncclUniqueId id{};
+    ASSERT_EQ(fake()->get_unique_id(&id), ncclSuccess);
+    fake()->comm_init_rank_config(&comm, 1, id, 0, &options);
+    ASSERT_EQ(settle(comm), ncclSuccess);
+    ASSERT_EQ(fake()->comm_destroy(comm), ncclSuccess);
+  }
+}
+
+}  // namespace
+}  // namespace ddp::collectives::nccl

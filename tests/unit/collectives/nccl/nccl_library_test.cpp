@@ -1,0 +1,105 @@
+// Where NCCL is looked for, in which order, and what is said when it is missing or not good enough.
+#include "collectives/nccl/nccl_library.hpp"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ddp/error.hpp>
+
+namespace ddp::collectives::nccl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::string library(const std::string& name) { return std::string(TEST_LIBRARY_FOLDER) + "/libnccl_" + name + ".so"; }
+
+Surroundings surroundings(std::map<std::string, std::string, std::less<>> variables,
+                          std::vector<std::string> loaded = {}, std::string program = "/usr/bin/train") {
+  return {.loaded = std::move(loaded),
+          .program = std::move(program),
+          .environment = base::Environment{std::move(variables)}};
+}
+
+std::vector<std::string> files(const Surroundings& where) {
+  std::vector<std::string> files;
+  for (const Candidate& candidate : nccl_candidates(where)) files.push_back(candidate.file);
+  return files;
+}
+
+/// What the error says.
+std::string problem(const Surroundings& where) {
+  try {
+    const NcclLibrary opened(where);
+    return "opened " + opened.file();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    return error.what();
+  }
+}
+
+TEST(NcclCandidates, LoadedThenVariableThenPyTorchThenLoader) {
+  EXPECT_THAT(files(surroundings({})), ElementsAre("libnccl.so.2"));
+  EXPECT_THAT(files(surroundings({{"DDP_NCCL_LIBRARY", "/opt/nccl.so"}},
+                                 {"/lib/libc.so.6", "/site-packages/torch/lib/libtorch_cuda.so",
+                                  "/usr/lib/libnccl-net.so", "/site-packages/nvidia/nccl/lib/libnccl.so.2"})),
+              ElementsAre("/site-packages/nvidia/nccl/lib/libnccl.so.2", "/site-packages/torch/lib/libtorch_cuda.so",
+                          "/opt/nccl.so", "/site-packages/torch/lib/libnccl.so.2", "libnccl.so.2"));
+  EXPECT_THAT(files(surroundings({}, {"/p/torch/lib/libc10.so", "/p/torch/lib/libtorch_cpu.so"})),
+              ElementsAre("/p/torch/lib/libnccl.so.2", "/p/nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"));
+}
+
+TEST(NcclCandidates, PythonEnvironments) {
+  const fs::path root = fs::path(testing::TempDir()) / "nccl_python";
+  const fs::path packages = root / "lib" / "python3.11" / "site-packages";
+  fs::create_directories(packages);
+  if (!fs::exists(root / "lib64")) fs::create_directory_symlink("lib", root / "lib64");
+  const std::string expected = fs::canonical(packages) / "nvidia/nccl/lib/libnccl.so.2";
+  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    EXPECT_THAT(files(surroundings({{variable, root.string()}})), ElementsAre(expected, "libnccl.so.2"));
+  }
+  EXPECT_THAT(files(surroundings({}, {}, root / "bin" / "python3.11")), ElementsAre(expected, "libnccl.so.2"));
+  EXPECT_THAT(files(surroundings({}, {}, root / "bin" / "train")), ElementsAre("libnccl.so.2"));
+}
+
+TEST(NcclLibrary, OpensWhatTheVariableNames) {
+  const NcclLibrary old{surroundings({{"DDP_NCCL_LIBRARY", TEST_NCCL_2_18}})};
+  EXPECT_EQ(old.found(), "DDP_NCCL_LIBRARY");
+  EXPECT_EQ(version_text(old.version()), "2.18.5");
+  EXPECT_TRUE(fs::equivalent(old.file(), TEST_NCCL_2_18));
+  // Functions that came later are missing, and only these.
+  each_function([&](auto member, const char* name, int since) {
+    EXPECT_EQ(old.functions().*member == nullptr, since > old.version()) << name;
+  });
+  EXPECT_EQ(old.config().version, 21805U);
+  EXPECT_EQ(old.config().blocking, kUndefinedInt);
+}
+
+TEST(NcclLibrary, SaysWhatWasTriedAndWhere) {
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}})),
+              testing::AllOf(HasSubstr("opening NCCL: /nowhere/libnccl.so.2: cannot open shared object file"),
+                             HasSubstr("(DDP_NCCL_LIBRARY)"), HasSubstr("2.18 or newer")));
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("old")}})),
+              HasSubstr("is NCCL 2.17.3, which is too old"));
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("partial")}})),
+              HasSubstr("NCCL 2.18.5, has no ncclGetUniqueId, ncclGetErrorString"));
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("silent")}})), HasSubstr("does not tell its version"));
+  // A library that PyTorch could have inside, but has not, is no answer.
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("old")}}, {"/nowhere/libtorch_cuda.so"})),
+              HasSubstr("2.17.3"));
+}
+
+TEST(NcclLibrary, NamesResultsAndVersions) {
+  EXPECT_EQ(to_string(ncclRemoteError), "ncclRemoteError (6)");
+  EXPECT_EQ(to_string(ncclTimeout), "ncclTimeout (8)");
+  EXPECT_EQ(to_string(static_cast<ncclResult_t>(77)), "ncclResult_t (77)");
+  EXPECT_EQ(version_text(23007), "2.30.7");
+  EXPECT_EQ(version_text(2708), "2.7.8");
+}
+
+}  // namespace
+}  // namespace ddp::collectives::nccl

@@ -1,0 +1,2 @@
+// Stands for the CUDA runtime's header, which nccl.h includes and does not use.
+#pragma once
