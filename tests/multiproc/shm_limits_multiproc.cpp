@@ -81,10 +81,12 @@ TEST_F(ShmLimits, DescriptorsOfAMember) {
 
 /// As tmpfs says where the host has no page left.
 TEST_F(ShmLimits, MemoryOfTheLeader) {
-  expect_error(0, [] { forbid({SYS_fallocate}, ENOSPC); }, "fallocate");
+  expect_error(
+      0, [] { forbid({SYS_fallocate}, ENOSPC); }, "fallocate");
 }
 TEST_F(ShmLimits, MemoryOfAMember) {
-  expect_error(1, [] { forbid({SYS_fallocate}, ENOMEM); }, "fallocate");
+  expect_error(
+      1, [] { forbid({SYS_fallocate}, ENOMEM); }, "fallocate");
 }
 
 /// No page is left to be found when it is first used, where lack of memory would be SIGBUS.
@@ -121,7 +123,8 @@ class MemoryCgroup {
       const auto first = line.find(":memory:");
       if (!second && first == std::string::npos) continue;
       const std::string path = second ? line.substr(3) : line.substr(first + 8);
-      folder_ = (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + path + "/ddp-test-" + std::to_string(::getpid());
+      folder_ =
+          (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + path + "/ddp-test-" + std::to_string(::getpid());
       if (::mkdir(folder_.c_str(), 0700) == 0) {
         std::ofstream file(folder_ + (second ? "/memory.max" : "/memory.limit_in_bytes"));
         if (file && file << limit << std::flush) return;
@@ -171,10 +174,29 @@ TEST_F(ShmLimits, ARankWhoseCgroupIsFullIsNamed) {
 TEST_F(ShmLimits, NothingThatContainersForbidIsNeeded) {
   start([&](int rank) {
     ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), 0);  // nobody may look into /proc/PID, as with ptrace_scope 3
-    forbid({SYS_process_vm_readv, SYS_process_vm_writev, SYS_ptrace, SYS_kcmp, SYS_mbind, SYS_set_mempolicy,
-            SYS_get_mempolicy, SYS_move_pages, SYS_migrate_pages, SYS_userfaultfd, SYS_perf_event_open, SYS_bpf,
-            SYS_keyctl, SYS_add_key, SYS_request_key, SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_unshare,
-            SYS_setns, SYS_mount, SYS_io_uring_setup, SYS_pidfd_getfd, SYS_shmget},
+    forbid({SYS_process_vm_readv,
+            SYS_process_vm_writev,
+            SYS_ptrace,
+            SYS_kcmp,
+            SYS_mbind,
+            SYS_set_mempolicy,
+            SYS_get_mempolicy,
+            SYS_move_pages,
+            SYS_migrate_pages,
+            SYS_userfaultfd,
+            SYS_perf_event_open,
+            SYS_bpf,
+            SYS_keyctl,
+            SYS_add_key,
+            SYS_request_key,
+            SYS_open_by_handle_at,
+            SYS_name_to_handle_at,
+            SYS_unshare,
+            SYS_setns,
+            SYS_mount,
+            SYS_io_uring_setup,
+            SYS_pidfd_getfd,
+            SYS_shmget},
            EPERM);
     auto backend = connected(0, {0, 1, 2}, rank);
     for (std::uint64_t i = 1; i <= 20; ++i) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include <fmt/format.h>
 #include <cudaTypedefs.h>
+#include <fmt/format.h>
 #include <ddp/error.hpp>
 
 // The file lies in the program as it is.
@@ -143,14 +143,16 @@ void* Gpu::allocate_bytes(std::size_t bytes) {
 }
 
 void Gpu::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes != 0) check(driver_.copy(address_of(to), address_of(from), bytes, stream_), "copying to or from a CUDA device");
+  if (bytes != 0)
+    check(driver_.copy(address_of(to), address_of(from), bytes, stream_), "copying to or from a CUDA device");
 }
 
 void Gpu::launch(const char* name, const void* step, std::uint32_t elements) {
   CUfunction function = nullptr;
   check(driver_.function(&function, module_, name), fmt::format("looking up the kernel {}", name));
   void* parameters[] = {const_cast<void*>(step)};
-  check(driver_.launch(function, (elements + kThreads - 1) / kThreads, 1, 1, kThreads, 1, 1, 0, stream_, parameters, nullptr),
+  check(driver_.launch(function, (elements + kThreads - 1) / kThreads, 1, 1, kThreads, 1, 1, 0, stream_, parameters,
+                       nullptr),
         fmt::format("launching the kernel {}", name));
 }
 

@@ -13,8 +13,8 @@ namespace digits::cuda {
 /// The functions that this example calls.
 struct DriverFunctions;
 
-/// A device's primary context, current in the thread that made it, one stream, and this example's kernels. Everything is
-/// put into the stream; calls return before it is done.
+/// A device's primary context, current in the thread that made it, one stream, and this example's kernels. Everything
+/// is put into the stream; calls return before it is done.
 class Gpu {
  public:
   /// How many devices the process sees. Throws ddp::Error(unavailable) without a driver.
@@ -73,10 +73,10 @@ class Gpu {
 
 namespace digits::cuda {
 
-#define DIGITS_NAME(Step, name)                        \
-  template <>                                          \
-  inline const char* Gpu::name_of(const Step&) {       \
-    return #name;                                      \
+#define DIGITS_NAME(Step, name)                  \
+  template <>                                    \
+  inline const char* Gpu::name_of(const Step&) { \
+    return #name;                                \
   }
 DIGITS_STEPS(DIGITS_NAME)
 #undef DIGITS_NAME

@@ -19,8 +19,8 @@ class DeviceNetwork {
   /// @param max_batch the most samples of a forward().
   DeviceNetwork(Gpu& gpu, std::span<const std::size_t> widths, std::uint64_t seed, std::size_t max_batch);
 
-  /// All parameters in one piece of device memory, and their gradients in another in the same order: each layer's weights,
-  /// then its biases.
+  /// All parameters in one piece of device memory, and their gradients in another in the same order: each layer's
+  /// weights, then its biases.
   float* values() const { return values_; }
   float* gradients() const { return gradients_; }
   std::size_t parameter_count() const { return parameter_count_; }

@@ -131,12 +131,12 @@ struct UpdateStep {
 };
 
 /// X(type, name of the kernel)
-#define DIGITS_STEPS(X)                          \
-  X(LinearStep, digits_linear)                   \
-  X(SoftmaxStep, digits_softmax)                 \
-  X(ScoreGradientStep, digits_score_gradient)    \
-  X(WeightGradientStep, digits_weight_gradient)  \
-  X(InputGradientStep, digits_input_gradient)    \
+#define DIGITS_STEPS(X)                         \
+  X(LinearStep, digits_linear)                  \
+  X(SoftmaxStep, digits_softmax)                \
+  X(ScoreGradientStep, digits_score_gradient)   \
+  X(WeightGradientStep, digits_weight_gradient) \
+  X(InputGradientStep, digits_input_gradient)   \
   X(UpdateStep, digits_update)
 
 }  // namespace digits::cuda

@@ -42,7 +42,7 @@ struct Format {
     const std::uint32_t beyond = saturates ? largest : top;
     if (std::isinf(value)) return sign | beyond;
     const double magnitude = std::abs(static_cast<double>(value));
-    int exponent = magnitude == 0 ? 0 : std::ilogb(magnitude);
+    int exponent = magnitude == 0 ? 1 - bias() : std::ilogb(magnitude);
     exponent = std::max(exponent, 1 - bias());
     const double scaled = std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent));
     // A carry out of the mantissa goes into the exponent by itself.

@@ -1,4 +1,5 @@
-// The network on a CUDA device against the one on the processor: the same losses, gradients and updates, up to rounding.
+// The network on a CUDA device against the one on the processor: the same losses, gradients and updates, up to
+// rounding.
 #include "digits/cuda/network.hpp"
 
 #include <dlfcn.h>

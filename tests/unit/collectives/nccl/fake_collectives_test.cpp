@@ -40,8 +40,11 @@ std::vector<unsigned char> encode(ncclDataType_t type, const std::vector<int>& v
   return bytes;
 }
 
-/// What rank @p rank has at place @p i: 1, 2, 4: products and sums of 8 ranks stay exact in 8 bits where it matters.
-int value_of(int rank, std::size_t i) { return (static_cast<std::size_t>(rank) + i) % 3 == 0 ? 2 : 1; }
+/// What rank @p rank has at place @p i: 0, 1 or 2.
+int value_of(int rank, std::size_t i) {
+  if (i % 7 == 6) return 0;
+  return (static_cast<std::size_t>(rank) + i) % 3 == 0 ? 2 : 1;
+}
 
 std::vector<int> values_of(int rank, std::size_t count) {
   std::vector<int> values(count);
