@@ -4,11 +4,9 @@
 
 set(DDP_WHY_NO_DEVICE_CODE "")
 unset(DDP_NVCC CACHE)
-if(NOT DDP_WITH_CUDA)
-  set(DDP_WHY_NO_DEVICE_CODE "DDP_WITH_CUDA is OFF")
-elseif(DDP_SANITIZE)
+if(DDP_WITH_CUDA AND DDP_SANITIZE)
   set(DDP_WHY_NO_DEVICE_CODE "this is a sanitizer's build")
-else()
+elseif(DDP_WITH_CUDA)
   if(DDP_CUDA_ROOT)
     file(GLOB ddp_nvcc_wheels ${DDP_CUDA_ROOT}/lib/python3*/site-packages/nvidia/cu13)
     set(ddp_nvcc_places ${DDP_CUDA_ROOT} ${ddp_nvcc_wheels})
