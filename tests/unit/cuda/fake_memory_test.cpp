@@ -51,6 +51,9 @@ TEST_F(FakeMemory, ThePoolIsUsedAgainAndCounted) {
     EXPECT_LE(after, before - (20 << 20));
     ASSERT_EQ(api.mem_free(address), CUDA_SUCCESS);
   }
+  std::array<CUdeviceptr, 3> parts{allocate(15 << 20), allocate(15 << 20), allocate(15 << 20)};
+  for (const CUdeviceptr part : parts) EXPECT_EQ(api.mem_free(part), CUDA_SUCCESS);
+  EXPECT_EQ(api.mem_free(allocate(60 << 20)), CUDA_SUCCESS);  // neighbours become one again
   ASSERT_EQ(api.mem_get_info(&after, &total), CUDA_SUCCESS);
   EXPECT_EQ(after, before);
 }
@@ -71,12 +74,15 @@ TEST_F(FakeMemory, CopiesHappenInTheStreamsOrder) {
   *static_cast<int*>(pinned) = 2;  // it is read when the copy runs
   std::atomic<bool> done = false;
   int result = 0;
+  const long calls = fake_cuda_call_count("cuMemcpyAsync");
   std::thread reader([&] {
     const ContextScope scope(*context);
     // To pageable memory: returns when it is there.
     EXPECT_EQ(api.memcpy_async(of(&result), device, sizeof(int), queue), CUDA_SUCCESS);
     done = true;
   });
+  until([&] { return fake_cuda_call_count("cuMemcpyAsync") == calls + 1; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
   EXPECT_FALSE(done);
   gate.open();
   reader.join();

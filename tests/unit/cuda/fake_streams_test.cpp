@@ -76,10 +76,12 @@ TEST_F(FakeStreams, TheLegacyStreamWaitsForBlockingOnesAndTheyForIt) {
   EXPECT_EQ(log.entries(), (std::vector{0}));
   EXPECT_EQ(api.stream_query(nullptr), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(api.stream_query(other), CUDA_ERROR_NOT_READY);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // for what would run too early
+  log.add(9);
   gate.open();
   EXPECT_EQ(api.stream_synchronize(other), CUDA_SUCCESS);
   EXPECT_EQ(api.stream_synchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
-  EXPECT_EQ(log.entries(), (std::vector{0, 1, 2}));
+  EXPECT_EQ(log.entries(), (std::vector{0, 9, 1, 2}));
 }
 
 TEST_F(FakeStreams, ADeviceRunsAFewKernelsAtOnceUrgentOnesFirst) {
