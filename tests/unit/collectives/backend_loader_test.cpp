@@ -42,6 +42,7 @@ TEST_F(BackendLoader, ABackendThatIsNotThere) {
   EXPECT_THAT(error.what(), HasSubstr("'no_such'"));
   EXPECT_THAT(error.what(), HasSubstr(std::string(TEST_PLUGIN_FOLDER) + "/libddp_no_such.so"));
   EXPECT_THAT(error.hint(), HasSubstr("DDP_BACKEND_PATH"));
+  EXPECT_THAT(error.hint(), HasSubstr("host (also called cpu or gloo), nccl"));
 }
 
 TEST_F(BackendLoader, WithoutAPathItLooksBesideTheLibraryAndWhereTheLoaderDoes) {
