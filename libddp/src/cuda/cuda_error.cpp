@@ -1,5 +1,7 @@
 #include "cuda/cuda_error.hpp"
 
+#include <atomic>
+
 #include <fmt/format.h>
 
 #include "base/log.hpp"
@@ -71,9 +73,12 @@ Error cuda_error(std::string attempted, CUresult code) {
 }
 
 void log_failure(CUresult code, std::string_view attempted) noexcept {
+  static std::atomic<bool> told = false;
   if (code == CUDA_SUCCESS || code == CUDA_ERROR_DEINITIALIZED) return;
   try {
-    base::log(base::LogLevel::warning, "{}", cuda_error(std::string(attempted), code).what());
+    // A context that has failed fails the destruction of all that was made in it: one line is enough.
+    const auto level = told.exchange(true) ? base::LogLevel::debug : base::LogLevel::warning;
+    base::log(level, "{}", cuda_error(std::string(attempted), code).what());
   } catch (...) {  // no memory for a line
   }
 }

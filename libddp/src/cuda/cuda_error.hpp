@@ -25,7 +25,8 @@ inline void check(CUresult code, std::string_view attempted) {
   if (code != CUDA_SUCCESS) throw cuda_error(std::string(attempted), code);
 }
 
-/// For destructors: logs what failed. A driver that is shutting down with the process is no failure.
+/// For destructors: logs what failed, the first time in the process as a warning. A driver that is shutting down with
+/// the process is no failure.
 void log_failure(CUresult code, std::string_view attempted) noexcept;
 
 }  // namespace ddp::cuda

@@ -6,13 +6,17 @@
 
 #include <ddp/error.hpp>
 
+#include "cuda/device.hpp"
 #include "cuda/driver.hpp"
 
 int main(int argc, char** argv) {
   if (argc > 1 && dlopen(argv[1], RTLD_NOW) == nullptr) return 2;
   try {
-    const ddp::cuda::Driver driver{ddp::base::Environment::process()};
-    std::printf("%s %d\n", driver.file().c_str(), driver.version());
+    const ddp::cuda::Driver& driver = ddp::cuda::driver();
+    std::printf("%s %d", driver.file().c_str(), driver.version());
+    const int devices = ddp::cuda::device_count();
+    for (int i = 0; i < devices; ++i) std::printf(" %s", ddp::cuda::device_facts(i).uuid.c_str());
+    std::printf("\n");
     return 0;
   } catch (const ddp::Error& error) {
     std::printf("%s: %s\n", std::string(to_string(error.code())).c_str(), error.what());

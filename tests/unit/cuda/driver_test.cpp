@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -45,7 +46,22 @@ TEST(Driver, TakesTheLoadedLibraryThenTheVariableThenTheLoader) {
   EXPECT_EQ(found(probe("DDP_CUDA_LIBRARY=/nowhere/libcuda.so.1", TEST_FAKE)), fake);
   EXPECT_EQ(found(probe(fmt::format("LD_LIBRARY_PATH=/nowhere DDP_CUDA_LIBRARY={}", TEST_FAKE))), fake);
   EXPECT_EQ(found(probe("LD_LIBRARY_PATH=" + folder)), fake);
-  EXPECT_THAT(probe(with_fake("FAKE_CUDA_VERSION=12000")), HasSubstr(" 12000\n"));
+  EXPECT_THAT(probe(with_fake("FAKE_CUDA_VERSION=12000")), HasSubstr(" 12000 GPU-"));
+}
+
+/// Processes that see the same device can tell, whatever its number; so can machines.
+TEST(Driver, UuidsAreTheDevices) {
+  const auto uuids = [](const std::string& environment) {
+    std::istringstream words(probe(with_fake(environment)));
+    std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+    all.erase(all.begin(), all.begin() + std::min<std::ptrdiff_t>(2, std::ssize(all)));
+    return all;
+  };
+  const std::vector<std::string> all = uuids("FAKE_CUDA_DEVICES=3");
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(uuids("FAKE_CUDA_DEVICES=3 CUDA_VISIBLE_DEVICES=2,0,9,1"), (std::vector{all[2], all[0]}));
+  EXPECT_EQ(uuids("FAKE_CUDA_DEVICES=3"), all);
+  EXPECT_NE(uuids("FAKE_CUDA_DEVICES=3 FAKE_CUDA_HOST=other")[0], all[0]);
 }
 
 TEST(Driver, SaysWhatWasTriedAndWhatIsWrong) {
@@ -64,6 +80,7 @@ TEST(Driver, SaysWhatWasTriedAndWhatIsWrong) {
       {with_fake("FAKE_CUDA_VERSION=11080"), {TEST_FAKE, "supports CUDA 11.8 at most", "needs 12.0", "525"}},
       {with_fake("FAKE_CUDA_DEVICES=0"), {"does not start", "CUDA_ERROR_NO_DEVICE (100)", "nvidia-smi"}},
       {with_fake("CUDA_VISIBLE_DEVICES="), {"CUDA_ERROR_NO_DEVICE (100)"}},
+      {with_fake("FAKE_CUDA_FAULTS=cuInit"), {"CUDA_ERROR_INVALID_VALUE (1)"}},
   };
   for (const Case& each : cases) {
     const std::string said = probe(each.environment);
