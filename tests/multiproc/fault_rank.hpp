@@ -49,9 +49,10 @@ enum class Point {
   before_reduce,
   in_copy_out,
   closing,
-  leaves,  // closes the group while the others wait for it, and lives
-  aborts,  // the same in the middle of an operation
-  slow,    // lives, and calls nothing
+  leaves,   // closes the group while the others wait for it, and lives
+  aborts,   // the same in the middle of an operation
+  slow,     // lives, and calls nothing
+  nowhere,  // the network between the domains is cut
 };
 /// With its name, and how it happens.
 struct PointRow {
@@ -64,8 +65,10 @@ struct PointRow {
 struct Case {
   PointRow at;
   int signal;
-  int victim;   ///< 0 leads its domain, 3 does not
-  int domains;  ///< over which ranks are dealt in turn
+  int victim;                                                      ///< 0 leads its domain, 3 does not
+  int domains;                                                     ///< over which ranks are dealt in turn
+  std::array<const char*, 2> addresses{"127.0.0.1", "127.0.0.1"};  ///< of the domains
+  milliseconds peer_timeout{30'000};
   std::string name() const {
     return std::string(signal == SIGKILL ? "kill " : "stop ") + at.name + (victim == 0 ? " leader" : " member") +
            (domains == 1 ? " within" : " between");
@@ -86,13 +89,13 @@ struct Row {
   std::array<char, 300> text;
   std::uint32_t blamed;  ///< a bit a rank
   steady_clock::duration at;
+  std::atomic<int> rounds;
   std::array<char, 300> trouble;
   std::atomic<bool> failed;  ///< the first group has, or is closed
 };
 struct Table {
   std::array<Row, kRanks> rows;
   std::atomic<steady_clock::duration::rep> fell;
-  std::atomic<int> closed;
 };
 
 /// Falls at points that the host backend does not have.
@@ -147,15 +150,21 @@ class Rank {
       }
       own.failed = true;
       if (rank_ == case_.victim) return;
-      std::erase(all, case_.victim);
+      std::erase_if(all, [&](int rank) {
+        return rank == case_.victim || (case_.at.point == Point::nowhere && domain(rank) != domain(rank_));
+      });
       auto group = join(1, all, Deadline::after(std::chrono::seconds(60)));
-      for (std::uint64_t i = 1; i <= 20; ++i) all_reduce(*group, i % 2 == 0 ? 300'000 : 100, kRanks - 1);
+      for (std::uint64_t i = 1; i <= 20; ++i) {
+        all_reduce(*group, i % 2 == 0 ? 300'000 : 100, static_cast<int>(all.size()));
+      }
     } catch (const std::exception& error) {
       std::strncpy(own.trouble.data(), error.what(), own.trouble.size() - 1);
     }
   }
 
  private:
+  int domain(int rank) const { return rank % case_.domains; }
+  std::string address(int rank) const { return case_.addresses[static_cast<std::size_t>(domain(rank))]; }
   bool is_victim() const { return rank_ == case_.victim; }
   bool stops() const { return case_.signal == SIGSTOP; }
   /// Of operations and of meeting: for those that are stopped it has to pass.
@@ -194,6 +203,7 @@ class Rank {
       const bool awaited = point == Point::waiting || point == Point::aborts;
       if (awaited && rank_ == 1 && i == kFallsIn) std::this_thread::sleep_for(milliseconds(200));
       all_reduce(*group, large ? 300'000 : 100, kRanks);
+      ++table_.rows[static_cast<std::size_t>(rank_)].rounds;
     }
     armed_ = is_victim();
     group.reset();
@@ -210,25 +220,25 @@ class Rank {
   /// @param number of the group among those of the case.
   std::unique_ptr<GroupEngine> join(std::size_t number, const std::vector<int>& ranks, Deadline deadline) {
     const auto place = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    if (!channel_) channel_ = std::make_shared<world::PeerChannel>("127.0.0.1");
+    if (!channel_) channel_ = std::make_shared<world::PeerChannel>(address(rank_));
     GroupMembers members{.name = "group " + std::to_string(number),
                          .rank = static_cast<int>(place),
                          .global_ranks = ranks,
                          .endpoints = {},
                          .nodes = {},
                          .channel = channel_,
-                         .peer_timeout = milliseconds(30'000)};
+                         .peer_timeout = case_.peer_timeout};
     BackendConfig config;
     config.group = members.name;
     config.rank = members.rank;
     config.size = members.size();
-    for (const int rank : ranks) config.nodes.push_back(rank % case_.domains);
+    for (const int rank : ranks) config.nodes.push_back(domain(rank));
     members.nodes = config.nodes;
-    config.interface_address = "127.0.0.1";
+    config.interface_address = address(rank_);
     config.connect_timeout = limit();
     const shm::PhaseHook hook{.call = [](Phase phase, void* rank) { static_cast<Rank*>(rank)->pass(point_of(phase)); },
                               .context = this};
-    auto backend = std::make_unique<FallingBackend>(host::create(config, std::to_string(rank_ % case_.domains), hook),
+    auto backend = std::make_unique<FallingBackend>(host::create(config, std::to_string(domain(rank_)), hook),
                                                     [this](Point point) { pass(point); });
     publish(number, *backend);
     std::vector<Bytes> addresses;
@@ -237,7 +247,7 @@ class Rank {
       while (!theirs.there) std::this_thread::sleep_for(milliseconds(1));
       addresses.emplace_back(theirs.backend.begin(),
                              theirs.backend.begin() + static_cast<std::ptrdiff_t>(theirs.backend_bytes));
-      members.endpoints.push_back({.rank = rank, .address = "127.0.0.1", .port = theirs.port, .token = theirs.token});
+      members.endpoints.push_back({.rank = rank, .address = address(rank), .port = theirs.port, .token = theirs.token});
     }
     try {
       backend->connect(addresses, deadline);

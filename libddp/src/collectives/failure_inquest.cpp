@@ -162,6 +162,16 @@ bool Inquest::lost(int member) const {
   return signs_.lost(member, may_have_left ? kTimesForOneThatMayHaveLeft : 1);
 }
 
+/// Whether another rank of its node has been silent for too long: then so is this one, though it was asked later.
+bool Inquest::host_lost(int member) const {
+  if (members_.nodes.empty()) return false;
+  const auto node = [this](int rank) { return members_.nodes[static_cast<std::size_t>(rank)]; };
+  for (int other = 0; other < members_.size(); ++other) {
+    if (node(other) == node(member) && of(other).wanted && signs_.refusals(other) == 0 && lost(other)) return true;
+  }
+  return false;
+}
+
 MemberReply Inquest::finding(int member, bool over) const {
   const Asked& asked = of(member);
   const Duration silence = signs_.silence(member);
@@ -179,6 +189,7 @@ MemberReply Inquest::finding(int member, bool over) const {
     reply.kind = Kind::answered;
     reply.status = asked.status;
   } else if (lost(member) || (some_lost_ && refusals == 0 && signs_.nearly_lost(member)) ||
+             (some_lost_ && refusals == 0 && signs_.doubtful(member) && host_lost(member)) ||
              (over && silence > Duration::zero() && (deadline() || asked.answers == 0))) {
     reply.kind = Kind::no_answer;
   } else if (!waiting() && asked.last == Kind::failed) {

@@ -82,6 +82,7 @@ class Inquest {
   void note(MemberReply reply, Time now);
   void want_next(int member);
   bool lost(int member) const;
+  bool host_lost(int member) const;
   MemberReply finding(int member, bool over) const;
   bool concluded(Time now);
   bool may_be_leaving(Time now) const;

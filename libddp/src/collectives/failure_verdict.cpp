@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@ struct Evidence {
   Ranks left;  ///< the group first, and then their processes ended
   Ranks silent;
   std::chrono::milliseconds silence = std::chrono::milliseconds::max();  ///< the shortest of theirs
+  std::set<std::string> silent_hosts;                                    ///< their addresses
   Ranks outside;                                                         ///< alive, but they do not know the group
   Ranks behind;                                                          ///< have not called the operation
   std::map<std::uint64_t, Ranks> by_fingerprint;
@@ -39,6 +41,9 @@ Evidence collect(const GroupMembers& members, const Operation& operation, const 
         case Kind::unreachable:
           evidence.silent.push_back(rank);
           evidence.silence = std::min(evidence.silence, reply.silence);
+          if (const auto member = static_cast<std::size_t>(reply.rank); member < members.endpoints.size()) {
+            evidence.silent_hosts.insert(members.endpoints[member].address);
+          }
           break;
         case Kind::hung_up:
         case Kind::busy:
@@ -84,8 +89,12 @@ void describe_loss(ErrorDetail& detail, const Evidence& evidence) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(evidence.silence);
   add(evidence.gone, "died or left the group");
   add(evidence.left, fmt::format("left the group and {} ended", evidence.left.size() == 1 ? "has" : "have"));
-  add(evidence.silent, fmt::format("gave no sign of life{} (stopped, host down, or network cut)",
-                                   seconds.count() > 0 ? fmt::format(" for {} s", seconds.count()) : ""));
+  const std::set<std::string>& hosts = evidence.silent_hosts;
+  const std::string host = hosts.empty()       ? "host"
+                           : hosts.size() == 1 ? "host " + *hosts.begin()
+                                               : fmt::format("{} hosts from {} on", hosts.size(), *hosts.begin());
+  add(evidence.silent, fmt::format("gave no sign of life{} (stopped, {} down, or network cut)",
+                                   seconds.count() > 0 ? fmt::format(" for {} s", seconds.count()) : "", host));
   std::sort(detail.ranks.begin(), detail.ranks.end());
   detail.hint = "look at the last output of the ranks named, and at the launcher's report";
 }
