@@ -99,8 +99,8 @@ ncclResult_t ensure_ready(ncclComm_t comm) {
 bool PeerWatch::stopped() {
   if (*comm_->abort_flag) return true;
   constexpr unsigned kPeriod = 200;  // some 20 ms
-  if (++calls_ % kPeriod == 0 && settings().report_peers && comm_->room) {
-    if (const int missing = comm_->room->missing(); missing >= 0 && comm_->background_error == ncclSuccess) {
+  if (++calls_ % kPeriod == 0 && settings().report_peers && room_) {
+    if (const int missing = room_->missing(); missing >= 0 && comm_->background_error == ncclSuccess) {
       note_error("rank " + std::to_string(missing) + ": connection closed by remote peer");
       comm_->background_error = ncclRemoteError;
     }

@@ -104,11 +104,12 @@ void complete_job(ncclComm_t comm);
 /// True: what waits for others must end. Looks now and then whether the others still exist, and notes it if not.
 class PeerWatch {
  public:
-  explicit PeerWatch(ncclComm* comm) : comm_(comm) {}
+  explicit PeerWatch(ncclComm* comm) : comm_(comm), room_(comm->room) {}
   bool stopped();
 
  private:
   ncclComm* comm_;
+  std::shared_ptr<Room> room_;  // an abort in another thread takes the communicator's away
   unsigned calls_ = 0;
 };
 

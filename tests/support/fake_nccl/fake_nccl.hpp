@@ -28,7 +28,7 @@ extern "C" {
 ///   delay:MS  hang  fail:RESULT  kill  stop   the call; a hang ends with fake_nccl_release, or with the communicator's
 ///   abort
 ///                                            where NCCL would see that flag (all but CommAbort and CommDestroy)
-///   launch_delay:MS                           between the call and the stream, in non-blocking mode's helper thread
+///   launch_delay:MS  launch_hang            between the call and the stream, in non-blocking mode's helper thread
 ///   kernel_delay:MS  kernel_hang  kernel_stuck  kernel_kill
 ///                                            on the stream; a hang ends with abort, a stuck one with fake_nccl_release
 ///                                            only

@@ -47,6 +47,7 @@ std::optional<Action> action_of(std::string_view word) {
       std::pair{"kill", Action::kill},
       std::pair{"stop", Action::stop},
       std::pair{"launch_delay", Action::launch_delay},
+      std::pair{"launch_hang", Action::launch_hang},
       std::pair{"kernel_delay", Action::kernel_delay},
       std::pair{"kernel_hang", Action::kernel_hang},
       std::pair{"kernel_stuck", Action::kernel_stuck},
@@ -183,6 +184,7 @@ std::optional<ncclResult_t> suffer_call(const std::vector<Fault>& faults, const 
 void suffer_launch(const std::vector<Fault>& faults, const Stop& stop) {
   for (const Fault& fault : faults) {
     if (fault.action == Action::launch_delay) sleep_for(milliseconds(fault.value), stop);
+    if (fault.action == Action::launch_hang) hang(stop);
   }
 }
 

@@ -18,6 +18,7 @@ enum class Action {
   kill,
   stop,
   launch_delay,
+  launch_hang,
   kernel_delay,
   kernel_hang,
   kernel_stuck,

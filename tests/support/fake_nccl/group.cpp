@@ -65,8 +65,9 @@ ncclResult_t connect(ncclComm_t comm, const std::vector<Task>& tasks) {
   });
   if (!settings().lazy_connect || !collective || comm->connected) return ncclSuccess;
   PeerWatch watch(comm);
-  if (comm->room->exchange(comm->rank, "", 1, [&] { return watch.stopped(); })) {
-    comm->room->exchanged(comm->rank);
+  const auto room = comm->room;
+  if (room->exchange(comm->rank, "", 1, [&] { return watch.stopped(); })) {
+    room->exchanged(comm->rank);
     comm->connected = true;
     return ncclSuccess;
   }

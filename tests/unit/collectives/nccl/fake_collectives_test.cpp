@@ -245,6 +245,29 @@ TEST_F(FakeNcclTest, AllToAll) {
   });
 }
 
+/// What was captured runs at each launch of the graph, with what the buffers hold then.
+TEST_F(FakeNcclTest, CapturedCollectivesRunAtEachLaunch) {
+  with_ranks(2, Mode::blocking, [](Rank& rank) {
+    const Buffer data(std::vector<float>(3, 1));
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    ASSERT_EQ(cuStreamBeginCapture(rank.stream(), CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    EXPECT_EQ(fake()->all_reduce(data.get(), data.get(), 3, ncclFloat32, ncclSum, rank.comm, rank.stream()),
+              ncclSuccess);
+    ASSERT_EQ(cuStreamEndCapture(rank.stream(), &graph), CUDA_SUCCESS);
+    EXPECT_EQ(fake()->all_reduce(data.get(), data.get(), 3, ncclFloat32, ncclSum, rank.comm, rank.stream()),
+              ncclSuccess);
+    rank.device.synchronize();
+    EXPECT_EQ(data.read<float>()[2], 2);
+    ASSERT_EQ(cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(cuGraphLaunch(executable, rank.stream()), CUDA_SUCCESS);
+    rank.device.synchronize();
+    EXPECT_EQ(data.read<float>()[2], 16);
+    EXPECT_EQ(cuGraphExecDestroy(executable), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  });
+}
+
 TEST_F(FakeNcclTest, ArgumentsAreChecked) {
   with_ranks(2, Mode::blocking, [](Rank& rank) {
     const Buffer data(std::vector<float>(4, 1));

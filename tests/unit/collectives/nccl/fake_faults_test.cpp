@@ -183,7 +183,10 @@ TEST_F(FakeNcclTest, HangsEndWithAbortAndStuckKernelsWithReleaseOnly) {
     if (rank.rank == 1) {
       nap();
       EXPECT_FALSE(ended);
-      fake_nccl_release();
+      EXPECT_TRUE(eventually([&] {
+        fake_nccl_release();
+        return ended.load();
+      }));
     }
     aborting.join();
     rank.comm = nullptr;
