@@ -9,7 +9,6 @@
 #include "collectives/flight/flight_output.hpp"
 #include "collectives/processor_share.hpp"
 #include "collectives/progress_thread.hpp"
-#include "collectives/wait_ladder.hpp"
 
 namespace ddp::collectives {
 namespace {
@@ -245,9 +244,15 @@ void GroupDriver::expect(Time event) noexcept {
   }
 }
 
+WaitLadder GroupDriver::ladder_for(const Lane& lane) noexcept {
+  // the peer that an inline backend waits for ends its rest, in others somebody must look
+  const auto first_rest = lane.traits.completes_inline ? WaitLadder::kLongestRest : WaitLadder::kFirstRest;
+  return WaitLadder(may_spin_, first_rest, &yield_budget_);
+}
+
 void GroupDriver::wait(const WorkState& work, Time limit) {
   waiters_.fetch_add(1);
-  WaitLadder ladder(may_spin_);
+  WaitLadder ladder = ladder_for(*work.lane);
   bool leading = false;
   while (!work.done()) {
     if (!leading && !led_.load(std::memory_order_relaxed)) leading = !led_.exchange(true);
@@ -298,7 +303,7 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
   }
   // not before it has been posted, for which earlier ones may have to end
   const Time latest = work.deadline.when() + kLongestReserve;
-  WaitLadder ladder(may_spin_);
+  WaitLadder ladder = ladder_for(*work.lane);
   while (!work.done() && !(ladder.looked() && Deadline::Clock::now() >= latest)) {
     attempt();
     {

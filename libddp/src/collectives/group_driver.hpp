@@ -15,6 +15,7 @@
 #include "collectives/flight/flight_recorder.hpp"
 #include "collectives/fork_guard.hpp"
 #include "collectives/group_watch.hpp"
+#include "collectives/wait_ladder.hpp"
 #include "collectives/work_state.hpp"
 
 namespace ddp::collectives {
@@ -133,6 +134,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void visit_unfinished(Visit&& visit);
 
   static void conclude(WorkList finished) noexcept;
+  WaitLadder ladder_for(const Lane& lane) noexcept;
   void follow(const WorkState& work, bool leading, std::chrono::microseconds limit);
   void wake_followers() noexcept;
   void rest(Lane& lane, std::chrono::microseconds limit) noexcept;
@@ -142,6 +144,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   const std::chrono::milliseconds timeout_;
   const bool compare_arguments_;  ///< DDP_CHECK_COLLECTIVES
   const bool may_spin_;
+  YieldBudget yield_budget_;
   const ForkGuard fork_guard_;
   std::vector<Lane> lanes_;  ///< as many as there are backends, for ever
   OperationLog log_;

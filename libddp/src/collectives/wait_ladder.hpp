@@ -5,12 +5,36 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <utility>
 
 #include <ddp/deadline.hpp>
 
 namespace ddp::collectives {
+
+/// How often those who wait in a group yield before they sleep, where ranks share processors. Yielding costs least
+/// while nothing but the ranks runs. But sched_yield may come back at once although another rank could run: the
+/// scheduler (EEVDF) lets a task that has had more than its share wait. And it may give a processor away for
+/// milliseconds, to a program that computes. Only sleep hands over for certain. So waits that ended while yielding
+/// allow a little more of it, and those that did not allow less. Thread-safe; a lost update does not matter.
+class YieldBudget {
+ public:
+  static constexpr unsigned kLeast = 4;
+  static constexpr unsigned kMost = 128;
+
+  unsigned yields() const noexcept { return quarters_.load(std::memory_order_relaxed) / 4; }
+  void helped() noexcept { set(std::min(quarters_.load(std::memory_order_relaxed) + 1, kMost * 4)); }
+  void was_in_vain() noexcept {
+    const unsigned quarters = quarters_.load(std::memory_order_relaxed);
+    set(std::max(quarters - quarters / 4, kLeast * 4));
+  }
+
+ private:
+  void set(unsigned quarters) noexcept { quarters_.store(quarters, std::memory_order_relaxed); }
+
+  std::atomic<unsigned> quarters_{kLeast * 4 * 4};
+};
 
 /// For one wait of one thread; reset() after every poll that ended something. Reads the clock rarely.
 /// A poll that takes long has worked, although its operation still runs: then there is no rest before the next.
@@ -19,9 +43,9 @@ class WaitLadder {
   using Clock = Deadline::Clock;
   using Limit = std::chrono::microseconds;
 
-  static constexpr std::chrono::microseconds kSpin{5};
+  static constexpr std::chrono::microseconds kSpin{20};
   static constexpr std::chrono::microseconds kYield{100};
-  static constexpr std::chrono::microseconds kFirstRest{20};
+  static constexpr std::chrono::microseconds kFirstRest{20};  ///< where nothing ends a rest early
   static constexpr std::chrono::microseconds kLongestRest{1000};
   /// Polls in vain are shorter, if nothing interrupts them.
   static constexpr std::chrono::microseconds kWork{20};
@@ -30,12 +54,18 @@ class WaitLadder {
   static constexpr unsigned kYieldsPerLook = 4;
 
   /// @param may_spin the ranks of this node have a processor each.
-  explicit WaitLadder(bool may_spin) : may_spin_(may_spin) { reset(); }
+  /// @param first_rest at most kLongestRest. @param budget of those that may not spin; must outlive this object.
+  explicit WaitLadder(bool may_spin, Limit first_rest = kFirstRest, YieldBudget* budget = nullptr)
+      : may_spin_(may_spin), first_rest_(first_rest), budget_(may_spin ? nullptr : budget) {
+    reset();
+  }
 
   void reset() noexcept {
+    if (budget_ != nullptr && step_ == Step::yield && yields_ > 0) budget_->helped();
     step_ = may_spin_ ? Step::spin : Step::yield;
     begin_ = {};
-    rest_ = kFirstRest;
+    yields_ = 0;
+    rest_ = first_rest_;
   }
 
   /// Spins or yields once and returns 0; or returns for how long the caller shall rest, twice as long each time. The
@@ -48,7 +78,9 @@ class WaitLadder {
     }
     if (step_ == Step::yield) {
       ::sched_yield();
-      if (++count_ % kYieldsPerLook == 0 && passed(kYield)) {
+      const bool spent = budget_ != nullptr && ++yields_ >= budget_->yields();
+      if (spent || (++count_ % kYieldsPerLook == 0 && passed(kYield))) {
+        if (budget_ != nullptr) budget_->was_in_vain();
         next(Step::rest);
         rested();
       }
@@ -92,9 +124,12 @@ class WaitLadder {
   }
 
   bool may_spin_;
+  Limit first_rest_;
+  YieldBudget* budget_;
   bool looked_ = false;
   Step step_ = Step::spin;
   unsigned count_ = 0;
+  unsigned yields_ = 0;      ///< of this step
   Clock::time_point begin_;  ///< of this step, at the first look
   Clock::time_point since_;  ///< end of the last rest or yield
   Limit rest_ = kFirstRest;

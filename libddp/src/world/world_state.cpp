@@ -226,6 +226,12 @@ const world::EndpointRecord& WorldState::record(int other) {
   return *slot;
 }
 
+void WorldState::learn(int other, std::span<const std::byte> record) {
+  check_rank(other);
+  auto& slot = records_[static_cast<std::size_t>(other)];
+  if (!slot) slot = world::decode_endpoint_record(record);
+}
+
 void WorldState::check_rank(int other) const {
   if (other >= 0 && other < world_size) return;
   throw Error{{.code = ErrorCode::invalid_argument,

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ class WorldState {
 
   /// The record of any rank; read from the store once.
   const world::EndpointRecord& record(int rank);
+  /// The bytes of a rank's record have come by another way than its own key. Throws Error(protocol).
+  void learn(int rank, std::span<const std::byte> record);
   /// Throws Error(invalid_argument) unless there is such a rank.
   void check_rank(int other) const;
   /// How any other rank's peer channel is reached.

@@ -35,7 +35,7 @@ void CollectiveRun::start(const Operation& operation) {
   width_ = size_of(operation.dtype);
   shown_ = reduced_ = finished_ = 0;
   arrived_ = results_arrived_ = 0;
-  mismatch_ = false;
+  mismatch_ = waits_for_room_ = false;
   if (reduces(operation.kind)) reduction_ = Reduction(operation.dtype, operation.reduce_op, board_.ranks());
   plan();
 }
@@ -136,7 +136,8 @@ CollectiveRun::State CollectiveRun::advance() {
 bool CollectiveRun::show_block() {
   if (shows(board_.rank(), shown_)) {
     const std::uint64_t step = step_of(shown_);
-    if (!board_.slot_is_free(step)) return false;
+    waits_for_room_ = !board_.slot_is_free(step);
+    if (waits_for_room_) return false;
     hook_(Phase::before_copy);
     copy_in(shown_);
     hook_(Phase::before_show);

@@ -32,6 +32,8 @@ class CollectiveRun {
   /// Goes on for some 100 us at most.
   State advance();
 
+  /// Whether it waits for others to leave a step; else for what they show.
+  bool waits_for_room() const { return waits_for_room_; }
   /// Ranks without which it cannot go on.
   std::vector<int> waits_for() const;
   /// After a mismatch: the ranks whose call differs from the one that most have called (of equally many, the lowest
@@ -93,6 +95,7 @@ class CollectiveRun {
   int arrived_ = 0;             ///< ranks below it have shown the block that is waited for
   int results_arrived_ = 0;     ///< and their results
   bool mismatch_ = false;
+  bool waits_for_room_ = false;
   std::size_t work_bytes_ = 0;  ///< of this call of advance
   Reduction reduction_{DType::float32, ReduceOp::sum, 1};
   std::vector<const void*> sources_;

@@ -66,8 +66,8 @@ struct GroupControl {
   std::array<std::byte, 16> proof;  ///< of the leader's address
   /// 0, or 1 + the rank whose verdict ends the group.
   alignas(kLine) std::atomic<std::uint32_t> verdict;
-  alignas(kLine) std::atomic<std::uint32_t> sleepers;
-  alignas(kLine) std::atomic<std::uint32_t> bell;  ///< the futex
+  alignas(kLine) std::atomic<std::uint32_t> sleepers;  ///< whether some may sleep, and for what: see Doorbell
+  alignas(kLine) std::atomic<std::uint32_t> bell;      ///< the futex
 };
 static_assert(sizeof(GroupControl) <= kPageBytes);
 

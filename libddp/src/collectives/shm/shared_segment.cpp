@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <utility>
@@ -19,6 +20,7 @@ namespace ddp::collectives::shm {
 namespace {
 
 constexpr auto kAttempted = "making shared memory for a group";
+constexpr std::size_t kUsedAtOnce = std::size_t{64} << 10U;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::string remedy(int number) {
@@ -124,7 +126,8 @@ void SharedSegment::claim(int rank) {
     status = ::fallocate(file_.get(), 0, static_cast<off_t>(first), static_cast<off_t>(end - first));
   } while (status != 0 && errno == EINTR);
   if (status != 0) fail("fallocate", errno);
-  ::madvise(base_ + first, end - first, MADV_POPULATE_WRITE);  // else pages are mapped one by one when used first
+  // What every operation uses; the rest is mapped when large ones come, page by page, which takes no longer.
+  ::madvise(base_ + first, std::min(end - first, kUsedAtOnce), MADV_POPULATE_WRITE);
   struct flock lock = lock_of(rank);
   if (::fcntl(file_.get(), F_SETLK, &lock) != 0) fail("fcntl(F_SETLK)", errno);
 }

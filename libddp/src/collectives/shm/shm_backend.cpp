@@ -74,7 +74,8 @@ class ShmBackend final : public Backend {
     Doorbell* const bell = bell_.load();
     if (bell == nullptr) return Backend::rest(limit);
     rested_.store(true, std::memory_order_relaxed);
-    if (!aborted_.load()) bell->sleep(limit);
+    const bool room = awaits_room_.load(std::memory_order_relaxed);
+    if (!aborted_.load()) bell->sleep(limit, room ? Doorbell::Wait::data_or_room : Doorbell::Wait::data);
   }
 
   void post(ShmRequest& request) noexcept;
@@ -103,7 +104,8 @@ class ShmBackend final : public Backend {
   std::atomic<Doorbell*> bell_{nullptr};  ///< the group's, once connected
   std::atomic<bool> aborted_{false};
   std::atomic<bool> rested_{false};
-  std::deque<ShmRequest> requests_;  ///< all there are
+  std::atomic<bool> awaits_room_{false};  ///< of the last poll in vain
+  std::deque<ShmRequest> requests_;       ///< all there are
   std::vector<ShmRequest*> free_;
   std::deque<ShmRequest*> collectives_;  ///< posted, not over
   std::vector<ShmRequest*> transfers_;   ///< posted, not over
@@ -205,6 +207,7 @@ Outcome ShmBackend::poll(ShmRequest& request) noexcept {
   if (moved) {
     waiting_since_.reset();
   } else if (request.outcome_ == Outcome::running) {
+    awaits_room_.store(group_->run.waits_for_room(), std::memory_order_relaxed);
     look_around(request);
   }
   return request.outcome_;

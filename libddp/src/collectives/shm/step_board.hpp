@@ -41,7 +41,7 @@ class StepBoard {
   void leave(std::uint64_t step) noexcept {
     done_ = step + 1;
     view_.control(rank_).done.store(done_, std::memory_order_seq_cst);
-    bell_.changed();
+    bell_.left();
   }
 
   bool shown(int rank, std::uint64_t step) noexcept {

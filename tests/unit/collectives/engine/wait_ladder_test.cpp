@@ -40,6 +40,54 @@ TEST(WaitLadder, RestsGrowToTheirLimit) {
   }
 }
 
+TEST(WaitLadder, RestsLongFromTheFirstWhereRestsAreEnded) {
+  WaitLadder ladder(false, WaitLadder::kLongestRest);
+  microseconds rest{};
+  pauses_until_rest(ladder, rest);
+  EXPECT_EQ(rest, WaitLadder::kLongestRest);
+  ladder.rested();
+  EXPECT_EQ(ladder.pause(), WaitLadder::kLongestRest);
+}
+
+TEST(WaitLadder, LearnsWhetherYieldingHelps) {
+  YieldBudget budget;
+  WaitLadder ladder(false, WaitLadder::kFirstRest, &budget);
+  microseconds rest{};
+  const auto wait_in_vain = [&] {
+    const int pauses = pauses_until_rest(ladder, rest);
+    ladder.reset();
+    return pauses;
+  };
+  const auto wait_for_one_yield = [&] {
+    ladder.pause();
+    ladder.reset();
+  };
+  for (int wait = 0; wait < 20; ++wait) wait_in_vain();
+  EXPECT_EQ(budget.yields(), YieldBudget::kLeast);
+  EXPECT_EQ(wait_in_vain(), static_cast<int>(YieldBudget::kLeast));  // without a look at the clock
+  // one wait in vain among ten takes back less than the others have added
+  for (int round = 0; round < 100; ++round) {
+    wait_in_vain();
+    for (int wait = 0; wait < 10; ++wait) wait_for_one_yield();
+  }
+  EXPECT_GE(budget.yields(), YieldBudget::kLeast * 2);
+  for (int wait = 0; wait < 1000; ++wait) wait_for_one_yield();
+  EXPECT_EQ(budget.yields(), YieldBudget::kMost);
+  EXPECT_LE(wait_in_vain(), static_cast<int>(YieldBudget::kMost));
+  EXPECT_LT(budget.yields(), YieldBudget::kMost);
+}
+
+TEST(WaitLadder, WhoMaySpinYieldsByTheClock) {
+  YieldBudget budget;
+  WaitLadder ladder(true, WaitLadder::kFirstRest, &budget);
+  const unsigned before = budget.yields();
+  const auto begin = WaitLadder::Clock::now();
+  microseconds rest{};
+  pauses_until_rest(ladder, rest);
+  EXPECT_GE(WaitLadder::Clock::now() - begin, WaitLadder::kSpin + WaitLadder::kYield);
+  EXPECT_EQ(budget.yields(), before);
+}
+
 TEST(WaitLadder, DoesNotRestAfterAPollThatHasWorked) {
   WaitLadder ladder(false);
   microseconds rest{};

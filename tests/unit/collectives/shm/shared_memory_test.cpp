@@ -98,6 +98,23 @@ TEST(Doorbell, AChangeSinceTheLastSleepEndsTheNextAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+/// Ranks leave every step; those who wait for data need not hear of it.
+TEST(Doorbell, OnlyThoseWhoWaitForRoomHearOfAStepThatIsLeft) {
+  const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
+  const Memory memory(layout);
+  Rank first(memory.view(), 0, 0);
+  Rank second(memory.view(), 1, 0);
+  for (const auto wait : {Doorbell::Wait::data, Doorbell::Wait::data_or_room}) {
+    first.bell.sleep(std::chrono::milliseconds(1), wait);
+  }
+  second.board.leave(0);
+  const auto start = std::chrono::steady_clock::now();
+  first.bell.sleep(std::chrono::milliseconds(20), Doorbell::Wait::data);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+  first.bell.sleep(std::chrono::seconds(40), Doorbell::Wait::data_or_room);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
 /// Whoever sleeps is woken by the change itself and not by a limit, which is much longer than the test may take.
 TEST(Doorbell, NoChangeIsLost) {
   const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
@@ -107,9 +124,14 @@ TEST(Doorbell, NoChangeIsLost) {
   on_all(2, [&](int number) {
     Rank& rank = number == 0 ? first : second;
     for (std::uint64_t i = 0; i < 2000; ++i) {
-      const CheckedCall call({.kind = OperationKind::barrier}, 2, number, i + 1);
+      // a root does not wait for data, but runs ahead until it waits for room
+      const OperationKind kind = i / 20 % 2 == 0 ? OperationKind::barrier : OperationKind::broadcast;
+      const CheckedCall call({.kind = kind}, 2, number, i + 1);
       rank.run.start(call.operation());
-      while (rank.run.advance() != CollectiveRun::State::complete) rank.bell.sleep(std::chrono::seconds(100));
+      while (rank.run.advance() != CollectiveRun::State::complete) {
+        const bool room = rank.run.waits_for_room();
+        rank.bell.sleep(std::chrono::seconds(100), room ? Doorbell::Wait::data_or_room : Doorbell::Wait::data);
+      }
     }
   });
 }
