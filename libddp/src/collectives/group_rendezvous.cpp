@@ -83,18 +83,19 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_vie
   std::vector<GroupBackend> backends = make_backends(names, members, connect);
   std::vector<Bytes> addresses(members.global_ranks.size(), addresses_of(backends));
   if (members.size() > 1) {
-    // with the endpoint record, since a second get of every rank would take as long as the first
-    base::ByteWriter own;
-    own.blob(world::encode(world.record(world.rank))).raw(addresses.front());
+    // the endpoint record comes last: a second get of every rank would take as long as the first
+    Bytes own = addresses.front();
+    const Bytes record = world::encode(world.record(world.rank));
+    own.insert(own.end(), record.begin(), record.end());
     const std::string key = world.key(fmt::format("{}.address", backend_name));
-    world.store().put(key, own.bytes());
+    world.store().put(key, own);
     world.store().fence(deadline);
     for (const int rank : members.global_ranks) {
-      const Bytes its = world.store().get(rank, key, deadline);
+      Bytes& its = addresses[static_cast<std::size_t>(rank)];
+      its = world.store().get(rank, key, deadline);
       base::ByteReader reader(its, "address of a rank");
-      world.learn(rank, reader.blob());
-      const auto rest = reader.raw(reader.left());
-      addresses[static_cast<std::size_t>(rank)].assign(rest.begin(), rest.end());
+      for (std::size_t i = 0; i < backends.size(); ++i) reader.blob();
+      world.learn(rank, reader.raw(reader.left()));
     }
   }
   for (const int rank : members.global_ranks) {
