@@ -77,7 +77,8 @@ TEST(CutLink, RanksOfBothHostsNameThoseOfTheOther) {
                  .domains = 2,
                  .addresses = {"10.79.0.1", "10.79.0.2"},
                  .peer_timeout = kPeerTimeout};
-  Table& table = *new (::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Table{};
+  Table& table =
+      *new (::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Table{};
   std::vector<pid_t> pids;
   for (int rank = 0; rank < kRanks; ++rank) {
     const pid_t pid = ::fork();

@@ -1,5 +1,5 @@
-// Two ranks that share memory run small operations one after the other, with delays that place their steps at each other
-// in every way. DDP_TEST_OPERATIONS says how many; ten million take some minutes.
+// Two ranks that share memory run small operations one after the other, with delays that place their steps at each
+// other in every way. DDP_TEST_OPERATIONS says how many; ten million take some minutes.
 #include <cstdlib>
 #include <random>
 
@@ -26,7 +26,7 @@ class ManyOperations : public ShmProcesses {
  protected:
   void run_many(int rank, long operations) {
     const auto backend = connected(0, {0, 1}, rank);
-    std::mt19937 calls{7};                                     // NOLINT(cert-msc51-cpp): the same on both ranks
+    std::mt19937 calls{7};                                    // NOLINT(cert-msc51-cpp): the same on both ranks
     std::mt19937 delays{static_cast<unsigned>(rank) + 100U};  // NOLINT(cert-msc51-cpp): and in every run
     std::array<std::uint8_t, 600> in{};
     std::array<std::uint8_t, 600> out{};

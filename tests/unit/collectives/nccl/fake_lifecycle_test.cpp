@@ -209,6 +209,29 @@ TEST_F(FakeNcclTest, SplitByColorAndKey) {
   }
 }
 
+/// A child that shares resources shares the abort flag, too.
+TEST_F(FakeNcclTest, AbortReachesChildrenThatShare) {
+  setenv("NCCL_COMM_BLOCKING", "1", 1);  // goes before the program's choice
+  const ncclUniqueId id = unique_id();
+  with_devices(2, [&](int rank, Device& device) {
+    ncclConfig_t options = config(Mode::non_blocking);
+    options.splitShare = 1;
+    ncclComm_t comm = nullptr;
+    ncclComm_t child = nullptr;
+    ASSERT_EQ(fake()->comm_init_rank_config(&comm, 2, id, rank, &options), ncclSuccess);
+    ASSERT_EQ(fake()->comm_split(comm, 0, rank, &child, nullptr), ncclSuccess);
+    const Buffer data = one();
+    if (rank == 0) {
+      EXPECT_EQ(all_reduce({rank, 2, device, child}, data), ncclSuccess);
+      EXPECT_FALSE(device.idle());
+    }
+    EXPECT_EQ(fake()->comm_abort(comm), ncclSuccess);
+    device.synchronize();
+    EXPECT_EQ(fake()->comm_abort(child), ncclSuccess);
+  });
+  unsetenv("NCCL_COMM_BLOCKING");
+}
+
 TEST_F(FakeNcclTest, ShrinkWithAbortEndsWhatHangsAndRenumbers) {
   with_ranks(4, Mode::blocking, [](Rank& rank) {
     if (rank.rank == 1) return;  // the one that is lost
