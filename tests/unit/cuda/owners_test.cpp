@@ -29,8 +29,10 @@ ErrorDetail error_of(Call call) {
 TEST(CudaOwners, LeaveNothingBehind) {
   fake_driver();
   const FakeCudaLive before = fake_cuda_live();
+  CUcontext kept_handle = nullptr;
   {
     const ContextPtr context = PrimaryContext::retain(1);
+    kept_handle = context->get();
     Stream stream(context, StreamPriority::highest);
     Stream moved = std::move(stream);
     Stream assigned(context, StreamPriority::normal);
@@ -61,6 +63,12 @@ TEST(CudaOwners, LeaveNothingBehind) {
   EXPECT_EQ(after.events, before.events);
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.modules, before.modules);
+  // The context has gone with the last of them.
+  CUcontext popped = nullptr;
+  CUevent made = nullptr;
+  ASSERT_EQ(driver().ctx_push_current(kept_handle), CUDA_SUCCESS);
+  EXPECT_EQ(driver().event_create(&made, 0), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  ASSERT_EQ(driver().ctx_pop_current(&popped), CUDA_SUCCESS);
 }
 
 TEST(CudaOwners, ScopesNestAndRestore) {
