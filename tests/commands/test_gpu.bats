@@ -15,6 +15,10 @@ setup() {
   [[ "$output" == *'"what": "libddp flatten f32_f16"'* ]]
   [[ "$output" == *"passed: "*" kernels bandwidth library_kernels"* ]]
   [[ "$output" == *" digits"* ]]
+  if [ -e "$DDP_BIN_DIR/nccl_on_device" ]; then
+    [[ "$output" == *"have the same GPU, GPU-"* ]]
+    [[ "$output" == *" nccl_two_ranks digits_two_ranks"* ]]
+  fi
 }
 
 @test "without a device, scripts/test-gpu says so" {
