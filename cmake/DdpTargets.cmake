@@ -1,7 +1,12 @@
 # Functions that make the project's targets, so that every component gets the same warnings, sanitizers and shape.
 
 add_library(ddp_options INTERFACE)
-target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wnon-virtual-dtor)
+if(CMAKE_UNITY_BUILD)  # which makes one file of several
+  target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+else()
+  target_compile_options(ddp_options INTERFACE -Wshadow)
+endif()
 # GCC 12 warns of std::string's own operator+ at -O3 (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(ddp_options INTERFACE -Wno-restrict)
