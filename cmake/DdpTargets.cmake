@@ -16,6 +16,12 @@ if(DDP_WARNINGS_AS_ERRORS)
 endif()
 if(DDP_SANITIZE)
   target_compile_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # For what tests measure or forbid; compilers tell in different ways.
+  if(DDP_SANITIZE MATCHES "thread")
+    target_compile_definitions(ddp_options INTERFACE DDP_SANITIZED DDP_THREAD_SANITIZER)
+  else()
+    target_compile_definitions(ddp_options INTERFACE DDP_SANITIZED DDP_ADDRESS_SANITIZER)
+  endif()
   # Instrumented code makes GCC see uses of values that are not there; the dev preset has the warning.
   target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE})
