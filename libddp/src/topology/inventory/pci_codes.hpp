@@ -1,4 +1,5 @@
-// Numbers by which PCI functions say what they are: base classes (PCI Code and ID Assignment Specification) and vendors.
+// Numbers by which PCI functions say what they are: base classes (PCI Code and ID Assignment Specification) and
+// vendors.
 #pragma once
 
 namespace ddp::topology::pci {
