@@ -201,7 +201,8 @@ bool measure(int ranks) {
   std::printf(
       "| %d on %.0f | %s | %.0f | %s | %d | %s | %.2f | %s | %s |\n", ranks, nodes,
       of(1, [](const Row& row) { return row.after[1].connections; }).c_str(), nodes - 1,
-      ranks > kMostOfAllToAll ? "-" : of(1, [](const Row& row) { return row.after[2].connections; }).c_str(), std::max(ranks - kPerNode, 0),
+      ranks > kMostOfAllToAll ? "-" : of(1, [](const Row& row) { return row.after[2].connections; }).c_str(),
+      std::max(ranks - kPerNode, 0),
       of(2, [](const Row& row) { return (row.after[1].sent_bytes - row.after[0].sent_bytes) / (1U << 20U); }).c_str(),
       model_mib, of(1, [](const Row& row) { return row.shared_kib / 1024; }).c_str(),
       of(1, [](const Row& row) { return row.own_kib / 1024; }).c_str());
