@@ -88,6 +88,11 @@ struct BackendTraits {
   /// How many collectives may be posted and not over at the same time. Sends and receives do not count: any number of
   /// them may be.
   int concurrent_collectives = 1;
+  /// Of one that serves CUDA: the ordinal of the one device whose tensors it takes; -1: any.
+  int device = -1;
+  /// connect() has only prepared it, its first operation connects: a group starts a barrier when it is made, so that
+  /// what goes wrong is found out as with any operation.
+  bool connects_by_barrier = false;
 };
 
 /// What a backend is told at creation.

@@ -69,7 +69,7 @@ class ProcessGroup {
   int size() const noexcept;
   const std::vector<int>& global_ranks() const noexcept;  ///< world rank of each member, by rank in the group
   const std::string& name() const noexcept;
-  std::string backend() const;  ///< "host", "nccl"
+  std::string backend() const;  ///< that of CPU tensors: "host"
   std::chrono::milliseconds timeout() const noexcept;
 
   /// In place: every rank receives the combination of all.
@@ -108,8 +108,10 @@ class ProcessGroup {
 
 /// The group of all ranks of @p world. The first call makes it and is collective; later calls return the same group.
 /// The world keeps it until its own end; after that it lives as long as a handle to it.
-/// @param backend "host" (also "cpu" or "gloo"), a plugin's name, or "auto": what DDP_BACKEND names, else host. Throws
-/// unavailable when the plugin cannot be loaded, invalid_argument when the group exists over another backend.
+/// @param backend "host" (also "cpu" or "gloo"), "nccl" (host for CPU tensors, NCCL for CUDA tensors), a plugin's name,
+/// or "auto": what DDP_BACKEND names, else host, and NCCL where every rank has it and a device of its own. Throws
+/// unavailable when a backend cannot be had, conflict when two ranks would have one GPU, invalid_argument when the
+/// group exists over another backend.
 ProcessGroup make_process_group(World& world, std::string_view backend = "auto");
 
 }  // namespace ddp

@@ -20,9 +20,11 @@ namespace ddp::base {
 namespace {
 
 constexpr std::array kTable{
-    EnvVariable{"DDP_BACKEND", EnvType::choice, "auto", kBackendChoices,
-                "Backend of process groups whose program names none: host, also called cpu or gloo, is shared memory "
-                "within a host and TCP between them; auto: host."},
+    EnvVariable{
+        "DDP_BACKEND", EnvType::choice, "auto", kBackendChoices,
+        "Backend of process groups whose program names none: host, also called cpu or gloo, is shared memory "
+        "within a host and TCP between them; nccl is that and NCCL for CUDA tensors; auto: host, and NCCL where every "
+        "rank has it and a GPU of its own."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
                 "Folder with the backend plugins (libddp_nccl.so, ...); default: where libddp.so lies."},
     EnvVariable{
@@ -61,9 +63,15 @@ constexpr std::array kTable{
                 "Ranks with different values do not share memory: to try on one host what several do, or to use TCP."},
     EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "",
                 "Socket of munged, by which ddpruns started by hand know each other; default: libmunge's."},
+    EnvVariable{"DDP_NCCL_CONNECT", EnvType::choice, "eager", "eager|lazy",
+                "When a process group connects NCCL: eager, when it is made; lazy, with its first collective of CUDA "
+                "tensors."},
     EnvVariable{
         "DDP_NCCL_LIBRARY", EnvType::text, "", "",
         "File of NCCL (libnccl.so.2), for programs that have none loaded; default: PyTorch's, then the loader's."},
+    EnvVariable{
+        "DDP_NCCL_STUCK_AFTER", EnvType::seconds, "30", "",
+        "Seconds after which a thread that has not come back from NCCL or the GPU's driver is told in the log."},
     EnvVariable{"DDP_PEER_TIMEOUT", EnvType::seconds, "30", "",
                 "Seconds within which a rank or host that gives no sign of life is given up for lost, while others "
                 "wait for it; at least 5."},

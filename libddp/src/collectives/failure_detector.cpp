@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/log.hpp"
 
 namespace ddp::collectives {
@@ -129,7 +127,7 @@ class FailureDetector::Turn {
 };
 
 std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasion occasion, LifeSigns& signs,
-                                              const std::function<bool()>& go_on, const std::string& times) {
+                                              const std::function<bool()>& go_on) {
   const std::optional<Error> local_failure = occasion.local_failure;
   const bool waiting = occasion.kind == Occasion::Kind::waiting;
   const Deadline end{occasion.end};
@@ -144,11 +142,6 @@ std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasi
   if (stopped) return std::nullopt;
   if (!error) error = local_failure;
   if (!error) return std::nullopt;
-  if (!times.empty() && error->code() == ErrorCode::timeout) {
-    ErrorDetail detail = error->detail();
-    detail.cause += fmt::format("; on rank {}, {}", members_.global(members_.rank), times);
-    error = Error{std::move(detail)};
-  }
   const Error settled = settle(*error);
   const Deadline patience = Deadline::after(kTimeToTell);
   const Deadline least = Deadline::after(kLeastTime);
@@ -157,8 +150,7 @@ std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasi
 }
 
 std::optional<Error> FailureDetector::investigate(const Operation& operation, const std::optional<Error>& local_failure,
-                                                  const std::function<bool()>& still_running, Deadline deadline,
-                                                  const std::string& times) {
+                                                  const std::function<bool()>& still_running, Deadline deadline) {
   const Deadline least = Deadline::after(kLeastTime);
   if (deadline < least) deadline = least;
   ++urgent_;
@@ -171,7 +163,7 @@ std::optional<Error> FailureDetector::investigate(const Operation& operation, co
                  {.kind = local_failure ? Occasion::Kind::failure : Occasion::Kind::deadline,
                   .local_failure = local_failure,
                   .end = deadline.when()},
-                 turn.taken() ? signs_ : own, still_running, times);
+                 turn.taken() ? signs_ : own, still_running);
 }
 
 void FailureDetector::watch(const Operation& operation, const std::function<bool()>& go_on) {

@@ -41,10 +41,8 @@ class FailureDetector {
   /// @param deadline by which it should have returned, but at least kLeastTime from now: with less, members without
   /// time to
   ///        answer would look dead.
-  /// @param times what this rank knows of its own part, for the verdict that the time ran out; may be empty.
   std::optional<Error> investigate(const Operation& operation, const std::optional<Error>& local_failure,
-                                   const std::function<bool()>& still_running, Deadline deadline,
-                                   const std::string& times = {});
+                                   const std::function<bool()>& still_running, Deadline deadline);
 
   /// Looks after those that a slow @p operation waits for: the next rank, and those behind it that nobody else watches;
   /// or the other side of a transfer. If any two ranks have called different things, so have some neighbours. If one of
@@ -61,7 +59,7 @@ class FailureDetector {
   class Turn;
   Bytes answer(std::span<const std::byte> body);
   std::optional<Error> inquire(const Operation& operation, Occasion occasion, LifeSigns& signs,
-                               const std::function<bool()>& go_on, const std::string& times = {});
+                               const std::function<bool()>& go_on);
   void tell(const Error& error, const std::vector<MemberReply>& members, Deadline deadline) const;
   Error settle(const Error& error);
 

@@ -79,8 +79,15 @@ class Call {
     return *this;
   }
   void check_device(const TensorView& tensor) const {
-    if (engine_.serves(tensor.device().type)) return;
-    fail(fmt::format("the backend {} does not serve the tensor's device", engine_.backend_name()));
+    const Lane* lane = engine_.lane_of(tensor.device().type);
+    if (lane == nullptr) {
+      fail(fmt::format("the backend {} does not serve the tensor's device{}", engine_.backend_name(),
+                       engine_.connect_options().why_no_cuda));
+    }
+    if (lane->traits.device >= 0 && lane->traits.device != tensor.device().index) {
+      fail(fmt::format("the tensor is on CUDA device {}, but this rank's in the group is {}", tensor.device().index,
+                       lane->traits.device));
+    }
   }
   [[noreturn]] void fail(std::string cause) const {
     throw Error{{.code = ErrorCode::invalid_argument,

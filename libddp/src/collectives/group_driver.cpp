@@ -135,6 +135,7 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   attempt();
   // in the order of the caller's own calls to its stream: another thread that drives may not have come to it yet
   if (lane.traits.stream_ordered) drive_until_posted(issued, deadline.when());
+  if (options.in_stream && options.stream && lane.traits.stream_ordered) order(issued, *options.stream);
   if (!issued.done()) ProgressThread::instance().used();
   return work;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ namespace ddp::collectives {
 struct ConnectOptions {
   std::string interface_address;              ///< of this rank, numeric
   std::chrono::milliseconds timeout{60'000};  ///< of a single connection
+  std::optional<int> device{};                ///< of CUDA, where this rank was given one
+  std::string why_no_cuda{};                  ///< "; NCCL is not used: ...", where nothing serves CUDA tensors
 };
 
 /// Thread-safe, except for destruction.
@@ -42,7 +45,8 @@ class GroupEngine {
   std::vector<std::string> backend_names() const;
   const ConnectOptions& connect_options() const noexcept { return connect_; }
   std::chrono::milliseconds timeout() const noexcept { return driver_->timeout(); }
-  bool serves(DeviceType device) const noexcept { return driver_->lane_of(device) != nullptr; }
+  /// Null if no backend serves it.
+  const Lane* lane_of(DeviceType device) const noexcept { return driver_->lane_of(device); }
   /// Throws Error(unavailable) in a process forked from the one that made the group.
   void check_process(std::string_view attempted) const { driver_->fork_guard().check(attempted); }
   /// For names of subgroups: equal on all members if they call it equally often.

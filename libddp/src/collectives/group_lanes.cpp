@@ -129,9 +129,10 @@ bool GroupDriver::poll(Lane& lane) noexcept {
   bool moved = false;
   for (std::size_t place = 0; place < lane.posted.size();) {
     WorkState& work = *lane.posted[place];
-    const Outcome outcome = work.request != nullptr ? work.request->poll() : Outcome::running;
+    const bool failing = work.phase.load(std::memory_order_relaxed) == WorkState::Phase::failing;
+    const Outcome outcome = work.request != nullptr && !failing ? work.request->poll() : Outcome::running;
     if (outcome == Outcome::running) {
-      if (lane.traits.stream_ordered && !work.begun_at && work.request != nullptr) note_begin(work);
+      if (lane.traits.stream_ordered && !work.begun_at && work.request != nullptr && !failing) note_begin(work);
       ++place;
       continue;
     }
@@ -145,7 +146,8 @@ bool GroupDriver::poll(Lane& lane) noexcept {
                     ? mismatch(operation, reported, in_world(members_, reported.ranks))
                     : communication_failure(operation, text_of(reported), in_world(members_, reported.ranks));
     }
-    std::exchange(work.request, nullptr)->release();
+    // a device may still be at work on what has failed, until it is aborted
+    if (outcome == Outcome::ok || !lane.traits.stream_ordered) std::exchange(work.request, nullptr)->release();
     if (outcome == Outcome::ok) {
       remove(lane, place);
       if (work.comparison) conclude_comparison(work);

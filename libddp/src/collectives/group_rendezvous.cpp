@@ -1,70 +1,33 @@
 #include "collectives/group_rendezvous.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/world.hpp>
 
-#include "base/backend_words.hpp"
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
 #include "collectives/all_gather_bytes.hpp"
-#include "collectives/backend_loader.hpp"
-#include "collectives/local_backend.hpp"
+#include "collectives/group_backends.hpp"
 #include "world/world_state.hpp"
 
 namespace ddp {
 namespace collectives {
 namespace {
 
-/// Not connected. A group of one needs none of those named, but keeps their names.
-std::vector<GroupBackend> make_backends(const std::vector<std::string>& names, const GroupMembers& members,
-                                        const ConnectOptions& connect) {
-  std::vector<GroupBackend> backends;
-  for (const std::string& name : names) {
-    const BackendPlugin& plugin = members.size() == 1 ? kLocalBackend : load_backend(name);
-    backends.push_back({name, plugin.create({.group = members.name,
-                                             .rank = members.rank,
-                                             .size = members.size(),
-                                             .nodes = members.nodes,
-                                             .interface_address = connect.interface_address,
-                                             .connect_timeout = connect.timeout})});
-  }
-  return backends;
+/// As World::device(), which takes some 10 ms: not where there is no NVIDIA driver.
+std::optional<int> device_of(WorldState& world) {
+  if (::access("/dev/nvidiactl", F_OK) != 0) return std::nullopt;
+  const std::optional<RankDevice>& device = world.device();
+  return device ? std::optional(device->index) : std::nullopt;
 }
 
-/// What the others need in order to reach this rank's backends.
-Bytes addresses_of(const std::vector<GroupBackend>& backends) {
-  base::ByteWriter writer;
-  for (const GroupBackend& backend : backends) {
-    writer.blob(backend.backend->address());
-  }
-  return std::move(writer).bytes();
-}
-
-/// @param addresses of each member, as addresses_of() made them.
-void connect_all(std::vector<GroupBackend>& backends, const GroupMembers& members, const std::vector<Bytes>& addresses,
-                 Deadline deadline) {
-  std::vector<base::ByteReader> readers;
-  for (const Bytes& address : addresses) readers.emplace_back(address, "addresses of a rank's backends");
-  for (GroupBackend& backend : backends) {
-    std::vector<Bytes> its;
-    for (base::ByteReader& reader : readers) {
-      const auto bytes = reader.blob();
-      its.emplace_back(bytes.begin(), bytes.end());
-    }
-    try {
-      backend.backend->connect(its, deadline);
-    } catch (const Error& error) {  // a backend knows only ranks of the group
-      ErrorDetail detail = error.detail();
-      for (int& rank : detail.ranks) rank = members.global(rank);
-      throw Error{std::move(detail)};
-    }
-  }
-}
-
-std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_view backend_name) {
+std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendChoice& choice) {
   const Deadline deadline = Deadline::after(world.timeout());
   GroupMembers members{.name = world.key("world"),
                        .rank = world.rank,
@@ -77,33 +40,33 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, std::string_vie
     members.global_ranks.push_back(rank);
     members.nodes.push_back(world.nodes.node_of(rank));
   }
-  const ConnectOptions connect{.interface_address = world.interface.address, .timeout = world.timeout()};
-  const std::vector<std::string> names{std::string(backend_name)};
-  for (const std::string& name : names) load_backend(name);  // a group of one checks it, too
-  std::vector<GroupBackend> backends = make_backends(names, members, connect);
-  std::vector<Bytes> addresses(members.global_ranks.size(), addresses_of(backends));
+  ConnectOptions connect{.interface_address = world.interface.address, .timeout = world.timeout()};
+  if (choice.cuda != BackendChoice::Cuda::none) connect.device = device_of(world);
+  GroupBackends backends(choice, members, connect);
+  std::vector<Bytes> addresses(members.global_ranks.size(), backends.addresses());
   if (members.size() > 1) {
     // the endpoint record comes last: a second get of every rank would take as long as the first
-    Bytes own = addresses.front();
-    const Bytes record = world::encode(world.record(world.rank));
-    own.insert(own.end(), record.begin(), record.end());
-    const std::string key = world.key(fmt::format("{}.address", backend_name));
-    world.store().put(key, own);
+    const std::string key = world.key(fmt::format("{}.address", choice.cpu));
+    world.store().put(key,
+                      base::ByteWriter().blob(addresses.front()).raw(world::encode(world.record(world.rank))).bytes());
     world.store().fence(deadline);
     for (const int rank : members.global_ranks) {
-      Bytes& its = addresses[static_cast<std::size_t>(rank)];
-      its = world.store().get(rank, key, deadline);
+      const Bytes its = world.store().get(rank, key, deadline);
       base::ByteReader reader(its, "address of a rank");
-      for (std::size_t i = 0; i < backends.size(); ++i) reader.blob();
+      const auto address = reader.blob();
+      addresses[static_cast<std::size_t>(rank)].assign(address.begin(), address.end());
       world.learn(rank, reader.raw(reader.left()));
     }
   }
   for (const int rank : members.global_ranks) {
     members.endpoints.push_back(rank == members.rank ? world::PeerEndpoint{} : world.endpoint(rank));
   }
-  connect_all(backends, members, addresses, deadline);
+  backends.connect(addresses, deadline);
+  connect.why_no_cuda = backends.why_no_cuda();
   const auto timeout = base::Environment::process().seconds("DDP_COLLECTIVE_TIMEOUT");
-  return std::make_shared<GroupEngine>(std::move(members), std::move(backends), connect, timeout);
+  auto engine = std::make_shared<GroupEngine>(std::move(members), backends.take(), connect, timeout);
+  connect_by_barriers(*engine, deadline);
+  return engine;
 }
 
 [[noreturn]] void reject(ErrorCode code, std::string cause, std::vector<int> ranks = {}) {
@@ -127,12 +90,15 @@ void check_members(std::span<const int> wanted, int parent_size) {
   if (twice != sorted.end()) reject(ErrorCode::invalid_argument, fmt::format("rank {} is in the list twice", *twice));
 }
 
-/// The backend's own name.
-std::string choose_backend(std::string_view wanted, const GroupEngine* existing) {
-  if (wanted != "auto") return std::string(base::backend_of(wanted));
-  if (existing) return existing->backend_name();
-  const std::string named = base::Environment::process().text("DDP_BACKEND");
-  return named == "auto" ? "host" : std::string(base::backend_of(named));
+/// The word that says which backends.
+std::string word_of(std::string_view wanted) {
+  return wanted == "auto" ? base::Environment::process().text("DDP_BACKEND") : std::string(wanted);
+}
+
+/// Whether a group has what is wanted of it.
+bool fits(const GroupEngine& engine, const BackendChoice& choice) {
+  if (engine.backend_name() != choice.cpu) return false;
+  return choice.cuda != BackendChoice::Cuda::required || BackendChoice::of(engine).cuda == choice.cuda;
 }
 
 }  // namespace
@@ -158,14 +124,18 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
   }
   // the number counts on all ranks, members or not
   members.name = fmt::format("{}/{}", all.name, engine.next_subgroup());
-  std::vector<GroupBackend> backends;
-  if (member) backends = make_backends(engine.backend_names(), members, engine.connect_options());
+  ConnectOptions connect = engine.connect_options();
+  if (const Lane* lane = engine.lane_of(DeviceType::cuda); lane != nullptr && lane->traits.device >= 0) {
+    connect.device = lane->traits.device;
+  }
+  std::optional<GroupBackends> backends;
+  if (member) backends.emplace(BackendChoice::of(engine), members, connect);
 
   base::ByteWriter own;
   own.integer(wanted.size());
   for (const int rank : wanted) own.integer(rank);
   const Bytes list = own.bytes();
-  if (member) own.raw(addresses_of(backends));
+  if (member) own.raw(backends->addresses());
   const std::vector<Bytes> replies = all_gather_bytes(parent, own.bytes());
 
   std::vector<int> different;
@@ -186,9 +156,11 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
     const Bytes& reply = replies[static_cast<std::size_t>(rank)];
     addresses.emplace_back(reply.begin() + static_cast<std::ptrdiff_t>(list.size()), reply.end());
   }
-  connect_all(backends, members, addresses, Deadline::after(engine.connect_options().timeout));
-  return std::make_shared<GroupEngine>(std::move(members), std::move(backends), engine.connect_options(),
-                                       engine.timeout());
+  const Deadline deadline = Deadline::after(connect.timeout);
+  backends->connect(addresses, deadline);
+  auto made = std::make_shared<GroupEngine>(std::move(members), backends->take(), connect, engine.timeout());
+  connect_by_barriers(*made, deadline);
+  return made;
 }
 
 }  // namespace collectives
@@ -196,15 +168,14 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
 ProcessGroup make_process_group(World& world, std::string_view wanted) {
   WorldState& state = WorldState::of(world);
   auto existing = std::static_pointer_cast<collectives::GroupEngine>(state.group);
-  const std::string backend = collectives::choose_backend(wanted, existing.get());
   if (!existing) {
-    existing = collectives::make_world_group(state, backend);
+    existing = collectives::make_world_group(state, collectives::BackendChoice::of(collectives::word_of(wanted)));
     state.group = existing;
     if (!state.keep_session()) state.leave_session();
-  } else if (existing->backend_name() != backend) {
+  } else if (wanted != "auto" && !collectives::fits(*existing, collectives::BackendChoice::of(wanted))) {
     throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = fmt::format("making the world's process group over '{}'", backend),
-                 .cause = fmt::format("it exists already, over '{}'", existing->backend_name()),
+                 .attempted = fmt::format("making the world's process group over '{}'", wanted),
+                 .cause = fmt::format("it exists already, over '{}'", fmt::join(existing->backend_names(), "' and '")),
                  .native = {},
                  .ranks = {},
                  .hint = {}}};

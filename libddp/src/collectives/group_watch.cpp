@@ -71,12 +71,11 @@ void GroupWatch::look_into(const Concern& concern) {
     case Concern::Kind::failure:
       detector_->investigate(
           operation, concern.failure, [&] { return !driver_.closing(); },
-          concern.failure ? earlier(work.deadline, Deadline::after(members_.peer_timeout)) : work.deadline,
-          concern.times);
+          concern.failure ? earlier(work.deadline, Deadline::after(members_.peer_timeout)) : work.deadline);
       break;
     case Concern::Kind::deadline:
       detector_->investigate(
-          operation, std::nullopt, [&] { return !driver_.closing() && !work.done(); }, work.deadline, concern.times);
+          operation, std::nullopt, [&] { return !driver_.closing() && !work.done(); }, work.deadline);
       break;
     case Concern::Kind::probe:
       detector_->watch(operation, [&] {
@@ -86,7 +85,13 @@ void GroupWatch::look_into(const Concern& concern) {
       driver_.probed(work, interrupted);
       break;
   }
-  if (detector_->verdict()) driver_.fail();
+  const auto verdict = detector_->verdict();
+  if (!verdict) return;
+  // not in the verdict, which is the same on all ranks
+  if (!concern.times.empty() && verdict->code() == ErrorCode::timeout) {
+    base::log(base::LogLevel::warning, "group '{}', {}: {}", members_.name, work.description(), concern.times);
+  }
+  driver_.fail();
 }
 
 }  // namespace ddp::collectives

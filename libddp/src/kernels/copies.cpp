@@ -47,7 +47,7 @@ constexpr std::array kCasts{
     Cast{Format::raw, Format::raw, Kernel::copy_raw},
 };
 
-[[noreturn]] void refuse_copy(std::string attempted, std::string cause, std::string hint) {
+[[noreturn]] void refuse(std::string attempted, std::string cause, std::string hint) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = std::move(attempted),
                .cause = std::move(cause),
@@ -60,18 +60,18 @@ Kernel kernel_of(Format from, Format to, double scale) {
   const auto* const found =
       std::find_if(kCasts.begin(), kCasts.end(), [&](const Cast& cast) { return cast.from == from && cast.to == to; });
   if (found == kCasts.end()) {
-    refuse_copy(fmt::format("copying tensors from {} to {}", to_string(from), to_string(to)), "there is no such cast",
-                "go by way of float32");
+    refuse(fmt::format("copying tensors from {} to {}", to_string(from), to_string(to)), "there is no such cast",
+           "go by way of float32");
   }
-  if (from == Format::raw && scale != 1) refuse_copy("copying raw bytes", fmt::format("the scale is {}", scale), {});
+  if (from == Format::raw && scale != 1) refuse("copying raw bytes", fmt::format("the scale is {}", scale), {});
   return found->kernel;
 }
 
 void check_alignment(const void* memory, std::size_t bytes, std::string_view format, std::size_t piece) {
   if (reinterpret_cast<std::uintptr_t>(memory) % bytes == 0) return;
-  refuse_copy(
-      "copying tensors",
-      fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece, fmt::ptr(memory), format), {});
+  refuse("copying tensors",
+         fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece, fmt::ptr(memory), format),
+         {});
 }
 
 /// Collects pieces, and launches as many as fit.
@@ -166,7 +166,7 @@ void fill(Executor& executor, std::span<const Part> tensors, std::span<const std
     case 4: kernel = Kernel::fill_4; break;
     case 8: kernel = Kernel::fill_8; break;
     default:
-      refuse_copy("filling tensors", fmt::format("an element has {} bytes", element.size()), "give 1, 2, 4 or 8 bytes");
+      refuse("filling tensors", fmt::format("an element has {} bytes", element.size()), "give 1, 2, 4 or 8 bytes");
   }
   PieceLauncher launcher(executor, kernel, kChunkElements<false>);
   // the lowest bytes, wherever the processor has them: a word of the element's size is what the kernel stores

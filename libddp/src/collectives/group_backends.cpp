@@ -1,0 +1,169 @@
+#include "collectives/group_backends.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/backend_words.hpp"
+#include "base/byte_stream.hpp"
+#include "base/log.hpp"
+#include "collectives/backend_loader.hpp"
+#include "collectives/local_backend.hpp"
+
+namespace ddp::collectives {
+namespace {
+
+// Of a reason that is sent to others, who show those of several ranks.
+constexpr std::size_t kLongestReason = 600;
+
+/// Each different reason once, with its ranks.
+std::string list(const std::map<std::string, std::vector<int>>& reasons) {
+  std::string text;
+  for (const auto& [reason, ranks] : reasons) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", format_ranks(ranks), reason);
+  }
+  return text;
+}
+
+}  // namespace
+
+BackendChoice BackendChoice::of(std::string_view word) {
+  if (word == "auto") return {.cpu = "host", .cuda = Cuda::if_possible};
+  if (word == kCudaBackend) return {.cpu = "host", .cuda = Cuda::required};
+  return {.cpu = std::string(base::backend_of(word)), .cuda = Cuda::none};
+}
+
+BackendChoice BackendChoice::of(const GroupEngine& engine) {
+  const auto names = engine.backend_names();
+  const bool cuda = std::find(names.begin() + 1, names.end(), kCudaBackend) != names.end();
+  return {.cpu = names.front(), .cuda = cuda ? Cuda::required : Cuda::none};
+}
+
+GroupBackends::GroupBackends(const BackendChoice& choice, const GroupMembers& members, const ConnectOptions& connect)
+    : cuda_(choice.cuda), members_(members), connect_(connect) {
+  const BackendPlugin& plugin = load_backend(choice.cpu);  // a group of one checks it, too
+  backends_.push_back({choice.cpu, (members.size() == 1 ? kLocalBackend : plugin).create(config())});
+  if (cuda_ == BackendChoice::Cuda::none) return;
+  try {
+    candidate_ = GroupBackend{kCudaBackend, load_backend(kCudaBackend).create(config())};
+  } catch (const Error& error) {
+    obstacle_ = std::string(error.what()).substr(0, kLongestReason);
+  }
+}
+
+BackendConfig GroupBackends::config() const {
+  return {.group = members_.name,
+          .rank = members_.rank,
+          .size = members_.size(),
+          .nodes = members_.nodes,
+          .interface_address = connect_.interface_address,
+          .connect_timeout = connect_.timeout,
+          .device = connect_.device};
+}
+
+Bytes GroupBackends::addresses() const {
+  base::ByteWriter writer;
+  writer.blob(backends_.front().backend->address());
+  if (cuda_ == BackendChoice::Cuda::none) return std::move(writer).bytes();
+  Bytes address;
+  std::string obstacle = obstacle_;
+  try {
+    if (candidate_) address = candidate_->backend->address();
+  } catch (const Error& error) {
+    obstacle = std::string(error.what()).substr(0, kLongestReason);
+  }
+  writer.text(obstacle).blob(address);
+  return std::move(writer).bytes();
+}
+
+void GroupBackends::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
+  std::vector<Bytes> first;
+  std::vector<Bytes> statements;
+  for (const Bytes& each : addresses) {
+    base::ByteReader reader(each, "addresses of a rank's backends");
+    const auto address = reader.blob();
+    first.emplace_back(address.begin(), address.end());
+    const auto rest = reader.raw(reader.left());
+    statements.emplace_back(rest.begin(), rest.end());
+  }
+  connect_one(backends_.front(), first, deadline);
+  if (cuda_ != BackendChoice::Cuda::none) connect_cuda(statements, deadline);
+}
+
+void GroupBackends::connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const {
+  try {
+    backend.backend->connect(addresses, deadline);
+  } catch (const Error& error) {  // a backend knows only ranks of the group
+    ErrorDetail detail = error.detail();
+    for (int& rank : detail.ranks) rank = members_.global(rank);
+    throw Error{std::move(detail)};
+  }
+}
+
+/// All ranks see the same statements, and come to the same end.
+void GroupBackends::connect_cuda(const std::vector<Bytes>& statements, Deadline deadline) {
+  std::map<std::string, std::vector<int>> obstacles;
+  std::vector<int> without;
+  std::vector<Bytes> addresses;
+  for (std::size_t member = 0; member < statements.size(); ++member) {
+    base::ByteReader reader(statements[member], "what a rank says of its CUDA backend");
+    const std::string obstacle = reader.text();
+    const auto address = reader.blob();
+    addresses.emplace_back(address.begin(), address.end());
+    if (obstacle.empty()) continue;
+    without.push_back(members_.global(static_cast<int>(member)));
+    obstacles[obstacle].push_back(without.back());
+  }
+  if (!without.empty()) {
+    const bool some = without.size() < statements.size();
+    return do_without_cuda(
+        {.code = ErrorCode::unavailable,
+         .attempted = fmt::format("making group '{}' with NCCL for CUDA tensors", members_.name),
+         .cause = fmt::format("{} cannot use it; {}", without.size() > 1 ? "some ranks" : "a rank", list(obstacles)),
+         .native = {},
+         .ranks = std::move(without),
+         .hint = "DDP_BACKEND=auto does without NCCL where it cannot be used"},
+        some);
+  }
+  try {
+    connect_one(*candidate_, addresses, deadline);
+  } catch (const Error& error) {
+    return do_without_cuda(error.detail(), true);
+  }
+  if (members_.rank == 0) {
+    base::log(base::LogLevel::info, "group '{}': CPU tensors by {}, CUDA tensors by {}", members_.name,
+              backends_.front().name, candidate_->name);
+  }
+  backends_.push_back(std::move(*candidate_));
+}
+
+void GroupBackends::do_without_cuda(ErrorDetail why, bool surprising) {
+  if (cuda_ == BackendChoice::Cuda::required) throw Error{std::move(why)};
+  if (candidate_) candidate_->backend->close(Deadline::after(std::chrono::seconds(0)));
+  candidate_.reset();
+  why_no_cuda_ = fmt::format("; NCCL is not used: {}", why.cause);
+  if (members_.rank != 0) return;
+  base::log(surprising ? base::LogLevel::warning : base::LogLevel::info,
+            "group '{}': CPU tensors by {}, CUDA tensors by nothing: {}", members_.name, backends_.front().name,
+            why.cause);
+}
+
+void connect_by_barriers(GroupEngine& engine, Deadline deadline) {
+  const Lane* lane = engine.lane_of(DeviceType::cuda);
+  if (lane == nullptr || !lane->traits.connects_by_barrier) return;
+  Operation barrier;
+  barrier.kind = OperationKind::barrier;
+  // empty, and on the device whose backend is meant
+  barrier.input = TensorView(nullptr, DType::uint8, {0}, {.type = DeviceType::cuda, .index = lane->traits.device});
+  try {
+    engine.submit(std::move(barrier), deadline).wait();
+  } catch (const Error& error) {
+    ErrorDetail detail = error.detail();
+    detail.attempted = fmt::format("connecting {} for group '{}'", lane->carrier.name, engine.members().name);
+    if (detail.hint.empty()) detail.hint = "programs without CUDA tensors can set DDP_BACKEND=host";
+    throw Error{std::move(detail)};
+  }
+}
+
+}  // namespace ddp::collectives

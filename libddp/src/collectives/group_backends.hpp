@@ -1,0 +1,61 @@
+// The backends of a group that is being made: one for tensors of CPUs, and one for those of CUDA devices where all of
+// its ranks can have it, which they agree on from what each says about itself.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/group_engine.hpp"
+
+namespace ddp::collectives {
+
+/// The backend of CUDA tensors, by its plugin's name.
+inline constexpr const char* kCudaBackend = "nccl";
+
+/// What the user wants.
+struct BackendChoice {
+  enum class Cuda { none, if_possible, required };
+  std::string cpu;  ///< by name
+  Cuda cuda = Cuda::none;
+
+  /// @param word of make_process_group or DDP_BACKEND.
+  static BackendChoice of(std::string_view word);
+  /// That of a group, for groups of its members.
+  static BackendChoice of(const GroupEngine& engine);
+};
+
+class GroupBackends {
+ public:
+  /// Creates them. A CUDA backend that cannot be created is known to all once they are connected.
+  /// @param members, @param connect must outlive this object. Throws Error.
+  GroupBackends(const BackendChoice& choice, const GroupMembers& members, const ConnectOptions& connect);
+
+  /// What the others need in order to reach this rank's.
+  Bytes addresses() const;
+  /// @param addresses of each member. Throws Error; unavailable if CUDA is required, and some rank cannot have it.
+  void connect(const std::vector<Bytes>& addresses, Deadline deadline);
+
+  /// For a group: its backends, and what its own groups have to know.
+  std::vector<GroupBackend> take() { return std::move(backends_); }
+  const std::string& why_no_cuda() const noexcept { return why_no_cuda_; }
+
+ private:
+  BackendConfig config() const;
+  void connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const;
+  void connect_cuda(const std::vector<Bytes>& statements, Deadline deadline);
+  void do_without_cuda(ErrorDetail why, bool surprising);
+
+  const BackendChoice::Cuda cuda_;
+  const GroupMembers& members_;
+  const ConnectOptions& connect_;
+  std::vector<GroupBackend> backends_;
+  std::optional<GroupBackend> candidate_;  ///< for CUDA
+  std::string obstacle_;                   ///< why this rank has none
+  std::string why_no_cuda_;
+};
+
+/// Connects backends of a group that has just been made that do it by their first operation. Throws Error.
+void connect_by_barriers(GroupEngine& engine, Deadline deadline);
+
+}  // namespace ddp::collectives

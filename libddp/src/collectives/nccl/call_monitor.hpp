@@ -1,0 +1,55 @@
+// Says so when a thread does not come back from the driver or from NCCL. Whoever drives a group is its watchdog, too:
+// while it hangs in a lock of the driver, nobody looks at the group's deadlines.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace ddp::collectives::nccl {
+
+/// What one thread at a time is doing.
+class CallSlot {
+ public:
+  CallSlot(std::string group, std::string consequence)
+      : group_(std::move(group)), consequence_(std::move(consequence)) {}
+
+ private:
+  friend class CallScope;
+  friend class CallMonitor;
+  const std::string group_;
+  const std::string consequence_;
+  std::atomic<const char*> what_{nullptr};
+  std::atomic<std::int64_t> since_{0};  ///< ticks of the steady clock
+  std::int64_t told_ = 0;               ///< the monitor's: of which call it has told
+};
+
+/// While it lives, the thread is in there. @p what must live for ever. Scopes of one slot do not overlap.
+class CallScope {
+ public:
+  CallScope(CallSlot& slot, const char* what) noexcept : slot_(slot) {
+    slot_.since_.store(std::chrono::steady_clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    slot_.what_.store(what, std::memory_order_release);
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+  ~CallScope() { slot_.what_.store(nullptr, std::memory_order_release); }
+
+ private:
+  CallSlot& slot_;
+};
+
+/// One thread of the process looks at all slots that exist, as long as there are any.
+class CallMonitor {
+ public:
+  /// A new slot, watched until nobody holds it. @p consequence of its hanging, for the message. @p limit: the time
+  /// after which a call is told. Throws Error(system) when there can be no more threads.
+  static std::shared_ptr<CallSlot> watch(std::string group, std::string consequence, std::chrono::milliseconds limit);
+
+ private:
+  class Watcher;
+};
+
+}  // namespace ddp::collectives::nccl

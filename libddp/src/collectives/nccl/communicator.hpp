@@ -1,0 +1,71 @@
+// An NCCL communicator: made without blocking, and ended by threads that may block. NCCL's calls for its end wait for
+// kernels, for threads and for peers, so no caller of the library makes them.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "collectives/nccl/call_monitor.hpp"
+#include "collectives/nccl/nccl_library.hpp"
+#include "cuda/context.hpp"
+
+namespace ddp::collectives::nccl {
+
+/// Calls come from one thread at a time, with the context current, but for abort() and over().
+class Communicator {
+ public:
+  /// @param name shown by NCCL's logs and tools. @param monitored_after as CallMonitor::watch.
+  Communicator(const NcclLibrary& library, cuda::ContextPtr context, std::string name,
+               std::chrono::milliseconds monitored_after);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  /// What has not ended then goes on without it.
+  ~Communicator();
+
+  /// Starts to meet the other ranks.
+  ncclResult_t begin(std::vector<ncclUniqueId> ids, int size, int rank);
+  bool begun() const noexcept { return begun_; }
+
+  /// Calls with it, as use(ncclComm_t), unless it is being ended: then ncclInvalidUsage.
+  template <class Use>
+  ncclResult_t with(Use&& use) {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->comm == nullptr ? ncclInvalidUsage : use(shared_->comm);
+  }
+  /// ncclInProgress while an earlier call of it goes on; else whether it is sound.
+  ncclResult_t state();
+
+  /// Ends it on a thread of its own, whatever it does. From any thread; never blocks; the first call counts.
+  void abort() noexcept;
+  /// Whether nothing of it goes on in NCCL.
+  bool over() const noexcept { return shared_->over.load(std::memory_order_acquire); }
+  /// Ends it in peace: waits for the other ranks until @p deadline, then as abort().
+  void finish(Deadline deadline) noexcept;
+
+ private:
+  /// Lives as long as the thread that ends it.
+  struct Shared {
+    Shared(const NcclLibrary& its_library, cuda::ContextPtr its_context, std::string its_name)
+        : library(its_library), context(std::move(its_context)), name(std::move(its_name)) {}
+    const NcclLibrary& library;
+    const cuda::ContextPtr context;
+    const std::string name;  ///< NCCL keeps the pointer
+    std::shared_ptr<CallSlot> slot;
+    std::timed_mutex mutex;  ///< held during NCCL's calls, which do not block
+    ncclComm_t comm = nullptr;
+    std::atomic<bool> ending{false};
+    std::atomic<bool> over{false};
+  };
+  using End = ncclResult_t (*NcclFunctions::*)(ncclComm_t);
+  static void end(const std::shared_ptr<Shared>& shared, End how, const char* what) noexcept;
+
+  const std::shared_ptr<Shared> shared_;
+  bool begun_ = false;
+};
+
+}  // namespace ddp::collectives::nccl

@@ -1,0 +1,133 @@
+#include "collectives/nccl/nccl_backend.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/env_table.hpp"
+#include "base/host_name.hpp"
+#include "collectives/nccl/nccl_queue.hpp"
+#include "collectives/nccl/rank_report.hpp"
+#include "cuda/device.hpp"
+#include "cuda/driver.hpp"
+
+namespace ddp::collectives::nccl {
+namespace {
+
+// Collectives in streams are limited by memory only.
+constexpr int kAnyNumber = 1 << 20;
+
+class NcclBackend final : public Backend {
+ public:
+  explicit NcclBackend(const BackendConfig& config)
+      : config_(config),
+        device_(choose_device(config, cuda::device_count())),  // first: it opens the driver only
+        library_(NcclLibrary::process()),
+        queue_(library_, device_, config.group),
+        traits_{.serves_cpu = false,
+                .serves_cuda = true,
+                .completes_inline = false,
+                .needs_progress = true,
+                .stream_ordered = true,
+                .detects_peer_death = false,
+                .concurrent_collectives = kAnyNumber,
+                .device = device_,
+                .connects_by_barrier = base::Environment::process().text("DDP_NCCL_CONNECT") == "eager"} {}
+
+  const BackendTraits& traits() const noexcept override { return traits_; }
+
+  Bytes address() const override {
+    const base::Environment environment = base::Environment::process();
+    RankReport report{.nccl_version = library_.version(),
+                      .driver_version = cuda::driver().version(),
+                      .may_share = library_.version() >= kSharedGpu &&
+                                   environment.raw("NCCL_MULTI_RANK_GPU_ENABLE").value_or("0") == "1",
+                      .device = cuda::device_facts(device_).uuid,
+                      .host = base::host_name(),
+                      .process = ::getpid(),
+                      .ids = {}};
+    const std::vector<int> roots = this->roots();
+    if (std::find(roots.begin(), roots.end(), config_.rank) != roots.end()) {
+      const ncclResult_t result = library_->get_unique_id(&report.ids.emplace_back());
+      if (result != ncclSuccess) {
+        throw Error{{.code = ErrorCode::unavailable,
+                     .attempted = fmt::format("preparing NCCL for group '{}'", config_.group),
+                     .cause = "no unique id: " + library_.last_error(nullptr),
+                     .native = to_string(result),
+                     .ranks = {},
+                     .hint = "NCCL needs a network interface: see NCCL_SOCKET_IFNAME"}};
+      }
+    }
+    return report.pack();
+  }
+
+  void connect(const std::vector<Bytes>& addresses, Deadline /*its first operation connects*/) override {
+    std::vector<RankReport> reports;
+    for (const Bytes& address : addresses) reports.push_back(RankReport::parse(address));
+    check_reports(reports, config_.group, config_.rank);
+    std::vector<ncclUniqueId> ids;
+    for (const int root : roots()) {
+      const RankReport& report = reports[static_cast<std::size_t>(root)];
+      if (report.ids.empty()) {
+        throw Error{{.code = ErrorCode::protocol,
+                     .attempted = fmt::format("preparing NCCL for group '{}'", config_.group),
+                     .cause = fmt::format("rank {} sent no unique id", root),
+                     .native = {},
+                     .ranks = {root},
+                     .hint = "do all ranks run the same version of libddp?"}};
+      }
+      ids.push_back(report.ids.front());
+    }
+    queue_.connect(std::move(ids), config_.size, config_.rank);
+  }
+
+  Request& init(std::span<const Operation> operations, Deadline deadline) override {
+    return queue_.init(operations, deadline);
+  }
+  void abort() noexcept override { queue_.abort(); }
+  void close(Deadline deadline) noexcept override { queue_.close(deadline); }
+
+ private:
+  static constexpr int kSharedGpu = version_code(2, 30, 0);
+
+  std::vector<int> roots() const {
+    return bootstrap_roots(config_.size, library_.functions().comm_init_rank_scalable != nullptr);
+  }
+
+  const BackendConfig config_;
+  const int device_;
+  const NcclLibrary& library_;
+  NcclQueue queue_;
+  const BackendTraits traits_;
+};
+
+}  // namespace
+
+int choose_device(const BackendConfig& config, int visible) {
+  if (config.device) return *config.device;
+  if (visible == 1) return 0;
+  const auto rank = static_cast<std::size_t>(config.rank);
+  const int own = config.nodes.empty() ? 0 : config.nodes[rank];
+  const auto count = [&](std::size_t ranks) {
+    if (config.nodes.empty()) return static_cast<int>(ranks);
+    return static_cast<int>(
+        std::count(config.nodes.begin(), config.nodes.begin() + static_cast<std::ptrdiff_t>(ranks), own));
+  };
+  const int neighbours = count(static_cast<std::size_t>(config.size));
+  if (neighbours <= visible) return count(rank);
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = fmt::format("preparing NCCL for group '{}'", config.group),
+               .cause = visible == 0 ? "this process sees no CUDA device"
+                                     : fmt::format("{} ranks of this node see {} CUDA devices", neighbours, visible),
+               .native = {},
+               .ranks = {},
+               .hint = "start at most one rank for each GPU, and look at CUDA_VISIBLE_DEVICES"}};
+}
+
+std::unique_ptr<Backend> create(const BackendConfig& config) { return std::make_unique<NcclBackend>(config); }
+
+}  // namespace ddp::collectives::nccl

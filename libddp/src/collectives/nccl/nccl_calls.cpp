@@ -1,0 +1,140 @@
+#include "collectives/nccl/nccl_calls.hpp"
+
+namespace ddp::collectives::nccl {
+namespace {
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return ncclFloat32;
+    case DType::float64: return ncclFloat64;
+    case DType::float16: return ncclFloat16;
+    case DType::bfloat16: return ncclBfloat16;
+    case DType::int8: return ncclInt8;
+    case DType::int32: return ncclInt32;
+    case DType::int64: return ncclInt64;
+    case DType::uint8:
+    case DType::boolean: return ncclUint8;
+  }
+  return ncclUint8;
+}
+
+/// Booleans are bytes of 0 and 1: OR is their maximum, AND their minimum.
+ncclRedOp_t reduction_of(const Operation& operation) {
+  const bool boolean = operation.dtype == DType::boolean;
+  switch (operation.reduce_op) {
+    case ReduceOp::sum: return boolean ? ncclMax : ncclSum;
+    case ReduceOp::avg: return ncclAvg;
+    case ReduceOp::min: return ncclMin;
+    case ReduceOp::max: return ncclMax;
+    case ReduceOp::product: return boolean ? ncclMin : ncclProd;
+  }
+  return ncclSum;
+}
+
+/// The calls of one operation.
+class Caller {
+ public:
+  Caller(const NcclLibrary& library, NcclGroup& group, const CallPlace& place, const Operation& operation)
+      : library_(library), group_(group), place_(place), operation_(operation), type_(type_of(operation.dtype)) {}
+
+  void call() {
+    const void* const in = operation_.input.data();
+    void* const out = operation_.output.data();
+    const std::size_t count = operation_.count;
+    const auto op = reduction_of(operation_);
+    switch (operation_.kind) {
+      case OperationKind::all_reduce:
+        return note(library_->all_reduce(in, out, count, type_, op, place_.comm, place_.stream));
+      case OperationKind::broadcast:
+        return broadcast(place_.rank == operation_.root ? in : out, out, count, operation_.root);
+      case OperationKind::reduce:
+        return note(library_->reduce(in, out, count, type_, op, operation_.root, place_.comm, place_.stream));
+      case OperationKind::all_gather:
+        return note(library_->all_gather(in, out, count, type_, place_.comm, place_.stream));
+      case OperationKind::all_gather_v: return all_gather_v();
+      case OperationKind::gather:
+        if (place_.rank == operation_.root) receive_parts();
+        return send_own_part(operation_.root);
+      case OperationKind::scatter: return scatter();
+      case OperationKind::reduce_scatter:
+        return note(library_->reduce_scatter(in, out, count, type_, op, place_.comm, place_.stream));
+      case OperationKind::all_to_all: return all_to_all();
+      case OperationKind::barrier:
+        return note(
+            library_->all_reduce(place_.scratch, place_.scratch, 1, ncclUint8, ncclMax, place_.comm, place_.stream));
+      case OperationKind::send: return send(in, count, operation_.root);
+      case OperationKind::recv: return receive(out, count, operation_.root);
+    }
+  }
+
+ private:
+  void note(ncclResult_t result) { group_.note(result); }
+  void broadcast(const void* in, void* out, std::size_t count, int root) {
+    note(library_->broadcast(in, out, count, type_, root, place_.comm, place_.stream));
+  }
+  void send(const void* from, std::size_t count, int peer) {
+    if (count > 0) note(library_->send(from, count, type_, peer, place_.comm, place_.stream));
+  }
+  void receive(void* into, std::size_t count, int peer) {
+    if (count > 0) note(library_->receive(into, count, type_, peer, place_.comm, place_.stream));
+  }
+  /// Element @p first of a tensor.
+  std::byte* at(const TensorView& tensor, std::size_t first) const {
+    return static_cast<std::byte*>(tensor.data()) + first * size_of(operation_.dtype);
+  }
+  std::byte* part(const TensorView& tensor, int rank, std::size_t count) const {
+    return at(tensor, static_cast<std::size_t>(rank) * count);
+  }
+
+  /// Every rank's part is broadcast from it.
+  void all_gather_v() {
+    std::size_t first = 0;
+    for (int root = 0; root < place_.size; ++root) {
+      const std::size_t count = operation_.counts[static_cast<std::size_t>(root)];
+      std::byte* const into = at(operation_.output, first);
+      if (count > 0) broadcast(root == place_.rank ? operation_.input.data() : into, into, count, root);
+      first += count;
+    }
+  }
+  void receive_parts() {
+    for (int peer = 0; peer < place_.size; ++peer) {
+      std::byte* const into = part(operation_.output, peer, operation_.count);
+      if (peer == place_.rank && into == operation_.input.data()) continue;  // in place
+      receive(into, operation_.count, peer);
+    }
+  }
+  void send_own_part(int root) {
+    if (root == place_.rank && part(operation_.output, root, operation_.count) == operation_.input.data()) return;
+    send(operation_.input.data(), operation_.count, root);
+  }
+  void scatter() {
+    const std::size_t count = operation_.count;
+    const bool is_root = place_.rank == operation_.root;
+    const bool in_place = is_root && part(operation_.input, place_.rank, count) == operation_.output.data();
+    for (int peer = 0; is_root && peer < place_.size; ++peer) {
+      if (peer != place_.rank || !in_place) send(part(operation_.input, peer, count), count, peer);
+    }
+    if (!in_place) receive(operation_.output.data(), count, operation_.root);
+  }
+  void all_to_all() {
+    const std::size_t count = operation_.count / static_cast<std::size_t>(place_.size);
+    for (int peer = 0; peer < place_.size; ++peer) {
+      send(part(operation_.input, peer, count), count, peer);
+      receive(part(operation_.output, peer, count), count, peer);
+    }
+  }
+
+  const NcclLibrary& library_;
+  NcclGroup& group_;
+  const CallPlace& place_;
+  const Operation& operation_;
+  const ncclDataType_t type_;
+};
+
+}  // namespace
+
+void call(const NcclLibrary& library, NcclGroup& group, const CallPlace& place, const Operation& operation) noexcept {
+  Caller(library, group, place, operation).call();
+}
+
+}  // namespace ddp::collectives::nccl

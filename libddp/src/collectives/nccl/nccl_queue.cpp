@@ -1,0 +1,302 @@
+#include "collectives/nccl/nccl_queue.hpp"
+
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/env_table.hpp"
+#include "base/log.hpp"
+#include "collectives/nccl/graph_keeper.hpp"
+#include "collectives/wait_ladder.hpp"
+#include "cuda/capture_mode.hpp"
+#include "cuda/cuda_error.hpp"
+#include "cuda/driver.hpp"
+
+namespace ddp::collectives::nccl {
+namespace {
+
+// NCCL's helper thread launches within some 10 us; longer waits are left to later polls.
+constexpr std::chrono::microseconds kLaunch{200};
+// What was aborted ends within milliseconds, unless NCCL or the driver hangs. Shorter than what a group that closes
+// waits.
+constexpr std::chrono::seconds kLongestAbort{4};
+
+}  // namespace
+
+void NcclRequest::post() noexcept { queue_.post(*this); }
+Outcome NcclRequest::poll() noexcept { return queue_.poll(*this); }
+Failure NcclRequest::failure() const { return queue_.failure(); }
+bool NcclRequest::started() const noexcept { return queue_.started(*this); }
+bool NcclRequest::order(const Stream& stream) { return queue_.order(*this, static_cast<CUstream>(stream.handle)); }
+void NcclRequest::release() noexcept { queue_.release(*this); }
+
+NcclQueue::NcclQueue(const NcclLibrary& library, int device, const std::string& group)
+    : library_(library),
+      group_(group),
+      context_(cuda::PrimaryContext::retain(device)),
+      stream_(context_, cuda::StreamPriority::highest),
+      scratch_(context_, 1),
+      events_(context_) {
+  const auto patience = base::Environment::process().seconds("DDP_NCCL_STUCK_AFTER");
+  calls_ = CallMonitor::watch(group, ", and the group's deadlines are not watched until it does", patience);
+  communicator_ = std::make_unique<Communicator>(library, context_, group, patience);
+}
+
+NcclQueue::~NcclQueue() {
+  if (communicator_->over()) return;
+  // freeing device memory waits for the device, which may never be done
+  static_cast<void>(new cuda::DeviceMemory(std::move(scratch_)));
+}
+
+void NcclQueue::connect(std::vector<ncclUniqueId> ids, int size, int rank) {
+  ids_ = std::move(ids);
+  size_ = size;
+  rank_ = rank;
+}
+
+NcclRequest& NcclQueue::init(std::span<const Operation> operations, Deadline deadline) {
+  if (unused_.empty()) {
+    unused_.reserve(requests_.size() + 1);
+    unused_.push_back(&requests_.emplace_back(*this));
+  }
+  NcclRequest& request = *unused_.back();
+  unused_.pop_back();
+  request.operations_ = operations;
+  request.deadline_ = deadline;
+  request.state_ = State::idle;
+  request.started_ = false;
+  return request;
+}
+
+/// Does what calls the driver and NCCL; what it throws is the group's failure. False then.
+template <class Work>
+bool NcclQueue::guarded(const char* what, Work&& work) noexcept {
+  try {
+    const CallScope call(*calls_, what);
+    const cuda::ContextScope context(*context_);
+    const cuda::RelaxedCaptureScope relaxed;
+    work();
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}", error.attempted(), error.cause()), error.native());
+  } catch (const std::exception& error) {
+    fail(error.what(), {});
+  }
+  return !failed_;
+}
+
+void NcclQueue::fail(ncclResult_t result) {
+  const std::string last = library_.last_error(nullptr);
+  fail(last.empty() ? "NCCL failed" : last, to_string(result));
+}
+
+void NcclQueue::fail(std::string cause, std::string native) {
+  if (std::exchange(failed_, true)) return;
+  failure_ = {.ranks = {}, .cause = std::move(cause), .native = std::move(native)};
+}
+
+void NcclQueue::post(NcclRequest& request) noexcept {
+  request.state_ = State::waiting;
+  if (!aborted_ && !failed_) guarded("starting an operation", [&] { enter(request); });
+}
+
+void NcclQueue::enter(NcclRequest& request) {
+  const Operation& first = request.operations_.front();
+  const auto callers = static_cast<CUstream>(first.stream.handle);
+  cuda::CaptureState captured;
+  if (callers != nullptr) captured = cuda::Stream::capture_state_of(callers);
+  request.queued_ = request.own_stream() && !captured.capturing();
+  request.stream_ = request.queued_ ? stream_.get() : callers;
+  if (request.queued_) {
+    request.ready_ = events_.take();
+    request.ready_.record(callers);
+  }
+  if (captured.capturing()) return capture(request, captured);
+  if (!communicator_->begun()) {
+    const ncclResult_t result = communicator_->begin(std::move(ids_), size_, rank_);
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result);
+  }
+  waiting_.push_back(&request);
+  advance();
+}
+
+/// Takes the communicator and what waits for it as far as they go now.
+void NcclQueue::advance() {
+  GraphKeeper::bury();
+  const ncclResult_t state = communicator_->state();
+  if (state == ncclInProgress || aborted_) return;
+  if (state != ncclSuccess) return fail(state);
+  if (!std::exchange(connected_, true)) {
+    base::log(base::LogLevel::info, "group '{}': NCCL {} connects {} ranks", group_, version_text(library_.version()),
+              size_);
+  }
+  if (launching_ != nullptr) launched(*launching_);
+  while (!waiting_.empty() && !failed_ && !aborted_) {
+    NcclRequest& request = *waiting_.front();
+    waiting_.pop_front();
+    launching_ = &request;
+    request.state_ = State::launching;
+    const ncclResult_t result = launch(request);
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result);
+    if (result == ncclInProgress && !settle()) return;
+    launched(request);
+  }
+}
+
+/// Whether NCCL has launched what it was given, within a moment.
+bool NcclQueue::settle() {
+  const Deadline limit = Deadline::after(kLaunch);
+  ncclResult_t state = communicator_->state();
+  while (state == ncclInProgress && !aborted_ && !limit.expired()) {
+    WaitLadder::relax();
+    state = communicator_->state();
+  }
+  if (state != ncclSuccess && state != ncclInProgress && !aborted_) fail(state);
+  return state == ncclSuccess;
+}
+
+ncclResult_t NcclQueue::launch(NcclRequest& request) {
+  const bool captured = request.state_ == State::captured;
+  if (request.queued_) stream_.wait(request.ready_.get());
+  if (!captured) {
+    request.begun_ = events_.take();
+    request.begun_.record(request.stream_);
+  }
+  return communicator_->with([&](ncclComm_t comm) {
+    const CallPlace place{
+        .comm = comm, .rank = rank_, .size = size_, .scratch = scratch_.pointer(), .stream = request.stream_};
+    NcclGroup group(library_);
+    for (const Operation& operation : request.operations_) {
+      if (!group.failed()) call(library_, group, place, operation);
+    }
+    return group.end();
+  });
+}
+
+void NcclQueue::launched(NcclRequest& request) {
+  launching_ = nullptr;
+  request.ended_ = events_.take();
+  request.ended_.record(request.stream_);
+  request.state_ = State::in_stream;
+  if (request.queued_) request.ticket_ = ++last_ticket_;
+}
+
+/// Into the graph that the caller's stream is captured into. Its events are the graph's and tell nothing here, so the
+/// operation is over for the group, while the graph keeps its memory.
+void NcclQueue::capture(NcclRequest& request, const cuda::CaptureState& capture) {
+  if (!connected_ || launching_ != nullptr || !waiting_.empty()) {
+    const auto ready = [&] { return connected_ && launching_ == nullptr && waiting_.empty(); };
+    while (communicator_->begun() && !ready() && !failed_ && !aborted_ && !request.deadline_.expired()) advance();
+    if (failed_ || aborted_) return;
+    if (!ready()) {
+      return fail("an operation is captured into a graph before the group's communicator is ready; run one first", {});
+    }
+  }
+  GraphKeeper::keep(capture.graph, request.operations_);
+  request.state_ = State::captured;
+  ncclResult_t result = launch(request);
+  while (result == ncclInProgress && !aborted_ && !request.deadline_.expired()) result = communicator_->state();
+  if (result != ncclSuccess) fail(result);
+}
+
+Outcome NcclQueue::poll(NcclRequest& request) noexcept {
+  if (aborted_) return poll_aborted(request);
+  if (failed_) return Outcome::peers_failed;
+  if (request.state_ == State::captured) return Outcome::ok;
+  // the one before it is still under way
+  if (request.state_ == State::in_stream && request.queued_ && request.ticket_ > done_ticket_ + 1) {
+    return Outcome::running;
+  }
+  auto outcome = Outcome::running;
+  guarded("looking after an operation", [&] {
+    advance();
+    if (request.state_ != State::in_stream || failed_) return;
+    const CUresult code = request.ended_.query();
+    if (code == CUDA_ERROR_NOT_READY) return;
+    cuda::check(code, "looking after an operation on the device");
+    if (request.queued_) done_ticket_ = request.ticket_;
+    outcome = Outcome::ok;
+  });
+  return failed_ ? Outcome::peers_failed : outcome;
+}
+
+/// Running until neither NCCL nor the device touches its memory any more.
+Outcome NcclQueue::poll_aborted(NcclRequest& request) noexcept {
+  if (request.state_ == State::captured) return Outcome::aborted;
+  const auto since = Deadline::Clock::time_point{Deadline::Clock::duration{aborted_at_.load()}};
+  const bool patient = Deadline::Clock::now() - since < kLongestAbort;
+  bool quiet = communicator_->over();
+  if (quiet && request.ended_) {
+    const CallScope call(*calls_, "looking after an aborted operation");
+    CUresult code = CUDA_SUCCESS;
+    const cuda::ContextScope context(*context_, code);
+    quiet = code != CUDA_SUCCESS || request.ended_.query() != CUDA_ERROR_NOT_READY;
+  }
+  if (quiet) return Outcome::aborted;
+  if (patient) return Outcome::running;
+  keep_for_ever(request);
+  return Outcome::aborted;
+}
+
+void NcclQueue::keep_for_ever(NcclRequest& request) noexcept {
+  if (!std::exchange(told_, true)) {
+    base::log(
+        base::LogLevel::error,
+        "group '{}': operations have not ended {} s after NCCL was told to abort; memory that the group was given "
+        "to keep is kept for ever",
+        group_, kLongestAbort.count());
+  }
+  static_cast<void>(GraphKeeper::owners_of(request.operations_).release());
+  static_cast<void>(new cuda::Event(std::move(request.ended_)));
+}
+
+bool NcclQueue::started(const NcclRequest& request) const noexcept {
+  if (request.started_ || request.state_ == State::captured) return true;
+  if (request.state_ != State::in_stream) return false;
+  const CallScope call(*calls_, "asking whether an operation has begun");
+  CUresult code = CUDA_SUCCESS;
+  const cuda::ContextScope context(*context_, code);
+  try {
+    const cuda::RelaxedCaptureScope relaxed;
+    request.started_ = code == CUDA_SUCCESS && request.begun_.query() == CUDA_SUCCESS;
+  } catch (const Error&) {  // the next poll tells
+  }
+  return request.started_;
+}
+
+bool NcclQueue::order(NcclRequest& request, CUstream stream) {
+  if (request.state_ == State::captured) return true;
+  if (aborted_ || !guarded("ordering a stream", [&] { advance(); })) return false;
+  if (request.state_ != State::in_stream) return false;
+  if (stream == request.stream_) return true;
+  const CallScope call(*calls_, "ordering a stream");
+  const cuda::ContextScope context(*context_);
+  cuda::check(cuda::driver().stream_wait_event(stream, request.ended_.get(), CU_EVENT_WAIT_DEFAULT),
+              "making a stream wait for " + request.operations_.front().description());
+  return true;
+}
+
+void NcclQueue::release(NcclRequest& request) noexcept {
+  for (cuda::Event* event : {&request.ready_, &request.begun_, &request.ended_}) {
+    if (*event) events_.give_back(std::move(*event));
+    *event = {};
+  }
+  request.state_ = State::idle;
+  unused_.push_back(&request);  // there was room for all when it was made
+}
+
+void NcclQueue::abort() noexcept {
+  if (aborted_.load()) return;
+  aborted_at_ = Deadline::Clock::now().time_since_epoch().count();
+  aborted_ = true;
+  communicator_->abort();
+}
+
+void NcclQueue::close(Deadline deadline) noexcept {
+  const CallScope call(*calls_, "ending NCCL");
+  CUresult code = CUDA_SUCCESS;
+  const cuda::ContextScope context(*context_, code);
+  communicator_->finish(deadline);
+  GraphKeeper::bury();
+}
+
+}  // namespace ddp::collectives::nccl

@@ -1,0 +1,37 @@
+// What each rank says about itself before NCCL is started, and what must hold of all together. NCCL itself notices
+// other versions at the end of its bootstrap, on some ranks, and two ranks on one GPU by hanging.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+#include <ddp/error.hpp>
+
+#include "collectives/nccl/nccl_abi.hpp"
+
+namespace ddp::collectives::nccl {
+
+struct RankReport {
+  int nccl_version = 0;    ///< as NCCL codes it
+  int driver_version = 0;  ///< of CUDA that the driver supports
+  bool may_share = false;  ///< its NCCL may run several ranks on one GPU (NCCL_MULTI_RANK_GPU_ENABLE)
+  std::string device;      ///< UUID
+  std::string host;
+  std::int64_t process = 0;
+  std::vector<ncclUniqueId> ids;  ///< one, of a rank that is a root of the bootstrap
+
+  Bytes pack() const;
+  /// Throws Error(protocol).
+  static RankReport parse(const Bytes& packed);
+};
+
+/// Ranks that make an id for a group of @p size: the first of each 128, or rank 0 alone where NCCL takes one id only.
+std::vector<int> bootstrap_roots(int size, bool several);
+
+/// Throws Error: mismatch if not all ranks have one version of NCCL, conflict if two have one GPU; lists who has what.
+/// Drivers may differ: that is logged by rank 0. @p reports by rank, @p rank the own one.
+void check_reports(const std::vector<RankReport>& reports, const std::string& group, int rank);
+
+}  // namespace ddp::collectives::nccl

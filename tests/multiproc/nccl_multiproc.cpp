@@ -1,0 +1,131 @@
+// Groups with NCCL for CUDA tensors, as processes over the doubles of CUDA and NCCL: agreement on the backend, and
+// ranks that are killed, stopped or hang at each phase.
+#include <signal.h>
+
+#include <gmock/gmock.h>
+
+#include "support/rank_processes.hpp"
+
+namespace ddp::test {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+constexpr int kVictim = 2;
+
+std::vector<std::string> with_doubles(std::vector<std::string> more, const std::string& devices = "8") {
+  for (const char* each : {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL,
+                           "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
+    more.emplace_back(each);
+  }
+  more.push_back("FAKE_CUDA_DEVICES=" + devices);
+  return more;
+}
+
+std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, std::vector<std::string> more,
+                            const std::string& devices = "8") {
+  std::vector<std::string> command{NCCL_RANK};
+  command.insert(command.end(), scenario.begin(), scenario.end());
+  RankProcesses ranks(size, command, with_doubles(std::move(more), devices));
+  return ranks.wait(Deadline::after(seconds(100)));
+}
+
+double waited(const std::string& output) {
+  const auto place = output.rfind("WAITED ");
+  return place == std::string::npos ? -1 : std::stod(output.substr(place + 7));
+}
+
+TEST(NcclGroups, ServeBothKindsOfTensors) {
+  for (const auto& [size, setting] :
+       {std::pair{3, "DDP_BACKEND=auto"}, std::pair{4, "DDP_NCCL_CONNECT=lazy"}, std::pair{1, "DDP_BACKEND=nccl"}}) {
+    for (const RankResult& result : run(size, {"use"}, {setting})) {
+      EXPECT_EQ(result.exit_code, 0) << setting << "\n" << result.output;
+    }
+  }
+}
+
+TEST(NcclGroups, TheChoiceIsToldOnce) {
+  const auto results = run(2, {"use"}, {});
+  EXPECT_THAT(results[0].output, HasSubstr("CPU tensors by host, CUDA tensors by nccl"));
+  EXPECT_THAT(results[1].output, testing::Not(HasSubstr("CUDA tensors by")));
+}
+
+TEST(NcclGroups, RanksThatShareADeviceDoWithoutOrFail) {
+  for (const RankResult& result : run(2, {"cpu"}, {"DDP_BACKEND=auto"}, "1")) {
+    // both see the only one, which each takes for its own
+    EXPECT_EQ(result.exit_code, 3) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("NCCL is not used: rank 0 (process "));
+    EXPECT_THAT(result.output, HasSubstr("have the same GPU"));
+  }
+  for (const RankResult& result : run(2, {"cpu"}, {"DDP_BACKEND=nccl"}, "1")) {
+    EXPECT_THAT(result.output, HasSubstr("ERROR code=conflict ranks=[0,1]"));
+  }
+  for (const RankResult& result : run(2, {"cpu"}, {"DDP_BACKEND=nccl"}, "0")) {
+    EXPECT_THAT(result.output, HasSubstr("ERROR code=unavailable ranks=[0,1]"));
+    EXPECT_THAT(result.output, HasSubstr("CUDA_ERROR_NO_DEVICE"));
+  }
+}
+
+TEST(NcclGroups, OtherVersionsAreListedByAll) {
+  for (const RankResult& result : run(3, {"old"}, {"DDP_BACKEND=nccl"})) {
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.output, HasSubstr("code=mismatch ranks=[1]"));
+    EXPECT_THAT(result.output, HasSubstr("rank 1: NCCL 2.18.5"));
+  }
+}
+
+/// What happens to the victim, or to all.
+struct Fall {
+  const char* name;
+  std::vector<std::string> faults;
+  const char* expected;  ///< of the survivors
+  double longest;        ///< seconds from the operation's begin
+  bool victim_ends = true;
+};
+void PrintTo(const Fall& fall, std::ostream* out) { *out << fall.name; }
+
+class NcclFalls : public testing::TestWithParam<Fall> {};
+
+TEST_P(NcclFalls, EndEverywhereWithOneError) {
+  const Fall& fall = GetParam();
+  RankProcesses ranks(4, {NCCL_RANK, "loop", "8"}, with_doubles(fall.faults));
+  const auto results =
+      ranks.wait(Deadline::after(seconds(100)), fall.victim_ends ? std::nullopt : std::optional(kVictim));
+  std::string first;
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankResult& result = results[static_cast<std::size_t>(rank)];
+    const bool fell = std::string(fall.expected).find("ranks=[2]") != std::string::npos && rank == kVictim;
+    if (fell) continue;
+    EXPECT_EQ(result.exit_code, 3) << "rank " << rank << "\n" << result.output;
+    EXPECT_THAT(result.output, HasSubstr(fall.expected)) << "rank " << rank;
+    EXPECT_LT(waited(result.output), fall.longest) << result.output;
+    const std::string error = result.output.substr(std::min(result.output.find("ERROR "), result.output.size()));
+    if (first.empty()) first = error;
+    EXPECT_EQ(error, first) << "one error on all";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AtEachPhase, NcclFalls,
+    testing::Values(
+        Fall{"killed_in_init", {"FAKE_NCCL_FAULTS=CommInitRankConfig@2=kill"}, "code=peer_lost ranks=[2]", 1},
+        Fall{"killed_in_a_call", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kill"}, "code=peer_lost ranks=[2]", 8},
+        Fall{"killed_in_a_kernel_silently",
+             {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_kill", "FAKE_NCCL_PEERS=silent"},
+             "code=peer_lost ranks=[2]",
+             8},
+        Fall{"stopped", {"FAKE_NCCL_FAULTS=AllReduce@2#20=stop"}, "code=peer_lost ranks=[2]", 11, false},
+        Fall{"a_kernel_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_hang"}, "code=timeout ranks=[", 14},
+        Fall{"an_abort_blocks",
+             {"FAKE_NCCL_FAULTS=AllReduce@2#20=kill,CommAbort=delay:2500", "FAKE_NCCL_PEERS=silent"},
+             "code=peer_lost ranks=[2]",
+             14},
+        Fall{"an_asynchronous_error",
+             {"FAKE_NCCL_FAULTS=AllReduce@1#20=async:ncclSystemError:5,AllReduce@1#20=kernel_hang"},
+             "ncclSystemError (2)",
+             14}),
+    [](const testing::TestParamInfo<Fall>& fall) { return std::string(fall.param.name); });
+
+}  // namespace
+}  // namespace ddp::test

@@ -1,0 +1,234 @@
+// How NcclBackend fails and ends: errors that come later, ranks that are missing, aborts that block, calls that hang.
+#include <gmock/gmock.h>
+
+#include "collectives/nccl/rank_report.hpp"
+#include "unit/collectives/nccl/device_group.hpp"
+
+namespace ddp::collectives::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class NcclFailures : public NcclTest {
+ protected:
+  /// Whose tensors nobody looks at.
+  struct Idle {
+    explicit Idle(const DeviceRank& rank) : memory(rank.context, 4) {
+      operation.kind = OperationKind::all_reduce;
+      operation.count = 1;
+      operation.sequence = 1;
+      operation.input = operation.output = TensorView(memory.pointer(), DType::float32, {1});
+    }
+    cuda::DeviceMemory memory;
+    Operation operation;
+  };
+};
+
+TEST_F(NcclFailures, AnAsynchronousErrorIsToldByNameAndTheRestIsAborted) {
+  DeviceGroup group(2);
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+  faults("AllReduce=kernel_hang,AllReduce=async:ncclSystemError:20");
+  group.on_all([&](int rank) {
+    Idle idle(group.own(rank));
+    Request& request = group.at(rank).init({&idle.operation, 1}, soon());
+    request.post();
+    EXPECT_EQ(poll_until_end(request), Outcome::peers_failed);
+    EXPECT_EQ(request.failure().native, "ncclSystemError (2)");
+    group.at(rank).abort();
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+  });
+}
+
+TEST_F(NcclFailures, ARankThatDoesNotComeHoldsNobodyWhoAborts) {
+  DeviceGroup group(3);
+  group.on_all([&](int rank) {
+    if (rank == 2) return;
+    Idle idle(group.own(rank));
+    Request& request = group.at(rank).init({&idle.operation, 1}, soon());
+    request.post();
+    EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(200))), Outcome::running);
+    const Stream stream{.device = {.type = DeviceType::cuda, .index = rank}, .handle = group.own(rank).stream.get()};
+    EXPECT_FALSE(request.order(stream)) << "it is in no stream yet";
+    group.at(rank).abort();
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+  });
+  DeviceGroup survivors(2, "survivors");
+  survivors.on_all([&](int rank) { survivors.run_call(rank, all_reduce_of(30), 1); });
+}
+
+TEST_F(NcclFailures, AnAbortedOperationEndsWhenTheDeviceLetsGoOfIt) {
+  DeviceGroup group(2);
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+  faults("AllReduce=kernel_hang");
+  group.on_all([&](int rank) {
+    Idle idle(group.own(rank));
+    CUstream stream = group.own(rank).stream.get();
+    idle.operation.stream.handle = stream;
+    ASSERT_EQ(FAKE_CUDA(fake_cuda_pause_stream)(stream), CUDA_SUCCESS);
+    cuda::check(cuda::driver().memset_d8_async(idle.memory.get(), 0, 4, stream), "filling");
+    Request& request = group.at(rank).init({&idle.operation, 1}, soon());
+    request.post();
+    group.at(rank).abort();
+    EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(300))), Outcome::running)
+        << "it is still behind the caller's work";
+    ASSERT_EQ(FAKE_CUDA(fake_cuda_resume_stream)(stream), CUDA_SUCCESS);
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+  });
+}
+
+TEST_F(NcclFailures, AnAbortThatBlocksHoldsNobodyAndItsMemoryIsKept) {
+  DeviceGroup group(2);
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+  faults("AllReduce=kernel_hang,CommAbort=hang");
+  std::array<std::weak_ptr<int>, 2> kept;
+  group.on_all([&](int rank) {
+    Idle idle(group.own(rank));
+    auto owner = std::make_shared<int>(1);
+    kept[static_cast<std::size_t>(rank)] = owner;
+    idle.operation.keep_alive = std::move(owner);
+    Request& request = group.at(rank).init({&idle.operation, 1}, soon());
+    request.post();
+    const auto before = Deadline::Clock::now();
+    group.at(rank).abort();
+    EXPECT_LT(Deadline::Clock::now() - before, seconds(1)) << "it must not block";
+    EXPECT_EQ(poll_until_end(request, Deadline::after(seconds(1))), Outcome::running);
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+    idle.operation.keep_alive.reset();
+    // the test's own memory, too
+    static_cast<void>(new cuda::DeviceMemory(std::move(idle.memory)));
+  });
+  for (const auto& each : kept) EXPECT_FALSE(each.expired()) << "the device may still write to it";
+  FAKE_NCCL(fake_nccl_release)();
+}
+
+TEST_F(NcclFailures, ACallThatHangsIsTold) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+  faults("AllReduce=delay:2500");
+  ::testing::internal::CaptureStderr();
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 2); });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("group 'devices': a thread has been starting an operation for 1."),
+                    HasSubstr("deadlines are not watched")));
+}
+
+TEST_F(NcclFailures, AThousandGroupsLeaveNothing) {
+  const auto live = FAKE_CUDA(fake_cuda_live);
+  {
+    DeviceGroup warm(2);
+    warm.on_all([&](int rank) { warm.run_call(rank, all_reduce_of(1), 1); });
+  }
+  const FakeCudaLive before = live();
+  for (int i = 0; i < 1000; ++i) {
+    BackendRanks group(nccl_ranks(2), "group" + std::to_string(i));
+    group.on_all([&](int rank) {
+      Operation barrier;
+      ASSERT_EQ(run(group.at(rank), barrier).outcome, Outcome::ok);
+    });
+  }
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), 0);
+  const FakeCudaLive after = live();
+  EXPECT_EQ(after.streams, before.streams);
+  EXPECT_EQ(after.events, before.events);
+  EXPECT_EQ(after.allocations, before.allocations);
+}
+
+Bytes address_of(int device) {
+  BackendConfig config;
+  config.group = "x";
+  config.device = device;
+  return nccl::create(config)->address();
+}
+
+/// Connects two ranks of which the second says of itself what @p change makes of it.
+std::optional<Error> connect_error(const std::function<void(nccl::RankReport&)>& change) {
+  std::vector<std::unique_ptr<Backend>> ranks;
+  std::vector<Bytes> addresses;
+  for (int rank = 0; rank < 3; ++rank) {
+    BackendConfig config;
+    config.group = "doubtful";
+    config.rank = rank;
+    config.size = 3;
+    ranks.push_back(nccl::create(config));
+    nccl::RankReport report = nccl::RankReport::parse(ranks.back()->address());
+    if (rank == 1) change(report);
+    addresses.push_back(report.pack());
+  }
+  std::optional<Error> first;
+  for (const auto& rank : ranks) {
+    try {
+      rank->connect(addresses, soon());
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), first ? first->what() : error.what()) << "all ranks say the same";
+      first = error;
+    }
+    rank->close(soon());
+  }
+  return first;
+}
+
+TEST_F(NcclFailures, OtherVersionsAreListedBeforeNcclStarts) {
+  const auto error = connect_error([](nccl::RankReport& report) {
+    report.nccl_version = 21805;
+    report.host = "node-b";
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::mismatch);
+  EXPECT_THAT(error->ranks(), ElementsAre(1));
+  EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 0, 2: NCCL 2.30.7"), HasSubstr("rank 1: NCCL 2.18.5 on node-b")));
+  EXPECT_FALSE(connect_error([](nccl::RankReport& report) { report.driver_version = 12040; }))
+      << "drivers may differ while they are renewed";
+}
+
+TEST_F(NcclFailures, TwoRanksOnOneGpuAreNamed) {
+  std::string uuid;
+  const auto error = connect_error([&](nccl::RankReport& report) {
+    report.device = nccl::RankReport::parse(address_of(2)).device;
+    uuid = report.device;
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::conflict);
+  EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
+  EXPECT_THAT(error->what(), AllOf(HasSubstr(uuid), HasSubstr("process")));
+}
+
+TEST_F(NcclFailures, ARootWithoutIdAndForeignBytesAreRefused) {
+  EXPECT_FALSE(connect_error([](nccl::RankReport&) {}));
+  const Bytes good = address_of(0);
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_THROW(nccl::RankReport::parse(cut), Error) << size;
+  }
+}
+
+TEST(NcclRoots, OneFor128RanksWhereNcclTakesSeveral) {
+  EXPECT_THAT(nccl::bootstrap_roots(128, true), ElementsAre(0));
+  EXPECT_THAT(nccl::bootstrap_roots(129, true), ElementsAre(0, 128));
+  EXPECT_THAT(nccl::bootstrap_roots(1000, false), ElementsAre(0));
+}
+
+TEST(NcclDevice, IsTheGivenOneOrThatOfThePlaceOnTheNode) {
+  BackendConfig config;
+  config.rank = 3;
+  config.size = 4;
+  config.nodes = {0, 1, 0, 1};
+  EXPECT_EQ(nccl::choose_device(config, 1), 0) << "the launcher left this one";
+  EXPECT_EQ(nccl::choose_device(config, 2), 1);
+  config.device = 5;
+  EXPECT_EQ(nccl::choose_device(config, 8), 5);
+  config.device.reset();
+  config.nodes = {};
+  EXPECT_THROW(nccl::choose_device(config, 3), Error) << "4 ranks, 3 devices";
+  EXPECT_THROW(nccl::choose_device(config, 0), Error);
+}
+
+}  // namespace
+}  // namespace ddp::collectives::testing

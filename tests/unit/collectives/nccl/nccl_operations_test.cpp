@@ -1,0 +1,264 @@
+// What NcclBackend computes, and how its operations stand to the caller's streams, through the doubles of CUDA and
+// NCCL.
+#include <gmock/gmock.h>
+
+#include <barrier>
+
+#include "collectives/nccl/graph_keeper.hpp"
+#include "unit/collectives/nccl/device_group.hpp"
+
+namespace ddp::collectives::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::array kKinds{OperationKind::all_reduce, OperationKind::broadcast,      OperationKind::reduce,
+                            OperationKind::all_gather, OperationKind::all_gather_v,   OperationKind::gather,
+                            OperationKind::scatter,    OperationKind::reduce_scatter, OperationKind::all_to_all,
+                            OperationKind::barrier};
+constexpr std::array kTypes{DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
+                            DType::int32,   DType::int64,   DType::uint8,   DType::boolean};
+constexpr std::array kReductions{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+
+class NcclSizes : public NcclTest, public ::testing::WithParamInterface<int> {};
+class NcclOperations : public NcclTest {};
+
+TEST_P(NcclSizes, EveryCollectiveTypeAndReduction) {
+  FAKE_NCCL(fake_nccl_set_jitter)(static_cast<unsigned>(GetParam()));
+  {
+    DeviceGroup group(GetParam());
+    group.on_all([&](int rank) {
+      std::uint64_t sequence = 0;
+      for (std::size_t type = 0; type < kTypes.size(); ++type) {
+        for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
+          const bool boolean = kTypes[type] == DType::boolean;
+          const Call call{.kind = kKinds[kind],
+                          .dtype = kTypes[type],
+                          .op = kReductions[boolean ? 2 + sequence % 3 : sequence % 5],
+                          .count = std::array<std::size_t, 4>{1, 0, 33, 1000}[(kind + type) % 4],
+                          .root = static_cast<int>(sequence) % GetParam(),
+                          .in_place = (kind + type) % 2 == 0,
+                          .shift = 0,
+                          .seed = sequence};
+          group.run_call(rank, call, ++sequence);
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+      }
+    });
+  }
+  FAKE_NCCL(fake_nccl_set_jitter)(0);
+  EXPECT_STREQ(FAKE_NCCL(fake_nccl_complaints)(), "");
+}
+INSTANTIATE_TEST_SUITE_P(From1To8, NcclSizes, ::testing::Range(1, 9));
+
+TEST_F(NcclOperations, SeveralStartAsOne) {
+  DeviceGroup group(3);
+  group.on_all([&](int rank) {
+    CUstream stream = group.own(rank).stream.get();
+    std::vector<std::unique_ptr<DeviceCall>> calls;
+    std::vector<Operation> operations;
+    for (const OperationKind kind : {OperationKind::all_reduce, OperationKind::all_gather, OperationKind::reduce}) {
+      calls.push_back(std::make_unique<DeviceCall>(group.own(rank).context,
+                                                   Call{.kind = kind, .count = 100, .root = 2, .seed = calls.size()}, 3,
+                                                   rank, calls.size() + 1));
+      calls.back()->fill(stream);
+      operations.push_back(calls.back()->operation());
+    }
+    ASSERT_EQ(run(group.at(rank), operations).outcome, Outcome::ok);
+    for (const auto& call : calls) call->check(stream);
+
+    // a ring of transfers: receives stand before sends
+    cuda::DeviceMemory mine(group.own(rank).context, 4);
+    cuda::DeviceMemory theirs(group.own(rank).context, 4);
+    cuda::check(cuda::driver().memset_d8_async(mine.get(), static_cast<unsigned char>(rank), 4, stream), "filling");
+    std::array<Operation, 2> ring;
+    for (Operation& each : ring) {
+      each.dtype = DType::uint8;
+      each.count = 4;
+      each.stream.handle = stream;
+    }
+    ring[0].kind = OperationKind::recv;
+    ring[0].root = (rank + 2) % 3;
+    ring[0].output = TensorView(theirs.pointer(), DType::uint8, {4});
+    ring[1].kind = OperationKind::send;
+    ring[1].root = (rank + 1) % 3;
+    ring[1].input = TensorView(mine.pointer(), DType::uint8, {4});
+    ASSERT_EQ(run(group.at(rank), ring).outcome, Outcome::ok);
+    EXPECT_EQ(*static_cast<const unsigned char*>(theirs.pointer()), (rank + 2) % 3);
+  });
+}
+
+TEST_F(NcclOperations, WaitsForTheCallersStreamAndNotForOthers) {
+  DeviceGroup group(2);
+  group.on_all([&](int rank) {
+    CUstream stream = group.own(rank).stream.get();
+    cuda::Stream unrelated(group.own(rank).context, cuda::StreamPriority::normal);
+    ASSERT_EQ(FAKE_CUDA(fake_cuda_pause_stream)(unrelated.get()), CUDA_SUCCESS);
+    ASSERT_EQ(FAKE_CUDA(fake_cuda_pause_stream)(stream), CUDA_SUCCESS);
+    DeviceCall call = group.call(rank, all_reduce_of(50), 1);
+    call.fill(stream);
+    Request& request = group.at(rank).init({&call.operation(), 1}, soon());
+    request.post();
+    EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(100))), Outcome::running);
+    EXPECT_FALSE(request.started());
+    ASSERT_EQ(FAKE_CUDA(fake_cuda_resume_stream)(stream), CUDA_SUCCESS);
+    ASSERT_EQ(poll_until_end(request), Outcome::ok) << "the unrelated stream still stands";
+    EXPECT_TRUE(request.started());
+    call.check(stream);
+    request.release();
+    FAKE_CUDA(fake_cuda_resume_stream)(unrelated.get());
+  });
+}
+
+TEST_F(NcclOperations, OrderMakesAStreamWaitAndNotTheHost) {
+  faults("AllReduce=kernel_delay:60");
+  DeviceGroup group(2);
+  group.on_all([&](int rank) {
+    DeviceCall call = group.call(rank, all_reduce_of(50), 1);
+    call.fill(group.own(rank).stream.get());
+    Request& request = group.at(rank).init({&call.operation(), 1}, soon());
+    request.post();
+    cuda::Stream later(group.own(rank).context, cuda::StreamPriority::normal);
+    const Stream stream{.device = {.type = DeviceType::cuda, .index = rank}, .handle = later.get()};
+    while (!request.order(stream)) static_cast<void>(request.poll());
+    call.check(later.get());
+    EXPECT_EQ(poll_until_end(request), Outcome::ok);
+    request.release();
+  });
+}
+
+TEST_F(NcclOperations, RunsInTheCallersStreamOnRequest) {
+  faults("AllReduce=kernel_delay:30");
+  DeviceGroup group(2);
+  group.on_all([&](int rank) {
+    CUstream stream = group.own(rank).stream.get();
+    DeviceCall call = group.call(rank, all_reduce_of(50), 1);
+    call.fill(stream);
+    call.operation().in_stream = true;
+    Request& request = group.at(rank).init({&call.operation(), 1}, soon());
+    request.post();
+    const Stream same{.device = {.type = DeviceType::cuda, .index = rank}, .handle = stream};
+    while (!request.order(same)) static_cast<void>(request.poll());
+    call.check(stream);  // behind it in its own stream
+    EXPECT_EQ(poll_until_end(request), Outcome::ok);
+    request.release();
+  });
+}
+
+/// pytorch#191528: an end that is marked before NCCL's helper thread has launched.
+TEST_F(NcclOperations, DoesNotEndBeforeItIsLaunched) {
+  DeviceGroup group(2);
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+  faults("AllReduce=launch_delay:40");
+  group.on_all([&](int rank) {
+    CUstream stream = group.own(rank).stream.get();
+    DeviceCall first = group.call(rank, all_reduce_of(50), 2);
+    DeviceCall second = group.call(rank, all_reduce_of(60, 7), 3);
+    first.fill(stream);
+    second.fill(stream);
+    std::array requests{&group.at(rank).init({&first.operation(), 1}, soon()),
+                        &group.at(rank).init({&second.operation(), 1}, soon())};
+    for (const Ended& ended : drive(group.at(rank), requests)) EXPECT_EQ(ended.outcome, Outcome::ok);
+    first.check(stream);
+    second.check(stream);
+  });
+  EXPECT_STREQ(FAKE_NCCL(fake_nccl_complaints)(), "") << "no call while the one before goes on";
+}
+
+TEST_F(NcclOperations, GroupsIssuedInDifferentOrdersDoNotHinderEachOther) {
+  DeviceGroup first(2, "first");
+  DeviceGroup second(2, "second");
+  first.on_all([&](int rank) {
+    CUstream stream = first.own(rank).stream.get();
+    DeviceCall one = first.call(rank, all_reduce_of(50), 1);
+    DeviceCall other = second.call(rank, all_reduce_of(70, 3), 1);
+    one.fill(stream);
+    other.fill(stream);
+    Request& a = first.at(rank).init({&one.operation(), 1}, soon());
+    Request& b = second.at(rank).init({&other.operation(), 1}, soon());
+    (rank == 0 ? a : b).post();
+    (rank == 0 ? b : a).post();
+    Outcome of_a = Outcome::running;
+    Outcome of_b = Outcome::running;
+    while (of_a == Outcome::running || of_b == Outcome::running) {
+      if (of_a == Outcome::running) of_a = a.poll();
+      if (of_b == Outcome::running) of_b = b.poll();
+    }
+    EXPECT_EQ(of_a, Outcome::ok);
+    EXPECT_EQ(of_b, Outcome::ok);
+    one.check(stream);
+    other.check(stream);
+    a.release();
+    b.release();
+  });
+}
+
+TEST_F(NcclOperations, APollLeavesCapturesOfOthersAlone) {
+  DeviceGroup group(2);
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+  faults("AllReduce=kernel_delay:50");
+  std::barrier ready(2);
+  group.on_all([&](int rank) {
+    DeviceCall call = group.call(rank, all_reduce_of(50), 1);
+    call.fill(group.own(rank).stream.get());
+    Request& request = group.at(rank).init({&call.operation(), 1}, soon());
+    request.post();
+    cuda::Stream other(group.own(rank).context, cuda::StreamPriority::normal);
+    const Stream later{.device = {.type = DeviceType::cuda, .index = rank}, .handle = other.get()};
+    while (!request.order(later)) static_cast<void>(request.poll());
+    ready.arrive_and_wait();  // the other rank must do nothing that captures forbid
+    if (rank == 0) {
+      cuda::check(cuda::driver().stream_begin_capture(other.get(), CU_STREAM_CAPTURE_MODE_GLOBAL), "capturing");
+      EXPECT_EQ(poll_until_end(request), Outcome::ok);
+      CUgraph graph = nullptr;
+      EXPECT_EQ(cuda::driver().stream_end_capture(other.get(), &graph), CUDA_SUCCESS) << "it was invalidated";
+      if (graph != nullptr) cuda::driver().graph_destroy(graph);
+    }
+    ready.arrive_and_wait();
+    EXPECT_EQ(poll_until_end(request), Outcome::ok);
+    call.check(group.own(rank).stream.get());
+    request.release();
+  });
+}
+
+TEST_F(NcclOperations, IsCapturedIntoAGraphThatKeepsItsMemory) {
+  DeviceGroup group(2);
+  group.on_all([&](int rank) {
+    group.run_call(rank, all_reduce_of(10), 1);
+    CUstream stream = group.own(rank).stream.get();
+    auto owner = std::make_shared<int>(1);
+    const std::weak_ptr<int> kept = owner;
+    cuda::DeviceMemory memory(group.own(rank).context, sizeof(float));
+    Operation operation;
+    operation.kind = OperationKind::all_reduce;
+    operation.count = 1;
+    operation.input = operation.output = TensorView(memory.pointer(), DType::float32, {1});
+    operation.stream.handle = stream;
+    operation.keep_alive = owner;
+    cuda::check(cuda::driver().stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+    Request& request = group.at(rank).init({&operation, 1}, soon());
+    request.post();
+    EXPECT_EQ(request.poll(), Outcome::ok) << "it is a part of the graph: " << request.failure().cause;
+    request.release();
+    operation.keep_alive.reset();
+    CUgraph graph = nullptr;
+    cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
+    owner.reset();
+    EXPECT_FALSE(kept.expired());
+    CUgraphExec program = nullptr;
+    cuda::check(cuda::driver().graph_instantiate(&program, graph, 0), "instantiating");
+    const float mine = static_cast<float>(rank) + 1;
+    cuda::check(cuda::driver().memcpy_async(memory.get(), reinterpret_cast<CUdeviceptr>(&mine), 4, stream), "copying");
+    for (int replay = 0; replay < 3; ++replay) cuda::check(cuda::driver().graph_launch(program, stream), "launching");
+    cuda::check(cuda::driver().stream_synchronize(stream), "waiting");
+    EXPECT_EQ(*static_cast<const float*>(memory.pointer()), 12.0F) << "(1 + 2), then doubled twice";
+    cuda::driver().graph_exec_destroy(program);
+    cuda::driver().graph_destroy(graph);
+    const Deadline limit = soon();
+    while (!kept.expired() && !limit.expired()) nccl::GraphKeeper::bury();
+    EXPECT_TRUE(kept.expired());
+  });
+}
+
+}  // namespace
+}  // namespace ddp::collectives::testing
