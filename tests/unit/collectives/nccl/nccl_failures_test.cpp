@@ -74,6 +74,8 @@ TEST_F(NcclFailures, AnAbortedOperationEndsWhenTheDeviceLetsGoOfIt) {
     cuda::check(cuda::driver().memset_d8_async(idle.memory.get(), 0, 4, stream), "filling");
     Request& request = group.at(rank).init({&idle.operation, 1}, soon());
     request.post();
+    const Stream same{.device = {.type = DeviceType::cuda, .index = rank}, .handle = stream};
+    while (!request.order(same)) static_cast<void>(request.poll());  // NCCL has launched it
     group.at(rank).abort();
     EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(300))), Outcome::running)
         << "it is still behind the caller's work";
