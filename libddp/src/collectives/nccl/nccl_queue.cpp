@@ -225,6 +225,12 @@ Outcome NcclQueue::poll_aborted(NcclRequest& request) noexcept {
   const auto since = Deadline::Clock::time_point{Deadline::Clock::duration{aborted_at_.load()}};
   const bool patient = Deadline::Clock::now() - since < kLongestAbort;
   bool quiet = communicator_->over();
+  if (quiet && request.state_ == State::launching && !request.ended_) {  // NCCL may have queued it, and tells no more
+    guarded("looking after an aborted operation", [&] {
+      request.ended_ = events_.take();
+      request.ended_.record(request.stream_);
+    });
+  }
   if (quiet && request.ended_) {
     const CallScope call(*calls_, "looking after an aborted operation");
     CUresult code = CUDA_SUCCESS;
