@@ -7,6 +7,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/invalid_argument.hpp"
 #include "kernels/copies.hpp"
 
 namespace ddp::kernels {
@@ -15,23 +16,15 @@ namespace {
 constexpr std::size_t kMaxBlocks = 0x7fffffff;
 constexpr std::size_t kMaxSelected = std::size_t{1} << 31U;
 
-[[noreturn]] void refuse(std::string attempted, std::string cause, std::string hint) {
-  throw Error{{.code = ErrorCode::invalid_argument,
-               .attempted = std::move(attempted),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = std::move(hint)}};
-}
-
 /// Blocks of a kernel that works on rows: as many for each as a whole one needs.
 std::uint32_t row_blocks(const Rows& rows) {
-  if (rows.row == 0) refuse("quantizing a tensor", "its rows have no elements", {});
+  if (rows.row == 0) base::throw_invalid_argument("quantizing a tensor", "its rows have no elements", {});
   // a tensor that is shorter than its row is one row
   const std::size_t parts = (std::min(rows.row, rows.count) + kRowChunk - 1) / kRowChunk;
   if (rows.number() > kMaxBlocks / parts) {
-    refuse("quantizing a tensor", fmt::format("it has {} rows of {} elements", rows.number(), rows.row),
-           "take longer rows");
+    base::throw_invalid_argument("quantizing a tensor",
+                                 fmt::format("it has {} rows of {} elements", rows.number(), rows.row),
+                                 "take longer rows");
   }
   return static_cast<std::uint32_t>(rows.number() * parts);
 }
@@ -81,8 +74,8 @@ void dequantize(Executor& executor, const void* from, const RowScale* scales, Ro
 void select_largest(Executor& executor, const float* from, std::size_t count, std::size_t wanted,
                     std::uint32_t* indices, float* values, SelectionWorkspace* workspace) {
   if (wanted > count || count > kMaxSelected) {
-    refuse("selecting the largest elements", fmt::format("{} of {} are wanted", wanted, count),
-           fmt::format("of at most {} elements, at most all", kMaxSelected));
+    base::throw_invalid_argument("selecting the largest elements", fmt::format("{} of {} are wanted", wanted, count),
+                                 fmt::format("of at most {} elements, at most all", kMaxSelected));
   }
   if (wanted == 0) return;
   const std::size_t tiles = (count + kThreads - 1) / kThreads;
@@ -107,7 +100,8 @@ void select_largest(Executor& executor, const float* from, std::size_t count, st
 
 void scatter_add(Executor& executor, const std::uint32_t* indices, const float* values, std::size_t count, float* to) {
   if (count == 0) return;
-  if (count > kMaxSelected) refuse("adding selected elements", fmt::format("there are {}", count), {});
+  if (count > kMaxSelected)
+    base::throw_invalid_argument("adding selected elements", fmt::format("there are {}", count), {});
   const ScatterArguments arguments{
       .indices = indices, .values = values, .to = to, .count = static_cast<std::uint32_t>(count), .unused = 0};
   executor.launch({.kernel = Kernel::scatter_add,

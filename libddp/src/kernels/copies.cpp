@@ -10,6 +10,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/invalid_argument.hpp"
 #include "kernels/arguments.hpp"
 
 namespace ddp::kernels {
@@ -47,31 +48,23 @@ constexpr std::array kCasts{
     Cast{Format::raw, Format::raw, Kernel::copy_raw},
 };
 
-[[noreturn]] void refuse(std::string attempted, std::string cause, std::string hint) {
-  throw Error{{.code = ErrorCode::invalid_argument,
-               .attempted = std::move(attempted),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = std::move(hint)}};
-}
-
 Kernel kernel_of(Format from, Format to, double scale) {
   const auto* const found =
       std::find_if(kCasts.begin(), kCasts.end(), [&](const Cast& cast) { return cast.from == from && cast.to == to; });
   if (found == kCasts.end()) {
-    refuse(fmt::format("copying tensors from {} to {}", to_string(from), to_string(to)), "there is no such cast",
-           "go by way of float32");
+    base::throw_invalid_argument(fmt::format("copying tensors from {} to {}", to_string(from), to_string(to)),
+                                 "there is no such cast", "go by way of float32");
   }
-  if (from == Format::raw && scale != 1) refuse("copying raw bytes", fmt::format("the scale is {}", scale), {});
+  if (from == Format::raw && scale != 1)
+    base::throw_invalid_argument("copying raw bytes", fmt::format("the scale is {}", scale), {});
   return found->kernel;
 }
 
 void check_alignment(const void* memory, std::size_t bytes, std::string_view format, std::size_t piece) {
   if (reinterpret_cast<std::uintptr_t>(memory) % bytes == 0) return;
-  refuse("copying tensors",
-         fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece, fmt::ptr(memory), format),
-         {});
+  base::throw_invalid_argument(
+      "copying tensors",
+      fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece, fmt::ptr(memory), format), {});
 }
 
 /// Collects pieces, and launches as many as fit.
@@ -166,7 +159,8 @@ void fill(Executor& executor, std::span<const Part> tensors, std::span<const std
     case 4: kernel = Kernel::fill_4; break;
     case 8: kernel = Kernel::fill_8; break;
     default:
-      refuse("filling tensors", fmt::format("an element has {} bytes", element.size()), "give 1, 2, 4 or 8 bytes");
+      base::throw_invalid_argument("filling tensors", fmt::format("an element has {} bytes", element.size()),
+                                   "give 1, 2, 4 or 8 bytes");
   }
   PieceLauncher launcher(executor, kernel, kChunkElements<false>);
   // the lowest bytes, wherever the processor has them: a word of the element's size is what the kernel stores

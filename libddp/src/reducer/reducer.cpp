@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/invalid_argument.hpp"
 #include "reducer/bucket.hpp"
 #include "reducer/bucket_plan.hpp"
 #include "reducer/parameter_check.hpp"
@@ -17,35 +18,28 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-[[noreturn]] void misuse(std::string attempted, std::string cause, std::string hint) {
-  throw Error{{.code = ErrorCode::invalid_argument,
-               .attempted = std::move(attempted),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = std::move(hint)}};
-}
-
 void check_parameters(const std::vector<Parameter>& parameters) {
   constexpr auto kAttempted = "making a Reducer";
-  if (parameters.empty()) misuse(kAttempted, "there are no parameters", "pass those that need a gradient");
+  if (parameters.empty())
+    base::throw_invalid_argument(kAttempted, "there are no parameters", "pass those that need a gradient");
   for (const Parameter& parameter : parameters) {
     const auto on_cpu = [](const TensorView& tensor) { return tensor.device().type == DeviceType::cpu; };
     if (!on_cpu(parameter.value) || !on_cpu(parameter.gradient)) {
-      misuse(kAttempted, fmt::format("'{}' is not in the memory of the CPU", parameter.name),
-             "only CPU tensors are supported");
+      base::throw_invalid_argument(kAttempted, fmt::format("'{}' is not in the memory of the CPU", parameter.name),
+                                   "only CPU tensors are supported");
     }
     if (parameter.value.dtype() == DType::boolean) {
-      misuse(kAttempted, fmt::format("'{}' is boolean, which has no average", parameter.name), "leave it out");
+      base::throw_invalid_argument(kAttempted, fmt::format("'{}' is boolean, which has no average", parameter.name),
+                                   "leave it out");
     }
     if (parameter.value.dtype() == parameter.gradient.dtype() &&
         std::ranges::equal(parameter.value.shape(), parameter.gradient.shape())) {
       continue;
     }
-    misuse(kAttempted,
-           fmt::format("the gradient of '{}' is {}, but its value is {}", parameter.name,
-                       parameter.gradient.description(), parameter.value.description()),
-           "a gradient must have the shape and element type of its parameter");
+    base::throw_invalid_argument(kAttempted,
+                                 fmt::format("the gradient of '{}' is {}, but its value is {}", parameter.name,
+                                             parameter.gradient.description(), parameter.value.description()),
+                                 "a gradient must have the shape and element type of its parameter");
   }
 }
 
@@ -65,8 +59,12 @@ class Reducer::Impl {
   }
 
   void prepare_for_backward() {
-    if (in_step_) misuse("starting a backward pass", "the last one was not finalized", "call finalize() after each");
-    if (broken_) misuse("starting a backward pass", "an earlier one has failed", "make a new Reducer, on all ranks");
+    if (in_step_)
+      base::throw_invalid_argument("starting a backward pass", "the last one was not finalized",
+                                   "call finalize() after each");
+    if (broken_)
+      base::throw_invalid_argument("starting a backward pass", "an earlier one has failed",
+                                   "make a new Reducer, on all ranks");
     if (stats_.iteration == 1 && options_.rebuild_buckets) rebuild();
     for (auto& flag : ready_) flag.store(false, std::memory_order_relaxed);
     for (std::size_t i = 0; i < plan_.size(); ++i) pending_[i].store(plan_[i].size(), std::memory_order_relaxed);
@@ -78,17 +76,18 @@ class Reducer::Impl {
 
   void mark_ready(std::size_t index) {
     if (index >= parameters_.size()) {
-      misuse("marking a gradient ready", fmt::format("there is no parameter {} of {}", index, parameters_.size()), "");
+      base::throw_invalid_argument("marking a gradient ready",
+                                   fmt::format("there is no parameter {} of {}", index, parameters_.size()), "");
     }
     const Parameter& parameter = parameters_[index];
     if (!in_step_) {
-      misuse(fmt::format("marking the gradient of '{}' ready", parameter.name), "no backward pass has been started",
-             "call prepare_for_backward() first");
+      base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameter.name),
+                                   "no backward pass has been started", "call prepare_for_backward() first");
     }
     if (ready_[index].exchange(true)) {
-      misuse(fmt::format("marking the gradient of '{}' ready", parameter.name),
-             fmt::format("parameter {} was marked ready before in this step", index),
-             "mark a parameter once, when its gradient is final");
+      base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameter.name),
+                                   fmt::format("parameter {} was marked ready before in this step", index),
+                                   "mark a parameter once, when its gradient is final");
     }
     const Place place = places_[index];
     if (group_.size() > 1) buckets_[place.bucket].copy_in(place.slot, parameter.gradient, group_.size());
@@ -101,7 +100,9 @@ class Reducer::Impl {
 
   void finalize() {
     const auto finalize_called = Clock::now();
-    if (!in_step_) misuse("finalizing a backward pass", "none has been started", "call prepare_for_backward() first");
+    if (!in_step_)
+      base::throw_invalid_argument("finalizing a backward pass", "none has been started",
+                                   "call prepare_for_backward() first");
     in_step_ = false;
     broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
     check_all_ready();
@@ -177,10 +178,11 @@ class Reducer::Impl {
       if (!ready_[index].load()) missing.push_back(fmt::format("{} '{}'", index, parameters_[index].name));
     }
     if (missing.empty()) return;
-    misuse("finalizing a backward pass",
-           fmt::format("{} of {} parameters were not marked ready: {}", missing.size(), parameters_.size(),
-                       fmt::join(missing, ", ")),
-           "every parameter needs a gradient in every step; mark unused ones ready with a gradient of zeros");
+    base::throw_invalid_argument(
+        "finalizing a backward pass",
+        fmt::format("{} of {} parameters were not marked ready: {}", missing.size(), parameters_.size(),
+                    fmt::join(missing, ", ")),
+        "every parameter needs a gradient in every step; mark unused ones ready with a gradient of zeros");
   }
 
   void record(Clock::time_point finalize_called) {

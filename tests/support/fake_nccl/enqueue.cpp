@@ -66,13 +66,7 @@ ncclResult_t enqueue_checked(const char* name, ncclComm_t comm, Task task, Appen
     resolve_reduction(comm, task);
     result = append(std::move(task));
   }
-  const bool blocking = comm->config.blocking != 0;
-  if (result != ncclSuccess && !blocking) set_async_result(comm, result);
-  note_group_error(result);
-  const ncclResult_t ended = group_end();
-  if (ended != ncclSuccess && ended != ncclInProgress) return ended;
-  // Of a communicator that does not block, the state is returned: ncclInProgress is the rule (enqueue.cc:3165).
-  return blocking ? result : async_state(comm);
+  return end_call(comm, result);
 }
 
 /// Empty collectives are dropped (enqueue.cc:3024).

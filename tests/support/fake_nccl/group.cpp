@@ -120,6 +120,15 @@ ncclResult_t note_group_error(ncclResult_t result) {
   return result;
 }
 
+ncclResult_t end_call(ncclComm_t comm, ncclResult_t result) {
+  const bool blocking = comm->config.blocking != 0;
+  if (result != ncclSuccess && !blocking) set_async_result(comm, result);
+  note_group_error(result);
+  const ncclResult_t ended = group_end();
+  if (ended != ncclSuccess && ended != ncclInProgress) return ended;
+  return blocking ? result : async_state(comm);
+}
+
 ncclResult_t add_job(Job job) {
   const ncclResult_t result = note_mode(job.comm);
   if (result == ncclSuccess) group.jobs.push_back(std::move(job));

@@ -16,6 +16,9 @@ struct Job {
 void group_start();
 /// group.cc: ncclGroupEndInternal
 ncclResult_t group_end();
+/// The end of a call of one communicator, which went @p result: also the group's end if it is alone. Returns what the
+/// call does; of a communicator that does not block its state, as a rule ncclInProgress (enqueue.cc:3165).
+ncclResult_t end_call(ncclComm_t comm, ncclResult_t result);
 /// info.h, ncclGroupErrCheck: the first error makes the whole group fail.
 ncclResult_t note_group_error(ncclResult_t result);
 /// group.cc:33: in a group of communicators in both modes it is an error.

@@ -27,16 +27,6 @@ void set_abort_flags(ncclComm_t comm, bool value) {
   *comm->abort_flag = value;
 }
 
-/// What calls return that hand their work to the group (blocking: as it went; else the state).
-ncclResult_t finish(ncclComm_t comm, ncclResult_t result) {
-  const bool blocking = comm->config.blocking != 0;
-  if (result != ncclSuccess && !blocking) set_async_result(comm, result);
-  note_group_error(result);
-  const ncclResult_t ended = group_end();
-  if (ended != ncclSuccess && ended != ncclInProgress) return ended;
-  return blocking ? result : async_state(comm);
-}
-
 }  // namespace
 
 /// init.cc:2783
@@ -44,15 +34,15 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   if (const auto result = check_comm(comm, "ncclCommFinalize"); result != ncclSuccess) return result;
   group_start();
-  if (const auto result = ensure_ready(comm); result != ncclSuccess) return finish(comm, result);
+  if (const auto result = ensure_ready(comm); result != ncclSuccess) return end_call(comm, result);
   // Also after a revoke.
-  if (comm->finalize_called.exchange(true)) return finish(comm, ncclInvalidArgument);
+  if (comm->finalize_called.exchange(true)) return end_call(comm, ncclInvalidArgument);
   const auto work = [comm, faults = take_faults("CommFinalize", comm)] {
     if (const auto ordered = suffer_call(faults, [&] { return comm->abort_flag->load(); })) return *ordered;
     wait_for_device(comm);
     return ncclSuccess;
   };
-  return finish(comm, add_job({.comm = comm, .work = work}));
+  return end_call(comm, add_job({.comm = comm, .work = work}));
 }
 
 /// init.cc:2878. The early returns leave the group open, as there: the thread's later calls are queued without end.
@@ -110,7 +100,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
     set_async_result(comm, ncclSuccess);
     return ncclSuccess;
   };
-  return finish(comm, add_job({.comm = comm, .work = work}));
+  return end_call(comm, add_job({.comm = comm, .work = work}));
 }
 
 }  // namespace fake_nccl
