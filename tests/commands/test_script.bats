@@ -119,7 +119,8 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 @test "a component concerns itself and those above it" {
   run -0 affected libddp/src/collectives/work.cpp
   echo "$output"
-  has "unit collectives_test engine_test flight_test hierarchy_test host_backend_test reducer_test shm_test tcp_test unit_digits unit_selftest unit_tools"
+  has "unit collectives_test engine_test flight_test hierarchy_test host_backend_test nccl_backend_test nccl_library_test reducer_test shm_test tcp_test unit_digits unit_selftest unit_tools"
+  has "multiproc collectives_multiproc failures_multiproc fault_matrix_multiproc flight_multiproc launcher_pmix_multiproc liveness_multiproc nccl_multiproc reducer_multiproc shm_multiproc tcp_multiproc"
   run -0 affected launcher/main.cpp
   has "unit unit_launcher"
   has "asan launcher_pmix_multiproc unit_launcher"
@@ -129,9 +130,10 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 }
 
 @test "a test concerns itself, and what no rule knows concerns everything" {
-  run -0 affected tests/unit/kvs/x_test.cpp tests/unit/collectives/shm/x_test.cpp tests/cluster/faults.bats tests/fuzz/fuzz_error_file.cpp scripts/build
+  run -0 affected tests/unit/kvs/x_test.cpp tests/unit/collectives/shm/x_test.cpp tests/multiproc/cut_link_multiproc.cpp tests/cluster/faults.bats tests/fuzz/fuzz_error_file.cpp scripts/build
   echo "$output"
   has "unit kvs_test shm_test"
+  has "multiproc fault_matrix_multiproc"
   has "cluster tests/cluster/faults.bats"
   has "fuzz fuzz_error_file"
   [[ $output == *tests/commands/build_script.bats* ]]
