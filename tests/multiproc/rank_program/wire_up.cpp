@@ -34,6 +34,8 @@ void print_world(World& world) {
       world.rank(), world.world_size(), world.local_rank(), world.local_world_size(), world.node_rank(),
       world.num_nodes(), fmt::join(node_of, ","), fmt::join(local_rank_of, ","), fmt::join(node_hosts, "\",\""),
       to_string(world.source()), world.interface_name(), world.interface_address(), world.source_reason());
+  // Slurm 22.05 ends a step whose nodes' PMIx servers still connect to one that has ended with its last rank.
+  world.key_value_store().fence(Deadline::after(std::chrono::seconds(30)));
 }
 
 void print_binding(World& world) {
