@@ -37,6 +37,7 @@ rpm_macros() {
   has_slurm_plugin || skip "this build has no plugin for srun"
   git -C "$SOURCE" rev-parse --git-dir >/dev/null 2>&1 || skip "the sources are no git checkout, of which to make an archive"
   while read -r line; do options+=(--define "$line"); done < <(rpm_macros)
+  [ ! -e "$BUILD/lib/libddp_nccl.so" ] || options+=(--with cuda)
   mkdir -p rpm/SOURCES root
   git -C "$SOURCE" archive "--prefix=libddp-$VERSION/" -o "$PWD/rpm/SOURCES/libddp-$VERSION.tar.gz" HEAD
   # --nodeps: Debian's packages are not in rpm's database. %check runs ddprun; a file in no package is an error.
