@@ -1,7 +1,12 @@
 # Functions that make the project's targets, so that every component gets the same warnings, sanitizers and shape.
 
 add_library(ddp_options INTERFACE)
-target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wnon-virtual-dtor)
+if(CMAKE_UNITY_BUILD)  # which makes one file of several
+  target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+else()
+  target_compile_options(ddp_options INTERFACE -Wshadow)
+endif()
 # GCC 12 warns of std::string's own operator+ at -O3 (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(ddp_options INTERFACE -Wno-restrict)
@@ -11,6 +16,12 @@ if(DDP_WARNINGS_AS_ERRORS)
 endif()
 if(DDP_SANITIZE)
   target_compile_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # For what tests measure or forbid; compilers tell in different ways.
+  if(DDP_SANITIZE MATCHES "thread")
+    target_compile_definitions(ddp_options INTERFACE DDP_SANITIZED DDP_THREAD_SANITIZER)
+  else()
+    target_compile_definitions(ddp_options INTERFACE DDP_SANITIZED DDP_ADDRESS_SANITIZER)
+  endif()
   # Instrumented code makes GCC see uses of values that are not there; the dev preset has the warning.
   target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE})

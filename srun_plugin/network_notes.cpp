@@ -13,7 +13,7 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kNetworkVersion = 1;
 
 [[noreturn]] void refuse(std::string cause) {
   throw Error{{.code = ErrorCode::protocol,
@@ -24,9 +24,9 @@ constexpr std::uint8_t kVersion = 1;
                .hint = "install one version of the plugin on all nodes"}};
 }
 
-void check_version(base::ByteReader& reader) {
+void check_network_version(base::ByteReader& reader) {
   const auto version = reader.integer<std::uint8_t>();
-  if (version != kVersion) refuse(fmt::format("its version is {}, this one's {}", version, kVersion));
+  if (version != kNetworkVersion) refuse(fmt::format("its version is {}, this one's {}", version, kNetworkVersion));
 }
 
 }  // namespace
@@ -35,14 +35,14 @@ std::string note_key(const std::string& node) { return fmt::format("ddp-step/net
 
 Bytes encode(const NodeNote& note) {
   base::ByteWriter writer;
-  writer.integer(kVersion).integer(static_cast<std::uint8_t>(note.size()));
+  writer.integer(kNetworkVersion).integer(static_cast<std::uint8_t>(note.size()));
   for (const topology::CandidateAddress& candidate : note) topology::write_candidate(writer, candidate);
   return std::move(writer).bytes();
 }
 
 NodeNote decode_note(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "candidates of a node");
-  check_version(reader);
+  check_network_version(reader);
   const auto count = reader.integer<std::uint8_t>();
   if (count > topology::kMostCandidates) refuse(fmt::format("it has {} addresses", count));
   NodeNote note;
@@ -54,7 +54,7 @@ NodeNote decode_note(std::span<const std::byte> bytes) {
 Bytes encode(const NetworkDecision& decision) {
   base::ByteWriter writer;
   const topology::Subnet subnet = decision.subnet.value_or(topology::Subnet{});
-  writer.integer(kVersion)
+  writer.integer(kNetworkVersion)
       .integer(static_cast<std::uint8_t>(decision.subnet.has_value()))
       .integer(static_cast<std::uint8_t>(subnet.ipv6))
       .integer(static_cast<std::uint8_t>(subnet.prefix_length))
@@ -66,7 +66,7 @@ Bytes encode(const NetworkDecision& decision) {
 
 NetworkDecision decode_decision(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "decision about the network");
-  check_version(reader);
+  check_network_version(reader);
   const auto found = reader.integer<std::uint8_t>();
   const auto ipv6 = reader.integer<std::uint8_t>();
   const auto prefix_length = reader.integer<std::uint8_t>();

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kReadingQuestion = "reading the question about the node";
 
-void check_version(base::ByteReader& reader) {
+void check_plan_version(base::ByteReader& reader) {
   const auto version = reader.integer<std::uint32_t>();
   if (version == kPlanVersion) return;
   throw Error{{.code = ErrorCode::protocol,
@@ -40,7 +40,7 @@ Bytes encode(const PlanQuestion& question) {
 
 PlanQuestion decode_question(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "question about the node");
-  check_version(reader);
+  check_plan_version(reader);
   PlanQuestion question;
   question.bind = topology::read_bind_policy(kReadingQuestion, reader.text());
   question.gpus = topology::read_gpu_visibility(kReadingQuestion, reader.text());
@@ -76,7 +76,7 @@ Bytes encode(const NodePlan& plan) {
 
 NodePlan decode_plan(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "plan of the node");
-  check_version(reader);
+  check_plan_version(reader);
   NodePlan plan;
   for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
     TaskPlan task;

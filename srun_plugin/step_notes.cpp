@@ -11,14 +11,14 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kNotesVersion = 1;
 
-void check_version(base::ByteReader& reader) {
+void check_notes_version(base::ByteReader& reader) {
   const auto version = reader.integer<std::uint8_t>();
-  if (version == kVersion) return;
+  if (version == kNotesVersion) return;
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading what a node says of the step",
-               .cause = fmt::format("its version is {}, this one's {}", version, kVersion),
+               .cause = fmt::format("its version is {}, this one's {}", version, kNotesVersion),
                .native = {},
                .ranks = {},
                .hint = "install one version of the plugin on all nodes"}};
@@ -31,12 +31,12 @@ std::string presence_key(const std::string& node) { return fmt::format("ddp-step
 std::string end_key(std::uint32_t rank) { return fmt::format("ddp-step/end/{}", rank); }
 
 Bytes encode(const StepNote& note) {
-  return std::move(base::ByteWriter{}.integer(kVersion).text(note.node_list).integer(note.world_size)).bytes();
+  return std::move(base::ByteWriter{}.integer(kNotesVersion).text(note.node_list).integer(note.world_size)).bytes();
 }
 
 StepNote decode_step_note(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "nodes of a step");
-  check_version(reader);
+  check_notes_version(reader);
   StepNote note;
   note.node_list = reader.text();
   note.world_size = reader.integer<std::uint32_t>();
@@ -46,7 +46,7 @@ StepNote decode_step_note(std::span<const std::byte> bytes) {
 
 Bytes encode(const RankEnd& end) {
   return std::move(base::ByteWriter{}
-                       .integer(kVersion)
+                       .integer(kNotesVersion)
                        .integer(end.rank)
                        .integer(end.status)
                        .integer(end.when_ms)
@@ -56,7 +56,7 @@ Bytes encode(const RankEnd& end) {
 
 RankEnd decode_rank_end(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "end of a rank");
-  check_version(reader);
+  check_notes_version(reader);
   RankEnd end;
   end.rank = reader.integer<std::uint32_t>();
   end.status = reader.integer<std::int32_t>();

@@ -10,7 +10,7 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::string_view kVersion = "3";
+constexpr std::string_view kTicketVersion = "3";
 constexpr std::size_t kFields = 10;
 constexpr std::size_t kSecretDigits = 64;
 
@@ -57,15 +57,15 @@ void read_word(PluginOptions& options, Option option, std::string_view word) {
 }  // namespace
 
 std::string encode(const StepTicket& ticket) {
-  return fmt::format("{};{};{};{};{};{};{};{};{:d};{:d}", kVersion, ticket.port, ticket.secret,
+  return fmt::format("{};{};{};{};{};{};{};{};{:d};{:d}", kTicketVersion, ticket.port, ticket.secret,
                      to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend,
                      ticket.patience_seconds, ticket.version, ticket.options.verbose, ticket.pmi_available);
 }
 
 StepTicket parse_ticket(std::string_view text) {
   const auto fields = split(text);
-  if (fields.front() != kVersion)
-    fail(fmt::format("its version is '{}', not {}", fields.front().substr(0, 16), kVersion));
+  if (fields.front() != kTicketVersion)
+    fail(fmt::format("its version is '{}', not {}", fields.front().substr(0, 16), kTicketVersion));
   if (fields.size() != kFields) fail(fmt::format("it has {} fields, not {}", fields.size(), kFields));
   StepTicket ticket;
   ticket.options.enabled = true;

@@ -16,8 +16,6 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{500};  // between two beats that may be due
-
 std::string describe(const base::ProcessEnd& end) {
   return end.by_signal ? fmt::format("was ended by {}", signal_name(end.code))
                        : fmt::format("ended with exit code {}", end.code);
@@ -230,7 +228,7 @@ void Agent::attempt_lost(bool silent) {
 
 bool Agent::wait_for_attempt(std::chrono::milliseconds limit) {
   const Deadline deadline = Deadline::after(limit);
-  while (!attempt_process_.wait(earlier(deadline, Deadline::after(kPause)))) {
+  while (!attempt_process_.wait(earlier(deadline, Deadline::after(Heartbeat::kPause)))) {
     if (deadline.expired()) return false;
     if (heartbeat_.take_beat()) coordinator_.beat();
   }

@@ -41,7 +41,6 @@ constexpr std::chrono::seconds kLastOrphanLimit{2};
 constexpr std::chrono::seconds kOrphanGrace{1};
 constexpr std::chrono::seconds kFarewellLimit{5};
 constexpr std::chrono::seconds kStoreLimit{30};
-constexpr std::chrono::milliseconds kPause{500};  // between two beats that may be due
 constexpr int kBatch = 32;
 // A rank's main client and its clones (torch's heartbeat and flight recorder).
 constexpr rlim_t kStoreConnections = 3;
@@ -317,7 +316,8 @@ void Attempt::clean() {
   };
   if (!agent_.open()) kill_descendants();
   const auto worker_limit = Deadline::after(last ? kLastWorkerEndLimit : kWorkerEndLimit);
-  while (!workers_->end(earlier(worker_limit, Deadline::after(kPause))) && !worker_limit.expired()) beat_if_due();
+  while (!workers_->end(earlier(worker_limit, Deadline::after(Heartbeat::kPause))) && !worker_limit.expired())
+    beat_if_due();
   // Their orphans are ours from then on.
   const Deadline term = agent_.open() ? Deadline::after(kOrphanGrace) : Deadline::after(std::chrono::seconds(0));
   const OrphanCount left =

@@ -29,6 +29,8 @@ class Heartbeat {
  public:
   using Clock = Deadline::Clock;
   using Time = Clock::time_point;
+  /// Work that keeps the loop waiting looks this often whether a beat is due.
+  static constexpr std::chrono::milliseconds kPause{500};
 
   /// Calls @p on_beat in @p loop, which must outlive the object.
   Heartbeat(EventLoop& loop, std::chrono::milliseconds interval, EventLoop::Handler on_beat);

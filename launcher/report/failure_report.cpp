@@ -14,6 +14,7 @@
 #include "outcome/signal_name.hpp"
 #include "report/exception_line.hpp"
 #include "report/report_lines.hpp"
+#include "report/seconds.hpp"
 #include "report/stack_lines.hpp"
 
 namespace ddp::launcher {
@@ -26,8 +27,6 @@ constexpr std::size_t kLongestRankList = 200;
 constexpr std::size_t kRootTracebackBytes = 16384;
 constexpr std::size_t kOtherTracebackBytes = 2048;
 constexpr std::string_view kRecordHint = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
-
-double seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 

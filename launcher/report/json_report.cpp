@@ -10,6 +10,7 @@
 #include "outcome/error_file.hpp"
 #include "outcome/replaced_file.hpp"
 #include "outcome/signal_name.hpp"
+#include "report/seconds.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -18,8 +19,6 @@ using Json = nlohmann::ordered_json;
 using std::chrono::system_clock;
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-double seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// RFC 3339, in UTC.
 std::string time_text(system_clock::time_point time) {

@@ -18,7 +18,7 @@ constexpr std::size_t kMostBytes = 6144;
 constexpr std::size_t kMostHosts = 8;
 
 /// The main thread comes first, so that the rest is left out.
-std::string beginning(const std::string& text) {
+std::string first_lines(const std::string& text) {
   if (text.size() <= kMostBytes) return text;
   const std::size_t end = text.rfind('\n', kMostBytes);
   const std::size_t kept = end == std::string::npos ? kMostBytes : end;
@@ -42,7 +42,7 @@ std::string stack_lines(const RankStacks& stacks) {
   for (std::size_t i = 0; i < shown; ++i) {
     const StackGroup& group = stacks.groups[i];
     lines.add("  {} ({}):", format_ranks(group.ranks), group.tool);
-    lines.indented("    ", beginning(group.text));
+    lines.indented("    ", first_lines(group.text));
   }
   if (shown < stacks.groups.size())
     lines.add("  ... and {} more stacks (--report-json has all)", stacks.groups.size() - shown);

@@ -4,14 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "report/seconds.hpp"
+
 namespace ddp::launcher {
 namespace {
 
 void write_terminal(const std::string& text) noexcept {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
-
-double seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string counted(int number, const char* noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");

@@ -13,6 +13,7 @@
 #include <ddp/error.hpp>
 
 #include "network_notes.hpp"
+#include "step_program/node_list.hpp"
 #include "step_store.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/network/hostlist.hpp"
@@ -22,7 +23,6 @@ namespace ddp::srun_plugin {
 namespace {
 
 constexpr std::string_view kEachRoutes = "each node uses the interface that routes to the others";
-constexpr std::size_t kMostNamed = 8;
 // For the first node's decision, after its own patience.
 constexpr std::chrono::seconds kDecisionPatience{2};
 // How often the first node, while it waits, looks whether somebody else has decided: that the step is being ended.
@@ -35,13 +35,6 @@ std::vector<std::string> each_once(const std::vector<std::string>& names) {
     if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
   }
   return once;
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  const std::size_t shown = std::min(names.size(), kMostNamed);
-  const std::string text =
-      fmt::to_string(fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  return names.size() == shown ? text : fmt::format("{} and {} more", text, names.size() - shown);
 }
 
 /// One node's part in the agreement.

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "network_notes.hpp"
+#include "step_program/node_list.hpp"
 #include "topology/network/hostlist.hpp"
 
 namespace ddp::srun_plugin {
@@ -24,20 +25,12 @@ constexpr const char* kThisHost = "127.0.0.1";
 constexpr std::chrono::milliseconds kNewsLimit{200};
 // A step that ended sooner was not launched, or missed nothing.
 constexpr std::chrono::seconds kLaunch{2};
-constexpr std::size_t kMostNamed = 8;
 // torch's limit is 128 Ki keys.
 constexpr std::uint32_t kRanksAtOnce = 4096;
 
 std::string signal_name(int number) {
   const char* const name = ::sigabbrev_np(number);
   return name != nullptr ? fmt::format("SIG{} ({})", name, number) : fmt::format("signal {}", number);
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  const std::size_t shown = std::min(names.size(), kMostNamed);
-  const std::string text =
-      fmt::to_string(fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  return names.size() == shown ? text : fmt::format("{} and {} more", text, names.size() - shown);
 }
 
 /// How Slurm ends what is left of a step.

@@ -25,7 +25,7 @@ namespace {
 
 using store_server::StoreServer;
 
-void write_line(const std::string& line) {
+void tell_plugin(const std::string& line) {
   const std::string text = line + "\n";
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
 }
@@ -97,10 +97,10 @@ int serve_store(const StoreCommand& command) {
     server.emplace(
         store_server::StoreServerOptions{.key = store_server::StoreKey::parse(*secret), .port_range = command.ports});
   } catch (const std::exception& error) {
-    write_line(fmt::format("error {}", error.what()));
+    tell_plugin(fmt::format("error {}", error.what()));
     return 1;
   }
-  write_line(fmt::format("ddp-step 1 port {}", server->port()));
+  tell_plugin(fmt::format("ddp-step 1 port {}", server->port()));
   // srun reads no further.
   const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   if (nothing) ::dup2(nothing.get(), STDOUT_FILENO);

@@ -30,7 +30,7 @@ using std::chrono::steady_clock;
 inline constexpr int kRanks = 4;
 inline constexpr std::uint64_t kFallsIn = 3;  // operation
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DDP_SANITIZED
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;

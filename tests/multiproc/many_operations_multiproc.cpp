@@ -8,7 +8,7 @@
 namespace ddp::collectives::shm {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DDP_SANITIZED
 constexpr long kUsual = 10'000;
 #else
 constexpr long kUsual = 100'000;

@@ -20,9 +20,7 @@ namespace ddp::collectives::shm {
 namespace {
 
 // UBSan's check of virtual calls opens a pipe, and takes its failure for a wrong object.
-#ifdef __has_feature
-constexpr bool kSanitized = __has_feature(address_sanitizer);
-#elif defined(__SANITIZE_ADDRESS__)
+#ifdef DDP_ADDRESS_SANITIZER
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;

@@ -13,16 +13,16 @@
 namespace ddp::tools {
 namespace {
 
-constexpr double kPadding = 10;
+constexpr double kBoxPadding = 10;
 constexpr double kGap = 8;
 constexpr double kTitleHeight = 20;
 constexpr double kTitleText = 13;
-constexpr double kText = 12;
+constexpr double kBoxText = 12;
 constexpr double kCoreSize = 22;
 constexpr double kCoreGap = 3;
 constexpr double kDeviceHeight = 38;
 constexpr double kDeviceWidth = 190;
-constexpr double kSwatch = 18;
+constexpr double kBoxSwatch = 18;
 constexpr std::size_t kMostSwatches = 3;  // on a device
 constexpr double kWidestRow = 1700;
 constexpr double kMargin = 16;
@@ -62,18 +62,18 @@ Box frame(BoxKind kind, const std::string& title, std::vector<std::pair<std::vec
   Box box;
   box.kind = kind;
   double inner = std::min(text_width(title, kTitleText, true), width);
-  double y = kPadding + kTitleHeight;
+  double y = kBoxPadding + kTitleHeight;
   for (auto& [boxes, gap] : blocks) {
     if (boxes.empty()) continue;
-    const auto [block_width, block_height] = flow(boxes, kPadding, y, width, gap);
+    const auto [block_width, block_height] = flow(boxes, kBoxPadding, y, width, gap);
     inner = std::max(inner, block_width);
     y += block_height + kGap;
     std::move(boxes.begin(), boxes.end(), std::back_inserter(box.children));
   }
-  box.rect = {.x = 0, .y = 0, .width = inner + 2 * kPadding, .height = y - kGap + kPadding};
+  box.rect = {.x = 0, .y = 0, .width = inner + 2 * kBoxPadding, .height = y - kGap + kBoxPadding};
   box.lines.push_back({.text = clipped(title, inner, kTitleText, true),
-                       .x = kPadding,
-                       .y = kPadding + kTitleText,
+                       .x = kBoxPadding,
+                       .y = kBoxPadding + kTitleText,
                        .size = kTitleText,
                        .bold = true,
                        .centred = false});
@@ -102,7 +102,7 @@ class MachineLayout {
     std::string title = machine_summary(topology_);
     title = (kind_.hosts.empty() ? topology_.source() : host_list(kind_.hosts)) + ": " + title;
     return frame(BoxKind::machine, title, {{std::move(packages), kGap}, {places_in(-1), kGap}},
-                 kWidestRow + 2 * kPadding);
+                 kWidestRow + 2 * kBoxPadding);
   }
 
  private:
@@ -201,8 +201,8 @@ class MachineLayout {
     for (std::size_t i = std::min(ranks.size(), kMostSwatches); i-- > 0;) {
       Box swatch;
       swatch.kind = BoxKind::swatch;
-      right -= kSwatch;
-      swatch.rect = {.x = right, .y = (kDeviceHeight - kSwatch) / 2, .width = kSwatch, .height = kSwatch};
+      right -= kBoxSwatch;
+      swatch.rect = {.x = right, .y = (kDeviceHeight - kBoxSwatch) / 2, .width = kBoxSwatch, .height = kBoxSwatch};
       right -= 3;
       swatch.local_rank = ranks[i];
       const bool last_of_many = i + 1 == kMostSwatches && ranks.size() > kMostSwatches;
@@ -213,8 +213,12 @@ class MachineLayout {
       box.children.push_back(std::move(swatch));
     }
     const double room = right - 8;
-    box.lines.push_back(
-        {.text = clipped(name, room, kText, false), .x = 8, .y = 16, .size = kText, .bold = false, .centred = false});
+    box.lines.push_back({.text = clipped(name, room, kBoxText, false),
+                         .x = 8,
+                         .y = 16,
+                         .size = kBoxText,
+                         .bold = false,
+                         .centred = false});
     box.lines.push_back({.text = clipped(below, room, kSmallText, false),
                          .x = 8,
                          .y = 31,

@@ -14,7 +14,7 @@ constexpr milliseconds kStep{100};
 // Of the time between two looks, no more than this counts as silence: in the rest this process was stopped.
 constexpr milliseconds kLongestStep{500};
 // Kept for telling the others, which takes milliseconds.
-constexpr milliseconds kTimeToTell{250};
+constexpr milliseconds kTimeToAnswer{250};
 // A connection that breaks while all ranks look alive may belong to one that is about to die or has just learned of a
 // failure elsewhere: ask this often before blaming the network.
 constexpr int kAttempts = 5;
@@ -116,7 +116,7 @@ Inquest::Time Inquest::next_look(Time now) const {
   for (const Asked& asked : asked_) {
     if (asked.wanted && !asked.pending) next = std::min(next, asked.next);
   }
-  return waiting() ? next : std::min(next, occasion_.end - kTimeToTell);
+  return waiting() ? next : std::min(next, occasion_.end - kTimeToAnswer);
 }
 
 void Inquest::note(MemberReply reply, Time now) {
@@ -199,7 +199,7 @@ MemberReply Inquest::finding(int member, bool over) const {
 }
 
 bool Inquest::concluded(Time now) {
-  const bool over = !waiting() && now >= occasion_.end - kTimeToTell;
+  const bool over = !waiting() && now >= occasion_.end - kTimeToAnswer;
   bool doubt = false;
   some_lost_ = false;
   for (int member = 0; member < members_.size(); ++member) {

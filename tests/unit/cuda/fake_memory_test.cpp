@@ -27,7 +27,7 @@ TEST_F(FakeMemory, FreshAndFreedBytesArePoison) {
   EXPECT_EQ(fake_cuda_touch(reinterpret_cast<void*>(address + 1), 4 * sizeof(float)), 0);
   EXPECT_EQ(api.mem_free(address), CUDA_SUCCESS);
   EXPECT_EQ(fake_cuda_touch(reinterpret_cast<void*>(address), 1), 0);
-#ifndef __SANITIZE_ADDRESS__  // which reports this very read
+#ifndef DDP_ADDRESS_SANITIZER  // which reports this very read
   EXPECT_TRUE(std::isnan(*reinterpret_cast<const float*>(address)));
 #endif
   EXPECT_EQ(api.mem_free(address), CUDA_ERROR_INVALID_VALUE);

@@ -25,7 +25,7 @@ const std::string kMegabyte(kMiB, 'v');
 
 /// 0 in sanitized programs, whose own bookkeeping takes several times as much.
 std::size_t resident_bytes() {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef DDP_SANITIZED
   return 0;
 #else
   std::size_t size = 0, resident = 0;

@@ -19,11 +19,11 @@
 namespace ddp::collectives::shm {
 namespace {
 
-constexpr auto kAttempted = "listening for ranks to share memory with";
+constexpr auto kListening = "listening for ranks to share memory with";
 
 void fill(Secret& secret) {
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
-    throw base::system_error(kAttempted, errno);
+    throw base::system_error(kListening, errno);
   }
 }
 
@@ -54,7 +54,7 @@ socklen_t fill(sockaddr_un& address, const Secret& name) {
 base::UniqueFd make_socket() {
   base::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd)
-    throw base::system_error(kAttempted, errno, errno == EMFILE ? "raise the limit of open files (ulimit -n)" : "");
+    throw base::system_error(kListening, errno, errno == EMFILE ? "raise the limit of open files (ulimit -n)" : "");
   return fd;
 }
 
@@ -76,7 +76,7 @@ Endpoint::Endpoint() {
     listener_ = make_socket();
     if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0 ||
         ::listen(listener_.get(), SOMAXCONN) != 0) {
-      throw base::system_error(kAttempted, errno);
+      throw base::system_error(kListening, errno);
     }
   } catch (const Error& error) {
     listener_.reset();

@@ -10,7 +10,7 @@
 namespace ddp::collectives::shm {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x31'6d'68'73;  // "shm1"
+constexpr std::uint32_t kAddressMagic = 0x31'6d'68'73;  // "shm1"
 constexpr std::size_t kLongestRefusal = 200;
 
 template <class T>
@@ -32,7 +32,7 @@ bool take(const std::byte*& from, const std::byte* end, T& value) {
 
 Bytes EndpointAddress::pack() const {
   Bytes bytes;
-  append(bytes, kMagic);
+  append(bytes, kAddressMagic);
   append(bytes, boot_id);
   append(bytes, network_namespace);
   append(bytes, user);
@@ -52,7 +52,7 @@ EndpointAddress EndpointAddress::parse(const Bytes& bytes) {
   const bool whole = take(from, end, magic) && take(from, end, address.boot_id) &&
                      take(from, end, address.network_namespace) && take(from, end, address.user) &&
                      take(from, end, address.name) && take(from, end, address.token) && take(from, end, address.proof);
-  if (!whole || magic != kMagic || static_cast<std::size_t>(end - from) > kLongestRefusal) {
+  if (!whole || magic != kAddressMagic || static_cast<std::size_t>(end - from) > kLongestRefusal) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading a rank's address for shared memory",
                  .cause = fmt::format("{} bytes that are no such address", bytes.size()),

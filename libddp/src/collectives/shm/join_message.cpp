@@ -8,7 +8,7 @@
 namespace ddp::collectives::shm {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x31'6e'6a'73;  // "sjn1"
+constexpr std::uint32_t kJoinMagic = 0x31'6e'6a'73;  // "sjn1"
 constexpr std::size_t kTextBytes = 256;
 
 /// The fields in their order, for both directions.
@@ -31,7 +31,7 @@ void fields(Message& message, std::uint32_t& magic, std::uint32_t& kind,
 std::array<std::byte, JoinMessage::kBytes> JoinMessage::pack() const {
   std::array<std::byte, kBytes> packet{};
   JoinMessage copy = *this;
-  std::uint32_t magic = kMagic;
+  std::uint32_t magic = kJoinMagic;
   auto kind_number = static_cast<std::uint32_t>(kind);
   std::array<std::uint64_t, kMaxRanks / 64> set{};
   for (const int one : ranks) set[static_cast<std::size_t>(one) / 64] |= std::uint64_t{1} << (one % 64);
@@ -56,7 +56,7 @@ bool JoinMessage::parse(std::span<const std::byte> packet, JoinMessage& message)
     std::memcpy(to, from, size);
     from += size;
   });
-  if (magic != kMagic || kind_number > static_cast<std::uint32_t>(Kind::failed) || text.back() != '\0' ||
+  if (magic != kJoinMagic || kind_number > static_cast<std::uint32_t>(Kind::failed) || text.back() != '\0' ||
       message.code > static_cast<std::uint32_t>(ErrorCode::aborted)) {
     return false;
   }

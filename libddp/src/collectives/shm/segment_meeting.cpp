@@ -22,11 +22,11 @@ namespace ddp::collectives::shm {
 namespace {
 
 using Kind = JoinMessage::Kind;
-constexpr auto kAttempted = "sharing memory with the ranks of a group";
+constexpr auto kSharing = "sharing memory with the ranks of a group";
 
 [[noreturn]] void fail(ErrorCode code, std::string cause, std::vector<int> ranks, std::string hint = {}) {
   throw Error{{.code = code,
-               .attempted = kAttempted,
+               .attempted = kSharing,
                .cause = std::move(cause),
                .native = code == ErrorCode::timeout ? base::errno_name(ETIMEDOUT) : "",
                .ranks = std::move(ranks),
@@ -148,7 +148,7 @@ class Leader {
       if (member.socket) sockets.push_back({member.socket.get(), POLLIN, 0});
     }
     const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), kLookMs));
-    if (count < 0 && errno != EINTR) throw base::system_error(kAttempted, errno);
+    if (count < 0 && errno != EINTR) throw base::system_error(kSharing, errno);
     if (deadline_.expired()) {
       fail(ErrorCode::timeout, ready ? "they have not mapped the shared memory in time" : "they have not come in time",
            missing(ready));
@@ -200,7 +200,7 @@ class Leader {
           unknown_.pop_front();
           continue;
         }
-        throw base::system_error(kAttempted, errno, "raise the limit of open files (ulimit -n)");
+        throw base::system_error(kSharing, errno, "raise the limit of open files (ulimit -n)");
       }
       if (!same_user(socket.get())) continue;
       if (unknown_.size() == kUnknown) unknown_.pop_front();

@@ -19,7 +19,7 @@
 namespace ddp::collectives::shm {
 namespace {
 
-constexpr auto kAttempted = "making shared memory for a group";
+constexpr auto kMaking = "making shared memory for a group";
 constexpr std::size_t kUsedAtOnce = std::size_t{64} << 10U;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -37,7 +37,7 @@ std::string remedy(int number) {
 }
 
 [[noreturn]] void fail(std::string_view call, int number) {
-  const Error error = base::system_error(kAttempted, number);
+  const Error error = base::system_error(kMaking, number);
   ErrorDetail detail = error.detail();
   detail.code = ErrorCode::unavailable;
   detail.cause = fmt::format("{}: {}", call, detail.cause);

@@ -11,7 +11,7 @@ namespace ddp::collectives::tcp {
 namespace {
 
 // Bytes that one call combines at most before it returns to the connections.
-constexpr std::size_t kAtOnceBytes = 1024 * 1024;
+constexpr std::size_t kCombinedAtOnceBytes = 1024 * 1024;
 
 }  // namespace
 
@@ -70,7 +70,7 @@ void Context::post_receives(std::vector<ReceiveStep>& steps, std::size_t& next) 
 /// @return whether the collective is over.
 bool Context::step() {
   std::size_t combined = 0;
-  for (bool moved = true; moved && combined < kAtOnceBytes && !mesh_->failure();) {
+  for (bool moved = true; moved && combined < kCombinedAtOnceBytes && !mesh_->failure();) {
     moved = false;
     post_receives(plan_.receives, next_receive_);
     post_receives(plan_.sinks, next_sink_);

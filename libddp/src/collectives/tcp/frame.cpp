@@ -30,7 +30,7 @@ struct Layout {
 };
 static_assert(sizeof(Layout) == kHeaderBytes);
 
-constexpr std::uint16_t kMagic = 0xd7a1;
+constexpr std::uint16_t kFrameMagic = 0xd7a1;
 constexpr std::uint8_t kVersion = 1;
 constexpr std::size_t kMostCauseBytes = 1024;
 
@@ -51,7 +51,7 @@ bool carries_payload(FrameKind kind) {
 }  // namespace
 
 HeaderBytes encode(const Frame& frame) noexcept {
-  const Layout layout{.magic = kMagic,
+  const Layout layout{.magic = kFrameMagic,
                       .version = kVersion,
                       .kind = static_cast<std::uint8_t>(frame.kind),
                       .context = frame.context,
@@ -69,7 +69,7 @@ HeaderBytes encode(const Frame& frame) noexcept {
 std::optional<Frame> parse_frame(std::span<const std::byte, kHeaderBytes> bytes) noexcept {
   Layout layout;
   std::memcpy(&layout, bytes.data(), sizeof layout);
-  if (layout.magic != kMagic || layout.version != kVersion || layout.reserved != 0 || layout.reserved_too != 0 ||
+  if (layout.magic != kFrameMagic || layout.version != kVersion || layout.reserved != 0 || layout.reserved_too != 0 ||
       layout.kind < static_cast<std::uint8_t>(FrameKind::collective) ||
       layout.kind > static_cast<std::uint8_t>(FrameKind::goodbye))
     return std::nullopt;

@@ -21,8 +21,8 @@ using namespace std::string_view_literals;
 static_assert(crypto_auth_BYTES == sizeof(Proof));
 static_assert(crypto_auth_KEYBYTES == sizeof(Key));
 
-constexpr auto kMagic = "ddptcp\n\x01"sv;  // the last byte is the version
-static_assert(kMagic.size() == 8);
+constexpr auto kGreeting = "ddptcp\n\x01"sv;  // the last byte is the version
+static_assert(kGreeting.size() == 8);
 constexpr std::size_t kMostAddressBytes = 64;  // more than a numeric address has, with its scope
 
 const unsigned char* raw(const void* bytes) { return static_cast<const unsigned char*>(bytes); }
@@ -75,7 +75,7 @@ RankRecord decode_rank_record(std::span<const std::byte> bytes) {
 
 HelloBytes encode(const Hello& hello) noexcept {
   HelloBytes bytes{};
-  std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
+  std::memcpy(bytes.data(), kGreeting.data(), kGreeting.size());
   const auto put = [&bytes](std::size_t at, std::uint32_t value) {
     for (std::size_t i = 0; i < 4; ++i) bytes[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xffU);
   };
@@ -86,7 +86,7 @@ HelloBytes encode(const Hello& hello) noexcept {
 }
 
 std::optional<Hello> parse_hello(std::span<const std::byte, kHelloBytes> bytes) noexcept {
-  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) return std::nullopt;
+  if (std::memcmp(bytes.data(), kGreeting.data(), kGreeting.size()) != 0) return std::nullopt;
   const auto get = [&bytes](std::size_t at) {
     std::uint32_t value = 0;
     for (std::size_t i = 4; i-- > 0;) value = value << 8U | std::to_integer<std::uint32_t>(bytes[at + i]);

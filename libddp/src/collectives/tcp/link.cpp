@@ -13,7 +13,7 @@ namespace ddp::collectives::tcp {
 namespace {
 
 // One call moves at most so much, so that a poll takes no longer than it may.
-constexpr std::size_t kAtOnceBytes = 512 * 1024;
+constexpr std::size_t kMovedAtOnceBytes = 512 * 1024;
 constexpr std::size_t kPartsAtOnce = 16;
 // Of one call to the kernel. In a collective this side mostly receives, too: what has come meanwhile should still be in
 // the cache when it is read.
@@ -106,7 +106,7 @@ void Link::sent(std::size_t bytes) noexcept {
 
 bool Link::flush() {
   bool moved = false;
-  for (std::size_t total = 0; first_ != nullptr && is_open() && total < kAtOnceBytes;) {
+  for (std::size_t total = 0; first_ != nullptr && is_open() && total < kMovedAtOnceBytes;) {
     std::array<iovec, kPartsAtOnce> parts{};
     std::size_t count = 0;
     std::size_t size = 0;
@@ -238,7 +238,7 @@ bool Link::receive() {
     const std::size_t got = fill();
     total += got;
     if (got == 0) return total != 0;
-    if (total >= kAtOnceBytes) {
+    if (total >= kMovedAtOnceBytes) {
       consume_staged();
       return true;
     }

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
+#include "topology/inventory/pci_codes.hpp"
 #include "topology/inventory/sysfs.hpp"
 
 namespace ddp::topology {
@@ -18,14 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// PCI class codes (PCI Code and ID Assignment Specification) and vendors.
-constexpr unsigned kDisplay = 0x03;
-constexpr unsigned kAccelerator = 0x12;
-constexpr long long kVga = 0x0300;
 constexpr long long kOtherBridge = 0x0680;  // NVSwitch
-constexpr long long kNvidia = 0x10de;
-constexpr long long kAmd = 0x1002;
-constexpr long long kIntel = 0x8086;
 
 /// A PCI function that may be a GPU.
 struct PciGpu {
@@ -46,18 +40,18 @@ std::vector<std::string> render_nodes(const fs::path& pci) {
 bool is_gpu(const PciGpu& device) {
   const long long code = class_of(device.folder);
   switch (device.vendor) {
-    case kNvidia: return code >> 8 == kDisplay;
-    case kAmd: return true;
-    case kIntel:
-      if (code >> 8 != kDisplay) return false;
-      return code != kVga || (device.address.bus != 0 && !render_nodes(device.folder).empty());
+    case pci::kNvidia: return code >> 8 == pci::kDisplay;
+    case pci::kAmd: return true;
+    case pci::kIntel:
+      if (code >> 8 != pci::kDisplay) return false;
+      return code != pci::kVga || (device.address.bus != 0 && !render_nodes(device.folder).empty());
     default: return false;
   }
 }
 
 std::vector<PciGpu> find_gpus(const fs::path& sys) {
   std::vector<PciGpu> gpus;
-  for (const PciAddress& address : pci_functions(sys, {kDisplay, kAccelerator})) {
+  for (const PciAddress& address : pci_functions(sys, {pci::kDisplay, pci::kAccelerator})) {
     PciGpu device{.address = address, .folder = pci_folder(sys, address), .vendor = 0};
     device.vendor = read_number(device.folder / "vendor").value_or(0);
     if (is_gpu(device)) gpus.push_back(std::move(device));
@@ -78,7 +72,7 @@ std::string why_no_driver(const PciGpu& device) {
   if (!has_entry(device.folder / "driver")) return "no driver is bound to it";
   const std::string driver = link_name(device.folder / "driver");
   if (driver.starts_with("vfio")) return fmt::format("given to a virtual machine ({})", driver);
-  if (device.vendor == kNvidia && driver != "nvidia") {
+  if (device.vendor == pci::kNvidia && driver != "nvidia") {
     return fmt::format("its driver is {}; CUDA needs NVIDIA's", driver);
   }
   return {};
@@ -123,8 +117,8 @@ GpuFact drm_fact(const fs::path& root, const PciGpu& device) {
 std::vector<GpuDevice> find_gpu_devices(const fs::path& root) {
   std::vector<GpuDevice> devices;
   for (const PciGpu& device : find_gpus(root / "sys")) {
-    GpuDevice found{.fact = device.vendor == kNvidia ? nvidia_fact(root, device) : drm_fact(root, device),
-                    .nvidia = device.vendor == kNvidia,
+    GpuDevice found{.fact = device.vendor == pci::kNvidia ? nvidia_fact(root, device) : drm_fact(root, device),
+                    .nvidia = device.vendor == pci::kNvidia,
                     .has_driver = why_no_driver(device).empty()};
     found.fact.visible = found.fact.hidden_reason.empty();
     devices.push_back(std::move(found));

@@ -10,18 +10,10 @@
 
 #include "topology/inventory/hwloc_reader.hpp"
 #include "topology/inventory/nic_inventory.hpp"
+#include "topology/inventory/pci_codes.hpp"
 
 namespace ddp::topology {
 namespace {
-
-// PCI class codes (PCI Code and ID Assignment Specification): base class in the upper byte.
-constexpr unsigned kDisplay = 0x03;
-constexpr unsigned kNetwork = 0x02;
-constexpr unsigned kAccelerator = 0x12;  // AMD MI300X
-constexpr unsigned kVgaClass = 0x0300;
-constexpr unsigned kNvidiaVendor = 0x10de;
-constexpr unsigned kAmdVendor = 0x1002;
-constexpr unsigned kIntelVendor = 0x8086;
 
 std::string info(hwloc_obj_t object, const char* name) {
   const char* value = hwloc_obj_get_info_by_name(object, name);
@@ -89,9 +81,9 @@ class Places {
 
 Vendor vendor_of(hwloc_obj_t pci) {
   switch (pci->attr->pcidev.vendor_id) {
-    case kNvidiaVendor: return Vendor::nvidia;
-    case kAmdVendor: return Vendor::amd;
-    case kIntelVendor: return Vendor::intel;
+    case pci::kNvidia: return Vendor::nvidia;
+    case pci::kAmd: return Vendor::amd;
+    case pci::kIntel: return Vendor::intel;
     default: return Vendor::other;
   }
 }
@@ -100,9 +92,9 @@ bool is_training_gpu(hwloc_obj_t pci, const std::vector<hwloc_obj_t>& devices, c
   const unsigned base_class = pci->attr->pcidev.class_id >> 8;
   const Vendor vendor = vendor_of(pci);
   if (vendor == Vendor::other) return false;
-  if (base_class == kAccelerator) return vendor == Vendor::amd;
-  if (base_class != kDisplay) return false;
-  if (vendor != Vendor::intel || pci->attr->pcidev.class_id != kVgaClass) return true;
+  if (base_class == pci::kAccelerator) return vendor == Vendor::amd;
+  if (base_class != pci::kDisplay) return false;
+  if (vendor != Vendor::intel || pci->attr->pcidev.class_id != pci::kVga) return true;
   // The graphics of Intel's desktop processors are VGA devices; its compute cards have a Level Zero device.
   const auto address = address_of(pci);
   return std::any_of(devices.begin(), devices.end(),
@@ -200,7 +192,7 @@ DeviceTable read_devices(hwloc_topology_t topology, const LiveFacts& facts, Topo
     }
     const bool network = std::any_of(devices.begin(), devices.end(),
                                      [](hwloc_obj_t device) { return is_network(device) || is_openfabrics(device); });
-    if (network || pci->attr->pcidev.class_id >> 8 == kNetwork) {
+    if (network || pci->attr->pcidev.class_id >> 8 == pci::kNetwork) {
       functions.push_back(make_nic_function(pci, devices, places.of(topology, pci)));
     }
   }

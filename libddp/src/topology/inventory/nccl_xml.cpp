@@ -16,21 +16,17 @@
 #include <ddp/error.hpp>
 
 #include "topology/inventory/nic_inventory.hpp"
+#include "topology/inventory/pci_codes.hpp"
 
 namespace ddp::topology {
 namespace {
 
 // Far above any machine; what is larger is a damaged file.
 constexpr std::size_t kMostDevices = 1024;
-constexpr int kMostLinks = 1000;
+constexpr int kMostLinksOfDevice = 1000;
 constexpr int kDeepestSwitch = 64;
 constexpr std::size_t kAffinityWords = 8192 / 32;  // Linux' largest CONFIG_NR_CPUS
 
-// PCI ids and classes, as NCCL writes them.
-constexpr unsigned kNvidiaVendor = 0x10de;
-constexpr unsigned kAmdVendor = 0x1002;
-constexpr unsigned kDisplay = 0x03;
-constexpr unsigned kNetwork = 0x02;
 constexpr unsigned kNvSwitchClass = 0x068000;
 
 /// A whole number in the notation of @p base; nothing if the text is anything else.
@@ -197,8 +193,8 @@ class Reader {
       fail(pci, fmt::format("busid=\"{}\" is no PCI address", busid), "an address looks like 0000:3b:00.0");
     }
     const unsigned base_class = hex_attribute(pci, "class").value_or(0) >> 16;
-    const bool is_gpu = base_class == kDisplay || pci.child("gpu");
-    const bool is_nic = base_class == kNetwork || pci.child("nic");
+    const bool is_gpu = base_class == pci::kDisplay || pci.child("gpu");
+    const bool is_nic = base_class == pci::kNetwork || pci.child("nic");
     if ((is_gpu || is_nic) && !addresses_.insert(*address).second) {
       fail(pci, fmt::format("two devices have the address {}", busid), "remove one of them");
     }
@@ -235,8 +231,8 @@ class Reader {
     FoundGpu found;
     found.gpu.pci = address;
     // Without a vendor it is NVIDIA's: the files that leave it out were written by hand, for NCCL.
-    const unsigned vendor = hex_attribute(pci, "vendor").value_or(kNvidiaVendor);
-    found.gpu.vendor = vendor == kNvidiaVendor ? Vendor::nvidia : vendor == kAmdVendor ? Vendor::amd : Vendor::other;
+    const unsigned vendor = hex_attribute(pci, "vendor").value_or(pci::kNvidia);
+    found.gpu.vendor = vendor == pci::kNvidia ? Vendor::nvidia : vendor == pci::kAmd ? Vendor::amd : Vendor::other;
     found.gpu.model = model_of(pci);
     if (found.gpu.model.empty()) found.gpu.model = fmt::format("{} GPU", to_string(found.gpu.vendor));
     found.gpu.locality = place;
@@ -251,8 +247,9 @@ class Reader {
   void add_link(const pugi::xml_node& link, double mb_per_s, std::vector<Link>& links) const {
     const std::string_view text = link.attribute("count").value();
     const auto count = number_in(text);
-    if (!count || *count < 0 || *count > kMostLinks) {
-      fail(link, fmt::format("count=\"{}\" is no number of links", text), fmt::format("it is 1 to {}", kMostLinks));
+    if (!count || *count < 0 || *count > kMostLinksOfDevice) {
+      fail(link, fmt::format("count=\"{}\" is no number of links", text),
+           fmt::format("it is 1 to {}", kMostLinksOfDevice));
     }
     // Targets that are no GPU of this machine (a CPU; an address that a hypervisor hides) are simply not found later.
     links.push_back({.to_switch = hex_attribute(link, "tclass") == kNvSwitchClass,

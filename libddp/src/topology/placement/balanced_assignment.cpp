@@ -7,12 +7,12 @@
 #include <numeric>
 #include <tuple>
 
+#include "topology/placement/table_index.hpp"
+
 namespace ddp::topology {
 namespace {
 
 constexpr int kFar = std::numeric_limits<int>::max();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Adds users one by one. Each addition may move earlier users along a chain: the new user takes a target, one of whose
 /// users goes to another target, and so on. The chain that ends at the least used target, and of those the cheapest, is

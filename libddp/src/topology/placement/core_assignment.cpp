@@ -12,11 +12,10 @@
 
 #include "topology/placement/alternatives.hpp"
 #include "topology/placement/core_pools.hpp"
+#include "topology/placement/table_index.hpp"
 
 namespace ddp::topology {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Finds the cores of processors.
 class CoreTable {

@@ -6,10 +6,10 @@
 #include <set>
 #include <utility>
 
+#include "topology/placement/table_index.hpp"
+
 namespace ddp::topology {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// A NUMA node or package: (package, NUMA node), in the order of the machine.
 using PoolKey = std::pair<int, int>;

@@ -13,11 +13,10 @@
 #include "topology/placement/alternatives.hpp"
 #include "topology/placement/balanced_assignment.hpp"
 #include "topology/placement/core_pools.hpp"
+#include "topology/placement/table_index.hpp"
 
 namespace ddp::topology {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// GPUs that ranks may get, and why the other ones are left out.
 struct Candidates {

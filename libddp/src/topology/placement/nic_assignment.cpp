@@ -14,11 +14,10 @@
 
 #include "topology/placement/alternatives.hpp"
 #include "topology/placement/balanced_assignment.hpp"
+#include "topology/placement/table_index.hpp"
 
 namespace ddp::topology {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Two NICs are equally near if they have the same word and package: the number of PCI bridges changes neither
 /// bandwidth nor, noticeably, latency, and only breaks ties.

@@ -15,7 +15,7 @@ std::uint64_t allocations_of_this_thread() noexcept { return count; }
 
 }  // namespace ddp::test
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DDP_SANITIZED
 
 void* operator new(std::size_t size) {
   ++count;

@@ -54,7 +54,7 @@ TEST(Fork, AGroupSaysThatItIsNotTheChilds) {
   EXPECT_FALSE(error_of([&] { group->barrier().wait(); }));
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which forbids threads after a fork
+#ifndef DDP_THREAD_SANITIZER  // which forbids threads after a fork
 TEST(Fork, AChildMayHaveAGroupOfItsOwn) {
   ProcessGroup parents = test::inline_group(10);
   parents.barrier().wait();

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Sanitizers make a thread ten times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DDP_SANITIZED
 constexpr int kMany = 10'000;
 #else
 constexpr int kMany = 100'000;

@@ -176,6 +176,15 @@ TEST_F(FakeNcclTest, RevokeStopsWorkAndLeavesSplit) {
     EXPECT_EQ(data.read<float>()[0], 1);
     EXPECT_EQ(fake()->comm_revoke(rank.comm, kRevokeDefault), ncclInvalidArgument);
     EXPECT_EQ(all_reduce(rank, data), ncclInvalidUsage);
+    ncclComm_t child = nullptr;
+    EXPECT_THAT(fake()->comm_split(rank.comm, 0, rank.rank, &child, nullptr), AnyOf(ncclInProgress, ncclSuccess));
+    EXPECT_EQ(settle(rank.comm), ncclSuccess);
+    ASSERT_NE(child, nullptr);
+    EXPECT_THAT(all_reduce({rank.rank, 3, rank.device, child}, data), AnyOf(ncclInProgress, ncclSuccess));
+    EXPECT_EQ(settle(child), ncclSuccess);
+    rank.device.synchronize();
+    EXPECT_EQ(data.read<float>()[0], 3);
+    EXPECT_EQ(fake()->comm_destroy(child), ncclSuccess);
     EXPECT_EQ(fake()->comm_finalize(rank.comm), ncclInvalidArgument);
     EXPECT_EQ(fake()->comm_abort(rank.comm), ncclSuccess);
     rank.comm = nullptr;

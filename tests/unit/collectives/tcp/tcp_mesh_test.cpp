@@ -176,7 +176,7 @@ TEST(TcpMesh, MessagesSentBeforeLeavingAreKept) {
 }
 
 TEST(TcpMesh, WaitsForDescriptors) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef DDP_ADDRESS_SANITIZER
   GTEST_SKIP() << "checks of virtual calls need a descriptor themselves (UBSan's vptr)";
 #endif
   BackendRanks group(subject(2));
@@ -196,7 +196,7 @@ TEST(TcpMesh, WaitsForDescriptors) {
 
 /// A rank that had no descriptor for the one connection that came accepts it later, though nothing else happens.
 TEST(TcpMesh, AcceptsWhatItHadNoDescriptorFor) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef DDP_ADDRESS_SANITIZER
   GTEST_SKIP() << "checks of virtual calls need a descriptor themselves (UBSan's vptr)";
 #endif
   BackendRanks group(subject(2));

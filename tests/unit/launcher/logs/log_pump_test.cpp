@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Prefix, ManyWriters, testing::Bool());
 
 TEST_P(ManyWriters, NothingIsLostOrTorn) {
   constexpr int kRanks = 64;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DDP_SANITIZED
   constexpr int kLines = 5'000;
 #else
   constexpr int kLines = 100'000;
