@@ -11,8 +11,8 @@ setup() {
   cp "$root/scripts/test" "$tree/scripts/"
   cp -r "$root/tests/support" "$tree/tests/"
   for name in dependencies python-env environment-modules; do program "$name" true; done
-  program build 'echo "+build $*" >>"$CALLS"; sleep 0.4; echo "-build $*" >>"$CALLS"'
-  program run-stage 'echo "+$*" >>"$CALLS"; sleep 0.4; echo "-$*" >>"$CALLS"; echo "ok 1 a"'
+  program build 'echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
+  program run-stage 'echo "+$*" >>"$CALLS"; sleep 0.8; echo "-$*" >>"$CALLS"; echo "ok 1 a"'
   program affected cat
   export CALLS=$BATS_TEST_TMPDIR/calls
   : >"$CALLS"
