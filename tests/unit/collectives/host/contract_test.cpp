@@ -28,7 +28,7 @@ TEST(HostBackend, TakesSharedMemoryTcpOrBoth) {
        std::vector<std::pair<std::vector<int>, int>>{{{0, 0}, 1}, {{0, 1}, 1}, {{0, 1, 1}, 4}, {{0, 1, 0, 1}, 4}}) {
     const Subject subject = on_nodes("any", nodes);
     BackendRanks group(subject);
-    group.on_all([&](int rank) {
+    group.on_all([&, collectives = collectives](int rank) {
       EXPECT_EQ(group.at(rank).traits().concurrent_collectives, collectives);
       const CheckedCall call({.kind = OperationKind::all_reduce, .count = 200'000}, subject.size, rank, 1);
       ASSERT_EQ(run(group.at(rank), call.operation()).outcome, Outcome::ok);
