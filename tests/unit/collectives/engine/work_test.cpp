@@ -179,7 +179,7 @@ TEST_F(StreamWorkTest, AnotherThreadThatDrivesDoesNotMakeItLate) {
   });
   for (int i = 2; i < 300; ++i) {
     static_cast<void>(group().barrier());
-    ASSERT_TRUE(control_->saw("begin barrier " + std::to_string(i)));
+    EXPECT_TRUE(control_->saw("begin barrier " + std::to_string(i)));
   }
   over = true;
   drives.join();

@@ -54,6 +54,17 @@ inline Outcome poll_until_end(Request& request, Deadline deadline = soon()) {
   return outcome;
 }
 
+/// Orders @p stream behind it as soon as NCCL has launched it.
+inline void order_once_launched(Request& request, const Stream& stream) {
+  const Deadline limit = soon();
+  bool ordered = request.order(stream);
+  while (!ordered && !limit.expired()) {
+    static_cast<void>(request.poll());
+    ordered = request.order(stream);
+  }
+  EXPECT_TRUE(ordered) << "NCCL has not launched it";
+}
+
 class NcclTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { use_doubles(); }

@@ -75,9 +75,7 @@ TEST_F(NcclFailures, AnAbortedOperationEndsWhenTheDeviceLetsGoOfIt) {
     Request& request = group.at(rank).init({&idle.operation, 1}, soon());
     request.post();
     const Stream same{.device = {.type = DeviceType::cuda, .index = rank}, .handle = stream};
-    const Deadline launch = soon();
-    while (!request.order(same) && !launch.expired()) static_cast<void>(request.poll());
-    ASSERT_FALSE(launch.expired()) << "NCCL has not launched it";
+    order_once_launched(request, same);
     group.at(rank).abort();
     EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(300))), Outcome::running)
         << "it is still behind the caller's work";

@@ -120,7 +120,7 @@ TEST_F(NcclOperations, OrderMakesAStreamWaitAndNotTheHost) {
     request.post();
     cuda::Stream later(group.own(rank).context, cuda::StreamPriority::normal);
     const Stream stream{.device = {.type = DeviceType::cuda, .index = rank}, .handle = later.get()};
-    while (!request.order(stream)) static_cast<void>(request.poll());
+    order_once_launched(request, stream);
     call.check(later.get());
     EXPECT_EQ(poll_until_end(request), Outcome::ok);
     request.release();
@@ -138,7 +138,7 @@ TEST_F(NcclOperations, RunsInTheCallersStreamOnRequest) {
     Request& request = group.at(rank).init({&call.operation(), 1}, soon());
     request.post();
     const Stream same{.device = {.type = DeviceType::cuda, .index = rank}, .handle = stream};
-    while (!request.order(same)) static_cast<void>(request.poll());
+    order_once_launched(request, same);
     call.check(stream);  // behind it in its own stream
     EXPECT_EQ(poll_until_end(request), Outcome::ok);
     request.release();
@@ -205,7 +205,7 @@ TEST_F(NcclOperations, APollLeavesCapturesOfOthersAlone) {
     request.post();
     cuda::Stream other(group.own(rank).context, cuda::StreamPriority::normal);
     const Stream later{.device = {.type = DeviceType::cuda, .index = rank}, .handle = other.get()};
-    while (!request.order(later)) static_cast<void>(request.poll());
+    order_once_launched(request, later);
     ready.arrive_and_wait();  // the other rank must do nothing that captures forbid
     if (rank == 0) {
       cuda::check(cuda::driver().stream_begin_capture(other.get(), CU_STREAM_CAPTURE_MODE_GLOBAL), "capturing");
