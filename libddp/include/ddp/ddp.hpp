@@ -5,6 +5,7 @@
 #include <ddp/batch.hpp>
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
+#include <ddp/diagnostics.hpp>
 #include <ddp/error.hpp>
 #include <ddp/flight_recorder.hpp>
 #include <ddp/key_value_store.hpp>

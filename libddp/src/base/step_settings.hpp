@@ -13,6 +13,9 @@ namespace ddp::base {
 /// In the task's environment.
 inline constexpr const char* kStepSettingsVariable = "SLURM_DDP_SETTINGS";
 
+/// What ddprun's placement gives its ranks, in the same form without step and processors: for reports only.
+inline constexpr const char* kPlacedSettingsVariable = "DDPRUN_SETTINGS";
+
 /// One that was set. What the user has set to something else since is the user's.
 struct StepVariable {
   std::string name;

@@ -29,7 +29,7 @@ namespace {
 }
 
 /// The handle, or nothing and @p problem.
-void* open_candidate(const Candidate& candidate, std::string& problem) {
+void* open_candidate(const base::NcclCandidate& candidate, std::string& problem) {
   const int flags = RTLD_NOW | RTLD_LOCAL | (candidate.loaded ? RTLD_NOLOAD : 0);
   void* handle = dlopen(candidate.file.c_str(), flags);
   if (handle == nullptr) {
@@ -51,10 +51,10 @@ std::string file_of(const void* function, const std::string& otherwise) {
 
 }  // namespace
 
-NcclLibrary::NcclLibrary(const Surroundings& surroundings) {
+NcclLibrary::NcclLibrary(const base::NcclSurroundings& surroundings) {
   void* handle = nullptr;
   std::string tried;
-  for (const Candidate& candidate : nccl_candidates(surroundings)) {
+  for (const base::NcclCandidate& candidate : base::nccl_candidates(surroundings)) {
     std::string problem;
     handle = open_candidate(candidate, problem);
     if (handle != nullptr) {
@@ -95,7 +95,7 @@ const NcclLibrary& NcclLibrary::process() {
   static const NcclLibrary* library = nullptr;
   const std::lock_guard lock(mutex);
   if (library == nullptr) {
-    library = new NcclLibrary(Surroundings::process());  // NOLINT(*-owning-memory)
+    library = new NcclLibrary(base::NcclSurroundings::process());  // NOLINT(*-owning-memory)
     base::log(base::LogLevel::info, "NCCL {} is {} ({})", version_text(library->version()), library->file(),
               library->found());
   }

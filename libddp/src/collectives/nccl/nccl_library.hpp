@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "collectives/nccl/nccl_candidates.hpp"
+#include "base/nccl_candidates.hpp"
 #include "collectives/nccl/nccl_functions.hpp"
 
 namespace ddp::collectives::nccl {
@@ -16,8 +16,8 @@ class NcclLibrary {
   /// what was tried, where.
   static const NcclLibrary& process();
 
-  /// Opens the first of nccl_candidates(@p surroundings) that can be opened. Throws as process() does.
-  explicit NcclLibrary(const Surroundings& surroundings);
+  /// Opens the first of base::nccl_candidates(@p surroundings) that can be opened. Throws as process() does.
+  explicit NcclLibrary(const base::NcclSurroundings& surroundings);
 
   const NcclFunctions& functions() const noexcept { return functions_; }
   const NcclFunctions* operator->() const noexcept { return &functions_; }

@@ -18,21 +18,21 @@ namespace fs = std::filesystem;
 
 std::string library(const std::string& name) { return std::string(TEST_LIBRARY_FOLDER) + "/libnccl_" + name + ".so"; }
 
-Surroundings surroundings(std::map<std::string, std::string, std::less<>> variables,
-                          std::vector<std::string> loaded = {}, std::string program = "/usr/bin/train") {
+base::NcclSurroundings surroundings(std::map<std::string, std::string, std::less<>> variables,
+                                    std::vector<std::string> loaded = {}, std::string program = "/usr/bin/train") {
   return {.loaded = std::move(loaded),
           .program = std::move(program),
           .environment = base::Environment{std::move(variables)}};
 }
 
-std::vector<std::string> files(const Surroundings& where) {
+std::vector<std::string> files(const base::NcclSurroundings& where) {
   std::vector<std::string> files;
-  for (const Candidate& candidate : nccl_candidates(where)) files.push_back(candidate.file);
+  for (const base::NcclCandidate& candidate : base::nccl_candidates(where)) files.push_back(candidate.file);
   return files;
 }
 
 /// What the error says.
-std::string problem(const Surroundings& where) {
+std::string problem(const base::NcclSurroundings& where) {
   try {
     const NcclLibrary opened(where);
     return "opened " + opened.file();

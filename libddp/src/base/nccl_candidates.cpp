@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_candidates.hpp"
+#include "base/nccl_candidates.hpp"
 
 #include <link.h>
 
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string_view>
 
-namespace ddp::collectives::nccl {
+namespace ddp::base {
 namespace {
 
 namespace fs = std::filesystem;
@@ -59,16 +59,16 @@ std::string program_of_process() {
 
 }  // namespace
 
-Surroundings Surroundings::process() {
-  Surroundings process{.loaded = {}, .program = program_of_process(), .environment = base::Environment::process()};
+NcclSurroundings NcclSurroundings::process() {
+  NcclSurroundings process{.loaded = {}, .program = program_of_process(), .environment = Environment::process()};
   dl_iterate_phdr(&add_name, &process.loaded);
   return process;
 }
 
-std::vector<Candidate> nccl_candidates(const Surroundings& surroundings) {
-  std::vector<Candidate> candidates;
+std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings) {
+  std::vector<NcclCandidate> candidates;
   const auto add = [&](const fs::path& file, std::string found, bool loaded, bool decisive) {
-    const auto same = [&](const Candidate& known) { return known.file == file; };
+    const auto same = [&](const NcclCandidate& known) { return known.file == file; };
     if (std::any_of(candidates.begin(), candidates.end(), same)) return;
     candidates.push_back({file.string(), std::move(found), loaded, decisive});
   };
@@ -108,4 +108,4 @@ std::vector<Candidate> nccl_candidates(const Surroundings& surroundings) {
   return candidates;
 }
 
-}  // namespace ddp::collectives::nccl
+}  // namespace ddp::base

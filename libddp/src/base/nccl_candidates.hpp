@@ -7,18 +7,18 @@
 
 #include "base/env_table.hpp"
 
-namespace ddp::collectives::nccl {
+namespace ddp::base {
 
 /// What the search knows of the process.
-struct Surroundings {
+struct NcclSurroundings {
   std::vector<std::string> loaded;  ///< paths of the shared objects in the process
   std::string program;              ///< the running program, with the path by which it was started: venv/bin/python3
-  base::Environment environment;
+  Environment environment;
 
-  static Surroundings process();
+  static NcclSurroundings process();
 };
 
-struct Candidate {
+struct NcclCandidate {
   std::string file;   ///< for dlopen
   std::string found;  ///< why it is one: "loaded already", "DDP_NCCL_LIBRARY"
   bool loaded;        ///< it is in the process: opening must load nothing
@@ -27,6 +27,6 @@ struct Candidate {
 
 /// Loaded ones; else DDP_NCCL_LIBRARY; else beside PyTorch (loaded, or in the Python environment that is active or
 /// runs); else the loader's. Those that are PyTorch's may not exist.
-std::vector<Candidate> nccl_candidates(const Surroundings& surroundings);
+std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings);
 
-}  // namespace ddp::collectives::nccl
+}  // namespace ddp::base

@@ -1,0 +1,83 @@
+// What the ranks of a job have in their environment, where it came from, and what is wrong with it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+#include <ddp/key_value_store.hpp>
+
+namespace ddp {
+
+/// Something that is wrong, or nearly surely not what was meant.
+struct EnvironmentFinding {
+  std::string rule;    ///< "env-misspelt"; docs/ddp-info.md lists them
+  bool error = false;  ///< the job fails or hangs by it; else a warning
+  std::string variable;
+  std::string text;        ///< "NCCL_DEBG is read by nobody; did you mean NCCL_DEBUG?"
+  std::string remedy;      ///< what to do; empty: see text
+  std::vector<int> ranks;  ///< ascending
+
+  friend bool operator==(const EnvironmentFinding&, const EnvironmentFinding&) = default;
+};
+
+/// The environments of a job's ranks, with equal ones together. A value; secrets (names with KEY, TOKEN, PASSWORD and
+/// the like, passwords in URLs) are left out when a rank is asked already.
+struct EnvironmentReport {
+  /// One value of a variable, and the ranks that have it.
+  struct Value {
+    std::string value;
+    std::string origin;        ///< "environment", "Slurm", "ddprun", "/etc/nccl.conf", "set after the start"
+    std::optional<bool> read;  ///< whether the ranks' NCCL reads it; nothing: not NCCL's, or no NCCL was found
+    std::vector<int> ranks;    ///< ascending
+
+    friend bool operator==(const Value&, const Value&) = default;
+  };
+  struct Variable {
+    std::string name;
+    std::string family;         ///< "launcher", "PyTorch", "NCCL", ...; empty: none of them
+    std::vector<Value> values;  ///< ranks in none of them have not set it
+
+    friend bool operator==(const Variable&, const Variable&) = default;
+  };
+  /// The NCCL that ranks have or would load. Nothing loads it: names and version are read from the file.
+  struct Library {
+    std::string path;   ///< empty: none
+    std::string found;  ///< why this one
+    std::string version;
+    int names = 0;        ///< how many variables it reads
+    std::string problem;  ///< why these are unknown
+    std::vector<int> ranks;
+
+    friend bool operator==(const Library&, const Library&) = default;
+  };
+  /// A file from which NCCL takes variables that the environment does not have.
+  struct File {
+    std::string path;
+    std::string digest;  ///< equal for files with equal settings
+    std::vector<int> ranks;
+
+    friend bool operator==(const File&, const File&) = default;
+  };
+
+  std::vector<std::string> hosts;  ///< by rank
+  std::vector<Library> nccl;
+  std::vector<File> files;
+  std::vector<Variable> variables;           ///< by name
+  std::vector<EnvironmentFinding> findings;  ///< errors first
+
+  /// This process alone. @param all also variables that have nothing to do with training. Takes some milliseconds.
+  static EnvironmentReport of_process(bool all = false);
+
+  /// Collective, with one fence: all ranks of the store call it. World::key_value_store() has the job's store.
+  /// @return the whole report on rank 0, nothing elsewhere. Throws what the store throws, and Error(protocol).
+  static std::optional<EnvironmentReport> gather(KeyValueStore& store, Deadline deadline, bool all = false);
+
+  std::string to_text() const;  ///< a table for people
+  std::string to_json() const;  ///< docs/ddp-info.md describes it
+
+  friend bool operator==(const EnvironmentReport&, const EnvironmentReport&) = default;
+};
+
+}  // namespace ddp

@@ -1,0 +1,108 @@
+// Where a process's variables are read: its memory, /proc, and the files that NCCL reads.
+#include <link.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/system_error.hpp"
+#include "diagnostics/environment/rank_environment.hpp"
+
+namespace ddp::diagnostics {
+namespace {
+
+std::optional<std::string> read_proc(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Where NCCL looks for .nccl.conf: the password file, from 2.30.3 on HOME.
+std::string home_for(const NcclFile& nccl, const base::Environment& environment) {
+  std::array<int, 3> version{};
+  std::sscanf(nccl.version.c_str(), "%d.%d.%d", &version[0], &version[1], &version[2]);  // NOLINT(cert-err34-c)
+  const auto home = environment.raw("HOME");
+  const bool by_home = nccl.version.empty() || version >= std::array{2, 30, 3};
+  if (by_home && home && !home->empty()) return *home;
+  passwd entry{};
+  passwd* found = nullptr;
+  std::array<char, 16384> texts{};
+  if (::getpwuid_r(::getuid(), &entry, texts.data(), texts.size(), &found) == 0 && found != nullptr)
+    return entry.pw_dir;
+  return home.value_or("");
+}
+
+NcclFile nccl_of(const base::NcclSurroundings& surroundings, const std::string& path) {
+  if (path.empty()) return find_nccl(surroundings);
+  NcclFile file = scan_nccl(path);
+  file.found = "--nccl";
+  return file;
+}
+
+/// A program that shows its state in ps(1) writes over its first environment.
+std::optional<Variables> believable(Variables at_exec, const Variables& now) {
+  const auto known = [&](const auto& each) { return now.contains(each.first); };
+  if (!now.empty() && std::none_of(at_exec.begin(), at_exec.end(), known)) return std::nullopt;
+  return at_exec;
+}
+
+}  // namespace
+
+Variables parse_environ(std::string_view block) {
+  Variables variables;
+  while (!block.empty()) {
+    const std::string_view line = block.substr(0, block.find('\0'));
+    block.remove_prefix(std::min(line.size() + 1, block.size()));
+    const auto equals = line.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    variables.emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
+  return variables;
+}
+
+EnvironmentSource EnvironmentSource::process(const std::string& nccl_path) {
+  const auto environment = base::Environment::process();
+  EnvironmentSource source{.now = environment.variables(), .at_exec = {}, .nccl = {}, .files = {}};
+  if (const auto block = read_proc("/proc/self/environ"))
+    source.at_exec = believable(parse_environ(*block), source.now);
+  source.nccl = nccl_of(base::NcclSurroundings::process(), nccl_path);
+  source.files = read_nccl_conf(environment, home_for(source.nccl, environment));
+  return source;
+}
+
+EnvironmentSource EnvironmentSource::of_process(int pid, const std::string& nccl_path) {
+  const std::string folder = fmt::format("/proc/{}/", pid);
+  errno = 0;
+  const auto block = read_proc(folder + "environ");
+  if (!block) {
+    throw base::system_error(fmt::format("reading the environment of process {}", pid), errno == 0 ? EACCES : errno,
+                             "is it running, and yours?");
+  }
+  const base::Environment environment{parse_environ(*block)};
+  EnvironmentSource source{.now = environment.variables(), .at_exec = environment.variables(), .nccl = {}, .files = {}};
+  base::NcclSurroundings surroundings{.loaded = {}, .program = {}, .environment = environment};
+  std::set<std::string> objects;
+  std::ifstream maps(folder + "maps");
+  for (std::string line; std::getline(maps, line);) {
+    const auto path = line.find('/');
+    if (path != std::string::npos) objects.insert(line.substr(path));
+  }
+  surroundings.loaded.assign(objects.begin(), objects.end());
+  if (const auto arguments = read_proc(folder + "cmdline"))
+    surroundings.program = arguments->substr(0, arguments->find('\0'));
+  source.nccl = nccl_of(surroundings, nccl_path);
+  source.files = read_nccl_conf(environment, home_for(source.nccl, environment));
+  return source;
+}
+
+}  // namespace ddp::diagnostics

@@ -1,0 +1,32 @@
+// The files from which NCCL takes variables that the environment does not have (NCCL's misc/param.cc): the user's, then
+// the node's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/env_table.hpp"
+
+namespace ddp::diagnostics {
+
+struct NcclConf {
+  std::string path;
+  std::uint64_t digest = 0;  ///< of the settings, in order
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+inline constexpr const char* kNodeConf = "/etc/nccl.conf";
+
+/// As NCCL reads it: NAME=VALUE, with spaces and quotes as they are; only '#' as the very first character makes a
+/// comment.
+std::vector<std::pair<std::string, std::string>> parse_nccl_conf(std::string_view text);
+
+/// Those that exist, the strongest first: NCCL_CONF_FILE, else .nccl.conf in @p home; then @p node_file.
+std::vector<NcclConf> read_nccl_conf(const base::Environment& environment, const std::string& home,
+                                     const std::string& node_file = kNodeConf);
+
+}  // namespace ddp::diagnostics

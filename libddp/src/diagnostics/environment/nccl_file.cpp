@@ -1,0 +1,218 @@
+#include "diagnostics/environment/nccl_file.hpp"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/system_error.hpp"
+#include "base/unique_fd.hpp"
+#include "diagnostics/environment/variable_table.hpp"
+
+namespace ddp::diagnostics {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "NCCL_";
+constexpr std::string_view kVersionText = "NCCL version ";
+constexpr std::string_view kLoadersFile = "libnccl.so.2";
+constexpr std::uint64_t kLargestConstants = std::uint64_t{64} << 20;  // NCCL 2.32 has 0.9 MiB
+constexpr std::uint64_t kMostSections = 65536;
+
+bool in_name(char letter) {
+  return letter == '_' || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9');
+}
+
+bool read_at(int fd, std::uint64_t offset, void* into, std::size_t size) {
+  auto* at = static_cast<char*>(into);
+  while (size > 0) {
+    const ssize_t got = ::pread(fd, at, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    offset += static_cast<std::uint64_t>(got);
+    size -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+/// The contents of .rodata; nothing for what is no such file.
+std::optional<std::vector<char>> constants_of(int fd) {
+  Elf64_Ehdr header{};
+  if (!read_at(fd, 0, &header, sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return std::nullopt;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr)) return std::nullopt;
+  if (header.e_shnum == 0 || header.e_shnum > kMostSections || header.e_shstrndx >= header.e_shnum) return std::nullopt;
+  std::vector<Elf64_Shdr> sections(header.e_shnum);
+  if (!read_at(fd, header.e_shoff, sections.data(), sections.size() * sizeof(Elf64_Shdr))) return std::nullopt;
+  const Elf64_Shdr& strings = sections[header.e_shstrndx];
+  if (strings.sh_size == 0 || strings.sh_size > kLargestConstants) return std::nullopt;
+  std::vector<char> names(strings.sh_size);
+  if (!read_at(fd, strings.sh_offset, names.data(), names.size())) return std::nullopt;
+  names.back() = '\0';
+  for (const Elf64_Shdr& section : sections) {
+    if (section.sh_name >= names.size() || std::strcmp(&names[section.sh_name], ".rodata") != 0) continue;
+    if (section.sh_type != SHT_PROGBITS || section.sh_size > kLargestConstants) return std::nullopt;
+    std::vector<char> constants(section.sh_size);
+    if (!read_at(fd, section.sh_offset, constants.data(), constants.size())) return std::nullopt;
+    return constants;
+  }
+  return std::nullopt;
+}
+
+std::string value_of(const base::Environment& environment, std::string_view name) {
+  return environment.raw(name).value_or("");
+}
+
+/// The non-empty words of a list.
+std::vector<std::string> split(const std::string& list, const char* separators) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < list.size();) {
+    const auto end = std::min(list.find_first_of(separators, begin), list.size());
+    if (end > begin) words.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+/// What /etc/ld.so.cache says of the file (glibc's dl-cache.h, struct cache_file_new); empty: nothing.
+std::string in_loader_cache(const std::string& path) {
+  struct Header {
+    char magic[20];
+    std::uint32_t count;
+    std::uint32_t others[6];
+  };
+  struct Entry {
+    std::int32_t flags;
+    std::uint32_t key;
+    std::uint32_t value;
+    std::uint32_t version;
+    std::uint64_t capabilities;
+  };
+  static_assert(sizeof(Header) == 48 && sizeof(Entry) == 24);
+  std::ifstream file(path, std::ios::binary);
+  const std::string cache{std::istreambuf_iterator<char>(file), {}};
+  const auto start = cache.find("glibc-ld.so.cache1.1");
+  if (start == std::string::npos || cache.size() - start < sizeof(Header)) return {};
+  const std::string_view body = std::string_view(cache).substr(start);
+  const auto text_at = [&](std::uint32_t offset) {
+    const auto text = offset < body.size() ? body.substr(offset) : std::string_view{};
+    return text.substr(0, text.find('\0'));
+  };
+  Header header{};
+  std::memcpy(&header, body.data(), sizeof header);
+  for (std::uint64_t i = 0; i < header.count; ++i) {
+    const std::uint64_t at = sizeof header + i * sizeof(Entry);
+    if (at + sizeof(Entry) > body.size()) break;
+    Entry entry{};
+    std::memcpy(&entry, body.data() + at, sizeof entry);
+    if (text_at(entry.key) == kLoadersFile) return std::string(text_at(entry.value));
+  }
+  return {};
+}
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+struct Place {
+  std::string path;
+  std::string how;
+};
+
+/// Where the loader would find NCCL, for a program without a run path of its own.
+std::optional<Place> loaders_choice(const base::Environment& environment, const std::string& root) {
+  for (const std::string& library : split(value_of(environment, "LD_PRELOAD"), " :")) {
+    if (fs::path(library).filename().string().starts_with("libnccl.so") && is_file(library)) {
+      return Place{library, "LD_PRELOAD"};
+    }
+  }
+  for (const std::string& folder : split(value_of(environment, "LD_LIBRARY_PATH"), ":;")) {
+    const fs::path path = fs::path(folder) / kLoadersFile;
+    if (is_file(path)) return Place{path.string(), "the loader's, by LD_LIBRARY_PATH"};
+  }
+  if (const std::string cached = in_loader_cache(root + "/etc/ld.so.cache");
+      !cached.empty() && is_file(root + cached)) {
+    return Place{root + cached, "the loader's"};
+  }
+  for (const auto* folder : {"/lib64", "/usr/lib64", "/lib", "/usr/lib"}) {
+    const fs::path path = fs::path(root + folder) / kLoadersFile;
+    if (is_file(path)) return Place{path.string(), "the loader's"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool NcclFile::reads(std::string_view name) const { return std::binary_search(names.begin(), names.end(), name); }
+
+void scan_constants(std::span<const char> constants, NcclFile& file) {
+  const std::string_view all{constants.data(), constants.size()};
+  const auto version = all.find(kVersionText);
+  if (version != std::string_view::npos) {
+    std::string_view text = all.substr(version + kVersionText.size(), 40);
+    text = text.substr(0, text.find_first_not_of("0123456789.+abcdefghijklmnopqrstuvwxyz"));
+    if (!text.empty() && text.front() >= '0' && text.front() <= '9') file.version = text;
+  }
+  for (auto at = all.find(kPrefix); at != std::string_view::npos; at = all.find(kPrefix, at + 1)) {
+    auto end = at;
+    while (end < all.size() && in_name(all[end])) ++end;
+    const std::string_view name = all.substr(at, end - at);
+    const bool ends = end < all.size() && all[end] == '\0' && name.size() > kPrefix.size();
+    const bool begins = at == 0 || all[at - 1] == '\0';
+    // A name can also follow a constant that has no end of its own: believe that of known names only.
+    const bool after_other = at > 0 && !begins && all[at - 1] != '_' && find_variable(name) != nullptr;
+    if (ends && (begins || after_other)) file.names.emplace_back(name);
+    at = std::max(at, end - 1);
+  }
+  std::sort(file.names.begin(), file.names.end());
+  file.names.erase(std::unique(file.names.begin(), file.names.end()), file.names.end());
+}
+
+NcclFile scan_nccl(const std::string& path) {
+  NcclFile file{.path = path, .found = {}, .version = {}, .names = {}, .problem = {}};
+  const base::UniqueFd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (fd.get() < 0) {
+    file.problem = fmt::format("it cannot be opened: {}", base::errno_name(errno));
+    return file;
+  }
+  const auto constants = constants_of(fd.get());
+  if (!constants) {
+    file.problem = "it is no 64-bit ELF file with a section .rodata";
+    return file;
+  }
+  scan_constants(*constants, file);
+  if (file.names.empty()) file.problem = "it has no names of variables";
+  return file;
+}
+
+NcclFile find_nccl(const base::NcclSurroundings& surroundings, const std::string& root) {
+  for (const base::NcclCandidate& candidate : base::nccl_candidates(surroundings)) {
+    std::optional<Place> place;
+    if (candidate.file == kLoadersFile) {
+      place = loaders_choice(surroundings.environment, root);
+    } else if (candidate.decisive || is_file(candidate.file)) {
+      place = Place{candidate.file, candidate.found};
+    }
+    if (!place) continue;
+    NcclFile file = scan_nccl(place->path);
+    // Only PyTorch that was built with NCCL inside has its names.
+    if (!candidate.decisive && candidate.loaded && !file.scanned()) continue;
+    file.found = std::move(place->how);
+    return file;
+  }
+  return NcclFile{.path = {}, .found = {}, .version = {}, .names = {}, .problem = "none was found"};
+}
+
+}  // namespace ddp::diagnostics

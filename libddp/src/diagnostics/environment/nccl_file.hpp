@@ -1,0 +1,37 @@
+// The NCCL that a process has or would load, read without loading it: its version, and which environment variables it
+// reads, by the names in the file itself. So the answer is right for any version and vendor's build.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/nccl_candidates.hpp"
+
+namespace ddp::diagnostics {
+
+struct NcclFile {
+  std::string path;                ///< empty: none was found
+  std::string found;               ///< why this one: "loaded already", "DDP_NCCL_LIBRARY", "the loader's"
+  std::string version;             ///< "2.28.9+cuda13.0"; empty: not found in the file
+  std::vector<std::string> names;  ///< NCCL_* that it reads, in alphabetical order
+  std::string problem;             ///< why names is empty
+
+  bool scanned() const { return !names.empty(); }
+  bool reads(std::string_view name) const;
+};
+
+/// Adds version and names from the constants of a library: strings that are a name as a whole, since NCCL joins prefix
+/// and name when it is compiled. Never throws, whatever the bytes.
+void scan_constants(std::span<const char> constants, NcclFile& file);
+
+/// Reads the section .rodata of the ELF file. What is wrong with it is in problem.
+NcclFile scan_nccl(const std::string& path);
+
+/// The first of base::nccl_candidates() that exists; for the loader's, LD_PRELOAD, LD_LIBRARY_PATH, the loader's cache
+/// and the system's folders are searched. @param root before absolute paths of the system, for tests
+NcclFile find_nccl(const base::NcclSurroundings& surroundings, const std::string& root = "");
+
+}  // namespace ddp::diagnostics

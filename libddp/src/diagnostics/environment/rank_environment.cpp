@@ -1,0 +1,116 @@
+#include "diagnostics/environment/rank_environment.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/step_settings.hpp"
+#include "base/torchrun_environment.hpp"
+#include "diagnostics/environment/shown_value.hpp"
+#include "diagnostics/environment/variable_table.hpp"
+
+namespace ddp::diagnostics {
+namespace {
+
+const std::string* value_in(const Variables& variables, std::string_view name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? nullptr : &found->second;
+}
+
+/// The strongest file's value: of several lines in one file the first counts, since none overwrites.
+std::pair<const NcclConf*, const std::string*> in_files(const std::vector<NcclConf>& files, std::string_view name) {
+  for (const NcclConf& file : files) {
+    for (const auto& [known, value] : file.settings) {
+      if (known == name) return {&file, &value};
+    }
+  }
+  return {nullptr, nullptr};
+}
+
+class Origins {
+ public:
+  explicit Origins(const EnvironmentSource& source) : source_(source) {
+    if (const std::string* text = value_in(source.now, base::kStepSettingsVariable)) {
+      if (auto settings = base::parse_step_settings(*text)) by_srun_ = std::move(settings->variables);
+    }
+    if (const std::string* text = value_in(source.now, base::kPlacedSettingsVariable)) {
+      if (auto settings = base::parse_step_settings(*text)) by_ddprun_ = std::move(settings->variables);
+    }
+    under_ddprun_ = value_in(source.now, base::kWorkerJobVariable) != nullptr;
+  }
+
+  std::string of(std::string_view name, const std::string& value) const {
+    if (source_.at_exec) {
+      const std::string* before = value_in(*source_.at_exec, name);
+      if (before == nullptr) {
+        const auto [file, in_file] = in_files(source_.files, name);
+        return in_file != nullptr && *in_file == value ? file->path : "set after the start";
+      }
+      if (*before != value) return fmt::format("changed after the start, from '{}'", shown_value(name, *before));
+    }
+    if (listed(by_ddprun_, name, value)) return "ddprun's placement";
+    if (listed(by_srun_, name, value)) return "srun --ddp";
+    if (under_ddprun_ && (base::is_torchrun_identity(name) || name.starts_with("DDPRUN_"))) return "ddprun";
+    if (name.starts_with("SLURM") || name.starts_with("SRUN_")) return "Slurm";
+    if (name.starts_with("PMIX_") && !name.starts_with("PMIX_MCA_")) return under_ddprun_ ? "ddprun" : "PMIx's server";
+    if (name.starts_with("PMI_")) return "PMI's server";
+    if (name.starts_with("OMPI_COMM_WORLD_")) return "mpirun";
+    if (name.starts_with("TORCHELASTIC_")) return "torchrun";
+    return "environment";
+  }
+
+ private:
+  static bool listed(const std::vector<base::StepVariable>& variables, std::string_view name,
+                     const std::string& value) {
+    return std::any_of(variables.begin(), variables.end(), [&](const base::StepVariable& each) {
+      return each.name == name && each.digest == base::value_digest(value);
+    });
+  }
+
+  const EnvironmentSource& source_;
+  std::vector<base::StepVariable> by_srun_;
+  std::vector<base::StepVariable> by_ddprun_;
+  bool under_ddprun_ = false;
+};
+
+bool of_nccl(std::string_view name) { return family_of(name) == Family::nccl && !name.starts_with("RCCL_"); }
+
+}  // namespace
+
+RankEnvironment describe(const EnvironmentSource& source, int rank, const std::string& host, bool all) {
+  RankEnvironment result{.rank = rank,
+                         .host = host,
+                         .nccl = {.path = shown_value("", source.nccl.path),
+                                  .found = source.nccl.found,
+                                  .version = source.nccl.version,
+                                  .names = static_cast<int>(source.nccl.names.size()),
+                                  .problem = source.nccl.problem,
+                                  .ranks = {}},
+                         .files = {},
+                         .variables = {},
+                         .findings = {}};
+  const Origins origins{source};
+  Variables values = source.now;
+  Variables from_file;
+  for (const NcclConf& file : source.files) {
+    result.files.push_back({.path = shown_value("", file.path), .digest = file.digest});
+    for (const auto& [name, value] : file.settings) {
+      if (values.emplace(name, value).second) from_file.emplace(name, file.path);
+    }
+  }
+  for (const auto& [name, value] : values) {
+    if (!all && !family_of(name)) continue;
+    const auto file = from_file.find(name);
+    RankVariable variable{.name = shown_value("", name),
+                          .value = shown_value(name, value),
+                          .origin = file == from_file.end() ? origins.of(name, value) : shown_value("", file->second),
+                          .read = {}};
+    if (of_nccl(name) && source.nccl.scanned() && owner_of(name).empty()) variable.read = source.nccl.reads(name);
+    result.variables.push_back(std::move(variable));
+  }
+  result.findings = judge(values, source.nccl);
+  return result;
+}
+
+}  // namespace ddp::diagnostics

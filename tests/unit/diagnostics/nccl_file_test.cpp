@@ -1,0 +1,135 @@
+// Which variables a library reads, and which library would be loaded, without loading it.
+#include "diagnostics/environment/nccl_file.hpp"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "diagnostics/environment/nccl_conf.hpp"
+
+namespace ddp::diagnostics {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+fs::path folder(const std::string& name) {
+  const fs::path made = fs::path(testing::TempDir()) / ("environment_test." + name);
+  fs::remove_all(made);
+  fs::create_directories(made);
+  return made;
+}
+
+base::NcclSurroundings surroundings(std::map<std::string, std::string, std::less<>> variables) {
+  return {.loaded = {}, .program = "/usr/bin/train", .environment = base::Environment{std::move(variables)}};
+}
+
+TEST(NcclFile, NamesAndVersionComeFromTheFile) {
+  const NcclFile file = scan_nccl(TEST_NCCL);
+  EXPECT_EQ(file.version, "2.18.3+cuda12.1");
+  EXPECT_EQ(file.problem, "");
+  EXPECT_THAT(file.names, ElementsAre("NCCL_ALGO", "NCCL_CONF_FILE", "NCCL_CROSS_NIC", "NCCL_DEBUG", "NCCL_DEBUG_FILE",
+                                      "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_IB_RETRY_CNT", "NCCL_IB_TIMEOUT",
+                                      "NCCL_MAX_NCHANNELS", "NCCL_NET_GDR_LEVEL", "NCCL_NET_PLUGIN", "NCCL_NTHREADS",
+                                      "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO", "NCCL_SITE_SWITCH",
+                                      "NCCL_SOCKET_IFNAME"));
+  EXPECT_TRUE(file.reads("NCCL_SITE_SWITCH"));
+  EXPECT_FALSE(file.reads("NCCL_BUFFSIZE"));
+}
+
+TEST(NcclFile, WhatIsNoLibraryIsSaid) {
+  const fs::path where = folder("bad");
+  EXPECT_THAT(scan_nccl((where / "absent").string()).problem, HasSubstr("ENOENT"));
+  std::string bytes;
+  {
+    std::ifstream whole(TEST_NCCL, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(whole), {});
+  }
+  // Cut anywhere, it is reported, not read beyond its end.
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{3}, std::size_t{63}, std::size_t{64}, bytes.size() / 2, bytes.size() - 1}) {
+    std::ofstream(where / "cut", std::ios::binary) << bytes.substr(0, size);
+    EXPECT_NE(scan_nccl((where / "cut").string()).problem, "") << size;
+  }
+  std::ofstream(where / "text") << std::string(4096, 'x');
+  EXPECT_THAT(scan_nccl((where / "text").string()).problem, HasSubstr("no 64-bit ELF file"));
+}
+
+TEST(NcclFile, TheLoadersIsFoundWithoutLoading) {
+  const fs::path root = folder("root");
+  const NcclFile none = find_nccl(surroundings({}), root.string());
+  EXPECT_EQ(none.path, "");
+  EXPECT_EQ(none.problem, "none was found");
+
+  fs::create_directories(root / "usr/lib");
+  fs::copy_file(TEST_NCCL, root / "usr/lib/libnccl.so.2");
+  EXPECT_EQ(find_nccl(surroundings({}), root.string()).path, (root / "usr/lib/libnccl.so.2").string());
+
+  fs::create_directories(root / "mine");
+  fs::copy_file(TEST_NCCL, root / "mine/libnccl.so.2");
+  const NcclFile mine =
+      find_nccl(surroundings({{"LD_LIBRARY_PATH", "/nowhere::" + (root / "mine").string()}}), root.string());
+  EXPECT_EQ(mine.path, (root / "mine/libnccl.so.2").string());
+  EXPECT_THAT(mine.found, HasSubstr("LD_LIBRARY_PATH"));
+
+  fs::copy_file(TEST_NCCL, root / "libnccl.so.9");
+  EXPECT_EQ(find_nccl(surroundings({{"LD_PRELOAD", "/a.so:" + (root / "libnccl.so.9").string()}}), root.string()).found,
+            "LD_PRELOAD");
+  // One that is named decides, also if it is not there.
+  const NcclFile named = find_nccl(surroundings({{"DDP_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}}), root.string());
+  EXPECT_EQ(named.path, "/nowhere/libnccl.so.2");
+  EXPECT_THAT(named.problem, HasSubstr("ENOENT"));
+}
+
+TEST(NcclFile, TheLoadersCache) {
+  const fs::path root = folder("cache");
+  fs::create_directories(root / "etc");
+  fs::create_directories(root / "opt");
+  fs::copy_file(TEST_NCCL, root / "opt/libnccl.so.2");
+  std::string cache = "glibc-ld.so.cache1.1";
+  const auto number = [&](std::uint64_t value, int bytes) {
+    for (; bytes > 0; --bytes, value >>= 8U) cache += static_cast<char>(value & 0xffU);
+  };
+  const std::uint64_t strings = 48 + 24;
+  number(1, 4);
+  for (int i = 0; i < 6; ++i) number(0, 4);
+  number(0, 4);
+  number(strings, 4);
+  number(strings + 13, 4);
+  number(0, 12);
+  cache += std::string("libnccl.so.2\0/opt/libnccl.so.2\0", 31);
+  std::ofstream(root / "etc/ld.so.cache", std::ios::binary) << cache;
+  EXPECT_EQ(find_nccl(surroundings({}), root.string()).path, (root / "opt/libnccl.so.2").string());
+  for (std::size_t size = 0; size < cache.size(); ++size) {
+    std::ofstream(root / "etc/ld.so.cache", std::ios::binary) << cache.substr(0, size);
+    find_nccl(surroundings({}), root.string());
+  }
+}
+
+TEST(NcclConf, IsReadAsNcclReadsIt) {
+  EXPECT_THAT(parse_nccl_conf("# comment\nNCCL_A=1\n #NCCL_B=2\nNCCL_C = \"3\" \nno assignment\n=4\nNCCL_D=\nNCCL_A=5"),
+              ElementsAre(Pair("NCCL_A", "1"), Pair(" #NCCL_B", "2"), Pair("NCCL_C ", " \"3\" "), Pair("NCCL_D", ""),
+                          Pair("NCCL_A", "5")));
+  const fs::path where = folder("conf");
+  const std::string node = (where / "nccl.conf").string();
+  std::ofstream(node) << "NCCL_DEBUG=INFO\n";
+  std::ofstream(where / ".nccl.conf") << "NCCL_DEBUG=WARN\n";
+  std::ofstream(where / "mine") << "NCCL_DEBUG=INFO\n#\n";
+  const auto files = read_nccl_conf(base::Environment{{}}, where.string(), node);
+  ASSERT_EQ(files.size(), 2U);
+  EXPECT_EQ(files[0].path, (where / ".nccl.conf").string());
+  EXPECT_EQ(files[1].path, node);
+  EXPECT_NE(files[0].digest, files[1].digest);
+  const auto named =
+      read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", (where / "mine").string()}}}, where.string(), node);
+  ASSERT_EQ(named.size(), 2U);
+  EXPECT_EQ(named[0].digest, named[1].digest);
+  EXPECT_TRUE(read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", where.string()}}}, "", "/nowhere").empty());
+}
+
+}  // namespace
+}  // namespace ddp::diagnostics
