@@ -50,6 +50,14 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
     "dev unit commands packaging asan tsan " ]
 }
 
+@test "the address sanitizer's build has what the wanted stages need, and is made once" {
+  run -0 run_test --only asan --only fuzz
+  [ "$(grep '^+build' "$CALLS")" = "+build asan ctest_programs fuzzers" ]
+  : >"$CALLS"
+  run -0 run_test --only fuzz
+  [ "$(cat "$CALLS")" = $'+build asan fuzzers\n-build asan fuzzers\n+fuzz\n-fuzz' ]
+}
+
 @test "a failed test, a failed stage and a failed build are counted, the others still run" {
   program run-stage 'case $1 in unit) echo "not ok 1 a"; echo "not ok 2 b"; exit 1 ;; commands) exit 3 ;; esac; echo "ok 1 a"'
   program build '[ "$1" != tsan ] || { echo "no such header"; exit 1; }'
