@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace ddp::launcher {
@@ -11,6 +12,17 @@ namespace {
 
 // Equal signals within this time have one cause.
 constexpr std::chrono::seconds kSameCause{2};
+
+// The kernel closes a dying process's connections before its parent hears of the death (do_exit: exit_files, then
+// exit_notify). A rank that reacts to them may have ended first, or its node's agent may be heard first.
+constexpr std::chrono::milliseconds kReactionTime{250};
+
+// Signals that end a rank from outside or by a crash. SIGABRT is not among them: an uncaught exception, perhaps about the
+// loss of another rank, ends in it.
+bool is_crash(const RankEnd& end) {
+  constexpr std::array kSignals{SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  return end.by_signal && std::find(kSignals.begin(), kSignals.end(), end.code) != kSignals.end();
+}
 
 bool contains(const std::vector<int>& list, int signal) {
   return std::find(list.begin(), list.end(), signal) != list.end();
@@ -43,7 +55,7 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
   if (RankFailure* aborted = failure_of(ended)) {  // by an earlier PMIx_Abort
     aborted->end = end;
     aborted->traces = within_budget(std::move(traces));
-  } else if (going_on()) {
+  } else if (going_on() || is_late_cause(end, now)) {
     if (end.success()) {
       ended.succeeded = Moment{.steady = now.steady, .wall = end.time};
     } else {
@@ -177,12 +189,30 @@ RankFailure* Supervisor::failure_of(const Rank& rank) {
 
 void Supervisor::note_failure(Rank& rank, RankFailure failure, Moment now) {
   const bool first = outcome_.failures.empty();
-  rank.failure = outcome_.failures.size();
-  outcome_.failures.push_back(std::move(failure));
+  const std::size_t place =
+      !first && failure.end && is_late_cause(*failure.end, now) ? place_before_reactions() : outcome_.failures.size();
+  for (Rank& other : ranks_) {
+    if (other.failure && *other.failure >= place) ++*other.failure;
+  }
+  rank.failure = place;
+  outcome_.failures.insert(outcome_.failures.begin() + static_cast<std::ptrdiff_t>(place), std::move(failure));
   if (!first) return;
+  first_failure_ = now.steady;
   note_stopped(now);
   note_early(std::chrono::milliseconds(0), now);
   enter(Phase::grace, limits_.failure_grace, now);
+}
+
+bool Supervisor::is_late_cause(const RankEnd& end, Moment now) const {
+  return !outcome_.failures.empty() && phase_ <= Phase::terminating && is_crash(end) &&
+         now.steady - first_failure_ <= kReactionTime;
+}
+
+std::size_t Supervisor::place_before_reactions() const {
+  const auto place = std::find_if(outcome_.failures.begin(), outcome_.failures.end(), [](const RankFailure& known) {
+    return !known.abort && known.end && !is_crash(*known.end);
+  });
+  return static_cast<std::size_t>(place - outcome_.failures.begin());
 }
 
 void Supervisor::note_stopped(Moment now) {

@@ -63,7 +63,9 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///   running --timeout--> examining --all stacks read, or the limit--> terminating
 ///   terminating --a second SIGQUIT--> examining --likewise--> killing
 ///
-/// A rank that ends with success never ends the job, however early; it is named where others fail after it.
+/// A rank that ends with success never ends the job, however early; it is named where others fail after it. A rank that
+/// SIGKILL or a crash ended comes before ranks that failed by themselves up to 250 ms earlier: those perhaps heard of its
+/// death before its agent did.
 class Supervisor {
  public:
   /// @param ranks by global rank, from 0 without gaps.
@@ -122,6 +124,10 @@ class Supervisor {
   bool mark_ended(Rank& rank);
   RankFailure* failure_of(const Rank& rank);
   void note_failure(Rank& rank, RankFailure failure, Moment now);
+  /// A crash that is heard of just after other failures, which were perhaps reactions to it.
+  bool is_late_cause(const RankEnd& end, Moment now) const;
+  /// Where such a crash belongs among the failures: before the first that ended by itself.
+  std::size_t place_before_reactions() const;
   void note_stopped(Moment now);
   /// Those that ended with success @p least ago or earlier.
   void note_early(std::chrono::milliseconds least, Moment now);
@@ -142,6 +148,7 @@ class Supervisor {
   int interrupts_ = 0;                            ///< SIGINTs received
   int ended_with_ = 0;                            ///< the last signal sent to end the groups, and its time
   Deadline::Clock::time_point ended_at_{};
+  Deadline::Clock::time_point first_failure_{};
   std::size_t trace_bytes_ = 0;
   JobOutcome outcome_;
 };

@@ -82,7 +82,7 @@ expect_facts() {
 @test "under ddprun, survivors of a killed rank name it, and the report puts it first" {
   run timeout 60 "$bin/ddprun" --nproc-per-node 4 --failure-grace 10 bash -c \
     'if [ $RANK = 2 ]; then (sleep 2; kill -KILL $$$$) & fi; exec '"$rank_program loop 60 100000"
-  [ "$status" -eq 137 ]
+  [ "$status" -eq 137 ] || { echo "status $status"; echo "$output"; return 1; }
   expect_all 3 "code=peer_lost ranks=[2]"
   root_cause=$(grep -n "SIGKILL" <<<"$output" | head -1 | cut -d: -f1)
   other=$(grep -nE "exitcode *: 3" <<<"$output" | head -1 | cut -d: -f1)
@@ -93,7 +93,7 @@ expect_facts() {
 @test "under ddprun, survivors of a stopped rank name it, and the report puts it first" {
   run timeout 60 "$bin/ddprun" --nproc-per-node 3 --shutdown-timeout 2 bash -c \
     'if [ $RANK = 1 ]; then (sleep 2; kill -STOP $$$$) & fi; exec '"$rank_program loop 8 100000"
-  [ "$status" -eq 3 ]
+  [ "$status" -eq 3 ] || { echo "status $status"; echo "$output"; return 1; }
   expect_all 2 "code=peer_lost ranks=[1]"
   [[ "$output" == *"SIGSTOP"* ]]
 }

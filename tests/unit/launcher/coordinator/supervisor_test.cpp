@@ -54,6 +54,38 @@ TEST_F(SupervisorTest, FailuresWithinTheGraceTimeAreFailuresOfTheirOwn) {
   EXPECT_EQ(outcome.exit_status(), 128 + SIGSEGV);
 }
 
+TEST_F(SupervisorTest, ACrashComesBeforeFailuresThatWereSeenJustBeforeIt) {
+  end(0, exited(3), seconds(0));
+  end(2, died(SIGKILL), milliseconds(20));
+  end(1, exited(4), milliseconds(30));
+  const JobOutcome outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.failures.size(), 3U);
+  EXPECT_EQ(outcome.failures[0].name.rank, 2);
+  EXPECT_EQ(outcome.failures[1].name.rank, 0);
+  EXPECT_EQ(outcome.failures[2].name.rank, 1);
+  EXPECT_EQ(outcome.exit_status(), 128 + SIGKILL);
+}
+
+TEST_F(SupervisorTest, ACrashIsFoundAlsoWhenTheOthersAreBeingEnded) {
+  end(0, exited(3), seconds(0));
+  supervisor_.rank_aborted(1, {.status = 7, .message = ""}, at(milliseconds(5)));  // ends the grace time
+  end(2, died(SIGKILL), milliseconds(20));
+  const JobOutcome outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.failures.size(), 3U);
+  EXPECT_EQ(outcome.failures[0].name.rank, 2);
+  EXPECT_EQ(outcome.ended_on_request, 0);
+}
+
+TEST_F(SupervisorTest, WhatIsNoCauseOfEarlierFailuresComesAfterThem) {
+  end(0, exited(3), seconds(0));
+  end(1, died(SIGABRT), milliseconds(20));   // an uncaught exception
+  end(2, died(SIGKILL), milliseconds(300));  // too late
+  const JobOutcome outcome = supervisor_.outcome();
+  ASSERT_EQ(outcome.failures.size(), 3U);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(outcome.failures[static_cast<std::size_t>(i)].name.rank, i);
+  EXPECT_EQ(outcome.exit_status(), 3);
+}
+
 TEST_F(SupervisorTest, ASecondFailureDoesNotProlongTheGraceTime) {
   end(2, exited(1), seconds(0));
   end(0, exited(1), milliseconds(1500));
