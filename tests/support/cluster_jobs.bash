@@ -49,7 +49,7 @@ allocation() { on_ctl salloc -Q "$@"; }
 # start COMMAND...: the same in the background; its output goes to $shared/out.
 start() {
   : >"$shared/out" # before said() looks at that of an earlier step
-  timeout -k 5 "${LIMIT:-120}" "$cluster" run "$@" >"$shared/out" 2>&1 3>&- &
+  timeout -k 5 "${LIMIT:-120}" "$cluster" run "$@" >>"$shared/out" 2>&1 3>&- &
   job=$!
 }
 # finish: waits for it; like run, sets status and output.
