@@ -1,5 +1,12 @@
 // The reducer among real processes, and the proof that sharded training equals training on the whole batch.
+#include <signal.h>
+
 #include <gtest/gtest.h>
+
+#include <array>
+#include <list>
+#include <string>
+#include <vector>
 
 #include "over.hpp"
 #include "support/rank_processes.hpp"
@@ -14,6 +21,16 @@ TEST_P(Worlds, ReducerAveragesInRebuiltBuckets) {
   RankProcesses ranks(size, {RANK_PROGRAM, "reducer"}, {}, over.memory_domains);
   for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST_P(Worlds, EveryModeLearnsWhatOneProcessLearns) {
+  const auto [size, over] = GetParam();
+  for (const char* scenario : {"training-modes", "reducer-missing"}) {
+    RankProcesses ranks(size, {RANK_PROGRAM, scenario}, {}, over.memory_domains);
+    for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+      EXPECT_EQ(result.exit_code, 0) << scenario << ": " << result.output;
+    }
   }
 }
 
@@ -53,6 +70,40 @@ INSTANTIATE_TEST_SUITE_P(Ways, BrokenTraining, testing::Values("no-average", "sk
                            return name;
                          });
 
+constexpr std::array kPhases{"construction", "rebuild", "buckets", "hook", "finalize", "buffers"};
+
+/// The number behind "WAITED ", in seconds; -1 when there is none.
+double waited(const std::string& output) {
+  const auto place = output.rfind("WAITED ");
+  return place == std::string::npos ? -1 : std::stod(output.substr(place + 7));
+}
+
+/// One job for each phase, at the same time: they do little but wait.
+void expect_named(int signal, const Over& over, double limit) {
+  std::list<RankProcesses> jobs;
+  for (const char* phase : kPhases) {
+    jobs.emplace_back(3, std::vector<std::string>{RANK_PROGRAM, "reducer-fault", phase, "1", std::to_string(signal)},
+                      std::vector<std::string>{"DDP_COLLECTIVE_TIMEOUT=10"}, over.memory_domains);
+  }
+  auto phase = kPhases.begin();
+  for (RankProcesses& ranks : jobs) {
+    const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)), 1);
+    for (const std::size_t rank : {0U, 2U}) {
+      const std::string& output = results[rank].output;
+      EXPECT_EQ(results[rank].exit_code, 3) << *phase << ": " << output;
+      EXPECT_NE(output.find("code=peer_lost ranks=[1]"), std::string::npos) << *phase << ": " << output;
+      EXPECT_GE(waited(output), 0) << output;
+      EXPECT_LT(waited(output), limit) << *phase << ": " << output;
+    }
+    ++phase;
+  }
+}
+
+TEST(FaultInAReducer, AKilledRankIsNamedInEveryPhase) { expect_named(SIGKILL, kTwoNodes, 10); }
+
+// the time of a step's other operations, and of a busy machine, is added to the deadline
+TEST(FaultInAReducer, AStoppedRankIsNamedInEveryPhaseWithinTheDeadline) { expect_named(SIGSTOP, kSharedMemory, 20); }
+
 struct ParameterDifference {
   const char* what;
   const char* named;
@@ -71,6 +122,9 @@ TEST_P(Parameters, ThatDifferAreRefusedOnEveryRankByName) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Parameters,
                          testing::Values(ParameterDifference{"count", "'layer7.weight'"},
+                                         ParameterDifference{"strides", "'layer3.weight' float32[3000] with strides"},
+                                         ParameterDifference{"requires", "'layer3.weight' float32[3000] without"},
+                                         ParameterDifference{"option", "rank 1 has bucket limits"},
                                          ParameterDifference{"none", "'layer0.weight'"},
                                          ParameterDifference{"name", "'layer3.bias'"},
                                          ParameterDifference{"shape", "'layer3.weight' float32[30, 100]"},

@@ -3,7 +3,9 @@
 
 #include <ddp/backend.hpp>
 #include <ddp/batch.hpp>
+#include <ddp/broadcast_coalesced.hpp>
 #include <ddp/bytes.hpp>
+#include <ddp/comm_hook.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/diagnostics.hpp>
 #include <ddp/error.hpp>

@@ -1,14 +1,18 @@
-// Averages gradients across ranks while the backward pass still runs.
+// Averages gradients across ranks while the backward pass still runs. docs/ddp.md is its guide.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <ddp/comm_hook.hpp>
 #include <ddp/process_group.hpp>
 #include <ddp/tensor_view.hpp>
 
@@ -16,28 +20,60 @@ namespace ddp {
 
 inline constexpr std::size_t MiB = 1024 * 1024;
 
-/// A parameter and its gradient, both in the caller's memory for as long as the Reducer lives.
+/// A parameter and its gradient, both in the caller's memory for as long as the Reducer lives. Leave out what shall be
+/// neither compared nor broadcast nor averaged.
 struct Parameter {
-  std::string name;     ///< as the user knows it: "layer2.weight"
-  TensorView value;     ///< broadcast from rank 0 at construction
-  TensorView gradient;  ///< same element type and shape as value; read by mark_ready, written by finalize
+  std::string name;  ///< as the user knows it: "layer2.weight"
+  /// Broadcast from rank 0 at construction. Parameters with the same value memory are one parameter that is shared:
+  /// its gradient is ready when each of its names has been marked.
+  TensorView value;
+  /// Same element type and shape as value; read by mark_ready, written by finalize. Left out, its
+  /// memory is in the bucket (gradient_as_bucket_view), or is given in each mark_ready.
+  TensorView gradient{};
+  /// How value and gradient lie in their memory, in elements, if it is not row-major; the TensorViews then are views of
+  /// that memory as it is. Only compared: elements are averaged in the order of memory.
+  std::vector<std::int64_t> strides{};
+  /// Else it is compared and broadcast only.
+  bool requires_gradient = true;
 };
 
+/// Returns memory for a bucket, aligned to 64 bytes, zeroed or not; freed when the last copy of the pointer goes.
+using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
+
+/// Equal on all ranks, but for gradient_as_bucket_view and allocator.
 struct ReducerOptions {
   /// A bucket is closed when it has reached this size; it may be larger, since tensors are never split.
   /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
   /// all buckets, the first included.
   std::optional<std::size_t> bucket_cap_bytes;
   std::size_t first_bucket_bytes = 1 * MiB;
-  /// After the first step, rebuild the buckets in the order in which rank 0's gradients became ready.
+  /// Instead: of the first, second, ... bucket of each element type; the last one repeats.
+  std::vector<std::size_t> bucket_caps_bytes{};
+  /// After the first step, rebuild the buckets in the order in which rank 0's gradients became ready. Not with
+  /// find_unused_parameters, unless with static_graph.
   bool rebuild_buckets = true;
   /// Broadcast the values of rank 0's parameters at construction.
   bool broadcast_parameters = true;
+  /// Gradients live in the buckets, at bucket_view(): one copy of them less in memory and time.
+  bool gradient_as_bucket_view = false;
+  /// Parameters may stay without a gradient on some or all ranks in a step: those given to prepare_for_backward, and
+  /// those that are not marked until finalize.
+  bool find_unused_parameters = false;
+  /// Every step marks the same parameters as often as the first one. The first step only counts, and averages in
+  /// finalize; from then on a parameter is ready when it has been marked that often.
+  bool static_graph = false;
+  /// A bucket whose parameters are all given as unused is not exchanged. All ranks must give the same ones.
+  bool skip_all_reduce_unused = false;
+  /// Parameters in the order in which their gradients become ready, if it is known: ready_order() of an earlier run.
+  /// Then the first step has its final buckets, and none are rebuilt.
+  std::vector<std::size_t> ready_order{};
+  std::shared_ptr<CommHook> comm_hook{};  ///< instead of the average
+  BucketAllocator allocator{};            ///< default: the C++ library's
 };
 
 /// Times of the last finished step on this rank, in the terms of PyTorch's DDP logging data.
 struct ReducerStats {
-  std::uint64_t iteration = 0;               ///< finished steps
+  std::uint64_t iteration = 0;               ///< finished steps, without those of no_sync
   std::chrono::nanoseconds backward{};       ///< prepare_for_backward to finalize called
   std::chrono::nanoseconds communication{};  ///< first bucket launched to last bucket finished
   std::chrono::nanoseconds overlap{};        ///< the part of communication that lies within backward
@@ -48,9 +84,9 @@ struct ReducerStats {
 /// Per step: prepare_for_backward(); mark_ready(i) for every parameter, in any order and from any thread, as soon as
 /// its gradient is final; finalize(). Afterwards every gradient holds the average over the group's ranks. Each gradient
 /// is divided by the number of ranks while it is copied into its bucket (before the sum, so that half precision does
-/// not overflow); buckets are reduced in index order as they fill. Construction is collective. It verifies that all
-/// ranks have the same parameters and throws Error(mismatch), on every rank, with the name of the first parameter that
-/// differs.
+/// not overflow); buckets are exchanged in index order as they fill. Construction is collective. It verifies that all
+/// ranks have the same parameters and options and throws Error(mismatch), on every rank, with the name of the first
+/// parameter that differs. All calls but mark_ready come from one thread at a time.
 class Reducer {
  public:
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});
@@ -58,20 +94,65 @@ class Reducer {
   Reducer& operator=(Reducer&&) noexcept;
   ~Reducer();
 
-  /// Starts a step. Throws invalid_argument when the last step was not finalized, or has failed: ranks may be in
-  /// different steps then, so the Reducer is unusable.
-  void prepare_for_backward();
+  /// Starts a step. In the second one it may rebuild the buckets: ask for bucket_view() afterwards.
+  /// @param unused parameters that get no gradient in this step; needs find_unused_parameters. Their gradients count as
+  /// they are: an accumulated one is averaged, one without memory is zero.
+  /// Throws invalid_argument when the last step was not finalized, or has failed: ranks may be in different steps then,
+  /// so the Reducer is unusable.
+  void prepare_for_backward(std::span<const std::size_t> unused = {});
 
   /// The gradient of parameter @p index (its position in the constructor's list) is final. Thread-safe.
-  /// Throws invalid_argument when marked twice in a step or outside a step.
+  /// Throws invalid_argument when marked too often in a step or outside a step.
   void mark_ready(std::size_t index);
+  /// The same for a gradient in other memory, which finalize writes to. The memory lives until then; after a step of
+  /// no_sync until the next finalize.
+  void mark_ready(std::size_t index, const TensorView& gradient);
 
-  /// Waits for all buckets and writes the averages into the gradients. Throws invalid_argument, naming the parameters,
-  /// when some were not marked ready; and the error of a reduction that failed.
+  /// Waits for all buckets and writes the averages into the gradients; those of parameters that no rank used stay as
+  /// they are. Throws the error of an exchange that failed. When a rank has parameters that were not marked ready,
+  /// every rank throws the same invalid_argument, which names rank and parameters; the next step may follow then.
+  /// After any error, the gradients have no meaning.
   void finalize();
+
+  /// While one of these lives, steps that are started exchange nothing, and gradients stay the rank's own: for
+  /// accumulation. The next step without one averages what has accumulated. On all ranks for the same steps.
+  class [[nodiscard]] NoSync {
+   public:
+    NoSync(NoSync&& other) noexcept : depth_(std::exchange(other.depth_, nullptr)) {}
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+    ~NoSync() {
+      if (depth_ != nullptr) --*depth_;
+    }
+
+   private:
+    friend class Reducer;
+    explicit NoSync(int& depth) noexcept : depth_(&depth) { ++depth; }
+    int* depth_;
+  };
+  /// The Reducer must outlive what this returns.
+  NoSync no_sync();
+
+  /// A parameter's place in its bucket, which holds the average after finalize; with gradient_as_bucket_view, its
+  /// gradient. Valid until buckets are rebuilt. Of a group of one rank without view and hook: the gradient itself.
+  TensorView bucket_view(std::size_t index) const;
+
+  /// Whether any rank has marked it in the last step, or in those of no_sync before. True unless unused parameters are
+  /// looked for.
+  bool used(std::size_t index) const;
+
+  /// Brings rank 0's buffers, or @p root's, to all ranks, unless the step before was one of no_sync: before a forward
+  /// pass or after it. Collective. As broadcast_coalesced.
+  void broadcast_buffers(std::span<const TensorView> buffers, int root = 0);
+
+  /// Goes on with another group: between steps, collective over the new one. Compares the parameters there, and
+  /// rebuilds the buckets once more after the next step.
+  void change_group(ProcessGroup group);
 
   /// Parameter indices of each bucket, in launch order.
   const std::vector<std::vector<std::size_t>>& buckets() const noexcept;
+  /// Rank 0's order of gradients that the buckets follow; empty until they were rebuilt.
+  const std::vector<std::size_t>& ready_order() const noexcept;
   const ReducerStats& stats() const noexcept;
 
  private:

@@ -1,53 +1,52 @@
 #include "reducer/parameter_check.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/byte_stream.hpp"
 #include "base/fnv1a.hpp"
 #include "collectives/all_gather_bytes.hpp"
-#include "reducer/bucket_plan.hpp"
+#include "reducer/answers.hpp"
 
 namespace ddp::reducer {
 namespace {
 
-constexpr std::size_t kBroadcastBytes = 25 * MiB;
-
 std::string describe(const Parameter& parameter) {
   std::string text = fmt::format("'{}' {}", parameter.name, parameter.value.description());
   const std::string gradient = parameter.gradient.description();
-  if (gradient != parameter.value.description()) text += fmt::format(" with a gradient {}", gradient);
+  if (!parameter.requires_gradient) {
+    text += " without a gradient";
+  } else if (parameter.gradient.data() != nullptr && gradient != parameter.value.description()) {
+    text += fmt::format(" with a gradient {}", gradient);
+  }
+  if (!parameter.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(parameter.strides, ", "));
   return text;
 }
 
-Bytes describe_all(const std::vector<Parameter>& parameters) {
+Bytes describe_all(const std::vector<Parameter>& parameters, const std::string& options) {
   base::ByteWriter writer;
+  writer.text(options);
   writer.integer(static_cast<std::uint64_t>(parameters.size()));
   for (const Parameter& parameter : parameters) writer.text(describe(parameter));
   return std::move(writer).bytes();
 }
 
+/// Of the options, then of each parameter.
 std::vector<std::string> read_descriptions(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "description of a rank's parameters");
+  std::vector<std::string> descriptions{reader.text()};
   const auto count = reader.integer<std::uint64_t>();
-  std::vector<std::string> descriptions;
   for (std::uint64_t i = 0; i < count; ++i) descriptions.push_back(reader.text());
   reader.expect_end();
   return descriptions;
 }
 
-/// Ranks with equal answers, smallest rank first: "rank 0 has 'fc.weight' float32[4, 2], ranks 1, 2 have ...".
-std::string group_by_answer(const ProcessGroup& group, const std::vector<std::string>& answers) {
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
-  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    auto found = std::find_if(groups.begin(), groups.end(), [&](auto& each) { return each.first == answers[rank]; });
-    if (found == groups.end()) found = groups.insert(groups.end(), {answers[rank], {}});
-    found->second.push_back(group.global_ranks()[rank]);
-  }
+/// "rank 0 has 'fc.weight' float32[4, 2], ranks 1, 2 have ...".
+std::string who_has_what(const ProcessGroup& group, const std::vector<std::string>& answers) {
   std::string text;
-  for (const auto& [answer, ranks] : groups) {
+  for (const auto& [answer, ranks] : group_answers(group, answers)) {
     text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", format_ranks(ranks), ranks.size() == 1 ? "has" : "have",
                         answer);
   }
@@ -62,10 +61,11 @@ std::string group_by_answer(const ProcessGroup& group, const std::vector<std::st
     std::vector<std::string> answers;
     for (const auto& descriptions : by_rank) {
       answers.push_back(i < descriptions.size() ? descriptions[i]
-                                                : fmt::format("only {} parameters", descriptions.size()));
+                                                : fmt::format("only {} parameters", descriptions.size() - 1));
     }
     if (std::all_of(answers.begin(), answers.end(), [&](const auto& answer) { return answer == answers[0]; })) continue;
-    cause = fmt::format("parameter {} differs: {}", i, group_by_answer(group, answers));
+    cause = i == 0 ? "the options differ: " : fmt::format("parameter {} differs: ", i - 1);
+    cause += who_has_what(group, answers);
     break;
   }
   std::vector<int> different;
@@ -82,8 +82,8 @@ std::string group_by_answer(const ProcessGroup& group, const std::vector<std::st
 
 }  // namespace
 
-void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters) {
-  const Bytes own = describe_all(parameters);
+void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters, const std::string& options) {
+  const Bytes own = describe_all(parameters, options);
   std::vector<std::int64_t> hash{static_cast<std::int64_t>(base::Fnv1a().add(own).value())};
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(group.size()));
   group.all_gather(hash, hashes).wait();
@@ -92,32 +92,6 @@ void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parame
   std::vector<std::vector<std::string>> by_rank;
   for (const Bytes& bytes : collectives::all_gather_bytes(group, own)) by_rank.push_back(read_descriptions(bytes));
   report(group, by_rank);
-}
-
-void broadcast_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters) {
-  if (group.size() == 1) return;
-  std::vector<TensorInfo> tensors;
-  for (const Parameter& parameter : parameters) {
-    tensors.push_back({parameter.value.size_bytes(), parameter.value.dtype(), parameter.value.device()});
-  }
-  const std::size_t limit = kBroadcastBytes;
-  for (const auto& indices : assign_buckets(tensors, {&limit, 1})) {
-    std::size_t bytes = 0;
-    for (const std::size_t index : indices) bytes += tensors[index].size_bytes;
-    std::vector<std::uint8_t> buffer(bytes);
-    const auto each = [&](auto&& copy) {
-      std::size_t offset = 0;
-      for (const std::size_t index : indices) {
-        if (tensors[index].size_bytes > 0) {
-          copy(buffer.data() + offset, parameters[index].value.data(), tensors[index].size_bytes);
-        }
-        offset += tensors[index].size_bytes;
-      }
-    };
-    if (group.rank() == 0) each([](void* packed, void* value, std::size_t n) { std::memcpy(packed, value, n); });
-    group.broadcast(buffer, 0).wait();
-    if (group.rank() != 0) each([](void* packed, void* value, std::size_t n) { std::memcpy(value, packed, n); });
-  }
 }
 
 }  // namespace ddp::reducer

@@ -6,225 +6,385 @@
 #include <mutex>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include <ddp/broadcast_coalesced.hpp>
 
 #include "base/invalid_argument.hpp"
-#include "reducer/bucket.hpp"
 #include "reducer/bucket_plan.hpp"
+#include "reducer/bucket_set.hpp"
+#include "reducer/options_check.hpp"
 #include "reducer/parameter_check.hpp"
+#include "reducer/parameter_list.hpp"
+#include "reducer/ready_marks.hpp"
+#include "reducer/step_report.hpp"
+#include "reducer/unused_agreement.hpp"
 
 namespace ddp {
-namespace {
 
 using Clock = Deadline::Clock;
-
-void check_parameters(const std::vector<Parameter>& parameters) {
-  constexpr auto kAttempted = "making a Reducer";
-  if (parameters.empty())
-    base::throw_invalid_argument(kAttempted, "there are no parameters", "pass those that need a gradient");
-  for (const Parameter& parameter : parameters) {
-    const auto on_cpu = [](const TensorView& tensor) { return tensor.device().type == DeviceType::cpu; };
-    if (!on_cpu(parameter.value) || !on_cpu(parameter.gradient)) {
-      base::throw_invalid_argument(kAttempted, fmt::format("'{}' is not in the memory of the CPU", parameter.name),
-                                   "only CPU tensors are supported");
-    }
-    if (parameter.value.dtype() == DType::boolean) {
-      base::throw_invalid_argument(kAttempted, fmt::format("'{}' is boolean, which has no average", parameter.name),
-                                   "leave it out");
-    }
-    if (parameter.value.dtype() == parameter.gradient.dtype() &&
-        std::ranges::equal(parameter.value.shape(), parameter.gradient.shape())) {
-      continue;
-    }
-    base::throw_invalid_argument(kAttempted,
-                                 fmt::format("the gradient of '{}' is {}, but its value is {}", parameter.name,
-                                             parameter.gradient.description(), parameter.value.description()),
-                                 "a gradient must have the shape and element type of its parameter");
-  }
-}
-
-}  // namespace
+using reducer::ParameterList;
+using reducer::ReadyMarks;
 
 class Reducer::Impl {
  public:
-  Impl(std::vector<Parameter> parameters, ProcessGroup group, const ReducerOptions& options)
-      : parameters_(std::move(parameters)), group_(std::move(group)), options_(options), ready_(parameters_.size()) {
-    reducer::verify_parameters(group_, parameters_);
-    check_parameters(parameters_);  // after the ranks agree, so that all of them throw here or none
-    if (options_.broadcast_parameters) reducer::broadcast_parameters(group_, parameters_);
-    // parameters are usually listed in the order of the forward pass; their gradients come in reverse
-    auto plan = reducer::assign_buckets(tensor_infos({}), limits());
-    std::reverse(plan.begin(), plan.end());
-    make_buckets(std::move(plan));
+  Impl(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
+      : parameters_(std::move(parameters)),
+        options_(std::move(options)),
+        group_(join(std::move(group))),
+        list_(parameters_, options_.gradient_as_bucket_view),
+        marks_(list_.names()),
+        used_(parameters_.size()),
+        used_anywhere_(parameters_.size(), 1),
+        buckets_(parameters_, options_) {
+    if (options_.broadcast_parameters) {
+      std::vector<TensorView> values;
+      for (const Parameter& parameter : parameters_) values.push_back(parameter.value);
+      broadcast_coalesced(group_, values);
+    }
+    if (options_.static_graph) marks_.count_only();
+    order_ = options_.ready_order.empty() ? std::vector<std::size_t>{} : complete_order(options_.ready_order);
+    make_buckets(initial_plan());
   }
 
-  void prepare_for_backward() {
+  void prepare_for_backward(std::span<const std::size_t> unused) {
+    constexpr auto kAttempted = "starting a backward pass";
     if (in_step_)
-      base::throw_invalid_argument("starting a backward pass", "the last one was not finalized",
-                                   "call finalize() after each");
-    if (broken_)
-      base::throw_invalid_argument("starting a backward pass", "an earlier one has failed",
-                                   "make a new Reducer, on all ranks");
-    if (stats_.iteration == 1 && options_.rebuild_buckets) rebuild();
-    for (auto& flag : ready_) flag.store(false, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < plan_.size(); ++i) pending_[i].store(plan_[i].size(), std::memory_order_relaxed);
-    works_.clear();
-    arrivals_.clear();
-    backward_started_ = Clock::now();
-    in_step_ = true;
+      base::throw_invalid_argument(kAttempted, "the last one was not finalized", "call finalize() after each");
+    if (broken_) {
+      base::throw_invalid_argument(kAttempted, "an earlier one has failed",
+                                   "make a new Reducer, or change the group, on all ranks");
+    }
+    check_unused(unused);
+    const bool synchronize = no_sync_depth_ == 0;
+    if (synchronize && rebuild_due_) rebuild();
+    if (synchronize && options_.skip_all_reduce_unused) reducer::agree_on_unused(group_, parameters_, unused);
+    synchronize_ = synchronize;
+    start_step(unused);
   }
 
-  void mark_ready(std::size_t index) {
-    if (index >= parameters_.size()) {
-      base::throw_invalid_argument("marking a gradient ready",
-                                   fmt::format("there is no parameter {} of {}", index, parameters_.size()), "");
+  void mark_ready(std::size_t index, const TensorView* gradient) {
+    const std::size_t owner = check_mark(index, gradient);
+    void* const memory = gradient != nullptr ? gradient->data() : own_memory(owner);
+    used_[owner].store(true, std::memory_order_relaxed);
+    const bool several_marks = marks_.counting() || list_.names()[owner] > 1;
+    if (several_marks) {
+      const std::lock_guard lock(mutex_);
+      sources_[owner] = memory;
     }
-    const Parameter& parameter = parameters_[index];
-    if (!in_step_) {
-      base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameter.name),
-                                   "no backward pass has been started", "call prepare_for_backward() first");
+    const auto mark = marks_.mark(owner);
+    if (mark == ReadyMarks::Mark::excess) throw_excess(index);
+    if (recording_ && (marks_.counting() || mark == ReadyMarks::Mark::ready)) {
+      const std::lock_guard lock(mutex_);
+      arrivals_.push_back(owner);
     }
-    if (ready_[index].exchange(true)) {
-      base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameter.name),
-                                   fmt::format("parameter {} was marked ready before in this step", index),
-                                   "mark a parameter once, when its gradient is final");
-    }
-    const Place place = places_[index];
-    if (group_.size() > 1) buckets_[place.bucket].copy_in(place.slot, parameter.gradient, group_.size());
-    // the last one to arrive sees what all others have written into the bucket
-    const bool full = pending_[place.bucket].fetch_sub(1, std::memory_order_acq_rel) == 1;
-    const std::lock_guard lock(mutex_);
-    arrivals_.push_back(index);
-    if (full) launch_full_buckets();
+    if (mark == ReadyMarks::Mark::early) return;
+    if (!several_marks) sources_[owner] = memory;
+    if (synchronize_ && buckets_.exchanges()) buckets_.contribute(owner, memory, group_);
   }
 
   void finalize() {
     const auto finalize_called = Clock::now();
-    if (!in_step_)
+    if (!in_step_) {
       base::throw_invalid_argument("finalizing a backward pass", "none has been started",
                                    "call prepare_for_backward() first");
+    }
     in_step_ = false;
+    if (!synchronize_) return;
     broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
-    check_all_ready();
-    {
-      const std::lock_guard lock(mutex_);
-      launch_full_buckets();  // rethrows what a mark_ready threw and the program ignored
+    const bool counting = marks_.counting();
+    std::vector<std::size_t> missing;
+    for (const std::size_t owner : list_.owners()) {
+      if (!counting && marks_.complete(owner)) continue;
+      missing.push_back(owner);
+      if (buckets_.exchanges()) buckets_.contribute(owner, sources_[owner], group_);
     }
-    for (const Work& work : works_) work.wait();
-    if (group_.size() > 1) {
-      for (std::size_t index = 0; index < parameters_.size(); ++index) {
-        buckets_[places_[index].bucket].copy_out(places_[index].slot, parameters_[index].gradient);
-      }
-    }
+    const bool find_unused = counting || options_.find_unused_parameters;
+    if (find_unused) missing.clear();
+    if (buckets_.exchanges()) buckets_.launch_full(group_);  // throws what a mark_ready threw and the program ignored
+    conclude(missing, find_unused);
+    if (counting) marks_.accept_counts();
     record(finalize_called);
     broken_ = false;
   }
 
-  const reducer::BucketPlan& plan() const noexcept { return plan_; }
+  NoSync no_sync() { return NoSync{no_sync_depth_}; }
+
+  TensorView bucket_view(std::size_t index) const {
+    const std::size_t owner = owner_of(index, "asking for a gradient's place in its bucket");
+    return buckets_.has_memory() ? buckets_.view(owner) : parameters_[owner].gradient;
+  }
+
+  bool used(std::size_t index) const {
+    return used_anywhere_[owner_of(index, "asking whether a parameter was used")] != 0;
+  }
+
+  void broadcast_buffers(std::span<const TensorView> buffers, int root) {
+    if (synchronize_) broadcast_coalesced(group_, buffers, root);
+  }
+
+  void change_group(ProcessGroup group) {
+    group_ = join(std::move(group));
+    in_step_ = false;
+    broken_ = false;
+    synchronize_ = true;
+    rebuilt_ = false;
+    rebuild_due_ = false;
+    make_buckets(initial_plan());
+  }
+
+  const reducer::BucketPlan& plan() const noexcept { return buckets_.plan(); }
+  const std::vector<std::size_t>& order() const noexcept { return order_; }
   const ReducerStats& stats() const noexcept { return stats_; }
 
  private:
-  struct Place {
-    std::size_t bucket;
-    std::size_t slot;
-  };
-
-  std::vector<std::size_t> limits() const {
-    if (options_.bucket_cap_bytes) return {*options_.bucket_cap_bytes};
-    return {options_.first_bucket_bytes, 25 * MiB};
+  /// Compares everything with the other ranks.
+  ProcessGroup join(ProcessGroup group) const {
+    reducer::verify_parameters(group, parameters_, reducer::describe(options_));
+    reducer::check_options(options_, parameters_.size());
+    return group;
   }
 
-  /// In the given order; of all parameters in index order when it is empty.
-  std::vector<reducer::TensorInfo> tensor_infos(std::span<const std::size_t> order) const {
+  // buckets
+
+  /// Of all parameters in the given order.
+  reducer::BucketPlan plan_of(const std::vector<std::size_t>& order) const {
     std::vector<reducer::TensorInfo> infos;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const TensorView& gradient = parameters_[order.empty() ? i : order[i]].gradient;
-      infos.push_back({gradient.size_bytes(), gradient.dtype(), gradient.device()});
+    for (const std::size_t index : order) {
+      const TensorView& value = parameters_[index].value;
+      infos.push_back({value.size_bytes(), value.dtype(), value.device()});
     }
-    return infos;
+    return reducer::assign_buckets(infos, reducer::bucket_limits(options_), order);
   }
 
-  void make_buckets(reducer::BucketPlan plan) {
-    plan_ = std::move(plan);
-    buckets_.clear();
-    places_.assign(parameters_.size(), {});
-    pending_ = std::deque<std::atomic<std::size_t>>(plan_.size());
-    for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
-      for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) places_[plan_[bucket][slot]] = {bucket, slot};
-      buckets_.emplace_back(parameters_, plan_[bucket]);
+  reducer::BucketPlan initial_plan() const {
+    if (!order_.empty() && !options_.ready_order.empty()) return plan_of(order_);
+    // parameters are usually listed in the order of the forward pass; their gradients come in reverse
+    reducer::BucketPlan plan = plan_of(list_.owners());
+    std::ranges::sort(plan, std::greater<>{}, [](const auto& bucket) { return bucket.front(); });
+    return plan;
+  }
+
+  /// @p order with shared parameters once, where they came last, and those that never came behind them.
+  std::vector<std::size_t> complete_order(const std::vector<std::size_t>& order) const {
+    std::vector<std::size_t> complete;
+    std::vector<bool> seen(parameters_.size());
+    for (auto index = order.rbegin(); index != order.rend(); ++index) {
+      const std::size_t owner = list_.owner(*index);
+      if (owner == ParameterList::kNone || seen[owner]) continue;
+      seen[owner] = true;
+      complete.push_back(owner);
     }
+    std::ranges::reverse(complete);
+    for (const std::size_t owner : list_.owners()) {
+      if (!seen[owner]) complete.push_back(owner);
+    }
+    return complete;
   }
 
   /// Gradients may come in different orders on each rank; rank 0's decides the buckets of all.
   void rebuild() {
-    std::vector<std::int64_t> order(first_arrivals_.begin(), first_arrivals_.end());
+    const std::vector<std::size_t> own = complete_order(arrivals_);
+    std::vector<std::int64_t> order(own.begin(), own.end());
     group_.broadcast(order, 0).wait();
-    const std::vector<std::size_t> indices(order.begin(), order.end());
-    auto plan = reducer::assign_buckets(tensor_infos(indices), limits(), indices);
-    if (plan != plan_) make_buckets(std::move(plan));
+    order_.assign(order.begin(), order.end());
+    rebuilt_ = true;
+    rebuild_due_ = false;
+    auto plan = plan_of(order_);
+    if (plan != buckets_.plan()) make_buckets(std::move(plan));
   }
 
-  /// Launches, in index order, every bucket that is full and whose predecessors are launched. Called with mutex_ held.
-  void launch_full_buckets() {
-    while (works_.size() < plan_.size() && pending_[works_.size()].load(std::memory_order_acquire) == 0) {
-      if (works_.empty()) first_launch_ = Clock::now();
-      works_.push_back(buckets_[works_.size()].launch(group_));
+  void make_buckets(reducer::BucketPlan plan) {
+    buckets_.make(std::move(plan), group_);
+    reset_sources();
+  }
+
+  /// Where a gradient is, unless mark_ready says otherwise.
+  void* own_memory(std::size_t owner) const {
+    return options_.gradient_as_bucket_view ? buckets_.view(owner).data() : parameters_[owner].gradient.data();
+  }
+
+  void reset_sources() {
+    sources_.assign(parameters_.size(), nullptr);
+    for (const std::size_t owner : list_.owners()) sources_[owner] = own_memory(owner);
+  }
+
+  // steps
+
+  void start_step(std::span<const std::size_t> unused) {
+    marks_.start_step();
+    recording_ = synchronize_ && !rebuilt_ && reducer::rebuilds(options_);
+    arrivals_.clear();
+    backward_started_ = Clock::now();
+    std::vector<bool> idle(parameters_.size());
+    for (const std::size_t index : unused) idle[list_.owner(index)] = true;
+    const bool counting = marks_.counting();
+    for (const std::size_t owner : list_.owners()) {
+      if (!counting && marks_.needed(owner) == 0) idle[owner] = true;
+    }
+    buckets_.start_step(idle);
+    in_step_ = true;
+    if (!synchronize_ || counting) return;
+    for (const std::size_t owner : list_.owners()) {
+      if (!idle[owner]) continue;
+      marks_.close(owner);
+      if (buckets_.exchanges()) buckets_.contribute(owner, sources_[owner], group_);
     }
   }
 
-  void check_all_ready() const {
-    std::vector<std::string> missing;
-    for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (!ready_[index].load()) missing.push_back(fmt::format("{} '{}'", index, parameters_[index].name));
+  /// Learns what the other ranks have, and writes the averages.
+  void conclude(const std::vector<std::size_t>& missing, bool find_unused) {
+    std::vector<std::uint8_t> used(find_unused ? parameters_.size() : 0);
+    bool all_used = true;
+    if (find_unused) {
+      for (const std::size_t owner : list_.owners()) {
+        used[owner] = used_[owner] ? 1 : 0;
+        all_used = all_used && used_[owner];
+      }
+      used_anywhere_ = used;
     }
-    if (missing.empty()) return;
-    base::throw_invalid_argument(
-        "finalizing a backward pass",
-        fmt::format("{} of {} parameters were not marked ready: {}", missing.size(), parameters_.size(),
-                    fmt::join(missing, ", ")),
-        "every parameter needs a gradient in every step; mark unused ones ready with a gradient of zeros");
+    bool misses = !missing.empty();
+    const bool several = group_.size() > 1;
+    if (several) report_.send(group_, misses, used);
+    const auto read_report = [&] {
+      if (!several) return;
+      report_.wait();
+      misses = report_.misses_gradients();
+      for (std::size_t i = 0; i < used.size(); ++i) used_anywhere_[i] = report_.used(i) ? 1 : 0;
+    };
+    // a gradient that this rank did not use stays as it is if no rank did: that must be known first
+    if (!all_used) read_report();
+    if (buckets_.exchanges()) {
+      for (std::size_t bucket = 0; bucket < buckets_.plan().size(); ++bucket) {
+        buckets_.wait(bucket);
+        if (!misses) buckets_.copy_out(bucket, sources_, used_anywhere_);
+      }
+    }
+    if (all_used) read_report();
+    if (misses) {
+      broken_ = false;  // every rank stops here
+      reducer::throw_missing(group_, reducer::describe_missing(parameters_, missing), reducer::missing_hint(options_));
+    }
+    for (const std::size_t owner : list_.owners()) used_[owner].store(false, std::memory_order_relaxed);
+    reset_sources();
   }
 
   void record(Clock::time_point finalize_called) {
-    if (stats_.iteration == 0) first_arrivals_ = arrivals_;
     ++stats_.iteration;
-    const auto last_finished = works_.back().finished_at().value_or(finalize_called);
+    rebuild_due_ = recording_;
+    recording_ = false;
     stats_.backward = finalize_called - backward_started_;
-    stats_.communication = last_finished - first_launch_;
-    stats_.overlap = std::max<Clock::duration>(std::min(last_finished, finalize_called) - first_launch_, {});
+    if (!buckets_.exchanges()) return;
+    const auto launched = buckets_.first_launch();
+    stats_.communication = buckets_.last_finish() - launched;
+    stats_.overlap = std::max<Clock::duration>(std::min(buckets_.last_finish(), finalize_called) - launched, {});
+  }
+
+  // checks
+
+  std::size_t owner_of(std::size_t index, const char* attempted) const {
+    if (index >= parameters_.size()) {
+      base::throw_invalid_argument(attempted, fmt::format("there is no parameter {} of {}", index, parameters_.size()),
+                                   "");
+    }
+    const std::size_t owner = list_.owner(index);
+    if (owner != ParameterList::kNone) return owner;
+    base::throw_invalid_argument(attempted, fmt::format("'{}' requires no gradient", parameters_[index].name), "");
+  }
+
+  void check_unused(std::span<const std::size_t> unused) const {
+    if (unused.empty()) return;
+    constexpr auto kAttempted = "starting a backward pass";
+    if (!options_.find_unused_parameters) {
+      base::throw_invalid_argument(kAttempted, fmt::format("{} parameters are given as unused", unused.size()),
+                                   "set find_unused_parameters");
+    }
+    for (const std::size_t index : unused) static_cast<void>(owner_of(index, kAttempted));
+  }
+
+  std::size_t check_mark(std::size_t index, const TensorView* gradient) const {
+    const std::size_t owner = owner_of(index, "marking a gradient ready");
+    const auto refuse = [&](std::string cause, std::string hint) {
+      base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameters_[index].name),
+                                   std::move(cause), std::move(hint));
+    };
+    if (!in_step_.load(std::memory_order_acquire)) {
+      refuse("no backward pass has been started",
+             "call prepare_for_backward() first; a forward pass that goes around the wrapper does not");
+    }
+    const TensorView& expected = parameters_[owner].value;
+    if (gradient == nullptr) {
+      if (own_memory(owner) == nullptr && expected.numel() > 0) {
+        refuse("it has no memory", "give the gradient to mark_ready");
+      }
+    } else if (gradient->dtype() != expected.dtype() || gradient->numel() != expected.numel() ||
+               gradient->device() != expected.device()) {
+      refuse(fmt::format("expected {}, got {}", expected.description(), gradient->description()),
+             "a gradient must have the size, element type and device of its parameter");
+    }
+    return owner;
+  }
+
+  [[noreturn]] void throw_excess(std::size_t index) const {
+    const std::size_t owner = list_.owner(index);
+    const std::uint32_t needed = marks_.needed(owner);
+    std::string cause = needed <= 1
+                            ? fmt::format("parameter {} was marked ready before in this step", index)
+                            : fmt::format("parameter {} was marked ready {} times before in this step", index, needed);
+    std::string hint = "mark a parameter once, when its gradient is final, or set static_graph";
+    if (options_.static_graph) {
+      cause = fmt::format("parameter {} is marked more often than in the first step: {}", index, needed);
+      hint = "static_graph needs the same graph in every step";
+    } else if (options_.find_unused_parameters) {
+      hint += "; do not give parameters as unused that get a gradient";
+    }
+    base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameters_[index].name),
+                                 std::move(cause), std::move(hint));
   }
 
   const std::vector<Parameter> parameters_;
-  ProcessGroup group_;
   const ReducerOptions options_;
-  reducer::BucketPlan plan_;
-  std::vector<reducer::Bucket> buckets_;
-  std::vector<Place> places_;                     ///< by parameter
-  std::deque<std::atomic<std::size_t>> pending_;  ///< by bucket: gradients still missing in this step
-  std::deque<std::atomic<bool>> ready_;           ///< by parameter
+  ProcessGroup group_;
+  ParameterList list_;
+  ReadyMarks marks_;
+  std::vector<std::size_t> order_;  ///< of gradients, agreed
+  bool rebuilt_ = false;
+  bool rebuild_due_ = false;                 ///< in the next step that exchanges
+  std::vector<void*> sources_;               ///< by parameter: its gradient in this step; null: zeros
+  std::deque<std::atomic<bool>> used_;       ///< by parameter: marked here since the last average
+  std::vector<std::uint8_t> used_anywhere_;  ///< by parameter, in the last average
+  reducer::BucketSet buckets_;
+  reducer::StepReport report_;
+
   std::atomic<bool> in_step_ = false;
-  bool broken_ = false;  ///< a step has failed
-
-  std::mutex mutex_;  ///< guards what follows while gradients arrive
-  std::vector<Work> works_;
-  std::vector<std::size_t> arrivals_;
-  Clock::time_point first_launch_{};
-
-  std::vector<std::size_t> first_arrivals_;
+  bool synchronize_ = true;  ///< this step, or the last one, is none of no_sync
+  bool recording_ = false;   ///< arrivals, in this step
+  bool broken_ = false;      ///< a step has failed
+  int no_sync_depth_ = 0;
+  std::mutex mutex_;                   ///< guards what follows, and the sources of parameters with several marks
+  std::vector<std::size_t> arrivals_;  ///< of gradients, in the step that is recorded
   Clock::time_point backward_started_{};
   ReducerStats stats_;
 };
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
-    : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), options)) {}
+    : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), std::move(options))) {}
 Reducer::Reducer(Reducer&&) noexcept = default;
 Reducer& Reducer::operator=(Reducer&&) noexcept = default;
 Reducer::~Reducer() = default;
 
-void Reducer::prepare_for_backward() { impl_->prepare_for_backward(); }
-void Reducer::mark_ready(std::size_t index) { impl_->mark_ready(index); }
+void Reducer::prepare_for_backward(std::span<const std::size_t> unused) { impl_->prepare_for_backward(unused); }
+void Reducer::mark_ready(std::size_t index) { impl_->mark_ready(index, nullptr); }
+void Reducer::mark_ready(std::size_t index, const TensorView& gradient) { impl_->mark_ready(index, &gradient); }
 void Reducer::finalize() { impl_->finalize(); }
+Reducer::NoSync Reducer::no_sync() { return impl_->no_sync(); }
+TensorView Reducer::bucket_view(std::size_t index) const { return impl_->bucket_view(index); }
+bool Reducer::used(std::size_t index) const { return impl_->used(index); }
+void Reducer::broadcast_buffers(std::span<const TensorView> buffers, int root) {
+  impl_->broadcast_buffers(buffers, root);
+}
+void Reducer::change_group(ProcessGroup group) { impl_->change_group(std::move(group)); }
 const std::vector<std::vector<std::size_t>>& Reducer::buckets() const noexcept { return impl_->plan(); }
+const std::vector<std::size_t>& Reducer::ready_order() const noexcept { return impl_->order(); }
 const ReducerStats& Reducer::stats() const noexcept { return impl_->stats(); }
 
 }  // namespace ddp

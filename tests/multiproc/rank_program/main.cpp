@@ -27,6 +27,9 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"differ", &call_differently},
       {"parameters", &differ_in_parameters},
       {"reducer", [](ddp::World& world, Arguments) { run_reducer(world); }},
+      {"reducer-fault", &fail_in_reducer},
+      {"reducer-missing", [](ddp::World& world, Arguments) { miss_a_gradient(world); }},
+      {"training-modes", [](ddp::World& world, Arguments) { train_in_all_modes(world); }},
   };
   return table;
 }

@@ -75,8 +75,12 @@ void differ_in_parameters(World& world, Arguments arguments) {
     }
     if (arguments[0] == "dtype") victim.value = victim.gradient = TensorView(doubles);
     if (arguments[0] == "gradient") victim.gradient = victim.gradient.slice(0, 10);
+    if (arguments[0] == "strides") victim.strides = {1, 30};
+    if (arguments[0] == "requires") victim.requires_gradient = false;
   }
-  Reducer reducer(parameters, group);
+  ReducerOptions options;
+  if (arguments[0] == "option") options.static_graph = odd_one;
+  Reducer reducer(parameters, group, options);
 }
 
 void run_reducer(World& world) {

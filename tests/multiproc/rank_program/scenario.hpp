@@ -32,8 +32,12 @@ void run_kvs(World& world);                            ///< values of many sizes
 void loop_all_reduce(World& world,
                      Arguments arguments);  ///< SECONDS SIZE [child]: until it fails; with a child process
 void call_differently(World& world, Arguments arguments);  ///< size|dtype|op|root|kind|order|absent RANK SECONDS
-void differ_in_parameters(World& world,
-                          Arguments arguments);  ///< count|shape|dtype|name|gradient RANK: Reducer must refuse
-void run_reducer(World& world);                  ///< buckets, order, stats, misuse
+void differ_in_parameters(
+    World& world,
+    Arguments arguments);        ///< count|shape|dtype|name|gradient|strides|requires|option RANK: Reducer must refuse
+void run_reducer(World& world);  ///< buckets, order, stats, misuse
+void fail_in_reducer(World& world, Arguments arguments);  ///< PHASE RANK SIGNAL: the rank gets it there
+void miss_a_gradient(World& world);                       ///< all ranks must name it, and go on
+void train_in_all_modes(World& world);                    ///< equals one process with the whole batch
 
 }  // namespace ddp::test

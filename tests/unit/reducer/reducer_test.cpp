@@ -32,14 +32,17 @@ void twin(const ddp::Operation& operation) {
   if (operation.kind == OperationKind::all_gather || operation.kind == OperationKind::all_gather_v) {
     std::memcpy(output, operation.input.data(), bytes);
     std::memcpy(output + bytes, operation.input.data(), bytes);
-  } else if (operation.kind == OperationKind::all_reduce) {
-    auto* const values = reinterpret_cast<float*>(output);
-    for (std::size_t i = 0; i < operation.count; ++i) values[i] *= 2;
+  } else if (operation.kind == OperationKind::all_reduce && operation.reduce_op == ReduceOp::sum) {
+    const auto add = [&](auto* values) {
+      for (std::size_t i = 0; i < operation.count; ++i) values[i] += values[i];
+    };
+    if (operation.dtype == DType::int32) add(reinterpret_cast<std::int32_t*>(output));
+    if (operation.dtype == DType::float32) add(reinterpret_cast<float*>(output));
   }
 }
 
 /// Four parameters of ten floats, each a bucket of its own; buckets start with the last parameter. Collective 1
-/// compares the parameters, 2 broadcasts them, and the first step's buckets are 3 to 6.
+/// compares the parameters, 2 broadcasts them, the first step's buckets are 3 to 6, and 7 tells who misses gradients.
 class ReducerTest : public testing::Test {
  protected:
   ReducerTest() {
@@ -99,7 +102,7 @@ TEST_F(ReducerTest, GradientsAreDividedBeforeTheyAreSummed) {
   Reducer reducer = make();
   std::vector<float> sent;
   control_->effect = [&](const ddp::Operation& operation) {
-    sent.push_back(*static_cast<const float*>(operation.input.data()));
+    if (operation.dtype == DType::float32) sent.push_back(*static_cast<const float*>(operation.input.data()));
     twin(operation);
   };
   step(reducer);
@@ -115,7 +118,7 @@ TEST_F(ReducerTest, BucketsAreLaunchedInIndexOrderWhateverFillsFirst) {
   EXPECT_TRUE(launched().empty()) << "the first bucket has not been filled";
   reducer.mark_ready(3);
   reducer.finalize();
-  EXPECT_THAT(launched(), ElementsAre("all_reduce 3", "all_reduce 4", "all_reduce 5", "all_reduce 6"));
+  EXPECT_THAT(launched(), ElementsAre("all_reduce 3", "all_reduce 4", "all_reduce 5", "all_reduce 6", "all_reduce 7"));
 }
 
 TEST_F(ReducerTest, FinalizeWaitsForTheLastBucket) {
@@ -168,10 +171,10 @@ TEST_F(ReducerTest, BucketsAreRebuiltInTheOrderOfTheFirstStep) {
   EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(3), ElementsAre(2), ElementsAre(1), ElementsAre(0)));
   step(reducer, {1, 3, 0, 2});
   step(reducer);
-  EXPECT_TRUE(control_->saw("end broadcast 7")) << "rank 0's order counts";
+  EXPECT_TRUE(control_->saw("end broadcast 8")) << "rank 0's order counts";
   EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(1), ElementsAre(3), ElementsAre(0), ElementsAre(2)));
   step(reducer);
-  EXPECT_FALSE(control_->saw("begin broadcast 12")) << "once is enough";
+  EXPECT_FALSE(control_->saw("begin broadcast 14")) << "once is enough";
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(gradients_[i], std::vector<float>(10, static_cast<float>(i + 1)));
 }
 
@@ -190,17 +193,17 @@ TEST_F(ReducerTest, TheOtherRanksOrderCountsWhereItIsRankZero) {
 TEST_F(ReducerTest, ARebuildThatFailsStartsNoStep) {
   Reducer reducer = make(true);
   step(reducer);
-  control_->fail("broadcast 7");
+  control_->fail("broadcast 8");
   for (int attempt = 0; attempt < 2; ++attempt) {
     const auto error = error_of([&] { reducer.prepare_for_backward(); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::peer_lost);
-    EXPECT_THAT(error->attempted(), HasSubstr("broadcast #7"));
+    EXPECT_THAT(error->attempted(), HasSubstr("broadcast #8"));
   }
   EXPECT_TRUE(error_of([&] { reducer.mark_ready(0); }));
 }
 
-TEST_F(ReducerTest, AParameterWithoutAGradientIsNamedAndBreaksTheReducer) {
+TEST_F(ReducerTest, AParameterWithoutAGradientIsNamedInTheSameStepAndTheNextMayFollow) {
   Reducer reducer = make();
   reducer.prepare_for_backward();
   for (const std::size_t index : {3, 1}) reducer.mark_ready(index);
@@ -208,9 +211,9 @@ TEST_F(ReducerTest, AParameterWithoutAGradientIsNamedAndBreaksTheReducer) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
   EXPECT_THAT(error->cause(), HasSubstr("2 of 4 parameters were not marked ready: 0 'layer0', 2 'layer2'"));
-  ASSERT_TRUE(control_->wait_for("end all_reduce 3", soon()));
-  EXPECT_THAT(launched(), ElementsAre("all_reduce 3"));
-  expect_broken(reducer);
+  EXPECT_EQ(error->ranks(), (std::vector<int>{0, 1})) << "the other rank has the same of everything";
+  EXPECT_EQ(gradients_[1], std::vector<float>(10, 2.0F)) << "a failed step leaves the gradients alone";
+  step(reducer);
 }
 
 TEST_F(ReducerTest, AGradientThatIsMarkedTwiceIsRefusedAndTheStepContinues) {

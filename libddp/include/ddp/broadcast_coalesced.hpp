@@ -1,0 +1,20 @@
+// Broadcast of many tensors in few messages: parameters, and the buffers of a model (running means, counters).
+#pragma once
+
+#include <span>
+
+#include <ddp/process_group.hpp>
+#include <ddp/tensor_view.hpp>
+
+namespace ddp {
+
+/// Copies @p root's values to all ranks. Tensors are packed into messages of about 25 MiB whatever their types; larger
+/// ones go without a copy. Two messages are under way at a time. Collective, with tensors of the same sizes in the same
+/// order on all ranks. CPU tensors only. Throws Error.
+void broadcast_coalesced(ProcessGroup& group, std::span<const TensorView> tensors, int root = 0);
+
+/// The highest rank of the group that is @p active, the same on all ranks: whose buffers count when some ranks have run
+/// out of inputs. Collective. Throws Error(invalid_argument), on all ranks, when none is active.
+int highest_active_rank(ProcessGroup& group, bool active);
+
+}  // namespace ddp

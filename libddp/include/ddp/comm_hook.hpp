@@ -1,0 +1,60 @@
+// How a bucket of gradients is exchanged among ranks: what a program can put in the place of the average.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ddp/process_group.hpp>
+#include <ddp/tensor_view.hpp>
+
+namespace ddp {
+
+/// The gradients of several parameters in one memory, undivided. The views are valid until the bucket's exchange ends.
+struct GradientBucket {
+  std::size_t index = 0;  ///< from 0, in the order of launches
+  bool is_last = false;   ///< of the step
+  TensorView buffer;      ///< one dimension; what is there when the exchange ends are the gradients
+  std::vector<std::size_t> parameters;  ///< positions in the Reducer's list
+  std::vector<TensorView> gradients;    ///< parts of buffer, in the order of `parameters`
+  std::shared_ptr<void> memory;         ///< owns the buffer, for CallOptions::keep_alive
+};
+
+/// The end of an exchange: blocks until the buffer holds the result. Called once, by Reducer::finalize, in the order of
+/// the buckets; throws when the exchange has failed.
+using BucketExchange = std::function<void()>;
+
+/// A communication hook. One object for each Reducer and rank; every rank has the same hooks. It may keep state, such
+/// as the errors of its compression.
+class CommHook {
+ public:
+  CommHook() = default;
+  CommHook(const CommHook&) = delete;
+  CommHook& operator=(const CommHook&) = delete;
+  virtual ~CommHook() = default;
+
+  /// Compared among ranks when a Reducer is made: the algorithm and its settings.
+  virtual std::string name() const = 0;
+
+  /// Starts the exchange. The hook divides, if the result is to be an average. Called once for every bucket of a step,
+  /// in the order of index, never twice at the same time, on the thread that filled the bucket: it should not wait for
+  /// other ranks here, but in what it returns, or go on in Work::on_finish. Throws to fail the step.
+  virtual BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) = 0;
+};
+
+/// Divides by the number of ranks, then sums: what a Reducer does without a hook.
+std::shared_ptr<CommHook> all_reduce_hook();
+
+/// float32 buckets are sent as @p wire, float16 or bfloat16: divided and rounded at once, summed, converted back.
+/// Buckets of other types are sent as they are. Throws Error(invalid_argument) for another @p wire.
+std::shared_ptr<CommHook> compress_hook(DType wire);
+
+/// Gives @p inner float32 buckets as @p wire, and converts back what it makes of them. @p inner divides.
+std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook> inner);
+
+/// Exchanges nothing, so that each rank keeps its own gradients: shows what communication costs.
+std::shared_ptr<CommHook> noop_hook();
+
+}  // namespace ddp

@@ -1,0 +1,97 @@
+#include "reducer/bucket_set.hpp"
+
+#include <algorithm>
+
+namespace ddp::reducer {
+
+void BucketSet::make(BucketPlan plan, const ProcessGroup& group) {
+  const bool in_buckets = options_.gradient_as_bucket_view;
+  std::vector<Bucket> old = std::move(buckets_);
+  if (!in_buckets) old.clear();  // before the new ones need memory
+  const std::vector<Place> old_places = std::move(places_);
+  exchanges_ = group.size() > 1 || options_.comm_hook;
+  divisor_ = options_.comm_hook ? 1 : group.size();
+  plan_ = std::move(plan);
+  buckets_.clear();
+  places_.assign(parameters_.size(), {});
+  pending_ = std::deque<std::atomic<std::size_t>>(plan_.size());
+  for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
+    if (exchanges_ || in_buckets) buckets_.emplace_back(parameters_, plan_[bucket], options_.allocator);
+    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
+      const std::size_t parameter = plan_[bucket][slot];
+      places_[parameter] = {bucket, slot};
+      if (old.empty()) continue;
+      const Place from = old_places[parameter];
+      buckets_[bucket].copy_in(slot, old[from.bucket].view(from.slot).data(), 1);
+    }
+  }
+}
+
+TensorView BucketSet::view(std::size_t parameter) const {
+  return buckets_[places_[parameter].bucket].view(places_[parameter].slot);
+}
+
+void BucketSet::start_step(const std::vector<bool>& idle) {
+  skipped_.assign(plan_.size(), false);
+  for (std::size_t i = 0; i < plan_.size(); ++i) {
+    pending_[i].store(plan_[i].size(), std::memory_order_relaxed);
+    if (!options_.skip_all_reduce_unused) continue;
+    skipped_[i] = std::ranges::all_of(plan_[i], [&](std::size_t parameter) { return idle[parameter]; });
+  }
+  launched_.clear();
+  error_ = nullptr;
+}
+
+void BucketSet::contribute(std::size_t parameter, const void* gradient, ProcessGroup& group) {
+  const Place place = places_[parameter];
+  if (!skipped_[place.bucket]) buckets_[place.bucket].copy_in(place.slot, gradient, divisor_);
+  // the last one to arrive sees what all others have written into the bucket
+  if (pending_[place.bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_full(group);
+}
+
+void BucketSet::launch_full(ProcessGroup& group) {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  try {
+    launch_full_locked(group);
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+void BucketSet::launch_full_locked(ProcessGroup& group) {
+  while (launched_.size() < plan_.size() && pending_[launched_.size()].load(std::memory_order_acquire) == 0) {
+    if (launched_.empty()) first_launch_ = Deadline::Clock::now();
+    launched_.push_back(launch(launched_.size(), group));
+  }
+}
+
+BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
+  if (skipped_[bucket]) return {};
+  if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group), .exchange = {}};
+  const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size());
+  return {.work = {}, .exchange = options_.comm_hook->start(lent, group)};
+}
+
+void BucketSet::wait(std::size_t bucket) {
+  const Launched& launched = launched_[bucket];
+  if (launched.work) {
+    launched.work->wait();
+    last_finish_ = launched.work->finished_at().value_or(Deadline::Clock::now());
+  } else if (launched.exchange) {
+    launched.exchange();
+    last_finish_ = Deadline::Clock::now();
+  }
+}
+
+void BucketSet::copy_out(std::size_t bucket, const std::vector<void*>& targets,
+                         const std::vector<std::uint8_t>& used) const {
+  if (skipped_[bucket]) return;
+  for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
+    const std::size_t parameter = plan_[bucket][slot];
+    if (used[parameter] != 0) buckets_[bucket].copy_out(slot, targets[parameter]);
+  }
+}
+
+}  // namespace ddp::reducer

@@ -1,0 +1,82 @@
+// The buckets of a Reducer and their way through a step: filled in any order, exchanged in theirs.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <ddp/reducer.hpp>
+
+#include "reducer/bucket.hpp"
+#include "reducer/bucket_plan.hpp"
+
+namespace ddp::reducer {
+
+class BucketSet {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  /// @p parameters and @p options stay where they are.
+  BucketSet(const std::vector<Parameter>& parameters, const ReducerOptions& options)
+      : parameters_(parameters), options_(options) {}
+
+  /// Makes the buckets of a plan, between steps. Gradients that live in buckets move along.
+  void make(BucketPlan plan, const ProcessGroup& group);
+  const BucketPlan& plan() const noexcept { return plan_; }
+  /// Else there is nothing to do in a step: each rank's gradients are the average.
+  bool exchanges() const noexcept { return exchanges_; }
+  bool has_memory() const noexcept { return !buckets_.empty(); }
+  TensorView view(std::size_t parameter) const;
+
+  /// @param idle by parameter: given as unused.
+  void start_step(const std::vector<bool>& idle);
+  /// Puts a gradient (null: zeros) into its bucket, and launches what is full then. Thread-safe. Throws the error of
+  /// the first launch that failed in this step.
+  void contribute(std::size_t parameter, const void* gradient, ProcessGroup& group);
+  /// Throws as contribute. Before the buckets are waited for.
+  void launch_full(ProcessGroup& group);
+  /// Waits for a bucket; throws its error.
+  void wait(std::size_t bucket);
+  /// Writes the gradients of a bucket to @p targets, by parameter, of those that somebody @p used.
+  void copy_out(std::size_t bucket, const std::vector<void*>& targets, const std::vector<std::uint8_t>& used) const;
+
+  Time first_launch() const noexcept { return first_launch_; }
+  Time last_finish() const noexcept { return last_finish_; }
+
+ private:
+  struct Place {
+    std::size_t bucket;
+    std::size_t slot;
+  };
+  /// A bucket under way: an operation, or what a hook has started; neither if it is skipped.
+  struct Launched {
+    std::optional<Work> work;
+    BucketExchange exchange;
+  };
+
+  void launch_full_locked(ProcessGroup& group);
+  Launched launch(std::size_t bucket, ProcessGroup& group);
+
+  const std::vector<Parameter>& parameters_;
+  const ReducerOptions& options_;
+  bool exchanges_ = false;
+  int divisor_ = 1;
+  BucketPlan plan_;
+  std::vector<Bucket> buckets_;  ///< none if nothing is exchanged and gradients are elsewhere
+  std::vector<Place> places_;    ///< by parameter
+  std::deque<std::atomic<std::size_t>> pending_;  ///< by bucket: gradients still missing in this step
+  std::vector<bool> skipped_;                     ///< by bucket
+
+  std::mutex mutex_;  ///< guards what follows while gradients arrive
+  std::vector<Launched> launched_;
+  std::exception_ptr error_;
+  Time first_launch_{};
+  Time last_finish_{};
+};
+
+}  // namespace ddp::reducer

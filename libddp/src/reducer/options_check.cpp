@@ -1,0 +1,64 @@
+#include "reducer/options_check.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/fnv1a.hpp"
+#include "base/invalid_argument.hpp"
+
+namespace ddp::reducer {
+
+std::string describe(const ReducerOptions& options) {
+  std::string text = fmt::format("bucket limits [{}]", fmt::join(bucket_limits(options), ", "));
+  const auto add = [&](bool set, const char* name) {
+    if (set) text += fmt::format(", {}", name);
+  };
+  add(rebuilds(options), "rebuild_buckets");
+  add(options.broadcast_parameters, "broadcast_parameters");
+  add(options.find_unused_parameters, "find_unused_parameters");
+  add(options.static_graph, "static_graph");
+  add(options.skip_all_reduce_unused, "skip_all_reduce_unused");
+  if (!options.ready_order.empty()) {
+    const auto bytes = std::as_bytes(std::span{options.ready_order});
+    text += fmt::format(", ready_order {:016x}", base::Fnv1a().add(bytes).value());
+  }
+  if (options.comm_hook) text += fmt::format(", hook '{}'", options.comm_hook->name());
+  return text;
+}
+
+void check_options(const ReducerOptions& options, std::size_t parameters) {
+  constexpr auto kMakingReducer = "making a Reducer";
+  if (options.skip_all_reduce_unused && !options.find_unused_parameters) {
+    base::throw_invalid_argument(kMakingReducer, "skip_all_reduce_unused is set without find_unused_parameters",
+                                 "set both");
+  }
+  for (const std::size_t index : options.ready_order) {
+    if (index < parameters) continue;
+    base::throw_invalid_argument(kMakingReducer,
+                                 fmt::format("ready_order names parameter {} of {}", index, parameters),
+                                 "give the order of the same model");
+  }
+}
+
+std::vector<std::size_t> bucket_limits(const ReducerOptions& options) {
+  if (!options.bucket_caps_bytes.empty()) return options.bucket_caps_bytes;
+  if (options.bucket_cap_bytes) return {*options.bucket_cap_bytes};
+  return {options.first_bucket_bytes, 25 * MiB};
+}
+
+bool rebuilds(const ReducerOptions& options) {
+  return options.rebuild_buckets && options.ready_order.empty() &&
+         (options.static_graph || !options.find_unused_parameters);
+}
+
+std::string missing_hint(const ReducerOptions& options) {
+  if (options.static_graph) {
+    return "with static_graph each step has to mark what the first one marked, as often as it did";
+  }
+  return "every parameter needs a gradient in every step: set find_unused_parameters if some have none, or give those "
+         "that never have one requires_gradient = false";
+}
+
+}  // namespace ddp::reducer

@@ -1,0 +1,98 @@
+#include "reducer/parameter_list.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/invalid_argument.hpp"
+
+namespace ddp::reducer {
+namespace {
+
+constexpr auto kMaking = "making a Reducer";
+
+void check_parameter(const Parameter& parameter, bool gradients_in_buckets) {
+  const auto on_cpu = [](const TensorView& tensor) { return tensor.device().type == DeviceType::cpu; };
+  const bool has_gradient = parameter.requires_gradient;
+  if (!on_cpu(parameter.value) || (has_gradient && !on_cpu(parameter.gradient))) {
+    base::throw_invalid_argument(kMaking, fmt::format("'{}' is not in the memory of the CPU", parameter.name),
+                                 "only CPU tensors are supported");
+  }
+  if (!has_gradient) return;
+  if (parameter.value.dtype() == DType::boolean) {
+    base::throw_invalid_argument(kMaking, fmt::format("'{}' is boolean, which has no average", parameter.name),
+                                 "leave it out");
+  }
+  if (parameter.gradient.data() == nullptr) return;
+  if (parameter.value.dtype() != parameter.gradient.dtype() ||
+      !std::ranges::equal(parameter.value.shape(), parameter.gradient.shape())) {
+    base::throw_invalid_argument(kMaking,
+                                 fmt::format("the gradient of '{}' is {}, but its value is {}", parameter.name,
+                                             parameter.gradient.description(), parameter.value.description()),
+                                 "a gradient must have the shape and element type of its parameter");
+  }
+  if (gradients_in_buckets && parameter.gradient.numel() > 0) {
+    base::throw_invalid_argument(kMaking, fmt::format("the gradient of '{}' has memory of its own", parameter.name),
+                                 "with gradient_as_bucket_view give gradients without memory, and use bucket_view()");
+  }
+}
+
+/// Gradients that share bytes, but not as one shared parameter, would be averaged more than once.
+void check_overlaps(const std::vector<Parameter>& parameters, const std::vector<std::size_t>& owners) {
+  std::vector<std::size_t> order;
+  for (const std::size_t index : owners) {
+    const TensorView& gradient = parameters[index].gradient;
+    if (gradient.data() != nullptr && gradient.numel() > 0) order.push_back(index);
+  }
+  const auto begin = [&](std::size_t index) { return static_cast<std::byte*>(parameters[index].gradient.data()); };
+  std::ranges::sort(order, {}, begin);
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const Parameter& before = parameters[order[i - 1]];
+    if (begin(order[i - 1]) + before.gradient.size_bytes() <= begin(order[i])) continue;
+    base::throw_invalid_argument(kMaking,
+                                 fmt::format("the gradients of '{}' and '{}' share memory, but their values do not",
+                                             before.name, parameters[order[i]].name),
+                                 "give each parameter a gradient of its own");
+  }
+}
+
+}  // namespace
+
+ParameterList::ParameterList(const std::vector<Parameter>& parameters, bool gradients_in_buckets)
+    : owner_(parameters.size(), kNone), names_(parameters.size(), 0) {
+  if (parameters.empty())
+    base::throw_invalid_argument(kMaking, "there are no parameters", "pass those that need a gradient");
+  std::map<const void*, std::size_t> by_memory;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = parameters[i];
+    check_parameter(parameter, gradients_in_buckets);
+    if (!parameter.requires_gradient) continue;
+    owner_[i] = i;
+    if (parameter.value.data() != nullptr && parameter.value.numel() > 0) {
+      owner_[i] = by_memory.try_emplace(parameter.value.data(), i).first->second;
+    }
+    ++names_[owner_[i]];
+    if (owner_[i] == i) {
+      owners_.push_back(i);
+      continue;
+    }
+    const Parameter& first = parameters[owner_[i]];
+    if (parameter.gradient.data() == first.gradient.data() && parameter.value.numel() == first.value.numel() &&
+        parameter.value.dtype() == first.value.dtype()) {
+      continue;
+    }
+    base::throw_invalid_argument(kMaking,
+                                 fmt::format("'{}' and '{}' share the memory of their values, but not of their "
+                                             "gradients, or are of different size",
+                                             first.name, parameter.name),
+                                 "give the names of a shared parameter the same value and gradient");
+  }
+  if (owners_.empty()) {
+    base::throw_invalid_argument(kMaking, fmt::format("none of {} parameters requires a gradient", parameters.size()),
+                                 "a model without them needs no Reducer");
+  }
+  check_overlaps(parameters, owners_);
+}
+
+}  // namespace ddp::reducer

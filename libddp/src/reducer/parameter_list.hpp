@@ -1,0 +1,32 @@
+// Which parameters a Reducer averages: all that need a gradient, shared ones once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <ddp/reducer.hpp>
+
+namespace ddp::reducer {
+
+class ParameterList {
+ public:
+  static constexpr std::size_t kNone = SIZE_MAX;
+
+  /// Throws Error(invalid_argument), naming the parameter, for what cannot be averaged.
+  ParameterList(const std::vector<Parameter>& parameters, bool gradients_in_buckets);
+
+  /// Of several names of one shared parameter the first; kNone: has no gradient.
+  std::size_t owner(std::size_t index) const { return owner_[index]; }
+  /// All that are their own owners, ascending.
+  const std::vector<std::size_t>& owners() const noexcept { return owners_; }
+  /// By parameter: how many names an owner has; 0 of the others.
+  const std::vector<std::uint32_t>& names() const noexcept { return names_; }
+
+ private:
+  std::vector<std::size_t> owner_;
+  std::vector<std::size_t> owners_;
+  std::vector<std::uint32_t> names_;
+};
+
+}  // namespace ddp::reducer
