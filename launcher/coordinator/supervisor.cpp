@@ -17,8 +17,8 @@ constexpr std::chrono::seconds kSameCause{2};
 // exit_notify). A rank that reacts to them may have ended first, or its node's agent may be heard first.
 constexpr std::chrono::milliseconds kReactionTime{250};
 
-// Signals that end a rank from outside or by a crash. SIGABRT is not among them: an uncaught exception, perhaps about the
-// loss of another rank, ends in it.
+// Signals that end a rank from outside or by a crash. SIGABRT is not among them: an uncaught exception, perhaps about
+// the loss of another rank, ends in it.
 bool is_crash(const RankEnd& end) {
   constexpr std::array kSignals{SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
   return end.by_signal && std::find(kSignals.begin(), kSignals.end(), end.code) != kSignals.end();

@@ -64,8 +64,8 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///   terminating --a second SIGQUIT--> examining --likewise--> killing
 ///
 /// A rank that ends with success never ends the job, however early; it is named where others fail after it. A rank that
-/// SIGKILL or a crash ended comes before ranks that failed by themselves up to 250 ms earlier: those perhaps heard of its
-/// death before its agent did.
+/// SIGKILL or a crash ended comes before ranks that failed by themselves up to 250 ms earlier: those perhaps heard of
+/// its death before its agent did.
 class Supervisor {
  public:
   /// @param ranks by global rank, from 0 without gaps.

@@ -14,9 +14,9 @@ namespace ddp {
 
 /// The gradients of several parameters in one memory, undivided. The views are valid until the bucket's exchange ends.
 struct GradientBucket {
-  std::size_t index = 0;  ///< from 0, in the order of launches
-  bool is_last = false;   ///< of the step
-  TensorView buffer;      ///< one dimension; what is there when the exchange ends are the gradients
+  std::size_t index = 0;                ///< from 0, in the order of launches
+  bool is_last = false;                 ///< of the step
+  TensorView buffer;                    ///< one dimension; what is there when the exchange ends are the gradients
   std::vector<std::size_t> parameters;  ///< positions in the Reducer's list
   std::vector<TensorView> gradients;    ///< parts of buffer, in the order of `parameters`
   std::shared_ptr<void> memory;         ///< owns the buffer, for CallOptions::keep_alive

@@ -67,8 +67,8 @@ class BucketSet {
   bool exchanges_ = false;
   int divisor_ = 1;
   BucketPlan plan_;
-  std::vector<Bucket> buckets_;  ///< none if nothing is exchanged and gradients are elsewhere
-  std::vector<Place> places_;    ///< by parameter
+  std::vector<Bucket> buckets_;                   ///< none if nothing is exchanged and gradients are elsewhere
+  std::vector<Place> places_;                     ///< by parameter
   std::deque<std::atomic<std::size_t>> pending_;  ///< by bucket: gradients still missing in this step
   std::vector<bool> skipped_;                     ///< by bucket
 

@@ -45,7 +45,7 @@ class WireMemory {
     auto& [memory, size] = kept_[bucket];
     if (memory && size == bytes) return memory;
     constexpr std::align_val_t kAlignment{64};
-    memory = {::operator new (bytes + 1, kAlignment), [](void* old) { ::operator delete (old, kAlignment); }};
+    memory = {::operator new(bytes + 1, kAlignment), [](void* old) { ::operator delete(old, kAlignment); }};
     size = bytes;
     return memory;
   }

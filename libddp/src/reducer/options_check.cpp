@@ -36,8 +36,7 @@ void check_options(const ReducerOptions& options, std::size_t parameters) {
   }
   for (const std::size_t index : options.ready_order) {
     if (index < parameters) continue;
-    base::throw_invalid_argument(kMakingReducer,
-                                 fmt::format("ready_order names parameter {} of {}", index, parameters),
+    base::throw_invalid_argument(kMakingReducer, fmt::format("ready_order names parameter {} of {}", index, parameters),
                                  "give the order of the same model");
   }
 }

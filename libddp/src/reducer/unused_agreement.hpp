@@ -9,8 +9,8 @@
 
 namespace ddp::reducer {
 
-/// Collective: one all_gather of 8 bytes. Throws Error(mismatch), the same on all ranks, naming the first parameter that
-/// only some ranks gave as unused.
+/// Collective: one all_gather of 8 bytes. Throws Error(mismatch), the same on all ranks, naming the first parameter
+/// that only some ranks gave as unused.
 void agree_on_unused(ProcessGroup& group, const std::vector<Parameter>& parameters,
                      std::span<const std::size_t> unused);
 

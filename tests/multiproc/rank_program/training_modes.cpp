@@ -70,7 +70,8 @@ class Model {
   /// Adds a sample's gradient, times @p scale, to what is at @p gradients (by parameter) and @p bias.
   void backward(int step, int sample, float scale, const std::array<float*, kNames>& gradients, double& bias) const {
     std::array<float, kWidth> x{};
-    for (std::size_t i = 0; i < kWidth; ++i) x[i] = std::cos(static_cast<float>(step * 31 + sample * 7) + 0.5F * static_cast<float>(i));
+    for (std::size_t i = 0; i < kWidth; ++i)
+      x[i] = std::cos(static_cast<float>(step * 31 + sample * 7) + 0.5F * static_cast<float>(i));
     const auto value = [&](std::size_t index) { return memory_.data() + part(index).first; };
     const std::size_t branch = 2 + static_cast<std::size_t>(sample) % 3;
     std::array<float, kWidth> hidden{};
@@ -139,7 +140,9 @@ ReducerOptions options_of(const Mode& mode) {
 class Training {
  public:
   Training(World& world, ProcessGroup& group, const Mode& mode)
-      : rank_(world.rank()), ranks_(world.world_size()), mode_(mode),
+      : rank_(world.rank()),
+        ranks_(world.world_size()),
+        mode_(mode),
         reducer_(replica_.parameters(!mode.view), group, options_of(mode)) {}
 
   void step(int number) {
@@ -210,8 +213,8 @@ class Training {
     for (int sample = 0; sample < kBatch; ++sample) {
       whole.backward(number, sample, 1.0F / kBatch, expected, bias);
     }
-    // Sums of 12 float32 terms in another order, and differences of earlier steps: some 1e-6. The hooks round to 11 and 8
-    // bits in each step.
+    // Sums of 12 float32 terms in another order, and differences of earlier steps: some 1e-6. The hooks round to 11 and
+    // 8 bits in each step.
     const std::string hook = mode_.hook;
     const double tolerance = hook == "float16" ? 5e-3 : hook == "bfloat16 wrapper" ? 5e-2 : 2e-5;
     const auto compare = [&](const char* name, double mine, double wanted) {
