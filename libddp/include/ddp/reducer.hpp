@@ -45,7 +45,7 @@ struct ReducerOptions {
   /// A bucket is closed when it has reached this size; it may be larger, since tensors are never split.
   /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
   /// all buckets, the first included.
-  std::optional<std::size_t> bucket_cap_bytes;
+  std::optional<std::size_t> bucket_cap_bytes{};
   std::size_t first_bucket_bytes = 1 * MiB;
   /// Instead: of the first, second, ... bucket of each element type; the last one repeats.
   std::vector<std::size_t> bucket_caps_bytes{};

@@ -65,7 +65,6 @@ class Reducer::Impl {
   void mark_ready(std::size_t index, const TensorView* gradient) {
     const std::size_t owner = check_mark(index, gradient);
     void* const memory = gradient != nullptr ? gradient->data() : own_memory(owner);
-    used_[owner].store(true, std::memory_order_relaxed);
     const bool several_marks = marks_.counting() || list_.names()[owner] > 1;
     if (several_marks) {
       const std::lock_guard lock(mutex_);
@@ -73,6 +72,7 @@ class Reducer::Impl {
     }
     const auto mark = marks_.mark(owner);
     if (mark == ReadyMarks::Mark::excess) throw_excess(index);
+    used_[owner].store(true, std::memory_order_relaxed);
     if (recording_ && (marks_.counting() || mark == ReadyMarks::Mark::ready)) {
       const std::lock_guard lock(mutex_);
       arrivals_.push_back(owner);
