@@ -16,6 +16,7 @@
 #include "command/option_word.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
+#include "env/env_command.hpp"
 #include "flight/flight_command.hpp"
 #include "topo/options.hpp"
 #include "topo/topo_command.hpp"
@@ -28,6 +29,7 @@ constexpr const char* kHelp =
     "Shows what libddp finds on this machine and in this job, and what follows from it.\n"
     "\n"
     "Commands:\n"
+    "  env       the environment variables of all ranks, where they came from, and what is wrong with them\n"
     "  flight    what the ranks of a failed job called last, and who made it fail\n"
     "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"
     "  version   the version of libddp\n"
@@ -37,6 +39,7 @@ constexpr const char* kHelp =
     "Examples:\n"
     "  ddp-info topo                                           what ranks on this machine would get\n"
     "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have\n"
+    "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env    what they have in their environment\n"
     "  ddp-info flight DIR                                     who made the job fail that wrote the files in DIR\n"
     "\n"
     "Exit status: 0 success; 1 failure; 2 wrong command line.\n";
@@ -73,9 +76,10 @@ void run(std::span<const std::string> arguments) {
     }
     return ddp::tools::run_topo(std::get<ddp::tools::TopoOptions>(parsed));
   }
+  if (command == "env") return ddp::tools::env::run_env(ddp::tools::env::parse_env_options(arguments.subspan(1)));
   if (command == "flight")
     return ddp::tools::flight::run_flight(ddp::tools::flight::parse_flight_options(arguments.subspan(1)));
-  const std::vector<std::string> known{"flight", "topo", "version"};
+  const std::vector<std::string> known{"env", "flight", "topo", "version"};
   const std::string closest = ddp::base::closest_word(command, known, 3);
   throw UsageError{
       "reading the command line", fmt::format("unknown command '{}'", command),

@@ -8,6 +8,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/step_settings.hpp"
 #include "topology/network/user_interfaces.hpp"
 
 namespace ddp::launcher {
@@ -80,11 +81,15 @@ EnvironmentMap worker_environment(EnvironmentMap inheritable, const base::Torchr
     else
       inheritable[variable.name] = std::move(variable.value);
   }
+  base::StepSettings placed;
   for (const topology::Setting& setting : settings) {
     if (setting.by_user) continue;
     inheritable[setting.name] = setting.value;
+    placed.variables.push_back({.name = setting.name, .digest = base::value_digest(setting.value)});
     if (setting.name == "GLOO_SOCKET_IFNAME") inheritable[topology::kInterfaceReasonVariable] = setting.reason;
   }
+  inheritable.erase(base::kPlacedSettingsVariable);
+  if (!placed.variables.empty()) inheritable[base::kPlacedSettingsVariable] = encode(placed);
   if (virtual_local_rank) {
     inheritable["LOCAL_RANK"] = "0";
     inheritable["CUDA_VISIBLE_DEVICES"] = virtual_device(given_devices, worker.local_rank);

@@ -27,7 +27,7 @@ offered() {
 }
 
 @test "manual pages describe the options of --help, and no others" {
-  options "$bin/ddp-info" topo >known
+  for command in env topo; do options "$bin/ddp-info" $command; done | sort -u >known
   [ "$(wc -l <known)" -ge 10 ]
   documented "$manuals/ddp-info.1" | diff known -
   options "$bin/ddp-selftest" >known
@@ -62,6 +62,11 @@ offered() {
   [ "$(offered _ddp_info ddp-info topo --xml no)" = node.xml ]
   [ -z "$(offered _ddp_info ddp-info topo --nproc '')" ]
   [ -z "$(offered _ddp_info ddp-info version '')" ]
+  [ "$(offered _ddp_info ddp-info en)" = env ]
+  [ "$(offered _ddp_info ddp-info env --nccl no)" = node.xml ]
+  [ "$(offered _ddp_info ddp-info env --diff no)" = node.xml ]
+  [ -z "$(offered _ddp_info ddp-info env --pid '')" ]
+  offered _ddp_info ddp-info env -- | diff <(options "$bin/ddp-info" env) -
   [ "$(offered _ddp_info ddp-info fl)" = flight ]
   [ "$(offered _ddp_info ddp-info flight du)" = dumps ]
   [ "$(offered _ddp_info ddp-info flight dumps --j)" = --json ]

@@ -10,6 +10,7 @@
 
 #include "base/host_name.hpp"
 #include "base/whole_file.hpp"
+#include "command/launched.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
 #include "topo/explain.hpp"
@@ -18,7 +19,6 @@
 #include "topo/svg_picture.hpp"
 #include "topo/table.hpp"
 #include "topology/placement/visible_devices.hpp"
-#include "world/launch_environment.hpp"
 
 namespace ddp::tools {
 namespace {
@@ -36,19 +36,6 @@ BindPolicy policy_in_job(const TopoOptions& options, const base::Environment& en
 
 topology::GpuVisibility visibility_of(const TopoOptions& options, const base::Environment& environment) {
   return options.gpus ? *options.gpus : topology::gpu_visibility_of(environment);
-}
-
-/// Whether World::init will find a launcher.
-bool launched(const base::Environment& environment) {
-  const std::string forced = environment.text("DDP_LAUNCH");
-  if (!forced.empty()) return forced != to_string(LaunchSource::single);
-  try {
-    return world::detect_launch(environment, {}).source != LaunchSource::single;
-  } catch (const Error& error) {
-    ErrorDetail detail = error.detail();
-    detail.hint += fmt::format("{}to look at this machine alone, use --no-job", detail.hint.empty() ? "" : "; ");
-    throw Error{std::move(detail)};
-  }
 }
 
 void check_explained_rank(const TopoOptions& options, int num_ranks) {
@@ -178,7 +165,7 @@ void run_in_job(const TopoOptions& options, const base::Environment& shell) {
 
 void run_topo(const TopoOptions& options) {
   const auto shell = base::Environment::process();
-  if (!options.no_job && launched(shell)) return run_in_job(options, shell);
+  if (!options.no_job && is_launched(shell)) return run_in_job(options, shell);
   run_for_one_machine(options, shell, Binding::current().cpus);
 }
 

@@ -98,6 +98,12 @@ class World {
   /// Throws Error(system).
   void export_settings() const;
 
+  /// Writes the environment variables of all ranks, where they came from and what is wrong with them, to @p
+  /// destination: "stderr" (a table) or a file (JSON). Collective, with one fence; rank 0 writes. DDP_DUMP_ENV does the
+  /// same in init. For a report to look into: EnvironmentReport::gather. Throws Error: what the store throws, system
+  /// (the file).
+  void dump_environment(const std::string& destination);
+
   /// The job's store, for exchanges before there is a process group.
   /// Keys that begin with "ddp." are libddp's own. Throws unavailable once the session is closed.
   KeyValueStore& key_value_store();

@@ -41,6 +41,10 @@ constexpr std::array kTable{
                 "File of CUDA's driver library where the process has not loaded one; default: the loader's "
                 "libcuda.so.1."},
     EnvVariable{
+        "DDP_DUMP_ENV", EnvType::text, "", "",
+        "Where World::init writes the environment variables of all ranks, where they came from and what is wrong "
+        "with them: stderr, or a file (JSON, for ddp-info env --diff). Set it on all ranks."},
+    EnvVariable{
         "DDP_FLIGHT_DIR", EnvType::text, "", "",
         "Folder into which each rank writes its last operations (JSON, for ddp-info flight) when a process group "
         "fails; it must exist."},

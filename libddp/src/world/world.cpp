@@ -6,6 +6,7 @@
 #include <ddp/error.hpp>
 
 #include "base/system_error.hpp"
+#include "diagnostics/environment/environment_dump.hpp"
 #include "world/world_state.hpp"
 
 namespace ddp {
@@ -56,6 +57,11 @@ void World::export_settings() const {
     if (::setenv(setting.name.c_str(), setting.value.c_str(), 0) == 0) continue;
     throw base::system_error("setting the environment variable " + setting.name, errno);
   }
+}
+
+void World::dump_environment(const std::string& destination) {
+  const auto report = EnvironmentReport::gather(state_->store(), Deadline::after(state_->timeout()));
+  if (report) diagnostics::write_report(*report, destination);
 }
 
 KeyValueStore& World::key_value_store() { return state_->store(); }

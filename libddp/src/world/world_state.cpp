@@ -18,6 +18,7 @@
 #include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "base/peer_timeout.hpp"
+#include "diagnostics/environment/environment_dump.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/placement/rank_device.hpp"
 #include "world/job_connection.hpp"
@@ -124,6 +125,8 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
                             .channel_token = {}};
   for (const topology::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
   world::RankBinding binding{environment, world_size};
+  const std::string dump = environment.text("DDP_DUMP_ENV");
+  if (!dump.empty()) diagnostics::put_environment(*store_, key("environment"), diagnostics::describe_process(rank));
   if (world_size > 1) {
     channel = std::make_shared<world::PeerChannel>(listening_address(own.addresses));
     own.channel_port = channel->port();
@@ -134,6 +137,7 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
     store_->fence(deadline);
   }
   records_[static_cast<std::size_t>(rank)] = own;
+  if (!dump.empty() && rank == 0) dump_environments(dump, deadline);
   if (!connection.nodes) nodes = node_map_from_records(deadline);
   choose_interface(std::move(search), environment);
 
@@ -154,6 +158,15 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
   if (!bound) return;
   placement = std::move(bound->placement);
   settings = std::move(bound->settings);
+}
+
+void WorldState::dump_environments(const std::string& destination, Deadline deadline) {
+  if (world_size == 1) store_->fence(deadline);  // what a rank has put is there after a fence
+  try {
+    diagnostics::write_report(diagnostics::collect_environments(*store_, key("environment"), deadline), destination);
+  } catch (const Error& error) {
+    base::log(base::LogLevel::warning, "DDP_DUMP_ENV: {}", error.what());
+  }
 }
 
 topology::CandidateSearch WorldState::find_interfaces(const base::Environment& environment,

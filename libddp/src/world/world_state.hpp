@@ -62,6 +62,8 @@ class WorldState {
 
  private:
   void wire_up(const InitOptions& options, const base::Environment& environment);
+  /// DDP_DUMP_ENV on rank 0. A failure is logged: it must not end the job.
+  void dump_environments(const std::string& destination, Deadline deadline);
   world::NodeMap node_map_from_records(Deadline deadline);
   topology::CandidateSearch find_interfaces(const base::Environment& environment,
                                             const std::vector<std::string>& peer_hosts, topology::JobSpan span);

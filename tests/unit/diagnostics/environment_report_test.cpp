@@ -6,8 +6,8 @@
 
 #include <ddp/error.hpp>
 
+#include "diagnostics/environment/environment_dump.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
-#include "diagnostics/environment/environment_gather.hpp"
 #include "diagnostics/environment/environment_message.hpp"
 #include "kvs/memory_store.hpp"
 

@@ -56,6 +56,7 @@ TEST(WorkerEnvironment, RanksLearnWhyTheirInterfaceWasChosen) {
   topology::Setting gloo{
       .name = "GLOO_SOCKET_IFNAME", .value = "eth0", .reason = "eth0: it is fast", .by_user = false, .conflict = {}};
   EXPECT_THAT(worker_environment({}, kWorker, {gloo}), Contains(Pair("DDPRUN_INTERFACE", "eth0: it is fast")));
+  EXPECT_THAT(worker_environment({}, kWorker, {gloo}), Contains(Key("DDPRUN_SETTINGS")));
   gloo.by_user = true;
   EXPECT_THAT(worker_environment({}, kWorker, {gloo}), Not(Contains(Key("DDPRUN_INTERFACE"))));
 }

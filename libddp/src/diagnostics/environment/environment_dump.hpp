@@ -1,4 +1,4 @@
-// Brings the environments of all ranks to rank 0, over the job's store.
+// Brings the environments of all ranks to rank 0, over the job's store, and writes them.
 #pragma once
 
 #include <string>
@@ -11,10 +11,16 @@
 
 namespace ddp::diagnostics {
 
+/// Of this process, without what has nothing to do with training.
+RankEnvironment describe_process(int rank);
+
 /// This rank's part; a fence must follow.
 void put_environment(KeyValueStore& store, std::string_view key, const RankEnvironment& own);
 
 /// After that fence: what all ranks have put. A rank that has put nothing, or no message, is a finding.
 EnvironmentReport collect_environments(KeyValueStore& store, std::string_view key, Deadline deadline);
+
+/// @param destination "stderr": the table; else a file that is replaced by the JSON document. Throws Error(system).
+void write_report(const EnvironmentReport& report, const std::string& destination);
 
 }  // namespace ddp::diagnostics

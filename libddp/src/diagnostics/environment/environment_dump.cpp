@@ -1,4 +1,4 @@
-#include "diagnostics/environment/environment_gather.hpp"
+#include "diagnostics/environment/environment_dump.hpp"
 
 #include <atomic>
 
@@ -7,10 +7,16 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
+#include "base/stderr_line.hpp"
+#include "base/whole_file.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
 
 namespace ddp::diagnostics {
+
+RankEnvironment describe_process(int rank) {
+  return describe(EnvironmentSource::process(), rank, base::host_name(), false);
+}
 
 void put_environment(KeyValueStore& store, std::string_view key, const RankEnvironment& own) {
   store.put(key, encode(own));
@@ -48,6 +54,16 @@ EnvironmentReport collect_environments(KeyValueStore& store, std::string_view ke
                                .ranks = std::move(silent)});
   }
   return report;
+}
+
+void write_report(const EnvironmentReport& report, const std::string& destination) {
+  if (destination == "stderr") {
+    std::string text = report.to_text();
+    text.pop_back();  // its newline
+    base::write_stderr_line(text);
+  } else {
+    base::write_file(destination, report.to_json());
+  }
 }
 
 }  // namespace ddp::diagnostics

@@ -1,0 +1,168 @@
+#!/usr/bin/env bats
+# `ddp-info env`: alone, under ddprun, of another process, against a library's own names; its files and their comparison.
+
+bats_require_minimum_version 1.5.0
+
+load ../support/outer_settings
+
+setup_file() {
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  export ROOT=$root BIN=${DDP_BIN_DIR:-$root/build/dev/bin}
+  export INFO=$BIN/ddp-info DDPRUN=$BIN/ddprun
+  [ -x "$INFO" ] || { echo "no ddp-info found; set DDP_BIN_DIR" >&2; return 1; }
+  export LIBRARY=$BATS_FILE_TMPDIR/libnccl.so.2
+  cc -shared -fPIC -o "$LIBRARY" "$root/tests/unit/diagnostics/nccl_names.c"
+}
+
+setup() {
+  forget_outer_settings
+  export HOME=$BATS_TEST_TMPDIR
+  cd "$BATS_TEST_TMPDIR"
+}
+
+# in_job N COMMAND: as each of N ranks, by a shell.
+in_job() { "$DDPRUN" --nproc-per-node "$1" --no-python -- bash -c "$2"; }
+
+# json EXPRESSION <DOCUMENT: what Python makes of it, with the document as d and its variables as v.
+json() { python3 -c 'import json, sys; d = json.load(sys.stdin); v = {x["name"]: x["values"] for x in d["variables"]}; print(eval(sys.argv[1]))' "$1"; }
+
+@test "a healthy environment has no finding" {
+  NCCL_DEBUG=INFO UCX_TLS=rc NCCL_TESTS_DEVICE=0 run -0 --separate-stderr "$INFO" env --nccl "$LIBRARY"
+  echo "$output"
+  [[ ${lines[1]} == "nothing wrong found" ]]
+  [[ ${lines[2]} == "NCCL: 2.18.3+cuda12.1, $LIBRARY (--nccl), reads 18 variables" ]]
+  [[ $output == *"NCCL_DEBUG"*"INFO"*"environment"* ]]
+}
+
+@test "what is wrong is found, with what mends it, and following that it is gone" {
+  wrong=(NCCL_DEBG=INFO NCCL_IB_RETRY_CNT=15 NCCL_IB_DISABLE=true NCCL_RINGS=x NCCL_MAX_NCHANNELS=4 NCCL_TIMEOUT=60
+    NCCL_CUMEM_HOST_ENABLE=1 NCCL_ASYNC_ERROR_HANDLING=1 DDP_BAKCEND=host)
+  run -0 env "${wrong[@]}" "$INFO" env --nccl "$LIBRARY"
+  echo "$output"
+  [[ ${lines[1]} == "1 error, 8 warnings:" ]]
+  [[ $output == *"NCCL_DEBG is read by nobody; did you mean NCCL_DEBUG?"* ]]
+  [[ $output == *"NCCL_IB_RETRY_CNT=15 is not in 0..7"* ]]
+  [[ $output == *"NCCL_IB_DISABLE=true is read as 0"* ]]
+  [[ $output == *"NCCL_RINGS is no longer read since NCCL 2.4.8; use NCCL_GRAPH_FILE"* ]]
+  [[ $output == *"NCCL_MAX_NCHANNELS is deprecated; use NCCL_MAX_CTAS"* ]]
+  [[ $output == *"NCCL_TIMEOUT has never been read by anybody"* ]]
+  [[ $output == *"NCCL_CUMEM_HOST_ENABLE is not read by NCCL 2.18.3+cuda12.1: it came with 2.23.4"* ]]
+  [[ $output == *"DDP_BAKCEND is read by nobody; did you mean DDP_BACKEND?"* ]]
+  run -0 env NCCL_DEBUG=INFO NCCL_IB_RETRY_CNT=7 NCCL_IB_DISABLE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1 DDP_BACKEND=host \
+    "$INFO" env --nccl "$LIBRARY"
+  [[ ${lines[1]} == "nothing wrong found" ]]
+}
+
+@test "the library is found by LD_LIBRARY_PATH, and nothing loads it" {
+  echo 'NCCL_ALGO=Ring' >.nccl.conf
+  LD_LIBRARY_PATH=${LIBRARY%/*} NCCL_CONF_FILE=$PWD/.nccl.conf run -0 "$INFO" env
+  echo "$output"
+  [[ $output == *"NCCL: 2.18.3+cuda12.1, $LIBRARY (the loader's, by LD_LIBRARY_PATH), reads 18 variables"* ]]
+  [[ $output == *"NCCL_ALGO"*"Ring"*"$PWD/.nccl.conf"* ]]
+}
+
+@test "ranks are folded, and what must not differ is named with them" {
+  run -0 in_job 4 'case $RANK in 2 | 3) export NCCL_ALGO=Tree;; *) export NCCL_ALGO=Ring;; esac; [ $RANK != 3 ] || export NCCL_DEBG=1
+    exec "$INFO" env'
+  echo "$output"
+  [[ $output == *"4 ranks on 1 host: "*"1 error, 1 warning:"* ]]
+  [[ $output == *"error env-differs: NCCL_ALGO must be equal on all ranks, but is 'Ring' on ranks 0, 1, 'Tree' on ranks 2, 3;"* ]]
+  [[ $output == *"warning env-misspelt: NCCL_DEBG is read by nobody; did you mean NCCL_DEBUG? (rank 3);"* ]]
+  run -0 in_job 4 'exec "$INFO" env --json'
+  [ "$(json 'len(d["findings"]), d["ranks"], [x["ranks"] for x in v["RANK"]], v["WORLD_SIZE"][0]["origin"], v["OMP_NUM_THREADS"][0]["origin"]' <<<"$output")" = \
+    "(0, 4, ['0', '1', '2', '3'], 'ddprun', \"ddprun's placement\")" ]
+}
+
+@test "two dumps are compared" {
+  NCCL_DEBUG=INFO UCX_TLS=rc "$INFO" env --json >a.json
+  NCCL_DEBUG=WARN UCX_TLS=rc OMP_NUM_THREADS=4 "$INFO" env --json >b.json
+  run -0 "$INFO" env --diff a.json b.json
+  [ "$output" = $'- NCCL_DEBUG=INFO [environment]\n+ NCCL_DEBUG=WARN [environment]\n+ OMP_NUM_THREADS=4 [environment]' ]
+  run -0 "$INFO" env --diff a.json a.json
+  [ "$output" = "no differences" ]
+  echo '{"schema": "ddp-info-env/1"}' >bad.json
+  for file in bad.json "$INFO" /dev/null nowhere; do
+    run -1 "$INFO" env --diff a.json "$file"
+    [ "${#lines[@]}" -eq 1 ]
+    [[ ${lines[0]} == "ddp-info: reading '$file': "* ]]
+  done
+}
+
+@test "secrets are hidden everywhere" {
+  export NCCL_PSK=hunter2hunter2 WANDB_API_KEY=hunter2 HTTPS_PROXY=http://me:hunter2@proxy:3128
+  for arguments in "--all" "--all --json" "--torch" "NCCL_PSK HTTPS_PROXY"; do
+    run -0 "$INFO" env $arguments
+    [[ $output != *hunter2* ]]
+  done
+  [[ $output == *"http://me:(hidden)@proxy:3128"* ]]
+}
+
+@test "a running process, as it was started" {
+  NCCL_DEBG=INFO sleep 60 3>&- &
+  process=$!
+  # not the shell between fork and exec
+  for _ in {1..100}; do [ "$(cat /proc/$process/comm)" != sleep ] || break; sleep 0.1; done
+  run "$INFO" env --pid $process
+  kill $process
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ $output == *"did you mean NCCL_DEBUG?"* ]]
+  wait $process || true
+  run -1 "$INFO" env --pid $process
+  [[ $output == "ddp-info: reading the environment of process $process: "* ]]
+}
+
+@test "DDP_DUMP_ENV writes what World::init finds on all ranks, and says who has not set it" {
+  run -0 in_job 3 '[ $RANK = 2 ] || export DDP_DUMP_ENV=$PWD/dump.json; exec "$BIN/rank_program" world'
+  [ "$(json '[(x["rule"], x["ranks"]) for x in d["findings"]]' <dump.json)" = "[('env-absent', '2')]" ]
+  [ "$(json 'v["LOCAL_RANK"][1]["ranks"]' <dump.json)" = 1 ]
+  DDP_DUMP_ENV=stderr NCCL_DEBG=1 run -0 --separate-stderr "$BIN/rank_program" world
+  [[ $stderr == "1 rank on 1 host: "*"did you mean NCCL_DEBUG?"* ]]
+  # A file that cannot be written does not end the job.
+  DDP_DUMP_ENV=/nowhere/dump.json run -0 --separate-stderr "$BIN/rank_program" world
+  [[ $stderr == *"DDP_DUMP_ENV: "*"/nowhere/"*ENOENT* ]]
+}
+
+@test "one variable is explained" {
+  NCCL_IB_TIMEOUT=22 run -0 "$INFO" env NCCL_IB_TIMEOUT DDP_BACKEND NCCL_DEBG
+  echo "$output"
+  [[ $output == "NCCL_IB_TIMEOUT: "*"  values: 1..31"*"all ranks need the same value"* ]]
+  [[ $output == *"DDP_BACKEND: Backend of process groups"*"NCCL_DEBG: not known; did you mean NCCL_DEBUG?"* ]]
+  [[ $output == *"NCCL_IB_TIMEOUT  22"* ]]
+}
+
+@test "PyTorch's list is PyTorch's" {
+  NCCL_DEBUG=INFO run -0 "$INFO" env --torch
+  [ "$(grep -c '^env:' <<<"$output")" -eq 47 ]
+  [[ $output == *"env:NCCL_DEBUG=INFO"*"env:NCCL_RINGS=N/A"* ]]
+  "${DDP_TORCH_PYTHON:-false}" -c 'import torch' 2>/dev/null || skip "needs PyTorch (DDP_TORCH_PYTHON)"
+  NCCL_DEBUG=INFO "$DDP_TORCH_PYTHON" -c 'from torch.nn.parallel import distributed as d; d._dump_DDP_relevant_env_vars()' >torch.txt
+  grep '^env:' torch.txt | diff - <(grep '^env:' <<<"$output")
+}
+
+@test "the page of known variables is that of the table; new names of a library are shown" {
+  "$INFO" env --known | diff - "$ROOT/docs/known-variables.md"
+  run -0 "$INFO" env --nccl "$LIBRARY" --new
+  [ "$output" = NCCL_SITE_SWITCH ]
+  run -1 "$INFO" env --nccl /dev/null --new
+  [[ $output == *"it is no 64-bit ELF file"* ]]
+}
+
+@test "bad command lines are one clear line" {
+  while IFS='|' read -r words arguments; do
+    run -2 "$INFO" env $arguments
+    echo "$output"
+    [ "${#lines[@]}" -eq 1 ]
+    [[ ${lines[0]} == "ddp-info: "*"$words"* ]]
+  done <<'END'
+did you mean '--json'?|--jsno
+needs a value|--pid
+is not the number of a process|--pid x
+is not the number of a process|--pid=-1
+--diff needs two files, not 1|--diff a
+exclude each other|--json --torch
+goes with no other option|--diff a b --json
+takes no value|--json=yes
+'NCCL_DEBUG' is one word too many|--json NCCL_DEBUG
+END
+}

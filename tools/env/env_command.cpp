@@ -1,0 +1,101 @@
+#include "env/env_command.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/closest_word.hpp"
+#include "base/host_name.hpp"
+#include "command/launched.hpp"
+#include "command/output.hpp"
+#include "diagnostics/environment/environment_dump.hpp"
+#include "diagnostics/environment/environment_fold.hpp"
+#include "diagnostics/environment/rank_environment.hpp"
+#include "diagnostics/environment/variable_table.hpp"
+#include "env/dump_diff.hpp"
+#include "env/dump_file.hpp"
+#include "env/known_variables.hpp"
+#include "world/job_connection.hpp"
+
+namespace ddp::tools::env {
+namespace {
+
+using diagnostics::EnvironmentSource;
+
+constexpr const char* kKey = "ddp-info.env";
+
+struct StoreCloser {
+  KeyValueStore& store;
+  ~StoreCloser() { store.close(); }
+};
+
+/// Nothing on ranks other than 0.
+std::optional<EnvironmentReport> report_of_job(const EnvironmentSource& source, const base::Environment& environment,
+                                               bool all) {
+  const Deadline deadline = Deadline::after(environment.seconds("DDP_INIT_TIMEOUT"));
+  const world::JobConnection connection = world::connect_job(environment, {}, deadline);
+  KeyValueStore& store = *connection.store;
+  const StoreCloser closer{store};
+  diagnostics::put_environment(store, kKey, describe(source, store.rank(), base::host_name(), all));
+  store.fence(deadline);
+  if (store.rank() != 0) return std::nullopt;
+  return diagnostics::collect_environments(store, kKey, deadline);
+}
+
+/// Leaves only the variables that were named, and what is found of them.
+std::string explain(EnvironmentReport report, const std::vector<std::string>& names) {
+  const auto is_named = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  std::string text;
+  for (const std::string& name : names) {
+    const std::string known = explain_variable(name);
+    const std::string meant = known.empty() ? diagnostics::meant_name(name, {}) : std::string{};
+    text += !known.empty()   ? known
+            : !meant.empty() ? fmt::format("{}: not known; did you mean {}?\n", name, meant)
+                             : fmt::format("{}: not known\n", name);
+  }
+  std::erase_if(report.variables, [&](const auto& each) { return !is_named(each.name); });
+  std::erase_if(report.findings, [&](const auto& each) { return !is_named(each.variable); });
+  return text + '\n' + report.to_text();
+}
+
+}  // namespace
+
+void run_env(const EnvOptions& options) {
+  if (options.help) return write_standard_output(kEnvHelp);
+  if (options.known) return write_standard_output(known_variables_page());
+  if (options.diff) return write_standard_output(format_diff(read_dump(options.names[0]), read_dump(options.names[1])));
+  const auto source = options.pid ? EnvironmentSource::of_process(*options.pid, options.nccl)
+                                  : EnvironmentSource::process(options.nccl);
+  if (options.newer) {
+    if (!source.nccl.scanned()) {
+      throw Error{{.code = ErrorCode::unavailable,
+                   .attempted = fmt::format("reading the names of variables in {}",
+                                            source.nccl.path.empty() ? "NCCL" : source.nccl.path),
+                   .cause = source.nccl.problem,
+                   .native = {},
+                   .ranks = {},
+                   .hint = "name the library: --nccl FILE"}};
+    }
+    return write_standard_output(names_not_in_table(source.nccl));
+  }
+  const auto environment = base::Environment::process();
+  // Variables that are named are wanted, whatever they have to do with training.
+  const bool all = options.all || !options.names.empty();
+  std::optional<EnvironmentReport> report;
+  if (!options.pid && !options.no_job && is_launched(environment)) {
+    report = report_of_job(source, environment, all);
+    if (!report) return;
+  } else {
+    report = diagnostics::fold({describe(source, 0, base::host_name(), all)});
+  }
+  write_standard_output(options.torch            ? torch_list(source.now)
+                        : options.json           ? report->to_json()
+                        : !options.names.empty() ? explain(std::move(*report), options.names)
+                                                 : report->to_text());
+}
+
+}  // namespace ddp::tools::env
