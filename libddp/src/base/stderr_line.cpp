@@ -81,7 +81,7 @@ bool wait_until_writable(int fd, Deadline deadline, int stop_fd) noexcept {
   }
 }
 
-bool write_all(int fd, std::string_view text, std::string_view ending, std::chrono::milliseconds patience,
+bool write_in_time(int fd, std::string_view text, std::string_view ending, std::chrono::milliseconds patience,
                int stop_fd) noexcept {
   const Target target = target_of(fd);
   const std::size_t size = text.size() + ending.size();
@@ -106,11 +106,11 @@ bool write_all(int fd, std::string_view text, std::string_view ending, std::chro
 }  // namespace
 
 bool write_line(int fd, std::string_view line, std::chrono::milliseconds patience, int stop_fd) noexcept {
-  return write_all(fd, line, "\n", patience, stop_fd);
+  return write_in_time(fd, line, "\n", patience, stop_fd);
 }
 
 bool write_bytes(int fd, std::string_view bytes, std::chrono::milliseconds patience, int stop_fd) noexcept {
-  return write_all(fd, bytes, "", patience, stop_fd);
+  return write_in_time(fd, bytes, "", patience, stop_fd);
 }
 
 bool write_text(int fd, std::string_view text, std::chrono::milliseconds patience, int stop_fd) noexcept {
