@@ -41,6 +41,10 @@ void Admission::begin(const MeshIdentity& identity) {
   watch(listener_.get(), 0);
 }
 
+std::size_t Admission::most_unproven() const noexcept {
+  return kMostStrangers + (identity_ == nullptr ? 0 : static_cast<std::size_t>(identity_->size()));
+}
+
 void Admission::watch(int fd, std::uint64_t serial) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = serial}};
   ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, fd, &event);
@@ -93,7 +97,7 @@ void Admission::accept_waiting() {
       ::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
       return;
     }
-    if (unproven_.size() >= kMostUnproven) make_room();
+    if (unproven_.size() >= most_unproven()) make_room();
     unproven_.push_back({.socket = std::move(socket),
                          .source = source_of(address),
                          .until = Deadline::after(kPatience),

@@ -17,10 +17,11 @@ namespace ddp::collectives::tcp {
 
 /// Strangers may connect, scan, hold, or send garbage: each has room for one message and 5 s, and where there are too
 /// many, those of the address that has the most are closed, the oldest and those that have said nothing right first.
-/// Never blocks.
+/// There is room for all ranks at once beside strangers: those of one host may all come at the same time, and a slow
+/// listener that closed each for the next would never get to the end of a proof. Never blocks.
 class Admission {
  public:
-  static constexpr std::size_t kMostUnproven = 128;
+  static constexpr std::size_t kMostStrangers = 128;
   static constexpr std::chrono::seconds kPatience{5};
 
   struct Proven {
@@ -42,6 +43,7 @@ class Admission {
   /// No rank is missing any more: strangers find nothing.
   void close() noexcept;
   std::size_t num_unproven() const noexcept { return unproven_.size(); }
+  std::size_t most_unproven() const noexcept;
 
  private:
   struct Unproven {

@@ -34,6 +34,7 @@ struct MeshConfig {
   std::string interface_address;                      ///< of this rank, numeric
   std::chrono::milliseconds connect_timeout{60'000};  ///< until a host accepts a connection
   std::chrono::milliseconds peer_timeout{30'000};     ///< DDP_PEER_TIMEOUT: a host that acknowledges nothing is lost
+  std::chrono::milliseconds wait_for_lower{100};      ///< the lower rank of a pair connects; the higher after so long
 };
 
 /// Why a mesh carries nothing any more.
@@ -101,8 +102,9 @@ class TcpMesh final : private LinkOwner {
     State state = State::opening;
     std::unique_ptr<Outbound> outbound = nullptr;
     Deadline next_attempt = Deadline::after(std::chrono::seconds(0));
-    std::optional<Deadline> give_up = {};  ///< unless its host accepts by then
-    bool ready = true;                     ///< something has happened to outbound
+    std::chrono::milliseconds wait_for_lower{0};  ///< before the next but one
+    std::optional<Deadline> give_up = {};         ///< unless its host accepts by then
+    bool ready = true;                            ///< something has happened to outbound
     std::string problem = {};
     bool said_goodbye = false;
     Bytes notice = {};

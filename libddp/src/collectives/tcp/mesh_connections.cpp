@@ -20,7 +20,9 @@
 namespace ddp::collectives::tcp {
 namespace {
 
-constexpr std::chrono::milliseconds kWaitForLower{100};
+// Each of the higher rank's attempts that meets the lower's own doubles its wait, up to so many times: a lower rank
+// that is slow to answer is not asked ever again, and who dies is missed within a second all the same.
+constexpr int kLongestWait = 4;
 constexpr std::chrono::milliseconds kBetweenAttempts{20};
 // How long a failed rank goes on answering those that it has not been connected with.
 constexpr std::chrono::milliseconds kLinger{500};
@@ -43,16 +45,26 @@ void watch_host(int fd, std::chrono::milliseconds limit) {
 
 /// The same for a connection that the other rank has not welcomed yet, which may take as long as it computes. Its host
 /// may have closed the connection in favour of others without this one learning of it, when the reset was lost: a probe
-/// every second asks. Of a listener that had no room, the kernel's questions would soon be a minute apart: a new
+/// every @p ask asks. Of a listener that had no room, the kernel's questions would soon be a minute apart: a new
 /// attempt asks at once.
-void watch_attempt(int fd, std::chrono::milliseconds limit) {
+void watch_attempt(int fd, std::chrono::milliseconds limit, std::chrono::seconds ask) {
   constexpr int kSynRetries = 2;    // 7 s in all
   constexpr int kMostProbes = 127;  // of tcp(7); TCP_USER_TIMEOUT ends it
   watch_host(fd, limit);
   set(fd, IPPROTO_TCP, TCP_SYNCNT, kSynRetries);
-  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(ask.count()));
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(ask.count()));
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, kMostProbes);
+}
+
+/// All ranks of a host may ask all others at once while these compute. A probe a second on each connection, 260,000 a
+/// second for 512 ranks, overflows the kernel's queues (net.core.netdev_max_backlog: 1000 packets), and an open
+/// connection ends when four of its own probes are lost: so a rank sends some 16 a second, while that is no rarer than
+/// those on open connections.
+std::chrono::seconds probe_interval(const MeshConfig& config) {
+  constexpr int kProbesPerSecond = 16;
+  const auto longest = std::max<std::chrono::seconds::rep>(1, config.peer_timeout.count() / 1000 / 4);
+  return std::chrono::seconds(std::clamp<std::chrono::seconds::rep>(config.size / kProbesPerSecond, 1, longest));
 }
 
 }  // namespace
@@ -62,7 +74,9 @@ TcpMesh::Peer& TcpMesh::need(int rank) {
   if (!peer) {
     LinkOwner& owner = *this;  // the base is private
     peer = std::make_unique<Peer>(rank, owner);
-    peer->next_attempt = Deadline::after(config_.rank < rank ? std::chrono::milliseconds::zero() : kWaitForLower);
+    peer->wait_for_lower = config_.wait_for_lower;
+    peer->next_attempt =
+        Deadline::after(config_.rank < rank ? std::chrono::milliseconds::zero() : config_.wait_for_lower);
     opening_.push_back(peer.get());
   }
   return *peer;
@@ -90,7 +104,7 @@ void TcpMesh::advance_opening() {
       peer.ready = true;
       if (!peer.give_up) peer.give_up = Deadline::after(config_.connect_timeout);
       if (peer.outbound->fd() >= 0) {
-        watch_attempt(peer.outbound->fd(), config_.peer_timeout);
+        watch_attempt(peer.outbound->fd(), config_.peer_timeout, probe_interval(config_));
         epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
         ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, peer.outbound->fd(), &event);
       }
@@ -108,7 +122,10 @@ void TcpMesh::advance_opening() {
         open(peer, std::move(socket));
         break;
       }
-      case Outbound::State::crossed: peer.next_attempt = Deadline::after(kWaitForLower); break;
+      case Outbound::State::crossed:
+        peer.next_attempt = Deadline::after(peer.wait_for_lower);
+        peer.wait_for_lower = std::min(2 * peer.wait_for_lower, kLongestWait * config_.wait_for_lower);
+        break;
       case Outbound::State::gone:
         lose(peer, fmt::format("rank {} has ended, or left the group: {}", rank, outbound->problem()),
              error == 0 ? "" : base::errno_name(error));
