@@ -1,24 +1,21 @@
 // How ranks come to their connections where many come at once, both of a pair do, or one is slow to answer.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
-#include <numeric>
-#include <random>
+#include <optional>
 #include <set>
 
 #include "base/socket.hpp"
 #include "collectives/tcp/admission.hpp"
 #include "collectives/tcp/mesh.hpp"
 #include "collectives/tcp/outbound.hpp"
-#include "collectives/tcp/tcp_backend.hpp"
 #include "unit/collectives/backend_ranks.hpp"
-#include "unit/collectives/checked_call.hpp"
 
 namespace ddp::collectives::tcp {
 namespace {
 
-using testing::CheckedCall;
 using testing::soon;
 
 Bytes record_of(std::uint16_t port) {
@@ -52,72 +49,68 @@ TEST(TcpConnecting, AllRanksOfAHostMayComeAtOnce) {
   EXPECT_EQ(proven.size() + 1, kRanks);
 }
 
-/// In whatever order the ranks move, and however slow some are: each pair agrees on one of its connections.
-TEST(TcpConnecting, RanksThatConnectToEachOtherAtOnceAgree) {
-  constexpr int kRanks = 6;
-  std::vector<int> everybody(kRanks);
-  std::iota(everybody.begin(), everybody.end(), 0);
-  for (unsigned seed = 0; seed < 30; ++seed) {
-    std::mt19937 random(seed);
-    std::vector<std::shared_ptr<TcpMesh>> meshes;
-    std::vector<Bytes> addresses;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      // the higher rank connects at once, too
-      meshes.push_back(std::make_shared<TcpMesh>(MeshConfig{.group = "crossing",
-                                                            .rank = rank,
-                                                            .size = kRanks,
-                                                            .interface_address = "127.0.0.1",
-                                                            .wait_for_lower = std::chrono::milliseconds(0)}));
-      addresses.push_back(meshes.back()->address());
+/// The other rank of a mesh of two, by hand.
+struct OtherRank {
+  OtherRank(int rank, const TcpMesh& mesh) {
+    records = {record_of(admission.port()), record_of(admission.port())};
+    records[static_cast<std::size_t>(1 - rank)] = mesh.address();
+    identity.emplace(rank, records);
+    admission.begin(*identity);
+  }
+  Admission admission{"127.0.0.1"};
+  std::vector<Bytes> records;
+  std::optional<MeshIdentity> identity;
+};
+
+/// Both have proven themselves on a connection of their own before either has an answer: that of the lower rank stays.
+TEST(TcpConnecting, OfTwoThatConnectAtOnceTheLowerRanksConnectionStays) {
+  for (const int rank : {0, 1}) {
+    prepare_proofs();
+    TcpMesh mesh({.group = "crossing",
+                  .rank = rank,
+                  .size = 2,
+                  .interface_address = "127.0.0.1",
+                  .wait_for_lower = std::chrono::milliseconds(0)});
+    OtherRank other(1 - rank, mesh);
+    mesh.connect(other.records);
+    mesh.link(1 - rank);
+    std::vector<Admission::Proven> from_mesh;
+    for (const Deadline limit = soon(); from_mesh.empty() && !limit.expired();) {
+      mesh.progress();
+      from_mesh = other.admission.advance();
     }
-    std::vector<std::unique_ptr<Backend>> backends;
-    std::vector<std::unique_ptr<CheckedCall>> calls;
-    std::vector<Operation> operations;
-    std::vector<Request*> requests;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      TcpMesh& mesh = *meshes[static_cast<std::size_t>(rank)];
-      mesh.connect(addresses);
-      backends.push_back(make_backend(meshes[static_cast<std::size_t>(rank)], 0, everybody));
-      calls.push_back(std::make_unique<CheckedCall>(
-          testing::Call{.kind = OperationKind::all_to_all, .count = 10}, kRanks, rank, 1));
-      operations.push_back(calls.back()->operation());
+    ASSERT_EQ(from_mesh.size(), 1U);
+    Outbound to_mesh(*other.identity, rank, "127.0.0.1");
+    Outbound::State answer = Outbound::State::pending;
+    for (const Deadline limit = soon(); answer == Outbound::State::pending && !limit.expired();) {
+      answer = to_mesh.advance();
+      mesh.progress();
     }
-    std::vector<int> turns;  // some ranks move 30 times as often as others
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      requests.push_back(&backends[rank]->init({&operations[rank], 1}, soon()));
-      turns.insert(turns.end(), random() % 2 == 0 ? 1 : 30, static_cast<int>(rank));
-      requests.back()->post();
-    }
-    std::set<int> running(everybody.begin(), everybody.end());
-    while (!running.empty()) {
-      const auto rank = static_cast<std::size_t>(turns[random() % turns.size()]);
-      const Outcome outcome = requests[rank]->poll();
-      if (outcome == Outcome::running) continue;
-      ASSERT_EQ(outcome, Outcome::ok) << "seed " << seed << ": " << requests[rank]->failure().cause;
-      running.erase(static_cast<int>(rank));
-    }
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      requests[rank]->release();
-      calls[rank]->check();
-    }
-    for (const auto& mesh : meshes) mesh->close(soon());
+    EXPECT_EQ(answer, rank == 0 ? Outbound::State::crossed : Outbound::State::welcome) << rank;
+    const Verdict verdict = Verdict::welcome;  // rank 1 has closed its own, on which this comes too late
+    ::send(from_mesh.front().socket.get(), &verdict, sizeof verdict, MSG_NOSIGNAL);
+    const base::UniqueFd chosen = rank == 0 ? std::move(from_mesh.front().socket) : to_mesh.take();
+    from_mesh.clear();
+    for (int i = 0; i < 200; ++i) mesh.progress();
+    EXPECT_FALSE(mesh.failure()) << rank << ": " << mesh.failure()->cause;
+    EXPECT_EQ(mesh.missing(), "") << rank;
+    EXPECT_TRUE(mesh.link(1 - rank)->is_open());
+    mesh.close(soon());
+    EXPECT_TRUE(base::wait_for(chosen.get(), POLLIN, soon())) << "a goodbye";
   }
 }
 
 /// A lower rank that has connected, but is slow to be heard, answers fewer and fewer questions.
 TEST(TcpConnecting, TheHigherRankAsksMoreSeldomEachTime) {
   prepare_proofs();
-  Admission lower("127.0.0.1");
   TcpMesh higher({.group = "asking", .rank = 1, .size = 2, .interface_address = "127.0.0.1"});
-  const std::vector<Bytes> records{record_of(lower.port()), higher.address()};
-  const MeshIdentity identity(0, records);
-  lower.begin(identity);
-  higher.connect(records);
+  OtherRank lower(0, higher);
+  higher.connect(lower.records);
   higher.link(0);
   int attempts = 0;
   for (const Deadline end = Deadline::after(std::chrono::seconds(1)); !end.expired();) {
     higher.progress();
-    for (const Admission::Proven& proven : lower.advance()) {
+    for (const Admission::Proven& proven : lower.admission.advance()) {
       const Verdict verdict = Verdict::crossed;
       ASSERT_EQ(::send(proven.socket.get(), &verdict, sizeof verdict, MSG_NOSIGNAL), 1);
       ++attempts;
