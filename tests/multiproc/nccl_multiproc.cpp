@@ -45,6 +45,14 @@ TEST(NcclGroups, ServeBothKindsOfTensors) {
   }
 }
 
+TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
+  for (const char* jitter : {"FAKE_CUDA_JITTER_SEED=3", "FAKE_CUDA_JITTER_SEED=4"}) {
+    for (const RankResult& result : run(3, {"train"}, {jitter, "FAKE_CUDA_JITTER_US=2000"})) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+    }
+  }
+}
+
 TEST(NcclGroups, TheChoiceIsToldOnce) {
   const auto results = run(2, {"use"}, {});
   EXPECT_THAT(results[0].output, HasSubstr("CPU tensors by host, CUDA tensors by nccl"));

@@ -2,10 +2,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -52,31 +55,44 @@ class DeviceFloats {
   ddp::Stream stream() const { return {.device = device(), .handle = stream_.get()}; }
   void fill(float value) {
     std::fill(host_.begin(), host_.end(), value);
-    copy(memory_.get(), reinterpret_cast<CUdeviceptr>(host_.data()));
+    copy(memory_.get(), reinterpret_cast<CUdeviceptr>(host_.data()), host_.size() * sizeof(float));
+  }
+  CUstream stream_handle() const { return stream_.get(); }
+  /// Memory of at most the same size.
+  void fill_at(const ddp::TensorView& there, float value) {
+    sources_.emplace_back(there.numel(), value);  // read when the stream comes to it
+    copy(reinterpret_cast<CUdeviceptr>(there.data()), reinterpret_cast<CUdeviceptr>(sources_.back().data()),
+         there.size_bytes());
+  }
+  bool equal_at(const ddp::TensorView& there, float value) {
+    copy(reinterpret_cast<CUdeviceptr>(host_.data()), reinterpret_cast<CUdeviceptr>(there.data()), there.size_bytes());
+    return host_equals(value, there.numel());
   }
   /// Waits for the program's stream alone.
   bool all_equal(float value) {
-    copy(reinterpret_cast<CUdeviceptr>(host_.data()), memory_.get());
-    const ddp::cuda::ContextScope scope(*context_);
-    ddp::cuda::check(ddp::cuda::driver().stream_synchronize(stream_.get()), "waiting for the program's stream");
-    for (const float each : host_) {
-      if (each != value) return false;
-    }
-    return true;
+    copy(reinterpret_cast<CUdeviceptr>(host_.data()), memory_.get(), host_.size() * sizeof(float));
+    return host_equals(value, host_.size());
   }
 
  private:
-  ddp::Device device() const { return {.type = ddp::DeviceType::cuda, .index = context_->device()}; }
-  void copy(CUdeviceptr to, CUdeviceptr from) {
+  bool host_equals(float value, std::size_t count) {
     const ddp::cuda::ContextScope scope(*context_);
-    ddp::cuda::check(ddp::cuda::driver().memcpy_async(to, from, host_.size() * sizeof(float), stream_.get()),
-                     "copying");
+    ddp::cuda::check(ddp::cuda::driver().stream_synchronize(stream_.get()), "waiting for the program's stream");
+    return std::all_of(host_.begin(), host_.begin() + static_cast<std::ptrdiff_t>(count),
+                       [&](float each) { return each == value; });
+  }
+
+  ddp::Device device() const { return {.type = ddp::DeviceType::cuda, .index = context_->device()}; }
+  void copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+    const ddp::cuda::ContextScope scope(*context_);
+    ddp::cuda::check(ddp::cuda::driver().memcpy_async(to, from, bytes, stream_.get()), "copying");
   }
 
   ddp::cuda::ContextPtr context_;
   ddp::cuda::Stream stream_;
   ddp::cuda::DeviceMemory memory_;
   std::vector<float> host_;
+  std::deque<std::vector<float>> sources_;
 };
 
 /// Tensors of both kinds of devices, orders among streams, groups of some ranks, wrong devices, a forked child.
@@ -130,6 +146,68 @@ void use_group(ddp::World& world) {
   group.barrier().wait();
 }
 
+/// Gradients of a device in buckets, with one of the CPU between them. Nothing but the program's stream is waited for,
+/// so that an order that is missing gives wrong numbers.
+void train(ddp::World& world) {
+  ddp::ProcessGroup group = ddp::make_process_group(world);
+  const auto context = ddp::cuda::PrimaryContext::retain(world.local_rank());
+  DeviceFloats first(world.local_rank(), 3000);
+  DeviceFloats second(world.local_rank(), 500);
+  std::vector<float> on_host(700, static_cast<float>(world.rank()));
+  first.fill(static_cast<float>(world.rank()) + 1);
+  second.fill(static_cast<float>(world.rank()) + 2);
+  check(second.all_equal(static_cast<float>(world.rank()) + 2), "the other stream has not filled it");
+  ddp::ReducerOptions options;
+  options.bucket_cap_bytes = 1000;
+  options.gradient_as_bucket_view = true;
+  options.stream = first.stream();
+  const auto allocate = [&](std::size_t bytes, ddp::Device device) -> std::shared_ptr<void> {
+    if (device.type == ddp::DeviceType::cpu) return {std::aligned_alloc(64, (bytes + 63) / 64 * 64), &std::free};
+    const auto memory = std::make_shared<ddp::cuda::DeviceMemory>(context, bytes);
+    const ddp::cuda::ContextScope scope(*context);
+    ddp::cuda::check(ddp::cuda::driver().memset_d8_async(memory->get(), 0, bytes, first.stream_handle()), "zeroing");
+    return {memory, memory->pointer()};
+  };
+  const std::vector<ddp::Parameter> parameters{{.name = "first", .value = first.view()},
+                                               {.name = "host", .value = on_host},
+                                               {.name = "second", .value = second.view()}};
+  try {
+    ddp::Reducer refused(parameters, group, options);
+    check(false, "an allocator is needed");
+  } catch (const ddp::Error& error) {
+    check(std::string(error.what()).find("'first' is on a CUDA device") != std::string::npos, error.what());
+  }
+  options.allocator = allocate;
+  ddp::Reducer reducer(parameters, group, options);
+  check(reducer.buckets().size() == 3, "three buckets");
+  check(first.all_equal(1) && second.all_equal(2) && on_host[699] == 0, "the values are not rank 0's");
+  const auto mine = static_cast<float>(world.rank());
+  const float mean = static_cast<float>(group.size() - 1) / 2;
+  for (int step = 1; step <= 6; ++step) {
+    const auto factor = static_cast<float>(step);
+    reducer.prepare_for_backward();
+    std::ranges::fill(std::span{static_cast<float*>(reducer.bucket_view(1).data()), 700}, mine * factor);
+    reducer.mark_ready(1);
+    first.fill_at(reducer.bucket_view(2), mine * factor);
+    reducer.mark_ready(2, reducer.bucket_view(2));
+    first.fill_at(reducer.bucket_view(0), mine * factor + 1);
+    reducer.mark_ready(0);
+    reducer.finalize();
+    check(first.equal_at(reducer.bucket_view(2), mean * factor), "an average on the device");
+    check(first.equal_at(reducer.bucket_view(0), mean * factor + 1), "another average on the device");
+    check(*static_cast<float*>(reducer.bucket_view(1).data()) == mean * factor, "an average on the host");
+  }
+  check(reducer.ready_order() == std::vector<std::size_t>{1, 2, 0}, "the order of gradients");
+  reducer.prepare_for_backward();
+  try {
+    reducer.mark_ready(0, first.view());
+    check(false, "a gradient elsewhere on the device was accepted");
+  } catch (const ddp::Error& error) {
+    check(std::string(error.what()).find("not in its bucket") != std::string::npos, error.what());
+  }
+  group.barrier().wait();
+}
+
 /// all_reduces until one fails; then all that are under way must fail with the same error, and a group of others that
 /// was made before goes on.
 void loop(ddp::World& world, int seconds) {
@@ -165,6 +243,7 @@ void loop(ddp::World& world, int seconds) {
 void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
   if (scenario == "use") return use_group(world);
+  if (scenario == "train") return train(world);
   if (scenario == "loop") return loop(world, std::stoi(argument));
   if (scenario == "old" && world.rank() == 1) ::setenv("FAKE_NCCL_VERSION", "21805", 1);
   if (scenario == "old") return use_group(world);

@@ -37,10 +37,11 @@ struct Parameter {
   bool requires_gradient = true;
 };
 
-/// Returns memory for a bucket, aligned to 64 bytes, zeroed or not; freed when the last copy of the pointer goes.
+/// Returns memory for a bucket, aligned to 64 bytes; freed when the last copy of the pointer goes. On a CUDA device it
+/// is zeroed by work that comes before all later work of ReducerOptions::stream.
 using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
 
-/// Equal on all ranks, but for gradient_as_bucket_view and allocator.
+/// Equal on all ranks, but for gradient_as_bucket_view, allocator and stream.
 struct ReducerOptions {
   /// A bucket is closed when it has reached this size; it may be larger, since tensors are never split.
   /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
@@ -68,7 +69,11 @@ struct ReducerOptions {
   /// Then the first step has its final buckets, and none are rebuilt.
   std::vector<std::size_t> ready_order{};
   std::shared_ptr<CommHook> comm_hook{};  ///< instead of the average
-  BucketAllocator allocator{};            ///< default: the C++ library's
+  BucketAllocator allocator{};            ///< default: the C++ library's, for CPU tensors
+  /// Of parameters on a CUDA device: the stream in which gradients are computed, all of them; default: the device's
+  /// default stream. Buckets wait for what is in it when their last gradient is marked; finalize makes it wait for the
+  /// averages, and does not block.
+  std::optional<Stream> stream{};
 };
 
 /// Times of the last finished step on this rank, in the terms of PyTorch's DDP logging data.
@@ -87,6 +92,10 @@ struct ReducerStats {
 /// not overflow); buckets are exchanged in index order as they fill. Construction is collective. It verifies that all
 /// ranks have the same parameters and options and throws Error(mismatch), on every rank, with the name of the first
 /// parameter that differs. All calls but mark_ready come from one thread at a time.
+///
+/// Parameters on CUDA devices need gradient_as_bucket_view and an allocator, and take no hook. Their buckets are
+/// divided by the backend, and stay as they are after the first step: give its ready_order() to the next run. What goes
+/// wrong on the device after finalize is told by later calls.
 class Reducer {
  public:
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});

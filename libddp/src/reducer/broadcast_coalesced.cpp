@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include <ddp/batch.hpp>
+
 #include "base/invalid_argument.hpp"
 
 namespace ddp {
@@ -47,16 +49,26 @@ void end(const CoalescedMessage& message, bool unpack) {
 
 }  // namespace
 
-void broadcast_coalesced(ProcessGroup& group, std::span<const TensorView> tensors, int root) {
+void broadcast_coalesced(ProcessGroup& group, std::span<const TensorView> all, int root, std::optional<Stream> stream) {
   constexpr auto kAttempted = "broadcasting tensors";
   if (root < 0 || root >= group.size()) {
     base::throw_invalid_argument(kAttempted, fmt::format("rank {} is not one of {}", root, group.size()), {});
   }
-  for (const TensorView& tensor : tensors) {
-    if (tensor.device().type == DeviceType::cpu) continue;
-    base::throw_invalid_argument(kAttempted, "a tensor is not in the memory of the CPU", {});
-  }
   if (group.size() == 1) return;
+  Batch on_device{group};
+  std::vector<TensorView> tensors;
+  for (const TensorView& tensor : all) {
+    if (tensor.device().type == DeviceType::cpu) {
+      tensors.push_back(tensor);
+    } else if (tensor.numel() > 0) {
+      on_device.broadcast(tensor, root);
+    }
+  }
+  if (on_device.size() > 0) {
+    CallOptions options;
+    options.stream = stream;
+    on_device.start(options).wait();
+  }
   std::deque<CoalescedMessage> under_way;
   for (std::size_t first = 0; first < tensors.size();) {
     std::size_t bytes = 0;
@@ -64,7 +76,7 @@ void broadcast_coalesced(ProcessGroup& group, std::span<const TensorView> tensor
     while (past < tensors.size() && (past == first || bytes + tensors[past].size_bytes() <= kMessageBytes)) {
       bytes += tensors[past++].size_bytes();
     }
-    const auto part = tensors.subspan(first, past - first);
+    const auto part = std::span{tensors}.subspan(first, past - first);
     first = past;
     if (bytes == 0) continue;
     CoalescedMessage message{.tensors = part, .memory = {}, .work = {}};

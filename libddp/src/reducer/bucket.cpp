@@ -41,12 +41,12 @@ Bucket::Bucket(const std::vector<Parameter>& parameters, const std::vector<std::
   }
   const std::size_t bytes = std::max<std::size_t>(elements_ * size_of(dtype_), 1);
   memory_ = allocate(bytes, value(0).device(), allocator);
-  std::memset(memory_.get(), 0, bytes);
+  if (on_cpu()) std::memset(memory_.get(), 0, bytes);
 }
 
 void Bucket::copy_in(std::size_t slot, const void* gradient, int divisor) {
   const std::size_t count = value(slot).numel();
-  if (count == 0) return;
+  if (count == 0 || !on_cpu()) return;
   if (gradient == nullptr) {
     std::memset(place(slot), 0, count * size_of(dtype_));
   } else if (divisor > 1) {
@@ -65,9 +65,12 @@ TensorView Bucket::view(std::size_t slot) const {
   return {place(slot), dtype_, value(slot).shape(), value(slot).device()};
 }
 
-Work Bucket::launch(ProcessGroup& group) const {
+Work Bucket::launch(ProcessGroup& group, const std::optional<Stream>& stream) const {
   const TensorView flat{memory_.get(), dtype_, {static_cast<std::int64_t>(elements_)}, value(0).device()};
-  return group.all_reduce(flat, ReduceOp::sum, {{}, memory_});
+  CallOptions options{std::optional<Deadline>{}, memory_};
+  if (on_cpu()) return group.all_reduce(flat, ReduceOp::sum, std::move(options));
+  options.stream = stream;
+  return group.all_reduce(flat, ReduceOp::avg, std::move(options));  // it divides on the device, before the sum
 }
 
 GradientBucket Bucket::lend(std::size_t index, bool is_last) const {

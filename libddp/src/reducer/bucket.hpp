@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ddp/reducer.hpp>
@@ -13,7 +14,7 @@ namespace ddp::reducer {
 class Bucket {
  public:
   /// @param indices positions in @p parameters, all of one element type; offsets follow their order. The memory is
-  /// zeroed. @p parameters stay where they are.
+  /// zeroed. @p parameters stay where they are. On a CUDA device gradients can only be in the bucket.
   Bucket(const std::vector<Parameter>& parameters, const std::vector<std::size_t>& indices,
          const BucketAllocator& allocator);
 
@@ -25,7 +26,8 @@ class Bucket {
   TensorView view(std::size_t slot) const;
 
   /// Starts averaging it over the group. The operation shares the memory, so a Bucket may be destroyed while it runs.
-  Work launch(ProcessGroup& group) const;
+  Work launch(ProcessGroup& group, const std::optional<Stream>& stream) const;
+  bool on_cpu() const { return value(0).device().type == DeviceType::cpu; }
   /// For a hook.
   GradientBucket lend(std::size_t index, bool is_last) const;
 

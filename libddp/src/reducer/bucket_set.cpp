@@ -69,14 +69,18 @@ void BucketSet::launch_full_locked(ProcessGroup& group) {
 
 BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
   if (skipped_[bucket]) return {};
-  if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group), .exchange = {}};
+  if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, options_.stream), .exchange = {}};
   const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size());
   return {.work = {}, .exchange = options_.comm_hook->start(lent, group)};
 }
 
 void BucketSet::wait(std::size_t bucket) {
   const Launched& launched = launched_[bucket];
-  if (launched.work) {
+  if (launched.work && !buckets_[bucket].on_cpu()) {
+    const Device device = parameters_[plan_[bucket].front()].value.device();
+    launched.work->order(options_.stream.value_or(Stream{.device = device, .handle = nullptr}));
+    last_finish_ = Deadline::Clock::now();
+  } else if (launched.work) {
     launched.work->wait();
     last_finish_ = launched.work->finished_at().value_or(Deadline::Clock::now());
   } else if (launched.exchange) {

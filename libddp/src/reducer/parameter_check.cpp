@@ -21,6 +21,7 @@ std::string describe(const Parameter& parameter) {
   } else if (parameter.gradient.data() != nullptr && gradient != parameter.value.description()) {
     text += fmt::format(" with a gradient {}", gradient);
   }
+  if (parameter.value.device().type == DeviceType::cuda) text += " on a CUDA device";
   if (!parameter.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(parameter.strides, ", "));
   return text;
 }

@@ -12,14 +12,13 @@ namespace {
 
 constexpr auto kMaking = "making a Reducer";
 
-void check_parameter(const Parameter& parameter, bool gradients_in_buckets) {
-  const auto on_cpu = [](const TensorView& tensor) { return tensor.device().type == DeviceType::cpu; };
-  const bool has_gradient = parameter.requires_gradient;
-  if (!on_cpu(parameter.value) || (has_gradient && !on_cpu(parameter.gradient))) {
-    base::throw_invalid_argument(kMaking, fmt::format("'{}' is not in the memory of the CPU", parameter.name),
-                                 "only CPU tensors are supported");
+void check_parameter(const Parameter& parameter, const ReducerOptions& options) {
+  if (!parameter.requires_gradient) return;
+  if (parameter.value.device().type == DeviceType::cuda &&
+      (!options.gradient_as_bucket_view || !options.allocator || options.comm_hook)) {
+    base::throw_invalid_argument(kMaking, fmt::format("'{}' is on a CUDA device", parameter.name),
+                                 "set gradient_as_bucket_view and an allocator, and no hook");
   }
-  if (!has_gradient) return;
   if (parameter.value.dtype() == DType::boolean) {
     base::throw_invalid_argument(kMaking, fmt::format("'{}' is boolean, which has no average", parameter.name),
                                  "leave it out");
@@ -32,7 +31,12 @@ void check_parameter(const Parameter& parameter, bool gradients_in_buckets) {
                                              parameter.gradient.description(), parameter.value.description()),
                                  "a gradient must have the shape and element type of its parameter");
   }
-  if (gradients_in_buckets && parameter.gradient.numel() > 0) {
+  if (parameter.gradient.device() != parameter.value.device()) {
+    base::throw_invalid_argument(
+        kMaking, fmt::format("the gradient of '{}' is on another device than its value", parameter.name),
+        "put both on one");
+  }
+  if (options.gradient_as_bucket_view && parameter.gradient.numel() > 0) {
     base::throw_invalid_argument(kMaking, fmt::format("the gradient of '{}' has memory of its own", parameter.name),
                                  "with gradient_as_bucket_view give gradients without memory, and use bucket_view()");
   }
@@ -59,15 +63,16 @@ void check_overlaps(const std::vector<Parameter>& parameters, const std::vector<
 
 }  // namespace
 
-ParameterList::ParameterList(const std::vector<Parameter>& parameters, bool gradients_in_buckets)
+ParameterList::ParameterList(const std::vector<Parameter>& parameters, const ReducerOptions& options)
     : owner_(parameters.size(), kNone), names_(parameters.size(), 0) {
   if (parameters.empty())
     base::throw_invalid_argument(kMaking, "there are no parameters", "pass those that need a gradient");
   std::map<const void*, std::size_t> by_memory;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
-    check_parameter(parameter, gradients_in_buckets);
+    check_parameter(parameter, options);
     if (!parameter.requires_gradient) continue;
+    on_cpu_ = on_cpu_ && parameter.value.device().type == DeviceType::cpu;
     owner_[i] = i;
     if (parameter.value.data() != nullptr && parameter.value.numel() > 0) {
       owner_[i] = by_memory.try_emplace(parameter.value.data(), i).first->second;

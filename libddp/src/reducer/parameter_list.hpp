@@ -14,12 +14,14 @@ class ParameterList {
   static constexpr std::size_t kNone = SIZE_MAX;
 
   /// Throws Error(invalid_argument), naming the parameter, for what cannot be averaged.
-  ParameterList(const std::vector<Parameter>& parameters, bool gradients_in_buckets);
+  ParameterList(const std::vector<Parameter>& parameters, const ReducerOptions& options);
 
   /// Of several names of one shared parameter the first; kNone: has no gradient.
   std::size_t owner(std::size_t index) const { return owner_[index]; }
   /// All that are their own owners, ascending.
   const std::vector<std::size_t>& owners() const noexcept { return owners_; }
+  /// Whether all are in the memory of the CPU.
+  bool on_cpu() const noexcept { return on_cpu_; }
   /// By parameter: how many names an owner has; 0 of the others.
   const std::vector<std::uint32_t>& names() const noexcept { return names_; }
 
@@ -27,6 +29,7 @@ class ParameterList {
   std::vector<std::size_t> owner_;
   std::vector<std::size_t> owners_;
   std::vector<std::uint32_t> names_;
+  bool on_cpu_ = true;
 };
 
 }  // namespace ddp::reducer

@@ -31,7 +31,7 @@ class Reducer::Impl {
       : parameters_(std::move(parameters)),
         options_(std::move(options)),
         group_(join(std::move(group))),
-        list_(parameters_, options_.gradient_as_bucket_view),
+        list_(parameters_, options_),
         marks_(list_.names()),
         used_(parameters_.size()),
         used_anywhere_(parameters_.size(), 1),
@@ -39,7 +39,7 @@ class Reducer::Impl {
     if (options_.broadcast_parameters) {
       std::vector<TensorView> values;
       for (const Parameter& parameter : parameters_) values.push_back(parameter.value);
-      broadcast_coalesced(group_, values);
+      broadcast_coalesced(group_, values, 0, options_.stream);
     }
     if (options_.static_graph) marks_.count_only();
     order_ = options_.ready_order.empty() ? std::vector<std::size_t>{} : complete_order(options_.ready_order);
@@ -119,7 +119,7 @@ class Reducer::Impl {
   }
 
   void broadcast_buffers(std::span<const TensorView> buffers, int root) {
-    if (synchronize_) broadcast_coalesced(group_, buffers, root);
+    if (synchronize_) broadcast_coalesced(group_, buffers, root, options_.stream);
   }
 
   void change_group(ProcessGroup group) {
@@ -190,7 +190,7 @@ class Reducer::Impl {
     rebuilt_ = true;
     rebuild_due_ = false;
     auto plan = plan_of(order_);
-    if (plan != buckets_.plan()) make_buckets(std::move(plan));
+    if (list_.on_cpu() && plan != buckets_.plan()) make_buckets(std::move(plan));
   }
 
   void make_buckets(reducer::BucketPlan plan) {
@@ -320,6 +320,8 @@ class Reducer::Impl {
                gradient->device() != expected.device()) {
       refuse(fmt::format("expected {}, got {}", expected.description(), gradient->description()),
              "a gradient must have the size, element type and device of its parameter");
+    } else if (expected.device().type == DeviceType::cuda && gradient->data() != own_memory(owner)) {
+      refuse("it is not in its bucket", "on a CUDA device compute it there: bucket_view()");
     }
     return owner;
   }
