@@ -56,6 +56,7 @@ TEST(Judge, NamesAndValues) {
       ElementsAre("NCCL_ASYNC_ERROR_HANDLING env-deprecated", "NCCL_DEBG env-misspelt", "NCCL_IB_DISABLE env-misread",
                   "NCCL_IB_RETRY_CNT env-range", "NCCL_MAX_NCHANNELS env-deprecated", "NCCL_RINGS env-removed",
                   "NCCL_TIMEOUT env-unread", "DDP_BAKCEND env-misspelt"));
+  EXPECT_THAT(judge({{"NCCL_ALGO", "\xa5ing"}}, nccl()).front().text, HasSubstr("unknown word '\\xa5ing'"));
   const auto findings = judge({{"NCCL_RINGS", "x"}}, no_nccl());
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].remedy, "use NCCL_GRAPH_FILE");

@@ -43,7 +43,7 @@ class Judge {
     const auto fault = check_value(*known, value);
     if (!fault) return;
     add(warning(fault->out_of_range ? "env-range" : "env-misread", shown,
-                fmt::format("{}={} {}", shown, shown_value(name, value), fault->text), {}));
+                fmt::format("{}={} {}", shown, shown_value(name, value), shown_value("", fault->text)), {}));
     findings.back().error = fault->out_of_range;
   }
 

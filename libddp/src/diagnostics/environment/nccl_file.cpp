@@ -28,7 +28,6 @@ constexpr std::string_view kPrefix = "NCCL_";
 constexpr std::string_view kVersionText = "NCCL version ";
 constexpr std::string_view kLoadersFile = "libnccl.so.2";
 constexpr std::uint64_t kLargestConstants = std::uint64_t{64} << 20;  // NCCL 2.32 has 0.9 MiB
-constexpr std::uint64_t kMostSections = 65536;
 
 bool in_name(char letter) {
   return letter == '_' || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9');
@@ -52,7 +51,7 @@ std::optional<std::vector<char>> constants_of(int fd) {
   Elf64_Ehdr header{};
   if (!read_at(fd, 0, &header, sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return std::nullopt;
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr)) return std::nullopt;
-  if (header.e_shnum == 0 || header.e_shnum > kMostSections || header.e_shstrndx >= header.e_shnum) return std::nullopt;
+  if (header.e_shnum == 0 || header.e_shstrndx >= header.e_shnum) return std::nullopt;
   std::vector<Elf64_Shdr> sections(header.e_shnum);
   if (!read_at(fd, header.e_shoff, sections.data(), sections.size() * sizeof(Elf64_Shdr))) return std::nullopt;
   const Elf64_Shdr& strings = sections[header.e_shstrndx];
