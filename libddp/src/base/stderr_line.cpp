@@ -82,7 +82,7 @@ bool wait_until_writable(int fd, Deadline deadline, int stop_fd) noexcept {
 }
 
 bool write_in_time(int fd, std::string_view text, std::string_view ending, std::chrono::milliseconds patience,
-               int stop_fd) noexcept {
+                   int stop_fd) noexcept {
   const Target target = target_of(fd);
   const std::size_t size = text.size() + ending.size();
   std::size_t left = size;

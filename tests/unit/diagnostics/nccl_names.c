@@ -1,6 +1,6 @@
 // Constants as in a libnccl.so.2 of version 2.18.3, which lacks what came later.
 static const char kConstants[] =
-    "NCCL version 2.18.3+cuda12.1\0"
+    "Mismatched NCCL version detected : rank %d\0NCCL version %d\0NCCL version 2.18.3+cuda12.1\0"
     "NCCL_DEBUG\0NCCL_SOCKET_IFNAME\0NCCL_IB_HCA\0NCCL_IB_TIMEOUT\0NCCL_IB_RETRY_CNT\0NCCL_P2P_DISABLE\0NCCL_P2P_"
     "LEVEL\0"
     "NCCL_ALGO\0NCCL_PROTO\0NCCL_NTHREADS\0NCCL_MAX_NCHANNELS\0NCCL_CROSS_NIC\0NCCL_NET_GDR_LEVEL\0NCCL_DEBUG_FILE\0"

@@ -158,9 +158,10 @@ bool NcclFile::reads(std::string_view name) const { return std::binary_search(na
 
 void scan_constants(std::span<const char> constants, NcclFile& file) {
   const std::string_view all{constants.data(), constants.size()};
-  const auto version = all.find(kVersionText);
-  if (version != std::string_view::npos) {
-    std::string_view text = all.substr(version + kVersionText.size(), 40);
+  // Other sentences begin like it.
+  for (auto at = all.find(kVersionText); at != std::string_view::npos && file.version.empty();
+       at = all.find(kVersionText, at + 1)) {
+    std::string_view text = all.substr(at + kVersionText.size(), 40);
     text = text.substr(0, text.find_first_not_of("0123456789.+abcdefghijklmnopqrstuvwxyz"));
     if (!text.empty() && text.front() >= '0' && text.front() <= '9') file.version = text;
   }
