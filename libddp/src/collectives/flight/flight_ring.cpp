@@ -1,6 +1,9 @@
 #include "collectives/flight/flight_ring.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <new>
 
 namespace ddp::collectives {
 namespace {
@@ -37,10 +40,19 @@ FlightState state_of(std::uint64_t stamp) {
 
 }  // namespace
 
+FlightRing::Slots::Slots(std::size_t count) : bytes_(count * sizeof(Slot)) {
+  if (count == 0) return;
+  void* const pages = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) throw std::bad_alloc();
+  first_ = static_cast<Slot*>(pages);
+}
+
+FlightRing::Slots::~Slots() {
+  if (first_ != nullptr) ::munmap(first_, bytes_);
+}
+
 FlightRing::FlightRing(std::size_t size)
-    : size_(size),
-      mask_(size == 0 ? 0 : std::bit_ceil(size) - 1),
-      slots_(size == 0 ? nullptr : std::make_unique<Slot[]>(std::bit_ceil(size))) {}
+    : size_(size), mask_(size == 0 ? 0 : std::bit_ceil(size) - 1), slots_(size == 0 ? 0 : std::bit_ceil(size)) {}
 
 // Words are stored with release and loaded with acquire: who sees a new word sees the stamp that was set before it,
 // too.

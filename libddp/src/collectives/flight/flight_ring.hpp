@@ -12,7 +12,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace ddp::collectives {
@@ -78,12 +78,28 @@ class FlightRing {
     std::atomic<std::uint64_t> stamp{0};  ///< number and phase; 0: never used
     std::array<std::atomic<std::uint64_t>, kWords> words{};
   };
+  static_assert(std::is_trivially_destructible_v<Slot>);
+
+  /// Fresh pages of the kernel's, all zero, which is what unused slots hold: each costs something when it is first
+  /// written only, not all of them when the process makes its first group.
+  class Slots {
+   public:
+    explicit Slots(std::size_t count);
+    ~Slots();
+    Slots(const Slots&) = delete;
+    Slots& operator=(const Slots&) = delete;
+    Slot& operator[](std::size_t index) const noexcept { return first_[index]; }
+
+   private:
+    std::size_t bytes_;
+    Slot* first_ = nullptr;
+  };
   Slot& slot(std::uint64_t number) const noexcept { return slots_[number & mask_]; }
   static bool copy(const Slot& slot, std::uint64_t& stamp, Words& words) noexcept;
 
   const std::size_t size_;
   const std::uint64_t mask_;
-  const std::unique_ptr<Slot[]> slots_;
+  const Slots slots_;
   alignas(64) std::atomic<std::uint64_t> next_{0};
 };
 

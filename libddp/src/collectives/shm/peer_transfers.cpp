@@ -20,16 +20,17 @@ PeerTransfers::PeerTransfers(const SegmentView& view, int rank, int peer, std::u
     : in_(view, peer, rank, first), out_(view, rank, peer, first), bell_(bell) {}
 
 void PeerTransfers::post(const Operation& operation, std::size_t& unfinished) {
+  if (!queues_) queues_ = std::make_unique<Queues>();
   ++posted_;
   const Transfer transfer{&operation, &unfinished, 0};
   if (operation.kind == OperationKind::send) {
-    to_send_.push_back(transfer);
+    queues_->to_send.push_back(transfer);
     return;
   }
-  const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(),
+  const auto arrival = std::find_if(queues_->arrivals.begin(), queues_->arrivals.end(),
                                     [&](const Arrival& one) { return one.header.tag == operation.tag; });
-  if (arrival == arrivals_.end()) {
-    to_receive_.push_back(transfer);
+  if (arrival == queues_->arrivals.end()) {
+    queues_->to_receive.push_back(transfer);
     return;
   }
   if (arrival->header.kind == RecordKind::eager && arrival->header.fingerprint == operation.fingerprint()) {
@@ -40,7 +41,7 @@ void PeerTransfers::post(const Operation& operation, std::size_t& unfinished) {
   } else {
     match(transfer, arrival->header);
   }
-  arrivals_.erase(arrival);
+  queues_->arrivals.erase(arrival);
 }
 
 void PeerTransfers::finish(const Transfer& transfer) {
@@ -70,15 +71,15 @@ void PeerTransfers::take(const RecordHeader& header) {
   const auto of_this_id = [&](const Transfer& transfer) { return transfer.id == header.id; };
   switch (header.kind) {
     case RecordKind::request: {
-      const auto found = std::find_if(announced_.begin(), announced_.end(), of_this_id);
-      if (found == announced_.end()) return;
-      asked_for_.push_back(*found);
-      announced_.erase(found);
+      const auto found = std::find_if(queues_->announced.begin(), queues_->announced.end(), of_this_id);
+      if (found == queues_->announced.end()) return;
+      queues_->asked_for.push_back(*found);
+      queues_->announced.erase(found);
       return;
     }
     case RecordKind::piece: {
-      const auto found = std::find_if(receiving_.begin(), receiving_.end(), of_this_id);
-      if (found == receiving_.end() || header.bytes > bytes_of(*found->operation) - found->moved) {
+      const auto found = std::find_if(queues_->receiving.begin(), queues_->receiving.end(), of_this_id);
+      if (found == queues_->receiving.end() || header.bytes > bytes_of(*found->operation) - found->moved) {
         mismatch_ = true;  // no rank of this group sends it
         return;
       }
@@ -86,17 +87,17 @@ void PeerTransfers::take(const RecordHeader& header) {
       found->moved += header.bytes;
       if (found->moved < bytes_of(*found->operation)) return;
       finish(*found);
-      receiving_.erase(found);
+      queues_->receiving.erase(found);
       return;
     }
     case RecordKind::eager:
     case RecordKind::announce: break;
   }
-  const auto receive = std::find_if(to_receive_.begin(), to_receive_.end(),
+  const auto receive = std::find_if(queues_->to_receive.begin(), queues_->to_receive.end(),
                                     [&](const Transfer& transfer) { return transfer.operation->tag == header.tag; });
-  if (receive != to_receive_.end()) {
+  if (receive != queues_->to_receive.end()) {
     const Transfer matched = *receive;
-    to_receive_.erase(receive);
+    queues_->to_receive.erase(receive);
     return match(matched, header);
   }
   Arrival arrival{header, {}};
@@ -104,7 +105,7 @@ void PeerTransfers::take(const RecordHeader& header) {
     arrival.data.resize(header.bytes);
     in_.read(arrival.data.data(), header.bytes);
   }
-  arrivals_.push_back(std::move(arrival));
+  queues_->arrivals.push_back(std::move(arrival));
 }
 
 void PeerTransfers::match(Transfer receive, const RecordHeader& header) {
@@ -118,8 +119,8 @@ void PeerTransfers::match(Transfer receive, const RecordHeader& header) {
     return finish(receive);
   }
   receive.id = header.id;
-  receiving_.push_back(receive);
-  to_ask_.push_back(header.id);
+  queues_->receiving.push_back(receive);
+  queues_->to_ask.push_back(header.id);
 }
 
 bool PeerTransfers::send_records() {
@@ -129,12 +130,13 @@ bool PeerTransfers::send_records() {
     bell_.changed();
     moved = true;
   };
-  while (!to_ask_.empty() && out_.room() != 0) {
-    put({.kind = RecordKind::request, .tag = 0, .fingerprint = 0, .bytes = 0, .id = to_ask_.front()}, nullptr, 0);
-    to_ask_.pop_front();
+  while (!queues_->to_ask.empty() && out_.room() != 0) {
+    put({.kind = RecordKind::request, .tag = 0, .fingerprint = 0, .bytes = 0, .id = queues_->to_ask.front()}, nullptr,
+        0);
+    queues_->to_ask.pop_front();
   }
-  while (!to_send_.empty()) {
-    Transfer& send = to_send_.front();
+  while (!queues_->to_send.empty()) {
+    Transfer& send = queues_->to_send.front();
     const std::size_t bytes = bytes_of(*send.operation);
     const std::size_t room = out_.room();
     RecordHeader header{.kind = RecordKind::eager,
@@ -153,17 +155,17 @@ bool PeerTransfers::send_records() {
       send.id = header.id = ++next_id_;
       header.kind = RecordKind::announce;
       put(header, nullptr, 0);
-      announced_.push_back(send);
+      queues_->announced.push_back(send);
     }
-    to_send_.pop_front();
+    queues_->to_send.pop_front();
   }
   return send_pieces() || moved;
 }
 
 bool PeerTransfers::send_pieces() {
   std::size_t sent = 0;
-  while (!asked_for_.empty() && sent < kWorkBytes) {
-    Transfer& send = asked_for_.front();
+  while (!queues_->asked_for.empty() && sent < kWorkBytes) {
+    Transfer& send = queues_->asked_for.front();
     const std::size_t left = bytes_of(*send.operation) - send.moved;
     const std::size_t room = out_.room();
     if (room == 0) break;
@@ -175,7 +177,7 @@ bool PeerTransfers::send_pieces() {
     sent += piece;
     if (send.moved < bytes_of(*send.operation)) continue;
     finish(send);
-    asked_for_.pop_front();
+    queues_->asked_for.pop_front();
   }
   return sent != 0;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include <ddp/bytes.hpp>
@@ -24,7 +25,7 @@ class PeerTransfers {
   void post(const Operation& operation, std::size_t& unfinished);
   /// Whether anything is posted and not over.
   bool busy() const { return posted_ != 0; }
-  /// Goes on for some 50 us at most; whether anything moved.
+  /// While busy(): goes on for some 50 us at most; whether anything moved.
   bool advance();
   /// Whether a message met a receive of another size or type; for good.
   bool mismatch() const { return mismatch_; }
@@ -42,6 +43,17 @@ class PeerTransfers {
     Bytes data;  ///< of an eager message
   };
 
+  /// Made by the first post: each of the seven takes memory at once, and most pairs of ranks never send messages.
+  struct Queues {
+    std::deque<Transfer> to_send;      ///< in posting order
+    std::deque<Transfer> announced;    ///< the peer knows of them
+    std::deque<Transfer> asked_for;    ///< they go in pieces
+    std::deque<std::uint64_t> to_ask;  ///< ids
+    std::deque<Transfer> to_receive;   ///< in posting order
+    std::deque<Transfer> receiving;    ///< in pieces
+    std::deque<Arrival> arrivals;
+  };
+
   bool take_records();
   void take(const RecordHeader& header);
   void match(Transfer receive, const RecordHeader& header);
@@ -55,14 +67,8 @@ class PeerTransfers {
   std::size_t posted_ = 0;
   bool mismatch_ = false;
   std::uint64_t next_id_ = 0;
-  std::uint64_t eager_sent_ = 0;      ///< bytes
-  std::deque<Transfer> to_send_;      ///< in posting order
-  std::deque<Transfer> announced_;    ///< the peer knows of them
-  std::deque<Transfer> asked_for_;    ///< they go in pieces
-  std::deque<std::uint64_t> to_ask_;  ///< ids
-  std::deque<Transfer> to_receive_;   ///< in posting order
-  std::deque<Transfer> receiving_;    ///< in pieces
-  std::deque<Arrival> arrivals_;
+  std::uint64_t eager_sent_ = 0;  ///< bytes
+  std::unique_ptr<Queues> queues_;
 };
 
 }  // namespace ddp::collectives::shm

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -47,6 +48,21 @@ TEST(FlightRing, KeepsTheLastRecordsInOrder) {
     EXPECT_EQ(content.entries[i].number, 96 + i);
     EXPECT_TRUE(whole(content.entries[i]));
   }
+}
+
+std::size_t resident_pages() {
+  std::size_t all = 0;
+  std::size_t resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident;
+}
+
+/// Making one costs the same whatever its size: every rank does it while all wait for each other.
+TEST(FlightRing, TakesMemoryWhenItIsUsed) {
+  const std::size_t before = resident_pages();
+  FlightRing ring(100'000);
+  EXPECT_LT(resident_pages(), before + 1000) << "its slots have 4096 pages";
+  EXPECT_EQ(ring.add(fields_of(1)), 1U);
 }
 
 TEST(FlightRing, StatesFollowEachOther) {
