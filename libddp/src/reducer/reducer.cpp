@@ -21,11 +21,11 @@
 
 namespace ddp {
 
-using Clock = Deadline::Clock;
-using reducer::ParameterList;
-using reducer::ReadyMarks;
-
 class Reducer::Impl {
+  using Clock = Deadline::Clock;
+  using ParameterList = reducer::ParameterList;
+  using ReadyMarks = reducer::ReadyMarks;
+
  public:
   Impl(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
       : parameters_(std::move(parameters)),

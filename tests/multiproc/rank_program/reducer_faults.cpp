@@ -28,9 +28,9 @@ class FaultyHook final : public CommHook {
 };
 
 /// Four parameters, each larger than its bucket's limit.
-class Job {
+class FaultyJob {
  public:
-  explicit Job(World& world) : group_(make_process_group(world)) {
+  explicit FaultyJob(World& world) : group_(make_process_group(world)) {
     for (int i = 0; i < 4; ++i) {
       values_.emplace_back(3000, 1.0F);
       gradients_.emplace_back(3000, static_cast<float>(world.rank()));
@@ -64,7 +64,7 @@ void fail_in_reducer(World& world, Arguments arguments) {
   const auto reach = [&](const char* here) {
     if (victim && phase == here) raise(std::stoi(arguments[2]));
   };
-  Job job(world);
+  FaultyJob job(world);
   Deadline::Clock::time_point started = Deadline::Clock::now();
   try {
     reach("construction");
@@ -89,7 +89,7 @@ void fail_in_reducer(World& world, Arguments arguments) {
 }
 
 void miss_a_gradient(World& world) {
-  Job job(world);
+  FaultyJob job(world);
   Reducer reducer = job.make();
   const int ranks = world.world_size();
   const auto step = [&](bool complete) {

@@ -22,9 +22,9 @@ constexpr int kSteps = 20;
 constexpr std::size_t kNames = 8;  // weight, factor, three branches, shared (two names), bias; idle stands behind them
 
 /// out = factor . (weight x) + branch[sample % 3] . x + shared . x + shared . x^2 + bias, loss = (out - target)^2 / 2.
-class Model {
+class BranchedModel {
  public:
-  Model() {
+  BranchedModel() {
     for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = 0.3F * std::sin(static_cast<float>(i));
   }
   std::vector<float>& gradients() { return gradients_; }
@@ -117,7 +117,7 @@ struct Mode {
   const char* hook;
 };
 
-std::string describe(const Mode& mode) {
+std::string name_of_mode(const Mode& mode) {
   const std::array names{"plain", "find_unused", "static"};
   return fmt::format("{}{}{} {}", mode.view ? "view " : "", names[static_cast<std::size_t>(mode.graph)],
                      mode.accumulate ? " accumulate" : "", mode.hook);
@@ -162,13 +162,13 @@ class Training {
   void look() {
     for (std::size_t i = 0; i < kNames; ++i) {
       gradients_[i] = mode_.view ? static_cast<float*>(reducer_.bucket_view(i).data())
-                                 : replica_.gradients().data() + Model::part(i).first;
+                                 : replica_.gradients().data() + BranchedModel::part(i).first;
     }
     bias_ = mode_.view ? static_cast<double*>(reducer_.bucket_view(kNames - 1).data()) : &replica_.bias_gradient();
   }
   void clear() {
     look();
-    for (std::size_t i = 0; i < kNames - 1; ++i) std::fill_n(gradients_[i], Model::part(i).count, 0.0F);
+    for (std::size_t i = 0; i < kNames - 1; ++i) std::fill_n(gradients_[i], BranchedModel::part(i).count, 0.0F);
     *bias_ = 0;
     if (!mode_.view) std::fill_n(replica_.gradients().end() - 3, 3, mode_.graph == Graph::plain ? 0.0F : 7.0F);
   }
@@ -205,10 +205,10 @@ class Training {
   }
 
   void check_step(int number) {
-    Model& whole = reference_;
+    BranchedModel& whole = reference_;
     std::vector<float> memory(whole.memory().size());
     std::array<float*, kNames> expected{};
-    for (std::size_t i = 0; i < kNames; ++i) expected[i] = memory.data() + Model::part(i).first;
+    for (std::size_t i = 0; i < kNames; ++i) expected[i] = memory.data() + BranchedModel::part(i).first;
     double bias = 0;
     for (int sample = 0; sample < kBatch; ++sample) {
       whole.backward(number, sample, 1.0F / kBatch, expected, bias);
@@ -219,10 +219,10 @@ class Training {
     const double tolerance = hook == "float16" ? 5e-3 : hook == "bfloat16 wrapper" ? 5e-2 : 2e-5;
     const auto compare = [&](const char* name, double mine, double wanted) {
       check(std::abs(mine - wanted) <= tolerance * std::max(1.0, std::abs(wanted)),
-            fmt::format("{}: step {}: {} is {}, not {}", describe(mode_), number, name, mine, wanted));
+            fmt::format("{}: step {}: {} is {}, not {}", name_of_mode(mode_), number, name, mine, wanted));
     };
     for (std::size_t index = 0; index < kNames - 1; ++index) {
-      const auto [name, first, count] = Model::part(index);
+      const auto [name, first, count] = BranchedModel::part(index);
       for (std::size_t i = 0; i < count; ++i) {
         compare(name, gradients_[index][i], expected[index][i]);
         compare(name, replica_.memory()[first + i], whole.memory()[first + i]);
@@ -232,10 +232,11 @@ class Training {
     const float idle = mode_.graph == Graph::plain ? 0.0F : 7.0F;
     for (std::size_t i = 0; i < 3 && !mode_.view; ++i) {
       check(*(replica_.gradients().end() - 3 + static_cast<std::ptrdiff_t>(i)) == idle,
-            describe(mode_) + ": the gradient of a parameter that nobody uses was changed");
+            name_of_mode(mode_) + ": the gradient of a parameter that nobody uses was changed");
     }
-    check(reducer_.used(kNames) == (mode_.graph == Graph::plain), describe(mode_) + ": who uses 'idle' is wrong");
-    check(reducer_.used(2) && reducer_.used(3) && reducer_.used(4), describe(mode_) + ": a branch counts as unused");
+    check(reducer_.used(kNames) == (mode_.graph == Graph::plain), name_of_mode(mode_) + ": who uses 'idle' is wrong");
+    check(reducer_.used(2) && reducer_.used(3) && reducer_.used(4),
+          name_of_mode(mode_) + ": a branch counts as unused");
     replica_.descend(gradients_, *bias_);
     whole.descend(expected, bias);
   }
@@ -243,8 +244,8 @@ class Training {
   int rank_;
   int ranks_;
   Mode mode_;
-  Model replica_;
-  Model reference_;
+  BranchedModel replica_;
+  BranchedModel reference_;
   Reducer reducer_;
   std::array<float*, kNames> gradients_{};
   double* bias_ = nullptr;
@@ -257,7 +258,7 @@ void train_in_all_modes(World& world) {
   const auto train = [&](const Mode& mode) {
     Training training(world, group, mode);
     for (int step = 1; step <= kSteps; ++step) training.step(step);
-    check(training.rebuilt() == (mode.graph != Graph::find_unused), describe(mode) + ": wrong about rebuilding");
+    check(training.rebuilt() == (mode.graph != Graph::find_unused), name_of_mode(mode) + ": wrong about rebuilding");
   };
   for (const Graph graph : {Graph::plain, Graph::find_unused, Graph::static_graph}) {
     for (const bool view : {false, true}) {
