@@ -74,6 +74,12 @@ class Origins {
   bool under_ddprun_ = false;
 };
 
+/// Slurm and PMIx set dozens, most of which say nothing to a reader.
+bool matters(std::string_view name) {
+  const auto family = family_of(name);
+  return family && ((*family != Family::slurm && *family != Family::pmix) || find_variable(name) != nullptr);
+}
+
 bool of_nccl(std::string_view name) { return family_of(name) == Family::nccl && !name.starts_with("RCCL_"); }
 
 }  // namespace
@@ -100,7 +106,7 @@ RankEnvironment describe(const EnvironmentSource& source, int rank, const std::s
     }
   }
   for (const auto& [name, value] : values) {
-    if (!all && !family_of(name)) continue;
+    if (!all && !matters(name)) continue;
     const auto file = from_file.find(name);
     RankVariable variable{.name = shown_value("", name),
                           .value = shown_value(name, value),
