@@ -16,6 +16,7 @@
 #include "command/option_word.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
+#include "doctor/doctor_command.hpp"
 #include "env/env_command.hpp"
 #include "flight/flight_command.hpp"
 #include "topo/options.hpp"
@@ -29,6 +30,7 @@ constexpr const char* kHelp =
     "Shows what libddp finds on this machine and in this job, and what follows from it.\n"
     "\n"
     "Commands:\n"
+    "  doctor    what is wrong on this machine or in this job, and what mends it\n"
     "  env       the environment variables of all ranks, where they came from, and what is wrong with them\n"
     "  flight    what the ranks of a failed job called last, and who made it fail\n"
     "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"
@@ -39,10 +41,11 @@ constexpr const char* kHelp =
     "Examples:\n"
     "  ddp-info topo                                           what ranks on this machine would get\n"
     "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo   what the ranks of a job have\n"
+    "  srun --mpi=pmix -N4 --ntasks-per-node=8 ddp-info doctor what would make a job fail here\n"
     "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env    what they have in their environment\n"
     "  ddp-info flight DIR                                     who made the job fail that wrote the files in DIR\n"
     "\n"
-    "Exit status: 0 success; 1 failure; 2 wrong command line.\n";
+    "Exit status: 0 success; 1 failure; 2 wrong command line. That of doctor: its --help.\n";
 
 constexpr const char* kVersion = "ddp-info (libddp) " DDP_VERSION_STRING "\n";
 
@@ -79,11 +82,21 @@ void run(std::span<const std::string> arguments) {
   if (command == "env") return ddp::tools::env::run_env(ddp::tools::env::parse_env_options(arguments.subspan(1)));
   if (command == "flight")
     return ddp::tools::flight::run_flight(ddp::tools::flight::parse_flight_options(arguments.subspan(1)));
-  const std::vector<std::string> known{"env", "flight", "topo", "version"};
+  const std::vector<std::string> known{"doctor", "env", "flight", "topo", "version"};
   const std::string closest = ddp::base::closest_word(command, known, 3);
   throw UsageError{
       "reading the command line", fmt::format("unknown command '{}'", command),
       closest.empty() ? "'ddp-info --help' lists the commands" : fmt::format("did you mean '{}'?", closest)};
+}
+
+/// Its own exit status says what it has found.
+int run_doctor(std::span<const std::string> arguments) {
+  try {
+    return ddp::tools::doctor::run_doctor(ddp::tools::doctor::parse_doctor_options(arguments), arguments);
+  } catch (const std::exception& error) {
+    ddp::base::write_stderr_line(fmt::format("ddp-info: {}", error.what()));
+    return ddp::tools::doctor::kCouldNotExamine;
+  }
 }
 
 }  // namespace
@@ -92,6 +105,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // reports a closed pipe like a full disk
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+    if (!arguments.empty() && arguments.front() == "doctor") return run_doctor(std::span{arguments}.subspan(1));
     run(arguments);
     return 0;
   } catch (const ddp::tools::UsageError& error) {

@@ -27,7 +27,7 @@ offered() {
 }
 
 @test "manual pages describe the options of --help, and no others" {
-  for command in env topo; do options "$bin/ddp-info" $command; done | sort -u >known
+  for command in doctor env topo; do options "$bin/ddp-info" $command; done | sort -u >known
   [ "$(wc -l <known)" -ge 10 ]
   documented "$manuals/ddp-info.1" | diff known -
   options "$bin/ddp-selftest" >known
@@ -39,6 +39,19 @@ offered() {
   "$bin/ddp-info" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' >commands
   [ "$(wc -l <commands)" -ge 2 ]
   while read -r command; do grep -qF "ddp\\-info $command" "$manuals/ddp-info.1"; done <commands
+}
+
+@test "docs/rules.md is what ddp-info doctor --rules prints" {
+  "$bin/ddp-info" doctor --rules | diff - "$root/docs/rules.md"
+}
+
+@test "ddp-info doctor: status 3 and one line where it cannot examine" {
+  for arguments in --explain "--explain nothing" "--fail-on all" n0; do
+    run -3 "$bin/ddp-info" doctor $arguments
+    [[ ${#lines[@]} -eq 1 && $output == "ddp-info: reading "* ]]
+  done
+  run -0 "$bin/ddp-info" doctor --explain shm-size
+  [[ $output == "shm-size (error): "*"Mend: "* ]]
 }
 
 @test "manual pages have no mistakes" {
@@ -62,6 +75,9 @@ offered() {
   [ "$(offered _ddp_info ddp-info topo --xml no)" = node.xml ]
   [ -z "$(offered _ddp_info ddp-info topo --nproc '')" ]
   [ -z "$(offered _ddp_info ddp-info version '')" ]
+  [ "$(offered _ddp_info ddp-info doctor --fail-on e)" = error ]
+  [ "$(PATH=$bin:$PATH offered _ddp_info ddp-info doctor --rule shm-)" = $'shm-private\nshm-size' ]
+  [ "$(offered _ddp_info ddp-info doctor --s)" = --skip ]
   [ "$(offered _ddp_info ddp-info en)" = env ]
   [ "$(offered _ddp_info ddp-info env --nccl no)" = node.xml ]
   [ "$(offered _ddp_info ddp-info env --diff no)" = node.xml ]

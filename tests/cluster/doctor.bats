@@ -1,0 +1,202 @@
+#!/usr/bin/env bats
+# ddp-info doctor on a real Slurm cluster: nothing on healthy nodes; faults made on purpose, one at a time: that one is
+# found, nothing else, and the mend that it proposes makes the finding go.
+
+load ../support/cluster_jobs
+
+setup() {
+  cluster_jobs_setup
+  doctor="$bin/ddp-info doctor"
+  repairs=()
+}
+
+teardown() {
+  [ -n "${cluster:-}" ] || return 0
+  local repair
+  for repair in ${repairs[@]+"${repairs[@]}"}; do eval "$repair" || true; done
+  cluster_jobs_teardown
+}
+
+# examine [OPTION_OF_SRUN]...: runs the doctor on four nodes.
+examine() { run srun --mpi=pmix -N4 "$@" $doctor; }
+
+# finds STATUS [RULE]...: what the last run found, and nothing else.
+finds() {
+  local expected=$1
+  shift
+  [ "$status" -eq "$expected" ] || { echo "status $status instead of $expected"; echo "$output"; return 1; }
+  local found
+  found=$(sed -nE 's/^(error|warning|info) ([a-z0-9-]+): .*/\2/p' <<<"$output" | sort -u | paste -sd' ')
+  [ "$found" = "$(printf '%s\n' "$@" | sort -u | paste -sd' ')" ] || { echo "found '$found' instead of '$*'"; echo "$output"; return 1; }
+}
+
+says_line() { grep -qE -- "$1" <<<"$output" || { echo "no line like: $1"; echo "$output"; return 1; }; }
+
+# The command or setting that the last run proposed.
+mend() { sed -nE 's/^    mend: (.*)/\1/p' <<<"$output" | head -n 1; }
+
+# A second network over which all nodes reach each other: net1, 10.99.0.0/24. Links are listed by number, so late.
+second_network() {
+  local i
+  repairs+=('"$cluster" run ip link del second0')
+  "$cluster" run ip link add second0 type bridge
+  "$cluster" run ip link set second0 up
+  for i in 0 1 2 3; do
+    repairs+=("'$cluster' run ip link del second-n$i")
+    "$cluster" run ip link add second-n$i type veth peer name net1 index 50 netns "$DDP_CLUSTER_DIR/netns/n$i"
+    "$cluster" run ip link set second-n$i master second0 up
+    "$cluster" on n$i ip addr add 10.99.0.$((i + 1))/24 dev net1
+    "$cluster" on n$i ip link set net1 up
+  done
+}
+
+@test "doctor: healthy nodes have no finding, under srun, in an allocation, under ddprun and alone" {
+  for ranks in 1 2; do
+    examine --ntasks-per-node=$ranks
+    finds 0
+    [[ ${lines[0]} =~ ^"ok: 4 nodes, $((4 * ranks)) ranks, "[0-9]+" rules, "[0-9.]+" s"$ ]]
+  done
+  run srun --mpi=pmi2 -N4 $doctor
+  finds 0
+  run allocation -N4 $doctor
+  finds 0
+  [[ $output == *"ok: 4 nodes, 4 ranks"* ]]
+  run allocation -N2 "$bin/ddprun" --nproc-per-node 1 $doctor
+  finds 0
+  [[ $output == *"ok: 2 nodes, 2 ranks"* ]]
+  run srun -N1 $doctor --no-job --json
+  python3 -c 'import json, sys; d = json.load(sys.stdin); assert d["schema"] == "ddp-info-doctor/1" and d["findings"] == [], d' <<<"$output"
+}
+
+@test "doctor: what is wrong with a network is found, and mended as it says" {
+  second_network
+  use_net1=--export=ALL,NCCL_SOCKET_IFNAME=net1
+  examine $use_net1
+  finds 0
+
+  "$cluster" on n2 ip link set net1 down
+  examine $use_net1
+  finds 2 interface-missing
+  says_line "^  n2, rank 2: NCCL_SOCKET_IFNAME=net1 matches no usable interface: there are lo, eth0, net1 \(down\)"
+  "$cluster" on n2 ip link set net1 up
+  examine $use_net1
+  finds 0
+
+  # A switch that takes less than the interfaces.
+  "$cluster" run ip link set second-n1 mtu 1400
+  examine $use_net1
+  finds 2 mtu-lost
+  says_line "^  n1, rank 1: packets of 1500 bytes to net1 are lost, small ones are not"
+  "$cluster" run ip link set second-n1 mtu 1500
+  examine $use_net1
+  finds 0
+
+  "$cluster" on n1 ip link set net1 mtu 9000
+  examine $use_net1
+  finds 1 mtu-differs
+  says_line "^  n1, rank 1: net1 has MTU 9000, others in 10.99.0.0/24 have 1500"
+  "$cluster" on n1 $(mend)
+  examine $use_net1
+  finds 0
+
+  # Exclusions replace NCCL's own, and docker0 comes first.
+  for i in 0 1 2 3; do
+    repairs+=("'$cluster' on n$i ip link del docker0" "'$cluster' on n$i ip link del container")
+    "$cluster" on n$i ip link add docker0 index 40 type bridge
+    "$cluster" on n$i ip link add container type veth peer name inside
+    "$cluster" on n$i ip link set inside up addrgenmode none
+    "$cluster" on n$i ip link set container master docker0 up addrgenmode none
+    "$cluster" on n$i ip addr add 172.17.0.1/16 dev docker0
+    "$cluster" on n$i ip link set docker0 up
+  done
+  examine --export=ALL,NCCL_SOCKET_IFNAME=^lo,eth
+  finds 2 interface-local
+  says_line "^  all 4 nodes, ranks 0-3: NCCL would use docker0 \(172.17.0.1\), which reaches only this host"
+  examine --export=ALL,"$(mend)"
+  finds 0
+}
+
+@test "doctor: a second network that leads nowhere is found, and the name that it proposes avoids it" {
+  for i in 0 1 2 3; do
+    repairs+=("'$cluster' on n$i ip link del second")
+    "$cluster" on n$i ip link add second type veth peer name nowhere
+    "$cluster" on n$i ip addr add 10.98.0.$((i + 1))/24 dev second
+    "$cluster" on n$i ip link set second up
+    "$cluster" on n$i ip link set nowhere up addrgenmode none
+  done
+  SECONDS=0
+  examine
+  finds 2 interface-unreachable
+  says_line "^  all 4 nodes, ranks 0-3: NCCL would use second \(10.98.0.0/24\), which is not reached from any other node: no answer"
+  [ "$SECONDS" -le 20 ]
+  [ "$(mend)" = NCCL_SOCKET_IFNAME==eth0 ]
+  examine --export=ALL,"$(mend)"
+  finds 0
+}
+
+@test "doctor: limits, /dev/shm, cores, names: each is found alone, and mended as it says" {
+  run on_ctl bash -c "ulimit -l 64; srun --mpi=pmix -N4 $doctor"
+  finds 1 memlock
+  says_line "^  all 4 nodes, ranks 0-3: max locked memory is 64 KiB"
+
+  run on_ctl bash -c "ulimit -n 256; srun --mpi=pmix -N4 $doctor"
+  finds 1 open-files
+  enough=$(mend)
+  [[ $enough == "ulimit -n 544 "* ]]
+  run on_ctl bash -c "ulimit -n 256 -S; ${enough%% before*}; srun --mpi=pmix -N4 $doctor"
+  finds 0
+
+  repairs+=('"$cluster" on n2 mount -o remount,size=50% /dev/shm')
+  "$cluster" on n2 mount -o remount,size=64M /dev/shm
+  examine
+  finds 2 shm-size
+  says_line "^  n2, rank 2: /dev/shm has 64 MiB, where 128 MiB are needed"
+  enough=$(mend)
+  "$cluster" on n2 ${enough%%;*}
+  examine
+  finds 0
+
+  first_cpu=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
+  run srun --mpi=pmix -N4 taskset -c "$first_cpu" $doctor
+  finds 1 one-core
+  says_line "^  all 4 nodes, ranks 0-3: it may run on one core only"
+
+  sed 's/.*n1$/127.0.1.1 n1/' "$DDP_CLUSTER_DIR/etc/hosts" >"$shared/hosts"
+  repairs+=('"$cluster" on n1 umount /etc/hosts')
+  "$cluster" on n1 mount --bind "$shared/hosts" /etc/hosts
+  examine
+  finds 1 own-name
+  says_line "^  n1, rank 1: n1 resolves to 127.0.1.1 on itself"
+  "$cluster" on n1 umount /etc/hosts
+  repairs=()
+  examine
+  finds 0
+
+  # A name that two ranks have wrong.
+  run srun --mpi=pmix -N4 bash -c '[ $SLURM_PROCID -lt 2 ] || export NCCL_SOCKET_INFAME=eth0; exec "$@"' bash $doctor
+  finds 1 env-misspelt
+  says_line "^  n\[2-3\], ranks 2-3: NCCL_SOCKET_INFAME is read by nobody; did you mean NCCL_SOCKET_IFNAME"
+  [ "$(mend)" = "rename it NCCL_SOCKET_IFNAME" ]
+  run srun --mpi=pmix -N4 --export=ALL,NCCL_SOCKET_IFNAME=eth0 $doctor
+  finds 0
+
+  examine --export=ALL,MASTER_ADDR=localhost
+  finds 2 master-address
+  examine --export=ALL,MASTER_ADDR=n0
+  finds 0
+
+  run srun --mpi=pmix -N2 --ntasks-per-node=2 bash -c \
+    '[ $SLURM_PROCID != 3 ] || exec unshare --mount bash -c "mount -t tmpfs tmpfs /dev/shm; exec \"\$@\"" bash "$@"; exec "$@"' bash $doctor
+  finds 1 shm-private
+  says_line "^  n1, ranks 2-3: its ranks have different file systems at /dev/shm"
+}
+
+@test "doctor: rules are chosen by name, and --fail-on sets what counts" {
+  run srun --mpi=pmix -N2 --export=ALL,MASTER_ADDR=localhost $doctor --skip master-address
+  finds 0
+  run srun --mpi=pmix -N2 --export=ALL,MASTER_ADDR=localhost $doctor --rule shm-size,one-core
+  finds 0
+  [[ ${lines[0]} == *" 2 rules, "* ]]
+  run srun --mpi=pmix -N2 --export=ALL,MASTER_ADDR=localhost $doctor --fail-on never
+  finds 0 master-address
+}

@@ -1,0 +1,381 @@
+// Each rule: what makes it speak, and it alone; what comes near and does not.
+#include <gmock/gmock.h>
+
+#include "unit/tools/doctor/healthy_job.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+using test::candidate;
+using test::healthy_job;
+using test::interface_of;
+using test::reached;
+using test::rules_found;
+
+struct Case {
+  const char* rule;  ///< the only one that is found
+  const char* what;
+  std::function<void(JobFacts&)> change;
+};
+
+void give_rdma(NodeRecord& node, const std::string& layer = "InfiniBand") {
+  node.facts.rdma = {{.device = "mlx5_0", .port = 1, .state = "ACTIVE", .link_layer = layer},
+                     {.device = "mlx5_1", .port = 1, .state = "ACTIVE", .link_layer = layer}};
+}
+
+void give_gpus(JobFacts& job) {
+  for (RankFacts& rank : job.ranks) {
+    rank.gpus = {"GPU-" + std::to_string(rank.node) + "a", "GPU-" + std::to_string(rank.node) + "b"};
+    rank.gpu_models = {"H200", "H200"};
+    rank.gpus_of_node = rank.gpus_allowed = 2;
+  }
+}
+
+/// Both nodes get another interface with the given name, of the given subnet, that is reached from the other node.
+void give_network(JobFacts& job, const std::string& name, const std::string& subnet) {
+  for (int number = 0; number < 2; ++number) {
+    NodeRecord& node = job.nodes[static_cast<std::size_t>(number)];
+    node.facts.interfaces.push_back(interface_of(name, subnet + std::to_string(number + 1)));
+    node.probes.results.push_back(reached(1 - number, name, subnet + std::to_string(2 - number)));
+  }
+}
+
+void set_all(JobFacts& job, const std::string& name, const std::string& value) {
+  for (RankFacts& rank : job.ranks) rank.environment[name] = value;
+}
+
+std::vector<Case> reports() {
+  std::vector<Case> cases;
+  for (const char* id : {"env-differs", "env-nccl-version", "env-range", "env-misspelt", "env-unknown", "env-unread",
+                         "env-removed", "env-deprecated", "env-misread", "env-conf", "env-size"}) {
+    cases.push_back({id, "the environment report has it", [id](JobFacts& job) {
+                       job.environment.push_back(
+                           {.rule = id, .error = false, .variable = "A", .text = "A", .remedy = "B", .ranks = {1}});
+                     }});
+  }
+  return cases;
+}
+
+std::vector<Case> faults() {
+  std::vector<Case> cases = reports();
+  const std::vector<Case> more{
+      {"env-left-over", "peer access switched off", [](auto& job) { set_all(job, "NCCL_P2P_DISABLE", "1"); }},
+      {"env-left-over", "an algorithm forced", [](auto& job) { set_all(job, "NCCL_ALGO", "Ring"); }},
+      {"memlock-rdma", "8 MiB with RDMA",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node);
+         job.ranks[2].memlock_bytes = 8 << 20;
+       }},
+      {"memlock", "64 KiB", [](auto& job) { job.ranks[1].memlock_bytes = 64 << 10; }},
+      {"open-files", "256", [](auto& job) { job.ranks[1].open_files = 256; }},
+      {"shm-size", "64 MiB in all", [](auto& job) { job.nodes[1].facts.shm_bytes = 64 << 20; }},
+      {"shm-size", "64 MiB left", [](auto& job) { job.nodes[1].facts.shm_free_bytes = 64 << 20; }},
+      {"shm-size", "none", [](auto& job) { job.nodes[1].facts.shm_bytes = job.nodes[1].facts.shm_free_bytes = -1; }},
+      {"shm-private", "another device", [](auto& job) { job.ranks[3].shm_device = 26; }},
+      {"namespaces", "another IPC namespace", [](auto& job) { job.ranks[3].namespaces["ipc"] = "ipc:[2]"; }},
+      {"one-core", "one core, two threads",
+       [](auto& job) {
+         job.ranks[0].cpus = CpuSet::parse("0,64");
+         job.ranks[0].cores = 1;
+       }},
+      {"one-core", "one processor, cores unknown",
+       [](auto& job) {
+         job.ranks[0].cpus = CpuSet::parse("0");
+         job.ranks[0].cores = 0;
+       }},
+      {"cores-shared", "three ranks on two",
+       [](auto& job) {
+         RankFacts third = job.ranks[1];
+         third.rank = 4;
+         job.nodes[0].ranks.push_back(4);
+         job.ranks.push_back(third);
+         for (int rank : {0, 1, 4}) {
+           job.ranks[static_cast<std::size_t>(rank)].cpus = CpuSet::parse("0-1");
+           job.ranks[static_cast<std::size_t>(rank)].cores = 2;
+         }
+       }},
+      {"cpu-quota", "two of eight", [](auto& job) { job.ranks[0].cpu_quota = 2; }},
+      {"pids-limit", "100", [](auto& job) { job.ranks[0].pids_limit = 100; }},
+      {"host-identity", "one name, one boot id",
+       [](auto& job) {
+         job.nodes[1].host = job.nodes[0].host;
+         job.nodes[1].facts.boot_id = job.nodes[0].facts.boot_id;
+       }},
+      {"host-identity", "one NCCL_HOSTID", [](auto& job) { set_all(job, "NCCL_HOSTID", "7"); }},
+      {"own-name", "127.0.1.1", [](auto& job) { job.nodes[1].facts.own_addresses = {"127.0.1.1"}; }},
+      {"own-name", "does not resolve", [](auto& job) { job.nodes[1].facts.own_addresses.clear(); }},
+      {"master-address", "localhost",
+       [](auto& job) {
+         set_all(job, "MASTER_ADDR", "localhost");
+         for (auto& node : job.nodes) node.facts.master_addresses = {"127.0.0.1"};
+       }},
+      {"master-address", "does not resolve", [](auto& job) { set_all(job, "MASTER_ADDR", "nowhere"); }},
+      {"clock-skew", "an hour behind", [](auto& job) { job.nodes[1].probes.clock_ms -= 3'600'000; }},
+      {"kernels-differ", "5.14 and 6.1", [](auto& job) { job.nodes[1].facts.kernel = "5.14.0"; }},
+      {"interface-missing", "a name that is not there", [](auto& job) { set_all(job, "NCCL_SOCKET_IFNAME", "ib0"); }},
+      {"interface-missing", "the interface is down",
+       [](auto& job) {
+         set_all(job, "NCCL_SOCKET_IFNAME", "eth0");
+         job.nodes[1].facts.interfaces[1].running = false;
+       }},
+      {"interface-missing", "Gloo's name is not there",
+       [](auto& job) {
+         job.nodes[1].facts.candidates.clear();
+         job.nodes[1].facts.candidate_facts.clear();
+         job.nodes[1].facts.candidates_failure = "GLOO_SOCKET_IFNAME=x names no interface of this host";
+       }},
+      {"interface-local", "docker0 first, after an exclusion",
+       [](auto& job) {
+         for (auto& node : job.nodes) {
+           InterfaceFacts docker = interface_of("docker0", "172.17.0.1");
+           docker.kind = InterfaceKind::host_only;
+           node.facts.interfaces.insert(node.facts.interfaces.begin() + 1, docker);
+         }
+         set_all(job, "NCCL_SOCKET_IFNAME", "^lo");
+       }},
+      {"interface-local", "link-local only",
+       [](auto& job) {
+         InterfaceFacts idle = interface_of("eth1", "fe80::1");
+         idle.addresses[0].ipv6 = true;
+         job.nodes[0].facts.interfaces.push_back(idle);
+       }},
+      {"interface-unreachable", "a second network that leads nowhere",
+       [](auto& job) {
+         give_network(job, "eth1", "10.2.0.");
+         for (auto& node : job.nodes) node.probes.results[1].end = ProbeEnd::silent;
+       }},
+      {"interface-other", "libddp has a faster network",
+       [](auto& job) {
+         give_network(job, "eth1", "10.2.0.");
+         for (int number = 0; number < 2; ++number) {
+           NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
+           node.candidates = {"eth1"};
+           node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
+         }
+       }},
+      {"interface-prefix", "eth1 is also eth10",
+       [](auto& job) {
+         give_network(job, "eth1", "10.2.0.");
+         give_network(job, "eth10", "10.3.0.");
+         set_all(job, "NCCL_SOCKET_IFNAME", "eth1,eth0");
+       }},
+      {"interfaces-one-subnet", "two of them", [](auto& job) { give_network(job, "eth1", "10.1.0.10"); }},
+      {"mtu-differs", "9000 on one side", [](auto& job) { job.nodes[1].facts.interfaces[1].mtu = 9000; }},
+      {"mtu-lost", "large packets", [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::lost; }},
+      {"address-duplicate", "one address twice",
+       [](auto& job) {
+         for (auto& node : job.nodes) {
+           node.facts.interfaces[1].addresses[0].address = "10.1.0.9";
+           node.facts.candidate_facts = {candidate("10.1.0.9")};
+         }
+       }},
+      {"speed-differs", "10 of 100 Gbit/s", [](auto& job) { job.nodes[1].facts.interfaces[1].rate_mbps = 10'000; }},
+      {"port-range", "a hundred", [](auto& job) { job.nodes[0].facts.port_high = 32867; }},
+      {"rdma-unused", "NCCL_IB_DISABLE",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node);
+         set_all(job, "NCCL_IB_DISABLE", "1");
+       }},
+      {"rdma-unused", "NCCL_NET",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node);
+         set_all(job, "NCCL_NET", "socket");
+       }},
+      {"rdma-unused", "a filter that leaves none",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node);
+         set_all(job, "NCCL_IB_HCA", "^mlx5");
+       }},
+      {"hca-missing", "no such device",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node);
+         set_all(job, "NCCL_IB_HCA", "=mlx5_0:1,mlx5_7");
+       }},
+      {"hca-missing", "a port that is down",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node);
+         job.nodes[1].facts.rdma[1].state = "DOWN";
+         set_all(job, "NCCL_IB_HCA", "mlx5_0,mlx5_1");
+       }},
+      {"link-layers-mixed", "one node has RoCE",
+       [](auto& job) {
+         give_rdma(job.nodes[0]);
+         give_rdma(job.nodes[1], "Ethernet");
+       }},
+      {"gpus-hidden", "a cgroup shows each its own",
+       [](auto& job) {
+         give_gpus(job);
+         for (RankFacts& rank : job.ranks) {
+           rank.gpus = {rank.gpus[static_cast<std::size_t>(rank.local_rank)]};
+           rank.gpus_allowed = 1;
+         }
+       }},
+      {"gpu-shared", "one for both",
+       [](auto& job) {
+         give_gpus(job);
+         for (RankFacts& rank : job.ranks) rank.gpus.resize(1);
+       }},
+      {"gpu-none", "one rank without",
+       [](auto& job) {
+         give_gpus(job);
+         job.ranks[3].gpus.clear();
+       }},
+      {"gpu-models", "two kinds",
+       [](auto& job) {
+         give_gpus(job);
+         job.ranks[3].gpu_models = {"A100", "A100"};
+       }},
+      {"gpu-direct", "no module",
+       [](auto& job) {
+         give_gpus(job);
+         for (auto& node : job.nodes) give_rdma(node);
+       }},
+      {"pci-acs", "a port redirects", [](auto& job) { job.nodes[0].facts.acs_ports = {"0000:01:00.0"}; }},
+      {"iommu", "translated lazily", [](auto& job) { job.nodes[0].facts.iommu = "DMA-FQ"; }},
+      {"libddp-versions", "two", [](auto& job) { job.ranks[3].version = "0.2.0"; }},
+      {"pmix-versions", "two", [](auto& job) { job.ranks[3].pmix_version = "5.0.1"; }},
+  };
+  cases.insert(cases.end(), more.begin(), more.end());
+  return cases;
+}
+
+TEST(DoctorRules, AHealthyJobHasNoFinding) { EXPECT_THAT(rules_found(healthy_job()), testing::IsEmpty()); }
+
+TEST(DoctorRules, EachFaultIsFoundAndNothingElse) {
+  std::set<std::string> tested;
+  for (const Case& each : faults()) {
+    JobFacts job = healthy_job();
+    each.change(job);
+    EXPECT_THAT(rules_found(job), testing::ElementsAre(each.rule)) << each.rule << ": " << each.what;
+    tested.insert(each.rule);
+  }
+  for (const Family& family : families()) {
+    for (const Rule& rule : family.rules) EXPECT_TRUE(tested.contains(std::string(rule.id))) << rule.id;
+  }
+}
+
+TEST(DoctorRules, WhatComesNearIsNoFault) {
+  const std::vector<Case> cases{
+      {"env-left-over", "switched on again", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "0"); }},
+      {"memlock", "8 MiB without RDMA", [](auto& job) { job.ranks[1].memlock_bytes = 8 << 20; }},
+      {"memlock-rdma", "RDMA that is down",
+       [](auto& job) {
+         give_rdma(job.nodes[0]);
+         for (auto& port : job.nodes[0].facts.rdma) port.state = "DOWN";
+         job.ranks[0].memlock_bytes = 8 << 20;
+       }},
+      {"open-files", "1024", [](auto& job) { job.ranks[1].open_files = 1024; }},
+      {"shm-size", "128 MiB for two", [](auto& job) { job.nodes[1].facts.shm_bytes = 128 << 20; job.nodes[1].facts.shm_free_bytes = 128 << 20; }},
+      {"namespaces", "mounts may differ", [](auto& job) { job.ranks[3].namespaces["mnt"] = "mnt:[2]"; }},
+      {"cores-shared", "two on two",
+       [](auto& job) {
+         for (RankFacts& rank : job.ranks) {
+           rank.cpus = CpuSet::parse("0-1");
+           rank.cores = 2;
+         }
+       }},
+      {"cpu-quota", "as many as processors", [](auto& job) { job.ranks[0].cpu_quota = 8; }},
+      {"host-identity", "one boot id, two names", [](auto& job) { job.nodes[1].facts.boot_id = "boot0"; }},
+      {"clock-skew", "a second", [](auto& job) { job.nodes[1].probes.clock_ms += 1000; }},
+      {"interface-local", "docker0, which NCCL leaves out",
+       [](auto& job) {
+         InterfaceFacts docker = interface_of("docker0", "172.17.0.1");
+         docker.kind = InterfaceKind::host_only;
+         job.nodes[0].facts.interfaces.push_back(docker);
+       }},
+      {"interface-local", "link-local only, beside RDMA",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node);
+         job.nodes[0].facts.interfaces.push_back(interface_of("eth1", "169.254.0.1"));
+       }},
+      {"interface-prefix", "a prefix for both", [](auto& job) {
+         give_network(job, "eth1", "10.2.0.");
+         set_all(job, "NCCL_SOCKET_IFNAME", "eth");
+       }},
+      {"interfaces-one-subnet", "with strict ARP",
+       [](auto& job) {
+         give_network(job, "eth1", "10.1.0.10");
+         for (auto& node : job.nodes) {
+           for (auto& interface : node.facts.interfaces) interface.arp_ignore = 1, interface.arp_announce = 2;
+         }
+       }},
+      {"mtu-lost", "nothing was answered", [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
+      {"hca-missing", "a node without RDMA",
+       [](auto& job) {
+         give_rdma(job.nodes[0]);
+         set_all(job, "NCCL_IB_HCA", "mlx5_0");
+       }},
+      {"gpus-hidden", "by a variable only",
+       [](auto& job) {
+         give_gpus(job);
+         for (RankFacts& rank : job.ranks) rank.gpus = {rank.gpus[static_cast<std::size_t>(rank.local_rank)]};
+       }},
+      {"gpu-direct", "with nvidia_peermem",
+       [](auto& job) {
+         give_gpus(job);
+         for (auto& node : job.nodes) {
+           give_rdma(node);
+           node.facts.peer_memory = true;
+         }
+       }},
+      {"iommu", "passed through", [](auto& job) { job.nodes[0].facts.iommu = "identity"; }},
+      {"pmix-versions", "unknown on one", [](auto& job) { job.ranks[3].pmix_version.clear(); }},
+  };
+  for (const Case& each : cases) {
+    JobFacts job = healthy_job();
+    each.change(job);
+    EXPECT_THAT(rules_found(job), testing::IsEmpty()) << each.rule << ": " << each.what;
+  }
+}
+
+TEST(DoctorRules, OneNodeAloneHasNoNetworkToBeWrong) {
+  JobFacts job = healthy_job();
+  job.nodes.resize(1);
+  job.ranks.resize(2);
+  job.nodes[0].probes.results.clear();
+  job.nodes[0].facts.own_addresses = {"127.0.1.1"};
+  job.nodes[0].facts.interfaces = {test::loopback()};
+  EXPECT_THAT(rules_found(job), testing::IsEmpty());
+}
+
+// Who is cut off is named, not those that it was tried with.
+TEST(DoctorRules, ANodeThatNobodyReachesIsNamedAlone) {
+  JobFacts job = healthy_job();
+  NodeRecord third = job.nodes[1];
+  third.host = "n2";
+  third.ranks = {4};
+  third.facts.own_addresses = {"10.1.0.3"};
+  third.facts.boot_id = "boot2";
+  third.facts.interfaces[1].addresses[0].address = "10.1.0.3";
+  third.facts.candidate_facts = {candidate("10.1.0.3")};
+  third.probes.results = {reached(0, "eth0", "10.1.0.1"), reached(1, "eth0", "10.1.0.2")};
+  for (ProbeResult& result : third.probes.results) result.end = ProbeEnd::silent;
+  for (NodeRecord& node : job.nodes) {
+    node.probes.results.push_back(reached(2, "eth0", "10.1.0.3"));
+    node.probes.results.back().end = ProbeEnd::silent;
+  }
+  RankFacts rank = job.ranks[3];
+  rank.rank = 4;
+  rank.node = 2;
+  job.nodes.push_back(third);
+  job.ranks.push_back(rank);
+  const auto found = test::findings_of(job);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].rule->id, "interface-unreachable");
+  EXPECT_THAT(found[0].hosts, testing::ElementsAre("n2"));
+  EXPECT_THAT(found[0].evidence, testing::HasSubstr("any other node"));
+}
+
+TEST(DoctorRules, EqualFindingsOfRanksAreOne) {
+  JobFacts job = healthy_job();
+  for (const std::size_t rank : {3U, 1U}) job.ranks[rank].memlock_bytes = 65536;
+  job.nodes[1].facts.shm_bytes = 1 << 20;
+  const auto found = test::findings_of(job);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].rule->id, "shm-size");  // errors first
+  EXPECT_THAT(found[1].ranks, testing::ElementsAre(1, 3));
+  EXPECT_THAT(found[1].hosts, testing::ElementsAre("n0", "n1"));
+}
+
+}  // namespace
+}  // namespace ddp::tools::doctor

@@ -1,0 +1,37 @@
+// Gathers what a rank and its node are: from /proc, /sys and /dev below a folder, so that tests lay out machines.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+#include <ddp/topology.hpp>
+
+#include "base/env_table.hpp"
+#include "doctor/facts.hpp"
+#include "topology/inventory/network_facts.hpp"
+
+namespace ddp::tools::doctor {
+
+/// The environment's variables that rules look at: of NCCL, PyTorch, the launchers and libddp; without those whose
+/// names or values may be secret.
+Variables watched_variables(const base::Environment& environment);
+
+/// What a process below @p root ("/") is: limits, processors, cgroups, namespaces, environment.
+RankFacts collect_rank(const std::filesystem::path& root, const base::Environment& environment);
+
+/// What the machine below @p root is, but what collect_names and collect_candidates find. @p raw: its interfaces.
+NodeFacts collect_node(const std::filesystem::path& root, const std::vector<topology::RawInterface>& raw);
+
+/// Asks the resolver for the host's own name and MASTER_ADDR.
+void collect_names(NodeFacts& node, const std::string& host, const base::Environment& environment, Deadline deadline);
+
+/// What libddp would choose the network from. @p several_nodes as known to the launcher.
+void collect_candidates(NodeFacts& node, const base::Environment& environment,
+                        const std::vector<std::string>& peer_hosts, bool several_nodes);
+
+/// GPUs, and cores of the rank's mask, from hwloc and NVML.
+void collect_devices(RankFacts& rank, const Topology& topology, const base::Environment& environment);
+
+}  // namespace ddp::tools::doctor

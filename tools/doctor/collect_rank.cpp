@@ -1,0 +1,136 @@
+// What a process has: limits, processors, cgroups, namespaces, environment.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+
+#include <ddp/error.hpp>
+#include <ddp/version.hpp>
+
+#include "diagnostics/environment/nccl_conf.hpp"
+#include "diagnostics/environment/shown_value.hpp"
+#include "doctor/collect.hpp"
+#include "topology/inventory/sysfs.hpp"
+#include "topology/placement/visible_devices.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 24> kFamilies = {
+    "NCCL_",      "TORCH_",          "PYTORCH_",       "GLOO_",         "UCX_",          "FI_",       "OFI_NCCL_",
+    "OMP_",       "CUDA_",           "NVIDIA_",        "DDP_",          "TORCHELASTIC_", "MASTER_",   "SLURM_GPU",
+    "SLURM_CPUS", "SLURM_JOB_ID",    "SLURM_MPI_TYPE", "SLURM_STEP_ID", "PMIX_MCA_",     "OMPI_MCA_", "ROCR_",
+    "HIP_",       "LD_LIBRARY_PATH", "LD_PRELOAD"};
+// A variable as long as this is a list of files or processors, which no rule looks at.
+constexpr std::size_t kLongestValue = 1024;
+
+/// The soft limit in a line of /proc/PID/limits: "Max open files            1024                 524288     files".
+std::int64_t soft_limit(const fs::path& limits, std::string_view name) {
+  const std::string values = topology::read_field(limits, name, ' ').value_or("");
+  std::int64_t soft = -1;  // "unlimited"
+  std::from_chars(values.data(), values.data() + values.size(), soft);
+  return soft;
+}
+
+/// The cgroup of version 2 in which a process is, and those above it, innermost first.
+std::vector<fs::path> cgroup_folders(const fs::path& root) {
+  std::vector<fs::path> folders;
+  const std::string own = topology::read_field(root / "proc/self/cgroup", "0:", ':').value_or("");
+  const fs::path top = root / "sys/fs/cgroup";
+  for (fs::path path = fs::path(own).relative_path(); !path.empty(); path = path.parent_path()) {
+    folders.push_back(top / path);
+  }
+  folders.push_back(top);
+  return folders;
+}
+
+/// "200000 100000": microseconds of processor time in a period. "max 100000": no limit.
+double quota_of(const fs::path& file) {
+  const std::string text = topology::read_attribute(file).value_or("");
+  long long quota = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), quota);
+  if (status != std::errc{} || quota <= 0) return 0;
+  long long period = 100'000;
+  const char* last = text.data() + text.size();
+  std::from_chars(std::min(end + 1, last), last, period);
+  return period > 0 ? static_cast<double>(quota) / static_cast<double>(period) : 0;
+}
+
+void read_cgroups(RankFacts& rank, const fs::path& root) {
+  for (const fs::path& folder : cgroup_folders(root)) {
+    if (const double quota = quota_of(folder / "cpu.max"); quota > 0) {
+      rank.cpu_quota = rank.cpu_quota > 0 ? std::min(rank.cpu_quota, quota) : quota;
+    }
+    if (const auto pids = topology::read_number(folder / "pids.max")) {
+      rank.pids_limit = rank.pids_limit < 0 ? *pids : std::min<std::int64_t>(rank.pids_limit, *pids);
+    }
+  }
+}
+
+}  // namespace
+
+Variables watched_variables(const base::Environment& environment) {
+  Variables chosen;
+  for (const auto& [name, value] : environment.variables()) {
+    const std::string_view known = name;
+    const auto begins = [known](std::string_view prefix) { return known.starts_with(prefix); };
+    if (value.size() > kLongestValue || std::none_of(kFamilies.begin(), kFamilies.end(), begins)) continue;
+    if (!diagnostics::is_secret(name)) chosen.emplace(name, value);
+  }
+  return chosen;
+}
+
+RankFacts collect_rank(const fs::path& root, const base::Environment& environment) {
+  RankFacts rank;
+  rank.version = DDP_VERSION_STRING;
+  rank.environment = watched_variables(environment);
+  const std::string home = environment.raw("HOME").value_or("");
+  for (const auto& file : diagnostics::read_nccl_conf(environment, home, root / "etc/nccl.conf")) {
+    for (const auto& [name, value] : file.settings) {
+      if (!diagnostics::is_secret(name)) rank.environment.emplace(name, value);  // the stronger ones come first
+    }
+  }
+  rank.pmix_version = environment.raw("PMIX_VERSION").value_or("");
+  const fs::path self = root / "proc/self";
+  rank.memlock_bytes = soft_limit(self / "limits", "Max locked memory");
+  rank.open_files = soft_limit(self / "limits", "Max open files");
+  try {
+    rank.cpus = CpuSet::parse(topology::read_field(self / "status", "Cpus_allowed_list", ':').value_or(""));
+  } catch (const Error&) {  // unknown
+  }
+  read_cgroups(rank, root);
+  for (const char* kind : {"net", "ipc", "pid", "mnt", "uts"}) {
+    if (std::string space = topology::link_name(self / "ns" / kind); !space.empty()) rank.namespaces[kind] = space;
+  }
+  struct stat shm {};
+  if (::stat((root / "dev/shm").c_str(), &shm) == 0) rank.shm_device = shm.st_dev;
+  return rank;
+}
+
+void collect_devices(RankFacts& rank, const Topology& topology, const base::Environment& environment) {
+  rank.cores = std::count_if(topology.cores().begin(), topology.cores().end(),
+                             [&](const Core& core) { return !(core.cpus & rank.cpus).empty(); });
+  rank.gpus_of_node = static_cast<std::int64_t>(topology.gpus().size());
+  rank.gpus_allowed =
+      std::count_if(topology.gpus().begin(), topology.gpus().end(), [](const Gpu& gpu) { return gpu.visible; });
+  const auto named = topology::gpus_named_by(topology, environment);
+  const auto add = [&](const Gpu& gpu) {
+    std::string name = gpu.uuid.empty() ? gpu.pci.to_string() : gpu.uuid;
+    if (!gpu.mig.empty()) name += " " + environment.raw("CUDA_VISIBLE_DEVICES").value_or("");  // a part of it each
+    rank.gpus.push_back(std::move(name));
+    rank.gpu_models.push_back(gpu.model);
+  };
+  if (named) {
+    for (const int index : *named) add(topology.gpus()[static_cast<std::size_t>(index)]);
+  } else {
+    for (const Gpu& gpu : topology.gpus()) {
+      if (gpu.visible) add(gpu);
+    }
+  }
+}
+
+}  // namespace ddp::tools::doctor

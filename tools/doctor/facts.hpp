@@ -1,0 +1,165 @@
+// What the doctor knows of a job: plain values, gathered once on every node and rank, from which the rules judge.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+#include <ddp/cpu_set.hpp>
+#include <ddp/devices.hpp>
+#include <ddp/diagnostics.hpp>
+
+#include "topology/network/interface_candidates.hpp"
+
+namespace ddp::tools::doctor {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+/// A network interface as getifaddrs(3) and /sys describe it.
+struct InterfaceFacts {
+  std::string name;
+  InterfaceKind kind = InterfaceKind::other;
+  bool running = false;                     ///< IFF_UP and IFF_RUNNING
+  std::int64_t mtu = 0;                     ///< bytes; 0 if unknown
+  std::int64_t rate_mbps = 0;               ///< Mbit/s; 0 if unknown
+  std::int64_t arp_ignore = 0;              ///< the stricter of the interface's and of all (net.ipv4.conf)
+  std::int64_t arp_announce = 0;            ///< the same
+  std::vector<InterfaceAddress> addresses;  ///< also link-local ones; in the kernel's order
+  friend bool operator==(const InterfaceFacts&, const InterfaceFacts&) = default;
+};
+
+struct RdmaPortFacts {
+  std::string device;  ///< "mlx5_0"
+  int port = 1;
+  std::string state;       ///< "ACTIVE"
+  std::string link_layer;  ///< "InfiniBand", "Ethernet"
+  friend bool operator==(const RdmaPortFacts&, const RdmaPortFacts&) = default;
+};
+
+/// Where a node answers probes: at each address over which the job may run.
+struct ProbeListener {
+  std::string interface;
+  std::string address;  ///< numeric
+  std::int64_t mtu = 0;
+  std::uint16_t tcp_port = 0;
+  std::uint16_t udp_port = 0;
+  friend bool operator==(const ProbeListener&, const ProbeListener&) = default;
+};
+
+/// Of a node; its first rank gathers them.
+struct NodeFacts {
+  std::string boot_id;
+  std::string kernel;                         ///< "6.1.0-18-amd64"
+  std::vector<std::string> own_addresses;     ///< what the host's own name resolves to; empty: it does not
+  std::vector<std::string> master_addresses;  ///< what MASTER_ADDR resolves to here; empty: unset, or it does not
+  std::int64_t shm_bytes = -1;                ///< size of /dev/shm; -1: there is none
+  std::int64_t shm_free_bytes = -1;
+  std::vector<InterfaceFacts> interfaces;  ///< in the kernel's order
+  std::vector<RdmaPortFacts> rdma;
+  std::vector<std::string> candidates;                      ///< interfaces that libddp considers, best first
+  std::vector<topology::CandidateAddress> candidate_facts;  ///< of each
+  std::string candidates_failure;                           ///< why there are none
+  std::int64_t port_low = 0;                                ///< net.ipv4.ip_local_port_range; 0 if unknown
+  std::int64_t port_high = 0;
+  std::string iommu;  ///< type of the first IOMMU domain of a GPU or RDMA device: "DMA-FQ", "identity"; empty: none
+  std::vector<std::string> acs_ports;  ///< PCIe ports above GPUs and RDMA devices that send peers' packets upwards
+  bool peer_memory = false;            ///< nvidia_peermem or nv_peer_mem is loaded
+  bool dma_buf = false;                ///< the open kernel module of NVIDIA, which exports memory as dma-buf
+  std::vector<ProbeListener> listeners;
+  Bytes token;  ///< which probes of this job carry
+  friend bool operator==(const NodeFacts&, const NodeFacts&) = default;
+};
+
+struct RankFacts {
+  std::string failure;  ///< why nothing but the numbers and the host is known; empty: all is
+  int rank = 0;
+  int local_rank = 0;
+  int node = -1;  ///< node number as far as the launcher tells it; JobFacts has it for all
+  std::string host;
+  std::string version;              ///< of ddp-info
+  Variables environment;            ///< of the families that matter; secrets left out
+  std::string pmix_version;         ///< of the PMIx server; empty where there is none
+  std::int64_t memlock_bytes = -1;  ///< soft limits; -1: unlimited
+  std::int64_t open_files = -1;
+  CpuSet cpus;                          ///< processors that it may use
+  std::int64_t cores = 0;               ///< physical cores among them; 0 if unknown
+  double cpu_quota = 0;                 ///< processors' worth of time that cgroups allow; 0: no limit
+  std::int64_t pids_limit = -1;         ///< tasks that cgroups allow; -1: no limit
+  Variables namespaces;                 ///< "net" -> "net:[4026531840]"
+  std::uint64_t shm_device = 0;         ///< st_dev of /dev/shm
+  std::vector<std::string> gpus;        ///< UUIDs, else PCI addresses, of the GPUs that it may use, in its order
+  std::vector<std::string> gpu_models;  ///< of these
+  std::int64_t gpus_of_node = 0;        ///< that the machine has
+  std::int64_t gpus_allowed = 0;  ///< of these, that the operating system lets it use, whatever *_VISIBLE_DEVICES says
+  std::optional<NodeFacts> of_node;  ///< of the first rank of each node
+
+  /// Of the environment; empty if it is not set.
+  std::string variable(std::string_view name) const {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string{} : found->second;
+  }
+  friend bool operator==(const RankFacts&, const RankFacts&) = default;
+};
+
+enum class ProbeEnd : std::uint8_t {
+  reached,
+  silent,       ///< no answer in time
+  refused,      ///< by that host, or another that has its address
+  unreachable,  ///< the kernel knows no way
+};
+
+enum class PacketEnd : std::uint8_t {
+  untested,  ///< not even a small packet was answered
+  passed,
+  lost,  ///< a packet of the size that both interfaces allow was not answered, small ones were
+};
+
+struct ProbeResult {
+  int to_node = 0;
+  std::string interface;  ///< there
+  std::string address;
+  ProbeEnd end = ProbeEnd::silent;
+  PacketEnd packet = PacketEnd::untested;
+  std::int64_t packet_bytes = 0;  ///< IP packet; 0: none was sent
+  friend bool operator==(const ProbeResult&, const ProbeResult&) = default;
+};
+
+/// What the first rank of a node tells after the facts have been exchanged.
+struct ProbeReport {
+  std::int64_t clock_ms = 0;  ///< CLOCK_REALTIME when the fence ended, ms since 1970
+  std::vector<ProbeResult> results;
+  friend bool operator==(const ProbeReport&, const ProbeReport&) = default;
+};
+
+struct NodeRecord {
+  std::string host;
+  std::vector<int> ranks;  ///< ascending
+  NodeFacts facts;
+  ProbeReport probes;
+};
+
+struct JobFacts {
+  std::vector<NodeRecord> nodes;                ///< by node number
+  std::vector<RankFacts> ranks;                 ///< by rank; RankFacts::node is right
+  std::vector<EnvironmentFinding> environment;  ///< what is wrong with the ranks' variables
+  bool several_nodes() const { return nodes.size() > 1; }
+  const NodeRecord& node_of(const RankFacts& rank) const { return nodes[static_cast<std::size_t>(rank.node)]; }
+};
+
+/// A fence carries every rank's facts, so they are kept small. Typical: 1 to 4 KiB.
+inline constexpr std::size_t kLargestFactsBytes = std::size_t{64} * 1024;
+
+/// Throws Error(invalid_argument) where the facts would be larger than kLargestFactsBytes.
+Bytes encode(const RankFacts& facts);
+Bytes encode(const ProbeReport& report);
+/// Throw Error(protocol) for bytes that encode() of this version did not write.
+RankFacts decode_rank_facts(std::span<const std::byte> bytes);
+ProbeReport decode_probe_report(std::span<const std::byte> bytes);
+
+}  // namespace ddp::tools::doctor

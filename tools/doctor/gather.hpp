@@ -1,0 +1,26 @@
+// Brings every rank's facts to rank 0, and lets the nodes probe each other in between.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+#include <ddp/key_value_store.hpp>
+
+#include "doctor/facts.hpp"
+#include "doctor/probe.hpp"
+#include "world/node_map.hpp"
+
+namespace ddp::tools::doctor {
+
+using ProbeFunction = std::function<std::vector<ProbeResult>(const std::vector<ProbeTarget>&)>;
+
+/// Collective: all ranks of the job call it. Three fences: for everyone's environment, for the other facts, and for
+/// what the probes of each node's first rank found.
+/// @param nodes where ranks run, if the launcher tells; else by RankFacts::node, else by host name.
+/// @return the job on rank 0, nothing elsewhere. Throws what the store throws, and Error(protocol).
+std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::NodeMap>& nodes, const RankFacts& own,
+                               const ProbeFunction& probe, Deadline deadline);
+
+}  // namespace ddp::tools::doctor

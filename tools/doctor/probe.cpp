@@ -1,0 +1,195 @@
+#include "doctor/probe.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+
+#include "base/unique_fd.hpp"
+#include "doctor/probe_packet.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kSmallBytes = 64;
+constexpr std::size_t kHeaderBytesIpv4 = 20 + 8;  // IP and UDP
+constexpr std::size_t kHeaderBytesIpv6 = 40 + 8;
+constexpr auto kSendAgain = std::chrono::milliseconds(100);
+constexpr int kMostNodesProbedByAll = 17;
+
+/// One target while it is probed.
+class Attempt {
+ public:
+  Attempt(const ProbeTarget& target, const std::vector<InterfaceFacts>& own)
+      : target_(target), address_(SocketAddress::of(target.listener.address, target.listener.tcp_port)) {
+    result_.to_node = target.to_node;
+    result_.interface = target.listener.interface;
+    result_.address = target.listener.address;
+    if (address_.length == 0) {
+      note_stream(EADDRNOTAVAIL);
+      return;
+    }
+    tcp_ = open(SOCK_STREAM);
+    if (tcp_ && ::connect(tcp_.get(), address_.get(), address_.length) == 0) {
+      note_stream(0);
+    } else if (errno != EINPROGRESS) {
+      note_stream(errno);
+    }
+    open_datagrams(own);
+  }
+
+  bool done() const { return stream_done_ && (result_.end != ProbeEnd::reached || packet_done()); }
+  bool packet_done() const { return !udp_ || result_.packet == PacketEnd::passed; }
+  const ProbeResult& result() const { return result_; }
+
+  void send() {
+    if (!udp_ || packet_done()) return;
+    send_bytes(kSmallBytes);
+    send_bytes(large_bytes_);
+  }
+
+  void wait_in(std::vector<pollfd>& waiting) const {
+    if (!stream_done_) waiting.push_back({.fd = tcp_.get(), .events = POLLOUT, .revents = 0});
+    if (udp_) waiting.push_back({.fd = udp_.get(), .events = POLLIN, .revents = 0});
+  }
+
+  void look() {
+    if (!stream_done_) {
+      pollfd ready{.fd = tcp_.get(), .events = POLLOUT, .revents = 0};
+      if (::poll(&ready, 1, 0) == 1) {
+        int error = 0;
+        socklen_t size = sizeof error;
+        ::getsockopt(tcp_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+        note_stream(error);
+      }
+    }
+    receive();
+  }
+
+ private:
+  base::UniqueFd open(int type) const {
+    return base::UniqueFd{::socket(address_.storage.ss_family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  }
+
+  void note_stream(int error) {
+    stream_done_ = true;
+    switch (error) {
+      case 0: result_.end = ProbeEnd::reached; break;
+      case ECONNREFUSED:
+      case ECONNRESET: result_.end = ProbeEnd::refused; break;
+      case ETIMEDOUT: result_.end = ProbeEnd::silent; break;
+      default: result_.end = ProbeEnd::unreachable;
+    }
+  }
+
+  /// Packets of the size that both ends' interfaces take, which no router may cut.
+  void open_datagrams(const std::vector<InterfaceFacts>& own) {
+    const SocketAddress to = SocketAddress::of(target_.listener.address, target_.listener.udp_port);
+    udp_ = open(SOCK_DGRAM);
+    if (!udp_ || ::connect(udp_.get(), to.get(), to.length) != 0) return udp_.reset();
+    const bool ipv6 = to.storage.ss_family == AF_INET6;
+    const int probe = ipv6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
+    ::setsockopt(udp_.get(), ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &probe,
+                 sizeof probe);
+    const std::size_t headers = ipv6 ? kHeaderBytesIpv6 : kHeaderBytesIpv4;
+    const std::int64_t packet = std::min({leaving_mtu(own), target_.listener.mtu, std::int64_t{kLargestPacket / 2}});
+    if (packet < static_cast<std::int64_t>(headers + kSmallBytes)) return udp_.reset();
+    result_.packet_bytes = packet;
+    large_bytes_ = static_cast<std::size_t>(packet) - headers;
+  }
+
+  /// MTU of the interface by which packets to the target leave; 0 if unknown.
+  std::int64_t leaving_mtu(const std::vector<InterfaceFacts>& own) const {
+    SocketAddress from;
+    from.length = sizeof from.storage;
+    if (::getsockname(udp_.get(), from.get(), &from.length) != 0) return 0;
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    const void* bits = from.storage.ss_family == AF_INET6
+                           ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(from.get())->sin6_addr)
+                           : static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(from.get())->sin_addr);
+    ::inet_ntop(from.storage.ss_family, bits, text.data(), text.size());
+    for (const InterfaceFacts& interface : own) {
+      const auto has = [&](const InterfaceAddress& each) { return each.address == text.data(); };
+      if (std::any_of(interface.addresses.begin(), interface.addresses.end(), has)) return interface.mtu;
+    }
+    return 0;
+  }
+
+  void send_bytes(std::size_t size) const {
+    std::vector<std::byte> packet(size);
+    std::copy(target_.token.begin(), target_.token.end(), packet.begin());
+    ::send(udp_.get(), packet.data(), packet.size(), MSG_NOSIGNAL);
+  }
+
+  void receive() {
+    if (!udp_) return;
+    std::array<std::byte, 256> buffer{};
+    ssize_t size = 0;
+    while ((size = ::recv(udp_.get(), buffer.data(), buffer.size(), 0)) >= 0) {
+      const auto is = [&](std::size_t sent) {
+        const auto reply = probe_reply(target_.token, static_cast<std::uint32_t>(sent));
+        return std::equal(reply.begin(), reply.end(), buffer.begin(), buffer.begin() + size);
+      };
+      if (is(large_bytes_)) {
+        result_.packet = PacketEnd::passed;
+      } else if (is(kSmallBytes) && result_.packet == PacketEnd::untested) {
+        result_.packet = PacketEnd::lost;  // so far
+      }
+    }
+  }
+
+  const ProbeTarget& target_;
+  SocketAddress address_;
+  base::UniqueFd tcp_;
+  base::UniqueFd udp_;
+  std::size_t large_bytes_ = 0;
+  bool stream_done_ = false;
+  ProbeResult result_;
+};
+
+}  // namespace
+
+std::vector<ProbeResult> probe(const std::vector<ProbeTarget>& targets, const std::vector<InterfaceFacts>& own,
+                               Deadline deadline) {
+  std::vector<Attempt> attempts;
+  attempts.reserve(targets.size());
+  for (const ProbeTarget& target : targets) {
+    if (target.token.size() == kTokenBytes) attempts.emplace_back(target, own);
+  }
+  auto next_send = Clock::now();
+  const auto done = [](const Attempt& attempt) { return attempt.done(); };
+  while (!std::all_of(attempts.begin(), attempts.end(), done) && Clock::now() < deadline.when()) {
+    if (Clock::now() >= next_send) {
+      for (Attempt& attempt : attempts) attempt.send();
+      next_send = Clock::now() + kSendAgain;
+    }
+    std::vector<pollfd> waiting;
+    for (const Attempt& attempt : attempts) {
+      if (!attempt.done()) attempt.wait_in(waiting);
+    }
+    const auto until = std::min(next_send, deadline.when()) - Clock::now();
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(until).count();
+    ::poll(waiting.data(), waiting.size(), static_cast<int>(std::max<std::int64_t>(wait, 0)));
+    for (Attempt& attempt : attempts) attempt.look();
+  }
+  std::vector<ProbeResult> results;
+  for (const Attempt& attempt : attempts) results.push_back(attempt.result());
+  return results;
+}
+
+std::vector<int> probed_nodes(int node, int num_nodes) {
+  std::vector<int> found;
+  for (int step = 1; step < num_nodes; step = num_nodes <= kMostNodesProbedByAll ? step + 1 : step * 2) {
+    found.push_back((node + step) % num_nodes);
+  }
+  return found;
+}
+
+}  // namespace ddp::tools::doctor

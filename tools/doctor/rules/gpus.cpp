@@ -1,0 +1,139 @@
+// Rules on GPUs, who may use them, and PCIe above them.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "doctor/families.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+const RankFacts& rank_of(const JobFacts& job, int rank) { return job.ranks[static_cast<std::size_t>(rank)]; }
+
+void check_hidden(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    if (node.ranks.size() < 2) continue;
+    std::set<std::string> all;
+    for (const int rank : node.ranks) all.insert(rank_of(job, rank).gpus.begin(), rank_of(job, rank).gpus.end());
+    const auto may_use_one = [&](int rank) { return rank_of(job, rank).gpus_allowed == 1; };
+    if (all.size() != node.ranks.size() || !std::all_of(node.ranks.begin(), node.ranks.end(), may_use_one)) continue;
+    findings.on_node(node, fmt::format("each of {} ranks may use one GPU only", node.ranks.size()));
+  }
+}
+
+void check_shared(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    std::map<std::string, std::vector<int>> users;
+    for (const int rank : node.ranks) {
+      const auto& gpus = rank_of(job, rank).gpus;
+      if (gpus.size() == 1) users[gpus.front()].push_back(rank);
+    }
+    for (const auto& [gpu, ranks] : users) {
+      if (ranks.size() > 1) findings.on_ranks(ranks, fmt::format("{} is the only GPU of {} ranks", gpu, ranks.size()));
+    }
+  }
+}
+
+void check_none(const JobFacts& job, Findings& findings) {
+  const auto has = [](const RankFacts& rank) { return !rank.gpus.empty(); };
+  if (std::none_of(job.ranks.begin(), job.ranks.end(), has)) return;
+  for (const RankFacts& rank : job.ranks) {
+    if (rank.gpus.empty()) findings.on_rank(rank, fmt::format("no GPU of {} on its node", rank.gpus_of_node));
+  }
+}
+
+void check_models(const JobFacts& job, Findings& findings) {
+  std::map<std::string, std::vector<int>> models;
+  for (const RankFacts& rank : job.ranks) {
+    for (const std::string& model : rank.gpu_models) models[model].push_back(rank.rank);
+  }
+  if (models.size() < 2) return;
+  for (const auto& [model, ranks] : models) findings.on_ranks(ranks, model);
+}
+
+bool has_gpus(const JobFacts& job, const NodeRecord& node) {
+  return std::any_of(node.ranks.begin(), node.ranks.end(),
+                     [&](int rank) { return rank_of(job, rank).gpus_of_node > 0; });
+}
+
+void check_direct(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    const auto active = [](const RdmaPortFacts& port) { return port.state == "ACTIVE"; };
+    const bool rdma = std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(), active);
+    if (!rdma || !has_gpus(job, node) || node.facts.peer_memory || node.facts.dma_buf) continue;
+    findings.on_node(node, "neither nvidia_peermem is loaded nor NVIDIA's open kernel module");
+  }
+}
+
+void check_acs(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    if (node.facts.acs_ports.empty()) continue;
+    findings.on_node(node, fmt::format("{} PCIe ports redirect, the first is {}", node.facts.acs_ports.size(),
+                                       node.facts.acs_ports.front()));
+  }
+}
+
+void check_iommu(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    if (!node.facts.iommu.starts_with("DMA")) continue;
+    findings.on_node(node, fmt::format("the IOMMU translates for its devices (type {})", node.facts.iommu));
+  }
+}
+
+constexpr Rule kRules[] = {
+    {.id = "gpus-hidden",
+     .severity = Severity::warning,
+     .title = "ranks do not see the GPUs of their neighbours",
+     .meaning =
+         "CUDA cannot open a neighbour's memory on a GPU that the process may not use: NCCL goes through the host's "
+         "memory or the network instead of NVLink.",
+     .mend =
+         "srun --gpus-per-node=N --gpu-bind=none instead of --gpus-per-task; each rank takes the GPU of its local rank",
+     .check = &check_hidden},
+    {.id = "gpu-shared",
+     .severity = Severity::error,
+     .title = "ranks have one GPU in common",
+     .meaning = "NCCL refuses two ranks on one GPU ('Duplicate GPU detected').",
+     .mend = "as many GPUs as ranks on each node; no CUDA_VISIBLE_DEVICES that is equal for all of them",
+     .check = &check_shared},
+    {.id = "gpu-none",
+     .severity = Severity::error,
+     .title = "some ranks have no GPU",
+     .meaning = "Others have, so these fail, or the job falls back to processors.",
+     .mend = "ask for GPUs on all nodes (--gpus-per-node), and look at CUDA_VISIBLE_DEVICES and nvidia-smi there",
+     .check = &check_none},
+    {.id = "gpu-models",
+     .severity = Severity::info,
+     .title = "ranks have different GPUs",
+     .meaning = "Steps take as long as on the slowest of them.",
+     .mend = "srun --constraint=FEATURE, to get nodes of one kind",
+     .check = &check_models},
+    {.id = "gpu-direct",
+     .severity = Severity::warning,
+     .title = "RDMA adapters cannot reach the GPUs' memory",
+     .meaning = "Everything between nodes is copied through the host's memory.",
+     .mend = "modprobe nvidia-peermem, or NVIDIA's open kernel module (dma-buf)",
+     .check = &check_direct},
+    {.id = "pci-acs",
+     .severity = Severity::warning,
+     .title = "PCIe switches send packets between GPUs and adapters to the processor",
+     .meaning =
+         "Access Control Services take the short way between devices under one switch away: slow, and on some machines "
+         "transfers hang. Virtual machines need it, others do not.",
+     .mend = "setpci -s PORT ECAP_ACS+6.w=0000 at boot, or switch ACS off in the firmware",
+     .check = &check_acs},
+    {.id = "iommu",
+     .severity = Severity::warning,
+     .title = "the IOMMU translates what GPUs and adapters send each other",
+     .meaning = "Transfers between devices are slower, and on some machines hang or corrupt data.",
+     .mend = "iommu=pt on the kernel's command line",
+     .check = &check_iommu},
+};
+
+}  // namespace
+
+std::span<const Rule> gpu_rules() { return kRules; }
+
+}  // namespace ddp::tools::doctor

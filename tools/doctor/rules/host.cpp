@@ -1,0 +1,154 @@
+// Rules on limits, shared memory and namespaces.
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "doctor/families.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+constexpr std::int64_t kMiB = 1024 * 1024;
+// What locks memory without RDMA are small rings; 64 KiB, Linux' limit before 5.16, is too little for any of them.
+constexpr std::int64_t kLeastLockedBytes = kMiB;
+// NCCL and libddp take some tens of megabytes a rank; Docker's default is 64 MiB in all.
+constexpr std::int64_t kShmPerRank = 32 * kMiB;
+constexpr std::int64_t kLeastShm = 128 * kMiB;
+// Libraries, logs and data loaders of a rank, and its connections to each other one.
+constexpr std::int64_t kFilesOfRank = 512;
+constexpr std::int64_t kFilesPerPeer = 8;
+
+bool has_active_rdma(const NodeRecord& node) {
+  return std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(),
+                     [](const RdmaPortFacts& port) { return port.state == "ACTIVE"; });
+}
+
+std::string bytes(std::int64_t count) {
+  return count % kMiB == 0 || count >= 16 * kMiB ? fmt::format("{} MiB", count / kMiB)
+                                                 : fmt::format("{} KiB", count / 1024);
+}
+
+void check_memlock_rdma(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    if (rank.memlock_bytes < 0 || !has_active_rdma(job.node_of(rank))) continue;
+    findings.on_rank(rank,
+                     fmt::format("max locked memory is {}, and RDMA devices are active", bytes(rank.memlock_bytes)));
+  }
+}
+
+void check_memlock(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    if (rank.memlock_bytes < 0 || rank.memlock_bytes >= kLeastLockedBytes || has_active_rdma(job.node_of(rank)))
+      continue;
+    findings.on_rank(rank, fmt::format("max locked memory is {}", bytes(rank.memlock_bytes)));
+  }
+}
+
+void check_open_files(const JobFacts& job, Findings& findings) {
+  const std::int64_t needed = kFilesOfRank + kFilesPerPeer * static_cast<std::int64_t>(job.ranks.size());
+  for (const RankFacts& rank : job.ranks) {
+    if (rank.open_files < 0 || rank.open_files >= needed) continue;
+    findings.on_rank(
+        rank, fmt::format("{} open files, where {} ranks may need {}", rank.open_files, job.ranks.size(), needed),
+        fmt::format("ulimit -n {} before srun, which passes limits on; LimitNOFILE= of slurmd for all jobs", needed));
+  }
+}
+
+void check_shm_size(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    const std::int64_t needed = std::max(kLeastShm, kShmPerRank * static_cast<std::int64_t>(node.ranks.size()));
+    if (node.facts.shm_bytes < 0) {
+      findings.on_node(node, "/dev/shm is not there", "mount -t tmpfs tmpfs /dev/shm");
+    } else if (node.facts.shm_bytes < needed) {
+      findings.on_node(node,
+                       fmt::format("/dev/shm has {}, where {} are needed", bytes(node.facts.shm_bytes), bytes(needed)));
+    } else if (node.facts.shm_free_bytes < needed) {
+      findings.on_node(node,
+                       fmt::format("/dev/shm has {} left of {}, where {} are needed", bytes(node.facts.shm_free_bytes),
+                                   bytes(node.facts.shm_bytes), bytes(needed)),
+                       "remove what ended jobs have left there: ls -l /dev/shm");
+    }
+  }
+}
+
+void check_shm_private(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    const auto& first = job.ranks[static_cast<std::size_t>(node.ranks.front())];
+    for (const int rank : node.ranks) {
+      if (job.ranks[static_cast<std::size_t>(rank)].shm_device == first.shm_device) continue;
+      findings.on_node(node, "its ranks have different file systems at /dev/shm");
+      break;
+    }
+  }
+}
+
+void check_namespaces(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    const Variables& first = job.ranks[static_cast<std::size_t>(node.ranks.front())].namespaces;
+    std::string differing;
+    for (const char* kind : {"net", "ipc", "pid", "uts"}) {
+      const auto known = first.find(kind);
+      const bool differs = known != first.end() && std::any_of(node.ranks.begin(), node.ranks.end(), [&](int rank) {
+                             const Variables& own = job.ranks[static_cast<std::size_t>(rank)].namespaces;
+                             const auto found = own.find(kind);
+                             return found != own.end() && found->second != known->second;
+                           });
+      if (differs) differing += fmt::format("{}{}", differing.empty() ? "" : ", ", kind);
+    }
+    if (!differing.empty()) findings.on_node(node, fmt::format("its ranks are in different namespaces: {}", differing));
+  }
+}
+
+constexpr Rule kRules[] = {
+    {.id = "memlock-rdma",
+     .severity = Severity::error,
+     .title = "locked memory is limited where RDMA is used",
+     .meaning =
+         "RDMA registers memory, which locks it: beyond the limit, registration fails, often only in the middle of a "
+         "run. The limit that counts is that of slurmd and of srun's shell, not of a login.",
+     .mend = "LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+     .check = &check_memlock_rdma},
+    {.id = "memlock",
+     .severity = Severity::warning,
+     .title = "hardly any memory may be locked",
+     .meaning = "Transports that lock memory (UCX, libfabric, io_uring) fail or fall back to slower ways.",
+     .mend = "ulimit -l unlimited before srun, which passes limits on; LimitMEMLOCK=infinity in slurmd's unit",
+     .check = &check_memlock},
+    {.id = "open-files",
+     .severity = Severity::warning,
+     .title = "few files may be open at once",
+     .meaning =
+         "Each connection to another rank, each worker of a data loader and each file takes a descriptor; without "
+         "any left, connecting fails with EMFILE, at scale first.",
+     .mend = "ulimit -n 65536 before srun, which passes limits on; LimitNOFILE= of slurmd for all jobs",
+     .check = &check_open_files},
+    {.id = "shm-size",
+     .severity = Severity::error,
+     .title = "/dev/shm is too small",
+     .meaning =
+         "Ranks of a node exchange data through /dev/shm, as data loaders do. A full one ends programs with SIGBUS, or "
+         "NCCL with an error of its shared-memory transport.",
+     .mend = "mount -o remount,size=50% /dev/shm; in containers --shm-size=8g or --ipc=host",
+     .check = &check_shm_size},
+    {.id = "shm-private",
+     .severity = Severity::warning,
+     .title = "ranks of a node do not share /dev/shm",
+     .meaning = "NCCL and libddp then talk over the network within the node, many times slower.",
+     .mend = "one container for all ranks of a node, or the host's /dev/shm in each",
+     .check = &check_shm_private},
+    {.id = "namespaces",
+     .severity = Severity::warning,
+     .title = "ranks of a node are in different namespaces",
+     .meaning =
+         "CUDA's handles for memory and NCCL's local sockets do not pass between network, IPC or process namespaces.",
+     .mend = "one container for all ranks of a node, or the host's namespaces (--net=host --ipc=host --pid=host)",
+     .check = &check_namespaces},
+};
+
+}  // namespace
+
+std::span<const Rule> host_rules() { return kRules; }
+
+}  // namespace ddp::tools::doctor

@@ -1,0 +1,133 @@
+// Rules on host names, what names resolve to, and clocks.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "doctor/families.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+// Far above what separates the nodes' reading of their clocks after a fence; munge refuses at 300 s.
+constexpr std::int64_t kMostSkewMs = 2000;
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+const RankFacts& first_rank(const JobFacts& job, const NodeRecord& node) {
+  return job.ranks[static_cast<std::size_t>(node.ranks.front())];
+}
+
+/// What NCCL takes for the host's identity (misc/utils.cc, getHostHash).
+std::string identity(const JobFacts& job, const NodeRecord& node) {
+  const std::string given = first_rank(job, node).variable("NCCL_HOSTID");
+  return given.empty() ? node.host + " " + node.facts.boot_id : "NCCL_HOSTID=" + given;
+}
+
+void check_identity(const JobFacts& job, Findings& findings) {
+  std::map<std::string, std::vector<const NodeRecord*>> nodes;
+  for (const NodeRecord& node : job.nodes) nodes[identity(job, node)].push_back(&node);
+  for (const auto& [name, same] : nodes) {
+    if (same.size() < 2) continue;
+    const bool given = name.starts_with("NCCL_HOSTID=");
+    for (const NodeRecord* node : same) {
+      findings.on_node(*node,
+                       given ? fmt::format("{} is set on {} nodes", name, same.size())
+                             : fmt::format("{} nodes have the host name {} and one boot id", same.size(), node->host),
+                       given ? "unset NCCL_HOSTID" : "");
+    }
+  }
+}
+
+void check_own_name(const JobFacts& job, Findings& findings) {
+  if (!job.several_nodes()) return;
+  for (const NodeRecord& node : job.nodes) {
+    const auto& addresses = node.facts.own_addresses;
+    if (addresses.empty()) {
+      findings.on_node(node, fmt::format("{} does not resolve on itself", node.host),
+                       fmt::format("add {} with its address to /etc/hosts or DNS", node.host));
+    } else if (is_loopback(addresses.front())) {
+      findings.on_node(node, fmt::format("{} resolves to {} on itself", node.host, addresses.front()));
+    }
+  }
+}
+
+void check_master(const JobFacts& job, Findings& findings) {
+  if (!job.several_nodes()) return;
+  for (const NodeRecord& node : job.nodes) {
+    const std::string master = first_rank(job, node).variable("MASTER_ADDR");
+    if (master.empty()) continue;
+    const auto& addresses = node.facts.master_addresses;
+    if (addresses.empty()) {
+      findings.on_node(node, fmt::format("MASTER_ADDR={} does not resolve", master));
+    } else if (is_loopback(addresses.front())) {
+      findings.on_node(node, fmt::format("MASTER_ADDR={} is {}, this host itself", master, addresses.front()));
+    }
+  }
+}
+
+void check_clocks(const JobFacts& job, Findings& findings) {
+  if (!job.several_nodes()) return;
+  std::vector<std::int64_t> clocks;
+  for (const NodeRecord& node : job.nodes) clocks.push_back(node.probes.clock_ms);
+  std::nth_element(clocks.begin(), clocks.begin() + static_cast<std::ptrdiff_t>(clocks.size() / 2), clocks.end());
+  const std::int64_t middle = clocks[clocks.size() / 2];
+  for (const NodeRecord& node : job.nodes) {
+    const std::int64_t ahead = node.probes.clock_ms - middle;
+    if (ahead <= kMostSkewMs && ahead >= -kMostSkewMs) continue;
+    findings.on_node(node, fmt::format("its clock is {} s {} the others'", (ahead < 0 ? -ahead : ahead) / 1000,
+                                       ahead < 0 ? "behind" : "ahead of"));
+  }
+}
+
+void check_kernels(const JobFacts& job, Findings& findings) {
+  std::map<std::string, std::vector<const NodeRecord*>> nodes;
+  for (const NodeRecord& node : job.nodes) nodes[node.facts.kernel].push_back(&node);
+  if (nodes.size() < 2) return;
+  for (const auto& [kernel, same] : nodes) {
+    for (const NodeRecord* node : same) findings.on_node(*node, fmt::format("Linux {}", kernel));
+  }
+}
+
+constexpr Rule kRules[] = {
+    {.id = "host-identity",
+     .severity = Severity::error,
+     .title = "NCCL takes several nodes for one",
+     .meaning =
+         "NCCL tells hosts apart by host name and boot id, or by NCCL_HOSTID alone. Where they are equal it tries to "
+         "share memory between nodes, or reports a duplicate GPU.",
+     .mend = "give each node its own host name, or NCCL_HOSTID=$SLURM_NODEID in each task",
+     .check = &check_identity},
+    {.id = "own-name",
+     .severity = Severity::warning,
+     .title = "a host's own name leads nowhere",
+     .meaning = "Gloo, and rendezvous programs that publish their host's name, give other nodes this address.",
+     .mend = "put the node's real address beside its name in /etc/hosts, or set GLOO_SOCKET_IFNAME",
+     .check = &check_own_name},
+    {.id = "master-address",
+     .severity = Severity::error,
+     .title = "MASTER_ADDR does not lead to the first node",
+     .meaning = "Ranks of this node wait for a store that is not there, until PyTorch's timeout of several minutes.",
+     .mend =
+         "MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1), or leave it to srun --ddp or ddprun",
+     .check = &check_master},
+    {.id = "clock-skew",
+     .severity = Severity::warning,
+     .title = "clocks of nodes differ",
+     .meaning = "Logs cannot be compared, files seem to come from the future, and munge refuses at five minutes.",
+     .mend = "start chrony or ntpd on these nodes: timedatectl set-ntp true",
+     .check = &check_clocks},
+    {.id = "kernels-differ",
+     .severity = Severity::info,
+     .title = "nodes run different kernels",
+     .meaning = "Nothing is wrong by itself; it explains why nodes behave differently.",
+     .mend = "update the nodes to one image",
+     .check = &check_kernels},
+};
+
+}  // namespace
+
+std::span<const Rule> name_rules() { return kRules; }
+
+}  // namespace ddp::tools::doctor

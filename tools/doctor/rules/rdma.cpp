@@ -1,0 +1,128 @@
+// Rules on RDMA devices and NCCL's filter of them.
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "doctor/families.hpp"
+#include "topology/network/ifname_list.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+bool is_active(const RdmaPortFacts& port) { return port.state == "ACTIVE"; }
+
+std::vector<const RdmaPortFacts*> taken_by_nccl(const NodeRecord& node, const RankFacts& rank) {
+  const std::string wanted = rank.variable("NCCL_IB_HCA");
+  std::vector<const RdmaPortFacts*> taken;
+  for (const RdmaPortFacts& port : node.facts.rdma) {
+    if (is_active(port) && topology::names_rdma_port(wanted, port.device, port.port)) taken.push_back(&port);
+  }
+  return taken;
+}
+
+bool network_is_socket(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name == "socket";
+}
+
+void check_unused(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    const NodeRecord& node = job.node_of(rank);
+    const auto active = std::count_if(node.facts.rdma.begin(), node.facts.rdma.end(), &is_active);
+    if (active == 0) continue;
+    const std::string disabled = rank.variable("NCCL_IB_DISABLE");
+    if (!disabled.empty() && disabled != "0") {
+      findings.on_rank(rank, fmt::format("NCCL_IB_DISABLE={} leaves {} active RDMA ports unused", disabled, active),
+                       "unset NCCL_IB_DISABLE");
+    } else if (network_is_socket(rank.variable("NCCL_NET"))) {
+      findings.on_rank(rank, fmt::format("NCCL_NET=Socket leaves {} active RDMA ports unused", active),
+                       "unset NCCL_NET");
+    } else if (taken_by_nccl(node, rank).empty()) {
+      findings.on_rank(
+          rank, fmt::format("NCCL_IB_HCA={} leaves none of {} active RDMA ports", rank.variable("NCCL_IB_HCA"), active),
+          "unset NCCL_IB_HCA, or name devices of ibv_devices");
+    }
+  }
+}
+
+/// "=mlx5_0:1,mlx5_1" as names without the signs before the list and the ports.
+std::vector<std::string> names_in_list(std::string_view list) {
+  while (!list.empty() && (list.front() == '^' || list.front() == '=')) list.remove_prefix(1);
+  std::vector<std::string> names;
+  while (!list.empty()) {
+    const std::string_view entry = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(entry.size() + 1, list.size()));
+    if (const auto name = entry.substr(0, entry.find(':')); !name.empty()) names.emplace_back(name);
+  }
+  return names;
+}
+
+void check_missing(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    const NodeRecord& node = job.node_of(rank);
+    const std::string wanted = rank.variable("NCCL_IB_HCA");
+    const bool exact = wanted.starts_with('=') || wanted.starts_with("^=");
+    if (node.facts.rdma.empty()) continue;  // nodes of another kind; NCCL uses sockets there
+    for (const std::string& name : names_in_list(wanted)) {
+      const auto named = [&](const RdmaPortFacts& port) {
+        return exact ? port.device == name : port.device.starts_with(name);
+      };
+      const auto found = std::find_if(node.facts.rdma.begin(), node.facts.rdma.end(), named);
+      if (found == node.facts.rdma.end()) {
+        findings.on_rank(rank, fmt::format("NCCL_IB_HCA={}: there is no {}", wanted, name));
+      } else if (!wanted.starts_with('^') &&
+                 std::none_of(node.facts.rdma.begin(), node.facts.rdma.end(),
+                              [&](const auto& port) { return named(port) && is_active(port); })) {
+        findings.on_rank(rank, fmt::format("NCCL_IB_HCA={}: {} is {}", wanted, name, found->state));
+      }
+    }
+  }
+}
+
+void check_mixed(const JobFacts& job, Findings& findings) {
+  std::set<std::string> layers;
+  for (const RankFacts& rank : job.ranks) {
+    for (const RdmaPortFacts* port : taken_by_nccl(job.node_of(rank), rank)) layers.insert(port->link_layer);
+  }
+  if (!layers.contains("InfiniBand") || !layers.contains("Ethernet")) return;
+  for (const RankFacts& rank : job.ranks) {
+    std::string ethernet;
+    for (const RdmaPortFacts* port : taken_by_nccl(job.node_of(rank), rank)) {
+      if (port->link_layer == "Ethernet") ethernet += fmt::format("{}{}", ethernet.empty() ? "" : ",", port->device);
+    }
+    if (ethernet.empty()) continue;
+    findings.on_rank(rank, fmt::format("NCCL would use {} (Ethernet) beside InfiniBand", ethernet),
+                     fmt::format("NCCL_IB_HCA=^={}", ethernet));
+  }
+}
+
+constexpr Rule kRules[] = {
+    {.id = "rdma-unused",
+     .severity = Severity::warning,
+     .title = "NCCL would not use the RDMA network",
+     .meaning = "A variable keeps NCCL from the adapters; it then uses TCP without a word, many times slower.",
+     .mend = "unset the variable",
+     .check = &check_unused},
+    {.id = "hca-missing",
+     .severity = Severity::error,
+     .title = "NCCL_IB_HCA names an adapter that is not there, or not active",
+     .meaning = "NCCL says nothing of it and uses the others, or TCP; ranks then differ in their number of adapters.",
+     .mend = "correct the list by ibv_devices and ibstat; put it into /etc/nccl.conf where nodes differ",
+     .check = &check_missing},
+    {.id = "link-layers-mixed",
+     .severity = Severity::error,
+     .title = "NCCL would mix InfiniBand and Ethernet",
+     .meaning =
+         "Ports of the two do not reach each other: connecting queue pairs fails, or hangs until a timeout. Often the "
+         "Ethernet ones are for storage or management.",
+     .mend = "exclude those that are not for training: NCCL_IB_HCA=^=NAME",
+     .check = &check_mixed},
+};
+
+}  // namespace
+
+std::span<const Rule> rdma_rules() { return kRules; }
+
+}  // namespace ddp::tools::doctor
