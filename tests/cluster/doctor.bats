@@ -35,6 +35,12 @@ says_line() { grep -qE -- "$1" <<<"$output" || { echo "no line like: $1"; echo "
 # The command or setting that the last run proposed.
 mend() { sed -nE 's/^    mend: (.*)/\1/p' <<<"$output" | head -n 1; }
 
+# set_up NODE INTERFACE: until the kernel says that it runs, which it does later.
+set_up() {
+  "$cluster" on "$1" ip link set "$2" up
+  eventually 60 "$cluster" on "$1" grep -qx up "/sys/class/net/$2/operstate"
+}
+
 # A second network over which all nodes reach each other: net1, 10.99.0.0/24. Links are listed by number, so late.
 second_network() {
   local i
@@ -46,7 +52,7 @@ second_network() {
     "$cluster" run ip link add second-n$i type veth peer name net1 index 50 netns "$DDP_CLUSTER_DIR/netns/n$i"
     "$cluster" run ip link set second-n$i master second0 up
     "$cluster" on n$i ip addr add 10.99.0.$((i + 1))/24 dev net1
-    "$cluster" on n$i ip link set net1 up
+    set_up n$i net1
   done
 }
 
@@ -78,7 +84,7 @@ second_network() {
   examine $use_net1
   finds 2 interface-missing
   says_line "^  n2, rank 2: NCCL_SOCKET_IFNAME=net1 matches no usable interface: there are lo, eth0, net1 \(down\)"
-  "$cluster" on n2 ip link set net1 up
+  set_up n2 net1
   examine $use_net1
   finds 0
 
@@ -107,11 +113,12 @@ second_network() {
     "$cluster" on n$i ip link set inside up addrgenmode none
     "$cluster" on n$i ip link set container master docker0 up addrgenmode none
     "$cluster" on n$i ip addr add 172.17.0.1/16 dev docker0
-    "$cluster" on n$i ip link set docker0 up
+    set_up n$i docker0
   done
-  examine --export=ALL,NCCL_SOCKET_IFNAME=^lo,eth
+  run on_ctl env NCCL_SOCKET_IFNAME=^lo,eth srun --mpi=pmix -N4 $doctor
   finds 2 interface-local
   says_line "^  all 4 nodes, ranks 0-3: NCCL would use docker0 \(172.17.0.1\), which reaches only this host"
+  [ "$(mend)" = NCCL_SOCKET_IFNAME==net1 ]
   examine --export=ALL,"$(mend)"
   finds 0
 }
@@ -121,8 +128,8 @@ second_network() {
     repairs+=("'$cluster' on n$i ip link del second")
     "$cluster" on n$i ip link add second type veth peer name nowhere
     "$cluster" on n$i ip addr add 10.98.0.$((i + 1))/24 dev second
-    "$cluster" on n$i ip link set second up
     "$cluster" on n$i ip link set nowhere up addrgenmode none
+    set_up n$i second
   done
   SECONDS=0
   examine

@@ -1,5 +1,5 @@
-// What another rank may have sent to the doctor. Whatever the bytes, decoding throws ddp::Error or gives facts that come
-// back when they are sent on, and that no rule stumbles over.
+// What another rank may have sent to the doctor. Whatever the bytes, decoding throws ddp::Error or gives facts that
+// come back when they are sent on, and that no rule stumbles over.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

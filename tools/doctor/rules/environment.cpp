@@ -37,7 +37,8 @@ void check_left_over(const JobFacts& job, Findings& findings) {
     for (const LeftOver& each : kLeftOver) {
       const std::string value = rank.variable(each.name);
       if (each.value.empty() ? value.empty() || value == "0" : value != each.value) continue;
-      findings.on_rank(rank, fmt::format("{}={}: {}", each.name, value, each.effect), fmt::format("unset {}", each.name));
+      findings.on_rank(rank, fmt::format("{}={}: {}", each.name, value, each.effect),
+                       fmt::format("unset {}", each.name));
     }
   }
 }
@@ -46,7 +47,8 @@ constexpr Rule kRules[] = {
     {.id = "env-differs",
      .severity = Severity::error,
      .title = "a variable differs that must be equal on all ranks",
-     .meaning = "Ranks choose other algorithms, sizes or networks than their partners: they hang, or fail while connecting.",
+     .meaning =
+         "Ranks choose other algorithms, sizes or networks than their partners: they hang, or fail while connecting.",
      .mend = "export one value to all ranks",
      .check = &check_report},
     {.id = "env-nccl-version",

@@ -72,7 +72,8 @@ TEST(DoctorCollect, ReadsAProcess) {
   std::filesystem::create_symlink("net:[7]", root.path() / "proc/self/ns/net");
   root.folder("dev/shm");
   const RankFacts rank = collect_rank(
-      root.path(), with({{"NCCL_ALGO", "Ring"}, {"HF_TOKEN", "x"}, {"NCCL_PSK", "y"}, {"PATH", "/bin"}, {"PMIX_VERSION", "4.2.2"}}));
+      root.path(),
+      with({{"NCCL_ALGO", "Ring"}, {"HF_TOKEN", "x"}, {"NCCL_PSK", "y"}, {"PATH", "/bin"}, {"PMIX_VERSION", "4.2.2"}}));
   EXPECT_EQ(rank.open_files, 1024);
   EXPECT_EQ(rank.memlock_bytes, 65536);
   EXPECT_EQ(rank.cpus, CpuSet::parse("0-3,8"));
@@ -178,7 +179,11 @@ JobFacts gather_on_threads(const std::optional<world::NodeMap>& map, std::vector
       own.node = -1;
       if (own.local_rank == 0) {
         own.of_node = job.nodes[static_cast<std::size_t>(rank / 2)].facts;
-        own.of_node->listeners = {{.interface = "eth0", .address = "10.1.0." + std::to_string(rank / 2 + 1), .mtu = 0, .tcp_port = 9, .udp_port = 9}};
+        own.of_node->listeners = {{.interface = "eth0",
+                                   .address = "10.1.0." + std::to_string(rank / 2 + 1),
+                                   .mtu = 0,
+                                   .tcp_port = 9,
+                                   .udp_port = 9}};
       }
       auto result = gather(
           store, map, own,
@@ -243,11 +248,10 @@ TEST(DoctorReport, SaysTheVerdictFirst) {
   job.nodes[1].facts.shm_bytes = 64 << 20;
   job.ranks[1].memlock_bytes = 65536;
   done.findings = test::findings_of(job);
-  EXPECT_THAT(format_text(done),
-              testing::StartsWith("1 error, 1 warning: 2 nodes, 4 ranks, 7 rules, 0.12 s\n"
-                                  "error shm-size: /dev/shm is too small\n"
-                                  "  n1, ranks 2-3: /dev/shm has 64 MiB, where 128 MiB are needed\n"
-                                  "    mend: mount -o remount,size=50% /dev/shm"));
+  EXPECT_THAT(format_text(done), testing::StartsWith("1 error, 1 warning: 2 nodes, 4 ranks, 7 rules, 0.12 s\n"
+                                                     "error shm-size: /dev/shm is too small\n"
+                                                     "  n1, ranks 2-3: /dev/shm has 64 MiB, where 128 MiB are needed\n"
+                                                     "    mend: mount -o remount,size=50% /dev/shm"));
   EXPECT_THAT(format_json(done), testing::AllOf(HasSubstr("\"rule\": \"shm-size\""), HasSubstr("\"errors\": 1")));
 }
 

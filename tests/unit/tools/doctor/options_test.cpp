@@ -23,7 +23,8 @@ TEST(DoctorOptions, ChooseRulesAndWhatCounts) {
   const DoctorOptions all = parse_doctor_options({});
   EXPECT_EQ(all.fail_on, Severity::warning);
   EXPECT_FALSE(all.json || all.no_job || all.help || all.rules);
-  const std::vector<std::string> words{"--json", "--rule", "shm-size,memlock", "--rule=one-core", "--skip=memlock", "--fail-on", "error"};
+  const std::vector<std::string> words{"--json",    "--rule", "shm-size,memlock", "--rule=one-core", "--skip=memlock",
+                                       "--fail-on", "error"};
   const DoctorOptions some = parse_doctor_options(words);
   EXPECT_TRUE(some.json);
   EXPECT_EQ(some.fail_on, Severity::error);

@@ -265,7 +265,11 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
          job.ranks[0].memlock_bytes = 8 << 20;
        }},
       {"open-files", "1024", [](auto& job) { job.ranks[1].open_files = 1024; }},
-      {"shm-size", "128 MiB for two", [](auto& job) { job.nodes[1].facts.shm_bytes = 128 << 20; job.nodes[1].facts.shm_free_bytes = 128 << 20; }},
+      {"shm-size", "128 MiB for two",
+       [](auto& job) {
+         job.nodes[1].facts.shm_bytes = 128 << 20;
+         job.nodes[1].facts.shm_free_bytes = 128 << 20;
+       }},
       {"namespaces", "mounts may differ", [](auto& job) { job.ranks[3].namespaces["mnt"] = "mnt:[2]"; }},
       {"cores-shared", "two on two",
        [](auto& job) {
@@ -288,7 +292,8 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
          for (auto& node : job.nodes) give_rdma(node);
          job.nodes[0].facts.interfaces.push_back(interface_of("eth1", "169.254.0.1"));
        }},
-      {"interface-prefix", "a prefix for both", [](auto& job) {
+      {"interface-prefix", "a prefix for both",
+       [](auto& job) {
          give_network(job, "eth1", "10.2.0.");
          set_all(job, "NCCL_SOCKET_IFNAME", "eth");
        }},
@@ -299,7 +304,8 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
            for (auto& interface : node.facts.interfaces) interface.arp_ignore = 1, interface.arp_announce = 2;
          }
        }},
-      {"mtu-lost", "nothing was answered", [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
+      {"mtu-lost", "nothing was answered",
+       [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
       {"hca-missing", "a node without RDMA",
        [](auto& job) {
          give_rdma(job.nodes[0]);
