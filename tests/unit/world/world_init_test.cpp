@@ -169,6 +169,25 @@ TEST(WorldInit, SeveralWorldsMayFollowEachOther) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
+TEST(WorldInit, TheEnvironmentIsDumpedOnRequest) {
+  const ChildResult result = in_child({{"NCCL_DEBG", "INFO"}}, [] {
+    World world = World::init();
+    ::setenv("NCCL_ALGO", "Ring", 1);
+    world.dump_environment("stderr");
+    world.dump_environment("stderr");
+    try {
+      world.dump_environment("/nowhere/dump.json");
+      return 2;
+    } catch (const Error& error) {
+      REQUIRE(error.code() == ErrorCode::system);
+    }
+    return 0;
+  });
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("did you mean NCCL_DEBUG?"));
+  EXPECT_THAT(result.output, HasSubstr("  NCCL_ALGO  Ring              set after the start"));
+}
+
 TEST(WorldInit, TypingMistakesAreWarnedOf) {
   const ChildResult result = failing_init({{"DDP_LOGLEVEL", "debug"}});
   EXPECT_EQ(result.exit_code, 0) << result.output;
