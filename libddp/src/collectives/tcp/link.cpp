@@ -129,7 +129,9 @@ bool Link::flush() {
     const ssize_t took = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (took < 0) {
       if (errno == EINTR) continue;
-      // A broken connection may still hold what the other side said last: receive() finds its end.
+      // A broken connection may still hold what the other side said last: receive() finds its end. The kernel tells the
+      // reason once only. EPIPE is none: the other side had closed.
+      if (!would_block(errno) && errno != EPIPE) send_error_ = errno;
       return moved;
     }
     moved = true;
@@ -217,7 +219,7 @@ std::size_t Link::fill() {
     if (got < 0 && would_block(errno)) return 0;
     if (got <= 0) {
       ended_ = true;
-      owner_->ended(rank_, got < 0 ? errno : 0, false);
+      owner_->ended(rank_, got < 0 ? errno : send_error_, false);
       return 0;
     }
     auto size = static_cast<std::size_t>(got);

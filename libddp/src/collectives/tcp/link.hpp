@@ -108,6 +108,7 @@ class Link {
   base::UniqueFd socket_;
   LinkOwner* owner_;
   bool ended_ = false;
+  int send_error_ = 0;  ///< errno
 
   Outgoing* first_ = nullptr;
   Outgoing* last_ = nullptr;

@@ -4,11 +4,13 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <optional>
 #include <set>
 
 #include "base/socket.hpp"
 #include "collectives/tcp/admission.hpp"
+#include "collectives/tcp/link.hpp"
 #include "collectives/tcp/mesh.hpp"
 #include "collectives/tcp/outbound.hpp"
 #include "unit/collectives/backend_ranks.hpp"
@@ -119,6 +121,29 @@ TEST(TcpConnecting, TheHigherRankAsksMoreSeldomEachTime) {
   }
   EXPECT_GE(attempts, 1);
   EXPECT_LE(attempts, 5);  // at 100, 200, 400 and 800 ms
+}
+
+/// What a connection ended with, though the attempt to send on it was the first to be told.
+TEST(TcpConnecting, WhyAConnectionBrokeIsKept) {
+  struct Owner final : LinkOwner {
+    Placement place(int /*rank*/, const Frame& /*frame*/) override { return {}; }
+    void whole(int /*rank*/, const Frame& /*frame*/) override {}
+    void ended(int /*rank*/, int error, bool /*garbage*/) override { errors.push_back(error); }
+    std::vector<int> errors;
+  };
+  Owner owner;
+  Link link(1, owner);
+  const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
+  link.open(base::connect_tcp("127.0.0.1", base::local_port(listener.get()), soon()));
+  base::UniqueFd other(::accept(listener.get(), nullptr, nullptr));
+  const linger reset{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(::setsockopt(other.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset), 0);
+  other.reset();
+  ASSERT_TRUE(base::wait_for(link.fd(), POLLIN, soon()));
+  link.enqueue_own({.kind = FrameKind::goodbye});
+  EXPECT_FALSE(link.flush());
+  link.receive();
+  EXPECT_EQ(owner.errors, std::vector<int>{ECONNRESET});
 }
 
 /// Of @p port's connections made by this process: how many seconds apart their probes are.
