@@ -130,13 +130,12 @@ class Differences {
       for (const Report::File* file : files)
         cause += fmt::format(", {} on {}", file->digest, format_ranks(file->ranks));
       if (!lacking.empty()) cause += fmt::format(", absent on {}", format_ranks(lacking));
-      report_.findings.push_back(
-          {.rule = "env-conf",
-           .error = false,
-           .variable = {},
-           .text = fmt::format("{} differs: {}", path, cause.substr(2)),
-           .remedy = "compare it on these nodes; it sets variables that may differ, but who wanted that?",
-           .ranks = lacking.empty() ? having : lacking});
+      report_.findings.push_back({.rule = "env-conf",
+                                  .error = false,
+                                  .variable = {},
+                                  .text = fmt::format("{} differs: {}", path, cause.substr(2)),
+                                  .remedy = "make it the same on all nodes, unless nodes are meant to differ",
+                                  .ranks = lacking.empty() ? having : lacking});
     }
   }
 
