@@ -43,7 +43,7 @@ void check_left_over(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kEnvironmentRules[] = {
     {.id = "env-differs",
      .severity = Severity::error,
      .title = "a variable differs that must be equal on all ranks",
@@ -121,6 +121,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> environment_rules() { return kRules; }
+std::span<const Rule> environment_rules() { return kEnvironmentRules; }
 
 }  // namespace ddp::tools::doctor

@@ -82,7 +82,7 @@ void check_iommu(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kGpuRules[] = {
     {.id = "gpus-hidden",
      .severity = Severity::warning,
      .title = "ranks do not see the GPUs of their neighbours",
@@ -134,6 +134,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> gpu_rules() { return kRules; }
+std::span<const Rule> gpu_rules() { return kGpuRules; }
 
 }  // namespace ddp::tools::doctor

@@ -101,7 +101,7 @@ void check_namespaces(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kHostRules[] = {
     {.id = "memlock-rdma",
      .severity = Severity::error,
      .title = "locked memory is limited where RDMA is used",
@@ -149,6 +149,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> host_rules() { return kRules; }
+std::span<const Rule> host_rules() { return kHostRules; }
 
 }  // namespace ddp::tools::doctor

@@ -162,7 +162,7 @@ void check_one_subnet(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kInterfaceRules[] = {
     {.id = "interface-missing",
      .severity = Severity::error,
      .title = "no interface fits",
@@ -211,6 +211,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> interface_rules() { return kRules; }
+std::span<const Rule> interface_rules() { return kInterfaceRules; }
 
 }  // namespace ddp::tools::doctor

@@ -90,7 +90,7 @@ void check_kernels(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kNameRules[] = {
     {.id = "host-identity",
      .severity = Severity::error,
      .title = "NCCL takes several nodes for one",
@@ -128,6 +128,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> name_rules() { return kRules; }
+std::span<const Rule> name_rules() { return kNameRules; }
 
 }  // namespace ddp::tools::doctor

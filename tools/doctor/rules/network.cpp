@@ -112,7 +112,7 @@ void check_ports(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kNetworkRules[] = {
     {.id = "mtu-differs",
      .severity = Severity::warning,
      .title = "interfaces of one network have different MTUs",
@@ -152,6 +152,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> network_rules() { return kRules; }
+std::span<const Rule> network_rules() { return kNetworkRules; }
 
 }  // namespace ddp::tools::doctor

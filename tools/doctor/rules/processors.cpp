@@ -57,7 +57,7 @@ void check_tasks(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kProcessorRules[] = {
     {.id = "one-core",
      .severity = Severity::warning,
      .title = "a rank has one core",
@@ -92,6 +92,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> processor_rules() { return kRules; }
+std::span<const Rule> processor_rules() { return kProcessorRules; }
 
 }  // namespace ddp::tools::doctor

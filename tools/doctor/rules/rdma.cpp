@@ -59,7 +59,7 @@ std::vector<std::string> names_in_list(std::string_view list) {
   return names;
 }
 
-void check_missing(const JobFacts& job, Findings& findings) {
+void check_devices(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
     const NodeRecord& node = job.node_of(rank);
     const std::string wanted = rank.variable("NCCL_IB_HCA");
@@ -98,7 +98,7 @@ void check_mixed(const JobFacts& job, Findings& findings) {
   }
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kRdmaRules[] = {
     {.id = "rdma-unused",
      .severity = Severity::warning,
      .title = "NCCL would not use the RDMA network",
@@ -110,7 +110,7 @@ constexpr Rule kRules[] = {
      .title = "NCCL_IB_HCA names an adapter that is not there, or not active",
      .meaning = "NCCL says nothing of it and uses the others, or TCP; ranks then differ in their number of adapters.",
      .mend = "correct the list by ibv_devices and ibstat; put it into /etc/nccl.conf where nodes differ",
-     .check = &check_missing},
+     .check = &check_devices},
     {.id = "link-layers-mixed",
      .severity = Severity::error,
      .title = "NCCL would mix InfiniBand and Ethernet",
@@ -123,6 +123,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> rdma_rules() { return kRules; }
+std::span<const Rule> rdma_rules() { return kRdmaRules; }
 
 }  // namespace ddp::tools::doctor

@@ -21,7 +21,7 @@ void check_libddp(const JobFacts& job, Findings& findings) { compare(job, findin
 
 void check_pmix(const JobFacts& job, Findings& findings) { compare(job, findings, "PMIx", &RankFacts::pmix_version); }
 
-constexpr Rule kRules[] = {
+constexpr Rule kVersionRules[] = {
     {.id = "libddp-versions",
      .severity = Severity::error,
      .title = "ranks run different versions of libddp",
@@ -38,6 +38,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> version_rules() { return kRules; }
+std::span<const Rule> version_rules() { return kVersionRules; }
 
 }  // namespace ddp::tools::doctor
