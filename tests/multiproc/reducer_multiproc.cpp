@@ -6,6 +6,7 @@
 #include <array>
 #include <list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "over.hpp"
@@ -69,6 +70,20 @@ INSTANTIATE_TEST_SUITE_P(Ways, BrokenTraining, testing::Values("no-average", "sk
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+TEST(ExactAverage, GivesTheSameBitsForAnyNumberOfRanksAndPlacement) {
+  std::string bits;
+  for (const auto& [size, over] :
+       {std::pair{1, kSharedMemory}, std::pair{2, kTcp}, std::pair{3, kSharedMemory}, std::pair{4, kTwoNodes}}) {
+    RankProcesses ranks(size, {RANK_PROGRAM, "exact-average"}, {}, over.memory_domains);
+    for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+      const auto place = result.output.find("EXACT ");
+      ASSERT_NE(place, std::string::npos) << result.output;
+      if (bits.empty()) bits = result.output.substr(place, 22);
+      EXPECT_EQ(result.output.substr(place, 22), bits) << size << " ranks";
+    }
+  }
+}
 
 constexpr std::array kPhases{"construction", "rebuild", "buckets", "hook", "finalize", "buffers"};
 

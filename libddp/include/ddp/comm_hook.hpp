@@ -42,6 +42,11 @@ class CommHook {
   /// in the order of index, never twice at the same time, on the thread that filled the bucket: it should not wait for
   /// other ranks here, but in what it returns, or go on in Work::on_finish. Throws to fail the step.
   virtual BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) = 0;
+
+  /// Whether it wants the gradients of each step of Reducer::no_sync by themselves, instead of their sum in the next
+  /// bucket: then finalize gives them to add_leaf, and sets them to 0.
+  virtual bool takes_leaves() const { return false; }
+  virtual void add_leaf(const GradientBucket& bucket);
 };
 
 /// Divides by the number of ranks, then sums: what a Reducer does without a hook.
@@ -53,6 +58,14 @@ std::shared_ptr<CommHook> compress_hook(DType wire);
 
 /// Gives @p inner float32 buckets as @p wire, and converts back what it makes of them. @p inner divides.
 std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook> inner);
+
+/// Averages bit-identically: the result depends on the leaves alone, which are the gradients of each step, those of
+/// no_sync included, on all ranks; not on how many ranks they are spread over, in which order, or over which backend
+/// and buckets. It is the sum of all leaves divided by their number: do not scale gradients by the number of ranks.
+/// Each gradient is rounded to a multiple of 2^-64 and added in integers: exact, at most 524,288 leaves. A parameter
+/// that is 2^23 or larger somewhere, or not finite, becomes NaN. Sends 16 bytes for each element, float16, bfloat16,
+/// float32 and float64. One for each Reducer; after a step that has failed, make both anew.
+std::shared_ptr<CommHook> exact_average_hook();
 
 /// Exchanges nothing, so that each rank keeps its own gradients: shows what communication costs.
 std::shared_ptr<CommHook> noop_hook();

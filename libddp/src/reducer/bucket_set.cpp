@@ -98,4 +98,18 @@ void BucketSet::copy_out(std::size_t bucket, const std::vector<void*>& targets,
   }
 }
 
+void BucketSet::hand_over(const std::vector<void*>& sources) {
+  if (!options_.comm_hook || !options_.comm_hook->takes_leaves()) return;
+  for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
+    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
+      buckets_[bucket].copy_in(slot, sources[plan_[bucket][slot]], 1);
+    }
+    options_.comm_hook->add_leaf(buckets_[bucket].lend(bucket, bucket + 1 == plan_.size()));
+    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
+      buckets_[bucket].copy_in(slot, nullptr, 1);
+      buckets_[bucket].copy_out(slot, sources[plan_[bucket][slot]]);
+    }
+  }
+}
+
 }  // namespace ddp::reducer

@@ -45,6 +45,10 @@ class BucketSet {
   /// Writes the gradients of a bucket to @p targets, by parameter, of those that somebody @p used.
   void copy_out(std::size_t bucket, const std::vector<void*>& targets, const std::vector<std::uint8_t>& used) const;
 
+  /// After a step that exchanges nothing: gives the gradients at @p sources to the hook, if it wants them, and sets
+  /// them to 0.
+  void hand_over(const std::vector<void*>& sources);
+
   Time first_launch() const noexcept { return first_launch_; }
   Time last_finish() const noexcept { return last_finish_; }
 

@@ -124,6 +124,8 @@ class CompressHook final : public CommHook {
 
 }  // namespace
 
+void CommHook::add_leaf(const GradientBucket& /*unused*/) {}
+
 std::shared_ptr<CommHook> all_reduce_hook() { return std::make_shared<AllReduceHook>(); }
 std::shared_ptr<CommHook> compress_hook(DType wire) { return std::make_shared<CompressHook>(wire); }
 std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook> inner) {

@@ -89,7 +89,7 @@ class Reducer::Impl {
                                    "call prepare_for_backward() first");
     }
     in_step_ = false;
-    if (!synchronize_) return;
+    if (!synchronize_) return buckets_.hand_over(sources_);
     broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
     const bool counting = marks_.counting();
     std::vector<std::size_t> missing;

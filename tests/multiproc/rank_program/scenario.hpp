@@ -38,6 +38,7 @@ void differ_in_parameters(
 void run_reducer(World& world);  ///< buckets, order, stats, misuse
 void fail_in_reducer(World& world, Arguments arguments);  ///< PHASE RANK SIGNAL: the rank gets it there
 void miss_a_gradient(World& world);                       ///< all ranks must name it, and go on
+void train_exactly(World& world);                         ///< prints "EXACT <hash of the replica's bits>"
 void train_in_all_modes(World& world);                    ///< equals one process with the whole batch
 
 }  // namespace ddp::test

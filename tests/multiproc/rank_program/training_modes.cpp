@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -130,6 +133,7 @@ ReducerOptions options_of(const Mode& mode) {
   options.find_unused_parameters = mode.graph == Graph::find_unused;
   options.static_graph = mode.graph == Graph::static_graph;
   const std::string hook = mode.hook;
+  if (hook == "exact") options.comm_hook = exact_average_hook();
   if (hook == "all_reduce") options.comm_hook = all_reduce_hook();
   if (hook == "float16") options.comm_hook = compress_hook(DType::float16);
   if (hook == "bfloat16 wrapper") options.comm_hook = compress_wrapper(DType::bfloat16, all_reduce_hook());
@@ -153,6 +157,33 @@ class Training {
     }
     pass(number, mode_.accumulate ? kBatch / 2 : 0, kBatch);
     check_step(number);
+  }
+
+  /// Each sample is a leaf: a step of its own, whichever rank has it.
+  void step_by_leaves(int number) {
+    clear();
+    for (int sample = rank_; sample < kBatch; sample += ranks_) {
+      std::optional<Reducer::NoSync> local;
+      if (sample + ranks_ < kBatch) local.emplace(reducer_.no_sync());
+      reducer_.prepare_for_backward();
+      look();
+      replica_.backward(number, sample, 1, gradients_, *bias_);
+      for (std::size_t index = 0; index <= kNames; ++index) reducer_.mark_ready(index);
+      reducer_.finalize();
+    }
+    replica_.descend(gradients_, *bias_);
+  }
+  /// FNV-1a of the replica's bits.
+  std::uint64_t hash() const {
+    std::uint64_t hash = 0xcbf29ce484222325;
+    const auto add = [&](auto value) {
+      for (const std::byte byte : std::bit_cast<std::array<std::byte, sizeof value>>(value)) {
+        hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
+      }
+    };
+    for (const float value : replica_.memory()) add(value);
+    add(replica_.bias());
+    return hash;
   }
 
   bool rebuilt() const { return !reducer_.ready_order().empty(); }
@@ -251,6 +282,13 @@ class Training {
   double* bias_ = nullptr;
 };
 
+/// Of a replica that was trained for 20 steps.
+std::uint64_t trained_exactly(World& world, ProcessGroup& group, bool view) {
+  Training training(world, group, {.view = view, .graph = Graph::plain, .accumulate = false, .hook = "exact"});
+  for (int step = 1; step <= kSteps; ++step) training.step_by_leaves(step);
+  return training.hash();
+}
+
 }  // namespace
 
 void train_in_all_modes(World& world) {
@@ -266,11 +304,18 @@ void train_in_all_modes(World& world) {
         if (graph == Graph::static_graph && accumulate) continue;  // its two passes are two graphs
         train({.view = view, .graph = graph, .accumulate = accumulate, .hook = "none"});
       }
-      for (const char* hook : {"all_reduce", "float16", "bfloat16 wrapper"}) {
+      for (const char* hook : {"exact", "all_reduce", "float16", "bfloat16 wrapper"}) {
         train({.view = view, .graph = graph, .accumulate = false, .hook = hook});
       }
     }
   }
+}
+
+void train_exactly(World& world) {
+  ProcessGroup group = make_process_group(world);
+  const std::uint64_t hash = trained_exactly(world, group, false);
+  check(trained_exactly(world, group, true) == hash, "exact averages in views have other bits");
+  fmt::print("EXACT {:016x}\n", hash);
 }
 
 }  // namespace ddp::test

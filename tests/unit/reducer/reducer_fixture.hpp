@@ -34,6 +34,7 @@ inline void twin(const ddp::Operation& operation) {
       for (std::size_t i = 0; i < operation.count; ++i) values[i] += values[i];
     };
     if (operation.dtype == DType::int32) add(reinterpret_cast<std::int32_t*>(output));
+    if (operation.dtype == DType::int64) add(reinterpret_cast<std::int64_t*>(output));
     if (operation.dtype == DType::float32) add(reinterpret_cast<float*>(output));
   }
 }

@@ -3,6 +3,8 @@
 #include <ddp/broadcast_coalesced.hpp>
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "unit/reducer/reducer_fixture.hpp"
@@ -302,6 +304,35 @@ TEST_F(ReducerModes, AHookGetsUndividedBucketsInOrder) {
   EXPECT_THAT(hook->buckets, SizeIs(3)) << "it was called again";
   expect_broken(reducer);
   EXPECT_THAT(cause_of([] { compress_hook(DType::int32); }), HasSubstr("int32 is no type for the wire"));
+}
+
+TEST_F(ReducerModes, ExactAveragesCountEachLeaf) {
+  Reducer reducer = make_with({.comm_hook = exact_average_hook()});
+  {
+    const auto local = reducer.no_sync();
+    step(reducer);  // 1, 2, 3, 4
+  }
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_THAT(gradients_[i], Each(0.0F)) << "the hook has them";
+  gradients_[0] = {1e6F, -1e6F, 0x1p-40F, -0x1p-40F, 0x1p-70F, -0x1p-70F, 0.1F, -0.1F, 3, 5};
+  gradients_[1][3] = std::numeric_limits<float>::infinity();
+  gradients_[2][0] = 0x1p23F;
+  step(reducer);
+  // both leaves of both ranks: the mean of what was there before, and now
+  EXPECT_THAT(gradients_[0],
+              ElementsAre((1e6F + 1) / 2, (1 - 1e6F) / 2, (1 + 0x1p-40) / 2, (1 - 0x1p-40) / 2, 0.5F, 0.5F,
+                          static_cast<float>((1.0 + 0.1F) / 2), static_cast<float>((1.0 - 0.1F) / 2), 2, 3));
+  EXPECT_TRUE(std::ranges::all_of(gradients_[1], [](float each) { return std::isnan(each); }));
+  EXPECT_TRUE(std::ranges::all_of(gradients_[2], [](float each) { return std::isnan(each); }));
+  EXPECT_THAT(gradients_[3], Each(2.0F));
+  for (auto& gradient : gradients_) std::ranges::fill(gradient, 0x1p-60F);
+  step(reducer);
+  for (const auto& gradient : gradients_) EXPECT_THAT(gradient, Each(0x1p-60F)) << "nothing is left of the last step";
+
+  std::vector<std::int32_t> whole(10);
+  Reducer integers =
+      make_with({.comm_hook = exact_average_hook()}, {{.name = "whole", .value = whole, .gradient = whole}});
+  integers.prepare_for_backward();
+  EXPECT_THAT(cause_of([&] { integers.mark_ready(0); }), HasSubstr("int32 is no floating-point type"));
 }
 
 TEST_F(ReducerModes, AnotherGroupGoesOnAfterOneHasFailed) {
