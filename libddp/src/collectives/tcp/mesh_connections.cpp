@@ -59,10 +59,10 @@ void watch_attempt(int fd, std::chrono::milliseconds limit, std::chrono::seconds
 
 /// All ranks of a host may ask all others at once while these compute. A probe a second on each connection, 260,000 a
 /// second for 512 ranks, overflows the kernel's queues (net.core.netdev_max_backlog: 1000 packets), and an open
-/// connection ends when four of its own probes are lost: so a rank sends some 16 a second, while that is no rarer than
+/// connection ends when four of its own probes are lost: so a rank sends some 64 a second, while that is no rarer than
 /// those on open connections.
 std::chrono::seconds probe_interval(const MeshConfig& config) {
-  constexpr int kProbesPerSecond = 16;
+  constexpr int kProbesPerSecond = 64;
   const auto longest = std::max<std::chrono::seconds::rep>(1, config.peer_timeout.count() / 1000 / 4);
   return std::chrono::seconds(std::clamp<std::chrono::seconds::rep>(config.size / kProbesPerSecond, 1, longest));
 }
