@@ -42,10 +42,11 @@ void add_elements(ExactSum& sum, const T* values, std::size_t count) {
       ++sum.back();
       continue;
     }
-    const double high = std::floor(value * kHighUnits);
-    const double rest = value - high / kHighUnits;  // exact: both are multiples of the value's last bit
-    sum[2 * i] += static_cast<std::int64_t>(high);
-    sum[2 * i + 1] += static_cast<std::int64_t>(std::floor(rest * kLowUnits + 0.5));
+    // conversions truncate: high is rounded toward zero, and low, which has the value's sign, to nearest
+    const auto high = static_cast<std::int64_t>(value * kHighUnits);
+    const double rest = value - static_cast<double>(high) / kHighUnits;  // exact: multiples of the value's last bit
+    sum[2 * i] += high;
+    sum[2 * i + 1] += static_cast<std::int64_t>(rest * kLowUnits + std::copysign(0.5, value));
   }
 }
 
