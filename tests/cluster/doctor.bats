@@ -189,7 +189,13 @@ second_network() {
 
   examine --export=ALL,MASTER_ADDR=localhost
   finds 2 master-address
-  examine --export=ALL,MASTER_ADDR=n0
+  "$cluster" on n0 python3 -m http.server 29500 >/dev/null 2>&1 3>&- &
+  job=$!
+  eventually 60 "$cluster" on n0 bash -c 'exec 5<>/dev/tcp/127.0.0.1/29500' 2>/dev/null
+  examine --export=ALL,MASTER_ADDR=n0,MASTER_PORT=29500
+  finds 2 master-port
+  says_line "^  n0, rank 0: MASTER_PORT=29500: another program listens there"
+  examine --export=ALL,MASTER_ADDR=n0,MASTER_PORT=29501
   finds 0
 
   run srun --mpi=pmix -N2 --ntasks-per-node=2 bash -c \

@@ -24,7 +24,8 @@ RankFacts collect_rank(const std::filesystem::path& root, const base::Environmen
 /// What the machine below @p root is, but what collect_names and collect_candidates find. @p raw: its interfaces.
 NodeFacts collect_node(const std::filesystem::path& root, const std::vector<topology::RawInterface>& raw);
 
-/// Asks the resolver for the host's own name and MASTER_ADDR.
+/// Asks the resolver for the host's own name and MASTER_ADDR, and tries MASTER_PORT where that is this node and no
+/// launcher serves the store there. After collect_node().
 void collect_names(NodeFacts& node, const std::string& host, const base::Environment& environment, Deadline deadline);
 
 /// What libddp would choose the network from. @p several_nodes as known to the launcher.

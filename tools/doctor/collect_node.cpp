@@ -1,9 +1,11 @@
 // What a machine has: /dev/shm, interfaces, RDMA devices, PCIe, the addresses of names.
-#include <sys/random.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -13,6 +15,7 @@
 #include <ddp/error.hpp>
 
 #include "base/address_lookup.hpp"
+#include "base/unique_fd.hpp"
 #include "doctor/collect.hpp"
 #include "topology/inventory/sysfs.hpp"
 
@@ -116,6 +119,24 @@ std::vector<std::string> addresses_of(const std::string& name, Deadline deadline
   return found;
 }
 
+/// Whether a program could not listen at the port because another one does.
+bool is_taken(int port) {
+  const base::UniqueFd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const int reuse = 1;  // as stores do: connections that have ended do not count
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_port = htons(static_cast<std::uint16_t>(port));
+  return fd && ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 && errno == EADDRINUSE;
+}
+
+bool has_address(const NodeFacts& node, const std::string& address) {
+  return std::any_of(node.interfaces.begin(), node.interfaces.end(), [&](const InterfaceFacts& interface) {
+    return std::any_of(interface.addresses.begin(), interface.addresses.end(),
+                       [&](const InterfaceAddress& each) { return each.address == address; });
+  });
+}
+
 }  // namespace
 
 NodeFacts collect_node(const fs::path& root, const std::vector<topology::RawInterface>& raw) {
@@ -157,6 +178,10 @@ void collect_names(NodeFacts& node, const std::string& host, const base::Environ
   node.own_addresses = addresses_of(host, deadline);
   const std::string master = environment.raw("MASTER_ADDR").value_or("");
   if (!master.empty()) node.master_addresses = addresses_of(master, deadline);
+  const int port = environment.number("MASTER_PORT").value_or(0);
+  const bool served = environment.raw("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  node.master_port_taken = !served && port > 0 && port < 65536 && !node.master_addresses.empty() &&
+                           has_address(node, node.master_addresses.front()) && is_taken(port);
 }
 
 void collect_candidates(NodeFacts& node, const base::Environment& environment,

@@ -58,6 +58,7 @@ struct NodeFacts {
   std::string kernel;                         ///< "6.1.0-18-amd64"
   std::vector<std::string> own_addresses;     ///< what the host's own name resolves to; empty: it does not
   std::vector<std::string> master_addresses;  ///< what MASTER_ADDR resolves to here; empty: unset, or it does not
+  bool master_port_taken = false;             ///< MASTER_ADDR is this node, and somebody listens at MASTER_PORT already
   std::int64_t shm_bytes = -1;                ///< size of /dev/shm; -1: there is none
   std::int64_t shm_free_bytes = -1;
   std::vector<InterfaceFacts> interfaces;  ///< in the kernel's order

@@ -67,6 +67,17 @@ void check_master(const JobFacts& job, Findings& findings) {
   }
 }
 
+void check_master_port(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    if (!node.facts.master_port_taken) continue;
+    const std::string port = first_rank(job, node).variable("MASTER_PORT");
+    findings.on_node(
+        node, fmt::format("MASTER_PORT={}: another program listens there", port),
+        fmt::format("another MASTER_PORT, or leave it to srun --ddp or ddprun; ss -tlnp sport = :{} tells who it is",
+                    port));
+  }
+}
+
 void check_clocks(const JobFacts& job, Findings& findings) {
   if (!job.several_nodes()) return;
   std::vector<std::int64_t> clocks;
@@ -112,6 +123,14 @@ constexpr Rule kNameRules[] = {
      .mend =
          "MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1), or leave it to srun --ddp or ddprun",
      .check = &check_master},
+    {.id = "master-port",
+     .severity = Severity::error,
+     .title = "MASTER_PORT is taken",
+     .meaning = "Rank 0 cannot serve the store there (EADDRINUSE), or ranks talk to that of another job. Often a job "
+                "that has not "
+                "ended, or another user's with the same default.",
+     .mend = "another MASTER_PORT, or leave it to srun --ddp or ddprun, which let the kernel choose",
+     .check = &check_master_port},
     {.id = "clock-skew",
      .severity = Severity::warning,
      .title = "clocks of nodes differ",

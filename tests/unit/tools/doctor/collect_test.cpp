@@ -5,6 +5,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/socket.hpp"
 #include "doctor/collect.hpp"
 #include "doctor/gather.hpp"
 #include "doctor/nccl_interfaces.hpp"
@@ -143,6 +144,25 @@ TEST(DoctorCollect, ReadsAMachine) {
     ASSERT_EQ(node.rdma.size(), 1U);
     EXPECT_EQ(node.rdma[0].state, "ACTIVE");
   }
+}
+
+TEST(DoctorCollect, SeesAPortThatIsTaken) {
+  const auto taken = [](Variables variables) {
+    NodeFacts node;
+    node.interfaces = {test::loopback()};
+    collect_names(node, "localhost", with(std::move(variables)), Deadline::after(std::chrono::seconds(60)));
+    return node.master_port_taken;
+  };
+  std::string port;
+  {
+    const base::UniqueFd listening = base::listen_tcp("127.0.0.1");
+    port = std::to_string(base::local_port(listening.get()));
+    EXPECT_TRUE(taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
+    EXPECT_FALSE(
+        taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
+    EXPECT_FALSE(taken({{"MASTER_ADDR", "192.0.2.1"}, {"MASTER_PORT", port}}));  // of another node
+  }
+  EXPECT_FALSE(taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
 }
 
 TEST(DoctorFacts, TravelWhole) {

@@ -110,6 +110,11 @@ std::vector<Case> faults() {
          for (auto& node : job.nodes) node.facts.master_addresses = {"127.0.0.1"};
        }},
       {"master-address", "does not resolve", [](auto& job) { set_all(job, "MASTER_ADDR", "nowhere"); }},
+      {"master-port", "taken",
+       [](auto& job) {
+         set_all(job, "MASTER_PORT", "29500");
+         job.nodes[0].facts.master_port_taken = true;
+       }},
       {"clock-skew", "an hour behind", [](auto& job) { job.nodes[1].probes.clock_ms -= 3'600'000; }},
       {"kernels-differ", "5.14 and 6.1", [](auto& job) { job.nodes[1].facts.kernel = "5.14.0"; }},
       {"interface-missing", "a name that is not there", [](auto& job) { set_all(job, "NCCL_SOCKET_IFNAME", "ib0"); }},
