@@ -7,8 +7,9 @@
 namespace ddp::base {
 namespace {
 
-/// Levenshtein distance, one row at a time.
-std::size_t changes_between(std::string_view a, std::string_view b) {
+/// Levenshtein distance, one row at a time, or @p limit if it is not below that.
+std::size_t changes_between(std::string_view a, std::string_view b, std::size_t limit) {
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= limit) return limit;
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -19,8 +20,9 @@ std::size_t changes_between(std::string_view a, std::string_view b) {
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
     }
+    if (*std::min_element(row.begin(), row.end()) >= limit) return limit;
   }
-  return row.back();
+  return std::min(row.back(), limit);
 }
 
 }  // namespace
@@ -29,7 +31,7 @@ std::string closest_word(std::string_view typed, std::span<const std::string> ca
   std::string best;
   std::size_t fewest = most + 1;
   for (const std::string& candidate : candidates) {
-    const std::size_t changes = changes_between(typed, candidate);
+    const std::size_t changes = changes_between(typed, candidate, fewest);
     if (changes < fewest) {
       fewest = changes;
       best = candidate;

@@ -169,14 +169,17 @@ std::string meant_name(std::string_view name, std::span<const std::string> more_
   const std::string wanted = upper(name);
   const bool ncclish = wanted.starts_with("NCCL_") || begins_with_one(wanted, kMistypedPrefixes);
   if (!ncclish && !begins_with_one(name, kCheckedPrefixes)) return {};
+  const auto may_be_meant = [&](std::string_view known) {  // by its length; names that are copied cost most of the search
+    return known != name && known.size() <= wanted.size() + kMostChanges && wanted.size() <= known.size() + kMostChanges;
+  };
   std::vector<std::string> candidates;
   for (const Variable& row : all_rows()) {
     const bool readable = row.standing == Standing::current || row.standing == Standing::undocumented ||
                           row.standing == Standing::deprecated;
-    if (readable && row.name != name) candidates.emplace_back(row.name);
+    if (readable && may_be_meant(row.name)) candidates.emplace_back(row.name);
   }
   for (const std::string& more : more_names) {
-    if (more != name) candidates.push_back(more);
+    if (may_be_meant(more)) candidates.push_back(more);
   }
   return base::closest_word(wanted, candidates, ncclish ? kMostChanges : kMostChanges - 1);
 }
