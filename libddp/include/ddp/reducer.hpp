@@ -103,7 +103,7 @@ class Reducer {
   Reducer& operator=(Reducer&&) noexcept;
   ~Reducer();
 
-  /// Starts a step. In the second one it may rebuild the buckets: ask for bucket_view() afterwards.
+  /// Starts a step. Until ready_order() is set it may rebuild the buckets: ask for bucket_view() afterwards.
   /// @param unused parameters that get no gradient in this step; needs find_unused_parameters. Their gradients count as
   /// they are: an accumulated one is averaged, one without memory is zero.
   /// Throws invalid_argument when the last step was not finalized, or has failed: ranks may be in different steps then,
@@ -118,9 +118,9 @@ class Reducer {
   void mark_ready(std::size_t index, const TensorView& gradient);
 
   /// Waits for all buckets and writes the averages into the gradients; those of parameters that no rank used stay as
-  /// they are. Throws the error of an exchange that failed. When a rank has parameters that were not marked ready,
-  /// every rank throws the same invalid_argument, which names rank and parameters; the next step may follow then.
-  /// After any error, the gradients have no meaning.
+  /// they are. Throws the error of an exchange that failed. Call it after every mark_ready has returned. When a rank
+  /// has parameters that were not marked ready, every rank throws the same invalid_argument, which names rank and
+  /// parameters; the next step may follow then. After any error, the gradients have no meaning.
   void finalize();
 
   /// While one of these lives, steps that are started exchange nothing, and gradients stay the rank's own: for

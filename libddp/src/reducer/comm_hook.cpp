@@ -83,6 +83,11 @@ class CompressWrapper final : public CommHook {
  public:
   CompressWrapper(DType wire, std::shared_ptr<CommHook> inner) : wire_(wire), inner_(std::move(inner)) {
     static_cast<void>(format_of(wire));
+    if (inner_->takes_leaves()) {
+      base::throw_invalid_argument("making a hook that compresses gradients",
+                                   fmt::format("'{}' adds gradients up without loss", inner_->name()),
+                                   "use it alone: what is rounded before depends on the number of ranks");
+    }
   }
   std::string name() const override { return fmt::format("{} of {}", inner_->name(), to_string(wire_)); }
   BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) override {

@@ -1,6 +1,7 @@
 #include "reducer/parameter_check.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -30,7 +31,15 @@ Bytes describe_all(const std::vector<Parameter>& parameters, const std::string& 
   base::ByteWriter writer;
   writer.text(options);
   writer.integer(static_cast<std::uint64_t>(parameters.size()));
-  for (const Parameter& parameter : parameters) writer.text(describe(parameter));
+  std::map<const void*, std::string> names;  // of shared parameters the first
+  for (const Parameter& parameter : parameters) {
+    std::string text = describe(parameter);
+    if (parameter.requires_gradient && parameter.value.data() != nullptr && parameter.value.numel() > 0) {
+      const auto [first, is_new] = names.try_emplace(parameter.value.data(), parameter.name);
+      if (!is_new) text += fmt::format(" shared with '{}'", first->second);
+    }
+    writer.text(text);
+  }
   return std::move(writer).bytes();
 }
 

@@ -100,4 +100,30 @@ ParameterList::ParameterList(const std::vector<Parameter>& parameters, const Red
   check_overlaps(parameters, owners_);
 }
 
+std::vector<std::uint32_t> ParameterList::names_in(std::span<const std::size_t> indices) const {
+  std::vector<std::uint32_t> names(owner_.size());
+  std::vector<bool> seen(owner_.size());
+  for (const std::size_t index : indices) {
+    if (!seen[index]) ++names[owner_[index]];
+    seen[index] = true;
+  }
+  return names;
+}
+
+std::vector<std::size_t> ParameterList::complete_order(std::span<const std::size_t> order) const {
+  std::vector<std::size_t> complete;
+  std::vector<bool> seen(owner_.size());
+  for (auto index = order.rbegin(); index != order.rend(); ++index) {
+    const std::size_t owner = owner_[*index];
+    if (owner == kNone || seen[owner]) continue;
+    seen[owner] = true;
+    complete.push_back(owner);
+  }
+  std::ranges::reverse(complete);
+  for (const std::size_t owner : owners_) {
+    if (!seen[owner]) complete.push_back(owner);
+  }
+  return complete;
+}
+
 }  // namespace ddp::reducer

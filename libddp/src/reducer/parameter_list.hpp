@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <ddp/reducer.hpp>
@@ -24,6 +25,10 @@ class ParameterList {
   bool on_cpu() const noexcept { return on_cpu_; }
   /// By parameter: how many names an owner has; 0 of the others.
   const std::vector<std::uint32_t>& names() const noexcept { return names_; }
+  /// By owner: how many of its names are in @p indices, each counted once.
+  std::vector<std::uint32_t> names_in(std::span<const std::size_t> indices) const;
+  /// @p order with shared parameters once, where they came last, and those that never came behind them.
+  std::vector<std::size_t> complete_order(std::span<const std::size_t> order) const;
 
  private:
   std::vector<std::size_t> owner_;

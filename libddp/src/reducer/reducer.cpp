@@ -42,7 +42,7 @@ class Reducer::Impl {
       broadcast_coalesced(group_, values, 0, options_.stream);
     }
     if (options_.static_graph) marks_.count_only();
-    order_ = options_.ready_order.empty() ? std::vector<std::size_t>{} : complete_order(options_.ready_order);
+    order_ = options_.ready_order.empty() ? std::vector<std::size_t>{} : list_.complete_order(options_.ready_order);
     make_buckets(initial_plan());
   }
 
@@ -66,11 +66,7 @@ class Reducer::Impl {
     const std::size_t owner = check_mark(index, gradient);
     void* const memory = gradient != nullptr ? gradient->data() : own_memory(owner);
     const bool several_marks = marks_.counting() || list_.names()[owner] > 1;
-    if (several_marks) {
-      const std::lock_guard lock(mutex_);
-      sources_[owner] = memory;
-    }
-    const auto mark = marks_.mark(owner);
+    const auto mark = several_marks ? mark_shared(owner, memory) : marks_.mark(owner);
     if (mark == ReadyMarks::Mark::excess) throw_excess(index);
     used_[owner].store(true, std::memory_order_relaxed);
     if (recording_ && (marks_.counting() || mark == ReadyMarks::Mark::ready)) {
@@ -89,7 +85,10 @@ class Reducer::Impl {
                                    "call prepare_for_backward() first");
     }
     in_step_ = false;
-    if (!synchronize_) return buckets_.hand_over(sources_);
+    if (!synchronize_) {
+      accumulated_ = true;
+      return buckets_.hand_over(sources_);
+    }
     broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
     const bool counting = marks_.counting();
     std::vector<std::size_t> missing;
@@ -127,6 +126,9 @@ class Reducer::Impl {
     in_step_ = false;
     broken_ = false;
     synchronize_ = true;
+    // Survivors of a failure may have come to different ends of the first step, and other ranks use other parameters.
+    if (options_.static_graph) marks_.count_only();
+    used_anywhere_.assign(parameters_.size(), 1);
     rebuilt_ = false;
     rebuild_due_ = false;
     make_buckets(initial_plan());
@@ -164,26 +166,9 @@ class Reducer::Impl {
     return plan;
   }
 
-  /// @p order with shared parameters once, where they came last, and those that never came behind them.
-  std::vector<std::size_t> complete_order(const std::vector<std::size_t>& order) const {
-    std::vector<std::size_t> complete;
-    std::vector<bool> seen(parameters_.size());
-    for (auto index = order.rbegin(); index != order.rend(); ++index) {
-      const std::size_t owner = list_.owner(*index);
-      if (owner == ParameterList::kNone || seen[owner]) continue;
-      seen[owner] = true;
-      complete.push_back(owner);
-    }
-    std::ranges::reverse(complete);
-    for (const std::size_t owner : list_.owners()) {
-      if (!seen[owner]) complete.push_back(owner);
-    }
-    return complete;
-  }
-
   /// Gradients may come in different orders on each rank; rank 0's decides the buckets of all.
   void rebuild() {
-    const std::vector<std::size_t> own = complete_order(arrivals_);
+    const std::vector<std::size_t> own = list_.complete_order(arrivals_);
     std::vector<std::int64_t> order(own.begin(), own.end());
     group_.broadcast(order, 0).wait();
     order_.assign(order.begin(), order.end());
@@ -210,18 +195,39 @@ class Reducer::Impl {
 
   // steps
 
+  /// By owner: whether all names of the parameter are in @p unused. Else those that are count as its marks, except in a
+  /// static graph, where real marks are counted.
+  std::vector<bool> mark_unused_names(std::span<const std::size_t> unused) {
+    const std::vector<std::uint32_t> names = list_.names_in(unused);
+    std::vector<bool> all(parameters_.size());
+    for (const std::size_t owner : list_.owners()) {
+      all[owner] = names[owner] == list_.names()[owner];
+      if (all[owner] || options_.static_graph) continue;
+      for (std::uint32_t i = 0; i < names[owner]; ++i) marks_.mark(owner);
+    }
+    return all;
+  }
+
+  /// A mark of a parameter that gets several: the accepted one that came last says where its gradient is.
+  ReadyMarks::Mark mark_shared(std::size_t owner, void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto mark = marks_.mark(owner);
+    if (mark != ReadyMarks::Mark::excess) sources_[owner] = memory;
+    return mark;
+  }
+
   void start_step(std::span<const std::size_t> unused) {
     marks_.start_step();
     recording_ = synchronize_ && !rebuilt_ && reducer::rebuilds(options_);
     arrivals_.clear();
     backward_started_ = Clock::now();
-    std::vector<bool> idle(parameters_.size());
-    for (const std::size_t index : unused) idle[list_.owner(index)] = true;
+    std::vector<bool> idle = mark_unused_names(unused);
+    // Ranks have agreed on these only; gradients from steps of no_sync must be averaged whatever follows.
+    buckets_.start_step(accumulated_ ? std::vector<bool>(parameters_.size()) : idle);
     const bool counting = marks_.counting();
     for (const std::size_t owner : list_.owners()) {
       if (!counting && marks_.needed(owner) == 0) idle[owner] = true;
     }
-    buckets_.start_step(idle);
     in_step_ = true;
     if (!synchronize_ || counting) return;
     for (const std::size_t owner : list_.owners()) {
@@ -260,12 +266,13 @@ class Reducer::Impl {
       }
     }
     if (all_used) read_report();
+    for (const std::size_t owner : list_.owners()) used_[owner].store(false, std::memory_order_relaxed);
+    reset_sources();
+    accumulated_ = false;
     if (misses) {
       broken_ = false;  // every rank stops here
       reducer::throw_missing(group_, reducer::describe_missing(parameters_, missing), reducer::missing_hint(options_));
     }
-    for (const std::size_t owner : list_.owners()) used_[owner].store(false, std::memory_order_relaxed);
-    reset_sources();
   }
 
   void record(Clock::time_point finalize_called) {
@@ -358,9 +365,10 @@ class Reducer::Impl {
   reducer::StepReport report_;
 
   std::atomic<bool> in_step_ = false;
-  bool synchronize_ = true;  ///< this step, or the last one, is none of no_sync
-  bool recording_ = false;   ///< arrivals, in this step
-  bool broken_ = false;      ///< a step has failed
+  bool synchronize_ = true;   ///< this step, or the last one, is none of no_sync
+  bool recording_ = false;    ///< arrivals, in this step
+  bool broken_ = false;       ///< a step has failed
+  bool accumulated_ = false;  ///< there was a step of no_sync since the last average, on all ranks
   int no_sync_depth_ = 0;
   std::mutex mutex_;                   ///< guards what follows, and the sources of parameters with several marks
   std::vector<std::size_t> arrivals_;  ///< of gradients, in the step that is recorded

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <thread>
 
 #include "unit/reducer/reducer_fixture.hpp"
 
@@ -31,8 +32,11 @@ class ReducerModes : public ReducerTest {
   static void mark(Reducer& reducer, const std::vector<std::size_t>& order) {
     for (const std::size_t index : order) reducer.mark_ready(index);
   }
-  /// How many all_reduces have begun, of what kind.
-  std::size_t launches() const { return launched().size(); }
+  /// How many all_reduces have begun; @p expected ones may take a moment.
+  std::size_t launches(std::size_t expected) const {
+    for (const Deadline limit = soon(); launched().size() < expected && !limit.expired();) std::this_thread::yield();
+    return launched().size();
+  }
   static std::string cause_of(const std::function<void()>& call) {
     const auto error = error_of(call);
     return error ? error->cause() : "no error";
@@ -78,11 +82,11 @@ TEST_F(ReducerModes, WithoutSynchronizationNothingIsExchanged) {
     reducer.finalize();
     reducer.broadcast_buffers(std::array{TensorView{values_[0]}});
   }
-  EXPECT_EQ(launches(), 0U);
+  EXPECT_EQ(launches(0), 0U);
   EXPECT_FALSE(control_->saw("begin broadcast 3")) << "buffers rest after a step without synchronization";
   EXPECT_EQ(reducer.stats().iteration, 0U);
   step(reducer);
-  EXPECT_EQ(launches(), 5U);
+  EXPECT_EQ(launches(5), 5U);
   reducer.broadcast_buffers(std::array{TensorView{values_[0]}});
   EXPECT_TRUE(control_->saw("end broadcast 8"));
 }
@@ -101,7 +105,7 @@ TEST_F(ReducerModes, UnusedParametersCountAsTheyAreAndStayIfNobodyUsesThem) {
     for (float& value : floats(operation.output)) value += 5;
   };
   reducer.prepare_for_backward(std::array<std::size_t, 1>{3});
-  EXPECT_EQ(launches(), 1U) << "what is known as unused does not hold up the others";
+  EXPECT_EQ(launches(1), 1U) << "what is known as unused does not hold up the others";
   EXPECT_THAT(cause_of([&] { reducer.mark_ready(3); }), HasSubstr("before in this step"));
   mark(reducer, {1, 0});  // 2 is just never marked
   reducer.finalize();
@@ -142,9 +146,9 @@ TEST_F(ReducerModes, ASharedParameterIsReadyWhenAllItsNamesAre) {
   EXPECT_THAT(reducer.buckets(), SizeIs(4));
   reducer.prepare_for_backward();
   reducer.mark_ready(4);
-  EXPECT_EQ(launches(), 0U);
+  EXPECT_EQ(launches(0), 0U);
   reducer.mark_ready(3);
-  EXPECT_EQ(launches(), 1U);
+  EXPECT_EQ(launches(1), 1U);
   EXPECT_THAT(cause_of([&] { reducer.mark_ready(4); }), HasSubstr("2 times before"));
   mark(reducer, {2, 1, 0});
   reducer.finalize();
@@ -165,18 +169,18 @@ TEST_F(ReducerModes, AStaticGraphIsCountedInItsFirstStep) {
   Reducer reducer = make_with({.rebuild_buckets = false, .static_graph = true});
   reducer.prepare_for_backward();
   mark(reducer, {2, 2, 1, 0});
-  EXPECT_EQ(launches(), 0U) << "how often they come is not known yet";
+  EXPECT_EQ(launches(0), 0U) << "how often they come is not known yet";
   reducer.finalize();
-  EXPECT_EQ(launches(), 5U);
+  EXPECT_EQ(launches(5), 5U);
   EXPECT_FALSE(reducer.used(3));
   EXPECT_THAT(gradients_[2], Each(3.0F));
 
   reducer.prepare_for_backward();
-  EXPECT_EQ(launches(), 6U) << "3 never comes";
+  EXPECT_EQ(launches(6), 6U) << "3 never comes";
   reducer.mark_ready(2);
-  EXPECT_EQ(launches(), 6U);
+  EXPECT_EQ(launches(6), 6U);
   reducer.mark_ready(2);
-  EXPECT_EQ(launches(), 7U);
+  EXPECT_EQ(launches(7), 7U);
   EXPECT_THAT(cause_of([&] { reducer.mark_ready(3); }), HasSubstr("more often than in the first step: 0"));
   mark(reducer, {1});
   const auto error = error_of([&] { reducer.finalize(); });
@@ -192,7 +196,7 @@ TEST_F(ReducerModes, ABucketOfUnusedParametersIsSkippedIfAllRanksAgree) {
   reducer.prepare_for_backward(std::array<std::size_t, 1>{3});
   mark(reducer, {2, 1, 0});
   reducer.finalize();
-  EXPECT_EQ(launches(), 4U) << "three buckets, and the report";
+  EXPECT_EQ(launches(4), 4U) << "three buckets, and the report";
   EXPECT_THAT(gradients_[3], Each(4.0F));
   control_->effect = [](const ddp::Operation& operation) {
     twin(operation);
@@ -228,7 +232,7 @@ TEST_F(ReducerModes, AKnownOrderAndLimitsGiveTheFinalBucketsAtOnce) {
   EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(2), ElementsAre(0, 3), ElementsAre(1)));
   step(reducer);
   step(reducer);
-  EXPECT_EQ(launches(), 8U);
+  EXPECT_EQ(launches(8), 8U);
   EXPECT_FALSE(control_->saw("begin broadcast 7")) << "nothing to rebuild";
   EXPECT_THAT(cause_of([&] { make_with({.ready_order = {4}}); }), HasSubstr("names parameter 4 of 4"));
 }
@@ -293,7 +297,7 @@ TEST_F(ReducerModes, AHookGetsUndividedBucketsInOrder) {
   EXPECT_EQ(hook->buckets[0].gradients[1].data(), reducer.bucket_view(3).data());
   EXPECT_FLOAT_EQ(gradients_[2][0], 100);
   EXPECT_FLOAT_EQ(gradients_[2][1], 3) << "undivided, and not summed";
-  EXPECT_EQ(launches(), 1U) << "the report";
+  EXPECT_EQ(launches(1), 1U) << "the report";
 
   hook->fail_at = 3;
   reducer.prepare_for_backward();

@@ -169,9 +169,11 @@ std::string meant_name(std::string_view name, std::span<const std::string> more_
   const std::string wanted = upper(name);
   const bool ncclish = wanted.starts_with("NCCL_") || begins_with_one(wanted, kMistypedPrefixes);
   if (!ncclish && !begins_with_one(name, kCheckedPrefixes)) return {};
-  const auto may_be_meant = [&](std::string_view known) {  // by its length; names that are copied cost most of the search
-    return known != name && known.size() <= wanted.size() + kMostChanges && wanted.size() <= known.size() + kMostChanges;
-  };
+  const auto may_be_meant =
+      [&](std::string_view known) {  // by its length; names that are copied cost most of the search
+        return known != name && known.size() <= wanted.size() + kMostChanges &&
+               wanted.size() <= known.size() + kMostChanges;
+      };
   std::vector<std::string> candidates;
   for (const Variable& row : all_rows()) {
     const bool readable = row.standing == Standing::current || row.standing == Standing::undocumented ||

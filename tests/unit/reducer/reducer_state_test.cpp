@@ -1,0 +1,113 @@
+// What a Reducer carries from one step to the next, and must not: where gradients are, who used them, counts of marks.
+#include <array>
+#include <optional>
+
+#include "unit/reducer/reducer_fixture.hpp"
+
+namespace ddp {
+namespace {
+
+using testing::Each;
+using testing::SizeIs;
+
+class ReducerState : public ReducerTest {
+ protected:
+  Reducer make_with(ReducerOptions options) {
+    options.bucket_cap_bytes = 40;
+    return Reducer(parameters(), group_, std::move(options));
+  }
+  static void mark(Reducer& reducer, const std::vector<std::size_t>& order) {
+    for (const std::size_t index : order) reducer.mark_ready(index);
+  }
+};
+
+TEST_F(ReducerState, WhatOnlyThisRankNeverMarksIsExchangedEvenIfUnusedBucketsAreSkipped) {
+  Reducer reducer =
+      make_with({.find_unused_parameters = true, .static_graph = true, .skip_all_reduce_unused = true});
+  step(reducer, {2, 1, 0});
+  EXPECT_THAT(launched(), SizeIs(5));
+  step(reducer, {2, 1, 0});  // other ranks may have marked 3
+  EXPECT_THAT(launched(), SizeIs(10)) << "four buckets and the report, in each step";
+}
+
+TEST_F(ReducerState, GradientsOfStepsWithoutSynchronizationAreAveragedEvenIfGivenAsUnusedNow) {
+  Reducer reducer = make_with({.find_unused_parameters = true, .skip_all_reduce_unused = true});
+  {
+    const auto local = reducer.no_sync();
+    step(reducer);
+  }
+  const std::array<std::size_t, 1> unused{3};
+  reducer.prepare_for_backward(unused);
+  mark(reducer, {2, 1, 0});
+  reducer.finalize();
+  EXPECT_THAT(launched(), SizeIs(5));
+  EXPECT_TRUE(reducer.used(3));
+  reducer.prepare_for_backward(unused);
+  mark(reducer, {2, 1, 0});
+  reducer.finalize();
+  EXPECT_THAT(launched(), SizeIs(9)) << "nothing had accumulated";
+}
+
+TEST_F(ReducerState, AfterMissingGradientsTheMemoryOfThatStepIsForgotten) {
+  Reducer reducer = make_with({});
+  std::optional<std::vector<float>> lent(std::in_place, 10, 5.0F);
+  reducer.prepare_for_backward();
+  reducer.mark_ready(3, *lent);
+  EXPECT_TRUE(error_of([&] { reducer.finalize(); }));
+  std::ranges::fill(*lent, 100.0F);
+  reducer.prepare_for_backward();
+  mark(reducer, {2, 1, 0});
+  EXPECT_TRUE(error_of([&] { reducer.finalize(); }));
+  EXPECT_THAT(std::span(static_cast<float*>(reducer.bucket_view(3).data()), 10), Each(4.0F))
+      << "(4 + 4) / 2 of its own memory";
+}
+
+TEST_F(ReducerState, AnotherGroupCountsAStaticGraphAnew) {
+  Reducer reducer = make_with({.static_graph = true});
+  step(reducer, {2, 2, 1, 0});
+  EXPECT_FALSE(reducer.used(3));
+  reducer.change_group(group_);
+  EXPECT_TRUE(reducer.used(3)) << "the new group has averaged nothing yet";
+  step(reducer, {3, 2, 1, 0});
+  reducer.prepare_for_backward();
+  mark(reducer, {3, 2, 1, 0});
+  EXPECT_TRUE(error_of([&] { reducer.mark_ready(2); }));
+  reducer.finalize();
+}
+
+TEST_F(ReducerState, ARefusedMarkDoesNotSayWhereTheGradientIs) {
+  auto list = parameters();
+  list.push_back({.name = "tied", .value = values_[3], .gradient = gradients_[3]});
+  Reducer reducer(list, group_, {.bucket_cap_bytes = 40});
+  std::vector<float> gradient(10, 6.0F);
+  std::vector<float> refused(10, 9.0F);
+  reducer.prepare_for_backward();
+  reducer.mark_ready(3, gradient);
+  reducer.mark_ready(4, gradient);
+  std::ranges::fill(gradient, 0.0F);
+  EXPECT_TRUE(error_of([&] { reducer.mark_ready(4, refused); }));
+  mark(reducer, {2, 1, 0});
+  reducer.finalize();
+  EXPECT_THAT(gradient, Each(6.0F));
+  EXPECT_THAT(refused, Each(9.0F));
+}
+
+TEST_F(ReducerState, AnUnusedNameOfASharedParameterCountsAsItsMark) {
+  auto list = parameters();
+  list.push_back({.name = "tied", .value = values_[3], .gradient = gradients_[3]});
+  Reducer reducer(list, group_, {.bucket_cap_bytes = 40, .find_unused_parameters = true});
+  reducer.prepare_for_backward(std::array<std::size_t, 2>{4, 4});
+  mark(reducer, {3, 2, 1, 0});
+  EXPECT_TRUE(error_of([&] { reducer.mark_ready(4); }));
+  reducer.finalize();
+  EXPECT_TRUE(reducer.used(3));
+}
+
+TEST_F(ReducerState, CompressionRefusesAHookThatAddsWithoutLoss) {
+  const auto error = error_of([] { compress_wrapper(DType::float16, exact_average_hook()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace ddp
