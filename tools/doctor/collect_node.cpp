@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -178,7 +179,13 @@ void collect_names(NodeFacts& node, const std::string& host, const base::Environ
   node.own_addresses = addresses_of(host, deadline);
   const std::string master = environment.raw("MASTER_ADDR").value_or("");
   if (!master.empty()) node.master_addresses = addresses_of(master, deadline);
-  const int port = environment.number("MASTER_PORT").value_or(0);
+  // Kubernetes sets "tcp://10.0.0.5:29500" for a service of the name master.
+  const std::string port_text = environment.raw("MASTER_PORT").value_or("");
+  int port = 0;
+  if (std::from_chars(port_text.data(), port_text.data() + port_text.size(), port).ptr !=
+      port_text.data() + port_text.size()) {
+    port = 0;
+  }
   const bool served = environment.raw("TORCHELASTIC_USE_AGENT_STORE") == "True";
   node.master_port_taken = !served && port > 0 && port < 65536 && !node.master_addresses.empty() &&
                            has_address(node, node.master_addresses.front()) && is_taken(port);

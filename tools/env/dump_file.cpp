@@ -57,7 +57,9 @@ int number(const json& object, const char* name) {
 
 /// "0-7,9"
 std::vector<int> ranks(const json& object) {
-  const std::string ranges = text(object, "ranks");
+  const json& listed = member(object, "ranks");
+  if (!listed.is_string()) throw Malformed{"'ranks' is not a text"};
+  const auto& ranges = listed.get_ref<const std::string&>();
   std::vector<int> found;
   const char* at = ranges.data();
   const char* const end = at + ranges.size();
@@ -66,7 +68,7 @@ std::vector<int> ranks(const json& object) {
     const auto [next, status] = std::from_chars(at, end, value);
     const bool ascending = found.empty() || value > found.back();
     if (status != std::errc{} || value < 0 || value >= kMostRanks || !ascending) {
-      throw Malformed{fmt::format("'{}' is no list of ranks", ranges)};
+      throw Malformed{fmt::format("'{}' is no list of ranks", text(object, "ranks"))};
     }
     at = next;
     return value;

@@ -119,15 +119,18 @@ TEST(ValueCheck, WhatNcclMakesOfValues) {
 }
 
 TEST(ShownValue, NoSecretsAndNothingThatDisturbs) {
-  for (const char* name :
-       {"NCCL_PSK", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "wandb_api_key", "DDP_RDZV_SECRET", "PGPASSWORD"}) {
+  for (const char* name : {"NCCL_PSK", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "wandb_api_key", "DDP_RDZV_SECRET",
+                           "PGPASSWORD", "SLURM_JWT", "MYSQL_PWD", "GITHUB_PAT", "SENTRY_DSN"}) {
     EXPECT_EQ(shown_value(name, "hunter2"), "(hidden)") << name;
   }
-  for (const char* name : {"NCCL_IB_PKEY", "PWD", "TOKENIZERS_PARALLELISM", "KEYBOARD", "NCCL_MONKEY"}) {
+  for (const char* name :
+       {"NCCL_IB_PKEY", "PWD", "OLDPWD", "PATH", "TOKENIZERS_PARALLELISM", "KEYBOARD", "NCCL_MONKEY"}) {
     EXPECT_EQ(shown_value(name, "1"), "1") << name;
   }
   EXPECT_EQ(shown_value("http_proxy", "http://me:hunter2@proxy:3128/ https://a@b ftp://x:1/y@z"),
-            "http://me:(hidden)@proxy:3128/ https://a@b ftp://x:1/y@z");
+            "http://me:(hidden)@proxy:3128/ https://(hidden)@b ftp://x:1/y@z");
+  const std::string long_secret = "http://me:" + std::string(5000, 'x') + "@proxy/";
+  EXPECT_EQ(shown_value("http_proxy", long_secret), "http://me:(hidden)@proxy/");
   EXPECT_EQ(shown_value("A", "a\n\x1b[31m\x7f"), "a\\x0a\\x1b[31m\\x7f");
   EXPECT_EQ(shown_value("A", "\xc3\xa4 \xe2\x82\xac \xff \xc3"), "\xc3\xa4 \xe2\x82\xac \\xff \\xc3");
   EXPECT_THAT(shown_value("A", std::string(100000, 'x')), HasSubstr("... (100000 bytes)"));

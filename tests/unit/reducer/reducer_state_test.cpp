@@ -22,8 +22,7 @@ class ReducerState : public ReducerTest {
 };
 
 TEST_F(ReducerState, WhatOnlyThisRankNeverMarksIsExchangedEvenIfUnusedBucketsAreSkipped) {
-  Reducer reducer =
-      make_with({.find_unused_parameters = true, .static_graph = true, .skip_all_reduce_unused = true});
+  Reducer reducer = make_with({.find_unused_parameters = true, .static_graph = true, .skip_all_reduce_unused = true});
   step(reducer, {2, 1, 0});
   EXPECT_THAT(launched(), SizeIs(5));
   step(reducer, {2, 1, 0});  // other ranks may have marked 3

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "doctor/families.hpp"
+#include "doctor/nccl_rdma.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
@@ -60,8 +61,7 @@ bool has_gpus(const JobFacts& job, const NodeRecord& node) {
 
 void check_direct(const JobFacts& job, Findings& findings) {
   for (const NodeRecord& node : job.nodes) {
-    const auto active = [](const RdmaPortFacts& port) { return port.state == "ACTIVE"; };
-    const bool rdma = std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(), active);
+    const bool rdma = std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(), &is_active);
     if (!rdma || !has_gpus(job, node) || node.facts.peer_memory || node.facts.dma_buf) continue;
     findings.on_node(node, "neither nvidia_peermem is loaded nor NVIDIA's open kernel module");
   }

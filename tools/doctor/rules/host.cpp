@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "doctor/families.hpp"
+#include "doctor/nccl_rdma.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
@@ -21,8 +22,7 @@ constexpr std::int64_t kFilesOfRank = 512;
 constexpr std::int64_t kFilesPerPeer = 8;
 
 bool has_active_rdma(const NodeRecord& node) {
-  return std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(),
-                     [](const RdmaPortFacts& port) { return port.state == "ACTIVE"; });
+  return std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(), &is_active);
 }
 
 std::string bytes(std::int64_t count) {
@@ -32,7 +32,7 @@ std::string bytes(std::int64_t count) {
 
 void check_memlock_rdma(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
-    if (rank.memlock_bytes < 0 || !has_active_rdma(job.node_of(rank))) continue;
+    if (rank.memlock_bytes < 0 || !takes_rdma(job.node_of(rank), rank)) continue;
     findings.on_rank(rank,
                      fmt::format("max locked memory is {}, and RDMA devices are active", bytes(rank.memlock_bytes)));
   }

@@ -7,6 +7,7 @@
 
 #include "doctor/families.hpp"
 #include "doctor/nccl_interfaces.hpp"
+#include "doctor/nccl_rdma.hpp"
 #include "topology/network/interface_agreement.hpp"
 
 namespace ddp::tools::doctor {
@@ -116,6 +117,10 @@ void check_other(const JobFacts& job, Findings& findings) {
   const auto chosen = used_by_libddp(job);
   for (const UsedInterface& use : used_by_nccl(job)) {
     if (!use.for_bootstrap || is_local_only(use.choice)) continue;
+    // With RDMA only NCCL's beginning goes over this interface: a slow one is as good, and usual.
+    if (std::all_of(use.ranks.begin(), use.ranks.end(),
+                    [&](int rank) { return takes_rdma(*use.node, job.ranks[static_cast<std::size_t>(rank)]); }))
+      continue;
     if (!reachability(job, *use.node, use.choice.address.address).failed.empty()) continue;  // interface-unreachable's
     for (const UsedInterface& ours : chosen) {
       if (ours.node != use.node || ours.choice.interface == use.choice.interface) continue;
@@ -147,6 +152,7 @@ void check_prefix(const JobFacts& job, Findings& findings) {
 }
 
 void check_one_subnet(const JobFacts& job, Findings& findings) {
+  if (!job.several_nodes()) return;
   const auto uses = used_by_nccl(job);
   for (std::size_t i = 0; i < uses.size(); ++i) {
     for (std::size_t other = i + 1; other < uses.size(); ++other) {

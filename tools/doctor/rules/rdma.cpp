@@ -6,35 +6,20 @@
 #include <fmt/format.h>
 
 #include "doctor/families.hpp"
-#include "topology/network/ifname_list.hpp"
+#include "doctor/nccl_rdma.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
-
-bool is_active(const RdmaPortFacts& port) { return port.state == "ACTIVE"; }
-
-std::vector<const RdmaPortFacts*> taken_by_nccl(const NodeRecord& node, const RankFacts& rank) {
-  const std::string wanted = rank.variable("NCCL_IB_HCA");
-  std::vector<const RdmaPortFacts*> taken;
-  for (const RdmaPortFacts& port : node.facts.rdma) {
-    if (is_active(port) && topology::names_rdma_port(wanted, port.device, port.port)) taken.push_back(&port);
-  }
-  return taken;
-}
-
-bool network_is_socket(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name == "socket";
-}
 
 void check_unused(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
     const NodeRecord& node = job.node_of(rank);
     const auto active = std::count_if(node.facts.rdma.begin(), node.facts.rdma.end(), &is_active);
     if (active == 0) continue;
-    const std::string disabled = rank.variable("NCCL_IB_DISABLE");
-    if (!disabled.empty() && disabled != "0") {
-      findings.on_rank(rank, fmt::format("NCCL_IB_DISABLE={} leaves {} active RDMA ports unused", disabled, active),
+    if (rdma_is_disabled(rank)) {
+      findings.on_rank(rank,
+                       fmt::format("NCCL_IB_DISABLE={} leaves {} active RDMA ports unused",
+                                   rank.variable("NCCL_IB_DISABLE"), active),
                        "unset NCCL_IB_DISABLE");
     } else if (network_is_socket(rank.variable("NCCL_NET"))) {
       findings.on_rank(rank, fmt::format("NCCL_NET=Socket leaves {} active RDMA ports unused", active),

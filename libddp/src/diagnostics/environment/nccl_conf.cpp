@@ -1,5 +1,6 @@
 #include "diagnostics/environment/nccl_conf.hpp"
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/fnv1a.hpp"
@@ -11,11 +12,13 @@ constexpr std::size_t kLongest = 1023;  // of a name and of a value, in NCCL
 constexpr std::size_t kLargestFile = std::size_t{1} << 20;
 
 std::optional<NcclConf> read_conf(const std::string& path) {
+  std::error_code status;
+  if (!std::filesystem::is_regular_file(path, status)) return std::nullopt;  // to open a FIFO may take for ever
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
   std::string text(kLargestFile, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return std::nullopt;  // a folder
+  if (file.bad()) return std::nullopt;
   text.resize(static_cast<std::size_t>(file.gcount()));
   NcclConf conf{.path = path, .digest = 0, .settings = parse_nccl_conf(text)};
   base::Fnv1a digest;

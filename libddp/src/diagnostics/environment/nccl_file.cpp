@@ -182,7 +182,7 @@ void scan_constants(std::span<const char> constants, NcclFile& file) {
 
 NcclFile scan_nccl(const std::string& path) {
   NcclFile file{.path = path, .found = {}, .version = {}, .names = {}, .problem = {}};
-  const base::UniqueFd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const base::UniqueFd fd{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};  // it may be a FIFO
   if (fd.get() < 0) {
     file.problem = fmt::format("it cannot be opened: {}", base::errno_name(errno));
     return file;

@@ -12,10 +12,11 @@ namespace {
 constexpr std::size_t kLongestValue = 4096;
 
 // As a word of the name, between underscores.
-constexpr std::array<std::string_view, 8> kSecretWords{"KEY",    "KEYS", "PSK",    "AUTH",
-                                                       "COOKIE", "PASS", "APIKEY", "TOKEN"};
+constexpr std::array<std::string_view, 11> kSecretWords{"KEY",    "KEYS",  "PSK", "AUTH", "COOKIE", "PASS",
+                                                        "APIKEY", "TOKEN", "JWT", "PAT",  "DSN"};
 // Anywhere in it.
-constexpr std::array<std::string_view, 4> kSecretParts{"SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL"};
+constexpr std::array<std::string_view, 5> kSecretParts{"SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL",
+                                                       "CONNECTION_STRING"};
 
 /// Bytes of the UTF-8 character at the beginning; 0: it is none.
 std::size_t utf8_length(std::string_view text) {
@@ -56,7 +57,7 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-/// "https://user:secret@host" without the secret, wherever that is in the value.
+/// "https://user:secret@host" and "https://token@host" without the secret, wherever that is in the value.
 std::string without_passwords(std::string_view value) {
   std::string result;
   for (auto at = value.find("://"); at != std::string_view::npos; at = value.find("://")) {
@@ -67,8 +68,8 @@ std::string without_passwords(std::string_view value) {
     const auto sign = authority.rfind('@');
     result += value.substr(0, at);
     value.remove_prefix(at);
-    if (colon == std::string_view::npos || sign == std::string_view::npos || sign < colon) continue;
-    result += authority.substr(0, colon + 1);
+    if (sign == std::string_view::npos) continue;
+    if (colon < sign) result += authority.substr(0, colon + 1);
     result += kHiddenValue;
     value.remove_prefix(sign);
   }
@@ -86,7 +87,7 @@ bool is_secret(std::string_view name) {
                   [&](std::string_view part) { return upper.find(part) != std::string::npos; })) {
     return true;
   }
-  if (upper.ends_with("TOKEN") || upper.ends_with("TOKENS")) return true;
+  if (upper.ends_with("TOKEN") || upper.ends_with("TOKENS") || upper.ends_with("_PWD")) return true;
   for (std::size_t begin = 0; begin <= upper.size();) {
     const auto end = std::min(upper.find('_', begin), upper.size());
     const std::string_view word = std::string_view(upper).substr(begin, end - begin);
@@ -98,8 +99,10 @@ bool is_secret(std::string_view name) {
 
 std::string shown_value(std::string_view name, std::string_view value) {
   if (is_secret(name)) return value.empty() ? std::string{} : std::string(kHiddenValue);
-  std::string shown = printable(without_passwords(value.substr(0, kLongestValue)));
-  if (value.size() > kLongestValue) shown += fmt::format("... ({} bytes)", value.size());
+  // First the secrets: what marks one may lie beyond the cut.
+  const std::string safe = without_passwords(value);
+  std::string shown = printable(std::string_view(safe).substr(0, kLongestValue));
+  if (safe.size() > kLongestValue) shown += fmt::format("... ({} bytes)", value.size());
   return shown;
 }
 

@@ -302,6 +302,16 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
          give_network(job, "eth1", "10.2.0.");
          set_all(job, "NCCL_SOCKET_IFNAME", "eth");
        }},
+      {"interface-other", "NCCL only begins there, its data takes RDMA",
+       [](auto& job) {
+         give_network(job, "eth1", "10.2.0.");
+         for (int number = 0; number < 2; ++number) {
+           NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
+           node.candidates = {"eth1"};
+           node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
+           give_rdma(job.nodes[static_cast<std::size_t>(number)]);
+         }
+       }},
       {"interfaces-one-subnet", "with strict ARP",
        [](auto& job) {
          give_network(job, "eth1", "10.1.0.10");
