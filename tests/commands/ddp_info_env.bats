@@ -16,6 +16,7 @@ setup_file() {
 
 setup() {
   forget_outer_settings
+  unset VIRTUAL_ENV CONDA_PREFIX LD_PRELOAD LD_LIBRARY_PATH # where a library of NCCL may be
   export HOME=$BATS_TEST_TMPDIR
   cd "$BATS_TEST_TMPDIR"
 }

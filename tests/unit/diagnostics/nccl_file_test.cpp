@@ -1,8 +1,11 @@
 // Which variables a library reads, and which library would be loaded, without loading it.
 #include "diagnostics/environment/nccl_file.hpp"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,8 +20,21 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
+/// Of this process: others may run the same tests.
+struct ScratchFolder {
+  ScratchFolder() = default;
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  fs::path path = fs::path(testing::TempDir()) / ("environment_test." + std::to_string(::getpid()));
+};
+
 fs::path folder(const std::string& name) {
-  const fs::path made = fs::path(testing::TempDir()) / ("environment_test." + name);
+  static const ScratchFolder scratch;
+  const fs::path made = scratch.path / name;
   fs::remove_all(made);
   fs::create_directories(made);
   return made;
