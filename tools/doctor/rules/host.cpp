@@ -21,10 +21,6 @@ constexpr std::int64_t kLeastShm = 128 * kMiB;
 constexpr std::int64_t kFilesOfRank = 512;
 constexpr std::int64_t kFilesPerPeer = 8;
 
-bool has_active_rdma(const NodeRecord& node) {
-  return std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(), &is_active);
-}
-
 std::string bytes(std::int64_t count) {
   return count % kMiB == 0 || count >= 16 * kMiB ? fmt::format("{} MiB", count / kMiB)
                                                  : fmt::format("{} KiB", count / 1024);
@@ -40,7 +36,7 @@ void check_memlock_rdma(const JobFacts& job, Findings& findings) {
 
 void check_memlock(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
-    if (rank.memlock_bytes < 0 || rank.memlock_bytes >= kLeastLockedBytes || has_active_rdma(job.node_of(rank)))
+    if (rank.memlock_bytes < 0 || rank.memlock_bytes >= kLeastLockedBytes || takes_rdma(job.node_of(rank), rank))
       continue;
     findings.on_rank(rank, fmt::format("max locked memory is {}", bytes(rank.memlock_bytes)));
   }
