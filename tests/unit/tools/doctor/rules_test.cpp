@@ -40,6 +40,16 @@ void give_network(JobFacts& job, const std::string& name, const std::string& sub
   }
 }
 
+/// Another network, which libddp chooses.
+void give_faster_network(JobFacts& job) {
+  give_network(job, "eth1", "10.2.0.");
+  for (int number = 0; number < 2; ++number) {
+    NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
+    node.candidates = {"eth1"};
+    node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
+  }
+}
+
 void set_all(JobFacts& job, const std::string& name, const std::string& value) {
   for (RankFacts& rank : job.ranks) rank.environment[name] = value;
 }
@@ -149,15 +159,7 @@ std::vector<Case> faults() {
          give_network(job, "eth1", "10.2.0.");
          for (auto& node : job.nodes) node.probes.results[1].end = ProbeEnd::silent;
        }},
-      {"interface-other", "libddp has a faster network",
-       [](auto& job) {
-         give_network(job, "eth1", "10.2.0.");
-         for (int number = 0; number < 2; ++number) {
-           NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
-           node.candidates = {"eth1"};
-           node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
-         }
-       }},
+      {"interface-other", "libddp has a faster network", &give_faster_network},
       {"interface-prefix", "eth1 is also eth10",
        [](auto& job) {
          give_network(job, "eth1", "10.2.0.");
@@ -304,13 +306,8 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
        }},
       {"interface-other", "NCCL only begins there, its data takes RDMA",
        [](auto& job) {
-         give_network(job, "eth1", "10.2.0.");
-         for (int number = 0; number < 2; ++number) {
-           NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
-           node.candidates = {"eth1"};
-           node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
-           give_rdma(job.nodes[static_cast<std::size_t>(number)]);
-         }
+         give_faster_network(job);
+         for (auto& node : job.nodes) give_rdma(node);
        }},
       {"interfaces-one-subnet", "with strict ARP",
        [](auto& job) {
