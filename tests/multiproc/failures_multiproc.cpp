@@ -178,9 +178,9 @@ TEST_P(Transfer, OfAnotherSizeIsRefusedByTheReceiver) {
 }
 
 TEST(AbsentFromInit, IsNamedByTheOthers) {
-  // rank 1 is stopped before it can connect
-  RankProcesses ranks(3, {RANK_PROGRAM, "world"}, {"DDP_INIT_TIMEOUT=6"});
-  ranks.signal(1, SIGSTOP);
+  // rank 1 stops itself before it can connect
+  const char* const kScript = "[ \"$PMI_RANK\" != 1 ] || kill -STOP $$; exec \"$0\" world";
+  RankProcesses ranks(3, {"/bin/sh", "-c", kScript, RANK_PROGRAM}, {"DDP_INIT_TIMEOUT=6"});
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)), 1);
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(results[rank].exit_code, 4);

@@ -240,9 +240,9 @@ TEST(PeerInquiry, AnAnswerThatIsThereIsTakenAfterTheDeadline) {
   PeerInquiry inquiry({{.rank = 0, .address = "127.0.0.1", .port = channel.port(), .token = channel.token()}},
                       "service", {});
   inquiry.ask(0);
-  EXPECT_TRUE(heard(inquiry, milliseconds(0)).empty()) << "this sends the question";
+  const std::size_t at_once = heard(inquiry, milliseconds(0)).size();  // this sends the question
   std::this_thread::sleep_for(milliseconds(500));
-  EXPECT_EQ(heard(inquiry, milliseconds(0)).size(), 1U);
+  EXPECT_EQ(at_once + heard(inquiry, milliseconds(0)).size(), 1U);
 }
 
 TEST(PeerInquiry, AskingAgainGivesUpTheOpenQuestion) {
