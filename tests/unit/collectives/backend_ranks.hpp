@@ -91,13 +91,18 @@ class BackendRanks {
     on_all([&](int rank) { at(rank).connect(addresses, soon()); });
   }
   ~BackendRanks() {
-    on_all([&](int rank) { at(rank).close(soon()); });
+    on_all([&](int rank) {
+      if (backends_[static_cast<std::size_t>(rank)]) at(rank).close(soon());
+    });
   }
   BackendRanks(const BackendRanks&) = delete;
   BackendRanks& operator=(const BackendRanks&) = delete;
 
   int size() const { return static_cast<int>(backends_.size()); }
   Backend& at(int rank) { return *backends_[static_cast<std::size_t>(rank)]; }
+
+  /// Ends @p rank without a goodbye, as the death of its process does.
+  void kill(int rank) { backends_[static_cast<std::size_t>(rank)].reset(); }
 
   /// Runs body(rank) on one thread a rank and waits for all; what one throws is a failure of the test.
   void on_all(const std::function<void(int)>& body) {

@@ -49,6 +49,7 @@ class Context {
  private:
   void start(const Operation& operation);
   bool step();
+  void finish_alone();
   void post_receives(std::vector<ReceiveStep>& steps, std::size_t& next);
   void execute(const Action& action);
 

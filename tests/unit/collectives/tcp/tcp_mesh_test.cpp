@@ -156,6 +156,26 @@ TEST(TcpMesh, WhatWasSentBeforeLeavingArrives) {
   }
 }
 
+/// The other has read nothing yet, and meets the last message and the end of the connection at once.
+TEST(TcpMesh, WhoDiesAfterACollectiveTakesNothingFromTheOther) {
+  BackendRanks group(subject(2));
+  group.on_all([&](int rank) { all_reduce(group.at(rank), 2, rank, 1, 10); });
+  const CheckedCall call({.kind = OperationKind::all_reduce, .count = 10}, 2, 1, 2);
+  const Operation operation = call.operation();
+  Request& request = group.at(1).init({&operation, 1}, soon());
+  request.post();
+  all_reduce(group.at(0), 2, 0, 2, 10);
+  group.kill(0);
+  Outcome outcome = Outcome::running;
+  while (outcome == Outcome::running) outcome = request.poll();
+  EXPECT_EQ(outcome, Outcome::ok) << (outcome == Outcome::ok ? "" : request.failure().cause);
+  request.release();
+  call.check();
+  const testing::Ended next = run(group.at(1), operation);
+  EXPECT_EQ(next.outcome, Outcome::peers_failed);
+  EXPECT_EQ(next.failure.ranks, std::vector<int>{0});
+}
+
 /// Also when it is asked for only after its sender has left.
 TEST(TcpMesh, MessagesSentBeforeLeavingAreKept) {
   BackendRanks group(subject(2));
