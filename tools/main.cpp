@@ -30,7 +30,7 @@ constexpr const char* kHelp =
     "Shows what libddp finds on this machine and in this job, and what follows from it.\n"
     "\n"
     "Commands:\n"
-    "  doctor    what is wrong on this machine or in this job, and what mends it\n"
+    "  doctor    what is wrong on this machine or in this job, and how to fix it\n"
     "  env       the environment variables of all ranks, where they came from, and what is wrong with them\n"
     "  flight    what the ranks of a failed job called last, and who made it fail\n"
     "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"

@@ -33,7 +33,7 @@ findings() { sed -n '2,/^NCCL: /p' <<<"$output" | grep -v '^NCCL: '; }
   echo "$output"
   [ "$status" -eq 0 ]
   [ "$(findings)" = "1 warning:
-  warning env-misspelt: NCCL_SOKET_IFNAME is read by nobody; did you mean NCCL_SOCKET_IFNAME? (ranks 2, 5); rename it NCCL_SOCKET_IFNAME" ]
+  warning env-misspelt: unrecognized variable NCCL_SOKET_IFNAME; did you mean NCCL_SOCKET_IFNAME? (ranks 2, 5); rename it to NCCL_SOCKET_IFNAME" ]
 }
 
 @test "an nccl.conf of one node that is another is found, and nothing else; with equal files it is gone" {

@@ -51,7 +51,25 @@ offered() {
     [[ ${#lines[@]} -eq 1 && $output == "ddp-info: reading "* ]]
   done
   run -0 "$bin/ddp-info" doctor --explain shm-size
-  [[ $output == "shm-size (error): "*"Mend: "* ]]
+  [[ $output == "shm-size (error): "*"Fix: "* ]]
+}
+
+@test "ddp-info doctor in an allocation: its findings have their statuses, failures of srun are 3" {
+  mkdir path
+  # srun, which leaves what it was told and ends as the test wants
+  printf '#!/bin/bash\nprintf "%%s\\n" "$@" >srun.words\nexit "$SRUN_STATUS"\n' >path/srun
+  chmod +x path/srun
+  unset "${!SLURM@}" "${!PMI@}" RANK WORLD_SIZE
+  export SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2
+  for each in 10:0 11:1 12:2 13:3 0:3 1:3 2:3 127:3 137:3; do
+    SRUN_STATUS=${each%:*} PATH=$PWD/path:$PATH run -${each#*:} "$bin/ddp-info" doctor --rule shm-size
+    [ "${each#*:}" -lt 3 ] || [[ $output == "ddp-info: examining all nodes of the allocation with srun: srun "* ]]
+  done
+  grep -qx -- --overlap srun.words
+  grep -qE -- '^--immediate=[0-9]+$' srun.words # a full allocation must not hang
+  [ "$(tail -n 4 srun.words)" = $'doctor\n--under-srun\n--rule\nshm-size' ]
+  PATH=$PWD/none run -3 "$bin/ddp-info" doctor
+  [[ $output == *"srun cannot be run"* ]]
 }
 
 @test "manual pages have no mistakes" {

@@ -24,6 +24,9 @@ RankFacts collect_rank(const std::filesystem::path& root, const base::Environmen
 /// What the machine below @p root is, but what collect_names and collect_candidates find. @p raw: its interfaces.
 NodeFacts collect_node(const std::filesystem::path& root, const std::vector<topology::RawInterface>& raw);
 
+/// GPUs, IOMMU and PCIe switches; a part of collect_node(). @param sys "/sys"
+void collect_pci(NodeFacts& node, const std::filesystem::path& sys);
+
 /// Asks the resolver for the host's own name and MASTER_ADDR, and tries MASTER_PORT where that is this node and no
 /// launcher serves the store there. After collect_node().
 void collect_names(NodeFacts& node, const std::string& host, const base::Environment& environment, Deadline deadline);

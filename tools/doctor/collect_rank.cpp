@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <fstream>
 #include <string_view>
 
 #include <ddp/error.hpp>
@@ -34,6 +35,20 @@ std::int64_t soft_limit(const fs::path& limits, std::string_view name) {
   std::int64_t soft = -1;  // "unlimited"
   std::from_chars(values.data(), values.data() + values.size(), soft);
   return soft;
+}
+
+/// Whether the process may lock what it wants: CAP_IPC_LOCK of the machine, which a user namespace cannot give.
+bool may_lock_all(const fs::path& self) {
+  constexpr unsigned kIpcLock = 14;  // linux/capability.h
+  const std::string text = topology::read_field(self / "status", "CapEff", ':').value_or("");
+  std::uint64_t capabilities = 0;
+  std::from_chars(text.data(), text.data() + text.size(), capabilities, 16);
+  long long inside = -1;
+  long long outside = -1;
+  long long count = 0;  // "0 0 4294967295": not in a user namespace
+  std::ifstream(self / "uid_map") >> inside >> outside >> count;
+  constexpr long long kAllUsers = 4294967295;
+  return ((capabilities >> kIpcLock) & 1U) != 0 && inside == 0 && outside == 0 && count == kAllUsers;
 }
 
 /// The cgroup of version 2 in which a process is, and those above it, innermost first.
@@ -96,7 +111,7 @@ RankFacts collect_rank(const fs::path& root, const base::Environment& environmen
   }
   rank.pmix_version = environment.raw("PMIX_VERSION").value_or("");
   const fs::path self = root / "proc/self";
-  rank.memlock_bytes = soft_limit(self / "limits", "Max locked memory");
+  rank.memlock_bytes = may_lock_all(self) ? -1 : soft_limit(self / "limits", "Max locked memory");
   rank.open_files = soft_limit(self / "limits", "Max open files");
   try {
     rank.cpus = CpuSet::parse(topology::read_field(self / "status", "Cpus_allowed_list", ':').value_or(""));

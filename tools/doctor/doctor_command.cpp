@@ -1,12 +1,7 @@
 #include "doctor/doctor_command.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -15,10 +10,9 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
-#include "base/slurm_step.hpp"
-#include "base/system_error.hpp"
 #include "command/launched.hpp"
 #include "command/output.hpp"
+#include "doctor/allocation.hpp"
 #include "doctor/collect.hpp"
 #include "doctor/gather.hpp"
 #include "doctor/nccl_interfaces.hpp"
@@ -33,33 +27,6 @@ using Clock = std::chrono::steady_clock;
 // With both the whole stays below three seconds, whatever does not answer.
 constexpr auto kResolveTime = std::chrono::milliseconds(700);
 constexpr auto kProbeTime = std::chrono::milliseconds(1000);
-
-/// Of an allocation whose nodes this process could examine, as a batch script or a shell of salloc; 1: none.
-int allocated_nodes(const base::Environment& environment) {
-  if (!environment.has("SLURM_JOB_ID")) return 1;
-  if (base::SlurmStep::read(environment).kind == base::SlurmStep::Kind::user) return 1;
-  return environment.number("SLURM_JOB_NUM_NODES").value_or(1);
-}
-
-[[noreturn]] void become_srun(int nodes, std::span<const std::string> arguments) {
-  const std::string number = std::to_string(nodes);
-  std::vector<std::string> words{"srun",
-                                 "--mpi=pmix",
-                                 "--overlap",
-                                 "--cpu-bind=quiet,none",
-                                 "--kill-on-bad-exit=0",
-                                 "--nodes=" + number,
-                                 "--ntasks=" + number,
-                                 "--ntasks-per-node=1",
-                                 std::filesystem::read_symlink("/proc/self/exe").string(),
-                                 "doctor"};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execvp(pointers.front(), pointers.data());
-  throw base::system_error("starting srun to examine all nodes of the allocation (--no-job: this one only)", errno);
-}
 
 /// Where others shall probe this node: what NCCL and libddp would use.
 std::vector<ProbeListener> probed_addresses(const RankFacts& own, const NodeFacts& node) {
@@ -150,7 +117,9 @@ int run_doctor(const DoctorOptions& options, std::span<const std::string> argume
   const auto environment = base::Environment::process();
   const bool in_job = !options.no_job && is_launched(environment);
   if (!options.no_job && !in_job) {
-    if (const int nodes = allocated_nodes(environment); nodes > 1) become_srun(nodes, arguments);
+    if (const int nodes = allocated_nodes(environment); nodes > 1) {
+      return examine_allocation(nodes, arguments, environment.seconds("DDP_INIT_TIMEOUT"));
+    }
   }
   const Deadline deadline = Deadline::after(environment.seconds("DDP_INIT_TIMEOUT"));
   const auto forced = in_job ? std::nullopt : std::optional{LaunchSource::single};
@@ -174,7 +143,7 @@ int run_doctor(const DoctorOptions& options, std::span<const std::string> argume
   const auto job = gather(store, connection.nodes, own, probe_all, deadline);
   if (!job) return 0;
   check_failures(*job);
-  return print(options, *job, began);
+  return (options.under_srun ? kFirstStatusUnderSrun : 0) + print(options, *job, began);
 }
 
 }  // namespace ddp::tools::doctor

@@ -52,14 +52,21 @@ struct ProbeListener {
   friend bool operator==(const ProbeListener&, const ProbeListener&) = default;
 };
 
+/// What the resolver says of a name.
+struct NameFacts {
+  std::vector<std::string> addresses;  ///< numeric
+  bool unanswered = false;             ///< it was too slow, so the addresses are unknown
+  friend bool operator==(const NameFacts&, const NameFacts&) = default;
+};
+
 /// Of a node; its first rank gathers them.
 struct NodeFacts {
   std::string boot_id;
-  std::string kernel;                         ///< "6.1.0-18-amd64"
-  std::vector<std::string> own_addresses;     ///< what the host's own name resolves to; empty: it does not
-  std::vector<std::string> master_addresses;  ///< what MASTER_ADDR resolves to here; empty: unset, or it does not
-  bool master_port_taken = false;             ///< MASTER_ADDR is this node, and somebody listens at MASTER_PORT already
-  std::int64_t shm_bytes = -1;                ///< size of /dev/shm; -1: there is none
+  std::string kernel;              ///< "6.1.0-18-amd64"
+  NameFacts own_name;              ///< the host's
+  NameFacts master;                ///< MASTER_ADDR, as this node resolves it
+  bool master_port_taken = false;  ///< MASTER_ADDR is this node, and somebody listens at MASTER_PORT already
+  std::int64_t shm_bytes = -1;     ///< size of /dev/shm; -1: there is none
   std::int64_t shm_free_bytes = -1;
   std::vector<InterfaceFacts> interfaces;  ///< in the kernel's order
   std::vector<RdmaPortFacts> rdma;
@@ -68,8 +75,10 @@ struct NodeFacts {
   std::string candidates_failure;                           ///< why there are none
   std::int64_t port_low = 0;                                ///< net.ipv4.ip_local_port_range; 0 if unknown
   std::int64_t port_high = 0;
-  std::string iommu;  ///< type of the first IOMMU domain of a GPU or RDMA device: "DMA-FQ", "identity"; empty: none
-  std::vector<std::string> acs_ports;  ///< PCIe ports above GPUs and RDMA devices that send peers' packets upwards
+  std::string iommu;  ///< type of the IOMMU domain of GPUs and RDMA devices that could exchange data over PCIe:
+                      ///< "DMA-FQ", "identity"; empty: none
+  std::vector<std::string> acs_ports;  ///< of PCIe switches with several such devices, that send their packets upwards
+  std::int64_t nvidia_gpus = 0;        ///< GPUs that NVIDIA's driver has
   bool peer_memory = false;            ///< nvidia_peermem or nv_peer_mem is loaded
   bool dma_buf = false;                ///< the open kernel module of NVIDIA, which exports memory as dma-buf
   std::vector<ProbeListener> listeners;
@@ -86,7 +95,7 @@ struct RankFacts {
   std::string version;              ///< of ddp-info
   Variables environment;            ///< of the families that matter; secrets left out
   std::string pmix_version;         ///< of the PMIx server; empty where there is none
-  std::int64_t memlock_bytes = -1;  ///< soft limits; -1: unlimited
+  std::int64_t memlock_bytes = -1;  ///< soft limits; -1: unlimited, also by the privilege to exceed it
   std::int64_t open_files = -1;
   CpuSet cpus;                          ///< processors that it may use
   std::int64_t cores = 0;               ///< physical cores among them; 0 if unknown
@@ -116,7 +125,7 @@ enum class ProbeEnd : std::uint8_t {
 };
 
 enum class PacketEnd : std::uint8_t {
-  untested,  ///< not even a small packet was answered
+  untested,  ///< not even a small packet was answered, or a router says what is too large, as it should
   passed,
   lost,  ///< a packet of the size that both interfaces allow was not answered, small ones were
 };

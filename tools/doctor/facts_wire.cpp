@@ -37,11 +37,15 @@ void fields(Archive& archive, ProbeListener& value) {
   archive(value.interface)(value.address)(value.mtu)(value.tcp_port)(value.udp_port);
 }
 template <class Archive>
+void fields(Archive& archive, NameFacts& value) {
+  archive(value.addresses)(value.unanswered);
+}
+template <class Archive>
 void fields(Archive& archive, NodeFacts& value) {
-  archive(value.boot_id)(value.kernel)(value.own_addresses)(value.master_addresses)(value.master_port_taken)(
-      value.shm_bytes)(value.shm_free_bytes)(value.interfaces)(value.rdma)(value.candidates)(value.candidate_facts)(
+  archive(value.boot_id)(value.kernel)(value.own_name)(value.master)(value.master_port_taken)(value.shm_bytes)(
+      value.shm_free_bytes)(value.interfaces)(value.rdma)(value.candidates)(value.candidate_facts)(
       value.candidates_failure)(value.port_low)(value.port_high)(value.iommu)(value.acs_ports)(value.peer_memory)(
-      value.dma_buf)(value.listeners)(value.token);
+      value.dma_buf)(value.nvidia_gpus)(value.listeners)(value.token);
 }
 template <class Archive>
 void fields(Archive& archive, RankFacts& value) {

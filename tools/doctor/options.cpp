@@ -16,7 +16,7 @@ const char* const kDoctorHelp =
     "\n"
     "Looks for what makes jobs fail, hang or crawl: limits, /dev/shm, cores, names, clocks, interfaces, MTU, RDMA, "
     "GPUs,\n"
-    "versions. Each finding has its evidence and what mends it; the first line is the verdict.\n"
+    "versions. Each finding has its evidence and how to fix it; the first line is the verdict.\n"
     "\n"
     "Alone, it examines this machine. Started by a launcher, it examines every rank's node and lets the nodes probe "
     "each\n"
@@ -25,7 +25,7 @@ const char* const kDoctorHelp =
     "Options:\n"
     "  -h, --help                Print this help and exit.\n"
     "      --json                Print one JSON document instead of text.\n"
-    "      --explain RULE        Print what a rule looks for, why it matters and what mends it.\n"
+    "      --explain RULE        Print what a rule looks for, why it matters and how to fix it.\n"
     "      --rules               Print all rules, in Markdown.\n"
     "      --rule RULE[,RULE...] Only these rules. May be repeated.\n"
     "      --skip RULE[,RULE...] All but these rules. May be repeated.\n"
@@ -103,6 +103,10 @@ DoctorOptions parse_doctor_options(std::span<const std::string> arguments) {
     const std::string& word = arguments[i];
     if (word == "-h") {
       options.help = true;
+      continue;
+    }
+    if (word == "--under-srun") {  // not for people, so not in the help
+      options.under_srun = true;
       continue;
     }
     if (!word.starts_with('-')) reject(fmt::format("'{}' is no option", word), kSeeHelp);

@@ -14,6 +14,7 @@ struct DoctorOptions {
   bool help = false;
   bool json = false;
   bool no_job = false;
+  bool under_srun = false;        ///< by a doctor that srun runs for all nodes: tell its statuses from srun's own
   bool rules = false;             ///< print all rules as docs/rules.md has them
   const Rule* explain = nullptr;  ///< print what is known of it
   std::vector<const Rule*> only;  ///< empty: all

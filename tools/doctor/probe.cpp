@@ -46,7 +46,7 @@ class Attempt {
   }
 
   bool done() const { return stream_done_ && (result_.end != ProbeEnd::reached || packet_done()); }
-  bool packet_done() const { return !udp_ || result_.packet == PacketEnd::passed; }
+  bool packet_done() const { return !udp_ || told_ || result_.packet == PacketEnd::passed; }
   const ProbeResult& result() const { return result_; }
 
   void send() {
@@ -57,7 +57,7 @@ class Attempt {
 
   void wait_in(std::vector<pollfd>& waiting) const {
     if (!stream_done_) waiting.push_back({.fd = tcp_.get(), .events = POLLOUT, .revents = 0});
-    if (udp_) waiting.push_back({.fd = udp_.get(), .events = POLLIN, .revents = 0});
+    if (!packet_done()) waiting.push_back({.fd = udp_.get(), .events = POLLIN, .revents = 0});
   }
 
   void look() {
@@ -122,17 +122,27 @@ class Attempt {
     return 0;
   }
 
-  void send_bytes(std::size_t size) const {
+  void send_bytes(std::size_t size) {
     std::vector<std::byte> packet(size);
     std::copy(target_.token.begin(), target_.token.end(), packet.begin());
-    ::send(udp_.get(), packet.data(), packet.size(), MSG_NOSIGNAL);
+    if (::send(udp_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) note_refusal(errno);
+  }
+
+  /// A router, or this host's route, has said that large packets do not pass: whoever sends learns it and sends smaller
+  /// ones. Only what is lost without a word is a fault.
+  void note_refusal(int error) {
+    if (error != EMSGSIZE) return;
+    told_ = true;
+    result_.packet = PacketEnd::untested;
   }
 
   void receive() {
     if (!udp_) return;
     std::array<std::byte, 256> buffer{};
     ssize_t size = 0;
-    while ((size = ::recv(udp_.get(), buffer.data(), buffer.size(), 0)) >= 0) {
+    while (!told_) {
+      size = ::recv(udp_.get(), buffer.data(), buffer.size(), 0);
+      if (size < 0) return note_refusal(errno);
       const auto is = [&](std::size_t sent) {
         const auto reply = probe_reply(target_.token, static_cast<std::uint32_t>(sent));
         return std::equal(reply.begin(), reply.end(), buffer.begin(), buffer.begin() + size);
@@ -151,6 +161,7 @@ class Attempt {
   base::UniqueFd udp_;
   std::size_t large_bytes_ = 0;
   bool stream_done_ = false;
+  bool told_ = false;  ///< that large packets do not pass
   ProbeResult result_;
 };
 

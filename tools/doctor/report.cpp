@@ -52,8 +52,8 @@ std::string format_text(const Examination& examination) {
       text += fmt::format("{} {}: {}\n", to_string(finding.rule->severity), finding.rule->id, finding.rule->title);
     }
     last = finding.rule;
-    text += fmt::format("  {}: {}\n    mend: {}\n", plain_ascii(where(job, finding)), plain_ascii(finding.evidence),
-                        plain_ascii(finding.mend));
+    text += fmt::format("  {}: {}\n    fix: {}\n", plain_ascii(where(job, finding)), plain_ascii(finding.evidence),
+                        plain_ascii(finding.fix));
   }
   return text;
 }
@@ -67,7 +67,7 @@ std::string format_json(const Examination& examination) {
                         {"hosts", finding.hosts},
                         {"ranks", finding.ranks},
                         {"evidence", finding.evidence},
-                        {"mend", finding.mend}});
+                        {"fix", finding.fix}});
   }
   const Json document = {{"schema", kDoctorSchema},
                          {"verdict", verdict(examination)},
@@ -82,8 +82,8 @@ std::string format_json(const Examination& examination) {
 }
 
 std::string explain(const Rule& rule) {
-  return fmt::format("{} ({}): {}\n\n{}\n\nMend: {}\n", rule.id, to_string(rule.severity), rule.title, rule.meaning,
-                     rule.mend);
+  return fmt::format("{} ({}): {}\n\n{}\n\nFix: {}\n", rule.id, to_string(rule.severity), rule.title, rule.meaning,
+                     rule.fix);
 }
 
 std::string format_rules() {
@@ -95,11 +95,11 @@ std::string format_rules() {
       "rule, `--rule` and `--skip` choose among them.\n";
   for (const Family& family : families()) {
     text +=
-        fmt::format("\n## {}\n\n| Rule | Severity | Found | Why it matters | Mend |\n| --- | --- | --- | --- | --- |\n",
+        fmt::format("\n## {}\n\n| Rule | Severity | Found | Why it matters | Fix |\n| --- | --- | --- | --- | --- |\n",
                     family.name);
     for (const Rule& rule : family.rules) {
       text += fmt::format("| `{}` | {} | {} | {} | {} |\n", rule.id, to_string(rule.severity), rule.title, rule.meaning,
-                          rule.mend);
+                          rule.fix);
     }
   }
   return text;

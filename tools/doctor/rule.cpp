@@ -17,15 +17,14 @@ std::string_view to_string(Severity severity) noexcept {
   return "";
 }
 
-void Findings::on_ranks(std::vector<int> ranks, std::string evidence, std::string mend) {
-  if (mend.empty()) mend = rule_->mend;
+void Findings::on_ranks(std::vector<int> ranks, std::string evidence, std::string fix) {
+  if (fix.empty()) fix = rule_->fix;
   const auto same = [&](const Finding& known) {
-    return known.rule == rule_ && known.evidence == evidence && known.mend == mend;
+    return known.rule == rule_ && known.evidence == evidence && known.fix == fix;
   };
   auto found = std::find_if(found_.begin(), found_.end(), same);
   if (found == found_.end()) {
-    found_.push_back(
-        {.rule = rule_, .ranks = {}, .hosts = {}, .evidence = std::move(evidence), .mend = std::move(mend)});
+    found_.push_back({.rule = rule_, .ranks = {}, .hosts = {}, .evidence = std::move(evidence), .fix = std::move(fix)});
     found = std::prev(found_.end());
   }
   found->ranks.insert(found->ranks.end(), ranks.begin(), ranks.end());
@@ -40,12 +39,12 @@ void Findings::on_ranks(std::vector<int> ranks, std::string evidence, std::strin
   }
 }
 
-void Findings::on_rank(const RankFacts& rank, std::string evidence, std::string mend) {
-  on_ranks({rank.rank}, std::move(evidence), std::move(mend));
+void Findings::on_rank(const RankFacts& rank, std::string evidence, std::string fix) {
+  on_ranks({rank.rank}, std::move(evidence), std::move(fix));
 }
 
-void Findings::on_node(const NodeRecord& node, std::string evidence, std::string mend) {
-  on_ranks(node.ranks, std::move(evidence), std::move(mend));
+void Findings::on_node(const NodeRecord& node, std::string evidence, std::string fix) {
+  on_ranks(node.ranks, std::move(evidence), std::move(fix));
 }
 
 std::vector<Finding> Findings::take() {

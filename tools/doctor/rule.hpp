@@ -22,7 +22,7 @@ struct Rule {
   Severity severity;
   std::string_view title;    ///< "/dev/shm is too small"
   std::string_view meaning;  ///< what goes wrong, in a sentence or two
-  std::string_view mend;     ///< command or setting
+  std::string_view fix;      ///< command or setting
   void (*check)(const JobFacts& job, Findings& findings);
 };
 
@@ -32,7 +32,7 @@ struct Finding {
   std::vector<int> ranks;          ///< ascending
   std::vector<std::string> hosts;  ///< of these ranks, by node number
   std::string evidence;            ///< one line
-  std::string mend;                ///< the rule's, or one that fits this job
+  std::string fix;                 ///< the rule's, or one that fits this job
 };
 
 /// Where a rule puts what it finds; equal evidence is joined.
@@ -42,10 +42,10 @@ class Findings {
 
   void begin(const Rule& rule) { rule_ = &rule; }
   const Rule& rule() const { return *rule_; }
-  /// @param mend empty: the rule's.
-  void on_rank(const RankFacts& rank, std::string evidence, std::string mend = {});
-  void on_ranks(std::vector<int> ranks, std::string evidence, std::string mend = {});
-  void on_node(const NodeRecord& node, std::string evidence, std::string mend = {});
+  /// @param fix empty: the rule's.
+  void on_rank(const RankFacts& rank, std::string evidence, std::string fix = {});
+  void on_ranks(std::vector<int> ranks, std::string evidence, std::string fix = {});
+  void on_node(const NodeRecord& node, std::string evidence, std::string fix = {});
   /// Errors first, then in the order of the rules.
   std::vector<Finding> take();
 

@@ -86,7 +86,7 @@ std::string standing_of(const Variable& row) {
     case Standing::undocumented: text = "undocumented"; break;
     case Standing::deprecated: text = "deprecated"; break;
     case Standing::removed: text = "removed"; break;
-    case Standing::unread: text = "read by nobody"; break;
+    case Standing::unread: text = "no library reads it"; break;
     case Standing::others: text = fmt::format("of {}", diagnostics::owner_of(row.name)); break;
   }
   if (!row.since.empty()) text += fmt::format("{}since {}", text.empty() ? "" : ", ", row.since);

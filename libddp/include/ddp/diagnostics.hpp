@@ -15,7 +15,7 @@ struct EnvironmentFinding {
   std::string rule;    ///< "env-misspelt"; docs/ddp-info.md lists them
   bool error = false;  ///< the job fails or hangs by it; else a warning
   std::string variable;
-  std::string text;        ///< "NCCL_DEBG is read by nobody; did you mean NCCL_DEBUG?"
+  std::string text;        ///< "unrecognized variable NCCL_DEBG; did you mean NCCL_DEBUG?"
   std::string remedy;      ///< what to do; empty: see text
   std::vector<int> ranks;  ///< ascending
 

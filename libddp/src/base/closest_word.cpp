@@ -40,4 +40,8 @@ std::string closest_word(std::string_view typed, std::span<const std::string> ca
   return best;
 }
 
+std::size_t plausible_changes(std::size_t letters, std::size_t most) {
+  return std::clamp(letters / 3, std::size_t{1}, most);
+}
+
 }  // namespace ddp::base

@@ -93,6 +93,7 @@ constexpr std::array kTable{
 
 // Other programs use our prefix, too: report only names that are close to one of ours.
 constexpr std::size_t kTypingMistake = 2;
+constexpr std::string_view kPrefix = "DDP_";
 
 [[noreturn]] void reject(std::string_view name, std::string_view value, std::string expected) {
   throw Error{{.code = ErrorCode::invalid_argument,
@@ -175,8 +176,9 @@ std::vector<std::pair<std::string, std::string>> Environment::unknown_ddp_variab
   std::vector<std::string> known;
   for (const EnvVariable& variable : kTable) known.emplace_back(variable.name);
   std::vector<std::pair<std::string, std::string>> unknown;
-  for (auto it = variables_.lower_bound("DDP_"); it != variables_.end() && it->first.starts_with("DDP_"); ++it) {
-    const std::string closest = closest_word(it->first, known, kTypingMistake);
+  for (auto it = variables_.lower_bound(kPrefix); it != variables_.end() && it->first.starts_with(kPrefix); ++it) {
+    const std::size_t changes = plausible_changes(it->first.size() - kPrefix.size(), kTypingMistake);
+    const std::string closest = closest_word(it->first, known, changes);
     if (!closest.empty() && closest != it->first) unknown.emplace_back(it->first, closest);
   }
   return unknown;

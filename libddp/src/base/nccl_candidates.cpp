@@ -21,14 +21,17 @@ std::string name_of(const std::string& path) { return fs::path(path).filename().
 fs::path in_packages(const fs::path& packages) { return packages / "nvidia" / "nccl" / "lib" / kFile; }
 
 /// site-packages of the Python environment @p prefix, as far as there are any.
-std::vector<fs::path> packages_of(const fs::path& prefix) {
+std::vector<fs::path> packages_of(const std::string& root, const fs::path& prefix) {
   std::vector<fs::path> found;
   std::error_code ignored;
   for (const auto* folder : {"lib", "lib64"}) {
-    for (fs::directory_iterator entry{prefix / folder, ignored}, end; entry != end; entry.increment(ignored)) {
+    for (fs::directory_iterator entry{root + (prefix / folder).string(), ignored}, end; entry != end;
+         entry.increment(ignored)) {
       if (entry->path().filename().string().rfind("python3", 0) != 0) continue;
       for (const auto* packages : {"site-packages", "dist-packages"}) {
-        const fs::path path = fs::canonical(entry->path() / packages, ignored);  // lib64 may be a link to lib
+        // lib64 may be a link to lib. Below a root of its own, links would lead out of it.
+        const fs::path path = root.empty() ? fs::canonical(entry->path() / packages, ignored)
+                                           : prefix / folder / entry->path().filename() / packages;
         if (!ignored) found.push_back(path);
       }
     }
@@ -60,7 +63,8 @@ std::string program_of_process() {
 }  // namespace
 
 NcclSurroundings NcclSurroundings::process() {
-  NcclSurroundings process{.loaded = {}, .program = program_of_process(), .environment = Environment::process()};
+  NcclSurroundings process{
+      .loaded = {}, .program = program_of_process(), .environment = Environment::process(), .root = {}};
   dl_iterate_phdr(&add_name, &process.loaded);
   return process;
 }
@@ -101,7 +105,7 @@ std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings)
     prefixes.emplace_back(program.parent_path().parent_path(), "the running Python");
   }
   for (const auto& [prefix, name] : prefixes) {
-    for (const fs::path& packages : packages_of(prefix))
+    for (const fs::path& packages : packages_of(surroundings.root, prefix))
       add(in_packages(packages), "packages of " + name, false, false);
   }
   add(fs::path(kFile), "the loader's", false, false);

@@ -14,6 +14,7 @@ struct NcclSurroundings {
   std::vector<std::string> loaded;  ///< paths of the shared objects in the process
   std::string program;              ///< the running program, with the path by which it was started: venv/bin/python3
   Environment environment;
+  std::string root = {};  ///< before every path that is looked at: "/proc/PID/root" of a process in a container
 
   static NcclSurroundings process();
 };

@@ -131,6 +131,7 @@ TEST(EnvTypingMistakes, NameTheClosestVariable) {
                          {"DDP_SOCKET_IFNAM", "eth0"},
                          {"DDP_OF_ANOTHER_PROGRAM", "1"},
                          {"DDP_BIN_DIR", "build/bin"},
+                         {"DDP_SIZE", "4"},  // two changes make DDP_SIMD another word
                          {"DDPX", "1"},
                          {"DDO_LAUNCH", "1"},
                          {"ddp_launch", "1"}}};

@@ -107,7 +107,8 @@ TEST(EnvironmentFold, FilesAndLibraries) {
   ranks[2].nccl.version = "2.18.3";
   EXPECT_THAT(
       texts(fold(ranks)),
-      ElementsAre("env-nccl-version: the ranks would load different NCCLs: 2.18.3 on rank 2, 2.28.9 on ranks 0, 1"));
+      ElementsAre(
+          "env-nccl-version: ranks would load different NCCL versions: 2.18.3 on rank 2, 2.28.9 on ranks 0, 1"));
   ranks[2].nccl.version = "2.28.9";
   ranks[2].nccl.path = "/elsewhere/libnccl.so.2";
   EXPECT_THAT(texts(fold(ranks)), IsEmpty());

@@ -42,6 +42,14 @@ TEST(Judge, TheInstalledNcclDecidesWhichNamesAreRead) {
               ElementsAre("NCCL_SOMETHING_ELSE_AGAIN env-unknown"));
 }
 
+// NCCL_CHECK_MODE came with 2.29.7, so the fixture's 2.18.3 wants the old name.
+TEST(Judge, AReplacementThatTheInstalledNcclLacksIsNotProposed) {
+  EXPECT_THAT(rules({{"NCCL_CHECK_POINTERS", "1"}}, nccl()), IsEmpty());
+  EXPECT_THAT(rules({{"NCCL_CHECK_POINTERS", "1"}}, no_nccl()), ElementsAre("NCCL_CHECK_POINTERS env-deprecated"));
+  EXPECT_EQ(judge({{"NCCL_WORK_FIFO_DEPTH", "1"}}, nccl()).front().remedy, "unset it");
+  EXPECT_EQ(judge({{"NCCL_RINGS", "1"}}, nccl()).front().remedy, "use NCCL_GRAPH_FILE");
+}
+
 TEST(Judge, NamesAndValues) {
   EXPECT_THAT(
       rules({{"NCCL_DEBG", "INFO"},

@@ -1,6 +1,7 @@
 // Which variables a library reads, and which library would be loaded, without loading it.
 #include "diagnostics/environment/nccl_file.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -40,19 +41,25 @@ fs::path folder(const std::string& name) {
   return made;
 }
 
-base::NcclSurroundings surroundings(std::map<std::string, std::string, std::less<>> variables) {
-  return {.loaded = {}, .program = "/usr/bin/train", .environment = base::Environment{std::move(variables)}};
+/// Of a process whose root is @p root.
+base::NcclSurroundings surroundings(const fs::path& root,
+                                    std::map<std::string, std::string, std::less<>> variables = {}) {
+  return {.loaded = {},
+          .program = "/usr/bin/train",
+          .environment = base::Environment{std::move(variables)},
+          .root = root.string()};
 }
 
 TEST(NcclFile, NamesAndVersionComeFromTheFile) {
   const NcclFile file = scan_nccl(TEST_NCCL);
   EXPECT_EQ(file.version, "2.18.3+cuda12.1");
   EXPECT_EQ(file.problem, "");
-  EXPECT_THAT(file.names, ElementsAre("NCCL_ALGO", "NCCL_CONF_FILE", "NCCL_CROSS_NIC", "NCCL_DEBUG", "NCCL_DEBUG_FILE",
-                                      "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_IB_RETRY_CNT", "NCCL_IB_TIMEOUT",
-                                      "NCCL_MAX_NCHANNELS", "NCCL_NET_GDR_LEVEL", "NCCL_NET_PLUGIN", "NCCL_NTHREADS",
-                                      "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO", "NCCL_SITE_SWITCH",
-                                      "NCCL_SOCKET_IFNAME"));
+  EXPECT_THAT(file.names,
+              ElementsAre("NCCL_ALGO", "NCCL_CHECK_POINTERS", "NCCL_CONF_FILE", "NCCL_CROSS_NIC", "NCCL_DEBUG",
+                          "NCCL_DEBUG_FILE", "NCCL_GRAPH_FILE", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_IB_RETRY_CNT",
+                          "NCCL_IB_TIMEOUT", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_NET_GDR_LEVEL",
+                          "NCCL_NET_PLUGIN", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO",
+                          "NCCL_SITE_SWITCH", "NCCL_SOCKET_IFNAME"));
   EXPECT_TRUE(file.reads("NCCL_SITE_SWITCH"));
   EXPECT_FALSE(file.reads("NCCL_BUFFSIZE"));
 }
@@ -71,32 +78,42 @@ TEST(NcclFile, WhatIsNoLibraryIsSaid) {
     std::ofstream(where / "cut", std::ios::binary) << bytes.substr(0, size);
     EXPECT_NE(scan_nccl((where / "cut").string()).problem, "") << size;
   }
+  ASSERT_EQ(::mkfifo((where / "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(scan_nccl((where / "fifo").string()).problem, HasSubstr("no 64-bit ELF file"));  // and does not block
   std::ofstream(where / "text") << std::string(4096, 'x');
   EXPECT_THAT(scan_nccl((where / "text").string()).problem, HasSubstr("no 64-bit ELF file"));
 }
 
+// In a root of its own, as a container's: paths are those that the process itself sees.
 TEST(NcclFile, TheLoadersIsFoundWithoutLoading) {
   const fs::path root = folder("root");
-  const NcclFile none = find_nccl(surroundings({}), root.string());
+  const NcclFile none = find_nccl(surroundings(root));
   EXPECT_EQ(none.path, "");
   EXPECT_EQ(none.problem, "none was found");
 
   fs::create_directories(root / "usr/lib");
   fs::copy_file(TEST_NCCL, root / "usr/lib/libnccl.so.2");
-  EXPECT_EQ(find_nccl(surroundings({}), root.string()).path, (root / "usr/lib/libnccl.so.2").string());
+  const NcclFile of_system = find_nccl(surroundings(root));
+  EXPECT_EQ(of_system.path, "/usr/lib/libnccl.so.2");
+  EXPECT_TRUE(of_system.scanned());
 
   fs::create_directories(root / "mine");
   fs::copy_file(TEST_NCCL, root / "mine/libnccl.so.2");
-  const NcclFile mine =
-      find_nccl(surroundings({{"LD_LIBRARY_PATH", "/nowhere::" + (root / "mine").string()}}), root.string());
-  EXPECT_EQ(mine.path, (root / "mine/libnccl.so.2").string());
+  const NcclFile mine = find_nccl(surroundings(root, {{"LD_LIBRARY_PATH", "/nowhere::/mine"}}));
+  EXPECT_EQ(mine.path, "/mine/libnccl.so.2");
   EXPECT_THAT(mine.found, HasSubstr("LD_LIBRARY_PATH"));
 
   fs::copy_file(TEST_NCCL, root / "libnccl.so.9");
-  EXPECT_EQ(find_nccl(surroundings({{"LD_PRELOAD", "/a.so:" + (root / "libnccl.so.9").string()}}), root.string()).found,
-            "LD_PRELOAD");
+  EXPECT_EQ(find_nccl(surroundings(root, {{"LD_PRELOAD", "/a.so:/libnccl.so.9"}})).found, "LD_PRELOAD");
+  // That of a Python environment is before the loader's.
+  const fs::path packages = "venv/lib/python3.11/site-packages/nvidia/nccl/lib";
+  fs::create_directories(root / packages);
+  fs::copy_file(TEST_NCCL, root / packages / "libnccl.so.2");
+  const NcclFile of_python = find_nccl(surroundings(root, {{"VIRTUAL_ENV", "/venv"}}));
+  EXPECT_EQ(of_python.path, "/" + (packages / "libnccl.so.2").string());
+  EXPECT_TRUE(of_python.scanned());
   // One that is named decides, also if it is not there.
-  const NcclFile named = find_nccl(surroundings({{"DDP_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}}), root.string());
+  const NcclFile named = find_nccl(surroundings(root, {{"DDP_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}}));
   EXPECT_EQ(named.path, "/nowhere/libnccl.so.2");
   EXPECT_THAT(named.problem, HasSubstr("ENOENT"));
 }
@@ -119,10 +136,10 @@ TEST(NcclFile, TheLoadersCache) {
   number(0, 12);
   cache += std::string("libnccl.so.2\0/opt/libnccl.so.2\0", 31);
   std::ofstream(root / "etc/ld.so.cache", std::ios::binary) << cache;
-  EXPECT_EQ(find_nccl(surroundings({}), root.string()).path, (root / "opt/libnccl.so.2").string());
+  EXPECT_EQ(find_nccl(surroundings(root)).path, "/opt/libnccl.so.2");
   for (std::size_t size = 0; size < cache.size(); ++size) {
     std::ofstream(root / "etc/ld.so.cache", std::ios::binary) << cache.substr(0, size);
-    find_nccl(surroundings({}), root.string());
+    find_nccl(surroundings(root));
   }
 }
 
@@ -145,6 +162,14 @@ TEST(NcclConf, IsReadAsNcclReadsIt) {
   ASSERT_EQ(named.size(), 2U);
   EXPECT_EQ(named[0].digest, named[1].digest);
   EXPECT_TRUE(read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", where.string()}}}, "", "/nowhere").empty());
+  const std::string fifo = (where / "fifo").string();
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_TRUE(read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", fifo}}}, "", "/nowhere").empty());  // nor blocks
+  // Another process's, below its root.
+  const auto inside =
+      read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", "/mine"}}}, "", "/nccl.conf", where.string());
+  ASSERT_EQ(inside.size(), 2U);
+  EXPECT_EQ(inside[0].path, "/mine");
 }
 
 }  // namespace

@@ -47,6 +47,8 @@ TEST(VariableTable, FamiliesAndOwners) {
   EXPECT_EQ(family_of("CCL_LOG_LEVEL"), std::nullopt);
   EXPECT_EQ(family_of("PATH"), std::nullopt);
   EXPECT_EQ(owner_of("NCCL_TESTS_DEVICE"), "nccl-tests");
+  EXPECT_EQ(owner_of("NCCL_DIR"), "builds");
+  EXPECT_EQ(owner_of("NCCL_INCLUDE_DIR"), "builds");
   EXPECT_EQ(owner_of("NCCL_DEBUG"), "");
 }
 
@@ -60,7 +62,9 @@ TEST(VariableTable, MisspeltNames) {
   EXPECT_EQ(meant("NCCL_SITE_SWICH"), "NCCL_SITE_SWITCH");
   EXPECT_EQ(meant("TORCH_NCCL_BLOCKING_WAITS"), "TORCH_NCCL_BLOCKING_WAIT");
   for (const char* name : {"NCCL_TESTS_DEVICES", "CCL_ALGO", "RCCL_ALGO", "SLURM_NTASK", "UCX_TLSS", "NCCL_VERSION",
-                           "NCCL_FASTRAK_IFNAMES", "NCCL_COMPLETELY_ELSE", "TORCH_COMPILE_DEBUG"}) {
+                           "NCCL_FASTRAK_IFNAMES", "NCCL_COMPLETELY_ELSE", "TORCH_COMPILE_DEBUG",
+                           // Too short for three changes, and builds' own.
+                           "NCCL_GIT", "NCCL_FOO", "NCCL_DIR", "NCCL_INC", "NCCL_BIN", "NCCL_SRC"}) {
     EXPECT_EQ(meant(name), "") << name;
   }
   EXPECT_EQ(meant(std::string(100000, 'N')), "");
@@ -129,6 +133,13 @@ TEST(ShownValue, NoSecretsAndNothingThatDisturbs) {
   }
   EXPECT_EQ(shown_value("http_proxy", "http://me:hunter2@proxy:3128/ https://a@b ftp://x:1/y@z"),
             "http://me:(hidden)@proxy:3128/ https://(hidden)@b ftp://x:1/y@z");
+  EXPECT_EQ(shown_value("DATA", "https://x.blob.core.windows.net/a?sv=1&sig=hunter%2F2&se=3"),
+            "https://x.blob.core.windows.net/a?sv=1&sig=(hidden)&se=3");
+  EXPECT_EQ(shown_value("STORE", "Protocol=https;AccountName=a;AccountKey=hunter2==;Suffix=b"),
+            "Protocol=https;AccountName=a;AccountKey=(hidden);Suffix=b");
+  EXPECT_EQ(shown_value("URL", "s3://b/o?X-Amz-Signature=hunter2 http://h/?access_token=hunter2&key="),
+            "s3://b/o?X-Amz-Signature=(hidden) http://h/?access_token=(hidden)&key=");
+  EXPECT_EQ(shown_value("NCCL_X", "a=b;monkeys=c?d=e&f"), "a=b;monkeys=c?d=e&f");
   const std::string long_secret = "http://me:" + std::string(5000, 'x') + "@proxy/";
   EXPECT_EQ(shown_value("http_proxy", long_secret), "http://me:(hidden)@proxy/");
   EXPECT_EQ(shown_value("A", "a\n\x1b[31m\x7f"), "a\\x0a\\x1b[31m\\x7f");

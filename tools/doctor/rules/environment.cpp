@@ -1,5 +1,8 @@
 // Rules on environment variables: what the environment report finds, and switches that were left on.
+#include <strings.h>
+
 #include <array>
+#include <cstdlib>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -9,21 +12,41 @@
 namespace ddp::tools::doctor {
 namespace {
 
+/// Which values are a switch that is on, as its reader reads them.
+enum class On {
+  one,      ///< the number 1
+  nonzero,  ///< any other number than 0; a word is 0
+  set,      ///< any text
+  word,     ///< this one, in upper or lower case
+};
+
 struct LeftOver {
   std::string_view name;
-  std::string_view value;  ///< that counts; empty: any but 0
+  On on;
+  std::string_view word;
   std::string_view effect;
 };
 
 constexpr std::array kLeftOver{
-    LeftOver{"NCCL_P2P_DISABLE", "1", "GPUs of a node exchange data through the host's memory"},
-    LeftOver{"NCCL_SHM_DISABLE", "", "ranks of a node exchange data over the network where GPUs cannot"},
-    LeftOver{"NCCL_ALGO", "", "NCCL's own choice by size and network is off"},
-    LeftOver{"NCCL_PROTO", "", "NCCL's own choice by size and network is off"},
-    LeftOver{"NCCL_DEBUG", "TRACE", "every call is logged"},
-    LeftOver{"CUDA_LAUNCH_BLOCKING", "", "every kernel is waited for, and some NCCL programs hang"},
-    LeftOver{"TORCH_DISTRIBUTED_DEBUG", "DETAIL", "every collective is compared over the network first"},
+    LeftOver{"NCCL_P2P_DISABLE", On::one, "", "GPUs of a node exchange data through the host's memory"},
+    LeftOver{"NCCL_SHM_DISABLE", On::nonzero, "", "ranks of a node exchange data over the network where GPUs cannot"},
+    LeftOver{"NCCL_ALGO", On::set, "", "NCCL's own choice by size and network is off"},
+    LeftOver{"NCCL_PROTO", On::set, "", "NCCL's own choice by size and network is off"},
+    LeftOver{"NCCL_DEBUG", On::word, "TRACE", "every call is logged"},
+    LeftOver{"CUDA_LAUNCH_BLOCKING", On::nonzero, "", "every kernel is waited for, and some NCCL programs hang"},
+    LeftOver{"TORCH_DISTRIBUTED_DEBUG", On::word, "DETAIL", "every collective is compared over the network first"},
 };
+
+bool is_on(const LeftOver& each, const std::string& value) {
+  const long long number = std::strtoll(value.c_str(), nullptr, 0);
+  switch (each.on) {
+    case On::one: return number == 1;
+    case On::nonzero: return number != 0;
+    case On::set: return !value.empty();
+    case On::word: return ::strcasecmp(value.c_str(), std::string(each.word).c_str()) == 0;
+  }
+  return false;
+}
 
 /// The report's rules have the ids of these.
 void check_report(const JobFacts& job, Findings& findings) {
@@ -36,7 +59,7 @@ void check_left_over(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
     for (const LeftOver& each : kLeftOver) {
       const std::string value = rank.variable(each.name);
-      if (each.value.empty() ? value.empty() || value == "0" : value != each.value) continue;
+      if (!is_on(each, value)) continue;
       findings.on_rank(rank, fmt::format("{}={}: {}", each.name, value, each.effect),
                        fmt::format("unset {}", each.name));
     }
@@ -49,73 +72,73 @@ constexpr Rule kEnvironmentRules[] = {
      .title = "a variable differs that must be equal on all ranks",
      .meaning =
          "Ranks choose other algorithms, sizes or networks than their partners: they hang, or fail while connecting.",
-     .mend = "export one value to all ranks",
+     .fix = "export one value to all ranks",
      .check = &check_report},
     {.id = "env-nccl-version",
      .severity = Severity::error,
-     .title = "ranks would load different NCCLs",
+     .title = "different NCCL versions",
      .meaning = "NCCL refuses ('Mismatched NCCL version detected').",
-     .mend = "make LD_LIBRARY_PATH, the Python environment or the container the same on all nodes",
+     .fix = "make LD_LIBRARY_PATH, the Python environment or the container the same on all nodes",
      .check = &check_report},
     {.id = "env-range",
      .severity = Severity::error,
      .title = "a value is out of range",
      .meaning = "The reader takes its default, cuts the value off, or fails when it is used.",
-     .mend = "a value in the range",
+     .fix = "a value in the range",
      .check = &check_report},
     {.id = "env-misspelt",
      .severity = Severity::warning,
-     .title = "nobody reads a variable of this name",
-     .meaning = "It looks like a known one; libraries say nothing of names that they do not know.",
-     .mend = "rename it",
+     .title = "unrecognized variable name",
+     .meaning = "It resembles a known one; libraries ignore unknown names silently.",
+     .fix = "rename it",
      .check = &check_report},
     {.id = "env-unknown",
      .severity = Severity::warning,
-     .title = "NCCL does not know a variable",
+     .title = "unknown NCCL variable",
      .meaning = "It has no effect, unless a plugin reads it.",
-     .mend = "unset it",
+     .fix = "unset it",
      .check = &check_report},
     {.id = "env-unread",
      .severity = Severity::warning,
-     .title = "a variable is not read",
-     .meaning = "It is often set, but nobody, or not the NCCL that is installed, looks at it.",
-     .mend = "unset it, or use what it says",
+     .title = "variable without a reader",
+     .meaning = "It is often set, but no library reads it, or the installed NCCL does not.",
+     .fix = "unset it, or use the suggested name",
      .check = &check_report},
     {.id = "env-removed",
      .severity = Severity::warning,
-     .title = "a variable is no longer read",
-     .meaning = "What it set must be set otherwise, or has no successor.",
-     .mend = "use its successor",
+     .title = "removed variable",
+     .meaning = "Newer versions of the library ignore it.",
+     .fix = "use its replacement",
      .check = &check_report},
     {.id = "env-deprecated",
      .severity = Severity::warning,
-     .title = "a variable is deprecated",
-     .meaning = "It still works, and will not for long.",
-     .mend = "use its successor",
+     .title = "deprecated variable",
+     .meaning = "It still works, but may be removed.",
+     .fix = "use its replacement",
      .check = &check_report},
     {.id = "env-misread",
      .severity = Severity::warning,
      .title = "a value is read as something else",
      .meaning = "NCCL reads 'true' as 0 and drops words that it does not know, without a message.",
-     .mend = "write what the variable's grammar wants",
+     .fix = "write what the variable's grammar wants",
      .check = &check_report},
     {.id = "env-conf",
      .severity = Severity::warning,
-     .title = "nodes have different files nccl.conf",
+     .title = "nccl.conf differs between nodes",
      .meaning = "It sets variables of NCCL that the environment does not have, here for some nodes only.",
-     .mend = "make the files equal",
+     .fix = "make the files equal",
      .check = &check_report},
     {.id = "env-size",
      .severity = Severity::warning,
      .title = "an environment is too large to be compared",
      .meaning = "Some of its variables were left out.",
-     .mend = "unset what is not needed",
+     .fix = "unset what is not needed",
      .check = &check_report},
     {.id = "env-left-over",
      .severity = Severity::warning,
      .title = "a switch for debugging or tuning is on",
      .meaning = "Such variables stay in job scripts long after they were needed, and cost speed.",
-     .mend = "unset it, unless it is wanted",
+     .fix = "unset it, unless it is wanted",
      .check = &check_left_over},
 };
 

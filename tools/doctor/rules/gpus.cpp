@@ -54,15 +54,10 @@ void check_models(const JobFacts& job, Findings& findings) {
   for (const auto& [model, ranks] : models) findings.on_ranks(ranks, model);
 }
 
-bool has_gpus(const JobFacts& job, const NodeRecord& node) {
-  return std::any_of(node.ranks.begin(), node.ranks.end(),
-                     [&](int rank) { return rank_of(job, rank).gpus_of_node > 0; });
-}
-
 void check_direct(const JobFacts& job, Findings& findings) {
   for (const NodeRecord& node : job.nodes) {
     const bool rdma = std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(), &is_active);
-    if (!rdma || !has_gpus(job, node) || node.facts.peer_memory || node.facts.dma_buf) continue;
+    if (!rdma || node.facts.nvidia_gpus == 0 || node.facts.peer_memory || node.facts.dma_buf) continue;
     findings.on_node(node, "neither nvidia_peermem is loaded nor NVIDIA's open kernel module");
   }
 }
@@ -89,32 +84,32 @@ constexpr Rule kGpuRules[] = {
      .meaning =
          "CUDA cannot open a neighbour's memory on a GPU that the process may not use: NCCL goes through the host's "
          "memory or the network instead of NVLink.",
-     .mend =
+     .fix =
          "srun --gpus-per-node=N --gpu-bind=none instead of --gpus-per-task; each rank takes the GPU of its local rank",
      .check = &check_hidden},
     {.id = "gpu-shared",
      .severity = Severity::error,
      .title = "ranks have one GPU in common",
      .meaning = "NCCL refuses two ranks on one GPU ('Duplicate GPU detected').",
-     .mend = "as many GPUs as ranks on each node; no CUDA_VISIBLE_DEVICES that is equal for all of them",
+     .fix = "as many GPUs as ranks on each node; no CUDA_VISIBLE_DEVICES that is equal for all of them",
      .check = &check_shared},
     {.id = "gpu-none",
      .severity = Severity::error,
      .title = "some ranks have no GPU",
      .meaning = "Others have, so these fail, or the job falls back to processors.",
-     .mend = "ask for GPUs on all nodes (--gpus-per-node), and look at CUDA_VISIBLE_DEVICES and nvidia-smi there",
+     .fix = "ask for GPUs on all nodes (--gpus-per-node), and look at CUDA_VISIBLE_DEVICES and nvidia-smi there",
      .check = &check_none},
     {.id = "gpu-models",
      .severity = Severity::info,
      .title = "ranks have different GPUs",
      .meaning = "Steps take as long as on the slowest of them.",
-     .mend = "srun --constraint=FEATURE, to get nodes of one kind",
+     .fix = "srun --constraint=FEATURE, to get nodes of one kind",
      .check = &check_models},
     {.id = "gpu-direct",
      .severity = Severity::warning,
      .title = "RDMA adapters cannot reach the GPUs' memory",
      .meaning = "Everything between nodes is copied through the host's memory.",
-     .mend = "modprobe nvidia-peermem, or NVIDIA's open kernel module (dma-buf)",
+     .fix = "modprobe nvidia-peermem, or NVIDIA's open kernel module (dma-buf)",
      .check = &check_direct},
     {.id = "pci-acs",
      .severity = Severity::warning,
@@ -122,13 +117,13 @@ constexpr Rule kGpuRules[] = {
      .meaning =
          "Access Control Services take the short way between devices under one switch away: slow, and on some machines "
          "transfers hang. Virtual machines need it, others do not.",
-     .mend = "setpci -s PORT ECAP_ACS+6.w=0000 at boot, or switch ACS off in the firmware",
+     .fix = "setpci -s PORT ECAP_ACS+6.w=0000 at boot, or switch ACS off in the firmware",
      .check = &check_acs},
     {.id = "iommu",
      .severity = Severity::warning,
      .title = "the IOMMU translates what GPUs and adapters send each other",
      .meaning = "Transfers between devices are slower, and on some machines hang or corrupt data.",
-     .mend = "iommu=pt on the kernel's command line",
+     .fix = "iommu=pt on the kernel's command line",
      .check = &check_iommu},
 };
 

@@ -104,13 +104,13 @@ constexpr Rule kHostRules[] = {
      .meaning =
          "RDMA registers memory, which locks it: beyond the limit, registration fails, often only in the middle of a "
          "run. The limit that counts is that of slurmd and of srun's shell, not of a login.",
-     .mend = "LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+     .fix = "LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
      .check = &check_memlock_rdma},
     {.id = "memlock",
      .severity = Severity::warning,
      .title = "hardly any memory may be locked",
      .meaning = "Transports that lock memory (UCX, libfabric, io_uring) fail or fall back to slower ways.",
-     .mend = "ulimit -l unlimited before srun, which passes limits on; LimitMEMLOCK=infinity in slurmd's unit",
+     .fix = "ulimit -l unlimited before srun, which passes limits on; LimitMEMLOCK=infinity in slurmd's unit",
      .check = &check_memlock},
     {.id = "open-files",
      .severity = Severity::warning,
@@ -118,7 +118,7 @@ constexpr Rule kHostRules[] = {
      .meaning =
          "Each connection to another rank, each worker of a data loader and each file takes a descriptor; without "
          "any left, connecting fails with EMFILE, at scale first.",
-     .mend = "ulimit -n 65536 before srun, which passes limits on; LimitNOFILE= of slurmd for all jobs",
+     .fix = "ulimit -n 65536 before srun, which passes limits on; LimitNOFILE= of slurmd for all jobs",
      .check = &check_open_files},
     {.id = "shm-size",
      .severity = Severity::error,
@@ -126,20 +126,20 @@ constexpr Rule kHostRules[] = {
      .meaning =
          "Ranks of a node exchange data through /dev/shm, as data loaders do. A full one ends programs with SIGBUS, or "
          "NCCL with an error of its shared-memory transport.",
-     .mend = "mount -o remount,size=50% /dev/shm; in containers --shm-size=8g or --ipc=host",
+     .fix = "mount -o remount,size=50% /dev/shm; in containers --shm-size=8g or --ipc=host",
      .check = &check_shm_size},
     {.id = "shm-private",
      .severity = Severity::warning,
      .title = "ranks of a node do not share /dev/shm",
      .meaning = "NCCL and libddp then talk over the network within the node, many times slower.",
-     .mend = "one container for all ranks of a node, or the host's /dev/shm in each",
+     .fix = "one container for all ranks of a node, or the host's /dev/shm in each",
      .check = &check_shm_private},
     {.id = "namespaces",
      .severity = Severity::warning,
      .title = "ranks of a node are in different namespaces",
      .meaning =
          "CUDA's handles for memory and NCCL's local sockets do not pass between network, IPC or process namespaces.",
-     .mend = "one container for all ranks of a node, or the host's namespaces (--net=host --ipc=host --pid=host)",
+     .fix = "one container for all ranks of a node, or the host's namespaces (--net=host --ipc=host --pid=host)",
      .check = &check_namespaces},
 };
 

@@ -173,7 +173,7 @@ constexpr Rule kInterfaceRules[] = {
      .severity = Severity::error,
      .title = "no interface fits",
      .meaning = "NCCL fails with 'Bootstrap : no socket interface found', libddp names the interfaces there are.",
-     .mend =
+     .fix =
          "bring the interface up (ip link set NAME up), or name one that all nodes have; DDP_SOCKET_IFNAME for libddp",
      .check = &check_missing},
     {.id = "interface-local",
@@ -181,7 +181,7 @@ constexpr Rule kInterfaceRules[] = {
      .title = "NCCL would use an interface that reaches only its own host",
      .meaning =
          "A list of exclusions (^docker0) replaces NCCL's own: then loopback and bridges count, the first one first.",
-     .mend = "NCCL_SOCKET_IFNAME==NAME with the interface between the nodes",
+     .fix = "NCCL_SOCKET_IFNAME==NAME with the interface between the nodes",
      .check = &check_local},
     {.id = "interface-unreachable",
      .severity = Severity::error,
@@ -189,7 +189,7 @@ constexpr Rule kInterfaceRules[] = {
      .meaning = "Its socket transport uses all interfaces that it finds. Connecting to one that leads nowhere fails "
                 "after about "
                 "a minute, or hangs.",
-     .mend = "look at cable, addresses, routes (ip route get ADDRESS) and firewall",
+     .fix = "look at cable, addresses, routes (ip route get ADDRESS) and firewall",
      .check = &check_unreachable},
     {.id = "interface-other",
      .severity = Severity::warning,
@@ -197,13 +197,13 @@ constexpr Rule kInterfaceRules[] = {
      .meaning =
          "libddp prefers RDMA networks, then those over which nodes route to each other, then fast ones; NCCL takes "
          "interfaces in the kernel's order.",
-     .mend = "name it in NCCL_SOCKET_IFNAME, or start with srun --ddp or ddprun, which do",
+     .fix = "name it in NCCL_SOCKET_IFNAME, or start with srun --ddp or ddprun, which do",
      .check = &check_other},
     {.id = "interface-prefix",
      .severity = Severity::warning,
      .title = "NCCL_SOCKET_IFNAME means more interfaces than it names",
      .meaning = "Names are prefixes: eth1 is also eth10, bond0 also bond0.100.",
-     .mend = "put '=' before the list",
+     .fix = "put '=' before the list",
      .check = &check_prefix},
     {.id = "interfaces-one-subnet",
      .severity = Severity::warning,
@@ -211,7 +211,7 @@ constexpr Rule kInterfaceRules[] = {
      .meaning =
          "Linux answers ARP for both on either, so connections may take the other interface, and fail where only the "
          "named one may be used.",
-     .mend = "sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, or a subnet for each",
+     .fix = "sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, or a subnet for each",
      .check = &check_one_subnet},
 };
 

@@ -19,6 +19,13 @@ const RankFacts& first_rank(const JobFacts& job, const NodeRecord& node) {
   return job.ranks[static_cast<std::size_t>(node.ranks.front())];
 }
 
+/// With or without a domain.
+bool same_host(const std::string& a, const std::string& b) {
+  const auto dot = [](const std::string& name) { return std::min(name.find('.'), name.size()); };
+  const bool same = a.compare(0, dot(a), b, 0, dot(b)) == 0;
+  return same && (a == b || dot(a) == a.size() || dot(b) == b.size());
+}
+
 /// What NCCL takes for the host's identity (misc/utils.cc, getHostHash).
 std::string identity(const JobFacts& job, const NodeRecord& node) {
   const std::string given = first_rank(job, node).variable("NCCL_HOSTID");
@@ -43,7 +50,8 @@ void check_identity(const JobFacts& job, Findings& findings) {
 void check_own_name(const JobFacts& job, Findings& findings) {
   if (!job.several_nodes()) return;
   for (const NodeRecord& node : job.nodes) {
-    const auto& addresses = node.facts.own_addresses;
+    const auto& addresses = node.facts.own_name.addresses;
+    if (node.facts.own_name.unanswered) continue;
     if (addresses.empty()) {
       findings.on_node(node, fmt::format("{} does not resolve on itself", node.host),
                        fmt::format("add {} with its address to /etc/hosts or DNS", node.host));
@@ -57,8 +65,9 @@ void check_master(const JobFacts& job, Findings& findings) {
   if (!job.several_nodes()) return;
   for (const NodeRecord& node : job.nodes) {
     const std::string master = first_rank(job, node).variable("MASTER_ADDR");
-    if (master.empty()) continue;
-    const auto& addresses = node.facts.master_addresses;
+    if (master.empty() || node.facts.master.unanswered) continue;
+    if (same_host(master, node.host)) continue;  // Debian's 127.0.1.1 is this node, and here that is right
+    const auto& addresses = node.facts.master.addresses;
     if (addresses.empty()) {
       findings.on_node(node, fmt::format("MASTER_ADDR={} does not resolve", master));
     } else if (is_loopback(addresses.front())) {
@@ -108,19 +117,19 @@ constexpr Rule kNameRules[] = {
      .meaning =
          "NCCL tells hosts apart by host name and boot id, or by NCCL_HOSTID alone. Where they are equal it tries to "
          "share memory between nodes, or reports a duplicate GPU.",
-     .mend = "give each node its own host name, or NCCL_HOSTID=$SLURM_NODEID in each task",
+     .fix = "give each node its own host name, or NCCL_HOSTID=$SLURM_NODEID in each task",
      .check = &check_identity},
     {.id = "own-name",
      .severity = Severity::warning,
-     .title = "a host's own name leads nowhere",
+     .title = "host name resolves to loopback, or not at all",
      .meaning = "Gloo, and rendezvous programs that publish their host's name, give other nodes this address.",
-     .mend = "put the node's real address beside its name in /etc/hosts, or set GLOO_SOCKET_IFNAME",
+     .fix = "put the node's real address beside its name in /etc/hosts, or set GLOO_SOCKET_IFNAME",
      .check = &check_own_name},
     {.id = "master-address",
      .severity = Severity::error,
      .title = "MASTER_ADDR does not lead to the first node",
      .meaning = "Ranks of this node wait for a store that is not there, until PyTorch's timeout of several minutes.",
-     .mend =
+     .fix =
          "MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1), or leave it to srun --ddp or ddprun",
      .check = &check_master},
     {.id = "master-port",
@@ -129,19 +138,19 @@ constexpr Rule kNameRules[] = {
      .meaning = "Rank 0 cannot serve the store there (EADDRINUSE), or ranks talk to that of another job. Often a job "
                 "that has not "
                 "ended, or another user's with the same default.",
-     .mend = "another MASTER_PORT, or leave it to srun --ddp or ddprun, which let the kernel choose",
+     .fix = "another MASTER_PORT, or leave it to srun --ddp or ddprun, which let the kernel choose",
      .check = &check_master_port},
     {.id = "clock-skew",
      .severity = Severity::warning,
      .title = "clocks of nodes differ",
      .meaning = "Logs cannot be compared, files seem to come from the future, and munge refuses at five minutes.",
-     .mend = "start chrony or ntpd on these nodes: timedatectl set-ntp true",
+     .fix = "start chrony or ntpd on these nodes: timedatectl set-ntp true",
      .check = &check_clocks},
     {.id = "kernels-differ",
      .severity = Severity::info,
      .title = "nodes run different kernels",
      .meaning = "Nothing is wrong by itself; it explains why nodes behave differently.",
-     .mend = "update the nodes to one image",
+     .fix = "update the nodes to one image",
      .check = &check_kernels},
 };
 

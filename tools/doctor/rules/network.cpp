@@ -119,7 +119,7 @@ constexpr Rule kNetworkRules[] = {
      .meaning =
          "What the larger side sends whole, the smaller one drops: RDMA and UDP fail, and TCP where something between "
          "changes its segment size.",
-     .mend = "ip link set NAME mtu N, with one N everywhere, also on the switches",
+     .fix = "ip link set NAME mtu N, with one N everywhere, also on the switches",
      .check = &check_mtu},
     {.id = "mtu-lost",
      .severity = Severity::error,
@@ -127,26 +127,26 @@ constexpr Rule kNetworkRules[] = {
      .meaning =
          "Both interfaces would take them, something between does not and does not say so. Connections are made, then "
          "stand still with the first large message.",
-     .mend = "raise the MTU of switches and virtual networks between the nodes, or lower that of both interfaces",
+     .fix = "raise the MTU of switches and virtual networks between the nodes, or lower that of both interfaces",
      .check = &check_packets},
     {.id = "address-duplicate",
      .severity = Severity::error,
      .title = "two nodes have one address",
      .meaning = "Connections reach one or the other, as ARP decides from time to time.",
-     .mend = "give one of them another address",
+     .fix = "give one of them another address",
      .check = &check_duplicates},
     {.id = "speed-differs",
      .severity = Severity::warning,
      .title = "an interface runs slower than those of other nodes",
      .meaning =
          "All ranks wait for the slowest link. Usually a cable, a transceiver or a switch port that negotiated less.",
-     .mend = "ethtool NAME on both ends; replace the cable, or leave the node out (srun --exclude)",
+     .fix = "ethtool NAME on both ends; replace the cable, or leave the node out (srun --exclude)",
      .check = &check_speed},
     {.id = "port-range",
      .severity = Severity::warning,
      .title = "few ports for outgoing connections",
      .meaning = "When they are used up, connecting fails with EADDRNOTAVAIL.",
-     .mend = "sysctl net.ipv4.ip_local_port_range='32768 60999'",
+     .fix = "sysctl net.ipv4.ip_local_port_range='32768 60999'",
      .check = &check_ports},
 };
 

@@ -64,14 +64,14 @@ constexpr Rule kProcessorRules[] = {
      .meaning =
          "The program, its data loaders, and the threads that drive the network take turns on it: steps wait for data "
          "and for other ranks. srun gives tasks one core unless told otherwise.",
-     .mend = "srun --cpus-per-task=N (salloc's and sbatch's value does not reach srun since Slurm 22.05), or "
-             "--cpu-bind=none",
+     .fix = "srun --cpus-per-task=N (salloc's and sbatch's value does not reach srun since Slurm 22.05), or "
+            "--cpu-bind=none",
      .check = &check_one_core},
     {.id = "cores-shared",
      .severity = Severity::warning,
      .title = "more ranks than processors",
-     .meaning = "Ranks that wait for each other on one processor take turns, each operation for milliseconds.",
-     .mend = "fewer ranks per node, or more cores: --cpus-per-task, --exclusive",
+     .meaning = "Ranks that wait for each other on one processor take turns, adding milliseconds to every operation.",
+     .fix = "fewer ranks per node, or more cores: --cpus-per-task, --exclusive",
      .check = &check_cores_shared},
     {.id = "cpu-quota",
      .severity = Severity::warning,
@@ -79,14 +79,14 @@ constexpr Rule kProcessorRules[] = {
      .meaning =
          "Libraries start as many threads as there are processors, use the quota up early in each period, and then "
          "all stand still until the next: steps take irregular times.",
-     .mend = "raise cpu.max (docker --cpus, Kubernetes limits.cpu) or bind to as many processors (--cpuset-cpus)",
+     .fix = "raise cpu.max (docker --cpus, Kubernetes limits.cpu) or bind to as many processors (--cpuset-cpus)",
      .check = &check_quota},
     {.id = "pids-limit",
      .severity = Severity::warning,
      .title = "a cgroup allows few threads",
      .meaning = "Each rank has tens of threads, its data loaders as many again; beyond the limit, starting one fails "
                 "with EAGAIN.",
-     .mend = "raise pids.max (docker --pids-limit, TasksMax= of the unit)",
+     .fix = "raise pids.max (docker --pids-limit, TasksMax= of the unit)",
      .check = &check_tasks},
 };
 

@@ -88,13 +88,13 @@ constexpr Rule kRdmaRules[] = {
      .severity = Severity::warning,
      .title = "NCCL would not use the RDMA network",
      .meaning = "A variable keeps NCCL from the adapters; it then uses TCP without a word, many times slower.",
-     .mend = "unset the variable",
+     .fix = "unset the variable",
      .check = &check_unused},
     {.id = "hca-missing",
      .severity = Severity::error,
      .title = "NCCL_IB_HCA names an adapter that is not there, or not active",
      .meaning = "NCCL says nothing of it and uses the others, or TCP; ranks then differ in their number of adapters.",
-     .mend = "correct the list by ibv_devices and ibstat; put it into /etc/nccl.conf where nodes differ",
+     .fix = "correct the list by ibv_devices and ibstat; put it into /etc/nccl.conf where nodes differ",
      .check = &check_devices},
     {.id = "link-layers-mixed",
      .severity = Severity::error,
@@ -102,7 +102,7 @@ constexpr Rule kRdmaRules[] = {
      .meaning =
          "Ports of the two do not reach each other: connecting queue pairs fails, or hangs until a timeout. Often the "
          "Ethernet ones are for storage or management.",
-     .mend = "exclude those that are not for training: NCCL_IB_HCA=^=NAME",
+     .fix = "exclude those that are not for training: NCCL_IB_HCA=^=NAME",
      .check = &check_mixed},
 };
 

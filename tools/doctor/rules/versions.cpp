@@ -26,13 +26,13 @@ constexpr Rule kVersionRules[] = {
      .severity = Severity::error,
      .title = "ranks run different versions of libddp",
      .meaning = "Their messages may not fit; programs fail while they wire up.",
-     .mend = "install one version on all nodes, or load one module in the job script",
+     .fix = "install one version on all nodes, or load one module in the job script",
      .check = &check_libddp},
     {.id = "pmix-versions",
      .severity = Severity::warning,
      .title = "nodes run different versions of PMIx",
      .meaning = "Slurm's PMIx plugins of the nodes talk to each other; wire-up may fail or hang between versions.",
-     .mend = "install one version of PMIx on all nodes, and restart slurmd",
+     .fix = "install one version of PMIx on all nodes, and restart slurmd",
      .check = &check_pmix},
 };
 

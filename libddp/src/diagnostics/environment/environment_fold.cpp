@@ -110,7 +110,7 @@ class Differences {
         {.rule = "env-nccl-version",
          .error = true,
          .variable = {},
-         .text = fmt::format("the ranks would load different NCCLs: {}", cause),
+         .text = fmt::format("ranks would load different NCCL versions: {}", cause),
          .remedy = "make LD_LIBRARY_PATH, the Python environment or the container the same on all nodes",
          .ranks = all_});
   }

@@ -21,6 +21,9 @@
 namespace ddp::diagnostics {
 namespace {
 
+// Behind the path in /proc/PID/maps, when the file was replaced after it was loaded.
+constexpr std::string_view kDeleted = " (deleted)";
+
 std::optional<std::string> read_proc(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
@@ -90,18 +93,22 @@ EnvironmentSource EnvironmentSource::of_process(int pid, const std::string& nccl
   }
   const base::Environment environment{parse_environ(*block)};
   EnvironmentSource source{.now = environment.variables(), .at_exec = environment.variables(), .nccl = {}, .files = {}};
-  base::NcclSurroundings surroundings{.loaded = {}, .program = {}, .environment = environment};
+  // Of a process in a container, the files are there, too.
+  base::NcclSurroundings surroundings{.loaded = {}, .program = {}, .environment = environment, .root = folder + "root"};
   std::set<std::string> objects;
   std::ifstream maps(folder + "maps");
   for (std::string line; std::getline(maps, line);) {
     const auto path = line.find('/');
-    if (path != std::string::npos) objects.insert(line.substr(path));
+    if (path == std::string::npos) continue;
+    line.erase(0, path);
+    if (line.ends_with(kDeleted)) line.resize(line.size() - kDeleted.size());
+    objects.insert(line);
   }
   surroundings.loaded.assign(objects.begin(), objects.end());
   if (const auto arguments = read_proc(folder + "cmdline"))
     surroundings.program = arguments->substr(0, arguments->find('\0'));
   source.nccl = nccl_of(surroundings, nccl_path);
-  source.files = read_nccl_conf(environment, home_for(source.nccl, environment));
+  source.files = read_nccl_conf(environment, home_for(source.nccl, environment), kNodeConf, surroundings.root);
   return source;
 }
 

@@ -1,4 +1,4 @@
-// What is wrong with the variables of one process: names that nobody reads, and values that are read as something else.
+// What is wrong with the variables of one process: unrecognized names, and values that are read as something else.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -19,10 +19,6 @@ EnvironmentFinding warning(std::string rule, std::string_view variable, std::str
           .text = std::move(text),
           .remedy = std::move(remedy),
           .ranks = {}};
-}
-
-std::string use_instead(const Variable& known) {
-  return known.replacement.empty() ? "unset it" : fmt::format("use {}", known.replacement);
 }
 
 std::string this_nccl(const NcclFile& nccl) {
@@ -52,17 +48,28 @@ class Judge {
  private:
   void add(EnvironmentFinding finding) { findings.push_back(std::move(finding)); }
 
+  /// Whether the library lacks what the table recommends: "NCCL_CHECK_MODE=DEBUG_LOCAL" came only with 2.29.7.
+  bool lacks_replacement(const Variable& known) const {
+    const std::string_view name = known.replacement.substr(0, known.replacement.find('='));
+    return name.starts_with("NCCL_") && nccl_.scanned() && !nccl_.reads(name);
+  }
+
+  std::string use_instead(const Variable& known) const {
+    return known.replacement.empty() || lacks_replacement(known) ? "unset it"
+                                                                 : fmt::format("use {}", known.replacement);
+  }
+
   /// @return whether its value matters
   bool judge_unknown(const std::string& name, const std::string& shown, bool of_nccl) {
     if (of_nccl && nccl_.reads(name)) return false;  // newer than the table
     const std::string meant = meant_name(name, nccl_.names);
     if (!meant.empty()) {
-      add(warning("env-misspelt", shown, fmt::format("{} is read by nobody; did you mean {}?", shown, meant),
-                  fmt::format("rename it {}", meant)));
+      add(warning("env-misspelt", shown, fmt::format("unrecognized variable {}; did you mean {}?", shown, meant),
+                  fmt::format("rename it to {}", meant)));
     } else if (of_nccl) {
       add(warning("env-unknown", shown,
                   nccl_.scanned() ? fmt::format("{} is not read by {}", shown, this_nccl(nccl_))
-                                  : fmt::format("{} is no variable of NCCL that is known", shown),
+                                  : fmt::format("{} is not a known variable of NCCL", shown),
                   "unset it, unless a plugin reads it"));
     }
     return false;
@@ -74,16 +81,16 @@ class Judge {
     switch (known.standing) {
       case Standing::others: return true;
       case Standing::unread:
-        add(warning("env-unread", known.name, fmt::format("{} has never been read by anybody", known.name),
-                    use_instead(known)));
+        add(warning("env-unread", known.name, fmt::format("no library reads {}", known.name), use_instead(known)));
         return false;
       case Standing::removed:
         if (nccls_own && nccl_.reads(known.name)) return true;
-        add(warning("env-removed", known.name,
-                    fmt::format("{} is no longer read since NCCL {}", known.name, known.until), use_instead(known)));
+        add(warning("env-removed", known.name, fmt::format("{} was last read by NCCL {}", known.name, known.until),
+                    use_instead(known)));
         return false;
       case Standing::deprecated:
         if (absent) break;
+        if (lacks_replacement(known)) return true;  // it is not deprecated in this one yet
         add(warning("env-deprecated", known.name, fmt::format("{} is deprecated", known.name), use_instead(known)));
         return true;
       case Standing::current:
@@ -92,7 +99,7 @@ class Judge {
     if (!absent) return true;
     std::string when;
     if (!known.until.empty()) {
-      when = fmt::format(": the last known one that does is {}", known.until);
+      when = fmt::format(": it was last read by {}", known.until);
     } else if (!known.since.empty()) {
       when = fmt::format(": it came with {}", known.since);
     }
@@ -112,8 +119,8 @@ std::vector<EnvironmentFinding> judge(const Variables& values, const NcclFile& n
   for (const auto& [name, closest] : base::Environment{values}.unknown_ddp_variables()) {
     judge.findings.push_back(
         warning("env-misspelt", shown_value("", name),
-                fmt::format("{} is read by nobody; did you mean {}?", shown_value("", name), closest),
-                fmt::format("rename it {}", closest)));
+                fmt::format("unrecognized variable {}; did you mean {}?", shown_value("", name), closest),
+                fmt::format("rename it to {}", closest)));
   }
   return std::move(judge.findings);
 }

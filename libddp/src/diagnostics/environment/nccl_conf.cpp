@@ -11,10 +11,10 @@ namespace {
 constexpr std::size_t kLongest = 1023;  // of a name and of a value, in NCCL
 constexpr std::size_t kLargestFile = std::size_t{1} << 20;
 
-std::optional<NcclConf> read_conf(const std::string& path) {
+std::optional<NcclConf> read_conf(const std::string& root, const std::string& path) {
   std::error_code status;
-  if (!std::filesystem::is_regular_file(path, status)) return std::nullopt;  // to open a FIFO may take for ever
-  std::ifstream file(path, std::ios::binary);
+  if (!std::filesystem::is_regular_file(root + path, status)) return std::nullopt;  // opening a FIFO may block forever
+  std::ifstream file(root + path, std::ios::binary);
   if (!file) return std::nullopt;
   std::string text(kLargestFile, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -44,13 +44,13 @@ std::vector<std::pair<std::string, std::string>> parse_nccl_conf(std::string_vie
 }
 
 std::vector<NcclConf> read_nccl_conf(const base::Environment& environment, const std::string& home,
-                                     const std::string& node_file) {
+                                     const std::string& node_file, const std::string& root) {
   std::vector<NcclConf> found;
   const auto named = environment.raw("NCCL_CONF_FILE");
   const std::string of_user = named && !named->empty() ? *named : home.empty() ? "" : home + "/.nccl.conf";
   for (const std::string& path : {of_user, node_file}) {
     if (path.empty()) continue;
-    if (auto conf = read_conf(path)) found.push_back(std::move(*conf));
+    if (auto conf = read_conf(root, path)) found.push_back(std::move(*conf));
   }
   return found;
 }

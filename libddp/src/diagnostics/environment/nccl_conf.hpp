@@ -26,7 +26,8 @@ inline constexpr const char* kNodeConf = "/etc/nccl.conf";
 std::vector<std::pair<std::string, std::string>> parse_nccl_conf(std::string_view text);
 
 /// Those that exist, the strongest first: NCCL_CONF_FILE, else .nccl.conf in @p home; then @p node_file.
+/// @param root before these paths, but not in the answer
 std::vector<NcclConf> read_nccl_conf(const base::Environment& environment, const std::string& home,
-                                     const std::string& node_file = kNodeConf);
+                                     const std::string& node_file = kNodeConf, const std::string& root = "");
 
 }  // namespace ddp::diagnostics

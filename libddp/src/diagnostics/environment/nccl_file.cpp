@@ -120,9 +120,9 @@ std::string in_loader_cache(const std::string& path) {
   return {};
 }
 
-bool is_file(const fs::path& path) {
+bool is_file(const std::string& root, const fs::path& path) {
   std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
+  return fs::is_regular_file(root + path.string(), ignored);
 }
 
 struct Place {
@@ -133,21 +133,20 @@ struct Place {
 /// Where the loader would find NCCL, for a program without a run path of its own.
 std::optional<Place> loaders_choice(const base::Environment& environment, const std::string& root) {
   for (const std::string& library : split(value_of(environment, "LD_PRELOAD"), " :")) {
-    if (fs::path(library).filename().string().starts_with("libnccl.so") && is_file(library)) {
+    if (fs::path(library).filename().string().starts_with("libnccl.so") && is_file(root, library)) {
       return Place{library, "LD_PRELOAD"};
     }
   }
   for (const std::string& folder : split(value_of(environment, "LD_LIBRARY_PATH"), ":;")) {
     const fs::path path = fs::path(folder) / kLoadersFile;
-    if (is_file(path)) return Place{path.string(), "the loader's, by LD_LIBRARY_PATH"};
+    if (is_file(root, path)) return Place{path.string(), "the loader's, by LD_LIBRARY_PATH"};
   }
-  if (const std::string cached = in_loader_cache(root + "/etc/ld.so.cache");
-      !cached.empty() && is_file(root + cached)) {
-    return Place{root + cached, "the loader's"};
+  if (const std::string cached = in_loader_cache(root + "/etc/ld.so.cache"); !cached.empty() && is_file(root, cached)) {
+    return Place{cached, "the loader's"};
   }
   for (const auto* folder : {"/lib64", "/usr/lib64", "/lib", "/usr/lib"}) {
-    const fs::path path = fs::path(root + folder) / kLoadersFile;
-    if (is_file(path)) return Place{path.string(), "the loader's"};
+    const fs::path path = fs::path(folder) / kLoadersFile;
+    if (is_file(root, path)) return Place{path.string(), "the loader's"};
   }
   return std::nullopt;
 }
@@ -180,9 +179,9 @@ void scan_constants(std::span<const char> constants, NcclFile& file) {
   file.names.erase(std::unique(file.names.begin(), file.names.end()), file.names.end());
 }
 
-NcclFile scan_nccl(const std::string& path) {
+NcclFile scan_nccl(const std::string& path, const std::string& root) {
   NcclFile file{.path = path, .found = {}, .version = {}, .names = {}, .problem = {}};
-  const base::UniqueFd fd{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};  // it may be a FIFO
+  const base::UniqueFd fd{::open((root + path).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};  // it may be a FIFO
   if (fd.get() < 0) {
     file.problem = fmt::format("it cannot be opened: {}", base::errno_name(errno));
     return file;
@@ -197,16 +196,17 @@ NcclFile scan_nccl(const std::string& path) {
   return file;
 }
 
-NcclFile find_nccl(const base::NcclSurroundings& surroundings, const std::string& root) {
+NcclFile find_nccl(const base::NcclSurroundings& surroundings) {
+  const std::string& root = surroundings.root;
   for (const base::NcclCandidate& candidate : base::nccl_candidates(surroundings)) {
     std::optional<Place> place;
     if (candidate.file == kLoadersFile) {
       place = loaders_choice(surroundings.environment, root);
-    } else if (candidate.decisive || is_file(candidate.file)) {
+    } else if (candidate.decisive || is_file(root, candidate.file)) {
       place = Place{candidate.file, candidate.found};
     }
     if (!place) continue;
-    NcclFile file = scan_nccl(place->path);
+    NcclFile file = scan_nccl(place->path, root);
     // Only PyTorch that was built with NCCL inside has its names.
     if (!candidate.decisive && candidate.loaded && !file.scanned()) continue;
     file.found = std::move(place->how);

@@ -27,11 +27,12 @@ struct NcclFile {
 /// and name when it is compiled. Never throws, whatever the bytes.
 void scan_constants(std::span<const char> constants, NcclFile& file);
 
-/// Reads the section .rodata of the ELF file. What is wrong with it is in problem.
-NcclFile scan_nccl(const std::string& path);
+/// Reads the section .rodata of the ELF file. What is wrong with it is in problem. @param root before the path, for
+/// another process's files: "/proc/PID/root"
+NcclFile scan_nccl(const std::string& path, const std::string& root = "");
 
 /// The first of base::nccl_candidates() that exists; for the loader's, LD_PRELOAD, LD_LIBRARY_PATH, the loader's cache
-/// and the system's folders are searched. @param root before absolute paths of the system, for tests
-NcclFile find_nccl(const base::NcclSurroundings& surroundings, const std::string& root = "");
+/// and the system's folders are searched. Paths in the answer are without the surroundings' root.
+NcclFile find_nccl(const base::NcclSurroundings& surroundings);
 
 }  // namespace ddp::diagnostics

@@ -57,6 +57,35 @@ std::string printable(std::string_view text) {
   return result;
 }
 
+/// Of a URL's query or a connection string: "sig", "AccountKey", "access_token".
+bool is_secret_parameter(std::string_view name) {
+  std::string upper(name);
+  std::transform(upper.begin(), upper.end(), upper.begin(),
+                 [](unsigned char letter) { return letter == '-' ? '_' : static_cast<char>(std::toupper(letter)); });
+  return is_secret(upper) || upper.ends_with("KEY") || upper.ends_with("SIG") || upper.ends_with("SIGNATURE") ||
+         upper.ends_with("PWD");
+}
+
+/// "?sv=1&sig=(hidden)" and "AccountName=a;AccountKey=(hidden)": what follows such a name up to the next parameter.
+std::string without_secret_parameters(std::string_view value) {
+  std::string result;
+  constexpr std::string_view kSeparators = "?&; \t\n";
+  while (!value.empty()) {
+    const auto end = std::min(value.find_first_of(kSeparators), value.size());
+    const std::string_view parameter = value.substr(0, end);
+    const auto equals = parameter.find('=');
+    if (equals != std::string_view::npos && equals + 1 < parameter.size() &&
+        is_secret_parameter(parameter.substr(0, equals))) {
+      result.append(parameter.substr(0, equals + 1)).append(kHiddenValue);
+    } else {
+      result += parameter;
+    }
+    if (end < value.size()) result += value[end];
+    value.remove_prefix(std::min(end + 1, value.size()));
+  }
+  return result;
+}
+
 /// "https://user:secret@host" and "https://token@host" without the secret, wherever that is in the value.
 std::string without_passwords(std::string_view value) {
   std::string result;
@@ -100,7 +129,7 @@ bool is_secret(std::string_view name) {
 std::string shown_value(std::string_view name, std::string_view value) {
   if (is_secret(name)) return value.empty() ? std::string{} : std::string(kHiddenValue);
   // First the secrets: what marks one may lie beyond the cut.
-  const std::string safe = without_passwords(value);
+  const std::string safe = without_secret_parameters(without_passwords(value));
   std::string shown = printable(std::string_view(safe).substr(0, kLongestValue));
   if (safe.size() > kLongestValue) shown += fmt::format("... ({} bytes)", value.size());
   return shown;

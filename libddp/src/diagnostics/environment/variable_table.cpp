@@ -94,8 +94,13 @@ constexpr std::array kOwners{
     Owner{"NCCL_HOME", "builds"},
     Owner{"NCCL_ROOT", "builds"},
     Owner{"NCCL_LIB", "builds"},
-    Owner{"NCCL_INCLUDE", "builds"},
+    Owner{"NCCL_INC", "builds"},
     Owner{"NCCL_PATH", "builds"},
+    Owner{"NCCL_DIR", "builds"},
+    Owner{"NCCL_BIN", "builds"},
+    Owner{"NCCL_SRC", "builds"},
+    Owner{"NCCL_BUILD", "builds"},
+    Owner{"NCCL_PREFIX", "builds"},
 };
 
 // What NCCL_ is mistyped as. RCCL_, CCL_, HCCL_ and the like are other libraries'.
@@ -107,9 +112,13 @@ constexpr std::array<std::string_view, 4> kCheckedPrefixes{"TORCH_NCCL_", "TORCH
 constexpr std::size_t kMostChanges = 3;
 constexpr std::size_t kLongestName = 100;  // of all names known; the search's cost grows with the product of lengths
 
+/// Length of the prefix that the name has; 0: none of them.
 template <typename Prefixes>
-bool begins_with_one(std::string_view name, const Prefixes& prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view each) { return name.starts_with(each); });
+std::size_t prefix_length(std::string_view name, const Prefixes& prefixes) {
+  for (const std::string_view each : prefixes) {
+    if (name.starts_with(each)) return each.size();
+  }
+  return 0;
 }
 
 std::string upper(std::string_view text) {
@@ -154,7 +163,7 @@ std::optional<Family> family_of(std::string_view name) {
   const auto found = std::find_if(kPrefixes.begin(), kPrefixes.end(),
                                   [&](const FamilyPrefix& each) { return name.starts_with(each.prefix); });
   if (found != kPrefixes.end()) return found->family;
-  if (upper(name).starts_with("NCCL_") || begins_with_one(name, kMistypedPrefixes)) return Family::nccl;
+  if (upper(name).starts_with("NCCL_") || prefix_length(name, kMistypedPrefixes) > 0) return Family::nccl;
   return std::nullopt;
 }
 
@@ -167,12 +176,15 @@ std::string_view owner_of(std::string_view name) {
 std::string meant_name(std::string_view name, std::span<const std::string> more_names) {
   if (name.size() > kLongestName || !owner_of(name).empty()) return {};
   const std::string wanted = upper(name);
-  const bool ncclish = wanted.starts_with("NCCL_") || begins_with_one(wanted, kMistypedPrefixes);
-  if (!ncclish && !begins_with_one(name, kCheckedPrefixes)) return {};
+  constexpr std::array<std::string_view, 1> kRightPrefix{"NCCL_"};
+  const std::size_t of_nccl = std::max(prefix_length(wanted, kRightPrefix), prefix_length(wanted, kMistypedPrefixes));
+  const std::size_t prefix = of_nccl > 0 ? of_nccl : prefix_length(name, kCheckedPrefixes);
+  if (prefix == 0) return {};
+  const std::size_t changes =
+      base::plausible_changes(name.size() - prefix, of_nccl > 0 ? kMostChanges : kMostChanges - 1);
   const auto may_be_meant =
       [&](std::string_view known) {  // by its length; names that are copied cost most of the search
-        return known != name && known.size() <= wanted.size() + kMostChanges &&
-               wanted.size() <= known.size() + kMostChanges;
+        return known != name && known.size() <= wanted.size() + changes && wanted.size() <= known.size() + changes;
       };
   std::vector<std::string> candidates;
   for (const Variable& row : all_rows()) {
@@ -183,7 +195,7 @@ std::string meant_name(std::string_view name, std::span<const std::string> more_
   for (const std::string& more : more_names) {
     if (may_be_meant(more)) candidates.push_back(more);
   }
-  return base::closest_word(wanted, candidates, ncclish ? kMostChanges : kMostChanges - 1);
+  return base::closest_word(wanted, candidates, changes);
 }
 
 }  // namespace ddp::diagnostics

@@ -31,8 +31,8 @@ enum class Standing {
   current,
   undocumented,  ///< read, but in no guide
   deprecated,    ///< still read; a newer one replaces it
-  removed,       ///< no longer read
-  unread,        ///< has never been read by anyone, but is often set
+  removed,       ///< the newest version does not read it
+  unread,        ///< no library reads it, but it is often set
   others,        ///< begins like the family's, but belongs to a plugin, a tool or an image
 };
 

@@ -1,4 +1,10 @@
 // What the doctor reads of a machine, laid out as folders, how it travels, and probes on this host.
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -85,6 +91,13 @@ TEST(DoctorCollect, ReadsAProcess) {
   EXPECT_EQ(rank.pmix_version, "4.2.2");
   EXPECT_EQ(rank.environment, (Variables{{"NCCL_ALGO", "Ring"}, {"NCCL_SOCKET_IFNAME", "eth7"}}));
 
+  // CAP_IPC_LOCK makes the limit void, but not that of a user namespace.
+  for (const char* map : {"0 0 4294967295", "0 1000 1"}) {
+    root.write("proc/self/status", "CapEff:\t0000000000004000");
+    root.write("proc/self/uid_map", map);
+    EXPECT_EQ(collect_rank(root.path(), with({})).memlock_bytes, map[4] == '4' ? -1 : 65536) << map;
+  }
+
   const topology::FakeRoot empty;
   const RankFacts nothing = collect_rank(empty.path(), with({}));
   EXPECT_EQ(nothing.open_files, -1);
@@ -93,17 +106,65 @@ TEST(DoctorCollect, ReadsAProcess) {
   EXPECT_TRUE(nothing.cpus.empty());
 }
 
-/// The configuration space of a port whose Access Control Services are a second extended capability.
-std::string port_config(char control) {
+/// The configuration space of a port of the given type (4: root port, 6: of a switch), whose Access Control Services
+/// are a second extended capability.
+std::string port_config(char type, char control) {
   std::string bytes(4096, '\0');
+  bytes[0x34] = 0x40;
+  bytes.replace(0x40, 2, std::string("\x01\x60", 2));  // power management, the next one at 0x60
+  bytes.replace(0x60, 3, std::string({0x10, 0x00, static_cast<char>(type << 4)}));
   bytes.replace(0x100, 4, std::string("\x01\x00\x01\x15", 4));  // error reporting, the next one at 0x150
   bytes.replace(0x150, 4, std::string("\x0d\x00\x01\x00", 4));
   bytes[0x156] = control;
   return bytes;
 }
 
+/// A GPU, and an adapter with two functions, behind two ports; @p type of these.
+NodeFacts machine_with_ports(char type, char control, bool with_adapter) {
+  const topology::FakeRoot root;
+  const auto device = [&](const char* port, const char* address, const char* device_class, const char* driver) {
+    const auto folder = std::filesystem::path("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0") / port;
+    root.write(folder / "config", port_config(type, control));
+    root.write(folder / address / "class", device_class);
+    root.write(folder / address / "iommu_group/type", "DMA-FQ");
+    root.link(std::string("sys/bus/pci/devices/") + address, folder / address);
+    root.folder(std::string("sys/bus/pci/drivers/") + driver);
+    root.link(folder / address / "driver", std::string("sys/bus/pci/drivers/") + driver);
+    return folder / address;
+  };
+  root.write("sys/devices/pci0000:00/0000:00:01.0/config", port_config(4, 0x0c));  // a root port, above all
+  device("0000:02:00.0", "0000:03:00.0", "0x030200", "nvidia");
+  for (const char* function : {"0000:04:00.0", "0000:04:00.1"}) {
+    if (!with_adapter) break;
+    const auto nic = device("0000:02:01.0", function, "0x020000", "mlx5_core");
+    const std::string name = std::string("mlx5_") + function[11];
+    root.write(nic / "infiniband" / name / "ports/1/state", "4: ACTIVE");
+    root.link("sys/class/infiniband/" + name, nic / "infiniband" / name);
+  }
+  NodeFacts node;
+  collect_pci(node, root.sys());
+  return node;
+}
+
+// What matters is between two devices: a switch's ports send their packets upwards, an IOMMU translates them.
+TEST(DoctorCollect, OnlyPeersMeetOnPcie) {
+  constexpr char kRoot = 4;
+  constexpr char kSwitch = 6;
+  constexpr char kRedirects = 0x0c;
+  constexpr char kElse = 0x01;
+  const NodeFacts bad = machine_with_ports(kSwitch, kRedirects, true);
+  EXPECT_THAT(bad.acs_ports, ElementsAre("0000:02:00.0", "0000:02:01.0"));
+  EXPECT_EQ(bad.iommu, "DMA-FQ");
+  EXPECT_EQ(bad.nvidia_gpus, 1);
+  EXPECT_THAT(machine_with_ports(kSwitch, kElse, true).acs_ports, testing::IsEmpty());
+  EXPECT_THAT(machine_with_ports(kRoot, kRedirects, true).acs_ports, testing::IsEmpty());
+  const NodeFacts alone = machine_with_ports(kSwitch, kRedirects, false);
+  EXPECT_THAT(alone.acs_ports, testing::IsEmpty());
+  EXPECT_EQ(alone.iommu, "");
+}
+
 TEST(DoctorCollect, ReadsAMachine) {
-  for (const bool redirects : {false, true}) {
+  {
     const topology::FakeRoot root;
     root.write("proc/sys/kernel/random/boot_id", "b-1");
     root.write("proc/sys/kernel/osrelease", "6.1.0");
@@ -115,7 +176,6 @@ TEST(DoctorCollect, ReadsAMachine) {
     root.folder("dev/shm");
     const auto gpu = root.pci("0000:01:00.0", "0x030200", "0x10de", "nvidia");
     root.write(gpu / "iommu_group/type", "DMA-FQ");
-    root.write("sys/devices/pci0000:00/0000:00:01.0/config", port_config(redirects ? 0x0c : 0x01));
     const auto nic = root.pci("0000:02:00.0", "0x020000", "0x15b3", "mlx5_core");
     root.write(root.interface("eth0", 2, 1, nic) / "mtu", "9000");
     root.write(nic / "infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
@@ -134,7 +194,7 @@ TEST(DoctorCollect, ReadsAMachine) {
     EXPECT_EQ(node.iommu, "DMA-FQ");
     EXPECT_TRUE(node.peer_memory);
     EXPECT_TRUE(node.dma_buf);
-    EXPECT_EQ(node.acs_ports, redirects ? std::vector<std::string>{"0000:00:01.0"} : std::vector<std::string>{});
+    EXPECT_EQ(node.nvidia_gpus, 1);
     ASSERT_EQ(node.interfaces.size(), 1U);
     EXPECT_EQ(node.interfaces[0].mtu, 9000);
     EXPECT_EQ(node.interfaces[0].arp_ignore, 1);
@@ -160,7 +220,8 @@ TEST(DoctorCollect, SeesAPortThatIsTaken) {
     EXPECT_TRUE(taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
     EXPECT_FALSE(
         taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
-    EXPECT_FALSE(taken({{"MASTER_ADDR", "192.0.2.1"}, {"MASTER_PORT", port}}));  // of another node
+    EXPECT_FALSE(taken({{"MASTER_ADDR", "192.0.2.1"}, {"MASTER_PORT", port}}));                       // of another node
+    EXPECT_FALSE(taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "tcp://127.0.0.1:" + port}}));  // Kubernetes'
   }
   EXPECT_FALSE(taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
 }
@@ -261,6 +322,31 @@ TEST(DoctorProbe, PacketsReachWhoAnswersAndNobodyElse) {
   EXPECT_THAT(probed_nodes(0, 1), ElementsAre());
 }
 
+// Where the kernel or a router says that a packet is too large, senders learn it: only silence is a fault.
+TEST(DoctorProbe, APacketThatIsRefusedAloudIsNotLost) {
+  const pid_t child = ::fork();
+  if (child == 0) {  // a network of its own, with a smaller MTU than both sides believe
+    if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) ::_exit(77);
+    const base::UniqueFd fd{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+    ifreq request{};
+    request.ifr_name[0] = 'l';
+    request.ifr_name[1] = 'o';
+    request.ifr_mtu = 1500;
+    if (::ioctl(fd.get(), SIOCSIFMTU, &request) != 0) ::_exit(77);
+    request.ifr_flags = IFF_UP | IFF_RUNNING;
+    if (::ioctl(fd.get(), SIOCSIFFLAGS, &request) != 0) ::_exit(77);
+    const ProbeAnswers answers{
+        {{.interface = "lo", .address = "127.0.0.1", .mtu = 9000, .tcp_port = 0, .udp_port = 0}}};
+    const ProbeTarget target{.to_node = 1, .listener = answers.listeners().at(0), .token = answers.token()};
+    const auto found = probe({target}, {test::loopback()}, Deadline::after(std::chrono::seconds(3)));
+    ::_exit(found.at(0).end == ProbeEnd::reached && found.at(0).packet == PacketEnd::untested ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "needs a network namespace";
+  EXPECT_EQ(status, 0);
+}
+
 TEST(DoctorReport, SaysTheVerdictFirst) {
   JobFacts job = test::healthy_job();
   Examination done{.job = &job, .rules = 7, .findings = {}, .time = std::chrono::milliseconds(120)};
@@ -271,7 +357,7 @@ TEST(DoctorReport, SaysTheVerdictFirst) {
   EXPECT_THAT(format_text(done), testing::StartsWith("1 error, 1 warning: 2 nodes, 4 ranks, 7 rules, 0.12 s\n"
                                                      "error shm-size: /dev/shm is too small\n"
                                                      "  n1, ranks 2-3: /dev/shm has 64 MiB, where 128 MiB are needed\n"
-                                                     "    mend: mount -o remount,size=50% /dev/shm"));
+                                                     "    fix: mount -o remount,size=50% /dev/shm"));
   EXPECT_THAT(format_json(done), testing::AllOf(HasSubstr("\"rule\": \"shm-size\""), HasSubstr("\"errors\": 1")));
 }
 

@@ -51,7 +51,7 @@ inline JobFacts healthy_job() {
     NodeRecord node{.host = host, .ranks = {2 * number, 2 * number + 1}, .facts = {}, .probes = {}};
     node.facts.boot_id = "boot" + std::to_string(number);
     node.facts.kernel = "6.1.0";
-    node.facts.own_addresses = {address};
+    node.facts.own_name.addresses = {address};
     node.facts.shm_bytes = node.facts.shm_free_bytes = std::int64_t{1} << 34;
     node.facts.interfaces = {loopback(), interface_of("eth0", address)};
     node.facts.candidates = {"eth0"};

@@ -1,35 +1,19 @@
 // Each rule: what makes it speak, and it alone; what comes near and does not.
 #include <gmock/gmock.h>
 
-#include "unit/tools/doctor/healthy_job.hpp"
+#include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
 
 using test::candidate;
+using test::Case;
+using test::give_rdma;
 using test::healthy_job;
 using test::interface_of;
 using test::reached;
 using test::rules_found;
-
-struct Case {
-  const char* rule;  ///< the only one that is found
-  const char* what;
-  std::function<void(JobFacts&)> change;
-};
-
-void give_rdma(NodeRecord& node, const std::string& layer = "InfiniBand") {
-  node.facts.rdma = {{.device = "mlx5_0", .port = 1, .state = "ACTIVE", .link_layer = layer},
-                     {.device = "mlx5_1", .port = 1, .state = "ACTIVE", .link_layer = layer}};
-}
-
-void give_gpus(JobFacts& job) {
-  for (RankFacts& rank : job.ranks) {
-    rank.gpus = {"GPU-" + std::to_string(rank.node) + "a", "GPU-" + std::to_string(rank.node) + "b"};
-    rank.gpu_models = {"H200", "H200"};
-    rank.gpus_of_node = rank.gpus_allowed = 2;
-  }
-}
+using test::set_all;
 
 /// Both nodes get another interface with the given name, of the given subnet, that is reached from the other node.
 void give_network(JobFacts& job, const std::string& name, const std::string& subnet) {
@@ -50,10 +34,6 @@ void give_faster_network(JobFacts& job) {
   }
 }
 
-void set_all(JobFacts& job, const std::string& name, const std::string& value) {
-  for (RankFacts& rank : job.ranks) rank.environment[name] = value;
-}
-
 std::vector<Case> reports() {
   std::vector<Case> cases;
   for (const char* id : {"env-differs", "env-nccl-version", "env-range", "env-misspelt", "env-unknown", "env-unread",
@@ -71,6 +51,8 @@ std::vector<Case> faults() {
   const std::vector<Case> more{
       {"env-left-over", "peer access switched off", [](auto& job) { set_all(job, "NCCL_P2P_DISABLE", "1"); }},
       {"env-left-over", "an algorithm forced", [](auto& job) { set_all(job, "NCCL_ALGO", "Ring"); }},
+      {"env-left-over", "a word in lower case", [](auto& job) { set_all(job, "TORCH_DISTRIBUTED_DEBUG", "detail"); }},
+      {"env-left-over", "a number", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "0x1"); }},
       {"memlock-rdma", "8 MiB with RDMA",
        [](auto& job) {
          for (auto& node : job.nodes) give_rdma(node);
@@ -112,12 +94,12 @@ std::vector<Case> faults() {
          job.nodes[1].facts.boot_id = job.nodes[0].facts.boot_id;
        }},
       {"host-identity", "one NCCL_HOSTID", [](auto& job) { set_all(job, "NCCL_HOSTID", "7"); }},
-      {"own-name", "127.0.1.1", [](auto& job) { job.nodes[1].facts.own_addresses = {"127.0.1.1"}; }},
-      {"own-name", "does not resolve", [](auto& job) { job.nodes[1].facts.own_addresses.clear(); }},
+      {"own-name", "127.0.1.1", [](auto& job) { job.nodes[1].facts.own_name.addresses = {"127.0.1.1"}; }},
+      {"own-name", "does not resolve", [](auto& job) { job.nodes[1].facts.own_name.addresses.clear(); }},
       {"master-address", "localhost",
        [](auto& job) {
          set_all(job, "MASTER_ADDR", "localhost");
-         for (auto& node : job.nodes) node.facts.master_addresses = {"127.0.0.1"};
+         for (auto& node : job.nodes) node.facts.master.addresses = {"127.0.0.1"};
        }},
       {"master-address", "does not resolve", [](auto& job) { set_all(job, "MASTER_ADDR", "nowhere"); }},
       {"master-port", "taken",
@@ -178,71 +160,12 @@ std::vector<Case> faults() {
        }},
       {"speed-differs", "10 of 100 Gbit/s", [](auto& job) { job.nodes[1].facts.interfaces[1].rate_mbps = 10'000; }},
       {"port-range", "a hundred", [](auto& job) { job.nodes[0].facts.port_high = 32867; }},
-      {"rdma-unused", "NCCL_IB_DISABLE",
-       [](auto& job) {
-         for (auto& node : job.nodes) give_rdma(node);
-         set_all(job, "NCCL_IB_DISABLE", "1");
-       }},
-      {"rdma-unused", "NCCL_NET",
-       [](auto& job) {
-         for (auto& node : job.nodes) give_rdma(node);
-         set_all(job, "NCCL_NET", "socket");
-       }},
-      {"rdma-unused", "a filter that leaves none",
-       [](auto& job) {
-         for (auto& node : job.nodes) give_rdma(node);
-         set_all(job, "NCCL_IB_HCA", "^mlx5");
-       }},
-      {"hca-missing", "no such device",
-       [](auto& job) {
-         for (auto& node : job.nodes) give_rdma(node);
-         set_all(job, "NCCL_IB_HCA", "=mlx5_0:1,mlx5_7");
-       }},
-      {"hca-missing", "a port that is down",
-       [](auto& job) {
-         for (auto& node : job.nodes) give_rdma(node);
-         job.nodes[1].facts.rdma[1].state = "DOWN";
-         set_all(job, "NCCL_IB_HCA", "mlx5_0,mlx5_1");
-       }},
-      {"link-layers-mixed", "one node has RoCE",
-       [](auto& job) {
-         give_rdma(job.nodes[0]);
-         give_rdma(job.nodes[1], "Ethernet");
-       }},
-      {"gpus-hidden", "a cgroup shows each its own",
-       [](auto& job) {
-         give_gpus(job);
-         for (RankFacts& rank : job.ranks) {
-           rank.gpus = {rank.gpus[static_cast<std::size_t>(rank.local_rank)]};
-           rank.gpus_allowed = 1;
-         }
-       }},
-      {"gpu-shared", "one for both",
-       [](auto& job) {
-         give_gpus(job);
-         for (RankFacts& rank : job.ranks) rank.gpus.resize(1);
-       }},
-      {"gpu-none", "one rank without",
-       [](auto& job) {
-         give_gpus(job);
-         job.ranks[3].gpus.clear();
-       }},
-      {"gpu-models", "two kinds",
-       [](auto& job) {
-         give_gpus(job);
-         job.ranks[3].gpu_models = {"A100", "A100"};
-       }},
-      {"gpu-direct", "no module",
-       [](auto& job) {
-         give_gpus(job);
-         for (auto& node : job.nodes) give_rdma(node);
-       }},
-      {"pci-acs", "a port redirects", [](auto& job) { job.nodes[0].facts.acs_ports = {"0000:01:00.0"}; }},
-      {"iommu", "translated lazily", [](auto& job) { job.nodes[0].facts.iommu = "DMA-FQ"; }},
       {"libddp-versions", "two", [](auto& job) { job.ranks[3].version = "0.2.0"; }},
       {"pmix-versions", "two", [](auto& job) { job.ranks[3].pmix_version = "5.0.1"; }},
   };
   cases.insert(cases.end(), more.begin(), more.end());
+  const auto devices = test::device_faults();
+  cases.insert(cases.end(), devices.begin(), devices.end());
   return cases;
 }
 
@@ -262,8 +185,22 @@ TEST(DoctorRules, EachFaultIsFoundAndNothingElse) {
 }
 
 TEST(DoctorRules, WhatComesNearIsNoFault) {
-  const std::vector<Case> cases{
+  std::vector<Case> cases{
       {"env-left-over", "switched on again", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "0"); }},
+      {"env-left-over", "words are 0", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "true"); }},
+      {"env-left-over", "only 1 counts", [](auto& job) { set_all(job, "NCCL_P2P_DISABLE", "2"); }},
+      {"own-name", "the resolver was too slow",
+       [](auto& job) {
+         job.nodes[1].facts.own_name = {.addresses = {}, .unanswered = true};
+         set_all(job, "MASTER_ADDR", "n0");
+         for (auto& node : job.nodes) node.facts.master = {.addresses = {}, .unanswered = true};
+       }},
+      {"master-address", "Debian's 127.0.1.1 on that host itself",
+       [](auto& job) {
+         set_all(job, "MASTER_ADDR", "n0.cluster");
+         job.nodes[0].facts.master.addresses = {"127.0.1.1"};
+         job.nodes[1].facts.master.addresses = {"10.1.0.1"};
+       }},
       {"memlock", "8 MiB without RDMA", [](auto& job) { job.ranks[1].memlock_bytes = 8 << 20; }},
       {"memlock-rdma", "RDMA that is down",
        [](auto& job) {
@@ -318,27 +255,10 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
        }},
       {"mtu-lost", "nothing was answered",
        [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
-      {"hca-missing", "a node without RDMA",
-       [](auto& job) {
-         give_rdma(job.nodes[0]);
-         set_all(job, "NCCL_IB_HCA", "mlx5_0");
-       }},
-      {"gpus-hidden", "by a variable only",
-       [](auto& job) {
-         give_gpus(job);
-         for (RankFacts& rank : job.ranks) rank.gpus = {rank.gpus[static_cast<std::size_t>(rank.local_rank)]};
-       }},
-      {"gpu-direct", "with nvidia_peermem",
-       [](auto& job) {
-         give_gpus(job);
-         for (auto& node : job.nodes) {
-           give_rdma(node);
-           node.facts.peer_memory = true;
-         }
-       }},
-      {"iommu", "passed through", [](auto& job) { job.nodes[0].facts.iommu = "identity"; }},
       {"pmix-versions", "unknown on one", [](auto& job) { job.ranks[3].pmix_version.clear(); }},
   };
+  const auto devices = test::device_near_misses();
+  cases.insert(cases.end(), devices.begin(), devices.end());
   for (const Case& each : cases) {
     JobFacts job = healthy_job();
     each.change(job);
@@ -351,8 +271,12 @@ TEST(DoctorRules, OneNodeAloneHasNoNetworkToBeWrong) {
   job.nodes.resize(1);
   job.ranks.resize(2);
   job.nodes[0].probes.results.clear();
-  job.nodes[0].facts.own_addresses = {"127.0.1.1"};
+  job.nodes[0].facts.own_name.addresses = {"127.0.1.1"};
   job.nodes[0].facts.interfaces = {test::loopback()};
+  EXPECT_THAT(rules_found(job), testing::IsEmpty());
+  // Nor is two interfaces in one subnet a fault, where nobody connects to them.
+  job.nodes[0].facts.interfaces = {test::loopback(), interface_of("eth0", "10.1.0.1"),
+                                   interface_of("eth1", "10.1.0.2")};
   EXPECT_THAT(rules_found(job), testing::IsEmpty());
 }
 
@@ -362,7 +286,7 @@ TEST(DoctorRules, ANodeThatNobodyReachesIsNamedAlone) {
   NodeRecord third = job.nodes[1];
   third.host = "n2";
   third.ranks = {4};
-  third.facts.own_addresses = {"10.1.0.3"};
+  third.facts.own_name.addresses = {"10.1.0.3"};
   third.facts.boot_id = "boot2";
   third.facts.interfaces[1].addresses[0].address = "10.1.0.3";
   third.facts.candidate_facts = {candidate("10.1.0.3")};
