@@ -1,0 +1,27 @@
+// Brings a model's and an optimizer's state from one rank to all, after a comparison of what they are.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include <ddp/process_group.hpp>
+#include <ddp/tensor_view.hpp>
+
+namespace ddp {
+
+/// A tensor as the user knows it: "layer2.weight", "optimizer.layer2.weight.exp_avg". The memory is the caller's.
+struct NamedTensor {
+  std::string name;
+  TensorView tensor;
+};
+
+/// Copies @p root's parameters, buffers and optimizer state to all ranks; counters of steps and learning rates are
+/// tensors of one element. First compares names, shapes and element types, in order: where they differ, every rank
+/// throws Error(mismatch) with the first that does, and nothing has been copied. An optimizer that makes its state in
+/// its first step must have made it on all ranks. Collective; packs as broadcast_coalesced.
+/// @param stream that fills CUDA tensors; default: the device's default stream.
+void broadcast_state(ProcessGroup& group, std::span<const NamedTensor> tensors, int root = 0,
+                     std::optional<Stream> stream = {});
+
+}  // namespace ddp
