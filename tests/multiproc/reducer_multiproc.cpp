@@ -27,7 +27,7 @@ TEST_P(Worlds, ReducerAveragesInRebuiltBuckets) {
 
 TEST_P(Worlds, EveryModeLearnsWhatOneProcessLearns) {
   const auto [size, over] = GetParam();
-  for (const char* scenario : {"training-modes", "reducer-missing"}) {
+  for (const char* scenario : {"training-modes", "reducer-missing", "comm-hooks"}) {
     RankProcesses ranks(size, {RANK_PROGRAM, scenario}, {}, over.memory_domains);
     for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
       EXPECT_EQ(result.exit_code, 0) << scenario << ": " << result.output;
@@ -82,6 +82,17 @@ TEST(ExactAverage, GivesTheSameBitsForAnyNumberOfRanksAndPlacement) {
       if (bits.empty()) bits = result.output.substr(place, 22);
       EXPECT_EQ(result.output.substr(place, 22), bits) << size << " ranks";
     }
+  }
+}
+
+TEST(FaultInAReducer, AHookKeepsNothingOfAStepInWhichARankDied) {
+  std::list<RankProcesses> jobs;
+  for (const char* hook : {"0", "1", "2"}) {
+    jobs.emplace_back(3, std::vector<std::string>{RANK_PROGRAM, "hook-loss", hook});
+  }
+  for (RankProcesses& ranks : jobs) {
+    const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)), 1);
+    for (const std::size_t rank : {0U, 2U}) EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
   }
 }
 

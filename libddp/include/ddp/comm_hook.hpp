@@ -43,6 +43,14 @@ class CommHook {
   /// other ranks here, but in what it returns, or go on in Work::on_finish. Throws to fail the step.
   virtual BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) = 0;
 
+  /// The Reducer is made with this group, or goes on with it: forget what was kept of earlier gradients, since other
+  /// ranks may have come to another end of the last step, or be new. Collective: may exchange something. Throws to fail
+  /// the Reducer.
+  virtual void join_group(ProcessGroup& group);
+  /// A step that exchanges has ended. @param complete else it has failed: drop what is under way and what the step has
+  /// changed. If the Reducer goes on in the same group, it has failed on all ranks.
+  virtual void end_step(bool complete) noexcept;
+
   /// Whether it wants the gradients of each step of Reducer::no_sync by themselves, instead of their sum in the next
   /// bucket: then finalize gives them to add_leaf, and sets them to 0.
   virtual bool takes_leaves() const { return false; }
@@ -64,7 +72,7 @@ std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook>
 /// and buckets. It is the sum of all leaves divided by their number: do not scale gradients by the number of ranks.
 /// Each gradient is rounded to a multiple of 2^-64 and added in integers: exact, at most 524,288 leaves. A parameter
 /// that is 2^23 or larger somewhere, or not finite, becomes NaN. Sends 16 bytes for each element, float16, bfloat16,
-/// float32 and float64. One for each Reducer; after a step that has failed, make both anew.
+/// float32 and float64. A step that has failed takes the leaves before it along.
 std::shared_ptr<CommHook> exact_average_hook();
 
 /// Exchanges nothing, so that each rank keeps its own gradients: shows what communication costs.

@@ -7,6 +7,7 @@
 #include <ddp/broadcast_state.hpp>
 #include <ddp/bytes.hpp>
 #include <ddp/comm_hook.hpp>
+#include <ddp/comm_hooks.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/diagnostics.hpp>
 #include <ddp/distributed_sampler.hpp>
@@ -16,6 +17,7 @@
 #include <ddp/flight_recorder.hpp>
 #include <ddp/key_value_store.hpp>
 #include <ddp/metric_set.hpp>
+#include <ddp/model_averaging.hpp>
 #include <ddp/object_collectives.hpp>
 #include <ddp/operation.hpp>
 #include <ddp/process_group.hpp>

@@ -79,6 +79,9 @@ class ExactAverageHook final : public CommHook {
  public:
   std::string name() const override { return "exact average"; }
   bool takes_leaves() const override { return true; }
+  void end_step(bool complete) noexcept override {
+    if (!complete) leaves_.clear();
+  }
 
   void add_leaf(const GradientBucket& bucket) override {
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {

@@ -12,6 +12,7 @@
 #include "base/invalid_argument.hpp"
 #include "reducer/bucket_plan.hpp"
 #include "reducer/bucket_set.hpp"
+#include "reducer/call_check.hpp"
 #include "reducer/options_check.hpp"
 #include "reducer/parameter_check.hpp"
 #include "reducer/parameter_list.hpp"
@@ -20,6 +21,25 @@
 #include "reducer/unused_agreement.hpp"
 
 namespace ddp {
+
+namespace {
+
+/// Tells a hook that a step has ended: failed, unless it is set complete before.
+class StepEnd {
+ public:
+  explicit StepEnd(CommHook* hook) noexcept : hook_(hook) {}
+  StepEnd(const StepEnd&) = delete;
+  StepEnd& operator=(const StepEnd&) = delete;
+  ~StepEnd() {
+    if (hook_ != nullptr) hook_->end_step(complete);
+  }
+  bool complete = false;
+
+ private:
+  CommHook* hook_;
+};
+
+}  // namespace
 
 class Reducer::Impl {
   using Clock = Deadline::Clock;
@@ -32,6 +52,7 @@ class Reducer::Impl {
         options_(std::move(options)),
         group_(join(std::move(group))),
         list_(parameters_, options_),
+        check_(parameters_, options_, list_),
         marks_(list_.names()),
         used_(parameters_.size()),
         used_anywhere_(parameters_.size(), 1),
@@ -46,6 +67,10 @@ class Reducer::Impl {
     make_buckets(initial_plan());
   }
 
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { abandon_step(); }
+
   void prepare_for_backward(std::span<const std::size_t> unused) {
     constexpr auto kAttempted = "starting a backward pass";
     if (in_step_)
@@ -54,7 +79,7 @@ class Reducer::Impl {
       base::throw_invalid_argument(kAttempted, "an earlier one has failed",
                                    "make a new Reducer, or change the group, on all ranks");
     }
-    check_unused(unused);
+    check_.unused(unused);
     const bool synchronize = no_sync_depth_ == 0;
     if (synchronize && rebuild_due_) rebuild();
     if (synchronize && options_.skip_all_reduce_unused) reducer::agree_on_unused(group_, parameters_, unused);
@@ -63,11 +88,13 @@ class Reducer::Impl {
   }
 
   void mark_ready(std::size_t index, const TensorView* gradient) {
-    const std::size_t owner = check_mark(index, gradient);
+    if (!in_step_.load(std::memory_order_acquire)) check_.throw_outside(index);
+    const std::size_t owner = check_.owner_of(index, "marking a gradient ready");
+    check_.gradient(index, own_memory(owner), gradient);
     void* const memory = gradient != nullptr ? gradient->data() : own_memory(owner);
     const bool several_marks = marks_.counting() || list_.names()[owner] > 1;
     const auto mark = several_marks ? mark_shared(owner, memory) : marks_.mark(owner);
-    if (mark == ReadyMarks::Mark::excess) throw_excess(index);
+    if (mark == ReadyMarks::Mark::excess) check_.throw_excess(index, marks_.needed(owner));
     used_[owner].store(true, std::memory_order_relaxed);
     if (recording_ && (marks_.counting() || mark == ReadyMarks::Mark::ready)) {
       const std::lock_guard lock(mutex_);
@@ -90,6 +117,7 @@ class Reducer::Impl {
       return buckets_.hand_over(sources_);
     }
     broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
+    StepEnd end(options_.comm_hook.get());
     const bool counting = marks_.counting();
     std::vector<std::size_t> missing;
     for (const std::size_t owner : list_.owners()) {
@@ -101,6 +129,7 @@ class Reducer::Impl {
     if (find_unused) missing.clear();
     if (buckets_.exchanges()) buckets_.launch_full(group_);  // throws what a mark_ready threw and the program ignored
     conclude(missing, find_unused);
+    end.complete = true;
     if (counting) marks_.accept_counts();
     record(finalize_called);
     broken_ = false;
@@ -109,12 +138,12 @@ class Reducer::Impl {
   NoSync no_sync() { return NoSync{no_sync_depth_}; }
 
   TensorView bucket_view(std::size_t index) const {
-    const std::size_t owner = owner_of(index, "asking for a gradient's place in its bucket");
+    const std::size_t owner = check_.owner_of(index, "asking for a gradient's place in its bucket");
     return buckets_.has_memory() ? buckets_.view(owner) : parameters_[owner].gradient;
   }
 
   bool used(std::size_t index) const {
-    return used_anywhere_[owner_of(index, "asking whether a parameter was used")] != 0;
+    return used_anywhere_[check_.owner_of(index, "asking whether a parameter was used")] != 0;
   }
 
   void broadcast_buffers(std::span<const TensorView> buffers, int root) {
@@ -122,8 +151,8 @@ class Reducer::Impl {
   }
 
   void change_group(ProcessGroup group) {
+    abandon_step();
     group_ = join(std::move(group));
-    in_step_ = false;
     broken_ = false;
     synchronize_ = true;
     // Survivors of a failure may have come to different ends of the first step, and other ranks use other parameters.
@@ -143,7 +172,12 @@ class Reducer::Impl {
   ProcessGroup join(ProcessGroup group) const {
     reducer::verify_parameters(group, parameters_, reducer::describe(options_));
     reducer::check_options(options_, parameters_.size());
+    if (options_.comm_hook) options_.comm_hook->join_group(group);
     return group;
+  }
+
+  void abandon_step() noexcept {
+    if (in_step_.exchange(false)) StepEnd failed(options_.comm_hook.get());
   }
 
   // buckets
@@ -286,74 +320,11 @@ class Reducer::Impl {
     stats_.overlap = std::max<Clock::duration>(std::min(buckets_.last_finish(), finalize_called) - launched, {});
   }
 
-  // checks
-
-  std::size_t owner_of(std::size_t index, const char* attempted) const {
-    if (index >= parameters_.size()) {
-      base::throw_invalid_argument(attempted, fmt::format("there is no parameter {} of {}", index, parameters_.size()),
-                                   "");
-    }
-    const std::size_t owner = list_.owner(index);
-    if (owner != ParameterList::kNone) return owner;
-    base::throw_invalid_argument(attempted, fmt::format("'{}' requires no gradient", parameters_[index].name), "");
-  }
-
-  void check_unused(std::span<const std::size_t> unused) const {
-    if (unused.empty()) return;
-    constexpr auto kAttempted = "starting a backward pass";
-    if (!options_.find_unused_parameters) {
-      base::throw_invalid_argument(kAttempted, fmt::format("{} parameters are given as unused", unused.size()),
-                                   "set find_unused_parameters");
-    }
-    for (const std::size_t index : unused) static_cast<void>(owner_of(index, kAttempted));
-  }
-
-  std::size_t check_mark(std::size_t index, const TensorView* gradient) const {
-    const std::size_t owner = owner_of(index, "marking a gradient ready");
-    const auto refuse = [&](std::string cause, std::string hint) {
-      base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameters_[index].name),
-                                   std::move(cause), std::move(hint));
-    };
-    if (!in_step_.load(std::memory_order_acquire)) {
-      refuse("no backward pass has been started",
-             "call prepare_for_backward() first; a forward pass that goes around the wrapper does not");
-    }
-    const TensorView& expected = parameters_[owner].value;
-    if (gradient == nullptr) {
-      if (own_memory(owner) == nullptr && expected.numel() > 0) {
-        refuse("it has no memory", "give the gradient to mark_ready");
-      }
-    } else if (gradient->dtype() != expected.dtype() || gradient->numel() != expected.numel() ||
-               gradient->device() != expected.device()) {
-      refuse(fmt::format("expected {}, got {}", expected.description(), gradient->description()),
-             "a gradient must have the size, element type and device of its parameter");
-    } else if (expected.device().type == DeviceType::cuda && gradient->data() != own_memory(owner)) {
-      refuse("it is not in its bucket", "on a CUDA device compute it there: bucket_view()");
-    }
-    return owner;
-  }
-
-  [[noreturn]] void throw_excess(std::size_t index) const {
-    const std::size_t owner = list_.owner(index);
-    const std::uint32_t needed = marks_.needed(owner);
-    std::string cause = needed <= 1
-                            ? fmt::format("parameter {} was marked ready before in this step", index)
-                            : fmt::format("parameter {} was marked ready {} times before in this step", index, needed);
-    std::string hint = "mark a parameter once, when its gradient is final, or set static_graph";
-    if (options_.static_graph) {
-      cause = fmt::format("parameter {} is marked more often than in the first step: {}", index, needed);
-      hint = "static_graph needs the same graph in every step";
-    } else if (options_.find_unused_parameters) {
-      hint += "; do not give parameters as unused that get a gradient";
-    }
-    base::throw_invalid_argument(fmt::format("marking the gradient of '{}' ready", parameters_[index].name),
-                                 std::move(cause), std::move(hint));
-  }
-
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
   ProcessGroup group_;
   ParameterList list_;
+  reducer::CallCheck check_;
   ReadyMarks marks_;
   std::vector<std::size_t> order_;  ///< of gradients, agreed
   bool rebuilt_ = false;

@@ -29,6 +29,8 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"reducer", [](ddp::World& world, Arguments) { run_reducer(world); }},
       {"reducer-fault", &fail_in_reducer},
       {"reducer-missing", [](ddp::World& world, Arguments) { miss_a_gradient(world); }},
+      {"comm-hooks", [](ddp::World& world, Arguments) { run_comm_hooks(world); }},
+      {"hook-loss", &lose_a_rank_in_a_hook},
       {"exact-average", [](ddp::World& world, Arguments) { train_exactly(world); }},
       {"training-modes", [](ddp::World& world, Arguments) { train_in_all_modes(world); }},
   };

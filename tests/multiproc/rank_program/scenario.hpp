@@ -36,9 +36,11 @@ void differ_in_parameters(
     World& world,
     Arguments arguments);        ///< count|shape|dtype|name|gradient|strides|requires|option RANK: Reducer must refuse
 void run_reducer(World& world);  ///< buckets, order, stats, misuse
-void fail_in_reducer(World& world, Arguments arguments);  ///< PHASE RANK SIGNAL: the rank gets it there
-void miss_a_gradient(World& world);                       ///< all ranks must name it, and go on
-void train_exactly(World& world);                         ///< prints "EXACT <hash of the replica's bits>"
-void train_in_all_modes(World& world);                    ///< equals one process with the whole batch
+void fail_in_reducer(World& world, Arguments arguments);        ///< PHASE RANK SIGNAL: the rank gets it there
+void miss_a_gradient(World& world);                             ///< all ranks must name it, and go on
+void run_comm_hooks(World& world);                              ///< each against a reference in double precision
+void lose_a_rank_in_a_hook(World& world, Arguments arguments);  ///< HOOK: hooks must not keep anything of that step
+void train_exactly(World& world);                               ///< prints "EXACT <hash of the replica's bits>"
+void train_in_all_modes(World& world);                          ///< equals one process with the whole batch
 
 }  // namespace ddp::test

@@ -1,0 +1,19 @@
+#include "reducer/hooks/float_hook.hpp"
+
+#include <utility>
+
+namespace ddp::hooks {
+
+BucketExchange FloatHook::start(const GradientBucket& bucket, ProcessGroup& group) {
+  const DType type = bucket.buffer.dtype();
+  if (type == DType::float32) return start_floats(bucket, group);
+  if (type != DType::float16 && type != DType::bfloat16) return start_average(bucket, group);
+  GradientBucket wide = recast(bucket, copies_, DType::float32, 1);
+  BucketExchange exchange = start_floats(wide, group);
+  return [bucket, wide = std::move(wide), exchange = std::move(exchange)] {
+    exchange();
+    cast(wide.buffer, bucket.buffer, 1);
+  };
+}
+
+}  // namespace ddp::hooks

@@ -1,0 +1,159 @@
+// What communication hooks send, refuse and forget. What they compute: tests/multiproc/rank_program/comm_hooks.cpp.
+#include <ddp/comm_hooks.hpp>
+#include <ddp/model_averaging.hpp>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "unit/reducer/reducer_fixture.hpp"
+
+namespace ddp {
+namespace {
+
+using testing::Each;
+using testing::IsEmpty;
+
+/// One parameter, exchanged with a rank that has the same.
+class CommHooks : public ReducerTest {
+ protected:
+  CommHooks() {
+    control_->effect = [&](const ddp::Operation& operation) {
+      if (operation.count > 1 || operation.dtype != DType::int32) {
+        sent_.push_back(operation.input.numel() * size_of(operation.dtype));
+      }
+      twin(operation);
+    };
+  }
+  Reducer make_for(std::shared_ptr<CommHook> hook, const TensorView& value, const TensorView& gradient) {
+    Reducer reducer({{.name = "weight", .value = value, .gradient = gradient}}, group_, {.comm_hook = std::move(hook)});
+    sent_.clear();
+    return reducer;
+  }
+  static std::string cause_of(const std::function<void()>& call) {
+    const auto error = error_of(call);
+    return error ? error->cause() : "no error";
+  }
+  std::vector<std::size_t> sent_;  ///< bytes of each operation, but for the report
+};
+
+TEST_F(CommHooks, SendFewBytes) {
+  const PowerSgdOptions two{.rank = 2, .start_iteration = 0, .min_compression_rate = 1};
+  struct Case {
+    std::shared_ptr<CommHook> hook;
+    std::vector<std::int64_t> shape;
+    std::vector<std::size_t> bytes;
+  };
+  const std::array cases{
+      Case{power_sgd_hook(two), {24, 20}, {4 * 2 * 24, 4 * 2 * 20}},
+      Case{power_sgd_hook(two), {480}, {4 * 480}},                          // no matrix: averaged
+      Case{power_sgd_hook({.rank = 2, .start_iteration = 0, .min_compression_rate = 6}), {24, 20}, {4 * 480}},
+      Case{power_sgd_hook({.rank = 2, .start_iteration = 1}), {24, 20}, {4 * 480}},  // not yet
+      Case{batched_power_sgd_hook(two), {470}, {4 * 2 * 22, 4 * 2 * 22}},
+      Case{quantize_per_tensor_hook(), {1301}, {8 + 1304}},
+      Case{quantize_per_channel_hook(), {1301}, {3 * 8 + 1304}},
+      Case{top_k_hook(0.01), {1301}, {8 * 14}},
+      Case{post_local_sgd_hook(0), {10}, {}},
+      Case{optimizer_hook([](std::size_t, const TensorView&) {}), {10}, {40}},
+  };
+  for (const Case& each : cases) {
+    std::vector<float> value(1400);
+    std::vector<float> gradient(1400);
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = std::sin(static_cast<float>(i * i));
+    Reducer reducer = make_for(each.hook, {value.data(), DType::float32, each.shape},
+                               {gradient.data(), DType::float32, each.shape});
+    step(reducer, {0});
+    EXPECT_EQ(sent_, each.bytes) << each.hook->name();
+  }
+}
+
+TEST_F(CommHooks, TakeHalfTypesAsFloats) {
+  std::vector<BFloat16> value(100);
+  std::vector<BFloat16> gradient(100);
+  for (std::size_t i = 0; i < 100; ++i) gradient[i] = to_bfloat16(static_cast<float>(i) / 8);
+  Reducer reducer = make_for(top_k_hook(0.5), value, gradient);
+  step(reducer, {0});
+  EXPECT_EQ(sent_, std::vector<std::size_t>{8 * 50});
+  for (std::size_t i = 0; i < 100; ++i) {
+    EXPECT_FLOAT_EQ(to_float(gradient[i]), i < 50 ? 0 : static_cast<float>(i) / 8);
+  }
+  std::vector<double> doubles(10);
+  std::vector<double> given(10, 2.0);
+  Reducer plain = make_for(quantize_per_tensor_hook(), doubles, given);
+  step(plain, {0});
+  EXPECT_EQ(sent_, std::vector<std::size_t>{80}) << "averaged as they are";
+}
+
+TEST_F(CommHooks, RecoverFromGradientsThatAreNotFinite) {
+  const std::array hooks{power_sgd_hook({.rank = 1, .start_iteration = 0, .min_compression_rate = 1}),
+                         batched_power_sgd_hook({.rank = 1, .start_iteration = 0}), top_k_hook(0.2)};
+  for (const auto& hook : hooks) {
+    std::vector<float> value(64);
+    std::vector<float> gradient(64, 1.0F);
+    Reducer reducer = make_for(hook, {value.data(), DType::float32, {8, 8}}, {gradient.data(), DType::float32, {8, 8}});
+    step(reducer, {0});
+    std::ranges::fill(gradient, std::numeric_limits<float>::infinity());
+    step(reducer, {0});
+    EXPECT_TRUE(std::ranges::any_of(gradient, [](float each) { return !std::isfinite(each); })) << hook->name();
+    for (int again = 0; again < 5; ++again) {
+      std::ranges::fill(gradient, 1.0F);
+      step(reducer, {0});
+      EXPECT_TRUE(std::ranges::all_of(gradient, [](float each) { return std::isfinite(each); })) << hook->name();
+    }
+  }
+}
+
+/// Notes what it is told.
+class ToldHook final : public CommHook {
+ public:
+  std::string name() const override { return "told"; }
+  BucketExchange start(const GradientBucket&, ProcessGroup&) override {
+    if (fails) throw std::runtime_error("the hook is broken");
+    return [] {};
+  }
+  void join_group(ProcessGroup&) override { events.emplace_back("join"); }
+  void end_step(bool complete) noexcept override { events.emplace_back(complete ? "complete" : "failed"); }
+  std::vector<std::string> events;
+  bool fails = false;
+};
+
+TEST_F(CommHooks, AreToldHowStepsEnd) {
+  const auto hook = std::make_shared<ToldHook>();
+  {
+    Reducer reducer = make_for(optimizer_hook([](std::size_t, const TensorView&) {}, hook), values_[0], gradients_[0]);
+    step(reducer, {0});
+    {
+      const auto local = reducer.no_sync();
+      step(reducer, {0});
+    }
+    EXPECT_THAT(hook->events, ElementsAre("join", "complete"));
+    EXPECT_TRUE(error_of([&] { step(reducer, {}); })) << "a gradient is missing";
+    EXPECT_THAT(hook->events, ElementsAre("join", "complete", "failed"));
+    hook->fails = true;
+    EXPECT_THROW(step(reducer, {0}), std::runtime_error);
+    EXPECT_THAT(hook->events, ElementsAre("join", "complete", "failed")) << "finalize may come yet";
+    reducer.change_group(group_);
+    EXPECT_THAT(hook->events, ElementsAre("join", "complete", "failed", "failed", "join"));
+    reducer.prepare_for_backward();
+  }
+  EXPECT_EQ(hook->events.size(), 6U) << "a step that is left is a failed one";
+  EXPECT_EQ(hook->events.back(), "failed");
+}
+
+TEST_F(CommHooks, RefuseWhatMakesNoSense) {
+  EXPECT_THAT(cause_of([] { power_sgd_hook({.rank = 0}); }), HasSubstr("rank 0"));
+  EXPECT_THAT(cause_of([] { batched_power_sgd_hook({.orthogonalization_epsilon = -1}); }), HasSubstr("epsilon -1"));
+  EXPECT_THAT(cause_of([] { top_k_hook(0); }), HasSubstr("0 is no fraction"));
+  EXPECT_THAT(cause_of([] { top_k_hook(1.5); }), HasSubstr("1.5 is no fraction"));
+  EXPECT_THAT(cause_of([] { optimizer_hook([](std::size_t, const TensorView&) {}, exact_average_hook()); }),
+              HasSubstr("takes the gradients of no_sync"));
+  EXPECT_THAT(cause_of([&] { PeriodicModelAverager(group_, 0); }), HasSubstr("period is 0"));
+  using Level = HierarchicalModelAverager::Level;
+  EXPECT_THAT(cause_of([&] { HierarchicalModelAverager(group_, std::array<Level, 1>{{{1, 1}}}); }),
+              HasSubstr("no last level has all 2 ranks"));
+  EXPECT_THAT(cause_of([&] { HierarchicalModelAverager(group_, std::array<Level, 1>{{{0, 2}}}); }),
+              HasSubstr("a period is 0"));
+}
+
+}  // namespace
+}  // namespace ddp
