@@ -25,7 +25,7 @@ extern "C" __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 namespace ddp::test {
 namespace {
 
-constexpr std::chrono::seconds kSendLimit{30};
+constexpr std::chrono::seconds kNodeSendLimit{30};
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> list;
@@ -108,7 +108,7 @@ class Node {
   }
 
   void tell(const NodeMessage& message) {
-    base::send_all(socket_, frame(message), Deadline::after(kSendLimit), "a message to the coordinator");
+    base::send_all(socket_, frame(message), Deadline::after(kNodeSendLimit), "a message to the coordinator");
   }
 
   void read_output(Rank& rank) {
@@ -238,7 +238,7 @@ int run_node(const NodeOrders& orders, int socket) {
                               .status = 0,
                               .ranks = {},
                               .data = base::to_bytes(error.what())};
-    base::send_all(socket, frame(message), Deadline::after(kSendLimit), "a failure to the coordinator");
+    base::send_all(socket, frame(message), Deadline::after(kNodeSendLimit), "a failure to the coordinator");
     return 1;
   }
   if (__lsan_do_recoverable_leak_check != nullptr && __lsan_do_recoverable_leak_check() != 0) return 23;

@@ -26,6 +26,9 @@ inline std::string counted(int code, std::uint64_t count, const std::vector<std:
   return raw(code, integer(count) + texts(values));
 }
 
+/// The answer that ends a wait.
+inline const std::string kStop("\0", 1);
+
 inline std::string validate(std::uint32_t magic = 0x3C85F7CE) { return raw(0, integer(magic)); }
 inline std::string set(std::string_view key, std::string_view value) { return raw(1, text(key) + text(value)); }
 inline std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) {

@@ -4,12 +4,12 @@
 namespace fake_nccl {
 namespace {
 
-const Stop kNever = [] { return false; };
+const Stop kNeverEnds = [] { return false; };
 
 /// init.cc, commDestroySync: what was launched is waited for. Aborted kernels end by themselves; one that never looks
 /// at the flag (kernel_stuck) makes this hang.
 void wait_for_device(ncclComm_t comm) {
-  wait_until([&] { return comm->order.idle(); }, kNever);
+  wait_until([&] { return comm->order.idle(); }, kNeverEnds);
 }
 
 /// init.cc, commReclaim. NCCL frees the resources of all ranks of a process with the last of them; here each its own.
@@ -58,7 +58,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     complain("ncclCommDestroy of a communicator that is not ready leaves its group open");
     return result;
   }
-  const auto ordered = suffer_call(take_faults("CommDestroy", comm), kNever);
+  const auto ordered = suffer_call(take_faults("CommDestroy", comm), kNeverEnds);
   // An internal group, which blocks, since the communicator is being destroyed; also where it was made not to.
   const ncclResult_t result = ordered ? *ordered : add_job({.comm = comm, .work = [comm] { return reclaim(comm); }});
   note_group_error(result);
@@ -74,7 +74,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
   set_abort_flags(comm, true);
   comm->destroy_called = true;
   ensure_ready(comm);  // joins the thread of init, whatever it says
-  const auto ordered = suffer_call(take_faults("CommAbort", comm), kNever);
+  const auto ordered = suffer_call(take_faults("CommAbort", comm), kNeverEnds);
   const ncclResult_t result = ordered ? *ordered : add_job({.comm = comm, .work = [comm] { return reclaim(comm); }});
   note_group_error(result);
   const ncclResult_t ended = group_end();
@@ -94,7 +94,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   ensure_ready(comm);
   comm->finalize_called = true;
   const auto work = [comm, faults = take_faults("CommRevoke", comm)] {
-    if (const auto ordered = suffer_call(faults, kNever)) return *ordered;
+    if (const auto ordered = suffer_call(faults, kNeverEnds)) return *ordered;
     wait_for_device(comm);
     set_abort_flags(comm, false);
     set_async_result(comm, ncclSuccess);

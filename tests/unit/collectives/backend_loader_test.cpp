@@ -12,10 +12,10 @@
 namespace ddp::collectives {
 namespace {
 
-using test::error_of;
-using testing::HasSubstr;
+using ddp::test::error_of;
+using ::testing::HasSubstr;
 
-class BackendLoader : public testing::Test {
+class BackendLoader : public ::testing::Test {
  protected:
   BackendLoader() { ::setenv("DDP_BACKEND_PATH", TEST_PLUGIN_FOLDER, 1); }
   ~BackendLoader() override { ::unsetenv("DDP_BACKEND_PATH"); }
@@ -84,7 +84,7 @@ TEST(LocalBackend, CopiesInputToOutput) {
   EXPECT_TRUE(backend->traits().serves_cpu);
   EXPECT_FALSE(backend->traits().serves_cuda);
   const auto outcome = [&](std::span<const Operation> operations) {
-    Request& request = backend->init(operations, test::soon());
+    Request& request = backend->init(operations, ddp::test::soon());
     request.post();
     const Outcome result = request.poll();
     EXPECT_EQ(request.poll(), result);

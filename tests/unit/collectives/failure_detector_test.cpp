@@ -15,13 +15,13 @@
 namespace ddp::collectives {
 namespace {
 
+using ddp::test::all_reduce;
+using ddp::test::cause_found_by;
+using ddp::test::in;
+using ddp::test::Members;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::all_reduce;
-using test::cause_found_by;
-using test::in;
-using test::Members;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Ranks = std::vector<int>;
 
 TEST(FailureDetector, OperationThatFinishesWhileOthersAreAskedIsNoFailure) {
@@ -198,7 +198,7 @@ TEST(FailureDetector, AllInvestigatingAtOnceBlameTheSame) {
   Members group{5};
   group.call_everywhere(all_reduce(1));
   group.kill(4);
-  test::run_ranks(4, [&](int rank) {
+  ddp::test::run_ranks(4, [&](int rank) {
     const Error error = cause_found_by(group.detector(rank), all_reduce(1), "connection reset", in(seconds(10)));
     EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
     EXPECT_EQ(error.ranks(), Ranks{40});

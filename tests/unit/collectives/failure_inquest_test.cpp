@@ -145,7 +145,7 @@ TEST(FailureInquest, ARankThatLeavesTheGroupAndEndsIsNotCalledAlive) {
   Round staying(members, seconds(30), 1);
   error = staying.fail(members[2].leaves);
   ASSERT_TRUE(error);
-  EXPECT_THAT(error->cause(), testing::HasSubstr("rank 2 is alive but not in the group"));
+  EXPECT_THAT(error->cause(), ::testing::HasSubstr("rank 2 is alive but not in the group"));
   EXPECT_LE(staying.link.now(), members[2].leaves + seconds(3));
 }
 

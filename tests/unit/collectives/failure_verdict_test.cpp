@@ -9,13 +9,13 @@ namespace {
 
 using Kind = world::PeerReply::Kind;
 using Ranks = std::vector<int>;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Four members, of which this is the first; world ranks are ten times the rank in the group.
 const GroupMembers kMembers{
     .name = "test", .rank = 0, .global_ranks = {0, 10, 20, 30}, .endpoints = {}, .nodes = {}, .channel = nullptr};
 
-Operation all_reduce(std::size_t count = 100) {
+Operation summed(std::size_t count = 100) {
   Operation operation;
   operation.kind = OperationKind::all_reduce;
   operation.count = count;
@@ -41,29 +41,29 @@ MemberReply called(int rank, const Operation& operation) {
                                  .verdict = {}}};
 }
 
-MemberReply in_step(int rank) { return called(rank, all_reduce()); }
+MemberReply in_step(int rank) { return called(rank, summed()); }
 
 Error mismatch() {
   return Error{{.code = ErrorCode::mismatch, .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
 }
 
 std::optional<Error> after_time_out(const std::vector<MemberReply>& replies) {
-  return judge(kMembers, all_reduce(), std::nullopt, replies);
+  return judge(kMembers, summed(), std::nullopt, replies);
 }
 std::optional<Error> after_failure(const std::vector<MemberReply>& replies) {
-  return judge(kMembers, all_reduce(), communication_failure(all_reduce(), "ECONNRESET (104)"), replies);
+  return judge(kMembers, summed(), communication_failure(summed(), "ECONNRESET (104)"), replies);
 }
 
 TEST(FailureVerdict, AnotherMembersVerdictComesBeforeAllElse) {
   MemberReply decided = in_step(3);
   decided.status->verdict = mismatch();
-  const auto error = after_time_out({none(1, Kind::refused), called(2, all_reduce(7)), decided});
+  const auto error = after_time_out({none(1, Kind::refused), called(2, summed(7)), decided});
   ASSERT_TRUE(error);
   EXPECT_STREQ(error->what(), mismatch().what());
 }
 
 TEST(FailureVerdict, DifferingCallsComeBeforeLostRanks) {
-  const auto error = after_failure({none(1, Kind::refused), called(2, all_reduce(7)), in_step(3)});
+  const auto error = after_failure({none(1, Kind::refused), called(2, summed(7)), in_step(3)});
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::mismatch);
   EXPECT_EQ(error->ranks(), (Ranks{0, 20, 30}));
@@ -72,7 +72,7 @@ TEST(FailureVerdict, DifferingCallsComeBeforeLostRanks) {
 }
 
 TEST(FailureVerdict, AMismatchThatWasProvedStaysOne) {
-  const auto error = judge(kMembers, all_reduce(), mismatch(), {none(1, Kind::refused), none(2, Kind::no_answer)});
+  const auto error = judge(kMembers, summed(), mismatch(), {none(1, Kind::refused), none(2, Kind::no_answer)});
   ASSERT_TRUE(error);
   EXPECT_STREQ(error->what(), mismatch().what());
 }

@@ -12,13 +12,13 @@
 namespace ddp::collectives {
 namespace {
 
+using ddp::test::all_reduce;
+using ddp::test::cause_found_by;
+using ddp::test::in;
+using ddp::test::Members;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::all_reduce;
-using test::cause_found_by;
-using test::in;
-using test::Members;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Ranks = std::vector<int>;
 
 bool always() { return true; }

@@ -17,16 +17,16 @@
 namespace ddp::collectives {
 namespace {
 
+using ddp::test::BackendControl;
+using ddp::test::error_of;
+using ddp::test::soon;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::BackendControl;
-using test::error_of;
-using test::soon;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Events = std::vector<std::string>;
 
 /// A group whose other members never have to be asked.
-class GroupEngineTest : public testing::Test {
+class GroupEngineTest : public ::testing::Test {
  protected:
   void start(milliseconds timeout = seconds(30)) {
     GroupMembers members{.name = "test",
@@ -36,7 +36,7 @@ class GroupEngineTest : public testing::Test {
                          .nodes = {},
                          .channel = nullptr,
                          .peer_timeout = seconds(30)};
-    engine_.emplace(std::move(members), test::fake_backends(control_), ConnectOptions{}, timeout);
+    engine_.emplace(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, timeout);
   }
   Work collective(std::optional<Deadline> deadline = {}) {
     Operation operation;
@@ -249,7 +249,7 @@ class GroupWithASilentMember : public GroupEngineTest {
         .nodes = {},
         .channel = std::make_shared<world::PeerChannel>("127.0.0.1"),
         .peer_timeout = seconds(3)};
-    engine_.emplace(std::move(members), test::fake_backends(control_), ConnectOptions{}, seconds(120));
+    engine_.emplace(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, seconds(120));
     control_->hold();
   }
   base::UniqueFd silent_ = base::listen_tcp("127.0.0.1");
@@ -306,7 +306,7 @@ TEST_F(GroupWithASilentMember, ClosingDoesNotWaitForAFailuresCause) {
 
 TEST_F(GroupEngineTest, ManyThreadsMaySubmit) {
   start();
-  test::run_ranks(4, [&](int) {
+  ddp::test::run_ranks(4, [&](int) {
     for (int i = 0; i < 100; ++i) collective().wait();
   });
   EXPECT_EQ(control_->events().size(), 800U);

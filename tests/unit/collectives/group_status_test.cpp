@@ -44,13 +44,13 @@ template <class Decode>
 void expect_every_cut_refused(const Bytes& whole, Decode decode) {
   for (std::size_t size = 0; size < whole.size(); ++size) {
     const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
-    const auto error = test::error_of([&] { decode(cut); });
+    const auto error = ddp::test::error_of([&] { decode(cut); });
     ASSERT_TRUE(error) << size << " of " << whole.size();
     EXPECT_EQ(error->code(), ErrorCode::protocol);
   }
   Bytes longer = whole;
   longer.push_back(std::byte{0});
-  EXPECT_TRUE(test::error_of([&] { decode(longer); }));
+  EXPECT_TRUE(ddp::test::error_of([&] { decode(longer); }));
 }
 
 TEST(GroupStatus, QuestionRoundTrip) {
@@ -99,7 +99,7 @@ TEST(GroupStatus, UnknownTypesAreRefused) {
   for (const unsigned type : {0U, 3U, 255U}) {
     Bytes bytes = encode(StatusQuestion{.sequence = 5});
     bytes[0] = static_cast<std::byte>(type);
-    const auto error = test::error_of([&] { decode_group_message(bytes); });
+    const auto error = ddp::test::error_of([&] { decode_group_message(bytes); });
     ASSERT_TRUE(error) << type;
     EXPECT_EQ(error->code(), ErrorCode::protocol);
   }

@@ -106,8 +106,8 @@ void combine(DType dtype, ReduceOp op, void* out, const void* a, const void* b, 
 }
 
 template <class T>
-class ReduceKernels : public testing::Test {};
-using Types = testing::Types<float, double, Half, BFloat16, std::int8_t, std::int32_t, std::int64_t, std::uint8_t>;
+class ReduceKernels : public ::testing::Test {};
+using Types = ::testing::Types<float, double, Half, BFloat16, std::int8_t, std::int32_t, std::int64_t, std::uint8_t>;
 TYPED_TEST_SUITE(ReduceKernels, Types);
 
 TYPED_TEST(ReduceKernels, AreThePlainOperation) {

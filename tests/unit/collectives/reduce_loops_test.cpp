@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::array kDtypes{DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
                              DType::int32,   DType::int64,   DType::uint8,   DType::boolean};
-constexpr std::array kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+constexpr std::array kLoopOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 constexpr std::array kStages{Stage::whole, Stage::first, Stage::middle, Stage::last};
 
 /// Random bytes; for floating-point types every fourth element is special: zeros, infinities, NaN, subnormal numbers,
@@ -83,7 +83,7 @@ TEST(ReduceLoops, EverySetGivesTheBitsOfThePortableOne) {
           memory.push_back(random_elements(dtype, count + 1, random));
           sources.push_back(memory.back().data() + 1);
         }
-        for (const ReduceOp op : kOps) {
+        for (const ReduceOp op : kLoopOps) {
           if (op == ReduceOp::avg && dtype == DType::boolean) continue;
           for (const Stage stage : kStages) {
             if (op != ReduceOp::avg && stage != Stage::whole) continue;
@@ -111,8 +111,8 @@ Half from_float(float value, Half) { return to_half(value); }
 BFloat16 from_float(float value, BFloat16) { return to_bfloat16(value); }
 
 template <class T>
-class ReduceLoopsOfHalf : public testing::Test {};
-using HalfTypes = testing::Types<Half, BFloat16>;
+class ReduceLoopsOfHalf : public ::testing::Test {};
+using HalfTypes = ::testing::Types<Half, BFloat16>;
 TYPED_TEST_SUITE(ReduceLoopsOfHalf, HalfTypes);
 
 TYPED_TEST(ReduceLoopsOfHalf, ConvertEveryValueAndRoundToNearestEven) {
@@ -175,11 +175,11 @@ TEST(ReduceLoopsOfAverages, DivideTheWholeSumOnce) {
   const Reduction floats(DType::float32, ReduceOp::avg, 3);
   std::vector<float> partial(2);
   floats.combine(partial.data(), std::vector<const void*>{a.data(), b.data()}, 2, Stage::first);
-  EXPECT_THAT(partial, testing::ElementsAre(2, -3));
+  EXPECT_THAT(partial, ::testing::ElementsAre(2, -3));
   floats.combine(partial.data(), std::vector<const void*>{partial.data(), b.data()}, 2, Stage::middle);
-  EXPECT_THAT(partial, testing::ElementsAre(3, 1));
+  EXPECT_THAT(partial, ::testing::ElementsAre(3, 1));
   floats.combine(partial.data(), std::vector<const void*>{partial.data()}, 2, Stage::last);
-  EXPECT_THAT(partial, testing::ElementsAre(1, 1.0F / 3));
+  EXPECT_THAT(partial, ::testing::ElementsAre(1, 1.0F / 3));
 
   const std::vector<std::int32_t> c{-7};
   std::int32_t quotient = 0;
@@ -265,7 +265,7 @@ TEST(ReduceLoopsOfBooleans, OfOneSourceAreZeroOrOne) {
   const std::vector<std::uint8_t> values{0, 1, 2, 255};
   std::vector<std::uint8_t> out(4);
   Reduction(DType::boolean, ReduceOp::sum, 1).combine(out.data(), std::vector<const void*>{values.data()}, 4);
-  EXPECT_THAT(out, testing::ElementsAre(0, 1, 1, 1));
+  EXPECT_THAT(out, ::testing::ElementsAre(0, 1, 1, 1));
 }
 
 TEST(ChooseSimd, TakesTheBestOrWhatIsNamed) {

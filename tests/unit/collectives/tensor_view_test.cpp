@@ -15,7 +15,7 @@
 namespace ddp {
 namespace {
 
-using test::error_of;
+using ddp::test::error_of;
 using testing::ElementsAre;
 using testing::ElementsAreArray;
 using Shape = std::vector<std::int64_t>;

@@ -35,7 +35,7 @@ bool enabled_with(std::map<std::string, std::string> set) {
 }
 
 template <class Function>
-std::string refusal(Function&& function) {
+std::string option_refusal(Function&& function) {
   try {
     function();
   } catch (const Error& error) {
@@ -96,18 +96,18 @@ TEST(PluginOptions, FlagsNeedNoValue) {
 
 TEST(PluginOptions, OtherWordsAreRefusedWithTheAcceptedOnes) {
   PluginOptions options;
-  EXPECT_THAT(refusal([&] { set_option(options, Option::bind, "nuam"); }),
+  EXPECT_THAT(option_refusal([&] { set_option(options, Option::bind, "nuam"); }),
               AllOf(HasSubstr("--ddp-bind"), HasSubstr("'nuam'"), HasSubstr("numa, core, socket, none"),
                     HasSubstr("did you mean 'numa'")));
-  EXPECT_THAT(refusal([&] { set_option(options, Option::gpus, "2"); }),
+  EXPECT_THAT(option_refusal([&] { set_option(options, Option::gpus, "2"); }),
               AllOf(HasSubstr("--ddp-gpus"), HasSubstr("all, one, none")));
-  EXPECT_THAT(refusal([&] { set_option(options, Option::backend, "mpi"); }),
+  EXPECT_THAT(option_refusal([&] { set_option(options, Option::backend, "mpi"); }),
               AllOf(HasSubstr("--ddp-backend"), HasSubstr("auto, host, cpu, gloo, nccl")));
   for (const Option option : {Option::bind, Option::gpus, Option::backend}) {
-    EXPECT_NE(refusal([&] { set_option(options, option, ""); }), "nothing was thrown");
-    EXPECT_NE(refusal([&] { set_option(options, option, nullptr); }), "nothing was thrown");
-    EXPECT_NE(refusal([&] { set_option(options, option, "none "); }), "nothing was thrown");
-    EXPECT_NE(refusal([&] { set_option(options, option, "NONE"); }), "nothing was thrown");
+    EXPECT_NE(option_refusal([&] { set_option(options, option, ""); }), "nothing was thrown");
+    EXPECT_NE(option_refusal([&] { set_option(options, option, nullptr); }), "nothing was thrown");
+    EXPECT_NE(option_refusal([&] { set_option(options, option, "none "); }), "nothing was thrown");
+    EXPECT_NE(option_refusal([&] { set_option(options, option, "NONE"); }), "nothing was thrown");
   }
   EXPECT_EQ(options, PluginOptions{}) << "what was refused was entered";
   std::string all;
@@ -130,12 +130,12 @@ TEST(PluginOptions, VariablesAreTheDefaults) {
 }
 
 TEST(PluginOptions, AWrongVariableIsNamed) {
-  EXPECT_THAT(refusal([] {
+  EXPECT_THAT(option_refusal([] {
                 defaults_with({{"DDP_BIND", "socke"}});
               }),
               AllOf(HasSubstr("DDP_BIND"), HasSubstr("'socke'"), HasSubstr("did you mean 'socket'")));
-  EXPECT_THAT(refusal([] { defaults_with({{"DDP_GPUS", "some"}}); }), HasSubstr("DDP_GPUS"));
-  EXPECT_THAT(refusal([] { defaults_with({{"DDP_BACKEND", "mpi"}}); }), HasSubstr("DDP_BACKEND"));
+  EXPECT_THAT(option_refusal([] { defaults_with({{"DDP_GPUS", "some"}}); }), HasSubstr("DDP_GPUS"));
+  EXPECT_THAT(option_refusal([] { defaults_with({{"DDP_BACKEND", "mpi"}}); }), HasSubstr("DDP_BACKEND"));
 }
 
 TEST(PluginOptions, OwnVariableSwitchesOnAndOff) {
@@ -146,7 +146,7 @@ TEST(PluginOptions, OwnVariableSwitchesOnAndOff) {
   for (const char* word : {"1", "yes", "true", "on", "TRUE", "On"}) EXPECT_EQ(switched(word), true) << word;
   for (const char* word : {"0", "no", "false", "off", "No", "OFF"}) EXPECT_EQ(switched(word), false) << word;
   EXPECT_EQ(switched(""), std::nullopt) << "empty is unset";
-  EXPECT_THAT(refusal([&] { switched("flase"); }),
+  EXPECT_THAT(option_refusal([&] { switched("flase"); }),
               AllOf(HasSubstr("SLURM_DDP"), HasSubstr("'flase'"), HasSubstr("did you mean 'false'")));
   variables() = {};
   EXPECT_EQ(own_switch(&lookup), std::nullopt);

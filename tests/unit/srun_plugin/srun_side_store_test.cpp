@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 
-bool listens(std::uint16_t port) {
+bool is_listening(std::uint16_t port) {
   try {
     base::connect_tcp("127.0.0.1", port, Deadline::after(std::chrono::seconds(60)));
     return true;
@@ -73,7 +73,7 @@ TEST_F(SrunSideStoreTest, StoreServesWhileTheStepRuns) {
   wrong[0] = wrong[0] == '0' ? '1' : '0';
   EXPECT_THROW(be_witness(wrong), Error);
   side.at_end();
-  EXPECT_FALSE(listens(ticket.port));
+  EXPECT_FALSE(is_listening(ticket.port));
   side.at_end();
 }
 
@@ -125,7 +125,7 @@ TEST_F(SrunSideStoreTest, StoreOfSeveralComponentsStartsEarlyAndOnce) {
   side.before_launch(enabled(), {});
   side.before_launch(enabled(), {});
   EXPECT_EQ(variable(kTicketVariable), first);
-  EXPECT_TRUE(listens(parse_ticket(*first).port));
+  EXPECT_TRUE(is_listening(parse_ticket(*first).port));
   side.at_end();
 }
 

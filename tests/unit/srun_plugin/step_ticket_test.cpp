@@ -28,7 +28,7 @@ StepTicket sample() {
           .version = "1.2.3"};
 }
 
-std::string refusal(const std::string& text) {
+std::string ticket_refusal(const std::string& text) {
   try {
     parse_ticket(text);
   } catch (const Error& error) {
@@ -53,7 +53,7 @@ TEST(StepTicket, IsOneWordForTheEnvironment) {
 TEST(StepTicket, EveryTruncationIsAnError) {
   const std::string whole = encode(sample());
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_THAT(refusal(whole.substr(0, size)), HasSubstr("SLURM_DDP_STEP")) << size;
+    EXPECT_THAT(ticket_refusal(whole.substr(0, size)), HasSubstr("SLURM_DDP_STEP")) << size;
   }
 }
 
@@ -67,11 +67,11 @@ TEST(StepTicket, MalformedOnesAreErrors) {
     for (const std::string& each : fields) all += (all.empty() ? "" : ";") + each;
     return all;
   };
-  struct Case {
+  struct Malformed {
     std::string text;
     const char* says;
   };
-  const std::vector<Case> cases{
+  const std::vector<Malformed> cases{
       {"", "version is ''"},
       {";", "version is ''"},
       {with(0, "2"), "version is '2', not 3"},
@@ -106,11 +106,11 @@ TEST(StepTicket, MalformedOnesAreErrors) {
       {good + "\n", "neither"},
       {good + std::string(1, '\0'), "'0"},
   };
-  for (const Case& each : cases) EXPECT_THAT(refusal(each.text), HasSubstr(each.says)) << each.text;
+  for (const Malformed& each : cases) EXPECT_THAT(ticket_refusal(each.text), HasSubstr(each.says)) << each.text;
 }
 
 TEST(StepTicket, ErrorsDoNotTellTheSecret) {
-  EXPECT_THAT(refusal("3;60123;" + kSecret + "0;core;one;gloo;60;1.2.3;1;0"),
+  EXPECT_THAT(ticket_refusal("3;60123;" + kSecret + "0;core;one;gloo;60;1.2.3;1;0"),
               ::testing::Not(HasSubstr(kSecret.substr(0, 8))));
 }
 

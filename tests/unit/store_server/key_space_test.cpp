@@ -18,11 +18,11 @@ namespace {
 
 namespace request = test::store_request;
 using request::integer;
+using request::kStop;
 using request::text;
 
 const std::string kReady("\0", 1);
 const std::string kNotReady("\1", 1);
-const std::string kStop("\0", 1);
 const std::string kCanceled("\1", 1);
 
 class KeySpaceTest : public testing::Test, private Outboxes {

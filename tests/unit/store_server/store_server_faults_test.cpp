@@ -23,11 +23,10 @@ namespace {
 
 namespace request = test::store_request;
 using request::integer;
+using request::kStop;
 using request::text;
 using test::NoDescriptorsLeft;
 using test::StoreClient;
-
-const std::string kStop("\0", 1);
 
 /// A client that works without a pause from its beginning to its end, and fails the test when an answer is wrong or
 /// does not come.

@@ -23,10 +23,9 @@ namespace {
 
 namespace request = test::store_request;
 using request::integer;
+using request::kStop;
 using request::text;
 using test::StoreClient;
-
-const std::string kStop("\0", 1);
 
 /// An IPv4 address of this host that is not loopback; empty if there is none.
 std::string outer_address() {

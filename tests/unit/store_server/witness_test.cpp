@@ -20,7 +20,7 @@
 namespace ddp::store_server {
 namespace {
 
-const StoreKey kKey = StoreKey::make();
+const StoreKey kWitnessKey = StoreKey::make();
 
 Error error_of(const std::function<void()>& action) {
   try {
@@ -33,7 +33,7 @@ Error error_of(const std::function<void()>& action) {
 }
 
 void be_witness(std::uint16_t port, std::chrono::milliseconds limit = test::kPatience) {
-  const Witness witness{"127.0.0.1", port, kKey, Deadline::after(limit)};
+  const Witness witness{"127.0.0.1", port, kWitnessKey, Deadline::after(limit)};
 }
 
 /// Of a program that accepts the connection, and does @p then.
@@ -84,15 +84,15 @@ TEST(Witness, AnotherProgramAtThatPort) {
 
 TEST(Witness, AddressesAreNumeric) {
   EXPECT_EQ(error_of([] {
-              const Witness witness{"localhost", 1, kKey, Deadline::after(test::kPatience)};
+              const Witness witness{"localhost", 1, kWitnessKey, Deadline::after(test::kPatience)};
             }).code(),
             ErrorCode::invalid_argument);
 }
 
 TEST(Witness, EndsWithTheStore) {
   auto server = std::make_unique<StoreServer>(
-      StoreServerOptions{.key = kKey, .is_own_host = [](const PeerAddress&) { return false; }});
-  Witness witness{"127.0.0.1", server->port(), kKey, Deadline::after(test::kPatience)};
+      StoreServerOptions{.key = kWitnessKey, .is_own_host = [](const PeerAddress&) { return false; }});
+  Witness witness{"127.0.0.1", server->port(), kWitnessKey, Deadline::after(test::kPatience)};
   check_served("127.0.0.1", server->port(), Deadline::after(test::kPatience));
   server.reset();
   witness.wait();

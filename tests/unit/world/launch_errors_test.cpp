@@ -13,7 +13,7 @@ namespace {
 using namespace samples;
 using testing::HasSubstr;
 
-struct Case {
+struct ErrorCase {
   const char* name;
   Variables variables;
   std::optional<LaunchSource> forced;
@@ -28,7 +28,7 @@ Variables without(Variables variables, const std::string& name) {
 
 TEST(LaunchErrors, Table) {
   using enum ErrorCode;
-  const std::vector<Case> cases{
+  const std::vector<ErrorCase> cases{
       {"port is no number",
        torchrun() + Variables{{"MASTER_PORT", "http"}},
        {},
@@ -67,7 +67,7 @@ TEST(LaunchErrors, Table) {
       {"forced Slurm is not there", {}, kSlurm, unavailable, {"slurm", "SLURM_PROCID"}},
       {"forced torchrun is not there", pmix(), kTorchrun, invalid_argument, {"RANK is not set"}},
   };
-  for (const Case& sample : cases) {
+  for (const ErrorCase& sample : cases) {
     SCOPED_TRACE(sample.name);
     const auto error = test::error_of([&] { detect_launch(base::Environment{sample.variables}, sample.forced); });
     if (!error) {

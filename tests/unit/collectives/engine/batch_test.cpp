@@ -11,14 +11,14 @@
 namespace ddp {
 namespace {
 
-using test::error_of;
+using ddp::test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 class BatchTest : public testing::Test {
  protected:
-  std::shared_ptr<test::BackendControl> control_ = std::make_shared<test::BackendControl>();
-  ProcessGroup group_ = test::group_over(std::make_unique<test::FakeBackend>(control_));
+  std::shared_ptr<ddp::test::BackendControl> control_ = std::make_shared<ddp::test::BackendControl>();
+  ProcessGroup group_ = ddp::test::group_over(std::make_unique<ddp::test::FakeBackend>(control_));
   std::vector<float> values_ = std::vector<float>(4);
   std::vector<float> whole_ = std::vector<float>(8);
 };

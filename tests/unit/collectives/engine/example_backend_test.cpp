@@ -23,7 +23,7 @@ using collectives::testing::BackendRanks;
 using collectives::testing::Call;
 using collectives::testing::CheckedCall;
 using collectives::testing::Ended;
-using test::error_of;
+using ddp::test::error_of;
 
 constexpr int kRanks = 3;
 
@@ -46,15 +46,15 @@ class ExampleBackend : public testing::Test {
     std::vector<std::unique_ptr<ProcessGroup>> groups;
     for (int rank = 0; rank < kRanks; ++rank) {
       auto& backend = backends[static_cast<std::size_t>(rank)];
-      backend->connect(addresses, test::soon());
-      auto members = test::members_of(kRanks);
+      backend->connect(addresses, ddp::test::soon());
+      auto members = ddp::test::members_of(kRanks);
       members.rank = rank;
       std::vector<GroupBackend> its;
       its.push_back({"example", std::move(backend)});
       groups.push_back(std::make_unique<ProcessGroup>(std::make_shared<GroupEngine>(
           std::move(members), std::move(its), collectives::ConnectOptions{}, std::chrono::seconds(60))));
     }
-    test::run_ranks(kRanks, [&](int rank) { body(*groups[static_cast<std::size_t>(rank)]); });
+    ddp::test::run_ranks(kRanks, [&](int rank) { body(*groups[static_cast<std::size_t>(rank)]); });
   }
 };
 

@@ -14,7 +14,7 @@
 namespace ddp {
 namespace {
 
-using test::error_of;
+using ddp::test::error_of;
 
 /// Runs @p child in a forked process; its return value is the exit status.
 int status_of(const std::function<int()>& child) {
@@ -34,8 +34,8 @@ bool says_forked(const std::optional<Error>& error) {
 }
 
 TEST(Fork, AGroupSaysThatItIsNotTheChilds) {
-  const auto control = std::make_shared<test::BackendControl>();
-  std::optional<ProcessGroup> group = test::group_over(std::make_unique<test::FakeBackend>(control));
+  const auto control = std::make_shared<ddp::test::BackendControl>();
+  std::optional<ProcessGroup> group = ddp::test::group_over(std::make_unique<ddp::test::FakeBackend>(control));
   control->hold();
   std::optional<Work> open = group->barrier();
   const int status = status_of([&] {
@@ -56,14 +56,14 @@ TEST(Fork, AGroupSaysThatItIsNotTheChilds) {
 
 #ifndef DDP_THREAD_SANITIZER  // which forbids threads after a fork
 TEST(Fork, AChildMayHaveAGroupOfItsOwn) {
-  ProcessGroup parents = test::inline_group(10);
+  ProcessGroup parents = ddp::test::inline_group(10);
   parents.barrier().wait();
   const int status = status_of([] {
-    const auto view = std::make_shared<test::InlineBackend::View>();
-    ProcessGroup group = test::inline_group(10, 1, view);
+    const auto view = std::make_shared<ddp::test::InlineBackend::View>();
+    ProcessGroup group = ddp::test::inline_group(10, 1, view);
     group.barrier().wait();
     static_cast<void>(group.barrier());
-    const Deadline deadline = test::soon();
+    const Deadline deadline = ddp::test::soon();
     while (view->ended < 2 && !deadline.expired()) ::usleep(1000);
     return view->ended == 2 ? 0 : 1;
   });

@@ -14,7 +14,7 @@ namespace {
 
 using collectives::ProgressThread;
 
-constexpr int kMany = 20'000;
+constexpr int kInlineOperations = 20'000;
 
 /// One of each, waited for in different ways.
 void some_operations(ProcessGroup& group, std::vector<float>& values, std::vector<float>& whole) {
@@ -32,34 +32,34 @@ void some_operations(ProcessGroup& group, std::vector<float>& values, std::vecto
 
 TEST(InlinePath, AllocatesNothing) {
   for (const int polls : {0, 1, 60}) {
-    ProcessGroup group = test::inline_group(polls);
+    ProcessGroup group = ddp::test::inline_group(polls);
     std::vector<float> values(16);
     std::vector<float> whole(32);
     for (int i = 0; i < 100; ++i) some_operations(group, values, whole);  // pools grow
-    const auto before = test::allocations_of_this_thread();
-    for (int i = 0; i < (polls > 10 ? 100 : kMany / 6); ++i) some_operations(group, values, whole);
-    EXPECT_EQ(test::allocations_of_this_thread(), before) << polls;
+    const auto before = ddp::test::allocations_of_this_thread();
+    for (int i = 0; i < (polls > 10 ? 100 : kInlineOperations / 6); ++i) some_operations(group, values, whole);
+    EXPECT_EQ(ddp::test::allocations_of_this_thread(), before) << polls;
   }
-  const auto before = test::allocations_of_this_thread();
+  const auto before = ddp::test::allocations_of_this_thread();
   std::make_unique<int>(1).reset();
   std::free(std::malloc(100));
-  EXPECT_GE(test::allocations_of_this_thread(), before + 1) << "the count does not count";
+  EXPECT_GE(ddp::test::allocations_of_this_thread(), before + 1) << "the count does not count";
 }
 
 TEST(InlinePath, OperationsThatEndAtOnceWakeNobody) {
-  ProcessGroup group = test::inline_group(0);
+  ProcessGroup group = ddp::test::inline_group(0);
   std::vector<float> values(16);
   group.all_reduce(values).wait();
   const auto before = ProgressThread::instance().counts();
-  for (int i = 0; i < kMany; ++i) group.all_reduce(values).wait();
+  for (int i = 0; i < kInlineOperations; ++i) group.all_reduce(values).wait();
   EXPECT_EQ(ProgressThread::instance().counts().wakes, before.wakes);
 }
 
 TEST(InlinePath, OthersWakeTheProgressThreadOnceABurst) {
-  ProcessGroup group = test::inline_group(1);
+  ProcessGroup group = ddp::test::inline_group(1);
   std::vector<float> values(16);
   const auto before = ProgressThread::instance().counts();
-  for (int i = 0; i < kMany; ++i) group.all_reduce(values).wait();
+  for (int i = 0; i < kInlineOperations; ++i) group.all_reduce(values).wait();
   const auto after = ProgressThread::instance().counts();
   // it may have slept deeply when this thread was interrupted for long
   EXPECT_LE(after.wakes - before.wakes, 1 + after.deep_sleeps - before.deep_sleeps);

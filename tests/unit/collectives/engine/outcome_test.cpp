@@ -12,11 +12,11 @@
 namespace ddp {
 namespace {
 
+using ddp::test::BackendControl;
+using ddp::test::error_of;
+using ddp::test::FakeBackend;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::BackendControl;
-using test::error_of;
-using test::FakeBackend;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -25,7 +25,7 @@ class OutcomeTest : public testing::Test {
   OutcomeTest() { make(); }
   /// Group ranks 0 and 1 are world ranks 4 and 9.
   void make() {
-    auto members = test::members_of(2);
+    auto members = ddp::test::members_of(2);
     members.global_ranks = {4, 9};
     std::vector<collectives::GroupBackend> backends;
     backends.push_back({"fake", std::make_unique<FakeBackend>(control_)});
@@ -60,7 +60,7 @@ TEST_F(OutcomeTest, AMismatchIsAProof) {
 }
 
 TEST_F(OutcomeTest, WhatAliveRanksDoNotExplainIsTheNetworks) {
-  ProcessGroup alone = test::group_over(std::make_unique<FakeBackend>(control_), 1);
+  ProcessGroup alone = ddp::test::group_over(std::make_unique<FakeBackend>(control_), 1);
   control_->fail("barrier 1", Outcome::peers_failed, {.ranks = {0}, .cause = "no route", .native = {}});
   const auto error = error_of([&] { alone.barrier().wait(); });
   ASSERT_TRUE(error);
@@ -69,7 +69,7 @@ TEST_F(OutcomeTest, WhatAliveRanksDoNotExplainIsTheNetworks) {
 }
 
 TEST_F(OutcomeTest, ATimeOutIsLookedIntoAsADeadline) {
-  ProcessGroup alone = test::group_over(std::make_unique<FakeBackend>(control_), 1);
+  ProcessGroup alone = ddp::test::group_over(std::make_unique<FakeBackend>(control_), 1);
   control_->fail("barrier 1", Outcome::timeout);
   const auto error = error_of([&] { alone.barrier(Deadline::after(milliseconds(300))).wait(); });
   ASSERT_TRUE(error);
@@ -158,7 +158,7 @@ TEST(Lanes, EachDeviceTypeHasItsBackend) {
   std::vector<collectives::GroupBackend> backends;
   backends.push_back({"for_cpu", std::make_unique<FakeBackend>(cpu)});
   backends.push_back({"for_cuda", std::make_unique<FakeBackend>(cuda)});
-  ProcessGroup group{std::make_shared<collectives::GroupEngine>(test::members_of(2), std::move(backends),
+  ProcessGroup group{std::make_shared<collectives::GroupEngine>(ddp::test::members_of(2), std::move(backends),
                                                                 collectives::ConnectOptions{}, seconds(60))};
   EXPECT_EQ(group.backend(), "for_cpu");
   std::vector<float> values(4);

@@ -14,8 +14,8 @@ namespace ddp {
 namespace {
 
 using collectives::ProgressThread;
+using ddp::test::soon;
 using std::chrono::milliseconds;
-using test::soon;
 
 /// Sleeps until it holds; false after a long time.
 bool eventually(const std::function<bool()>& holds) {
@@ -30,8 +30,8 @@ std::ptrdiff_t threads() {
 }
 
 TEST(Progress, CarriesOnWhatNobodyWaitsFor) {
-  const auto view = std::make_shared<test::InlineBackend::View>();
-  ProcessGroup group = test::inline_group(50, 1, view);
+  const auto view = std::make_shared<ddp::test::InlineBackend::View>();
+  ProcessGroup group = ddp::test::inline_group(50, 1, view);
   for (int i = 0; i < 20; ++i) static_cast<void>(group.barrier());
   EXPECT_TRUE(eventually([&] { return view->ended == 20; }));
 }
@@ -39,11 +39,11 @@ TEST(Progress, CarriesOnWhatNobodyWaitsFor) {
 TEST(Progress, OneThreadServesAllGroupsAndEndsWithTheLast) {
   const auto before = threads();
   {
-    std::vector<std::shared_ptr<test::InlineBackend::View>> views;
+    std::vector<std::shared_ptr<ddp::test::InlineBackend::View>> views;
     std::vector<ProcessGroup> groups;
     for (int i = 0; i < 10; ++i) {
-      views.push_back(std::make_shared<test::InlineBackend::View>());
-      groups.push_back(test::inline_group(20, 1, views.back()));
+      views.push_back(std::make_shared<ddp::test::InlineBackend::View>());
+      groups.push_back(ddp::test::inline_group(20, 1, views.back()));
     }
     for (ProcessGroup& group : groups) static_cast<void>(group.barrier());
     EXPECT_EQ(threads(), before + 1);
@@ -53,9 +53,9 @@ TEST(Progress, OneThreadServesAllGroupsAndEndsWithTheLast) {
 }
 
 TEST(Progress, SleepsDeeplyWhenNoGroupIsUsedAndWakesWhenOneIs) {
-  const auto view = std::make_shared<test::InlineBackend::View>();
+  const auto view = std::make_shared<ddp::test::InlineBackend::View>();
   auto before = ProgressThread::instance().counts();
-  ProcessGroup group = test::inline_group(5, 1, view);
+  ProcessGroup group = ddp::test::inline_group(5, 1, view);
   for (int round = 1; round <= 3; ++round) {
     ASSERT_TRUE(eventually([&] { return ProgressThread::instance().counts().deep_sleeps > before.deep_sleeps; }));
     before = ProgressThread::instance().counts();
@@ -67,8 +67,8 @@ TEST(Progress, SleepsDeeplyWhenNoGroupIsUsedAndWakesWhenOneIs) {
 }
 
 TEST(Progress, KeepsAwayFromWhatACallerDrives) {
-  const auto view = std::make_shared<test::InlineBackend::View>();
-  ProcessGroup group = test::inline_group(100, 1, view);
+  const auto view = std::make_shared<ddp::test::InlineBackend::View>();
+  ProcessGroup group = ddp::test::inline_group(100, 1, view);
   for (int i = 0; i < 20; ++i) group.barrier().wait();
   EXPECT_EQ(view->ended, 20);
   EXPECT_FALSE(view->overlap);
@@ -76,8 +76,8 @@ TEST(Progress, KeepsAwayFromWhatACallerDrives) {
 
 TEST(Progress, GroupsComeAndGo) {
   for (int round = 0; round < 200; ++round) {
-    const auto view = std::make_shared<test::InlineBackend::View>();
-    ProcessGroup group = test::inline_group(round % 3, 1, view);
+    const auto view = std::make_shared<ddp::test::InlineBackend::View>();
+    ProcessGroup group = ddp::test::inline_group(round % 3, 1, view);
     const Work work = group.barrier();
     if (round % 2 == 0) work.wait();
   }

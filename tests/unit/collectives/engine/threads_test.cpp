@@ -52,10 +52,10 @@ struct Case {
 class Threads : public testing::TestWithParam<Case> {};
 
 TEST_P(Threads, MixedOperationsOfOneThread) {
-  const auto view = std::make_shared<test::InlineBackend::View>();
+  const auto view = std::make_shared<ddp::test::InlineBackend::View>();
   std::atomic<int> callbacks{0};
   {
-    ProcessGroup group = test::inline_group(GetParam().polls, GetParam().concurrent, view);
+    ProcessGroup group = ddp::test::inline_group(GetParam().polls, GetParam().concurrent, view);
     use(group, kMany, 1, callbacks);
   }
   EXPECT_EQ(view->ended, kMany + 1);
@@ -65,11 +65,11 @@ TEST_P(Threads, MixedOperationsOfOneThread) {
 }
 
 TEST_P(Threads, TwoOnOneGroup) {
-  const auto view = std::make_shared<test::InlineBackend::View>();
+  const auto view = std::make_shared<ddp::test::InlineBackend::View>();
   std::atomic<int> callbacks{0};
   {
-    ProcessGroup group = test::inline_group(GetParam().polls, GetParam().concurrent, view);
-    test::run_ranks(2, [&](int thread) { use(group, kMany / 4, static_cast<unsigned>(thread), callbacks); });
+    ProcessGroup group = ddp::test::inline_group(GetParam().polls, GetParam().concurrent, view);
+    ddp::test::run_ranks(2, [&](int thread) { use(group, kMany / 4, static_cast<unsigned>(thread), callbacks); });
     EXPECT_FALSE(view->overlap);
   }
   EXPECT_EQ(view->ended, 2 * (kMany / 4 + 1));
@@ -77,27 +77,27 @@ TEST_P(Threads, TwoOnOneGroup) {
 
 TEST_P(Threads, TwoOnTwoGroups) {
   std::atomic<int> callbacks{0};
-  test::run_ranks(2, [&](int thread) {
-    const auto view = std::make_shared<test::InlineBackend::View>();
-    ProcessGroup group = test::inline_group(GetParam().polls, GetParam().concurrent, view);
+  ddp::test::run_ranks(2, [&](int thread) {
+    const auto view = std::make_shared<ddp::test::InlineBackend::View>();
+    ProcessGroup group = ddp::test::inline_group(GetParam().polls, GetParam().concurrent, view);
     use(group, kMany / 4, static_cast<unsigned>(thread), callbacks);
     EXPECT_FALSE(view->overlap);
   });
 }
 
 TEST_P(Threads, SeveralWaitForTheSameOperations) {
-  ProcessGroup group = test::inline_group(GetParam().polls, GetParam().concurrent);
+  ProcessGroup group = ddp::test::inline_group(GetParam().polls, GetParam().concurrent);
   for (int round = 0; round < 50; ++round) {
     const Work first = group.barrier();
     const Work second = group.barrier();
-    test::run_ranks(4, [&](int thread) { (thread % 2 == 0 ? first : second).wait(); });
+    ddp::test::run_ranks(4, [&](int thread) { (thread % 2 == 0 ? first : second).wait(); });
     EXPECT_TRUE(first.done() && second.done());
   }
 }
 
 TEST_P(Threads, ClosingEndsEveryWaitForOperationsUnderWay) {
   for (int round = 0; round < 20; ++round) {
-    ProcessGroup group = test::inline_group(1 << 30, GetParam().concurrent);
+    ProcessGroup group = ddp::test::inline_group(1 << 30, GetParam().concurrent);
     std::vector<Work> works;
     for (int i = 0; i < 10; ++i) works.push_back(group.barrier());
     std::atomic<int> aborted{0};
@@ -106,12 +106,12 @@ TEST_P(Threads, ClosingEndsEveryWaitForOperationsUnderWay) {
     for (const Work& work : works) {
       waiters.emplace_back([&, work] {
         ++waiting;
-        const auto error = test::error_of([&] { work.wait(); });
+        const auto error = ddp::test::error_of([&] { work.wait(); });
         aborted += error && error->code() == ErrorCode::aborted ? 1 : 0;
       });
     }
     while (waiting < 10) std::this_thread::yield();
-    { const ProcessGroup last = std::exchange(group, test::inline_group(0)); }
+    { const ProcessGroup last = std::exchange(group, ddp::test::inline_group(0)); }
     for (std::thread& waiter : waiters) waiter.join();
     EXPECT_EQ(aborted, 10);
   }
@@ -125,8 +125,8 @@ INSTANTIATE_TEST_SUITE_P(Engine, Threads, testing::Values(Case{0, 1}, Case{1, 1}
 
 TEST(Concurrency, AsManyCollectivesArePostedAsTheBackendTakes) {
   for (const int concurrent : {1, 3, 100}) {
-    const auto view = std::make_shared<test::InlineBackend::View>();
-    ProcessGroup group = test::inline_group(200, concurrent, view);
+    const auto view = std::make_shared<ddp::test::InlineBackend::View>();
+    ProcessGroup group = ddp::test::inline_group(200, concurrent, view);
     std::vector<Work> works;
     for (int i = 0; i < 10; ++i) works.push_back(group.barrier());
     for (const Work& work : works) work.wait();

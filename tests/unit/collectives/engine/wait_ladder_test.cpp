@@ -145,10 +145,10 @@ TEST(ProcessorShare, IsReadOfTheSystem) {
 }
 
 /// A made-up /proc and /sys.
-class CgroupFiles : public testing::Test {
+class CgroupFiles : public ::testing::Test {
  protected:
   CgroupFiles() {
-    std::string name = testing::TempDir() + "cgroup_XXXXXX";
+    std::string name = ::testing::TempDir() + "cgroup_XXXXXX";
     root_ = ::mkdtemp(name.data());
   }
   ~CgroupFiles() override { std::filesystem::remove_all(root_); }

@@ -14,15 +14,15 @@
 namespace ddp {
 namespace {
 
+using ddp::test::error_of;
+using ddp::test::soon;
 using std::chrono::milliseconds;
-using test::error_of;
-using test::soon;
 using testing::HasSubstr;
 
 class WorkTest : public testing::Test {
  protected:
   ProcessGroup& group() {
-    if (!group_) group_ = test::group_over(std::make_unique<test::FakeBackend>(control_));
+    if (!group_) group_ = ddp::test::group_over(std::make_unique<ddp::test::FakeBackend>(control_));
     return *group_;
   }
   static bool eventually(const std::function<bool()>& holds) {
@@ -31,7 +31,7 @@ class WorkTest : public testing::Test {
     return holds();
   }
 
-  std::shared_ptr<test::BackendControl> control_ = std::make_shared<test::BackendControl>();
+  std::shared_ptr<ddp::test::BackendControl> control_ = std::make_shared<ddp::test::BackendControl>();
   std::optional<ProcessGroup> group_;
   std::vector<float> values_ = std::vector<float>(4);
 };
@@ -109,7 +109,7 @@ TEST_F(WorkTest, ACallbackMayHoldTheLastHandleOfTheGroup) {
   control_->hold();
   std::atomic<bool> called{false};
   {
-    ProcessGroup own = std::exchange(group(), test::inline_group(0));
+    ProcessGroup own = std::exchange(group(), ddp::test::inline_group(0));
     group_.reset();
     own.barrier().on_finish([own, &called](const Work&) { called = true; });
   }
@@ -220,12 +220,12 @@ TEST_F(StreamWorkTest, TheBackendIsToldTheCallersStream) {
 
 TEST_F(StreamWorkTest, ATimeoutTellsWhenItWasIssuedAndWhetherItBegan) {
   for (const bool starts : {false, true}) {
-    const auto control = std::make_shared<test::BackendControl>();
+    const auto control = std::make_shared<ddp::test::BackendControl>();
     control->traits = control_->traits;
     control->starts = starts;
     control->hold();
-    ProcessGroup alone{std::make_shared<collectives::GroupEngine>(test::members_of(1), test::fake_backends(control),
-                                                                  collectives::ConnectOptions{}, milliseconds(600))};
+    ProcessGroup alone{std::make_shared<collectives::GroupEngine>(
+        ddp::test::members_of(1), ddp::test::fake_backends(control), collectives::ConnectOptions{}, milliseconds(600))};
     testing::internal::CaptureStderr();
     const Work work = alone.barrier();
     const auto error = error_of([&] { work.wait(); });

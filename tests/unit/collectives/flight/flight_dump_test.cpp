@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-class FlightDump : public testing::Test {
+class FlightDump : public ::testing::Test {
  protected:
   json dump(const std::string& reason = "a test") {
     return json::parse(to_json(recorder_.snapshot(), FlightJob{.name = "job7.0", .attempt = 1}, reason));

@@ -21,11 +21,11 @@ namespace ddp::collectives {
 namespace {
 
 namespace fs = std::filesystem;
+using ddp::test::error_of;
 using nlohmann::json;
-using test::error_of;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class FlightOutput : public testing::Test {
+class FlightOutput : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp_flight.XXXXXX").string();
@@ -84,9 +84,9 @@ TEST_F(FlightOutput, WithoutFolderNothingIsWritten) {
 
 TEST_F(FlightOutput, AFolderThatDoesNotExistIsLogged) {
   ::setenv("DDP_FLIGHT_DIR", (folder_ / "none").c_str(), 1);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   record_failure(*join(), failure("it is gone"));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the folder must exist"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the folder must exist"));
 }
 
 TEST_F(FlightOutput, OnAFullDiskTheOldFileStays) {

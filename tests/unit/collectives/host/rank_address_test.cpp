@@ -10,9 +10,9 @@
 namespace ddp::collectives::host {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// A rank of host @p host.
 shm::EndpointAddress on_host(int host) {

@@ -77,8 +77,8 @@ std::vector<int> all_reduced(ncclRedOp_t op, int ranks, std::size_t count) {
   return values;
 }
 
-class FakeCollectives : public FakeNcclTest, public testing::WithParamInterface<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, FakeCollectives, testing::Values(1, 2, 3, 8));
+class FakeCollectives : public FakeNcclTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, FakeCollectives, ::testing::Values(1, 2, 3, 8));
 
 TEST_P(FakeCollectives, AllReduceOfAllTypesAndOperations) {
   with_ranks(GetParam(), Mode::blocking, [](Rank& rank) {
@@ -241,7 +241,7 @@ TEST_F(FakeNcclTest, AllToAll) {
     const Buffer out(3 * sizeof(std::int64_t));
     ASSERT_EQ(fake()->all_to_all(in.get(), out.get(), 1, ncclInt64, rank.comm, rank.stream()), ncclSuccess);
     rank.device.synchronize();
-    EXPECT_THAT(out.read<std::int64_t>(), testing::ElementsAre(rank.rank, 10 + rank.rank, 20 + rank.rank));
+    EXPECT_THAT(out.read<std::int64_t>(), ::testing::ElementsAre(rank.rank, 10 + rank.rank, 20 + rank.rank));
   });
 }
 
@@ -276,7 +276,7 @@ TEST_F(FakeNcclTest, ArgumentsAreChecked) {
     const auto wrong_type = static_cast<ncclDataType_t>(12);
     EXPECT_EQ(nccl.all_reduce(p, p, 4, wrong_type, ncclSum, rank.comm, rank.stream()), ncclInvalidArgument);
     EXPECT_EQ(nccl.broadcast(p, p, 4, ncclFloat32, 2, rank.comm, rank.stream()), ncclInvalidArgument);
-    EXPECT_THAT(fake().last_error(rank.comm), testing::HasSubstr("invalid root"));
+    EXPECT_THAT(fake().last_error(rank.comm), ::testing::HasSubstr("invalid root"));
     EXPECT_EQ(nccl.all_reduce(p, p, 0, ncclFloat32, ncclSum, rank.comm, rank.stream()), ncclSuccess);  // is nothing
     EXPECT_EQ(nccl.send(p, 1, ncclFloat32, rank.rank, rank.comm, rank.stream()), ncclInvalidUsage);    // to itself
     int number = -1;

@@ -10,17 +10,13 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-ncclResult_t all_reduce(const Rank& rank, const Buffer& buffer) {
-  return fake()->all_reduce(buffer.get(), buffer.get(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream());
-}
 ncclResult_t state_of(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
   EXPECT_EQ(fake()->comm_get_async_error(comm, &state), ncclSuccess);
   return state;
 }
-Buffer one() { return Buffer(std::vector<float>{1}); }
 void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
 void abort(Rank& rank) {
   EXPECT_EQ(fake()->comm_abort(rank.comm), ncclSuccess);

@@ -5,13 +5,8 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-using testing::AnyOf;
-using testing::HasSubstr;
-
-ncclResult_t all_reduce(const Rank& rank, const Buffer& buffer) {
-  return fake()->all_reduce(buffer.get(), buffer.get(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream());
-}
-Buffer one() { return Buffer(std::vector<float>{1}); }
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 TEST_F(FakeNcclTest, InitIsInProgressUntilAllRanksAreThere) {
   const ncclUniqueId id = unique_id();

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 /// Before anything reads it. A child that a test started has them already.
 [[maybe_unused]] const bool kEnvironment = [] {
   setenv("FAKE_CUDA_DEVICES", "8", 0);
-  const std::string folder = testing::TempDir() + "/fake_nccl_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "/fake_nccl_" + std::to_string(getpid());
   setenv("FAKE_NCCL_DIR", folder.c_str(), 0);
   std::filesystem::create_directories(std::getenv("FAKE_NCCL_DIR"));
   return true;
@@ -41,6 +41,12 @@ bool eventually(const std::function<bool()>& ready) {
     std::this_thread::sleep_for(1ms);
   }
   return false;
+}
+
+Buffer one() { return Buffer(std::vector<float>{1}); }
+
+ncclResult_t all_reduce(const Rank& rank, const Buffer& buffer) {
+  return fake()->all_reduce(buffer.get(), buffer.get(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream());
 }
 
 ncclConfig_t config(Mode mode) {

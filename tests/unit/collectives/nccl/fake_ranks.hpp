@@ -70,6 +70,11 @@ struct Rank {
   CUstream stream() const { return device.stream(); }
 };
 
+/// A float 1 on the thread's device.
+Buffer one();
+/// Sums the float of @p buffer over the ranks, in place.
+ncclResult_t all_reduce(const Rank& rank, const Buffer& buffer);
+
 ncclConfig_t config(Mode mode);
 /// Polls until the communicator is not in progress any more, for a minute at most.
 ncclResult_t settle(ncclComm_t comm);
@@ -84,7 +89,7 @@ ncclUniqueId unique_id();
 
 /// Nothing of the double is left over from one test to the next, and it had nothing to complain of that the test did
 /// not read.
-class FakeNcclTest : public testing::Test {
+class FakeNcclTest : public ::testing::Test {
  protected:
   ~FakeNcclTest() override;
 };

@@ -12,8 +12,8 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 std::string library(const std::string& name) { return std::string(TEST_LIBRARY_FOLDER) + "/libnccl_" + name + ".so"; }
@@ -54,7 +54,7 @@ TEST(NcclCandidates, LoadedThenVariableThenPyTorchThenLoader) {
 }
 
 TEST(NcclCandidates, PythonEnvironments) {
-  const fs::path root = fs::path(testing::TempDir()) / "nccl_python";
+  const fs::path root = fs::path(::testing::TempDir()) / "nccl_python";
   const fs::path packages = root / "lib" / "python3.11" / "site-packages";
   fs::create_directories(packages);
   if (!fs::exists(root / "lib64")) fs::create_directory_symlink("lib", root / "lib64");
@@ -81,8 +81,8 @@ TEST(NcclLibrary, OpensWhatTheVariableNames) {
 
 TEST(NcclLibrary, SaysWhatWasTriedAndWhere) {
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}})),
-              testing::AllOf(HasSubstr("opening NCCL: /nowhere/libnccl.so.2: cannot open shared object file"),
-                             HasSubstr("(DDP_NCCL_LIBRARY)"), HasSubstr("2.18 or newer")));
+              ::testing::AllOf(HasSubstr("opening NCCL: /nowhere/libnccl.so.2: cannot open shared object file"),
+                               HasSubstr("(DDP_NCCL_LIBRARY)"), HasSubstr("2.18 or newer")));
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("old")}})),
               HasSubstr("is NCCL 2.17.3, which is too old"));
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("partial")}})),

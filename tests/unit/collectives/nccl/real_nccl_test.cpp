@@ -26,7 +26,7 @@ TEST(RealNccl, HasTheFunctionsOfItsVersion) {
   int number = 0;
   EXPECT_EQ(nccl->comm_count(nullptr, &number), ncclInvalidArgument);
   EXPECT_EQ(nccl->all_reduce(nullptr, nullptr, 1, ncclFloat32, ncclSum, nullptr, nullptr), ncclInvalidArgument);
-  EXPECT_THAT(nccl.last_error(nullptr), testing::HasSubstr("comm"));
+  EXPECT_THAT(nccl.last_error(nullptr), ::testing::HasSubstr("comm"));
   EXPECT_EQ(nccl->group_start(), ncclSuccess);
   EXPECT_EQ(nccl->group_end(), ncclSuccess);
   EXPECT_EQ(nccl->group_end(), ncclInvalidUsage);

@@ -201,7 +201,7 @@ TEST(TcpMesh, WaitsForDescriptors) {
 #endif
   BackendRanks group(subject(2));
   std::atomic<bool> waiting{false};
-  std::optional<test::NoDescriptorsLeft> none(std::in_place);
+  std::optional<ddp::test::NoDescriptorsLeft> none(std::in_place);
   std::thread relief([&] {
     while (!waiting) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -227,7 +227,7 @@ TEST(TcpMesh, AcceptsWhatItHadNoDescriptorFor) {
   Request& receiving = group.at(1).init({&receive, 1}, soon());
   sending.post();
   for (int i = 0; i < 100; ++i) sending.poll();  // it is connected, and waits to be accepted
-  std::optional<test::NoDescriptorsLeft> none(std::in_place);
+  std::optional<ddp::test::NoDescriptorsLeft> none(std::in_place);
   receiving.post();
   for (int i = 0; i < 100; ++i) EXPECT_EQ(receiving.poll(), Outcome::running);
   none.reset();

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 Deadline soon() { return Deadline::after(60s); }
 
-Bytes bytes_of(const std::string& text) {
+Bytes payload_of(const std::string& text) {
   const auto bytes = std::as_bytes(std::span{text});
   return {bytes.begin(), bytes.end()};
 }
@@ -63,7 +63,7 @@ void flush_all(Connection& connection) {
   while (connection.wants_to_write() && base::wait_for(connection.fd(), POLLOUT, soon())) connection.flush();
 }
 
-void send_raw(const Connection& connection, const Bytes& bytes) {
+void send_bytes(const Connection& connection, const Bytes& bytes) {
   base::send_all(connection.fd(), bytes, soon(), "sending in a test");
 }
 
@@ -99,10 +99,10 @@ TEST(FrameBuffer, RefusesALengthAboveTheLimitBeforeTheBytesAreThere) {
   FrameBuffer buffer{4096};
   buffer.append(frame(Bytes(4096)));
   EXPECT_EQ(buffer.next()->size(), 4096U);
-  buffer.append(bytes_of(std::string("\0\0\x10", 3)));
+  buffer.append(payload_of(std::string("\0\0\x10", 3)));
   EXPECT_EQ(buffer.next(), std::nullopt);
   EXPECT_TRUE(buffer.has_part());
-  buffer.append(bytes_of("\x01"));  // 4097
+  buffer.append(payload_of("\x01"));  // 4097
   EXPECT_THROW(buffer.next(), Error);
   buffer.set_limit(4097);
   EXPECT_EQ(buffer.next(), std::nullopt);
@@ -256,7 +256,7 @@ TEST_P(Connections, APeerThatEndsInMidMessageIsLost) {
   Bytes half = frame(encode(RankAborted{.epoch = 1, .local_rank = 2, .call = {.status = 3, .message = "gone"}}));
   half.resize(half.size() - 1);
   one_.send(ModexRequest{.id = 5});
-  send_raw(one_, half);
+  send_bytes(one_, half);
   one_.close(soon());
   EXPECT_EQ(receive(other_, 2).size(), 1U);
   EXPECT_FALSE(other_.open());
@@ -281,7 +281,7 @@ TEST_P(Connections, APeersLastWordsAreReadAfterSendingToItFailed) {
 
 TEST_P(Connections, AMessageThatCannotBeUnderstoodEndsTheConnection) {
   one_.send(ModexRequest{.id = 1});
-  send_raw(one_, frame(bytes_of("GET / HTTP/1.1")));
+  send_bytes(one_, frame(payload_of("GET / HTTP/1.1")));
   one_.send(ModexRequest{.id = 2});
   const auto received = receive(other_, 3);
   ASSERT_EQ(received.size(), 1U);  // nothing after it is believed
@@ -292,7 +292,7 @@ TEST_P(Connections, AMessageThatCannotBeUnderstoodEndsTheConnection) {
 }
 
 TEST_P(Connections, AHostileLengthEndsTheConnection) {
-  send_raw(one_, bytes_of("\xFF\xFF\xFF\xFF"));
+  send_bytes(one_, payload_of("\xFF\xFF\xFF\xFF"));
   EXPECT_TRUE(receive(other_, 1).empty());
   EXPECT_FALSE(other_.open());
   EXPECT_THAT(other_.lost_because(), AllOf(HasSubstr("4294967295"), HasSubstr("268435456")));

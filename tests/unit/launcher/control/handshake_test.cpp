@@ -140,7 +140,7 @@ TEST(Handshake, TheLastDescriptorGoesToTheOnlyOneThatWaits) {
   ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
   testing::internal::CaptureStderr();
   {
-    const test::NoDescriptorsLeft none_left;
+    const ddp::test::NoDescriptorsLeft none_left;
     last.reset();
     listener.accept_ready();
   }
@@ -155,7 +155,7 @@ TEST(Handshake, WithoutDescriptorsTheOneThatWaitsIsReported) {
   EXPECT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
   testing::internal::CaptureStderr();
   {
-    const test::NoDescriptorsLeft none_left;
+    const ddp::test::NoDescriptorsLeft none_left;
     listener.accept_ready();
   }
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("[EMFILE (24)]; it will be tried again"));

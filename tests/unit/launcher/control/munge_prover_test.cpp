@@ -22,7 +22,7 @@
 namespace ddp::launcher::control {
 namespace {
 
-using test::MungeDaemon;
+using ddp::test::MungeDaemon;
 using testing::AllOf;
 using testing::HasSubstr;
 

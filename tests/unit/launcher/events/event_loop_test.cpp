@@ -18,9 +18,9 @@ namespace {
 using namespace std::chrono_literals;
 using testing::ElementsAre;
 
-struct Pipe {
+struct EventPipe {
   base::UniqueFd reading, writing;
-  Pipe() {
+  EventPipe() {
     std::array<int, 2> fds{};
     EXPECT_EQ(::pipe2(fds.data(), O_CLOEXEC | O_NONBLOCK), 0);
     reading.reset(fds[0]);
@@ -38,7 +38,7 @@ Deadline later() { return Deadline::after(30s); }
 
 TEST(EventLoop, CallsTheHandlerWhileThereIsSomethingToRead) {
   EventLoop loop;
-  Pipe pipe;
+  EventPipe pipe;
   int calls = 0;
   loop.watch(pipe.reading.get(), [&] { ++calls; });
   loop.run_once(now());
@@ -54,7 +54,7 @@ TEST(EventLoop, CallsTheHandlerWhileThereIsSomethingToRead) {
 
 TEST(EventLoop, CallsTheHandlerWhenTheOtherEndIsGone) {
   EventLoop loop;
-  Pipe pipe;
+  EventPipe pipe;
   int calls = 0;
   loop.watch(pipe.reading.get(), [&] { ++calls; });
   pipe.writing.reset();
@@ -64,7 +64,7 @@ TEST(EventLoop, CallsTheHandlerWhenTheOtherEndIsGone) {
 
 TEST(EventLoop, CallsTheHandlerOfAWriterWhoseReaderIsGone) {
   EventLoop loop;
-  Pipe pipe;
+  EventPipe pipe;
   int calls = 0;
   loop.watch(pipe.writing.get(), [&] { ++calls; });  // only EPOLLERR can come
   pipe.reading.reset();
@@ -99,7 +99,7 @@ TEST(EventLoop, WaitsForWritingOnlyWhileItIsWanted) {
 
 TEST(EventLoop, AHandlerMayForgetItself) {
   EventLoop loop;
-  Pipe pipe;
+  EventPipe pipe;
   pipe.fill();
   std::vector<int> kept{1, 2, 3};
   loop.watch(pipe.reading.get(), [&loop, &pipe, kept, copy = &kept] {
@@ -114,7 +114,7 @@ TEST(EventLoop, AHandlerMayForgetItself) {
 
 TEST(EventLoop, AHandlerMayForgetOthersOfTheSameMoment) {
   EventLoop loop;
-  Pipe one, other;
+  EventPipe one, other;
   int calls = 0;
   const auto handler = [&] {
     ++calls;
@@ -132,7 +132,7 @@ TEST(EventLoop, AHandlerMayForgetOthersOfTheSameMoment) {
 
 TEST(EventLoop, ANewDescriptorOfTheSameNumberDoesNotInheritEvents) {
   EventLoop loop;
-  Pipe one, other, fresh;
+  EventPipe one, other, fresh;
   int wrong = 0, first = 0;
   // Whichever comes first replaces the other's file by an idle one of the same number.
   const auto replace = [&](int victim) {
@@ -156,8 +156,8 @@ TEST(EventLoop, ANewDescriptorOfTheSameNumberDoesNotInheritEvents) {
 TEST(EventLoop, ANumberThatWasClosedWithoutAWordCanBeWatchedAgain) {
   EventLoop loop;
   int calls_before = 0, calls = 0;
-  Pipe fresh;
-  Pipe gone;
+  EventPipe fresh;
+  EventPipe gone;
   const int number = gone.reading.get();
   loop.watch(number, [&] { ++calls_before; });
   gone.reading.reset();
@@ -174,7 +174,7 @@ TEST(EventLoop, ANumberThatWasClosedWithoutAWordCanBeWatchedAgain) {
 
 TEST(EventLoop, RefusesWhatCannotBeWatched) {
   EventLoop loop;
-  Pipe pipe;
+  EventPipe pipe;
   loop.watch(pipe.reading.get(), [] {});
   EXPECT_THROW(loop.watch(pipe.reading.get(), [] {}), Error);  // a descriptor is watched once
   EXPECT_THROW(loop.watch(-1, [] {}), Error);
@@ -184,7 +184,7 @@ TEST(EventLoop, RefusesWhatCannotBeWatched) {
 
 TEST(EventLoop, IsReadableItselfWhenAHandlerIsDue) {
   EventLoop outer, inner;
-  Pipe pipe;
+  EventPipe pipe;
   int calls = 0;
   inner.watch(pipe.reading.get(), [&] { ++calls; });
   outer.watch(inner.fd(), [&] { inner.run_once(now()); });
@@ -197,9 +197,9 @@ TEST(EventLoop, IsReadableItselfWhenAHandlerIsDue) {
 
 TEST(EventLoop, AnExceptionOfAHandlerReachesTheCallerAndLosesNothing) {
   EventLoop loop;
-  Pipe one, other;
+  EventPipe one, other;
   int calls = 0;
-  for (const Pipe* pipe : {&one, &other}) {
+  for (const EventPipe* pipe : {&one, &other}) {
     pipe->fill();
     loop.watch(pipe->reading.get(), [&, pipe] {
       pipe->drain();

@@ -57,7 +57,7 @@ AgentSettings read(const std::string& bytes, std::chrono::milliseconds patience 
   }
 }
 
-std::string complaint(const std::string& bytes, std::chrono::milliseconds patience = 20s) {
+std::string settings_complaint(const std::string& bytes, std::chrono::milliseconds patience = 20s) {
   try {
     read(bytes, patience);
   } catch (const Error& error) {
@@ -81,18 +81,18 @@ TEST(AgentSettingsTest, ArriveAsTheyWere) {
 }
 
 TEST(AgentSettingsTest, AnotherVersionIsNamedWithBoth) {
-  EXPECT_THAT(complaint(some().encode("2.0")), AllOf(HasSubstr("version 2.0"), HasSubstr("version 1.0")));
+  EXPECT_THAT(settings_complaint(some().encode("2.0")), AllOf(HasSubstr("version 2.0"), HasSubstr("version 1.0")));
 }
 
 TEST(AgentSettingsTest, WhatIsCutOffOrNoneIsRefused) {
   const std::string whole = some().encode("1.0");
-  EXPECT_THAT(complaint(whole.substr(0, whole.size() - 1)), HasSubstr("ended early"));
-  EXPECT_THAT(complaint(whole + "x"), HasSubstr("longer"));
-  EXPECT_THAT(complaint("hello\n"), HasSubstr("not from a ddprun"));
-  EXPECT_THAT(complaint(std::string(1'000, 'x')), HasSubstr("not from a ddprun"));
-  EXPECT_THAT(complaint("ddprun-agent 1.0 x\n"), HasSubstr("length"));
-  EXPECT_THAT(complaint(""), HasSubstr("ended early"));
-  EXPECT_THAT(complaint("ddprun-agent 1.0 5\nab", 100ms), HasSubstr("does not come"));
+  EXPECT_THAT(settings_complaint(whole.substr(0, whole.size() - 1)), HasSubstr("ended early"));
+  EXPECT_THAT(settings_complaint(whole + "x"), HasSubstr("longer"));
+  EXPECT_THAT(settings_complaint("hello\n"), HasSubstr("not from a ddprun"));
+  EXPECT_THAT(settings_complaint(std::string(1'000, 'x')), HasSubstr("not from a ddprun"));
+  EXPECT_THAT(settings_complaint("ddprun-agent 1.0 x\n"), HasSubstr("length"));
+  EXPECT_THAT(settings_complaint(""), HasSubstr("ended early"));
+  EXPECT_THAT(settings_complaint("ddprun-agent 1.0 5\nab", 100ms), HasSubstr("does not come"));
   using std::string_literals::operator""s;
   for (const std::string& body : {"p"s, "p\0 3\0"s, "p\0-1\0"s, "p\0003\0002\0000\000777777\0"s,
                                   "p\0003\0002\0000\00022\0/\0002\0a\0"s, "p\0003\0002\0000\00022\0/\0000\0A\0"s}) {

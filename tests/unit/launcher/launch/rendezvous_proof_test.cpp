@@ -18,7 +18,7 @@ namespace {
 using control::Announcement;
 using control::ProofMethod;
 using control::Statement;
-using test::MungeDaemon;
+using ddp::test::MungeDaemon;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;

@@ -6,13 +6,13 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr std::chrono::system_clock::time_point kTime{std::chrono::milliseconds{1'700'000'000'042}};
+constexpr std::chrono::system_clock::time_point kLineTime{std::chrono::milliseconds{1'700'000'000'042}};
 
 std::string console_prefix(const LogPumpOptions& options, int rank, Stream stream) {
   const LineFormat format{
       options, StreamRoute{.rank = rank, .local_rank = rank, .role = "default", .stream = stream, .file = {}}};
-  EXPECT_EQ(format.prefix(kTime), "[default" + std::to_string(rank) + "]:");
-  return format.console_prefix(kTime);
+  EXPECT_EQ(format.prefix(kLineTime), "[default" + std::to_string(rank) + "]:");
+  return format.console_prefix(kLineTime);
 }
 
 TEST(LineFormat, EachStreamHasItsOwnColours) {
@@ -32,10 +32,10 @@ TEST(LineFormat, TheTimeComesBeforeThePrefix) {
   LogPumpOptions options;
   options.timestamps = true;
   const StreamRoute route{.rank = 3, .local_rank = 1, .role = "default", .stream = Stream::out, .file = {}};
-  EXPECT_EQ((LineFormat{options, route}.console_prefix(kTime)), "2023-11-14T22:13:20.042Z [default1]:");
-  EXPECT_EQ((LineFormat{options, route}.prefix(kTime)), "2023-11-14T22:13:20.042Z [default1]:");
+  EXPECT_EQ((LineFormat{options, route}.console_prefix(kLineTime)), "2023-11-14T22:13:20.042Z [default1]:");
+  EXPECT_EQ((LineFormat{options, route}.prefix(kLineTime)), "2023-11-14T22:13:20.042Z [default1]:");
   options.format = LogFormat::json;
-  EXPECT_TRUE((LineFormat{options, route}.json_line({.text = "x"}, kTime))
+  EXPECT_TRUE((LineFormat{options, route}.json_line({.text = "x"}, kLineTime))
                   .starts_with(R"({"time":"2023-11-14T22:13:20.042000Z","host")"));
 }
 

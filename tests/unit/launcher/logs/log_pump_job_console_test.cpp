@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using testing::MatchesRegex;
 
 constexpr std::size_t kWindow = std::size_t{64} << 10U;
-constexpr std::size_t kBatch = std::size_t{128} << 10U;  // more than a message with a usual line has
+constexpr std::size_t kConsoleBatch = std::size_t{128} << 10U;  // more than a message with a usual line has
 
 class JobConsolePump : public LogPumpTest {
  protected:
@@ -102,7 +102,7 @@ TEST_F(JobConsolePump, NoMoreThanAWindowIsOnItsWayAndRanksWait) {
   receive(kWindow, false);
   EXPECT_EQ(writing.wait_for(milliseconds(300)), std::future_status::timeout);  // the rank waits
   receive_some(false);
-  EXPECT_LT(text_[false].size(), kWindow + kBatch);
+  EXPECT_LT(text_[false].size(), kWindow + kConsoleBatch);
   take_all();
   receive(sent.size(), true);
   EXPECT_TRUE(text_[false] == sent);

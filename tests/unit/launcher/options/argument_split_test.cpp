@@ -24,7 +24,7 @@ const std::vector<OptionShape> kKnown{{.name = "--nproc-per-node", .takes_value 
                                       {.name = "--report-json", .takes_value = true},
                                       {.name = "--generate-man", .takes_value = false, .hidden = true}};
 
-std::string complaint(const Words& words) {
+std::string split_complaint(const Words& words) {
   try {
     split_arguments(words, kKnown);
   } catch (const ExitError& error) {
@@ -66,9 +66,9 @@ TEST(ArgumentSplit, AValueMayLookLikeAnOption) {
 }
 
 TEST(ArgumentSplit, ASeparateValueThatLooksLikeAnOptionIsAForgottenValue) {
-  EXPECT_THAT(complaint({"--redirects", "-v", "p"}), HasSubstr("needs a value, and '-v' looks like an option"));
-  EXPECT_THAT(complaint({"--redirects", "--", "p"}), HasSubstr("needs a value"));
-  EXPECT_THAT(complaint({"-r", "-1.2.3", "p"}), HasSubstr("needs a value"));
+  EXPECT_THAT(split_complaint({"--redirects", "-v", "p"}), HasSubstr("needs a value, and '-v' looks like an option"));
+  EXPECT_THAT(split_complaint({"--redirects", "--", "p"}), HasSubstr("needs a value"));
+  EXPECT_THAT(split_complaint({"-r", "-1.2.3", "p"}), HasSubstr("needs a value"));
   EXPECT_THAT(split_arguments(Words{"--redirects=-v", "p"}, kKnown).options, ElementsAre("--redirects", "-v"));
   for (const char* value : {"-", "", "-1.5", "-.5", "-a b"}) {
     EXPECT_THAT(split_arguments(Words{"-r", value, "p"}, kKnown).options, ElementsAre("-r", value)) << value;
@@ -85,36 +85,36 @@ TEST(ArgumentSplit, ShortOptionsMayBeJoined) {
   EXPECT_THAT(split_arguments(Words{"-mr", "3", "p"}, kKnown).options, ElementsAre("-m", "-r", "3"));
   EXPECT_THAT(split_arguments(Words{"-rm", "p"}, kKnown).options, ElementsAre("-r", "m"));
   EXPECT_THAT(split_arguments(Words{"-r=", "p"}, kKnown).options, ElementsAre("-r", ""));
-  EXPECT_THAT(complaint({"-m3", "p"}), HasSubstr("unknown option '-3' in '-m3'"));
-  EXPECT_THAT(complaint({"-m=3", "p"}), HasSubstr("takes no value"));
-  EXPECT_THAT(complaint({"-redirects"}), testing::Not(HasSubstr("unknown"))) << "-r with the value 'edirects'";
+  EXPECT_THAT(split_complaint({"-m3", "p"}), HasSubstr("unknown option '-3' in '-m3'"));
+  EXPECT_THAT(split_complaint({"-m=3", "p"}), HasSubstr("takes no value"));
+  EXPECT_THAT(split_complaint({"-redirects"}), testing::Not(HasSubstr("unknown"))) << "-r with the value 'edirects'";
 }
 
 TEST(ArgumentSplit, BeginningsMeanTorchrunsOptionsFirst) {
   EXPECT_THAT(split_arguments(Words{"--re=3"}, kKnown).options, ElementsAre("--redirects", "3"));
   EXPECT_THAT(split_arguments(Words{"--rep=f"}, kKnown).options, ElementsAre("--report-json", "f"));
-  EXPECT_THAT(complaint({"--r=3"}), HasSubstr("--redirects, --role, --report-json"));
+  EXPECT_THAT(split_complaint({"--r=3"}), HasSubstr("--redirects, --role, --report-json"));
 }
 
 TEST(ArgumentSplit, HiddenOptionsNeedTheirFullName) {
   EXPECT_THAT(split_arguments(Words{"--generate_man"}, kKnown).options, ElementsAre("--generate-man"));
-  EXPECT_THAT(complaint({"--generate-ma"}), testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(split_complaint({"--generate-ma"}), testing::Not(HasSubstr("did you mean")));
 }
 
 TEST(ArgumentSplit, ALoneDashIsAWord) { EXPECT_THAT(split_arguments(Words{"-"}, kKnown).command, ElementsAre("-")); }
 
 TEST(ArgumentSplit, Complains) {
-  EXPECT_THAT(complaint({"--nporc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
-  EXPECT_THAT(complaint({"--nporc", "2"}), HasSubstr("did you mean '--nproc-per-node'?")) << "a beginning of it";
-  EXPECT_THAT(complaint({"--qqqqqqqqqqqqqqqqqqqqqqqqq"}), HasSubstr("'ddprun --help' lists the options"));
-  EXPECT_THAT(complaint({"-nproc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
-  EXPECT_THAT(complaint({"--foo"}), testing::Not(HasSubstr("did you mean")));
-  EXPECT_THAT(complaint({"--a\nb"}), HasSubstr("unknown option '--a?b'")) << "errors are one line";
-  EXPECT_THAT(complaint({"-x"}), HasSubstr("unknown option '-x'"));
-  EXPECT_THAT(complaint({"--ver"}), HasSubstr("--verbose, --version"));
-  EXPECT_THAT(complaint({"--verbose=1"}), HasSubstr("takes no value"));
-  EXPECT_THAT(complaint({"--nproc-per-node"}), HasSubstr("needs a value"));
-  EXPECT_EQ(complaint({"--verbose", "p"}), "no complaint");
+  EXPECT_THAT(split_complaint({"--nporc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
+  EXPECT_THAT(split_complaint({"--nporc", "2"}), HasSubstr("did you mean '--nproc-per-node'?")) << "a beginning of it";
+  EXPECT_THAT(split_complaint({"--qqqqqqqqqqqqqqqqqqqqqqqqq"}), HasSubstr("'ddprun --help' lists the options"));
+  EXPECT_THAT(split_complaint({"-nproc-per-node", "2"}), HasSubstr("did you mean '--nproc-per-node'?"));
+  EXPECT_THAT(split_complaint({"--foo"}), testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(split_complaint({"--a\nb"}), HasSubstr("unknown option '--a?b'")) << "errors are one line";
+  EXPECT_THAT(split_complaint({"-x"}), HasSubstr("unknown option '-x'"));
+  EXPECT_THAT(split_complaint({"--ver"}), HasSubstr("--verbose, --version"));
+  EXPECT_THAT(split_complaint({"--verbose=1"}), HasSubstr("takes no value"));
+  EXPECT_THAT(split_complaint({"--nproc-per-node"}), HasSubstr("needs a value"));
+  EXPECT_EQ(split_complaint({"--verbose", "p"}), "no complaint");
 }
 
 }  // namespace

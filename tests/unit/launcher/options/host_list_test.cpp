@@ -16,7 +16,7 @@ using Mentions = std::vector<HostMention>;
 using Hosts = std::vector<HostEntry>;
 
 template <class Step>
-std::string complaint(const Step& step) {
+std::string refusal_of(const Step& step) {
   try {
     step();
   } catch (const ExitError& error) {
@@ -31,13 +31,13 @@ Mentions list(const std::string& text) { return parse_host_list("-H", text); }
 Mentions file(const std::string& text) { return parse_host_file("hosts", text); }
 Hosts hosts(const Mentions& mentions) { return merge_hosts("-H", mentions); }
 std::string list_complaint(const std::string& text) {
-  return complaint([&] { list(text); });
+  return refusal_of([&] { list(text); });
 }
 std::string file_complaint(const std::string& text) {
-  return complaint([&] { file(text); });
+  return refusal_of([&] { file(text); });
 }
 std::string merge_complaint(const Mentions& mentions) {
-  return complaint([&] { hosts(mentions); });
+  return refusal_of([&] { hosts(mentions); });
 }
 
 TEST(HostListTest, NamesWithAndWithoutNumbers) {

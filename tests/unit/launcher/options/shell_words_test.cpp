@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::vector<std::string> words(const std::string& text) { return split_shell_words("--ssh-command", text); }
-std::string complaint(const std::string& text) {
+std::string words_complaint(const std::string& text) {
   try {
     words(text);
   } catch (const ExitError& error) {
@@ -30,9 +30,9 @@ TEST(ShellWords, BlanksDivideAndQuotesKeep) {
 }
 
 TEST(ShellWords, WhatIsNoCommandIsRefused) {
-  EXPECT_THAT(complaint("ssh 'a"), HasSubstr("open quote"));
-  EXPECT_THAT(complaint("ssh \\"), HasSubstr("backslash"));
-  for (const char* text : {"", "  ", "''"}) EXPECT_THAT(complaint(text), HasSubstr("--ssh-command")) << text;
+  EXPECT_THAT(words_complaint("ssh 'a"), HasSubstr("open quote"));
+  EXPECT_THAT(words_complaint("ssh \\"), HasSubstr("backslash"));
+  for (const char* text : {"", "  ", "''"}) EXPECT_THAT(words_complaint(text), HasSubstr("--ssh-command")) << text;
 }
 
 TEST(ShellWords, QuotedWordsComeBack) {

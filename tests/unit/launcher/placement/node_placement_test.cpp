@@ -31,7 +31,7 @@ LaunchOptions options_of(Kind kind, int number = 0) {
 }
 
 /// Processors 0 to 63, 8 GPUs.
-Topology eight_gpus() { return Topology::from_parts(test::eight_gpu_machine()); }
+Topology eight_gpus() { return Topology::from_parts(ddp::test::eight_gpu_machine()); }
 
 NodePlacement placed(const LaunchOptions& options, Variables variables = {}, const char* allowed = "0-63") {
   return NodePlacement(options, base::Environment{std::move(variables)}, eight_gpus(), CpuSet::parse(allowed));
@@ -60,12 +60,12 @@ TEST(NodePlacement, RanksAreCountedByGpusOrProcessors) {
   EXPECT_EQ(placed(options_of(Kind::cpus), {}, "0-4").nproc(), 5);
   EXPECT_EQ(placed(options_of(Kind::gpus), {{"CUDA_VISIBLE_DEVICES", "3,1"}}).nproc(), 2);
   const NodePlacement cpus_only(options_of(Kind::automatic), base::Environment{{}},
-                                Topology::from_parts(test::cpu_machine()), CpuSet::parse("0-2"));
+                                Topology::from_parts(ddp::test::cpu_machine()), CpuSet::parse("0-2"));
   EXPECT_EQ(cpus_only.nproc(), 3);
 }
 
 TEST(NodePlacement, GpusOfOtherJobsAreNotCounted) {
-  Topology::Parts parts = test::eight_gpu_machine();
+  Topology::Parts parts = ddp::test::eight_gpu_machine();
   for (Gpu& gpu : parts.gpus) gpu.visible = gpu.index == 2 || gpu.index == 5;  // what the step's device cgroup leaves
   for (const Kind kind : {Kind::gpus, Kind::automatic}) {
     const NodePlacement two(options_of(kind), base::Environment{{}}, Topology::from_parts(parts),

@@ -60,7 +60,7 @@ TEST_F(Namespaces, TheEndOfOneCompletesWhatIsOpen) {
 
 TEST_F(Namespaces, ShapesWithoutSenseAreRefused) {
   const auto refused = [](const JobShape& shape) {
-    const auto error = test::error_of([&] { JobNamespace{*server, shape}; });
+    const auto error = ddp::test::error_of([&] { JobNamespace{*server, shape}; });
     return error && error->code() == ErrorCode::invalid_argument;
   };
   JobShape shape = two_nodes();

@@ -32,10 +32,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-Deadline patience() { return Deadline::after(std::chrono::seconds(60)); }
+Deadline spawn_patience() { return Deadline::after(std::chrono::seconds(60)); }
 
-struct Pipe {
-  Pipe() {
+struct SpawnPipe {
+  SpawnPipe() {
     int ends[2];
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     read.reset(ends[0]);
@@ -84,22 +84,22 @@ class SpawnTest : public ::testing::Test {
   static SpawnRequest shell(const std::string& script) { return request({"/bin/sh", "-c", script}); }
 
   static base::ChildProcess spawn(SpawnRequest request) {
-    return base::ChildProcess{start_worker(std::move(request)).confirm(patience()).pid};
+    return base::ChildProcess{start_worker(std::move(request)).confirm(spawn_patience()).pid};
   }
   static Result run(SpawnRequest request) {
-    Pipe out, err;
+    SpawnPipe out, err;
     request.standard_output = out.write.get();
     request.standard_error = err.write.get();
     base::ChildProcess process = spawn(std::move(request));
     Result result{.out = out.all(), .err = err.all(), .status = -1};
-    EXPECT_TRUE(process.wait(patience()));
+    EXPECT_TRUE(process.wait(spawn_patience()));
     result.status = process.end()->shell_status();
     return result;
   }
   /// The error of starting it; its code and exit status are checked.
   static std::string refusal(SpawnRequest request) {
     try {
-      start_worker(std::move(request)).confirm(patience());
+      start_worker(std::move(request)).confirm(spawn_patience());
     } catch (const ExitError& error) {
       EXPECT_EQ(error.exit_status(), kExitNotExecutable);
       return error.what();
@@ -108,7 +108,7 @@ class SpawnTest : public ::testing::Test {
   }
   static std::string system_error(SpawnRequest request) {
     try {
-      start_worker(std::move(request)).confirm(patience());
+      start_worker(std::move(request)).confirm(spawn_patience());
     } catch (const ExitError& error) {
       ADD_FAILURE() << "the program is not to blame: " << error.what();
     } catch (const Error& error) {
@@ -161,7 +161,7 @@ TEST_F(SpawnTest, ArgumentsEnvironmentAndStreamsAreThoseOfTheRequest) {
 }
 
 TEST_F(SpawnTest, LeadsASessionAndAProcessGroup) {
-  const Pipe hold;
+  const SpawnPipe hold;
   const base::ChildProcess worker = spawn(request({"/bin/sleep", "1000"}));
   EXPECT_EQ(::getsid(worker.pid()), worker.pid());
   EXPECT_EQ(::getpgid(worker.pid()), worker.pid());
@@ -224,10 +224,10 @@ TEST_F(SpawnTest, RefusedMemoryIsAWarning) {
 }
 
 TEST_F(SpawnTest, IsKilledWhenItsParentDies) {
-  Pipe told, go;
+  SpawnPipe told, go;
   const pid_t host = ::fork();
   if (host == 0) {
-    const pid_t worker = start_worker(request({"/bin/sleep", "1000"})).confirm(patience()).pid;
+    const pid_t worker = start_worker(request({"/bin/sleep", "1000"})).confirm(spawn_patience()).pid;
     [[maybe_unused]] const ssize_t written = ::write(told.write.get(), &worker, sizeof worker);
     ::pause();
   }
@@ -288,7 +288,7 @@ TEST_F(SpawnTest, OneThatIsNotConfirmedIsKilled) {
 }
 
 TEST_F(SpawnTest, AProgramThatDoesNotBeginHasALimit) {
-  Pipe report;
+  SpawnPipe report;
   const pid_t pid = ::fork();
   if (pid == 0) {
     for (;;) ::pause();

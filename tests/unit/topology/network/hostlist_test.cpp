@@ -40,7 +40,7 @@ TEST(Hostlist, EverythingElseIsRefused) {
                                  "n[1",      "n1]",   "n[]",    "n[1-]", "n[-1]", "n[3-1]", "n[a-b]",
                                  "n[1-2-3]", "n[1,]", "n[[1]]", "n[1]]", "n[1][", "n[1 ]",  "n[1-9999999999]",
                                  "n[0x1]",   "n[+1]"}) {
-    const auto error = test::error_of([&] { expand_hostlist(text); });
+    const auto error = ddp::test::error_of([&] { expand_hostlist(text); });
     ASSERT_TRUE(error) << text;
     EXPECT_EQ(error->code(), ErrorCode::protocol) << text;
   }
@@ -48,9 +48,9 @@ TEST(Hostlist, EverythingElseIsRefused) {
 
 TEST(Hostlist, ALimitKeepsMemoryBounded) {
   EXPECT_EQ(expand_hostlist("n[1-10]", 10).size(), 10U);
-  EXPECT_TRUE(test::error_of([] { expand_hostlist("n[1-11]", 10); }));
-  EXPECT_TRUE(test::error_of([] { expand_hostlist("n[0-999999999]"); }));
-  EXPECT_TRUE(test::error_of([] { expand_hostlist("n[0-99999][0-99999][0-99999]"); }));
+  EXPECT_TRUE(ddp::test::error_of([] { expand_hostlist("n[1-11]", 10); }));
+  EXPECT_TRUE(ddp::test::error_of([] { expand_hostlist("n[0-999999999]"); }));
+  EXPECT_TRUE(ddp::test::error_of([] { expand_hostlist("n[0-99999][0-99999][0-99999]"); }));
 }
 
 // Each pair of brackets is one level of recursion, and the list may have as many bytes as an environment variable.
@@ -59,7 +59,7 @@ TEST(Hostlist, BracketsWithoutEndDoNotExhaustTheStack) {
   EXPECT_EQ(expand_hostlist("[0][1][2][3],[0][1][2][3],[0][1][2][3]").size(), 3U);
   std::string text;
   for (int i = 0; i < 40'000; ++i) text += "[0]";
-  const auto error = test::error_of([&] { expand_hostlist(text); });
+  const auto error = ddp::test::error_of([&] { expand_hostlist(text); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::protocol);
 }

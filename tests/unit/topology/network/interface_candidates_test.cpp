@@ -74,7 +74,8 @@ TEST(InterfaceCandidates, SeveralNodesNeverGetWhatReachesThisHostOnly) {
 TEST(InterfaceCandidates, NothingThatReachesOtherHostsIsAnErrorThatSaysWhatThereIs) {
   const std::vector<InterfaceFact> cut_off{host()[0], host()[1]};
   for (const auto& interfaces : {cut_off, {}}) {
-    const auto error = test::error_of([&] { find_candidates(kNothing, interfaces, {}, {}, JobSpan::several_nodes); });
+    const auto error =
+        ddp::test::error_of([&] { find_candidates(kNothing, interfaces, {}, {}, JobSpan::several_nodes); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::unavailable);
     EXPECT_THAT(error->what(), HasSubstr("no interface can reach other hosts"));
@@ -123,7 +124,7 @@ TEST(InterfaceCandidates, AnUnknownNameListsHostAndInterfaces) {
   std::array<char, 256> self{};
   gethostname(self.data(), self.size() - 1);
   for (const std::string variable : {"DDP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
-    const auto error = test::error_of([&] {
+    const auto error = ddp::test::error_of([&] {
       find_candidates(Environment{{{variable, "wlan"}}}, host(), {}, {}, JobSpan::one_node);
     });
     ASSERT_TRUE(error);

@@ -73,7 +73,7 @@ TEST(BalancedAssignment, NothingToChooseFrom) {
 
 TEST(BalancedAssignment, NoAssignmentIsBetter) {
   for (std::uint32_t seed = 1; seed <= 3000; ++seed) {
-    test::Dice dice(seed);
+    ddp::test::Dice dice(seed);
     const int targets = dice.between(1, 4);
     Options options(static_cast<std::size_t>(dice.between(1, 6)));
     for (auto& of_user : options) {

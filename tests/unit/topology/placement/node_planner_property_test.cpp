@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint32_t kNodes = 400;
 
-CpuSet random_part(test::Dice& dice, const CpuSet& of) {
+CpuSet random_part(ddp::test::Dice& dice, const CpuSet& of) {
   CpuSet part;
   for (const int cpu : of.to_vector()) {
     if (!dice.one_in(3)) part.insert(cpu);
@@ -27,7 +27,7 @@ CpuSet random_part(test::Dice& dice, const CpuSet& of) {
   return part;
 }
 
-NodeRequest random_request(test::Dice& dice, const Topology& machine) {
+NodeRequest random_request(ddp::test::Dice& dice, const Topology& machine) {
   std::map<std::string, std::string, std::less<>> variables{{"PATH", "/bin"}};
   for (const char* name : {"OMP_NUM_THREADS", "NCCL_IB_HCA", "UCX_NET_DEVICES", "OMP_PROC_BIND", "CUDA_DEVICE_ORDER"}) {
     if (dice.one_in(5)) variables.emplace(name, fmt::format("user's {}", dice.between(0, 9)));
@@ -77,8 +77,8 @@ void check_rank(const NodeRequest& request, const RankPlan& plan, std::size_t lo
 TEST(NodePlannerProperty, HoldsOnEveryMachine) {
   for (std::uint32_t seed = 0; seed < kNodes && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    test::Dice dice(seed);
-    const Topology machine = Topology::from_parts(test::random_machine(seed));
+    ddp::test::Dice dice(seed);
+    const Topology machine = Topology::from_parts(ddp::test::random_machine(seed));
     const NodeRequest request = random_request(dice, machine);
     const std::vector<RankPlan> plans = plan_node(machine, request);
     ASSERT_EQ(plans.size(), request.ranks.size());

@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
-Topology eight_gpus() { return Topology::from_parts(test::eight_gpu_machine()); }
+Topology eight_gpus() { return Topology::from_parts(ddp::test::eight_gpu_machine()); }
 
 /// Ranks that may use all of the machine.
 NodeRequest request_of(std::size_t num_ranks, Variables variables = {}) {
@@ -68,7 +68,7 @@ std::vector<std::string> bindings_of(const std::vector<RankPlan>& plans) {
 /// What task @p rank sees where a device cgroup gives each its own GPU of an eight-GPU machine: the one that the first
 /// task's NVML shows, and all others without name or number.
 Topology as_first_task_sees(int own) {
-  Topology::Parts parts = test::eight_gpu_machine();
+  Topology::Parts parts = ddp::test::eight_gpu_machine();
   for (Gpu& gpu : parts.gpus) {
     if (gpu.index == own) continue;
     gpu.visible = false;
@@ -112,7 +112,7 @@ TEST(NodePlanner, GpusOfADeviceCgroupNeedNoVariable) {
 }
 
 TEST(NodePlanner, UuidsOfADeviceCgroupAreEachTasksOwn) {
-  Topology::Parts parts = test::eight_gpu_machine();
+  Topology::Parts parts = ddp::test::eight_gpu_machine();
   for (Gpu& gpu : parts.gpus) gpu.uuid = "GPU-" + std::to_string(gpu.index) + "aaaa";
   NodeRequest request = one_gpu_each({4, 3});
   request.ranks[0].devices["CUDA_VISIBLE_DEVICES"] = "GPU-4aaaa";
@@ -221,7 +221,7 @@ TEST(NodePlanner, RanksKeepToTheirMasks) {
 
 TEST(NodePlanner, RequestsThatMakeNoSenseAreRefused) {
   const auto refused = [](const NodeRequest& request) {
-    return test::error_of([&] { plan_node(eight_gpus(), request); });
+    return ddp::test::error_of([&] { plan_node(eight_gpus(), request); });
   };
   EXPECT_FALSE(refused(request_of(1)));
   const auto nobody = refused(request_of(0));

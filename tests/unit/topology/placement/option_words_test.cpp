@@ -26,14 +26,14 @@ TEST(OptionWords, AreReadBack) {
 
 TEST(OptionWords, OthersAreRefusedWithTheAcceptedOnes) {
   for (const std::string word : {"", "NUMA", "cores", "numa "}) {
-    const auto error = test::error_of([&] { read_bind_policy("reading --bind", word); });
+    const auto error = ddp::test::error_of([&] { read_bind_policy("reading --bind", word); });
     ASSERT_TRUE(error) << word;
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
     EXPECT_EQ(error->attempted(), "reading --bind");
     EXPECT_EQ(error->cause(), "'" + word + "' is not one of numa, core, socket, none");
     EXPECT_EQ(error->hint(), word.empty() ? "" : word == "cores" ? "did you mean 'core'?" : "did you mean 'numa'?");
   }
-  const auto error = test::error_of([] { read_gpu_visibility("reading --gpus", "All"); });
+  const auto error = ddp::test::error_of([] { read_gpu_visibility("reading --gpus", "All"); });
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), AllOf(HasSubstr("'All'"), HasSubstr("all, one, none"), HasSubstr("did you mean 'all'?")));
 }
@@ -47,10 +47,10 @@ TEST(OptionWords, VariablesGiveDefaults) {
 }
 
 TEST(OptionWords, AWrongVariableIsNamed) {
-  const auto bind = test::error_of([] { bind_policy_of(base::Environment{{{"DDP_BIND", "nuna"}}}); });
+  const auto bind = ddp::test::error_of([] { bind_policy_of(base::Environment{{{"DDP_BIND", "nuna"}}}); });
   ASSERT_TRUE(bind);
   EXPECT_THAT(bind->what(), AllOf(HasSubstr("DDP_BIND"), HasSubstr("'nuna'"), HasSubstr("did you mean 'numa'?")));
-  const auto gpus = test::error_of([] { gpu_visibility_of(base::Environment{{{"DDP_GPUS", "some"}}}); });
+  const auto gpus = ddp::test::error_of([] { gpu_visibility_of(base::Environment{{{"DDP_GPUS", "some"}}}); });
   ASSERT_TRUE(gpus);
   EXPECT_THAT(gpus->what(), AllOf(HasSubstr("DDP_GPUS"), HasSubstr("'some'")));
 }

@@ -225,7 +225,7 @@ bool same(const std::vector<Placement>& a, const std::vector<Placement>& b) {
 }
 
 /// Requests of every kind: allowed sets none, one for all, one for each that overlap, and one for each that do not.
-PlacementRequest random_request(test::Dice& dice, const Topology& topology, BindPolicy policy) {
+PlacementRequest random_request(ddp::test::Dice& dice, const Topology& topology, BindPolicy policy) {
   PlacementRequest request;
   const int num_cores = static_cast<int>(topology.cores().size());
   request.num_ranks = dice.one_in(4) ? dice.between(1, num_cores * 2) : dice.between(1, 12);
@@ -298,8 +298,8 @@ std::string describe(const PlacementRequest& request) {
 
 TEST(PlacementProperty, RandomMachines) {
   for (std::uint32_t seed = 1; seed <= kMachines; ++seed) {
-    const Topology topology = Topology::from_parts(test::random_machine(seed));
-    test::Dice dice(seed + 1'000'000);
+    const Topology topology = Topology::from_parts(ddp::test::random_machine(seed));
+    ddp::test::Dice dice(seed + 1'000'000);
     for (const BindPolicy policy : kPolicies) {
       const PlacementRequest request = random_request(dice, topology, policy);
       SCOPED_TRACE(fmt::format("random_machine({}), {}", seed, describe(request)));
@@ -317,7 +317,7 @@ TEST(PlacementProperty, RecordedMachines) {
     if (entry.path().extension() != ".xml") continue;
     ++machines;
     const Topology topology = Topology::from_xml_file(entry.path().string());
-    test::Dice dice(7);
+    ddp::test::Dice dice(7);
     for (const BindPolicy policy : kPolicies) {
       for (int num_ranks = 1; num_ranks <= 20; ++num_ranks) {
         const PlacementRequest request{.num_ranks = num_ranks, .policy = policy, .allowed = {}, .gpus = std::nullopt};

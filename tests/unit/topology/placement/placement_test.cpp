@@ -14,8 +14,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::optional<Error> refused(const PlacementRequest& request) {
-  const Topology topology = Topology::from_parts(test::one_numa_machine());
-  auto error = test::error_of([&] { place(topology, request); });
+  const Topology topology = Topology::from_parts(ddp::test::one_numa_machine());
+  auto error = ddp::test::error_of([&] { place(topology, request); });
   if (error) {
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
   }
@@ -52,12 +52,13 @@ TEST(Placement, AnAllowedSetWithoutProcessorsOfTheMachineIsRefused) {
     EXPECT_THAT(error->cause(), HasSubstr("local rank 1"));
     EXPECT_THAT(error->cause(), HasSubstr("(0-5)"));
   }
-  const auto placements = place(Topology::from_parts(test::one_numa_machine()), request(1, {CpuSet::parse("5-100")}));
+  const auto placements =
+      place(Topology::from_parts(ddp::test::one_numa_machine()), request(1, {CpuSet::parse("5-100")}));
   EXPECT_EQ(placements[0].cpus.to_string(), "5") << "what the machine does not have is left out";
 }
 
 TEST(Placement, EachRankKnowsItselfAndItsDecisions) {
-  const auto placements = place(Topology::from_parts(test::eight_gpu_machine()), request(8));
+  const auto placements = place(Topology::from_parts(ddp::test::eight_gpu_machine()), request(8));
   ASSERT_EQ(placements.size(), 8U);
   for (int rank = 0; rank < 8; ++rank) {
     const Placement& placement = placements[static_cast<std::size_t>(rank)];
@@ -75,7 +76,7 @@ TEST(Placement, EachRankKnowsItselfAndItsDecisions) {
 
 TEST(Placement, TheExampleOfTheDocuments) {
   // docs/placement.md
-  const auto placements = place(Topology::from_parts(test::eight_gpu_machine()), request(8));
+  const auto placements = place(Topology::from_parts(ddp::test::eight_gpu_machine()), request(8));
   const Placement& rank = placements[5];
   EXPECT_EQ(rank.gpu, 5);
   EXPECT_THAT(rank.nics, ElementsAre(5));

@@ -60,7 +60,7 @@ int check_machine(const Topology& machine) {
 }
 
 TEST(RankDevice, IsThatOfTheLaunchersPlan) {
-  const Topology machine = Topology::from_parts(test::eight_gpu_machine());
+  const Topology machine = Topology::from_parts(ddp::test::eight_gpu_machine());
   EXPECT_EQ(check_machine(machine), 2 * (1 + 3 + 8 + 11));
   for (const char* list : {"3,1", "7", "0,1,2,3", "5,4,3"}) {
     EXPECT_EQ(check_agreement(machine, GpuVisibility::all, 3, {{"CUDA_VISIBLE_DEVICES", list}}), 3);
@@ -69,7 +69,7 @@ TEST(RankDevice, IsThatOfTheLaunchersPlan) {
   int compared = 0;
   for (std::uint32_t seed = 0; seed < 100 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
-    compared += check_machine(Topology::from_parts(test::random_machine(seed)));
+    compared += check_machine(Topology::from_parts(ddp::test::random_machine(seed)));
   }
   EXPECT_GT(compared, 500);
 }
@@ -92,7 +92,7 @@ TEST(RankDevice, OfRecordedMachines) {
 }
 
 TEST(RankDevice, WithoutALauncherItIsTheOneOfTheLocalRank) {
-  const Topology machine = Topology::from_parts(test::eight_gpu_machine());
+  const Topology machine = Topology::from_parts(ddp::test::eight_gpu_machine());
   const auto device = device_with(machine, 2, 4, {});
   ASSERT_TRUE(device);
   EXPECT_EQ(device->index, 2);
@@ -109,7 +109,7 @@ TEST(RankDevice, WithoutALauncherItIsTheOneOfTheLocalRank) {
 }
 
 TEST(RankDevice, WhatDdpBindPlacedCounts) {
-  const Topology machine = Topology::from_parts(test::eight_gpu_machine());
+  const Topology machine = Topology::from_parts(ddp::test::eight_gpu_machine());
   Placement placement;
   placement.gpu = 5;
   EXPECT_EQ(device_with(machine, 0, 2, {}, &placement)->index, 5);
@@ -120,7 +120,7 @@ TEST(RankDevice, WhatDdpBindPlacedCounts) {
 }
 
 TEST(RankDevice, PlacesAreToldOnlyWhereTheyAreKnown) {
-  Topology::Parts parts = test::eight_gpu_machine();
+  Topology::Parts parts = ddp::test::eight_gpu_machine();
   parts.gpus[0].model = "an older one";
   const Topology mixed = Topology::from_parts(parts);
   EXPECT_EQ(device_with(mixed, 1, 2, {})->pci_bus_id, "") << "CUDA numbers the fastest first";
@@ -134,7 +134,7 @@ TEST(RankDevice, PlacesAreToldOnlyWhereTheyAreKnown) {
   EXPECT_EQ(unknown->uuid, "GPU-bbbb");
   EXPECT_EQ(unknown->pci_bus_id, "");
 
-  parts = test::eight_gpu_machine();
+  parts = ddp::test::eight_gpu_machine();
   parts.gpus[3].mig = {{"MIG-a", "1g"}, {"MIG-b", "1g"}};
   const auto part = device_with(Topology::from_parts(parts), 1, 2, {{"CUDA_VISIBLE_DEVICES", "MIG-b"}});
   ASSERT_TRUE(part);

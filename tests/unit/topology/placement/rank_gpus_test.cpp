@@ -25,7 +25,7 @@ std::vector<RankResources> ranks_with(const std::vector<std::optional<std::strin
 
 std::optional<Indices> gpus_with(const std::vector<std::optional<std::string>>& values,
                                  GpuVisibility visibility = GpuVisibility::none) {
-  const Topology machine = Topology::from_parts(test::eight_gpu_machine());
+  const Topology machine = Topology::from_parts(ddp::test::eight_gpu_machine());
   const auto ranks = ranks_with(values);
   return gpus_of_ranks(RankViews(machine, ranks), ranks, visibility);
 }
@@ -67,7 +67,7 @@ TEST(RankGpus, ARankWithoutAnyMeansNone) {
 }
 
 TEST(RankGpus, MachinesWithoutGpusHaveNone) {
-  const Topology machine = Topology::from_parts(test::cpu_machine());
+  const Topology machine = Topology::from_parts(ddp::test::cpu_machine());
   const auto two = [&](const std::optional<std::string>& value) {
     const auto ranks = ranks_with({value, value});
     return gpus_of_ranks(RankViews(machine, ranks), ranks, GpuVisibility::none);

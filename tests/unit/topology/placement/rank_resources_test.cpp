@@ -16,17 +16,17 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-RankResources sample() {
+RankResources sample_resources() {
   return {.cpus = CpuSet::parse("0-3,8"),
           .devices = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ZE_AFFINITY_MASK", ""}},
           .gpus = {PciAddress::parse("0000:3b:00.0").value(), PciAddress::parse("10000:ff:1f.7").value()}};
 }
 
 TEST(RankResources, ComeBackAsTheyWere) {
-  const RankResources read = decode_resources(encode(sample()));
+  const RankResources read = decode_resources(encode(sample_resources()));
   EXPECT_EQ(read.cpus, CpuSet::parse("0-3,8"));
-  EXPECT_EQ(read.devices, sample().devices);
-  EXPECT_EQ(read.gpus, sample().gpus);
+  EXPECT_EQ(read.devices, sample_resources().devices);
+  EXPECT_EQ(read.gpus, sample_resources().gpus);
   const RankResources nothing = decode_resources(encode(RankResources{.cpus = {}, .devices = {}}));
   EXPECT_TRUE(nothing.cpus.empty());
   EXPECT_THAT(nothing.devices, IsEmpty());
@@ -34,7 +34,7 @@ TEST(RankResources, ComeBackAsTheyWere) {
 }
 
 TEST(RankResources, EveryTruncationIsAnError) {
-  const Bytes whole = encode(sample());
+  const Bytes whole = encode(sample_resources());
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_THROW(decode_resources(std::span{whole}.first(size)), Error) << size;
   }
