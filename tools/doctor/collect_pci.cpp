@@ -1,5 +1,5 @@
-// GPUs and RDMA devices on PCIe, and what stands between two of them: the IOMMU, and switches that send packets of peers
-// up to the processor.
+// GPUs and RDMA devices on PCIe, and what stands between two of them: the IOMMU, and switches that send packets of
+// peers up to the processor.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -21,8 +21,8 @@ constexpr std::size_t kCapabilities = 0x34;
 constexpr unsigned kExpressCapability = 0x10;
 constexpr std::size_t kExpressFlags = 2;
 constexpr unsigned kDownstreamPort = 6;  ///< of a switch; a root port is 4
-// The same, 7.7.11 (Access Control Services): the capability's id, its control register, and the bits of that which send
-// requests and completions between peers up to the root complex.
+// The same, 7.7.11 (Access Control Services): the capability's id, its control register, and the bits of that which
+// send requests and completions between peers up to the root complex.
 constexpr unsigned kAcsCapability = 0x000d;
 constexpr std::size_t kAcsControl = 6;
 constexpr unsigned kAcsRequestRedirect = 0x04;

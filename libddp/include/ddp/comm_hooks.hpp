@@ -11,8 +11,8 @@
 
 namespace ddp {
 
-// All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged as they are. What they
-// keep from step to step is dropped, on all ranks, when a step fails and when the Reducer changes its group.
+// All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged as they are. What
+// they keep from step to step is dropped, on all ranks, when a step fails and when the Reducer changes its group.
 
 /// PyTorch's PowerSGDState. Equal on all ranks.
 struct PowerSgdOptions {
@@ -20,8 +20,8 @@ struct PowerSgdOptions {
   std::uint64_t start_iteration = 1000;  ///< steps that average plainly before: early gradients are hard to compress
   /// A matrix of n rows and m columns is compressed if (n + m) * rank * min_compression_rate < n * m.
   double min_compression_rate = 2;
-  bool error_feedback = true;  ///< add what compression left out to the next gradient
-  bool warm_start = true;      ///< begin with the last step's factor instead of a random one
+  bool error_feedback = true;           ///< add what compression left out to the next gradient
+  bool warm_start = true;               ///< begin with the last step's factor instead of a random one
   float orthogonalization_epsilon = 0;  ///< added to the length by which columns are divided
   std::uint64_t seed = 0;
 };
@@ -35,9 +35,9 @@ std::shared_ptr<CommHook> power_sgd_hook(PowerSgdOptions options = {});
 /// min_compression_rate does not count.
 std::shared_ptr<CommHook> batched_power_sgd_hook(PowerSgdOptions options = {});
 
-/// 8 bits for each element, from the bucket's smallest value to its largest in 255 steps, of which 0 is one. Each rank's
-/// bucket is gathered, and summed in float32: an error of at most half a step of each rank, divided by the number of
-/// ranks. A bucket with a value that is not finite becomes NaN.
+/// 8 bits for each element, from the bucket's smallest value to its largest in 255 steps, of which 0 is one. Each
+/// rank's bucket is gathered, and summed in float32: an error of at most half a step of each rank, divided by the
+/// number of ranks. A bucket with a value that is not finite becomes NaN.
 std::shared_ptr<CommHook> quantize_per_tensor_hook();
 /// The same for each row of 512 elements of the bucket by itself.
 std::shared_ptr<CommHook> quantize_per_channel_hook();
@@ -50,8 +50,7 @@ std::shared_ptr<CommHook> top_k_hook(double fraction);
 /// all without one: ranks drift apart, so average the parameters now and then (<ddp/model_averaging.hpp>). @p subgroup:
 /// this rank's, such as those of its node: split_group(group, world.node_rank()). After a change of group make Reducer
 /// and hook anew.
-std::shared_ptr<CommHook> post_local_sgd_hook(std::uint64_t start_iteration,
-                                              std::optional<ProcessGroup> subgroup = {});
+std::shared_ptr<CommHook> post_local_sgd_hook(std::uint64_t start_iteration, std::optional<ProcessGroup> subgroup = {});
 
 /// A parameter's position in the Reducer's list, and its gradient, averaged.
 using OptimizerStep = std::function<void(std::size_t parameter, const TensorView& gradient)>;

@@ -9,8 +9,8 @@
 namespace ddp {
 
 struct EarlyStopOptions {
-  int patience = 5;        ///< so many values in a row that are no better end the training
-  double least_gain = 0;   ///< what is better by no more does not count
+  int patience = 5;       ///< so many values in a row that are no better end the training
+  double least_gain = 0;  ///< what is better by no more does not count
   bool larger_is_better = false;
 };
 

@@ -55,8 +55,8 @@ class ElasticSampler {
   void set_epoch(std::int64_t epoch) noexcept;
   std::int64_t epoch() const noexcept { return state_.epoch; }
 
-  /// Goes on with other ranks, from what has been recorded. All ranks must have recorded as much: give rank 0's state to
-  /// load() where they may have not. Throws as the constructor.
+  /// Goes on with other ranks, from what has been recorded. All ranks must have recorded as much: give rank 0's state
+  /// to load() where they may have not. Throws as the constructor.
   void resize(int ranks, int rank);
 
   const SamplerState& state() const noexcept { return state_; }

@@ -42,8 +42,8 @@ class HierarchicalModelAverager {
     std::uint64_t period;
     int group_size;
   };
-  /// Collective. @param levels ascending in both; the last one's groups are the whole group, the others' are consecutive
-  /// ranks, and their size divides the group's. Throws Error(invalid_argument) otherwise.
+  /// Collective. @param levels ascending in both; the last one's groups are the whole group, the others' are
+  /// consecutive ranks, and their size divides the group's. Throws Error(invalid_argument) otherwise.
   HierarchicalModelAverager(ProcessGroup group, std::span<const Level> levels, std::uint64_t warmup_steps = 0);
   /// Over the largest groups whose period divides the number of steps so far; none: over nobody.
   void average_parameters(std::span<const TensorView> parameters);

@@ -68,16 +68,16 @@ HierarchicalModelAverager::HierarchicalModelAverager(ProcessGroup group, std::sp
     }
   }
   for (const Level& level : levels) {
-    groups_.emplace_back(level.period, level.group_size == group.size()
-                                           ? group
-                                           : split_group(group, group.rank() / level.group_size));
+    groups_.emplace_back(
+        level.period, level.group_size == group.size() ? group : split_group(group, group.rank() / level.group_size));
   }
 }
 
 void HierarchicalModelAverager::average_parameters(std::span<const TensorView> parameters) {
   const std::uint64_t step = step_++;
   if (step < warmup_steps_) return;
-  const auto due = std::find_if(groups_.rbegin(), groups_.rend(), [&](const auto& each) { return step % each.first == 0; });
+  const auto due =
+      std::find_if(groups_.rbegin(), groups_.rend(), [&](const auto& each) { return step % each.first == 0; });
   if (due != groups_.rend()) ddp::average_parameters(due->second, parameters);
 }
 

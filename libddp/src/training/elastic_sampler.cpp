@@ -38,9 +38,9 @@ SamplerState parse_sampler_state(std::string_view text) {
   std::string_view rest = text;
   const bool starts = rest.starts_with(kSamplerStart);
   if (starts) rest.remove_prefix(kSamplerStart.size());
-  const bool read = starts && take_number(rest, "epoch", state.epoch) && take_number(rest, "consumed", state.consumed) &&
-                    take_number(rest, "of", state.dataset_size) && take_number(rest, "seed", state.seed) &&
-                    take_number(rest, "shuffle", shuffle) && rest.empty();
+  const bool read = starts && take_number(rest, "epoch", state.epoch) &&
+                    take_number(rest, "consumed", state.consumed) && take_number(rest, "of", state.dataset_size) &&
+                    take_number(rest, "seed", state.seed) && take_number(rest, "shuffle", shuffle) && rest.empty();
   if (!read || (shuffle != 0 && shuffle != 1) || state.consumed < 0 || state.consumed > state.dataset_size) {
     base::throw_invalid_argument("reading the state of a sampler",
                                  fmt::format("'{:.100}' is none of this version", text),
@@ -51,11 +51,7 @@ SamplerState parse_sampler_state(std::string_view text) {
 }
 
 ElasticSampler::ElasticSampler(std::int64_t dataset_size, int ranks, int rank, SamplerOptions options)
-    : state_{.epoch = 0,
-             .consumed = 0,
-             .dataset_size = dataset_size,
-             .seed = options.seed,
-             .shuffle = options.shuffle},
+    : state_{.epoch = 0, .consumed = 0, .dataset_size = dataset_size, .seed = options.seed, .shuffle = options.shuffle},
       ranks_(ranks),
       rank_(rank),
       remainder_(options.remainder) {

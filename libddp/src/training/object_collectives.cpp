@@ -97,8 +97,9 @@ Bytes scatter_object(ProcessGroup& group, std::span<const Bytes> objects, int ro
   std::vector<std::int64_t> own_size(1);
   group.scatter(sizes, own_size, root, deadline).wait();
   if (own_size[0] < 0) {
-    base::throw_invalid_argument(
-        kAttempted, fmt::format("rank {} gives {} for {} ranks", root, -1 - own_size[0], ranks), "give one for each rank");
+    base::throw_invalid_argument(kAttempted,
+                                 fmt::format("rank {} gives {} for {} ranks", root, -1 - own_size[0], ranks),
+                                 "give one for each rank");
   }
   if (is_root) {
     std::vector<Work> departures;

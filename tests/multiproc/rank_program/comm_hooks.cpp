@@ -68,7 +68,8 @@ Outputs run(ProcessGroup& group, std::shared_ptr<CommHook> hook, const Gradient&
 
 /// No two of a parameter's elements are equal in size, and ranks differ.
 float rough(int rank, int step, std::size_t parameter, std::size_t element) {
-  const auto phase = static_cast<double>(element) * 0.7310 + static_cast<double>(parameter) * 1.9 + rank * 2.3 + step * 0.61;
+  const auto phase =
+      static_cast<double>(element) * 0.7310 + static_cast<double>(parameter) * 1.9 + rank * 2.3 + step * 0.61;
   return static_cast<float>(std::sin(phase) * (1.0 + 0.013 * static_cast<double>(element % 97)) + 0.05 * rank);
 }
 
@@ -86,8 +87,9 @@ void check_means(const char* what, const Outputs& outputs, const Gradient& gradi
       for (std::size_t i = 0; i < outputs[step][parameter].size(); ++i) {
         const auto got = static_cast<double>(outputs[step][parameter][i]);
         const double wanted = mean_of(gradient, ranks, static_cast<int>(step), parameter, i);
-        check(std::abs(got - wanted) <= limit(step, parameter, i, wanted),
-              fmt::format("{}: step {}, parameter {}, element {} is {}, not {}", what, step, parameter, i, got, wanted));
+        check(
+            std::abs(got - wanted) <= limit(step, parameter, i, wanted),
+            fmt::format("{}: step {}, parameter {}, element {} is {}, not {}", what, step, parameter, i, got, wanted));
       }
     }
   }
@@ -138,12 +140,16 @@ void check_low_rank_is_exact(ProcessGroup& group) {
     const std::size_t rows = parameter == 0 ? 24 : 30;
     return static_cast<float>(element_of(rows, columns, i, {9.0 + rank, 4.0 - rank + 0.5 * step}));
   };
-  // rounding of float32 in sums of 30 terms, and of errors that grow with the steps: some 1e-5 of the largest value, 2.2
+  // rounding of float32 in sums of 30 terms, and of errors that grow with the steps: some 1e-5 of the largest
+  // value, 2.2
   const auto limit = [](std::size_t, std::size_t, std::size_t, double) { return 1e-4; };
   for (const bool feedback : {true, false}) {
     for (const bool warm : {true, false}) {
-      const auto hook = power_sgd_hook({.rank = 2, .start_iteration = 2, .min_compression_rate = 1.5,
-                                        .error_feedback = feedback, .warm_start = warm});
+      const auto hook = power_sgd_hook({.rank = 2,
+                                        .start_iteration = 2,
+                                        .min_compression_rate = 1.5,
+                                        .error_feedback = feedback,
+                                        .warm_start = warm});
       check_means("PowerSGD", run(group, hook, two), two, group.size(), limit);
     }
   }
@@ -162,10 +168,11 @@ void check_best_approximation(ProcessGroup& group) {
     return static_cast<float>(element_of(24, 20, i, {8, 4, 1, 0.5, 0.25}) + own * element_of(24, 20, i, {0, 0.5, 3}));
   };
   const Run how{.shapes = {{24, 20}}, .steps = 14};
-  const Outputs outputs = run(group, power_sgd_hook({.rank = 2, .start_iteration = 0, .error_feedback = false}), full, how);
+  const Outputs outputs =
+      run(group, power_sgd_hook({.rank = 2, .start_iteration = 0, .error_feedback = false}), full, how);
   for (std::size_t i = 0; i < 480; ++i) {
-    // of rank 2 the closest is the part of the two largest singular values (Eckart and Young); what is left of the others
-    // shrinks by (1/4)^2 in each step
+    // of rank 2 the closest is the part of the two largest singular values (Eckart and Young); what is left of the
+    // others shrinks by (1/4)^2 in each step
     const double wanted = element_of(24, 20, i, {8, 4});
     check(std::abs(static_cast<double>(outputs.back()[0][i]) - wanted) < 1e-5, "PowerSGD does not converge");
   }
@@ -173,7 +180,9 @@ void check_best_approximation(ProcessGroup& group) {
 
 void check_error_feedback(ProcessGroup& group) {
   const Run how{.steps = 200};
-  const Gradient constant = [](int rank, int, std::size_t parameter, std::size_t i) { return rough(rank, 0, parameter, i); };
+  const Gradient constant = [](int rank, int, std::size_t parameter, std::size_t i) {
+    return rough(rank, 0, parameter, i);
+  };
   struct Case {
     const char* name;
     std::shared_ptr<CommHook> hook;
@@ -233,7 +242,8 @@ void check_quantization(ProcessGroup& group) {
       if (is_new) entry->second = half_step(step, parameter, first, by_channel ? std::min(first + 512, count) : count);
       return entry->second;
     };
-    check_means(by_channel ? "8 bits per channel" : "8 bits per tensor", run(group, hook, rows, how), rows, ranks, limit);
+    check_means(by_channel ? "8 bits per channel" : "8 bits per tensor", run(group, hook, rows, how), rows, ranks,
+                limit);
   }
 }
 
@@ -252,7 +262,8 @@ void check_top_k(ProcessGroup& group) {
         std::vector<std::size_t> order(count);
         std::iota(order.begin(), order.end(), std::size_t{0});
         for (std::size_t i = 0; i < count; ++i) own[i] += static_cast<double>(rough(rank, step, parameter, i));
-        std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return std::abs(own[a]) > std::abs(own[b]); });
+        std::ranges::stable_sort(order,
+                                 [&](std::size_t a, std::size_t b) { return std::abs(own[a]) > std::abs(own[b]); });
         for (std::size_t i = 0; i < wanted; ++i) mean[order[i]] += std::exchange(own[order[i]], 0.0) / ranks;
       }
       for (std::size_t i = 0; i < count; ++i) {
@@ -276,7 +287,8 @@ void check_local_sgd(ProcessGroup& group) {
     double sum = 0;
     for (int rank = first; rank < past; ++rank) sum += static_cast<double>(rough(rank, step, 0, i));
     // some roundings of float32 of values below 3
-    check(std::abs(static_cast<double>(got) - sum / (past - first)) < 2e-6, fmt::format("post-local SGD: step {}", step));
+    check(std::abs(static_cast<double>(got) - sum / (past - first)) < 2e-6,
+          fmt::format("post-local SGD: step {}", step));
   };
   for (std::size_t i = 0; i < size_of_shape(kShapes[0]); ++i) {
     for (int step = 0; step < 4; ++step) {
@@ -295,7 +307,8 @@ void check_local_sgd(ProcessGroup& group) {
     value.assign(2, static_cast<float>(group.rank()));
     periodic.average_parameters(tensors);
     const bool averages = step == 2 || step == 5;
-    check(static_cast<double>(value[1]) == (averages ? mean : group.rank()), fmt::format("periodic averages: {}", step));
+    check(static_cast<double>(value[1]) == (averages ? mean : group.rank()),
+          fmt::format("periodic averages: {}", step));
   }
   if (ranks % 2 != 0 || ranks == 2) return;
   const std::array<HierarchicalModelAverager::Level, 2> levels{{{2, 2}, {4, ranks}}};

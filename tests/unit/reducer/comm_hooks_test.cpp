@@ -46,7 +46,7 @@ TEST_F(CommHooks, SendFewBytes) {
   };
   const std::array cases{
       Case{power_sgd_hook(two), {24, 20}, {4 * 2 * 24, 4 * 2 * 20}},
-      Case{power_sgd_hook(two), {480}, {4 * 480}},                          // no matrix: averaged
+      Case{power_sgd_hook(two), {480}, {4 * 480}},  // no matrix: averaged
       Case{power_sgd_hook({.rank = 2, .start_iteration = 0, .min_compression_rate = 6}), {24, 20}, {4 * 480}},
       Case{power_sgd_hook({.rank = 2, .start_iteration = 1}), {24, 20}, {4 * 480}},  // not yet
       Case{batched_power_sgd_hook(two), {470}, {4 * 2 * 22, 4 * 2 * 22}},
@@ -60,8 +60,8 @@ TEST_F(CommHooks, SendFewBytes) {
     std::vector<float> value(1400);
     std::vector<float> gradient(1400);
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = std::sin(static_cast<float>(i * i));
-    Reducer reducer = make_for(each.hook, {value.data(), DType::float32, each.shape},
-                               {gradient.data(), DType::float32, each.shape});
+    Reducer reducer =
+        make_for(each.hook, {value.data(), DType::float32, each.shape}, {gradient.data(), DType::float32, each.shape});
     step(reducer, {0});
     EXPECT_EQ(sent_, each.bytes) << each.hook->name();
   }
@@ -149,9 +149,13 @@ TEST_F(CommHooks, RefuseWhatMakesNoSense) {
               HasSubstr("takes the gradients of no_sync"));
   EXPECT_THAT(cause_of([&] { PeriodicModelAverager(group_, 0); }), HasSubstr("period is 0"));
   using Level = HierarchicalModelAverager::Level;
-  EXPECT_THAT(cause_of([&] { HierarchicalModelAverager(group_, std::array<Level, 1>{{{1, 1}}}); }),
+  EXPECT_THAT(cause_of([&] {
+                HierarchicalModelAverager(group_, std::array<Level, 1>{{{1, 1}}});
+              }),
               HasSubstr("no last level has all 2 ranks"));
-  EXPECT_THAT(cause_of([&] { HierarchicalModelAverager(group_, std::array<Level, 1>{{{0, 2}}}); }),
+  EXPECT_THAT(cause_of([&] {
+                HierarchicalModelAverager(group_, std::array<Level, 1>{{{0, 2}}});
+              }),
               HasSubstr("a period is 0"));
 }
 

@@ -55,11 +55,16 @@ struct TorchSample {
 // From torch.utils.data.DistributedSampler of PyTorch 2.13.0+cpu.
 TEST(DistributedSamplerOfTorch, HasTheSameIndices) {
   const std::vector<TorchSample> samples{
-      {10, 3, 0, 0, 0, true, Remainder::pad, {4, 5, 0, 2}},   {10, 3, 2, 0, 0, true, Remainder::pad, {7, 9, 6, 1}},
-      {10, 3, 2, 0, 1, true, Remainder::pad, {1, 8, 7, 6}},   {10, 3, 1, 0, 0, true, Remainder::drop, {1, 3, 8}},
-      {10, 3, 1, 0, 0, false, Remainder::pad, {1, 4, 7, 0}},  {10, 3, 2, 0, 0, false, Remainder::pad, {2, 5, 8, 1}},
-      {2, 5, 4, 7, 3, true, Remainder::pad, {1}},             {2, 5, 4, 7, 3, true, Remainder::drop, {}},
-      {12, 4, 1, -5, 2, true, Remainder::drop, {10, 9, 2}},   {0, 2, 1, 0, 0, true, Remainder::pad, {}},
+      {10, 3, 0, 0, 0, true, Remainder::pad, {4, 5, 0, 2}},
+      {10, 3, 2, 0, 0, true, Remainder::pad, {7, 9, 6, 1}},
+      {10, 3, 2, 0, 1, true, Remainder::pad, {1, 8, 7, 6}},
+      {10, 3, 1, 0, 0, true, Remainder::drop, {1, 3, 8}},
+      {10, 3, 1, 0, 0, false, Remainder::pad, {1, 4, 7, 0}},
+      {10, 3, 2, 0, 0, false, Remainder::pad, {2, 5, 8, 1}},
+      {2, 5, 4, 7, 3, true, Remainder::pad, {1}},
+      {2, 5, 4, 7, 3, true, Remainder::drop, {}},
+      {12, 4, 1, -5, 2, true, Remainder::drop, {10, 9, 2}},
+      {0, 2, 1, 0, 0, true, Remainder::pad, {}},
   };
   for (const TorchSample& sample : samples) {
     DistributedSampler sampler(sample.size, sample.ranks, sample.rank,

@@ -39,10 +39,8 @@ inline void run_group(int size, const std::function<void(ProcessGroup&)>& body) 
     config.interface_address = "127.0.0.1";
     auto backend = collectives::host::create(config, "0");
     addresses[static_cast<std::size_t>(rank)] = backend->address();
-    endpoints[static_cast<std::size_t>(rank)] = {.rank = rank * 10,
-                                                 .address = "127.0.0.1",
-                                                 .port = members.channel->port(),
-                                                 .token = members.channel->token()};
+    endpoints[static_cast<std::size_t>(rank)] = {
+        .rank = rank * 10, .address = "127.0.0.1", .port = members.channel->port(), .token = members.channel->token()};
     ready.arrive_and_wait();
     members.endpoints = endpoints;
     backend->connect(addresses, soon(60'000));

@@ -29,7 +29,8 @@ constexpr std::uint64_t kWakeTag = std::uint64_t{2} << 32U;
 
 }  // namespace
 
-TcpMesh::TcpMesh(const MeshConfig& config) : config_(config), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
+TcpMesh::TcpMesh(const MeshConfig& config)
+    : config_(config), probes_(config.peer_timeout, config.size), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!poller_) throw base::system_error("waiting for other ranks (epoll_create1)", errno);
   prepare_proofs();
   secret_ = random_key();

@@ -20,6 +20,7 @@
 #include "collectives/tcp/admission.hpp"
 #include "collectives/tcp/frame.hpp"
 #include "collectives/tcp/handshake.hpp"
+#include "collectives/tcp/host_probes.hpp"
 #include "collectives/tcp/link.hpp"
 #include "collectives/tcp/outbound.hpp"
 
@@ -129,6 +130,7 @@ class TcpMesh final : private LinkOwner {
   std::optional<MeshIdentity> identity_;
   Key secret_{};
   std::unique_ptr<Admission> admission_;
+  HostProbes probes_;
   base::UniqueFd poller_;
   base::WakeEvent wake_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null before it is needed

@@ -1,12 +1,9 @@
 // How the connections of a mesh come and go: the lower rank of a pair connects, the higher one only when the other has
 // not come for a while, so that it learns when nobody will; and what is told when one breaks.
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,44 +25,6 @@ constexpr std::chrono::milliseconds kBetweenAttempts{20};
 constexpr std::chrono::milliseconds kLinger{500};
 // How long it waits for a rank whose socket is full, with what both were doing, to read on.
 constexpr std::chrono::seconds kTell{2};
-
-void set(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
-
-/// Within @p limit the kernel gives up a host that acknowledges neither data nor probes.
-void watch_host(int fd, std::chrono::milliseconds limit) {
-  constexpr int kProbes = 3;
-  const int seconds = std::max(1, static_cast<int>(limit.count() / 1000 / (kProbes + 1)));
-  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
-  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
-  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
-  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-}
-
-/// The same for a connection that the other rank has not welcomed yet, which may take as long as it computes. Its host
-/// may have closed the connection in favour of others without this one learning of it, when the reset was lost: a probe
-/// every @p ask asks. Of a listener that had no room, the kernel's questions would soon be a minute apart: a new
-/// attempt asks at once.
-void watch_attempt(int fd, std::chrono::milliseconds limit, std::chrono::seconds ask) {
-  constexpr int kSynRetries = 2;    // 7 s in all
-  constexpr int kMostProbes = 127;  // of tcp(7); TCP_USER_TIMEOUT ends it
-  watch_host(fd, limit);
-  set(fd, IPPROTO_TCP, TCP_SYNCNT, kSynRetries);
-  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(ask.count()));
-  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(ask.count()));
-  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kMostProbes);
-}
-
-/// All ranks of a host may ask all others at once while these compute. A probe a second on each connection, 260,000 a
-/// second for 512 ranks, overflows the kernel's queues (net.core.netdev_max_backlog: 1000 packets), and an open
-/// connection ends when four of its own probes are lost: so a rank sends some 64 a second, while that is no rarer than
-/// those on open connections.
-std::chrono::seconds probe_interval(const MeshConfig& config) {
-  constexpr int kProbesPerSecond = 64;
-  const auto longest = std::max<std::chrono::seconds::rep>(1, config.peer_timeout.count() / 1000 / 4);
-  return std::chrono::seconds(std::clamp<std::chrono::seconds::rep>(config.size / kProbesPerSecond, 1, longest));
-}
 
 }  // namespace
 
@@ -104,7 +63,7 @@ void TcpMesh::advance_opening() {
       peer.ready = true;
       if (!peer.give_up) peer.give_up = Deadline::after(config_.connect_timeout);
       if (peer.outbound->fd() >= 0) {
-        watch_attempt(peer.outbound->fd(), config_.peer_timeout, probe_interval(config_));
+        probes_.attempt(peer.outbound->fd());
         epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
         ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, peer.outbound->fd(), &event);
       }
@@ -146,7 +105,7 @@ void TcpMesh::advance_opening() {
 }
 
 void TcpMesh::open(Peer& peer, base::UniqueFd socket) {
-  watch_host(socket.get(), config_.peer_timeout);
+  probes_.opened(identity_->record(peer.link.rank()).address, socket.get());
   std::erase(opening_, &peer);
   peer.outbound.reset();
   peer.state = Peer::State::open;
@@ -165,6 +124,7 @@ void TcpMesh::ended(int rank, int error, bool garbage) {
   Peer& peer = *peers_[static_cast<std::size_t>(rank)];
   if (peer.link.watched != 0) ::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, peer.link.fd(), nullptr);
   peer.link.watched = 0;
+  probes_.closed(identity_->record(rank).address, peer.link.fd());
   std::erase(open_, &peer);
   if (peer.said_goodbye && !garbage) {
     peer.state = Peer::State::left;

@@ -28,18 +28,17 @@ class PowerSgdHook final : public hooks::FloatHook {
   PowerSgdHook(const PowerSgdOptions& options, bool batched) : options_(options), batched_(batched) {
     const bool usable = options.rank >= 1 && options.min_compression_rate > 0 && options.orthogonalization_epsilon >= 0;
     if (usable) return;
-    base::throw_invalid_argument(
-        "making a PowerSGD hook",
-        fmt::format("rank {}, compression rate {}, epsilon {}", options.rank, options.min_compression_rate,
-                    options.orthogonalization_epsilon),
-        "give a rank of 1 or more, a rate above 0, and an epsilon that is not negative");
+    base::throw_invalid_argument("making a PowerSGD hook",
+                                 fmt::format("rank {}, compression rate {}, epsilon {}", options.rank,
+                                             options.min_compression_rate, options.orthogonalization_epsilon),
+                                 "give a rank of 1 or more, a rate above 0, and an epsilon that is not negative");
   }
 
   std::string name() const override {
-    return fmt::format("{}PowerSGD: rank {}, from step {}, rate {}{}{}, epsilon {}, seed {}", batched_ ? "batched " : "",
-                       options_.rank, options_.start_iteration, options_.min_compression_rate,
-                       options_.error_feedback ? ", error feedback" : "", options_.warm_start ? ", warm start" : "",
-                       options_.orthogonalization_epsilon, options_.seed);
+    return fmt::format("{}PowerSGD: rank {}, from step {}, rate {}{}{}, epsilon {}, seed {}",
+                       batched_ ? "batched " : "", options_.rank, options_.start_iteration,
+                       options_.min_compression_rate, options_.error_feedback ? ", error feedback" : "",
+                       options_.warm_start ? ", warm start" : "", options_.orthogonalization_epsilon, options_.seed);
   }
 
   void join_group(ProcessGroup& group) override {
@@ -103,10 +102,8 @@ class PowerSgdHook final : public hooks::FloatHook {
   void find_matrices(Exchange& exchange) {
     const GradientBucket& bucket = exchange.bucket;
     const auto add = [&](std::size_t parameter, std::span<float> elements, std::size_t columns) {
-      exchange.compressed.push_back({.parameter = parameter,
-                                     .matrix = {.elements = elements, .columns = columns},
-                                     .left = {},
-                                     .right = {}});
+      exchange.compressed.push_back(
+          {.parameter = parameter, .matrix = {.elements = elements, .columns = columns}, .left = {}, .right = {}});
     };
     const auto feed_back = [&](std::size_t slot) {
       if (options_.error_feedback) errors_.add_to(bucket.parameters[slot], bucket.gradients[slot]);

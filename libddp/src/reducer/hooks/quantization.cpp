@@ -34,8 +34,8 @@ class QuantizationHook final : public hooks::FloatHook {
       std::vector<std::uint8_t> own;
       std::vector<std::uint8_t> all;
     };
-    const auto messages = std::make_shared<Messages>(Messages{.own = std::vector<std::uint8_t>(length),
-                                                              .all = std::vector<std::uint8_t>(length * ranks)});
+    const auto messages = std::make_shared<Messages>(
+        Messages{.own = std::vector<std::uint8_t>(length), .all = std::vector<std::uint8_t>(length * ranks)});
     const auto scales_in = [](std::uint8_t* message) { return reinterpret_cast<kernels::RowScale*>(message); };
     kernels::HostExecutor executor;
     std::vector<std::uint32_t> workspace(2 * rows.number());
