@@ -27,7 +27,7 @@ TEST_P(Worlds, ReducerAveragesInRebuiltBuckets) {
 
 TEST_P(Worlds, EveryModeLearnsWhatOneProcessLearns) {
   const auto [size, over] = GetParam();
-  for (const char* scenario : {"training-modes", "reducer-missing", "comm-hooks"}) {
+  for (const char* scenario : {"training-modes", "reducer-missing", "comm-hooks", "uneven-inputs"}) {
     RankProcesses ranks(size, {RANK_PROGRAM, scenario}, {}, over.memory_domains);
     for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
       EXPECT_EQ(result.exit_code, 0) << scenario << ": " << result.output;
@@ -96,7 +96,7 @@ TEST(FaultInAReducer, AHookKeepsNothingOfAStepInWhichARankDied) {
   }
 }
 
-constexpr std::array kPhases{"construction", "rebuild", "buckets", "hook", "finalize", "buffers"};
+constexpr std::array kPhases{"construction", "rebuild", "buckets", "hook", "finalize", "buffers", "join"};
 
 /// The number behind "WAITED ", in seconds; -1 when there is none.
 double waited(const std::string& output) {

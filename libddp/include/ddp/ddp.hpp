@@ -15,6 +15,7 @@
 #include <ddp/elastic_sampler.hpp>
 #include <ddp/error.hpp>
 #include <ddp/flight_recorder.hpp>
+#include <ddp/join.hpp>
 #include <ddp/key_value_store.hpp>
 #include <ddp/metric_set.hpp>
 #include <ddp/model_averaging.hpp>

@@ -18,6 +18,8 @@
 
 namespace ddp {
 
+class Joinable;
+
 inline constexpr std::size_t MiB = 1024 * 1024;
 
 /// A parameter and its gradient, both in the caller's memory for as long as the Reducer lives. Leave out what shall be
@@ -157,6 +159,10 @@ class Reducer {
   /// Goes on with another group: between steps, collective over the new one. Compares the parameters there, and
   /// rebuilds the buckets once more after the next step.
   void change_group(ProcessGroup group);
+
+  /// For a Join: of ranks that have different numbers of steps. Stays where it is when the Reducer is moved, and ends
+  /// with it. @param buffers what broadcast_buffers brings meanwhile, and the Join at its end.
+  Joinable& joinable(std::vector<TensorView> buffers = {});
 
   /// Parameter indices of each bucket, in launch order.
   const std::vector<std::vector<std::size_t>>& buckets() const noexcept;

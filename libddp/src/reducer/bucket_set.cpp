@@ -10,7 +10,6 @@ void BucketSet::make(BucketPlan plan, const ProcessGroup& group) {
   if (!in_buckets) old.clear();  // before the new ones need memory
   const std::vector<Place> old_places = std::move(places_);
   exchanges_ = group.size() > 1 || options_.comm_hook;
-  divisor_ = options_.comm_hook ? 1 : group.size();
   plan_ = std::move(plan);
   buckets_.clear();
   places_.assign(parameters_.size(), {});
@@ -31,7 +30,8 @@ TensorView BucketSet::view(std::size_t parameter) const {
   return buckets_[places_[parameter].bucket].view(places_[parameter].slot);
 }
 
-void BucketSet::start_step(const std::vector<bool>& idle) {
+void BucketSet::start_step(const std::vector<bool>& idle, int divisor) {
+  divisor_ = options_.comm_hook ? 1 : divisor;
   skipped_.assign(plan_.size(), false);
   for (std::size_t i = 0; i < plan_.size(); ++i) {
     pending_[i].store(plan_[i].size(), std::memory_order_relaxed);

@@ -33,8 +33,8 @@ class BucketSet {
   bool has_memory() const noexcept { return !buckets_.empty(); }
   TensorView view(std::size_t parameter) const;
 
-  /// @param idle by parameter: given as unused.
-  void start_step(const std::vector<bool>& idle);
+  /// @param idle by parameter: given as unused. @param divisor of gradients, if there is no hook.
+  void start_step(const std::vector<bool>& idle, int divisor);
   /// Puts a gradient (null: zeros) into its bucket, and launches what is full then. Thread-safe. Throws the error of
   /// the first launch that failed in this step.
   void contribute(std::size_t parameter, const void* gradient, ProcessGroup& group);

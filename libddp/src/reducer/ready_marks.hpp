@@ -21,6 +21,8 @@ class ReadyMarks {
   /// Until accept_counts(), no mark makes a parameter ready.
   void count_only() noexcept { counting_ = true; }
   bool counting() const noexcept { return counting_; }
+  /// Of a step that this rank has not taken: as often as there are names.
+  void stop_counting() noexcept { counting_ = false; }
   /// From now on as often as in this step.
   void accept_counts() {
     counting_ = false;

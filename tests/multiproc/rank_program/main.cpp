@@ -32,6 +32,7 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"comm-hooks", [](ddp::World& world, Arguments) { run_comm_hooks(world); }},
       {"hook-loss", &lose_a_rank_in_a_hook},
       {"exact-average", [](ddp::World& world, Arguments) { train_exactly(world); }},
+      {"uneven-inputs", [](ddp::World& world, Arguments) { train_on_uneven_inputs(world); }},
       {"training-modes", [](ddp::World& world, Arguments) { train_in_all_modes(world); }},
   };
   return table;

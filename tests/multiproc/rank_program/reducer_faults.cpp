@@ -3,6 +3,7 @@
 
 #include <array>
 #include <deque>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -69,12 +70,18 @@ void fail_in_reducer(World& world, Arguments arguments) {
   try {
     reach("construction");
     Reducer reducer = job.make(phase == "hook" ? std::make_shared<FaultyHook>([&] { reach("hook"); }) : nullptr);
+    std::optional<Join> join;
+    if (phase == "join") {
+      join.emplace(std::vector<Joinable*>{&reducer.joinable(job.buffers())});
+      if (world.rank() == 0) join->finish();
+    }
     for (int step = 0; step < 20; ++step) {
       started = Deadline::Clock::now();
       if (step == 1) reach("rebuild");
       reducer.prepare_for_backward();
       for (const std::size_t index : {3, 1, 2, 0}) {
         if (step == 1 && index == 2) reach("buckets");
+        if (step == 3 && index == 2) reach("join");
         reducer.mark_ready(index);
       }
       if (step == 1) reach("finalize");

@@ -41,6 +41,7 @@ void miss_a_gradient(World& world);                             ///< all ranks m
 void run_comm_hooks(World& world);                              ///< each against a reference in double precision
 void lose_a_rank_in_a_hook(World& world, Arguments arguments);  ///< HOOK: hooks must not keep anything of that step
 void train_exactly(World& world);                               ///< prints "EXACT <hash of the replica's bits>"
+void train_on_uneven_inputs(World& world);                      ///< ranks with different numbers of steps
 void train_in_all_modes(World& world);                          ///< equals one process with the whole batch
 
 }  // namespace ddp::test

@@ -1,0 +1,105 @@
+// Training on inputs of different length: ranks that have run out take part in what the others do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ddp/process_group.hpp>
+
+namespace ddp {
+
+class Join;
+
+/// What the ranks that still have inputs are about to do.
+enum class JoinEvent : std::uint8_t {
+  step,        ///< with an exchange of gradients
+  local_step,  ///< of Reducer::no_sync
+  buffers,     ///< a broadcast of buffers
+};
+
+/// Equal on all ranks.
+struct JoinOptions {
+  /// Gradients are divided by the number of all ranks, so that those of ranks that have run out count as zeros; else by
+  /// the number of ranks that still have inputs. Without hooks and CUDA tensors only.
+  bool divide_by_initial_world_size = true;
+  /// As soon as a rank has run out, all ranks throw Error(aborted), which names the ranks that have.
+  bool throw_on_early_termination = false;
+  bool enable = true;  ///< else the Join does nothing
+};
+
+/// What exchanges something in each step: a Reducer (Reducer::joinable), an optimizer that shares its work.
+class Joinable {
+ public:
+  Joinable() = default;
+  Joinable(const Joinable&) = delete;
+  Joinable& operator=(const Joinable&) = delete;
+  virtual ~Joinable() = default;
+
+  virtual ProcessGroup& join_group() = 0;
+  /// A Join begins. The first of its Joinables calls Join::announce at the beginning of each of its events.
+  virtual void enter_join(Join& join) = 0;
+  virtual void leave_join() noexcept = 0;
+  /// This rank has run out: start the same collectives as the other ranks' Joinables in their @p event, with nothing in
+  /// them.
+  virtual void shadow(JoinEvent event) = 0;
+  /// All have run out: take over what rank @p last of the group has, which was among the last to do so. Collective.
+  virtual void finish_join(int last) = 0;
+};
+
+/// PyTorch's Join: make one on every rank before the loop over the inputs, and call finish() behind it.
+///
+///     Join join({&reducer.joinable(buffers)});
+///     for (const Batch& batch : mine) { ... }
+///     join.finish();
+///
+/// Until all ranks have called it, finish() repeats the others' steps; then the last rank's parameters and buffers come
+/// to all. Each step has one more small operation. A rank that leaves the loop by an exception takes no part any more:
+/// the others name it when their deadlines pass. Used by one thread.
+class Join {
+ public:
+  /// @param joinables of one group, and in the order of their collectives in a step. They outlive the Join, or finish().
+  /// Throws Error(invalid_argument).
+  explicit Join(std::vector<Joinable*> joinables, JoinOptions options = {});
+  Join(const Join&) = delete;
+  Join& operator=(const Join&) = delete;
+  /// finish(), unless that was called or an exception is on its way. Errors are logged.
+  ~Join();
+
+  /// Throws what an exchange throws; may be called again if it has failed on all ranks for missing gradients.
+  void finish();
+
+  // for Joinables
+
+  const JoinOptions& options() const noexcept { return options_; }
+  /// Tells the ranks that have run out what comes. Nothing unless @p from is the first Joinable. Throws aborted.
+  void announce(const Joinable& from, JoinEvent event);
+  /// How many ranks take part in what was announced last. Waits for the announcement.
+  int active();
+  /// The highest of these ranks, in the group.
+  int highest_active();
+
+ private:
+  struct Round;
+  void exchange(std::int32_t own);
+  /// Waits for the announcement.
+  void read();
+  void check_round(const Round& round) const;
+  void leave() noexcept;
+
+  std::vector<Joinable*> joinables_;
+  JoinOptions options_;
+  std::optional<ProcessGroup> group_;
+  std::shared_ptr<Round> round_;
+  std::optional<Work> under_way_;
+  std::vector<int> active_;  ///< ranks of the last announcement
+  int last_ = 0;             ///< the highest rank that has been active last
+  std::int32_t event_ = 0;   ///< of the last announcement
+  int exceptions_;           ///< under way when it began
+  std::size_t entered_ = 0;  ///< how many Joinables
+  bool inside_ = false;
+};
+
+}  // namespace ddp

@@ -1,0 +1,149 @@
+#include <ddp/join.hpp>
+
+#include <algorithm>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "base/invalid_argument.hpp"
+#include "base/log.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr auto kJoining = "training on inputs of different length";
+// An announcement: 0 of a rank that has run out, else 1 + event; and the options, to compare them.
+constexpr std::int32_t kOptions = 16;
+constexpr int kManyShadows = 1000;  // as PyTorch
+
+std::int32_t code_of(const JoinOptions& options) {
+  return kOptions * ((options.divide_by_initial_world_size ? 1 : 0) + (options.throw_on_early_termination ? 2 : 0));
+}
+
+}  // namespace
+
+struct Join::Round {
+  std::vector<std::int32_t> own = std::vector<std::int32_t>(1);
+  std::vector<std::int32_t> all;
+};
+
+Join::Join(std::vector<Joinable*> joinables, JoinOptions options)
+    : joinables_(std::move(joinables)), options_(options), exceptions_(std::uncaught_exceptions()) {
+  if (!options_.enable) return;
+  if (joinables_.empty()) base::throw_invalid_argument(kJoining, "there is nothing to join", "give a Joinable");
+  group_ = joinables_.front()->join_group();
+  last_ = group_->size() - 1;
+  for (Joinable* const each : joinables_) {
+    if (each->join_group().name() == group_->name()) continue;
+    base::throw_invalid_argument(
+        kJoining, fmt::format("groups '{}' and '{}' are joined", group_->name(), each->join_group().name()),
+        "give Joinables of one group");
+  }
+  inside_ = true;
+  try {
+    for (; entered_ < joinables_.size(); ++entered_) joinables_[entered_]->enter_join(*this);
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+Join::~Join() {
+  try {
+    if (std::uncaught_exceptions() == exceptions_) finish();
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::error, "{}", error.what());
+  }
+  leave();
+}
+
+void Join::leave() noexcept {
+  if (!inside_) return;
+  inside_ = false;
+  for (; entered_ > 0; --entered_) joinables_[entered_ - 1]->leave_join();
+}
+
+void Join::exchange(std::int32_t own) {
+  read();
+  round_ = std::make_shared<Round>();
+  round_->own[0] = own + code_of(options_);
+  round_->all.resize(static_cast<std::size_t>(group_->size()));
+  under_way_ = group_->all_gather(round_->own, round_->all, {{}, round_});
+}
+
+void Join::read() {
+  if (!under_way_) return;
+  const auto done = std::exchange(under_way_, std::nullopt);
+  done->wait();
+  check_round(*round_);
+  active_.clear();
+  for (std::size_t rank = 0; rank < round_->all.size(); ++rank) {
+    const std::int32_t event = round_->all[rank] % kOptions;
+    if (event == 0) continue;
+    active_.push_back(static_cast<int>(rank));
+    event_ = event;
+  }
+  if (!active_.empty()) last_ = active_.back();
+}
+
+void Join::check_round(const Round& round) const {
+  std::vector<int> out;
+  std::int32_t wanted = -1;
+  for (std::size_t rank = 0; rank < round.all.size(); ++rank) {
+    const std::int32_t code = round.all[rank];
+    if (code % kOptions == 0) out.push_back(group_->global_ranks()[rank]);
+    if (code / kOptions == round.all[0] / kOptions && (code % kOptions == 0 || wanted == -1 || wanted == code)) {
+      if (code % kOptions != 0) wanted = code;
+      continue;
+    }
+    throw Error{{.code = ErrorCode::mismatch,
+                 .attempted = kJoining,
+                 .cause = fmt::format("rank {} does something else than those before it, or has other options",
+                                      group_->global_ranks()[rank]),
+                 .native = {},
+                 .ranks = {group_->global_ranks()[rank]},
+                 .hint = "take the same steps, and make the Join with the same options, on all ranks"}};
+  }
+  if (!options_.throw_on_early_termination || out.empty() || out.size() == round.all.size()) return;
+  std::string who = format_ranks(out);
+  who += out.size() == 1 ? " has" : " have";
+  throw Error{{.code = ErrorCode::aborted,
+               .attempted = kJoining,
+               .cause = std::move(who) + " run out of inputs",
+               .native = {},
+               .ranks = std::move(out),
+               .hint = "this is what throw_on_early_termination asks for; without it the others go on"}};
+}
+
+void Join::announce(const Joinable& from, JoinEvent event) {
+  if (!inside_ || &from != joinables_.front()) return;
+  exchange(1 + static_cast<std::int32_t>(event));
+  if (options_.throw_on_early_termination) read();
+}
+
+int Join::active() {
+  read();
+  return static_cast<int>(active_.size());
+}
+
+int Join::highest_active() {
+  read();
+  return active_.empty() ? last_ : active_.back();
+}
+
+void Join::finish() {
+  if (!inside_) return;
+  for (int shadows = 1;; ++shadows) {
+    exchange(0);
+    read();
+    if (active_.empty()) break;
+    if (shadows == kManyShadows) {
+      base::log(base::LogLevel::warning, "{} steps of other ranks since this one has run out of inputs", shadows);
+    }
+    for (Joinable* const each : joinables_) each->shadow(static_cast<JoinEvent>(event_ - 1));
+  }
+  for (Joinable* const each : joinables_) each->finish_join(last_);
+  leave();
+}
+
+}  // namespace ddp

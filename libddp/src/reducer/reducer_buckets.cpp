@@ -1,0 +1,52 @@
+// A Reducer's buckets: which parameters they hold, and where gradients are.
+#include <algorithm>
+#include <functional>
+
+#include "reducer/options_check.hpp"
+#include "reducer/reducer_impl.hpp"
+
+namespace ddp {
+
+reducer::BucketPlan Reducer::Impl::plan_of(const std::vector<std::size_t>& order) const {
+  std::vector<reducer::TensorInfo> infos;
+  for (const std::size_t index : order) {
+    const TensorView& value = parameters_[index].value;
+    infos.push_back({value.size_bytes(), value.dtype(), value.device()});
+  }
+  return reducer::assign_buckets(infos, reducer::bucket_limits(options_), order);
+}
+
+reducer::BucketPlan Reducer::Impl::initial_plan() const {
+  if (!order_.empty() && !options_.ready_order.empty()) return plan_of(order_);
+  // parameters are usually listed in the order of the forward pass; their gradients come in reverse
+  reducer::BucketPlan plan = plan_of(list_.owners());
+  std::ranges::sort(plan, std::greater<>{}, [](const auto& bucket) { return bucket.front(); });
+  return plan;
+}
+
+void Reducer::Impl::rebuild() {
+  const std::vector<std::size_t> own = list_.complete_order(arrivals_);
+  std::vector<std::int64_t> order(own.begin(), own.end());
+  group_.broadcast(order, 0).wait();
+  order_.assign(order.begin(), order.end());
+  rebuilt_ = true;
+  rebuild_due_ = false;
+  auto plan = plan_of(order_);
+  if (list_.on_cpu() && plan != buckets_.plan()) make_buckets(std::move(plan));
+}
+
+void Reducer::Impl::make_buckets(reducer::BucketPlan plan) {
+  buckets_.make(std::move(plan), group_);
+  reset_sources();
+}
+
+void* Reducer::Impl::own_memory(std::size_t owner) const {
+  return options_.gradient_as_bucket_view ? buckets_.view(owner).data() : parameters_[owner].gradient.data();
+}
+
+void Reducer::Impl::reset_sources() {
+  sources_.assign(parameters_.size(), nullptr);
+  for (const std::size_t owner : list_.owners()) sources_[owner] = own_memory(owner);
+}
+
+}  // namespace ddp

@@ -1,0 +1,122 @@
+// What a Reducer consists of. reducer.cpp has its steps, reducer_buckets.cpp its buckets, reducer_join.cpp the steps
+// of others.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ddp/join.hpp>
+#include <ddp/reducer.hpp>
+
+#include "reducer/bucket_plan.hpp"
+#include "reducer/bucket_set.hpp"
+#include "reducer/call_check.hpp"
+#include "reducer/parameter_list.hpp"
+#include "reducer/ready_marks.hpp"
+#include "reducer/step_end.hpp"
+#include "reducer/step_report.hpp"
+
+namespace ddp {
+
+class Reducer::Impl final : public Joinable {
+  using Clock = Deadline::Clock;
+  using ParameterList = reducer::ParameterList;
+  using ReadyMarks = reducer::ReadyMarks;
+
+ public:
+  Impl(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() override { abandon_step(); }
+
+  void prepare_for_backward(std::span<const std::size_t> unused);
+  void mark_ready(std::size_t index, const TensorView* gradient);
+  void finalize();
+  NoSync no_sync() { return NoSync{no_sync_depth_}; }
+
+  TensorView bucket_view(std::size_t index) const;
+  bool used(std::size_t index) const {
+    return used_anywhere_[check_.owner_of(index, "asking whether a parameter was used")] != 0;
+  }
+
+  void broadcast_buffers(std::span<const TensorView> buffers, int root);
+  void change_group(ProcessGroup group);
+  const reducer::BucketPlan& plan() const noexcept { return buckets_.plan(); }
+  const std::vector<std::size_t>& order() const noexcept { return order_; }
+  const ReducerStats& stats() const noexcept { return stats_; }
+
+  // Joinable
+  void set_join_buffers(std::vector<TensorView> buffers) { join_buffers_ = std::move(buffers); }
+  ProcessGroup& join_group() override { return group_; }
+  void enter_join(Join& join) override;
+  void leave_join() noexcept override { join_ = nullptr; }
+  void shadow(JoinEvent event) override;
+  void finish_join(int last) override;
+
+ private:
+  /// Compares everything with the other ranks.
+  ProcessGroup compare(ProcessGroup group) const;
+  void abandon_step() noexcept {
+    if (in_step_.exchange(false)) reducer::StepEnd failed(options_.comm_hook.get());
+  }
+
+  // buckets
+
+  /// Of all parameters in the given order.
+  reducer::BucketPlan plan_of(const std::vector<std::size_t>& order) const;
+  reducer::BucketPlan initial_plan() const;
+  /// Gradients may come in different orders on each rank; rank 0's decides the buckets of all.
+  void rebuild();
+  void make_buckets(reducer::BucketPlan plan);
+  /// Where a gradient is, unless mark_ready says otherwise.
+  void* own_memory(std::size_t owner) const;
+  void reset_sources();
+
+  // steps
+
+  /// By owner: whether all names of the parameter are in @p unused. Else those that are count as its marks, except in a
+  /// static graph, where real marks are counted.
+  std::vector<bool> mark_unused_names(std::span<const std::size_t> unused);
+  /// A mark of a parameter that gets several: the accepted one that came last says where its gradient is.
+  ReadyMarks::Mark mark_shared(std::size_t owner, void* memory);
+  void start_step(std::span<const std::size_t> unused);
+  /// Learns what the other ranks have, and writes the averages.
+  void conclude(const std::vector<std::size_t>& missing, bool find_unused);
+  void record(Clock::time_point finalize_called);
+  /// A step of others, to which this rank gives zeros.
+  void shadow_step();
+
+  const std::vector<Parameter> parameters_;
+  const ReducerOptions options_;
+  ProcessGroup group_;
+  ParameterList list_;
+  reducer::CallCheck check_;
+  ReadyMarks marks_;
+  std::vector<std::size_t> order_;  ///< of gradients, agreed
+  bool rebuilt_ = false;
+  bool rebuild_due_ = false;                 ///< in the next step that exchanges
+  std::vector<void*> sources_;               ///< by parameter: its gradient in this step; null: zeros
+  std::deque<std::atomic<bool>> used_;       ///< by parameter: marked here since the last average
+  std::vector<std::uint8_t> used_anywhere_;  ///< by parameter, in the last average
+  reducer::BucketSet buckets_;
+  reducer::StepReport report_;
+
+  std::atomic<bool> in_step_ = false;
+  bool synchronize_ = true;   ///< this step, or the last one, is none of no_sync
+  bool recording_ = false;    ///< arrivals, in this step
+  bool broken_ = false;       ///< a step has failed
+  bool accumulated_ = false;  ///< there was a step of no_sync since the last average, on all ranks
+  int no_sync_depth_ = 0;
+  Join* join_ = nullptr;                   ///< while ranks may run out of inputs
+  std::vector<TensorView> join_buffers_;  ///< what broadcast_buffers brings meanwhile
+  std::mutex mutex_;                   ///< guards what follows, and the sources of parameters with several marks
+  std::vector<std::size_t> arrivals_;  ///< of gradients, in the step that is recorded
+  Clock::time_point backward_started_{};
+  ReducerStats stats_;
+};
+
+}  // namespace ddp

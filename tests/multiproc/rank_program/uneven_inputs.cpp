@@ -1,0 +1,209 @@
+// Ranks with different numbers of steps, against the same training in one process and double precision.
+#include <array>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "rank_program/scenario.hpp"
+
+namespace ddp::test {
+namespace {
+
+constexpr std::array kSteps{3, 5, 9, 5};  // by rank
+constexpr std::size_t kParameters = 4;
+constexpr std::size_t kElements = 30;
+constexpr double kRate = 0.1;
+
+bool active(int rank, int step) { return kSteps.at(static_cast<std::size_t>(rank)) > step; }
+
+/// Of a rank whose parameter has this value.
+double gradient_of(int rank, int step, std::size_t parameter, std::size_t i, double value) {
+  return 0.3 * value + std::sin(static_cast<double>(i) + 3.0 * static_cast<double>(parameter) + rank + 0.4 * step);
+}
+
+struct UnevenMode {
+  const char* name;
+  bool initial = true;  ///< divide by the initial number of ranks
+  bool view = false;
+  bool find_unused = false;  ///< parameter 1 is used by ranks above 0 only
+  bool static_graph = false;
+  bool accumulate = false;  ///< every second step is local
+};
+
+/// Shares its work with the other ranks, as a sharded optimizer does: one collective in each step.
+class CountingOptimizer final : public Joinable {
+ public:
+  explicit CountingOptimizer(ProcessGroup group) : group_(std::move(group)) {}
+  ProcessGroup& join_group() override { return group_; }
+  void enter_join(Join& /*unused*/) override {}
+  void leave_join() noexcept override {}
+  void shadow(JoinEvent event) override {
+    if (event == JoinEvent::step) count(0);
+  }
+  void finish_join(int last) override { last_rank = last; }
+  int count(std::int32_t own) {
+    std::vector<std::int32_t> sum{own};
+    group_.all_reduce(sum).wait();
+    return sum[0];
+  }
+  int last_rank = -1;
+
+ private:
+  ProcessGroup group_;
+};
+
+/// What a rank has in the end.
+struct Replica {
+  std::array<std::vector<float>, kParameters> values;
+  std::vector<float> buffer;
+};
+
+Replica train(ProcessGroup& group, const UnevenMode& mode) {
+  const int rank = group.rank();
+  Replica replica;
+  std::array<std::vector<float>, kParameters> gradients;
+  std::vector<Parameter> list;
+  for (std::size_t p = 0; p < kParameters; ++p) {
+    replica.values[p].assign(kElements, static_cast<float>(p));
+    gradients[p].resize(kElements);
+    list.push_back({.name = fmt::format("layer{}", p), .value = replica.values[p]});
+    if (!mode.view) list.back().gradient = gradients[p];
+  }
+  replica.buffer.assign(3, static_cast<float>(rank));
+  ReducerOptions options;
+  options.bucket_cap_bytes = 8 * kElements;
+  options.gradient_as_bucket_view = mode.view;
+  options.find_unused_parameters = mode.find_unused;
+  options.static_graph = mode.static_graph;
+  Reducer reducer(list, group, options);
+  CountingOptimizer optimizer(group);
+  Join join({&reducer.joinable({replica.buffer}), &optimizer}, {.divide_by_initial_world_size = mode.initial});
+  const int last = group.size() - 1;
+  for (int step = 0; active(rank, step); ++step) {
+    const bool local = mode.accumulate && step % 2 == 0;
+    std::optional<Reducer::NoSync> alone;
+    if (local) alone.emplace(reducer.no_sync());
+    reducer.broadcast_buffers(std::array{TensorView{replica.buffer}});
+    for (float& value : replica.buffer) value += static_cast<float>(rank + 1);
+    reducer.prepare_for_backward();
+    for (std::size_t place = 0; place < kParameters; ++place) {
+      const std::size_t p = (place + static_cast<std::size_t>(rank)) % kParameters;
+      auto* const gradient = mode.view ? static_cast<float*>(reducer.bucket_view(p).data()) : gradients[p].data();
+      const bool first = !mode.accumulate || local;
+      if (mode.find_unused && p == 1 && rank == 0) {
+        if (first) std::fill_n(gradient, kElements, 0.0F);
+        continue;
+      }
+      for (std::size_t i = 0; i < kElements; ++i) {
+        const double own = gradient_of(rank, step, p, i, static_cast<double>(replica.values[p][i]));
+        gradient[i] = static_cast<float>(own + (first ? 0 : static_cast<double>(gradient[i])));
+      }
+      reducer.mark_ready(p);
+    }
+    reducer.finalize();
+    if (local) continue;
+    int expected = 0;
+    for (int each = 0; each <= last; ++each) expected += active(each, step) ? 1 : 0;
+    check(optimizer.count(1) == expected, "another number of ranks takes part in the optimizer's step");
+    for (std::size_t p = 0; p < kParameters; ++p) {
+      const auto* const gradient = mode.view ? static_cast<float*>(reducer.bucket_view(p).data()) : gradients[p].data();
+      for (std::size_t i = 0; i < kElements; ++i) {
+        replica.values[p][i] -= static_cast<float>(kRate) * gradient[i];
+      }
+    }
+  }
+  join.finish();
+  check(optimizer.last_rank == std::min(last, 2), "the last to join is another rank");
+  // and once more, all at the same time: nothing is left of the Join
+  reducer.prepare_for_backward();
+  for (std::size_t p = 0; p < kParameters; ++p) reducer.mark_ready(p);
+  reducer.finalize();
+  return replica;
+}
+
+/// The same in one process. Ranks that are active have the same parameters.
+void check_against_one_process(const Replica& replica, int ranks, const UnevenMode& mode) {
+  std::array<std::array<double, kElements>, kParameters> values{};
+  for (std::size_t p = 0; p < kParameters; ++p) values[p].fill(static_cast<double>(p));
+  std::vector<double> buffers;
+  for (int rank = 0; rank < ranks; ++rank) buffers.push_back(rank);
+  std::vector<std::array<std::array<double, kElements>, kParameters>> sums(static_cast<std::size_t>(ranks));
+  bool exchanged = true;  // buffers rest after a local step
+  int highest = ranks - 1;
+  const int steps = *std::max_element(kSteps.begin(), kSteps.begin() + ranks);
+  for (int step = 0; step < steps; ++step) {
+    const bool local = mode.accumulate && step % 2 == 0;
+    int takes_part = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!active(rank, step)) continue;
+      ++takes_part;
+      highest = rank;
+    }
+    const double root = buffers[static_cast<std::size_t>(highest)];
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto& buffer = buffers[static_cast<std::size_t>(rank)];
+      if (exchanged) buffer = root;
+      if (active(rank, step)) buffer += rank + 1;
+    }
+    exchanged = !local;
+    for (std::size_t p = 0; p < kParameters; ++p) {
+      for (std::size_t i = 0; i < kElements; ++i) {
+        double mean = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          auto& sum = sums[static_cast<std::size_t>(rank)][p][i];
+          if (!active(rank, step)) continue;
+          if (!mode.accumulate || local) sum = 0;
+          if (!(mode.find_unused && p == 1 && rank == 0)) sum += gradient_of(rank, step, p, i, values[p][i]);
+          mean += sum / (mode.initial ? ranks : takes_part);
+        }
+        if (!local) values[p][i] -= kRate * mean;
+      }
+    }
+  }
+  for (std::size_t p = 0; p < kParameters; ++p) {
+    for (std::size_t i = 0; i < kElements; ++i) {
+      // nine steps of float32 with values below 4, a few roundings each
+      check(std::abs(static_cast<double>(replica.values[p][i]) - values[p][i]) < 1e-5,
+            fmt::format("{}: parameter {} element {} is {}, not {}", mode.name, p, i, replica.values[p][i], values[p][i]));
+    }
+  }
+  check(static_cast<double>(replica.buffer[1]) == buffers[static_cast<std::size_t>(highest)],
+        fmt::format("{}: the buffer is {}, not {}", mode.name, replica.buffer[1],
+                    buffers[static_cast<std::size_t>(highest)]));
+}
+
+void check_early_end(ProcessGroup& group) {
+  std::vector<float> value(10, 1.0F);
+  std::vector<float> gradient(10, 1.0F);
+  Reducer reducer({{.name = "layer", .value = value, .gradient = gradient}}, group, {});
+  int steps = 0;
+  try {
+    Join join({&reducer.joinable()}, {.throw_on_early_termination = true});
+    for (int step = 0; active(group.rank(), step); ++step, ++steps) {
+      reducer.prepare_for_backward();
+      reducer.mark_ready(0);
+      reducer.finalize();
+    }
+    join.finish();
+    check(group.size() == 1, "ranks that run out early were not noticed");
+  } catch (const Error& error) {
+    check(error.code() == ErrorCode::aborted && error.ranks() == std::vector<int>{0} && steps == 3, error.what());
+  }
+}
+
+}  // namespace
+
+void train_on_uneven_inputs(World& world) {
+  ProcessGroup group = make_process_group(world);
+  for (const UnevenMode& mode : {UnevenMode{.name = "plain"}, UnevenMode{.name = "active", .initial = false},
+                                 UnevenMode{.name = "view", .initial = false, .view = true},
+                                 UnevenMode{.name = "unused", .find_unused = true},
+                                 UnevenMode{.name = "static", .static_graph = true},
+                                 UnevenMode{.name = "accumulating", .initial = false, .accumulate = true}}) {
+    check_against_one_process(train(group, mode), group.size(), mode);
+  }
+  check_early_end(group);
+}
+
+}  // namespace ddp::test
