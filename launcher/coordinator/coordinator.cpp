@@ -84,10 +84,11 @@ void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
   }
 }
 
-bool Coordinator::agent_missing(const std::string& why, int exit_status) {
+bool Coordinator::agents_missing(std::size_t count, const std::string& why) {
   if (phase_ != Phase::gathering) return false;
-  const bool goes_on = membership_.give_up_one();
-  goes_on ? events_.note(why) : fail_gathering(why, exit_status);
+  bool goes_on = true;
+  for (std::size_t i = 0; i < count; ++i) goes_on = membership_.give_up_one() && goes_on;
+  goes_on ? events_.note(why) : fail_gathering(why, 1);
   return goes_on;
 }
 

@@ -78,8 +78,8 @@ class Coordinator {
   void resume();
   /// No agent can connect any more (srun has ended): the job fails with @p why.
   void agents_lost(const std::string& why, int exit_status);
-  /// An agent will not connect. @return whether the job goes on without it
-  bool agent_missing(const std::string& why, int exit_status);
+  /// @p count agents will not connect. @return whether the job goes on without them
+  bool agents_missing(std::size_t count, const std::string& why);
   /// What held the agent of that order on its host has ended; its connection may not tell.
   void agent_left(std::int64_t order, const std::string& why);
 

@@ -210,14 +210,11 @@ void HostAgents::process_ended(std::size_t index) {
     const std::string said = words_.last_line(index);
     const std::string program = host.here ? "ddprun's agent" : options_.ssh_command.front();
     const std::string hint = host.here ? "" : hint_for_ssh_end(name, end.shell_status(), said, ddprun_);
-    give_up(index,
-            fmt::format("starting ddprun on {}: {}{}{}{}{}", name, describe(program, end), said.empty() ? "" : ": ",
-                        said, hint.empty() ? "" : "; ", hint),
-            1);
+    give_up(index, describe(program, end) + (said.empty() ? "" : ": ") + said, hint);
   }
 }
 
-void HostAgents::give_up(std::size_t index, const std::string& why, int exit_status) {
+void HostAgents::give_up(std::size_t index, std::string cause, std::string hint) {
   Host& host = hosts_[index];
   host.limit.reset();
   --starting_;
@@ -225,19 +222,30 @@ void HostAgents::give_up(std::size_t index, const std::string& why, int exit_sta
     host.state = State::given_up;
     host.process.signal(SIGTERM);
   }
-  if (!stopped_ && !events_.missing(why, exit_status)) stop();
+  if (stopped_) return;
+  if (failures_.empty()) report_at_ = Deadline::after(limits_.gather);
+  failures_.push_back({.host = host.entry.name, .cause = std::move(cause), .hint = std::move(hint)});
   start_more();
+  if (starting_ == 0) report_failures();
+}
+
+void HostAgents::report_failures() {
+  report_at_.reset();
+  const auto failures = std::exchange(failures_, {});
+  if (!events_.missing(failures.size(), describe(failures))) stop();
 }
 
 void HostAgents::stop() {
   stopped_ = true;
+  report_at_.reset();
+  failures_.clear();
   for (Host& host : hosts_) {
     if (host.state == State::starting) host.process.signal(SIGTERM);
   }
 }
 
 std::optional<Deadline> HostAgents::next_deadline() const {
-  std::optional<Deadline> next;
+  std::optional<Deadline> next = report_at_;
   for (const Host& host : hosts_) {
     if (host.limit) next = next ? earlier(*next, *host.limit) : host.limit;
   }
@@ -245,16 +253,17 @@ std::optional<Deadline> HostAgents::next_deadline() const {
 }
 
 void HostAgents::time_passed() {
+  if (report_at_ && report_at_->expired()) report_failures();
   for (std::size_t index = 0; index < hosts_.size(); ++index) {
     Host& host = hosts_[index];
     if (!host.limit || !host.limit->expired()) continue;
     if (host.state == State::starting) {
       const std::string said = words_.last_line(index);
-      give_up(index,
-              fmt::format("starting ddprun on {}: it did not join within {} s{}{}; log in there and see what is slow",
-                          host.entry.name, std::chrono::ceil<std::chrono::seconds>(limits_.start).count(),
-                          said.empty() ? "" : ": ", said),
-              1);
+      give_up(
+          index,
+          fmt::format("it did not join within {} s{}{}", std::chrono::ceil<std::chrono::seconds>(limits_.start).count(),
+                      said.empty() ? "" : ": ", said),
+          "log in there and see what is slow");
     } else {
       host.limit.reset();
       const std::string program = host.here ? "ddprun's agent" : options_.ssh_command.front();

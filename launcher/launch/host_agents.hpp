@@ -15,6 +15,7 @@
 #include "base/unique_fd.hpp"
 #include "events/event_loop.hpp"
 #include "launch/agent_settings.hpp"
+#include "launch/host_failures.hpp"
 #include "launch/host_words.hpp"
 #include "launch/launch_role.hpp"
 #include "options/launch_options.hpp"
@@ -44,14 +45,16 @@ struct HostAgentLimits {
   std::chrono::milliseconds start = std::chrono::seconds(60);
   /// For the control connection of an agent to tell more than the end of its ssh does.
   std::chrono::milliseconds patience = std::chrono::seconds(1);
+  /// From the first host without an agent until it is reported: others fail soon after, and are named with it.
+  std::chrono::milliseconds gather = std::chrono::seconds(1);
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Each ssh is in its own process group.
 class HostAgents {
  public:
   struct Events {
-    /// The agent of a host will not come. @return whether the job goes on without it
-    std::function<bool(const std::string& why, int exit_status)> missing;
+    /// The agents of @p count hosts will not come. @return whether the job goes on without them
+    std::function<bool(std::size_t count, const std::string& why)> missing;
     /// The ssh of an agent that had joined has ended.
     std::function<void(std::int64_t node, const std::string& why)> left;
   };
@@ -98,7 +101,8 @@ class HostAgents {
   /// Whether this process's standard input goes to that host: rank 0 runs on the first.
   bool gets_input(std::size_t index) const;
   void process_ended(std::size_t index);
-  void give_up(std::size_t index, const std::string& why, int exit_status);
+  void give_up(std::size_t index, std::string cause, std::string hint);
+  void report_failures();
 
   EventLoop& loop_;
   const LaunchOptions& options_;
@@ -113,6 +117,8 @@ class HostAgents {
   std::size_t next_ = 0;  ///< the first that was not started
   std::size_t starting_ = 0;
   std::size_t running_ = 0;
+  std::vector<HostFailure> failures_;  ///< not reported yet
+  std::optional<Deadline> report_at_;
   bool stopped_ = false;
 };
 

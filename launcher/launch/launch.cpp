@@ -249,7 +249,8 @@ class Process {
         loop_, options_, static_cast<std::size_t>(role_.nodes.max), own_path(), environment_,
         settings_for_agents(point.encode(), arguments_, environment_),
         HostAgents::Events{
-            .missing = [this](const std::string& why, int status) { return coordinator_->agent_missing(why, status); },
+            .missing = [this](std::size_t count,
+                              const std::string& why) { return coordinator_->agents_missing(count, why); },
             .left = [this](std::int64_t node, const std::string& why) { coordinator_->agent_left(node, why); }});
   }
 

@@ -148,8 +148,8 @@ RANKS
   stop_sshd n1
   run by_hosts -H n0,n1 "$shared/worker"
   refused "on n1" "refused" "is it up, with an sshd?"
-  run by_hosts -H n0,nosuch "$shared/worker"
-  refused "on nosuch" "Could not resolve hostname" "check the name"
+  run by_hosts -H n0,nosuch,n1 "$shared/worker"
+  refused "on nosuch" "Could not resolve hostname" "check the name" "on n1" "is it up, with an sshd?"
   : >"$ssh_home/no_keys"
   start_sshd n1 "$ssh_home/no_keys"
   run by_hosts -H n0,n1 "$shared/worker"

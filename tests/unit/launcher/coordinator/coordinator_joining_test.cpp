@@ -100,7 +100,7 @@ TEST(CoordinatorTest, NodesThatDoNotComeInTimeEndTheJob) {
 TEST(CoordinatorTest, AnAgentThatWillNotComeEndsAJobThatNeedsIt) {
   CoordinatorJob job;
   job.gather();
-  EXPECT_FALSE(job.coordinator().agent_missing("no way to b", 1));
+  EXPECT_FALSE(job.coordinator().agents_missing(1, "no way to b"));
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
   EXPECT_EQ(job.coordinator().outcome().nodes.at(0).message, "no way to b");
 }
@@ -109,7 +109,7 @@ TEST(CoordinatorTest, AJobThatCanShrinkBeginsWithoutAnAgentThatWillNotCome) {
   CoordinatorJob job;
   job.options.membership.min_nodes = 1;
   job.gather();
-  EXPECT_TRUE(job.coordinator().agent_missing("no way to b", 1));
+  EXPECT_TRUE(job.coordinator().agents_missing(1, "no way to b"));
   job.turn();
   EXPECT_THAT(job.heard_texts(0), ElementsAre("PrepareAttempt"));
   EXPECT_THAT(job.notes, ElementsAre("no way to b"));

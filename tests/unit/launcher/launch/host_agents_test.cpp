@@ -89,7 +89,8 @@ class HostAgentsTest : public testing::Test {
     agents.emplace(loop, options, names.size(), "/opt/ddprun", base::Environment::process(), common,
                    HostAgents::Events{
                        .missing =
-                           [this](const std::string& why, int) {
+                           [this](std::size_t count, const std::string& why) {
+                             num_missing += count;
                              missing.push_back(why);
                              return goes_on;
                            },
@@ -115,6 +116,7 @@ class HostAgentsTest : public testing::Test {
   EventLoop loop;
   std::optional<HostAgents> agents;
   std::vector<std::string> missing;
+  std::size_t num_missing = 0;
   std::vector<std::string> left;
   bool goes_on = false;
   std::filesystem::path folder_;
@@ -149,8 +151,23 @@ TEST_F(HostAgentsTest, WhereTheJobCanDoWithoutAHostTheOthersGoOn) {
   goes_on = true;
   start({"bad1", "bad2", "a"}, {.at_once = 1});
   EXPECT_TRUE(eventually([&] { return exists("started.a"); }));
-  EXPECT_THAT(missing, SizeIs(2));
+  EXPECT_TRUE(eventually([&] { return num_missing == 2; }));
   EXPECT_FALSE(agents->ended());
+}
+
+TEST_F(HostAgentsTest, HostsThatFailTogetherAreNamedTogether) {
+  start({"bad1", "a", "bad2", "bad3"}, {.gather = 30s});
+  EXPECT_TRUE(eventually([&] { return exists("started.a"); }));
+  agents->joined(1);
+  EXPECT_TRUE(eventually([&] { return !missing.empty(); }));
+  EXPECT_THAT(missing, ElementsAre(HasSubstr("starting ddprun on bad1, bad2, bad3: ")));
+  EXPECT_EQ(num_missing, 3U);
+}
+
+TEST_F(HostAgentsTest, AFailureIsReportedThoughOthersAreStillStarting) {
+  start({"bad1", "a"}, {.gather = 50ms});
+  EXPECT_TRUE(eventually([&] { return !missing.empty(); }));
+  EXPECT_THAT(missing, ElementsAre(HasSubstr("starting ddprun on bad1: ")));
 }
 
 TEST_F(HostAgentsTest, AnAgentThatDoesNotJoinInTimeIsMissed) {
