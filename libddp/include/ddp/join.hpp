@@ -60,8 +60,8 @@ class Joinable {
 /// the others name it when their deadlines pass. Used by one thread.
 class Join {
  public:
-  /// @param joinables of one group, and in the order of their collectives in a step. They outlive the Join, or finish().
-  /// Throws Error(invalid_argument).
+  /// @param joinables of one group, and in the order of their collectives in a step. They outlive the Join, or
+  /// finish(). Throws Error(invalid_argument).
   explicit Join(std::vector<Joinable*> joinables, JoinOptions options = {});
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;

@@ -111,10 +111,10 @@ class Reducer::Impl final : public Joinable {
   bool broken_ = false;       ///< a step has failed
   bool accumulated_ = false;  ///< there was a step of no_sync since the last average, on all ranks
   int no_sync_depth_ = 0;
-  Join* join_ = nullptr;                   ///< while ranks may run out of inputs
+  Join* join_ = nullptr;                  ///< while ranks may run out of inputs
   std::vector<TensorView> join_buffers_;  ///< what broadcast_buffers brings meanwhile
-  std::mutex mutex_;                   ///< guards what follows, and the sources of parameters with several marks
-  std::vector<std::size_t> arrivals_;  ///< of gradients, in the step that is recorded
+  std::mutex mutex_;                      ///< guards what follows, and the sources of parameters with several marks
+  std::vector<std::size_t> arrivals_;     ///< of gradients, in the step that is recorded
   Clock::time_point backward_started_{};
   ReducerStats stats_;
 };

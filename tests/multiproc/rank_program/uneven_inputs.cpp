@@ -165,7 +165,8 @@ void check_against_one_process(const Replica& replica, int ranks, const UnevenMo
     for (std::size_t i = 0; i < kElements; ++i) {
       // nine steps of float32 with values below 4, a few roundings each
       check(std::abs(static_cast<double>(replica.values[p][i]) - values[p][i]) < 1e-5,
-            fmt::format("{}: parameter {} element {} is {}, not {}", mode.name, p, i, replica.values[p][i], values[p][i]));
+            fmt::format("{}: parameter {} element {} is {}, not {}", mode.name, p, i, replica.values[p][i],
+                        values[p][i]));
     }
   }
   check(static_cast<double>(replica.buffer[1]) == buffers[static_cast<std::size_t>(highest)],
@@ -196,11 +197,11 @@ void check_early_end(ProcessGroup& group) {
 
 void train_on_uneven_inputs(World& world) {
   ProcessGroup group = make_process_group(world);
-  for (const UnevenMode& mode : {UnevenMode{.name = "plain"}, UnevenMode{.name = "active", .initial = false},
-                                 UnevenMode{.name = "view", .initial = false, .view = true},
-                                 UnevenMode{.name = "unused", .find_unused = true},
-                                 UnevenMode{.name = "static", .static_graph = true},
-                                 UnevenMode{.name = "accumulating", .initial = false, .accumulate = true}}) {
+  for (const UnevenMode& mode :
+       {UnevenMode{.name = "plain"}, UnevenMode{.name = "active", .initial = false},
+        UnevenMode{.name = "view", .initial = false, .view = true}, UnevenMode{.name = "unused", .find_unused = true},
+        UnevenMode{.name = "static", .static_graph = true},
+        UnevenMode{.name = "accumulating", .initial = false, .accumulate = true}}) {
     check_against_one_process(train(group, mode), group.size(), mode);
   }
   check_early_end(group);

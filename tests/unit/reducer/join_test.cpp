@@ -44,7 +44,8 @@ TEST_F(JoinTest, TheDestructorFinishesUnlessAnExceptionIsOnItsWay) {
   Reducer reducer = make();
   answer(16);  // the other rank has run out, too
   const auto broadcasts = [&] {
-    return std::ranges::count_if(control_->events(), [](const auto& event) { return event.starts_with("end broadcast"); });
+    return std::ranges::count_if(control_->events(),
+                                 [](const auto& event) { return event.starts_with("end broadcast"); });
   };
   const auto before = broadcasts();
   try {

@@ -7,8 +7,10 @@ namespace ddp::launcher {
 namespace {
 
 TEST(HostFailuresTest, OneLineForAll) {
-  const HostFailure one{.host = "n1", .cause = "ssh ended with exit code 255: connect to host n1: refused", .hint = "is n1 up?"};
-  const HostFailure two{.host = "n22", .cause = "ssh ended with exit code 255: connect to host n22: refused", .hint = "is n22 up?"};
+  const HostFailure one{
+      .host = "n1", .cause = "ssh ended with exit code 255: connect to host n1: refused", .hint = "is n1 up?"};
+  const HostFailure two{
+      .host = "n22", .cause = "ssh ended with exit code 255: connect to host n22: refused", .hint = "is n22 up?"};
   const HostFailure other{.host = "n3", .cause = "it did not join within 60 s", .hint = ""};
   EXPECT_EQ(describe(std::vector{one}),
             "starting ddprun on n1: ssh ended with exit code 255: connect to host n1: refused; is n1 up?");
