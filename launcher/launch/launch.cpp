@@ -249,8 +249,7 @@ class Process {
         loop_, options_, static_cast<std::size_t>(role_.nodes.max), own_path(), environment_,
         settings_for_agents(point.encode(), arguments_, environment_),
         HostAgents::Events{
-            .missing = [this](std::size_t count,
-                              const std::string& why) { return coordinator_->agents_missing(count, why); },
+            .missing = [this](auto count, const auto& why) { return coordinator_->agents_missing(count, why); },
             .left = [this](std::int64_t node, const std::string& why) { coordinator_->agent_left(node, why); }});
   }
 
