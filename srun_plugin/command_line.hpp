@@ -9,12 +9,12 @@
 namespace ddp::srun_plugin {
 
 struct CommandLine {
-  bool ddp = false;            ///< --ddp stands among srun's own options
-  bool ddp_detail = false;     ///< so does --ddp-bind, --ddp-gpus, --ddp-backend or --ddp-verbose
-  bool interactive = false;    ///< salloc's own, for its shell on a node
-  bool cpus_per_task = false;  ///< so does -c or --cpus-per-task
-  bool components = false;     ///< several components: ":", or --het-group with more than one
-  bool no_kill = false;        ///< -k or --no-kill
+  bool ddp = false;                                     ///< --ddp stands among srun's own options
+  bool ddp_detail = false;                              ///< so does one of the options --ddp-*
+  bool interactive = false;                             ///< salloc's own, for its shell on a node
+  bool cpus_per_task = false;                           ///< so does -c or --cpus-per-task
+  bool components = false;                              ///< several components: ":", or --het-group with more than one
+  bool no_kill = false;                                 ///< -k or --no-kill
   std::optional<bool> kill_on_bad_exit = std::nullopt;  ///< -K or --kill-on-bad-exit, and whether its value is not 0
 };
 

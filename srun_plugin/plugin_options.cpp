@@ -34,6 +34,12 @@ const std::array<OptionEntry, kOptions>& option_table() {
        "nothing"},
       {"ddp-backend", base::kBackendChoices, "with --ddp: backend of libddp's process groups (default auto)"},
       {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
+      {"ddp-dump", "FILE",
+       "with --ddp: write all tasks' environment variables, where they came from and what is wrong with them, to "
+       "standard error, or with =FILE to this file on the first task's node (JSON)",
+       true},
+      {"ddp-doctor", nullptr,
+       "with --ddp: examine all nodes of the step (ddp-info doctor) before the program starts; errors end the step"},
   }};
   return kTable;
 }
@@ -44,7 +50,9 @@ std::span<const std::string_view> accepted_words(Option option) {
     case Option::gpus: return topology::kGpuWords;
     case Option::backend: return base::kBackendWords;
     case Option::ddp:
-    case Option::verbose: return {};
+    case Option::verbose:
+    case Option::dump:
+    case Option::doctor: return {};
   }
   return {};
 }
@@ -53,6 +61,8 @@ void set_option(PluginOptions& options, Option option, const char* value) {
   switch (option) {
     case Option::ddp: options.enabled = true; return;
     case Option::verbose: options.verbose = true; return;
+    case Option::doctor: options.doctor = true; return;
+    case Option::dump: options.dump = value != nullptr && *value != '\0' ? value : "stderr"; return;
     case Option::bind:
     case Option::gpus:
     case Option::backend: break;

@@ -16,10 +16,11 @@ struct OptionEntry {
   const char* name;     ///< without dashes
   const char* arginfo;  ///< of the value in `srun --help`; null: it takes none
   const char* usage;
+  bool value_optional = false;  ///< "--name=VALUE", or "--name" alone
 };
 
-enum class Option { ddp, bind, gpus, backend, verbose };
-inline constexpr std::size_t kOptions = 5;
+enum class Option { ddp, bind, gpus, backend, verbose, dump, doctor };
+inline constexpr std::size_t kOptions = 7;
 
 /// By Option.
 const std::array<OptionEntry, kOptions>& option_table();
@@ -31,11 +32,13 @@ struct PluginOptions {
   topology::GpuVisibility gpus = topology::GpuVisibility::all;
   std::string backend = "auto";  ///< an accepted word
   bool verbose = false;
+  std::string dump = {};  ///< where tasks write their environments: a file, or "stderr"; empty: nowhere
+  bool doctor = false;    ///< tasks are examined before their programs start
 
   friend bool operator==(const PluginOptions&, const PluginOptions&) = default;
 };
 
-/// The words that @p option accepts; empty for options without a value.
+/// The words that @p option accepts; empty for options without a value, or with any.
 std::span<const std::string_view> accepted_words(Option option);
 
 /// Enters one option of the command line. Throws Error(invalid_argument) that lists the accepted words, and suggests

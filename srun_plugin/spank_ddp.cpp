@@ -86,7 +86,9 @@ void register_options(spank_t spank) {
     spank_option option{.name = const_cast<char*>(entry.name),
                         .arginfo = const_cast<char*>(entry.arginfo),
                         .usage = const_cast<char*>(entry.usage),
-                        .has_arg = entry.arginfo != nullptr ? 1 : 0,
+                        .has_arg = entry.value_optional       ? 2
+                                   : entry.arginfo != nullptr ? 1
+                                                              : 0,  // as getopt_long(3)
                         .val = value++,
                         .cb = &option_callback};
     spank_option_register(spank, &option);

@@ -15,6 +15,7 @@
 #include "base/byte_stream.hpp"
 #include "base/stderr_line.hpp"
 #include "base/step_settings.hpp"
+#include "before_program.hpp"
 #include "slurm_spank.hpp"
 #include "step_ticket.hpp"
 #include "store_server/store_key.hpp"
@@ -159,7 +160,9 @@ void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& fac
   // A srun inside a task must not inherit it. Further components are yet to be read.
   if (!arguments_.components && std::exchange(kill_set_, false)) ::unsetenv("SLURM_KILL_BAD_EXIT");
   if (!options.enabled && arguments_.ddp_detail) {
-    base::write_stderr_line("srun: ddp: warning: --ddp-bind, --ddp-gpus, --ddp-backend and --ddp-verbose need --ddp");
+    base::write_stderr_line(
+        "srun: ddp: warning: --ddp-bind, --ddp-gpus, --ddp-backend, --ddp-verbose, --ddp-dump and --ddp-doctor need "
+        "--ddp");
   }
   if (!options.enabled || refused_) return;
   // --ddp-backend=auto was given against DDP_BACKEND, which tasks must not see then.
@@ -200,6 +203,8 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
                     error.what()));
   }
   ::setenv(kTicketVariable, encode(ticket).c_str(), 1);
+  const BeforeProgram before{.doctor = options.doctor, .dump = options.dump};
+  if (before.wanted()) ::setenv(kBeforeVariable, encode(before).c_str(), 1);
 }
 
 void SrunSide::at_end() {

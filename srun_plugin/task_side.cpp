@@ -1,5 +1,6 @@
 #include "task_side.hpp"
 
+#include <limits.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -35,6 +36,9 @@ namespace {
 
 // Tasks of a node are forked one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
+// Of a task whose program did not start: that of ddp-info doctor.
+constexpr int kDoctorsErrors = 2;
+
 base::Environment task_environment(spank_t spank) {
   std::map<std::string, std::string, std::less<>> variables;
   char** lines = nullptr;
@@ -67,6 +71,20 @@ std::optional<std::string> ticket_text(spank_t spank) {
   char text[512];
   if (spank_getenv(spank, kTicketVariable, text, sizeof text) != ESPANK_SUCCESS) return std::nullopt;
   return text;
+}
+
+BeforeProgram before_program(spank_t spank) {
+  std::vector<char> text(PATH_MAX + 16);
+  if (spank_getenv(spank, kBeforeVariable, text.data(), static_cast<int>(text.size())) != ESPANK_SUCCESS) return {};
+  return parse_before(text.data());
+}
+
+/// The name of the task's program; empty if Slurm does not tell.
+std::string program_name(spank_t spank) {
+  int count = 0;
+  char** words = nullptr;
+  if (spank_get_item(spank, S_JOB_ARGV, &count, &words) != ESPANK_SUCCESS || count < 1 || words == nullptr) return {};
+  return words[0];
 }
 
 bool of_user_step(spank_t spank) { return base::is_user_step(step_fact(spank, S_JOB_STEPID, "S_JOB_STEPID")); }
@@ -179,6 +197,23 @@ void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan
   if (bound) variables.set("DDP_BIND", "none");  // a libddp program need not do it again
 }
 
+/// What was asked for before the program starts. @return whether it may. What does not work is said once on each node.
+template <class Program>
+bool tried_before(const std::string& ddp_step, const BeforeProgram& before, const TaskFacts& facts, bool store,
+                  Program program) {
+  if (!before.wanted()) return true;
+  try {
+    if (store) {
+      const auto [name, environment] = program();
+      return run_before(ddp_step, before, name, environment);
+    }
+    if (facts.local_rank == 0) warn(facts, "--ddp-doctor and --ddp-dump need the step's store: nothing is examined");
+  } catch (const std::exception& error) {
+    if (facts.local_rank == 0) warn(facts, error.what());
+  }
+  return true;
+}
+
 }  // namespace
 
 void TaskSide::before_fork(spank_t spank) {
@@ -206,9 +241,11 @@ void TaskSide::prepare_task(spank_t spank) {
   const auto text = ticket_text(spank);
   if (!text) return;
   spank_unsetenv(spank, kTicketVariable);
+  const BeforeProgram before = before_program(spank);
+  spank_unsetenv(spank, kBeforeVariable);
   if (!of_user_step(spank)) return;
   try {
-    prepare(spank, *text);
+    prepare(spank, *text, before);
   } catch (const std::exception& error) {
     const base::Environment environment = task_environment(spank);
     // What is wrong with the ticket is wrong for all tasks of the node.
@@ -220,7 +257,7 @@ void TaskSide::prepare_task(spank_t spank) {
   }
 }
 
-void TaskSide::prepare(spank_t spank, const std::string& ticket_text) {
+void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const BeforeProgram& before) {
   const StepTicket ticket = parse_ticket(ticket_text);
   const base::Environment environment = task_environment(spank);
   const TaskFacts facts = read_task_facts(environment, local_tasks(spank));
@@ -291,6 +328,10 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text) {
     summary = plan.tasks[index].summary + (wants_binding ? "" : ", not bound");
   }
   variables.record(facts, wants_binding ? cpus_before : std::string());
+  const bool may_start = tried_before(ddp_step_, before, facts, answer.store, [&] {
+    return std::pair{program_name(spank), task_environment(spank)};
+  });
+  if (!may_start) ::_exit(kDoctorsErrors);
   if (!ticket.options.verbose) return;
   base::write_stderr_line(
       fmt::format("ddp: rank {} of {} on {} (local rank {} of {}): {}; store {}; {}", facts.rank, facts.world_size,

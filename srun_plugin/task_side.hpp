@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "before_program.hpp"
 #include "end_channel.hpp"
 #include "notice_board.hpp"
 #include "slurm_spank.hpp"
@@ -26,7 +27,7 @@ class TaskSide {
   void task_ended(spank_t spank) noexcept;
 
  private:
-  void prepare(spank_t spank, const std::string& ticket_text);
+  void prepare(spank_t spank, const std::string& ticket_text, const BeforeProgram& before);
 
   std::string ddp_step_;
   std::unique_ptr<NoticeBoard> board_;

@@ -13,6 +13,7 @@
 
 #include "base/closest_word.hpp"
 #include "base/stderr_line.hpp"
+#include "before/before_command.hpp"
 #include "command/option_word.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"
@@ -105,6 +106,8 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // reports a closed pipe like a full disk
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+    if (!arguments.empty() && arguments.front() == "before")
+      return ddp::tools::before::run_before(std::span{arguments}.subspan(1));
     if (!arguments.empty() && arguments.front() == "doctor") return run_doctor(std::span{arguments}.subspan(1));
     run(arguments);
     return 0;

@@ -20,6 +20,7 @@
 #include "outcome/signal_name.hpp"
 #include "placement/network_choice.hpp"
 #include "pmix_server/scratch_directory.hpp"
+#include "workers/before_program.hpp"
 #include "workers/descriptor_limit.hpp"
 #include "workers/orphans.hpp"
 #include "workers/worker_environment.hpp"
@@ -112,6 +113,7 @@ void Attempt::run() {
 
 void Attempt::prepare() {
   become_subreaper();
+  if (!job_.options.dump_env.empty()) ddp_info_ = find_ddp_info();
   scratch_use_ = share_scratch(job_.scratch);
   std::vector<NodeShape> shapes;
   for (const control::NodeLayout& node : plan_.nodes) shapes.push_back({.host = node.host, .num_ranks = node.nproc});
@@ -273,7 +275,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
 }
 
 StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) const {
-  return start_worker({.rank = global_rank(local),
+  SpawnRequest request{.rank = global_rank(local),
                        .path = job_.command.path,
                        .arguments = arguments_of(job_.command, local),
                        .environment = environment_lines(environment),
@@ -282,7 +284,9 @@ StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment,
                        .binding = place_of(local).binding,
                        .standard_input = reads_input(job_.options.standard_input, global_rank(local)),
                        .standard_output = outlets.out ? outlets.out.get() : STDOUT_FILENO,
-                       .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO});
+                       .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO};
+  if (!job_.options.dump_env.empty()) dump_environment_first(request, ddp_info_, job_.options.dump_env);
+  return start_worker(std::move(request));
 }
 
 void Attempt::take_in(int local, SpawnedProcess process) {

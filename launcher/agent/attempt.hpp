@@ -115,6 +115,7 @@ class Attempt {
   std::unique_ptr<StackGatherer> stacks_;   ///< while they are read
   std::string log_folder_;                  ///< of this attempt; empty: no files
   std::vector<topology::RankPlan> places_;  ///< by local rank
+  std::string ddp_info_;                    ///< where ranks dump their environments
   EnvironmentMap inheritable_;
   std::unique_ptr<WorkerGroup> workers_;
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first

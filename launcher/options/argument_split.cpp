@@ -151,6 +151,7 @@ class Splitter {
       if (value) reject(fmt::format("option '{}' takes no value", option.name), "leave out the '=' and what follows");
       return;
     }
+    if (!value && option.value_optional) value.emplace();
     if (!value) {
       if (next_ == arguments_.size())
         reject(fmt::format("option '{}' needs a value", option.name), "'ddprun --help' shows which");

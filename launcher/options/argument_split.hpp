@@ -13,7 +13,8 @@ struct OptionShape {
   bool takes_value;
   /// Preferred where an abbreviation fits several options: scripts written for torchrun keep their meaning.
   bool of_torchrun = false;
-  bool hidden = false;  ///< only its full name means it, and it is not suggested
+  bool hidden = false;          ///< only its full name means it, and it is not suggested
+  bool value_optional = false;  ///< given as "--name=value" only; else it is empty
 };
 
 struct SplitArguments {

@@ -27,6 +27,10 @@ _ddprun() {
       --) ((++i)); break ;;
 )";
 
+// A value that may be absent follows '=' only.
+constexpr const char* kOptional = R"(      {}) [[ ${{COMP_WORDS[i + 1]}} == = ]] || {{ ((++i)); continue; }} ;;&
+)";
+
 constexpr const char* kTail = R"(        if [[ ${COMP_WORDS[i + 1]} == = ]]; then ((i += 2)); else ((++i)); fi
         if ((i >= COMP_CWORD)); then
           [[ $current == = ]] && current=
@@ -80,16 +84,18 @@ std::string value_case(const OptionEntry& entry) {
 std::string bash_completion(const OptionTable& table) {
   std::vector<std::string> all;
   std::vector<std::string> with_value;
+  std::string optional;
   std::string cases;
   for (const OptionEntry& entry : table.entries()) {
     if (entry.group.empty()) continue;
     all.push_back(names_of(entry, " "));
     if (entry.is_flag()) continue;
     with_value.push_back(names_of(entry, "|"));
+    if (entry.value_optional) optional += fmt::format(kOptional, names_of(entry, "|"));
     cases += value_case(entry);
   }
-  return fmt::format("{}{}{}      {})\n{}\n_ddprun_options='{}'\n", kHead, cases, kMiddle, fmt::join(with_value, "|"),
-                     kTail, fmt::join(all, " "));
+  return fmt::format("{}{}{}{}      {})\n{}\n_ddprun_options='{}'\n", kHead, cases, kMiddle, optional,
+                     fmt::join(with_value, "|"), kTail, fmt::join(all, " "));
 }
 
 }  // namespace ddp::launcher

@@ -39,7 +39,10 @@ std::string term(std::string_view bold, std::string_view meaning) {
 std::string option_text(const OptionEntry& entry) {
   std::string names = entry.short_name.empty() ? "" : fmt::format("\\fB{}\\fR, ", escaped(entry.short_name));
   names += fmt::format("\\fB{}\\fR", escaped(entry.name));
-  if (!entry.is_flag()) names += fmt::format(" \\fI{}\\fR", escaped(entry.value_name));
+  if (!entry.is_flag()) {
+    const std::string value = fmt::format("\\fI{}\\fR", escaped(entry.value_name));
+    names += entry.value_optional ? fmt::format("[={}]", value) : " " + value;
+  }
   std::string text = fmt::format(".TP\n{}\n{}\n", names, escaped(entry.description));
   if (!entry.pet_name.empty()) text += fmt::format("Default in \\fB{}\\fR.\n", escaped(entry.pet_name));
   return text;

@@ -41,7 +41,8 @@ class HelpFormatter : public CLI::Formatter {
     const auto& shorts = option->get_snames();
     std::string names = shorts.empty() ? "      " : fmt::format("  -{}, ", shorts.front());
     names += "--" + option->get_lnames().front();
-    if (!option->get_type_name().empty()) names += " " + option->get_type_name();
+    const std::string value = option->get_type_name();
+    if (!value.empty()) names += (value.starts_with("[=") ? "" : " ") + value;
     std::string text = fmt::format("{:<{}}", names, kNameColumns);
     if (names.size() + 2 > kNameColumns) text = names + "\n" + std::string(kNameColumns, ' ');
     return text + wrapped(option->get_description(), kNameColumns) + "\n";
@@ -79,6 +80,12 @@ OptionEntry& OptionEntry::completes(ValueKind value_kind) {
 OptionEntry& OptionEntry::choices(std::vector<std::string> accepted) {
   words = std::move(accepted);
   return completes(ValueKind::word);
+}
+
+OptionEntry& OptionEntry::optional_value() {
+  value_optional = true;
+  option->type_name(fmt::format("[={}]", value_name));
+  return *this;
 }
 
 OptionTable::OptionTable() : app_(std::make_unique<CLI::App>(wrapped(program_text().description, 0), "ddprun")) {
@@ -129,7 +136,8 @@ std::vector<OptionShape> OptionTable::shapes() const {
       shapes.push_back({.name = name,
                         .takes_value = !entry.is_flag(),
                         .of_torchrun = entry.of_torchrun,
-                        .hidden = entry.group.empty()});
+                        .hidden = entry.group.empty(),
+                        .value_optional = entry.value_optional});
     }
   }
   return shapes;

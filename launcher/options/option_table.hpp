@@ -33,6 +33,7 @@ struct OptionEntry {
   std::string group;        ///< heading in the help; empty: not shown
   std::string pet_name;     ///< variable with the default: "PET_REDIRECTS"; empty: none
   bool of_torchrun = false;
+  bool value_optional = false;  ///< "--name=VALUE" or "--name" alone, which gives an empty value
   ValueKind kind = ValueKind::text;
   std::vector<std::string> words;  ///< for ValueKind::word
   Reader read;                     ///< empty for a flag that is asked for with given()
@@ -47,6 +48,7 @@ struct OptionEntry {
   OptionEntry& torchrun_without_variable();
   OptionEntry& completes(ValueKind value_kind);
   OptionEntry& choices(std::vector<std::string> accepted);
+  OptionEntry& optional_value();
 };
 
 class OptionTable {

@@ -96,6 +96,14 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
                  })
       .completes(ValueKind::file);
   table
+      .add_value("--dump-env", "FILE",
+                 "Write the environment variables of all ranks, where they came from and what is wrong with them, as "
+                 "each attempt starts: as a table to standard error, or to this file (JSON, for ddp-info env --diff) "
+                 "on the node of rank 0.",
+                 [&](const auto&, const auto& text) { options.dump_env = text.empty() ? "stderr" : text; })
+      .completes(ValueKind::file)
+      .optional_value();
+  table
       .add_value("--logs-specs", "NAME", "Ignored, for compatibility with torchrun: ddprun has no log plug-ins.",
                  [&](const auto& source, const auto&) {
                    draft.notice(fmt::format("{} is ignored: ddprun has no log plug-ins", source));

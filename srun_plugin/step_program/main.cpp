@@ -3,11 +3,13 @@
 #include <charconv>
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include <ddp/version.hpp>
 
 #include "base/stderr_line.hpp"
+#include "step_program/before_command.hpp"
 #include "step_program/plan_command.hpp"
 #include "step_program/store_command.hpp"
 #include "step_program/witness_command.hpp"
@@ -33,6 +35,7 @@ std::optional<PortRange> parse_range(std::string_view text) {
 int usage() {
   ddp::base::write_stderr_line(
       "usage: ddp-step store [--port-range=FIRST-LAST] [--failure-ends-step] [--nodes-expected] | witness | plan | "
+      "before | "
       "--version\n"
       "The plugin for srun runs this; it is not meant to be run by hand.");
   return 2;
@@ -47,6 +50,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command == "plan" && argc == 2) return ddp::srun_plugin::answer_plan();
+  if (command == "before") return ddp::srun_plugin::become_ddp_info(std::span{argv, std::size_t(argc)}.subspan(2));
   if (command == "witness" && argc == 2) return ddp::srun_plugin::witness_connections();
   if (command != "store") return usage();
   ddp::srun_plugin::StoreCommand store;

@@ -127,6 +127,38 @@ PROGRAM
   [ "$(nproc)" -ne 2 ] || [ "$(fact OMP)" = 1 ] || { echo "$output"; return 1; }
 }
 
+@test "--ddp-dump and --ddp-doctor: before the program, of any; errors keep it from starting" {
+  # Nothing is said of healthy nodes, nothing is left in the environment; the file has all tasks.
+  run srun -Q --ddp --ddp-dump="$shared/dump.json" --ddp-doctor -N4 -n4 sh -c \
+    '! env | grep -E "SLURM_DDP_(STEP|BEFORE)"; exec python3 '"$root/tests/support/c10d_client.py"
+  succeeded
+  expect_all 4 "STORE "
+  # What a container around the cluster lacks is no matter of this test.
+  [ -z "$(sed -nE 's/^(error|warning) ([a-z-]+): .*/\2/p' <<<"$output" | grep -vxE 'cpu-quota|memlock|one-core')" ] ||
+    { echo "$output"; return 1; }
+  [ "$(python3 -c 'import json, sys; d = json.load(sys.stdin)
+v = {x["name"]: x["values"] for x in d["variables"]}
+print(d["ranks"], len(d["findings"]), len(v["RANK"]), v["OMP_NUM_THREADS"][0]["origin"])' <"$shared/dump.json")" = "4 0 4 srun --ddp" ]
+
+  # Warnings are said, and it starts. A name on two ranks that is wrong, in the table, too.
+  run on_ctl env NCCL_SOCKET_INFAME=eth0 srun -Q --ddp --ddp-doctor --ddp-dump -N2 -n2 sh -c 'echo STARTED'
+  succeeded
+  expect_all 2 STARTED
+  expect_all 1 "ddp-info doctor: "
+  expect_all 1 "warning env-misspelt: unrecognized variable name"
+  expect_all 1 "2 ranks on 2 hosts: n0 (rank 0), n1 (rank 1)"
+
+  # Errors end it before any program has started; salloc passes the options on.
+  local before=$(date +%s)
+  run on_ctl env NCCL_SOCKET_IFNAME=nowhere salloc -Q --ddp --ddp-doctor --ddp-dump="$shared/of_salloc.json" -N4 \
+    srun -Q -n4 sh -c 'echo STARTED'
+  [ "$status" -eq 2 ] || { echo "$status $output"; return 1; }
+  [[ $output == *"ddp-info doctor: 1 error"*": 4 nodes, 4 ranks, "*"error interface-missing: "* && $output != *STARTED* ]] ||
+    { echo "$output"; return 1; }
+  [ $(($(date +%s) - before)) -le 40 ]
+  [ -s "$shared/of_salloc.json" ]
+}
+
 @test "nothing of it needs root" {
   id nobody >/dev/null
   run on_ctl setpriv --reuid nobody --regid nogroup --clear-groups env HOME=/ \

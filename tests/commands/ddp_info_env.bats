@@ -149,6 +149,26 @@ json.dump(d, open("long.json", "w"))'
   [[ $output == *"NCCL: $PWD/libnccl.so.2 (loaded already): it cannot be opened: ENOENT"* ]] || { echo "$output"; return 1; }
 }
 
+@test "ddprun --dump-env: of any program, which then runs as it would without" {
+  mkdir -p venv/bin venv/lib/python3.11/site-packages/nvidia/nccl/lib
+  printf '#!/bin/bash\necho "rank $RANK $(grep SigIgn /proc/self/status) $*"\nexit $RANK\n' >venv/bin/python3
+  chmod +x venv/bin/python3
+  cp "$LIBRARY" venv/lib/python3.11/site-packages/nvidia/nccl/lib/
+  job=(--nproc-per-node 2 --no-python venv/bin/python3 "two words")
+  run -1 --separate-stderr "$DDPRUN" "${job[@]}"
+  expected=$(sort <<<"$output")
+  run -1 --separate-stderr "$DDPRUN" --dump-env "${job[@]}"
+  [ "$(sort <<<"$output")" = "$expected" ] || { echo "$output"; return 1; }
+  [[ $stderr == "2 ranks on 1 host: "*"nothing wrong found"*"ddprun's placement"* ]] || { echo "$stderr"; return 1; }
+  # The library that this Python would load counts.
+  [[ $stderr == *"NCCL: 2.18.3+cuda12.1, $PWD/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2 (packages of the running Python)"* ]]
+  NCCL_DEBG=1 run -1 "$DDPRUN" --dump-env=dump.json "${job[@]}"
+  [ "$(json 'd["ranks"], [x["variable"] for x in d["findings"]], v["RANK"][1]["ranks"]' <dump.json)" = "(2, ['NCCL_DEBG'], '1')" ]
+  # A file that cannot be written is said, and the program runs.
+  run -1 "$DDPRUN" --dump-env=/nowhere/dump.json "${job[@]}"
+  [[ $output == *"ddp-info: warning: "*"/nowhere/"*ENOENT*"; the program starts without a dump of the environments"* && $output == *"rank 0"* ]]
+}
+
 @test "DDP_DUMP_ENV writes what World::init finds on all ranks, and says who has not set it" {
   run -0 in_job 3 '[ $RANK = 2 ] || export DDP_DUMP_ENV=$PWD/dump.json; exec "$BIN/rank_program" world'
   [ "$(json '[(x["rule"], x["ranks"]) for x in d["findings"]]' <dump.json)" = "[('env-absent', '2')]" ]

@@ -32,6 +32,8 @@ options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-zA-Z], )?--[a-z-]+' | grep 
   [ "$(complete_words ddprun --nproc-per-node = '')" = $'auto\ncpu\ngpu' ]
   [ "$(complete_words ddprun --log-dir f)" = folder ]
   [[ $(complete_words ddprun --nproc-per-node 2 train) == *train.py* ]]
+  [[ $(complete_words ddprun --dump-env train) == *train.py* ]] # the program: its value follows '=' only
+  [[ $(complete_words ddprun --dump-env = train) == *train.txt* ]]
   [ -z "$(complete_words ddprun train.py --nno)" ]  # the script's own
   # All options of --help, and nothing else.
   complete_words ddprun -- | grep '^--' >offered

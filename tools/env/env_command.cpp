@@ -10,6 +10,7 @@
 #include "base/host_name.hpp"
 #include "command/launched.hpp"
 #include "command/output.hpp"
+#include "command/store_closer.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
@@ -25,11 +26,6 @@ namespace {
 using diagnostics::EnvironmentSource;
 
 constexpr const char* kKey = "ddp-info.env";
-
-struct StoreCloser {
-  KeyValueStore& store;
-  ~StoreCloser() { store.close(); }
-};
 
 /// Nothing on ranks other than 0.
 std::optional<EnvironmentReport> report_of_job(const EnvironmentSource& source, const base::Environment& environment,

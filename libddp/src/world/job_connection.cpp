@@ -39,7 +39,7 @@ void connect_pmi2(JobConnection& connection, const base::Environment& environmen
   connection.store = std::move(store);
 }
 
-void connect_torchrun(JobConnection& connection, Deadline deadline) {
+void connect_torchrun(JobConnection& connection, Deadline deadline, std::string_view store_name) {
   const base::TorchrunEnvironment& facts = *connection.launch.torchrun;
   connection.local_rank = facts.local_rank;
   connection.node_rank = facts.node_rank;
@@ -47,7 +47,7 @@ void connect_torchrun(JobConnection& connection, Deadline deadline) {
   try {
     connection.store =
         std::make_unique<kvs::TcpStoreClient>(facts.master_address, facts.master_port, facts.rank, facts.world_size,
-                                              fmt::format("ddp/{}", facts.restart_count), deadline);
+                                              fmt::format("{}/{}", store_name, facts.restart_count), deadline);
   } catch (const Error& error) {
     if (facts.agent_serves_store) throw;
     // torch.distributed lets rank 0 serve the store itself when no agent does
@@ -61,7 +61,8 @@ void connect_torchrun(JobConnection& connection, Deadline deadline) {
 
 }  // namespace
 
-JobConnection connect_job(const base::Environment& environment, std::optional<LaunchSource> forced, Deadline deadline) {
+JobConnection connect_job(const base::Environment& environment, std::optional<LaunchSource> forced, Deadline deadline,
+                          std::string_view store_name) {
   if (!forced) {
     const std::string name = environment.text("DDP_LAUNCH");
     for (const LaunchSource source : {LaunchSource::pmix, LaunchSource::pmi2, LaunchSource::torchrun,
@@ -74,7 +75,7 @@ JobConnection connect_job(const base::Environment& environment, std::optional<La
   switch (connection.launch.source) {
     case LaunchSource::pmix: connect_pmix(connection, environment, deadline); break;
     case LaunchSource::pmi2: connect_pmi2(connection, environment, deadline); break;
-    case LaunchSource::torchrun: connect_torchrun(connection, deadline); break;
+    case LaunchSource::torchrun: connect_torchrun(connection, deadline, store_name); break;
     case LaunchSource::openmpi:
     case LaunchSource::slurm:
     case LaunchSource::single:

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <ddp/key_value_store.hpp>
 
@@ -21,6 +22,8 @@ struct JobConnection {
 };
 
 /// Throws as World::init does. @p forced: InitOptions::launch; DDP_LAUNCH is read when it is empty.
-JobConnection connect_job(const base::Environment& environment, std::optional<LaunchSource> forced, Deadline deadline);
+/// @param store_name of the keys in a TCPStore: programs that use it one after the other need different ones
+JobConnection connect_job(const base::Environment& environment, std::optional<LaunchSource> forced, Deadline deadline,
+                          std::string_view store_name = "ddp");
 
 }  // namespace ddp::world

@@ -8,6 +8,8 @@
 
 #include <ddp/error.hpp>
 
+#include "before_program.hpp"
+
 namespace ddp::srun_plugin {
 namespace {
 
@@ -52,17 +54,20 @@ TEST(PluginOptions, TableIsByOption) {
   EXPECT_EQ(name(Option::gpus), "ddp-gpus");
   EXPECT_EQ(name(Option::backend), "ddp-backend");
   EXPECT_EQ(name(Option::verbose), "ddp-verbose");
+  EXPECT_EQ(name(Option::dump), "ddp-dump");
+  EXPECT_EQ(name(Option::doctor), "ddp-doctor");
 }
 
 TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
   for (std::size_t i = 0; i < kOptions; ++i) {
     const OptionEntry& entry = option_table().at(i);
+    EXPECT_NE(std::string(entry.usage), "");
+    if (entry.value_optional) continue;  // any text
     std::string words;
     for (const std::string_view word : accepted_words(static_cast<Option>(i))) {
       words += (words.empty() ? "" : "|") + std::string(word);
     }
     EXPECT_EQ(entry.arginfo == nullptr ? "" : entry.arginfo, words) << entry.name;
-    EXPECT_NE(std::string(entry.usage), "");
   }
 }
 
@@ -88,9 +93,18 @@ TEST(PluginOptions, FlagsNeedNoValue) {
   PluginOptions options;
   set_option(options, Option::ddp, nullptr);
   set_option(options, Option::verbose, nullptr);
+  set_option(options, Option::doctor, nullptr);
+  set_option(options, Option::dump, nullptr);
   PluginOptions expected;
   expected.enabled = true;
   expected.verbose = true;
+  expected.doctor = true;
+  expected.dump = "stderr";
+  EXPECT_EQ(options, expected);
+  set_option(options, Option::dump, "");  // as sbatch passes it on
+  EXPECT_EQ(options, expected);
+  set_option(options, Option::dump, "a:b.json");
+  expected.dump = "a:b.json";
   EXPECT_EQ(options, expected);
 }
 
@@ -157,6 +171,15 @@ TEST(PluginOptions, TheEnvironmentMayAskForIt) {
   EXPECT_FALSE(enabled_with({{"DDP", "1"}, {"SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp-bind", "core"}}));
   EXPECT_TRUE(enabled_with({{"_SLURM_SPANK_OPTION_ddp_ddp", ""}}));
   EXPECT_TRUE(enabled_with({{"SLURM_SPANK__SLURM_SPANK_OPTION_ddp_ddp", ""}}));
+}
+
+TEST(BeforeProgram, ComesBackAsItWas) {
+  for (const BeforeProgram& before :
+       {BeforeProgram{.doctor = true, .dump = "/a b/c:d"}, BeforeProgram{.doctor = false, .dump = "stderr"},
+        BeforeProgram{.doctor = true}}) {
+    EXPECT_EQ(parse_before(encode(before)), before);
+  }
+  for (const char* wrong : {"", "1", "2:", "true:x", ":x"}) EXPECT_FALSE(parse_before(wrong).wanted()) << wrong;
 }
 
 TEST(PluginOptions, FlagsHaveNoWords) {

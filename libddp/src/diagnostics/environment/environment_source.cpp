@@ -73,12 +73,14 @@ Variables parse_environ(std::string_view block) {
   return variables;
 }
 
-EnvironmentSource EnvironmentSource::process(const std::string& nccl_path) {
+EnvironmentSource EnvironmentSource::process(const std::string& nccl_path, const std::string& program) {
   const auto environment = base::Environment::process();
   EnvironmentSource source{.now = environment.variables(), .at_exec = {}, .nccl = {}, .files = {}};
   if (const auto block = read_proc("/proc/self/environ"))
     source.at_exec = believable(parse_environ(*block), source.now);
-  source.nccl = nccl_of(base::NcclSurroundings::process(), nccl_path);
+  base::NcclSurroundings surroundings = base::NcclSurroundings::process();
+  if (!program.empty()) surroundings.program = program;
+  source.nccl = nccl_of(surroundings, nccl_path);
   source.files = read_nccl_conf(environment, home_for(source.nccl, environment));
   return source;
 }

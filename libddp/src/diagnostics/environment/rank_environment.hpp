@@ -27,7 +27,8 @@ struct EnvironmentSource {
   std::vector<NcclConf> files;  ///< that NCCL reads or would read, the strongest first
 
   /// Of this process. @p nccl_path a library to use in place of the one that would be loaded; empty: that.
-  static EnvironmentSource process(const std::string& nccl_path = {});
+  /// @param program that this process is about to become, with its path: its libraries count; empty: its own
+  static EnvironmentSource process(const std::string& nccl_path = {}, const std::string& program = {});
   /// Of another process of this user, by what it was started with. Throws Error(system).
   static EnvironmentSource of_process(int pid, const std::string& nccl_path = {});
 };
