@@ -10,12 +10,12 @@
 namespace ddp::test {
 namespace {
 
-constexpr std::array kSteps{3, 5, 9, 5};  // by rank
-constexpr std::size_t kParameters = 4;
-constexpr std::size_t kElements = 30;
+constexpr std::array kUnevenSteps{3, 5, 9, 5};  // by rank
+constexpr std::size_t kUnevenParameters = 4;
+constexpr std::size_t kUnevenElements = 30;
 constexpr double kRate = 0.1;
 
-bool active(int rank, int step) { return kSteps.at(static_cast<std::size_t>(rank)) > step; }
+bool has_input(int rank, int step) { return kUnevenSteps.at(static_cast<std::size_t>(rank)) > step; }
 
 /// Of a rank whose parameter has this value.
 double gradient_of(int rank, int step, std::size_t parameter, std::size_t i, double value) {
@@ -55,24 +55,24 @@ class CountingOptimizer final : public Joinable {
 
 /// What a rank has in the end.
 struct Replica {
-  std::array<std::vector<float>, kParameters> values;
+  std::array<std::vector<float>, kUnevenParameters> values;
   std::vector<float> buffer;
 };
 
-Replica train(ProcessGroup& group, const UnevenMode& mode) {
+Replica train_unevenly(ProcessGroup& group, const UnevenMode& mode) {
   const int rank = group.rank();
   Replica replica;
-  std::array<std::vector<float>, kParameters> gradients;
+  std::array<std::vector<float>, kUnevenParameters> gradients;
   std::vector<Parameter> list;
-  for (std::size_t p = 0; p < kParameters; ++p) {
-    replica.values[p].assign(kElements, static_cast<float>(p));
-    gradients[p].resize(kElements);
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) {
+    replica.values[p].assign(kUnevenElements, static_cast<float>(p));
+    gradients[p].resize(kUnevenElements);
     list.push_back({.name = fmt::format("layer{}", p), .value = replica.values[p]});
     if (!mode.view) list.back().gradient = gradients[p];
   }
   replica.buffer.assign(3, static_cast<float>(rank));
   ReducerOptions options;
-  options.bucket_cap_bytes = 8 * kElements;
+  options.bucket_cap_bytes = 8 * kUnevenElements;
   options.gradient_as_bucket_view = mode.view;
   options.find_unused_parameters = mode.find_unused;
   options.static_graph = mode.static_graph;
@@ -80,22 +80,22 @@ Replica train(ProcessGroup& group, const UnevenMode& mode) {
   CountingOptimizer optimizer(group);
   Join join({&reducer.joinable({replica.buffer}), &optimizer}, {.divide_by_initial_world_size = mode.initial});
   const int last = group.size() - 1;
-  for (int step = 0; active(rank, step); ++step) {
+  for (int step = 0; has_input(rank, step); ++step) {
     const bool local = mode.accumulate && step % 2 == 0;
     std::optional<Reducer::NoSync> alone;
     if (local) alone.emplace(reducer.no_sync());
     reducer.broadcast_buffers(std::array{TensorView{replica.buffer}});
     for (float& value : replica.buffer) value += static_cast<float>(rank + 1);
     reducer.prepare_for_backward();
-    for (std::size_t place = 0; place < kParameters; ++place) {
-      const std::size_t p = (place + static_cast<std::size_t>(rank)) % kParameters;
+    for (std::size_t place = 0; place < kUnevenParameters; ++place) {
+      const std::size_t p = (place + static_cast<std::size_t>(rank)) % kUnevenParameters;
       auto* const gradient = mode.view ? static_cast<float*>(reducer.bucket_view(p).data()) : gradients[p].data();
       const bool first = !mode.accumulate || local;
       if (mode.find_unused && p == 1 && rank == 0) {
-        if (first) std::fill_n(gradient, kElements, 0.0F);
+        if (first) std::fill_n(gradient, kUnevenElements, 0.0F);
         continue;
       }
-      for (std::size_t i = 0; i < kElements; ++i) {
+      for (std::size_t i = 0; i < kUnevenElements; ++i) {
         const double own = gradient_of(rank, step, p, i, static_cast<double>(replica.values[p][i]));
         gradient[i] = static_cast<float>(own + (first ? 0 : static_cast<double>(gradient[i])));
       }
@@ -104,11 +104,11 @@ Replica train(ProcessGroup& group, const UnevenMode& mode) {
     reducer.finalize();
     if (local) continue;
     int expected = 0;
-    for (int each = 0; each <= last; ++each) expected += active(each, step) ? 1 : 0;
+    for (int each = 0; each <= last; ++each) expected += has_input(each, step) ? 1 : 0;
     check(optimizer.count(1) == expected, "another number of ranks takes part in the optimizer's step");
-    for (std::size_t p = 0; p < kParameters; ++p) {
+    for (std::size_t p = 0; p < kUnevenParameters; ++p) {
       const auto* const gradient = mode.view ? static_cast<float*>(reducer.bucket_view(p).data()) : gradients[p].data();
-      for (std::size_t i = 0; i < kElements; ++i) {
+      for (std::size_t i = 0; i < kUnevenElements; ++i) {
         replica.values[p][i] -= static_cast<float>(kRate) * gradient[i];
       }
     }
@@ -117,26 +117,26 @@ Replica train(ProcessGroup& group, const UnevenMode& mode) {
   check(optimizer.last_rank == std::min(last, 2), "the last to join is another rank");
   // and once more, all at the same time: nothing is left of the Join
   reducer.prepare_for_backward();
-  for (std::size_t p = 0; p < kParameters; ++p) reducer.mark_ready(p);
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) reducer.mark_ready(p);
   reducer.finalize();
   return replica;
 }
 
 /// The same in one process. Ranks that are active have the same parameters.
 void check_against_one_process(const Replica& replica, int ranks, const UnevenMode& mode) {
-  std::array<std::array<double, kElements>, kParameters> values{};
-  for (std::size_t p = 0; p < kParameters; ++p) values[p].fill(static_cast<double>(p));
+  std::array<std::array<double, kUnevenElements>, kUnevenParameters> values{};
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) values[p].fill(static_cast<double>(p));
   std::vector<double> buffers;
   for (int rank = 0; rank < ranks; ++rank) buffers.push_back(rank);
-  std::vector<std::array<std::array<double, kElements>, kParameters>> sums(static_cast<std::size_t>(ranks));
+  std::vector<std::array<std::array<double, kUnevenElements>, kUnevenParameters>> sums(static_cast<std::size_t>(ranks));
   bool exchanged = true;  // buffers rest after a local step
   int highest = ranks - 1;
-  const int steps = *std::max_element(kSteps.begin(), kSteps.begin() + ranks);
+  const int steps = *std::max_element(kUnevenSteps.begin(), kUnevenSteps.begin() + ranks);
   for (int step = 0; step < steps; ++step) {
     const bool local = mode.accumulate && step % 2 == 0;
     int takes_part = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      if (!active(rank, step)) continue;
+      if (!has_input(rank, step)) continue;
       ++takes_part;
       highest = rank;
     }
@@ -144,15 +144,15 @@ void check_against_one_process(const Replica& replica, int ranks, const UnevenMo
     for (int rank = 0; rank < ranks; ++rank) {
       auto& buffer = buffers[static_cast<std::size_t>(rank)];
       if (exchanged) buffer = root;
-      if (active(rank, step)) buffer += rank + 1;
+      if (has_input(rank, step)) buffer += rank + 1;
     }
     exchanged = !local;
-    for (std::size_t p = 0; p < kParameters; ++p) {
-      for (std::size_t i = 0; i < kElements; ++i) {
+    for (std::size_t p = 0; p < kUnevenParameters; ++p) {
+      for (std::size_t i = 0; i < kUnevenElements; ++i) {
         double mean = 0;
         for (int rank = 0; rank < ranks; ++rank) {
           auto& sum = sums[static_cast<std::size_t>(rank)][p][i];
-          if (!active(rank, step)) continue;
+          if (!has_input(rank, step)) continue;
           if (!mode.accumulate || local) sum = 0;
           if (!(mode.find_unused && p == 1 && rank == 0)) sum += gradient_of(rank, step, p, i, values[p][i]);
           mean += sum / (mode.initial ? ranks : takes_part);
@@ -161,8 +161,8 @@ void check_against_one_process(const Replica& replica, int ranks, const UnevenMo
       }
     }
   }
-  for (std::size_t p = 0; p < kParameters; ++p) {
-    for (std::size_t i = 0; i < kElements; ++i) {
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) {
+    for (std::size_t i = 0; i < kUnevenElements; ++i) {
       // nine steps of float32 with values below 4, a few roundings each
       check(std::abs(static_cast<double>(replica.values[p][i]) - values[p][i]) < 1e-5,
             fmt::format("{}: parameter {} element {} is {}, not {}", mode.name, p, i, replica.values[p][i],
@@ -181,7 +181,7 @@ void check_early_end(ProcessGroup& group) {
   int steps = 0;
   try {
     Join join({&reducer.joinable()}, {.throw_on_early_termination = true});
-    for (int step = 0; active(group.rank(), step); ++step, ++steps) {
+    for (int step = 0; has_input(group.rank(), step); ++step, ++steps) {
       reducer.prepare_for_backward();
       reducer.mark_ready(0);
       reducer.finalize();
@@ -202,7 +202,7 @@ void train_on_uneven_inputs(World& world) {
         UnevenMode{.name = "view", .initial = false, .view = true}, UnevenMode{.name = "unused", .find_unused = true},
         UnevenMode{.name = "static", .static_graph = true},
         UnevenMode{.name = "accumulating", .initial = false, .accumulate = true}}) {
-    check_against_one_process(train(group, mode), group.size(), mode);
+    check_against_one_process(train_unevenly(group, mode), group.size(), mode);
   }
   check_early_end(group);
 }
