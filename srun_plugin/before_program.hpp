@@ -23,8 +23,8 @@ std::string encode(const BeforeProgram& before);
 /// Nothing is wanted where encode() has not written it.
 BeforeProgram parse_before(std::string_view text);
 
-/// @param program helper= of plugstack.conf. @param name by which the task's program will be executed. @param environment
-/// that it will have
+/// @param program helper= of plugstack.conf. @param name by which the task's program will be executed. @param
+/// environment that it will have
 /// @return whether the program may start: not where the nodes have errors, which were said. Throws Error where it could
 /// not be tried.
 bool run_before(const std::string& program, const BeforeProgram& before, const std::string& name,

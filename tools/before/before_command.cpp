@@ -143,8 +143,7 @@ void tried(const base::Environment& environment, std::string_view lacking, Funct
     function();
   } catch (const std::exception& error) {
     if (environment.raw("LOCAL_RANK").value_or("0") != "0") return;
-    base::write_stderr_line(
-        fmt::format("ddp-info: warning: {}; the program starts without {}", error.what(), lacking));
+    base::write_stderr_line(fmt::format("ddp-info: warning: {}; the program starts without {}", error.what(), lacking));
   }
 }
 

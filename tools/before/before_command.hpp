@@ -1,4 +1,5 @@
-// `ddp-info before`: what a launcher has done in each rank before its program starts. Not for people, so not in the help.
+// `ddp-info before`: what a launcher has done in each rank before its program starts. Not for people, so not in the
+// help.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Leaves the job's store at the end of a scope: a process that ends without leaving PMIx makes Slurm kill its whole step.
+// Leaves the job's store at the end of a scope: a process that ends without leaving PMIx makes Slurm kill its whole
+// step.
 #pragma once
 
 #include <ddp/key_value_store.hpp>
