@@ -34,7 +34,18 @@ void JobReporter::note(const std::string& text) {
   base::write_stderr_line(fmt::format("ddprun: {}", text));
 }
 
-CoordinatorEvents JobReporter::events() {
+void JobReporter::begin_event_log(const base::Environment& environment) {
+  if (options_.event_log.empty() || options_.dry_run) return;
+  event_log_.emplace(options_.event_log,
+                     EventLog::Job{.run_id = options_.rendezvous.run_id,
+                                   .slurm_job_id = environment.raw("SLURM_JOB_ID").value_or(""),
+                                   .program = options_.command.front(),
+                                   .max_restarts = options_.max_restarts},
+                     [this](const std::string& text) { note(text); });
+}
+
+CoordinatorEvents JobReporter::events(const base::Environment& environment) {
+  begin_event_log(environment);
   return {.detail =
               [this](const std::string& text) {
                 if (options_.verbose) note(text);
@@ -42,6 +53,7 @@ CoordinatorEvents JobReporter::events() {
           .note = [this](const std::string& text) { note(text); },
           .joined =
               [this](int joined, int wanted) {
+                if (event_log_) event_log_->node_joined(joined, wanted);
                 if (wanted > 1) status_.show(fmt::format("ddprun: {} of {} nodes have joined", joined, wanted));
               },
           .before_attempt = {},
@@ -53,12 +65,15 @@ CoordinatorEvents JobReporter::events() {
                   return;
                 }
                 status_.clear();
+                if (event_log_) event_log_->attempt_started(attempt_, world_size, num_nodes);
                 if (until_started_ == std::chrono::milliseconds{0}) until_started_ = since(steady_start_);
               },
           .described = [this](const std::string& text) { description_ += text; },
           .output = {},
           .restarting =
               [this](const JobOutcome& outcome, int attempt, int restart) {
+                attempt_ = attempt + 1;
+                if (event_log_) event_log_->restart(outcome, attempt, restart);
                 note(format_restart_line(outcome, attempt, restart, options_.max_restarts));
               }};
 }
@@ -77,6 +92,7 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
   std::string text = format_failure_report(outcome, context);
   if (!text.empty() && text.back() == '\n') text.pop_back();
   // Files first: they wait for no reader.
+  if (event_log_) event_log_->job_ended(outcome, context.attempt, context.restarts_used, times.total);
   std::string flaw;
   try {
     if (!options_.report_json.empty())

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "base/env_table.hpp"
 #include "coordinator/coordinator.hpp"
 #include "options/launch_options.hpp"
+#include "report/event_log.hpp"
 #include "report/status_line.hpp"
 
 namespace ddp::launcher {
@@ -16,8 +18,8 @@ class JobReporter {
  public:
   explicit JobReporter(const LaunchOptions& options);
 
-  /// Functions that refer to this object.
-  CoordinatorEvents events();
+  /// Functions that refer to this object. Begins --event-log: throws Error(system) where that cannot be written.
+  CoordinatorEvents events(const base::Environment& environment);
 
   /// Writes the report of the last attempt: text to standard error, --report-json, and the root cause's error file for
   /// an outer launcher. What cannot be written is reported on standard error. Waits for a slow reader of standard error
@@ -27,7 +29,11 @@ class JobReporter {
  private:
   void note(const std::string& text);
 
+  void begin_event_log(const base::Environment& environment);
+
   const LaunchOptions& options_;
+  std::optional<EventLog> event_log_;
+  int attempt_ = 0;
   StatusLine status_;
   std::string description_;  ///< --dry-run: of all nodes
   std::chrono::system_clock::time_point start_;

@@ -222,7 +222,7 @@ class Process {
         .job_console = job_console,
         .peers = peers_,
         .log_name = log_name(options_, environment_)};
-    CoordinatorEvents events = reporter_.events();
+    CoordinatorEvents events = reporter_.events(environment_);
     events.agent_joined = [this](std::int64_t order) {
       if (hosts_) hosts_->joined(order);
     };

@@ -138,6 +138,7 @@ struct LaunchOptions {
 
   LogOptions logs;
   std::string report_json;  ///< file; empty: none
+  std::string event_log;    ///< file; empty: none
   std::string dump_env;     ///< file, or "stderr"; empty: none
   bool report_bindings = false;
   bool dry_run = false;

@@ -96,6 +96,14 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
                  })
       .completes(ValueKind::file);
   table
+      .add_value("--event-log", "FILE",
+                 "Append what happens to the job to this file as it happens, one JSON object a line.",
+                 [&](const auto& source, const auto& text) {
+                   if (text.empty()) reject_value(source, text, "is not a file", "give the path of a file");
+                   options.event_log = text;
+                 })
+      .completes(ValueKind::file);
+  table
       .add_value("--dump-env", "FILE",
                  "Write the environment variables of all ranks, where they came from and what is wrong with them, as "
                  "each attempt starts: as a table to standard error, or to this file (JSON, for ddp-info env --diff) "

@@ -22,6 +22,24 @@ load ddprun_report_fixture
     'r["exit_status"] == 139'
 }
 
+@test "--event-log: what happens is appended as it happens, and a folder that is missing is an error first" {
+  run "$DDPRUN" --nproc-per-node 2 --max-restarts 1 --failure-grace 0 --event-log events.jsonl sh -c \
+    '[ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exit 7; grep -c . events.jsonl >"$NOTES/seen"'
+  [ "$status" -eq 0 ]
+  [ "$(cat "$NOTES/seen")" -ge 3 ]  # while the job ran
+  python3 - <<'PYTHON'
+import json
+events = [json.loads(line) for line in open("events.jsonl")]
+names = [e["event"] for e in events]
+assert names == ["job_started", "node_joined", "attempt_started", "restart", "attempt_started", "job_ended"], names
+assert events[3]["failures"][0]["exit_code"] == 7 and events[4]["attempt"] == 1 and events[5]["success"]
+PYTHON
+  run "$DDPRUN" --event-log missing/events.jsonl touch "$NOTES/ran"
+  [ "$status" -ne 0 ]
+  [[ $output == *"opening --event-log=missing/events.jsonl"*"ENOENT"* ]]
+  [ ! -e "$NOTES/ran" ]
+}
+
 @test "a rank that ends early with 0 is named when the others fail" {
   # Rank 0 fails once it sees that rank 1's process is gone, as when a connection breaks.
   run "$DDPRUN" --nproc-per-node 3 --report-json report.json sh -c \

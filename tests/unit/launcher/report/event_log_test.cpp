@@ -1,0 +1,96 @@
+// The lines of --event-log, where they cannot be written, and that jobs share a file.
+#include "report/event_log.hpp"
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <ddp/error.hpp>
+
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class EventLogTest : public ::testing::Test {
+ protected:
+  EventLogTest() : path_(::testing::TempDir() + "event_log_" + std::to_string(::getpid()) + ".jsonl") { std::remove(path_.c_str()); }
+  ~EventLogTest() override { std::remove(path_.c_str()); }
+
+  EventLog open(const std::string& path) {
+    return EventLog{path,
+                    {.run_id = "run7", .slurm_job_id = "", .program = "train.py", .max_restarts = 2},
+                    [this](const std::string& text) { notes_.push_back(text); }};
+  }
+  std::vector<json> lines() const {
+    std::ifstream file(path_);
+    std::vector<json> found;
+    for (std::string line; std::getline(file, line);) found.push_back(json::parse(line));
+    return found;
+  }
+
+  std::string path_;
+  std::vector<std::string> notes_;
+};
+
+JobOutcome crash_of_rank(int rank) {
+  JobOutcome outcome;
+  RankFailure failure{};
+  failure.name.rank = rank;
+  failure.name.host = "n1";
+  failure.end = RankEnd{.code = 9, .by_signal = true, .core_dumped = false, .time = {}};
+  outcome.failures.push_back(failure);
+  return outcome;
+}
+
+TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
+  EventLog log = open(path_);
+  log.node_joined(1, 2);
+  log.attempt_started(0, 8, 2);
+  log.restart(crash_of_rank(3), 0, 1);
+  log.job_ended(JobOutcome{}, 1, 1, std::chrono::milliseconds(2500));
+  const auto found = lines();
+  std::vector<std::string> events;
+  for (const json& each : found) {
+    events.push_back(each.at("event"));
+    EXPECT_EQ(each.at("schema"), "ddprun-events/1");
+    EXPECT_EQ(each.at("run_id"), "run7");
+    EXPECT_TRUE(each.at("slurm_job_id").is_null());
+    EXPECT_THAT(each.at("time").get<std::string>(), ::testing::EndsWith("Z"));
+  }
+  ASSERT_THAT(events, ElementsAre("job_started", "node_joined", "attempt_started", "restart", "job_ended"));
+  EXPECT_EQ(found[0].at("program"), "train.py");
+  EXPECT_EQ(found[1].at("wanted"), 2);
+  EXPECT_EQ(found[2].at("world_size"), 8);
+  EXPECT_EQ(found[3].at("root_cause").at("rank"), 3);
+  EXPECT_EQ(found[3].at("failures").at(0).at("signal").at("name"), "SIGKILL");
+  EXPECT_EQ(found[4].at("success"), true);
+  EXPECT_EQ(found[4].at("seconds_total"), 2.5);
+  EXPECT_THAT(notes_, IsEmpty());
+}
+
+TEST_F(EventLogTest, JobsShareAFile) {
+  EventLog first = open(path_);
+  EventLog second = open(path_);
+  first.node_joined(1, 1);
+  second.node_joined(1, 1);
+  EXPECT_EQ(lines().size(), 4U);
+}
+
+TEST_F(EventLogTest, WhatCannotBeWrittenIsToldOnce) {
+  const Error error = *ddp::test::error_of([&] { open("/nonexistent/events"); });
+  EXPECT_THAT(error.what(), HasSubstr("--event-log=/nonexistent/events"));
+  EXPECT_EQ(error.native(), "ENOENT (2)");
+  EventLog full = open("/dev/full");
+  full.node_joined(1, 1);
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("No space left on device")));
+}
+
+}  // namespace
+}  // namespace ddp::launcher
