@@ -8,6 +8,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/comm_hook.hpp>
 #include <ddp/comm_hooks.hpp>
+#include <ddp/ddp_log.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/diagnostics.hpp>
 #include <ddp/distributed_sampler.hpp>

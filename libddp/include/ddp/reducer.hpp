@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <ddp/comm_hook.hpp>
+#include <ddp/ddp_log.hpp>
 #include <ddp/process_group.hpp>
 #include <ddp/tensor_view.hpp>
 
@@ -43,7 +44,7 @@ struct Parameter {
 /// is zeroed by work that comes before all later work of ReducerOptions::stream.
 using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
 
-/// Equal on all ranks, but for gradient_as_bucket_view, allocator and stream.
+/// Equal on all ranks, but for gradient_as_bucket_view, allocator, stream and the log.
 struct ReducerOptions {
   /// A bucket is closed when it has reached this size; it may be larger, since tensors are never split.
   /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
@@ -76,6 +77,7 @@ struct ReducerOptions {
   /// default stream. Buckets wait for what is in it when their last gradient is marked; finalize makes it wait for the
   /// averages, and does not block.
   std::optional<Stream> stream{};
+  DdpLogOptions log{};
 };
 
 /// Times of the last finished step on this rank, in the terms of PyTorch's DDP logging data.
@@ -169,6 +171,16 @@ class Reducer {
   /// Rank 0's order of gradients that the buckets follow; empty until they were rebuilt.
   const std::vector<std::size_t>& ready_order() const noexcept;
   const ReducerStats& stats() const noexcept;
+
+  /// A forward pass begins: for the log.
+  void start_forward();
+  DdpLog log() const;
+  /// From the next step on notes the times of each bucket in so many steps; forgets an earlier trace. Costs some clock
+  /// readings for each bucket, and nothing without. Throws invalid_argument within a step.
+  void trace(std::size_t steps);
+  /// What was noted, for chrome://tracing and Perfetto: when each bucket's gradients were computed, when it was ready,
+  /// launched and done. Files of several ranks can be joined: their times count from the epoch.
+  std::string trace_json() const;
 
  private:
   class Impl;

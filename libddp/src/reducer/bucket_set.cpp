@@ -40,13 +40,20 @@ void BucketSet::start_step(const std::vector<bool>& idle, int divisor) {
   }
   launched_.clear();
   error_ = nullptr;
+  if (trace_ != nullptr) trace_->start_step(plan_.size());
 }
 
 void BucketSet::contribute(std::size_t parameter, const void* gradient, ProcessGroup& group) {
   const Place place = places_[parameter];
   if (!skipped_[place.bucket]) buckets_[place.bucket].copy_in(place.slot, gradient, divisor_);
   // the last one to arrive sees what all others have written into the bucket
-  if (pending_[place.bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_full(group);
+  const std::size_t missing = pending_[place.bucket].fetch_sub(1, std::memory_order_acq_rel);
+  if (trace_ != nullptr) {
+    BucketTrace::Times& times = trace_->of(place.bucket);
+    if (missing == plan_[place.bucket].size()) times.computed = Deadline::Clock::now();
+    if (missing == 1) times.ready = Deadline::Clock::now();
+  }
+  if (missing == 1) launch_full(group);
 }
 
 void BucketSet::launch_full(ProcessGroup& group) {
@@ -63,6 +70,7 @@ void BucketSet::launch_full(ProcessGroup& group) {
 void BucketSet::launch_full_locked(ProcessGroup& group) {
   while (launched_.size() < plan_.size() && pending_[launched_.size()].load(std::memory_order_acquire) == 0) {
     if (launched_.empty()) first_launch_ = Deadline::Clock::now();
+    if (trace_ != nullptr) trace_->of(launched_.size()).launched = Deadline::Clock::now();
     launched_.push_back(launch(launched_.size(), group));
   }
 }
@@ -87,6 +95,7 @@ void BucketSet::wait(std::size_t bucket) {
     launched.exchange();
     last_finish_ = Deadline::Clock::now();
   }
+  if (trace_ != nullptr && !skipped_[bucket]) trace_->of(bucket).done = last_finish_;
 }
 
 void BucketSet::copy_out(std::size_t bucket, const std::vector<void*>& targets,

@@ -14,6 +14,7 @@
 
 #include "reducer/bucket.hpp"
 #include "reducer/bucket_plan.hpp"
+#include "reducer/bucket_trace.hpp"
 
 namespace ddp::reducer {
 
@@ -49,6 +50,9 @@ class BucketSet {
   /// them to 0.
   void hand_over(const std::vector<void*>& sources);
 
+  /// Between steps; null: none.
+  void set_trace(BucketTrace* trace) noexcept { trace_ = trace; }
+
   Time first_launch() const noexcept { return first_launch_; }
   Time last_finish() const noexcept { return last_finish_; }
 
@@ -75,6 +79,7 @@ class BucketSet {
   std::vector<Place> places_;                     ///< by parameter
   std::deque<std::atomic<std::size_t>> pending_;  ///< by bucket: gradients still missing in this step
   std::vector<bool> skipped_;                     ///< by bucket
+  BucketTrace* trace_ = nullptr;
 
   std::mutex mutex_;  ///< guards what follows while gradients arrive
   std::vector<Launched> launched_;

@@ -24,6 +24,7 @@ std::string describe(const ReducerOptions& options) {
     const auto bytes = std::as_bytes(std::span{options.ready_order});
     text += fmt::format(", ready_order {:016x}", base::Fnv1a().add(bytes).value());
   }
+  if (options.log.find_straggler) text += fmt::format(", stragglers of each {}th step", options.log.sample_rate);
   if (options.comm_hook) text += fmt::format(", hook '{}'", options.comm_hook->name());
   return text;
 }
@@ -33,6 +34,9 @@ void check_options(const ReducerOptions& options, std::size_t parameters) {
   if (options.skip_all_reduce_unused && !options.find_unused_parameters) {
     base::throw_invalid_argument(kMakingReducer, "skip_all_reduce_unused is set without find_unused_parameters",
                                  "set both");
+  }
+  if (options.log.sample_rate == 0) {
+    base::throw_invalid_argument(kMakingReducer, "the log's sample_rate is 0", "give 1 or more");
   }
   for (const std::size_t index : options.ready_order) {
     if (index < parameters) continue;

@@ -23,7 +23,8 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, Reduc
       marks_(list_.names()),
       used_(parameters_.size()),
       used_anywhere_(parameters_.size(), 1),
-      buckets_(parameters_, options_) {
+      buckets_(parameters_, options_),
+      log_(parameters_, options_, list_) {
   if (options_.broadcast_parameters) {
     std::vector<TensorView> values;
     for (const Parameter& parameter : parameters_) values.push_back(parameter.value);
@@ -32,6 +33,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, Reduc
   if (options_.static_graph) marks_.count_only();
   order_ = options_.ready_order.empty() ? std::vector<std::size_t>{} : list_.complete_order(options_.ready_order);
   make_buckets(initial_plan());
+  log_.join_group(buckets_.plan());
 }
 
 void Reducer::Impl::prepare_for_backward(std::span<const std::size_t> unused) {
@@ -60,7 +62,7 @@ void Reducer::Impl::mark_ready(std::size_t index, const TensorView* gradient) {
   const auto mark = several_marks ? mark_shared(owner, memory) : marks_.mark(owner);
   if (mark == ReadyMarks::Mark::excess) check_.throw_excess(index, marks_.needed(owner));
   used_[owner].store(true, std::memory_order_relaxed);
-  if (recording_ && (marks_.counting() || mark == ReadyMarks::Mark::ready)) {
+  if (noting_ && (marks_.counting() || mark == ReadyMarks::Mark::ready)) {
     const std::lock_guard lock(mutex_);
     arrivals_.push_back(owner);
   }
@@ -132,6 +134,7 @@ void Reducer::Impl::change_group(ProcessGroup group) {
   rebuilt_ = false;
   rebuild_due_ = false;
   make_buckets(initial_plan());
+  log_.join_group(buckets_.plan());
 }
 
 ProcessGroup Reducer::Impl::compare(ProcessGroup group) const {
@@ -162,7 +165,8 @@ Reducer::Impl::ReadyMarks::Mark Reducer::Impl::mark_shared(std::size_t owner, vo
 void Reducer::Impl::start_step(std::span<const std::size_t> unused) {
   marks_.start_step();
   recording_ = synchronize_ && !rebuilt_ && reducer::rebuilds(options_);
-  arrivals_.clear();
+  noting_ = recording_ || (synchronize_ && log_.samples());
+  if (noting_) arrivals_.clear();
   backward_started_ = Clock::now();
   std::vector<bool> idle = mark_unused_names(unused);
   // Ranks have agreed on these only; gradients from steps of no_sync must be averaged whatever follows.
@@ -192,6 +196,7 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
     }
     used_anywhere_ = used;
   }
+  if (find_unused) log_.note_used(used);
   bool misses = !missing.empty();
   const bool several = group_.size() > 1;
   if (several) report_.send(group_, misses, used);
@@ -224,10 +229,30 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
   rebuild_due_ = recording_;
   recording_ = false;
   stats_.backward = finalize_called - backward_started_;
-  if (!buckets_.exchanges()) return;
   const auto launched = buckets_.first_launch();
-  stats_.communication = buckets_.last_finish() - launched;
-  stats_.overlap = std::max<Clock::duration>(std::min(buckets_.last_finish(), finalize_called) - launched, {});
+  if (buckets_.exchanges()) {
+    stats_.communication = buckets_.last_finish() - launched;
+    stats_.overlap = std::max<Clock::duration>(std::min(buckets_.last_finish(), finalize_called) - launched, {});
+  }
+  log_.finish_step({.iteration = stats_.iteration,
+                    .times = {.backward_start = backward_started_,
+                              .backward_end = finalize_called,
+                              .first_launch = launched,
+                              .last_finish = buckets_.last_finish(),
+                              .end = Clock::now()},
+                    .exchanged = buckets_.exchanges(),
+                    .rebuilt = rebuilt_,
+                    .joined = join_ != nullptr},
+                   buckets_.plan(), arrivals_, group_);
+  if (!trace_ || trace_->full()) return;
+  trace_->finish_step(stats_.iteration, buckets_.plan());
+  if (trace_->full()) buckets_.set_trace(nullptr);
+}
+
+void Reducer::Impl::trace(std::size_t steps) {
+  if (in_step_) base::throw_invalid_argument("tracing buckets", "a step has not been finalized", "call it before one");
+  trace_.emplace(steps, group_.global_ranks()[static_cast<std::size_t>(group_.rank())]);
+  buckets_.set_trace(steps > 0 ? &*trace_ : nullptr);
 }
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
@@ -236,10 +261,18 @@ Reducer::Reducer(Reducer&&) noexcept = default;
 Reducer& Reducer::operator=(Reducer&&) noexcept = default;
 Reducer::~Reducer() = default;
 
-void Reducer::prepare_for_backward(std::span<const std::size_t> unused) { impl_->prepare_for_backward(unused); }
-void Reducer::mark_ready(std::size_t index) { impl_->mark_ready(index, nullptr); }
-void Reducer::mark_ready(std::size_t index, const TensorView& gradient) { impl_->mark_ready(index, &gradient); }
-void Reducer::finalize() { impl_->finalize(); }
+void Reducer::prepare_for_backward(std::span<const std::size_t> unused) {
+  impl_->note_error([&] { impl_->prepare_for_backward(unused); });
+}
+void Reducer::mark_ready(std::size_t index) {
+  impl_->note_error([&] { impl_->mark_ready(index, nullptr); });
+}
+void Reducer::mark_ready(std::size_t index, const TensorView& gradient) {
+  impl_->note_error([&] { impl_->mark_ready(index, &gradient); });
+}
+void Reducer::finalize() {
+  impl_->note_error([&] { impl_->finalize(); });
+}
 Reducer::NoSync Reducer::no_sync() { return impl_->no_sync(); }
 TensorView Reducer::bucket_view(std::size_t index) const { return impl_->bucket_view(index); }
 bool Reducer::used(std::size_t index) const { return impl_->used(index); }
@@ -250,6 +283,10 @@ void Reducer::change_group(ProcessGroup group) { impl_->change_group(std::move(g
 const std::vector<std::vector<std::size_t>>& Reducer::buckets() const noexcept { return impl_->plan(); }
 const std::vector<std::size_t>& Reducer::ready_order() const noexcept { return impl_->order(); }
 const ReducerStats& Reducer::stats() const noexcept { return impl_->stats(); }
+void Reducer::start_forward() { impl_->log().start_forward(); }
+DdpLog Reducer::log() const { return impl_->read_log(); }
+void Reducer::trace(std::size_t steps) { impl_->trace(steps); }
+std::string Reducer::trace_json() const { return impl_->trace_json(); }
 Joinable& Reducer::joinable(std::vector<TensorView> buffers) {
   impl_->set_join_buffers(std::move(buffers));
   return *impl_;

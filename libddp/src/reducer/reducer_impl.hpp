@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "reducer/parameter_list.hpp"
 #include "reducer/ready_marks.hpp"
 #include "reducer/step_end.hpp"
+#include "reducer/step_log.hpp"
 #include "reducer/step_report.hpp"
 
 namespace ddp {
@@ -48,6 +50,21 @@ class Reducer::Impl final : public Joinable {
   const reducer::BucketPlan& plan() const noexcept { return buckets_.plan(); }
   const std::vector<std::size_t>& order() const noexcept { return order_; }
   const ReducerStats& stats() const noexcept { return stats_; }
+
+  /// Calls @p body; the log gets the error that it throws.
+  template <class Body>
+  void note_error(Body&& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      log_.note_error(error.what());
+      throw;
+    }
+  }
+  reducer::StepLog& log() noexcept { return log_; }
+  DdpLog read_log() const { return log_.read(group_); }
+  void trace(std::size_t steps);
+  std::string trace_json() const { return trace_ ? trace_->json() : reducer::BucketTrace(0, 0).json(); }
 
   // Joinable
   void set_join_buffers(std::vector<TensorView> buffers) { join_buffers_ = std::move(buffers); }
@@ -104,10 +121,13 @@ class Reducer::Impl final : public Joinable {
   std::vector<std::uint8_t> used_anywhere_;  ///< by parameter, in the last average
   reducer::BucketSet buckets_;
   reducer::StepReport report_;
+  reducer::StepLog log_;
+  std::optional<reducer::BucketTrace> trace_;
 
   std::atomic<bool> in_step_ = false;
   bool synchronize_ = true;   ///< this step, or the last one, is none of no_sync
-  bool recording_ = false;    ///< arrivals, in this step
+  bool recording_ = false;    ///< this step, to rebuild buckets by
+  bool noting_ = false;       ///< arrivals, in this step
   bool broken_ = false;       ///< a step has failed
   bool accumulated_ = false;  ///< there was a step of no_sync since the last average, on all ranks
   int no_sync_depth_ = 0;
