@@ -6,6 +6,7 @@
 #include <ddp/broadcast_coalesced.hpp>
 #include <ddp/broadcast_state.hpp>
 #include <ddp/bytes.hpp>
+#include <ddp/checkpoint.hpp>
 #include <ddp/comm_hook.hpp>
 #include <ddp/comm_hooks.hpp>
 #include <ddp/ddp_log.hpp>

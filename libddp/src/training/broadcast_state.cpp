@@ -8,18 +8,21 @@
 #include <ddp/reducer.hpp>
 
 #include "reducer/parameter_check.hpp"
+#include "training/state_check.hpp"
 
 namespace ddp {
 
+void training::verify_state(ProcessGroup& group, std::span<const NamedTensor> tensors, const std::string& call) {
+  std::vector<Parameter> compared;
+  for (const NamedTensor& each : tensors) compared.push_back({.name = each.name, .value = each.tensor});
+  reducer::verify_parameters(group, compared, call);
+}
+
 void broadcast_state(ProcessGroup& group, std::span<const NamedTensor> tensors, int root,
                      std::optional<Stream> stream) {
-  std::vector<Parameter> compared;
+  training::verify_state(group, tensors, fmt::format("root {}", root));
   std::vector<TensorView> views;
-  for (const NamedTensor& tensor : tensors) {
-    compared.push_back({.name = tensor.name, .value = tensor.tensor});
-    views.push_back(tensor.tensor);
-  }
-  reducer::verify_parameters(group, compared, fmt::format("root {}", root));
+  for (const NamedTensor& each : tensors) views.push_back(each.tensor);
   broadcast_coalesced(group, views, root, stream);
 }
 

@@ -31,6 +31,8 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"reducer-missing", [](ddp::World& world, Arguments) { miss_a_gradient(world); }},
       {"comm-hooks", [](ddp::World& world, Arguments) { run_comm_hooks(world); }},
       {"hook-loss", &lose_a_rank_in_a_hook},
+      {"checkpoints", &save_checkpoints},
+      {"full-disk", &fill_the_disk},
       {"exact-average", [](ddp::World& world, Arguments) { train_exactly(world); }},
       {"uneven-inputs", [](ddp::World& world, Arguments) { train_on_uneven_inputs(world); }},
       {"training-modes", [](ddp::World& world, Arguments) { train_in_all_modes(world); }},

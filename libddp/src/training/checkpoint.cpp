@@ -1,0 +1,206 @@
+#include <ddp/checkpoint.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/byte_stream.hpp"
+#include "base/invalid_argument.hpp"
+#include "base/system_error.hpp"
+#include "base/whole_file.hpp"
+#include "training/checkpoint_folder.hpp"
+#include "training/damaged_file.hpp"
+#include "training/joint_action.hpp"
+#include "training/state_check.hpp"
+
+namespace ddp {
+namespace {
+
+using training::act_jointly;
+using training::CheckpointFolder;
+using training::CheckpointManifest;
+using training::ShardOrigin;
+using training::ShardRecord;
+
+constexpr std::size_t kMostManifestBytes = std::size_t{256} << 20U;  // a million ranks have 80 MB
+
+std::string random_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+ShardOrigin origin_of(const CheckpointManifest& manifest, int rank) {
+  return {.id = manifest.id,
+          .step = manifest.step,
+          .rank = static_cast<std::uint32_t>(rank),
+          .files = manifest.sharded ? static_cast<std::uint32_t>(manifest.ranks) : 1U};
+}
+
+/// What a rank brings to a save, to be compared.
+Bytes opening_of(std::int64_t step, bool sharded, const std::string& id) {
+  return base::ByteWriter().integer(step).integer(static_cast<std::uint8_t>(sharded)).text(id).bytes();
+}
+
+/// The save that all ranks have opened, with rank 0's id. Throws Error(mismatch) unless they mean the same.
+CheckpointManifest agreed_save(const ProcessGroup& group, const std::vector<Bytes>& openings) {
+  CheckpointManifest first;
+  std::vector<int> others;
+  std::string different;
+  for (std::size_t rank = 0; rank < openings.size(); ++rank) {
+    base::ByteReader reader(openings[rank], "opening of a save");
+    CheckpointManifest manifest;
+    manifest.step = reader.integer<std::int64_t>();
+    manifest.sharded = reader.integer<std::uint8_t>() != 0;
+    manifest.id = reader.text();
+    manifest.ranks = group.size();
+    if (rank == 0) {
+      first = std::move(manifest);
+    } else if (std::tie(manifest.step, manifest.sharded) != std::tie(first.step, first.sharded)) {
+      others.push_back(group.global_ranks()[rank]);
+      if (different.empty()) {
+        different = fmt::format("{} {}", manifest.step, manifest.sharded ? "by all ranks" : "by rank 0");
+      }
+    }
+  }
+  if (others.empty()) return first;
+  throw Error{{.code = ErrorCode::mismatch,
+               .attempted = "saving a checkpoint",
+               .cause = fmt::format("rank {} saves step {} {}, others step {}", group.global_ranks()[0], first.step,
+                                    first.sharded ? "by all ranks" : "by rank 0", different),
+               .native = {},
+               .ranks = std::move(others),
+               .hint = "call save or save_sharded with the same step on all ranks"}};
+}
+
+std::string read_manifest(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) throw base::system_error(fmt::format("reading '{}'", path), errno);
+  if (text.size() > kMostManifestBytes) training::throw_damaged(path, "it is too large");
+  return text;
+}
+
+/// On rank 0: the text of the newest manifest, or of that of @p step; empty if there is none.
+std::string find_manifest(const CheckpointFolder& folder, std::optional<std::int64_t> step) {
+  const std::vector<std::int64_t> complete = folder.complete_steps();
+  const auto found = step ? std::find(complete.begin(), complete.end(), *step) : complete.begin();
+  if (found == complete.end()) {
+    if (!step) return {};
+    throw base::system_error(fmt::format("looking for '{}'", folder.manifest_path(*step)), ENOENT, {},
+                             ErrorCode::not_found);
+  }
+  const std::string path = folder.manifest_path(*found);
+  std::string text = read_manifest(path);
+  const CheckpointManifest manifest = training::parse_manifest(text, path);
+  if (manifest.step != *found) {
+    training::throw_damaged(path, fmt::format("it is of step {}", manifest.step), ErrorCode::mismatch);
+  }
+  return text;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(ProcessGroup group, std::string folder, CheckpointOptions options)
+    : group_(std::move(group)), folder_(std::move(folder)), options_(options) {
+  constexpr auto kAttempted = "setting up checkpoints";
+  if (folder_.empty()) base::throw_invalid_argument(kAttempted, "the folder has no name", {});
+  if (options_.keep < 0) base::throw_invalid_argument(kAttempted, fmt::format("{} to keep", options_.keep), {});
+  if (options_.timeout.count() <= 0) base::throw_invalid_argument(kAttempted, "the timeout is not positive", {});
+}
+
+void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, std::string_view extra) {
+  save(step, tensors, extra, false);
+}
+
+void Checkpoints::save_sharded(std::int64_t step, std::span<const NamedTensor> tensors, std::string_view extra) {
+  save(step, tensors, extra, true);
+}
+
+void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, std::string_view extra, bool sharded) {
+  const Deadline deadline = Deadline::after(options_.timeout);
+  const CheckpointFolder folder{folder_};
+  const bool is_first = group_.rank() == 0;
+  const bool writes = sharded || is_first;
+  const auto openings = act_jointly(group_, deadline, [&] {
+    if (step < 0) base::throw_invalid_argument("saving a checkpoint", fmt::format("step {}", step), {});
+    if (writes) {
+      training::check_tensors(tensors);
+      if (is_first) folder.clear_unfinished(step);
+      folder.make(step);
+    }
+    return opening_of(step, sharded, random_id());
+  });
+  CheckpointManifest manifest = agreed_save(group_, openings);
+
+  const ShardOrigin origin = origin_of(manifest, group_.rank());
+  const auto records = act_jointly(group_, deadline, [&]() -> Bytes {
+    if (!writes) return {};
+    const ShardRecord record = training::write_shard(folder.shard_path(origin), origin, tensors, extra);
+    folder.sync(step);
+    return base::ByteWriter().integer(record.bytes).text(record.checksum).bytes();
+  });
+  act_jointly(group_, deadline, [&]() -> Bytes {
+    if (!is_first) return {};
+    for (const Bytes& record : records) {
+      if (record.empty()) continue;
+      base::ByteReader reader(record, "record of a file");
+      const auto bytes = reader.integer<std::uint64_t>();
+      manifest.shards.push_back({.bytes = bytes, .checksum = reader.text()});
+    }
+    base::write_file(folder.manifest_path(step), training::format_manifest(manifest));
+    folder.sync(step);
+    folder.clear_old(options_.keep, manifest);
+    return {};
+  });
+}
+
+std::optional<Restored> Checkpoints::restore(std::span<const NamedTensor> tensors, std::optional<std::int64_t> step) {
+  const Deadline deadline = Deadline::after(options_.timeout);
+  const CheckpointFolder folder{folder_};
+  const bool is_first = group_.rank() == 0;
+  const auto found = act_jointly(group_, deadline, [&] {
+    training::check_tensors(tensors);
+    return is_first ? base::to_bytes(find_manifest(folder, step)) : Bytes{};
+  });
+  if (found[0].empty()) return std::nullopt;
+  const std::string text = base::to_text(found[0]);
+  const CheckpointManifest manifest = training::parse_manifest(text, folder_);
+  if (manifest.sharded && manifest.ranks != group_.size()) {
+    throw Error{
+        {.code = ErrorCode::mismatch,
+         .attempted = fmt::format("restoring '{}'", folder.step_path(manifest.step)),
+         .cause = fmt::format("{} ranks have saved their parts of it, there are {}", manifest.ranks, group_.size()),
+         .native = {},
+         .ranks = {},
+         .hint = fmt::format("start {} ranks; any number can restore what rank 0 saves for all", manifest.ranks)}};
+  }
+  const bool reads = manifest.sharded || is_first;
+  const ShardOrigin origin = origin_of(manifest, group_.rank());
+  act_jointly(group_, deadline, [&]() -> Bytes {
+    if (reads) training::check_shard(folder.shard_path(origin), manifest.shards[origin.rank], origin, tensors);
+    return {};
+  });
+  if (!manifest.sharded) training::verify_state(group_, tensors, "restoring");
+
+  Restored restored{.step = manifest.step, .extra = {}};
+  const auto extras = act_jointly(group_, deadline, [&]() -> Bytes {
+    if (!reads) return {};
+    restored.extra = training::read_shard(folder.shard_path(origin), tensors);
+    return manifest.sharded ? Bytes{} : base::to_bytes(restored.extra);
+  });
+  if (manifest.sharded) return restored;
+  restored.extra = base::to_text(extras[0]);
+  broadcast_state(group_, tensors);
+  return restored;
+}
+
+}  // namespace ddp

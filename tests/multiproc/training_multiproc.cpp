@@ -1,0 +1,90 @@
+// Checkpoints of real processes that are killed, or run out of disk, in the midst of a save.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "over.hpp"
+#include "support/rank_processes.hpp"
+
+namespace ddp::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SavedTraining : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "ddp_saved.XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static Deadline patience() { return Deadline::after(std::chrono::seconds(120)); }
+  /// Lets two ranks go on for some steps: where they started. All checks are the ranks'.
+  long go_on(const std::string& steps) const {
+    RankProcesses ranks(2, {RANK_PROGRAM, "checkpoints", folder_, steps});
+    const auto results = ranks.wait(patience());
+    for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
+    const auto place = results[0].output.find("RESTORED ");
+    return place == std::string::npos ? -1 : std::stol(results[0].output.substr(place + 9));
+  }
+  /// Files of saves that have not ended.
+  std::size_t unfinished() const {
+    std::size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+      count += entry.path().extension() == ".tmp" ? 1 : 0;
+    }
+    return count;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(SavedTraining, GoesOnFromTheFormerCheckpointWhenARankFallsInTheMidstOfItsFile) {
+  EXPECT_EQ(go_on("3"), 0);
+  for (const int victim : {0, 1}) {
+    RankProcesses ranks(2, {RANK_PROGRAM, "checkpoints", folder_, "1", std::to_string(victim)}, {},
+                        victim == 0 ? 1 : 2);
+    const auto results = ranks.wait(patience());
+    const auto other = static_cast<std::size_t>(1 - victim);
+    EXPECT_EQ(results[static_cast<std::size_t>(victim)].signal, SIGKILL);
+    EXPECT_EQ(results[other].exit_code, 3) << results[other].output;
+    EXPECT_NE(results[other].output.find("code=peer_lost ranks=[" + std::to_string(victim) + "]"), std::string::npos)
+        << results[other].output;
+    EXPECT_EQ(unfinished(), 1U);
+    EXPECT_EQ(go_on("1"), victim == 0 ? 4 : 6);
+    EXPECT_EQ(unfinished(), 0U) << "the next save clears up";
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2) << "the newest are kept";
+}
+
+TEST_F(SavedTraining, HasAWholeCheckpointWheneverARankIsKilled) {
+  std::mt19937 random(39);  // NOLINT: the same in each run
+  long former = 0;
+  for (int round = 0; round < 5; ++round) {
+    RankProcesses ranks(2, {RANK_PROGRAM, "checkpoints", folder_, "100000"});
+    ASSERT_TRUE(ranks.all_wrote("SAVED", patience()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::uniform_int_distribution(0, 60)(random)));
+    ranks.signal(round % 2, SIGKILL);
+    const auto results = ranks.wait(patience());
+    EXPECT_EQ(results[static_cast<std::size_t>(1 - round % 2)].exit_code, 3);
+    const long now = go_on("0");
+    EXPECT_GT(now, former);
+    former = now;
+  }
+}
+
+TEST_F(SavedTraining, OutlivesAFullDisk) {
+  RankProcesses ranks(2, {RANK_PROGRAM, "full-disk", folder_});
+  for (const RankResult& result : ranks.wait(patience())) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+}  // namespace
+}  // namespace ddp::test

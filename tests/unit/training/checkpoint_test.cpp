@@ -1,0 +1,312 @@
+// Checkpoints: whole or not at all, and files that are not what was written are refused on all ranks.
+#include <ddp/checkpoint.hpp>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "training/checkpoint_manifest.hpp"
+#include "training/shard_file.hpp"
+#include "unit/training/thread_groups.hpp"
+
+namespace ddp {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::run_group;
+using testing::HasSubstr;
+
+std::string content_of(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+void overwrite(const fs::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+/// A rank's model, which can tell of which step and rank it is.
+struct Model {
+  std::vector<float> weight = std::vector<float>(3000);
+  std::vector<std::int64_t> step = {0};
+  std::vector<double> none{};
+
+  void set(std::int64_t to, int rank) {
+    step[0] = to;
+    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(to * 100 + rank * 10) + i % 7;
+  }
+  bool is(std::int64_t of, int rank) const {
+    Model wanted;
+    wanted.set(of, rank);
+    return weight == wanted.weight && step == wanted.step;
+  }
+  std::vector<NamedTensor> tensors() {
+    return {{.name = "weight", .tensor = {weight.data(), DType::float32, {30, 100}}},
+            {.name = "none", .tensor = none},
+            {.name = "step", .tensor = step}};
+  }
+};
+
+class CheckpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "ddp_checkpoints.XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Checkpoints checkpoints(const ProcessGroup& group, int keep = 3) const {
+    return Checkpoints(group, (folder_ / "run").string(), {.keep = keep});
+  }
+  fs::path step(int number) const { return folder_ / "run" / ("step-" + std::to_string(number)); }
+  /// Names in a step's folder that start so.
+  std::vector<fs::path> files(int number, const std::string& start) const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(step(number))) {
+      if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
+    }
+    return found;
+  }
+  std::set<std::string> steps() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ / "run")) names.insert(entry.path().filename());
+    return names;
+  }
+  void save_two(int number) const {
+    run_group(2, [&](ProcessGroup& group) {
+      Model model;
+      model.set(number, group.rank());
+      checkpoints(group).save_sharded(number, model.tensors(), "of rank " + std::to_string(group.rank()));
+    });
+  }
+  /// That restoring by two ranks fails on both alike, and touches no tensor.
+  Error refusal(int number) const {
+    std::vector<std::optional<Error>> errors(2);
+    run_group(2, [&](ProcessGroup& group) {
+      Model model;
+      model.set(1, 1);
+      errors[static_cast<std::size_t>(group.rank())] =
+          error_of([&] { checkpoints(group).restore(model.tensors(), number); });
+      EXPECT_TRUE(model.is(1, 1)) << "touched";
+    });
+    if (!errors[0] || !errors[1]) throw std::runtime_error("was not refused");
+    EXPECT_STREQ(errors[0]->what(), errors[1]->what());
+    return *errors[0];
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CheckpointTest, OfEachRankComesBackToEachRank) {
+  run_group(3, [&](ProcessGroup& group) {
+    Checkpoints kept = checkpoints(group, 2);
+    Model model;
+    EXPECT_FALSE(kept.restore(model.tensors())) << "there is none";
+    for (const int number : {5, 30, 200}) {
+      model.set(number, group.rank());
+      kept.save_sharded(number, model.tensors(), std::string("\0extra", 6) + std::to_string(group.rank()));
+    }
+    model.set(0, 0);
+    const auto newest = kept.restore(model.tensors());
+    ASSERT_TRUE(newest);
+    EXPECT_EQ(newest->step, 200);
+    EXPECT_EQ(newest->extra, std::string("\0extra", 6) + std::to_string(group.rank()));
+    EXPECT_TRUE(model.is(200, group.rank()));
+    EXPECT_EQ(kept.restore(model.tensors(), 30)->step, 30);
+    EXPECT_TRUE(model.is(30, group.rank()));
+    const auto gone = error_of([&] { kept.restore(model.tensors(), 5); });
+    ASSERT_TRUE(gone);
+    EXPECT_EQ(gone->code(), ErrorCode::not_found);
+    EXPECT_TRUE(model.is(30, group.rank()));
+  });
+  EXPECT_EQ(steps(), (std::set<std::string>{"step-30", "step-200"}));
+}
+
+TEST_F(CheckpointTest, OfRankZeroComesBackToAnyNumberOfRanks) {
+  run_group(2, [&](ProcessGroup& group) {
+    Model model;
+    model.set(7 + group.rank(), group.rank());  // the others' is not looked at
+    checkpoints(group).save(7, group.rank() == 0 ? model.tensors() : std::vector<NamedTensor>{}, "for all");
+  });
+  EXPECT_EQ(files(7, "rank-").size(), 1U);
+  for (const int size : {1, 3}) {
+    run_group(size, [&](ProcessGroup& group) {
+      Model model;
+      const auto restored = checkpoints(group).restore(model.tensors());
+      ASSERT_TRUE(restored);
+      EXPECT_EQ(restored->extra, "for all");
+      EXPECT_TRUE(model.is(7, 0)) << "rank " << group.rank();
+      if (size == 1) return;
+      Model other;
+      auto tensors = other.tensors();
+      if (group.rank() == 2) tensors[0].tensor = {other.weight.data(), DType::float32, {3000}};
+      const auto error = error_of([&] { checkpoints(group).restore(tensors); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code(), ErrorCode::mismatch);
+      EXPECT_EQ(error->ranks(), std::vector{20});
+      EXPECT_EQ(other.weight, Model().weight) << "touched";
+    });
+  }
+}
+
+TEST_F(CheckpointTest, OfTheSameStepIsReplacedAndLeftFilesGo) {
+  save_two(4);
+  const auto first = files(4, "rank-");
+  fs::create_directories(step(3));  // of a save that was killed
+  overwrite(step(3) / "rank-0-of-2.0123456789abcdef", "half");
+  overwrite(step(3) / "rank-1-of-2.0123456789abcdef.77.tmp", "ha");
+  fs::create_directories(step(2));
+  overwrite(step(2) / "notes.txt", "the user's");
+  overwrite(step(4) / ("manifest." + std::to_string(::getpid()) + ".tmp"), "of an earlier process of this number");
+  save_two(4);
+  EXPECT_EQ(files(4, "").size(), 3U);
+  for (const fs::path& path : first) EXPECT_FALSE(fs::exists(path)) << path;
+  EXPECT_EQ(steps(), (std::set<std::string>{"step-2", "step-4"}));
+  EXPECT_TRUE(fs::exists(step(2) / "notes.txt"));
+}
+
+TEST_F(CheckpointTest, WithAFileThatIsNotTheOneThatWasWrittenIsRefused) {
+  save_two(1);
+  save_two(2);
+  const std::string manifest = content_of(step(2) / "manifest");
+  const fs::path shard = files(2, "rank-1-")[0];
+  const std::string whole = content_of(shard);
+  EXPECT_THAT(manifest, HasSubstr("step 2\nkind sharded\nranks 2\nfile "));
+
+  for (std::size_t size = 0; size < manifest.size(); size += size > 60 ? 41 : 1) {
+    overwrite(step(2) / "manifest", manifest.substr(0, size));
+    const Error error = refusal(2);
+    EXPECT_EQ(error.code(), ErrorCode::protocol) << size << ": " << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("step-2/manifest'"));
+    EXPECT_THAT(error.hint(), HasSubstr("remove '"));
+  }
+  std::string changed = manifest;
+  changed[manifest.find("file ") + 5] ^= 1;
+  overwrite(step(2) / "manifest", changed);
+  EXPECT_THAT(refusal(2).what(), HasSubstr("checksum is not that of its lines"));
+  overwrite(step(2) / "manifest", content_of(step(1) / "manifest"));
+  EXPECT_EQ(refusal(2).code(), ErrorCode::mismatch) << "another step's";
+  overwrite(step(2) / "manifest", manifest);
+
+  for (const std::size_t size : {std::size_t{0}, std::size_t{10}, whole.size() - 1}) {
+    overwrite(shard, whole.substr(0, size));
+    const Error error = refusal(2);
+    EXPECT_EQ(error.code(), ErrorCode::protocol);
+    EXPECT_EQ(error.ranks(), std::vector{10});
+    EXPECT_THAT(error.cause(), HasSubstr(fmt::format("it has {} bytes, its checkpoint says {}", size, whole.size())));
+  }
+  for (const std::size_t place : {std::size_t{0}, whole.size() / 2, whole.size() - 1}) {
+    changed = whole;
+    changed[place] ^= 0x40;
+    overwrite(shard, changed);
+    EXPECT_THAT(refusal(2).what(), HasSubstr("its checksum is not the one")) << place;
+  }
+  fs::remove(shard);
+  const Error missing = refusal(2);
+  EXPECT_EQ(missing.code(), ErrorCode::not_found);
+  EXPECT_THAT(missing.what(), HasSubstr("[ENOENT (2)] (rank 10)"));
+  EXPECT_EQ(refusal(9).code(), ErrorCode::not_found) << "no such step";
+
+  fs::remove(step(2) / "manifest");
+  run_group(2, [&](ProcessGroup& group) {
+    Model model;
+    EXPECT_EQ(checkpoints(group).restore(model.tensors())->step, 1) << "without manifest there is no checkpoint";
+    EXPECT_TRUE(model.is(1, group.rank()));
+  });
+}
+
+TEST_F(CheckpointTest, OfAnotherModelOrOfOtherRanksIsRefused) {
+  save_two(6);
+  run_group(2, [&](ProcessGroup& group) {
+    Model model;
+    auto tensors = model.tensors();
+    if (group.rank() == 1) tensors[2].name = "steps";
+    const auto error = error_of([&] { checkpoints(group).restore(tensors); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::mismatch);
+    EXPECT_EQ(error->ranks(), std::vector{10});
+    EXPECT_EQ(error->cause(), "tensor 2 is 'step' int64[1] in the file, 'steps' int64[1] here");
+    tensors.pop_back();
+    const auto fewer = error_of([&] { checkpoints(group).restore(tensors); });
+    ASSERT_TRUE(fewer);
+    EXPECT_EQ(fewer->cause(), "tensor 2 is 'step' int64[1] in the file, missing here");
+  });
+  run_group(3, [&](ProcessGroup& group) {
+    Model model;
+    const auto error = error_of([&] { checkpoints(group).restore(model.tensors()); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::mismatch);
+    EXPECT_EQ(error->cause(), "2 ranks have saved their parts of it, there are 3");
+  });
+}
+
+TEST_F(CheckpointTest, IsNotSavedWhereRanksDifferOrCannot) {
+  run_group(2, [&](ProcessGroup& group) {
+    const bool second = group.rank() == 1;
+    Model model;
+    Checkpoints kept = checkpoints(group);
+    const auto differ = error_of([&] { kept.save_sharded(second ? 2 : 1, model.tensors()); });
+    ASSERT_TRUE(differ);
+    EXPECT_EQ(differ->code(), ErrorCode::mismatch);
+    EXPECT_EQ(differ->ranks(), std::vector{10});
+    auto twice = model.tensors();
+    if (second) twice.push_back(twice[0]);
+    const auto double_name = error_of([&] { kept.save_sharded(1, twice); });
+    ASSERT_TRUE(double_name);
+    EXPECT_EQ(double_name->code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(double_name->cause(), HasSubstr("'weight' is there twice"));
+    EXPECT_TRUE(error_of([&] { kept.save(-1, model.tensors()); }));
+    Checkpoints nowhere(group, second ? "/dev/null/folder" : (folder_ / "other").string());
+    const auto error = error_of([&] { nowhere.save_sharded(1, model.tensors()); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("'/dev/null/folder/step-1'"));
+    EXPECT_FALSE(kept.restore(model.tensors()));
+    EXPECT_TRUE(error_of([&] { Checkpoints(group, ""); }));
+  });
+}
+
+TEST_F(CheckpointTest, HasFilesThatKnowWhereTheyBelong) {
+  Model model;
+  fs::create_directories(step(8));
+  const std::string path = (step(8) / "rank-1-of-2.0123456789abcdef").string();
+  const training::ShardOrigin origin{.id = "0123456789abcdef", .step = 8, .rank = 1, .files = 2};
+  const auto record = training::write_shard(path, origin, model.tensors(), "extra");
+  EXPECT_EQ(record.bytes, fs::file_size(path));
+  training::check_shard(path, record, origin, model.tensors());
+  EXPECT_EQ(training::read_shard(path, model.tensors()), "extra");
+  for (int what = 0; what < 4; ++what) {
+    training::ShardOrigin other = origin;
+    if (what == 0) other.id[0] = 'f';
+    if (what == 1) other.step = 9;
+    if (what == 2) other.rank = 0;
+    if (what == 3) other.files = 3;
+    const auto error = error_of([&] { training::check_shard(path, record, other, model.tensors()); });
+    ASSERT_TRUE(error) << what;
+    EXPECT_EQ(error->code(), ErrorCode::mismatch);
+    EXPECT_THAT(error->cause(), HasSubstr("it is of step 8, rank 1 of 2, save 0123456789abcdef; wanted"));
+  }
+
+  training::CheckpointManifest manifest{.id = origin.id, .step = 8, .sharded = true, .ranks = 2, .shards = {}};
+  manifest.shards = {record, record};
+  std::string text = training::format_manifest(manifest);
+  EXPECT_EQ(training::parse_manifest(text, "m"), manifest);
+  EXPECT_TRUE(error_of([&] { training::parse_manifest(text + "\n", "m"); }));
+  text.replace(text.find(" 1\n"), 2, " 2");
+  EXPECT_THAT(error_of([&] { training::parse_manifest(text, "m"); })->cause(), HasSubstr("version 2 of the format"));
+  manifest.shards.pop_back();
+  const std::string fewer = training::format_manifest(manifest);
+  EXPECT_THAT(error_of([&] { training::parse_manifest(fewer, "m"); })->cause(), HasSubstr("1 files instead of 2"));
+}
+
+}  // namespace
+}  // namespace ddp
