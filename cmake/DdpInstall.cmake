@@ -7,15 +7,31 @@ set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
 install(EXPORT ddpTargets NAMESPACE ddp:: DESTINATION ${package_folder} COMPONENT development)
 
 set(DDP_PLUGIN_FOLDER ${CMAKE_INSTALL_LIBDIR})
+set(DDP_TORCH_INCLUDE_FOLDER ${CMAKE_INSTALL_INCLUDEDIR})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ddpConfig.cmake.in ${PROJECT_BINARY_DIR}/ddpConfig.cmake
   INSTALL_DESTINATION ${package_folder}
-  PATH_VARS DDP_PLUGIN_FOLDER
+  PATH_VARS DDP_PLUGIN_FOLDER DDP_TORCH_INCLUDE_FOLDER
   NO_SET_AND_CHECK_MACRO
   NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 # Before 1.0 a minor version may break the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/ddpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/ddpConfig.cmake ${PROJECT_BINARY_DIR}/ddpConfigVersion.cmake
   DESTINATION ${package_folder} COMPONENT development)
+
+# The headers for libtorch, which nothing here needs: bindings/torch.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/bindings/torch/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  COMPONENT development FILES_MATCHING PATTERN *.hpp)
+
+# The same package for projects that use this build folder: ddp_DIR=<build folder>/package.
+set(DDP_PLUGIN_FOLDER ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+set(DDP_TORCH_INCLUDE_FOLDER ${PROJECT_SOURCE_DIR}/bindings/torch/include)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ddpConfig.cmake.in ${PROJECT_BINARY_DIR}/package/ddpConfig.cmake
+  INSTALL_DESTINATION ${PROJECT_BINARY_DIR}/package
+  PATH_VARS DDP_PLUGIN_FOLDER DDP_TORCH_INCLUDE_FOLDER
+  NO_SET_AND_CHECK_MACRO
+  NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+configure_file(${PROJECT_BINARY_DIR}/ddpConfigVersion.cmake ${PROJECT_BINARY_DIR}/package/ddpConfigVersion.cmake COPYONLY)
+export(EXPORT ddpTargets NAMESPACE ddp:: FILE ${PROJECT_BINARY_DIR}/package/ddpTargets.cmake)
 
 set(pc_folder ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH DDP_PC_TO_PREFIX ${pc_folder} ${CMAKE_INSTALL_PREFIX})

@@ -48,6 +48,22 @@ void CallCheck::gradient(std::size_t index, const void* own, const TensorView* g
   }
 }
 
+void CallCheck::place(std::size_t index, bool in_step, const TensorView& gradient) const {
+  const TensorView& expected = parameters_[list_.owner(index)].value;
+  const auto refuse = [&](std::string cause, std::string hint) {
+    base::throw_invalid_argument(fmt::format("placing the gradient of '{}'", parameters_[index].name), std::move(cause),
+                                 std::move(hint));
+  };
+  if (in_step) refuse("a backward pass runs", "place it before prepare_for_backward()");
+  if (options_.gradient_as_bucket_view) refuse("gradients are in the buckets", "compute it at bucket_view()");
+  if (gradient.data() == nullptr) return;
+  if (gradient.dtype() != expected.dtype() || gradient.numel() != expected.numel() ||
+      gradient.device() != expected.device()) {
+    refuse(fmt::format("expected {}, got {}", expected.description(), gradient.description()),
+           "a gradient must have the size, element type and device of its parameter");
+  }
+}
+
 void CallCheck::throw_outside(std::size_t index) const {
   static_cast<void>(owner_of(index, "marking a gradient ready"));
   refuse_mark(index, "no backward pass has been started",

@@ -71,6 +71,12 @@ void Reducer::Impl::mark_ready(std::size_t index, const TensorView* gradient) {
   if (synchronize_ && buckets_.exchanges()) buckets_.contribute(owner, memory, group_);
 }
 
+void Reducer::Impl::place_gradient(std::size_t index, const TensorView& gradient) {
+  const std::size_t owner = check_.owner_of(index, "placing a gradient");
+  check_.place(index, in_step_, gradient);
+  sources_[owner] = gradient.data();
+}
+
 void Reducer::Impl::finalize() {
   const auto finalize_called = Clock::now();
   if (!in_step_) {
@@ -270,6 +276,7 @@ void Reducer::mark_ready(std::size_t index) {
 void Reducer::mark_ready(std::size_t index, const TensorView& gradient) {
   impl_->note_error([&] { impl_->mark_ready(index, &gradient); });
 }
+void Reducer::place_gradient(std::size_t index, const TensorView& gradient) { impl_->place_gradient(index, gradient); }
 void Reducer::finalize() {
   impl_->note_error([&] { impl_->finalize(); });
 }

@@ -37,6 +37,7 @@ class Reducer::Impl final : public Joinable {
 
   void prepare_for_backward(std::span<const std::size_t> unused);
   void mark_ready(std::size_t index, const TensorView* gradient);
+  void place_gradient(std::size_t index, const TensorView& gradient);
   void finalize();
   NoSync no_sync() { return NoSync{no_sync_depth_}; }
 

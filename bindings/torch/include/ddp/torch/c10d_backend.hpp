@@ -1,0 +1,304 @@
+// A process group as c10d's Backend, so that what is written for torch.distributed runs on libddp's groups.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <ddp/batch.hpp>
+
+#include <ddp/torch/c10d_work.hpp>
+#include <ddp/torch/process_group.hpp>
+
+namespace ddp::torch {
+
+/// Operations of CPU tensors, with c10d's arguments: lists of one tensor for one rank, options with a timeout. What is
+/// gathered into, or scattered from, lists of tensors is copied once; the rest is used where it lies. Any source of
+/// recv, sparse tensors and bit operations are refused.
+class C10dBackend : public ::c10d::Backend {
+  using Tensors = std::vector<at::Tensor>;
+  using Lists = std::vector<std::vector<at::Tensor>>;
+  using Started = c10::intrusive_ptr<::c10d::Work>;
+  using Type = ::c10d::OpType;
+
+ public:
+  explicit C10dBackend(ddp::ProcessGroup group)
+      : ::c10d::Backend(group.rank(), group.size()),
+        group_(std::move(group)),
+        options_(c10::make_intrusive<Options>("ddp", group_->group().timeout())) {}
+
+  const std::string getBackendName() const override { return "ddp"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  /// Of operations without a timeout of their own.
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+
+  Started broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override {
+    const at::Tensor& tensor = only(tensors, "broadcast");
+    return started(Type::BROADCAST, group().broadcast(tensor, peer(opts.rootRank), limit(opts.timeout)), {tensor});
+  }
+
+  Started allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
+    const at::Tensor& tensor = only(tensors, "allreduce");
+    const ReduceOp op = operation(opts.reduceOp, tensor);
+    return started(Type::ALLREDUCE, group().all_reduce(tensor, op, limit(opts.timeout)), {tensor});
+  }
+
+  Started allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& opts) override {
+    Batch batch{group().group()};
+    for (const at::Tensor& tensor : tensors) {
+      const ReduceOp op = operation(opts.reduceOp, tensor);
+      batch.all_reduce(ProcessGroup::combined(tensor, op, "allreduce_coalesced"), op);
+    }
+    return started(Type::ALLREDUCE_COALESCED, batch, tensors, opts.timeout, tensors);
+  }
+
+  Started reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override {
+    const at::Tensor& tensor = only(tensors, "reduce");
+    const ReduceOp op = operation(opts.reduceOp, tensor);
+    return started(Type::REDUCE, group().reduce(tensor, peer(opts.rootRank), op, limit(opts.timeout)), {tensor});
+  }
+
+  Started allgather(Lists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& opts) override {
+    const at::Tensor input = only(inputs, "allgather").contiguous();
+    Tensors& parts = of_each_rank(outputs, "allgather");
+    const at::Tensor flat = for_each_rank(input);
+    return started(Type::ALLGATHER, group().all_gather(input, flat, limit(opts.timeout)), parts, unpack(flat, parts));
+  }
+
+  Started _allgather_base(at::Tensor& output, at::Tensor& input, const ::c10d::AllgatherOptions& opts) override {
+    return started(Type::_ALLGATHER_BASE, group().all_gather(input, output, limit(opts.timeout)), {output});
+  }
+
+  Started allgather_coalesced(Lists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& opts) override {
+    // c10d has a list of all inputs for each rank
+    Tensors dense, flat, all;
+    for (const at::Tensor& input : inputs) {
+      dense.push_back(input.contiguous());
+      flat.push_back(for_each_rank(input));
+    }
+    if (outputs.size() != static_cast<std::size_t>(getSize())) refuse("allgather_coalesced", "a list for each rank");
+    for (const Tensors& list : outputs) {
+      if (list.size() != inputs.size()) refuse("allgather_coalesced", "as many outputs as inputs");
+      all.insert(all.end(), list.begin(), list.end());
+    }
+    return started(Type::ALLGATHER_COALESCED, gathers(flat, dense, "allgather_coalesced"), joined(flat, dense),
+                   opts.timeout, all, [flat, outputs] {
+                     for (std::size_t i = 0; i < flat.size(); ++i) {
+                       for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+                         copy(outputs[rank][i], flat[i][static_cast<std::int64_t>(rank)]);
+                       }
+                     }
+                   });
+  }
+
+  Started allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::AllgatherOptions& opts) override {
+    return started(Type::ALLGATHER_COALESCED, gathers(outputs, inputs, "allgather_into_tensor_coalesced"),
+                   joined(outputs, inputs), opts.timeout, outputs);
+  }
+
+  Started gather(Lists& outputs, Tensors& inputs, const ::c10d::GatherOptions& opts) override {
+    const at::Tensor input = only(inputs, "gather").contiguous();
+    const int root = peer(opts.rootRank);
+    if (root != getRank()) {
+      return started(Type::GATHER, group().gather(input, {}, root, limit(opts.timeout)), {});
+    }
+    Tensors& parts = of_each_rank(outputs, "gather");
+    const at::Tensor flat = for_each_rank(input);
+    return started(Type::GATHER, group().gather(input, flat, root, limit(opts.timeout)), parts, unpack(flat, parts));
+  }
+
+  Started scatter(Tensors& outputs, Lists& inputs, const ::c10d::ScatterOptions& opts) override {
+    const at::Tensor& output = only(outputs, "scatter");
+    const int root = peer(opts.rootRank);
+    const at::Tensor flat = root == getRank() ? at::stack(of_each_rank(inputs, "scatter")) : at::Tensor{};
+    return started(Type::SCATTER, group().scatter(flat, output, root, limit(opts.timeout)), {output});
+  }
+
+  Started reduce_scatter(Tensors& outputs, Lists& inputs, const ::c10d::ReduceScatterOptions& opts) override {
+    const at::Tensor& output = only(outputs, "reduce_scatter");
+    const at::Tensor flat = at::stack(of_each_rank(inputs, "reduce_scatter"));
+    const ReduceOp op = operation(opts.reduceOp, output);
+    return started(Type::REDUCE_SCATTER, group().reduce_scatter(flat, output, op, limit(opts.timeout)), {output});
+  }
+
+  Started _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const ::c10d::ReduceScatterOptions& opts) override {
+    const ReduceOp op = operation(opts.reduceOp, output);
+    return started(Type::_REDUCE_SCATTER_BASE, group().reduce_scatter(input, output, op, limit(opts.timeout)),
+                   {output});
+  }
+
+  Started reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::ReduceScatterOptions& opts) override {
+    constexpr auto kWhat = "reduce_scatter_tensor_coalesced";
+    if (outputs.size() != inputs.size()) refuse(kWhat, "as many outputs as inputs");
+    Batch batch{group().group()};
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const ReduceOp op = operation(opts.reduceOp, inputs[i]);
+      ProcessGroup::combined(inputs[i], op, kWhat);
+      batch.reduce_scatter(ProcessGroup::row_major(inputs[i], kWhat), ProcessGroup::row_major(outputs[i], kWhat), op);
+    }
+    return started(Type::REDUCE_SCATTER_TENSOR_COALESCED, batch, joined(outputs, inputs), opts.timeout, outputs);
+  }
+
+  /// @param output_splits, input_splits rows for each rank; empty: equally many
+  Started alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits, const ::c10d::AllToAllOptions& opts) override {
+    if (output_splits.empty() && input_splits.empty()) {
+      return started(Type::ALLTOALL_BASE, group().all_to_all(input, output, limit(opts.timeout)), {output});
+    }
+    return exchange(Type::ALLTOALL_BASE, rows(output, output_splits), rows(input, input_splits), opts.timeout,
+                    {output});
+  }
+
+  Started alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override {
+    return exchange(Type::ALLTOALL, outputs, inputs, opts.timeout, outputs);
+  }
+
+  Started send(Tensors& tensors, int destination, int tag) override {
+    const at::Tensor& tensor = only(tensors, "send");
+    return started(Type::SEND, group().send(tensor, destination, tag_of(tag), limit(::c10d::kUnsetTimeout)), {tensor});
+  }
+  Started recv(Tensors& tensors, int source, int tag) override {
+    const at::Tensor& tensor = only(tensors, "recv");
+    return started(Type::RECV, group().recv(tensor, source, tag_of(tag), limit(::c10d::kUnsetTimeout)), {tensor});
+  }
+
+  Started barrier(const ::c10d::BarrierOptions& opts) override {
+    return started(Type::BARRIER, group().barrier(limit(opts.timeout)), {});
+  }
+  /// Every barrier of libddp names the ranks that are absent.
+  void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool /*wait_for_all*/) override {
+    group().barrier(limit(opts.timeout)).wait();
+  }
+
+  void setSequenceNumberForGroup() override {}  // they begin at 0 everywhere
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  /// Lets go of the group. What runs ends by its own deadline; later operations are refused.
+  void abort() override { group_.reset(); }
+  void shutdown() override { group_.reset(); }
+
+ private:
+  [[noreturn]] static void refuse(const char* what, const std::string& expected) {
+    throw_invalid_argument(what, "c10d's arguments do not fit", "give " + expected);
+  }
+
+  ProcessGroup& group() {
+    if (group_) return *group_;
+    throw Error{{.code = ErrorCode::aborted,
+                 .attempted = "using a c10d backend of libddp",
+                 .cause = "it was shut down",
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+
+  static const at::Tensor& only(const Tensors& tensors, const char* what) {
+    if (tensors.size() != 1) refuse(what, "one tensor");
+    return tensors[0];
+  }
+  Tensors& of_each_rank(Lists& lists, const char* what) const {
+    if (lists.size() != 1 || lists[0].size() != static_cast<std::size_t>(getSize()))
+      refuse(what, "a tensor for each rank");
+    return lists[0];
+  }
+  at::Tensor for_each_rank(const at::Tensor& part) const {
+    std::vector<std::int64_t> shape = part.sizes().vec();
+    shape.insert(shape.begin(), getSize());
+    return at::empty(shape, part.options());
+  }
+  static Tensors joined(const Tensors& some, const Tensors& others) {
+    Tensors all = some;
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }
+  static void copy(at::Tensor to, const at::Tensor& from) {
+    const at::NoGradGuard no_grad;
+    to.copy_(from.view(to.sizes()));
+  }
+  static std::function<void()> unpack(const at::Tensor& flat, const Tensors& parts) {
+    return [flat, parts] {
+      for (std::size_t i = 0; i < parts.size(); ++i) copy(parts[i], flat[static_cast<std::int64_t>(i)]);
+    };
+  }
+  Batch gathers(const Tensors& outputs, const Tensors& inputs, const char* what) {
+    if (outputs.size() != inputs.size()) refuse(what, "as many outputs as inputs");
+    Batch batch{group().group()};
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      batch.all_gather(ProcessGroup::row_major(inputs[i], what), ProcessGroup::row_major(outputs[i], what));
+    }
+    return batch;
+  }
+
+  Tensors rows(const at::Tensor& tensor, const std::vector<std::int64_t>& splits) const {
+    if (splits.empty()) return tensor.chunk(getSize());
+    return tensor.split_with_sizes(splits);
+  }
+
+  /// Part i of inputs becomes part rank() of rank i's outputs; parts may have any sizes.
+  Started exchange(Type type, const Tensors& outputs, const Tensors& inputs, std::chrono::milliseconds timeout,
+                   Tensors result) {
+    const auto ranks = static_cast<std::size_t>(getSize());
+    const auto own = static_cast<std::size_t>(getRank());
+    if (outputs.size() != ranks || inputs.size() != ranks) refuse("alltoall", "a tensor, or a size, for each rank");
+    copy(outputs[own], inputs[own]);
+    Batch batch{group().group()};
+    for (std::size_t i = 0; i < ranks; ++i) {
+      if (i == own) continue;
+      const int other = static_cast<int>(i);
+      if (inputs[i].numel() > 0) batch.send(ProcessGroup::row_major(inputs[i], "alltoall"), other);
+      if (outputs[i].numel() > 0) batch.recv(ProcessGroup::row_major(outputs[i], "alltoall"), other);
+    }
+    return started(type, batch, joined(outputs, inputs), timeout, std::move(result));
+  }
+
+  int peer(std::int64_t rank) const { return static_cast<int>(rank); }
+  static std::uint32_t tag_of(int tag) { return static_cast<std::uint32_t>(tag); }
+  Deadline limit(std::chrono::milliseconds timeout) const {
+    return Deadline::after(timeout > std::chrono::milliseconds::zero() ? timeout : options_->timeout);
+  }
+
+  static ReduceOp operation(const ::c10d::ReduceOp& op, const at::Tensor& tensor) {
+    switch (static_cast<::c10d::ReduceOp::RedOpType>(op)) {
+      case ::c10d::ReduceOp::SUM: return ReduceOp::sum;
+      case ::c10d::ReduceOp::AVG: return ReduceOp::avg;
+      case ::c10d::ReduceOp::PRODUCT: return ReduceOp::product;
+      case ::c10d::ReduceOp::MIN: return ReduceOp::min;
+      case ::c10d::ReduceOp::MAX: return ReduceOp::max;
+      case ::c10d::ReduceOp::BAND:
+        if (tensor.scalar_type() == at::kBool) return ReduceOp::min;
+        break;
+      case ::c10d::ReduceOp::BOR:
+        if (tensor.scalar_type() == at::kBool) return ReduceOp::max;
+        break;
+      default: break;
+    }
+    throw_invalid_argument("combining " + description_of(tensor), "libddp has no such c10d::ReduceOp",
+                           "use SUM, AVG, PRODUCT, MIN or MAX");
+  }
+
+  Started started(Type type, std::optional<ddp::Work> work, Tensors outputs, std::function<void()> unpack = {}) {
+    ++sequence_;
+    return C10dWork::start(getRank(), type, std::move(work), std::move(outputs), std::move(unpack));
+  }
+  Started started(Type type, Batch batch, Tensors tensors, std::chrono::milliseconds timeout, Tensors outputs,
+                  std::function<void()> unpack = {}) {
+    std::optional<ddp::Work> work;
+    if (batch.size() > 0) work = batch.start(ProcessGroup::keep(limit(timeout), std::move(tensors)));
+    return started(type, std::move(work), std::move(outputs), std::move(unpack));
+  }
+
+  std::optional<ProcessGroup> group_;
+  c10::intrusive_ptr<Options> options_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace ddp::torch

@@ -1,0 +1,93 @@
+// An operation of a group as c10d's Work: what torch.distributed and its DistributedDataParallel wait for.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <ddp/work.hpp>
+
+namespace ddp::torch {
+
+class C10dWork final : public ::c10d::Work {
+ public:
+  /// @param work nothing: finished at once
+  /// @param outputs what the future and result() hold
+  /// @param unpack runs when the operation has succeeded, before anybody hears of its end
+  static c10::intrusive_ptr<C10dWork> start(int rank, ::c10d::OpType type, std::optional<ddp::Work> work,
+                                            std::vector<at::Tensor> outputs, std::function<void()> unpack = {}) {
+    auto started = c10::make_intrusive<C10dWork>(rank, type, work, std::move(outputs));
+    if (!work) {
+      started->complete(nullptr);
+      return started;
+    }
+    work->on_finish([started, unpack = std::move(unpack)](const ddp::Work& finished) {
+      std::exception_ptr problem;
+      if (const auto error = finished.error()) {
+        problem = std::make_exception_ptr(*error);
+      } else if (unpack) {
+        try {
+          unpack();
+        } catch (...) {
+          problem = std::current_exception();
+        }
+      }
+      started->complete(problem);
+    });
+    return started;
+  }
+
+  /// Use start(): this one does not end.
+  C10dWork(int rank, ::c10d::OpType type, std::optional<ddp::Work> work, std::vector<at::Tensor> outputs)
+      : ::c10d::Work(rank, type),
+        work_(std::move(work)),
+        outputs_(std::move(outputs)),
+        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+  bool isCompleted() override {
+    if (work_) static_cast<void>(work_->done());  // takes it a step further
+    return future_->completed();
+  }
+  bool isSuccess() const override { return future_->completed() && !future_->hasError(); }
+
+  /// Throws the operation's ddp::Error; Error(timeout) after @p timeout, while the operation goes on.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    if (work_) wait_for_operation(timeout);
+    future_->waitAndThrow();
+    return true;
+  }
+  void synchronize() override {}
+  std::vector<at::Tensor> result() override { return outputs_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  void wait_for_operation(std::chrono::milliseconds timeout) const {
+    if (timeout > kNoTimeout) return work_->wait(Deadline::after(timeout));
+    try {
+      work_->wait();
+    } catch (const Error&) {
+      if (!work_->done()) throw;  // a backend that hangs: the future would never tell
+    }
+  }
+
+  void complete(const std::exception_ptr& problem) {
+    finish(problem);  // of the base class, for those who ask it
+    if (problem) {
+      future_->setError(problem);
+    } else {
+      future_->markCompleted(c10::IValue(outputs_));
+    }
+  }
+
+  const std::optional<ddp::Work> work_;
+  const std::vector<at::Tensor> outputs_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace ddp::torch

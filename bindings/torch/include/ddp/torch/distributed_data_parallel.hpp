@@ -1,0 +1,142 @@
+// Data-parallel training of a libtorch module. docs/libtorch.md is its guide.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <ddp/process_group.hpp>
+#include <ddp/reducer.hpp>
+
+#include <ddp/torch/gradient_averager.hpp>
+#include <ddp/torch/module_tensors.hpp>
+#include <ddp/torch/outputs.hpp>
+
+namespace ddp::torch {
+
+/// Equal on all ranks, but for gradient_as_bucket_view. What is not explained here is in ReducerOptions.
+struct DistributedDataParallelOptions {
+  /// Rank 0's buffers (running means) go to all ranks before each forward pass, but for those after a step of no_sync.
+  bool broadcast_buffers = true;
+  /// Rank 0's parameters and buffers go to all ranks at construction.
+  bool init_sync = true;
+  /// Parameters and buffers, by their names in the module, that are neither compared nor broadcast nor averaged.
+  std::set<std::string> ignored{};
+  std::optional<std::size_t> bucket_cap_bytes{};
+  std::size_t first_bucket_bytes = 1 * MiB;
+  std::vector<std::size_t> bucket_caps_bytes{};
+  /// Gradients live in the buckets: no second memory for them. With zero_grad(false) no copies, either.
+  bool gradient_as_bucket_view = false;
+  /// For modules whose backward passes leave out parameters. The graph of each forward pass is searched for them.
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  bool skip_all_reduce_unused = false;
+  std::vector<std::size_t> ready_order{};
+  std::shared_ptr<CommHook> comm_hook{};
+};
+
+inline ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
+  return {.bucket_cap_bytes = options.bucket_cap_bytes,
+          .first_bucket_bytes = options.first_bucket_bytes,
+          .bucket_caps_bytes = options.bucket_caps_bytes,
+          .rebuild_buckets = true,
+          .broadcast_parameters = options.init_sync,
+          .gradient_as_bucket_view = options.gradient_as_bucket_view,
+          .find_unused_parameters = options.find_unused_parameters,
+          .static_graph = options.static_graph,
+          .skip_all_reduce_unused = options.skip_all_reduce_unused,
+          .ready_order = options.ready_order,
+          .comm_hook = options.comm_hook,
+          .allocator = {},
+          .stream = {}};
+}
+
+/// A module whose gradients are averages over a group's ranks when backward() returns. Its parameters are those of the
+/// wrapped module, with "module." before their names, as in PyTorch: checkpoints are interchangeable.
+///
+/// Construction is collective; throws Error(mismatch) on all ranks if their modules or options differ. forward() and
+/// backward() are the program's own, on all ranks equally often. What goes wrong in a backward pass is thrown by
+/// backward(), as ddp::Error. One thread at a time; while a backward pass runs, no other collectives on the group.
+template <class Net>
+class DistributedDataParallelImpl : public ::torch::nn::Module {
+ public:
+  /// @param module what torch::nn::Module::register_module takes: a holder, or a shared_ptr
+  DistributedDataParallelImpl(Net module, ProcessGroup group, const DistributedDataParallelOptions& options = {})
+      : ::torch::nn::Module("DistributedDataParallel"),
+        module_(register_module("module", std::move(module))),
+        ignored_(options.ignored),
+        broadcasts_buffers_(options.broadcast_buffers && group.size() > 1) {
+    check_ignored(inner(), ignored_);
+    averager_ = std::make_shared<GradientAverager>(distinct_tensors(inner().named_parameters(), ignored_),
+                                                   std::move(group), reducer_options(options));
+    if (options.init_sync) broadcast_buffers();
+  }
+
+  /// The wrapped module's forward pass, with its arguments and result.
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    averager_->before_forward();
+    broadcast_buffers();
+    auto outputs = module_->forward(std::forward<Arguments>(arguments)...);
+    std::vector<at::Tensor> found;
+    const bool complete = at::GradMode::is_enabled() && find_tensors(outputs, found);
+    averager_->after_forward(found, complete);
+    return outputs;
+  }
+
+  /// The wrapped module, for all but training: gradients of forward passes that go around the wrapper are an error.
+  auto& module() noexcept { return module_; }
+
+  /// Backward passes of the forward passes that run while this lives exchange nothing, so that gradients accumulate;
+  /// the next one averages the sum. On all ranks for the same passes.
+  GradientAverager::Guard no_sync() { return averager_->no_sync(); }
+  /// Backward passes that run while this lives do not end the step: let it end before the last one of a step.
+  GradientAverager::Guard several_backwards() { return averager_->several_backwards(); }
+
+  /// Goes on with another group, also after a failure. Collective over it.
+  void change_group(ProcessGroup group) { averager_->change_group(std::move(group)); }
+
+  /// Times, buckets, ready_order() for the next run.
+  const Reducer& reducer() const noexcept { return averager_->reducer(); }
+
+ private:
+  ::torch::nn::Module& inner() { return *module_; }
+
+  void broadcast_buffers() {
+    if (!broadcasts_buffers_) return;
+    const std::vector<NamedTensor> buffers = distinct_tensors(inner().named_buffers(), ignored_);
+    if (buffers.empty()) return;
+    with_memory_of(buffers,
+                   [&](const std::vector<TensorView>& memory) { averager_->reducer().broadcast_buffers(memory); });
+  }
+
+  Net module_;
+  std::set<std::string> ignored_;
+  bool broadcasts_buffers_;
+  std::shared_ptr<GradientAverager> averager_;
+};
+
+/// DistributedDataParallel model{net, group}: a handle like torch::nn::Linear; copies are the same module.
+template <class Net>
+class DistributedDataParallel : public ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>> {
+ public:
+  DistributedDataParallel(Net module, ProcessGroup group, const DistributedDataParallelOptions& options = {})
+      : ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>>(
+            std::make_shared<DistributedDataParallelImpl<Net>>(std::move(module), std::move(group), options)) {}
+
+  /// The forward pass; ModuleHolder's own cannot see one that is a template.
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    return this->impl_->forward(std::forward<Arguments>(arguments)...);
+  }
+};
+
+}  // namespace ddp::torch

@@ -1,0 +1,354 @@
+// Between autograd and a Reducer: tells it which gradients are final, when a backward pass begins and ends, and puts
+// gradients where it wants them. What DistributedDataParallel is made of, apart from its module.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <ddp/reducer.hpp>
+
+#include <ddp/torch/bucket_memory.hpp>
+#include <ddp/torch/module_tensors.hpp>
+#include <ddp/torch/outputs.hpp>
+#include <ddp/torch/tensor.hpp>
+
+namespace ddp::torch {
+
+/// A step begins when a backward pass comes to the first output of a forward pass, and ends when that backward pass
+/// does. Forward passes without a backward pass cost nothing. One backward pass at a time. Always in a shared_ptr.
+class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
+ public:
+  /// Collective. @param tensors all parameters, those without a gradient, too.
+  GradientAverager(std::vector<NamedTensor> tensors, ProcessGroup group, ReducerOptions options)
+      : tensors_(std::move(tensors)),
+        view_(options.gradient_as_bucket_view),
+        searches_(options.find_unused_parameters),
+        places_(options.find_unused_parameters || options.static_graph),
+        held_(tensors_.size()),
+        views_(tensors_.size()),
+        marked_(tensors_.size()),
+        reducer_(reducer_parameters(tensors_), std::move(group), with_memory(std::move(options))) {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (!tensors_[i].tensor.requires_grad()) continue;
+      AccumulatorPointer node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
+      const std::uintptr_t key = node->add_post_hook(std::make_unique<ComputedHook>(*this, i));
+      accumulators_.push_back({i, std::move(node), key});
+    }
+    if (view_) move_views();
+  }
+  GradientAverager(const GradientAverager&) = delete;
+  GradientAverager& operator=(const GradientAverager&) = delete;
+  ~GradientAverager() {
+    for (const Accumulator& accumulator : accumulators_) accumulator.node->del_post_hook(accumulator.hook);
+  }
+
+  Reducer& reducer() noexcept { return reducer_; }
+
+  /// Throws Error(invalid_argument) while the last step has not ended.
+  void before_forward() const {
+    if (!open_ || held_open_ > 0) return;
+    throw_invalid_argument("starting a forward pass", "the last backward pass has not ended its step",
+                           "it has failed, or all of several were in several_backwards(), which ends before the last; "
+                           "after a failure call change_group() on all ranks");
+  }
+
+  /// @param complete outputs has all tensors of the forward pass' result.
+  void after_forward(const std::vector<at::Tensor>& outputs, bool complete) {
+    if (!at::GradMode::is_enabled()) return;
+    std::unordered_set<::torch::autograd::Node*> roots;
+    bool differentiable = !complete;
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined() || !output.requires_grad()) continue;
+      differentiable = true;
+      if (output.grad_fn()) roots.insert(output.grad_fn().get());
+    }
+    if (!differentiable) return;
+    const auto pass = std::make_shared<ForwardPass>();
+    pass->averager = weak_from_this();
+    pass->synchronize = no_sync_depth_ == 0;
+    if (searches_ && complete) pass->unused = unreachable(outputs);
+    for (::torch::autograd::Node* const root : roots) root->add_pre_hook(std::make_unique<ReachedHook>(pass));
+    kept_pass_ = complete && !roots.empty() ? nullptr : pass;
+    std::erase_if(passes_, [](const auto& old) { return old.expired(); });
+    passes_.push_back(pass);
+  }
+
+  /// Counts as long as it lives.
+  class [[nodiscard]] Guard {
+   public:
+    Guard(std::shared_ptr<GradientAverager> averager, int GradientAverager::*depth)
+        : averager_(std::move(averager)), depth_(depth) {
+      ++((*averager_).*depth_);
+    }
+    Guard(Guard&&) noexcept = default;
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    ~Guard() {
+      if (averager_) --((*averager_).*depth_);
+    }
+
+   private:
+    std::shared_ptr<GradientAverager> averager_;
+    int GradientAverager::*depth_;
+  };
+  Guard no_sync() { return {shared_from_this(), &GradientAverager::no_sync_depth_}; }
+  Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
+
+  /// Also ends a step that has failed. Collective over the new group.
+  void change_group(ProcessGroup group) {
+    open_ = false;
+    queued_ = false;
+    passes_.clear();
+    kept_pass_ = nullptr;
+    reducer_.change_group(std::move(group));
+    if (view_) move_views();
+  }
+
+ private:
+  using AccumulatorPointer = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+  using Gradients = ::torch::autograd::variable_list;
+
+  struct Accumulator {
+    std::size_t parameter;
+    AccumulatorPointer node;  ///< autograd itself keeps it for the time of a backward pass only
+    std::uintptr_t hook;
+  };
+
+  /// Lives as long as the graph of its outputs.
+  struct ForwardPass {
+    std::weak_ptr<GradientAverager> averager;
+    bool synchronize = true;
+    bool begun = false;  ///< its backward pass
+    std::vector<std::size_t> unused;
+  };
+
+  /// After autograd has added to a parameter's gradient for the last time in a backward pass.
+  struct ComputedHook final : ::torch::autograd::FunctionPostHook {
+    ComputedHook(GradientAverager& owner, std::size_t index) : averager(owner), parameter(index) {}
+    Gradients operator()(const Gradients& outputs, const Gradients& inputs) override {
+      averager.computed(parameter, !inputs.empty() && inputs[0].defined());
+      return outputs;
+    }
+    GradientAverager& averager;
+    std::size_t parameter;
+  };
+
+  /// When a backward pass comes to an output of a forward pass: before any gradient of a parameter.
+  struct ReachedHook final : ::torch::autograd::FunctionPreHook {
+    explicit ReachedHook(std::shared_ptr<ForwardPass> forward) : pass(std::move(forward)) {}
+    Gradients operator()(const Gradients& gradients) override {
+      if (const auto averager = pass->averager.lock()) averager->reached(*pass);
+      return gradients;
+    }
+    std::shared_ptr<ForwardPass> pass;
+  };
+
+  ReducerOptions with_memory(ReducerOptions options) {
+    if (!view_) return options;
+    options.allocator = [memory = memory_](std::size_t bytes, Device) { return memory->allocate(bytes); };
+    return options;
+  }
+
+  std::vector<std::size_t> unreachable(const std::vector<at::Tensor>& outputs) const {
+    const auto nodes = reachable_nodes(outputs);
+    std::vector<std::size_t> unused;
+    for (const Accumulator& accumulator : accumulators_) {
+      if (!nodes.contains(accumulator.node.get())) unused.push_back(accumulator.parameter);
+    }
+    return unused;
+  }
+
+  // a step
+
+  void reached(ForwardPass& pass) {
+    // autograd::grad() and backward(inputs) visit a part of the graph: no step, unless gradients come
+    const auto* const part = ::torch::autograd::get_current_graph_task_exec_info();
+    if (part != nullptr && !part->empty()) return;
+    if (!open_) begin(pass);
+    queue_end();
+  }
+
+  void computed(std::size_t index, bool has_gradient) {
+    const at::AutoGradMode no_grad(false);
+    if (!open_) begin(pass_of_gradient(index));
+    queue_end();
+    at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
+    if (!has_gradient && (places_ || !gradient.defined())) {
+      if (searches_) return;  // which ends the step as unused
+      if (!gradient.defined()) gradient = laid_out(tensors_[index].tensor).zero_();
+    }
+    place(index, gradient);
+    marked_[index] = true;
+    if (view_) {
+      reducer_.mark_ready(index);
+    } else {
+      reducer_.mark_ready(index, memory_of(gradient, attempted(index)));
+    }
+  }
+
+  /// Of a backward pass that has not come to any output: its loss was made of what the module has kept.
+  ForwardPass& pass_of_gradient(std::size_t index) const {
+    for (auto pass = passes_.rbegin(); pass != passes_.rend(); ++pass) {
+      if (const auto found = pass->lock()) return *found;  // kept alive by the graph, or by kept_pass_
+    }
+    throw_invalid_argument(attempted(index), "its forward pass went around DistributedDataParallel",
+                           "call the forward pass of the wrapper, not of the module in it");
+  }
+
+  void begin(ForwardPass& pass) {
+    const at::AutoGradMode no_grad(false);
+    std::size_t waiting = pass.begun ? 1 : 0;
+    for (const auto& other : passes_) {
+      const auto found = other.lock();
+      if (found && !found->begun) ++waiting;
+    }
+    pass.begun = true;
+    synchronize_ = pass.synchronize;
+    if (places_) place_all();
+    {
+      std::optional<Reducer::NoSync> alone;
+      if (!synchronize_) alone.emplace(reducer_.no_sync());
+      // what one of several forward passes leaves out, another may use
+      reducer_.prepare_for_backward(waiting == 1 ? std::span<const std::size_t>{pass.unused}
+                                                 : std::span<const std::size_t>{});
+    }
+    if (view_) move_views();
+    marked_.assign(tensors_.size(), false);
+    open_ = true;
+  }
+
+  void queue_end() {
+    if (queued_) return;
+    ::torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+      if (const auto averager = weak.lock()) averager->end();
+    });
+    queued_ = true;
+  }
+
+  void end() {
+    queued_ = false;
+    if (!open_ || held_open_ > 0) return;
+    open_ = false;
+    kept_pass_ = nullptr;
+    for (const auto& pass : passes_) {
+      if (const auto found = pass.lock()) found->begun = true;
+    }
+    const at::AutoGradMode no_grad(false);
+    reducer_.finalize();
+    if (!synchronize_) return;
+    if (places_) take_others_gradients();
+    held_.assign(tensors_.size(), at::Tensor{});
+  }
+
+  // gradients
+
+  std::string attempted(std::size_t index) const { return "averaging the gradient of '" + tensors_[index].name + "'"; }
+
+  static at::Tensor laid_out(const at::Tensor& parameter) {
+    return at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
+  }
+
+  /// Makes @p gradient lie where, or as, the Reducer wants it.
+  void place(std::size_t index, at::Tensor& gradient) {
+    const at::Tensor& parameter = tensors_[index].tensor;
+    if (gradient.layout() != at::kStrided) {
+      throw_invalid_argument(attempted(index), "it is sparse", "make the module's gradients dense (sparse = false)");
+    }
+    if (view_) {
+      const at::Tensor& view = views_[index];
+      if (gradient.data_ptr() == view.data_ptr() && lies_like(gradient, parameter)) return;
+      if (gradient.scalar_type() != view.scalar_type() || gradient.sizes() != view.sizes()) {
+        throw_invalid_argument(attempted(index), "it is " + description_of(gradient) + ", not as its parameter",
+                               "leave gradients to autograd");
+      }
+      at::Tensor(view).copy_(gradient);
+      gradient = view;
+      return;
+    }
+    if (!lies_like(gradient, parameter) && gradient.sizes() == parameter.sizes()) {
+      gradient = laid_out(parameter).copy_(gradient);
+    }
+    held_[index] = gradient;
+  }
+
+  /// Tells the Reducer about all gradients that there are, since parameters may stay without a new one.
+  void place_all() {
+    for (const Accumulator& accumulator : accumulators_) {
+      const std::size_t index = accumulator.parameter;
+      at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
+      if (gradient.defined()) {
+        place(index, gradient);
+      } else if (view_) {
+        at::Tensor(views_[index]).zero_();
+      } else {
+        held_[index].reset();
+      }
+      if (view_) continue;
+      reducer_.place_gradient(index, gradient.defined() ? memory_of(gradient, attempted(index)) : TensorView{});
+    }
+  }
+
+  /// Buckets may have been made anew.
+  void move_views() {
+    const std::size_t first = accumulators_.front().parameter;
+    if (views_[first].defined() && views_[first].data_ptr() == reducer_.bucket_view(first).data()) return;
+    for (const Accumulator& accumulator : accumulators_) {
+      const std::size_t index = accumulator.parameter;
+      at::Tensor view = memory_->tensor_at(reducer_.bucket_view(index).data(), tensors_[index].tensor);
+      at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
+      if (gradient.defined() && views_[index].defined() && gradient.data_ptr() == views_[index].data_ptr()) {
+        gradient = view;
+      }
+      views_[index] = std::move(view);
+    }
+  }
+
+  /// Parameters that only other ranks have used get the average, too.
+  void take_others_gradients() {
+    for (const Accumulator& accumulator : accumulators_) {
+      const std::size_t index = accumulator.parameter;
+      if (marked_[index] || !reducer_.used(index)) continue;
+      const at::Tensor& parameter = tensors_[index].tensor;
+      at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
+      if (view_) {
+        gradient = views_[index];
+      } else if (const TensorView average = reducer_.bucket_view(index); !gradient.defined() && average.data()) {
+        gradient = laid_out(parameter);
+        std::memcpy(gradient.data_ptr(), average.data(), gradient.nbytes());
+      }
+    }
+  }
+
+  std::vector<NamedTensor> tensors_;
+  const bool view_;
+  const bool searches_;  ///< for unused parameters, in the graph
+  const bool places_;    ///< gradients before a step: some may not be computed in it
+  const std::shared_ptr<BucketMemory> memory_ = std::make_shared<BucketMemory>();
+  std::vector<at::Tensor> held_;   ///< by parameter: gradients that the Reducer knows, until they are averaged
+  std::vector<at::Tensor> views_;  ///< by parameter: its place in the buckets
+  std::vector<bool> marked_;       ///< by parameter, in this step
+  Reducer reducer_;
+  std::vector<Accumulator> accumulators_;
+
+  std::vector<std::weak_ptr<ForwardPass>> passes_;
+  std::shared_ptr<ForwardPass> kept_pass_;  ///< the last one, if nothing of its outputs keeps it
+  bool open_ = false;                       ///< a step
+  bool queued_ = false;                     ///< the end of the backward pass that runs calls end()
+  bool synchronize_ = true;                 ///< this step, or the last one
+  int no_sync_depth_ = 0;
+  int held_open_ = 0;
+};
+
+}  // namespace ddp::torch

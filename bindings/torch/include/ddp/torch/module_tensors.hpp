@@ -1,0 +1,89 @@
+// What of a module is averaged, compared and broadcast: its parameters and buffers, each once, without the ignored
+// ones.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include <ddp/reducer.hpp>
+
+#include <ddp/torch/tensor.hpp>
+
+namespace ddp::torch {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// A tensor that several submodules have comes once, under its first name.
+template <class Dictionary>
+std::vector<NamedTensor> distinct_tensors(const Dictionary& dictionary, const std::set<std::string>& ignored) {
+  std::vector<NamedTensor> found;
+  std::set<const void*> seen;
+  for (const auto& item : dictionary) {
+    if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    if (!ignored.contains(item.key())) found.push_back({item.key(), item.value()});
+  }
+  return found;
+}
+
+inline void check_ignored(const ::torch::nn::Module& module, const std::set<std::string>& ignored) {
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  for (const std::string& name : ignored) {
+    if (parameters.contains(name) || buffers.contains(name)) continue;
+    throw_invalid_argument("wrapping a module", "it has no parameter or buffer '" + name + "' to ignore",
+                           "names are those of the module's named_parameters(), without the wrapper's 'module.'");
+  }
+}
+
+/// Throws Error(invalid_argument) for those that cannot be averaged.
+inline std::vector<Parameter> reducer_parameters(const std::vector<NamedTensor>& tensors) {
+  std::vector<Parameter> parameters;
+  std::map<const void*, std::string> memory;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string attempted = "wrapping a module with the parameter '" + name + "'";
+    const bool differentiable = tensor.requires_grad();
+    const TensorView value = differentiable ? memory_of(tensor, attempted) : bytes_of(tensor, attempted);
+    if (differentiable && value.numel() > 0) {
+      const auto [other, is_new] = memory.try_emplace(value.data(), name);
+      if (!is_new) {
+        throw_invalid_argument(attempted, "it has the memory of '" + other->second + "', but is another tensor",
+                               "register one tensor under both names");
+      }
+    }
+    std::vector<std::int64_t> strides;
+    if (!tensor.is_contiguous()) strides = tensor.strides().vec();
+    parameters.push_back({.name = name,
+                          .value = value,
+                          .gradient = {},
+                          .strides = std::move(strides),
+                          .requires_gradient = differentiable});
+  }
+  return parameters;
+}
+
+/// Brings rank 0's buffers to all ranks by @p broadcast, which gets their memory.
+template <class Broadcast>
+void with_memory_of(const std::vector<NamedTensor>& buffers, Broadcast broadcast) {
+  const ::at::NoGradGuard no_grad;
+  std::vector<at::Tensor> dense;
+  std::vector<TensorView> memory;
+  for (const auto& [name, tensor] : buffers) {
+    dense.push_back(tensor.is_contiguous() ? tensor : tensor.contiguous());
+    memory.push_back(bytes_of(dense.back(), "broadcasting the buffer '" + name + "'"));
+  }
+  broadcast(memory);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (!dense[i].is_same(buffers[i].tensor)) at::Tensor(buffers[i].tensor).copy_(dense[i]);
+  }
+}
+
+}  // namespace ddp::torch

@@ -1,0 +1,101 @@
+// Collectives of a process group over libtorch's tensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <ddp/process_group.hpp>
+
+#include <ddp/torch/tensor.hpp>
+
+namespace ddp::torch {
+
+/// ddp::ProcessGroup for at::Tensor: the same operations, order, deadlines and errors. Tensors are used where they lie,
+/// without a copy, and kept until the operation is finished; their memory is taken as it is, so that gathered ones must
+/// be contiguous. Throws Error(invalid_argument) for tensors elsewhere than in the host's memory, sparse ones, and
+/// those with gaps. Complex numbers are added and averaged; types that libddp does not know are moved, but not
+/// combined.
+class ProcessGroup {
+ public:
+  explicit ProcessGroup(ddp::ProcessGroup group) : group_(std::move(group)) {}
+
+  int rank() const noexcept { return group_.rank(); }
+  int size() const noexcept { return group_.size(); }
+  const std::string& name() const noexcept { return group_.name(); }
+  ddp::ProcessGroup& group() noexcept { return group_; }
+
+  Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {}) {
+    return group_.all_reduce(combined(tensor, op, "all_reduce"), op, keep(deadline, {tensor}));
+  }
+  Work broadcast(const at::Tensor& tensor, int root, std::optional<Deadline> deadline = {}) {
+    return group_.broadcast(bytes_of(tensor, "broadcast"), root, keep(deadline, {tensor}));
+  }
+  Work reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {}) {
+    return group_.reduce(combined(tensor, op, "reduce"), root, op, keep(deadline, {tensor}));
+  }
+  Work all_gather(const at::Tensor& input, const at::Tensor& output, std::optional<Deadline> deadline = {}) {
+    return group_.all_gather(row_major(input, "all_gather"), row_major(output, "all_gather"),
+                             keep(deadline, {input, output}));
+  }
+  /// @param output of root; elsewhere it may be undefined.
+  Work gather(const at::Tensor& input, const at::Tensor& output, int root, std::optional<Deadline> deadline = {}) {
+    return group_.gather(row_major(input, "gather"), row_major_if_any(output, "gather"), root,
+                         keep(deadline, {input, output}));
+  }
+  /// @param input of root; elsewhere it may be undefined.
+  Work scatter(const at::Tensor& input, const at::Tensor& output, int root, std::optional<Deadline> deadline = {}) {
+    return group_.scatter(row_major_if_any(input, "scatter"), row_major(output, "scatter"), root,
+                          keep(deadline, {input, output}));
+  }
+  Work reduce_scatter(const at::Tensor& input, const at::Tensor& output, ReduceOp op = ReduceOp::sum,
+                      std::optional<Deadline> deadline = {}) {
+    combined(input, op, "reduce_scatter");
+    return group_.reduce_scatter(row_major(input, "reduce_scatter"), row_major(output, "reduce_scatter"), op,
+                                 keep(deadline, {input, output}));
+  }
+  Work all_to_all(const at::Tensor& input, const at::Tensor& output, std::optional<Deadline> deadline = {}) {
+    return group_.all_to_all(row_major(input, "all_to_all"), row_major(output, "all_to_all"),
+                             keep(deadline, {input, output}));
+  }
+  Work barrier(std::optional<Deadline> deadline = {}) { return group_.barrier(deadline); }
+  Work send(const at::Tensor& tensor, int peer, std::uint32_t tag = 0, std::optional<Deadline> deadline = {}) {
+    return group_.send(row_major(tensor, "send"), peer, tag, keep(deadline, {tensor}));
+  }
+  Work recv(const at::Tensor& tensor, int peer, std::uint32_t tag = 0, std::optional<Deadline> deadline = {}) {
+    return group_.recv(row_major(tensor, "recv"), peer, tag, keep(deadline, {tensor}));
+  }
+
+  /// The memory of a tensor whose elements are combined with other ranks'.
+  static TensorView combined(const at::Tensor& tensor, ReduceOp op, const char* what) {
+    if (tensor.is_complex() && op != ReduceOp::sum && op != ReduceOp::avg) {
+      throw_invalid_argument(what, "complex numbers have no " + std::string{to_string(op)}, "use sum or avg");
+    }
+    return memory_of(tensor, what);
+  }
+  /// The memory of a tensor whose elements are in the order of its indices.
+  static TensorView row_major(const at::Tensor& tensor, const char* what) {
+    if (!tensor.is_contiguous()) {
+      throw_invalid_argument(what, "a tensor " + description_of(tensor) + " is not contiguous", "use its contiguous()");
+    }
+    return bytes_of(tensor, what);
+  }
+  /// An owner of tensors, for CallOptions.
+  static CallOptions keep(std::optional<Deadline> deadline, std::vector<at::Tensor> tensors) {
+    return {deadline, std::make_shared<const std::vector<at::Tensor>>(std::move(tensors))};
+  }
+
+ private:
+  static TensorView row_major_if_any(const at::Tensor& tensor, const char* what) {
+    return tensor.defined() ? row_major(tensor, what) : TensorView{};
+  }
+
+  ddp::ProcessGroup group_;
+};
+
+}  // namespace ddp::torch

@@ -1,0 +1,107 @@
+// libtorch's tensors as libddp sees them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <ddp/error.hpp>
+#include <ddp/tensor_view.hpp>
+
+#if defined(__GLIBCXX__) && !_GLIBCXX_USE_CXX11_ABI
+#error \
+    "libddp has the C++11 ABI of libstdc++: take a libtorch that has it, too (PyTorch 2.6 and later, or the cxx11-abi archive)"
+#endif
+
+namespace ddp::torch {
+
+[[noreturn]] inline void throw_invalid_argument(std::string attempted, std::string cause, std::string hint) {
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = std::move(attempted),
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = std::move(hint)}};
+}
+
+/// libddp's element type of a real number; nothing if libddp does not know it.
+inline std::optional<DType> dtype_of(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::kFloat: return DType::float32;
+    case at::kDouble: return DType::float64;
+    case at::kHalf: return DType::float16;
+    case at::kBFloat16: return DType::bfloat16;
+    case at::kChar: return DType::int8;
+    case at::kInt: return DType::int32;
+    case at::kLong: return DType::int64;
+    case at::kByte: return DType::uint8;
+    case at::kBool: return DType::boolean;
+    default: return std::nullopt;
+  }
+}
+
+/// The same of a complex number's parts.
+inline std::optional<DType> part_of_complex(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::kComplexFloat: return DType::float32;
+    case at::kComplexDouble: return DType::float64;
+    case at::kComplexHalf: return DType::float16;
+    default: return std::nullopt;
+  }
+}
+
+/// "float32[3, 4]" and the like, for messages.
+inline std::string description_of(const at::Tensor& tensor) {
+  std::string text = at::toString(tensor.scalar_type());
+  text += "[";
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) text += (i > 0 ? ", " : "") + std::to_string(tensor.size(i));
+  return text + "] on " + tensor.device().str();
+}
+
+/// The memory of a tensor without gaps, in the order in which it lies: complex numbers as real ones with one more
+/// dimension. It lives as long as the tensor's storage. Throws Error(invalid_argument) for other tensors.
+/// @param what is done, for the message
+inline TensorView memory_of(const at::Tensor& tensor, const std::string& what) {
+  const auto refuse = [&](const char* cause, const char* hint) {
+    throw_invalid_argument(what, "a tensor " + description_of(tensor) + " " + cause, hint);
+  };
+  if (!tensor.is_cpu()) refuse("is not in the memory of the host", "move it to the CPU");
+  if (tensor.layout() != at::kStrided) refuse("is not dense", "convert it with to_dense()");
+  if (!tensor.is_non_overlapping_and_dense()) refuse("has gaps or overlaps in memory", "use its contiguous()");
+  if (tensor.is_conj() || tensor.is_neg())
+    refuse("is a lazy conjugate or negative", "use its resolve_conj().resolve_neg()");
+  if (const auto dtype = dtype_of(tensor.scalar_type())) {
+    return {tensor.data_ptr(), *dtype, std::span<const std::int64_t>{tensor.sizes().data(), tensor.sizes().size()}};
+  }
+  if (const auto part = part_of_complex(tensor.scalar_type())) {
+    std::vector<std::int64_t> shape = tensor.sizes().vec();
+    shape.push_back(2);
+    return {tensor.data_ptr(), *part, shape};
+  }
+  refuse("has an element type that libddp does not know", "convert it");
+  return {};
+}
+
+/// The same for what is only moved: elements of types that libddp does not know are bytes.
+inline TensorView bytes_of(const at::Tensor& tensor, const std::string& what) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (dtype_of(type) || part_of_complex(type)) return memory_of(tensor, what);
+  const at::Tensor bytes = tensor.is_contiguous() ? tensor.view(at::kByte) : tensor;
+  return memory_of(bytes, what);
+}
+
+/// A tensor of a parameter's shape that lies as the parameter does, as gradients do: its element order in memory is
+/// the same on all ranks.
+inline bool lies_like(const at::Tensor& tensor, const at::Tensor& parameter) {
+  if (tensor.layout() != at::kStrided || tensor.sizes() != parameter.sizes()) return false;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) != parameter.stride(i)) return false;
+  }
+  return tensor.is_non_overlapping_and_dense();
+}
+
+}  // namespace ddp::torch

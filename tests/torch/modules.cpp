@@ -1,0 +1,230 @@
+// Modules, passes and mistakes of all kinds under DistributedDataParallel.
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ddp/torch/distributed_data_parallel.hpp>
+
+#include "scenarios.hpp"
+
+namespace torch_test {
+namespace {
+
+using ddp::torch::DistributedDataParallel;
+
+/// A parameter p whose gradient is what the loss multiplies it by: easy to foresee.
+struct ScaledImpl : torch::nn::Module {
+  explicit ScaledImpl(torch::ScalarType type = torch::kFloat) {
+    p = register_parameter("p", torch::ones({3}, type));
+    q = register_parameter("q", torch::ones({2}, type));
+  }
+  torch::Tensor forward(double scale, bool with_q = true) {
+    const auto sum = (p * scale).sum();
+    return with_q ? sum + (q * scale).sum() : sum;
+  }
+  torch::Tensor p, q;
+};
+TORCH_MODULE(Scaled);
+
+struct Ranks {
+  explicit Ranks(const ddp::ProcessGroup& group)
+      : own(group.rank() + 1.0), mean((group.size() + 1) / 2.0), size(group.size()) {}
+  double own;   ///< this rank's gradient
+  double mean;  ///< the average of all
+  int size;
+};
+
+void expect(const torch::Tensor& tensor, double value, const std::string& what) {
+  check(tensor.defined() &&
+            torch::allclose(tensor.to(torch::kComplexDouble), torch::full({}, value, torch::kComplexDouble)),
+        what + " is " + std::to_string(value) + ", not " + c10::str(tensor));
+}
+
+struct MixedImpl : torch::nn::Module {
+  MixedImpl() {
+    for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf, torch::kComplexFloat}) {
+      parts.push_back(register_parameter(std::string{"p"} + torch::toString(type), torch::ones({5}, type)));
+    }
+    image = register_parameter("image", torch::ones({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast));
+    frozen = register_parameter("frozen", torch::ones({2}), false);
+    empty = register_parameter("empty", torch::ones({0}));
+    count = register_buffer("count", torch::zeros({2}, torch::kShort));
+    strided = register_buffer("strided", torch::zeros({4, 6}).t());
+  }
+  torch::Tensor forward(double scale) {
+    seen = {count.clone(), strided.clone(), frozen.clone()};
+    torch::Tensor sum = (image * scale).sum() + empty.sum();
+    for (const auto& part : parts) {
+      const auto product = (part * scale).sum();
+      sum = sum + (part.is_complex() ? torch::real(product) : product).to(torch::kFloat);
+    }
+    return sum;
+  }
+  std::vector<torch::Tensor> parts, seen;
+  torch::Tensor image, frozen, empty, count, strided;
+};
+TORCH_MODULE(Mixed);
+
+void element_types_layouts_and_buffers(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  for (const bool view : {false, true}) {
+    Mixed net;
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& tensor : net->buffers()) tensor.fill_(ranks.own);
+      net->frozen.fill_(ranks.own);
+    }
+    DistributedDataParallel model{net, group, {.bucket_caps_bytes = {16, 64}, .gradient_as_bucket_view = view}};
+    for (int step = 0; step < 3; ++step) {
+      model(ranks.own).backward();
+      for (const auto& seen : net->seen) expect(seen, 1 + step * (&seen != &net->seen[2]), "what rank 0 has");
+      for (const auto& part : net->parts) expect(part.grad(), ranks.mean, torch::toString(part.scalar_type()));
+      expect(net->image.grad(), ranks.mean, "channels last");
+      check(net->image.grad().strides() == net->image.strides(), "a gradient lies like its parameter");
+      check(!net->frozen.grad().defined(), "no gradient where none is wanted");
+      for (auto& tensor : net->buffers()) tensor.fill_(ranks.own + step + 1);  // rank 0: one more in each step
+      model->zero_grad(step == 0);
+    }
+  }
+}
+
+void names_and_ignored_ones(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  Scaled net;
+  {
+    const torch::NoGradGuard no_grad;
+    net->p.fill_(ranks.own);
+    net->q.fill_(ranks.own);
+  }
+  DistributedDataParallel model{net, group, {.ignored = {"q"}}};
+  check(model->named_parameters().keys() == std::vector<std::string>{"module.p", "module.q"}, "PyTorch's names");
+  expect(net->p, 1, "rank 0's value");
+  expect(net->q, ranks.own, "an ignored value");
+  model(ranks.own).backward();
+  expect(net->p.grad(), ranks.mean, "average");
+  expect(net->q.grad(), ranks.own, "an ignored gradient");
+  error_of("no parameter or buffer 'r'", [&] { DistributedDataParallel{net, group, {.ignored = {"r"}}}; });
+}
+
+void passes_of_all_kinds(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  for (const bool view : {false, true}) {
+    Scaled net;
+    DistributedDataParallel model{net, group, {.gradient_as_bucket_view = view}};
+    const auto expect_then_clear = [&](double value, const std::string& what) {
+      expect(net->p.grad(), value, what);
+      expect(net->q.grad(), value, what);
+      model->zero_grad();
+    };
+    model(ranks.own);  // dropped
+    {
+      const torch::NoGradGuard no_grad;
+      model(ranks.own);
+    }
+    const auto kept = model(ranks.own);  // never used
+    (model(ranks.own) + model(2 * ranks.own)).backward();
+    expect_then_clear(3 * ranks.mean, "two forward passes, one backward pass");
+
+    const auto one = model(ranks.own), two = model(10 * ranks.own);
+    one.backward();
+    expect(net->p.grad(), ranks.mean, "the first of two");
+    two.backward();
+    // the average of what has accumulated, as with one process: 1 * mean + 10 * mean
+    expect_then_clear(11 * ranks.mean, "the second of two");
+
+    auto again = model(ranks.own);
+    again.backward({}, /*retain_graph=*/true);
+    again.backward();
+    expect_then_clear(2 * ranks.mean, "the same graph twice");
+
+    const auto first = model(ranks.own, false), second = model(ranks.own);
+    {
+      const auto guard = model->several_backwards();
+      first.backward();
+      if (!view) expect(net->p.grad(), ranks.own, "not averaged yet");
+    }
+    error_of("marked ready before", [&] { second.backward(); });  // p, a second time
+    error_of("has not ended its step", [&] { model(ranks.own); });
+    model->change_group(group);
+    model->zero_grad();
+
+    const auto output = model(ranks.own);
+    const auto parts = torch::autograd::grad({output}, {net->p}, {}, /*retain_graph=*/true);
+    expect(parts[0], ranks.own, "grad() averages nothing");
+    output.backward();
+    expect_then_clear(ranks.mean, "after grad()");
+  }
+}
+
+struct ManyOutputsImpl : torch::nn::Module {
+  ManyOutputsImpl() {
+    a = register_parameter("a", torch::ones({2}));
+    b = register_parameter("b", torch::ones({2}));
+  }
+  std::tuple<torch::Tensor, std::map<std::string, std::vector<torch::Tensor>>> forward(double scale) {
+    return {(a * scale).sum(), {{"b", {(b * scale).sum()}}}};
+  }
+  torch::Tensor a, b;
+};
+TORCH_MODULE(ManyOutputs);
+
+void several_outputs(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  ManyOutputs net;
+  DistributedDataParallel model{net, group};
+  auto [a, rest] = model(ranks.own);
+  {
+    const auto guard = model->several_backwards();
+    a.backward();
+  }
+  rest["b"][0].backward();
+  expect(net->a.grad(), ranks.mean, "first output");
+  expect(net->b.grad(), ranks.mean, "second output");
+
+  // an output that the loss does not need
+  ManyOutputs other;
+  DistributedDataParallel finder{other, group, {.find_unused_parameters = true}};
+  std::get<0>(finder(ranks.own)).backward();
+  expect(other->a.grad(), ranks.mean, "used");
+  check(!other->b.grad().defined(), "unused");
+}
+
+void mistakes(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  Scaled net;
+  DistributedDataParallel model{net, group};
+  error_of("went around DistributedDataParallel", [&] { net(ranks.own).backward(); });
+  model->zero_grad();
+  if (group.size() > 1) {  // one rank needs no gradients of others
+    const bool last = group.rank() == group.size() - 1;
+    const auto missing = [&] { model(ranks.own, !last).backward(); };
+    check(error_of("q", missing) == ddp::ErrorCode::invalid_argument, "all ranks hear of a missing gradient");
+    model->zero_grad();
+    check(error_of("p",
+                   [&] {
+                     DistributedDataParallel{Scaled(last ? torch::kDouble : torch::kFloat), group};
+                   }) == ddp::ErrorCode::mismatch,
+          "all ranks hear of another element type");
+  }
+  model(ranks.own).backward();
+  expect(net->q.grad(), ranks.mean, "the step after a mistake");
+
+  torch::nn::Embedding sparse(torch::nn::EmbeddingOptions(4, 3).sparse(true));
+  DistributedDataParallel embedding{sparse, group};
+  error_of("sparse", [&] { embedding(torch::zeros({2}, torch::kLong)).sum().backward(); });
+}
+
+}  // namespace
+
+void modules_of_all_kinds(ddp::ProcessGroup group) {
+  element_types_layouts_and_buffers(group);
+  names_and_ignored_ones(group);
+  passes_of_all_kinds(group);
+  several_outputs(group);
+  mistakes(group);
+}
+
+}  // namespace torch_test
