@@ -145,6 +145,8 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
   has "cluster tests/cluster/faults.bats"
   has "fuzz fuzz_error_file"
   [[ $output == *tests/commands/build_script.bats* ]]
+  run -0 affected tests/torch/CMakeLists.txt bindings/torch/include/ddp/torch/tensor.hpp
+  [ "$output" = $'style\npython tests/python/test_libtorch.py\npackaging tests/packaging/install.bats' ]
   for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do
     [ "$(affected tests/unit/kvs/x_test.cpp $file | wc -l)" = 10 ]
     [ "$(affected $file | grep -c ' ')" = 0 ]

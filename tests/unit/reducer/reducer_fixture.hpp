@@ -66,6 +66,11 @@ class ReducerTest : public testing::Test {
     for (const std::size_t index : order) reducer.mark_ready(index);
     reducer.finalize();
   }
+  static std::span<float> floats(const TensorView& view) { return {static_cast<float*>(view.data()), view.numel()}; }
+  static std::string cause_of(const std::function<void()>& call) {
+    const auto error = error_of(call);
+    return error ? error->cause() : "no error";
+  }
   /// Until the group knows that it has failed.
   void await_failure() {
     const Deadline deadline = soon();

@@ -28,7 +28,6 @@ class ReducerModes : public ReducerTest {
     for (Parameter& parameter : list) parameter.gradient = {};
     return list;
   }
-  static std::span<float> floats(const TensorView& view) { return {static_cast<float*>(view.data()), view.numel()}; }
   static void mark(Reducer& reducer, const std::vector<std::size_t>& order) {
     for (const std::size_t index : order) reducer.mark_ready(index);
   }
@@ -36,10 +35,6 @@ class ReducerModes : public ReducerTest {
   std::size_t launches(std::size_t expected) const {
     for (const Deadline limit = soon(); launched().size() < expected && !limit.expired();) std::this_thread::yield();
     return launched().size();
-  }
-  static std::string cause_of(const std::function<void()>& call) {
-    const auto error = error_of(call);
-    return error ? error->cause() : "no error";
   }
 };
 
@@ -121,29 +116,6 @@ TEST_F(ReducerModes, UnusedParametersCountAsTheyAreAndStayIfNobodyUsesThem) {
   EXPECT_THAT(reducer.ready_order(), IsEmpty());
   Reducer strict = make_with({});
   EXPECT_THAT(cause_of([&] { strict.prepare_for_backward(std::array<std::size_t, 1>{3}); }), HasSubstr("as unused"));
-}
-
-TEST_F(ReducerModes, GradientsThatStayUnmarkedAreWhereTheyWerePlaced) {
-  Reducer reducer = make_with({.find_unused_parameters = true});
-  control_->effect = [&](const ddp::Operation& operation) {
-    for (float& value : floats(operation.output)) value += 5;  // and some other rank has used each of them
-  };
-  std::vector<float> elsewhere(gradients_[2].size(), 8);
-  reducer.place_gradient(2, TensorView{elsewhere.data(), DType::float32, list_[2].value.shape()});
-  reducer.place_gradient(3, TensorView{});
-  reducer.prepare_for_backward(std::array<std::size_t, 1>{3});
-  EXPECT_THAT(cause_of([&] { reducer.place_gradient(1, TensorView{}); }), HasSubstr("a backward pass runs"));
-  mark(reducer, {1, 0});
-  reducer.finalize();
-  EXPECT_THAT(elsewhere, Each(8.0F / 2 + 5));
-  EXPECT_THAT(gradients_[2], Each(3.0F)) << "is not where it counts";
-  EXPECT_THAT(gradients_[3], Each(4.0F));
-  const TensorView zeros = reducer.bucket_view(3);
-  EXPECT_THAT((std::span{static_cast<const float*>(zeros.data()), zeros.numel()}), Each(5.0F)) << "no memory: zeros";
-  EXPECT_THAT(cause_of([&] { reducer.place_gradient(0, TensorView{elsewhere.data(), DType::float32, {1}}); }),
-              HasSubstr("expected float32"));
-  Reducer in_buckets = make_with({.gradient_as_bucket_view = true});
-  EXPECT_THAT(cause_of([&] { in_buckets.place_gradient(0, TensorView{}); }), HasSubstr("in the buckets"));
 }
 
 TEST_F(ReducerModes, AParameterThatWasOnlyUsedInALocalStepIsAveraged) {

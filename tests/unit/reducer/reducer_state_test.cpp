@@ -91,6 +91,39 @@ TEST_F(ReducerState, ARefusedMarkDoesNotSayWhereTheGradientIs) {
   EXPECT_THAT(refused, Each(9.0F));
 }
 
+TEST_F(ReducerState, GradientsThatStayUnmarkedAreWhereTheyWerePlaced) {
+  Reducer reducer = make_with({.find_unused_parameters = true});
+  control_->effect = [&](const ddp::Operation& operation) {
+    if (operation.dtype == DType::int32) {  // the other rank has used all
+      auto* const sums = static_cast<std::int32_t*>(operation.output.data());
+      for (std::size_t i = 1; i < 5; ++i) ++sums[i];
+      return;
+    }
+    for (float& value : floats(operation.output)) value += 5;
+  };
+  std::vector<float> elsewhere(gradients_[2].size(), 8);
+  reducer.place_gradient(2, elsewhere);
+  reducer.place_gradient(3, TensorView{});
+  reducer.prepare_for_backward(std::array<std::size_t, 1>{3});
+  EXPECT_THAT(cause_of([&] { reducer.place_gradient(1, TensorView{}); }), HasSubstr("a backward pass runs"));
+  mark(reducer, {1, 0});
+  reducer.finalize();
+  EXPECT_THAT(elsewhere, Each(8.0F / 2 + 5));
+  EXPECT_THAT(gradients_[2], Each(3.0F)) << "is not where it counts";
+  EXPECT_THAT(gradients_[3], Each(4.0F));
+  const TensorView zeros = reducer.bucket_view(3);
+  EXPECT_THAT((std::span{static_cast<const float*>(zeros.data()), zeros.numel()}), Each(5.0F)) << "no memory: zeros";
+  EXPECT_THAT(cause_of([&] {
+                reducer.place_gradient(0, TensorView{elsewhere.data(), DType::float32, {1}});
+              }),
+              HasSubstr("expected float32"));
+  control_->effect = twin;
+  std::vector<Parameter> without_memory = parameters();
+  for (Parameter& parameter : without_memory) parameter.gradient = {};
+  Reducer in_buckets(std::move(without_memory), group_, {.gradient_as_bucket_view = true});
+  EXPECT_THAT(cause_of([&] { in_buckets.place_gradient(0, TensorView{}); }), HasSubstr("in the buckets"));
+}
+
 TEST_F(ReducerState, AnUnusedNameOfASharedParameterCountsAsItsMark) {
   auto list = parameters();
   list.push_back({.name = "tied", .value = values_[3], .gradient = gradients_[3]});
