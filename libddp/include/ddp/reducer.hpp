@@ -121,8 +121,8 @@ class Reducer {
   /// no_sync until the next finalize.
   void mark_ready(std::size_t index, const TensorView& gradient);
 
-  /// Where the gradient of a parameter is until the next finalize, if it is not marked: an accumulated one counts. Without
-  /// memory: zeros. Between steps; for gradients outside the buckets.
+  /// Where the gradient of a parameter is until the next finalize, if it is not marked: an accumulated one counts.
+  /// Without memory: zeros. Between steps; for gradients outside the buckets.
   void place_gradient(std::size_t index, const TensorView& gradient);
 
   /// Waits for all buckets and writes the averages into the gradients; those of parameters that no rank used stay as
