@@ -1,6 +1,9 @@
 // Collectives over tensors, and through c10d's Backend.
 #include <torch/torch.h>
 
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
 #include <string>
 #include <vector>
 
@@ -17,6 +20,36 @@ void expect(const torch::Tensor& tensor, const torch::Tensor& expected, const st
 }
 
 torch::Tensor filled(double value, torch::ScalarType type = torch::kFloat) { return torch::full({2, 3}, value, type); }
+
+/// What PyTorch's own DistributedDataParallel is made of: through c10d's dispatcher to our groups.
+void averages_of_pytorchs_reducer(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  const int rank = backend->getRank(), size = backend->getSize();
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(rank, size);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  std::vector<torch::Tensor> tensors{filled(rank)};
+  group->broadcast(tensors, {.rootRank = size - 1})->wait();
+  expect(tensors[0], filled(size - 1), "broadcast through the dispatcher");
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 13  // whose constructor this is
+  std::vector<torch::Tensor> parameters;
+  for (int i = 0; i < 3; ++i) parameters.push_back(torch::ones({4 + i}).requires_grad_());
+  c10d::Reducer reducer(parameters, {{2}, {1, 0}}, group, {false, false, false}, 1 << 20,
+                        /*find_unused_parameters=*/true,
+                        /*gradient_as_bucket_view=*/false, {}, 1 << 20, /*skip_all_reduce_unused_params=*/false,
+                        /*use_python_reducer=*/false, {});
+  for (int step = 0; step < 3; ++step) {
+    for (auto& parameter : parameters) parameter.mutable_grad().reset();
+    reducer.prepare_for_forward();
+    torch::Tensor output = (parameters[0] * (rank + 1)).sum() + (parameters[2] * (rank + 1)).sum();
+    if (rank == 0) output = output + parameters[1].sum();  // the others do not use it
+    reducer.prepare_for_backward({output});
+    output.backward();
+    for (const int i : {0, 2})
+      expect(parameters[i].grad(), torch::full({4 + i}, (size + 1) / 2.0), "averaged by c10d::Reducer");
+    check(torch::allclose(parameters[1].grad(), torch::full({5}, 1.0 / size)), "used on one rank");
+  }
+#endif
+}
 
 }  // namespace
 
@@ -190,6 +223,7 @@ void c10d_collectives(ddp::ProcessGroup group) {
       backend->send(late, 0, 6)->wait();
     }
   }
+  averages_of_pytorchs_reducer(backend);
   backend->barrier()->wait();
   backend->monitoredBarrier({});
   check(backend->getSequenceNumberForGroup() > 10, "operations are counted");

@@ -192,6 +192,42 @@ void several_outputs(const ddp::ProcessGroup& group) {
   check(!other->b.grad().defined(), "unused");
 }
 
+/// Rank r has r + 1 batches; a buffer counts the passes of the rank that is authoritative.
+struct CountingImpl : ScaledImpl {
+  CountingImpl() { passes = register_buffer("passes", torch::zeros({1}, torch::kLong)); }
+  torch::Tensor forward(double scale) {
+    passes += 1;
+    return ScaledImpl::forward(scale);
+  }
+  torch::Tensor passes;
+};
+TORCH_MODULE(Counting);
+
+void uneven_inputs(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  for (const bool view : {false, true}) {
+    Counting net;
+    DistributedDataParallel model{net, group, {.gradient_as_bucket_view = view}};
+    torch::optim::SGD optimizer(model->parameters(), 1.0);
+    {
+      ddp::Join join({&model->joinable()});
+      for (int batch = 0; batch <= group.rank(); ++batch) {
+        optimizer.zero_grad();
+        model(ranks.own).backward();
+        double sum = 0;
+        for (int rank = batch; rank < ranks.size; ++rank) sum += rank + 1;
+        expect(net->p.grad(), sum / ranks.size, "ranks that have run out count as zeros");
+        optimizer.step();
+      }
+      join.finish();
+    }
+    double sum = 0;
+    for (int rank = 0; rank < ranks.size; ++rank) sum += (rank + 1) * (rank + 1);
+    expect(net->p, 1 - sum / ranks.size, "the last rank's parameters");
+    expect(net->passes, ranks.size, "the last rank's buffers");
+  }
+}
+
 void mistakes(const ddp::ProcessGroup& group) {
   const Ranks ranks(group);
   Scaled net;
@@ -224,6 +260,7 @@ void modules_of_all_kinds(ddp::ProcessGroup group) {
   names_and_ignored_ones(group);
   passes_of_all_kinds(group);
   several_outputs(group);
+  uneven_inputs(group);
   mistakes(group);
 }
 

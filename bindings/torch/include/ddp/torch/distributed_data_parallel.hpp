@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <ddp/join.hpp>
 #include <ddp/process_group.hpp>
 #include <ddp/reducer.hpp>
 
@@ -101,6 +102,20 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   /// Backward passes that run while this lives do not end the step: let it end before the last one of a step.
   GradientAverager::Guard several_backwards() { return averager_->several_backwards(); }
 
+  /// For a ddp::Join: ranks that have different numbers of batches. While it lasts, parameters and buffers stay where
+  /// they are. Throws Error(invalid_argument) for a buffer that is not contiguous.
+  Joinable& joinable() {
+    std::vector<TensorView> memory;
+    for (const auto& [name, tensor] : buffers_to_broadcast()) {
+      if (!tensor.is_contiguous()) {
+        throw_invalid_argument("joining ranks with inputs of different length",
+                               "buffer '" + name + "' is not contiguous", "register its contiguous()");
+      }
+      memory.push_back(bytes_of(tensor, "joining ranks with the buffer '" + name + "'"));
+    }
+    return averager_->reducer().joinable(std::move(memory));
+  }
+
   /// Goes on with another group, also after a failure. Collective over it.
   void change_group(ProcessGroup group) { averager_->change_group(std::move(group)); }
 
@@ -110,9 +125,13 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
  private:
   ::torch::nn::Module& inner() { return *module_; }
 
+  std::vector<NamedTensor> buffers_to_broadcast() {
+    if (!broadcasts_buffers_) return {};
+    return distinct_tensors(inner().named_buffers(), ignored_);
+  }
+
   void broadcast_buffers() {
-    if (!broadcasts_buffers_) return;
-    const std::vector<NamedTensor> buffers = distinct_tensors(inner().named_buffers(), ignored_);
+    const std::vector<NamedTensor> buffers = buffers_to_broadcast();
     if (buffers.empty()) return;
     with_memory_of(buffers,
                    [&](const std::vector<TensorView>& memory) { averager_->reducer().broadcast_buffers(memory); });
