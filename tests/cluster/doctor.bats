@@ -208,6 +208,17 @@ second_network() {
   examine --export=ALL,MASTER_ADDR=n0,MASTER_PORT=29501
   finds 0
 
+  run srun --mpi=pmix -N2 env PMIX_VERSION=6.1.0 $doctor
+  finds 2 slurm-pmix
+  says_line "^  all 2 nodes, ranks 0-1: Slurm [0-9]+\.[0-9.]+ with PMIx 6.1.0: programs hang in PMIx_Init"
+
+  run on_ctl env http_proxy=http://me:hunter2@proxy srun --mpi=pmix -N4 $doctor
+  finds 0 env-proxy
+  says_line "^  all 4 nodes, ranks 0-3: http_proxy is set"
+  [[ $output != *hunter2* ]]
+  run on_ctl env http_proxy=http://me:hunter2@proxy no_proxy=n0,n1,n2,n3 srun --mpi=pmix -N4 $doctor
+  finds 0
+
   run srun --mpi=pmix -N2 --ntasks-per-node=2 bash -c \
     '[ $SLURM_PROCID != 3 ] || exec unshare --mount bash -c "mount -t tmpfs tmpfs /dev/shm; exec \"\$@\"" bash "$@"; exec "$@"' bash $doctor
   finds 1 shm-private

@@ -10,6 +10,10 @@
 //   FAKE_NVML_PEER_LINKS    links of each GPU to each other GPU
 //   FAKE_NVML_LINK_VERSION  what nvmlDeviceGetNvLinkVersion says
 //   FAKE_NVML_CAPABILITY    major number of the compute capability
+//   FAKE_NVML_ECC           uncorrected errors of GPU 0; the others have none
+//   FAKE_NVML_REMAP         of GPU 0: 1 a row waits to be replaced, 2 that failed, 3 both
+//   FAKE_NVML_SLOWDOWN      reasons why GPU 0 runs slowly, as a number
+//   FAKE_NVML_PERSISTENCE   0 or 1; not told if unset
 //   FAKE_NVML_INIT          what starting the library returns
 //   FAKE_NVML_HANG          starting the library never returns
 //   FAKE_NVML_LOG           file to which "start" and "stop" are appended
@@ -150,7 +154,38 @@ int nvmlDeviceGetCudaComputeCapability(Device device, int* major, int* minor) {
   return *major < 0 ? kNotSupported : kSuccess;
 }
 
+static int of_first(Device device, const char* variable) {
+  const int value = number(variable);
+  return device->gpu == 0 && value > 0 ? value : 0;
+}
+int nvmlDeviceGetTotalEccErrors(Device device, unsigned type, unsigned counter, unsigned long long* errors) {
+  if (type != 1 || counter != 0) return kInvalidArgument;
+  *errors = (unsigned long long)of_first(device, "FAKE_NVML_ECC");
+  return number("FAKE_NVML_ECC") < 0 ? kNotSupported : kSuccess;
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(Device device, unsigned* pending) {
+  *pending = (unsigned)of_first(device, "FAKE_NVML_REMAP") & 1u;
+  return kSuccess;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long* reasons) {
+  *reasons = (unsigned long long)of_first(device, "FAKE_NVML_SLOWDOWN");
+  return kSuccess;
+}
+int nvmlDeviceGetPersistenceMode(Device device, unsigned* mode) {
+  (void)device;
+  *mode = number("FAKE_NVML_PERSISTENCE") == 1;
+  return number("FAKE_NVML_PERSISTENCE") < 0 ? kNotSupported : kSuccess;
+}
+
 #ifndef FAKE_NVML_OLD
+int nvmlDeviceGetRemappedRows(Device device, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
+                              unsigned* failed) {
+  const unsigned state = (unsigned)of_first(device, "FAKE_NVML_REMAP");
+  *corrected = *uncorrected = state != 0;
+  *pending = state & 1u;
+  *failed = (state >> 1u) & 1u;
+  return kSuccess;
+}
 static struct Gpu parts[kMostGpus][kMostParts];
 
 int nvmlInitWithFlags(unsigned flags) { return flags == 1 ? start() : kInvalidArgument; }

@@ -27,6 +27,12 @@ NodeFacts collect_node(const std::filesystem::path& root, const std::vector<topo
 /// GPUs, IOMMU and PCIe switches; a part of collect_node(). @param sys "/sys"
 void collect_pci(NodeFacts& node, const std::filesystem::path& sys);
 
+/// RDMA ports, and those of Ethernet with their addresses; a part of collect_node().
+void collect_rdma(NodeFacts& node, const std::filesystem::path& sys);
+
+/// What `srun --version` says, in jobs of Slurm: no variable tells it. Nothing by @p deadline: it stays unknown.
+void collect_slurm(NodeFacts& node, const base::Environment& environment, Deadline deadline);
+
 /// Asks the resolver for the host's own name and MASTER_ADDR, and tries MASTER_PORT where that is this node and no
 /// launcher serves the store there. After collect_node().
 void collect_names(NodeFacts& node, const std::string& host, const base::Environment& environment, Deadline deadline);
@@ -35,7 +41,7 @@ void collect_names(NodeFacts& node, const std::string& host, const base::Environ
 void collect_candidates(NodeFacts& node, const base::Environment& environment,
                         const std::vector<std::string>& peer_hosts, bool several_nodes);
 
-/// GPUs, and cores of the rank's mask, from hwloc and NVML.
+/// GPUs with their health, and cores of the rank's mask, from hwloc and NVML.
 void collect_devices(RankFacts& rank, const Topology& topology, const base::Environment& environment);
 
 }  // namespace ddp::tools::doctor

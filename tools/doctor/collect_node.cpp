@@ -44,12 +44,7 @@ NodeFacts collect_node(const fs::path& root, const std::vector<topology::RawInte
   }
   const auto facts = topology::read_interfaces(sys, raw);
   for (std::size_t i = 0; i < raw.size(); ++i) node.interfaces.push_back(read_interface(root, raw[i], facts[i]));
-  for (const topology::RdmaFact& device : topology::read_rdma_devices(sys)) {
-    for (const NicPort& port : device.ports) {
-      node.rdma.push_back(
-          {.device = device.name, .port = port.number, .state = port.state, .link_layer = port.link_layer});
-    }
-  }
+  collect_rdma(node, sys);
   const std::string ports =
       topology::read_attribute(root / "proc/sys/net/ipv4/ip_local_port_range").value_or("");  // "32768\t60999"
   if (const auto blank = ports.find_first_of(" \t"); blank != std::string::npos) {

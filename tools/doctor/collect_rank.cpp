@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <fstream>
 #include <string_view>
 
@@ -28,6 +29,12 @@ constexpr std::array<std::string_view, 24> kFamilies = {
     "HIP_",       "LD_LIBRARY_PATH", "LD_PRELOAD"};
 // A variable as long as this is a list of files or processors, which no rule looks at.
 constexpr std::size_t kLongestValue = 1024;
+
+// NVML has been asked before, so the driver is awake.
+constexpr std::chrono::seconds kHealthTime{2};
+// They matter to programs that speak HTTP or gRPC between nodes.
+constexpr std::array<std::string_view, 7> kProxies{"http_proxy",  "https_proxy", "grpc_proxy", "HTTP_PROXY",
+                                                   "HTTPS_PROXY", "no_proxy",    "NO_PROXY"};
 
 /// The soft limit in a line of /proc/PID/limits: "Max open files            1024                 524288     files".
 std::int64_t soft_limit(const fs::path& limits, std::string_view name) {
@@ -96,6 +103,12 @@ Variables watched_variables(const base::Environment& environment) {
     if (value.size() > kLongestValue || std::none_of(kFamilies.begin(), kFamilies.end(), begins)) continue;
     if (!diagnostics::is_secret(name)) chosen.emplace(name, value);
   }
+  for (const std::string_view name : kProxies) {
+    const auto value = environment.raw(name);
+    if (value && !value->empty() && value->size() <= kLongestValue) {
+      chosen.emplace(name, diagnostics::shown_value(name, *value));  // it may have a password
+    }
+  }
   return chosen;
 }
 
@@ -132,6 +145,7 @@ void collect_devices(RankFacts& rank, const Topology& topology, const base::Envi
   rank.gpus_of_node = static_cast<std::int64_t>(topology.gpus().size());
   rank.gpus_allowed =
       std::count_if(topology.gpus().begin(), topology.gpus().end(), [](const Gpu& gpu) { return gpu.visible; });
+  if (!topology.gpus().empty()) rank.gpu_health = topology::ask_gpu_health(Deadline::after(kHealthTime));
   const auto named = topology::gpus_named_by(topology, environment);
   const auto add = [&](const Gpu& gpu) {
     std::string name = gpu.uuid.empty() ? gpu.pci.to_string() : gpu.uuid;

@@ -52,6 +52,7 @@ RankFacts inquire(const base::Environment& environment, const world::JobConnecti
     if (local_rank == 0) {
       NodeFacts node = collect_node("/", topology::list_raw_interfaces());
       collect_names(node, base::host_name(), environment, Deadline::after(kResolveTime));
+      collect_slurm(node, environment, Deadline::after(kResolveTime));
       collect_candidates(node, environment, job.launch.peer_hosts, !job.single_node);
       own.of_node = std::move(node);
     }

@@ -15,6 +15,7 @@
 #include <ddp/devices.hpp>
 #include <ddp/diagnostics.hpp>
 
+#include "topology/inventory/nvml.hpp"
 #include "topology/network/interface_candidates.hpp"
 
 namespace ddp::tools::doctor {
@@ -34,11 +35,21 @@ struct InterfaceFacts {
   friend bool operator==(const InterfaceFacts&, const InterfaceFacts&) = default;
 };
 
+/// A used row of a port's table of addresses.
+struct GidFacts {
+  int index = 0;
+  std::string type;  ///< "RoCE v2", "IB/RoCE v1"
+  std::string gid;   ///< "0000:0000:0000:0000:0000:ffff:0a01:0002": 10.1.0.2
+  friend bool operator==(const GidFacts&, const GidFacts&) = default;
+};
+
 struct RdmaPortFacts {
   std::string device;  ///< "mlx5_0"
   int port = 1;
-  std::string state;       ///< "ACTIVE"
-  std::string link_layer;  ///< "InfiniBand", "Ethernet"
+  std::string state;                ///< "ACTIVE"
+  std::string link_layer;           ///< "InfiniBand", "Ethernet"
+  bool gids_known = false;          ///< of Ethernet; where the kernel shows the table
+  std::vector<GidFacts> gids = {};  ///< by index
   friend bool operator==(const RdmaPortFacts&, const RdmaPortFacts&) = default;
 };
 
@@ -81,6 +92,7 @@ struct NodeFacts {
   std::int64_t nvidia_gpus = 0;        ///< GPUs that NVIDIA's driver has
   bool peer_memory = false;            ///< nvidia_peermem or nv_peer_mem is loaded
   bool dma_buf = false;                ///< the open kernel module of NVIDIA, which exports memory as dma-buf
+  std::string slurm_version;           ///< of the srun here: "22.05.8"; empty: unknown, or no job of Slurm
   std::vector<ProbeListener> listeners;
   Bytes token;  ///< which probes of this job carry
   friend bool operator==(const NodeFacts&, const NodeFacts&) = default;
@@ -107,7 +119,8 @@ struct RankFacts {
   std::vector<std::string> gpu_models;  ///< of these
   std::int64_t gpus_of_node = 0;        ///< that the machine has
   std::int64_t gpus_allowed = 0;  ///< of these, that the operating system lets it use, whatever *_VISIBLE_DEVICES says
-  std::optional<NodeFacts> of_node;  ///< of the first rank of each node
+  std::vector<topology::GpuHealth> gpu_health;  ///< that NVML lets it see
+  std::optional<NodeFacts> of_node;             ///< of the first rank of each node
 
   /// Of the environment; empty if it is not set.
   std::string variable(std::string_view name) const {

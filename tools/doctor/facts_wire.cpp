@@ -29,8 +29,17 @@ void fields(Archive& archive, InterfaceFacts& value) {
       value.addresses);
 }
 template <class Archive>
+void fields(Archive& archive, GidFacts& value) {
+  archive(value.index)(value.type)(value.gid);
+}
+template <class Archive>
 void fields(Archive& archive, RdmaPortFacts& value) {
-  archive(value.device)(value.port)(value.state)(value.link_layer);
+  archive(value.device)(value.port)(value.state)(value.link_layer)(value.gids_known)(value.gids);
+}
+template <class Archive>
+void fields(Archive& archive, topology::GpuHealth& value) {
+  archive(value.name)(value.uncorrected_errors)(value.remap_pending)(value.remap_failed)(value.slowed_by)(
+      value.persistent);
 }
 template <class Archive>
 void fields(Archive& archive, ProbeListener& value) {
@@ -45,14 +54,14 @@ void fields(Archive& archive, NodeFacts& value) {
   archive(value.boot_id)(value.kernel)(value.own_name)(value.master)(value.master_port_taken)(value.shm_bytes)(
       value.shm_free_bytes)(value.interfaces)(value.rdma)(value.candidates)(value.candidate_facts)(
       value.candidates_failure)(value.port_low)(value.port_high)(value.iommu)(value.acs_ports)(value.peer_memory)(
-      value.dma_buf)(value.nvidia_gpus)(value.listeners)(value.token);
+      value.dma_buf)(value.nvidia_gpus)(value.slurm_version)(value.listeners)(value.token);
 }
 template <class Archive>
 void fields(Archive& archive, RankFacts& value) {
   archive(value.failure)(value.rank)(value.local_rank)(value.node)(value.host)(value.version)(value.environment)(
       value.pmix_version)(value.memlock_bytes)(value.open_files)(value.cpus)(value.cores)(value.cpu_quota)(
       value.pids_limit)(value.namespaces)(value.shm_device)(value.gpus)(value.gpu_models)(value.gpus_of_node)(
-      value.gpus_allowed)(value.of_node);
+      value.gpus_allowed)(value.gpu_health)(value.of_node);
 }
 template <class Archive>
 void fields(Archive& archive, ProbeResult& value) {

@@ -15,6 +15,7 @@ std::span<const Rule> interface_rules();    ///< which interfaces NCCL and libdd
 std::span<const Rule> network_rules();      ///< what lies between these interfaces
 std::span<const Rule> rdma_rules();         ///< RDMA devices and their filter
 std::span<const Rule> gpu_rules();          ///< GPUs, and PCIe above them
+std::span<const Rule> gpu_health_rules();   ///< memory errors, slowdown
 std::span<const Rule> version_rules();      ///< software that must agree
 
 }  // namespace ddp::tools::doctor

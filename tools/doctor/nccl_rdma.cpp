@@ -23,6 +23,14 @@ bool rdma_is_disabled(const RankFacts& rank) {
   return std::strtoll(rank.variable("NCCL_IB_DISABLE").c_str(), nullptr, 0) != 0;
 }
 
+bool is_usable(const GidFacts& gid, bool ipv6) {
+  constexpr std::string_view kMappedIpv4 = "0000:0000:0000:0000:0000:ffff:";
+  if (gid.type != "RoCE v2" || gid.gid.starts_with("fe80")) return false;
+  const bool mapped = gid.gid.starts_with(kMappedIpv4);
+  if (ipv6) return !mapped;
+  return mapped && !gid.gid.substr(kMappedIpv4.size()).starts_with("a9fe");  // 169.254.0.0/16
+}
+
 bool network_is_socket(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
   return name == "socket";

@@ -16,6 +16,10 @@ std::vector<const RdmaPortFacts*> taken_by_nccl(const NodeRecord& node, const Ra
 /// NCCL_IB_DISABLE as NCCL reads it: "true" is 0.
 bool rdma_is_disabled(const RankFacts& rank);
 
+/// Whether packets to a RoCE port's address pass routers and NCCL would choose it by itself: RoCE v2, of the given
+/// family, and not link-local.
+bool is_usable(const GidFacts& gid, bool ipv6);
+
 /// @param name of a network, as in NCCL_NET
 bool network_is_socket(std::string name);
 

@@ -63,6 +63,7 @@ std::span<const Family> families() {
       Family{.name = "Network", .rules = network_rules()},
       Family{.name = "RDMA", .rules = rdma_rules()},
       Family{.name = "GPUs", .rules = gpu_rules()},
+      Family{.name = "GPU health", .rules = gpu_health_rules()},
       Family{.name = "Versions", .rules = version_rules()},
   };
   return kFamilies;

@@ -1,6 +1,7 @@
 // Rules on environment variables: what the environment report finds, and switches that were left on.
 #include <strings.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string_view>
@@ -63,6 +64,39 @@ void check_left_over(const JobFacts& job, Findings& findings) {
       findings.on_rank(rank, fmt::format("{}={}: {}", each.name, value, each.effect),
                        fmt::format("unset {}", each.name));
     }
+  }
+}
+
+/// Whether no_proxy has the host: by its name, a domain of it (".cluster"), or "*".
+bool is_exempt(std::string_view list, const std::string& host) {
+  while (!list.empty()) {
+    std::string_view entry = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(entry.size() + 1, list.size()));
+    while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
+    while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
+    if (entry.starts_with('.')) entry.remove_prefix(1);
+    if (entry.empty()) continue;
+    const bool ends =
+        host.size() > entry.size() && host.ends_with(entry) && host[host.size() - entry.size() - 1] == '.';
+    if (entry == "*" || entry == host || ends) return true;
+  }
+  return false;
+}
+
+void check_proxies(const JobFacts& job, Findings& findings) {
+  if (!job.several_nodes()) return;
+  for (const RankFacts& rank : job.ranks) {
+    std::string_view proxy;
+    for (const std::string_view name : {"http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY"}) {
+      if (proxy.empty() && !rank.variable(name).empty()) proxy = name;
+    }
+    if (proxy.empty()) continue;
+    const std::string list = rank.variable("no_proxy") + "," + rank.variable("NO_PROXY");
+    const auto other = std::find_if(job.nodes.begin(), job.nodes.end(), [&](const NodeRecord& node) {
+      return node.host != rank.host && !is_exempt(list, node.host);
+    });
+    if (other == job.nodes.end()) continue;
+    findings.on_rank(rank, fmt::format("{} is set, and no_proxy does not have the nodes", proxy));
   }
 }
 
@@ -140,6 +174,14 @@ constexpr Rule kEnvironmentRules[] = {
      .meaning = "Such variables stay in job scripts long after they were needed, and cost speed.",
      .fix = "unset it, unless it is wanted",
      .check = &check_left_over},
+    {.id = "env-proxy",
+     .severity = Severity::info,
+     .title = "connections between nodes may take an HTTP proxy",
+     .meaning =
+         "NCCL, Gloo and libddp do not look at it. Programs that speak HTTP or gRPC with other nodes (etcd, Ray, "
+         "metrics, parameter servers) do: they hang or are refused.",
+     .fix = "no_proxy with the nodes' names or domain, or unset the proxy in the job",
+     .check = &check_proxies},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Rules on RDMA devices and NCCL's filter of them.
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <string_view>
 
@@ -83,6 +84,49 @@ void check_mixed(const JobFacts& job, Findings& findings) {
   }
 }
 
+/// NCCL_IB_GID_INDEX as NCCL reads it; -1: it chooses (from 2.21 on).
+long long gid_index(const RankFacts& rank) {
+  const std::string text = rank.variable("NCCL_IB_GID_INDEX");
+  return text.empty() ? -1 : std::strtoll(text.c_str(), nullptr, 0);
+}
+
+/// Calls @p look with each RoCE port that a rank's NCCL takes, where its addresses are known.
+template <class Look>
+void each_roce_port(const JobFacts& job, Look look) {
+  for (const RankFacts& rank : job.ranks) {
+    if (!takes_rdma(job.node_of(rank), rank)) continue;
+    for (const RdmaPortFacts* port : taken_by_nccl(job.node_of(rank), rank)) {
+      if (port->gids_known) look(rank, *port);
+    }
+  }
+}
+
+void check_gids(const JobFacts& job, Findings& findings) {
+  each_roce_port(job, [&](const RankFacts& rank, const RdmaPortFacts& port) {
+    if (gid_index(rank) >= 0 || rank.variable("NCCL_IB_ROCE_VERSION_NUM") == "1") return;
+    const bool ipv6 = rank.variable("NCCL_IB_ADDR_FAMILY") == "AF_INET6";
+    const auto usable = [&](const GidFacts& gid) { return is_usable(gid, ipv6); };
+    if (std::any_of(port.gids.begin(), port.gids.end(), usable)) return;
+    findings.on_rank(rank, fmt::format("{}:{} has no RoCE v2 address of {}", port.device, port.port,
+                                       ipv6 ? "IPv6 but link-local ones" : "IPv4"));
+  });
+}
+
+void check_gid_index(const JobFacts& job, Findings& findings) {
+  each_roce_port(job, [&](const RankFacts& rank, const RdmaPortFacts& port) {
+    const long long index = gid_index(rank);
+    if (index < 0) return;
+    const auto row =
+        std::find_if(port.gids.begin(), port.gids.end(), [&](const GidFacts& gid) { return gid.index == index; });
+    const bool found = row != port.gids.end();
+    if (found && (is_usable(*row, false) || is_usable(*row, true))) return;
+    findings.on_rank(rank, fmt::format("NCCL_IB_GID_INDEX={}: this row of {}:{} is {}", index, port.device, port.port,
+                                       !found                   ? "empty"
+                                       : row->type != "RoCE v2" ? "not RoCE v2"
+                                                                : "link-local"));
+  });
+}
+
 constexpr Rule kRdmaRules[] = {
     {.id = "rdma-unused",
      .severity = Severity::warning,
@@ -104,6 +148,22 @@ constexpr Rule kRdmaRules[] = {
          "Ethernet ones are for storage or management.",
      .fix = "exclude those that are not for training: NCCL_IB_HCA=^=NAME",
      .check = &check_mixed},
+    {.id = "roce-gid",
+     .severity = Severity::error,
+     .title = "a RoCE port has no address that NCCL can use",
+     .meaning =
+         "NCCL 2.21 and newer take a RoCE v2 address of IPv4. Without one it takes the first row, a link-local one of "
+         "RoCE v1: connecting queue pairs fails or times out. In containers the table shows addresses of the "
+         "interfaces in their network namespace only.",
+     .fix =
+         "give the port's interface an IPv4 address; containers: the host's network; or NCCL_IB_ADDR_FAMILY=AF_INET6",
+     .check = &check_gids},
+    {.id = "roce-gid-index",
+     .severity = Severity::error,
+     .title = "NCCL_IB_GID_INDEX names an unusable row",
+     .meaning = "The order of rows differs between nodes and adapters, and changes when interfaces go down and up.",
+     .fix = "unset NCCL_IB_GID_INDEX: NCCL 2.21 and newer choose the row",
+     .check = &check_gid_index},
 };
 
 }  // namespace

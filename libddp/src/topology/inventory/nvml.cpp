@@ -22,9 +22,11 @@ using Device = struct nvmlDevice_st*;
 constexpr Return kSuccess = 0;
 constexpr Return kInvalidArgument = 2;
 constexpr Return kNotSupported = 3;
-constexpr unsigned kInitNoGpus = 1;  // NVML_INIT_FLAG_NO_GPUS: do not fail when there is none
-constexpr unsigned kEnabled = 1;     // NVML_FEATURE_ENABLED and NVML_DEVICE_MIG_ENABLE
-constexpr unsigned kTextBytes = 96;  // NVML_DEVICE_NAME_V2_BUFFER_SIZE and NVML_DEVICE_UUID_V2_BUFFER_SIZE
+constexpr unsigned kInitNoGpus = 1;   // NVML_INIT_FLAG_NO_GPUS: do not fail when there is none
+constexpr unsigned kEnabled = 1;      // NVML_FEATURE_ENABLED and NVML_DEVICE_MIG_ENABLE
+constexpr unsigned kUncorrected = 1;  // NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+constexpr unsigned kVolatile = 0;     // NVML_VOLATILE_ECC: since the driver was loaded
+constexpr unsigned kTextBytes = 96;   // NVML_DEVICE_NAME_V2_BUFFER_SIZE and NVML_DEVICE_UUID_V2_BUFFER_SIZE
 // NVML_NVLINK_MAX_LINKS is 18 in CUDA 12 and 36 in CUDA 13; GPUs turn down numbers of links that they do not have.
 constexpr unsigned kMostLinks = 36;
 
@@ -106,6 +108,12 @@ struct Nvml::Library {
   Return (*get_link_remote_pci)(Device, unsigned, PciInfo*) = nullptr;
   Return (*get_link_remote_type)(Device, unsigned, unsigned*) = nullptr;
 
+  Return (*get_ecc_errors)(Device, unsigned, unsigned, unsigned long long*) = nullptr;
+  Return (*get_remapped_rows)(Device, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
+  Return (*get_retired_pending)(Device, unsigned*) = nullptr;
+  Return (*get_slowdown)(Device, unsigned long long*) = nullptr;
+  Return (*get_persistence)(Device, unsigned*) = nullptr;
+
   Library() = default;
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
@@ -139,6 +147,11 @@ struct Nvml::Library {
   std::string text_of(Return (*function)(Device, char*, unsigned), Device device) const;
   std::vector<MigDevice> mig_of(Device device) const;
   std::vector<NvLink> links_of(Device device) const;
+  GpuHealth health_of(Device device) const;
+  unsigned count() const;
+  /// Calls @p use with number, handle and address of each GPU that may be used.
+  template <class Use>
+  void each(Use use) const;
 };
 
 void Nvml::Library::load(const std::string& file) {
@@ -159,6 +172,11 @@ void Nvml::Library::load(const std::string& file) {
   find(get_link_version, "nvmlDeviceGetNvLinkVersion");
   find(get_link_remote_pci, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
   find(get_link_remote_type, "nvmlDeviceGetNvLinkRemoteDeviceType");
+  find(get_ecc_errors, "nvmlDeviceGetTotalEccErrors");
+  find(get_remapped_rows, "nvmlDeviceGetRemappedRows");                 // from A100 on
+  find(get_retired_pending, "nvmlDeviceGetRetiredPagesPendingStatus");  // before
+  find(get_slowdown, "nvmlDeviceGetCurrentClocksThrottleReasons");      // the newer name is an alias
+  find(get_persistence, "nvmlDeviceGetPersistenceMode");
 }
 
 void Nvml::Library::start() {
@@ -231,31 +249,64 @@ Nvml::Nvml(Nvml&&) noexcept = default;
 Nvml& Nvml::operator=(Nvml&&) noexcept = default;
 Nvml::~Nvml() = default;
 
-std::vector<NvmlGpu> Nvml::gpus() const {
-  const Library& nvml = *library_;
+unsigned Nvml::Library::count() const {
   unsigned count = 0;
-  if (const Return code = nvml.get_count(&count); code != kSuccess) {
+  if (const Return code = get_count(&count); code != kSuccess) {
     throw Error{{.code = ErrorCode::system,
                  .attempted = "counting the GPUs",
                  .cause = "NVML cannot tell",
-                 .native = nvml.native(code),
+                 .native = native(code),
                  .ranks = {},
                  .hint = "does nvidia-smi work on this node?"}};
   }
-  std::vector<NvmlGpu> gpus;
-  for (unsigned i = 0; i < count; ++i) {
+  return count;
+}
+
+template <class Use>
+void Nvml::Library::each(Use use) const {
+  for (unsigned i = 0, all = count(); i < all; ++i) {
     Device device = nullptr;
     PciInfo info{};
-    Return code = nvml.get_handle(i, &device);
-    if (code == kSuccess) code = nvml.get_pci_info(device, &info);
-    const auto address = code == kSuccess ? address_of(info) : std::nullopt;
-    if (!address) {
-      base::log(base::LogLevel::debug, "NVML does not give access to GPU {}: {}", i, nvml.native(code));
-      continue;
+    Return code = get_handle(i, &device);
+    if (code == kSuccess) code = get_pci_info(device, &info);
+    if (const auto address = code == kSuccess ? address_of(info) : std::nullopt) {
+      use(static_cast<int>(i), device, *address);
+    } else {
+      base::log(base::LogLevel::debug, "NVML does not give access to GPU {}: {}", i, native(code));
     }
+  }
+}
+
+GpuHealth Nvml::Library::health_of(Device device) const {
+  GpuHealth health;
+  unsigned long long errors = 0;
+  if (ask(get_ecc_errors, device, kUncorrected, kVolatile, &errors)) {
+    health.uncorrected_errors = static_cast<std::int64_t>(errors);
+  }
+  unsigned corrected = 0;
+  unsigned uncorrected = 0;
+  unsigned pending = 0;
+  unsigned failed = 0;
+  if (ask(get_remapped_rows, device, &corrected, &uncorrected, &pending, &failed)) {
+    health.remap_pending = pending != 0;
+    health.remap_failed = failed != 0;
+  } else if (ask(get_retired_pending, device, &pending)) {
+    health.remap_pending = pending != 0;
+  }
+  unsigned long long reasons = 0;
+  if (ask(get_slowdown, device, &reasons)) health.slowed_by = reasons;
+  unsigned persistence = 0;
+  if (ask(get_persistence, device, &persistence)) health.persistent = persistence == kEnabled;
+  return health;
+}
+
+std::vector<NvmlGpu> Nvml::gpus() const {
+  const Library& nvml = *library_;
+  std::vector<NvmlGpu> gpus;
+  nvml.each([&](int number, Device device, const PciAddress& address) {
     NvmlGpu gpu;
-    gpu.index = static_cast<int>(i);
-    gpu.pci = *address;
+    gpu.index = number;
+    gpu.pci = address;
     gpu.name = nvml.text_of(nvml.get_name, device);
     gpu.uuid = nvml.text_of(nvml.get_uuid, device);
     unsigned mode = 0;
@@ -264,8 +315,19 @@ std::vector<NvmlGpu> Nvml::gpus() const {
     if (gpu.mig_enabled) gpu.mig = nvml.mig_of(device);
     gpu.links = nvml.links_of(device);
     gpus.push_back(std::move(gpu));
-  }
+  });
   return gpus;
+}
+
+std::vector<GpuHealth> Nvml::health() const {
+  std::vector<GpuHealth> all;
+  library_->each([&](int, Device device, const PciAddress& address) {
+    GpuHealth health = library_->health_of(device);
+    health.name = library_->text_of(library_->get_uuid, device);
+    if (health.name.empty()) health.name = address.to_string();
+    all.push_back(std::move(health));
+  });
+  return all;
 }
 
 std::optional<std::vector<NvmlGpu>> ask_nvml(Deadline deadline, const std::string& library) {
@@ -281,6 +343,16 @@ std::optional<std::vector<NvmlGpu>> ask_nvml(Deadline deadline, const std::strin
     const bool expected = error.code() == ErrorCode::unavailable;  // there is no driver
     base::log(expected ? base::LogLevel::debug : base::LogLevel::warning, "{}", error.what());
     return std::nullopt;
+  }
+}
+
+std::vector<GpuHealth> ask_gpu_health(Deadline deadline, const std::string& library) {
+  try {
+    return base::abandonable_call([library] { return Nvml{library}.health(); }, deadline)
+        .value_or(std::vector<GpuHealth>{});
+  } catch (const Error& error) {
+    base::log(base::LogLevel::debug, "{}", error.what());
+    return {};
   }
 }
 

@@ -2,6 +2,7 @@
 // Declared after NVIDIA's NVML API reference; builds need neither its headers nor the library.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,21 @@ struct NvmlGpu {
   std::vector<NvLink> links;
 };
 
+/// What ails a GPU, as far as NVML tells it.
+struct GpuHealth {
+  std::string name;                     ///< UUID, else PCI address
+  std::int64_t uncorrected_errors = 0;  ///< of its memory (ECC), since the driver was loaded
+  bool remap_pending = false;           ///< a faulty row or page is replaced at the next reset
+  bool remap_failed = false;            ///< there are no more spare rows
+  std::uint64_t slowed_by = 0;          ///< nvmlClocksThrottleReasons: kSlowedBy* below
+  bool persistent = true;               ///< the driver stays loaded while nobody uses the GPU
+  friend bool operator==(const GpuHealth&, const GpuHealth&) = default;
+};
+inline constexpr std::uint64_t kSlowedByHardware = 0x08;  ///< heat, power brake or undervoltage
+inline constexpr std::uint64_t kSlowedByHeat = 0x20;      ///< by the driver
+inline constexpr std::uint64_t kSlowedByHeatOfHardware = 0x40;
+inline constexpr std::uint64_t kSlowedByPowerBrake = 0x80;  ///< the power supply asks for it
+
 inline constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 
 /// The library, started. Move-only; shuts the library down when it goes away.
@@ -55,6 +71,9 @@ class Nvml {
   /// count the GPUs.
   std::vector<NvmlGpu> gpus() const;
 
+  /// Of the same GPUs. What NVML does not tell counts as healthy. Throws as gpus().
+  std::vector<GpuHealth> health() const;
+
  private:
   struct Library;
   std::unique_ptr<Library> library_;
@@ -63,5 +82,8 @@ class Nvml {
 /// What NVML lists, asked on a thread of its own, because calls into a driver in trouble hang. Nothing where NVML
 /// cannot be asked or, with a warning, where it fails or does not answer by @p deadline.
 std::optional<std::vector<NvmlGpu>> ask_nvml(Deadline deadline, const std::string& library = kNvmlLibrary);
+
+/// The same of their health, without a word where it cannot be asked.
+std::vector<GpuHealth> ask_gpu_health(Deadline deadline, const std::string& library = kNvmlLibrary);
 
 }  // namespace ddp::topology

@@ -1,10 +1,4 @@
-// What the doctor reads of a machine, laid out as folders, how it travels, and probes on this host.
-#include <net/if.h>
-#include <sched.h>
-#include <sys/ioctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// What the doctor reads of a machine, laid out as folders, and how it travels.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -15,7 +9,6 @@
 #include "doctor/collect.hpp"
 #include "doctor/gather.hpp"
 #include "doctor/nccl_interfaces.hpp"
-#include "doctor/report.hpp"
 #include "kvs/memory_store.hpp"
 #include "unit/tools/doctor/healthy_job.hpp"
 #include "unit/topology/fake_root.hpp"
@@ -24,7 +17,6 @@ namespace ddp::tools::doctor {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 base::Environment with(std::map<std::string, std::string, std::less<>> variables) {
   return base::Environment{std::move(variables)};
@@ -78,9 +70,12 @@ TEST(DoctorCollect, ReadsAProcess) {
   root.folder("proc/self/ns");
   std::filesystem::create_symlink("net:[7]", root.path() / "proc/self/ns/net");
   root.folder("dev/shm");
-  const RankFacts rank = collect_rank(
-      root.path(),
-      with({{"NCCL_ALGO", "Ring"}, {"HF_TOKEN", "x"}, {"NCCL_PSK", "y"}, {"PATH", "/bin"}, {"PMIX_VERSION", "4.2.2"}}));
+  const RankFacts rank = collect_rank(root.path(), with({{"NCCL_ALGO", "Ring"},
+                                                         {"HF_TOKEN", "x"},
+                                                         {"NCCL_PSK", "y"},
+                                                         {"PATH", "/bin"},
+                                                         {"PMIX_VERSION", "4.2.2"},
+                                                         {"http_proxy", "http://me:hunter2@proxy"}}));
   EXPECT_EQ(rank.open_files, 1024);
   EXPECT_EQ(rank.memlock_bytes, 65536);
   EXPECT_EQ(rank.cpus, CpuSet::parse("0-3,8"));
@@ -89,7 +84,9 @@ TEST(DoctorCollect, ReadsAProcess) {
   EXPECT_EQ(rank.namespaces, (Variables{{"net", "net:[7]"}}));
   EXPECT_NE(rank.shm_device, 0U);
   EXPECT_EQ(rank.pmix_version, "4.2.2");
-  EXPECT_EQ(rank.environment, (Variables{{"NCCL_ALGO", "Ring"}, {"NCCL_SOCKET_IFNAME", "eth7"}}));
+  EXPECT_EQ(
+      rank.environment,
+      (Variables{{"NCCL_ALGO", "Ring"}, {"NCCL_SOCKET_IFNAME", "eth7"}, {"http_proxy", "http://me:(hidden)@proxy"}}));
 
   // CAP_IPC_LOCK makes the limit void, but not that of a user namespace.
   for (const char* map : {"0 0 4294967295", "0 1000 1"}) {
@@ -181,6 +178,13 @@ TEST(DoctorCollect, ReadsAMachine) {
     root.write(nic / "infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
     root.write(nic / "infiniband/mlx5_0/ports/1/link_layer", "Ethernet");
     root.link("sys/class/infiniband/mlx5_0", nic / "infiniband/mlx5_0");
+    for (const auto& [row, gid] :
+         std::map<std::string, std::string>{{"0", "fe80:0000:0000:0000:0ac0:ebff:fe12:3456"},
+                                            {"1", "0000:0000:0000:0000:0000:0000:0000:0000"},
+                                            {"10", "0000:0000:0000:0000:0000:ffff:0a01:0002"}}) {
+      root.write(nic / "infiniband/mlx5_0/ports/1/gids" / row, gid);
+      if (row != "1") root.write(nic / "infiniband/mlx5_0/ports/1/gid_attrs/types" / row, "RoCE v2");
+    }
     const NodeFacts node =
         collect_node(root.path(), {{.name = "eth0",
                                     .flags = 0x41,  // IFF_UP, IFF_RUNNING
@@ -203,6 +207,10 @@ TEST(DoctorCollect, ReadsAMachine) {
     EXPECT_EQ(node.interfaces[0].kind, InterfaceKind::hardware);
     ASSERT_EQ(node.rdma.size(), 1U);
     EXPECT_EQ(node.rdma[0].state, "ACTIVE");
+    EXPECT_TRUE(node.rdma[0].gids_known);
+    ASSERT_EQ(node.rdma[0].gids.size(), 2U);
+    EXPECT_EQ(node.rdma[0].gids[1].index, 10);
+    EXPECT_EQ(node.rdma[0].gids[1].type, "RoCE v2");
   }
 }
 
@@ -226,6 +234,26 @@ TEST(DoctorCollect, SeesAPortThatIsTaken) {
   EXPECT_FALSE(taken({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
 }
 
+TEST(DoctorCollect, AsksSrunForItsVersion) {
+  const topology::FakeRoot root;
+  const std::string path = ::getenv("PATH");
+  const auto version = [&](const std::string& script, Variables variables) {
+    root.write("srun", "#!/bin/sh\n" + script);
+    std::filesystem::permissions(root.path() / "srun", std::filesystem::perms{0755});
+    ::setenv("PATH", (root.path().string() + ":" + path).c_str(), 1);
+    NodeFacts node;
+    collect_slurm(node, with(std::move(variables)),
+                  Deadline::after(std::chrono::seconds(script == "sleep 60" ? 1 : 60)));
+    ::setenv("PATH", path.c_str(), 1);
+    return node.slurm_version;
+  };
+  EXPECT_EQ(version("echo slurm-wlm 22.05.8", {{"SLURM_JOB_ID", "1"}}), "22.05.8");
+  EXPECT_EQ(version("echo slurm 25.11.2-1; sleep 0", {{"SLURM_JOB_ID", "1"}}), "25.11.2");
+  EXPECT_EQ(version("echo slurm-wlm 22.05.8", {}), "");
+  EXPECT_EQ(version("exit 1", {{"SLURM_JOB_ID", "1"}}), "");
+  EXPECT_EQ(version("sleep 60", {{"SLURM_JOB_ID", "1"}}), "");
+}
+
 TEST(DoctorFacts, TravelWhole) {
   JobFacts job = test::healthy_job();
   RankFacts facts = job.ranks[1];
@@ -235,7 +263,14 @@ TEST(DoctorFacts, TravelWhole) {
   facts.of_node = job.nodes[0].facts;
   facts.of_node->listeners = {{.interface = "eth0", .address = "10.1.0.1", .mtu = 1500, .tcp_port = 1, .udp_port = 2}};
   facts.of_node->token = Bytes(16, std::byte{7});
-  facts.of_node->rdma = {{.device = "mlx5_0", .port = 1, .state = "ACTIVE", .link_layer = "InfiniBand"}};
+  facts.of_node->rdma = {{.device = "mlx5_0",
+                          .port = 1,
+                          .state = "ACTIVE",
+                          .link_layer = "Ethernet",
+                          .gids_known = true,
+                          .gids = {{.index = 3, .type = "RoCE v2", .gid = "fe80::1"}}}};
+  facts.of_node->slurm_version = "22.05.8";
+  facts.gpu_health = {{.name = "GPU-1", .uncorrected_errors = 2, .slowed_by = 8, .persistent = false}};
   Bytes bytes = encode(facts);
   EXPECT_EQ(decode_rank_facts(bytes), facts);
   EXPECT_EQ(decode_probe_report(encode(job.nodes[0].probes)), job.nodes[0].probes);
@@ -295,70 +330,6 @@ TEST(DoctorGather, BringsEveryNodeAndWhatItProbed) {
     EXPECT_EQ(probed[0].at(0).listener.address, "10.1.0.2");
     EXPECT_THAT(test::rules_found(job), testing::IsEmpty());
   }
-}
-
-TEST(DoctorProbe, PacketsReachWhoAnswersAndNobodyElse) {
-  const std::vector<InterfaceFacts> own{test::loopback()};
-  const ProbeAnswers answers{{{.interface = "lo", .address = "127.0.0.1", .mtu = 9000, .tcp_port = 0, .udp_port = 0}}};
-  ASSERT_EQ(answers.listeners().size(), 1U);
-  const ProbeTarget target{.to_node = 3, .listener = answers.listeners()[0], .token = answers.token()};
-  ProbeTarget stranger = target;
-  stranger.token = Bytes(answers.token().size(), std::byte{0});
-  ProbeTarget nobody = target;
-  nobody.listener.tcp_port = 1;
-  nobody.listener.udp_port = 1;
-  const auto good = probe({target}, own, Deadline::after(std::chrono::seconds(60)));
-  ASSERT_EQ(good.size(), 1U);
-  EXPECT_EQ(good[0].to_node, 3);
-  EXPECT_EQ(good[0].end, ProbeEnd::reached);
-  EXPECT_EQ(good[0].packet, PacketEnd::passed);
-  EXPECT_EQ(good[0].packet_bytes, 9000);  // the smaller of both MTUs
-  const auto bad = probe({stranger, nobody}, own, Deadline::after(std::chrono::milliseconds(300)));
-  ASSERT_EQ(bad.size(), 2U);
-  EXPECT_EQ(bad[0].packet, PacketEnd::untested);
-  EXPECT_EQ(bad[1].end, ProbeEnd::refused);
-  EXPECT_THAT(probed_nodes(3, 4), ElementsAre(0, 1, 2));
-  EXPECT_THAT(probed_nodes(0, 100), ElementsAre(1, 2, 4, 8, 16, 32, 64));
-  EXPECT_THAT(probed_nodes(0, 1), ElementsAre());
-}
-
-// Where the kernel or a router says that a packet is too large, senders learn it: only silence is a fault.
-TEST(DoctorProbe, APacketThatIsRefusedAloudIsNotLost) {
-  const pid_t child = ::fork();
-  if (child == 0) {  // a network of its own, with a smaller MTU than both sides believe
-    if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) ::_exit(77);
-    const base::UniqueFd fd{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
-    ifreq request{};
-    request.ifr_name[0] = 'l';
-    request.ifr_name[1] = 'o';
-    request.ifr_mtu = 1500;
-    if (::ioctl(fd.get(), SIOCSIFMTU, &request) != 0) ::_exit(77);
-    request.ifr_flags = IFF_UP | IFF_RUNNING;
-    if (::ioctl(fd.get(), SIOCSIFFLAGS, &request) != 0) ::_exit(77);
-    const ProbeAnswers answers{
-        {{.interface = "lo", .address = "127.0.0.1", .mtu = 9000, .tcp_port = 0, .udp_port = 0}}};
-    const ProbeTarget target{.to_node = 1, .listener = answers.listeners().at(0), .token = answers.token()};
-    const auto found = probe({target}, {test::loopback()}, Deadline::after(std::chrono::seconds(3)));
-    ::_exit(found.at(0).end == ProbeEnd::reached && found.at(0).packet == PacketEnd::untested ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "needs a network namespace";
-  EXPECT_EQ(status, 0);
-}
-
-TEST(DoctorReport, SaysTheVerdictFirst) {
-  JobFacts job = test::healthy_job();
-  Examination done{.job = &job, .rules = 7, .findings = {}, .time = std::chrono::milliseconds(120)};
-  EXPECT_EQ(format_text(done), "ok: 2 nodes, 4 ranks, 7 rules, 0.12 s\n");
-  job.nodes[1].facts.shm_bytes = 64 << 20;
-  job.ranks[1].memlock_bytes = 65536;
-  done.findings = test::findings_of(job);
-  EXPECT_THAT(format_text(done), testing::StartsWith("1 error, 1 warning: 2 nodes, 4 ranks, 7 rules, 0.12 s\n"
-                                                     "error shm-size: /dev/shm is too small\n"
-                                                     "  n1, ranks 2-3: /dev/shm has 64 MiB, where 128 MiB are needed\n"
-                                                     "    fix: mount -o remount,size=50% /dev/shm"));
-  EXPECT_THAT(format_json(done), testing::AllOf(HasSubstr("\"rule\": \"shm-size\""), HasSubstr("\"errors\": 1")));
 }
 
 }  // namespace

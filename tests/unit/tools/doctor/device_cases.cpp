@@ -3,8 +3,66 @@
 
 namespace ddp::tools::doctor::test {
 
+namespace {
+
+constexpr const char* kIpv4 = "0000:0000:0000:0000:0000:ffff:0a01:0002";
+constexpr const char* kLinkLocal = "fe80:0000:0000:0000:0ac0:ebff:fe12:3456";
+constexpr const char* kGlobal = "2001:0db8:0000:0000:0000:0000:0000:0002";
+
+/// The usual table of a RoCE port: each address as version 1 and 2.
+std::vector<GidFacts> table(const char* address) {
+  return {{.index = 0, .type = "IB/RoCE v1", .gid = kLinkLocal},
+          {.index = 1, .type = "RoCE v2", .gid = kLinkLocal},
+          {.index = 2, .type = "IB/RoCE v1", .gid = address},
+          {.index = 3, .type = "RoCE v2", .gid = address}};
+}
+
+void give_roce(JobFacts& job, const char* address = kIpv4) {
+  for (auto& node : job.nodes) {
+    give_rdma(node, "Ethernet");
+    for (RdmaPortFacts& port : node.facts.rdma) port.gids_known = true, port.gids = table(address);
+  }
+}
+
+/// All ranks of the first node see a GPU with that fault.
+void give_fault(JobFacts& job, const topology::GpuHealth& health) {
+  give_gpus(job);
+  for (std::size_t rank : {0U, 1U}) job.ranks[rank].gpu_health = {health, {.name = "GPU-0b"}};
+}
+
+}  // namespace
+
 std::vector<Case> device_faults() {
   return {
+      {"roce-gid", "no IPv4 address", [](auto& job) { give_roce(job, kGlobal); }},
+      {"roce-gid", "an empty table in a container",
+       [](auto& job) {
+         give_roce(job);
+         job.nodes[1].facts.rdma[0].gids.clear();
+       }},
+      {"roce-gid-index", "a row that one node lacks",
+       [](auto& job) {
+         give_roce(job);
+         job.nodes[1].facts.rdma[1].gids.pop_back();
+         set_all(job, "NCCL_IB_GID_INDEX", "3");
+       }},
+      {"roce-gid-index", "version 1",
+       [](auto& job) {
+         give_roce(job);
+         set_all(job, "NCCL_IB_GID_INDEX", "2");
+       }},
+      {"roce-gid-index", "link-local",
+       [](auto& job) {
+         give_roce(job);
+         set_all(job, "NCCL_IB_GID_INDEX", "1");
+       }},
+      {"gpu-memory", "uncorrected errors",
+       [](auto& job) { give_fault(job, {.name = "GPU-0a", .uncorrected_errors = 2}); }},
+      {"gpu-memory", "no spare rows", [](auto& job) { give_fault(job, {.name = "GPU-0a", .remap_failed = true}); }},
+      {"gpu-reset", "a row waits", [](auto& job) { give_fault(job, {.name = "GPU-0a", .remap_pending = true}); }},
+      {"gpu-slow", "heat", [](auto& job) { give_fault(job, {.name = "GPU-0a", .slowed_by = 0x60}); }},
+      {"gpu-slow", "power brake", [](auto& job) { give_fault(job, {.name = "GPU-0a", .slowed_by = 0x88}); }},
+      {"gpu-persistence", "off", [](auto& job) { give_fault(job, {.name = "GPU-0a", .persistent = false}); }},
       {"rdma-unused", "NCCL_IB_DISABLE",
        [](auto& job) {
          for (auto& node : job.nodes) give_rdma(node);
@@ -74,6 +132,30 @@ std::vector<Case> device_faults() {
 
 std::vector<Case> device_near_misses() {
   return {
+      {"roce-gid", "an IPv4 address of version 2", [](auto& job) { give_roce(job); }},
+      {"roce-gid", "IPv6, as asked",
+       [](auto& job) {
+         give_roce(job, kGlobal);
+         set_all(job, "NCCL_IB_ADDR_FAMILY", "AF_INET6");
+       }},
+      {"roce-gid", "a port that NCCL does not take",
+       [](auto& job) {
+         give_roce(job);
+         for (auto& node : job.nodes) node.facts.rdma[1].gids.clear();
+         set_all(job, "NCCL_IB_HCA", "=mlx5_0");
+       }},
+      {"roce-gid", "tables that the kernel does not show",
+       [](auto& job) {
+         for (auto& node : job.nodes) give_rdma(node, "Ethernet");
+         set_all(job, "NCCL_IB_GID_INDEX", "9");
+       }},
+      {"roce-gid-index", "the right row",
+       [](auto& job) {
+         give_roce(job);
+         set_all(job, "NCCL_IB_GID_INDEX", "3");
+       }},
+      {"gpu-slow", "idle, or a power limit that is wanted",
+       [](auto& job) { give_fault(job, {.name = "GPU-0a", .slowed_by = 0x7 | 0x10 | 0x100}); }},
       {"rdma-unused", "NCCL_IB_DISABLE=true is 0",
        [](auto& job) {
          for (auto& node : job.nodes) give_rdma(node);

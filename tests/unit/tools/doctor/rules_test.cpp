@@ -161,6 +161,21 @@ std::vector<Case> faults() {
       {"speed-differs", "10 of 100 Gbit/s", [](auto& job) { job.nodes[1].facts.interfaces[1].rate_mbps = 10'000; }},
       {"port-range", "a hundred", [](auto& job) { job.nodes[0].facts.port_high = 32867; }},
       {"libddp-versions", "two", [](auto& job) { job.ranks[3].version = "0.2.0"; }},
+      {"slurm-pmix", "PMIx 5.0.8 hangs before Slurm 25.11.2",
+       [](auto& job) {
+         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.8";
+         for (auto& node : job.nodes) node.facts.slurm_version = "24.11.5";
+       }},
+      {"slurm-pmix", "Slurm 23.02.2's shared memory",
+       [](auto& job) {
+         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.1";
+         for (auto& node : job.nodes) node.facts.slurm_version = "23.02.2";
+       }},
+      {"env-proxy", "the other node is not exempt",
+       [](auto& job) {
+         job.ranks[1].environment["http_proxy"] = "http://proxy:3128";
+         job.ranks[1].environment["no_proxy"] = "localhost,n10,1,other.n1";
+       }},
       {"pmix-versions", "two", [](auto& job) { job.ranks[3].pmix_version = "5.0.1"; }},
   };
   cases.insert(cases.end(), more.begin(), more.end());
@@ -255,6 +270,24 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
        }},
       {"mtu-lost", "nothing was answered",
        [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
+      {"slurm-pmix", "pairs that work",
+       [](auto& job) {
+         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.7";
+         for (auto& node : job.nodes) node.facts.slurm_version = "24.11.5";
+       }},
+      {"slurm-pmix", "fixed by Slurm",
+       [](auto& job) {
+         for (RankFacts& rank : job.ranks) rank.pmix_version = "6.1.0";
+         for (auto& node : job.nodes) node.facts.slurm_version = "25.11.2";
+       }},
+      {"env-proxy", "the nodes are exempt, by name, domain or all of them",
+       [](auto& job) {
+         for (RankFacts& rank : job.ranks) rank.environment["https_proxy"] = "http://proxy:3128";
+         job.ranks[0].environment["no_proxy"] = "localhost, n1 ,n0";
+         job.ranks[1].environment["NO_PROXY"] = "*";
+         job.ranks[2].environment["no_proxy"] = "n0";
+         job.ranks[3].environment["no_proxy"] = "n0";
+       }},
       {"pmix-versions", "unknown on one", [](auto& job) { job.ranks[3].pmix_version.clear(); }},
   };
   const auto devices = test::device_near_misses();

@@ -64,6 +64,28 @@ TEST_F(GpuFactsTest, LibraryIsStoppedOnceAndNotBeforeItsOwnerGoes) {
   EXPECT_EQ(lines(), "start\nstop\n");
 }
 
+TEST_F(GpuFactsTest, HealthIsThatOfEachGpu) {
+  set("COUNT", "2");
+  EXPECT_EQ(Nvml{FAKE_NVML_LIBRARY}.health().at(0), (GpuHealth{.name = "GPU-0"}));  // what is not told is healthy
+  set("ECC", "3");
+  set("REMAP", "3");
+  set("SLOWDOWN", "72");
+  set("PERSISTENCE", "0");
+  for (const bool old : {false, true}) {  // one without rows that can be replaced
+    const auto gpus = Nvml{old ? FAKE_NVML_OLD_LIBRARY : FAKE_NVML_LIBRARY}.health();
+    ASSERT_EQ(gpus.size(), 2U);
+    EXPECT_EQ(gpus[0], (GpuHealth{.name = "GPU-0",
+                                  .uncorrected_errors = 3,
+                                  .remap_pending = true,
+                                  .remap_failed = !old,
+                                  .slowed_by = kSlowedByHardware | kSlowedByHeatOfHardware,
+                                  .persistent = false}));
+    EXPECT_EQ(gpus[1], (GpuHealth{.name = "GPU-1", .persistent = false}));
+  }
+  EXPECT_EQ(ask_gpu_health(Deadline::after(std::chrono::seconds(30)), FAKE_NVML_LIBRARY).size(), 2U);
+  EXPECT_TRUE(ask_gpu_health(Deadline::after(std::chrono::seconds(30)), "/nonexistent/libnvidia-ml.so.1").empty());
+}
+
 TEST_F(GpuFactsTest, ADriverThatHangsIsNotWaitedFor) {
   set("COUNT", "2");
   ASSERT_EQ(ask_nvml(Deadline::after(std::chrono::seconds(30)), FAKE_NVML_LIBRARY).value().size(), 2U);

@@ -1,0 +1,51 @@
+// RDMA ports, with the addresses (GIDs) that RoCE has of its interface.
+#include <algorithm>
+#include <charconv>
+
+#include "doctor/collect.hpp"
+#include "topology/inventory/sysfs.hpp"
+
+namespace ddp::tools::doctor {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostGids = 16;  // of a port; usual are 2 to 8
+constexpr const char* kUnused = "0000:0000:0000:0000:0000:0000:0000:0000";
+
+/// The used rows. Their types are not readable where the interface is in another network namespace.
+std::vector<GidFacts> read_gids(const fs::path& port) {
+  std::vector<GidFacts> found;
+  for (const std::string& name : topology::names_in(port / "gids")) {
+    int index = 0;
+    const auto [end, status] = std::from_chars(name.data(), name.data() + name.size(), index);
+    if (status != std::errc{} || end != name.data() + name.size()) continue;
+    std::string gid = topology::read_attribute(port / "gids" / name).value_or(kUnused);
+    if (gid == kUnused) continue;
+    found.push_back({.index = index,
+                     .type = topology::read_attribute(port / "gid_attrs/types" / name).value_or(""),
+                     .gid = std::move(gid)});
+  }
+  std::sort(found.begin(), found.end(), [](const GidFacts& a, const GidFacts& b) { return a.index < b.index; });
+  if (found.size() > kMostGids) found.resize(kMostGids);
+  return found;
+}
+
+}  // namespace
+
+void collect_rdma(NodeFacts& node, const fs::path& sys) {
+  for (const topology::RdmaFact& device : topology::read_rdma_devices(sys)) {
+    for (const NicPort& port : device.ports) {
+      RdmaPortFacts facts{
+          .device = device.name, .port = port.number, .state = port.state, .link_layer = port.link_layer};
+      const fs::path folder = sys / "class/infiniband" / device.name / "ports" / std::to_string(port.number);
+      if (facts.link_layer == "Ethernet" && topology::has_entry(folder / "gid_attrs/types")) {
+        facts.gids_known = true;
+        facts.gids = read_gids(folder);
+      }
+      node.rdma.push_back(std::move(facts));
+    }
+  }
+}
+
+}  // namespace ddp::tools::doctor
