@@ -184,7 +184,7 @@ json.dump(d, open("long.json", "w"))'
   NCCL_IB_TIMEOUT=22 run -0 "$INFO" env NCCL_IB_TIMEOUT DDP_BACKEND NCCL_DEBG
   echo "$output"
   [[ $output == "NCCL_IB_TIMEOUT: "*"  values: 1..31"*"all ranks need the same value"* ]]
-  [[ $output == *"DDP_BACKEND: Backend of process groups"*"NCCL_DEBG: not known; did you mean NCCL_DEBUG?"* ]]
+  [[ $output == *"DDP_BACKEND: Backend of process groups"*"NCCL for CUDA tensors. auto:"*"  values: auto, host, cpu, gloo, nccl"*"NCCL_DEBG: not known; did you mean NCCL_DEBUG?"* ]]
   [[ $output == *"NCCL_IB_TIMEOUT  22"* ]]
 }
 
@@ -199,6 +199,7 @@ json.dump(d, open("long.json", "w"))'
 
 @test "the page of known variables is that of the table; new names of a library are shown" {
   "$INFO" env --known | diff - "$ROOT/docs/known-variables.md"
+  "$INFO" env --own | diff - <(grep '^| `DDP_' "$ROOT/docs/environment.md")
   run -0 "$INFO" env --nccl "$LIBRARY" --new
   [ "$output" = NCCL_SITE_SWITCH ]
   run -1 "$INFO" env --nccl /dev/null --new

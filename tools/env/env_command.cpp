@@ -63,6 +63,7 @@ std::string explain(EnvironmentReport report, const std::vector<std::string>& na
 void run_env(const EnvOptions& options) {
   if (options.help) return write_standard_output(kEnvHelp);
   if (options.known) return write_standard_output(known_variables_page());
+  if (options.own) return write_standard_output(own_variables_rows());
   if (options.diff) return write_standard_output(format_diff(read_dump(options.names[0]), read_dump(options.names[1])));
   const auto source = options.pid ? EnvironmentSource::of_process(*options.pid, options.nccl)
                                   : EnvironmentSource::process(options.nccl);

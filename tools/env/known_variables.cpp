@@ -78,6 +78,38 @@ std::string values_of(const Variable& row) {
   return values;
 }
 
+/// "**auto**, host", "seconds; 600": the default is bold, or behind the semicolon.
+std::string values_of(const base::EnvVariable& row) {
+  const std::string fallback = row.default_value.empty() ? "" : fmt::format("; {}", row.default_value);
+  if (row.type == base::EnvType::boolean) return "boolean" + fallback;
+  if (row.type == base::EnvType::seconds) return "seconds" + fallback;
+  if (row.type == base::EnvType::text) {
+    const bool has_default = row.choices.find("**") != std::string_view::npos;
+    return std::string(row.choices) + (has_default ? "" : fallback);
+  }
+  std::string text;
+  for (std::string_view rest = row.choices; !rest.empty();) {
+    const std::string_view word = rest.substr(0, rest.find('|'));
+    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    const std::string_view bold = word == row.default_value ? "**" : "";
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", bold, word, bold);
+  }
+  return text;
+}
+
+/// Markdown as a terminal shows it: links are their texts, without backquotes and stars.
+std::string plain(std::string_view markdown) {
+  std::string text;
+  for (std::size_t at = 0; at < markdown.size(); ++at) {
+    const char letter = markdown[at];
+    if (letter == ']' && markdown.substr(at).starts_with("]("))
+      at = std::min(markdown.find(')', at), markdown.size());
+    else if (letter != '[' && letter != '`' && letter != '*')
+      text += letter;
+  }
+  return text;
+}
+
 /// "deprecated since 2.20.3, to 2.20.5: use X"
 std::string standing_of(const Variable& row) {
   std::string text;
@@ -121,6 +153,14 @@ std::string known_variables_page() {
   return page;
 }
 
+std::string own_variables_rows() {
+  std::string rows;
+  for (const base::EnvVariable& row : base::env_table()) {
+    rows += fmt::format("| `{}` | {} | {} |\n", row.name, values_of(row), row.help);
+  }
+  return rows;
+}
+
 std::string explain_variable(std::string_view name) {
   if (const Variable* row = diagnostics::find_variable(name)) {
     std::string text = fmt::format("{}: {}\n", row->name, row->meaning);
@@ -131,7 +171,8 @@ std::string explain_variable(std::string_view name) {
     return text;
   }
   for (const base::EnvVariable& row : base::env_table()) {
-    if (row.name == name) return fmt::format("{}: {}\n", row.name, row.help);
+    if (row.name == name)
+      return fmt::format("{}: {}\n  values: {}\n", row.name, plain(row.help), plain(values_of(row)));
   }
   return {};
 }

@@ -29,6 +29,7 @@ const char* const kEnvHelp =
     "      --nccl FILE           Judge by this library, not by the one that would be loaded.\n"
     "      --new                 Print the variables that the library reads but the table lacks, and exit.\n"
     "      --no-job              Ignore the launcher that started this process.\n"
+    "      --own                 Print the rows of libddp's own variables in docs/environment.md and exit.\n"
     "      --pid PID             A running process instead of this one, as it was started.\n"
     "      --torch               Print rank 0's as PyTorch's DistributedDataParallel does: env:NAME=VALUE.\n"
     "\n"
@@ -60,10 +61,10 @@ int process_number(const std::string& text) {
 }
 
 void check_combination(const EnvOptions& options) {
-  const std::array alone{options.json, options.torch, options.known, options.newer};
+  const std::array alone{options.json, options.torch, options.known, options.newer, options.own};
   int outputs = 0;
   for (const bool each : alone) outputs += each ? 1 : 0;
-  if (outputs > 1) reject("--json, --torch, --known and --new exclude each other", "give one of them");
+  if (outputs > 1) reject("--json, --torch, --known, --own and --new exclude each other", "give one of them");
   if (options.diff && options.names.size() != 2) {
     reject(fmt::format("--diff needs two files, not {}", options.names.size()), "give those of --json or DDP_DUMP_ENV");
   }
@@ -71,15 +72,15 @@ void check_combination(const EnvOptions& options) {
   if (options.diff && others) reject("--diff goes with no other option", "leave the others out");
   if (!options.diff && outputs > 0 && !options.names.empty()) {
     reject(fmt::format("'{}' is one word too many", options.names.front()),
-           "names go without --json, --torch, --known and --new");
+           "names go without --json, --torch, --known, --own and --new");
   }
 }
 
 }  // namespace
 
 EnvOptions parse_env_options(std::span<const std::string> arguments) {
-  static const std::vector<std::string> kNames{"--all",  "--diff", "--help",   "--json", "--known",
-                                               "--nccl", "--new",  "--no-job", "--pid",  "--torch"};
+  static const std::vector<std::string> kNames{"--all", "--diff",   "--help", "--json", "--known", "--nccl",
+                                               "--new", "--no-job", "--own",  "--pid",  "--torch"};
   EnvOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -117,6 +118,7 @@ EnvOptions parse_env_options(std::span<const std::string> arguments) {
     if (name == "--known") options.known = true;
     if (name == "--new") options.newer = true;
     if (name == "--no-job") options.no_job = true;
+    if (name == "--own") options.own = true;
     if (name == "--torch") options.torch = true;
   }
   if (!options.help) check_combination(options);

@@ -17,6 +17,7 @@ struct EnvOptions {
   bool torch = false;
   bool diff = false;
   bool known = false;
+  bool own = false;  ///< print the rows of libddp's own variables
   bool newer = false;
   bool no_job = false;
   bool help = false;

@@ -62,7 +62,7 @@ struct DdpLog {
   std::int64_t unused_parameter_size = 0;  ///< bytes, on this rank
   bool has_rebuilt_buckets = false;
   std::string rebuilt_bucket_sizes;
-  std::string rebuilt_per_bucket_param_indices;          ///< "0 1, 2 3": separated by spaces within a bucket
+  std::string rebuilt_per_bucket_param_indices;         ///< "0 1, 2 3": separated by spaces within a bucket
   std::string prev_iteration_grad_ready_order_indices;  ///< of this rank
   std::int64_t forward_compute_time = 0;                ///< from start_forward() to prepare_for_backward()
   std::int64_t backward_compute_time = 0;               ///< prepare_for_backward() to finalize()

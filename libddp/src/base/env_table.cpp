@@ -22,73 +22,62 @@ namespace {
 constexpr std::array kTable{
     EnvVariable{
         "DDP_BACKEND", EnvType::choice, "auto", kBackendChoices,
-        "Backend of process groups whose program names none: host, also called cpu or gloo, is shared memory "
-        "within a host and TCP between them; nccl is that and NCCL for CUDA tensors; auto: host, and NCCL where every "
-        "rank has it and a GPU of its own."},
-    EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "",
-                "Folder with the backend plugins (libddp_nccl.so, ...); default: where libddp.so lies."},
-    EnvVariable{
-        "DDP_BIND", EnvType::text, "", "",
-        "Bind ranks to cores near their GPU and NIC: to a share of the nearest NUMA node's, one core, or a share "
-        "of the nearest package's. The default of ddprun's --bind; in a rank that another launcher started, "
-        "World::init binds when it is set, and World::export_settings sets what follows from that."},
+        "Backend of process groups whose program names none: host is shared memory within a host and TCP between them; "
+        "cpu and gloo are other names of it, here, in `--ddp-backend` and in `make_process_group`. nccl: host, and "
+        "[NCCL for CUDA tensors](gpu.md). auto: the same where every rank has NCCL and a GPU of its own, else host."},
+    EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "text; that of `libddp.so`",
+                "Folder of the backend plugins (`libddp_nccl.so`, ...)."},
+    EnvVariable{"DDP_BIND", EnvType::text, "", "numa, core, socket, none",
+                "[Placement policy](placement.md#cores): default of ddprun's `--bind`; makes `World::init` "
+                "[bind](placement.md#who-binds-and-when) other launchers' ranks."},
     EnvVariable{"DDP_CHECK_COLLECTIVES", EnvType::boolean, "0", "",
-                "1: before each collective operation, compare its arguments on all ranks, at the cost of one small "
-                "all_gather. Differences are found without it, too, but only by ranks that wait for others."},
-    EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "",
-                "Seconds after which a collective operation that has no deadline of its own fails."},
-    EnvVariable{"DDP_CUDA_LIBRARY", EnvType::text, "", "",
-                "File of CUDA's driver library where the process has not loaded one; default: the loader's "
-                "libcuda.so.1."},
-    EnvVariable{
-        "DDP_DUMP_ENV", EnvType::text, "", "",
-        "Where World::init writes the environment variables of all ranks, where they came from and what is wrong "
-        "with them: stderr, or a file (JSON, for ddp-info env --diff). Set it on all ranks."},
-    EnvVariable{
-        "DDP_FLIGHT_DIR", EnvType::text, "", "",
-        "Folder into which each rank writes its last operations (JSON, for ddp-info flight) when a process group "
-        "fails; it must exist."},
+                "Compare all ranks' arguments before each collective, for one small all_gather. Otherwise only waiting "
+                "ranks notice."},
+    EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "", "Deadline of collectives without their own."},
+    EnvVariable{"DDP_CUDA_LIBRARY", EnvType::text, "", "file; the loader's `libcuda.so.1`",
+                "CUDA's driver library, where the process has not loaded one."},
+    EnvVariable{"DDP_DUMP_ENV", EnvType::text, "", "stderr, file",
+                "Where `World::init` writes [the ranks' environment variables](ddp-info.md#env): as a table, or as "
+                "JSON into the file. Set it on all ranks."},
+    EnvVariable{"DDP_FLIGHT_DIR", EnvType::text, "", "folder",
+                "Where each rank writes its last operations when a process group fails, for [`ddp-info "
+                "flight`](ddp-info.md#flight). It must exist."},
     EnvVariable{"DDP_FLIGHT_SIGNAL", EnvType::choice, "", "USR1|USR2|HUP|WINCH",
-                "A signal at which a rank writes its last operations into DDP_FLIGHT_DIR and goes on; the program must "
-                "not handle it itself."},
-    EnvVariable{"DDP_FLIGHT_SIZE", EnvType::text, "2000", "",
-                "How many operations of all process groups the flight recorder keeps, at most 100000; 0: it is off."},
-    EnvVariable{
-        "DDP_GPUS", EnvType::text, "all", "",
-        "The default of ddprun's --gpus: ranks see all GPUs in an order in which local rank i is GPU i, or their "
-        "own only; none sets nothing."},
+                "Signal at which a rank does so and goes on; the program must not handle it itself."},
+    EnvVariable{"DDP_FLIGHT_SIZE", EnvType::text, "2000", "0 to 100000",
+                "How many operations of all process groups a rank keeps; 128 bytes each. 0: none."},
+    EnvVariable{"DDP_GPUS", EnvType::text, "all", "**all**, one, none",
+                "Default of ddprun's `--gpus`: ranks see all GPUs, ordered so that local rank i has GPU i, or their "
+                "own; none sets nothing."},
     EnvVariable{"DDP_INIT_TIMEOUT", EnvType::seconds, "120", "",
-                "Seconds within which all ranks must have met in World::init and connected their process group."},
+                "Limit for `World::init`, and for connecting the process group."},
     EnvVariable{"DDP_LAUNCH", EnvType::choice, "", "pmix|pmi2|torchrun|openmpi|slurm|single",
-                "Take rank and size from this source and from no other."},
+                "Take rank and size from this source only."},
     EnvVariable{"DDP_LOG_LEVEL", EnvType::choice, "warning", "debug|info|warning|error|off",
-                "The least severe log lines that libddp writes to standard error."},
-    EnvVariable{"DDP_MEMORY_DOMAIN", EnvType::text, "", "",
+                "Least severe log lines on standard error. info: each rank's identity, source, reason and interface."},
+    EnvVariable{"DDP_MEMORY_DOMAIN", EnvType::text, "", "text",
                 "Ranks with different values do not share memory: to try on one host what several do, or to use TCP."},
-    EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "",
-                "Socket of munged, by which ddpruns started by hand know each other; default: libmunge's."},
-    EnvVariable{"DDP_NCCL_CONNECT", EnvType::choice, "eager", "eager|lazy",
-                "When a process group connects NCCL: eager, when it is made; lazy, with its first collective of CUDA "
-                "tensors."},
+    EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "text; libmunge's",
+                "Socket of munged, by which ddpruns started by hand [know each other](ddprun.md#by-hand)."},
     EnvVariable{
-        "DDP_NCCL_LIBRARY", EnvType::text, "", "",
-        "File of NCCL (libnccl.so.2), for programs that have none loaded; default: PyTorch's, then the loader's."},
-    EnvVariable{
-        "DDP_NCCL_STUCK_AFTER", EnvType::seconds, "30", "",
-        "Seconds after which a thread that has not come back from NCCL or the GPU's driver is told in the log."},
+        "DDP_NCCL_CONNECT", EnvType::choice, "eager", "eager|lazy",
+        "When a process group [connects NCCL](gpu.md): when it is made, or with its first collective of CUDA tensors."},
+    EnvVariable{"DDP_NCCL_LIBRARY", EnvType::text, "", "text; PyTorch's, then the loader's",
+                "File of NCCL (`libnccl.so.2`), for programs that have none loaded."},
+    EnvVariable{"DDP_NCCL_STUCK_AFTER", EnvType::seconds, "30", "",
+                "After which a thread that has not come back from NCCL or the GPU's driver is told in the log."},
     EnvVariable{"DDP_PEER_TIMEOUT", EnvType::seconds, "30", "",
-                "Seconds within which a rank or host that gives no sign of life is given up for lost, while others "
-                "wait for it; at least 5."},
-    EnvVariable{"DDP_RDZV_SECRET", EnvType::text, "", "",
-                "A random phrase that all ddpruns of a job started by hand (--rdzv-endpoint or --master-addr) must "
-                "have; without it they prove their user by munge or a key file, and under Slurm a secret travels by "
-                "itself."},
-    EnvVariable{"DDP_SHM_MIB", EnvType::text, "8", "",
-                "MiB of shared memory that a rank uses at most, over all its process groups."},
+                "Limit for finding a rank or host that gives no sign of life while others wait for it; at least 5."},
+    EnvVariable{"DDP_RDZV_SECRET", EnvType::text, "", "text",
+                "Random phrase by which ddpruns started by hand [know each other](ddprun.md#by-hand); without it, by "
+                "munge or a key file."},
+    EnvVariable{"DDP_SHM_MIB", EnvType::text, "8", "number",
+                "MiB of shared memory that a rank uses at most, over all its process groups: 1 for the first, less for "
+                "each further one."},
     EnvVariable{"DDP_SIMD", EnvType::choice, "auto", "auto|portable|avx2|avx512",
-                "The vector instructions of reductions; auto: the best that the processor has. Results are the same."},
-    EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "",
-                "Name of the network interface that ranks use to reach each other, for example eth0."},
+                "Vector instructions of reductions; auto: the best that the processor has. Results are the same bits."},
+    EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "text",
+                "[Network interface](topology.md#the-network-between-nodes) between ranks, for example eth0."},
 };
 
 // Other programs use our prefix, too: report only names that are close to one of ours.

@@ -18,8 +18,8 @@ struct EnvVariable {
   std::string_view name;
   EnvType type;
   std::string_view default_value;  ///< as the user would write it; empty: unset
-  std::string_view choices;        ///< for EnvType::choice: the allowed words, separated by '|'
-  std::string_view help;           ///< one sentence
+  std::string_view choices;        ///< EnvType::choice: the allowed words, separated by '|'; text: what it is, in words
+  std::string_view help;           ///< sentences in Markdown; links lead from docs/environment.md, which has them
 };
 
 /// All DDP_* variables, in alphabetical order.

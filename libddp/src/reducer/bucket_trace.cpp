@@ -27,7 +27,8 @@ std::string BucketTrace::json() const {
     if (from == Time{} || to < from) return;  // the bucket was skipped
     const auto microseconds = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; };
     text += fmt::format(
-        ",\n{{\"name\": \"{}\", \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}, "
+        ",\n{{\"name\": \"{}\", \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": "
+        "{:.3f}, "
         "\"args\": {{\"step\": {}, \"bucket\": {}, \"parameters\": {}}}}}",
         what, rank_, bucket, microseconds(from.time_since_epoch() + epoch_), microseconds(to - from), step.iteration,
         bucket, step.parameters[bucket]);

@@ -33,8 +33,8 @@ class BucketTrace {
   void finish_step(std::uint64_t iteration, const BucketPlan& plan);
   Times& of(std::size_t bucket) { return now_[bucket]; }
 
-  /// Trace Event Format: one process for each rank, one thread for each bucket; times since the epoch, so that the files
-  /// of several ranks can be joined.
+  /// Trace Event Format: one process for each rank, one thread for each bucket; times since the epoch, so that the
+  /// files of several ranks can be joined.
   std::string json() const;
 
  private:

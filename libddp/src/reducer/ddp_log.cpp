@@ -74,16 +74,17 @@ std::string to_json(const DdpLog& log) {
 }
 
 std::string summary(const DdpLog& log) {
-  std::string text =
-      fmt::format("{}step {}, rank {} of {}: forward {:.3f} ms, backward {:.3f} ms, communication {:.3f} ms, {:.0f} % hidden",
-                  log.module_name.empty() ? "" : log.module_name + ": ", log.iteration, log.rank, log.world_size,
-                  milliseconds(log.forward_compute_time), milliseconds(log.backward_compute_time),
-                  milliseconds(log.backward_comm_time), 100 * log.hidden_communication_share);
-  text += fmt::format("; buckets of {} bytes over {}", log.has_rebuilt_buckets ? log.rebuilt_bucket_sizes : log.bucket_sizes,
-                      log.backend_name);
+  std::string text = fmt::format(
+      "{}step {}, rank {} of {}: forward {:.3f} ms, backward {:.3f} ms, communication {:.3f} ms, {:.0f} % hidden",
+      log.module_name.empty() ? "" : log.module_name + ": ", log.iteration, log.rank, log.world_size,
+      milliseconds(log.forward_compute_time), milliseconds(log.backward_compute_time),
+      milliseconds(log.backward_comm_time), 100 * log.hidden_communication_share);
+  text += fmt::format("; buckets of {} bytes over {}",
+                      log.has_rebuilt_buckets ? log.rebuilt_bucket_sizes : log.bucket_sizes, log.backend_name);
   if (!log.comm_hook.empty()) text += fmt::format(", {}", log.comm_hook);
   if (log.straggler_rank >= 0) {
-    text += fmt::format("; rank {} came last, {:.3f} ms after another", log.straggler_rank, milliseconds(log.straggler_delay));
+    text += fmt::format("; rank {} came last, {:.3f} ms after another", log.straggler_rank,
+                        milliseconds(log.straggler_delay));
   }
   if (log.error) text += fmt::format("; last error: {}", *log.error);
   return text;

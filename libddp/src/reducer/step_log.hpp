@@ -62,12 +62,12 @@ class StepLog {
   const std::vector<Parameter>& parameters_;
   const ReducerOptions& options_;
   const ParameterList& list_;
-  std::uint64_t steps_ = 0;    ///< finished in this group
+  std::uint64_t steps_ = 0;  ///< finished in this group
   std::int64_t sampled_ = 0;
   std::optional<Time> forward_start_;
   std::vector<std::uint8_t> used_;
   bool used_changed_ = false;
-  DdpLog last_;  ///< its runtime fields
+  DdpLog last_;               ///< its runtime fields
   mutable std::mutex mutex_;  ///< guards what follows: marks may fail in any thread
   std::string error_;
 };

@@ -28,22 +28,23 @@ TEST_F(DdpLogTest, HasPyTorchsFields) {
   log.error = "lost";
   log.has_error = true;
   log.hidden_communication_share = 0.25;
-  EXPECT_EQ(to_json(log),
-            R"({"world_size": 4, "rank": 0, "module_name": "a \"net\"\u000a\\", "iteration": 0, )"
-            R"("is_multi_device_module": 0, "num_parameter_tensors": 0, "total_parameter_size_bytes": 0, "dtypes": "", )"
-            R"("bucket_sizes": "", "device_ids": "", "output_device": -1, "broadcast_buffers": 0, "has_sync_bn": 0, )"
-            R"("bucket_cap_bytes": 0, "find_unused_parameters": 0, "gradient_as_bucket_view": 0, "backend_name": "", )"
-            R"("static_graph": 1, "master_addr": "", "master_port": "", "torch_distributed_debug": "", )"
-            R"("cuda_visible_devices": "", "nccl_debug": "INFO", "unused_parameter_size": 0, "has_rebuilt_buckets": 0, )"
-            R"("rebuilt_bucket_sizes": "", "rebuilt_per_bucket_param_indices": "", )"
-            R"("prev_iteration_grad_ready_order_indices": "", "forward_compute_time": 0, "backward_compute_time": 0, )"
-            R"("backward_comm_time": 0, "backward_compute_comm_overlap_time": 0, "avg_forward_compute_time": 0, )"
-            R"("avg_backward_compute_time": 0, "avg_backward_comm_time": 0, )"
-            R"("avg_backward_compute_comm_overlap_time": 0, "forward_compute_time_start": 0, )"
-            R"("backward_compute_time_start": 0, "backward_comm_time_start": 0, "backward_compute_time_end": 0, )"
-            R"("backward_comm_time_end": 0, "comm_hook": "", "join_uneven_inputs": 0, "can_set_static_graph": 0, )"
-            R"("has_error": 1, "error": "lost", "hidden_communication_share": 0.2500, "straggler_rank": -1, )"
-            R"("straggler_delay": 0})");
+  EXPECT_EQ(
+      to_json(log),
+      R"({"world_size": 4, "rank": 0, "module_name": "a \"net\"\u000a\\", "iteration": 0, )"
+      R"("is_multi_device_module": 0, "num_parameter_tensors": 0, "total_parameter_size_bytes": 0, "dtypes": "", )"
+      R"("bucket_sizes": "", "device_ids": "", "output_device": -1, "broadcast_buffers": 0, "has_sync_bn": 0, )"
+      R"("bucket_cap_bytes": 0, "find_unused_parameters": 0, "gradient_as_bucket_view": 0, "backend_name": "", )"
+      R"("static_graph": 1, "master_addr": "", "master_port": "", "torch_distributed_debug": "", )"
+      R"("cuda_visible_devices": "", "nccl_debug": "INFO", "unused_parameter_size": 0, "has_rebuilt_buckets": 0, )"
+      R"("rebuilt_bucket_sizes": "", "rebuilt_per_bucket_param_indices": "", )"
+      R"("prev_iteration_grad_ready_order_indices": "", "forward_compute_time": 0, "backward_compute_time": 0, )"
+      R"("backward_comm_time": 0, "backward_compute_comm_overlap_time": 0, "avg_forward_compute_time": 0, )"
+      R"("avg_backward_compute_time": 0, "avg_backward_comm_time": 0, )"
+      R"("avg_backward_compute_comm_overlap_time": 0, "forward_compute_time_start": 0, )"
+      R"("backward_compute_time_start": 0, "backward_comm_time_start": 0, "backward_compute_time_end": 0, )"
+      R"("backward_comm_time_end": 0, "comm_hook": "", "join_uneven_inputs": 0, "can_set_static_graph": 0, )"
+      R"("has_error": 1, "error": "lost", "hidden_communication_share": 0.2500, "straggler_rank": -1, )"
+      R"("straggler_delay": 0})");
   log.module_name = "net";
   log.iteration = 20;
   log.backward_comm_time = 1'500'000;

@@ -65,7 +65,8 @@ constexpr Rule kHealthRules[] = {
      .severity = Severity::warning,
      .title = "a GPU is slowed down",
      .meaning = "All ranks wait for the slowest one at each step.",
-     .fix = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; look at fans, cooling water and power supplies of the node",
+     .fix =
+         "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; look at fans, cooling water and power supplies of the node",
      .check = &check_slowdown},
     {.id = "gpu-persistence",
      .severity = Severity::info,

@@ -20,7 +20,9 @@ using ::testing::IsEmpty;
 
 class EventLogTest : public ::testing::Test {
  protected:
-  EventLogTest() : path_(::testing::TempDir() + "event_log_" + std::to_string(::getpid()) + ".jsonl") { std::remove(path_.c_str()); }
+  EventLogTest() : path_(::testing::TempDir() + "event_log_" + std::to_string(::getpid()) + ".jsonl") {
+    std::remove(path_.c_str());
+  }
   ~EventLogTest() override { std::remove(path_.c_str()); }
 
   EventLog open(const std::string& path) {
