@@ -14,6 +14,17 @@
 #include "base/whole_file.hpp"
 
 namespace ddp::base {
+namespace {
+
+Error writing_failed(const std::string& name, int number) {
+  return system_error(fmt::format("writing '{}'", name), number,
+                      number == ENOSPC   ? "free space on its file system"
+                      : number == EDQUOT ? "the quota of its user, group or project is used up"
+                      : number == EFBIG  ? "raise the limit of the sizes of files (ulimit -f)"
+                                         : "");
+}
+
+}  // namespace
 
 NewFile::NewFile(std::string path, mode_t mode)
     : path_(std::move(path)),
@@ -36,16 +47,14 @@ void NewFile::set_mode(mode_t mode) {
 }
 
 void NewFile::write(std::string_view bytes) {
-  if (const int number = write_all(fd_.get(), bytes); number != 0) {
-    throw system_error(fmt::format("writing '{}'", name_), number);
-  }
+  if (const int number = write_all(fd_.get(), bytes); number != 0) throw writing_failed(name_, number);
 }
 
 void NewFile::commit() {
   // Some file systems report a full disk only here.
   int number = ::fsync(fd_.get()) != 0 && errno != EINVAL ? errno : 0;
   if (number == 0 && ::close(fd_.release()) != 0) number = errno;
-  if (number != 0) throw system_error(fmt::format("writing '{}'", name_), number);
+  if (number != 0) throw writing_failed(name_, number);
   if (::rename(name_.c_str(), path_.c_str()) != 0) {
     throw system_error(fmt::format("renaming '{}' to '{}'", name_, path_), errno);
   }
