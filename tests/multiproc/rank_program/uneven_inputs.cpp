@@ -29,6 +29,7 @@ struct UnevenMode {
   bool find_unused = false;  ///< parameter 1 is used by ranks above 0 only
   bool static_graph = false;
   bool accumulate = false;  ///< every second step is local
+  bool hook = false;        ///< one that keeps something, and leaves nothing out
 };
 
 /// Shares its work with the other ranks, as a sharded optimizer does: one collective in each step.
@@ -76,6 +77,7 @@ Replica train_unevenly(ProcessGroup& group, const UnevenMode& mode) {
   options.gradient_as_bucket_view = mode.view;
   options.find_unused_parameters = mode.find_unused;
   options.static_graph = mode.static_graph;
+  if (mode.hook) options.comm_hook = top_k_hook(1);
   Reducer reducer(list, group, options);
   CountingOptimizer optimizer(group);
   Join join({&reducer.joinable({replica.buffer}), &optimizer}, {.divide_by_initial_world_size = mode.initial});
@@ -193,6 +195,35 @@ void check_early_end(ProcessGroup& group) {
   }
 }
 
+/// In the fifth step rank 2 misses a gradient: the ranks that have run out learn of it, too, and all go on.
+void check_missing_gradient(ProcessGroup& group) {
+  if (group.size() < 3) return;
+  std::vector<float> value(10, 1.0F);
+  std::vector<float> gradient(10, 1.0F);
+  Reducer reducer({{.name = "layer", .value = value, .gradient = gradient}}, group, {});
+  Join join({&reducer.joinable()});
+  int missed = 0;
+  const auto note = [&](auto&& body) {
+    try {
+      body();
+      return true;
+    } catch (const Error& error) {
+      check(error.code() == ErrorCode::invalid_argument && error.ranks() == std::vector<int>{2}, error.what());
+      ++missed;
+      return false;
+    }
+  };
+  for (int step = 0; has_input(group.rank(), step); ++step) {
+    note([&] {
+      reducer.prepare_for_backward();
+      if (step != 4 || group.rank() != 2) reducer.mark_ready(0);
+      reducer.finalize();
+    });
+  }
+  if (!note([&] { join.finish(); })) join.finish();
+  check(missed == 1, "a gradient that is missing was not told to all");
+}
+
 }  // namespace
 
 void train_on_uneven_inputs(World& world) {
@@ -200,11 +231,12 @@ void train_on_uneven_inputs(World& world) {
   for (const UnevenMode& mode :
        {UnevenMode{.name = "plain"}, UnevenMode{.name = "active", .initial = false},
         UnevenMode{.name = "view", .initial = false, .view = true}, UnevenMode{.name = "unused", .find_unused = true},
-        UnevenMode{.name = "static", .static_graph = true},
+        UnevenMode{.name = "static", .static_graph = true}, UnevenMode{.name = "hook", .hook = true},
         UnevenMode{.name = "accumulating", .initial = false, .accumulate = true}}) {
     check_against_one_process(train_unevenly(group, mode), group.size(), mode);
   }
   check_early_end(group);
+  check_missing_gradient(group);
 }
 
 }  // namespace ddp::test

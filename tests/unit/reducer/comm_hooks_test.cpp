@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "unit/reducer/reducer_fixture.hpp"
 
@@ -92,6 +93,13 @@ TEST_F(CommHooks, RecoverFromGradientsThatAreNotFinite) {
     std::vector<float> gradient(64, 1.0F);
     Reducer reducer = make_for(hook, {value.data(), DType::float32, {8, 8}}, {gradient.data(), DType::float32, {8, 8}});
     step(reducer, {0});
+    for (int zeros = 0; zeros < 2; ++zeros) {
+      std::ranges::fill(gradient, 0.0F);
+      step(reducer, {0});
+    }
+    std::ranges::fill(gradient, 1.0F);
+    step(reducer, {0});
+    EXPECT_NEAR(std::accumulate(gradient.begin(), gradient.end(), 0.0F), 64, 52) << hook->name() << " is stuck at 0";
     std::ranges::fill(gradient, std::numeric_limits<float>::infinity());
     step(reducer, {0});
     EXPECT_TRUE(std::ranges::any_of(gradient, [](float each) { return !std::isfinite(each); })) << hook->name();
