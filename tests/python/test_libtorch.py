@@ -52,7 +52,7 @@ def programs():
     ccache = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     cached = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1", "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
     checked("cmake", "-G", "Ninja", "-S", ROOT / "tests" / "torch", "-B", BUILD, f"-Dddp_DIR={PACKAGE}",
-            f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+            f"-DTorch_DIR={torch.utils.cmake_prefix_path}/Torch", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
             "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g0 -DNDEBUG", *ccache, timeout=PATIENCE)
     checked("cmake", "--build", BUILD, "--parallel", os.environ.get("DDP_JOBS", "2"), timeout=COMPILE_PATIENCE, **cached)
     return BUILD

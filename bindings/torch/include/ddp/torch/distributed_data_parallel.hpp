@@ -74,7 +74,8 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
       : ::torch::nn::Module("DistributedDataParallel"),
         module_(register_module("module", std::move(module))),
         ignored_(options.ignored),
-        broadcasts_buffers_(options.broadcast_buffers && group.size() > 1) {
+        wants_buffers_(options.broadcast_buffers),
+        broadcasts_buffers_(wants_buffers_ && group.size() > 1) {
     check_ignored(inner(), ignored_);
     averager_ = std::make_shared<GradientAverager>(distinct_tensors(inner().named_parameters(), ignored_),
                                                    std::move(group), reducer_options(options));
@@ -117,7 +118,10 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   }
 
   /// Goes on with another group, also after a failure. Collective over it.
-  void change_group(ProcessGroup group) { averager_->change_group(std::move(group)); }
+  void change_group(ProcessGroup group) {
+    broadcasts_buffers_ = wants_buffers_ && group.size() > 1;
+    averager_->change_group(std::move(group));
+  }
 
   /// Times, buckets, ready_order() for the next run.
   const Reducer& reducer() const noexcept { return averager_->reducer(); }
@@ -139,7 +143,8 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
 
   Net module_;
   std::set<std::string> ignored_;
-  bool broadcasts_buffers_;
+  bool wants_buffers_;
+  bool broadcasts_buffers_;  ///< there is somebody to get them
   std::shared_ptr<GradientAverager> averager_;
 };
 
