@@ -38,9 +38,8 @@ struct Ranks {
 };
 
 void expect(const torch::Tensor& tensor, double value, const std::string& what) {
-  check(tensor.defined() &&
-            torch::allclose(tensor.to(torch::kComplexDouble), torch::full({}, value, torch::kComplexDouble)),
-        what + " is " + std::to_string(value) + ", not " + c10::str(tensor));
+  if (tensor.defined() && (tensor - value).abs().max().item<double>() < 1e-3) return;
+  check(false, what + " is " + std::to_string(value) + ", not " + c10::str(tensor));
 }
 
 struct MixedImpl : torch::nn::Module {
