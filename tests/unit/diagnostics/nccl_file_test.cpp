@@ -118,6 +118,35 @@ TEST(NcclFile, TheLoadersIsFoundWithoutLoading) {
   EXPECT_THAT(named.problem, HasSubstr("ENOENT"));
 }
 
+// A site's network plugin reads names of its own, which are right where NCCL would open it.
+TEST(NcclFile, PluginsReadVariablesToo) {
+  const fs::path root = folder("plugins");
+  fs::create_directories(root / "usr/lib");
+  fs::create_directories(root / "opt");
+  fs::copy_file(TEST_NCCL, root / "usr/lib/libnccl.so.2");
+  fs::copy_file(TEST_NCCL_PLUGIN, root / "opt/libnccl-net-site.so");
+  fs::copy_file(TEST_NCCL_PLUGIN, root / "opt/libnccl-tuner.so");
+  struct Case {
+    std::map<std::string, std::string, std::less<>> variables;
+    const char* with;  // empty: no plugin
+  };
+  for (const Case& each :
+       std::vector<Case>{{{{"NCCL_NET_PLUGIN", "site"}, {"LD_LIBRARY_PATH", "/opt"}, {"NCCL_TUNER_PLUGIN", "none"}},
+                          "; with /opt/libnccl-net-site.so"},
+                         {{{"NCCL_NET_PLUGIN", "absent,/opt/libnccl-net-site.so"}}, "; with /opt/libnccl-net-site.so"},
+                         {{{"LD_LIBRARY_PATH", "/opt"}}, "; with /opt/libnccl-tuner.so"},
+                         {{{"LD_LIBRARY_PATH", "/opt"}, {"NCCL_TUNER_PLUGIN", "none"}}, ""},
+                         {{{"NCCL_NET_PLUGIN", "site"}}, ""}}) {
+    const NcclFile file = find_nccl(surroundings(root, each.variables));
+    EXPECT_EQ(file.found, std::string("the loader's") + each.with);
+    EXPECT_EQ(file.reads("NCCL_SITE_RAILS"), each.with[0] != '\0');
+    EXPECT_EQ(file.names.size(), 21U);  // its own
+  }
+  auto loaded = surroundings(root);
+  loaded.loaded = {"/usr/lib/libnccl.so.2", "/opt/libnccl-net-site.so"};
+  EXPECT_TRUE(find_nccl(loaded).reads("NCCL_SITE_RAILS"));
+}
+
 TEST(NcclFile, TheLoadersCache) {
   const fs::path root = folder("cache");
   fs::create_directories(root / "etc");

@@ -16,6 +16,7 @@
 #include <ddp/error.hpp>
 
 #include "base/system_error.hpp"
+#include "diagnostics/environment/nccl_plugins.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 
 namespace ddp::diagnostics {
@@ -49,6 +50,7 @@ NcclFile nccl_of(const base::NcclSurroundings& surroundings, const std::string& 
   if (path.empty()) return find_nccl(surroundings);
   NcclFile file = scan_nccl(path);
   file.found = "--nccl";
+  add_plugins(file, surroundings);
   return file;
 }
 

@@ -9,14 +9,14 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
+#include "diagnostics/environment/library_search.hpp"
+#include "diagnostics/environment/nccl_plugins.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 
 namespace ddp::diagnostics {
@@ -73,58 +73,6 @@ std::string value_of(const base::Environment& environment, std::string_view name
   return environment.raw(name).value_or("");
 }
 
-/// The non-empty words of a list.
-std::vector<std::string> split(const std::string& list, const char* separators) {
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin < list.size();) {
-    const auto end = std::min(list.find_first_of(separators, begin), list.size());
-    if (end > begin) words.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
-}
-
-/// What /etc/ld.so.cache says of the file (glibc's dl-cache.h, struct cache_file_new); empty: nothing.
-std::string in_loader_cache(const std::string& path) {
-  struct Header {
-    char magic[20];
-    std::uint32_t count;
-    std::uint32_t others[6];
-  };
-  struct Entry {
-    std::int32_t flags;
-    std::uint32_t key;
-    std::uint32_t value;
-    std::uint32_t version;
-    std::uint64_t capabilities;
-  };
-  static_assert(sizeof(Header) == 48 && sizeof(Entry) == 24);
-  std::ifstream file(path, std::ios::binary);
-  const std::string cache{std::istreambuf_iterator<char>(file), {}};
-  const auto start = cache.find("glibc-ld.so.cache1.1");
-  if (start == std::string::npos || cache.size() - start < sizeof(Header)) return {};
-  const std::string_view body = std::string_view(cache).substr(start);
-  const auto text_at = [&](std::uint32_t offset) {
-    const auto text = offset < body.size() ? body.substr(offset) : std::string_view{};
-    return text.substr(0, text.find('\0'));
-  };
-  Header header{};
-  std::memcpy(&header, body.data(), sizeof header);
-  for (std::uint64_t i = 0; i < header.count; ++i) {
-    const std::uint64_t at = sizeof header + i * sizeof(Entry);
-    if (at + sizeof(Entry) > body.size()) break;
-    Entry entry{};
-    std::memcpy(&entry, body.data() + at, sizeof entry);
-    if (text_at(entry.key) == kLoadersFile) return std::string(text_at(entry.value));
-  }
-  return {};
-}
-
-bool is_file(const std::string& root, const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(root + path.string(), ignored);
-}
-
 struct Place {
   std::string path;
   std::string how;
@@ -132,28 +80,22 @@ struct Place {
 
 /// Where the loader would find NCCL, for a program without a run path of its own.
 std::optional<Place> loaders_choice(const base::Environment& environment, const std::string& root) {
-  for (const std::string& library : split(value_of(environment, "LD_PRELOAD"), " :")) {
+  for (const std::string& library : words_of(value_of(environment, "LD_PRELOAD"), " :")) {
     if (fs::path(library).filename().string().starts_with("libnccl.so") && is_file(root, library)) {
       return Place{library, "LD_PRELOAD"};
     }
   }
-  for (const std::string& folder : split(value_of(environment, "LD_LIBRARY_PATH"), ":;")) {
-    const fs::path path = fs::path(folder) / kLoadersFile;
-    if (is_file(root, path)) return Place{path.string(), "the loader's, by LD_LIBRARY_PATH"};
-  }
-  if (const std::string cached = in_loader_cache(root + "/etc/ld.so.cache"); !cached.empty() && is_file(root, cached)) {
-    return Place{cached, "the loader's"};
-  }
-  for (const auto* folder : {"/lib64", "/usr/lib64", "/lib", "/usr/lib"}) {
-    const fs::path path = fs::path(folder) / kLoadersFile;
-    if (is_file(root, path)) return Place{path.string(), "the loader's"};
-  }
-  return std::nullopt;
+  const auto found = find_library(environment, root, kLoadersFile);
+  if (!found) return std::nullopt;
+  return Place{found->path, found->by_variable ? "the loader's, by LD_LIBRARY_PATH" : "the loader's"};
 }
 
 }  // namespace
 
-bool NcclFile::reads(std::string_view name) const { return std::binary_search(names.begin(), names.end(), name); }
+bool NcclFile::reads(std::string_view name) const {
+  return std::binary_search(names.begin(), names.end(), name) ||
+         std::find(plugin_names.begin(), plugin_names.end(), name) != plugin_names.end();
+}
 
 void scan_constants(std::span<const char> constants, NcclFile& file) {
   const std::string_view all{constants.data(), constants.size()};
@@ -180,7 +122,7 @@ void scan_constants(std::span<const char> constants, NcclFile& file) {
 }
 
 NcclFile scan_nccl(const std::string& path, const std::string& root) {
-  NcclFile file{.path = path, .found = {}, .version = {}, .names = {}, .problem = {}};
+  NcclFile file{.path = path, .found = {}, .version = {}, .names = {}, .problem = {}, .plugin_names = {}};
   const base::UniqueFd fd{::open((root + path).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};  // it may be a FIFO
   if (fd.get() < 0) {
     file.problem = fmt::format("it cannot be opened: {}", base::errno_name(errno));
@@ -210,9 +152,10 @@ NcclFile find_nccl(const base::NcclSurroundings& surroundings) {
     // Only PyTorch that was built with NCCL inside has its names.
     if (!candidate.decisive && candidate.loaded && !file.scanned()) continue;
     file.found = std::move(place->how);
+    add_plugins(file, surroundings);
     return file;
   }
-  return NcclFile{.path = {}, .found = {}, .version = {}, .names = {}, .problem = "none was found"};
+  return NcclFile{.path = {}, .found = {}, .version = {}, .names = {}, .problem = "none was found", .plugin_names = {}};
 }
 
 }  // namespace ddp::diagnostics

@@ -13,14 +13,15 @@
 namespace ddp::diagnostics {
 
 struct NcclFile {
-  std::string path;                ///< empty: none was found
-  std::string found;               ///< why this one: "loaded already", "DDP_NCCL_LIBRARY", "the loader's"
-  std::string version;             ///< "2.28.9+cuda13.0"; empty: not found in the file
-  std::vector<std::string> names;  ///< NCCL_* that it reads, in alphabetical order
-  std::string problem;             ///< why names is empty
+  std::string path;                            ///< empty: none was found
+  std::string found;                           ///< why this one: "loaded already", "DDP_NCCL_LIBRARY", "the loader's"
+  std::string version;                         ///< "2.28.9+cuda13.0"; empty: not found in the file
+  std::vector<std::string> names;              ///< NCCL_* that it reads, in alphabetical order
+  std::string problem;                         ///< why names is empty
+  std::vector<std::string> plugin_names = {};  ///< NCCL_* that its plugins read
 
   bool scanned() const { return !names.empty(); }
-  bool reads(std::string_view name) const;
+  bool reads(std::string_view name) const;  ///< it, or one of its plugins
 };
 
 /// Adds version and names from the constants of a library: strings that are a name as a whole, since NCCL joins prefix

@@ -88,7 +88,7 @@ RankEnvironment describe(const EnvironmentSource& source, int rank, const std::s
   RankEnvironment result{.rank = rank,
                          .host = host,
                          .nccl = {.path = shown_value("", source.nccl.path),
-                                  .found = source.nccl.found,
+                                  .found = shown_value("", source.nccl.found),
                                   .version = source.nccl.version,
                                   .names = static_cast<int>(source.nccl.names.size()),
                                   .problem = source.nccl.problem,
