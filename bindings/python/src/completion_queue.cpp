@@ -1,0 +1,78 @@
+#include "completion_queue.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <ddp/error.hpp>
+
+#include "mailbox.hpp"
+
+namespace ddp::python {
+namespace {
+
+struct Ended {
+  std::uint64_t number;
+  Ended* next = nullptr;
+};
+
+std::vector<std::uint64_t> numbers_of(Ended* chain) {
+  std::vector<std::uint64_t> numbers;
+  while (chain != nullptr) {
+    const std::unique_ptr<Ended> ended(chain);
+    numbers.push_back(ended->number);
+    chain = ended->next;
+  }
+  std::reverse(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace
+
+struct CompletionQueue::State {
+  explicit State(int descriptor) : event(descriptor) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    numbers_of(box.take());
+    ::close(event);
+  }
+
+  const int event;
+  Mailbox<Ended> box;
+};
+
+CompletionQueue::CompletionQueue() {
+  const int event = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (event < 0) {
+    const int number = errno;
+    throw Error{{.code = ErrorCode::system,
+                 .attempted = "making a queue for the ends of operations (eventfd)",
+                 .cause = std::strerror(number),
+                 .native = "errno " + std::to_string(number),
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  state_ = std::make_shared<State>(event);
+}
+
+int CompletionQueue::fileno() const noexcept { return state_->event; }
+
+void CompletionQueue::watch(const Work& work, std::uint64_t number) {
+  work.on_finish([state = state_, number](const Work&) {
+    state->box.post(new Ended{.number = number});
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(state->event, &one, sizeof one));  // a full counter is readable, too
+  });
+}
+
+std::vector<std::uint64_t> CompletionQueue::take() {
+  std::uint64_t count = 0;
+  static_cast<void>(!::read(state_->event, &count, sizeof count));  // first: what is posted later is told again
+  return numbers_of(state_->box.take());
+}
+
+}  // namespace ddp::python

@@ -1,0 +1,250 @@
+// libddp.ProcessGroup: ddp::ProcessGroup on Python's tensors.
+#include <array>
+#include <string>
+#include <utility>
+
+#include <ddp/broadcast_coalesced.hpp>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "classes.hpp"
+#include "errors.hpp"
+#include "interruptible.hpp"
+#include "tensor_argument.hpp"
+
+// What type checkers are told of methods.
+#define DDP_OP "typing.Literal['sum', 'avg', 'min', 'max', 'product']"
+#define DDP_IN_OUT "input: libddp._types.Tensor, output: libddp._types.Tensor"
+#define DDP_SIG(name, arguments)                                                                   \
+  "def " name "(self, " arguments                                                                  \
+  ", *, timeout: float | datetime.timedelta | None = None, stream: int | None = None) -> Work"
+
+namespace ddp::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+using StreamArgument = std::optional<std::uintptr_t>;
+
+/// A group ends its operations by their deadlines; what hangs in a backend is given up then.
+constexpr std::chrono::seconds kSlack{30};
+
+ReduceOp reduce_op(const std::string& name) {
+  for (const auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+    if (name == to_string(op)) return op;
+  }
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "using the argument op",
+               .cause = "'" + name + "' is no reduction",
+               .native = {},
+               .ranks = {},
+               .hint = "reductions are sum, avg, min, max and product"}};
+}
+
+/// Starts an operation without the GIL. @p function gets the options.
+template <class Function>
+PythonWork start(PythonGroup& group, TensorArguments& tensors, nb::handle timeout, Function function) {
+  release_dropped_objects();
+  CallOptions options;
+  options.deadline = deadline_of(timeout).value_or(Deadline::after(group->timeout()));
+  options.keep_alive = tensors.owner();
+  options.stream = tensors.stream();
+  const Deadline latest{options.deadline->when() + kSlack};
+  const nb::gil_scoped_release released;
+  return {.work = function(std::move(options)), .latest = latest, .callbacks = {}};
+}
+
+PythonWork all_reduce(PythonGroup& group, nb::handle tensor, const std::string& op, nb::handle timeout,
+                      StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView view = tensors.add(tensor, "tensor", Access::write);
+  return start(group, tensors, timeout, [&, reduction = reduce_op(op)](CallOptions options) {
+    return group->all_reduce(view, reduction, std::move(options));
+  });
+}
+
+PythonWork broadcast(PythonGroup& group, nb::handle tensor, int root, nb::handle timeout, StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView view = tensors.add(tensor, "tensor", group->rank() == root ? Access::read : Access::write);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->broadcast(view, root, std::move(options)); });
+}
+
+PythonWork reduce(PythonGroup& group, nb::handle tensor, int root, const std::string& op, nb::handle timeout,
+                  StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView view = tensors.add(tensor, "tensor", Access::write);
+  return start(group, tensors, timeout, [&, reduction = reduce_op(op)](CallOptions options) {
+    return group->reduce(view, root, reduction, std::move(options));
+  });
+}
+
+PythonWork all_gather(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout, StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView from = tensors.add(input, "input", Access::read);
+  const TensorView to = tensors.add(output, "output", Access::write);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->all_gather(from, to, std::move(options)); });
+}
+
+PythonWork all_gather_v(PythonGroup& group, nb::handle input, nb::handle output, const std::vector<std::size_t>& counts,
+                        nb::handle timeout, StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView from = tensors.add(input, "input", Access::read);
+  const TensorView to = tensors.add(output, "output", Access::write);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->all_gather_v(from, to, counts, std::move(options)); });
+}
+
+PythonWork gather(PythonGroup& group, nb::handle input, nb::handle output, int root, nb::handle timeout,
+                  StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView from = tensors.add(input, "input", Access::read);
+  const TensorView to = tensors.add(output, "output", Access::write, group->rank() != root);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->gather(from, to, root, std::move(options)); });
+}
+
+PythonWork scatter(PythonGroup& group, nb::handle input, nb::handle output, int root, nb::handle timeout,
+                   StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView from = tensors.add(input, "input", Access::read, group->rank() != root);
+  const TensorView to = tensors.add(output, "output", Access::write);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->scatter(from, to, root, std::move(options)); });
+}
+
+PythonWork reduce_scatter(PythonGroup& group, nb::handle input, nb::handle output, const std::string& op,
+                          nb::handle timeout, StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView from = tensors.add(input, "input", Access::read);
+  const TensorView to = tensors.add(output, "output", Access::write);
+  return start(group, tensors, timeout, [&, reduction = reduce_op(op)](CallOptions options) {
+    return group->reduce_scatter(from, to, reduction, std::move(options));
+  });
+}
+
+PythonWork all_to_all(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout, StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView from = tensors.add(input, "input", Access::read);
+  const TensorView to = tensors.add(output, "output", Access::write);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->all_to_all(from, to, std::move(options)); });
+}
+
+PythonWork barrier(PythonGroup& group, nb::handle timeout) {
+  TensorArguments none;
+  return start(group, none, timeout, [&](CallOptions options) { return group->barrier(std::move(options)); });
+}
+
+PythonWork send(PythonGroup& group, nb::handle tensor, int peer, std::uint32_t tag, nb::handle timeout,
+                StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView view = tensors.add(tensor, "tensor", Access::read);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->send(view, peer, tag, std::move(options)); });
+}
+
+PythonWork recv(PythonGroup& group, nb::handle tensor, int peer, std::uint32_t tag, nb::handle timeout,
+                StreamArgument stream) {
+  TensorArguments tensors(stream);
+  const TensorView view = tensors.add(tensor, "tensor", Access::write);
+  return start(group, tensors, timeout,
+               [&](CallOptions options) { return group->recv(view, peer, tag, std::move(options)); });
+}
+
+void coalesced(PythonGroup& group, const nb::iterable& tensors, int root, StreamArgument stream) {
+  release_dropped_objects();
+  TensorArguments arguments(stream);
+  std::vector<TensorView> views;
+  for (const nb::handle tensor : tensors) {
+    views.push_back(arguments.add(tensor, "tensors", group->rank() == root ? Access::read : Access::write));
+  }
+  const auto on = arguments.stream();
+  run_interruptibly([handle = *group, views = std::move(views), owner = arguments.owner(), root, on]() mutable {
+    broadcast_coalesced(handle, views, root, on);
+  });
+  release_dropped_objects();
+}
+
+std::optional<PythonGroup> new_group(PythonGroup& group, const std::vector<int>& members) {
+  auto made = interruptible([handle = *group, members]() mutable { return handle.new_group(members); });
+  if (!made) return std::nullopt;
+  return PythonGroup(std::move(*made));
+}
+
+}  // namespace
+
+void add_group(nb::module_& module) {
+  nb::class_<PythonGroup>(
+      module, "ProcessGroup",
+      "Ranks that communicate. All of them issue the collectives of a group in the same order. Tensors are C-contiguous: numpy "
+      "arrays and what else has the buffer protocol, or DLPack (torch.Tensor), of float32, float64, float16, bfloat16, int8, "
+      "int32, int64, uint8 or bool. None is copied. Every operation starts at once, returns a Work, and ends within `timeout` "
+      "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA tensors, the cudaStream_t, as an "
+      "integer, that fills them; default: the device's default stream.")
+      .def_prop_ro("rank", [](PythonGroup& group) { return group->rank(); }, "This process's rank in the group.")
+      .def_prop_ro("size", [](PythonGroup& group) { return group->size(); })
+      .def_prop_ro("global_ranks", [](PythonGroup& group) { return group->global_ranks(); },
+                   "World rank of each member, by rank in the group.")
+      .def_prop_ro("name", [](PythonGroup& group) { return group->name(); })
+      .def_prop_ro("backend", [](PythonGroup& group) { return group->backend(); }, "That of CPU tensors.")
+      .def_prop_ro("timeout", [](PythonGroup& group) { return std::chrono::duration<double>(group->timeout()).count(); },
+                   "Seconds.")
+      .def("all_reduce", &all_reduce, "tensor"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(), nb::sig(DDP_SIG("all_reduce", "tensor: libddp._types.Tensor, op: " DDP_OP " = 'sum'")),
+           "In place: every rank receives the combination of all. 'avg' divides by the number of ranks.")
+      .def("broadcast", &broadcast, "tensor"_a, "root"_a, nb::kw_only(), "timeout"_a = nb::none(), "stream"_a = nb::none(),
+           nb::sig(DDP_SIG("broadcast", "tensor: libddp._types.Tensor, root: int")),
+           "In place: every rank receives root's values.")
+      .def("reduce", &reduce, "tensor"_a, "root"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(),
+           nb::sig(DDP_SIG("reduce", "tensor: libddp._types.Tensor, root: int, op: " DDP_OP " = 'sum'")),
+           "In place: root receives the combination; the others' values are undefined afterwards.")
+      .def("all_gather", &all_gather, "input"_a, "output"_a, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(), nb::sig(DDP_SIG("all_gather", DDP_IN_OUT)),
+           "output has size times the elements of input, in rank order.")
+      .def("all_gather_v", &all_gather_v, "input"_a, "output"_a, "counts"_a, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(),
+           nb::sig(DDP_SIG("all_gather_v", DDP_IN_OUT ", counts: collections.abc.Sequence[int]")),
+           "Rank i contributes counts[i] elements; output has their sum, in rank order. counts are equal on all ranks.")
+      .def("gather", &gather, "input"_a, "output"_a.none(), "root"_a, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(),
+           nb::sig(DDP_SIG("gather", "input: libddp._types.Tensor, output: libddp._types.Tensor | None, root: int")),
+           "As all_gather, but only root gets the output; the others may give None.")
+      .def("scatter", &scatter, "input"_a.none(), "output"_a, "root"_a, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(),
+           nb::sig(DDP_SIG("scatter", "input: libddp._types.Tensor | None, output: libddp._types.Tensor, root: int")),
+           "root's input has size times the elements of output; part i goes to rank i. The others may give None.")
+      .def("reduce_scatter", &reduce_scatter, "input"_a, "output"_a, "op"_a = "sum", nb::kw_only(),
+           "timeout"_a = nb::none(), "stream"_a = nb::none(),
+           nb::sig(DDP_SIG("reduce_scatter", DDP_IN_OUT ", op: " DDP_OP " = 'sum'")),
+           "input has size times the elements of output; rank i gets the combination of part i of all ranks.")
+      .def("all_to_all", &all_to_all, "input"_a, "output"_a, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(), nb::sig(DDP_SIG("all_to_all", DDP_IN_OUT)),
+           "Both have size equal parts; part i of input becomes part rank of rank i's output.")
+      .def("barrier", &barrier, nb::kw_only(), "timeout"_a = nb::none(),
+           nb::sig("def barrier(self, *, timeout: float | datetime.timedelta | None = None) -> Work"),
+           "Ended when every rank has entered it.")
+      .def("send", &send, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(), nb::sig(DDP_SIG("send", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")),
+           "Matches one recv of the same tag, type and number of elements at peer.")
+      .def("recv", &recv, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(), nb::sig(DDP_SIG("recv", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")))
+      .def("broadcast_coalesced", &coalesced, "tensors"_a, "root"_a = 0, nb::kw_only(), "stream"_a = nb::none(),
+           nb::sig("def broadcast_coalesced(self, tensors: collections.abc.Iterable[libddp._types.Tensor], root: int = 0, *, "
+                   "stream: int | None = None) -> None"),
+           "In place: root's values of many tensors, of any types, to all ranks in few messages. Returns when they are there.")
+      .def("new_group", &new_group, "members"_a,
+           nb::sig("def new_group(self, members: collections.abc.Sequence[int]) -> ProcessGroup | None"),
+           "A group of these ranks of this one, in this order; None for those outside. Collective over this group.")
+      .def("__repr__", [](PythonGroup& group) {
+        return "<libddp.ProcessGroup '" + group->name() + "' rank " + std::to_string(group->rank()) + " of " +
+               std::to_string(group->size()) + ">";
+      });
+}
+
+}  // namespace ddp::python

@@ -1,0 +1,22 @@
+// The extension module libddp._core.
+#include <ddp/version.hpp>
+
+#include <nanobind/nanobind.h>
+
+#include "classes.hpp"
+#include "dropped_objects.hpp"
+#include "errors.hpp"
+
+NB_MODULE(_core, module) {
+  namespace nb = nanobind;
+  // Programs end with groups and operations in their frames; that is no leak.
+  nb::set_leak_warnings(false);
+  ddp::python::translate_errors();
+  ddp::python::add_work(module);
+  ddp::python::add_store(module);
+  ddp::python::add_group(module);
+  ddp::python::add_world(module);
+  module.def("version", &ddp::version, "Of the C++ library that is loaded.");
+  module.def("release_dropped_objects", &ddp::python::release_dropped_objects,
+             "Releases the tensors of operations that have ended. Every operation does it, too.");
+}

@@ -1,0 +1,81 @@
+// libddp.KeyValueStore: ddp::KeyValueStore.
+#include <string>
+
+#include <nanobind/stl/string.h>
+
+#include "classes.hpp"
+#include "errors.hpp"
+#include "interruptible.hpp"
+
+namespace ddp::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/// As long as World::init waits by default.
+constexpr std::chrono::seconds kTimeout{120};
+
+/// Calls of the store under its lock, which one that a signal ended may still hold.
+template <class Function>
+auto call_store(const PythonStore& store, Deadline deadline, Function function) {
+  return interruptible([shared = store.shared, deadline, function = std::move(function)] {
+    const std::unique_lock lock(shared->calls, deadline.when());
+    if (!lock) {
+      throw Error{{.code = ErrorCode::timeout,
+                   .attempted = "using the job's store",
+                   .cause = "another call to it is still under way",
+                   .native = {},
+                   .ranks = {},
+                   .hint = {}}};
+    }
+    return function(shared->world->key_value_store());
+  });
+}
+
+Deadline limit_of(nb::handle timeout) { return deadline_of(timeout).value_or(Deadline::after(kTimeout)); }
+
+void put(const PythonStore& store, const std::string& key, const nb::bytes& value) {
+  const auto* first = static_cast<const std::byte*>(value.data());
+  call_store(store, Deadline::after(kTimeout), [key, bytes = Bytes(first, first + value.size())](KeyValueStore& real) {
+    real.put(key, bytes);
+    return true;
+  });
+}
+
+nb::bytes get(const PythonStore& store, int rank, const std::string& key, nb::handle timeout) {
+  const Deadline limit = limit_of(timeout);
+  const Bytes value =
+      call_store(store, limit, [rank, key, limit](KeyValueStore& real) { return real.get(rank, key, limit); });
+  return nb::bytes(value.data(), value.size());
+}
+
+void fence(const PythonStore& store, nb::handle timeout) {
+  const Deadline limit = limit_of(timeout);
+  call_store(store, limit, [limit](KeyValueStore& real) {
+    real.fence(limit);
+    return true;
+  });
+}
+
+}  // namespace
+
+void add_store(nb::module_& module) {
+  nb::class_<PythonStore>(module, "KeyValueStore",
+                          "The rendezvous of a job: each rank puts values under its own keys, after a fence all can get them.")
+      .def("put", &put, "key"_a, "value"_a,
+           "Stores bytes under this rank and key, once. Others see them after the next fence.\n\n"
+           "key: 1 to 64 characters of [A-Za-z0-9._-]; those that begin with 'ddp.' are libddp's own.")
+      .def("get", &get, "rank"_a, "key"_a, "timeout"_a = nb::none(),
+           nb::sig("def get(self, rank: int, key: str, timeout: float | datetime.timedelta | None = None) -> bytes"),
+           "What that rank put before the last fence. Raises NotFound.")
+      .def("fence", &fence, "timeout"_a = nb::none(),
+           nb::sig("def fence(self, timeout: float | datetime.timedelta | None = None) -> None"),
+           "Returns once every rank has called it as often. Raises Timeout with the ranks that did not; the store cannot be "
+           "used after that.")
+      .def_prop_ro("transport", [](const PythonStore& store) {
+        return std::string(store.shared->world->key_value_store().transport());
+      });
+}
+
+}  // namespace ddp::python

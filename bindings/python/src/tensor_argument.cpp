@@ -1,0 +1,215 @@
+#include "tensor_argument.hpp"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <ddp/error.hpp>
+
+#include "dlpack.hpp"
+#include "errors.hpp"
+
+namespace ddp::python {
+namespace {
+
+namespace nb = nanobind;
+
+constexpr auto kTypes = "types are float32, float64, float16, bfloat16, int8, int32, int64, uint8 and bool";
+
+std::string kind_of(nb::handle object) {
+  const nb::str name{nb::getattr(object.type(), "__name__", nb::str("object"))};
+  return name.c_str();
+}
+
+[[noreturn]] void refuse(const char* name, std::string cause, std::string hint) {
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = std::string("using the argument ") + name,
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = {},
+               .hint = std::move(hint)}};
+}
+
+/// @p format of the struct module, of one element in the machine's own byte order.
+std::optional<DType> dtype_of_format(const char* format, Py_ssize_t size) {
+  if (format == nullptr) return DType::uint8;  // PEP 3118
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (std::strlen(format) != 1) return std::nullopt;
+  const char letter = *format;
+  if (letter == '?') return DType::boolean;
+  if (letter == 'e') return DType::float16;
+  if (letter == 'f') return DType::float32;
+  if (letter == 'd') return DType::float64;
+  if (letter == 'B') return DType::uint8;
+  if (std::strchr("bilq", letter) == nullptr) return std::nullopt;
+  if (size == 1) return DType::int8;
+  if (size == 4) return DType::int32;
+  if (size == 8) return DType::int64;
+  return std::nullopt;
+}
+
+std::optional<DType> dtype_of_code(dlpack::DataType type) {
+  if (type.lanes != 1) return std::nullopt;
+  const auto is = [&](dlpack::TypeCode code, int bits) { return type.code == code && type.bits == bits; };
+  if (is(dlpack::kFloat, 32)) return DType::float32;
+  if (is(dlpack::kFloat, 64)) return DType::float64;
+  if (is(dlpack::kFloat, 16)) return DType::float16;
+  if (is(dlpack::kBFloat, 16)) return DType::bfloat16;
+  if (is(dlpack::kInt, 8)) return DType::int8;
+  if (is(dlpack::kInt, 32)) return DType::int32;
+  if (is(dlpack::kInt, 64)) return DType::int64;
+  if (is(dlpack::kUInt, 8)) return DType::uint8;
+  if (is(dlpack::kBool, 8)) return DType::boolean;
+  return std::nullopt;
+}
+
+/// @p strides in elements.
+template <class Integer>
+bool is_dense(const Integer* shape, const Integer* strides, int dimensions, Integer element) {
+  Integer expected = element;
+  for (int dimension = 0; dimension < dimensions; ++dimension) {
+    if (shape[dimension] == 0) return true;
+  }
+  for (int dimension = dimensions - 1; dimension >= 0; --dimension) {
+    if (shape[dimension] != 1 && strides[dimension] != expected) return false;
+    expected *= shape[dimension];
+  }
+  return true;
+}
+
+[[noreturn]] void refuse_strided(const char* name) {
+  refuse(name, "its elements do not lie one after another (not C-contiguous)",
+         "give a copy: numpy.ascontiguousarray(x), or x.contiguous()");
+}
+
+[[noreturn]] void refuse_read_only(const char* name) {
+  refuse(name, "it is read-only, but the operation writes to it", "give a writable array, or a copy");
+}
+
+/// The exception that is set, as text; clears it.
+std::string take_exception() {
+  nb::python_error error;
+  const nb::str text(error.value());
+  return text.c_str();
+}
+
+/// Of version 1 where the producer knows it, which tells what is read-only.
+nb::object call_dlpack(nb::handle object, const char* name, const nb::dict& arguments) {
+  const nb::object method = nb::getattr(object, "__dlpack__");
+  const nb::tuple nothing;
+  nb::dict versioned;
+  versioned.update(arguments);
+  versioned["max_version"] = nb::make_tuple(1, 1);
+  PyObject* capsule = PyObject_Call(method.ptr(), nothing.ptr(), versioned.ptr());
+  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
+    PyErr_Clear();
+    capsule = PyObject_Call(method.ptr(), nothing.ptr(), arguments.ptr());
+  }
+  if (capsule != nullptr) return nb::steal(capsule);
+  refuse(name, "its __dlpack__() failed: " + take_exception(), "for tensors that require gradients give x.detach()");
+}
+
+}  // namespace
+
+TensorView TensorArguments::add(nb::handle object, const char* name, Access access, bool optional) {
+  if (optional && object.is_none()) return {};
+  auto held = std::make_unique<HeldObject>();
+  TensorView view;
+  if (PyObject_CheckBuffer(object.ptr()) != 0) {
+    view = add_buffer(object, name, access, *held);
+  } else if (nb::hasattr(object, "__dlpack__")) {
+    view = add_dlpack(object, name, access, *held);
+  } else {
+    refuse(name, "a " + kind_of(object) + " is no tensor",
+           "give what has the buffer protocol or __dlpack__: a numpy array, a torch.Tensor");
+  }
+  held->next = held_;
+  held_ = held.release();
+  return view;
+}
+
+TensorView TensorArguments::add_buffer(nb::handle object, const char* name, Access access, HeldObject& held) {
+  const auto get = [&](int flags) { return PyObject_GetBuffer(object.ptr(), &held.buffer, flags) == 0; };
+  if (!get(PyBUF_STRIDES | PyBUF_FORMAT)) {
+    const std::string why = take_exception();
+    refuse(name, "its buffer cannot be had: " + why, kTypes);
+  }
+  struct Undo {  // whoever throws below has not kept it
+    Py_buffer& buffer;
+    bool keep = false;
+    ~Undo() {
+      if (!keep) PyBuffer_Release(&buffer);
+    }
+  } undo{held.buffer};
+  const Py_buffer& buffer = held.buffer;
+  const auto dtype = dtype_of_format(buffer.format, buffer.itemsize);
+  if (!dtype) {
+    refuse(name, "elements of the format '" + std::string(buffer.format) + "' cannot be exchanged", kTypes);
+  }
+  if (access == Access::write && buffer.readonly != 0) refuse_read_only(name);
+  if (!is_dense<Py_ssize_t>(buffer.shape, buffer.strides, buffer.ndim, buffer.itemsize)) refuse_strided(name);
+  const std::vector<std::int64_t> shape(buffer.shape, buffer.shape + buffer.ndim);
+  TensorView view(buffer.buf, *dtype, shape);
+  undo.keep = true;
+  return view;
+}
+
+TensorView TensorArguments::add_dlpack(nb::handle object, const char* name, Access access, HeldObject& held) {
+  nb::dict arguments;
+  std::int32_t device_type = dlpack::kCpu;
+  if (nb::hasattr(object, "__dlpack_device__")) {
+    const nb::object device = object.attr("__dlpack_device__")();
+    device_type = nb::cast<std::int32_t>(nb::int_(device[0]));
+  }
+  const bool on_cuda = device_type == dlpack::kCuda || device_type == dlpack::kCudaManaged;
+  if (!on_cuda && device_type != dlpack::kCpu && device_type != dlpack::kCudaHost) {
+    refuse(name, "it is on a device of DLPack's type " + std::to_string(device_type),
+           "CPUs and CUDA devices can exchange tensors");
+  }
+  // The producer makes its work visible to the default stream (1), or leaves that to the caller's own stream (-1).
+  if (on_cuda) arguments["stream"] = nb::int_(stream_ ? -1 : 1);
+  const nb::object capsule = call_dlpack(object, name, arguments);
+
+  const dlpack::Tensor* tensor = nullptr;
+  bool read_only = false;
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
+    const auto* versioned = static_cast<const dlpack::VersionedTensor*>(
+        PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (versioned->major != 1) {
+      refuse(name, "it speaks DLPack " + std::to_string(versioned->major) + ", libddp speaks 1", "");
+    }
+    tensor = &versioned->tensor;
+    read_only = (versioned->flags & dlpack::kReadOnly) != 0;
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
+    tensor = &static_cast<const dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor;
+  } else {
+    refuse(name, "its __dlpack__() gave no capsule of a tensor", "");
+  }
+  const auto dtype = dtype_of_code(tensor->dtype);
+  if (!dtype) {
+    refuse(name,
+           "elements of DLPack's type code " + std::to_string(tensor->dtype.code) + " with " +
+               std::to_string(tensor->dtype.bits) + " bits cannot be exchanged",
+           kTypes);
+  }
+  if (access == Access::write && read_only) refuse_read_only(name);
+  if (tensor->strides != nullptr &&
+      !is_dense<std::int64_t>(tensor->shape, tensor->strides, tensor->dimensions, 1)) {
+    refuse_strided(name);
+  }
+  const ddp::Device device = on_cuda ? ddp::Device{.type = DeviceType::cuda, .index = tensor->device.index} : ddp::Device{};
+  if (on_cuda && !device_) device_ = device;
+  const std::span<const std::int64_t> shape(tensor->shape, static_cast<std::size_t>(tensor->dimensions));
+  TensorView view(static_cast<std::byte*>(tensor->data) + tensor->byte_offset, *dtype, shape, device);
+  // Not consumed, so that the capsule's own destructor ends it.
+  held.capsule = nb::object(capsule).release().ptr();
+  return view;
+}
+
+std::optional<Stream> TensorArguments::stream() const {
+  if (!device_ || !stream_) return std::nullopt;
+  // an integer by the array protocols' convention
+  return Stream{.device = *device_, .handle = reinterpret_cast<void*>(*stream_)};  // NOLINT
+}
+
+}  // namespace ddp::python

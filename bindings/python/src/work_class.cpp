@@ -1,0 +1,105 @@
+// libddp.Work: ddp::Work, whose callbacks run in Python threads only, and the queue that event loops watch.
+#include <nanobind/stl/vector.h>
+
+#include "classes.hpp"
+#include "completion_queue.hpp"
+#include "dropped_objects.hpp"
+#include "errors.hpp"
+
+namespace ddp::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/// How long a signal may wait for its handler.
+constexpr std::chrono::milliseconds kLook{50};
+
+nb::object events() { return nb::module_::import_("libddp._events"); }
+
+/// Calls what was to be called at the end of an operation that has ended.
+void call_back(PythonWork& work) {
+  release_dropped_objects();
+  if (work.callbacks.empty()) return;
+  const auto numbers = std::exchange(work.callbacks, {});
+  events().attr("deliver")(numbers);
+}
+
+/// Whether it has ended by @p limit.
+bool wait_until(const Work& work, Deadline limit) {
+  const nb::gil_scoped_release released;
+  try {
+    work.wait(limit);
+  } catch (const Error&) {
+    return work.done();  // what it failed with is asked for later
+  }
+  return true;
+}
+
+void wait(PythonWork& work, nb::handle timeout) {
+  const auto given = deadline_of(timeout);
+  const Deadline latest = given ? *given : work.latest;
+  while (!wait_until(work.work, earlier(Deadline::after(kLook), latest))) {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (latest.expired() && !work.work.done()) {
+      work.work.wait(latest);  // says what it is that still runs
+    }
+  }
+  call_back(work);
+  if (const auto error = work.work.error()) throw *error;
+}
+
+bool done(PythonWork& work) {
+  bool ended = false;
+  {
+    const nb::gil_scoped_release released;
+    ended = work.work.done();
+  }
+  if (ended) call_back(work);
+  return ended;
+}
+
+nb::object exception(PythonWork& work) {
+  if (!done(work)) return nb::none();
+  const auto error = work.work.error();
+  return error ? exception_of(*error) : nb::none();
+}
+
+}  // namespace
+
+void add_work(nb::module_& module) {
+  nb::class_<PythonWork>(module, "Work",
+                         "An operation of a process group, running or ended. Dropping it does not cancel the operation, which "
+                         "keeps its tensors alive. `await work` waits for it in an event loop.")
+      .def("wait", &wait, "timeout"_a = nb::none(),
+           nb::sig("def wait(self, timeout: float | datetime.timedelta | None = None) -> None"),
+           "Returns when the operation has ended; raises its error. Without timeout it ends within its own limit.\n\n"
+           "timeout: seconds, after which Timeout is raised while the operation goes on.")
+      .def("done", &done, "Whether it has ended, successfully or not. Never blocks.")
+      .def("exception", &exception, nb::sig("def exception(self) -> libddp._errors.Error | None"),
+           "The error of an operation that has failed; None while it runs or if it succeeded. Never blocks.")
+      .def(
+          "add_done_callback",
+          [](nb::handle self, nb::handle function) {
+            const nb::object number = events().attr("call_at_end")(self, function);
+            if (!number.is_none()) nb::cast<PythonWork&>(self).callbacks.push_back(nb::cast<std::uint64_t>(number));
+          },
+          "function"_a, nb::sig("def add_done_callback(self, function: collections.abc.Callable[[Work], object]) -> None"),
+          "Calls function(work) once after the end: in the event loop that runs in this thread, if there is one; else in the "
+          "thread that next calls wait(), done() or exception() of this Work, or libddp.poll(). Never in a thread of libddp.")
+      .def("__await__", [](nb::handle self) { return events().attr("end_of")(self).attr("__await__")(); },
+           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
+      .def("__repr__", [](const PythonWork& work) {
+        if (!work.work.done()) return "<libddp.Work running>";
+        return work.work.error() ? "<libddp.Work failed>" : "<libddp.Work done>";
+      });
+
+  nb::class_<CompletionQueue>(module, "CompletionQueue", "Tells an event loop which operations have ended.")
+      .def(nb::init<>())
+      .def("fileno", &CompletionQueue::fileno, "Readable while there is something to take.")
+      .def("watch", [](CompletionQueue& queue, const PythonWork& work, std::uint64_t number) { queue.watch(work.work, number); },
+           "work"_a, "number"_a)
+      .def("take", &CompletionQueue::take, "The numbers of operations that have ended since the last call.");
+}
+
+}  // namespace ddp::python

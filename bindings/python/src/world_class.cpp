@@ -1,0 +1,154 @@
+// libddp.World: ddp::World.
+#include <cstdlib>
+#include <string>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "classes.hpp"
+#include "errors.hpp"
+#include "interruptible.hpp"
+
+namespace ddp::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+LaunchSource source_of(const std::string& name) {
+  for (const auto source : {LaunchSource::pmix, LaunchSource::pmi2, LaunchSource::torchrun, LaunchSource::openmpi,
+                            LaunchSource::slurm, LaunchSource::single}) {
+    if (name == to_string(source)) return source;
+  }
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "using the argument launch",
+               .cause = "'" + name + "' is no source of ranks",
+               .native = {},
+               .ranks = {},
+               .hint = "sources are pmix, pmi2, torchrun, openmpi, slurm and single"}};
+}
+
+/// DDP_BIND binds the memory of the thread that calls.
+bool binds_memory() {
+  const char* bind = std::getenv("DDP_BIND");
+  return bind != nullptr && *bind != '\0';
+}
+
+PythonWorld* make_world(nb::handle timeout, const std::optional<std::string>& launch, bool keep_session) {
+  InitOptions options{.timeout = duration_of(timeout), .launch = {}, .keep_session = keep_session};
+  if (launch) options.launch = source_of(*launch);
+  const auto make = [options] { return std::make_shared<SharedWorld>(World::init(options)); };
+  if (!binds_memory()) return new PythonWorld(interruptible(make));
+  std::shared_ptr<SharedWorld> shared;
+  {
+    const nb::gil_scoped_release released;
+    shared = make();
+  }
+  return new PythonWorld(std::move(shared));
+}
+
+PythonGroup make_group(const PythonWorld& world, const std::string& backend) {
+  return PythonGroup(interruptible([shared = world.job("making the process group"), backend] {
+    const std::lock_guard lock(shared->calls);
+    return make_process_group(*shared->world, backend);
+  }));
+}
+
+std::string repr(const PythonWorld& world) {
+  if (world.closed()) return "<libddp.World closed>";
+  const World& facts = world.facts();
+  return "<libddp.World rank " + std::to_string(facts.rank()) + " of " + std::to_string(facts.world_size()) + ", by " +
+         std::string(to_string(facts.source())) + ">";
+}
+
+}  // namespace
+
+const std::shared_ptr<SharedWorld>& PythonWorld::shared() const {
+  if (shared_) return shared_;
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = "using a World",
+               .cause = "it has been closed",
+               .native = {},
+               .ranks = {},
+               .hint = "libddp.init() makes another, on all ranks"}};
+}
+
+std::shared_ptr<SharedWorld> PythonWorld::job(std::string_view attempted) const {
+  if (shared()->process == ::getpid()) return shared();
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = std::string(attempted),
+               .cause = "this process was forked from the one that called libddp.init()",
+               .native = {},
+               .ranks = {},
+               .hint = "only that process can talk to other ranks; start helpers by multiprocessing's spawn"}};
+}
+
+void PythonWorld::close() noexcept {
+  if (!shared_) return;
+  const nb::gil_scoped_release released;
+  shared_.reset();
+}
+
+void add_world(nb::module_& module) {
+  module.def("init", &make_world, "timeout"_a.none(), "launch"_a.none(), "keep_session"_a, nb::rv_policy::take_ownership,
+             nb::sig("def init(timeout: float | datetime.timedelta | None, launch: str | None, keep_session: bool) -> World"));
+
+  const auto number = [](int (World::*fact)() const noexcept) {
+    return [fact](const PythonWorld& world) { return (world.facts().*fact)(); };
+  };
+  nb::class_<PythonWorld>(module, "World", "The job as this process sees it. Made by libddp.init(), on all ranks.")
+      .def_prop_ro("rank", number(&World::rank))
+      .def_prop_ro("world_size", number(&World::world_size))
+      .def_prop_ro("local_rank", number(&World::local_rank), "Position among the ranks of this node.")
+      .def_prop_ro("local_world_size", number(&World::local_world_size), "Ranks on this node.")
+      .def_prop_ro("node_rank", number(&World::node_rank), "This node's number.")
+      .def_prop_ro("num_nodes", number(&World::num_nodes))
+      .def_prop_ro(
+          "source", [](const PythonWorld& world) { return std::string(to_string(world.facts().source())); },
+          "Where ranks come from: pmix, pmi2, torchrun, openmpi, slurm or single.")
+      .def_prop_ro("source_reason", [](const PythonWorld& world) { return world.facts().source_reason(); })
+      .def_prop_ro("interface_name", [](const PythonWorld& world) { return world.facts().interface_name(); })
+      .def_prop_ro("interface_address", [](const PythonWorld& world) { return world.facts().interface_address(); })
+      .def_prop_ro("interface_reason", [](const PythonWorld& world) { return world.facts().interface_reason(); })
+      .def_prop_ro("closed", &PythonWorld::closed)
+      .def("node_of", [](const PythonWorld& world, int rank) { return world.facts().node_of(rank); }, "rank"_a)
+      .def("local_rank_of", [](const PythonWorld& world, int rank) { return world.facts().local_rank_of(rank); }, "rank"_a)
+      .def("ranks_on_node", [](const PythonWorld& world, int node) { return world.facts().ranks_on_node(node); }, "node"_a,
+           "Ascending.")
+      .def(
+          "hostname",
+          [](const PythonWorld& world, int rank) {
+            return interruptible([shared = world.job("asking for a host name"), rank] {
+              const std::lock_guard lock(shared->calls);
+              return shared->world->hostname(rank);
+            });
+          },
+          "rank"_a, "Host of any rank.")
+      .def_prop_ro(
+          "device_index",
+          [](const PythonWorld& world) {
+            const auto& device = world.facts().device();
+            return device ? std::optional(device->index) : std::nullopt;
+          },
+          "The CUDA device that this rank should use; None without one.")
+      .def_prop_ro(
+          "store", [](const PythonWorld& world) { return PythonStore{.shared = world.job("using the job's store")}; },
+          "The job's key-value store.")
+      .def("process_group", &make_group, "backend"_a = "auto",
+           "The group of all ranks. The first call is collective; later ones give the same group.\n\n"
+           "backend: 'auto', 'host' (CPU tensors), 'nccl' (CPU and CUDA tensors), or a plugin's name.")
+      .def("leave_session", [](const PythonWorld& world) {
+             const auto shared = world.job("leaving the launcher's service");
+             const nb::gil_scoped_release released;
+             shared->world->leave_session();
+           }, "Leaves the launcher's key-value service now; facts and groups stay.")
+      .def("close", &PythonWorld::close,
+           "Leaves the job. Groups live on as long as there are handles to them. Idempotent; libddp.init() may follow.")
+      .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> World"))
+      .def("__exit__", [](PythonWorld& world, nb::args) { world.close(); }, nb::sig("def __exit__(self, *args: object) -> None"))
+      .def("__repr__", &repr);
+}
+
+}  // namespace ddp::python

@@ -1,0 +1,147 @@
+"""The package libddp: its checks (tests/support/libddp_checks) under ddprun, its wheel, its types.
+
+scripts/python-package makes it in build/python; DDP_BIN_DIR: where ddprun is.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
+SITE = ROOT / "build" / "python" / "site"
+WHEELS = list((ROOT / "build" / "python" / "wheel").glob("*.whl"))
+JOB = ROOT / "tests" / "support" / "libddp_job.py"
+if not (SITE / "libddp").is_dir() or not (BIN / "ddprun").exists():
+    pytest.skip("the package or ddprun is not built: scripts/python-package, scripts/build", allow_module_level=True)
+# Longest time for one command on a busy machine.
+PATIENCE = 60
+# What tells a process who it is: not to be inherited from where the tests run.
+OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
+
+
+def run(*command, **variables):
+    kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
+    return subprocess.run([str(word) for word in command], timeout=PATIENCE, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, cwd="/", env={**kept, **variables})
+
+
+def python(*arguments, **variables):
+    return run(sys.executable, *arguments, PYTHONPATH=str(SITE), **variables)
+
+
+def job(ranks, *checks):
+    return run(BIN / "ddprun", "--nproc-per-node", ranks, sys.executable, JOB, *checks, PYTHONPATH=str(SITE))
+
+
+@pytest.mark.parametrize("ranks, checks", [
+    (3, ["world", "store", "collectives", "dlpack", "bad_arguments", "lifetimes", "many_threads", "callbacks",
+         "leaves_everything"]),
+    (2, ["store", "event_loop", "forked_child", "signals", "again"]),
+], ids=["tensors", "waiting"])
+def test_checks(ranks, checks):
+    done = job(ranks, *checks)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
+        f"{name} {rank}" for name in checks for rank in range(ranks))
+    assert "Traceback" not in done.stderr and "leaked" not in done.stderr, done.stderr
+
+
+def test_a_dead_rank_is_an_exception_in_the_others():
+    done = job(3, "peer_dies")
+    assert "CHECKED peer_dies 0" in done.stdout and "CHECKED peer_dies 1" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_absent_rank_is_a_timeout():
+    done = job(2, "peer_stays_away")
+    assert done.returncode == 0 and "CHECKED peer_stays_away 0" in done.stdout, done.stdout + done.stderr
+
+
+INTERRUPTED_INIT = """
+import os, signal, threading, time
+import libddp
+started = time.monotonic()
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    libddp.init(timeout=60)  # the other rank never comes
+except KeyboardInterrupt:
+    assert time.monotonic() - started < 30
+    print("interrupted")
+try:
+    libddp.init(timeout=1)
+except libddp.Error as error:
+    print("failed again", error.code)
+"""
+
+
+def test_ctrl_c_ends_a_rendezvous():
+    done = python("-c", INTERRUPTED_INIT, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1",
+                  MASTER_PORT="1", DDP_LAUNCH="torchrun")
+    assert done.returncode == 0 and "interrupted\nfailed again" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_traceback_is_what_is_left_of_a_failure():
+    program = "import libddp, numpy\nw = libddp.init()\ng = w.process_group()\nx = numpy.zeros(3)\n" \
+              "work = g.recv(x, 1 - g.rank) if g.size > 1 else None\nraise ValueError('mine')"
+    done = python("-c", program)
+    assert done.returncode == 1, done.stdout
+    assert re.fullmatch(r"Traceback.*\n  File .*\nValueError: mine\n", done.stderr), done.stderr
+
+
+def test_import_takes_little():
+    program = "import sys, libddp; print(sorted({'asyncio', 'numpy', 'torch', 'typing', 'logging'} & set(sys.modules)))"
+    done = python("-S", "-c", program)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+    assert python("-c", "import libddp; print(libddp.__version__)").stdout.strip() in (WHEELS[0].name if WHEELS else "")
+
+
+def test_the_wheel_in_an_environment_of_its_own(tmp_path):
+    assert len(WHEELS) == 1, WHEELS
+    assert run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv").returncode == 0
+    inside = tmp_path / "venv" / "bin" / "python"
+    done = run(sys.executable, "-m", "pip", "--python", inside, "install", "--no-index", "--no-deps", WHEELS[0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    program = "import libddp, array; g = libddp.init().process_group(); a = array.array('f', [2]); " \
+              "g.all_reduce(a).wait(); print(libddp.__file__, a[0])"
+    done = run(inside, "-c", program)
+    assert done.stdout.startswith(str(tmp_path)) and done.stdout.endswith("2.0\n"), done.stdout + done.stderr
+    done = run(inside, "-m", "libddp", "version")
+    assert done.returncode == 0 and "0." in done.stdout, done.stdout + done.stderr
+    assert run(inside, "-m", "libddp", "no-such-command").returncode not in (0, 126, 127)
+
+
+TYPES = """
+import asyncio
+import libddp
+
+async def end(work: libddp.Work) -> None:
+    await work
+
+world: libddp.World = libddp.init(timeout=3)
+group: libddp.ProcessGroup = world.process_group()
+group.all_reduce(memoryview(b""), "avg", timeout=1.0).wait(1)
+part: libddp.ProcessGroup | None = group.new_group([0])
+value: bytes = world.store.get(0, "a")
+asyncio.run(end(group.barrier()))
+try:
+    group.barrier().add_done_callback(lambda work: print(work.exception()))
+except libddp.PeerLost as error:
+    lost: tuple[int, ...] = error.ranks
+"""
+WRONG = ["group.all_reduce(3)", "group.all_reduce(b'', 'mean')", "libddp.init('now')", "world.rank = 3",
+         "group.gather(b'', None)", "group.barrier(1)", "wait: int = group.barrier()"]
+
+
+def test_types(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed (scripts/python-env)")
+    (tmp_path / "program.py").write_text(TYPES + "\n".join(WRONG) + "\n")
+    done = python("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", tmp_path / "program.py")
+    found = {int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}
+    first = TYPES.count("\n") + 1
+    assert found == set(range(first, first + len(WRONG))), done.stdout + done.stderr
+    done = python("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "-p", "libddp")
+    assert done.returncode == 0, done.stdout + done.stderr
