@@ -19,8 +19,8 @@
 
 namespace ddp::python {
 
-/// A World that Python and calls under way share. In a forked child it is left as it is: session and connections are the
-/// parent's.
+/// A World that Python and calls under way share. In a forked child it is left as it is: session and connections are
+/// the parent's.
 struct SharedWorld {
   explicit SharedWorld(World made) : world(std::make_unique<World>(std::move(made))) {}
   SharedWorld(const SharedWorld&) = delete;

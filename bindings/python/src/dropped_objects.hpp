@@ -1,5 +1,5 @@
-// Python objects that operations keep alive. Operations end on any thread, so what they held is put aside there, without
-// Python, and released by the next call that holds the GIL.
+// Python objects that operations keep alive. Operations end on any thread, so what they held is put aside there,
+// without Python, and released by the next call that holds the GIL.
 #pragma once
 
 #include <Python.h>

@@ -54,7 +54,8 @@ std::optional<std::chrono::milliseconds> duration_of(nb::handle timeout) {
                  .ranks = {},
                  .hint = "give seconds, a datetime.timedelta, or None for the default"}};
   }
-  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(std::min(seconds, kLongestSeconds)));
+  return std::chrono::ceil<std::chrono::milliseconds>(
+      std::chrono::duration<double>(std::min(seconds, kLongestSeconds)));
 }
 
 std::optional<Deadline> deadline_of(nb::handle timeout) {

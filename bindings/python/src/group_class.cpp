@@ -17,8 +17,8 @@
 // What type checkers are told of methods.
 #define DDP_OP "typing.Literal['sum', 'avg', 'min', 'max', 'product']"
 #define DDP_IN_OUT "input: libddp._types.Tensor, output: libddp._types.Tensor"
-#define DDP_SIG(name, arguments)                                                                   \
-  "def " name "(self, " arguments                                                                  \
+#define DDP_SIG(name, arguments)  \
+  "def " name "(self, " arguments \
   ", *, timeout: float | datetime.timedelta | None = None, stream: int | None = None) -> Work"
 
 namespace ddp::python {
@@ -82,7 +82,8 @@ PythonWork reduce(PythonGroup& group, nb::handle tensor, int root, const std::st
   });
 }
 
-PythonWork all_gather(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout, StreamArgument stream) {
+PythonWork all_gather(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout,
+                      StreamArgument stream) {
   TensorArguments tensors(stream);
   const TensorView from = tensors.add(input, "input", Access::read);
   const TensorView to = tensors.add(output, "output", Access::write);
@@ -127,7 +128,8 @@ PythonWork reduce_scatter(PythonGroup& group, nb::handle input, nb::handle outpu
   });
 }
 
-PythonWork all_to_all(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout, StreamArgument stream) {
+PythonWork all_to_all(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout,
+                      StreamArgument stream) {
   TensorArguments tensors(stream);
   const TensorView from = tensors.add(input, "input", Access::read);
   const TensorView to = tensors.add(output, "output", Access::write);
@@ -179,26 +181,34 @@ std::optional<PythonGroup> new_group(PythonGroup& group, const std::vector<int>&
 }  // namespace
 
 void add_group(nb::module_& module) {
-  nb::class_<PythonGroup>(
-      module, "ProcessGroup",
-      "Ranks that communicate. All of them issue the collectives of a group in the same order. Tensors are C-contiguous: numpy "
-      "arrays and what else has the buffer protocol, or DLPack (torch.Tensor), of float32, float64, float16, bfloat16, int8, "
-      "int32, int64, uint8 or bool. None is copied. Every operation starts at once, returns a Work, and ends within `timeout` "
-      "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA tensors, the cudaStream_t, as an "
-      "integer, that fills them; default: the device's default stream.")
-      .def_prop_ro("rank", [](PythonGroup& group) { return group->rank(); }, "This process's rank in the group.")
+  nb::class_<PythonGroup>(module, "ProcessGroup",
+                          "Ranks that communicate. All of them issue the collectives of a group in the same order. "
+                          "Tensors are C-contiguous: numpy "
+                          "arrays and what else has the buffer protocol, or DLPack (torch.Tensor), of float32, "
+                          "float64, float16, bfloat16, int8, "
+                          "int32, int64, uint8 or bool. None is copied. Every operation starts at once, returns a "
+                          "Work, and ends within `timeout` "
+                          "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA "
+                          "tensors, the cudaStream_t, as an "
+                          "integer, that fills them; default: the device's default stream.")
+      .def_prop_ro(
+          "rank", [](PythonGroup& group) { return group->rank(); }, "This process's rank in the group.")
       .def_prop_ro("size", [](PythonGroup& group) { return group->size(); })
-      .def_prop_ro("global_ranks", [](PythonGroup& group) { return group->global_ranks(); },
-                   "World rank of each member, by rank in the group.")
+      .def_prop_ro(
+          "global_ranks", [](PythonGroup& group) { return group->global_ranks(); },
+          "World rank of each member, by rank in the group.")
       .def_prop_ro("name", [](PythonGroup& group) { return group->name(); })
-      .def_prop_ro("backend", [](PythonGroup& group) { return group->backend(); }, "That of CPU tensors.")
-      .def_prop_ro("timeout", [](PythonGroup& group) { return std::chrono::duration<double>(group->timeout()).count(); },
-                   "Seconds.")
+      .def_prop_ro(
+          "backend", [](PythonGroup& group) { return group->backend(); }, "That of CPU tensors.")
+      .def_prop_ro(
+          "timeout", [](PythonGroup& group) { return std::chrono::duration<double>(group->timeout()).count(); },
+          "Seconds.")
       .def("all_reduce", &all_reduce, "tensor"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(), nb::sig(DDP_SIG("all_reduce", "tensor: libddp._types.Tensor, op: " DDP_OP " = 'sum'")),
+           "stream"_a = nb::none(),
+           nb::sig(DDP_SIG("all_reduce", "tensor: libddp._types.Tensor, op: " DDP_OP " = 'sum'")),
            "In place: every rank receives the combination of all. 'avg' divides by the number of ranks.")
-      .def("broadcast", &broadcast, "tensor"_a, "root"_a, nb::kw_only(), "timeout"_a = nb::none(), "stream"_a = nb::none(),
-           nb::sig(DDP_SIG("broadcast", "tensor: libddp._types.Tensor, root: int")),
+      .def("broadcast", &broadcast, "tensor"_a, "root"_a, nb::kw_only(), "timeout"_a = nb::none(),
+           "stream"_a = nb::none(), nb::sig(DDP_SIG("broadcast", "tensor: libddp._types.Tensor, root: int")),
            "In place: every rank receives root's values.")
       .def("reduce", &reduce, "tensor"_a, "root"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
            "stream"_a = nb::none(),
@@ -235,9 +245,11 @@ void add_group(nb::module_& module) {
       .def("recv", &recv, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
            "stream"_a = nb::none(), nb::sig(DDP_SIG("recv", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")))
       .def("broadcast_coalesced", &coalesced, "tensors"_a, "root"_a = 0, nb::kw_only(), "stream"_a = nb::none(),
-           nb::sig("def broadcast_coalesced(self, tensors: collections.abc.Iterable[libddp._types.Tensor], root: int = 0, *, "
+           nb::sig("def broadcast_coalesced(self, tensors: collections.abc.Iterable[libddp._types.Tensor], root: int = "
+                   "0, *, "
                    "stream: int | None = None) -> None"),
-           "In place: root's values of many tensors, of any types, to all ranks in few messages. Returns when they are there.")
+           "In place: root's values of many tensors, of any types, to all ranks in few messages. Returns when they are "
+           "there.")
       .def("new_group", &new_group, "members"_a,
            nb::sig("def new_group(self, members: collections.abc.Sequence[int]) -> ProcessGroup | None"),
            "A group of these ranks of this one, in this order; None for those outside. Collective over this group.")

@@ -61,8 +61,9 @@ void fence(const PythonStore& store, nb::handle timeout) {
 }  // namespace
 
 void add_store(nb::module_& module) {
-  nb::class_<PythonStore>(module, "KeyValueStore",
-                          "The rendezvous of a job: each rank puts values under its own keys, after a fence all can get them.")
+  nb::class_<PythonStore>(
+      module, "KeyValueStore",
+      "The rendezvous of a job: each rank puts values under its own keys, after a fence all can get them.")
       .def("put", &put, "key"_a, "value"_a,
            "Stores bytes under this rank and key, once. Others see them after the next fence.\n\n"
            "key: 1 to 64 characters of [A-Za-z0-9._-]; those that begin with 'ddp.' are libddp's own.")
@@ -71,7 +72,8 @@ void add_store(nb::module_& module) {
            "What that rank put before the last fence. Raises NotFound.")
       .def("fence", &fence, "timeout"_a = nb::none(),
            nb::sig("def fence(self, timeout: float | datetime.timedelta | None = None) -> None"),
-           "Returns once every rank has called it as often. Raises Timeout with the ranks that did not; the store cannot be "
+           "Returns once every rank has called it as often. Raises Timeout with the ranks that did not; the store "
+           "cannot be "
            "used after that.")
       .def_prop_ro("transport", [](const PythonStore& store) {
         return std::string(store.shared->world->key_value_store().transport());

@@ -173,8 +173,8 @@ TensorView TensorArguments::add_dlpack(nb::handle object, const char* name, Acce
   const dlpack::Tensor* tensor = nullptr;
   bool read_only = false;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
-    const auto* versioned = static_cast<const dlpack::VersionedTensor*>(
-        PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    const auto* versioned =
+        static_cast<const dlpack::VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (versioned->major != 1) {
       refuse(name, "it speaks DLPack " + std::to_string(versioned->major) + ", libddp speaks 1", "");
     }
@@ -193,11 +193,11 @@ TensorView TensorArguments::add_dlpack(nb::handle object, const char* name, Acce
            kTypes);
   }
   if (access == Access::write && read_only) refuse_read_only(name);
-  if (tensor->strides != nullptr &&
-      !is_dense<std::int64_t>(tensor->shape, tensor->strides, tensor->dimensions, 1)) {
+  if (tensor->strides != nullptr && !is_dense<std::int64_t>(tensor->shape, tensor->strides, tensor->dimensions, 1)) {
     refuse_strided(name);
   }
-  const ddp::Device device = on_cuda ? ddp::Device{.type = DeviceType::cuda, .index = tensor->device.index} : ddp::Device{};
+  const ddp::Device device =
+      on_cuda ? ddp::Device{.type = DeviceType::cuda, .index = tensor->device.index} : ddp::Device{};
   if (on_cuda && !device_) device_ = device;
   const std::span<const std::int64_t> shape(tensor->shape, static_cast<std::size_t>(tensor->dimensions));
   TensorView view(static_cast<std::byte*>(tensor->data) + tensor->byte_offset, *dtype, shape, device);

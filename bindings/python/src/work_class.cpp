@@ -68,9 +68,10 @@ nb::object exception(PythonWork& work) {
 }  // namespace
 
 void add_work(nb::module_& module) {
-  nb::class_<PythonWork>(module, "Work",
-                         "An operation of a process group, running or ended. Dropping it does not cancel the operation, which "
-                         "keeps its tensors alive. `await work` waits for it in an event loop.")
+  nb::class_<PythonWork>(
+      module, "Work",
+      "An operation of a process group, running or ended. Dropping it does not cancel the operation, which "
+      "keeps its tensors alive. `await work` waits for it in an event loop.")
       .def("wait", &wait, "timeout"_a = nb::none(),
            nb::sig("def wait(self, timeout: float | datetime.timedelta | None = None) -> None"),
            "Returns when the operation has ended; raises its error. Without timeout it ends within its own limit.\n\n"
@@ -84,11 +85,15 @@ void add_work(nb::module_& module) {
             const nb::object number = events().attr("call_at_end")(self, function);
             if (!number.is_none()) nb::cast<PythonWork&>(self).callbacks.push_back(nb::cast<std::uint64_t>(number));
           },
-          "function"_a, nb::sig("def add_done_callback(self, function: collections.abc.Callable[[Work], object]) -> None"),
-          "Calls function(work) once after the end: in the event loop that runs in this thread, if there is one; else in the "
-          "thread that next calls wait(), done() or exception() of this Work, or libddp.poll(). Never in a thread of libddp.")
-      .def("__await__", [](nb::handle self) { return events().attr("end_of")(self).attr("__await__")(); },
-           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
+          "function"_a,
+          nb::sig("def add_done_callback(self, function: collections.abc.Callable[[Work], object]) -> None"),
+          "Calls function(work) once after the end: in the event loop that runs in this thread, if there is one; else "
+          "in the "
+          "thread that next calls wait(), done() or exception() of this Work, or libddp.poll(). Never in a thread of "
+          "libddp.")
+      .def(
+          "__await__", [](nb::handle self) { return events().attr("end_of")(self).attr("__await__")(); },
+          nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
       .def("__repr__", [](const PythonWork& work) {
         if (!work.work.done()) return "<libddp.Work running>";
         return work.work.error() ? "<libddp.Work failed>" : "<libddp.Work done>";
@@ -97,8 +102,10 @@ void add_work(nb::module_& module) {
   nb::class_<CompletionQueue>(module, "CompletionQueue", "Tells an event loop which operations have ended.")
       .def(nb::init<>())
       .def("fileno", &CompletionQueue::fileno, "Readable while there is something to take.")
-      .def("watch", [](CompletionQueue& queue, const PythonWork& work, std::uint64_t number) { queue.watch(work.work, number); },
-           "work"_a, "number"_a)
+      .def(
+          "watch",
+          [](CompletionQueue& queue, const PythonWork& work, std::uint64_t number) { queue.watch(work.work, number); },
+          "work"_a, "number"_a)
       .def("take", &CompletionQueue::take, "The numbers of operations that have ended since the last call.");
 }
 

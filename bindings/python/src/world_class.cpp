@@ -92,8 +92,9 @@ void PythonWorld::close() noexcept {
 }
 
 void add_world(nb::module_& module) {
-  module.def("init", &make_world, "timeout"_a.none(), "launch"_a.none(), "keep_session"_a, nb::rv_policy::take_ownership,
-             nb::sig("def init(timeout: float | datetime.timedelta | None, launch: str | None, keep_session: bool) -> World"));
+  module.def(
+      "init", &make_world, "timeout"_a.none(), "launch"_a.none(), "keep_session"_a, nb::rv_policy::take_ownership,
+      nb::sig("def init(timeout: float | datetime.timedelta | None, launch: str | None, keep_session: bool) -> World"));
 
   const auto number = [](int (World::*fact)() const noexcept) {
     return [fact](const PythonWorld& world) { return (world.facts().*fact)(); };
@@ -113,10 +114,14 @@ void add_world(nb::module_& module) {
       .def_prop_ro("interface_address", [](const PythonWorld& world) { return world.facts().interface_address(); })
       .def_prop_ro("interface_reason", [](const PythonWorld& world) { return world.facts().interface_reason(); })
       .def_prop_ro("closed", &PythonWorld::closed)
-      .def("node_of", [](const PythonWorld& world, int rank) { return world.facts().node_of(rank); }, "rank"_a)
-      .def("local_rank_of", [](const PythonWorld& world, int rank) { return world.facts().local_rank_of(rank); }, "rank"_a)
-      .def("ranks_on_node", [](const PythonWorld& world, int node) { return world.facts().ranks_on_node(node); }, "node"_a,
-           "Ascending.")
+      .def(
+          "node_of", [](const PythonWorld& world, int rank) { return world.facts().node_of(rank); }, "rank"_a)
+      .def(
+          "local_rank_of", [](const PythonWorld& world, int rank) { return world.facts().local_rank_of(rank); },
+          "rank"_a)
+      .def(
+          "ranks_on_node", [](const PythonWorld& world, int node) { return world.facts().ranks_on_node(node); },
+          "node"_a, "Ascending.")
       .def(
           "hostname",
           [](const PythonWorld& world, int rank) {
@@ -139,15 +144,21 @@ void add_world(nb::module_& module) {
       .def("process_group", &make_group, "backend"_a = "auto",
            "The group of all ranks. The first call is collective; later ones give the same group.\n\n"
            "backend: 'auto', 'host' (CPU tensors), 'nccl' (CPU and CUDA tensors), or a plugin's name.")
-      .def("leave_session", [](const PythonWorld& world) {
-             const auto shared = world.job("leaving the launcher's service");
-             const nb::gil_scoped_release released;
-             shared->world->leave_session();
-           }, "Leaves the launcher's key-value service now; facts and groups stay.")
+      .def(
+          "leave_session",
+          [](const PythonWorld& world) {
+            const auto shared = world.job("leaving the launcher's service");
+            const nb::gil_scoped_release released;
+            shared->world->leave_session();
+          },
+          "Leaves the launcher's key-value service now; facts and groups stay.")
       .def("close", &PythonWorld::close,
            "Leaves the job. Groups live on as long as there are handles to them. Idempotent; libddp.init() may follow.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> World"))
-      .def("__exit__", [](PythonWorld& world, nb::args) { world.close(); }, nb::sig("def __exit__(self, *args: object) -> None"))
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> World"))
+      .def(
+          "__exit__", [](PythonWorld& world, nb::args) { world.close(); },
+          nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__repr__", &repr);
 }
 
