@@ -13,9 +13,10 @@
 namespace ddp {
 
 struct RankLogOptions {
-  int rank = 0;                                     ///< of the group, that writes; -1: all
-  std::chrono::milliseconds interval{0};            ///< between two lines; those that come earlier are left out
-  std::function<void(std::string_view line)> sink;  ///< default: a line on standard error, which never ends the program
+  int rank = 0;                           ///< of the group, that writes; -1: all
+  std::chrono::milliseconds interval{0};  ///< between two lines; those that come earlier are left out
+  /// Default: a line on standard error, which never ends the program.
+  std::function<void(std::string_view line)> sink{};
 };
 
 /// Writes what one rank says, and says how many lines it has left out before. Thread-safe. No communication.
