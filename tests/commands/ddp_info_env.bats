@@ -96,6 +96,33 @@ json.dump(d, open("long.json", "w"))'
   done
 }
 
+@test "running jobs and processes are compared" {
+  # Two jobs of two ranks. What a rank starts has its environment, too, and does not count; nor does a batch script.
+  processes=()
+  start() { env "$@" bash -c 'NCCL_ALGO=Tree sleep 60 & wait' 3>&- & processes+=($!); }
+  has_child() { [ "$(ps -o comm= --ppid "$1")" = sleep ]; }
+  number=$((900000 + $$ % 1000 * 100))
+  for rank in 0 1; do
+    start SLURM_JOB_ID=$number SLURM_STEP_ID=0 SLURM_PROCID=$rank NCCL_DEBUG=INFO UCX_TLS=rc
+    start SLURM_JOB_ID=$((number + 1)) SLURM_STEP_ID=0 SLURM_PROCID=$rank NCCL_DEBUG=WARN UCX_TLS=rc
+  done
+  start SLURM_JOB_ID=$number NCCL_DEBUG=TRACE
+  for process in "${processes[@]}"; do
+    for _ in {1..100}; do ! has_child "$process" || break; sleep 0.1; done
+  done
+  run "$INFO" env --diff job:$number job:$((number + 1)).0
+  first=$output
+  run "$INFO" env --diff job:$((number + 1)) pid:"${processes[1]}"
+  second=$output
+  for process in "${processes[@]}"; do kill $(ps -o pid= --ppid "$process") "$process"; done
+  [ "$first" = $'- NCCL_DEBUG=INFO [environment]\n+ NCCL_DEBUG=WARN [environment]' ] || { echo "$first"; return 1; }
+  [ "$second" = "no differences" ] || { echo "$second"; return 1; }
+  run -1 "$INFO" env --diff job:$((number + 7)) job:$number
+  [[ $output == "ddp-info: looking for the ranks of job $((number + 7)): none of your processes"* ]]
+  run -1 "$INFO" env --diff job:x job:y
+  [[ $output == *"no number of a job"* ]]
+}
+
 @test "secrets are hidden everywhere" {
   export NCCL_PSK=hunter2hunter2 WANDB_API_KEY=hunter2 HTTPS_PROXY=http://me:hunter2@proxy:3128
   for arguments in "--all" "--all --json" "--torch" "NCCL_PSK HTTPS_PROXY"; do

@@ -18,6 +18,7 @@
 #include "env/dump_diff.hpp"
 #include "env/dump_file.hpp"
 #include "env/known_variables.hpp"
+#include "env/running_ranks.hpp"
 #include "world/job_connection.hpp"
 
 namespace ddp::tools::env {
@@ -38,6 +39,16 @@ std::optional<EnvironmentReport> report_of_job(const EnvironmentSource& source, 
   store.fence(deadline);
   if (store.rank() != 0) return std::nullopt;
   return diagnostics::collect_environments(store, kKey, deadline);
+}
+
+/// Of what --diff compares: a file, a running process, or the ranks of a running job on this node.
+EnvironmentReport report_of(const std::string& operand) {
+  constexpr std::string_view kProcess = "pid:";
+  constexpr std::string_view kJob = "job:";
+  if (operand.starts_with(kJob)) return report_of_running_job(operand.substr(kJob.size()));
+  if (!operand.starts_with(kProcess)) return read_dump(operand);
+  const auto source = EnvironmentSource::of_process(process_number(operand.substr(kProcess.size())));
+  return diagnostics::fold({describe(source, 0, base::host_name(), false)});
 }
 
 /// Leaves only the variables that were named, and what is found of them.
@@ -64,7 +75,10 @@ void run_env(const EnvOptions& options) {
   if (options.help) return write_standard_output(kEnvHelp);
   if (options.known) return write_standard_output(known_variables_page());
   if (options.own) return write_standard_output(own_variables_rows());
-  if (options.diff) return write_standard_output(format_diff(read_dump(options.names[0]), read_dump(options.names[1])));
+  if (options.diff) {
+    const auto a = report_of(options.names[0]);
+    return write_standard_output(format_diff(a, report_of(options.names[1])));
+  }
   const auto source = options.pid ? EnvironmentSource::of_process(*options.pid, options.nccl)
                                   : EnvironmentSource::process(options.nccl);
   if (options.newer) {

@@ -22,7 +22,9 @@ const char* const kEnvHelp =
     "\n"
     "Options:\n"
     "      --all                 Also variables that have nothing to do with training.\n"
-    "      --diff                Compare two files of --json or DDP_DUMP_ENV.\n"
+    "      --diff                Compare two of these: a file of --json, --dump-env, --ddp-dump or DDP_DUMP_ENV; "
+    "pid:PID, a\n"
+    "                            running process; job:JOBID or job:JOBID.STEP, a running job's ranks on this node.\n"
     "  -h, --help                Print this help and exit.\n"
     "      --json                Print one JSON document instead of the table.\n"
     "      --known               Print the table of all known variables (Markdown) and exit.\n"
@@ -37,6 +39,7 @@ const char* const kEnvHelp =
     "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env    what the ranks of a job have\n"
     "  ddp-info env NCCL_IB_TIMEOUT                            its value, meaning and range\n"
     "  ddp-info env --diff good.json bad.json                  what differs between two jobs\n"
+    "  ddp-info env --diff good.json job:4711                  the same of one that runs here\n"
     "  ddp-info env --nccl libnccl.so.2 --new                  which names a new NCCL has\n"
     "\n"
     "Options may be abbreviated while they are unambiguous.\n"
@@ -51,22 +54,14 @@ constexpr const char* kSeeHelp = "'ddp-info env --help' lists the options";
   throw UsageError{"reading the command line", std::move(cause), std::move(hint)};
 }
 
-int process_number(const std::string& text) {
-  int number = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (status != std::errc{} || end != text.data() + text.size() || number <= 0) {
-    reject(fmt::format("--pid '{}' is not the number of a process", text), "ps(1) and squeue -s show them");
-  }
-  return number;
-}
-
 void check_combination(const EnvOptions& options) {
   const std::array alone{options.json, options.torch, options.known, options.newer, options.own};
   int outputs = 0;
   for (const bool each : alone) outputs += each ? 1 : 0;
   if (outputs > 1) reject("--json, --torch, --known, --own and --new exclude each other", "give one of them");
   if (options.diff && options.names.size() != 2) {
-    reject(fmt::format("--diff needs two files, not {}", options.names.size()), "give those of --json or DDP_DUMP_ENV");
+    reject(fmt::format("--diff needs two files, not {}", options.names.size()),
+           "give those of --json or DDP_DUMP_ENV, or pid:PID or job:JOBID");
   }
   const bool others = outputs > 0 || options.pid || options.all || !options.nccl.empty();
   if (options.diff && others) reject("--diff goes with no other option", "leave the others out");
@@ -77,6 +72,15 @@ void check_combination(const EnvOptions& options) {
 }
 
 }  // namespace
+
+int process_number(const std::string& text) {
+  int number = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc{} || end != text.data() + text.size() || number <= 0) {
+    reject(fmt::format("'{}' is not the number of a process", text), "ps(1) and squeue -s show them");
+  }
+  return number;
+}
 
 EnvOptions parse_env_options(std::span<const std::string> arguments) {
   static const std::vector<std::string> kNames{"--all", "--diff",   "--help", "--json", "--known", "--nccl",

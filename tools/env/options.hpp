@@ -23,6 +23,9 @@ struct EnvOptions {
   bool help = false;
 };
 
+/// Throws UsageError for what is not the number of a process.
+int process_number(const std::string& text);
+
 /// What --help prints.
 extern const char* const kEnvHelp;
 
