@@ -19,7 +19,7 @@ JOB = ROOT / "tests" / "support" / "libddp_job.py"
 if not (SITE / "libddp").is_dir() or not (BIN / "ddprun").exists():
     pytest.skip("the package or ddprun is not built: scripts/python-package, scripts/build", allow_module_level=True)
 # Longest time for one command on a busy machine.
-PATIENCE = 60
+PATIENCE = 180
 # What tells a process who it is: not to be inherited from where the tests run.
 OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
 
