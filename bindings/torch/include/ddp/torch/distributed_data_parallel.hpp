@@ -61,7 +61,7 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
 }
 
 /// A module whose gradients are averages over a group's ranks when backward() returns. Its parameters are those of the
-/// wrapped module, with "module." before their names, as in PyTorch: checkpoints are interchangeable.
+/// wrapped module, with "module." before their names, as in PyTorch.
 ///
 /// Construction is collective; throws Error(mismatch) on all ranks if their modules or options differ. forward() and
 /// backward() are the program's own, on all ranks equally often. What goes wrong in a backward pass is thrown by
