@@ -69,7 +69,8 @@ std::vector<RankProcess> processes_of(const std::string& job, const std::string&
     const auto by_launcher = number_in(value("RANK"));
     const auto rank = by_launcher ? by_launcher : number_in(value("SLURM_PROCID"));
     if (!rank || value("SLURM_STEP_ID").empty()) continue;  // a batch script
-    found.push_back({.pid = *pid, .parent = parent_of(entry->path()), .rank = *rank, .numbered = by_launcher.has_value()});
+    found.push_back(
+        {.pid = *pid, .parent = parent_of(entry->path()), .rank = *rank, .numbered = by_launcher.has_value()});
   }
   return found;
 }
@@ -110,12 +111,13 @@ EnvironmentReport report_of_running_job(const std::string& job) {
     ranks.push_back(describe(EnvironmentSource::of_process(pid), rank, base::host_name(), false));
   }
   if (ranks.empty()) {
-    throw Error{{.code = ErrorCode::not_found,
-                 .attempted = attempted,
-                 .cause = "none of your processes on this host is one",
-                 .native = {},
-                 .ranks = {},
-                 .hint = fmt::format("on another node: srun --jobid={} --overlap -N1 -n1 -w NODE ddp-info ...", number)}};
+    throw Error{
+        {.code = ErrorCode::not_found,
+         .attempted = attempted,
+         .cause = "none of your processes on this host is one",
+         .native = {},
+         .ranks = {},
+         .hint = fmt::format("on another node: srun --jobid={} --overlap -N1 -n1 -w NODE ddp-info ...", number)}};
   }
   return diagnostics::fold(ranks);
 }

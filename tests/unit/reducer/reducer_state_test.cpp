@@ -141,5 +141,16 @@ TEST_F(ReducerState, CompressionRefusesAHookThatAddsWithoutLoss) {
   EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
 }
 
+TEST_F(ReducerState, AStepWithoutSynchronizationBeforeBucketsAreRebuiltDoesNotLoseTheOrder) {
+  Reducer reducer = make_with({});
+  step(reducer, {0, 2, 1, 3});
+  {
+    const auto local = reducer.no_sync();
+    step(reducer, {3, 2, 1, 0});
+  }
+  step(reducer);
+  EXPECT_THAT(reducer.ready_order(), ElementsAre(0, 2, 1, 3));
+}
+
 }  // namespace
 }  // namespace ddp
