@@ -143,5 +143,14 @@ def test_types(tmp_path):
     found = {int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}
     first = TYPES.count("\n") + 1
     assert found == set(range(first, first + len(WRONG))), done.stdout + done.stderr
-    done = python("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "-p", "libddp")
+    modules = [f"-mlibddp.{name}" for name in ("__main__", "_core", "_errors", "_events", "_types")]  # torch takes a minute
+    done = python("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "-mlibddp", *modules)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_torch_distributed_by_the_launcher():
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, JOB.parent / "libddp_torch_job.py",
+               PYTHONPATH=str(SITE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"CHECKED torch \d", done.stdout)) == ["CHECKED torch 0", "CHECKED torch 1"]

@@ -1,0 +1,50 @@
+"""Ranks of torch.distributed from the launcher: import libddp.torch, then init_process_group(init_method="pmix://").
+
+No MASTER_ADDR, MASTER_PORT, RANK or WORLD_SIZE is needed, under whatever libddp.init() knows: srun --mpi=pmix or pmi2, mpirun,
+ddprun, torchrun.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+import libddp
+
+_TIMEOUT = datetime.timedelta(minutes=30)  # torch.distributed's own default
+_rendezvous_made = 0
+
+
+def _name_interface(world: libddp.World) -> None:
+    """gloo and NCCL would choose by host name and by luck; libddp's ranks have agreed on one."""
+    if world.num_nodes > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", world.interface_name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + world.interface_name)
+
+
+def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+    """torch.distributed's handler of pmix://: rank 0 serves a TCPStore, and the launcher's key-value store says where."""
+    global _rendezvous_made
+    world = libddp.world() if libddp.initialized() else libddp.init(timeout)
+    _rendezvous_made += 1  # as often in all ranks
+    key = f"torch.store.{_rendezvous_made}"
+    made: dist.TCPStore | None = None
+    if world.rank == 0:
+        made = dist.TCPStore(world.interface_address, 0, world.world_size, is_master=True, timeout=timeout,
+                             wait_for_workers=False)
+        world.store.put(key, str(made.port).encode() + b" " + world.interface_address.encode())
+    world.store.fence(timeout)
+    if made is None:
+        port, address = world.store.get(0, key, timeout).decode().split()
+        made = dist.TCPStore(address, int(port), world.world_size, is_master=False, timeout=timeout)
+    _name_interface(world)
+    yield made, world.rank, world.world_size
+    # the generator is asked again only where workers come and go
+    raise RuntimeError("pmix:// cannot meet again in the same process group; destroy it, and make another")
+
+
+dist.register_rendezvous_handler("pmix", _rendezvous)
