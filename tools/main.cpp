@@ -20,6 +20,7 @@
 #include "doctor/doctor_command.hpp"
 #include "env/env_command.hpp"
 #include "flight/flight_command.hpp"
+#include "status/status_command.hpp"
 #include "topo/options.hpp"
 #include "topo/topo_command.hpp"
 
@@ -34,6 +35,7 @@ constexpr const char* kHelp =
     "  doctor    what is wrong on this machine or in this job, and how to fix it\n"
     "  env       the environment variables of all ranks, where they came from, and what is wrong with them\n"
     "  flight    what the ranks of a failed job called last, and who made it fail\n"
+    "  status    who hangs in a running job, who is missing and who waits for whom\n"
     "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"
     "  version   the version of libddp\n"
     "\n"
@@ -45,8 +47,9 @@ constexpr const char* kHelp =
     "  srun --mpi=pmix -N4 --ntasks-per-node=8 ddp-info doctor what would make a job fail here\n"
     "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env    what they have in their environment\n"
     "  ddp-info flight DIR                                     who made the job fail that wrote the files in DIR\n"
+    "  ddp-info status 17                                      who hangs in job 17\n"
     "\n"
-    "Exit status: 0 success; 1 failure; 2 wrong command line. That of doctor: its --help.\n";
+    "Exit status: 0 success; 1 failure; 2 wrong command line. Those of doctor and status: their --help.\n";
 
 constexpr const char* kVersion = "ddp-info (libddp) " DDP_VERSION_STRING "\n";
 
@@ -83,7 +86,7 @@ void run(std::span<const std::string> arguments) {
   if (command == "env") return ddp::tools::env::run_env(ddp::tools::env::parse_env_options(arguments.subspan(1)));
   if (command == "flight")
     return ddp::tools::flight::run_flight(ddp::tools::flight::parse_flight_options(arguments.subspan(1)));
-  const std::vector<std::string> known{"doctor", "env", "flight", "topo", "version"};
+  const std::vector<std::string> known{"doctor", "env", "flight", "status", "topo", "version"};
   const std::string closest = ddp::base::closest_word(command, known, 3);
   throw UsageError{
       "reading the command line", fmt::format("unknown command '{}'", command),
@@ -100,6 +103,16 @@ int run_doctor(std::span<const std::string> arguments) {
   }
 }
 
+/// The same.
+int run_status(std::span<const std::string> arguments) {
+  try {
+    return ddp::tools::status::run_status(ddp::tools::status::parse_status_options(arguments));
+  } catch (const std::exception& error) {
+    ddp::base::write_stderr_line(fmt::format("ddp-info: {}", error.what()));
+    return ddp::tools::status::kCannotTell;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -109,6 +122,7 @@ int main(int argc, char** argv) {
     if (!arguments.empty() && arguments.front() == "before")
       return ddp::tools::before::run_before(std::span{arguments}.subspan(1));
     if (!arguments.empty() && arguments.front() == "doctor") return run_doctor(std::span{arguments}.subspan(1));
+    if (!arguments.empty() && arguments.front() == "status") return run_status(std::span{arguments}.subspan(1));
     run(arguments);
     return 0;
   } catch (const ddp::tools::UsageError& error) {

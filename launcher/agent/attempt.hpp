@@ -16,6 +16,7 @@
 #include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"
 #include "control/loop_connection.hpp"
+#include "diagnostics/stacks/stack_gatherer.hpp"
 #include "events/event_loop.hpp"
 #include "events/heartbeat.hpp"
 #include "events/signal_inbox.hpp"
@@ -25,7 +26,6 @@
 #include "pmix_server/job_namespace.hpp"
 #include "pmix_server/pmix_server.hpp"
 #include "pmix_server/scratch_directory.hpp"
-#include "stacks/stack_gatherer.hpp"
 #include "store_server/store_server.hpp"
 #include "store_server/witness.hpp"
 #include "workers/worker_environment.hpp"
@@ -112,10 +112,10 @@ class Attempt {
   std::unique_ptr<JobNamespace> name_space_;
   std::shared_ptr<LogPump> logs_;  ///< shared with traces_, whose thread may hang
   std::unique_ptr<TraceGatherer> traces_;
-  std::unique_ptr<StackGatherer> stacks_;   ///< while they are read
-  std::string log_folder_;                  ///< of this attempt; empty: no files
-  std::vector<topology::RankPlan> places_;  ///< by local rank
-  std::string ddp_info_;                    ///< where ranks dump their environments
+  std::unique_ptr<diagnostics::StackGatherer> stacks_;  ///< while they are read
+  std::string log_folder_;                              ///< of this attempt; empty: no files
+  std::vector<topology::RankPlan> places_;              ///< by local rank
+  std::string ddp_info_;                                ///< where ranks dump their environments
   EnvironmentMap inheritable_;
   std::unique_ptr<WorkerGroup> workers_;
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first

@@ -15,7 +15,7 @@ namespace ddp::launcher {
 
 void Attempt::collect_stacks(const control::CollectStacks& order) {
   if (stacks_) return;
-  std::vector<RankProcess> ranks;
+  std::vector<diagnostics::RankProcess> ranks;
   for (int local = 0; local < static_cast<int>(workers_->size()); ++local) {
     if (workers_->pidfd(local) >= 0) ranks.push_back({.rank = local, .pid = workers_->pid(local)});
   }
@@ -24,11 +24,11 @@ void Attempt::collect_stacks(const control::CollectStacks& order) {
   const std::string folder =
       program.find('/') != std::string::npos ? std::filesystem::path(program).parent_path().string() : std::string{};
   try {
-    stacks_ =
-        std::make_unique<StackGatherer>(std::move(ranks),
-                                        StackTools::find(folder, job_.environment.raw("PATH").value_or("/bin:/usr/bin"),
-                                                         environment_lines(job_.environment.variables())),
-                                        job_.host, Deadline::after(std::chrono::milliseconds{order.limit_ms}));
+    stacks_ = std::make_unique<diagnostics::StackGatherer>(
+        std::move(ranks),
+        diagnostics::StackTools::find(folder, job_.environment.raw("PATH").value_or("/bin:/usr/bin"),
+                                      environment_lines(job_.environment.variables())),
+        job_.host, Deadline::after(std::chrono::milliseconds{order.limit_ms}));
     loop_.watch(stacks_->fd(), [this] { send_stacks(); });
   } catch (const std::exception& error) {
     stacks_.reset();

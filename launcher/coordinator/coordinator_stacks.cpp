@@ -48,7 +48,7 @@ void Coordinator::handle_stacks(const AttemptNode& node, const control::StacksCo
   for (StackGroup group : message.groups) {
     std::erase_if(group.ranks, [&](int local) { return local >= node.layout.nproc; });
     for (int& rank : group.ranks) rank += node.first_rank;
-    stacks_.add(std::move(group), kMaxJobStackBytes);
+    stacks_.add(std::move(group), diagnostics::kMaxJobStackBytes);
   }
   for (const StackNote& note : message.notes) stacks_.note(node.layout.host, note.text);
 }

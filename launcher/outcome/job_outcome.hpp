@@ -9,9 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "outcome/rank_stacks.hpp"
+#include "diagnostics/stacks/rank_stacks.hpp"
 
 namespace ddp::launcher {
+
+using diagnostics::RankStacks;
+using diagnostics::StackGroup;
+using diagnostics::StackNote;
 
 /// How a rank's process ended.
 struct RankEnd {

@@ -13,6 +13,10 @@
 namespace ddp::launcher {
 namespace {
 
+using diagnostics::RankStacks;
+using diagnostics::StackGroup;
+using diagnostics::StackNote;
+
 constexpr std::size_t kMostShown = 16;
 constexpr std::size_t kMostBytes = 6144;
 constexpr std::size_t kMostHosts = 8;

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "outcome/rank_stacks.hpp"
+#include "diagnostics/stacks/rank_stacks.hpp"
 
 namespace ddp::launcher {
 
 /// At most 16 different stacks, each shortened, and notes; empty without any.
-std::string stack_lines(const RankStacks& stacks);
+std::string stack_lines(const diagnostics::RankStacks& stacks);
 
 }  // namespace ddp::launcher

@@ -98,7 +98,8 @@ void close_descriptors_on_exec(rlim_t limit) noexcept {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan, Step::parent_death);
   // No signal comes from a parent that died before the prctl.
   if (::getppid() != plan.parent) ::_exit(127);
-  // Debuggers are no ancestors of the rank (stacks/). Without Yama there is no such call, and no need for it.
+  // Debuggers are no ancestors of the rank (diagnostics/stacks). Without Yama there is no such call, and no need for
+  // it.
   ::prctl(PR_SET_PTRACER, plan.parent);
   if (!plan.standard_input) {
     const int null_device = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -27,7 +27,7 @@ offered() {
 }
 
 @test "manual pages describe the options of --help, and no others" {
-  for command in doctor env topo; do options "$bin/ddp-info" $command; done | sort -u >known
+  for command in doctor env status topo; do options "$bin/ddp-info" $command; done | sort -u >known
   [ "$(wc -l <known)" -ge 10 ]
   documented "$manuals/ddp-info.1" | diff known -
   options "$bin/ddp-selftest" >known

@@ -19,6 +19,7 @@
 #include "base/log.hpp"
 #include "base/peer_timeout.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
+#include "flight/flight_memory.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/placement/rank_device.hpp"
 #include "world/job_connection.hpp"
@@ -80,18 +81,22 @@ std::atomic<unsigned> worlds_made{0};
 }  // namespace
 
 WorldState::WorldState(const InitOptions& options) : keep_session_(options.keep_session), generation_(worlds_made++) {
+  flight::enter_phase(flight::FlightPhase::wiring_up);
   try {
     const auto environment = base::Environment::process();
     timeout_ = options.timeout.value_or(environment.seconds("DDP_INIT_TIMEOUT"));
     peer_timeout_ = base::peer_timeout(environment);
     wire_up(options, environment);
+    flight::enter_phase(flight::FlightPhase::wired_up);
   } catch (...) {
+    flight::enter_phase(flight::FlightPhase::left);
     leave_session();
     throw;
   }
 }
 
 WorldState::~WorldState() {
+  flight::enter_phase(flight::FlightPhase::left);
   group.reset();
   channel.reset();
   leave_session();
@@ -110,6 +115,7 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
   source = connection.launch.source;
   source_reason = std::move(connection.launch.reason);
   records_.resize(static_cast<std::size_t>(world_size));
+  flight::set_world(rank, world_size);
   base::set_log_rank(rank);
   if (rank == 0) warn_of_unknown_variables(environment);
 

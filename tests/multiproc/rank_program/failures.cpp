@@ -1,8 +1,10 @@
 // Ranks that die, stop, stay away or call something else while the others are in a collective.
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -75,6 +77,26 @@ void loop_all_reduce(World& world, Arguments arguments) {
   if (child == "fork") start_worker();
   say("READY");
   for (;;) timed(group.all_reduce(values, ReduceOp::avg, seconds_from_now(arguments[0])));
+}
+
+void hang_on_purpose(World& world, Arguments arguments) {
+  check(arguments.size() == 2, "hang WHAT RANK");
+  const int culprit = std::stoi(arguments[1]);
+  const int partner = (culprit + 1) % world.world_size();
+  ProcessGroup group = make_process_group(world);
+  auto pair = group.new_group(std::vector{std::min(culprit, partner), std::max(culprit, partner)});
+  std::vector<float> values(100, 1.0F);
+  group.all_reduce(values).wait();
+  say("READY");
+  if (world.rank() == culprit) {
+    if (arguments[0] == "sleep") ::sleep(120);
+    if (arguments[0] == "stop") ::raise(SIGSTOP);
+    if (arguments[0] == "spin") {
+      while (::getppid() != 0) continue;
+    }
+    if (arguments[0] == "elsewhere") pair->barrier(seconds_from_now("120")).wait();
+  }
+  group.all_reduce(values, ReduceOp::sum, seconds_from_now("120")).wait();
 }
 
 void call_differently(World& world, Arguments arguments) {

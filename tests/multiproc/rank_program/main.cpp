@@ -25,6 +25,7 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"kvs", [](ddp::World& world, Arguments) { run_kvs(world); }},
       {"loop", &loop_all_reduce},
       {"differ", &call_differently},
+      {"hang", &hang_on_purpose},
       {"parameters", &differ_in_parameters},
       {"reducer", [](ddp::World& world, Arguments) { run_reducer(world); }},
       {"reducer-fault", &fail_in_reducer},

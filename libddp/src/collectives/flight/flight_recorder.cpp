@@ -1,14 +1,7 @@
 #include "collectives/flight/flight_recorder.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
-
-#include <fmt/format.h>
-
-#include <ddp/error.hpp>
-
-#include "base/env_table.hpp"
 
 namespace ddp {
 namespace {
@@ -33,28 +26,17 @@ namespace {
 
 static_assert(FlightLabel::kMaxBytes == FlightFields::kLabelBytes);
 
-// A record takes 128 bytes, its part of a dump some 700.
-constexpr int kLargestSize = 100'000;
-
-std::size_t size_from_environment() {
-  const base::Environment environment = base::Environment::process();
-  const std::string text = environment.text("DDP_FLIGHT_SIZE");
-  int size = 0;
-  const char* last = text.data() + text.size();
-  const auto [end, status] = std::from_chars(text.data(), last, size);
-  if (status == std::errc{} && end == last && size >= 0 && size <= kLargestSize) return static_cast<std::size_t>(size);
-  throw Error{{.code = ErrorCode::invalid_argument,
-               .attempted = "reading the environment variable DDP_FLIGHT_SIZE",
-               .cause = fmt::format("'{}' is not a number of operations from 0 to {}", text, kLargestSize),
-               .native = {},
-               .ranks = {},
-               .hint = "correct or unset DDP_FLIGHT_SIZE"}};
-}
+// The last kind of operation.
+constexpr auto kLastKind = OperationKind::recv;
 
 }  // namespace
 
 FlightGroup::FlightGroup(FlightRecorder& recorder, std::uint32_t id, FlightGroupFacts facts)
-    : recorder_(recorder), id_(id), facts_(std::move(facts)) {}
+    : recorder_(recorder),
+      id_(id),
+      facts_(std::move(facts)),
+      place_(recorder.memory_->add_group(id, facts_.name, facts_.backend, facts_.rank, facts_.global_ranks)),
+      last_queued_(place_ == nullptr ? &own_last_queued_ : &place_->last_queued) {}
 
 FlightGroup::Slot FlightGroup::record(const Operation& operation) noexcept {
   if (recorder_.ring_.size() == 0) return 0;
@@ -63,7 +45,7 @@ FlightGroup::Slot FlightGroup::record(const Operation& operation) noexcept {
     fields.sequence = transfers_.fetch_add(1, std::memory_order_relaxed) + 1;
   } else {
     fields.sequence = operation.sequence;
-    last_queued_.store(operation.sequence, std::memory_order_relaxed);
+    last_queued_->store(operation.sequence, std::memory_order_relaxed);
   }
   fields.count = operation.count;
   fields.inputs = operation.input.numel();
@@ -95,11 +77,21 @@ void FlightGroup::finished(Slot slot, bool ok) noexcept {
   if (slot != 0) recorder_.ring_.finish(slot, recorder_.clock_.ticks(), ok);
 }
 
-FlightRecorder::FlightRecorder(std::size_t size) : begun_(clock_.ticks()), ring_(size) {}
+FlightRecorder::FlightRecorder(std::size_t size)
+    : FlightRecorder(std::make_shared<flight::FlightMemory>(size, flight::FlightMemory::Visibility::own)) {}
+
+FlightRecorder::FlightRecorder(std::shared_ptr<flight::FlightMemory> memory)
+    : memory_(std::move(memory)), ring_(memory_->ring()), clock_(memory_->clock()), begun_(clock_.ticks()) {
+  for (std::uint8_t kind = 0; kind <= static_cast<std::uint8_t>(kLastKind); ++kind) {
+    const auto named = static_cast<OperationKind>(kind);
+    memory_->name_kind(kind, to_string(named), named == OperationKind::send || named == OperationKind::recv);
+  }
+}
 
 FlightRecorder& FlightRecorder::process() {
   // Leaked: threads of the library may record until the very end.
-  static FlightRecorder& recorder = *new FlightRecorder(size_from_environment());
+  static FlightRecorder& recorder = *new FlightRecorder(
+      std::shared_ptr<flight::FlightMemory>(&flight::FlightMemory::process(), [](flight::FlightMemory*) {}));
   return recorder;
 }
 

@@ -11,12 +11,15 @@
 #include <ddp/flight_recorder.hpp>
 #include <ddp/operation.hpp>
 
-#include "collectives/flight/flight_clock.hpp"
-#include "collectives/flight/flight_ring.hpp"
+#include "flight/flight_memory.hpp"
 
 namespace ddp::collectives {
 
 class FlightRecorder;
+using flight::FlightClock;
+using flight::FlightFields;
+using flight::FlightRing;
+using flight::FlightState;
 
 /// A group as its records need it.
 struct FlightGroupFacts {
@@ -34,6 +37,9 @@ class FlightGroup {
   using Slot = std::uint64_t;
 
   FlightGroup(FlightRecorder& recorder, std::uint32_t id, FlightGroupFacts facts);
+  FlightGroup(const FlightGroup&) = delete;
+  FlightGroup& operator=(const FlightGroup&) = delete;
+  ~FlightGroup() { flight::FlightMemory::remove_group(place_); }
 
   /// Records an operation that has been called. Collectives have their sequence; transfers are counted here.
   Slot record(const Operation& operation) noexcept;
@@ -43,7 +49,7 @@ class FlightGroup {
 
   std::uint32_t id() const noexcept { return id_; }
   const FlightGroupFacts& facts() const noexcept { return facts_; }
-  std::uint64_t last_queued() const noexcept { return last_queued_.load(std::memory_order_relaxed); }
+  std::uint64_t last_queued() const noexcept { return last_queued_->load(std::memory_order_relaxed); }
   /// True for the first call.
   bool first_failure() noexcept { return !failed_.exchange(true); }
 
@@ -52,7 +58,9 @@ class FlightGroup {
   FlightRecorder& recorder_;
   const std::uint32_t id_;
   const FlightGroupFacts facts_;
-  std::atomic<std::uint64_t> last_queued_{0};  ///< sequence of the last collective
+  flight::GroupPlace* const place_;  ///< for those outside; null: no room
+  std::atomic<std::uint64_t> own_last_queued_{0};
+  std::atomic<std::uint64_t>* const last_queued_;  ///< sequence of the last collective
   std::atomic<std::uint64_t> transfers_{0};
   std::atomic<std::uint64_t> last_number_{0};  ///< of its last record
   std::atomic<bool> failed_{false};
@@ -83,9 +91,11 @@ struct FlightSnapshot {
 /// Thread-safe.
 class FlightRecorder {
  public:
+  /// In memory of its own.
   explicit FlightRecorder(std::size_t size);
+  explicit FlightRecorder(std::shared_ptr<flight::FlightMemory> memory);
 
-  /// That of this process, of DDP_FLIGHT_SIZE operations, which is never destroyed. Throws Error(invalid_argument).
+  /// That of this process, in FlightMemory::process(), which is never destroyed. Throws Error(invalid_argument).
   static FlightRecorder& process();
 
   std::shared_ptr<FlightGroup> join(FlightGroupFacts facts);
@@ -93,10 +103,11 @@ class FlightRecorder {
 
  private:
   friend class FlightGroup;
-  const FlightClock clock_;
+  const std::shared_ptr<flight::FlightMemory> memory_;
+  FlightRing& ring_;
+  const FlightClock& clock_;
   const std::uint64_t begun_;  ///< ticks
-  FlightRing ring_;
-  mutable std::mutex mutex_;  ///< guards what follows
+  mutable std::mutex mutex_;   ///< guards what follows
   std::uint32_t last_id_ = 0;
   int rank_ = -1;
   std::vector<std::shared_ptr<FlightGroup>>

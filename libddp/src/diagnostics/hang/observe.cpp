@@ -1,0 +1,109 @@
+#include "diagnostics/hang/observe.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <thread>
+
+#include <ddp/error.hpp>
+
+#include "base/abandonable_call.hpp"
+#include "base/host_name.hpp"
+#include "diagnostics/hang/proc_file.hpp"
+#include "diagnostics/stacks/proc_stack.hpp"
+
+namespace ddp::diagnostics {
+namespace {
+
+// Pages read from disk per second: programs that start read hundreds for a moment.
+constexpr double kSwapping = 20;
+
+struct Sample {
+  ProcStat stat;
+  std::string call;
+  std::string kernel;
+  std::chrono::steady_clock::time_point time;
+
+  bool same_place(const Sample& other) const {
+    return stat.state == other.stat.state && call == other.call && kernel == other.kernel;
+  }
+};
+
+Sample take_sample(const std::string& proc, pid_t pid) {
+  return {.stat = read_stat(proc, pid),
+          .call = read_system_call(proc, pid),
+          .kernel = read_kernel_function(proc, pid),
+          .time = std::chrono::steady_clock::now()};
+}
+
+bool has_moved(const std::optional<flight::FlightView>& before, const std::optional<flight::FlightView>& after) {
+  if (!before || !after) return false;
+  return before->recorded != after->recorded || before->unfinished.size() != after->unfinished.size();
+}
+
+void conclude(RankFacts& rank, const std::vector<Sample>& samples) {
+  const Sample& first = samples.front();
+  const Sample& last = samples.back();
+  rank.state = last.stat.state;
+  rank.call = last.call;
+  rank.kernel = last.kernel;
+  rank.steady = std::all_of(samples.begin(), samples.end(), [&](const Sample& each) { return each.same_place(last); });
+  const double seconds = std::chrono::duration<double>(last.time - first.time).count();
+  if (last.stat.state == 'X' || seconds <= 0) return;
+  const auto ticks = static_cast<double>(last.stat.ticks - first.stat.ticks);
+  rank.cores = ticks / static_cast<double>(::sysconf(_SC_CLK_TCK)) / seconds;
+  rank.swaps = static_cast<double>(last.stat.major_faults - first.stat.major_faults) / seconds >= kSwapping;
+}
+
+}  // namespace
+
+HostFacts observe_ranks(const std::string& proc, const std::string& host, const std::vector<FoundRank>& ranks,
+                        const Looks& looks) {
+  HostFacts facts{.host = host, .ranks = {}, .notes = {}};
+  std::vector<std::vector<Sample>> samples(ranks.size());
+  for (const FoundRank& found : ranks) {
+    RankFacts& rank = facts.ranks.emplace_back();
+    rank.rank = found.identity.rank;
+    rank.world_size = found.identity.world_size;
+    rank.host = host;
+    rank.pid = below_shells(proc, found.pid);
+    rank.program = read_program(proc, rank.pid);
+    rank.links_libddp = maps_library(proc, rank.pid, "libddp.so");
+    rank.flight = flight::view_flight(proc, rank.pid);
+  }
+  for (int look = 0; look < looks.count; ++look) {
+    if (look > 0) std::this_thread::sleep_for(looks.pause);
+    for (std::size_t i = 0; i < ranks.size(); ++i) samples[i].push_back(take_sample(proc, facts.ranks[i].pid));
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    RankFacts& rank = facts.ranks[i];
+    conclude(rank, samples[i]);
+    auto view = flight::view_flight(proc, rank.pid);
+    rank.moves = has_moved(rank.flight, view);
+    rank.flight = std::move(view);
+  }
+  return facts;
+}
+
+LocalObservation observe_host(const StatusTarget& target, const Looks& looks, Deadline deadline) {
+  const auto look = [target, looks, user = ::geteuid()] {
+    const std::string proc = "/proc";
+    const std::vector<FoundRank> ranks = ProcessTable::read(proc).ranks_of(target, user);
+    LocalObservation found{.facts = observe_ranks(proc, base::host_name(), ranks, looks), .whole = false};
+    if (!ranks.empty()) {
+      const RankIdentity& one = ranks.front().identity;
+      found.whole = one.world_size > 0 && one.world_size <= std::max<int>(one.local_size, static_cast<int>(ranks.size()));
+    }
+    return found;
+  };
+  if (auto found = base::abandonable_call(look, deadline)) return std::move(*found);
+  throw Error{{.code = ErrorCode::timeout,
+               .attempted = "reading /proc",
+               .cause = "a file there did not answer in time",
+               .native = "ETIMEDOUT",
+               .ranks = {},
+               .hint = "a process hangs in the kernel, likely on a file system: ps -eo pid,stat,wchan shows D"}};
+}
+
+}  // namespace ddp::diagnostics

@@ -1,0 +1,47 @@
+// What is known from outside of one rank of a job: facts without a judgement.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ddp/bytes.hpp>
+
+#include "diagnostics/stacks/rank_stacks.hpp"
+#include "flight/flight_view.hpp"
+
+namespace ddp::diagnostics {
+
+struct RankFacts {
+  int rank = -1;
+  int world_size = 0;  ///< 0: unknown
+  std::string host;
+  pid_t pid = 0;
+  std::string program;
+  char state = 'X';              ///< of the main thread, as in /proc: R S D T t Z; X: the process is gone
+  std::string call;              ///< system call in which the main thread is, by name; empty: none, or not readable
+  std::string kernel;            ///< kernel function in which it sleeps; empty: none, or not readable
+  double cores = 0;              ///< processors' time of all threads, per second
+  bool swaps = false;            ///< pages are read from disk all the time
+  bool steady = false;           ///< at the same place at each look
+  bool moves = false;            ///< its flight recorder went on between the looks
+  bool links_libddp = false;     ///< libddp.so is mapped
+  std::optional<flight::FlightView> flight;
+};
+
+/// What the helper of one host found.
+struct HostFacts {
+  std::string host;
+  std::vector<RankFacts> ranks;
+  std::vector<std::string> notes;
+  RankStacks stacks{};  ///< where they were asked for
+};
+
+Bytes encode(const HostFacts& facts);
+/// Throws Error(protocol).
+HostFacts decode_host_facts(std::span<const std::byte> bytes);
+
+}  // namespace ddp::diagnostics

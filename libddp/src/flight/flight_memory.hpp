@@ -1,0 +1,111 @@
+// The flight recorder's memory. That of the process lies in a sealed memfd named "ddp-flight", so that `ddp-info status`
+// reads it from outside while the process hangs: through /proc/PID/fd, which the kernel opens to the same user alone.
+// It also says how far the process is before it has a group.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "flight/flight_clock.hpp"
+#include "flight/flight_ring.hpp"
+
+namespace ddp::flight {
+
+inline constexpr const char* kMemoryName = "ddp-flight";
+
+/// How far World::init is.
+enum class FlightPhase : std::uint32_t { none, wiring_up, wired_up, left };
+
+/// Where the memory has a group for those outside.
+struct GroupPlace {
+  static constexpr std::size_t kMostMembers = 2048;
+
+  std::atomic<std::uint32_t> id;  ///< 0: free
+  std::int32_t rank;              ///< own, in the group
+  std::int32_t size;
+  std::int32_t listed;  ///< how many members follow; fewer than size: the first one and the distance
+  std::array<char, 112> name;
+  std::array<char, 16> backend;
+  std::atomic<std::uint64_t> last_queued;
+  std::array<std::int32_t, kMostMembers> members;  ///< ranks in the world
+};
+
+/// The beginning. Zeros but for what is set. All offsets are from the beginning.
+struct FlightHeader {
+  static constexpr std::array<char, 16> kMagic{'d', 'd', 'p', '-', 'f', 'l', 'i', 'g', 'h', 't', '-', 'm', 'e', 'm', '/', '1'};
+  static constexpr std::size_t kKinds = 16;
+
+  std::array<char, 16> magic;  ///< set last
+  std::int32_t pid;            ///< as the process sees itself: children inherit the descriptor
+  std::uint32_t counter;       ///< the clock's origin
+  std::uint64_t first_ticks;
+  std::int64_t first_steady_ns;
+  std::uint64_t groups_offset, group_bytes, group_count;
+  std::uint64_t ring_offset, ring_size, slot_bytes;
+  std::atomic<std::int32_t> rank, world_size;
+  std::atomic<std::uint32_t> phase;
+  std::atomic<std::uint64_t> phase_ticks;
+  std::array<std::array<char, 20>, kKinds> kinds;  ///< names of operations, by FlightFields::kind
+  std::atomic<std::uint32_t> transfers;            ///< bit of each kind that is a transfer
+};
+
+/// Owner and writer. Thread-safe.
+class FlightMemory {
+ public:
+  enum class Visibility { own, shared };
+  /// Where the kernel refuses shared memory, it is this process's own.
+  FlightMemory(std::size_t ring_size, Visibility visibility);
+  FlightMemory(const FlightMemory&) = delete;
+  FlightMemory& operator=(const FlightMemory&) = delete;
+  ~FlightMemory();
+
+  /// That of this process, of DDP_FLIGHT_SIZE operations, which is never destroyed. A forked child has a copy. Throws Error(invalid_argument) for a wrong variable.
+  static FlightMemory& process();
+
+  FlightRing& ring() noexcept { return ring_; }
+  const FlightRing& ring() const noexcept { return ring_; }
+  const FlightClock& clock() const noexcept { return clock_; }
+  void name_kind(std::uint8_t kind, std::string_view name, bool transfer) noexcept;
+  void set_world(int rank, int world_size) noexcept;
+  void enter(FlightPhase phase) noexcept;
+
+  /// A place of those that are free; null: none is. @param members ranks in the world, in the group's order
+  GroupPlace* add_group(std::uint32_t id, std::string_view name, std::string_view backend, int rank,
+                        const std::vector<int>& members) noexcept;
+  static void remove_group(GroupPlace* place) noexcept;
+
+  std::span<const std::byte> bytes() const noexcept { return {base_, bytes_}; }
+
+ private:
+  FlightHeader& header() const noexcept { return *reinterpret_cast<FlightHeader*>(base_); }
+  void map(Visibility visibility);
+  /// In a forked child: what it records must not appear as its parent's.
+  void detach() noexcept;
+
+  const FlightClock clock_;
+  const std::size_t bytes_;
+  base::UniqueFd file_;  ///< stays open: it is what others find
+  dev_t device_ = 0;     ///< of the file
+  ino_t inode_ = 0;
+  std::byte* base_ = nullptr;
+  FlightRing ring_;
+  std::mutex mutex_;  ///< for adding groups
+};
+
+/// For programs that say how far they are before anything can fail: does nothing where DDP_FLIGHT_SIZE is wrong, which
+/// the first group reports.
+void enter_phase(FlightPhase phase) noexcept;
+void set_world(int rank, int world_size) noexcept;
+
+}  // namespace ddp::flight

@@ -1,0 +1,206 @@
+#include "flight/flight_view.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "base/unique_fd.hpp"
+
+namespace ddp::flight {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostRecords = 100'000;
+constexpr std::uint64_t kMostPlaces = 4096;
+constexpr int kLargestGroup = 65'536;
+constexpr std::uint64_t kLargestMemory = std::uint64_t{64} << 20U;
+
+std::string printable(std::string_view text) {
+  std::string clean{text.substr(0, text.find('\0'))};
+  std::replace_if(
+      clean.begin(), clean.end(), [](unsigned char letter) { return letter < ' ' || letter == 0x7f; }, '?');
+  return clean;
+}
+
+template <std::size_t size>
+std::string text_of(const std::array<char, size>& letters) {
+  const std::array<char, size> copy = letters;  // may change meanwhile
+  return printable({copy.data(), copy.size()});
+}
+
+std::vector<int> members_of(const GroupPlace& place, int size, int listed) {
+  std::vector<int> members;
+  if (size <= 0 || size > kLargestGroup || listed <= 0) return members;
+  if (listed == size && static_cast<std::size_t>(listed) <= GroupPlace::kMostMembers) {
+    members.assign(place.members.begin(), place.members.begin() + listed);
+  } else if (listed == 2) {
+    const std::int64_t first = place.members[0];
+    const std::int64_t distance = place.members[1];
+    const std::int64_t last = first + distance * (size - 1);
+    if (last < 0 || last > INT32_MAX) return members;
+    for (int i = 0; i < size; ++i) members.push_back(static_cast<int>(first + distance * i));
+  }
+  if (std::any_of(members.begin(), members.end(), [](int rank) { return rank < 0; })) members.clear();
+  return members;
+}
+
+struct NamedGroup {
+  std::uint32_t id;
+  FlightView::Group group;
+};
+
+std::optional<NamedGroup> read_place(const GroupPlace& place) {
+  const std::uint32_t id = place.id.load(std::memory_order_acquire);
+  if (id == 0) return std::nullopt;
+  const int size = place.size;
+  NamedGroup found{.id = id,
+                   .group = {.name = text_of(place.name),
+                             .backend = text_of(place.backend),
+                             .rank = place.rank,
+                             .size = size,
+                             .members = members_of(place, size, place.listed),
+                             .last_queued = place.last_queued.load(std::memory_order_relaxed)}};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (place.id.load(std::memory_order_relaxed) != id) return std::nullopt;
+  return found;
+}
+
+FlightView::Call call_of(const FlightRing::Entry& entry, const FlightHeader& header,
+                         const std::vector<NamedGroup>& groups, const FlightClock::Reader& time) {
+  const FlightFields& fields = entry.fields;
+  const auto group =
+      std::find_if(groups.begin(), groups.end(), [&](const NamedGroup& each) { return each.id == fields.group; });
+  const bool known = fields.kind < FlightHeader::kKinds;
+  const std::string name = known ? text_of(header.kinds[fields.kind]) : std::string{};
+  return {.group = group == groups.end() ? std::string{"?"} : group->group.name,
+          .operation = name.empty() ? std::string{"operation"} : name,
+          .sequence = fields.sequence,
+          .count = fields.count,
+          .transfer = known && (header.transfers.load(std::memory_order_relaxed) >> fields.kind & 1U) != 0,
+          .peer = fields.root,
+          .state = entry.state,
+          .age_s = time.seconds_since(fields.queued),
+          .end_s = fields.finished == 0 ? 0 : time.seconds_since(fields.finished),
+          .label = printable({fields.label.data(), std::min<std::size_t>(fields.label_size, fields.label.size())})};
+}
+
+/// A file's pages, as long as they are looked at.
+class Mapping {
+ public:
+  Mapping(int file, std::size_t bytes)
+      : bytes_(bytes), pages_(::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0)) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (pages_ != MAP_FAILED) ::munmap(pages_, bytes_);
+  }
+  std::span<const std::byte> bytes() const {
+    return pages_ == MAP_FAILED ? std::span<const std::byte>{} : std::span{static_cast<const std::byte*>(pages_), bytes_};
+  }
+
+ private:
+  std::size_t bytes_;
+  void* pages_;
+};
+
+/// As the process sees itself, in its own namespace.
+int own_pid(const std::string& proc, pid_t pid) {
+  std::ifstream status(fmt::format("{}/{}/status", proc, pid));
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("NSpid:")) continue;
+    const std::size_t last = line.find_last_of("\t ");
+    return std::atoi(line.c_str() + last + 1);
+  }
+  return pid;
+}
+
+std::optional<FlightView> view_file(const std::string& path) {
+  const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (!file) return std::nullopt;
+  // Only what cannot be cut short while it is looked at, which would end in SIGBUS.
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
+  struct stat facts {};
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(file.get(), &facts) != 0) return std::nullopt;
+  if (facts.st_size <= 0 || static_cast<std::uint64_t>(facts.st_size) > kLargestMemory) return std::nullopt;
+  const Mapping mapping{file.get(), static_cast<std::size_t>(facts.st_size)};
+  return read_flight_memory(mapping.bytes());
+}
+
+}  // namespace
+
+std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) {
+  if (memory.size() < sizeof(FlightHeader)) return std::nullopt;
+  const auto& header = *reinterpret_cast<const FlightHeader*>(memory.data());
+  if (header.magic != FlightHeader::kMagic) return std::nullopt;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::uint64_t places = header.group_count;
+  const std::uint64_t places_at = header.groups_offset;
+  const std::uint64_t ring_size = header.ring_size;
+  const std::uint64_t ring_at = header.ring_offset;
+  if (header.group_bytes != sizeof(GroupPlace) || header.slot_bytes != FlightRing::kSlotBytes || places > kMostPlaces ||
+      ring_size > kMostRecords || places_at % 64 != 0 || ring_at % 64 != 0)
+    return std::nullopt;
+  const auto fits = [&](std::uint64_t at, std::uint64_t bytes) {
+    return at <= memory.size() && bytes <= memory.size() - at;
+  };
+  if (!fits(places_at, places * sizeof(GroupPlace)) || !fits(ring_at, FlightRing::bytes(ring_size)))
+    return std::nullopt;
+
+  std::vector<NamedGroup> groups;
+  const auto* const place = reinterpret_cast<const GroupPlace*>(memory.data() + places_at);
+  for (std::uint64_t i = 0; i < places; ++i) {
+    if (auto group = read_place(place[i])) groups.push_back(std::move(*group));
+  }
+  const FlightRing ring{ring_size, const_cast<std::byte*>(memory.data() + ring_at)};
+  const FlightRing::Content content = ring.read();
+  const FlightClock clock{
+      {.counter = header.counter != 0, .ticks = header.first_ticks, .steady_ns = header.first_steady_ns}};
+  const FlightClock::Reader time{clock};
+
+  FlightView view;
+  view.pid = header.pid;
+  view.rank = header.rank.load(std::memory_order_relaxed);
+  view.world_size = header.world_size.load(std::memory_order_relaxed);
+  const std::uint32_t phase = header.phase.load(std::memory_order_acquire);
+  if (phase <= static_cast<std::uint32_t>(FlightPhase::left)) view.phase = static_cast<FlightPhase>(phase);
+  view.phase_s = time.seconds_since(header.phase_ticks.load(std::memory_order_relaxed));
+  view.recorded = content.added;
+  for (const FlightRing::Entry& entry : content.entries) {
+    const bool ended = entry.state == FlightState::done || entry.state == FlightState::failed;
+    if (ended) ++view.finished;
+    const bool is_last = &entry == &content.entries.back();
+    if (ended && !is_last) continue;
+    FlightView::Call call = call_of(entry, header, groups, time);
+    if (!ended) view.unfinished.push_back(call);
+    if (is_last) view.last = std::move(call);
+  }
+  for (NamedGroup& group : groups) view.groups.push_back(std::move(group.group));
+  return view;
+}
+
+std::optional<FlightView> view_flight(const std::string& proc, pid_t pid) {
+  const fs::path folder = fmt::format("{}/{}/fd", proc, pid);
+  const std::string wanted = fmt::format("/memfd:{}", kMemoryName);
+  std::optional<FlightView> best;
+  std::error_code status;
+  for (fs::directory_iterator entry{folder, status}, end; !status && entry != end; entry.increment(status)) {
+    std::error_code ignored;
+    if (!fs::read_symlink(entry->path(), ignored).native().starts_with(wanted)) continue;
+    auto view = view_file(entry->path());
+    if (!view || view->pid != own_pid(proc, pid)) continue;  // inherited by a child
+    if (!best || view->recorded > best->recorded) best = std::move(view);
+  }
+  return best;
+}
+
+}  // namespace ddp::flight

@@ -1,0 +1,58 @@
+// What a process's flight recorder says to those outside: read from its memory while it runs or hangs, without its help.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flight/flight_memory.hpp"
+
+namespace ddp::flight {
+
+struct FlightView {
+  struct Group {
+    std::string name;
+    std::string backend;
+    int rank = -1;  ///< own, in the group
+    int size = 0;
+    std::vector<int> members;       ///< ranks in the world; empty: unknown
+    std::uint64_t last_queued = 0;  ///< sequence of the last collective that was called
+  };
+  struct Call {
+    std::string group;
+    std::string operation;  ///< "all_reduce"
+    std::uint64_t sequence = 0;
+    std::uint64_t count = 0;
+    bool transfer = false;
+    int peer = -1;  ///< root, or the other end of a transfer: rank in the group
+    FlightState state = FlightState::queued;
+    double age_s = 0;  ///< since it was called
+    double end_s = 0;  ///< since it ended, if it has
+    std::string label{};
+  };
+  int pid = 0;  ///< as the process sees itself
+  int rank = -1;
+  int world_size = 0;
+  FlightPhase phase = FlightPhase::none;
+  double phase_s = 0;  ///< since it was entered
+  std::uint64_t recorded = 0;
+  std::uint64_t finished = 0;  ///< of those that are still in the ring
+  std::vector<Group> groups;
+  std::vector<Call> unfinished;  ///< in the order of calls
+  std::optional<Call> last;      ///< that was called
+};
+
+/// @param memory aligned as a page; may change meanwhile. Nothing where it is no memory of a flight recorder of this
+/// version. Text in it is made printable.
+std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory);
+
+/// Of process @p pid, with the most records if there are several; nothing where it has none or the kernel does not let
+/// this user read it. @param proc "/proc".
+std::optional<FlightView> view_flight(const std::string& proc, pid_t pid);
+
+}  // namespace ddp::flight

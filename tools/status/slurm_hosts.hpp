@@ -1,0 +1,28 @@
+// The facts of all nodes of a Slurm job, by a helper on each that srun starts beside the ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "diagnostics/hang/rank_facts.hpp"
+
+namespace ddp::tools::status {
+
+struct SlurmHosts {
+  std::vector<diagnostics::HostFacts> hosts;
+  std::vector<std::string> notes;
+  int nodes = 0;  ///< of the job; those that have answered may be fewer
+};
+
+/// @param job "17" or "17.0". Throws Error: not_found, also where another user's job is hidden; unavailable without Slurm
+/// and for another user's job.
+SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadline);
+
+/// One line: what a helper prints.
+std::string facts_line(const diagnostics::HostFacts& facts);
+/// Throws Error(protocol).
+diagnostics::HostFacts parse_facts_line(std::string_view line);
+
+}  // namespace ddp::tools::status
