@@ -15,7 +15,8 @@ namespace ddp::tools::status {
 const char* const kStatusHelp =
     "Usage: ddp-info status [JOBID|PID] [OPTIONS]\n"
     "\n"
-    "Says who hangs in a running job: for each rank where it is, who is missing, and who waits for whom. The first line "
+    "Says who hangs in a running job: for each rank where it is, who is missing, and who waits for whom. The first "
+    "line "
     "is\n"
     "the verdict. The job is not touched, unless --stacks asks for it, and need not help: what ranks of libddp called "
     "last\n"
@@ -23,7 +24,8 @@ const char* const kStatusHelp =
     "\n"
     "PID is a process of this host: a rank, or something above ranks (ddprun, a batch script) or below one. JOBID is a "
     "job\n"
-    "of Slurm (17) or one of its steps (17.0), all of whose nodes are asked by srun. A number that is both is a process. "
+    "of Slurm (17) or one of its steps (17.0), all of whose nodes are asked by srun. A number that is both is a "
+    "process. "
     "\n"
     "Without either: the job of this allocation, else the only job of this user on this host.\n"
     "\n"
@@ -33,7 +35,8 @@ const char* const kStatusHelp =
     "      --job JOBID        A job of Slurm, or one of its steps.\n"
     "      --json             Print one JSON document instead of text.\n"
     "      --pid PID          A process of this host.\n"
-    "      --stacks           Also print where in the program ranks are, by py-spy or gdb, which stop them for a moment, "
+    "      --stacks           Also print where in the program ranks are, by py-spy or gdb, which stop them for a "
+    "moment, "
     "or by\n"
     "                         /proc.\n"
     "      --timeout SECONDS  How long the answer may take. Default: 10 on one host, 30 on several, 60 with --stacks.\n"
@@ -44,7 +47,8 @@ const char* const kStatusHelp =
     "  ddp-info status --pid $!        what was just started in the background\n"
     "\n"
     "Options may be abbreviated while they are unambiguous.\n"
-    "Exit status: 0 nothing hangs; 1 somebody is missing or hangs; 2 it cannot tell, or could not look, or wrong command "
+    "Exit status: 0 nothing hangs; 1 somebody is missing or hangs; 2 it cannot tell, or could not look, or wrong "
+    "command "
     "line.\n";
 
 namespace {
@@ -77,7 +81,8 @@ double seconds_of(const std::string& option, const std::string& text, double lea
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (status == std::errc{} && end == text.data() + text.size() && seconds >= least && seconds <= kLongest)
     return seconds;
-  throw UsageError{"reading " + option, fmt::format("'{}' is no number of seconds from {} to {}", text, least, kLongest),
+  throw UsageError{"reading " + option,
+                   fmt::format("'{}' is no number of seconds from {} to {}", text, least, kLongest),
                    "give seconds, as 2.5"};
 }
 
@@ -88,10 +93,12 @@ void set_value(StatusOptions& options, const std::string& name, const std::strin
     options.limit = std::chrono::milliseconds(static_cast<int>(seconds_of(name, value, 1) * 1000));
   } else if (name == "--pid") {
     options.target.pid = number_of(value);
-    if (!options.target.pid) throw UsageError{"reading --pid", fmt::format("'{}' is no process", value), "give its number"};
+    if (!options.target.pid)
+      throw UsageError{"reading --pid", fmt::format("'{}' is no process", value), "give its number"};
   } else {
     if (!is_job(value))
-      throw UsageError{"reading --job", fmt::format("'{}' is no job of Slurm", value), "give its number, as 17 or 17.0"};
+      throw UsageError{"reading --job", fmt::format("'{}' is no job of Slurm", value),
+                       "give its number, as 17 or 17.0"};
     options.target.slurm_job = value;
   }
 }
@@ -130,8 +137,8 @@ StatusOptions parse_status_options(std::span<const std::string> arguments) {
       reject(fmt::format("option '{}' needs a value", name), "'ddp-info status --help' shows which");
     set_value(options, name, equals == std::string::npos ? arguments[++i] : word.substr(equals + 1));
   }
-  const int named = (options.unresolved.empty() ? 0 : 1) + (options.target.pid ? 1 : 0) +
-                    (options.target.slurm_job.empty() ? 0 : 1);
+  const int named =
+      (options.unresolved.empty() ? 0 : 1) + (options.target.pid ? 1 : 0) + (options.target.slurm_job.empty() ? 0 : 1);
   if (named > 1) reject("more than one job is named", "name one");
   return options;
 }

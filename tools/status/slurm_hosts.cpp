@@ -83,7 +83,8 @@ int check_job(const std::string& job, Deadline deadline) {
            fmt::format("it belongs to {}", entry == nullptr ? fmt::format("user {}", user) : entry->pw_name),
            "users see their own jobs only");
   }
-  if (state != "RUNNING") refuse(ErrorCode::unavailable, job, fmt::format("it is {}", state), "only a running job can hang");
+  if (state != "RUNNING")
+    refuse(ErrorCode::unavailable, job, fmt::format("it is {}", state), "only a running job can hang");
   return nodes;
 }
 

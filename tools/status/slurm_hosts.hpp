@@ -16,8 +16,8 @@ struct SlurmHosts {
   int nodes = 0;  ///< of the job; those that have answered may be fewer
 };
 
-/// @param job "17" or "17.0". Throws Error: not_found, also where another user's job is hidden; unavailable without Slurm
-/// and for another user's job.
+/// @param job "17" or "17.0". Throws Error: not_found, also where another user's job is hidden; unavailable without
+/// Slurm and for another user's job.
 SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadline);
 
 /// One line: what a helper prints.

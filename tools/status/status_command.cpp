@@ -1,11 +1,11 @@
 #include "status/status_command.hpp"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -20,6 +20,7 @@
 #include "diagnostics/hang/hang_judge.hpp"
 #include "diagnostics/hang/hang_report.hpp"
 #include "diagnostics/hang/observe.hpp"
+#include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
 #include "status/slurm_hosts.hpp"
 
@@ -32,6 +33,13 @@ using diagnostics::HangAnswer;
 using diagnostics::HostFacts;
 using std::chrono::seconds;
 
+/// Not those of others, which only happen to have the number of a job.
+bool is_own_process(pid_t pid) {
+  struct stat facts {};
+  return ::stat(fmt::format("/proc/{}", pid).c_str(), &facts) == 0 && facts.st_uid == ::geteuid() &&
+         !diagnostics::read_stat("/proc", pid).kernel_thread;
+}
+
 /// What a number without a word means, and what no word at all does.
 void resolve(StatusOptions& options, const base::Environment& environment) {
   const std::string& word = options.unresolved;
@@ -39,7 +47,7 @@ void resolve(StatusOptions& options, const base::Environment& environment) {
     int pid = 0;
     const auto [end, wrong] = std::from_chars(word.data(), word.data() + word.size(), pid);
     const bool number = wrong == std::errc{} && end == word.data() + word.size();
-    if (number && std::filesystem::exists(fmt::format("/proc/{}", pid))) {
+    if (number && is_own_process(pid)) {
       options.target.pid = pid;
     } else {
       options.target.slurm_job = word;
@@ -107,7 +115,8 @@ int run_status(StatusOptions options) {
   const auto environment = base::Environment::process();
   resolve(options, environment);
   std::chrono::milliseconds limit = options.limit;
-  if (limit.count() == 0) limit = options.stacks ? seconds(60) : options.target.slurm_job.empty() ? seconds(10) : seconds(30);
+  if (limit.count() == 0)
+    limit = options.stacks ? seconds(60) : options.target.slurm_job.empty() ? seconds(10) : seconds(30);
   const Deadline deadline = Deadline::after(limit);
   if (options.facts) return print_facts(options, environment, deadline);
   const diagnostics::JobObservation job = look(options, environment, deadline);

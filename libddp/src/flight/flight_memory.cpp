@@ -156,9 +156,8 @@ GroupPlace* FlightMemory::add_group(std::uint32_t id, std::string_view name, std
                                     const std::vector<int>& members) noexcept {
   const std::lock_guard lock(mutex_);
   auto* const first = reinterpret_cast<GroupPlace*>(base_ + kGroupsOffset);
-  auto* const place = std::find_if(first, first + kMostGroups, [](const GroupPlace& each) {
-    return each.id.load(std::memory_order_acquire) == 0;
-  });
+  auto* const place = std::find_if(first, first + kMostGroups,
+                                   [](const GroupPlace& each) { return each.id.load(std::memory_order_acquire) == 0; });
   if (place == first + kMostGroups) return nullptr;
   place->rank = rank;
   place->size = static_cast<std::int32_t>(members.size());

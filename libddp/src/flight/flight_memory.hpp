@@ -1,6 +1,6 @@
-// The flight recorder's memory. That of the process lies in a sealed memfd named "ddp-flight", so that `ddp-info status`
-// reads it from outside while the process hangs: through /proc/PID/fd, which the kernel opens to the same user alone.
-// It also says how far the process is before it has a group.
+// The flight recorder's memory. That of the process lies in a sealed memfd named "ddp-flight", so that `ddp-info
+// status` reads it from outside while the process hangs: through /proc/PID/fd, which the kernel opens to the same user
+// alone. It also says how far the process is before it has a group.
 #pragma once
 
 #include <sys/types.h>
@@ -43,7 +43,8 @@ struct GroupPlace {
 
 /// The beginning. Zeros but for what is set. All offsets are from the beginning.
 struct FlightHeader {
-  static constexpr std::array<char, 16> kMagic{'d', 'd', 'p', '-', 'f', 'l', 'i', 'g', 'h', 't', '-', 'm', 'e', 'm', '/', '1'};
+  static constexpr std::array<char, 16> kMagic{'d', 'd', 'p', '-', 'f', 'l', 'i', 'g',
+                                               'h', 't', '-', 'm', 'e', 'm', '/', '1'};
   static constexpr std::size_t kKinds = 16;
 
   std::array<char, 16> magic;  ///< set last
@@ -70,7 +71,8 @@ class FlightMemory {
   FlightMemory& operator=(const FlightMemory&) = delete;
   ~FlightMemory();
 
-  /// That of this process, of DDP_FLIGHT_SIZE operations, which is never destroyed. A forked child has a copy. Throws Error(invalid_argument) for a wrong variable.
+  /// That of this process, of DDP_FLIGHT_SIZE operations, which is never destroyed. A forked child has a copy. Throws
+  /// Error(invalid_argument) for a wrong variable.
   static FlightMemory& process();
 
   FlightRing& ring() noexcept { return ring_; }

@@ -105,7 +105,8 @@ class Mapping {
     if (pages_ != MAP_FAILED) ::munmap(pages_, bytes_);
   }
   std::span<const std::byte> bytes() const {
-    return pages_ == MAP_FAILED ? std::span<const std::byte>{} : std::span{static_cast<const std::byte*>(pages_), bytes_};
+    return pages_ == MAP_FAILED ? std::span<const std::byte>{}
+                                : std::span{static_cast<const std::byte*>(pages_), bytes_};
   }
 
  private:

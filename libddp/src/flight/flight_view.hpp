@@ -1,4 +1,5 @@
-// What a process's flight recorder says to those outside: read from its memory while it runs or hangs, without its help.
+// What a process's flight recorder says to those outside: read from its memory while it runs or hangs, without its
+// help.
 #pragma once
 
 #include <sys/types.h>

@@ -95,8 +95,7 @@ TEST(FlightMemory, OfOthersIsCheckedBeforeItIsBelieved) {
     std::size_t room = copy.size();
     std::align(64, good.size(), place, room);
     std::memcpy(place, good.data(), good.size());
-    change(*static_cast<FlightHeader*>(place),
-           *reinterpret_cast<GroupPlace*>(static_cast<std::byte*>(place) + 4096));
+    change(*static_cast<FlightHeader*>(place), *reinterpret_cast<GroupPlace*>(static_cast<std::byte*>(place) + 4096));
     return read_flight_memory({static_cast<const std::byte*>(place), good.size()});
   };
   EXPECT_FALSE(changed([](auto& header, auto&) { header.magic[3] = 'x'; }));

@@ -45,7 +45,7 @@ class Judge {
   std::vector<Wait> waits_;
   std::set<int> waiting_;  ///< with someone missing
   std::set<int> culprits_;
-  bool circle_ = false;     ///< all wait for each other
+  bool circle_ = false;   ///< all wait for each other
   double longest_s_ = 0;  ///< wait of all, those that do not count yet, too
 };
 
@@ -169,10 +169,9 @@ HangVerdict Judge::none_missing() {
   for (const RankFacts& rank : job_.ranks) {
     if (place_of_process(rank) == Place::in_io) verdict.culprits.push_back(rank.rank);
   }
-  verdict.text = fmt::format("all ranks of {} have called it, and none ends it for {}: {}", wait.operation,
-                             duration(wait.age_s),
-                             verdict.culprits.empty() ? "a slow operation, or the network"
-                                                      : describe_culprits(job_, verdict.culprits));
+  verdict.text = fmt::format(
+      "all ranks of {} have called it, and none ends it for {}: {}", wait.operation, duration(wait.age_s),
+      verdict.culprits.empty() ? "a slow operation, or the network" : describe_culprits(job_, verdict.culprits));
   return verdict;
 }
 
@@ -229,8 +228,8 @@ JobObservation join_hosts(std::vector<HostFacts> hosts, bool complete) {
   const auto same = [](const RankFacts& a, const RankFacts& b) { return a.rank == b.rank; };
   const auto doubled = std::unique(job.ranks.begin(), job.ranks.end(), same);
   if (doubled != job.ranks.end())
-    job.notes.push_back(fmt::format("{} of other processes left out, which are the same ranks as others",
-                                    job.ranks.end() - doubled));
+    job.notes.push_back(
+        fmt::format("{} of other processes left out, which are the same ranks as others", job.ranks.end() - doubled));
   job.ranks.erase(doubled, job.ranks.end());
   return job;
 }

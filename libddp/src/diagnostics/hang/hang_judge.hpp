@@ -12,7 +12,7 @@ struct JobObservation {
   std::vector<RankFacts> ranks;    ///< ascending, each once
   std::vector<std::string> notes;  ///< what could not be looked at
   RankStacks stacks{};
-  bool whole = false;              ///< ranks that are not here have ended; else they may be on other hosts
+  bool whole = false;  ///< ranks that are not here have ended; else they may be on other hosts
   int world_size() const;
 };
 

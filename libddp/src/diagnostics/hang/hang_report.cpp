@@ -35,7 +35,8 @@ std::vector<Fold> fold(const JobObservation& job) {
   for (const RankFacts& rank : job.ranks) {
     const Whereabouts where = whereabouts(rank);
     // How much of a core differs everywhere.
-    const std::string text = where.text.substr(0, where.place == Place::computing ? where.text.find(" (") : std::string::npos);
+    const std::string text =
+        where.text.substr(0, where.place == Place::computing ? where.text.find(" (") : std::string::npos);
     auto same = std::find_if(folds.begin(), folds.end(),
                              [&](const Fold& each) { return each.text == text && each.last == where.last; });
     if (same == folds.end()) {
@@ -52,7 +53,8 @@ std::vector<Fold> fold(const JobObservation& job) {
 
 std::string hosts_of(const std::vector<std::string>& hosts) {
   const std::size_t shown = std::min(hosts.size(), kMostHosts);
-  std::string text = fmt::format("{}", fmt::join(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  std::string text =
+      fmt::format("{}", fmt::join(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   if (shown < hosts.size()) text += fmt::format(" and {} more", hosts.size() - shown);
   return text;
 }
@@ -152,10 +154,8 @@ std::string hang_json(const JobObservation& job, const HangVerdict& verdict) {
   for (const RankFacts& rank : job.ranks) ranks.push_back(rank_json(rank));
   Json waits = Json::array();
   for (const HangVerdict::Wait& wait : verdict.waits) {
-    waits.push_back({{"operation", wait.operation},
-                     {"waiting", wait.waiting},
-                     {"missing", wait.missing},
-                     {"seconds", wait.age_s}});
+    waits.push_back(
+        {{"operation", wait.operation}, {"waiting", wait.waiting}, {"missing", wait.missing}, {"seconds", wait.age_s}});
   }
   Json stacks = Json::array();
   for (const StackGroup& group : job.stacks.groups)
@@ -163,16 +163,11 @@ std::string hang_json(const JobObservation& job, const HangVerdict& verdict) {
   Json notes = job.notes;
   for (const StackNote& note : job.stacks.notes)
     notes.push_back(fmt::format("{}: {}", hosts_of(note.hosts), note.text));
-  const Json document = {{"schema", "ddp-info-status/1"},
-                         {"hangs", answer_word(verdict.answer)},
-                         {"verdict", verdict.text},
-                         {"culprits", verdict.culprits},
-                         {"likely", verdict.likely},
-                         {"world_size", job.world_size()},
-                         {"ranks", std::move(ranks)},
-                         {"waits", std::move(waits)},
-                         {"stacks", std::move(stacks)},
-                         {"notes", std::move(notes)}};
+  const Json document = {{"schema", "ddp-info-status/1"}, {"hangs", answer_word(verdict.answer)},
+                         {"verdict", verdict.text},       {"culprits", verdict.culprits},
+                         {"likely", verdict.likely},      {"world_size", job.world_size()},
+                         {"ranks", std::move(ranks)},     {"waits", std::move(waits)},
+                         {"stacks", std::move(stacks)},   {"notes", std::move(notes)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -42,7 +42,8 @@ HangVerdict judge_processes(const JobObservation& job) {
     verdict.likely = likely;
     verdict.text = fmt::format("{}{}", likely ? "likely " : "", describe_culprits(job, culprits));
     if (likely && !waiting.empty()) {
-      verdict.text += fmt::format("; {} {} for something else", format_ranks(waiting), waiting.size() == 1 ? "waits" : "wait");
+      verdict.text +=
+          fmt::format("; {} {} for something else", format_ranks(waiting), waiting.size() == 1 ? "waits" : "wait");
     }
     verdict.culprits = std::move(culprits);
     return verdict;

@@ -93,7 +93,8 @@ LocalObservation observe_host(const StatusTarget& target, const Looks& looks, De
     LocalObservation found{.facts = observe_ranks(proc, base::host_name(), ranks, looks), .whole = false};
     if (!ranks.empty()) {
       const RankIdentity& one = ranks.front().identity;
-      found.whole = one.world_size > 0 && one.world_size <= std::max<int>(one.local_size, static_cast<int>(ranks.size()));
+      found.whole =
+          one.world_size > 0 && one.world_size <= std::max<int>(one.local_size, static_cast<int>(ranks.size()));
     }
     return found;
   };

@@ -112,6 +112,9 @@ std::optional<RankIdentity> RankIdentity::of(const Variables& variables) {
 ProcessTable ProcessTable::read(const std::string& proc) {
   std::vector<KnownProcess> processes;
   std::error_code status;
+  // Neither this process, which may be a step of the job itself, nor others that look as it does.
+  std::error_code unreadable;
+  const fs::path own_program = fs::read_symlink("/proc/self/exe", unreadable);
   for (fs::directory_iterator entry{proc, status}, end; !status && entry != end; entry.increment(status)) {
     const std::string name = entry->path().filename();
     KnownProcess process;
@@ -122,6 +125,7 @@ ProcessTable ProcessTable::read(const std::string& proc) {
     process.user = facts.st_uid;
     const ProcStat stat = read_stat(proc, process.pid);
     if (stat.state == 'X' || stat.kernel_thread) continue;
+    if (!own_program.empty() && fs::read_symlink(entry->path() / "exe", unreadable) == own_program) continue;
     process.parent = stat.parent;
     const auto variables = read_environment(proc, process.pid);
     process.identity = RankIdentity::of(variables);

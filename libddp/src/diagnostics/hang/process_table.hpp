@@ -13,11 +13,11 @@ namespace ddp::diagnostics {
 /// What a launcher told a process.
 struct RankIdentity {
   int rank = -1;
-  int world_size = 0;     ///< 0: unknown
-  int local_size = 0;     ///< ranks on this host; 0: unknown
-  std::string job;        ///< the same for all ranks of a job, and for no others
-  std::string slurm_job;  ///< "17"; empty: none
-  std::string slurm_step; ///< "17.0"; empty: none
+  int world_size = 0;      ///< 0: unknown
+  int local_size = 0;      ///< ranks on this host; 0: unknown
+  std::string job;         ///< the same for all ranks of a job, and for no others
+  std::string slurm_job;   ///< "17"; empty: none
+  std::string slurm_step;  ///< "17.0"; empty: none
 
   /// From variables as in /proc/PID/environ. Nothing where they name no rank.
   static std::optional<RankIdentity> of(const std::map<std::string, std::string>& environment);
@@ -48,8 +48,8 @@ class ProcessTable {
   /// @param proc "/proc".
   static ProcessTable read(const std::string& proc);
 
-  /// The ranks of one job that user @p user may see, by rank. With an empty target: of the only job of this user. Throws
-  /// Error: not_found, also when there is no such process; unavailable for a process of another user, and where
+  /// The ranks of one job that user @p user may see, by rank. With an empty target: of the only job of this user.
+  /// Throws Error: not_found, also when there is no such process; unavailable for a process of another user, and where
   /// the target has several jobs.
   std::vector<FoundRank> ranks_of(const StatusTarget& target, uid_t user) const;
 

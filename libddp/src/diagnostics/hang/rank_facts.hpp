@@ -21,14 +21,14 @@ struct RankFacts {
   std::string host;
   pid_t pid = 0;
   std::string program;
-  char state = 'X';              ///< of the main thread, as in /proc: R S D T t Z; X: the process is gone
-  std::string call;              ///< system call in which the main thread is, by name; empty: none, or not readable
-  std::string kernel;            ///< kernel function in which it sleeps; empty: none, or not readable
-  double cores = 0;              ///< processors' time of all threads, per second
-  bool swaps = false;            ///< pages are read from disk all the time
-  bool steady = false;           ///< at the same place at each look
-  bool moves = false;            ///< its flight recorder went on between the looks
-  bool links_libddp = false;     ///< libddp.so is mapped
+  char state = 'X';           ///< of the main thread, as in /proc: R S D T t Z; X: the process is gone
+  std::string call;           ///< system call in which the main thread is, by name; empty: none, or not readable
+  std::string kernel;         ///< kernel function in which it sleeps; empty: none, or not readable
+  double cores = 0;           ///< processors' time of all threads, per second
+  bool swaps = false;         ///< pages are read from disk all the time
+  bool steady = false;        ///< at the same place at each look
+  bool moves = false;         ///< its flight recorder went on between the looks
+  bool links_libddp = false;  ///< libddp.so is mapped
   std::optional<flight::FlightView> flight;
 };
 

@@ -15,12 +15,12 @@ using flight::FlightView;
 // Half of a processor is more than any loop that polls with pauses takes.
 constexpr double kComputing = 0.5;
 
-constexpr std::array<std::string_view, 7> kSleeps{"nanosleep", "clock_nanosleep", "pause", "rt_sigsuspend",
-                                                  "rt_sigtimedwait", "wait4", "waitid"};
-constexpr std::array<std::string_view, 15> kWaits{"futex",    "poll",     "ppoll",   "select",  "pselect6", "epoll_wait",
-                                                  "epoll_pwait", "recvfrom", "recvmsg", "sendto",  "sendmsg",  "accept",
-                                                  "accept4",  "connect",  "sched_yield"};
-constexpr std::array<std::string_view, 11> kFileCalls{"read",  "write", "pread64", "pwrite64", "readv",    "writev",
+constexpr std::array<std::string_view, 7> kSleeps{"nanosleep",       "clock_nanosleep", "pause", "rt_sigsuspend",
+                                                  "rt_sigtimedwait", "wait4",           "waitid"};
+constexpr std::array<std::string_view, 15> kWaits{"futex",      "poll",        "ppoll",    "select",  "pselect6",
+                                                  "epoll_wait", "epoll_pwait", "recvfrom", "recvmsg", "sendto",
+                                                  "sendmsg",    "accept",      "accept4",  "connect", "sched_yield"};
+constexpr std::array<std::string_view, 11> kFileCalls{"read", "write",  "pread64", "pwrite64",  "readv", "writev",
                                                       "open", "openat", "fsync",   "fdatasync", "flock"};
 // The same where only the function in the kernel can be read, which takes less of a right.
 constexpr std::array<std::string_view, 5> kSleepFunctions{"hrtimer_nanosleep", "do_nanosleep", "sigsuspend", "do_wait",
@@ -55,7 +55,8 @@ std::string text_of(Place place, const RankFacts& rank) {
   switch (place) {
     case Place::exited: return rank.state == 'Z' ? "ended (a zombie)" : "ended";
     case Place::stopped: return rank.state == 't' ? "stopped by a debugger" : "stopped";
-    case Place::in_io: return fmt::format("blocked{}{}{}", where_asleep(rank), rank.state == 'D' ? " (D state)" : "", swapping);
+    case Place::in_io:
+      return fmt::format("blocked{}{}{}", where_asleep(rank), rank.state == 'D' ? " (D state)" : "", swapping);
     case Place::waiting: return fmt::format("waiting{}", where_asleep(rank));
     case Place::asleep: return fmt::format("asleep{}", where_asleep(rank));
     case Place::computing: return fmt::format("computing ({:.0f} % of a core){}", rank.cores * 100, swapping);
@@ -103,7 +104,8 @@ Place place_of_process(const RankFacts& rank) {
     case 'D': return Place::in_io;
     default: break;
   }
-  if (rank.cores >= kComputing) return Place::computing;
+  // Beside others, what computes all the time may get little of a core.
+  if (rank.cores >= kComputing || (rank.state == 'R' && rank.steady)) return Place::computing;
   if (rank.swaps || at_a_file(rank)) return Place::in_io;
   if (contains(kSleeps, rank.call) || (rank.call.empty() && begins_one_of(kSleepFunctions, rank.kernel)))
     return Place::asleep;
@@ -128,7 +130,8 @@ Whereabouts whereabouts(const RankFacts& rank) {
   const FlightView& view = *rank.flight;
   if (!view.unfinished.empty()) {
     const FlightView::Call& call = view.unfinished.front();
-    const std::string in = fmt::format("in {}{}", describe(call), call.label.empty() ? "" : fmt::format(" ({})", call.label));
+    const std::string in =
+        fmt::format("in {}{}", describe(call), call.label.empty() ? "" : fmt::format(" ({})", call.label));
     where.since_s = call.age_s;
     where.text = where.place == Place::stopped ? fmt::format("{}, {}", where.text, in) : in;
     if (where.place != Place::stopped) where.place = Place::in_operation;

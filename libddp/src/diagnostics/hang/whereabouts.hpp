@@ -24,7 +24,7 @@ std::string_view to_string(Place place);
 
 struct Whereabouts {
   Place place = Place::unknown;
-  std::string text;  ///< "in all_reduce #34 of group 'world'", "asleep in clock_nanosleep"
+  std::string text;     ///< "in all_reduce #34 of group 'world'", "asleep in clock_nanosleep"
   double since_s = -1;  ///< since when; negative: unknown
   std::string last;     ///< "last all_reduce #33 of group 'world'"; empty: nothing, or the text has it
 };

@@ -68,8 +68,7 @@ std::vector<char*> null_terminated(std::vector<std::string>& strings) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0)
-    ::execve(command[0], command, environment);
+  if (::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0) ::execve(command[0], command, environment);
   const int number = errno;
   [[maybe_unused]] const ssize_t written = ::write(report, &number, sizeof number);
   ::_exit(127);

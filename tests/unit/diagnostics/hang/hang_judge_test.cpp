@@ -38,7 +38,8 @@ RankFacts rank_in(int rank, int world, std::uint64_t called, double age_s = 12) 
   std::iota(all.begin(), all.end(), 0);
   view.groups.push_back(
       {.name = "world", .backend = "host", .rank = rank, .size = world, .members = all, .last_queued = called});
-  view.last = FlightView::Call{.group = "world", .operation = "all_reduce", .sequence = called, .count = 5, .age_s = age_s};
+  view.last =
+      FlightView::Call{.group = "world", .operation = "all_reduce", .sequence = called, .count = 5, .age_s = age_s};
   view.unfinished = {*view.last};
   facts.flight = view;
   return facts;
@@ -86,7 +87,8 @@ TEST(HangJudge, NamesWhomAllOthersWaitFor) {
     return ranks;
   };
   RankFacts in_pair = rank_after(3, 4, 33, 'S', "futex");
-  in_pair.flight->groups.push_back({.name = "pair", .backend = "host", .rank = 1, .size = 2, .members = {2, 3}, .last_queued = 7});
+  in_pair.flight->groups.push_back(
+      {.name = "pair", .backend = "host", .rank = 1, .size = 2, .members = {2, 3}, .last_queued = 7});
   in_pair.flight->unfinished = {{.group = "pair", .operation = "barrier", .sequence = 7, .age_s = 12}};
   RankFacts other_kind = rank_in(3, 4, 34);
   other_kind.flight->unfinished[0].operation = "broadcast";
@@ -101,30 +103,65 @@ TEST(HangJudge, NamesWhomAllOthersWaitFor) {
     return facts;
   };
   RankFacts sends = rank_in(0, 3, 1);
-  sends.flight->unfinished = {{.group = "world", .operation = "recv", .sequence = 1, .transfer = true, .peer = 2, .age_s = 9}};
+  sends.flight->unfinished = {
+      {.group = "world", .operation = "recv", .sequence = 1, .transfer = true, .peer = 2, .age_s = 9}};
   RankFacts stopped_inside = rank_in(3, 4, 34);
   stopped_inside.state = 'T';
 
   const Case cases[]{
-      {"asleep", others(rank_after(3, 4, 33, 'S', "clock_nanosleep")), HangAnswer::hangs, {3},
+      {"asleep",
+       others(rank_after(3, 4, 33, 'S', "clock_nanosleep")),
+       HangAnswer::hangs,
+       {3},
        "rank 3 is asleep in clock_nanosleep, last all_reduce #33 of group 'world'; ranks 0-2 wait for it in all_reduce "
        "#34 of group 'world', for 12 s"},
-      {"stopped", others(rank_after(3, 4, 33, 'T', "")), HangAnswer::hangs, {3}, "rank 3 is stopped, last all_reduce #33"},
+      {"stopped",
+       others(rank_after(3, 4, 33, 'T', "")),
+       HangAnswer::hangs,
+       {3},
+       "rank 3 is stopped, last all_reduce #33"},
       {"stopped in it", others(stopped_inside), HangAnswer::hangs, {3}, "rank 3 is stopped, in all_reduce #34"},
-      {"spins", others(rank_after(3, 4, 33, 'R', "", 0.98)), HangAnswer::hangs, {3}, "rank 3 is computing (98 % of a core)"},
-      {"in I/O", others(rank_after(3, 4, 33, 'D', "read")), HangAnswer::hangs, {3}, "rank 3 is blocked in read (D state)"},
+      {"spins",
+       others(rank_after(3, 4, 33, 'R', "", 0.98)),
+       HangAnswer::hangs,
+       {3},
+       "rank 3 is computing (98 % of a core)"},
+      {"in I/O",
+       others(rank_after(3, 4, 33, 'D', "read")),
+       HangAnswer::hangs,
+       {3},
+       "rank 3 is blocked in read (D state)"},
       {"another group's operation", others(in_pair), HangAnswer::hangs, {3}, "rank 3 is in barrier #7 of group 'pair'"},
       {"another operation", others(other_kind), HangAnswer::hangs, {3}, "rank 3 called something else than the others"},
-      {"gone", {rank_in(0, 4, 34), rank_in(1, 4, 34), rank_in(2, 4, 34)}, HangAnswer::hangs, {3},
+      {"gone",
+       {rank_in(0, 4, 34), rank_in(1, 4, 34), rank_in(2, 4, 34)},
+       HangAnswer::hangs,
+       {3},
        "rank 3 has no process any more"},
-      {"before World::init", {wiring(0), wiring(1), wiring(2), no_init}, HangAnswer::hangs, {3}, "has not called World::init"},
-      {"a chain", {sends, rank_in(1, 3, 1), rank_after(2, 3, 0, 'S', "nanosleep")}, HangAnswer::hangs, {2},
+      {"before World::init",
+       {wiring(0), wiring(1), wiring(2), no_init},
+       HangAnswer::hangs,
+       {3},
+       "has not called World::init"},
+      {"a chain",
+       {sends, rank_in(1, 3, 1), rank_after(2, 3, 0, 'S', "nanosleep")},
+       HangAnswer::hangs,
+       {2},
        "rank 2 is asleep"},
-      {"the network", {rank_in(0, 2, 8), rank_in(1, 2, 8)}, HangAnswer::hangs, {},
+      {"the network",
+       {rank_in(0, 2, 8), rank_in(1, 2, 8)},
+       HangAnswer::hangs,
+       {},
        "all ranks of all_reduce #8 of group 'world' have called it, and none ends it for 12 s"},
-      {"a short wait", {rank_in(0, 2, 8, 0.2), rank_after(1, 2, 7, 'R', "", 1)}, HangAnswer::nothing_hangs, {},
+      {"a short wait",
+       {rank_in(0, 2, 8, 0.2), rank_after(1, 2, 7, 'R', "", 1)},
+       HangAnswer::nothing_hangs,
+       {},
        "nothing hangs: the longest wait is 0.2 s"},
-      {"no wait", {rank_after(0, 2, 8, 'R', "", 1), rank_after(1, 2, 8, 'S', "pause")}, HangAnswer::nothing_hangs, {},
+      {"no wait",
+       {rank_after(0, 2, 8, 'R', "", 1), rank_after(1, 2, 8, 'S', "pause")},
+       HangAnswer::nothing_hangs,
+       {},
        "nothing hangs: no rank waits"},
   };
   for (const Case& each : cases) {
@@ -148,7 +185,8 @@ TEST(HangJudge, RanksOfHostsThatWereNotAskedAreNotGone) {
 
 TEST(HangJudge, WithoutRecordersProcessesTell) {
   const auto with = [](RankFacts odd) {
-    return std::vector{plain(0, 4, 'S', "futex"), plain(1, 4, 'S', "ppoll"), plain(2, 4, 'S', "recvfrom"), std::move(odd)};
+    return std::vector{plain(0, 4, 'S', "futex"), plain(1, 4, 'S', "ppoll"), plain(2, 4, 'S', "recvfrom"),
+                       std::move(odd)};
   };
   const auto loop = [](int rank) { return plain(rank, 4, 'R', "", 0.99); };
   RankFacts swapping = plain(3, 4, 'D', "");
@@ -157,15 +195,40 @@ TEST(HangJudge, WithoutRecordersProcessesTell) {
   unreadable.kernel = "hrtimer_nanosleep";
   const Case cases[]{
       {"stopped", with(plain(3, 4, 'T', "")), HangAnswer::hangs, {3}, "rank 3 is stopped"},
-      {"asleep", with(plain(3, 4, 'S', "clock_nanosleep")), HangAnswer::hangs, {3}, "likely rank 3 is asleep in clock_nanosleep; ranks 0-2 wait"},
+      {"asleep",
+       with(plain(3, 4, 'S', "clock_nanosleep")),
+       HangAnswer::hangs,
+       {3},
+       "likely rank 3 is asleep in clock_nanosleep; ranks 0-2 wait"},
       {"asleep, by the kernel's function", with(unreadable), HangAnswer::hangs, {3}, "asleep in hrtimer_nanosleep"},
       {"computes", with(loop(3)), HangAnswer::hangs, {3}, "likely rank 3 is computing (99 % of a core)"},
+      {"computes beside others",
+       with(plain(3, 4, 'R', "", 0.1)),
+       HangAnswer::hangs,
+       {3},
+       "likely rank 3 is computing (10 %"},
       {"swaps", with(swapping), HangAnswer::hangs, {3}, "reads pages from disk all the time"},
-      {"gone", {plain(0, 3, 'S', "futex"), plain(2, 3, 'S', "futex")}, HangAnswer::hangs, {1}, "likely rank 1 has no process any more"},
-      {"asleep where others poll", {loop(0), loop(1), loop(2), plain(3, 4, 'S', "pause")}, HangAnswer::hangs, {3}, "likely rank 3 is asleep in pause"},
-      {"all wait", {plain(0, 2, 'S', "futex"), plain(1, 2, 'S', "futex")}, HangAnswer::cannot_tell, {}, "cannot tell: all ranks wait"},
+      {"gone",
+       {plain(0, 3, 'S', "futex"), plain(2, 3, 'S', "futex")},
+       HangAnswer::hangs,
+       {1},
+       "likely rank 1 has no process any more"},
+      {"asleep where others poll",
+       {loop(0), loop(1), loop(2), plain(3, 4, 'S', "pause")},
+       HangAnswer::hangs,
+       {3},
+       "likely rank 3 is asleep in pause"},
+      {"all wait",
+       {plain(0, 2, 'S', "futex"), plain(1, 2, 'S', "futex")},
+       HangAnswer::cannot_tell,
+       {},
+       "cannot tell: all ranks wait"},
       {"all compute", {loop(0), loop(1)}, HangAnswer::nothing_hangs, {}, "nothing hangs, as far as processes tell"},
-      {"one moves", {plain(0, 2, 'S', "futex"), plain(1, 2, 'S', "read", 0.1, false)}, HangAnswer::nothing_hangs, {}, "some change"},
+      {"one moves",
+       {plain(0, 2, 'S', "futex"), plain(1, 2, 'S', "read", 0.1, false)},
+       HangAnswer::nothing_hangs,
+       {},
+       "some change"},
       {"none", {}, HangAnswer::cannot_tell, {}, "no rank was found"},
   };
   for (const Case& each : cases) {
@@ -178,7 +241,7 @@ TEST(HangJudge, WithoutRecordersProcessesTell) {
 
 TEST(HangReport, FoldsRanksAtTheSamePlace) {
   JobObservation job = job_of({rank_in(0, 5, 34, 12), rank_in(1, 5, 34, 11), rank_in(2, 5, 34, 12),
-                                     rank_after(3, 5, 33, 'T', ""), rank_in(4, 5, 34, 12)});
+                               rank_after(3, 5, 33, 'T', ""), rank_in(4, 5, 34, 12)});
   const HangVerdict verdict = judge_hang(job, 5);
   job.stacks.add({.ranks = {3}, .tool = "gdb", .text = "thread\n  #0 main"}, kMaxJobStackBytes);
   const std::string text = hang_text(job, verdict);

@@ -19,11 +19,17 @@ using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
 Variables torchrun(int rank, const std::string& port, int world = 2) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(world)}, {"LOCAL_WORLD_SIZE", "2"},
-          {"MASTER_ADDR", "n1"},          {"MASTER_PORT", port}};
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(world)},
+          {"LOCAL_WORLD_SIZE", "2"},
+          {"MASTER_ADDR", "n1"},
+          {"MASTER_PORT", port}};
 }
 Variables slurm(int rank, const std::string& step) {
-  return {{"SLURM_JOB_ID", "17"}, {"SLURM_STEP_ID", step}, {"SLURM_PROCID", std::to_string(rank)}, {"SLURM_STEP_NUM_TASKS", "2"}};
+  return {{"SLURM_JOB_ID", "17"},
+          {"SLURM_STEP_ID", step},
+          {"SLURM_PROCID", std::to_string(rank)},
+          {"SLURM_STEP_NUM_TASKS", "2"}};
 }
 KnownProcess process(pid_t pid, pid_t parent, const Variables& variables, uid_t user = 1000) {
   auto identity = RankIdentity::of(variables);
@@ -91,7 +97,8 @@ RankFacts observe(pid_t pid) {
   RankIdentity identity;
   identity.rank = 0;
   identity.world_size = 1;
-  return observe_ranks("/proc", "n1", {{.pid = pid, .identity = identity}}, {.count = 3, .pause = std::chrono::milliseconds(100)})
+  return observe_ranks("/proc", "n1", {{.pid = pid, .identity = identity}},
+                       {.count = 3, .pause = std::chrono::milliseconds(100)})
       .ranks.at(0);
 }
 

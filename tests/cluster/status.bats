@@ -1,0 +1,51 @@
+#!/usr/bin/env bats
+# ddp-info status asks all nodes of a job: who hangs is named with its node, by the job's user alone.
+
+load ../support/cluster_jobs
+
+# finds WORDS [ARGUMENT]...: the first line, as soon as all have come to rest.
+finds() {
+  local words=$1
+  shift
+  eventually 90 says_first "$words" "$@" || { cat "$shared/report"; return 1; }
+}
+says_first() {
+  local words=$1 status=0
+  shift
+  on_ctl "$bin/ddp-info" status "$@" --after 0.5 >"$shared/report" || status=$?
+  [ "$status" -eq 1 ] && [[ $(head -n 1 "$shared/report") == $words ]]
+}
+
+ready() { [ "$(grep -c READY "$shared/out")" -eq "$1" ]; }
+
+@test "status names the rank of another node that is missing, and refuses other users" {
+  start srun --mpi=pmix -N4 -n8 --job-name=hangs "$bin/rank_program" hang sleep 5
+  eventually 60 ready 8
+  local id
+  id=$(on_ctl squeue -h -n hangs -o %A)
+  finds "rank 5 is asleep in *nanosleep, last all_reduce #*; ranks 0-4, 6, 7 wait for it in all_reduce #*" --job "$id"
+  grep -qE '^  rank 5 \(n[0-9]\): asleep' "$shared/report"
+  grep -qE '^  ranks 0-4, 6, 7 \(n[0-9](, n[0-9])+\): in all_reduce' "$shared/report"
+  # A step's number, and JSON.
+  run on_ctl "$bin/ddp-info" status --job "$id.0" --json --after 0.5
+  [ "$status" -eq 1 ]
+  python3 -c 'import json, sys; r = json.load(sys.stdin); assert r["culprits"] == [5] and len(r["ranks"]) == 8 and not r["notes"], r' <<<"$output"
+  run on_ctl setpriv --reuid 65534 --clear-groups "$bin/ddp-info" status --job "$id"
+  [ "$status" -eq 2 ]
+  [[ $output == "ddp-info: "*"belongs to root"* ]] || { echo "$output"; return 1; }
+  on_ctl scancel --signal=KILL "$id"
+  wait "$job" || true
+  job=
+}
+
+@test "under srun ddprun; a job that is not there is one line" {
+  start srun --mpi=pmix -N2 --ntasks-per-node=1 --job-name=stops "$bin/ddprun" --nproc-per-node 2 "$bin/rank_program" hang stop 2
+  eventually 60 ready 4 || { cat "$shared/out"; return 1; }
+  finds "rank 2 is stopped, last all_reduce #*; ranks 0, 1, 3 wait for it in all_reduce #*" --job "$(on_ctl squeue -h -n stops -o %A)"
+  on_ctl scancel --signal=KILL "$(on_ctl squeue -h -n stops -o %A)"
+  wait "$job" || true
+  job=
+  run on_ctl "$bin/ddp-info" status --job 999999
+  [ "$status" -eq 2 ]
+  [ "${#lines[@]}" -eq 1 ]
+}
