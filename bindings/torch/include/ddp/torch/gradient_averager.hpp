@@ -194,7 +194,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     if (view_) {
       reducer_.mark_ready(index);
     } else {
-      reducer_.mark_ready(index, memory_of(gradient, attempted(index)));
+      reducer_.mark_ready(index, memory_of(gradient, [&] { return attempted(index); }));
     }
   }
 
@@ -296,7 +296,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
         held_[index].reset();
       }
       if (view_) continue;
-      reducer_.place_gradient(index, gradient.defined() ? memory_of(gradient, attempted(index)) : TensorView{});
+      reducer_.place_gradient(
+          index, gradient.defined() ? memory_of(gradient, [&] { return attempted(index); }) : TensorView{});
     }
   }
 

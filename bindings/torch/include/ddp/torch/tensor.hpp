@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -64,10 +65,17 @@ inline std::string description_of(const at::Tensor& tensor) {
 
 /// The memory of a tensor without gaps, in the order in which it lies: complex numbers as real ones with one more
 /// dimension. It lives as long as the tensor's storage. Throws Error(invalid_argument) for other tensors.
-/// @param what is done, for the message
-inline TensorView memory_of(const at::Tensor& tensor, const std::string& what) {
+/// @param what is done, for the message: a text, or a function that makes one, where no time is to be lost
+template <class What>
+TensorView memory_of(const at::Tensor& tensor, const What& what) {
   const auto refuse = [&](const char* cause, const char* hint) {
-    throw_invalid_argument(what, "a tensor " + description_of(tensor) + " " + cause, hint);
+    std::string attempted;
+    if constexpr (std::is_invocable_v<const What&>) {
+      attempted = what();
+    } else {
+      attempted = what;
+    }
+    throw_invalid_argument(std::move(attempted), "a tensor " + description_of(tensor) + " " + cause, hint);
   };
   if (!tensor.is_cpu()) refuse("is not in the memory of the host", "move it to the CPU");
   if (tensor.layout() != at::kStrided) refuse("is not dense", "convert it with to_dense()");
