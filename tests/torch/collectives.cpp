@@ -206,6 +206,13 @@ void c10d_collectives(ddp::ProcessGroup group) {
   expect_all(received_parts, parts(rank, 10), "alltoall");
 
   if (size > 1) {
+    Tensors awaited{filled(-1)}, message{filled(77)};
+    const auto receiving = rank == 0 ? backend->recv(awaited, 1, 0) : nullptr;
+    backend->alltoall(received_parts, sent_parts)->wait();
+    expect_all(received_parts, parts(rank, 10), "alltoall beside a recv");
+    if (rank == 1) backend->send(message, 0, 0)->wait();
+    if (receiving) receiving->wait();
+    if (rank == 0) expect(awaited[0], filled(77), "recv beside an alltoall");
     Tensors sent{filled(rank)}, got{filled(-1)};
     const auto sending = backend->send(sent, (rank + 1) % size, 5);
     backend->recv(got, (rank + size - 1) % size, 5)->wait();

@@ -254,11 +254,13 @@ class C10dBackend : public ::c10d::Backend {
     for (std::size_t i = 0; i < ranks; ++i) {
       if (i == own) continue;
       const int other = static_cast<int>(i);
-      if (inputs[i].numel() > 0) batch.send(ProcessGroup::row_major(inputs[i], "alltoall"), other);
-      if (outputs[i].numel() > 0) batch.recv(ProcessGroup::row_major(outputs[i], "alltoall"), other);
+      if (inputs[i].numel() > 0) batch.send(ProcessGroup::row_major(inputs[i], "alltoall"), other, kPieces);
+      if (outputs[i].numel() > 0) batch.recv(ProcessGroup::row_major(outputs[i], "alltoall"), other, kPieces);
     }
     return started(type, batch, joined(outputs, inputs), timeout, std::move(result));
   }
+
+  static constexpr std::uint32_t kPieces = 0x8000'0000;  ///< of an alltoall: c10d's own tags are not negative
 
   int peer(std::int64_t rank) const { return static_cast<int>(rank); }
   static std::uint32_t tag_of(int tag) { return static_cast<std::uint32_t>(tag); }

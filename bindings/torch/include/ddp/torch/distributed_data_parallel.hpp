@@ -104,13 +104,14 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   GradientAverager::Guard several_backwards() { return averager_->several_backwards(); }
 
   /// For a ddp::Join: ranks that have different numbers of batches. While it lasts, parameters and buffers stay where
-  /// they are. Throws Error(invalid_argument) for a buffer that is not contiguous.
+  /// they are. Throws Error(invalid_argument) for a buffer that is not contiguous, and where torch::load or to() has
+  /// given a parameter other memory since it was wrapped.
   Joinable& joinable() {
+    averager_->check_parameters_stayed(kJoining);
     std::vector<TensorView> memory;
     for (const auto& [name, tensor] : buffers_to_broadcast()) {
       if (!tensor.is_contiguous()) {
-        throw_invalid_argument("joining ranks with inputs of different length",
-                               "buffer '" + name + "' is not contiguous", "register its contiguous()");
+        throw_invalid_argument(kJoining, "buffer '" + name + "' is not contiguous", "register its contiguous()");
       }
       memory.push_back(bytes_of(tensor, "joining ranks with the buffer '" + name + "'"));
     }
@@ -127,6 +128,8 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   const Reducer& reducer() const noexcept { return averager_->reducer(); }
 
  private:
+  static constexpr auto kJoining = "joining ranks with inputs of different length";
+
   ::torch::nn::Module& inner() { return *module_; }
 
   std::vector<NamedTensor> buffers_to_broadcast() {

@@ -40,6 +40,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
         views_(tensors_.size()),
         marked_(tensors_.size()),
         reducer_(reducer_parameters(tensors_), std::move(group), with_memory(std::move(options))) {
+    for (const NamedTensor& each : tensors_) given_.push_back(each.tensor.data_ptr());
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (!tensors_[i].tensor.requires_grad()) continue;
       AccumulatorPointer node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
@@ -56,12 +57,21 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
   Reducer& reducer() noexcept { return reducer_; }
 
-  /// Throws Error(invalid_argument) while the last step has not ended.
+  /// Throws Error(invalid_argument) while the last step has not ended, or its backward pass has failed.
   void before_forward() const {
-    if (!open_ || held_open_ > 0) return;
+    if (!queued_ && (!open_ || held_open_ > 0)) return;
     throw_invalid_argument("starting a forward pass", "the last backward pass has not ended its step",
                            "it has failed, or all of several were in several_backwards(), which ends before the last; "
                            "after a failure call change_group() on all ranks");
+  }
+
+  /// Throws Error(invalid_argument) where a parameter has other memory than the Reducer knows.
+  void check_parameters_stayed(const std::string& attempted) const {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (tensors_[i].tensor.data_ptr() == given_[i]) continue;
+      throw_invalid_argument(attempted, "parameter '" + tensors_[i].name + "' has moved since it was wrapped",
+                             "load or convert the module before DistributedDataParallel wraps it");
+    }
   }
 
   /// @param complete outputs has all tensors of the forward pass' result.
@@ -337,9 +347,10 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   const bool searches_;  ///< for unused parameters, in the graph
   const bool places_;    ///< gradients before a step: some may not be computed in it
   const std::shared_ptr<BucketMemory> memory_ = std::make_shared<BucketMemory>();
-  std::vector<at::Tensor> held_;   ///< by parameter: gradients that the Reducer knows, until they are averaged
-  std::vector<at::Tensor> views_;  ///< by parameter: its place in the buckets
-  std::vector<bool> marked_;       ///< by parameter, in this step
+  std::vector<const void*> given_;  ///< by parameter: its memory
+  std::vector<at::Tensor> held_;    ///< by parameter: gradients that the Reducer knows, until they are averaged
+  std::vector<at::Tensor> views_;   ///< by parameter: its place in the buckets
+  std::vector<bool> marked_;        ///< by parameter, in this step
   Reducer reducer_;
   std::vector<Accumulator> accumulators_;
 
