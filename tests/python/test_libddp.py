@@ -154,3 +154,22 @@ def test_torch_distributed_by_the_launcher():
                PYTHONPATH=str(SITE))
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"CHECKED torch \d", done.stdout)) == ["CHECKED torch 0", "CHECKED torch 1"]
+
+
+TORCHRUN_RANK = """
+import array, os, sys
+import libddp
+world = libddp.init()
+total = array.array("q", [1 << world.rank])
+world.process_group().all_reduce(total).wait()
+print(f"RANK {world.rank} {os.environ['GROUP_RANK']} {world.source} {total[0]}", flush=True)
+"""
+
+
+def test_torchrun_meets_by_the_launcher(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "rank.py").write_text(TORCHRUN_RANK)
+    torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=pmix"]
+    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, *torchrun, tmp_path / "rank.py", PYTHONPATH=str(SITE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall("RANK .*", done.stdout)) == [f"RANK {rank} {rank // 2} torchrun 15" for rank in range(4)]

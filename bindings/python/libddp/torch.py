@@ -16,7 +16,7 @@ import torch.distributed as dist
 import libddp
 
 _TIMEOUT = datetime.timedelta(minutes=30)  # torch.distributed's own default
-_rendezvous_made = 0
+_meetings = 0
 
 
 def _name_interface(world: libddp.World) -> None:
@@ -26,23 +26,27 @@ def _name_interface(world: libddp.World) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + world.interface_name)
 
 
-def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-    """torch.distributed's handler of pmix://: rank 0 serves a TCPStore, and the launcher's key-value store says where."""
-    global _rendezvous_made
-    world = libddp.world() if libddp.initialized() else libddp.init(timeout)
-    _rendezvous_made += 1  # as often in all ranks
-    key = f"torch.store.{_rendezvous_made}"
-    made: dist.TCPStore | None = None
+def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> dist.TCPStore:
+    """A new store of all ranks: rank 0 serves it, and the launcher's key-value store says where. Collective."""
+    global _meetings
+    _meetings += 1  # as often in all ranks
+    key = f"torch.store.{_meetings}"
     if world.rank == 0:
-        made = dist.TCPStore(world.interface_address, 0, world.world_size, is_master=True, timeout=timeout,
-                             wait_for_workers=False)
-        world.store.put(key, str(made.port).encode() + b" " + world.interface_address.encode())
+        served = dist.TCPStore(world.interface_address, 0, world.world_size, is_master=True, timeout=timeout,
+                               wait_for_workers=False)
+        world.store.put(key, f"{served.port} {world.interface_address}".encode())
+        world.store.fence(timeout)
+        return served
     world.store.fence(timeout)
-    if made is None:
-        port, address = world.store.get(0, key, timeout).decode().split()
-        made = dist.TCPStore(address, int(port), world.world_size, is_master=False, timeout=timeout)
+    port, address = world.store.get(0, key, timeout).decode().split()
+    return dist.TCPStore(address, int(port), world.world_size, is_master=False, timeout=timeout)
+
+
+def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+    """torch.distributed's handler of pmix://."""
+    world = libddp.world() if libddp.initialized() else libddp.init(timeout)
     _name_interface(world)
-    yield made, world.rank, world.world_size
+    yield meet(world, timeout), world.rank, world.world_size
     # the generator is asked again only where workers come and go
     raise RuntimeError("pmix:// cannot meet again in the same process group; destroy it, and make another")
 

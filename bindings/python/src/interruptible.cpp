@@ -15,7 +15,7 @@ namespace ddp::python {
 namespace {
 
 /// How long a signal may wait for its handler.
-constexpr std::chrono::milliseconds kLook{50};
+constexpr std::chrono::milliseconds kSignalLook{50};
 
 struct Call {
   std::mutex mutex;
@@ -62,7 +62,7 @@ void run_interruptibly(std::function<void()> task) {
     {
       const nanobind::gil_scoped_release released;
       std::unique_lock lock(call->mutex);
-      if (call->ended.wait_for(lock, kLook, [&] { return call->done; })) break;
+      if (call->ended.wait_for(lock, kSignalLook, [&] { return call->done; })) break;
     }
     if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
   }
