@@ -162,7 +162,7 @@ import libddp
 world = libddp.init()
 total = array.array("q", [1 << world.rank])
 world.process_group().all_reduce(total).wait()
-print(f"RANK {world.rank} {os.environ['GROUP_RANK']} {world.source} {total[0]}", flush=True)
+sys.stdout.write(f"RANK {world.rank} {os.environ['GROUP_RANK']} {world.source} {total[0]}\\n")  # one write
 """
 
 
