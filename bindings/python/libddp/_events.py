@@ -29,6 +29,7 @@ class _Callbacks:
         self.queue = CompletionQueue()
         self.process = os.getpid()
         self.waiting: dict[int, tuple[Work, _Callback]] = {}
+        self.ended: list[int] = []  # taken from the queue, but not yet delivered
 
     def add(self, work: Work, function: _Callback) -> int:
         number = next(_numbers)
@@ -42,8 +43,14 @@ class _Callbacks:
             if work_and_function is not None:
                 _call(work_and_function[1], work_and_function[0])
 
+    def deliver_waited(self, numbers: Iterable[int]) -> None:
+        """Only these; the queue does not grow in programs that never poll."""
+        self.deliver(numbers)
+        self.ended = [number for number in self.ended + self.queue.take() if number in self.waiting]
+
     def deliver_ended(self) -> None:
-        self.deliver(self.queue.take())
+        ended, self.ended = self.ended, []
+        self.deliver(ended + self.queue.take())
 
 
 class _LoopCallbacks(_Callbacks):
@@ -86,7 +93,7 @@ def call_at_end(work: Work, function: _Callback) -> int | None:
 
 def deliver(numbers: Iterable[int]) -> None:
     if _by_poll is not None:
-        _by_poll.deliver(numbers)
+        _by_poll.deliver_waited(numbers)
 
 
 def poll() -> None:
