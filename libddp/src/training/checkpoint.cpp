@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <tuple>
 #include <utility>
@@ -16,7 +14,6 @@
 #include "base/system_error.hpp"
 #include "base/whole_file.hpp"
 #include "training/checkpoint_folder.hpp"
-#include "training/damaged_file.hpp"
 #include "training/joint_action.hpp"
 #include "training/state_check.hpp"
 
@@ -28,8 +25,6 @@ using training::CheckpointFolder;
 using training::CheckpointManifest;
 using training::ShardOrigin;
 using training::ShardRecord;
-
-constexpr std::size_t kMostManifestBytes = std::size_t{256} << 20U;  // a million ranks have 80 MB
 
 std::string random_id() {
   std::random_device random;
@@ -79,18 +74,8 @@ CheckpointManifest agreed_save(const ProcessGroup& group, const std::vector<Byte
                .hint = "call save or save_sharded with the same step on all ranks"}};
 }
 
-std::string read_manifest(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) throw base::system_error(fmt::format("reading '{}'", path), errno);
-  if (text.size() > kMostManifestBytes) training::throw_damaged(path, "it is too large");
-  return text;
-}
-
-/// On rank 0: the text of the newest manifest, or of that of @p step; empty if there is none.
-std::string find_manifest(const CheckpointFolder& folder, std::optional<std::int64_t> step) {
+/// On rank 0: step and text of the newest manifest, or of that of @p step; empty if there is none.
+Bytes find_manifest(const CheckpointFolder& folder, std::optional<std::int64_t> step) {
   const std::vector<std::int64_t> complete = folder.complete_steps();
   const auto found = step ? std::find(complete.begin(), complete.end(), *step) : complete.begin();
   if (found == complete.end()) {
@@ -98,13 +83,7 @@ std::string find_manifest(const CheckpointFolder& folder, std::optional<std::int
     throw base::system_error(fmt::format("looking for '{}'", folder.manifest_path(*step)), ENOENT, {},
                              ErrorCode::not_found);
   }
-  const std::string path = folder.manifest_path(*found);
-  std::string text = read_manifest(path);
-  const CheckpointManifest manifest = training::parse_manifest(text, path);
-  if (manifest.step != *found) {
-    training::throw_damaged(path, fmt::format("it is of step {}", manifest.step), ErrorCode::mismatch);
-  }
-  return text;
+  return base::ByteWriter().integer(*found).text(training::format_manifest(folder.read_manifest(*found))).bytes();
 }
 
 }  // namespace
@@ -169,11 +148,12 @@ std::optional<Restored> Checkpoints::restore(std::span<const NamedTensor> tensor
   const bool is_first = group_.rank() == 0;
   const auto found = act_jointly(group_, deadline, [&] {
     training::check_tensors(tensors);
-    return is_first ? base::to_bytes(find_manifest(folder, step)) : Bytes{};
+    return is_first ? find_manifest(folder, step) : Bytes{};
   });
   if (found[0].empty()) return std::nullopt;
-  const std::string text = base::to_text(found[0]);
-  const CheckpointManifest manifest = training::parse_manifest(text, folder_);
+  base::ByteReader reader(found[0], "manifest of a checkpoint");
+  const auto found_step = reader.integer<std::int64_t>();
+  const CheckpointManifest manifest = training::parse_manifest(reader.text(), folder.manifest_path(found_step));
   if (manifest.sharded && manifest.ranks != group_.size()) {
     throw Error{
         {.code = ErrorCode::mismatch,

@@ -18,12 +18,16 @@ class CheckpointFolder {
   std::string manifest_path(std::int64_t step) const;
   std::string shard_path(const ShardOrigin& origin) const;
 
+  /// The names of folders above that it makes are on the disk when it returns.
   void make(std::int64_t step) const;
-  /// Brings names to the disk: that of the folder itself, and those in a step's.
+  /// Brings names to the disk: those of steps, and those in a step's folder.
   void sync(std::int64_t step) const;
   /// The steps whose manifest is there, the newest first; none if there is no folder.
   std::vector<std::int64_t> complete_steps() const;
-  /// Before the save of @p step: removes what saves that did not end have left. What cannot be removed is logged.
+  /// Of a complete step. Throws Error(protocol) for a damaged one, Error(mismatch) for that of another step.
+  CheckpointManifest read_manifest(std::int64_t step) const;
+  /// Before any rank writes for the save of @p step: removes what saves that did not end have left, also beside
+  /// complete checkpoints. What cannot be removed is logged.
   void clear_unfinished(std::int64_t step) const;
   /// After a save: removes complete checkpoints but the @p keep newest (0: none) and this one, and the files of earlier
   /// saves of this step. What cannot be removed is logged.
@@ -32,6 +36,7 @@ class CheckpointFolder {
  private:
   std::vector<std::int64_t> steps() const;
   bool is_complete(std::int64_t step) const;
+  void remove_unfinished_beside(std::int64_t complete) const;
   void remove(std::int64_t step) const;
 
   std::string path_;

@@ -75,7 +75,7 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& path
   ManifestReader reader(text, path);
   reader.expect(kManifestStart);
   if (const int version = reader.number<int>(0); version != kManifestVersion) {
-    reader.fail(fmt::format("it has version {} of the format, this libddp reads {}", version, kManifestVersion));
+    throw_other_version(path, version, kManifestVersion);
   }
   const std::size_t end_bytes = kManifestEnd.size() + FileChecksum::kDigits + 1;
   const std::size_t lines_bytes = text.size() - std::min(text.size(), end_bytes);

@@ -17,4 +17,13 @@ void throw_damaged(const std::string& path, std::string cause, ErrorCode code) {
                                    std::filesystem::path(path).parent_path().string())}};
 }
 
+void throw_other_version(const std::string& path, std::int64_t found, std::int64_t known) {
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = fmt::format("reading '{}'", path),
+               .cause = fmt::format("it has version {} of the format, this libddp reads {}", found, known),
+               .native = {},
+               .ranks = {},
+               .hint = "restore it with the libddp that has saved it"}};
+}
+
 }  // namespace ddp::training

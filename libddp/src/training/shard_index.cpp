@@ -38,7 +38,7 @@ std::uint32_t parse_shard_start(std::string_view start, const std::string& path)
   }
   base::ByteReader reader(as_bytes_of(start.substr(kShardMagic.size())), "start of a checkpoint's file");
   if (const auto version = reader.integer<std::uint32_t>(); version != kShardVersion) {
-    throw_damaged(path, fmt::format("it has version {} of the format, this libddp reads {}", version, kShardVersion));
+    throw_other_version(path, version, kShardVersion);
   }
   return reader.integer<std::uint32_t>();
 }

@@ -5,6 +5,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -83,10 +85,13 @@ void fill_the_disk(World& world, Arguments arguments) {
   limit.rlim_cur = 100'000;
   if (group.rank() == 1) check(::setrlimit(RLIMIT_FSIZE, &limit) == 0, "the limit cannot be set");
   std::optional<Error> error;
-  try {
-    save(2);
-  } catch (const Error& caught) {
-    error = caught;
+  for (const std::int64_t step : {1, 2}) {
+    error.reset();
+    try {
+      save(step);
+    } catch (const Error& caught) {
+      error = caught;
+    }
   }
   limit.rlim_cur = before;
   check(::setrlimit(RLIMIT_FSIZE, &limit) == 0, "the limit cannot be lifted");
@@ -96,6 +101,8 @@ void fill_the_disk(World& world, Arguments arguments) {
   check(resume(kept, model, group.rank()) == 1, "the former checkpoint is not the newest");
   save(2);
   check(resume(kept, model, group.rank()) == 2, "the next save does not count");
+  const std::filesystem::directory_iterator left(fmt::format("{}/step-1", arguments[0]));
+  check(std::distance(left, {}) == 3, "files of the save that failed stay");
 }
 
 }  // namespace ddp::test

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -16,6 +18,22 @@
 #include "training/checkpoint_manifest.hpp"
 #include "training/shard_file.hpp"
 #include "unit/training/thread_groups.hpp"
+
+namespace {
+std::mutex synced_mutex;
+std::set<std::string> synced;  // what fsync has been called for
+}  // namespace
+
+/// The library's, too, in this program: there is no other way to see that a name is on the disk.
+extern "C" int fsync(int fd) {
+  std::error_code failure;
+  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), failure);
+  {
+    const std::lock_guard lock(synced_mutex);
+    synced.insert(path.string());
+  }
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace ddp {
 namespace {
@@ -175,6 +193,40 @@ TEST_F(CheckpointTest, OfTheSameStepIsReplacedAndLeftFilesGo) {
   EXPECT_TRUE(fs::exists(step(2) / "notes.txt"));
 }
 
+TEST_F(CheckpointTest, LosesWhatFailedSavesOfItsStepHaveLeft) {
+  save_two(4);
+  save_two(5);
+  for (const int number : {4, 5}) overwrite(step(number) / "rank-0-of-2.fedcba9876543210", "of a failed save");
+  overwrite(step(4) / "rank-0-of-2.txt", "the user's");
+  const std::string manifest = content_of(step(5) / "manifest");
+  overwrite(step(5) / "manifest", content_of(step(4) / "manifest"));  // does not tell which files are step 5's
+  save_two(6);
+  EXPECT_EQ(files(4, "").size(), 4U);
+  EXPECT_FALSE(fs::exists(step(4) / "rank-0-of-2.fedcba9876543210"));
+  EXPECT_TRUE(fs::exists(step(4) / "rank-0-of-2.txt"));
+  EXPECT_EQ(files(5, "").size(), 4U);
+  overwrite(step(5) / "manifest", manifest);
+  run_group(2, [&](ProcessGroup& group) {
+    for (const int number : {4, 5}) {
+      Model model;
+      checkpoints(group).restore(model.tensors(), number);
+      EXPECT_TRUE(model.is(number, group.rank())) << number;
+    }
+  });
+}
+
+TEST_F(CheckpointTest, HasTheNamesOfAllItsFoldersOnTheDisk) {
+  run_group(2, [&](ProcessGroup& group) {
+    Model model;
+    Checkpoints(group, (folder_ / "a" / "b").string()).save_sharded(1, model.tensors());
+  });
+  const std::lock_guard lock(synced_mutex);
+  const fs::path real = fs::canonical(folder_);
+  for (const fs::path& each : {real, real / "a", real / "a/b", real / "a/b/step-1"}) {
+    EXPECT_TRUE(synced.contains(each.string())) << each;
+  }
+}
+
 TEST_F(CheckpointTest, WithAFileThatIsNotTheOneThatWasWrittenIsRefused) {
   save_two(1);
   save_two(2);
@@ -302,7 +354,13 @@ TEST_F(CheckpointTest, HasFilesThatKnowWhereTheyBelong) {
   EXPECT_EQ(training::parse_manifest(text, "m"), manifest);
   EXPECT_TRUE(error_of([&] { training::parse_manifest(text + "\n", "m"); }));
   text.replace(text.find(" 1\n"), 2, " 2");
-  EXPECT_THAT(error_of([&] { training::parse_manifest(text, "m"); })->cause(), HasSubstr("version 2 of the format"));
+  overwrite(step(8) / "manifest", text);
+  const std::string start = content_of(path).substr(0, 8) + std::string("\2\0\0\0\0\0\0\0", 8);
+  for (const Error& newer : {refusal(8), *error_of([&] { training::parse_shard_start(start, path); })}) {
+    EXPECT_EQ(newer.code(), ErrorCode::protocol);
+    EXPECT_EQ(newer.cause(), "it has version 2 of the format, this libddp reads 1");
+    EXPECT_EQ(newer.hint(), "restore it with the libddp that has saved it");
+  }
   manifest.shards.pop_back();
   const std::string fewer = training::format_manifest(manifest);
   EXPECT_THAT(error_of([&] { training::parse_manifest(fewer, "m"); })->cause(), HasSubstr("1 files instead of 2"));
