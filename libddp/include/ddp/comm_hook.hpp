@@ -55,6 +55,10 @@ class CommHook {
   /// bucket: then finalize gives them to add_leaf, and sets them to 0.
   virtual bool takes_leaves() const { return false; }
   virtual void add_leaf(const GradientBucket& bucket);
+
+  /// Whether the results of all parameters must count, as when it adds what it has not sent to the next gradient. Then
+  /// it is refused with find_unused_parameters, where gradients of parameters that no rank has used stay as they are.
+  virtual bool needs_all_parameters() const { return false; }
 };
 
 /// Divides by the number of ranks, then sums: what a Reducer does without a hook.
@@ -64,8 +68,9 @@ std::shared_ptr<CommHook> all_reduce_hook();
 /// Buckets of other types are sent as they are. Throws Error(invalid_argument) for another @p wire.
 std::shared_ptr<CommHook> compress_hook(DType wire);
 
-/// Gives @p inner float32 buckets as @p wire, and converts back what it makes of them. @p inner divides.
-std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook> inner);
+/// Gives @p inner float32 buckets as @p wire, and converts back what it makes of them. @p inner divides; default: the
+/// average.
+std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook> inner = {});
 
 /// Averages bit-identically: the result depends on the leaves alone, which are the gradients of each step, those of
 /// no_sync included, on all ranks; not on how many ranks they are spread over, in which order, or over which backend

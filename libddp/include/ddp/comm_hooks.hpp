@@ -12,7 +12,8 @@
 namespace ddp {
 
 // All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged as they are. What
-// they keep from step to step is dropped, on all ranks, when a step fails and when the Reducer changes its group.
+// they keep from step to step is dropped, on all ranks, when a step fails and when the Reducer changes its group. Those
+// that add what they have left out to the next gradient are refused with find_unused_parameters.
 
 /// PyTorch's PowerSGDState. Equal on all ranks.
 struct PowerSgdOptions {

@@ -36,7 +36,8 @@ void check_wire(DType wire) {
 
 class CompressWrapper final : public CommHook {
  public:
-  CompressWrapper(DType wire, std::shared_ptr<CommHook> inner) : wire_(wire), inner_(std::move(inner)) {
+  CompressWrapper(DType wire, std::shared_ptr<CommHook> inner)
+      : wire_(wire), inner_(inner ? std::move(inner) : all_reduce_hook()) {
     check_wire(wire);
     if (inner_->takes_leaves()) {
       base::throw_invalid_argument("making a hook that compresses gradients",
@@ -56,6 +57,7 @@ class CompressWrapper final : public CommHook {
   }
   void join_group(ProcessGroup& group) override { inner_->join_group(group); }
   void end_step(bool complete) noexcept override { inner_->end_step(complete); }
+  bool needs_all_parameters() const override { return inner_->needs_all_parameters(); }
 
  private:
   DType wire_;

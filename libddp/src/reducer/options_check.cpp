@@ -35,6 +35,11 @@ void check_options(const ReducerOptions& options, std::size_t parameters) {
     base::throw_invalid_argument(kMakingReducer, "skip_all_reduce_unused is set without find_unused_parameters",
                                  "set both");
   }
+  if (options.find_unused_parameters && options.comm_hook && options.comm_hook->needs_all_parameters()) {
+    base::throw_invalid_argument(
+        kMakingReducer, fmt::format("the hook '{}' is set with find_unused_parameters", options.comm_hook->name()),
+        "leave one of them off: what the hook makes of parameters that no rank uses would be lost");
+  }
   if (options.log.sample_rate == 0) {
     base::throw_invalid_argument(kMakingReducer, "the log's sample_rate is 0", "give 1 or more");
   }

@@ -155,6 +155,16 @@ TEST_F(CommHooks, RefuseWhatMakesNoSense) {
   EXPECT_THAT(cause_of([] { top_k_hook(1.5); }), HasSubstr("1.5 is no fraction"));
   EXPECT_THAT(cause_of([] { optimizer_hook([](std::size_t, const TensorView&) {}, exact_average_hook()); }),
               HasSubstr("takes the gradients of no_sync"));
+  const auto with_unused = [&](std::shared_ptr<CommHook> hook) {
+    return cause_of(
+        [&] { Reducer(parameters(), group_, {.find_unused_parameters = true, .comm_hook = std::move(hook)}); });
+  };
+  for (const auto& hook :
+       {power_sgd_hook(), batched_power_sgd_hook(), compress_wrapper(DType::float16, top_k_hook(0.1)),
+        optimizer_hook([](std::size_t, const TensorView&) {})}) {
+    EXPECT_THAT(with_unused(hook), HasSubstr("is set with find_unused_parameters"));
+  }
+  EXPECT_EQ(with_unused(power_sgd_hook({.error_feedback = false})), "no error");
   EXPECT_THAT(cause_of([&] { PeriodicModelAverager(group_, 0); }), HasSubstr("period is 0"));
   using Level = HierarchicalModelAverager::Level;
   EXPECT_THAT(cause_of([&] {

@@ -23,6 +23,7 @@ class OptimizerHook final : public CommHook {
   std::string name() const override { return inner_->name() + ", then the optimizer"; }
   void join_group(ProcessGroup& group) override { inner_->join_group(group); }
   void end_step(bool complete) noexcept override { inner_->end_step(complete); }
+  bool needs_all_parameters() const override { return true; }
   BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) override {
     return [this, bucket, exchange = inner_->start(bucket, group)] {
       exchange();

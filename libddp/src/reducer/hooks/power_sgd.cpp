@@ -51,6 +51,7 @@ class PowerSgdHook final : public hooks::FloatHook {
     if (iteration_.reached(options_.start_iteration)) ++draws_;
     iteration_.advance();
   }
+  bool needs_all_parameters() const override { return options_.error_feedback; }
 
  protected:
   BucketExchange start_floats(const GradientBucket& bucket, ProcessGroup& group) override {

@@ -31,6 +31,7 @@ class TopKHook final : public hooks::FloatHook {
   void end_step(bool complete) noexcept override {
     if (!complete) errors_.clear();
   }
+  bool needs_all_parameters() const override { return true; }
 
  protected:
   /// A rank's message: positions, then values.
