@@ -12,7 +12,8 @@ namespace ddp {
 struct DdpLogOptions {
   /// Runtime fields are of the steps 1 to 10, and then of each sample_rate-th. At least 1.
   std::uint64_t sample_rate = 100;
-  /// In those steps ranks tell each other how long they waited: one more gather of 8 bytes. Equal on all ranks.
+  /// In those steps ranks tell each other how long they waited: one more gather of 8 bytes. Equal on all ranks. Not
+  /// with parameters on CUDA devices, where finalize does not wait.
   bool find_straggler = false;
   std::string module_name{};
   std::string device_ids{};  ///< "0", or empty
@@ -84,7 +85,7 @@ struct DdpLog {
   std::optional<std::string> error;  ///< the last one
   // of libddp alone
   double hidden_communication_share = 0;  ///< overlap by communication; 0 to 1
-  std::int64_t straggler_rank = -1;       ///< world rank that the others waited for most; -1: not asked for
+  std::int64_t straggler_rank = -1;       ///< world rank that the others waited for most; -1: not asked for, or GPUs
   std::int64_t straggler_delay = 0;       ///< how much longer than it another rank waited
 };
 

@@ -23,7 +23,7 @@ enum class JoinEvent : std::uint8_t {
 /// Equal on all ranks.
 struct JoinOptions {
   /// Gradients are divided by the number of all ranks, so that those of ranks that have run out count as zeros; else by
-  /// the number of ranks that still have inputs. Without hooks and CUDA tensors only.
+  /// the number of ranks that still have inputs. Without hooks only.
   bool divide_by_initial_world_size = true;
   /// As soon as a rank has run out, all ranks throw Error(aborted), which names the ranks that have.
   bool throw_on_early_termination = false;
@@ -43,7 +43,7 @@ class Joinable {
   virtual void enter_join(Join& join) = 0;
   virtual void leave_join() noexcept = 0;
   /// This rank has run out: start the same collectives as the other ranks' Joinables in their @p event, with nothing in
-  /// them.
+  /// them. Error(invalid_argument) with ranks says that this has failed on all ranks, and that they may go on.
   virtual void shadow(JoinEvent event) = 0;
   /// All have run out: take over what rank @p last of the group has, which was among the last to do so. Collective.
   virtual void finish_join(int last) = 0;
@@ -68,15 +68,18 @@ class Join {
   /// finish(), unless that was called or an exception is on its way. Errors are logged.
   ~Join();
 
-  /// Throws what an exchange throws; may be called again if it has failed on all ranks for missing gradients.
+  /// Throws what an exchange throws; may be called again if it has failed on all ranks for missing gradients. After any
+  /// other error the Join has ended. May rebuild the buckets of a Reducer: ask for bucket_view() afterwards.
   void finish();
 
   // for Joinables
 
   const JoinOptions& options() const noexcept { return options_; }
-  /// Tells the ranks that have run out what comes. Nothing unless @p from is the first Joinable. Throws aborted.
+  /// Tells the ranks that have run out what comes. Nothing unless @p from is the first Joinable. Throws
+  /// aborted, and mismatch if ranks have other options, or have done other things before.
   void announce(const Joinable& from, JoinEvent event);
-  /// How many ranks take part in what was announced last. Waits for the announcement.
+  /// How many ranks take part in what was announced last. Waits for the announcement; throws mismatch if they do
+  /// different things.
   int active();
   /// The highest of these ranks, in the group.
   int highest_active();
@@ -84,8 +87,10 @@ class Join {
  private:
   struct Round;
   void exchange(std::int32_t own);
-  /// Waits for the announcement.
+  /// Waits for the announcement. Throws Error(mismatch) if ranks do different things.
   void read();
+  /// Until no rank has inputs.
+  void shadow_others();
   void check_round(const Round& round) const;
   void leave() noexcept;
 

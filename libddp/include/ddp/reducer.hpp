@@ -66,7 +66,8 @@ struct ReducerOptions {
   /// Every step marks the same parameters as often as the first one. The first step only counts, and averages in
   /// finalize; from then on a parameter is ready when it has been marked that often.
   bool static_graph = false;
-  /// A bucket whose parameters are all given as unused is not exchanged. All ranks must give the same ones.
+  /// A bucket whose parameters are all given as unused is not exchanged, from a group's second step on. All ranks must
+  /// give the same ones.
   bool skip_all_reduce_unused = false;
   /// Parameters in the order in which their gradients become ready, if it is known: ready_order() of an earlier run.
   /// Then the first step has its final buckets, and none are rebuilt.
@@ -97,9 +98,9 @@ struct ReducerStats {
 /// ranks have the same parameters and options and throws Error(mismatch), on every rank, with the name of the first
 /// parameter that differs. All calls but mark_ready come from one thread at a time.
 ///
-/// Parameters on CUDA devices need gradient_as_bucket_view and an allocator, and take no hook. Their buckets are
-/// divided by the backend, and stay as they are after the first step: give its ready_order() to the next run. What goes
-/// wrong on the device after finalize is told by later calls.
+/// Parameters on CUDA devices need gradient_as_bucket_view and an allocator, and take no hook and no Join. Their
+/// buckets are divided by the backend, and stay as they are after the first step: give its ready_order() to the next
+/// run. What goes wrong on the device after finalize is told by later calls.
 class Reducer {
  public:
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});
@@ -107,7 +108,8 @@ class Reducer {
   Reducer& operator=(Reducer&&) noexcept;
   ~Reducer();
 
-  /// Starts a step. Until ready_order() is set it may rebuild the buckets: ask for bucket_view() afterwards.
+  /// Starts a step. Until ready_order() is set it, or Join::finish, may rebuild the buckets: ask for bucket_view()
+  /// afterwards.
   /// @param unused parameters that get no gradient in this step; needs find_unused_parameters. Their gradients count as
   /// they are: an accumulated one is averaged, one without memory is zero.
   /// Throws invalid_argument when the last step was not finalized, or has failed: ranks may be in different steps then,
@@ -172,7 +174,8 @@ class Reducer {
 
   /// Parameter indices of each bucket, in launch order.
   const std::vector<std::vector<std::size_t>>& buckets() const noexcept;
-  /// Rank 0's order of gradients that the buckets follow; empty until they were rebuilt.
+  /// Rank 0's order of gradients that the buckets follow; empty until they were rebuilt. The reversed list, if rank 0
+  /// had no inputs then.
   const std::vector<std::size_t>& ready_order() const noexcept;
   const ReducerStats& stats() const noexcept;
 

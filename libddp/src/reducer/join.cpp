@@ -74,8 +74,13 @@ void Join::exchange(std::int32_t own) {
 void Join::read() {
   if (!under_way_) return;
   const auto done = std::exchange(under_way_, std::nullopt);
-  done->wait();
-  check_round(*round_);
+  try {
+    done->wait();
+    check_round(*round_);
+  } catch (...) {
+    leave();  // the other ranks announce nothing any more, either
+    throw;
+  }
   active_.clear();
   for (std::size_t rank = 0; rank < round_->all.size(); ++rank) {
     const std::int32_t event = round_->all[rank] % kOptions;
@@ -117,8 +122,9 @@ void Join::check_round(const Round& round) const {
 
 void Join::announce(const Joinable& from, JoinEvent event) {
   if (!inside_ || &from != joinables_.front()) return;
+  const bool first = round_ == nullptr;  // ranks with other options would wait for other things from here on
   exchange(1 + static_cast<std::int32_t>(event));
-  if (options_.throw_on_early_termination) read();
+  if (first || options_.throw_on_early_termination) read();
 }
 
 int Join::active() {
@@ -133,6 +139,20 @@ int Join::highest_active() {
 
 void Join::finish() {
   if (!inside_) return;
+  try {
+    shadow_others();
+  } catch (const Error& error) {
+    // what names ranks has failed on all of them at the same place: they go on
+    if (error.code() != ErrorCode::invalid_argument || error.ranks().empty()) leave();
+    throw;
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+}
+
+void Join::shadow_others() {
   for (int shadows = 1;; ++shadows) {
     exchange(0);
     read();
@@ -143,7 +163,6 @@ void Join::finish() {
     for (Joinable* const each : joinables_) each->shadow(static_cast<JoinEvent>(event_ - 1));
   }
   for (Joinable* const each : joinables_) each->finish_join(last_);
-  leave();
 }
 
 }  // namespace ddp

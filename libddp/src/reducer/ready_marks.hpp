@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace ddp::reducer {
@@ -21,12 +22,10 @@ class ReadyMarks {
   /// Until accept_counts(), no mark makes a parameter ready.
   void count_only() noexcept { counting_ = true; }
   bool counting() const noexcept { return counting_; }
-  /// Of a step that this rank has not taken: as often as there are names.
-  void stop_counting() noexcept { counting_ = false; }
-  /// From now on as often as in this step.
-  void accept_counts() {
+  /// From now on as often as @p counts says, by parameter.
+  void accept_counts(std::span<const std::int64_t> counts) {
     counting_ = false;
-    for (std::size_t i = 0; i < needed_.size(); ++i) needed_[i] = count(i);
+    for (std::size_t i = 0; i < needed_.size(); ++i) needed_[i] = static_cast<std::uint32_t>(counts[i]);
   }
 
   void start_step() noexcept {

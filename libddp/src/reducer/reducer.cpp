@@ -50,6 +50,7 @@ void Reducer::Impl::prepare_for_backward(std::span<const std::size_t> unused) {
   if (synchronize && rebuild_due_) rebuild();
   if (synchronize && options_.skip_all_reduce_unused) reducer::agree_on_unused(group_, parameters_, unused);
   synchronize_ = synchronize;
+  shadow_ = false;
   start_step(unused);
 }
 
@@ -90,6 +91,7 @@ void Reducer::Impl::finalize() {
   }
   broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
   reducer::StepEnd end(options_.comm_hook.get());
+  if (join_ != nullptr) join_->active();  // throws if others take another step, and so never send their buckets
   const bool counting = marks_.counting();
   std::vector<std::size_t> missing;
   for (const std::size_t owner : list_.owners()) {
@@ -101,8 +103,8 @@ void Reducer::Impl::finalize() {
   if (find_unused) missing.clear();
   if (buckets_.exchanges()) buckets_.launch_full(group_);  // throws what a mark_ready threw and the program ignored
   conclude(missing, find_unused);
+  if (counting) end_counting();
   end.complete = true;
-  if (counting) marks_.accept_counts();
   record(finalize_called);
   broken_ = false;
 }
@@ -130,10 +132,14 @@ void Reducer::Impl::change_group(ProcessGroup group) {
   if (join_ != nullptr) {
     base::throw_invalid_argument("changing a Reducer's group", "a Join of its ranks has not ended", "end it before");
   }
+  if (broken_ || in_step_) {
+    for (auto& used : used_) used.store(false, std::memory_order_relaxed);  // gradients have no meaning
+  }
   abandon_step();
   group_ = compare(std::move(group));
   broken_ = false;
   synchronize_ = true;
+  accumulated_ = true;
   // Survivors of a failure may have come to different ends of the first step, and other ranks use other parameters.
   if (options_.static_graph) marks_.count_only();
   used_anywhere_.assign(parameters_.size(), 1);
@@ -202,7 +208,7 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
     }
     used_anywhere_ = used;
   }
-  if (find_unused) log_.note_used(used);
+  if (find_unused && !shadow_) log_.note_used(used);
   bool misses = !missing.empty();
   const bool several = group_.size() > 1;
   if (several) report_.send(group_, misses, used);
@@ -248,7 +254,8 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
                               .end = Clock::now()},
                     .exchanged = buckets_.exchanges(),
                     .rebuilt = rebuilt_,
-                    .joined = join_ != nullptr},
+                    .joined = join_ != nullptr,
+                    .shadow = shadow_},
                    buckets_.plan(), arrivals_, group_);
   if (!trace_ || trace_->full()) return;
   trace_->finish_step(stats_.iteration, buckets_.plan());
@@ -276,7 +283,9 @@ void Reducer::mark_ready(std::size_t index) {
 void Reducer::mark_ready(std::size_t index, const TensorView& gradient) {
   impl_->note_error([&] { impl_->mark_ready(index, &gradient); });
 }
-void Reducer::place_gradient(std::size_t index, const TensorView& gradient) { impl_->place_gradient(index, gradient); }
+void Reducer::place_gradient(std::size_t index, const TensorView& gradient) {
+  impl_->note_error([&] { impl_->place_gradient(index, gradient); });
+}
 void Reducer::finalize() {
   impl_->note_error([&] { impl_->finalize(); });
 }
@@ -284,9 +293,11 @@ Reducer::NoSync Reducer::no_sync() { return impl_->no_sync(); }
 TensorView Reducer::bucket_view(std::size_t index) const { return impl_->bucket_view(index); }
 bool Reducer::used(std::size_t index) const { return impl_->used(index); }
 void Reducer::broadcast_buffers(std::span<const TensorView> buffers, int root) {
-  impl_->broadcast_buffers(buffers, root);
+  impl_->note_error([&] { impl_->broadcast_buffers(buffers, root); });
 }
-void Reducer::change_group(ProcessGroup group) { impl_->change_group(std::move(group)); }
+void Reducer::change_group(ProcessGroup group) {
+  impl_->note_error([&] { impl_->change_group(std::move(group)); });
+}
 const std::vector<std::vector<std::size_t>>& Reducer::buckets() const noexcept { return impl_->plan(); }
 const std::vector<std::size_t>& Reducer::ready_order() const noexcept { return impl_->order(); }
 const ReducerStats& Reducer::stats() const noexcept { return impl_->stats(); }

@@ -25,7 +25,10 @@ reducer::BucketPlan Reducer::Impl::initial_plan() const {
 }
 
 void Reducer::Impl::rebuild() {
-  const std::vector<std::size_t> own = list_.complete_order(arrivals_);
+  if (join_ != nullptr) join_->active();  // throws if others take another step, and so do not rebuild
+  std::vector<std::size_t> own = list_.complete_order(arrivals_);
+  // this rank has taken no step: parameters are usually listed in the order of the forward pass
+  if (arrivals_.empty()) std::ranges::reverse(own);
   std::vector<std::int64_t> order(own.begin(), own.end());
   group_.broadcast(order, 0).wait();
   order_.assign(order.begin(), order.end());

@@ -105,8 +105,11 @@ class Reducer::Impl final : public Joinable {
   /// Learns what the other ranks have, and writes the averages.
   void conclude(const std::vector<std::size_t>& missing, bool find_unused);
   void record(Clock::time_point finalize_called);
-  /// A step of others, to which this rank gives zeros.
+  /// Steps of others, to which this rank gives zeros.
   void shadow_step();
+  void shadow_local_step();
+  /// From now on gradients are marked as often as in this step. Collective within a Join.
+  void end_counting();
 
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
@@ -126,11 +129,13 @@ class Reducer::Impl final : public Joinable {
   std::optional<reducer::BucketTrace> trace_;
 
   std::atomic<bool> in_step_ = false;
-  bool synchronize_ = true;   ///< this step, or the last one, is none of no_sync
-  bool recording_ = false;    ///< this step, to rebuild buckets by
-  bool noting_ = false;       ///< arrivals, in this step
-  bool broken_ = false;       ///< a step has failed
-  bool accumulated_ = false;  ///< there was a step of no_sync since the last average, on all ranks
+  bool synchronize_ = true;  ///< this step, or the last one, is none of no_sync
+  bool recording_ = false;   ///< this step, to rebuild buckets by
+  bool noting_ = false;      ///< arrivals, in this step
+  bool broken_ = false;      ///< a step has failed
+  /// There was a step of no_sync since the last average; of a group's first step nobody knows for all ranks.
+  bool accumulated_ = true;
+  bool shadow_ = false;  ///< this step, or the last one, is one of others
   int no_sync_depth_ = 0;
   Join* join_ = nullptr;                  ///< while ranks may run out of inputs
   std::vector<TensorView> join_buffers_;  ///< what broadcast_buffers brings meanwhile

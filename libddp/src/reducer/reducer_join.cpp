@@ -14,25 +14,36 @@ void Reducer::Impl::enter_join(Join& join) {
   };
   if (join_ != nullptr) refuse("the Reducer is in another Join", "end that before");
   if (in_step_) refuse("the last step was not finalized", "call finalize() after each");
+  if (!list_.on_cpu()) {
+    refuse("a rank that has run out cannot zero its buckets on a CUDA device",
+           "give all ranks the same number of inputs");
+  }
   if (options_.skip_all_reduce_unused) {
     refuse("with skip_all_reduce_unused ranks must agree on what is unused", "leave it off");
   }
-  if (!join.options().divide_by_initial_world_size && (options_.comm_hook || !list_.on_cpu())) {
-    refuse("hooks, and CUDA devices, divide by the number of all ranks", "set divide_by_initial_world_size");
+  if (!join.options().divide_by_initial_world_size && options_.comm_hook) {
+    refuse("hooks divide by the number of all ranks", "set divide_by_initial_world_size");
   }
   join_ = &join;
 }
 
 void Reducer::Impl::shadow(JoinEvent event) {
-  switch (event) {
-    case JoinEvent::step: return shadow_step();
-    case JoinEvent::local_step:
-      synchronize_ = false;
-      accumulated_ = true;
-      return;
-    case JoinEvent::buffers:
-      return broadcast_coalesced(group_, join_buffers_, join_->highest_active(), options_.stream);
-  }
+  note_error([&] {
+    switch (event) {
+      case JoinEvent::step: return shadow_step();
+      case JoinEvent::local_step: return shadow_local_step();
+      case JoinEvent::buffers:
+        return broadcast_coalesced(group_, join_buffers_, join_->highest_active(), options_.stream);
+    }
+  });
+}
+
+void Reducer::Impl::shadow_local_step() {
+  synchronize_ = false;
+  accumulated_ = true;
+  std::ranges::fill(sources_, nullptr);
+  buckets_.hand_over(sources_);
+  reset_sources();
 }
 
 void Reducer::Impl::shadow_step() {
@@ -42,6 +53,7 @@ void Reducer::Impl::shadow_step() {
   for (const std::size_t owner : list_.owners()) used_[owner].store(false, std::memory_order_relaxed);
   std::ranges::fill(sources_, nullptr);
   const bool counting = marks_.counting();
+  shadow_ = true;
   start_step({});
   in_step_ = false;
   broken_ = true;
@@ -51,17 +63,28 @@ void Reducer::Impl::shadow_step() {
   }
   buckets_.launch_full(group_);
   conclude({}, counting || options_.find_unused_parameters);
+  if (counting) end_counting();
   end.complete = true;
-  if (counting) marks_.stop_counting();
-  record(Clock::now());
+  record(backward_started_);  // it has had nothing to compute
   broken_ = false;
+}
+
+void Reducer::Impl::end_counting() {
+  std::vector<std::int64_t> counts;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) counts.push_back(marks_.count(i));
+  if (join_ != nullptr) {
+    std::vector<std::int64_t> theirs = counts;
+    group_.broadcast(theirs, join_->highest_active()).wait();
+    if (shadow_) counts = std::move(theirs);  // it has nothing to count
+  }
+  marks_.accept_counts(counts);
 }
 
 void Reducer::Impl::finish_join(int last) {
   std::vector<TensorView> all;
   for (const Parameter& parameter : parameters_) all.push_back(parameter.value);
   all.insert(all.end(), join_buffers_.begin(), join_buffers_.end());
-  broadcast_coalesced(group_, all, last, options_.stream);
+  note_error([&] { broadcast_coalesced(group_, all, last, options_.stream); });
 }
 
 }  // namespace ddp

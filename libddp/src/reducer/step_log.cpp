@@ -55,6 +55,12 @@ void StepLog::finish_step(const Sample& sample, const BucketPlan& plan, std::spa
   ++steps_;
   const auto forward_start = std::exchange(forward_start_, std::nullopt);
   if (!sampled) return;
+  const bool finds_straggler = options_.log.find_straggler && list_.on_cpu();  // on a device nobody waits here
+  last_.join_uneven_inputs = last_.join_uneven_inputs || sample.joined;
+  if (sample.shadow) {
+    if (finds_straggler) find_straggler(std::nullopt, group);
+    return;
+  }
   const Times& times = sample.times;
   const auto finish = std::max(times.last_finish, times.first_launch);
   last_.iteration = static_cast<std::int64_t>(sample.iteration);
@@ -90,19 +96,25 @@ void StepLog::finish_step(const Sample& sample, const BucketPlan& plan, std::spa
   average(last_.avg_backward_compute_time, last_.backward_compute_time, sampled_);
   average(last_.avg_backward_comm_time, last_.backward_comm_time, sampled_);
   average(last_.avg_backward_compute_comm_overlap_time, last_.backward_compute_comm_overlap_time, sampled_);
-  last_.join_uneven_inputs = last_.join_uneven_inputs || sample.joined;
   last_.can_set_static_graph = !used_changed_;
-  if (options_.log.find_straggler) find_straggler(nanoseconds(times.backward_end, finish), group);
+  if (finds_straggler) find_straggler(nanoseconds(times.backward_end, finish), group);
 }
 
-void StepLog::find_straggler(std::int64_t waited, ProcessGroup& group) {
-  std::vector<std::int64_t> own{waited};
+void StepLog::find_straggler(std::optional<std::int64_t> waited, ProcessGroup& group) {
+  std::vector<std::int64_t> own{waited.value_or(-1)};
   std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
   group.all_gather(own, all).wait();
   // whoever came last waited least; clocks of hosts need not agree
-  const auto least = std::ranges::min_element(all);
-  last_.straggler_rank = group.global_ranks()[static_cast<std::size_t>(least - all.begin())];
-  last_.straggler_delay = *std::ranges::max_element(all) - *least;
+  std::optional<std::size_t> last;
+  std::int64_t most = 0;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] < 0) continue;
+    if (!last || all[rank] < all[*last]) last = rank;
+    most = std::max(most, all[rank]);
+  }
+  if (!last) return;
+  last_.straggler_rank = group.global_ranks()[*last];
+  last_.straggler_delay = most - all[*last];
 }
 
 DdpLog StepLog::read(const ProcessGroup& group) const {

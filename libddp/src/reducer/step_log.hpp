@@ -35,6 +35,7 @@ class StepLog {
     bool exchanged;
     bool rebuilt;
     bool joined;
+    bool shadow;  ///< one of others, in a Join: its times are not this rank's
   };
 
   /// The arguments stay where they are.
@@ -56,7 +57,8 @@ class StepLog {
   DdpLog read(const ProcessGroup& group) const;
 
  private:
-  void find_straggler(std::int64_t waited, ProcessGroup& group);
+  /// @param waited ns; nothing: this rank has taken no step.
+  void find_straggler(std::optional<std::int64_t> waited, ProcessGroup& group);
   std::string sizes_of(const BucketPlan& plan) const;
 
   const std::vector<Parameter>& parameters_;

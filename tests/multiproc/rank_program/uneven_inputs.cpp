@@ -1,6 +1,7 @@
 // Ranks with different numbers of steps, against the same training in one process and double precision.
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -30,6 +31,7 @@ struct UnevenMode {
   bool static_graph = false;
   bool accumulate = false;  ///< every second step is local
   bool hook = false;        ///< one that keeps something, and leaves nothing out
+  bool exact = false;       ///< a hook that counts local steps, also those that others take; accumulates
 };
 
 /// Shares its work with the other ranks, as a sharded optimizer does: one collective in each step.
@@ -78,6 +80,7 @@ Replica train_unevenly(ProcessGroup& group, const UnevenMode& mode) {
   options.find_unused_parameters = mode.find_unused;
   options.static_graph = mode.static_graph;
   if (mode.hook) options.comm_hook = top_k_hook(1);
+  if (mode.exact) options.comm_hook = exact_average_hook();
   Reducer reducer(list, group, options);
   CountingOptimizer optimizer(group);
   Join join({&reducer.joinable({replica.buffer}), &optimizer}, {.divide_by_initial_world_size = mode.initial});
@@ -154,10 +157,11 @@ void check_against_one_process(const Replica& replica, int ranks, const UnevenMo
         double mean = 0;
         for (int rank = 0; rank < ranks; ++rank) {
           auto& sum = sums[static_cast<std::size_t>(rank)][p][i];
-          if (!has_input(rank, step)) continue;
           if (!mode.accumulate || local) sum = 0;
-          if (!(mode.find_unused && p == 1 && rank == 0)) sum += gradient_of(rank, step, p, i, values[p][i]);
-          mean += sum / (mode.initial ? ranks : takes_part);
+          const bool takes = has_input(rank, step);
+          if (takes && !(mode.find_unused && p == 1 && rank == 0)) sum += gradient_of(rank, step, p, i, values[p][i]);
+          if (mode.exact) mean += sum / (2 * ranks);  // the hook has what a rank computed before it ran out
+          if (takes && !mode.exact) mean += sum / (mode.initial ? ranks : takes_part);
         }
         if (!local) values[p][i] -= kRate * mean;
       }
@@ -224,6 +228,61 @@ void check_missing_gradient(ProcessGroup& group) {
   check(missed == 1, "a gradient that is missing was not told to all");
 }
 
+/// Rank 0 has no inputs in the first Join: it learns from the others how often a static graph marks each gradient, and
+/// which buckets follow.
+void check_rank_without_inputs(ProcessGroup& group) {
+  std::array<std::vector<float>, 3> values;
+  std::vector<Parameter> list;
+  for (auto& value : values) {
+    value.assign(10, 1.0F);
+    list.push_back({.name = fmt::format("layer{}", list.size()), .value = value, .gradient = value});
+  }
+  ReducerOptions options;
+  options.static_graph = true;
+  options.bucket_cap_bytes = 40;
+  Reducer reducer(list, group, options);
+  for (const int steps : {group.rank() == 0 ? 0 : 2, 2}) {
+    Join join({&reducer.joinable()});
+    for (int step = 0; step < steps; ++step) {
+      reducer.prepare_for_backward();
+      for (const std::size_t index : {2, 1, 0, 2}) reducer.mark_ready(index);
+      reducer.finalize();
+    }
+    join.finish();
+  }
+  const std::vector<std::size_t> order{2, 1, 0};
+  check(group.size() == 1 || reducer.ready_order() == order, "a rank without inputs has decided the order of buckets");
+}
+
+/// Options that differ, or steps, end a Join on all ranks, before anybody waits for what never comes.
+void check_mismatch(ProcessGroup& group) {
+  if (group.size() < 2) return;
+  const int last = group.size() - 1;
+  std::vector<int> all(static_cast<std::size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  for (const int other_step : {-1, 1, 2}) {    // -1: options differ; 1: others rebuild their buckets
+    ProcessGroup own = *group.new_group(all);  // buckets that never end stay in it
+    std::vector<float> value(10, 1.0F);
+    std::vector<float> gradient(10, 1.0F);
+    Reducer reducer({{.name = "layer", .value = value, .gradient = gradient}}, own, {});
+    const bool odd = group.rank() == last;
+    try {
+      Join join({&reducer.joinable()}, {.throw_on_early_termination = other_step < 0 && odd});
+      for (int step = 0; step < 5; ++step) {
+        std::optional<Reducer::NoSync> alone;
+        if (odd && step == other_step) alone.emplace(reducer.no_sync());
+        reducer.prepare_for_backward();
+        reducer.mark_ready(0);
+        reducer.finalize();
+      }
+      check(false, "ranks that do different things were not noticed");
+    } catch (const Error& error) {
+      check(error.code() == ErrorCode::mismatch && error.ranks() == std::vector<int>{last}, error.what());
+    }
+    group.barrier().wait();
+  }
+}
+
 }  // namespace
 
 void train_on_uneven_inputs(World& world) {
@@ -232,11 +291,14 @@ void train_on_uneven_inputs(World& world) {
        {UnevenMode{.name = "plain"}, UnevenMode{.name = "active", .initial = false},
         UnevenMode{.name = "view", .initial = false, .view = true}, UnevenMode{.name = "unused", .find_unused = true},
         UnevenMode{.name = "static", .static_graph = true}, UnevenMode{.name = "hook", .hook = true},
-        UnevenMode{.name = "accumulating", .initial = false, .accumulate = true}}) {
+        UnevenMode{.name = "accumulating", .initial = false, .accumulate = true},
+        UnevenMode{.name = "exact", .accumulate = true, .exact = true}}) {
     check_against_one_process(train_unevenly(group, mode), group.size(), mode);
   }
   check_early_end(group);
   check_missing_gradient(group);
+  check_rank_without_inputs(group);
+  check_mismatch(group);
 }
 
 }  // namespace ddp::test

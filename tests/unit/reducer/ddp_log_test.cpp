@@ -1,6 +1,7 @@
 // What a Reducer notes of itself, its steps and its buckets.
 #include <ddp/ddp_log.hpp>
 
+#include <array>
 #include <numeric>
 #include <thread>
 
@@ -95,6 +96,10 @@ TEST_F(DdpLogTest, TellsWhatItIsAndHowASampledStepWent) {
   EXPECT_EQ(log.straggler_rank, -1);
   EXPECT_TRUE(error_of([&] { reducer.mark_ready(9); }));
   EXPECT_THAT(reducer.log().error.value_or(""), HasSubstr("no parameter 9"));
+  EXPECT_TRUE(error_of([&] { reducer.place_gradient(8, TensorView{}); }));
+  EXPECT_THAT(reducer.log().error.value_or(""), HasSubstr("no parameter 8"));
+  EXPECT_TRUE(error_of([&] { reducer.broadcast_buffers(std::array{TensorView{values_[0]}}, 7); }));
+  EXPECT_THAT(reducer.log().error.value_or(""), HasSubstr("rank 7"));
   EXPECT_TRUE(error_of([&] { make_logged({.log = {.sample_rate = 0}}); }));
 }
 
@@ -115,6 +120,33 @@ TEST_F(DdpLogTest, TellsWhatWasUnusedAndWhoWasLast) {
   step(reducer, {0, 1});
   EXPECT_EQ(reducer.log().unused_parameter_size, 80);
   EXPECT_FALSE(reducer.log().can_set_static_graph);
+  control_->effect = [](const ddp::Operation& operation) {
+    twin(operation);
+    if (operation.kind == OperationKind::all_gather && operation.dtype == DType::int64 && operation.count == 1) {
+      static_cast<std::int64_t*>(operation.output.data())[1] = -1;  // the other rank has run out of inputs
+    }
+  };
+  step(reducer, {0, 1});
+  EXPECT_EQ(reducer.log().straggler_rank, 0);
+  EXPECT_EQ(reducer.log().straggler_delay, 0);
+}
+
+TEST_F(DdpLogTest, NobodyIsAStragglerOnADevice) {
+  ProcessGroup alone{std::make_shared<GroupEngine>(
+      collectives::GroupMembers{
+          .name = "alone", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .nodes = {}, .channel = nullptr},
+      test::fake_backends(control_), collectives::ConnectOptions{}, std::chrono::seconds(60))};
+  alignas(64) std::array<std::byte, 64> memory{};
+  const Device device{.type = DeviceType::cuda, .index = 0};
+  ReducerOptions options{
+      .broadcast_parameters = false, .gradient_as_bucket_view = true, .log = {.find_straggler = true}};
+  options.allocator = [&](std::size_t, Device) {
+    return std::shared_ptr<void>(std::shared_ptr<void>{}, memory.data());
+  };
+  Reducer reducer({{.name = "weight", .value = {memory.data(), DType::float32, {10}, device}}}, alone, options);
+  step(reducer, {0});
+  EXPECT_EQ(reducer.log().iteration, 1);
+  EXPECT_EQ(reducer.log().straggler_rank, -1) << "finalize has not waited for the buckets";
 }
 
 TEST_F(DdpLogTest, TracesTheBucketsOfSomeSteps) {

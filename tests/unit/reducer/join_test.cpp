@@ -21,6 +21,21 @@ class JoinTest : public ReducerTest {
       }
     };
   }
+  /// It takes one step more, of the kind of @p code. @p also sees each operation.
+  void answer_with_one_step(std::int32_t code, std::function<void(const ddp::Operation&)> also) {
+    auto left = std::make_shared<int>(1);
+    control_->effect = [=, also = std::move(also)](const ddp::Operation& operation) {
+      twin(operation);
+      also(operation);
+      if (operation.kind == OperationKind::all_gather && operation.dtype == DType::int32) {
+        static_cast<std::int32_t*>(operation.output.data())[1] = (*left)-- > 0 ? code : 16;
+      }
+    };
+  }
+  std::ptrdiff_t gathers() const {
+    return std::ranges::count_if(control_->events(),
+                                 [](const auto& event) { return event.starts_with("begin all_gather"); });
+  }
 };
 
 TEST_F(JoinTest, RefusesWhatCannotBeJoined) {
@@ -36,6 +51,14 @@ TEST_F(JoinTest, RefusesWhatCannotBeJoined) {
               HasSubstr("divide by the number of all ranks"));
   Reducer skipping(parameters(), group_, {.find_unused_parameters = true, .skip_all_reduce_unused = true});
   EXPECT_THAT(cause_of([&] { Join({&skipping.joinable()}); }), HasSubstr("must agree"));
+  const Device device{.type = DeviceType::cuda, .index = 0};
+  alignas(64) std::array<std::byte, 64> memory{};
+  Reducer on_device(
+      {{.name = "weight", .value = {memory.data(), DType::float32, {10}, device}}}, group_,
+      {.broadcast_parameters = false, .gradient_as_bucket_view = true, .allocator = [&](std::size_t, Device) {
+         return std::shared_ptr<void>(std::shared_ptr<void>{}, memory.data());
+       }});
+  EXPECT_THAT(cause_of([&] { Join({&on_device.joinable()}); }), HasSubstr("cannot zero its buckets"));
   Join none({}, {.enable = false});
   none.finish();
 }
@@ -62,19 +85,90 @@ TEST_F(JoinTest, TheDestructorFinishesUnlessAnExceptionIsOnItsWay) {
 }
 
 TEST_F(JoinTest, RanksThatDoOtherThingsAreNamed) {
-  Reducer reducer = make();
-  for (const std::int32_t code : {1 + 1, 16 + 2}) {  // another option; a local step
-    answer(code);
-    Join join({&reducer.joinable()});
-    reducer.prepare_for_backward();
-    for (const std::size_t index : {3, 2, 1, 0}) reducer.mark_ready(index);
-    reducer.finalize();
-    const auto error = error_of([&] { join.finish(); });
+  const auto expect_mismatch = [&](const std::function<void()>& call) {
+    const auto error = error_of(call);
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::mismatch);
     EXPECT_THAT(error->ranks(), ElementsAre(1));
-    answer(16);
+  };
+  Reducer reducer = make();
+  {
+    answer(1 + 1);  // another option: told before anything else is exchanged
+    Join join({&reducer.joinable()});
+    expect_mismatch([&] { reducer.prepare_for_backward(); });
+    const auto before = gathers();
+    join.finish();
+    EXPECT_EQ(gathers(), before) << "nobody would answer";
   }
+  for (const bool rebuild : {false, true}) {
+    Reducer rebuilding = make(rebuild);
+    answer(16 + 1);
+    Join join({&rebuilding.joinable()});
+    step(rebuilding);
+    answer(16 + 2);  // a local step, whose rank sends no buckets and rebuilds none
+    if (rebuild) {
+      expect_mismatch([&] { rebuilding.prepare_for_backward(); });
+      continue;
+    }
+    rebuilding.prepare_for_backward();
+    for (const std::size_t index : {3, 2, 1, 0}) rebuilding.mark_ready(index);
+    control_->hold();
+    expect_mismatch([&] { rebuilding.finalize(); });
+    control_->release();
+  }
+}
+
+TEST_F(JoinTest, HasEndedWhenItsFinishHasFailed) {
+  Reducer reducer = make();
+  std::ptrdiff_t before = 0;
+  {
+    Join join({&reducer.joinable()});
+    answer(1);  // another option
+    EXPECT_TRUE(error_of([&] { join.finish(); }));
+    before = gathers();
+  }
+  EXPECT_EQ(gathers(), before) << "the destructor finished once more";
+  Join another({&reducer.joinable()});
+  answer(16);
+}
+
+TEST_F(JoinTest, AStepOfOthersSaysNothingAboutThisRank) {
+  Reducer reducer(parameters(), group_, {.bucket_cap_bytes = 40, .log = {.find_straggler = true}});
+  Join join({&reducer.joinable()});
+  std::vector<std::int64_t> waited;
+  answer_with_one_step(16 + 1, [&](const ddp::Operation& operation) {
+    if (operation.kind != OperationKind::all_gather || operation.dtype != DType::int64) return;
+    waited.push_back(*static_cast<const std::int64_t*>(operation.input.data()));
+  });
+  join.finish();
+  EXPECT_THAT(waited, ElementsAre(-1)) << "it was no straggler, and has waited for nobody";
+  EXPECT_EQ(reducer.log().iteration, 0);
+  EXPECT_TRUE(reducer.log().join_uneven_inputs);
+  EXPECT_EQ(reducer.stats().overlap.count(), 0);
+  step(reducer);
+  EXPECT_THAT(reducer.ready_order(), ElementsAre(3, 2, 1, 0)) << "no order is known: as in the first step";
+}
+
+TEST_F(JoinTest, CountsOfAStaticGraphComeToARankWhoseFirstStepIsOneOfOthers) {
+  Reducer reducer(parameters(), group_, {.bucket_cap_bytes = 40, .rebuild_buckets = false, .static_graph = true});
+  Join join({&reducer.joinable()});
+  answer_with_one_step(16 + 1, [](const ddp::Operation& operation) {
+    if (operation.kind != OperationKind::broadcast || operation.dtype != DType::int64) return;
+    EXPECT_EQ(operation.root, 1);
+    std::ranges::copy(std::array{2, 1, 0, 1}, static_cast<std::int64_t*>(operation.output.data()));
+  });
+  join.finish();
+  step(reducer, {3, 1, 0, 0});
+  EXPECT_TRUE(error_of([&] { step(reducer, {3, 1, 0}); }));
+}
+
+TEST_F(JoinTest, AnErrorInAStepOfOthersIsLogged) {
+  Reducer reducer = make();
+  Join join({&reducer.joinable()});
+  answer(16 + 1);
+  control_->fail("all_reduce 4");  // its first bucket
+  EXPECT_TRUE(error_of([&] { join.finish(); }));
+  EXPECT_TRUE(reducer.log().has_error);
 }
 
 }  // namespace

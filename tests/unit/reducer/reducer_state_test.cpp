@@ -74,6 +74,28 @@ TEST_F(ReducerState, AnotherGroupCountsAStaticGraphAnew) {
   reducer.finalize();
 }
 
+TEST_F(ReducerState, AnotherGroupKnowsNothingOfStepsBefore) {
+  Reducer reducer = make_with({.find_unused_parameters = true, .skip_all_reduce_unused = true});
+  const std::array<std::size_t, 1> unused{3};
+  const auto step_without_3 = [&] {
+    reducer.prepare_for_backward(unused);
+    mark(reducer, {2, 1, 0});
+    reducer.finalize();
+  };
+  step_without_3();
+  step_without_3();
+  EXPECT_THAT(launched(), SizeIs(9));
+  reducer.change_group(group_);
+  step_without_3();
+  EXPECT_THAT(launched(), SizeIs(14)) << "a rank that was in another group may have accumulated gradients";
+
+  reducer.prepare_for_backward();
+  mark(reducer, {3, 2});
+  reducer.change_group(group_);
+  step_without_3();
+  EXPECT_FALSE(reducer.used(3)) << "a mark of the step that was left counts";
+}
+
 TEST_F(ReducerState, ARefusedMarkDoesNotSayWhereTheGradientIs) {
   auto list = parameters();
   list.push_back({.name = "tied", .value = values_[3], .gradient = gradients_[3]});
@@ -139,6 +161,7 @@ TEST_F(ReducerState, CompressionRefusesAHookThatAddsWithoutLoss) {
   const auto error = error_of([] { compress_wrapper(DType::float16, exact_average_hook()); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(compress_wrapper(DType::float16)->name(), "all_reduce of float16");
 }
 
 TEST_F(ReducerState, AStepWithoutSynchronizationBeforeBucketsAreRebuiltDoesNotLoseTheOrder) {
