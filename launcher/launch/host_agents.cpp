@@ -189,6 +189,7 @@ void HostAgents::joined(std::int64_t node) {
   }
   --starting_;
   start_more();
+  if (starting_ == 0 && !failures_.empty()) report_failures();
 }
 
 bool HostAgents::gets_input(std::size_t index) const {
@@ -224,14 +225,15 @@ void HostAgents::give_up(std::size_t index, std::string cause, std::string hint)
   }
   if (stopped_) return;
   if (failures_.empty()) report_at_ = Deadline::after(limits_.gather);
-  failures_.push_back({.host = host.entry.name, .cause = std::move(cause), .hint = std::move(hint)});
+  failures_[index] = {.host = host.entry.name, .cause = std::move(cause), .hint = std::move(hint)};
   start_more();
   if (starting_ == 0) report_failures();
 }
 
 void HostAgents::report_failures() {
   report_at_.reset();
-  const auto failures = std::exchange(failures_, {});
+  std::vector<HostFailure> failures;
+  for (auto& [index, failure] : std::exchange(failures_, {})) failures.push_back(std::move(failure));
   if (!events_.missing(failures.size(), describe(failures))) stop();
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -117,7 +118,7 @@ class HostAgents {
   std::size_t next_ = 0;  ///< the first that was not started
   std::size_t starting_ = 0;
   std::size_t running_ = 0;
-  std::vector<HostFailure> failures_;  ///< not reported yet
+  std::map<std::size_t, HostFailure> failures_;  ///< by place in the list; not reported yet
   std::optional<Deadline> report_at_;
   bool stopped_ = false;
 };

@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t kEagerBytes = 8 * 1024;
 /// What one rank keeps for another at most, of messages whose receives are not posted.
 constexpr std::size_t kKeptBytes = 64 * 1024;
-constexpr std::size_t kWorkBytes = 256 * 1024;
+constexpr std::size_t kTransferBytes = 256 * 1024;
 
 std::size_t bytes_of(const Operation& operation) { return operation.count * size_of(operation.dtype); }
 /// What a message takes at the receiver, so that many empty ones are limited, too.
@@ -58,7 +58,7 @@ bool PeerTransfers::advance() {
 bool PeerTransfers::take_records() {
   RecordHeader header{};
   std::size_t bytes = 0;
-  while (bytes < kWorkBytes && !mismatch_ && in_.next(header)) {
+  while (bytes < kTransferBytes && !mismatch_ && in_.next(header)) {
     take(header);
     in_.release();
     bell_.changed();
@@ -164,7 +164,7 @@ bool PeerTransfers::send_records() {
 
 bool PeerTransfers::send_pieces() {
   std::size_t sent = 0;
-  while (!queues_->asked_for.empty() && sent < kWorkBytes) {
+  while (!queues_->asked_for.empty() && sent < kTransferBytes) {
     Transfer& send = queues_->asked_for.front();
     const std::size_t left = bytes_of(*send.operation) - send.moved;
     const std::size_t room = out_.room();
