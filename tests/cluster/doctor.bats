@@ -14,6 +14,9 @@ setup() {
   repairs=()
 }
 
+# Without srun's own words about resources that it waits for: the last step's may just be coming free.
+srun() { on_ctl srun --quiet "$@"; }
+
 teardown() {
   [ -n "${cluster:-}" ] || return 0
   local repair
