@@ -9,6 +9,8 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 
+import libddp
+
 from ._core import CompletionQueue, Work
 
 _Callback = Callable[[Work], object]
@@ -29,7 +31,7 @@ class _Callbacks:
         self.queue = CompletionQueue()
         self.process = os.getpid()
         self.waiting: dict[int, tuple[Work, _Callback]] = {}
-        self.ended: list[int] = []  # taken from the queue, but not yet delivered
+        self.ended: dict[int, None] = {}  # those of waiting that the queue has told
 
     def add(self, work: Work, function: _Callback) -> int:
         number = next(_numbers)
@@ -37,20 +39,32 @@ class _Callbacks:
         self.queue.watch(work, number)
         return number
 
+    def take(self) -> None:
+        """The queue does not grow in programs that never poll. Other threads may deliver meanwhile."""
+        for number in self.queue.take():
+            self.ended[number] = None
+            if number not in self.waiting:
+                self.ended.pop(number, None)
+
     def deliver(self, numbers: Iterable[int]) -> None:
+        failure: BaseException | None = None
         for number in numbers:
             work_and_function = self.waiting.pop(number, None)
+            self.ended.pop(number, None)
             if work_and_function is not None:
-                _call(work_and_function[1], work_and_function[0])
-
-    def deliver_waited(self, numbers: Iterable[int]) -> None:
-        """Only these; the queue does not grow in programs that never poll."""
-        self.deliver(numbers)
-        self.ended = [number for number in self.ended + self.queue.take() if number in self.waiting]
+                try:
+                    _call(work_and_function[1], work_and_function[0])
+                except BaseException as error:  # Ctrl-C, sys.exit(): once the others have been called
+                    failure = failure or error
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # whose traceback has this frame
 
     def deliver_ended(self) -> None:
-        ended, self.ended = self.ended, []
-        self.deliver(ended + self.queue.take())
+        self.take()
+        self.deliver(list(self.ended))
 
 
 class _LoopCallbacks(_Callbacks):
@@ -62,9 +76,15 @@ class _LoopCallbacks(_Callbacks):
         return super().add(work, function)
 
     def deliver_ended(self) -> None:
-        super().deliver_ended()
-        if not self.waiting:
-            asyncio.get_running_loop().remove_reader(self.queue.fileno())
+        try:
+            super().deliver_ended()
+        finally:
+            if not self.waiting:
+                asyncio.get_running_loop().remove_reader(self.queue.fileno())
+
+    def forget(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        if self.waiting.pop(number, None) is not None and not self.waiting and not loop.is_closed():
+            loop.remove_reader(self.queue.fileno())
 
 
 _by_poll: _Callbacks | None = None
@@ -92,18 +112,21 @@ def call_at_end(work: Work, function: _Callback) -> int | None:
 
 
 def deliver(numbers: Iterable[int]) -> None:
-    if _by_poll is not None:
-        _by_poll.deliver_waited(numbers)
+    if _by_poll is not None and _by_poll.process == os.getpid():
+        _by_poll.take()
+        _by_poll.deliver(numbers)
 
 
 def poll() -> None:
-    if _by_poll is not None:
+    if _by_poll is not None and _by_poll.process == os.getpid():
         _by_poll.deliver_ended()
 
 
 async def end_of(work: Work) -> None:
     """Returns when the operation has ended; raises its error. Cancelled, it leaves the operation running."""
     if not work.done():
+        if libddp._process != os.getpid():
+            work.wait()  # says that it is the parent's
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
 
@@ -111,6 +134,10 @@ async def end_of(work: Work) -> None:
             if not ended.done():  # cancelled
                 ended.set_result(None)
 
-        _of_loop(loop).add(work, note)
-        await ended
+        callbacks = _of_loop(loop)
+        number = callbacks.add(work, note)
+        try:
+            await ended
+        finally:  # what is cancelled would keep the loop
+            callbacks.forget(number, loop)
     work.wait()

@@ -62,7 +62,9 @@ CompletionQueue::CompletionQueue() {
 int CompletionQueue::fileno() const noexcept { return state_->event; }
 
 void CompletionQueue::watch(const Work& work, std::uint64_t number) {
-  work.on_finish([state = state_, number](const Work&) {
+  work.on_finish([queue = std::weak_ptr(state_), number](const Work&) {
+    const auto state = queue.lock();
+    if (!state) return;
     state->box.post(new Ended{.number = number});
     const std::uint64_t one = 1;
     static_cast<void>(!::write(state->event, &one, sizeof one));  // a full counter is readable, too

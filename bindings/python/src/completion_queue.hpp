@@ -26,7 +26,7 @@ class CompletionQueue {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  ///< shared with the operations
+  std::shared_ptr<State> state_;  ///< operations look whether it is still there
 };
 
 }  // namespace ddp::python

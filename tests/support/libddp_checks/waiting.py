@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import logging
+import os
+import sys
 import threading
 import time
 import weakref
@@ -32,10 +34,13 @@ def lifetimes(world, group):
     receiving.wait()
     libddp.poll()
     expect(threads == [threading.get_ident()], f"the tensor went in {threads}")
-    # dropped at once, work and tensors; the loop gives wrong sums if memory was given to others
+    # dropped at once, work and tensors
+    others = []
     for _ in range(100):
         group.all_reduce(numpy.ones(10_000))
+        others.append(numpy.full(10_000, 7.0))
     group.barrier().wait()
+    expect(all((other == 7).all() for other in others), "an operation has written to memory that it does not own")
     # buffers that are exported cannot be resized
     buffer = bytearray(8)
     waiting = group.recv(buffer, before, tag=1)
@@ -101,6 +106,13 @@ def callbacks(world, group):
     failing.wait()
     expect(len(records) == 1 and records[0].exc_info[0] is ZeroDivisionError, f"logged: {records}")
 
+    ended, called = group.barrier(), []
+    for function in (sys.exit, called.append, sys.exit):
+        ended.add_done_callback(function)
+    raises(SystemExit, ended.wait)
+    expect(called == [ended], "an exception keeps others from their call")
+    expect(not libddp._events._by_poll.queue.take(), "the queue keeps what has been called")
+
 
 @check
 def event_loop(world, group):
@@ -139,3 +151,20 @@ def event_loop(world, group):
 
     for _ in range(2):  # a queue belongs to a loop
         asyncio.run(main())
+
+    async def in_vain(work):
+        try:
+            await asyncio.wait_for(event(work), 0.001)
+        except asyncio.TimeoutError:
+            return
+        raise AssertionError("it ended before it could")
+
+    late = group.recv(numpy.zeros(1), before, tag=21)
+    opened = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        asyncio.run(in_vain(late))
+    gc.collect()
+    expect(len(os.listdir("/proc/self/fd")) <= opened + 3, "loops and their descriptors are kept")
+    apart.barrier().wait()
+    group.send(numpy.zeros(1), after, tag=21).wait()
+    late.wait()
