@@ -17,6 +17,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "gil.hpp"
+
 namespace ddp::python {
 
 /// A World that Python and calls under way share. In a forked child it is left as it is: session and connections are
@@ -74,7 +76,7 @@ class PythonGroup {
   PythonGroup(PythonGroup&&) = default;
   PythonGroup& operator=(PythonGroup&&) = default;
   ~PythonGroup() {
-    const nanobind::gil_scoped_release released;
+    const WithoutGil released;
     group_.reset();
   }
 

@@ -1,5 +1,6 @@
 #include "dropped_objects.hpp"
 
+#include "gil.hpp"
 #include "mailbox.hpp"
 
 namespace ddp::python {
@@ -21,8 +22,10 @@ void release(HeldObject* chain) noexcept {
   while (chain != nullptr) {
     const std::unique_ptr<HeldObject> held(chain);
     chain = held->next;
-    if (held->buffer.obj != nullptr) PyBuffer_Release(&held->buffer);
-    Py_XDECREF(held->capsule);
+    or_stop([&] {  // finalizers are Python code
+      if (held->buffer.obj != nullptr) PyBuffer_Release(&held->buffer);
+      Py_XDECREF(held->capsule);
+    });
   }
 }
 

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "gil.hpp"
+
 namespace ddp::python {
 namespace {
 
@@ -32,9 +34,9 @@ nb::object exception_of(const Error& error) {
   nb::list ranks;
   for (const int rank : error.ranks()) ranks.append(rank);
   const auto text = [](const std::string& words) { return nb::str(words.data(), words.size()); };
-  return nb::module_::import_("libddp._errors")
-      .attr("make")(std::string(to_string(error.code())).c_str(), error.what(), text(error.attempted()),
-                    text(error.cause()), text(error.native()), nb::tuple(ranks), text(error.hint()));
+  return call_python(nb::module_::import_("libddp._errors").attr("make"),
+                     nb::make_tuple(std::string(to_string(error.code())).c_str(), error.what(), text(error.attempted()),
+                                    text(error.cause()), text(error.native()), nb::tuple(ranks), text(error.hint())));
 }
 
 std::optional<std::chrono::milliseconds> duration_of(nb::handle timeout) {

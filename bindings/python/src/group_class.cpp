@@ -53,7 +53,7 @@ PythonWork start(PythonGroup& group, TensorArguments& tensors, nb::handle timeou
   options.keep_alive = tensors.owner();
   options.stream = tensors.stream();
   const Deadline latest{options.deadline->when() + kSlack};
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   return {.work = function(std::move(options)), .latest = latest, .callbacks = {}};
 }
 

@@ -11,6 +11,8 @@
 #include <mutex>
 #include <thread>
 
+#include "gil.hpp"
+
 namespace ddp::python {
 namespace {
 
@@ -41,7 +43,7 @@ std::thread start_quiet_thread(std::function<void()> body) {
 
 void run_interruptibly(std::function<void()> task) {
   if (::gettid() != ::getpid()) {
-    const nanobind::gil_scoped_release released;
+    const WithoutGil released;
     return task();
   }
   const auto call = std::make_shared<Call>();
@@ -60,7 +62,7 @@ void run_interruptibly(std::function<void()> task) {
   }).detach();
   for (;;) {
     {
-      const nanobind::gil_scoped_release released;
+      const WithoutGil released;
       std::unique_lock lock(call->mutex);
       if (call->ended.wait_for(lock, kSignalLook, [&] { return call->done; })) break;
     }

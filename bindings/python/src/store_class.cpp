@@ -76,7 +76,8 @@ void add_store(nb::module_& module) {
            "cannot be "
            "used after that.")
       .def_prop_ro("transport", [](const PythonStore& store) {
-        return std::string(store.shared->world->key_value_store().transport());
+        return call_store(store, Deadline::after(kTimeout),
+                          [](KeyValueStore& real) { return std::string(real.transport()); });
       });
 }
 

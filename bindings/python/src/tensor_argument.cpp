@@ -8,6 +8,7 @@
 
 #include "dlpack.hpp"
 #include "errors.hpp"
+#include "gil.hpp"
 
 namespace ddp::python {
 namespace {
@@ -100,10 +101,13 @@ nb::object call_dlpack(nb::handle object, const char* name, const nb::dict& argu
   nb::dict versioned;
   versioned.update(arguments);
   versioned["max_version"] = nb::make_tuple(1, 1);
-  PyObject* capsule = PyObject_Call(method.ptr(), nothing.ptr(), versioned.ptr());
+  const auto call = [&](const nb::dict& named) {
+    return or_stop([&] { return PyObject_Call(method.ptr(), nothing.ptr(), named.ptr()); });
+  };
+  PyObject* capsule = call(versioned);
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
     PyErr_Clear();
-    capsule = PyObject_Call(method.ptr(), nothing.ptr(), arguments.ptr());
+    capsule = call(arguments);
   }
   if (capsule != nullptr) return nb::steal(capsule);
   refuse(name, "its __dlpack__() failed: " + take_exception(), "for tensors that require gradients give x.detach()");
@@ -158,7 +162,7 @@ TensorView TensorArguments::add_dlpack(nb::handle object, const char* name, Acce
   nb::dict arguments;
   std::int32_t device_type = dlpack::kCpu;
   if (nb::hasattr(object, "__dlpack_device__")) {
-    const nb::object device = object.attr("__dlpack_device__")();
+    const nb::object device = call_python(object.attr("__dlpack_device__"), nb::tuple());
     device_type = nb::cast<std::int32_t>(nb::int_(device[0]));
   }
   const bool on_cuda = device_type == dlpack::kCuda || device_type == dlpack::kCudaManaged;

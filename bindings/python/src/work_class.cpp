@@ -22,16 +22,18 @@ void call_back(PythonWork& work) {
   release_dropped_objects();
   if (work.callbacks.empty()) return;
   const auto numbers = std::exchange(work.callbacks, {});
-  events().attr("deliver")(numbers);
+  call_python(events().attr("deliver"), nb::make_tuple(numbers));
 }
 
 /// Whether it has ended by @p limit.
 bool wait_until(const Work& work, Deadline limit) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   try {
     work.wait(limit);
-  } catch (const Error&) {
-    return work.done();  // what it failed with is asked for later
+  } catch (const Error& error) {
+    if (work.done()) return true;  // what it failed with is asked for later
+    if (error.code() != ErrorCode::timeout) throw;
+    return false;
   }
   return true;
 }
@@ -52,7 +54,7 @@ void wait(PythonWork& work, nb::handle timeout) {
 bool done(PythonWork& work) {
   bool ended = false;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     ended = work.work.done();
   }
   if (ended) call_back(work);
@@ -82,7 +84,7 @@ void add_work(nb::module_& module) {
       .def(
           "add_done_callback",
           [](nb::handle self, nb::handle function) {
-            const nb::object number = events().attr("call_at_end")(self, function);
+            const nb::object number = call_python(events().attr("call_at_end"), nb::make_tuple(self, function));
             if (!number.is_none()) nb::cast<PythonWork&>(self).callbacks.push_back(nb::cast<std::uint64_t>(number));
           },
           "function"_a,

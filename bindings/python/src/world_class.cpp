@@ -1,6 +1,7 @@
 // libddp.World: ddp::World.
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -30,10 +31,10 @@ LaunchSource source_of(const std::string& name) {
                .hint = "sources are pmix, pmi2, torchrun, openmpi, slurm and single"}};
 }
 
-/// DDP_BIND binds the memory of the thread that calls.
+/// DDP_BIND binds the memory of the thread that calls; ddprun, which has bound the rank itself, sets none.
 bool binds_memory() {
   const char* bind = std::getenv("DDP_BIND");
-  return bind != nullptr && *bind != '\0';
+  return bind != nullptr && *bind != '\0' && std::string_view(bind) != "none";
 }
 
 PythonWorld* make_world(nb::handle timeout, const std::optional<std::string>& launch, bool keep_session) {
@@ -43,7 +44,7 @@ PythonWorld* make_world(nb::handle timeout, const std::optional<std::string>& la
   if (!binds_memory()) return new PythonWorld(interruptible(make));
   std::shared_ptr<SharedWorld> shared;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     shared = make();
   }
   return new PythonWorld(std::move(shared));
@@ -86,9 +87,10 @@ std::shared_ptr<SharedWorld> PythonWorld::job(std::string_view attempted) const 
 }
 
 void PythonWorld::close() noexcept {
-  if (!shared_) return;
-  const nb::gil_scoped_release released;
-  shared_.reset();
+  auto last = std::move(shared_);  // with the GIL, since other threads ask
+  if (!last) return;
+  const WithoutGil released;
+  last.reset();
 }
 
 void add_world(nb::module_& module) {
@@ -147,9 +149,10 @@ void add_world(nb::module_& module) {
       .def(
           "leave_session",
           [](const PythonWorld& world) {
-            const auto shared = world.job("leaving the launcher's service");
-            const nb::gil_scoped_release released;
-            shared->world->leave_session();
+            run_interruptibly([shared = world.job("leaving the launcher's service")] {
+              const std::lock_guard lock(shared->calls);
+              shared->world->leave_session();
+            });
           },
           "Leaves the launcher's key-value service now; facts and groups stay.")
       .def("close", &PythonWorld::close,

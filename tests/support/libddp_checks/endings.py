@@ -1,6 +1,7 @@
 """Signals, forks, deaths and ends."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -35,14 +36,30 @@ def interrupted(call, after=0.3):
 
 @check
 def forked_child(world, group):
+    apart = group.new_group(range(group.size))
+    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    called = []
+    ended, never = (group.recv(numpy.zeros(1), before, tag) for tag in (50, 51))
+    ended.add_done_callback(called.append)
+    apart.barrier().wait()
+    group.send(numpy.zeros(1), after, 50).wait()
+    apart.barrier().wait()  # the parent has not asked for the end, so its callback waits
+
+    async def end(work):
+        await work
+
     def child():
         expect(libddp.world().rank == world.rank, "a child may know who its parent is")
         for call in (group.barrier, world.process_group, lambda: world.store, libddp.init):
             raises(libddp.Unavailable, call, words="forked")
         expect(not libddp.initialized(), "a child has no World")
+        for wait in (never.wait, lambda: never.wait(5), lambda: asyncio.run(end(never))):
+            raises(libddp.Unavailable, wait, words="forked")
+        expect(not never.done() and never.exception() is None, "a child cannot know of an end")
         libddp.poll()
+        ended.done()
+        expect(not called, "the parent's callback")
 
-    group.barrier().wait()
     helper = multiprocessing.get_context("fork").Process(target=child)
     helper.start()
     helper.join(60)
@@ -51,7 +68,10 @@ def forked_child(world, group):
     if pid == 0:  # ends with all of the interpreter's own handlers
         sys.exit(7)
     expect(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7, "another child ended in another way")
-    group.all_reduce(numpy.zeros(3)).wait()  # the parent goes on
+    group.send(numpy.zeros(1), after, 51).wait()  # the parent goes on
+    never.wait()
+    ended.wait()
+    expect(called == [ended], f"called: {called}")
 
 
 @check
@@ -70,6 +90,27 @@ def signals(world, group):
         group.barrier().wait()
         world.store.fence(60)
     group.barrier().wait()
+
+
+@check
+def leaves_session(world, group):
+    """Not while a thread is in the store."""
+    store, fenced = world.store, []
+    expect(store.transport, "no transport")
+    if group.rank == 0:
+        fencing = threading.Thread(target=lambda: fenced.append(store.fence(60)))
+        fencing.start()
+        time.sleep(0.1)
+        expect(interrupted(world.leave_session) < 20, "Ctrl-C waits for the fence")
+        group.barrier().wait()
+        fencing.join(60)
+        expect(fenced == [None], "the fence failed")
+    else:
+        group.barrier().wait()
+        store.fence(60)
+    world.leave_session()
+    raises(libddp.Unavailable, store.fence)
+    raises(libddp.Unavailable, lambda: store.transport)
 
 
 @check
@@ -121,3 +162,40 @@ def leaves_everything(world, group):
     global kept
     kept = [group, world, group.recv(numpy.zeros(1000), (group.rank - 1) % group.size, tag=5), numpy.zeros(1)]
     kept[2].add_done_callback(print)
+
+
+class Slow:
+    """Makes the interpreter's end last until others have asked for the GIL."""
+
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+
+
+@check
+def leaves_threads(world, group):
+    """The end of the interpreter, with threads in libddp, and in Python code that libddp has called."""
+    global slow
+    slow = Slow()
+    ended = group.barrier()
+    never = group.recv(numpy.zeros(1), (group.rank - 1) % group.size, tag=6)
+    calling = []
+
+    def wait():
+        with contextlib.suppress(libddp.PeerLost):  # where the other ends first
+            never.wait()
+
+    def spin(*_):
+        calling.append(1)
+        while True:
+            pass
+
+    class Tensor:
+        __dlpack__ = spin
+
+    ended.add_done_callback(spin)
+    for target in (*[wait] * 8, ended.wait, lambda: group.all_reduce(Tensor())):
+        threading.Thread(target=target, daemon=True).start()
+    deadline = time.monotonic() + 60
+    while len(calling) < 2:
+        expect(time.monotonic() < deadline, "the threads do not call")
+        time.sleep(0.01)
