@@ -5,6 +5,7 @@ scripts/python-package makes it in build/python; DDP_BIN_DIR: where ddprun is.
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,8 +81,9 @@ except libddp.Error as error:
 
 @pytest.mark.parametrize("bind", ["", "none"])  # none: what ddprun sets
 def test_ctrl_c_ends_a_rendezvous(bind):
-    done = python("-c", INTERRUPTED_INIT, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1",
-                  MASTER_PORT="1", DDP_LAUNCH="torchrun", DDP_BIND=bind)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = python("-c", INTERRUPTED_INIT, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(silent.getsockname()[1]), DDP_LAUNCH="torchrun", DDP_BIND=bind)
     assert done.returncode == 0 and "interrupted\nfailed again" in done.stdout, done.stdout + done.stderr
 
 
