@@ -22,13 +22,13 @@ using test::soon;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// The other rank has the same of everything.
+/// The other rank, if there is one, has the same of everything.
 inline void twin(const ddp::Operation& operation) {
   auto* const output = static_cast<std::byte*>(operation.output.data());
   const std::size_t bytes = operation.input.size_bytes();
   if (operation.kind == OperationKind::all_gather || operation.kind == OperationKind::all_gather_v) {
     std::memcpy(output, operation.input.data(), bytes);
-    std::memcpy(output + bytes, operation.input.data(), bytes);
+    if (operation.output.size_bytes() > bytes) std::memcpy(output + bytes, operation.input.data(), bytes);
   } else if (operation.kind == OperationKind::all_reduce && operation.reduce_op == ReduceOp::sum) {
     const auto add = [&](auto* values) {
       for (std::size_t i = 0; i < operation.count; ++i) values[i] += values[i];
