@@ -16,13 +16,13 @@
 
 #include "base/env_table.hpp"
 #include "diagnostics/stacks/tool_process.hpp"
+#include "status/facts_lines.hpp"
 
 extern char** environ;
 
 namespace ddp::tools::status {
 namespace {
 
-constexpr std::string_view kFactsWord = "ddp-status-facts ";
 // For a node to answer that srun has reached, and for srun to end.
 constexpr std::chrono::seconds kReserve{2};
 
@@ -88,32 +88,7 @@ int check_job(const std::string& job, Deadline deadline) {
   return nodes;
 }
 
-int hex_digit(char letter) {
-  if (letter >= '0' && letter <= '9') return letter - '0';
-  return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
-}
-
 }  // namespace
-
-std::string facts_line(const diagnostics::HostFacts& facts) {
-  std::string line{kFactsWord};
-  for (const std::byte each : encode(facts)) {
-    line += "0123456789abcdef"[std::to_integer<unsigned>(each) >> 4U];
-    line += "0123456789abcdef"[std::to_integer<unsigned>(each) & 15U];
-  }
-  return line + "\n";
-}
-
-diagnostics::HostFacts parse_facts_line(std::string_view line) {
-  Bytes bytes;
-  for (std::size_t i = kFactsWord.size(); i + 1 < line.size(); i += 2) {
-    const int high = hex_digit(line[i]);
-    const int low = hex_digit(line[i + 1]);
-    if (high < 0 || low < 0) break;  // too short then
-    bytes.push_back(static_cast<std::byte>(high << 4 | low));
-  }
-  return diagnostics::decode_host_facts(bytes);
-}
 
 SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadline) {
   SlurmHosts found;
@@ -141,14 +116,9 @@ SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadlin
   if (stacks) command.emplace_back("--stacks");
   const auto said = diagnostics::run_tool(std::move(command), environment_of_srun(), deadline);
   std::istringstream lines{said.out};
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(kFactsWord)) continue;
-    try {
-      found.hosts.push_back(parse_facts_line(line));
-    } catch (const Error& error) {
-      found.notes.emplace_back(error.what());
-    }
-  }
+  FactsReader reader;
+  for (std::string line; std::getline(lines, line);) reader.add(line);
+  found.hosts = reader.take(found.notes);
   const int silent = found.nodes - static_cast<int>(found.hosts.size());
   if (silent > 0) {
     found.notes.push_back(fmt::format("{} of {} nodes did not answer{}{}", silent, found.nodes,

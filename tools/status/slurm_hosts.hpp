@@ -20,9 +20,4 @@ struct SlurmHosts {
 /// Slurm and for another user's job.
 SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadline);
 
-/// One line: what a helper prints.
-std::string facts_line(const diagnostics::HostFacts& facts);
-/// Throws Error(protocol).
-diagnostics::HostFacts parse_facts_line(std::string_view line);
-
 }  // namespace ddp::tools::status

@@ -22,6 +22,7 @@
 #include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
+#include "status/facts_lines.hpp"
 #include "status/slurm_hosts.hpp"
 
 extern char** environ;
@@ -88,7 +89,7 @@ int print_facts(const StatusOptions& options, const base::Environment& environme
   } catch (const Error& error) {
     facts.notes.emplace_back(error.what());
   }
-  write_standard_output(facts_line(facts));
+  write_standard_output(facts_lines(facts));
   return 0;
 }
 

@@ -1,0 +1,85 @@
+#include "status/facts_lines.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+namespace ddp::tools::status {
+namespace {
+
+constexpr std::string_view kWord = "ddp-status-facts";
+constexpr std::size_t kDigits = 800;  // beside a host name of at most 64 characters and three numbers
+constexpr std::size_t kMostLines = 100'000;
+
+int hex_digit(char letter) {
+  if (letter >= '0' && letter <= '9') return letter - '0';
+  return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+}
+
+/// As far as they are digits: what is malformed is too short.
+Bytes bytes_of(std::string_view digits) {
+  Bytes bytes;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+    const int high = hex_digit(digits[i]);
+    const int low = hex_digit(digits[i + 1]);
+    if (high < 0 || low < 0) break;
+    bytes.push_back(static_cast<std::byte>(high << 4 | low));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string facts_lines(const diagnostics::HostFacts& facts) {
+  std::string digits;
+  for (const std::byte each : encode(facts)) {
+    digits += "0123456789abcdef"[std::to_integer<unsigned>(each) >> 4U];
+    digits += "0123456789abcdef"[std::to_integer<unsigned>(each) & 15U];
+  }
+  const std::size_t count = (digits.size() + kDigits - 1) / kDigits;
+  std::string lines;
+  for (std::size_t i = 0; i < count; ++i) {
+    lines += fmt::format("{} {}:{} {} {} {}\n", kWord, facts.host, ::getpid(), i, count,
+                         std::string_view(digits).substr(i * kDigits, kDigits));
+  }
+  return lines;
+}
+
+void FactsReader::add(std::string_view line) {
+  std::istringstream words{std::string(line)};
+  std::string word;
+  std::string from;
+  std::size_t number = 0;
+  std::size_t count = 0;
+  std::string digits;
+  if (!(words >> word >> from >> number >> count >> digits) || word != kWord || count > kMostLines) return;
+  Host& host = hosts_[from];
+  host.wanted = count;
+  if (number != host.lines) return;  // one before it is lost: the host stays incomplete
+  ++host.lines;
+  host.digits += digits;
+}
+
+std::vector<diagnostics::HostFacts> FactsReader::take(std::vector<std::string>& notes) {
+  std::vector<diagnostics::HostFacts> found;
+  for (const auto& [from, host] : hosts_) {
+    if (host.lines != host.wanted) {
+      notes.push_back(fmt::format("of {} only {} of {} lines came", from, host.lines, host.wanted));
+      continue;
+    }
+    try {
+      found.push_back(diagnostics::decode_host_facts(bytes_of(host.digits)));
+    } catch (const Error& error) {
+      notes.emplace_back(error.what());
+    }
+  }
+  hosts_.clear();
+  return found;
+}
+
+}  // namespace ddp::tools::status
