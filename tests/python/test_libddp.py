@@ -65,6 +65,7 @@ def test_an_absent_rank_is_a_timeout():
 INTERRUPTED_INIT = """
 import os, signal, threading, time
 import libddp
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job of a shell ignores
 started = time.monotonic()
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
