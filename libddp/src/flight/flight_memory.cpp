@@ -180,14 +180,14 @@ void FlightMemory::remove_group(GroupPlace* place) noexcept {
 void enter_phase(FlightPhase phase) noexcept {
   try {
     FlightMemory::process().enter(phase);
-  } catch (...) {
+  } catch (...) {  // no memory, or a malformed setting: the first process group tries again, and throws it
   }
 }
 
 void set_world(int rank, int world_size) noexcept {
   try {
     FlightMemory::process().set_world(rank, world_size);
-  } catch (...) {
+  } catch (...) {  // as above
   }
 }
 

@@ -110,7 +110,7 @@ TEST_P(TorchStore, NamesExactlyTheRanksThatDidNotArrive) {
       while (told < kRanks - 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }
-    const Deadline deadline = soon(4000);
+    const Deadline deadline = soon(8000);
     const auto error = error_of([&] { store->fence(deadline); });
     EXPECT_LT(std::chrono::steady_clock::now(), deadline.when() + test::kBusyMachine);
     ++told;
