@@ -34,6 +34,7 @@ constexpr std::size_t kCrowd = 16;
 constexpr std::chrono::seconds kLogPause{1};
 constexpr std::chrono::seconds kDescriptorPause{1};
 constexpr int kAcceptsPerTurn = 64;
+constexpr int kPortAttempts = 16;
 
 base::UniqueFd bound_socket(const addrinfo& address, const std::string& attempted) {
   base::UniqueFd fd{::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
@@ -85,6 +86,17 @@ std::vector<base::UniqueFd> listening_sockets(const std::vector<std::string>& ad
   }
   if (sockets.empty() && unusable) throw *unusable;
   return sockets;
+}
+
+/// The port that the kernel chooses for the first address may be in use at another: then it chooses again.
+std::vector<base::UniqueFd> listening_sockets_somewhere(const std::vector<std::string>& addresses, std::uint16_t port) {
+  for (int left = port == 0 ? kPortAttempts : 1;; --left) {
+    try {
+      return listening_sockets(addresses, port);
+    } catch (const Error& error) {
+      if (left == 1 || error.native() != base::errno_name(EADDRINUSE)) throw;
+    }
+  }
 }
 
 /// At most half of the descriptors are for strangers.
@@ -310,7 +322,7 @@ void Listener::Impl::log_drop(const std::string& peer, const std::string& why, L
 
 Listener::Listener(const std::vector<std::string>& addresses, std::uint16_t port, std::shared_ptr<Prover> prover,
                    std::chrono::milliseconds patience)
-    : impl_(std::make_unique<Impl>(std::move(prover), listening_sockets(addresses, port), patience)) {
+    : impl_(std::make_unique<Impl>(std::move(prover), listening_sockets_somewhere(addresses, port), patience)) {
   impl_->accept_again();
 }
 

@@ -25,6 +25,7 @@
 #include "coordinator/job_console.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/agent_settings.hpp"
+#include "launch/coordinator_addresses.hpp"
 #include "launch/host_agents.hpp"
 #include "launch/job_reporter.hpp"
 #include "launch/launch_role.hpp"
@@ -89,7 +90,7 @@ class Process {
   int run() {
     hold_signals(options_.forwarded_signals);  // while it waits for other nodes; ending ones end it
     if (role_.role == LaunchRole::frontend) {
-      FrontendRendezvous meeting = meet_agents();
+      FrontendRendezvous meeting = meet_as_frontend(frontend_addresses(options_, role_.by_hosts, environment_));
       lead(std::move(meeting.listener), &meeting.point);
       return drive();
     }
@@ -106,19 +107,6 @@ class Process {
   }
 
  private:
-  FrontendRendezvous meet_agents() const {
-    // The interface in the environment is one of the nodes'; this host need not have it.
-    const base::Environment without_names = without_interface_names(environment_);
-    if (!role_.by_hosts) return meet_as_frontend(own_network(options_.local_addr, "", without_names).addresses, {""});
-    const auto other = std::find_if(options_.hosts.begin(), options_.hosts.end(),
-                                    [](const HostEntry& host) { return !is_this_host(host.name); });
-    const std::vector<std::string> addresses = !options_.local_addr.empty() ? resolve_local_addr(options_.local_addr)
-                                               : other == options_.hosts.end()
-                                                   ? std::vector<std::string>{"127.0.0.1"}
-                                                   : own_network("", other->name, without_names).addresses;
-    return meet_as_frontend(addresses, addresses);
-  }
-
   /// Another host that the job's traffic must reach.
   std::string rendezvous_host() const {
     if (role_.by_hosts) return RendezvousPoint::decode(environment_.raw(kAgentVariable).value_or("")).addresses.front();
@@ -172,10 +160,11 @@ class Process {
     const std::string host = rendezvous_host();
     or_refuse([&] { network_ = own_network(options_.local_addr, host, environment_); });
     if (network_.addresses.empty()) network_ = own_network("", host, without_interface_names(environment_));
-    Rendezvous meeting = role_.role == LaunchRole::frontend_agent ? meet_as_frontend_agent(environment_, deadline)
-                         : role_.role == LaunchRole::step_agent
-                             ? meet_in_step(environment_, network_.addresses, deadline)
-                             : meet_at_endpoint(options_, environment_);
+    Rendezvous meeting =
+        role_.role == LaunchRole::frontend_agent ? meet_as_frontend_agent(environment_, deadline)
+        : role_.role == LaunchRole::step_agent
+            ? meet_in_step(environment_, step_addresses(network_.addresses, options_, environment_), deadline)
+            : meet_at_endpoint(options_, environment_);
     order_ = meeting.order;
     if (meeting.listener) {
       if (options_.verbose)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,11 +27,43 @@ constexpr std::chrono::seconds kResolverPatience{8};
 
 std::vector<topology::InterfaceFact> interfaces() { return topology::read_usable_interfaces(); }
 
-std::vector<std::string> numeric_addresses(const std::string& host, int flags = 0) {
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+/// Hosts that must be reachable.
+std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const base::Environment& environment) {
+  std::vector<std::string> hosts;
+  if (!rendezvous_host.empty() && !is_own_name(rendezvous_host)) hosts.push_back(rendezvous_host);
+  // there is a rule without other hosts
+  for (std::string& node : other_nodes(environment).value_or(std::vector<std::string>{}))
+    hosts.push_back(std::move(node));
+  return hosts;
+}
+
+/// Slurm's compressed lists: of the step, which may be inherited from a task that this job was made in, of the job, and
+/// of all components of a heterogeneous one. Nothing if one is missing.
+std::optional<std::vector<std::string>> node_lists(const base::Environment& environment) {
+  std::vector<std::string> lists;
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
+    if (const auto list = environment.raw(name)) lists.push_back(*list);
+  }
+  const int components = environment.number("SLURM_HET_SIZE").value_or(1);
+  for (int i = 0; components > 1 && i < components; ++i) {
+    const auto list = environment.raw(fmt::format("SLURM_JOB_NODELIST_HET_GROUP_{}", i));
+    if (!list) return std::nullopt;
+    lists.push_back(*list);
+  }
+  return lists.empty() ? std::nullopt : std::optional{std::move(lists)};
+}
+
+Deadline patience() { return Deadline::after(kResolverPatience); }
+
+}  // namespace
+
+std::vector<std::string> numeric_addresses(const std::string& host, Deadline deadline, int flags) {
   std::vector<std::string> addresses;
   try {
-    const base::AddressList list = base::resolve(host, 0, flags, fmt::format("looking up the host '{}'", host),
-                                                 Deadline::after(kResolverPatience));
+    const base::AddressList list =
+        base::resolve(host, 0, flags, fmt::format("looking up the host '{}'", host), deadline);
     for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
       char text[NI_MAXHOST];
       if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
@@ -43,30 +76,27 @@ std::vector<std::string> numeric_addresses(const std::string& host, int flags = 
   return addresses;
 }
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
-/// Hosts that must be reachable.
-std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const base::Environment& environment) {
-  std::vector<std::string> hosts;
-  if (!rendezvous_host.empty() && !is_own_name(rendezvous_host)) hosts.push_back(rendezvous_host);
-  const auto list = environment.raw("SLURM_STEP_NODELIST") ? environment.raw("SLURM_STEP_NODELIST")
-                                                           : environment.raw("SLURM_JOB_NODELIST");
-  if (!list) return hosts;
+std::optional<std::vector<std::string>> other_nodes(const base::Environment& environment) {
+  const auto lists = node_lists(environment);
+  if (!lists) return std::nullopt;
   const std::string self = environment.raw("SLURMD_NODENAME").value_or("");
+  std::vector<std::string> nodes;
+  std::set<std::string> seen;
   try {
-    for (std::string& name : topology::expand_hostlist(*list)) {
-      if (name != self) hosts.push_back(std::move(name));
+    for (const std::string& list : *lists) {
+      for (std::string& name : topology::expand_hostlist(list)) {
+        if (name != self && seen.insert(name).second) nodes.push_back(std::move(name));
+      }
     }
   } catch (const Error& error) {
-    base::log(base::LogLevel::info, "{}", error.what());  // there is a rule without other hosts
+    base::log(base::LogLevel::info, "{}", error.what());
+    return std::nullopt;
   }
-  return hosts;
+  return nodes;
 }
 
-}  // namespace
-
 std::vector<std::string> resolve_local_addr(const std::string& local_addr) {
-  std::vector<std::string> addresses = numeric_addresses(local_addr);
+  std::vector<std::string> addresses = numeric_addresses(local_addr, patience());
   if (addresses.empty()) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reading --local-addr",
@@ -122,11 +152,11 @@ std::vector<std::string> listening_addresses(const std::string& host) {
     for (const InterfaceAddress& address : fact.interface.addresses) own.push_back(address.address);
   }
   std::vector<std::string> here;
-  for (std::string& address : numeric_addresses(host)) {
+  for (std::string& address : numeric_addresses(host, patience())) {
     if (is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end())
       here.push_back(std::move(address));
   }
-  const bool is_name = !host.starts_with("localhost") && numeric_addresses(host, AI_NUMERICHOST).empty();
+  const bool is_name = !host.starts_with("localhost") && numeric_addresses(host, patience(), AI_NUMERICHOST).empty();
   const bool known_here = !here.empty() || host == base::host_name();
   if (is_name && known_here && std::all_of(here.begin(), here.end(), is_loopback)) return {""};
   if (here.empty() && host == "localhost") return {"127.0.0.1"};

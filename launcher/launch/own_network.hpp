@@ -2,8 +2,11 @@
 // traffic between ranks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <ddp/deadline.hpp>
 
 #include "base/env_table.hpp"
 #include "control/messages.hpp"
@@ -26,6 +29,12 @@ struct OwnNetwork {
 /// does not exist.
 OwnNetwork own_network(const std::string& local_addr, const std::string& rendezvous_host,
                        const base::Environment& environment);
+/// The names of the nodes of the Slurm step and job, of all its components, without this one. Nothing where they are
+/// not known.
+std::optional<std::vector<std::string>> other_nodes(const base::Environment& environment);
+/// Numeric addresses of a host, by the resolver; none where it knows none or does not answer by @p deadline, which is
+/// logged. @param flags of getaddrinfo(3)
+std::vector<std::string> numeric_addresses(const std::string& host, Deadline deadline, int flags = 0);
 /// The same environment without the names of interfaces that the user has chosen.
 base::Environment without_interface_names(const base::Environment& environment);
 

@@ -115,13 +115,12 @@ control::Connection Rendezvous::connect() const {
   }
 }
 
-FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses,
-                                    const std::vector<std::string>& listen_at) {
+FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses) {
   FrontendRendezvous meeting{
       .listener = {},
       .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()}};
   meeting.listener =
-      std::make_unique<control::Listener>(listen_at, 0, control::job_secret_prover(meeting.point.secret));
+      std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(meeting.point.secret));
   meeting.point.port = meeting.listener->port();
   return meeting;
 }

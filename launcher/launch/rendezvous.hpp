@@ -50,14 +50,14 @@ struct FrontendRendezvous {
   std::unique_ptr<control::Listener> listener;
   RendezvousPoint point;
 };
-/// @param listen_at addresses of this host; {""}: all
-FrontendRendezvous meet_as_frontend(const std::vector<std::string>& own_addresses,
-                                    const std::vector<std::string>& listen_at);
+/// @param addresses of this host: where it listens, and what the agents are told
+FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses);
 /// Reads kAgentVariable; the order is SLURM_NODEID, or the place in the host list.
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline);
-/// Task 0 leads and publishes its point over the step's PMI. The exchange runs in a child process: this one will be a
-/// PMIx server and must not be a client. Throws Error: timeout (with the tasks that did not arrive), unavailable.
-Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& own_addresses,
+/// Task 0 leads, listens at its @p addresses and publishes its point over the step's PMI. The exchange runs in a child
+/// process: this one will be a PMIx server and must not be a client. Throws Error: timeout (with the tasks that did not
+/// arrive), unavailable.
+Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& addresses,
                         Deadline deadline);
 /// --rdzv-endpoint or --master-addr: the agent on that host leads, and listens at that address alone. As the job has no
 /// private channel, they prove themselves as RendezvousProof says. Throws Error: system when the port is in use,

@@ -99,7 +99,7 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
       .addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()};
   const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
   if (leads) {
-    meeting.listener = std::make_unique<control::Listener>("", 0, point.secret);
+    meeting.listener = std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(point.secret));
     point.port = meeting.listener->port();
   }
   int ends[2];

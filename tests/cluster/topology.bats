@@ -14,6 +14,7 @@ teardown() {
   for node in n0 n1; do
     for name in second docker0; do "$cluster" on $node ip link del $name 2>/dev/null || true; done
   done
+  "$cluster" run ip link del second 2>/dev/null || true
   cluster_jobs_teardown
 }
 
@@ -48,6 +49,36 @@ sent_bytes() { "$cluster" on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
   sent=$(($(sent_bytes n0 eth0) - before)) sent_second=$(($(sent_bytes n0 second) - before_second))
   [ "$sent" -ge $((60 * 1024 * 1024)) ] || { echo "only $sent bytes left by eth0"; return 1; }
   [ "$sent_second" -le 100000 ] || { echo "$sent_second bytes left by second"; return 1; }
+}
+
+# A second network, in which no node of the job is, on the host of the coordinator.
+@test "the coordinator listens in the network of the nodes alone" {
+  for host in ctl n0; do
+    local at="run" node='' address=10.78.0.254
+    [ $host = ctl ] || { at="on" node=n0 address=10.78.0.1; }
+    "$cluster" $at $node ip link add second type veth peer name nowhere
+    "$cluster" $at $node ip addr add 10.99.0.7/24 dev second
+    "$cluster" $at $node ip link set second up
+    "$cluster" $at $node ip link set nowhere up
+    local launch=(salloc -Q -N2)
+    [ $host = ctl ] || launch=(srun --mpi=pmix -w n0,n1 -N2 --ntasks-per-node=1)
+    start "${launch[@]}" "$bin/ddprun" --nproc-per-node 1 sh -c 'echo UP; until [ -e "$0" ]; do sleep 0.1; done' "$shared/go"
+    says 2 UP
+    run "$cluster" $at $node ss -Htlnp
+    listening=$(awk '$6 ~ /^users:.."ddprun",[^()]*..$/ { print $4 }' <<<"$output") # without Slurm's, which it inherits
+    [[ $listening =~ ^$address:([0-9]+)$ ]] || { echo "$output"; return 1; }
+    port=${BASH_REMATCH[1]}
+    "$cluster" $at $node timeout 10 bash -c "exec 3<>/dev/tcp/$address/$port"
+    for other in 10.99.0.7 127.0.0.1; do
+      run "$cluster" $at $node timeout 10 bash -c "exec 3<>/dev/tcp/$other/$port"
+      [[ $output == *"Connection refused"* ]] || { echo "$other: $output"; return 1; }
+    done
+    touch "$shared/go"
+    finish
+    succeeded
+    rm "$shared/go"
+    "$cluster" $at $node ip link del second
+  done
 }
 
 @test "a name that one node does not have is an error that names the node and what it has" {

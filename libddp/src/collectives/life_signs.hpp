@@ -39,16 +39,18 @@ class LifeSigns {
   /// Nobody has listened three times in a row, some time apart.
   bool gone(int member) const;
   /// Silent for so long that no healthy process is; or so many times as long.
-  bool lost(int member, int times = 1) const { return silence(member) >= longest_silence_ * times; }
+  bool lost(int member, int times = 1) const { return silence(member) >= longest_silence(member) * times; }
   /// Silent for almost as long: lost together with another, but asked later.
-  bool nearly_lost(int member) const { return silence(member) >= longest_silence_ * 3 / 5; }
+  bool nearly_lost(int member) const { return silence(member) >= longest_silence(member) * 3 / 5; }
 
  private:
   struct Signs {
     Duration silence{};
     int refusals = 0;
+    int hang_ups = 0;
     Time heard{};
   };
+  Duration longest_silence(int member) const;
   Signs& of(int member) { return signs_[static_cast<std::size_t>(member)]; }
   const Signs& of(int member) const { return signs_[static_cast<std::size_t>(member)]; }
 

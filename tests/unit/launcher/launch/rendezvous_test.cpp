@@ -90,20 +90,21 @@ TEST(RendezvousPoint, WhatIsNoPointIsRefused) {
 // ---- frontend
 
 TEST(FrontendRendezvous, ItsAgentsReachIt) {
-  const FrontendRendezvous frontend = meet_as_frontend({"10.0.0.1", "10.0.1.1"}, {""});
+  const FrontendRendezvous frontend = meet_as_frontend({"192.0.2.1", "127.0.0.1"});
   ASSERT_TRUE(frontend.listener);
   EXPECT_EQ(frontend.point.port, frontend.listener->port());
   const base::Environment environment{
       Variables{{std::string{kAgentVariable}, frontend.point.encode()}, {"SLURM_NODEID", "3"}}};
   const Rendezvous agent = meet_as_frontend_agent(environment, patience());
   EXPECT_FALSE(agent.listener);
-  EXPECT_THAT(agent.addresses, ElementsAre("10.0.0.1", "10.0.1.1"));
+  EXPECT_THAT(agent.addresses, ElementsAre("192.0.2.1", "127.0.0.1"));
   EXPECT_EQ(agent.order, 3);
   EXPECT_TRUE(reaches(agent, *frontend.listener));
 }
 
 TEST(FrontendRendezvous, EachJobHasItsOwnSecret) {
-  EXPECT_NE(meet_as_frontend({"n1"}, {""}).point.secret.to_hex(), meet_as_frontend({"n1"}, {""}).point.secret.to_hex());
+  EXPECT_NE(meet_as_frontend({"127.0.0.1"}).point.secret.to_hex(),
+            meet_as_frontend({"127.0.0.1"}).point.secret.to_hex());
 }
 
 TEST(FrontendRendezvous, WithoutTheVariableThereIsNone) {
@@ -332,7 +333,7 @@ class StepRendezvous : public ::testing::Test {
     const base::Environment environment{Variables{{"PMI_FD", std::to_string(pmi.get())},
                                                   {"SLURM_PROCID", std::to_string(task)},
                                                   {"SLURM_NODEID", std::to_string(10 + task)}}};
-    return meet_in_step(environment, {"10.0.0." + std::to_string(task)}, deadline);
+    return meet_in_step(environment, {"127.0.0." + std::to_string(1 + task)}, deadline);
   }
 };
 
@@ -349,7 +350,7 @@ TEST_F(StepRendezvous, TaskZeroTellsTheOthers) {
   for (int task = 0; task < 3; ++task) {
     const Rendezvous& own = *tasks[static_cast<std::size_t>(task)];
     EXPECT_EQ(own.listener != nullptr, task == 0);
-    EXPECT_THAT(own.addresses, ElementsAre("10.0.0.0"));
+    EXPECT_THAT(own.addresses, ElementsAre("127.0.0.1"));
     EXPECT_EQ(own.port, tasks[0]->port);
     EXPECT_EQ(own.order, 10 + task);
   }
