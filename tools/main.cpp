@@ -23,6 +23,7 @@
 #include "status/status_command.hpp"
 #include "topo/options.hpp"
 #include "topo/topo_command.hpp"
+#include "trace/trace_command.hpp"
 
 namespace {
 
@@ -37,6 +38,7 @@ constexpr const char* kHelp =
     "  flight    what the ranks of a failed job called last, and who made it fail\n"
     "  status    who hangs in a running job, who is missing and who waits for whom\n"
     "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"
+    "  trace     one picture of the ranks' traces, for Perfetto\n"
     "  version   the version of libddp\n"
     "\n"
     "'ddp-info COMMAND --help' describes the options of a command.\n"
@@ -86,7 +88,9 @@ void run(std::span<const std::string> arguments) {
   if (command == "env") return ddp::tools::env::run_env(ddp::tools::env::parse_env_options(arguments.subspan(1)));
   if (command == "flight")
     return ddp::tools::flight::run_flight(ddp::tools::flight::parse_flight_options(arguments.subspan(1)));
-  const std::vector<std::string> known{"doctor", "env", "flight", "status", "topo", "version"};
+  if (command == "trace")
+    return ddp::tools::trace::run_trace(ddp::tools::trace::parse_trace_options(arguments.subspan(1)));
+  const std::vector<std::string> known{"doctor", "env", "flight", "status", "topo", "trace", "version"};
   const std::string closest = ddp::base::closest_word(command, known, 3);
   throw UsageError{
       "reading the command line", fmt::format("unknown command '{}'", command),

@@ -36,7 +36,7 @@ rejects() {
 }
 
 @test "help and version" {
-  for arguments in "--help" "topo --help" "version --help" "flight --help"; do
+  for arguments in "--help" "topo --help" "version --help" "flight --help" "trace --help"; do
     run -0 "$INFO" $arguments
     [[ ${lines[0]} == "Usage: ddp-info"* || $output == *"Usage: ddp-info topo"* ]]
   done
@@ -59,6 +59,10 @@ rejects() {
   rejects 1 "no file there is called *.json" flight dumps
   echo '{"pg_config": {}}' >dumps/a.json
   rejects 1 "'a.json': a dump of PyTorch, not of libddp" flight dumps
+  rejects 2 "give the one that the ranks wrote their traces to" trace
+  rejects 1 "'a.json': 'traceEvents' is missing" trace dumps
+  rm dumps/a.json
+  rejects 1 "no file there is called *.json" trace dumps
   rejects 2 "'0' is too small; give a whole number from 1 to 4096" topo --nproc 0
   rejects 2 "'-1' is too small" topo --nproc -1
   rejects 2 "'4097' is too large" topo --nproc 4097

@@ -105,6 +105,7 @@ offered() {
   [ "$(offered _ddp_info ddp-info flight du)" = dumps ]
   [ "$(offered _ddp_info ddp-info flight dumps --j)" = --json ]
   offered _ddp_info ddp-info flight -- | diff <(options "$bin/ddp-info" flight) -
+  offered _ddp_info ddp-info trace -- | diff <(options "$bin/ddp-info" trace) -
   offered _ddp_info ddp-info topo -- | diff <(options "$bin/ddp-info" topo) -
   offered _ddp_selftest ddp-selftest '' | diff <(options "$bin/ddp-selftest") -
   [ -z "$(offered _ddp_selftest ddp-selftest --timeout '')" ]

@@ -5,6 +5,7 @@ scripts/python-package makes it in build/python; DDP_BIN_DIR: where ddprun is.
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -42,8 +43,9 @@ def job(ranks, *checks):
 @pytest.mark.parametrize("ranks, checks", [
     (3, ["world", "store", "collectives", "dlpack", "bad_arguments", "lifetimes", "many_threads", "callbacks",
          "leaves_everything"]),
+    (3, ["objects", "state", "samplers", "metrics", "checkpoints", "topology", "environment", "memory"]),
     (2, ["store", "event_loop", "forked_child", "signals", "leaves_session", "again", "leaves_threads"]),
-], ids=["tensors", "waiting"])
+], ids=["tensors", "training", "waiting"])
 def test_checks(ranks, checks):
     done = job(ranks, *checks)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -96,12 +98,59 @@ def test_a_traceback_is_what_is_left_of_a_failure():
     assert re.fullmatch(r"Traceback.*\n  File .*\nValueError: mine\n", done.stderr), done.stderr
 
 
+NO_LEAK = """
+import libddp, numpy
+libddp._core.set_leak_warnings(True)
+w = libddp.init()
+g = w.process_group()
+x = numpy.ones(3, "float32")
+work = g.all_reduce(x)
+work.add_done_callback(print)
+work.wait()
+g.broadcast_state({"x": x})
+sampler, metrics, stop = libddp.ElasticSampler(3, g), libddp.MetricSet({"a": "sum"}), libddp.EarlyStop()
+metrics.reduce(g), stop.agree(g), list(sampler), libddp.Topology.live().gpus, w.environment_report().findings
+try:
+    g.broadcast(x, 3)
+except libddp.Error as error:
+    error = None
+del w, g, work, sampler, metrics, stop
+%s
+libddp.world().close()
+libddp._world = None
+"""
+
+
+def test_nothing_is_left_at_the_end():
+    """By nanobind's own count, which is seen to work."""
+    done = python("-c", NO_LEAK % "pass")
+    assert done.returncode == 0 and "leak" not in done.stderr, done.stdout + done.stderr
+    kept = "import ctypes; ctypes.pythonapi.Py_IncRef(ctypes.py_object(libddp.world().process_group()))"
+    done = python("-c", NO_LEAK % kept)
+    assert "ProcessGroup" in done.stderr and "leaked" in done.stderr, done.stderr
+
+
 def test_import_takes_little():
-    program = "import sys, libddp; print(sorted({'asyncio', 'numpy', 'torch', 'typing', 'logging'} & set(sys.modules)))"
+    program = "import sys, libddp; print(sorted({'asyncio', 'csv', 'numpy', 'torch', 'typing', 'logging'} & set(sys.modules)))"
     done = python("-S", "-c", program)
     assert done.stdout == "[]\n", done.stdout + done.stderr
     version = python("-c", "import libddp; print(libddp.__version__)").stdout.strip()
     assert [wheel.name.split("-")[:2] for wheel in WHEELS] == [["libddp", version]]
+
+
+def test_what_cannot_be_imported_says_why(tmp_path):
+    done = python("-c", "import sys; sys.abiflags = 't'; import libddp")
+    assert "ImportError: libddp needs a Python with the GIL" in done.stderr, done.stderr
+    package = shutil.copytree(SITE / "libddp", tmp_path / "libddp")
+    (core,) = package.glob("_core*.so")
+    for name, words in (("_core.cpython-39-x86_64-linux-gnu.so", "for another Python than this"), (core.name, "cannot be loaded")):
+        core = core.rename(package / name)
+        core.write_bytes(b"no library")
+        done = run(sys.executable, "-c", "import libddp", PYTHONPATH=str(tmp_path))
+        assert words in done.stderr and done.returncode == 1, done.stderr
+    core.unlink()
+    done = run(sys.executable, "-c", "import libddp", PYTHONPATH=str(tmp_path))
+    assert "not built here" in done.stderr, done.stderr
 
 
 def test_the_wheel_in_an_environment_of_its_own(tmp_path):
@@ -136,9 +185,20 @@ try:
     group.barrier().add_done_callback(lambda work: print(work.exception()))
 except libddp.PeerLost as error:
     lost: tuple[int, ...] = error.ranks
+sampler = libddp.ElasticSampler(100, group, shuffle=False, remainder="uneven")
+state: dict[str, int] = sampler.state_dict()
+first: list[int] = list(sampler)[:sampler.epoch]
+loss: float | None = libddp.MetricSet({"loss": "mean"}).reduce(group)["loss"]
+restored: libddp.Restored | None = libddp.Checkpoints(group, "folder", keep=2).restore({"a": memoryview(b"")})
+for number in libddp.progress([1, 2], samples=lambda batch: batch + 1):
+    text: str = libddp.Topology.live().place(number)[0].decisions[0].reason
+report: libddp.EnvironmentReport | None = world.environment_report(3.0, all=True)
+libddp.CsvWriter("file").write(1, {"loss": loss})
 """
 WRONG = ["group.all_reduce(3)", "group.all_reduce(b'', 'mean')", "libddp.init('now')", "world.rank = 3",
-         "group.gather(b'', None)", "group.barrier(1)", "wait: int = group.barrier()"]
+         "group.gather(b'', None)", "group.barrier(1)", "wait: int = group.barrier()",
+         "libddp.MetricSet({'a': 'median'})", "libddp.DistributedSampler(3, remainder='some')", "group.broadcast_state([1])",
+         "libddp.progress(3)"]
 
 
 def test_types(tmp_path):
@@ -148,7 +208,8 @@ def test_types(tmp_path):
     found = {int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}
     first = TYPES.count("\n") + 1
     assert found == set(range(first, first + len(WRONG))), done.stdout + done.stderr
-    modules = [f"-mlibddp.{name}" for name in ("__main__", "_core", "_errors", "_events", "_types")]  # torch takes a minute
+    names = ["__main__", "_core", "_diagnosis", "_errors", "_events", "_progress", "_types", "_writers"]  # torch takes a minute
+    modules = [f"-mlibddp.{name}" for name in names]
     done = python("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "-mlibddp", *modules)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -10,6 +10,7 @@ import sys
 import libddp
 import libddp_checks.endings
 import libddp_checks.tensors
+import libddp_checks.training
 import libddp_checks.waiting
 from libddp_checks import CHECKS, raises
 

@@ -1,48 +1,25 @@
 #include "flight/dump_folder.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
+#include "command/json_files.hpp"
 
 namespace ddp::tools::flight {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The largest ring makes some 70 MB.
-constexpr std::uintmax_t kLargestFile = 256U << 20U;
 // What clocks of hosts may differ.
 constexpr std::int64_t kClocksDiffer = 60'000'000'000;
 
 std::string job_of(const RankDump& dump) {
   return dump.attempt == 0 ? dump.job : fmt::format("{}, attempt {}", dump.job, dump.attempt);
-}
-
-std::string read_file(const fs::path& path) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (!error && size > kLargestFile) {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = fmt::format("reading '{}'", path.string()),
-                 .cause = fmt::format("it has {} MiB; no dump has more than {}", size >> 20U, kLargestFile >> 20U),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) throw base::system_error(fmt::format("reading '{}'", path.string()), errno);
-  return text;
 }
 
 }  // namespace
@@ -75,22 +52,12 @@ DumpFolder choose_job(std::vector<RankDump> dumps) {
 }
 
 DumpFolder read_dump_folder(const std::string& path) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::directory_iterator each(path, error), end; !error && each != end; each.increment(error)) {
-    std::error_code no_file;
-    if (each->path().extension() == ".json" && each->is_regular_file(no_file)) files.push_back(each->path());
-  }
-  if (error) {
-    throw base::system_error(fmt::format("reading the folder '{}'", path), error.value(),
-                             "give the folder that DDP_FLIGHT_DIR named");
-  }
-  std::sort(files.begin(), files.end());
+  const auto files = list_json_files(path, "give the folder that DDP_FLIGHT_DIR named");
   std::vector<RankDump> dumps;
   std::vector<std::string> unreadable;
   for (const fs::path& file : files) {
     try {
-      dumps.push_back(parse_rank_dump(read_file(file), file.filename().string()));
+      dumps.push_back(parse_rank_dump(read_json_file(file), file.filename().string()));
     } catch (const Error& problem) {
       unreadable.push_back(fmt::format("'{}': {}", file.filename().string(), problem.cause()));
     }

@@ -11,10 +11,20 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 
-from . import _core, _errors
-from ._core import KeyValueStore, ProcessGroup, Work, World
+if "t" in sys.abiflags:
+    raise ImportError("libddp needs a Python with the GIL, this one is free-threaded; use python3.13 in place of python3.13t")
+try:
+    from . import _core
+except ImportError as _problem:
+    from ._diagnosis import explain
+    raise ImportError(explain(_problem)) from None
+from . import _errors
+from ._core import (Checkpoints, DistributedSampler, EarlyStop, ElasticSampler, EnvironmentReport, KeyValueStore, MetricSet,
+                    Placement, ProcessGroup, Restored, Topology, Work, World, dump_flight_recorder, flight_recorder_json,
+                    rank_seed)
 from ._errors import (Aborted, Conflict, Error, InvalidArgument, Mismatch, NotFound, PeerLost, Protocol, SystemFailure,
                       Timeout, Unavailable)
 
@@ -22,10 +32,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime
 
+    from ._progress import Progress, progress
+    from ._writers import CsvWriter, TensorBoardWriter
+
 __version__: str = _core.version()
-__all__ = ["Aborted", "Conflict", "Error", "InvalidArgument", "KeyValueStore", "Mismatch", "NotFound", "PeerLost",
-           "ProcessGroup", "Protocol", "SystemFailure", "Timeout", "Unavailable", "Work", "World", "init", "initialized",
-           "poll", "world"]
+__all__ = ["Aborted", "Checkpoints", "Conflict", "CsvWriter", "DistributedSampler", "EarlyStop", "ElasticSampler",
+           "EnvironmentReport", "Error", "InvalidArgument", "KeyValueStore", "MetricSet", "Mismatch",
+           "NotFound", "PeerLost", "Placement", "ProcessGroup", "Progress", "Protocol", "Restored",
+           "SystemFailure", "TensorBoardWriter", "Timeout", "Topology", "Unavailable", "Work", "World",
+           "dump_flight_recorder", "flight_recorder_json", "init", "initialized", "poll", "progress",
+           "rank_seed", "world"]
+
+_LAZY = {"CsvWriter": "_writers", "TensorBoardWriter": "_writers", "Progress": "_progress", "progress": "_progress"}
+
+
+def __getattr__(name: str) -> object:
+    """What not every program needs, and would make `import libddp` slow."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'libddp' has no attribute '{name}'")
+    import importlib
+    value: object = getattr(importlib.import_module("." + _LAZY[name], __name__), name)
+    globals()[name] = value
+    return value
+
 
 _world: World | None = None
 _process = os.getpid()  # that of _world

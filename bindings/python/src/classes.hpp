@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include <ddp/error.hpp>
 #include <ddp/process_group.hpp>
 #include <ddp/world.hpp>
 
@@ -57,6 +58,11 @@ class PythonWorld {
   std::shared_ptr<SharedWorld> shared_;
 };
 
+/// Of the store's calls: as long as World::init waits by default.
+constexpr std::chrono::seconds kStoreTimeout{120};
+/// For who has waited in vain for SharedWorld::calls.
+Error busy_store();
+
 /// libddp.KeyValueStore.
 struct PythonStore {
   std::shared_ptr<SharedWorld> shared;
@@ -87,9 +93,15 @@ class PythonGroup {
   std::optional<ProcessGroup> group_;
 };
 
-void add_world(nanobind::module_& module);
-void add_store(nanobind::module_& module);
+void add_checkpoints(nanobind::module_& module);
+void add_environment(nanobind::module_& module);
 void add_group(nanobind::module_& module);
+void add_metrics(nanobind::module_& module);
+void add_object_collectives(nanobind::class_<PythonGroup>& group);
+void add_samplers(nanobind::module_& module);
+void add_store(nanobind::module_& module);
+void add_topology(nanobind::module_& module);
 void add_work(nanobind::module_& module);
+void add_world(nanobind::module_& module);
 
 }  // namespace ddp::python

@@ -181,17 +181,19 @@ std::optional<PythonGroup> new_group(PythonGroup& group, const std::vector<int>&
 }  // namespace
 
 void add_group(nb::module_& module) {
-  nb::class_<PythonGroup>(module, "ProcessGroup",
-                          "Ranks that communicate. All of them issue the collectives of a group in the same order. "
-                          "Tensors are C-contiguous: numpy "
-                          "arrays and what else has the buffer protocol, or DLPack (torch.Tensor), of float32, "
-                          "float64, float16, bfloat16, int8, "
-                          "int32, int64, uint8 or bool. None is copied. Every operation starts at once, returns a "
-                          "Work, and ends within `timeout` "
-                          "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA "
-                          "tensors, the cudaStream_t, as an "
-                          "integer, that fills them; default: the device's default stream.")
-      .def_prop_ro(
+  nb::class_<PythonGroup> made(
+      module, "ProcessGroup",
+      "Ranks that communicate. All of them issue the collectives of a group in the same order. "
+      "Tensors are C-contiguous: numpy "
+      "arrays and what else has the buffer protocol, or DLPack (torch.Tensor), of float32, "
+      "float64, float16, bfloat16, int8, "
+      "int32, int64, uint8 or bool. None is copied. Every operation starts at once, returns a "
+      "Work, and ends within `timeout` "
+      "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA "
+      "tensors, the cudaStream_t, as an "
+      "integer, that fills them; default: the device's default stream.");
+  add_object_collectives(made);
+  made.def_prop_ro(
           "rank", [](PythonGroup& group) { return group->rank(); }, "This process's rank in the group.")
       .def_prop_ro("size", [](PythonGroup& group) { return group->size(); })
       .def_prop_ro(

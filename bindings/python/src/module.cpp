@@ -9,14 +9,21 @@
 
 NB_MODULE(_core, module) {
   namespace nb = nanobind;
+  using namespace nb::literals;
   // Programs end with groups and operations in their frames; that is no leak.
   nb::set_leak_warnings(false);
   ddp::python::translate_errors();
   ddp::python::add_work(module);
   ddp::python::add_store(module);
   ddp::python::add_group(module);
+  ddp::python::add_samplers(module);
+  ddp::python::add_metrics(module);
+  ddp::python::add_checkpoints(module);
+  ddp::python::add_topology(module);
+  ddp::python::add_environment(module);
   ddp::python::add_world(module);
   module.def("version", &ddp::version, "Of the C++ library that is loaded.");
   module.def("release_dropped_objects", &ddp::python::release_dropped_objects,
              "Releases the tensors of operations that have ended. Every operation does it, too.");
+  module.def("set_leak_warnings", &nb::set_leak_warnings, "on"_a, "nanobind's words at exit, for tests.");
 }

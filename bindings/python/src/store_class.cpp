@@ -13,34 +13,25 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-/// As long as World::init waits by default.
-constexpr std::chrono::seconds kTimeout{120};
-
 /// Calls of the store under its lock, which one that a signal ended may still hold.
 template <class Function>
 auto call_store(const PythonStore& store, Deadline deadline, Function function) {
   return interruptible([shared = store.shared, deadline, function = std::move(function)] {
     const std::unique_lock lock(shared->calls, deadline.when());
-    if (!lock) {
-      throw Error{{.code = ErrorCode::timeout,
-                   .attempted = "using the job's store",
-                   .cause = "another call to it is still under way",
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
-    }
+    if (!lock) throw busy_store();
     return function(shared->world->key_value_store());
   });
 }
 
-Deadline limit_of(nb::handle timeout) { return deadline_of(timeout).value_or(Deadline::after(kTimeout)); }
+Deadline limit_of(nb::handle timeout) { return deadline_of(timeout).value_or(Deadline::after(kStoreTimeout)); }
 
 void put(const PythonStore& store, const std::string& key, const nb::bytes& value) {
   const auto* first = static_cast<const std::byte*>(value.data());
-  call_store(store, Deadline::after(kTimeout), [key, bytes = Bytes(first, first + value.size())](KeyValueStore& real) {
-    real.put(key, bytes);
-    return true;
-  });
+  call_store(store, Deadline::after(kStoreTimeout),
+             [key, bytes = Bytes(first, first + value.size())](KeyValueStore& real) {
+               real.put(key, bytes);
+               return true;
+             });
 }
 
 nb::bytes get(const PythonStore& store, int rank, const std::string& key, nb::handle timeout) {
@@ -60,6 +51,15 @@ void fence(const PythonStore& store, nb::handle timeout) {
 
 }  // namespace
 
+Error busy_store() {
+  return Error{{.code = ErrorCode::timeout,
+                .attempted = "using the job's store",
+                .cause = "another call to it is still under way",
+                .native = {},
+                .ranks = {},
+                .hint = {}}};
+}
+
 void add_store(nb::module_& module) {
   nb::class_<PythonStore>(
       module, "KeyValueStore",
@@ -76,7 +76,7 @@ void add_store(nb::module_& module) {
            "cannot be "
            "used after that.")
       .def_prop_ro("transport", [](const PythonStore& store) {
-        return call_store(store, Deadline::after(kTimeout),
+        return call_store(store, Deadline::after(kStoreTimeout),
                           [](KeyValueStore& real) { return std::string(real.transport()); });
       });
 }

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include <ddp/diagnostics.hpp>
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -55,6 +57,27 @@ PythonGroup make_group(const PythonWorld& world, const std::string& backend) {
     const std::lock_guard lock(shared->calls);
     return make_process_group(*shared->world, backend);
   }));
+}
+
+nb::dict settings_of(const PythonWorld& world) {
+  nb::dict settings;
+  for (const EnvironmentSetting& each : world.facts().settings()) settings[each.name.c_str()] = each.value;
+  return settings;
+}
+
+/// By os.environ, which does not see what setenv(3) sets, and sets that, too.
+void export_settings(const PythonWorld& world) {
+  const nb::object environment = nb::module_::import_("os").attr("environ");
+  for (const EnvironmentSetting& each : world.facts().settings()) environment.attr("setdefault")(each.name, each.value);
+}
+
+std::optional<EnvironmentReport> environment_report(const PythonWorld& world, nb::handle timeout, bool all) {
+  const Deadline limit = deadline_of(timeout).value_or(Deadline::after(kStoreTimeout));
+  return interruptible([shared = world.job("asking for all ranks' environments"), limit, all] {
+    const std::unique_lock lock(shared->calls, limit.when());
+    if (!lock) throw busy_store();
+    return EnvironmentReport::gather(shared->world->key_value_store(), limit, all);
+  });
 }
 
 std::string repr(const PythonWorld& world) {
@@ -140,6 +163,24 @@ void add_world(nb::module_& module) {
             return device ? std::optional(device->index) : std::nullopt;
           },
           "The CUDA device that this rank should use; None without one.")
+      .def_prop_ro(
+          "device", [](const PythonWorld& world) { return world.facts().device(); },
+          "The same with its UUID and the reason.")
+      .def_prop_ro(
+          "placement", [](const PythonWorld& world) { return world.facts().placement(); },
+          "What init() bound this process to; None unless DDP_BIND asked for it, and where ddprun has bound it.")
+      .def_prop_ro("settings", &settings_of, nb::sig("def settings(self) -> dict[str, str]"),
+                   "Environment variables of NCCL, UCX, gloo and OpenMP that suit placement; empty without one.")
+      .def("export_settings", &export_settings,
+           "Sets them in os.environ where they are unset. Right after init(), before NCCL or UCX are used.")
+      .def(
+          "environment_report", &environment_report, "timeout"_a = nb::none(), nb::kw_only(), "all"_a = false,
+          nb::sig(
+              "def environment_report(self, timeout: float | datetime.timedelta | None = None, *, all: bool = False) "
+              "-> EnvironmentReport | None"),
+          "The environment variables of all ranks, and what is wrong with them: on rank 0, None elsewhere. Collective. "
+          "Raises as the store.\n\n"
+          "timeout: seconds; default 120. all: also variables that have nothing to do with training.")
       .def_prop_ro(
           "store", [](const PythonWorld& world) { return PythonStore{.shared = world.job("using the job's store")}; },
           "The job's key-value store.")

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <ddp/version.hpp>
+
 #include "base/backend_words.hpp"
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
@@ -64,7 +66,7 @@ BackendConfig GroupBackends::config() const {
 
 Bytes GroupBackends::addresses() const {
   base::ByteWriter writer;
-  writer.blob(backends_.front().backend->address());
+  writer.text(DDP_VERSION_STRING).blob(backends_.front().backend->address());
   if (cuda_ == BackendChoice::Cuda::none) return std::move(writer).bytes();
   Bytes address;
   std::string obstacle = obstacle_;
@@ -80,15 +82,37 @@ Bytes GroupBackends::addresses() const {
 void GroupBackends::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
   std::vector<Bytes> first;
   std::vector<Bytes> statements;
-  for (const Bytes& each : addresses) {
-    base::ByteReader reader(each, "addresses of a rank's backends");
+  std::map<std::string, std::vector<int>> versions;
+  for (std::size_t member = 0; member < addresses.size(); ++member) {
+    base::ByteReader reader(addresses[member], "addresses of a rank's backends");
+    versions[reader.text()].push_back(members_.global(static_cast<int>(member)));
+    if (versions.size() > 1) continue;  // another version may say the rest otherwise
     const auto address = reader.blob();
     first.emplace_back(address.begin(), address.end());
     const auto rest = reader.raw(reader.left());
     statements.emplace_back(rest.begin(), rest.end());
   }
+  refuse_other_versions(versions);
   connect_one(backends_.front(), first, deadline);
   if (cuda_ != BackendChoice::Cuda::none) connect_cuda(statements, deadline);
+}
+
+/// Their protocols may differ in what no message tells.
+void GroupBackends::refuse_other_versions(const std::map<std::string, std::vector<int>>& versions) const {
+  if (versions.size() == 1) return;
+  std::string cause;
+  std::vector<int> all;
+  for (const auto& [version, ranks] : versions) {
+    cause += fmt::format("{}{}: libddp {}", cause.empty() ? "" : "; ", format_ranks(ranks), version);
+    all.insert(all.end(), ranks.begin(), ranks.end());
+  }
+  std::sort(all.begin(), all.end());
+  throw Error{{.code = ErrorCode::conflict,
+               .attempted = fmt::format("making the group '{}'", members_.name),
+               .cause = std::move(cause),
+               .native = {},
+               .ranks = std::move(all),
+               .hint = "install the same version on all nodes"}};
 }
 
 void GroupBackends::connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const {

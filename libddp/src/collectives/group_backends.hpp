@@ -2,6 +2,7 @@
 // its ranks can have it, which they agree on from what each says about itself.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,7 +34,8 @@ class GroupBackends {
 
   /// What the others need in order to reach this rank's.
   Bytes addresses() const;
-  /// @param addresses of each member. Throws Error; unavailable if CUDA is required, and some rank cannot have it.
+  /// @param addresses of each member. Throws Error; conflict if ranks have other versions of libddp, unavailable if
+  /// CUDA is required, and some rank cannot have it.
   void connect(const std::vector<Bytes>& addresses, Deadline deadline);
 
   /// For a group: its backends, and what its own groups have to know.
@@ -42,6 +44,7 @@ class GroupBackends {
 
  private:
   BackendConfig config() const;
+  void refuse_other_versions(const std::map<std::string, std::vector<int>>& versions) const;
   void connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const;
   void connect_cuda(const std::vector<Bytes>& statements, Deadline deadline);
   void do_without_cuda(ErrorDetail why, bool surprising);

@@ -1,0 +1,55 @@
+#include "command/json_files.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/system_error.hpp"
+
+namespace ddp::tools {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The largest ring of a flight recorder makes some 70 MB.
+constexpr std::uintmax_t kLargestFile = 256U << 20U;
+
+}  // namespace
+
+std::vector<fs::path> list_json_files(const std::string& folder, const std::string& hint) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
+    std::error_code no_file;
+    if (each->path().extension() == ".json" && each->is_regular_file(no_file)) files.push_back(each->path());
+  }
+  if (error) throw base::system_error(fmt::format("reading the folder '{}'", folder), error.value(), hint);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string read_json_file(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (!error && size > kLargestFile) {
+    throw Error{{.code = ErrorCode::protocol,
+                 .attempted = fmt::format("reading '{}'", path.string()),
+                 .cause = fmt::format("it has {} MiB; ranks write no more than {}", size >> 20U, kLargestFile >> 20U),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) throw base::system_error(fmt::format("reading '{}'", path.string()), errno);
+  return text;
+}
+
+}  // namespace ddp::tools
