@@ -95,6 +95,7 @@ void Attempt::run() {
     if (const auto settled = step_signals_.next_deadline()) deadline = earlier(deadline, *settled);
     if (const auto gathered = traces_ ? traces_->next_deadline() : std::nullopt)
       deadline = earlier(deadline, *gathered);
+    if (observer_) deadline = earlier(deadline, observer_->deadline());
     if (stacks_) deadline = earlier(deadline, stacks_->deadline());
     try {
       loop_.run_once(deadline);
@@ -104,6 +105,7 @@ void Attempt::run() {
     if (limit && pmix_) pmix_->modex().answer_overdue();
     signal_ranks();
     send_gathered();
+    send_observed();
     send_stacks();
   }
   clean();
@@ -246,6 +248,7 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
     if (end < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
   send(control::RanksStarted{.epoch = plan_.epoch, .pids = std::move(pids)});
+  watch_standstill();
 }
 
 EnvironmentMap Attempt::rank_environment(int local, const std::string& store_address, int store_port) const {
@@ -312,6 +315,8 @@ void Attempt::fail(const std::string& message, int exit_status) {
 
 void Attempt::clean() {
   traces_.reset();
+  standstill_.reset();
+  observer_.reset();
   stacks_.reset();
   const std::vector<pid_t> ranks = workers_->pids();
   const bool last = plan_.restart_count >= plan_.max_restarts;

@@ -7,11 +7,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/job_layout.hpp"
 #include "agent/node_job.hpp"
+#include "agent/rank_observer.hpp"
+#include "agent/standstill_watch.hpp"
 #include "agent/step_signals.hpp"
 #include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"
@@ -82,7 +85,12 @@ class Attempt {
   void take_modex();
   void report_end(int local_rank, const RankEnd& end);
   void send_gathered();
+  void watch_standstill();
+  void send_standstill();
+  void observe_ranks(Deadline deadline);
+  void send_observed();
   void collect_stacks(const control::CollectStacks& order);
+  void begin_stacks(Deadline deadline);
   void send_stacks();
   void suspend_ranks();
   void resume_ranks();
@@ -112,6 +120,9 @@ class Attempt {
   std::unique_ptr<JobNamespace> name_space_;
   std::shared_ptr<LogPump> logs_;  ///< shared with traces_, whose thread may hang
   std::unique_ptr<TraceGatherer> traces_;
+  std::unique_ptr<StandstillWatch> standstill_;
+  std::unique_ptr<RankObserver> observer_;              ///< while it looks
+  std::optional<Deadline> stacks_due_;                  ///< they are to be read once the observer has looked
   std::unique_ptr<diagnostics::StackGatherer> stacks_;  ///< while they are read
   std::string log_folder_;                              ///< of this attempt; empty: no files
   std::vector<topology::RankPlan> places_;              ///< by local rank

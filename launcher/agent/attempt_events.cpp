@@ -50,6 +50,8 @@ void Attempt::handle(const control::Message& message) {
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
     step_signals_.add(*order);
     signal_ranks();
+  } else if (const auto* look = std::get_if<control::ObserveRanks>(&message)) {
+    observe_ranks(Deadline::after(std::chrono::milliseconds{look->limit_ms}));
   } else if (const auto* wish = std::get_if<control::CollectStacks>(&message)) {
     collect_stacks(*wish);
   } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
@@ -136,12 +138,14 @@ void Attempt::signal_ranks() {
 
 void Attempt::suspend_ranks() {
   suspended_ = true;
+  if (standstill_) standstill_->rest(true);
   workers_->signal_groups(SIGSTOP);
   signal_descendants(SIGSTOP);  // what left its rank's group, or was just being forked
 }
 
 void Attempt::resume_ranks() {
   if (!std::exchange(suspended_, false)) return;
+  if (standstill_) standstill_->rest(false);
   workers_->take_stop_changes();  // of our own doing
   signal_descendants(SIGCONT);
 }

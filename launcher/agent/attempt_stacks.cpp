@@ -12,9 +12,23 @@
 #include "workers/worker_environment.hpp"
 
 namespace ddp::launcher {
+namespace {
 
+// Four fifths of a second where /proc answers.
+constexpr std::chrono::seconds kObservationLimit{5};
+
+}  // namespace
+
+/// Tools stop a rank for a moment: what the ranks do is looked at before.
 void Attempt::collect_stacks(const control::CollectStacks& order) {
-  if (stacks_) return;
+  if (stacks_ || stacks_due_) return;
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds{order.limit_ms});
+  observe_ranks(earlier(deadline, Deadline::after(kObservationLimit)));
+  if (!observer_) return begin_stacks(deadline);
+  stacks_due_ = deadline;
+}
+
+void Attempt::begin_stacks(Deadline deadline) {
   std::vector<diagnostics::RankProcess> ranks;
   for (int local = 0; local < static_cast<int>(workers_->size()); ++local) {
     if (workers_->pidfd(local) >= 0) ranks.push_back({.rank = local, .pid = workers_->pid(local)});
@@ -28,7 +42,7 @@ void Attempt::collect_stacks(const control::CollectStacks& order) {
         std::move(ranks),
         diagnostics::StackTools::find(folder, job_.environment.raw("PATH").value_or("/bin:/usr/bin"),
                                       environment_lines(job_.environment.variables())),
-        job_.host, Deadline::after(std::chrono::milliseconds{order.limit_ms}));
+        job_.host, deadline);
     loop_.watch(stacks_->fd(), [this] { send_stacks(); });
   } catch (const std::exception& error) {
     stacks_.reset();

@@ -183,6 +183,7 @@ struct Described<PrepareAttempt> {
                                       Field{"terminal_out", &PrepareAttempt::terminal_out},
                                       Field{"terminal_err", &PrepareAttempt::terminal_err},
                                       Field{"console_window_bytes", &PrepareAttempt::console_window_bytes, kCount},
+                                      Field{"still_after_ms", &PrepareAttempt::still_after_ms, kCount},
                                       Field{"nodes", &PrepareAttempt::nodes}};
 };
 
@@ -240,6 +241,26 @@ struct Described<ModexReply> {
   static constexpr std::tuple kFields{Field{"epoch", &ModexReply::epoch, kCount}, Field{"id", &ModexReply::id},
                                       Field{"to_node", &ModexReply::to_node, kCountOrNone},
                                       Field{"status", &ModexReply::status}, Field{"data", &ModexReply::data}};
+};
+
+template <>
+struct Described<RanksStill> {
+  static constexpr const char* kName = "RanksStill";
+  static constexpr std::tuple kFields{Field{"epoch", &RanksStill::epoch, kCount}, Field{"still", &RanksStill::still}};
+};
+
+template <>
+struct Described<ObserveRanks> {
+  static constexpr const char* kName = "ObserveRanks";
+  static constexpr std::tuple kFields{Field{"epoch", &ObserveRanks::epoch, kCount},
+                                      Field{"limit_ms", &ObserveRanks::limit_ms, kCount}};
+};
+
+template <>
+struct Described<RanksObserved> {
+  static constexpr const char* kName = "RanksObserved";
+  static constexpr std::tuple kFields{Field{"epoch", &RanksObserved::epoch, kCount},
+                                      Field{"facts", &RanksObserved::facts}};
 };
 
 template <>

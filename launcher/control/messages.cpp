@@ -169,7 +169,8 @@ Message decode(std::span<const std::byte> bytes) {
 
 bool is_bulk(std::span<const std::byte> bytes) {
   static const std::array kinds{Message{Fence{}}.index(), Message{ModexRequest{}}.index(),
-                                Message{ModexReply{}}.index(), Message{ConsoleOutput{}}.index()};
+                                Message{ModexReply{}}.index(), Message{ConsoleOutput{}}.index(),
+                                Message{RanksObserved{}}.index()};
   return !bytes.empty() && std::find(kinds.begin(), kinds.end(), std::to_integer<std::size_t>(bytes[0])) != kinds.end();
 }
 

@@ -16,7 +16,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 7;
+inline constexpr int kProtocolVersion = 8;
 
 // ---- agent to coordinator ----------------
 
@@ -157,6 +157,8 @@ struct PrepareAttempt {
   /// The coordinator writes what ranks write to the console: a node may be ahead of it by so many bytes of each stream.
   /// 0: the agent writes to its own standard streams.
   std::int64_t console_window_bytes = 0;
+  /// How long ranks must stand still for RanksStill; 0: they are not watched.
+  std::int64_t still_after_ms = 0;
   std::vector<NodeLayout> nodes{};
   bool operator==(const PrepareAttempt&) const = default;
 };
@@ -235,9 +237,32 @@ struct ModexReply {
   bool operator==(const ModexReply&) const = default;
 };
 
+// ---- hangs ----------------
+
+/// None of the node's ranks gets on any more, or one does again.
+struct RanksStill {
+  int epoch = 0;
+  bool still = false;
+  bool operator==(const RanksStill&) const = default;
+};
+
+/// The coordinator asks what all ranks of a node do.
+struct ObserveRanks {
+  int epoch = 0;
+  int limit_ms = 0;  ///< from now on
+  bool operator==(const ObserveRanks&) const = default;
+};
+
+/// The answer, with global ranks.
+struct RanksObserved {
+  int epoch = 0;
+  Bytes facts{};  ///< diagnostics::HostFacts
+  bool operator==(const RanksObserved&) const = default;
+};
+
 // ---- stacks ----------------
 
-/// The coordinator asks for the stacks of all ranks of a node.
+/// The coordinator asks for the stacks of all ranks of a node; RanksObserved comes before them.
 struct CollectStacks {
   int epoch = 0;
   int limit_ms = 0;  ///< from now on
@@ -258,10 +283,10 @@ struct Encoded {
   bool operator==(const Encoded&) const = default;
 };
 
-using Message =
-    std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
-                 AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
-                 ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, Encoded>;
+using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
+                             AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
+                             Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
+                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.
@@ -270,8 +295,8 @@ Bytes encode(const Message& message);
 /// Throws Error(protocol) for anything that encode() does not make. Takes memory in proportion to @p bytes.
 Message decode(std::span<const std::byte> bytes);
 
-/// Whether @p bytes are a Fence, ModexRequest, ModexReply or ConsoleOutput, which may be long, judged by the first
-/// byte.
+/// Whether @p bytes are a Fence, ModexRequest, ModexReply, ConsoleOutput or RanksObserved, which may be long, judged by
+/// the first byte.
 bool is_bulk(std::span<const std::byte> bytes);
 
 /// "RankEnded", for logs.

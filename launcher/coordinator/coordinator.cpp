@@ -144,24 +144,29 @@ void Coordinator::begin_attempt(const Roster& roster) {
   stacks_asked_ = false;
   stacks_due_.clear();
   stacks_ = {};
+  hang_ = HangInquiry{options_.hang_report_after};
+  hang_ended_ = false;
+  hang_report_.reset();
   attempt_.emplace(roster);
   const std::vector<AttemptNode>& nodes = attempt_->nodes();
   const auto num_nodes = static_cast<std::int64_t>(nodes.size());
   const bool job_console = options_.job_console && num_nodes > 1;
   const std::int64_t window = std::clamp(kConsoleBytes / num_nodes, kLeastWindowBytes, kMostWindowBytes);
-  control::PrepareAttempt plan{.epoch = attempt_->epoch(),
-                               .restart_count = restarts_used_,
-                               .max_restarts = options_.max_restarts,
-                               .node_rank = 0,
-                               .serve_store = false,
-                               .run_id = options_.membership.run_id,
-                               .name_space = make_namespace_name(nodes.front().layout.host, attempt_->epoch()),
-                               .log_name = options_.log_name,
-                               .log_suffix = log_suffix_,
-                               .terminal_out = options_.terminal_out,
-                               .terminal_err = options_.terminal_err,
-                               .console_window_bytes = job_console ? window : 0,
-                               .nodes = attempt_->layout()};
+  control::PrepareAttempt plan{
+      .epoch = attempt_->epoch(),
+      .restart_count = restarts_used_,
+      .max_restarts = options_.max_restarts,
+      .node_rank = 0,
+      .serve_store = false,
+      .run_id = options_.membership.run_id,
+      .name_space = make_namespace_name(nodes.front().layout.host, attempt_->epoch()),
+      .log_name = options_.log_name,
+      .log_suffix = log_suffix_,
+      .terminal_out = options_.terminal_out,
+      .terminal_err = options_.terminal_err,
+      .console_window_bytes = job_console ? window : 0,
+      .still_after_ms = options_.hang_report_after.value_or(std::chrono::milliseconds(0)).count(),
+      .nodes = attempt_->layout()};
   for (const AttemptNode& node : nodes) {
     plan.node_rank = node.rank;
     plan.serve_store = node.rank == 0;
@@ -238,6 +243,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   if (phase_ == Phase::running) {
     consider(attempt_->supervisor().next_deadline());
     consider(notice_.next_deadline());
+    if (!hang_ended_) consider(hang_.next_look());
   }
   if (phase_ == Phase::cleaning) consider(give_up_at_);
   if (phase_ < Phase::cleaning || (phase_ == Phase::cleaning && drain_time() == control::kDrainTime))
@@ -257,11 +263,13 @@ void Coordinator::time_passed() {
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(asked_at_);
     follow(supervisor.time_passed(clock_()));
+    look_for_hang();
     settle_stacks();
     if (const auto text = notice_.take(clock_().steady, supervisor.left())) events_.note(*text);
     if (supervisor.done()) {
       outcome_ = supervisor.outcome();
       outcome_.stacks = std::move(stacks_);
+      if (!outcome_.success()) outcome_.hang = std::move(hang_report_);
       end_attempt();
     }
   }

@@ -17,6 +17,7 @@
 #include "control/messages.hpp"
 #include "coordinator/agent_links.hpp"
 #include "coordinator/end_notice.hpp"
+#include "coordinator/hang_inquiry.hpp"
 #include "coordinator/job_attempt.hpp"
 #include "coordinator/membership.hpp"
 #include "coordinator/supervisor.hpp"
@@ -31,8 +32,9 @@ struct CoordinatorOptions {
   int max_restarts = 0;
   std::optional<std::chrono::milliseconds> failure_grace;  ///< see LaunchOptions
   std::chrono::milliseconds shutdown_timeout{30'000};
-  std::optional<std::chrono::milliseconds> timeout;  ///< of the whole job
-  std::chrono::milliseconds stack_limit{0};          ///< for reading all ranks' stacks; 0: they are not read
+  std::optional<std::chrono::milliseconds> timeout;            ///< of the whole job
+  std::chrono::milliseconds stack_limit{0};                    ///< for reading all ranks' stacks; 0: they are not read
+  std::optional<std::chrono::milliseconds> hang_report_after;  ///< see LaunchOptions
   std::vector<int> ending_signals;
   std::vector<int> forwarded_signals;
   bool torchrun_exit_codes = false;
@@ -120,6 +122,11 @@ class Coordinator {
   void handle_rank(int rank, const control::RankStopped& message);
   void handle_modex(const AttemptNode& node, const control::Message& message);
   void handle_stacks(const AttemptNode& node, const control::StacksCollected& message);
+  void handle_still(const AttemptNode& node, const control::RanksStill& message);
+  void handle_observed(const AttemptNode& node, const control::RanksObserved& message);
+  std::set<int> nodes_with_ranks() const;
+  void look_for_hang();
+  void note_end_of_hang();
   void lost(int link, const AgentLinks::Loss& loss);
   void fail_gathering(const std::string& message, int exit_status);
   void fail_node(AttemptNode& node, const std::string& message, int exit_status);
@@ -172,9 +179,12 @@ class Coordinator {
   bool restart_is_pointless_ = false;  ///< a node could not start its ranks, and will not the next time
   std::optional<JobAttempt> attempt_;  ///< the last one
   EndNotice notice_;
-  bool stacks_asked_ = false;  ///< and not all that can come is there
-  std::set<int> stacks_due_;   ///< nodes that have not sent theirs, by node rank
-  RankStacks stacks_;          ///< of this attempt
+  bool stacks_asked_ = false;              ///< and not all that can come is there
+  std::set<int> stacks_due_;               ///< nodes that have not sent theirs, by node rank
+  RankStacks stacks_;                      ///< of this attempt
+  HangInquiry hang_;                       ///< of this attempt
+  bool hang_ended_ = false;                ///< the job has begun to end
+  std::optional<HangReport> hang_report_;  ///< for the outcome
   JobOutcome outcome_;
 };
 

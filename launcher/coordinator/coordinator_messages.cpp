@@ -52,6 +52,10 @@ void Coordinator::handle(int link, const control::Message& message) {
           handle_failed(*node, kind);
         } else if constexpr (std::is_same_v<Kind, control::StacksCollected>) {
           handle_stacks(*node, kind);
+        } else if constexpr (std::is_same_v<Kind, control::RanksStill>) {
+          handle_still(*node, kind);
+        } else if constexpr (std::is_same_v<Kind, control::RanksObserved>) {
+          handle_observed(*node, kind);
         } else if constexpr (requires { kind.local_rank; }) {
           const bool known = kind.local_rank >= 0 && kind.local_rank < node->layout.nproc;
           if (phase_ == Phase::running && known) handle_rank(node->first_rank + kind.local_rank, kind);

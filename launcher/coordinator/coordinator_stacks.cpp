@@ -29,6 +29,7 @@ void Coordinator::announce_end(int signal) {
 void Coordinator::ask_for_stacks() {
   stacks_ = {};
   stacks_asked_ = true;
+  hang_.ask(nodes_with_ranks(), after(options_.stack_limit));
   notice_.stop();
   for (const AttemptNode& node : attempt_->nodes()) {
     if (!node.may_have_ranks()) continue;
@@ -65,6 +66,7 @@ void Coordinator::settle_stacks() {
   }
   if (!stacks_due_.empty()) return;
   stacks_asked_ = false;
+  if (auto report = hang_.conclude_end()) hang_report_ = std::move(report);
   follow(supervisor.examined(clock_()));
 }
 

@@ -25,12 +25,12 @@
 #include "coordinator/job_console.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/agent_settings.hpp"
+#include "launch/coordination.hpp"
 #include "launch/coordinator_addresses.hpp"
 #include "launch/host_agents.hpp"
 #include "launch/job_reporter.hpp"
 #include "launch/launch_role.hpp"
 #include "launch/launcher_end.hpp"
-#include "launch/log_name.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
 #include "launch/slurm_frontend.hpp"
@@ -44,8 +44,6 @@
 namespace ddp::launcher {
 namespace {
 
-// For debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
-constexpr std::chrono::seconds kStackLimit{25};
 // For an agent over ssh to reach its frontend.
 constexpr std::chrono::milliseconds kFrontendPatience{30'000};
 // For standard error to take what the hosts' ssh have said.
@@ -187,30 +185,9 @@ class Process {
     // Of each ssh there are a pidfd, its words and, at first, its input.
     const int each = role_.role == LaunchRole::frontend && role_.by_hosts ? 4 : 1;
     allow_connections(static_cast<rlim_t>(role_.nodes.max) * each + (listener ? control::kMaxPending : 0), 0);
-    const RendezvousOptions& rendezvous = options_.rendezvous;
-    const bool fixed = role_.role == LaunchRole::endpoint && rendezvous.backend != RendezvousBackend::c10d;
-    const bool job_console = role_.role != LaunchRole::endpoint && role_.nodes.max > 1;
-    CoordinatorOptions coordination{
-        .membership = {.min_nodes = role_.nodes.min,
-                       .max_nodes = role_.nodes.max,
-                       .run_id = rendezvous.run_id,
-                       .version = DDP_VERSION_STRING,
-                       .join_timeout = fixed ? rendezvous.static_timeout : rendezvous.join_timeout,
-                       .last_call = rendezvous.last_call_timeout,
-                       .replaceable = role_.role == LaunchRole::endpoint},
-        .max_restarts = options_.max_restarts,
-        .failure_grace = options_.failure_grace,
-        .shutdown_timeout = options_.shutdown_timeout,
-        .timeout = options_.timeout,
-        .stack_limit = kStackLimit,
-        .ending_signals = options_.ending_signals,
-        .forwarded_signals = options_.forwarded_signals,
-        .torchrun_exit_codes = options_.torchrun_exit_codes,
-        .terminal_out = role_.role == LaunchRole::frontend && ::isatty(STDOUT_FILENO) == 1,
-        .terminal_err = role_.role == LaunchRole::frontend && ::isatty(STDERR_FILENO) == 1,
-        .job_console = job_console,
-        .peers = peers_,
-        .log_name = log_name(options_, environment_)};
+    CoordinatorOptions coordination = coordinator_options(options_, role_, environment_);
+    coordination.peers = peers_;
+    const bool job_console = coordination.job_console;
     CoordinatorEvents events = reporter_.events(environment_);
     events.agent_joined = [this](std::int64_t order) {
       if (hosts_) hosts_->joined(order);

@@ -126,10 +126,11 @@ struct LaunchOptions {
   std::optional<std::chrono::milliseconds> failure_grace;
   /// The time from SIGTERM (or a forwarded signal) to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
-  std::optional<std::chrono::milliseconds> timeout;  ///< --timeout: the whole job may take this long
-  std::vector<int> ending_signals;                   ///< --signals-to-handle: forwarded to all ranks; they end the job
-  std::vector<int> forwarded_signals;                ///< --forward-signals: forwarded; the job continues
-  std::vector<int> handled_signals() const;          ///< both
+  std::optional<std::chrono::milliseconds> timeout;            ///< --timeout: the whole job may take this long
+  std::optional<std::chrono::milliseconds> hang_report_after;  ///< --hang-report-after; nothing: no reports
+  std::vector<int> ending_signals;           ///< --signals-to-handle: forwarded to all ranks; they end the job
+  std::vector<int> forwarded_signals;        ///< --forward-signals: forwarded; the job continues
+  std::vector<int> handled_signals() const;  ///< both
   bool torchrun_exit_codes = false;
 
   BindPolicy bind = BindPolicy::numa;

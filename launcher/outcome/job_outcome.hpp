@@ -94,6 +94,13 @@ struct NodeFailure {
   bool silent_before = false;
 };
 
+/// Who hung, as far as was to be seen from outside (diagnostics/hang).
+struct HangReport {
+  std::string when;  ///< "no progress for 60 s", "before the ranks were ended"
+  std::string text;  ///< lines, the verdict first
+  std::string json;  ///< the document of ddp-info status
+};
+
 /// Why a job failed. stopped_rank: the failures of the others followed from it.
 enum class RootCause { none, node, stopped_rank, rank, signal, timeout, unkillable };
 
@@ -117,6 +124,7 @@ struct JobOutcome {
   /// kMostStoreRefusals.
   std::vector<std::string> store_refusals{};
   RankStacks stacks{};  ///< where ranks stood before they were ended, if that was asked for
+  std::optional<HangReport> hang{};
 
   bool success() const {
     return nodes.empty() && stopped.empty() && failures.empty() && forwarded_signal == 0 && !timed_out &&

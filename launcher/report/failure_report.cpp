@@ -208,6 +208,10 @@ std::string refusal_lines(const JobOutcome& outcome) {
   return text;
 }
 
+std::string hang_lines(const JobOutcome& outcome) {
+  return outcome.hang ? fmt::format("ddprun: {}: {}", outcome.hang->when, outcome.hang->text) : std::string{};
+}
+
 /// For a job that did not fail by itself.
 std::string ended_line(const JobOutcome& outcome) {
   std::string text;
@@ -324,8 +328,8 @@ std::string summary(const JobOutcome& outcome) {
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context) {
   if (outcome.success()) return {};
   if (outcome.failures.empty() && outcome.nodes.empty())
-    return stack_lines(outcome.stacks) + ended_line(outcome) + unkillable_lines(outcome) + silent_lines(outcome) +
-           refusal_lines(outcome);
+    return hang_lines(outcome) + stack_lines(outcome.stacks) + ended_line(outcome) + unkillable_lines(outcome) +
+           silent_lines(outcome) + refusal_lines(outcome);
 
   if (const NodeFailure* failure = only_message(outcome, context))
     return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome) + silent_lines(outcome) +
@@ -343,8 +347,8 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   if (!end.empty()) lines.add("{}", end);
   if (!closing.empty()) lines.add("{}", closing);
   lines.border('=');
-  return lines.text() + stack_lines(outcome.stacks) + unkillable_lines(outcome) + silent_lines(outcome) +
-         refusal_lines(outcome);
+  return lines.text() + hang_lines(outcome) + stack_lines(outcome.stacks) + unkillable_lines(outcome) +
+         silent_lines(outcome) + refusal_lines(outcome);
 }
 
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts) {

@@ -66,6 +66,13 @@ Json stack_json(const StackGroup& group) {
 
 Json stack_note_json(const StackNote& note) { return {{"hosts", note.hosts}, {"text", note.text}}; }
 
+Json hang_json(const std::optional<HangReport>& hang) {
+  if (!hang) return nullptr;
+  Json json = {{"when", hang->when}};
+  json.update(Json::parse(hang->json));
+  return json;
+}
+
 Json early_json(const EarlyEnd& early) {
   Json json = rank_json(early.name);
   json["time"] = time_text(early.time);
@@ -129,7 +136,8 @@ Json outcome_json(const JobOutcome& outcome) {
           {"silent_nodes", outcome.silent},
           {"store_refusals", outcome.store_refusals},
           {"stacks", list(outcome.stacks.groups, stack_json)},
-          {"stack_notes", list(outcome.stacks.notes, stack_note_json)}};
+          {"stack_notes", list(outcome.stacks.notes, stack_note_json)},
+          {"hang", hang_json(outcome.hang)}};
 }
 
 }  // namespace ddp::launcher

@@ -10,16 +10,58 @@ setup() {
   rank_program=$(dirname "$DDPRUN")/rank_program
 }
 
-# A rank that waits for others, as many programs do; the culprit does what is given in Python.
+# Hangs on purpose, DDP_HANG_ROUNDS times each (1): a longer run counts how often the right rank is named.
+rounds=${DDP_HANG_ROUNDS:-1}
+
+# A program without libddp whose other ranks wait for rank 1, which does what is given in Python.
 plain_program() {
   cat >plain.py <<END
-import os, signal, socket, time
+import mmap, os, signal, socket, time
+
+def swap():
+    path = f"pages.{os.getpid()}"
+    with open(path, "wb") as file:
+        file.write(bytes(16 << 20))
+        os.fsync(file.fileno())
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+        pages.madvise(mmap.MADV_RANDOM)
+        while True:
+            pages.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            for page in range(0, 16 << 20, 1 << 16):
+                pages[page]
+            time.sleep(0.01)
+
 print("READY", flush=True)
 if os.environ["RANK"] == "1":
     $1
 here, there = socket.socketpair()
 here.recv(1)
 END
+}
+
+# The same with PyTorch's groups.
+torch_program() {
+  cat >train.py <<END
+import os, signal, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+values = torch.ones(1000)
+dist.all_reduce(values)
+print("READY", flush=True)
+if dist.get_rank() == 1:
+    $1
+dist.all_reduce(values)
+END
+}
+
+# PATH begins with the Python that has PyTorch.
+torch_python() {
+  local python=${DDP_TORCH_PYTHON:-$BATS_TEST_DIRNAME/../../build/venv/bin/python}
+  "$python" -c "import torch" 2>/dev/null || skip "needs PyTorch: DDP_TORCH_PYTHON"
+  PATH=$(dirname "$python"):$PATH
 }
 
 ready() { [ "$(grep -c READY out)" -eq "$1" ]; }
@@ -43,21 +85,24 @@ end() {
 }
 
 @test "of programs of libddp: a rank that sleeps, stops, spins or waits elsewhere" {
-  while read -r -u 9 what words; do
-    start --nproc-per-node 4 "$rank_program" hang "$what" 2
-    eventually 60 ready 4
-    finds 1 "$words; ranks 0, 1, 3 wait for it in all_reduce #* of group 'ddp.0.world', for *"
-    grep -q "^  ranks 0, 1, 3 (.*): in all_reduce #" report
-    end
-  done 9<<'END'
+  local round what words
+  for ((round = 0; round < rounds; ++round)); do
+    while read -r -u 9 what words; do
+      start --nproc-per-node 4 "$rank_program" hang "$what" 2
+      eventually 60 ready 4
+      finds 1 "$words; ranks 0, 1, 3 wait for it in all_reduce #* of group 'ddp.0.world', for *"
+      grep -q "^  ranks 0, 1, 3 (.*): in all_reduce #" report
+      end
+    done 9<<'END'
 sleep rank 2 is asleep in *nanosleep, last all_reduce #* of group 'ddp.0.world'
 stop rank 2 is stopped, last all_reduce #*
 spin rank 2 is computing (* % of a core), last all_reduce #*
 END
-  start --nproc-per-node 4 "$rank_program" hang elsewhere 2
-  eventually 60 ready 4
-  finds 1 "rank 2 is in barrier #1 of group '*'; *"
-  end
+    start --nproc-per-node 4 "$rank_program" hang elsewhere 2
+    eventually 60 ready 4
+    finds 1 "rank 2 is in barrier #1 of group '*'; *"
+    end
+  done
 }
 
 @test "a job that goes on hangs not, one that has not called World::init waits for whom" {
@@ -72,14 +117,42 @@ END
   finds 1 "rank 1 is asleep in *nanosleep; ranks 0, 2 wait for it in World::init, for *"
 }
 
-@test "of other programs: what /proc tells of a rank that sleeps, stops or computes" {
+# hangs_of KIND PROGRAM: rank 1 is named, whatever it does. Standard input: words, and in the next line Python.
+hangs_of() {
+  local round words work
   while read -r -u 9 words && read -r -u 9 work; do
-    plain_program "$work"
-    start --nproc-per-node 3 plain.py
-    eventually 60 ready 3
-    finds 1 "$words"
-    end
-  done 9<<'END'
+    "$1_program" "$work"
+    for ((round = 0; round < rounds; ++round)); do
+      start --nproc-per-node 3 "$2"
+      eventually 120 ready 3
+      finds 1 "$words"
+      end
+    done
+  done 9<&0
+}
+
+@test "of other programs: what /proc tells of a rank that sleeps, stops or computes" {
+  hangs_of plain plain.py <<'END'
+likely rank 1 is asleep in *nanosleep*; ranks 0, 2 wait for something else
+time.sleep(1000)
+rank 1 is stopped
+os.kill(os.getpid(), signal.SIGSTOP)
+likely rank 1 is computing (* % of a core)*
+while True: pass
+END
+}
+
+@test "of other programs: a rank that reads pages from disk all the time" {
+  [ "$(stat -f -c %T .)" != tmpfs ] || skip "the files of tmpfs have no disk"
+  hangs_of plain plain.py <<'END'
+likely rank 1 is *reads pages from disk all the time*
+swap()
+END
+}
+
+@test "of PyTorch's programs: a rank that sleeps, stops or computes" {
+  torch_python
+  hangs_of torch train.py <<'END'
 likely rank 1 is asleep in *nanosleep*; ranks 0, 2 wait for something else
 time.sleep(1000)
 rank 1 is stopped

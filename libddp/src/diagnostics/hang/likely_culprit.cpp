@@ -74,9 +74,10 @@ HangVerdict judge_processes(const JobObservation& job) {
   for (const Place place : {Place::in_io, Place::asleep, Place::waiting}) {
     if (!places[place].empty() && 2 * places[place].size() < alive) return accuse(places[place], true);
   }
-  verdict.text = waiting.size() == alive
-                     ? "cannot tell: all ranks wait, and nothing says for whom (--stacks shows where they are)"
-                     : "cannot tell: nothing says who waits for whom (--stacks shows where they are)";
+  verdict.text =
+      waiting.size() == alive
+          ? "cannot tell: all ranks wait, and nothing says for whom (ddp-info status --stacks shows where they are)"
+          : "cannot tell: nothing says who waits for whom (ddp-info status --stacks shows where they are)";
   return verdict;
 }
 

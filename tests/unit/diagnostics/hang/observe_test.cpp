@@ -3,12 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <ddp/error.hpp>
 
 #include "base/child_process.hpp"
+#include "diagnostics/hang/proc_file.hpp"
+#include "diagnostics/hang/rank_progress.hpp"
 #include "diagnostics/hang/whereabouts.hpp"
 
 namespace ddp::diagnostics {
@@ -122,6 +125,47 @@ TEST(Observe, TellsWhatRealProcessesDo) {
   EXPECT_EQ(settled(ended.pid(), Place::exited), Place::exited);
   EXPECT_TRUE(observe(sleeper.pid()).steady);
   EXPECT_EQ(place_of_process(observe(2'000'000'000)), Place::exited);
+}
+
+TEST(RankProgress, IsCountedByOperationsWhereThereAreAnyElseByWorkAndItsFiles) {
+  const RankProgress in_groups{.alive = true, .in_groups = true, .operations = 7, .ticks = 0, .io_bytes = 0};
+  RankProgress later = in_groups;
+  later.ticks = later.io_bytes = 1'000'000;
+  EXPECT_FALSE(has_progressed(in_groups, later, 1)) << "it polls while it waits";
+  ++later.operations;
+  EXPECT_TRUE(has_progressed(in_groups, later, 1));
+  const RankProgress plain{.alive = true, .in_groups = false, .operations = 0, .ticks = 500, .io_bytes = 1'000'000};
+  const auto after = [&](std::uint64_t ticks, std::uint64_t bytes) {
+    RankProgress then = plain;
+    then.ticks += ticks;
+    then.io_bytes += bytes;
+    return has_progressed(plain, then, 10);
+  };
+  EXPECT_FALSE(after(10, 10'000)) << "a watchdog that wakes up";
+  EXPECT_TRUE(after(200, 0));
+  EXPECT_TRUE(after(0, 10'000'000));
+  EXPECT_TRUE(after(-1, 0)) << "a process below it has ended";
+  EXPECT_TRUE(has_progressed(plain, {}, 10));
+  EXPECT_FALSE(has_progressed({}, {}, 10));
+}
+
+TEST(RankProgress, CountsWhatAProcessBelowDoes) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    const pid_t below = ::fork();
+    if (below == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) continue;
+    }
+    for (;;) ::pause();
+  }
+  const base::ChildProcess parent{pid};
+  const RankProgress first = read_progress("/proc", pid);
+  EXPECT_TRUE(first.alive);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+  while (read_progress("/proc", pid).ticks < first.ticks + 10 && !deadline.expired()) ::usleep(10'000);
+  EXPECT_GE(read_progress("/proc", pid).ticks, first.ticks + 10);
+  EXPECT_LT(read_stat("/proc", pid).ticks, 10U);
 }
 
 }  // namespace

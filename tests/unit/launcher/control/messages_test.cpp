@@ -69,6 +69,7 @@ std::vector<Message> samples() {
                      .terminal_out = true,
                      .terminal_err = false,
                      .console_window_bytes = 524'288,
+                     .still_after_ms = 60'000,
                      .nodes = {node, NodeLayout{}, node}},
       StartAttempt{.epoch = 1, .store_addresses = {"10.0.0.1"}, .store_port = 29500, .store_key = std::string(64, 'a')},
       SignalRanks{.epoch = 1, .groups = true, .signal = 9, .may_have_reached_ranks = true},
@@ -93,6 +94,9 @@ std::vector<Message> samples() {
                                 .prefix = "[5]:",
                                 .text = std::string("\0\xFF", 2)}}},
       ConsoleTaken{.epoch = 1, .error = true, .messages = 3},
+      RanksStill{.epoch = 1, .still = true},
+      ObserveRanks{.epoch = 1, .limit_ms = 10'000},
+      RanksObserved{.epoch = 1, .facts = bytes_of("facts")},
   };
 }
 
@@ -191,7 +195,8 @@ TEST(ControlMessages, LengthsThatAreNotThereAreRefusedWithoutMemory) {
 TEST(ControlMessages, ThoseThatMayBeLongAreKnownByTheirFirstByte) {
   for (const Message& message : samples()) {
     const bool bulk = std::holds_alternative<Fence>(message) || std::holds_alternative<ModexRequest>(message) ||
-                      std::holds_alternative<ModexReply>(message) || std::holds_alternative<ConsoleOutput>(message);
+                      std::holds_alternative<ModexReply>(message) || std::holds_alternative<ConsoleOutput>(message) ||
+                      std::holds_alternative<RanksObserved>(message);
     EXPECT_EQ(is_bulk(encode(message)), bulk) << name_of(message);
   }
   EXPECT_FALSE(is_bulk({}));

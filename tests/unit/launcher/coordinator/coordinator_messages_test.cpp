@@ -49,7 +49,10 @@ std::vector<control::Message> messages(int epoch) {
           control::CollectStacks{.epoch = epoch, .limit_ms = 1},
           control::StacksCollected{.epoch = epoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}, .notes = {}},
           control::ConsoleOutput{.epoch = epoch, .error = false, .pieces = {}},
-          control::ConsoleTaken{.epoch = epoch, .error = false, .messages = 1}};
+          control::ConsoleTaken{.epoch = epoch, .error = false, .messages = 1},
+          control::RanksStill{.epoch = epoch, .still = true},
+          control::ObserveRanks{.epoch = epoch, .limit_ms = 1},
+          control::RanksObserved{.epoch = epoch, .facts = {std::byte{9}}}};
 }
 
 struct Answer {

@@ -12,15 +12,18 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 TEST(FailureOptions, TimesAndRestarts) {
-  const auto options =
-      parse({"--max-restarts", "3", "--failure-grace", "0", "--timeout", "2000000", "--torchrun-exit-codes", "p"});
+  const auto options = parse({"--max-restarts", "3", "--failure-grace", "0", "--timeout", "2000000",
+                              "--torchrun-exit-codes", "--hang-report-after", "0.5", "p"});
   EXPECT_EQ(options.max_restarts, 3);
   EXPECT_EQ(options.failure_grace, std::chrono::seconds(0));
   EXPECT_EQ(options.timeout, std::chrono::seconds(2'000'000));
   EXPECT_TRUE(options.torchrun_exit_codes);
+  EXPECT_EQ(options.hang_report_after, std::chrono::milliseconds(500));
+  EXPECT_FALSE(parse({"p"}).hang_report_after);
   for (const Words& words :
        {Words{"--max-restarts=-1", "p"}, Words{"--max-restarts", "1.5", "p"}, Words{"--timeout", "0", "p"},
-        Words{"--timeout", "0.0001", "p"}, Words{"--timeout", "nan", "p"}, Words{"--monitor-interval", "x", "p"}})
+        Words{"--timeout", "0.0001", "p"}, Words{"--timeout", "nan", "p"}, Words{"--hang-report-after", "0", "p"},
+        Words{"--monitor-interval", "x", "p"}})
     EXPECT_THAT(complaint(words), HasSubstr("reading --")) << words[0];
 }
 

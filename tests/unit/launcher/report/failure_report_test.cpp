@@ -272,6 +272,19 @@ TEST(FailureReport, StacksComeBeforeTheLineThatSaysWhatEndedTheJob) {
   EXPECT_THAT(text, EndsWith("ddprun: ended by --timeout: all ranks got SIGTERM; 5 ranks ended after it\n"));
 }
 
+TEST(FailureReport, WhoHungComesBeforeStacks) {
+  JobOutcome outcome;
+  outcome.timed_out = true;
+  outcome.stacks.groups = {{.ranks = {0}, .tool = "gdb", .text = "f"}};
+  outcome.hang = {
+      .when = "before the ranks were ended", .text = "rank 1 is stopped\n  rank 0 (n0): waits\n", .json = {}};
+  const std::string hang =
+      "ddprun: before the ranks were ended: rank 1 is stopped\n  rank 0 (n0): waits\nddprun: where";
+  EXPECT_THAT(format_failure_report(outcome, kContext), StartsWith(hang));
+  outcome.failures = {failure(0, 5)};
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("==\n" + hang));
+}
+
 TEST(FailureReport, ManyDifferentStacksAreCounted) {
   JobOutcome outcome;
   outcome.timed_out = true;

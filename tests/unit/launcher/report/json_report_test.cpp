@@ -118,11 +118,14 @@ TEST(JsonReport, AbortsStopsNodesAndCounts) {
   outcome.store_refusals = {"n0: the job's store refused one"};
   outcome.stacks.groups = {{.ranks = {0, 2}, .tool = "gdb", .text = "#0 f"}};
   outcome.stacks.notes = {{.hosts = {"n0"}, .text = "no py-spy"}};
+  EXPECT_TRUE(report(outcome).at("hang").is_null());
+  outcome.hang = {.when = "no progress for 60 s", .text = "rank 1 is stopped\n", .json = R"({"culprits": [1]})"};
   json document = report(outcome);
   EXPECT_EQ(document["silent_nodes"], json({"n3"}));
   EXPECT_EQ(document["store_refusals"], json({"n0: the job's store refused one"}));
   EXPECT_EQ(document["stacks"], json::parse(R"([{"ranks": [0, 2], "tool": "gdb", "text": "#0 f"}])"));
   EXPECT_EQ(document["stack_notes"], json::parse(R"([{"hosts": ["n0"], "text": "no py-spy"}])"));
+  EXPECT_EQ(document["hang"], json({{"when", "no progress for 60 s"}, {"culprits", {1}}}));
   EXPECT_EQ(document["root_cause"]["kind"], "stopped_rank");
   EXPECT_EQ(document["exit_status"], 7);
   EXPECT_EQ(document["failures"][0]["abort"], json({{"status", 7}, {"message", "no data"}}));

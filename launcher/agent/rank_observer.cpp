@@ -1,0 +1,46 @@
+#include "agent/rank_observer.hpp"
+
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "base/library_thread.hpp"
+#include "base/wake_event.hpp"
+#include "diagnostics/hang/observe.hpp"
+
+namespace ddp::launcher {
+
+using diagnostics::HostFacts;
+
+struct RankObserver::Shared {
+  base::WakeEvent ready;
+  std::mutex mutex;  ///< for what follows
+  std::optional<HostFacts> facts;
+};
+
+RankObserver::RankObserver(std::vector<diagnostics::FoundRank> ranks, std::string host, Deadline deadline)
+    : deadline_(deadline), host_(std::move(host)), shared_(std::make_shared<Shared>()) {
+  base::start_thread([shared = shared_, name = host_, found = std::move(ranks)] {
+    HostFacts facts{.host = name, .ranks = {}, .notes = {}};
+    try {
+      facts = diagnostics::observe_ranks("/proc", name, found, {});
+    } catch (const std::exception& error) {
+      facts.notes.emplace_back(error.what());
+    }
+    const std::lock_guard lock(shared->mutex);
+    shared->facts = std::move(facts);
+    shared->ready.ring();
+  }).detach();
+}
+
+int RankObserver::fd() const { return shared_->ready.fd(); }
+
+std::optional<HostFacts> RankObserver::take() {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->facts) return std::move(shared_->facts);
+  if (!deadline_.expired()) return std::nullopt;
+  return HostFacts{
+      .host = host_, .ranks = {}, .notes = {"/proc did not answer in time: ps -eo pid,stat,wchan shows D"}};
+}
+
+}  // namespace ddp::launcher

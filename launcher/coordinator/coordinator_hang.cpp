@@ -1,0 +1,80 @@
+// A job in which nothing moves: all nodes say what their ranks do, and the user is told who is missing.
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "coordinator/coordinator.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// For nodes to look for a second, and for busy ones to answer.
+constexpr std::chrono::seconds kLookLimit{10};
+constexpr std::chrono::seconds kAnswerReserve{2};
+
+std::string without_last_newline(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::set<int> Coordinator::nodes_with_ranks() const {
+  std::set<int> nodes;
+  for (const AttemptNode& node : attempt_->nodes()) {
+    if (node.may_have_ranks()) nodes.insert(node.rank);
+  }
+  return nodes;
+}
+
+void Coordinator::handle_still(const AttemptNode& node, const control::RanksStill& message) {
+  hang_.note(node.rank, message.still, clock_().steady);
+}
+
+void Coordinator::handle_observed(const AttemptNode& node, const control::RanksObserved& message) {
+  diagnostics::HostFacts facts{.host = node.layout.host, .ranks = {}, .notes = {}};
+  try {
+    facts = diagnostics::decode_host_facts(message.facts);
+  } catch (const Error& error) {
+    facts.notes.emplace_back(error.what());
+  }
+  std::erase_if(facts.ranks, [&](const diagnostics::RankFacts& each) {
+    return each.rank < node.first_rank || each.rank >= node.first_rank + node.layout.nproc;
+  });
+  hang_.answer(node.rank, std::move(facts));
+}
+
+/// While the job goes on. What ends it asks for stacks, and with them for the same facts.
+void Coordinator::look_for_hang() {
+  if (attempt_->supervisor().next_deadline()) return note_end_of_hang();
+  const auto now = clock_().steady;
+  const std::set<int> nodes = hang_.may_be_due(now) ? nodes_with_ranks() : std::set<int>{};
+  if (hang_.is_due(nodes, now)) {
+    for (const AttemptNode& node : attempt_->nodes()) {
+      if (!node.may_have_ranks()) continue;
+      links_.send(node.link,
+                  control::ObserveRanks{.epoch = attempt_->epoch(),
+                                        .limit_ms = static_cast<int>(std::chrono::milliseconds{kLookLimit}.count())});
+    }
+    hang_.ask(nodes, after(kLookLimit + kAnswerReserve));
+  }
+  if (!hang_.asking()) return;
+  for (const AttemptNode& node : attempt_->nodes()) {
+    if (links_.is_silent(node.link)) hang_.give_up(node.rank);
+  }
+  if (!hang_.complete(now)) return;
+  if (const auto report = hang_.conclude_standstill(now))
+    events_.note(fmt::format("{}: {}", report->when, without_last_newline(report->text)));
+}
+
+/// The job has begun to end.
+void Coordinator::note_end_of_hang() {
+  if (std::exchange(hang_ended_, true)) return;
+  hang_report_ = hang_.report_at_failure(clock_().steady);
+}
+
+}  // namespace ddp::launcher
