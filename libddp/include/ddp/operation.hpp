@@ -47,7 +47,7 @@ struct Operation {
   bool in_stream = false;  ///< runs in `stream` itself, not in one of the group's
 
   bool is_transfer() const noexcept { return kind == OperationKind::send || kind == OperationKind::recv; }
-  /// Equal on two ranks exactly when (but for hash collisions) their arguments fit together. FNV-1a, 64 bits.
+  /// Equal on two ranks exactly when (but for hash collisions) their arguments fit together.
   std::uint64_t fingerprint() const noexcept;
   /// "all_reduce #17 of float32 x 1000, avg": for messages.
   std::string description() const;

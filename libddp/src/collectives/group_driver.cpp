@@ -155,7 +155,9 @@ void GroupDriver::drive_until_posted(const WorkState& work, Time limit) {
 WorkState& GroupDriver::take_slot() {
   if (unused_.empty()) unused_.push(slots_.emplace_back(*this));
   ++in_use_;
-  return unused_.pop();
+  WorkState& work = unused_.pop();
+  work.references.store(1, std::memory_order_relaxed);  // until it is finished
+  return work;
 }
 
 WorkState& GroupDriver::issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now) {
@@ -211,10 +213,9 @@ WorkState& GroupDriver::issue_comparison(WorkState& subject, Time now) {
 }
 
 void GroupDriver::queue(WorkState& work) noexcept {
-  work.share();
   inbox_.push(work);
   unfinished_.fetch_add(1);
-  letters_.store(true);
+  letters_.store(true, std::memory_order_release);
 }
 
 void GroupDriver::recycle(WorkState& work) noexcept {
@@ -252,7 +253,6 @@ WaitLadder GroupDriver::ladder_for(const Lane& lane) noexcept {
 }
 
 void GroupDriver::wait(const WorkState& work, Time limit) {
-  waiters_.fetch_add(1);
   WaitLadder ladder = ladder_for(*work.lane);
   bool leading = false;
   while (!work.done()) {
@@ -274,9 +274,9 @@ void GroupDriver::wait(const WorkState& work, Time limit) {
     }
     ladder.rested();
   }
-  if (leading) led_ = false;
-  waiters_.fetch_sub(1);
-  if (leading) wake_followers();
+  if (!leading) return;
+  led_ = false;
+  wake_followers();
 }
 
 void GroupDriver::follow(const WorkState& work, bool leading, microseconds limit) {
@@ -329,7 +329,7 @@ GroupDriver::Standing GroupDriver::tend() noexcept {
     tending_ = false;
     return untouched ? Standing::idle : Standing::attended;
   }
-  if (!to_be_ended && (waiters_ > 0 || (!untouched && !tending_))) {
+  if (!to_be_ended && (led_ || (!untouched && !tending_))) {
     tending_ = false;
     return Standing::attended;
   }

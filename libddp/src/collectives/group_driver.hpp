@@ -169,10 +169,9 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   std::atomic<bool> closing_{false};
   std::atomic<std::int64_t> next_event_;
   std::atomic<int> unfinished_{0};
-  std::atomic<std::uint32_t> drives_{0};
+  std::atomic<std::uint32_t> drives_{0};  ///< written by who drives
 
-  std::atomic<int> waiters_{0};       ///< threads in wait()
-  std::atomic<bool> led_{false};      ///< one of them drives and rests in the backend
+  std::atomic<bool> led_{false};      ///< one of the threads in wait() drives and rests in the backend
   std::atomic<int> followers_{0};     ///< the others, as far as they sleep
   std::atomic<int> resting_{0};       ///< threads in Backend::rest
   std::atomic<bool> no_rest_{false};  ///< the backends are about to go

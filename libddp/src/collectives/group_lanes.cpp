@@ -51,7 +51,7 @@ bool GroupDriver::attempt() noexcept {
 }
 
 bool GroupDriver::drive() noexcept {
-  drives_.fetch_add(1, std::memory_order_relaxed);
+  drives_.store(drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (gone_) return false;
   admit();
   if (failed_.load(std::memory_order_acquire) || closing_.load(std::memory_order_relaxed)) return give_up();
@@ -66,7 +66,7 @@ void GroupDriver::admit() noexcept {
   {
     const std::lock_guard lock(mutex_);
     letters = std::exchange(inbox_, {});
-    letters_ = false;
+    letters_.store(false, std::memory_order_relaxed);
   }
   while (!letters.empty()) {
     WorkState& work = letters.pop();

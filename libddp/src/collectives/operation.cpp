@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/fnv1a.hpp"
-
 namespace ddp {
 
 std::string_view to_string(OperationKind kind) noexcept {
@@ -36,20 +34,25 @@ bool rooted(OperationKind kind) {
          kind == OperationKind::scatter;
 }
 
+/// A step of a hash. Small collectives wait for it, so it takes a word at a time; and it can be undone, so that
+/// operations that differ in one word always differ in the end.
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15U;  // 2^64 / golden ratio, odd
+  return hash ^ hash >> 32U;
+}
+
 }  // namespace
 
 std::uint64_t Operation::fingerprint() const noexcept {
-  base::Fnv1a hash;
-  if (is_transfer()) {  // both ends must agree, so neither the kind nor the peer counts
-    hash.add(std::uint64_t{1000}).add(std::uint64_t{tag});
-  } else {
-    hash.add(static_cast<std::uint64_t>(kind)).add(sequence);
-  }
-  hash.add(static_cast<std::uint64_t>(dtype)).add(std::uint64_t{count});
-  if (reduces(kind)) hash.add(static_cast<std::uint64_t>(reduce_op));
-  if (rooted(kind)) hash.add(static_cast<std::uint64_t>(root));
-  for (const std::size_t part : counts) hash.add(std::uint64_t{part});
-  return hash.value();
+  // Both ends of a transfer must agree, so neither its kind nor the peer counts.
+  const auto kinds = is_transfer() ? std::uint64_t{0xff} : static_cast<std::uint64_t>(kind);
+  std::uint64_t word = kinds | static_cast<std::uint64_t>(dtype) << 8U;
+  if (reduces(kind)) word |= static_cast<std::uint64_t>(reduce_op) << 16U;
+  if (rooted(kind)) word |= std::uint64_t{static_cast<std::uint32_t>(root)} << 32U;
+  std::uint64_t hash = mixed(word, is_transfer() ? tag : sequence);
+  hash = mixed(hash, count);
+  for (const std::size_t part : counts) hash = mixed(hash, part);
+  return hash;
 }
 
 std::string Operation::description() const {

@@ -14,14 +14,17 @@ void OperationLog::issued(const Operation& operation) {
   entry.counts = operation.counts;
   entry.sequence = operation.sequence;
   last_issued_ = operation.sequence;
-  unfinished_.fetch_add(1, std::memory_order_relaxed);
+  issued_.store(issued_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 void OperationLog::finished(const Operation& operation) {
-  if (operation.sequence != 0) unfinished_.fetch_sub(1, std::memory_order_relaxed);
+  if (operation.sequence == 0) return;
+  finished_.store(finished_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-bool OperationLog::waits() const { return unfinished_.load(std::memory_order_relaxed) > 0; }
+bool OperationLog::waits() const {
+  return finished_.load(std::memory_order_relaxed) != issued_.load(std::memory_order_relaxed);
+}
 
 std::uint64_t OperationLog::last_issued() const {
   const std::lock_guard lock(mutex_);

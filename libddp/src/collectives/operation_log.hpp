@@ -13,7 +13,7 @@
 
 namespace ddp::collectives {
 
-/// Thread-safe. Keeps the last kKept collectives; older ones are forgotten.
+/// Thread-safe; of calls of finished() one at a time. Keeps the last kKept collectives; older ones are forgotten.
 class OperationLog {
  public:
   static constexpr std::size_t kKept = 256;
@@ -36,7 +36,9 @@ class OperationLog {
   mutable std::mutex mutex_;
   std::array<Operation, kKept> entries_{};  ///< without tensors
   std::uint64_t last_issued_ = 0;
-  std::atomic<std::uint64_t> unfinished_{0};
+  // How many there have been, each with one writer at a time: nothing is read and written in one step.
+  std::atomic<std::uint64_t> issued_{0};
+  std::atomic<std::uint64_t> finished_{0};
 };
 
 }  // namespace ddp::collectives
