@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
+#include "collectives/shm/copy_bytes.hpp"
 #include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::shm {
@@ -61,8 +61,8 @@ class RingWriter {
     if (bytes == 0) return;
     const std::size_t at = head_ & (size_ - 1);
     const std::size_t first = bytes < size_ - at ? bytes : size_ - at;
-    std::memcpy(data_ + at, from, first);
-    std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
+    copy_bytes(data_ + at, from, first);
+    copy_bytes(data_, static_cast<const std::byte*>(from) + first, bytes - first);
     head_ += bytes;
   }
 
@@ -94,8 +94,8 @@ class RingReader {
     if (bytes == 0) return;
     const std::size_t at = tail_ & (size_ - 1);
     const std::size_t first = bytes < size_ - at ? bytes : size_ - at;
-    std::memcpy(to, data_ + at, first);
-    std::memcpy(static_cast<std::byte*>(to) + first, data_, bytes - first);
+    copy_bytes(to, data_ + at, first);
+    copy_bytes(static_cast<std::byte*>(to) + first, data_, bytes - first);
     tail_ += bytes;
   }
   /// Gives the record's room back.

@@ -1,11 +1,11 @@
 #include "collectives/shm/collective_run.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <numeric>
 
 #include "collectives/reduce_kernels.hpp"
+#include "collectives/shm/copy_bytes.hpp"
 
 namespace ddp::collectives::shm {
 namespace {
@@ -136,7 +136,7 @@ CollectiveRun::State CollectiveRun::advance() {
 bool CollectiveRun::show_block() {
   if (shows(board_.rank(), shown_)) {
     const std::uint64_t step = step_of(shown_);
-    waits_for_room_ = !board_.slot_is_free(step);
+    waits_for_room_ = !board_.place_is_free(step, shown_bytes(board_.rank(), shown_));
     if (waits_for_room_) return false;
     hook_(Phase::before_copy);
     copy_in(shown_);
@@ -281,7 +281,7 @@ void CollectiveRun::copy_out(std::uint64_t block) {
 
 void CollectiveRun::copy(std::byte* to, const std::byte* from, std::size_t elements) {
   if (elements == 0 || to == from) return;
-  std::memcpy(to, from, elements * width_);
+  copy_bytes(to, from, elements * width_);
   work_bytes_ += elements * width_;
 }
 
@@ -290,12 +290,12 @@ std::vector<int> CollectiveRun::waits_for() const {
   const std::uint64_t block = shape_ == Shape::two_phase ? reduced_ : finished_;
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     if (rank == board_.rank()) continue;
-    const bool keeps_slot = shown_ < blocks_ && shows(board_.rank(), shown_) && shown_ - finished_ < kSlots &&
-                            !board_.left(rank, step_of(shown_) - kSlots);
+    const bool keeps_place = shown_ < blocks_ && shows(board_.rank(), shown_) && shown_ - finished_ < kSlots &&
+                             !board_.left(rank, StepBoard::former(step_of(shown_), shown_bytes(board_.rank(), shown_)));
     const bool owes_data = block < shown_ && reads(rank) && shows(rank, block) && !board_.shown(rank, step_of(block));
     const bool owes_result = shape_ == Shape::two_phase && gets_result() && finished_ < reduced_ &&
                              !board_.result_shown(rank, step_of(finished_));
-    if (keeps_slot || owes_data || owes_result) ranks.push_back(rank);
+    if (keeps_place || owes_data || owes_result) ranks.push_back(rank);
   }
   return ranks;
 }

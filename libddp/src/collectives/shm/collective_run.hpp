@@ -72,9 +72,10 @@ class CollectiveRun {
   std::size_t part_elements(int rank) const;
   std::size_t part_offset(int rank) const;
   std::size_t shown_elements(int rank, std::uint64_t block) const;
+  std::size_t shown_bytes(int rank, std::uint64_t block) const { return shown_elements(rank, block) * width_; }
   /// What @p rank shows in the block.
   std::byte* shown_data(int rank, std::uint64_t block) const {
-    return board_.data_of(rank, step_of(block), shown_elements(rank, block) * width_);
+    return board_.data_of(rank, step_of(block), shown_bytes(rank, block));
   }
   std::byte* at(const TensorView& tensor, std::size_t element) const {
     return static_cast<std::byte*>(tensor.data()) + element * width_;

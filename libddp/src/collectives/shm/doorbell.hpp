@@ -15,8 +15,7 @@ class Doorbell {
  public:
   Doorbell(const SegmentView& view, int rank) : group_(&view.group()), view_(view), rank_(rank) {}
 
-  /// Call after a change that another rank may wait for; the change must be a sequentially consistent store. From one
-  /// thread.
+  /// Call after a change that another rank may wait for. From one thread.
   void changed() noexcept {
     auto& changes = view_.control(rank_).changes;
     changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);

@@ -18,7 +18,7 @@ std::size_t smallest_slot(int ranks) { return std::max<std::size_t>(1024, static
 }  // namespace
 
 std::size_t SegmentLayout::control_bytes(int ranks) {
-  return round_up(sizeof(RankControl) + kSlots * (sizeof(StepFlag) + sizeof(ResultFlag)) +
+  return round_up(sizeof(RankControl) + kFlags * sizeof(StepFlag) + kSlots * sizeof(ResultFlag) +
                       static_cast<std::size_t>(ranks) * sizeof(RingControl),
                   kPageBytes);
 }

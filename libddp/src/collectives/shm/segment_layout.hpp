@@ -2,7 +2,7 @@
 // (but for the positions of readers in its rings), behind a page for all.
 //
 //   | GroupControl | region of rank 0 | region of rank 1 | ...
-//   region: RankControl | StepFlag x kSlots | ResultFlag x kSlots | RingControl x ranks | slots | rings
+//   region: RankControl | StepFlag x kFlags | ResultFlag x kSlots | RingControl x ranks | slots | rings
 #pragma once
 
 #include <array>
@@ -15,7 +15,10 @@ namespace ddp::collectives::shm {
 /// Two cache lines: processors prefetch them in pairs.
 inline constexpr std::size_t kLine = 128;
 inline constexpr std::size_t kPageBytes = 4096;
-/// Steps whose data can be in the segment at the same time. A power of two, so that step numbers may wrap.
+/// Steps that can be in the segment at the same time: so far may a root be ahead of those that wait for it. Powers of
+/// two, so that step numbers may wrap.
+inline constexpr std::uint64_t kFlags = 32;
+/// The same of steps whose data do not fit beside their flags.
 inline constexpr std::uint64_t kSlots = 4;
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kInlineBytes = 96;
@@ -87,13 +90,13 @@ class SegmentLayout {
 
   std::size_t region(int rank) const { return kPageBytes + static_cast<std::size_t>(rank) * region_bytes_; }
   std::size_t step_flag(int rank, std::uint64_t step) const {
-    return region(rank) + sizeof(RankControl) + step % kSlots * sizeof(StepFlag);
+    return region(rank) + sizeof(RankControl) + step % kFlags * sizeof(StepFlag);
   }
   std::size_t result_flag(int rank, std::uint64_t step) const {
-    return region(rank) + sizeof(RankControl) + kSlots * sizeof(StepFlag) + step % kSlots * sizeof(ResultFlag);
+    return region(rank) + sizeof(RankControl) + kFlags * sizeof(StepFlag) + step % kSlots * sizeof(ResultFlag);
   }
   std::size_t ring_control(int from, int to) const {
-    return region(from) + sizeof(RankControl) + kSlots * (sizeof(StepFlag) + sizeof(ResultFlag)) +
+    return region(from) + sizeof(RankControl) + kFlags * sizeof(StepFlag) + kSlots * sizeof(ResultFlag) +
            static_cast<std::size_t>(to) * sizeof(RingControl);
   }
   std::size_t slot(int rank, std::uint64_t step) const {

@@ -10,7 +10,7 @@ StepBoard::StepBoard(const SegmentView& view, int rank, std::uint64_t first_step
       least_done_(first_step),
       known_done_(static_cast<std::size_t>(view.layout().ranks()), first_step) {
   // No later step of a slot has this number before 2^64 more.
-  for (std::uint64_t step = 0; step < kSlots; ++step) {
+  for (std::uint64_t step = 0; step < kFlags; ++step) {
     view_.step_flag(rank, step).step.store(first_step, std::memory_order_relaxed);
     view_.result_flag(rank, step).step.store(first_step, std::memory_order_relaxed);
   }

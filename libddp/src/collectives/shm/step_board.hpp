@@ -1,6 +1,7 @@
 // The steps of a group's collectives, counted alike by all ranks. In a step a rank may show data to the others in its
-// slot, then a part of the step's result; it reads theirs, and says when it reads no more. Step k uses slot k modulo
-// kSlots, once all have left step k - kSlots. Every word has one writer; numbers may wrap.
+// slot, then a part of the step's result; it reads theirs, and says when it reads no more. Step k uses flag k modulo
+// kFlags, once all have left step k - kFlags, and for more data than fit beside it slot k modulo kSlots, once all have
+// left step k - kSlots. Every word has one writer; numbers may wrap.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,14 @@ class StepBoard {
   int ranks() const { return view_.layout().ranks(); }
   std::size_t slot_bytes() const { return view_.layout().slot_bytes(); }
 
-  /// Whether all have left the step whose slot @p step will use.
-  bool slot_is_free(std::uint64_t step) noexcept {
-    return reached(least_done_, step - kSlots + 1) || look_at_done(step - kSlots + 1);
+  /// Whether all have left the step whose place @p step will use, of @p bytes at this rank.
+  bool place_is_free(std::uint64_t step, std::size_t bytes) noexcept {
+    const std::uint64_t left = former(step, bytes) + 1;
+    return reached(least_done_, left) || look_at_done(left);
+  }
+  /// The last step that had the place which @p step will use.
+  static std::uint64_t former(std::uint64_t step, std::size_t bytes) noexcept {
+    return step - (bytes <= kInlineBytes ? kFlags : kSlots);
   }
   /// Where this rank's @p bytes of the step go.
   std::byte* own_data(std::uint64_t step, std::size_t bytes) const noexcept { return data_of(rank_, step, bytes); }
@@ -30,11 +36,11 @@ class StepBoard {
     StepFlag& flag = view_.step_flag(rank_, step);
     flag.fingerprint = fingerprint;
     flag.done = done_;
-    flag.step.store(step + 1, std::memory_order_seq_cst);
+    flag.step.store(step + 1, std::memory_order_release);
     bell_.changed();
   }
   void show_result(std::uint64_t step) noexcept {
-    view_.result_flag(rank_, step).step.store(step + 1, std::memory_order_seq_cst);
+    view_.result_flag(rank_, step).step.store(step + 1, std::memory_order_release);
     bell_.changed();
   }
   /// This rank reads no more in @p step, nor in those before.

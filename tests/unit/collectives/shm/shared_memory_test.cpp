@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "collectives/shm/collective_run.hpp"
+#include "collectives/shm/copy_bytes.hpp"
 #include "collectives/shm/doorbell.hpp"
 #include "collectives/shm/peer_transfers.hpp"
 #include "unit/collectives/checked_call.hpp"
@@ -85,6 +86,46 @@ TEST(CollectiveRun, EveryCollectiveInLittleMemory) {
   });
 }
 
+TEST(CopyBytes, CopiesAllAndNoMoreWhereverTheyLieInTheirPages) {
+  std::vector<unsigned char> from(20'000);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(i % 251 + 1);
+  for (const std::size_t ahead : {0, 1, 16, 63, 64, 4095}) {
+    for (const std::size_t bytes : {0, 1, 2047, 2048, 2049, 4096, 10'000}) {
+      std::vector<unsigned char> to(from.size());
+      const auto apart = reinterpret_cast<std::uintptr_t>(from.data()) - reinterpret_cast<std::uintptr_t>(to.data());
+      const std::size_t first = (apart + ahead) % 4096;
+      copy_bytes(to.data() + first, from.data(), bytes);
+      std::vector<unsigned char> expected(from.size());
+      std::copy_n(from.begin(), bytes, expected.begin() + static_cast<std::ptrdiff_t>(first));
+      ASSERT_EQ(to, expected) << bytes << " bytes, " << ahead << " ahead";
+    }
+  }
+}
+
+/// Small data lie beside the flags, of which there are more than slots.
+TEST(CollectiveRun, ARootIsAheadByAsManyOperationsAsThereIsRoomFor) {
+  const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
+  for (const auto& [bytes, room] : {std::pair{kInlineBytes, kFlags}, std::pair{kInlineBytes + 1, kSlots}}) {
+    const Memory memory(layout);
+    Rank root(memory.view(), 0, 0);
+    Rank other(memory.view(), 1, 0);
+    std::uint64_t ahead = 0;
+    for (;; ++ahead) {
+      ASSERT_LE(ahead, room);
+      const CheckedCall call({.kind = OperationKind::broadcast, .dtype = DType::uint8, .count = bytes, .root = 0}, 2, 0,
+                             ahead + 1);
+      root.run.start(call.operation());
+      if (root.run.advance() == CollectiveRun::State::complete) continue;
+      EXPECT_TRUE(root.run.waits_for_room());
+      EXPECT_EQ(root.run.waits_for(), std::vector<int>{1});
+      other.board.leave(0);
+      EXPECT_EQ(root.run.advance(), CollectiveRun::State::complete);
+      break;
+    }
+    EXPECT_EQ(ahead, room);
+  }
+}
+
 /// Between two sleeps lies a poll that may have come before the change.
 TEST(Doorbell, AChangeSinceTheLastSleepEndsTheNextAtOnce) {
   const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
@@ -125,7 +166,7 @@ TEST(Doorbell, NoChangeIsLost) {
     Rank& rank = number == 0 ? first : second;
     for (std::uint64_t i = 0; i < 2000; ++i) {
       // a root does not wait for data, but runs ahead until it waits for room
-      const OperationKind kind = i / 20 % 2 == 0 ? OperationKind::barrier : OperationKind::broadcast;
+      const OperationKind kind = i / (2 * kFlags) % 2 == 0 ? OperationKind::barrier : OperationKind::broadcast;
       const CheckedCall call({.kind = kind}, 2, number, i + 1);
       rank.run.start(call.operation());
       while (rank.run.advance() != CollectiveRun::State::complete) {
@@ -189,7 +230,8 @@ TEST(SegmentLayout, PartsDoNotOverlapAndFillTheRegion) {
       EXPECT_GE(layout.slot_bytes(), static_cast<std::size_t>(ranks) * 64);
       EXPECT_EQ(layout.slot_bytes() % 64, 0U);
       EXPECT_EQ(layout.region(last) % kPageBytes, 0U);
-      EXPECT_EQ(layout.step_flag(0, 5), layout.step_flag(0, 1));
+      EXPECT_EQ(layout.step_flag(0, kFlags + 1), layout.step_flag(0, 1));
+      EXPECT_LE(layout.step_flag(last, kFlags - 1) + sizeof(StepFlag), layout.result_flag(last, 0));
     }
   }
 }
