@@ -52,6 +52,9 @@ foreach(pages README.md CHANGELOG.md LICENSE docs)
   endif()
 endforeach()
 
+install(FILES ${PROJECT_SOURCE_DIR}/contrib/grafana/libddp.json DESTINATION ${CMAKE_INSTALL_DATADIR}/libddp/grafana
+  COMPONENT runtime)
+
 # README.md's link to the example.
 file(RELATIVE_PATH to_examples ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_DATADIR}/libddp/examples)
 file(CREATE_LINK ${to_examples} ${PROJECT_BINARY_DIR}/examples_of_documents SYMBOLIC)

@@ -173,6 +173,8 @@ void Agent::begin(const control::PrepareAttempt& plan) {
     return;
   }
   try {
+    if (!metrics_) metrics_ = std::make_unique<NodeMetrics>(job_, loop_);
+    metrics_->begin(plan);
     AttemptProcess started = start_attempt_(job_, plan);
     attempt_process_ = std::move(started.process);
     attempt_ = std::make_unique<LoopConnection>(
@@ -201,6 +203,7 @@ void Agent::from_attempt(const control::Message& message) {
   }
   if (std::get_if<control::RankEnded>(&message) != nullptr) --running_;
   if (std::get_if<control::AttemptCleaned>(&message) != nullptr) cleaned_ = true;
+  metrics_->note(message);
   to_coordinator(message);
   finish_as_orphan();
 }
@@ -274,6 +277,7 @@ void Agent::beat() {
   }
   // A dry run writes for as long as its reader takes, or until the agent says anything.
   if (!attempt_ || cleaned_ || job_.options.dry_run) return;
+  if (const auto progress = metrics_->progress_due()) to_coordinator(*progress);
   attempt_->beat();
   const auto heard = attempt_->last_heard();
   const auto limit = started_ ? std::max(job_.peers.silence(), limits_.attempt_silence) : limits_.start;

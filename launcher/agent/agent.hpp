@@ -12,6 +12,7 @@
 
 #include "agent/attempt_process.hpp"
 #include "agent/node_job.hpp"
+#include "agent/node_metrics.hpp"
 #include "agent/step_signals.hpp"
 #include "base/child_process.hpp"
 #include "control/loop_connection.hpp"
@@ -113,6 +114,7 @@ class Agent {
   std::optional<Deadline> orphan_limit_;
   bool finished_ = false;
   int exit_status_ = 1;
+  std::unique_ptr<NodeMetrics> metrics_;  ///< from the first attempt on
   Heartbeat heartbeat_;
 };
 

@@ -184,6 +184,8 @@ struct Described<PrepareAttempt> {
                                       Field{"terminal_err", &PrepareAttempt::terminal_err},
                                       Field{"console_window_bytes", &PrepareAttempt::console_window_bytes, kCount},
                                       Field{"still_after_ms", &PrepareAttempt::still_after_ms, kCount},
+                                      Field{"nodes_lost", &PrepareAttempt::nodes_lost, kCount},
+                                      Field{"progress_ms", &PrepareAttempt::progress_ms, kCount},
                                       Field{"nodes", &PrepareAttempt::nodes}};
 };
 
@@ -291,6 +293,24 @@ struct Described<StacksCollected> {
   static constexpr std::tuple kFields{Field{"epoch", &StacksCollected::epoch, kCount},
                                       Field{"groups", &StacksCollected::groups},
                                       Field{"notes", &StacksCollected::notes}};
+};
+
+template <>
+struct Described<RankProgress> {
+  static constexpr const char* kName = "RankProgress";
+  static constexpr std::tuple kFields{Field{"rank", &RankProgress::rank, kCount},
+                                      Field{"steps", &RankProgress::steps},
+                                      Field{"step_ns", &RankProgress::step_ns},
+                                      Field{"communication_ns", &RankProgress::communication_ns},
+                                      Field{"hidden_ns", &RankProgress::hidden_ns},
+                                      Field{"straggler_rank", &RankProgress::straggler_rank, kCountOrNone},
+                                      Field{"straggler_delay_ns", &RankProgress::straggler_delay_ns}};
+};
+
+template <>
+struct Described<Progress> {
+  static constexpr const char* kName = "Progress";
+  static constexpr std::tuple kFields{Field{"epoch", &Progress::epoch, kCount}, Field{"ranks", &Progress::ranks}};
 };
 
 template <>

@@ -16,7 +16,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 8;
+inline constexpr int kProtocolVersion = 9;
 
 // ---- agent to coordinator ----------------
 
@@ -122,6 +122,24 @@ struct ConsoleOutput {
   bool operator==(const ConsoleOutput&) const = default;
 };
 
+/// What a rank's Reducers have done since its start (flight::FlightSums).
+struct RankProgress {
+  int rank = 0;  ///< of the job
+  std::int64_t steps = 0;
+  std::int64_t step_ns = 0;
+  std::int64_t communication_ns = 0;
+  std::int64_t hidden_ns = 0;
+  int straggler_rank = -1;
+  std::int64_t straggler_delay_ns = 0;
+  bool operator==(const RankProgress&) const = default;
+};
+/// At intervals of PrepareAttempt::progress_ms, for ranks that have taken steps.
+struct Progress {
+  int epoch = 0;
+  std::vector<RankProgress> ranks{};
+  bool operator==(const Progress&) const = default;
+};
+
 /// A signal to the agent itself.
 struct SignalReceived {
   int signal = 0;
@@ -159,6 +177,8 @@ struct PrepareAttempt {
   std::int64_t console_window_bytes = 0;
   /// How long ranks must stand still for RanksStill; 0: they are not watched.
   std::int64_t still_after_ms = 0;
+  int nodes_lost = 0;            ///< by attempts before
+  std::int64_t progress_ms = 0;  ///< between two messages Progress; 0: none are wanted
   std::vector<NodeLayout> nodes{};
   bool operator==(const PrepareAttempt&) const = default;
 };
@@ -286,7 +306,7 @@ struct Encoded {
 using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
                              AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
                              Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
-                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Encoded>;
+                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

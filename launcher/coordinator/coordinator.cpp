@@ -166,6 +166,8 @@ void Coordinator::begin_attempt(const Roster& roster) {
       .terminal_err = options_.terminal_err,
       .console_window_bytes = job_console ? window : 0,
       .still_after_ms = options_.hang_report_after.value_or(std::chrono::milliseconds(0)).count(),
+      .nodes_lost = nodes_lost_,
+      .progress_ms = options_.progress_interval.count(),
       .nodes = attempt_->layout()};
   for (const AttemptNode& node : nodes) {
     plan.node_rank = node.rank;

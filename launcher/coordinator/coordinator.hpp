@@ -42,7 +42,8 @@ struct CoordinatorOptions {
   bool terminal_err = false;  ///< the same for standard error
   bool job_console = false;   ///< of several nodes: what their ranks write comes here, see CoordinatorEvents::output
   PeerLimits peers;
-  std::string log_name = "none";  ///< of the folders of log files
+  std::chrono::milliseconds progress_interval{0};  ///< between two calls of CoordinatorEvents::progress; 0: none
+  std::string log_name = "none";                   ///< of the folders of log files
 };
 
 /// What a user may see while the job runs.
@@ -53,7 +54,8 @@ struct CoordinatorEvents {
   std::function<void()> before_attempt{};
   std::function<void(int started, int world_size, int num_nodes)> started;
   std::function<void(const std::string&)> described{};  ///< --dry-run: a node's ranks, in the order of the nodes
-  std::function<void(int link, const control::ConsoleOutput&)> output{};        ///< answered by output_taken()
+  std::function<void(int link, const control::ConsoleOutput&)> output{};  ///< answered by output_taken()
+  std::function<void(int node, std::size_t nodes, const control::Progress&)> progress{};
   std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
   std::function<void(std::int64_t order)> agent_joined = {};                    ///< with its control::Hello::order
 };
@@ -176,6 +178,7 @@ class Coordinator {
   std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< before the outcome shortens it
   std::string log_suffix_;
   int restarts_used_ = 0;
+  int nodes_lost_ = 0;                 ///< by all attempts before
   bool restart_is_pointless_ = false;  ///< a node could not start its ranks, and will not the next time
   std::optional<JobAttempt> attempt_;  ///< the last one
   EndNotice notice_;

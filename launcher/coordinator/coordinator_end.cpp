@@ -140,6 +140,7 @@ void Coordinator::conclude() {
     if (node.state != NodeState::cleaned) membership_.leave(node.link);
   }
   if (const auto roster = may_restart() ? membership_.next(clock_().steady) : std::nullopt) {
+    nodes_lost_ += static_cast<int>(outcome_.nodes.size());
     events_.restarting(outcome_, attempt_->epoch(), ++restarts_used_);
     begin_attempt(*roster);
   } else {

@@ -56,6 +56,8 @@ void Coordinator::handle(int link, const control::Message& message) {
           handle_still(*node, kind);
         } else if constexpr (std::is_same_v<Kind, control::RanksObserved>) {
           handle_observed(*node, kind);
+        } else if constexpr (std::is_same_v<Kind, control::Progress>) {
+          if (events_.progress) events_.progress(node->rank, attempt_->nodes().size(), kind);
         } else if constexpr (requires { kind.local_rank; }) {
           const bool known = kind.local_rank >= 0 && kind.local_rank < node->layout.nproc;
           if (phase_ == Phase::running && known) handle_rank(node->first_rank + kind.local_rank, kind);

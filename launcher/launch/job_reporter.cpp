@@ -70,6 +70,11 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
               },
           .described = [this](const std::string& text) { description_ += text; },
           .output = {},
+          .progress =
+              [this](int node, std::size_t nodes, const control::Progress& message) {
+                const auto facts = progress_.add(node, nodes, message);
+                if (facts && event_log_) event_log_->progress(attempt_, *facts);
+              },
           .restarting =
               [this](const JobOutcome& outcome, int attempt, int restart) {
                 attempt_ = attempt + 1;

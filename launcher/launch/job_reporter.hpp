@@ -9,6 +9,7 @@
 #include "coordinator/coordinator.hpp"
 #include "options/launch_options.hpp"
 #include "report/event_log.hpp"
+#include "report/job_progress.hpp"
 #include "report/status_line.hpp"
 
 namespace ddp::launcher {
@@ -20,6 +21,11 @@ class JobReporter {
 
   /// Functions that refer to this object. Begins --event-log: throws Error(system) where that cannot be written.
   CoordinatorEvents events(const base::Environment& environment);
+
+  /// How often the event log is to hear of steps; 0: never.
+  std::chrono::milliseconds progress_interval() const {
+    return options_.event_log.empty() ? std::chrono::milliseconds{0} : options_.event_log_interval;
+  }
 
   /// Writes the report of the last attempt: text to standard error, --report-json, and the root cause's error file for
   /// an outer launcher. What cannot be written is reported on standard error. Waits for a slow reader of standard error
@@ -33,6 +39,7 @@ class JobReporter {
 
   const LaunchOptions& options_;
   std::optional<EventLog> event_log_;
+  JobProgress progress_;
   int attempt_ = 0;
   StatusLine status_;
   std::string description_;  ///< --dry-run: of all nodes

@@ -187,6 +187,7 @@ class Process {
     allow_connections(static_cast<rlim_t>(role_.nodes.max) * each + (listener ? control::kMaxPending : 0), 0);
     CoordinatorOptions coordination = coordinator_options(options_, role_, environment_);
     coordination.peers = peers_;
+    coordination.progress_interval = reporter_.progress_interval();
     const bool job_console = coordination.job_console;
     CoordinatorEvents events = reporter_.events(environment_);
     events.agent_joined = [this](std::int64_t order) {
@@ -300,8 +301,7 @@ class Process {
 
   int drive() {
     while ((coordinator_ && !coordinator_->finished()) || (agent_ && !agent_->finished())) {
-      // Once a day where there is no other limit.
-      Deadline deadline = Deadline::after(std::chrono::hours(24));
+      Deadline deadline = Deadline::after(std::chrono::hours(24));  // where there is no other limit
       for (const auto& limit :
            {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
             agent_ ? agent_->next_deadline() : std::nullopt, hosts_ ? hosts_->next_deadline() : std::nullopt}) {

@@ -104,6 +104,12 @@ struct LogOptions {
   bool timestamps = false;  ///< console lines begin with their time
 };
 
+/// Where each agent answers Prometheus.
+struct MetricsOptions {
+  std::optional<std::uint16_t> port;  ///< 0: one of the kernel's choice; nothing: nowhere
+  std::string address = "127.0.0.1";  ///< numeric
+};
+
 struct LaunchOptions {
   NodeRange nodes;
   bool nodes_given = false;  ///< --nnodes or PET_NNODES: otherwise an allocation decides
@@ -138,9 +144,11 @@ struct LaunchOptions {
   bool virtual_local_rank = false;
 
   LogOptions logs;
-  std::string report_json;  ///< file; empty: none
-  std::string event_log;    ///< file; empty: none
-  std::string dump_env;     ///< file, or "stderr"; empty: none
+  std::string report_json;                               ///< file; empty: none
+  std::string event_log;                                 ///< file; empty: none
+  std::chrono::milliseconds event_log_interval{60'000};  ///< between two "progress" events
+  MetricsOptions metrics;
+  std::string dump_env;  ///< file, or "stderr"; empty: none
   bool report_bindings = false;
   bool dry_run = false;
   bool verbose = false;

@@ -10,6 +10,12 @@
 
 namespace ddp::launcher {
 
+/// A value, and the option or variable that gave it; empty: none did.
+struct SourcedText {
+  std::string source;
+  std::string text;
+};
+
 /// The options' values, before they are checked together.
 struct OptionDraft {
   LaunchOptions options;
@@ -22,6 +28,8 @@ struct OptionDraft {
   std::string numa_binding;
   std::optional<topology::GpuVisibility> gpus;
   std::string host_file;
+  SourcedText metrics_port;
+  SourcedText metrics_address;
 
   void notice(std::string text) { options.notices.push_back(std::move(text)); }
 };

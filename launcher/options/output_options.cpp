@@ -1,6 +1,7 @@
 // Options on the output of ranks and of ddprun.
 #include <fmt/format.h>
 
+#include "diagnostics/metrics/metrics_endpoint.hpp"
 #include "options/log_values.hpp"
 #include "options/option_groups.hpp"
 #include "options/option_values.hpp"
@@ -31,6 +32,25 @@ void check_ranks(const OptionDraft& draft) {
     reject_combination(fmt::format("--ranks-filter names rank {}, but there are at most {} ranks",
                                    *options.logs.ranks_filter->rbegin(), most),
                        fmt::format("name ranks from 0 to {}", most - 1));
+}
+
+/// DDP_* variables are read only where no option decides.
+void settle_metrics(OptionDraft& draft, const base::Environment& environment) {
+  const auto chosen = [&](const SourcedText& option, const char* variable) {
+    return option.source.empty() ? SourcedText{variable, environment.text(variable)} : option;
+  };
+  const SourcedText port = chosen(draft.metrics_port, "DDP_METRICS_PORT");
+  const SourcedText address = chosen(draft.metrics_address, "DDP_METRICS_ADDRESS");
+  MetricsOptions& metrics = draft.options.metrics;
+  if (port.text == "auto") {
+    metrics.port = 0;
+  } else if (port.text != "none") {
+    metrics.port = static_cast<std::uint16_t>(parse_whole(port.source, port.text, 1, 65'535));
+  }
+  if (!diagnostics::is_numeric_address(address.text))
+    reject_value(address.source, address.text, "is no numeric address",
+                 "give one of each node's addresses: 127.0.0.1, or 0.0.0.0 for all");
+  metrics.address = address.text;
 }
 
 }  // namespace
@@ -103,6 +123,25 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
                    options.event_log = text;
                  })
       .completes(ValueKind::file);
+  table.add_value("--event-log-interval", "SECONDS",
+                  "How often --event-log gets a line on steps, hidden communication and stragglers (default 60).",
+                  [&](const auto& source, const auto& text) {
+                    options.event_log_interval = parse_positive_seconds(source, text, kOneDay);
+                  });
+  table
+      .add_value("--metrics-port", "PORT",
+                 "Let each node's agent answer Prometheus at http://127.0.0.1:PORT/metrics; auto: at a free port, "
+                 "which it prints; none (the default): not at all.",
+                 [&](const auto& source, const auto& text) {
+                   draft.metrics_port = {source, text};
+                 })
+      .choices({"auto", "none"});
+  table.add_value("--metrics-address", "ADDRESS",
+                  "Address of each node to answer at, in place of 127.0.0.1, which its own processes reach only; "
+                  "0.0.0.0: all. Whoever reaches it can read the metrics.",
+                  [&](const auto& source, const auto& text) {
+                    draft.metrics_address = {source, text};
+                  });
   table
       .add_value("--dump-env", "FILE",
                  "Write the environment variables of all ranks, where they came from and what is wrong with them, as "
@@ -122,6 +161,7 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
 
 void settle_output_options(const OptionTable&, OptionDraft& draft, const base::Environment& environment) {
   draft.options.logs.prefix_template = environment.raw("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  settle_metrics(draft, environment);
   check_local_ranks(draft);
   check_ranks(draft);
 }

@@ -44,6 +44,7 @@ constexpr std::array kVariables{
              "Defaults for torchrun's options, such as PET_NNODES for --nnodes; each option above names its variable. "
              "Flags take a number: 0 is off. The command line wins."},
     TextPair{"DDP_BIND, DDP_GPUS", "Defaults for --bind and --gpus."},
+    TextPair{"DDP_METRICS_PORT, DDP_METRICS_ADDRESS", "Defaults for --metrics-port and --metrics-address."},
     TextPair{
         "DDP_RDZV_SECRET",
         "Random phrase, the same on all nodes that meet at --rdzv-endpoint or --master-addr, by which they know each "

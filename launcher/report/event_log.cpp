@@ -38,6 +38,18 @@ void EventLog::attempt_started(int attempt, int world_size, int num_nodes) {
   write("attempt_started", {{{"attempt", attempt}, {"world_size", world_size}, {"num_nodes", num_nodes}}});
 }
 
+void EventLog::progress(int attempt, const ProgressFacts& facts) {
+  const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  write("progress", {{{"attempt", attempt},
+                      {"ranks", facts.ranks},
+                      {"steps", {{"least", facts.least_steps}, {"most", facts.most_steps}}},
+                      {"step_seconds", {{"mean", number(facts.step_s)}, {"slowest_rank", number(facts.slowest_s)}}},
+                      {"hidden_communication", number(facts.hidden)},
+                      {"straggler", facts.straggler_rank ? Json{{"rank", *facts.straggler_rank},
+                                                                {"delay_seconds", facts.straggler_delay_s}}
+                                                         : Json(nullptr)}}});
+}
+
 void EventLog::restart(const JobOutcome& outcome, int attempt, int restart) {
   Json json = {{"attempt", attempt}, {"restart", restart}, {"root_cause", root_cause_json(outcome)}};
   json.update(outcome_json(outcome));

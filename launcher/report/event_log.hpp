@@ -8,6 +8,7 @@
 
 #include "base/unique_fd.hpp"
 #include "outcome/job_outcome.hpp"
+#include "report/job_progress.hpp"
 
 namespace ddp::launcher {
 
@@ -32,6 +33,7 @@ class EventLog {
   void node_joined(int joined, int wanted);
   /// All ranks of an attempt are running.
   void attempt_started(int attempt, int world_size, int num_nodes);
+  void progress(int attempt, const ProgressFacts& facts);
   void restart(const JobOutcome& outcome, int attempt, int restart);
   void job_ended(const JobOutcome& outcome, int attempt, int restarts_used, std::chrono::milliseconds total);
 

@@ -26,9 +26,11 @@ constexpr std::array<std::string_view, 9> kIdentityPrefixes{
     "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
 };
 
-constexpr std::array<std::string_view, 7> kIdentityNames{
-    "SLURM_PROCID",      "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID",
-    "DDP_RDZV_SECRET",    // for agents only
+constexpr std::array<std::string_view, 9> kIdentityNames{
+    "SLURM_PROCID",        "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID",
+    "DDP_RDZV_SECRET",      // for agents only
+    "DDP_METRICS_ADDRESS",  // for agents only: a ddprun in a rank has its own job
+    "DDP_METRICS_PORT",
     "DDPRUN_AGENT",       // ddprun: how the agent that it starts finds it
     "DDPRUN_AGENT_HOST",  // the same over ssh: which host it is
 };

@@ -95,6 +95,7 @@ FlightMemory::FlightMemory(std::size_t ring_size, Visibility visibility)
   head.ring_size = ring_size;
   head.slot_bytes = FlightRing::kSlotBytes;
   head.rank.store(-1, std::memory_order_relaxed);
+  head.adds_up = 1;
   std::atomic_thread_fence(std::memory_order_release);
   head.magic = FlightHeader::kMagic;
 }
@@ -152,6 +153,23 @@ void FlightMemory::enter(FlightPhase phase) noexcept {
   header().phase.store(static_cast<std::uint32_t>(phase), std::memory_order_release);
 }
 
+void FlightMemory::add_step(const FlightStep& step) noexcept {
+  FlightSums& sums = header().sums;
+  const auto ns = [](std::chrono::nanoseconds time) {
+    return static_cast<std::uint64_t>(std::max(time, std::chrono::nanoseconds{0}).count());
+  };
+  sums.step_ns.fetch_add(ns(step.duration), std::memory_order_relaxed);
+  sums.communication_ns.fetch_add(ns(step.communication), std::memory_order_relaxed);
+  sums.hidden_ns.fetch_add(ns(std::min(step.hidden, step.communication)), std::memory_order_relaxed);
+  sums.last_step_ns.store(ns(step.duration), std::memory_order_relaxed);
+  sums.last_step_ticks.store(clock_.ticks(), std::memory_order_relaxed);
+  if (step.straggler_rank >= 0) {
+    sums.straggler_delay_ns.store(ns(step.straggler_delay), std::memory_order_relaxed);
+    sums.straggler_rank_and_1.store(static_cast<std::uint32_t>(step.straggler_rank) + 1, std::memory_order_relaxed);
+  }
+  sums.steps.fetch_add(1, std::memory_order_release);
+}
+
 GroupPlace* FlightMemory::add_group(std::uint32_t id, std::string_view name, std::string_view backend, int rank,
                                     const std::vector<int>& members) noexcept {
   const std::lock_guard lock(mutex_);
@@ -181,6 +199,13 @@ void enter_phase(FlightPhase phase) noexcept {
   try {
     FlightMemory::process().enter(phase);
   } catch (...) {  // no memory, or a malformed setting: the first process group tries again, and throws it
+  }
+}
+
+void note_step(const FlightStep& step) noexcept {
+  try {
+    FlightMemory::process().add_step(step);
+  } catch (...) {  // as above
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,15 @@ inline constexpr const char* kMemoryName = "ddp-flight";
 /// How far World::init is.
 enum class FlightPhase : std::uint32_t { none, wiring_up, wired_up, left };
 
+/// A step of a Reducer that has ended.
+struct FlightStep {
+  std::chrono::nanoseconds duration{};       ///< since the step before ended; of the first one: of its backward pass
+  std::chrono::nanoseconds communication{};  ///< first bucket launched to last bucket finished
+  std::chrono::nanoseconds hidden{};         ///< the part of it in which gradients were computed
+  int straggler_rank = -1;                   ///< in the world; -1: nobody looked
+  std::chrono::nanoseconds straggler_delay{};
+};
+
 /// Where the memory has a group for those outside.
 struct GroupPlace {
   static constexpr std::size_t kMostMembers = 2048;
@@ -41,7 +51,21 @@ struct GroupPlace {
   std::array<std::int32_t, kMostMembers> members;  ///< ranks in the world
 };
 
-/// The beginning. Zeros but for what is set. All offsets are from the beginning.
+/// What a process adds up, for metrics: sums since its beginning, in ns.
+struct FlightSums {
+  std::atomic<std::uint64_t> operation_bytes;  ///< of each recorded operation the larger of its input and output
+  std::atomic<std::uint64_t> steps;            ///< of Reducers, that averaged
+  std::atomic<std::uint64_t> step_ns;          ///< from the end of one step to that of the next
+  std::atomic<std::uint64_t> communication_ns;
+  std::atomic<std::uint64_t> hidden_ns;  ///< of communication_ns: while gradients were still computed
+  std::atomic<std::uint64_t> last_step_ns;
+  std::atomic<std::uint64_t> last_step_ticks;       ///< when it ended
+  std::atomic<std::uint64_t> straggler_delay_ns;    ///< of the last step that looked for stragglers
+  std::atomic<std::uint32_t> straggler_rank_and_1;  ///< likewise; 0: no step has looked
+};
+
+/// The beginning. Zeros but for what is set. All offsets are from the beginning. New members come last: memory of an
+/// older libddp has zeros there.
 struct FlightHeader {
   static constexpr std::array<char, 16> kMagic{'d', 'd', 'p', '-', 'f', 'l', 'i', 'g',
                                                'h', 't', '-', 'm', 'e', 'm', '/', '1'};
@@ -59,6 +83,8 @@ struct FlightHeader {
   std::atomic<std::uint64_t> phase_ticks;
   std::array<std::array<char, 20>, kKinds> kinds;  ///< names of operations, by FlightFields::kind
   std::atomic<std::uint32_t> transfers;            ///< bit of each kind that is a transfer
+  std::uint32_t adds_up;                           ///< 1: sums are kept; 0 in memory of an older libddp
+  alignas(64) FlightSums sums;
 };
 
 /// Owner and writer. Thread-safe.
@@ -81,6 +107,10 @@ class FlightMemory {
   void name_kind(std::uint8_t kind, std::string_view name, bool transfer) noexcept;
   void set_world(int rank, int world_size) noexcept;
   void enter(FlightPhase phase) noexcept;
+  void add_bytes(std::uint64_t bytes) noexcept {
+    header().sums.operation_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void add_step(const FlightStep& step) noexcept;
 
   /// A place of those that are free; null: none is. @param members ranks in the world, in the group's order
   GroupPlace* add_group(std::uint32_t id, std::string_view name, std::string_view backend, int rank,
@@ -109,5 +139,6 @@ class FlightMemory {
 /// the first group reports.
 void enter_phase(FlightPhase phase) noexcept;
 void set_world(int rank, int world_size) noexcept;
+void note_step(const FlightStep& step) noexcept;
 
 }  // namespace ddp::flight

@@ -94,6 +94,24 @@ FlightView::Call call_of(const FlightRing::Entry& entry, const FlightHeader& hea
           .label = printable({fields.label.data(), std::min<std::size_t>(fields.label_size, fields.label.size())})};
 }
 
+FlightView::Sums sums_of(const FlightSums& sums, const FlightClock::Reader& time) {
+  const auto number = [](const std::atomic<std::uint64_t>& value) { return value.load(std::memory_order_relaxed); };
+  const auto seconds = [&](const std::atomic<std::uint64_t>& value) {
+    return static_cast<double>(number(value)) / 1e9;
+  };
+  const std::uint64_t steps = sums.steps.load(std::memory_order_acquire);  // first: what it counts is in the others
+  const std::uint32_t straggler = sums.straggler_rank_and_1.load(std::memory_order_relaxed);
+  return {.operation_bytes = number(sums.operation_bytes),
+          .steps = steps,
+          .step_s = seconds(sums.step_ns),
+          .communication_s = seconds(sums.communication_ns),
+          .hidden_s = seconds(sums.hidden_ns),
+          .last_step_s = seconds(sums.last_step_ns),
+          .last_step_age_s = steps == 0 ? 0 : time.seconds_since(number(sums.last_step_ticks)),
+          .straggler_rank = straggler == 0 || straggler > INT32_MAX ? -1 : static_cast<int>(straggler - 1),
+          .straggler_delay_s = seconds(sums.straggler_delay_ns)};
+}
+
 /// A file's pages, as long as they are looked at.
 class Mapping {
  public:
@@ -175,6 +193,7 @@ std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) 
   const std::uint32_t phase = header.phase.load(std::memory_order_acquire);
   if (phase <= static_cast<std::uint32_t>(FlightPhase::left)) view.phase = static_cast<FlightPhase>(phase);
   view.phase_s = time.seconds_since(header.phase_ticks.load(std::memory_order_relaxed));
+  if (header.adds_up != 0) view.sums = sums_of(header.sums, time);
   view.recorded = content.added;
   for (const FlightRing::Entry& entry : content.entries) {
     const bool ended = entry.state == FlightState::done || entry.state == FlightState::failed;

@@ -41,6 +41,19 @@ struct FlightView {
   int world_size = 0;
   FlightPhase phase = FlightPhase::none;
   double phase_s = 0;  ///< since it was entered
+  /// FlightSums, in seconds.
+  struct Sums {
+    std::uint64_t operation_bytes = 0;
+    std::uint64_t steps = 0;
+    double step_s = 0;
+    double communication_s = 0;
+    double hidden_s = 0;
+    double last_step_s = 0;
+    double last_step_age_s = 0;
+    int straggler_rank = -1;  ///< in the world; -1: nobody looked
+    double straggler_delay_s = 0;
+  };
+  std::optional<Sums> sums{};  ///< nothing: of an older libddp
   std::uint64_t recorded = 0;
   std::uint64_t finished = 0;  ///< of those that are still in the ring
   std::vector<Group> groups;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "flight/flight_memory.hpp"
 #include "reducer/options_check.hpp"
 
 namespace ddp::reducer {
@@ -51,6 +52,28 @@ void StepLog::note_error(std::string text) {
 
 void StepLog::finish_step(const Sample& sample, const BucketPlan& plan, std::span<const std::size_t> arrivals,
                           ProcessGroup& group) {
+  looked_ = false;
+  note(sample, plan, arrivals, group);
+  if (!sample.shadow) publish(sample);
+}
+
+void StepLog::publish(const Sample& sample) {
+  const Times& times = sample.times;
+  flight::FlightStep step{.duration = times.end - last_end_.value_or(times.backward_start)};
+  last_end_ = times.end;
+  if (sample.exchanged && list_.on_cpu()) {  // on a device nobody here knows when buckets end
+    step.communication = times.last_finish - times.first_launch;
+    step.hidden = std::min(times.last_finish, times.backward_end) - times.first_launch;
+  }
+  if (looked_) {
+    step.straggler_rank = static_cast<int>(last_.straggler_rank);
+    step.straggler_delay = std::chrono::nanoseconds(last_.straggler_delay);
+  }
+  flight::note_step(step);
+}
+
+void StepLog::note(const Sample& sample, const BucketPlan& plan, std::span<const std::size_t> arrivals,
+                   ProcessGroup& group) {
   const bool sampled = samples();
   ++steps_;
   const auto forward_start = std::exchange(forward_start_, std::nullopt);
@@ -115,6 +138,7 @@ void StepLog::find_straggler(std::optional<std::int64_t> waited, ProcessGroup& g
   if (!last) return;
   last_.straggler_rank = group.global_ranks()[*last];
   last_.straggler_delay = most - all[*last];
+  looked_ = true;
 }
 
 DdpLog StepLog::read(const ProcessGroup& group) const {

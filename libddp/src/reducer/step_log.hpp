@@ -57,6 +57,9 @@ class StepLog {
   DdpLog read(const ProcessGroup& group) const;
 
  private:
+  void note(const Sample& sample, const BucketPlan& plan, std::span<const std::size_t> arrivals, ProcessGroup& group);
+  /// To the flight recorder's memory, for those outside.
+  void publish(const Sample& sample);
   /// @param waited ns; nothing: this rank has taken no step.
   void find_straggler(std::optional<std::int64_t> waited, ProcessGroup& group);
   std::string sizes_of(const BucketPlan& plan) const;
@@ -69,8 +72,10 @@ class StepLog {
   std::optional<Time> forward_start_;
   std::vector<std::uint8_t> used_;
   bool used_changed_ = false;
-  DdpLog last_;               ///< its runtime fields
-  mutable std::mutex mutex_;  ///< guards what follows: marks may fail in any thread
+  std::optional<Time> last_end_;  ///< of this rank's last step
+  bool looked_ = false;           ///< for stragglers, in the last step
+  DdpLog last_;                   ///< its runtime fields
+  mutable std::mutex mutex_;      ///< guards what follows: marks may fail in any thread
   std::string error_;
 };
 

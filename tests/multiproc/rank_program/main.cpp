@@ -27,6 +27,7 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"differ", &call_differently},
       {"hang", &hang_on_purpose},
       {"parameters", &differ_in_parameters},
+      {"steps", &take_steps},
       {"reducer", [](ddp::World& world, Arguments) { run_reducer(world); }},
       {"reducer-fault", &fail_in_reducer},
       {"reducer-missing", [](ddp::World& world, Arguments) { miss_a_gradient(world); }},

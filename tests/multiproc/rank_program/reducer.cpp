@@ -77,6 +77,23 @@ void check_straggler(World& world, ProcessGroup& group) {
 
 }  // namespace
 
+void take_steps(World& world, Arguments arguments) {
+  check(arguments.size() == 1, "steps SECONDS");
+  const Deadline end = Deadline::after(std::chrono::seconds(std::stoi(arguments[0])));
+  ProcessGroup group = make_process_group(world);
+  Model model(world.rank(), kSizes);
+  Reducer reducer(model.parameters(), group, {.log = {.sample_rate = 1, .find_straggler = true}});
+  std::vector<std::int32_t> go_on{1};
+  while (go_on[0] != 0) {
+    reducer.prepare_for_backward();
+    std::this_thread::sleep_for(std::chrono::milliseconds(world.rank() == world.world_size() - 1 ? 25 : 5));
+    for (std::size_t index = 0; index < model.size(); ++index) reducer.mark_ready(index);
+    reducer.finalize();
+    go_on[0] = end.expired() ? 0 : 1;
+    group.broadcast(go_on, 0).wait();
+  }
+}
+
 void differ_in_parameters(World& world, Arguments arguments) {
   check(arguments.size() == 2, "parameters WHAT RANK");
   ProcessGroup group = make_process_group(world);

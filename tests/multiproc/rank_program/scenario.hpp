@@ -37,6 +37,7 @@ void differ_in_parameters(
     World& world,
     Arguments arguments);        ///< count|shape|dtype|name|gradient|strides|requires|option RANK: Reducer must refuse
 void run_reducer(World& world);  ///< buckets, order, stats, misuse
+void take_steps(World& world, Arguments arguments);             ///< SECONDS: steps whose last rank is the straggler
 void fail_in_reducer(World& world, Arguments arguments);        ///< PHASE RANK SIGNAL: the rank gets it there
 void miss_a_gradient(World& world);                             ///< all ranks must name it, and go on
 void run_comm_hooks(World& world);                              ///< each against a reference in double precision

@@ -67,6 +67,32 @@ TEST(FlightMemory, IsReadFromOutside) {
   EXPECT_EQ(view_flight("/proc", ::getpid())->groups.size(), 1U);
 }
 
+TEST(FlightMemory, SumsAreReadFromOutside) {
+  using std::chrono::milliseconds;
+  FlightMemory memory(4, FlightMemory::Visibility::own);
+  memory.add_bytes(1000);
+  memory.add_bytes(24);
+  ASSERT_TRUE(read_flight_memory(memory.bytes())->sums);
+  EXPECT_EQ(read_flight_memory(memory.bytes())->sums->straggler_rank, -1);
+  memory.add_step({.duration = milliseconds(500), .communication = milliseconds(100), .hidden = milliseconds(80)});
+  memory.add_step({.duration = milliseconds(250),
+                   .communication = milliseconds(100),
+                   .hidden = milliseconds(-3),  // clocks of threads
+                   .straggler_rank = 0,
+                   .straggler_delay = milliseconds(7)});
+  memory.add_step({.duration = milliseconds(250), .communication = milliseconds(100), .hidden = milliseconds(120)});
+  const auto sums = read_flight_memory(memory.bytes())->sums;
+  EXPECT_EQ(sums->operation_bytes, 1024U);
+  EXPECT_EQ(sums->steps, 3U);
+  EXPECT_DOUBLE_EQ(sums->step_s, 1);
+  EXPECT_DOUBLE_EQ(sums->communication_s, 0.3);
+  EXPECT_DOUBLE_EQ(sums->hidden_s, 0.18) << "no more than there was, and no less than nothing";
+  EXPECT_DOUBLE_EQ(sums->last_step_s, 0.25);
+  EXPECT_LT(sums->last_step_age_s, 600);
+  EXPECT_EQ(sums->straggler_rank, 0);
+  EXPECT_DOUBLE_EQ(sums->straggler_delay_s, 0.007);
+}
+
 TEST(FlightMemory, OfAParentIsNotItsChilds) {
   FlightMemory::process().set_world(3, 4);
   const pid_t child = ::fork();
@@ -103,6 +129,7 @@ TEST(FlightMemory, OfOthersIsCheckedBeforeItIsBelieved) {
   EXPECT_FALSE(changed([](auto& header, auto&) { header.ring_offset = ~std::uint64_t{63}; }));
   EXPECT_FALSE(changed([](auto& header, auto&) { header.group_count = 4096; }));
   EXPECT_FALSE(changed([](auto& header, auto&) { header.slot_bytes = 8; }));
+  EXPECT_FALSE(changed([](auto& header, auto&) { header.adds_up = 0; })->sums) << "of an older libddp";
   const auto odd = changed([](auto&, auto& place) { place.listed = place.size = 1 << 30; });
   ASSERT_TRUE(odd);
   EXPECT_TRUE(odd->groups.at(0).members.empty());

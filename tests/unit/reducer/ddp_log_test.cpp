@@ -1,10 +1,13 @@
 // What a Reducer notes of itself, its steps and its buckets.
 #include <ddp/ddp_log.hpp>
 
+#include <unistd.h>
+
 #include <array>
 #include <numeric>
 #include <thread>
 
+#include "flight/flight_view.hpp"
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
@@ -111,12 +114,20 @@ TEST_F(DdpLogTest, TellsWhatWasUnusedAndWhoWasLast) {
       if (waited[0] < 1'000'000'000'000) waited[1] = waited[0] + 5;  // no hash: the other rank has waited for this one
     }
   };
+  const auto before = flight::view_flight("/proc", ::getpid());
   Reducer reducer = make_logged({.find_unused_parameters = true, .log = {.find_straggler = true}});
   step(reducer, {0, 1, 2});
   EXPECT_EQ(reducer.log().unused_parameter_size, 40);
   EXPECT_TRUE(reducer.log().can_set_static_graph);
   EXPECT_EQ(reducer.log().straggler_rank, 0);
   EXPECT_EQ(reducer.log().straggler_delay, 5);
+  const auto outside = flight::view_flight("/proc", ::getpid());
+  ASSERT_TRUE(outside && outside->sums);
+  EXPECT_EQ(outside->sums->steps - (before && before->sums ? before->sums->steps : 0), 1U);
+  EXPECT_EQ(outside->sums->straggler_rank, 0);
+  EXPECT_EQ(outside->sums->straggler_delay_s, 5e-9);
+  EXPECT_GT(outside->sums->last_step_s, 0);
+  EXPECT_GT(outside->sums->operation_bytes, 0U);
   step(reducer, {0, 1});
   EXPECT_EQ(reducer.log().unused_parameter_size, 80);
   EXPECT_FALSE(reducer.log().can_set_static_graph);

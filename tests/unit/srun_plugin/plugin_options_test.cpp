@@ -1,7 +1,9 @@
 #include "plugin_options.hpp"
 
+#include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,6 +71,21 @@ TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
     }
     EXPECT_EQ(entry.arginfo == nullptr ? "" : entry.arginfo, words) << entry.name;
   }
+}
+
+TEST(PluginOptions, AreThoseOfTheManualPage) {
+  std::ifstream page(DDP_SOURCE_ROOT "/srun_plugin/spank_ddp.8");
+  std::vector<std::string> known, documented;
+  for (const OptionEntry& entry : option_table()) known.emplace_back(entry.name);
+  bool begins = false;  // an entry, whose first line names it
+  for (std::string line; std::getline(page, line);) {
+    std::erase(line, '\\');
+    if (const auto option = line.find("--ddp-"); begins && option != std::string::npos && line.starts_with(".B"))
+      documented.push_back(line.substr(option + 2, line.find_first_of(" =[", option) - option - 2));
+    begins = line.starts_with(".TP");
+  }
+  known.erase(known.begin());  // --ddp itself is what the page is about
+  EXPECT_EQ(documented, known);
 }
 
 TEST(PluginOptions, EveryAcceptedWordIsEntered) {

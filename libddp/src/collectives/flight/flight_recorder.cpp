@@ -66,6 +66,7 @@ FlightGroup::Slot FlightGroup::record(const Operation& operation) noexcept {
   fields.queued = recorder_.clock_.ticks();
   const Slot number = recorder_.ring_.add(fields);
   if (number != 0) last_number_.store(number, std::memory_order_relaxed);
+  recorder_.memory_->add_bytes(std::max(operation.input.size_bytes(), operation.output.size_bytes()));
   return number;
 }
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -76,11 +78,26 @@ ProcStat read_stat(const std::string& proc, pid_t pid) {
   std::uint64_t flags = 0;
   std::uint64_t user = 0;
   std::uint64_t system = 0;
+  std::uint64_t children_user = 0;
+  std::uint64_t children_system = 0;
   fields >> stat.state >> stat.parent >> skipped >> skipped >> skipped >> skipped >> flags >> skipped >> skipped >>
-      stat.major_faults >> skipped >> user >> system;
+      stat.major_faults >> skipped >> user >> system >> children_user >> children_system >> skipped >> skipped >>
+      skipped >> skipped >> skipped >> skipped >> stat.resident_pages;
   stat.ticks = user + system;
+  stat.children_ticks = children_user + children_system;
   stat.kernel_thread = (flags & kKernelThread) != 0;
   return stat;
+}
+
+std::vector<pid_t> read_children(const std::string& proc, pid_t pid) {
+  std::vector<pid_t> children;
+  std::error_code status;
+  for (std::filesystem::directory_iterator thread{fmt::format("{}/{}/task", proc, pid), status}, end;
+       !status && thread != end; thread.increment(status)) {
+    std::ifstream file{thread->path() / "children"};
+    for (pid_t child = 0; file >> child;) children.push_back(child);
+  }
+  return children;
 }
 
 std::map<std::string, std::string> read_environment(const std::string& proc, pid_t pid) {

@@ -6,17 +6,23 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace ddp::diagnostics {
 
 struct ProcStat {
   char state = 'X';  ///< of the main thread; X: the process is gone
   pid_t parent = 0;
-  std::uint64_t ticks = 0;         ///< processors' time of all threads, in clock ticks
+  std::uint64_t ticks = 0;           ///< processors' time of all threads, in clock ticks
+  std::uint64_t children_ticks = 0;  ///< of children that have ended and were waited for
+  std::uint64_t resident_pages = 0;
   std::uint64_t major_faults = 0;  ///< pages that were read from disk
   bool kernel_thread = false;
 };
 ProcStat read_stat(const std::string& proc, pid_t pid);
+
+/// Of all its threads.
+std::vector<pid_t> read_children(const std::string& proc, pid_t pid);
 
 /// As it was at exec.
 std::map<std::string, std::string> read_environment(const std::string& proc, pid_t pid);

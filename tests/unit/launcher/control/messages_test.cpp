@@ -70,6 +70,8 @@ std::vector<Message> samples() {
                      .terminal_err = false,
                      .console_window_bytes = 524'288,
                      .still_after_ms = 60'000,
+                     .nodes_lost = 1,
+                     .progress_ms = 60'000,
                      .nodes = {node, NodeLayout{}, node}},
       StartAttempt{.epoch = 1, .store_addresses = {"10.0.0.1"}, .store_port = 29500, .store_key = std::string(64, 'a')},
       SignalRanks{.epoch = 1, .groups = true, .signal = 9, .may_have_reached_ranks = true},
@@ -93,6 +95,15 @@ std::vector<Message> samples() {
                                 .overwritten = true,
                                 .prefix = "[5]:",
                                 .text = std::string("\0\xFF", 2)}}},
+      Progress{.epoch = 1,
+               .ranks = {{.rank = 3,
+                          .steps = 100,
+                          .step_ns = 5,
+                          .communication_ns = 4,
+                          .hidden_ns = 3,
+                          .straggler_rank = 2,
+                          .straggler_delay_ns = 1},
+                         {}}},
       ConsoleTaken{.epoch = 1, .error = true, .messages = 3},
       RanksStill{.epoch = 1, .still = true},
       ObserveRanks{.epoch = 1, .limit_ms = 10'000},
@@ -148,6 +159,7 @@ TEST(ControlMessages, NumbersOutOfRangeAreRefusedAndNamed) {
   refused(RankEnded{.end = {.code = 256, .by_signal = false, .core_dumped = false, .time = {}}},
           "RankEnd: 'code' is 256");
   refused(ConsoleOutput{.pieces = {{}, {.writer = -1}}}, "ConsolePiece: 'writer' is -1");
+  refused(Progress{.ranks = {{.rank = -1}}}, "RankProgress: 'rank' is -1");
   refused(ConsoleTaken{.messages = -1}, "ConsoleTaken: 'messages' is -1");
   refused(Fence{.ranks = {1, -1}}, "Fence: 'ranks' is -1");
 }

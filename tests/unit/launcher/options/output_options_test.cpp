@@ -41,6 +41,23 @@ TEST(OutputOptions, Filters) {
   EXPECT_THAT(parse_filters("a,"), ElementsAre("a"));
 }
 
+TEST(OutputOptions, MetricsAreServedOnRequestOnly) {
+  EXPECT_FALSE(parse({"p"}).metrics.port);
+  EXPECT_EQ(parse({"p"}).metrics.address, "127.0.0.1");
+  EXPECT_EQ(parse({"--metrics-port", "9464", "p"}).metrics.port, 9464);
+  EXPECT_EQ(parse({"--metrics-port=auto", "--metrics-address=::", "p"}).metrics.port, 0);
+  const std::map<std::string, std::string, std::less<>> site{{"DDP_METRICS_PORT", "9464"},
+                                                             {"DDP_METRICS_ADDRESS", "0.0.0.0"}};
+  EXPECT_EQ(parse({"p"}, site).metrics.port, 9464);
+  EXPECT_EQ(parse({"p"}, site).metrics.address, "0.0.0.0");
+  EXPECT_FALSE(parse({"--metrics-port=none", "p"}, site).metrics.port);
+  EXPECT_EQ(parse({"--event-log-interval=2.5", "p"}).event_log_interval, std::chrono::milliseconds(2500));
+  for (const char* wrong : {"0", "65536", "-1", "9464x", "", "all"})
+    EXPECT_THAT(complaint({fmt::format("--metrics-port={}", wrong), "p"}), HasSubstr("--metrics-port")) << wrong;
+  EXPECT_THAT(complaint({"--metrics-address=localhost", "p"}), HasSubstr("is no numeric address"));
+  EXPECT_THAT(complaint({"--event-log-interval=0", "p"}), HasSubstr("--event-log-interval"));
+}
+
 TEST(OutputOptions, AreRead) {
   const auto options = parse({"--log-dir", "d", "-r3", "-t", "1:1", "--nproc-per-node=4", "--local_ranks_filter", "0,3",
                               "--ranks-filter", "0-1", "--duplicate-stdout-filters=loss", "--duplicate_stderr_filters",

@@ -55,6 +55,14 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
   EventLog log = open(path_);
   log.node_joined(1, 2);
   log.attempt_started(0, 8, 2);
+  log.progress(0, {.ranks = 8,
+                   .least_steps = 90,
+                   .most_steps = 100,
+                   .step_s = 0.25,
+                   .slowest_s = 0.3,
+                   .hidden = std::nullopt,
+                   .straggler_rank = 3,
+                   .straggler_delay_s = 0.01});
   log.restart(crash_of_rank(3), 0, 1);
   log.job_ended(JobOutcome{}, 1, 1, std::chrono::milliseconds(2500));
   const auto found = lines();
@@ -66,14 +74,19 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
     EXPECT_TRUE(each.at("slurm_job_id").is_null());
     EXPECT_THAT(each.at("time").get<std::string>(), ::testing::EndsWith("Z"));
   }
-  ASSERT_THAT(events, ElementsAre("job_started", "node_joined", "attempt_started", "restart", "job_ended"));
+  ASSERT_THAT(events, ElementsAre("job_started", "node_joined", "attempt_started", "progress", "restart", "job_ended"));
+  const json progress = found[3];
+  EXPECT_EQ(progress.at("steps"), json({{"least", 90}, {"most", 100}}));
+  EXPECT_EQ(progress.at("step_seconds"), json({{"mean", 0.25}, {"slowest_rank", 0.3}}));
+  EXPECT_TRUE(progress.at("hidden_communication").is_null());
+  EXPECT_EQ(progress.at("straggler"), json({{"rank", 3}, {"delay_seconds", 0.01}}));
   EXPECT_EQ(found[0].at("program"), "train.py");
   EXPECT_EQ(found[1].at("wanted"), 2);
   EXPECT_EQ(found[2].at("world_size"), 8);
-  EXPECT_EQ(found[3].at("root_cause").at("rank"), 3);
-  EXPECT_EQ(found[3].at("failures").at(0).at("signal").at("name"), "SIGKILL");
-  EXPECT_EQ(found[4].at("success"), true);
-  EXPECT_EQ(found[4].at("seconds_total"), 2.5);
+  EXPECT_EQ(found[4].at("root_cause").at("rank"), 3);
+  EXPECT_EQ(found[4].at("failures").at(0).at("signal").at("name"), "SIGKILL");
+  EXPECT_EQ(found[5].at("success"), true);
+  EXPECT_EQ(found[5].at("seconds_total"), 2.5);
   EXPECT_THAT(notes_, IsEmpty());
 }
 

@@ -69,7 +69,7 @@ TEST(WorkerEnvironment, OuterIdentityIsDropped) {
   for (const char* name :
        {"PMIX_RANK", "PMIX_SERVER_URI4", "PMI_FD", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess",
         "OMPI_MCA_ess_base_vpid", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "RANK",
-        "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}) {
+        "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "DDP_METRICS_PORT", "DDP_METRICS_ADDRESS"}) {
     EXPECT_TRUE(is_task_identity(name)) << name;
   }
 }

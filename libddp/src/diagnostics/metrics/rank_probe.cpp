@@ -1,0 +1,54 @@
+#include "diagnostics/metrics/rank_probe.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "diagnostics/hang/proc_file.hpp"
+
+namespace ddp::diagnostics {
+namespace {
+
+// A rank that starts thousands of processes shall not hold up whoever looks.
+constexpr std::size_t kMostProcesses = 256;
+// Of processes without a flight recorder, all open files of all of them would be looked through each time.
+constexpr std::chrono::seconds kSearchPause{30};
+
+}  // namespace
+
+RankUse RankProbe::look() {
+  RankUse use;
+  std::uint64_t ticks = 0;
+  std::uint64_t pages = 0;
+  std::vector<pid_t> processes{pid_};
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    const ProcStat stat = read_stat(proc_, processes[i]);
+    if (i == 0 && (stat.state == 'X' || stat.state == 'Z')) return use;
+    if (stat.state == 'X') continue;
+    ++use.processes;
+    ticks += stat.ticks + stat.children_ticks;
+    pages += stat.resident_pages;
+    if (stat.state == 'Z') continue;
+    for (const pid_t child : read_children(proc_, processes[i])) {
+      if (processes.size() < kMostProcesses) processes.push_back(child);
+    }
+  }
+  cpu_s_ = std::max(cpu_s_, static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK)));
+  use.cpu_s = cpu_s_;
+  use.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (std::find(processes.begin(), processes.end(), flight_pid_) == processes.end()) flight_pid_ = 0;
+  if (flight_pid_ != 0) use.flight = flight::view_flight(proc_, flight_pid_);
+  if (use.flight || !search_.expired()) return use;
+  search_ = Deadline::after(kSearchPause);
+  for (const pid_t pid : processes) {
+    use.flight = flight::view_flight(proc_, pid);
+    if (!use.flight) continue;
+    flight_pid_ = pid;
+    break;
+  }
+  return use;
+}
+
+}  // namespace ddp::diagnostics

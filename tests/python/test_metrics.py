@@ -1,0 +1,150 @@
+"""What ddprun shows Prometheus of real ranks, read by the parser of Prometheus' Python client, and its event log's progress.
+
+Where the programs are: DDP_BIN_DIR (default: build/dev/bin).
+"""
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARIES = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
+PATIENCE = 120  # seconds, for what must happen
+
+
+def scrape(url):
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text = answer.read().decode()
+    return {family.name: family for family in parser.text_string_to_metric_families(text)}
+
+
+def by_rank(families, name):
+    return {sample.labels["rank"]: sample.value for sample in families[name].samples}
+
+
+class Job:
+    def __init__(self, folder, *options, program, ranks=2):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DDP_METRICS"))}
+        self.errors = folder / "errors"
+        with open(self.errors, "wb") as errors:
+            self.process = subprocess.Popen(
+                [BINARIES / "ddprun", f"--nproc-per-node={ranks}", "--metrics-port=auto", *options, *program],
+                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(PATIENCE)
+
+    def url(self):
+        for line in self.errors.read_text().splitlines():
+            if "metrics at http://" in line:
+                return line.split()[-1]
+        return None
+
+    def until(self, what):
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            assert self.process.poll() is None, self.errors.read_text()
+            if self.url():
+                families = scrape(self.url())
+                if what(families):
+                    return families
+            time.sleep(0.2)
+        raise AssertionError("it did not happen: " + self.errors.read_text())
+
+
+def test_steps_operations_and_resources_of_real_ranks(tmp_path):
+    events = tmp_path / "events"
+    program = [BINARIES / "rank_program", "steps", "600"]
+    with Job(tmp_path, f"--event-log={events}", "--event-log-interval=1", "--rdzv-id=run7", program=program) as job:
+        job.until(lambda families: "ddp_steps" in families and min(by_rank(families, "ddp_steps").values()) >= 20)
+        time.sleep(1.1)  # an answer is good for a second
+        families = scrape(job.url())
+        for family in families.values():
+            assert family.documentation and family.type in ("counter", "gauge"), family
+            for sample in family.samples:
+                assert {"job", "node"} <= sample.labels.keys(), sample
+        assert families["ddp_job_info"].samples[0].labels["job"] == "run7"
+        assert {sample.labels["state"]: sample.value for sample in families["ddp_ranks"].samples}["running"] == 2
+        # the last rank is late by 20 ms in each step: the other one waits for it
+        assert set(by_rank(families, "ddp_straggler_rank").values()) <= {0, 1}
+        steps, seconds = by_rank(families, "ddp_steps"), by_rank(families, "ddp_step_seconds")
+        for rank in "01":
+            assert seconds[rank] / steps[rank] >= 0.025
+            assert by_rank(families, "ddp_operations")[rank] > steps[rank]
+            # 4346 float32 gradients a step, and some bytes of ranks' reports
+            assert by_rank(families, "ddp_operation_bytes")[rank] >= steps[rank] * 4 * 4346
+            assert 0 <= by_rank(families, "ddp_hidden_communication_ratio")[rank] <= 1
+            assert by_rank(families, "ddp_rank_cpu_seconds")[rank] > 0
+            assert by_rank(families, "ddp_rank_resident_bytes")[rank] > 1e6
+            assert by_rank(families, "ddp_rank_phase")[rank] == 2
+        later = job.until(lambda now: min(by_rank(now, "ddp_steps").values()) > max(steps.values()))
+        assert by_rank(later, "ddp_operations")["0"] > by_rank(families, "ddp_operations")["0"]
+
+        def progress():
+            lines = [json.loads(line) for line in events.read_text().splitlines()]
+            return [line for line in lines if line["event"] == "progress"]
+
+        job.until(lambda families: len(progress()) >= 2)
+        line = progress()[-1]
+        assert line["ranks"] == 2 and line["attempt"] == 0 and line["steps"]["least"] > 0
+        assert line["step_seconds"]["mean"] >= 0.025
+        assert line["straggler"]["rank"] in (0, 1)
+        assert 0 <= line["hidden_communication"] <= 1
+
+
+def test_restarts_exits_and_stops_of_any_program(tmp_path):
+    # of '$$', ddprun makes '$'
+    script = 'test "$TORCHELASTIC_RESTART_COUNT" != 0 || exit 7; env > "$0.$RANK"; kill -STOP $$$$; exec sleep 600'
+    with Job(tmp_path, "--max-restarts=2", "--shutdown-timeout=1", program=["--no-python", "bash", "-c", script, tmp_path / "environment"]) as job:
+        families = job.until(
+            lambda now: {sample.labels["state"]: sample.value for sample in now["ddp_ranks"].samples}["stopped"] == 2)
+        assert families["ddp_attempts"].samples[0].value == 2
+        assert families["ddp_restarts"].samples[0].value == 1
+        assert families["ddp_restarts_allowed"].samples[0].value == 2
+        exits = {(sample.labels["code"], sample.labels["signal"]): sample.value for sample in families["ddp_rank_exits"].samples}
+        assert exits[("7", "")] >= 1 and sum(exits.values()) == 2
+        assert families["ddp_rank_running"].samples[0].value == 1
+        assert "ddp_steps" not in families
+        for rank in range(2):
+            assert "DDP_METRICS" not in (tmp_path / f"environment.{rank}").read_text()
+
+
+def test_a_port_that_is_taken_is_an_error_before_any_rank_starts(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = subprocess.run(
+            [BINARIES / "ddprun", "--no-python", "touch", tmp_path / "started"],
+            env={**os.environ, "DDP_METRICS_PORT": str(port)}, capture_output=True, text=True, timeout=PATIENCE,
+        )
+    assert run.returncode == 1
+    assert f"127.0.0.1 port {port}" in run.stderr and "EADDRINUSE" in run.stderr and "auto" in run.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_strangers_do_not_hurt_the_job(tmp_path):
+    with Job(tmp_path, program=["--no-python", "sleep", "600"]) as job:
+        job.until(lambda families: True)
+        port = int(job.url().split(":")[-1].split("/")[0])
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        for number in range(300):
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall([b"GET /etc/passwd HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"A" * 100_000][number % 3])
+        assert "ddp_ranks" in scrape(job.url())
+        assert job.process.poll() is None
+        for stranger in silent:
+            stranger.close()
