@@ -38,6 +38,15 @@ struct Parameter {
   std::vector<std::int64_t> strides{};
   /// Else it is compared and broadcast only.
   bool requires_gradient = true;
+  /// Its gradient is given as SparseGradient, exchanged by rows, outside the buckets and without a hook. Of one
+  /// dimension or more, row-major, in the CPU's memory.
+  bool sparse_gradient = false;
+};
+
+/// Some rows of a gradient, in the caller's memory; the others are zero.
+struct SparseGradient {
+  TensorView rows;    ///< int64[n]: positions in the parameter's first dimension, in any order, several times, too
+  TensorView values;  ///< n rows in the parameter's element type
 };
 
 /// Returns memory for a bucket, aligned to 64 bytes; freed when the last copy of the pointer goes. On a CUDA device it
@@ -72,6 +81,13 @@ struct ReducerOptions {
   /// Parameters in the order in which their gradients become ready, if it is known: ready_order() of an earlier run.
   /// Then the first step has its final buckets, and none are rebuilt.
   std::vector<std::size_t> ready_order{};
+  /// Parameters that share buckets of their own, of any size, behind all others: exchanged at once, when the last of
+  /// them is ready.
+  std::vector<std::size_t> delayed{};
+  /// Gradients of floating-point types other than float64 are exchanged, and added, in this one of float32, float16 and
+  /// bfloat16: divided and rounded once on their way into the bucket, and converted back to their own type. Of a
+  /// parameter in float16 not bfloat16, nor the reverse. Not on CUDA devices. Limits of buckets count gradients' bytes.
+  std::optional<DType> reduce_dtype{};
   std::shared_ptr<CommHook> comm_hook{};  ///< instead of the average
   BucketAllocator allocator{};            ///< default: the C++ library's, for CPU tensors
   /// Of parameters on a CUDA device: the stream in which gradients are computed, all of them; default: the device's
@@ -123,9 +139,13 @@ class Reducer {
   /// no_sync until the next finalize.
   void mark_ready(std::size_t index, const TensorView& gradient);
 
+  /// The same for a parameter with sparse_gradient, which finalize does not write to: see sparse_average().
+  void mark_ready(std::size_t index, const SparseGradient& gradient);
+
   /// Where the gradient of a parameter is until the next finalize, if it is not marked: an accumulated one counts.
   /// Without memory: zeros. Between steps; for gradients outside the buckets.
   void place_gradient(std::size_t index, const TensorView& gradient);
+  void place_gradient(std::size_t index, const SparseGradient& gradient);
 
   /// Waits for all buckets and writes the averages into the gradients; those of parameters that no rank used stay as
   /// they are. Throws the error of an exchange that failed. Call it after every mark_ready has returned. When a rank
@@ -152,9 +172,14 @@ class Reducer {
   /// The Reducer must outlive what this returns.
   NoSync no_sync();
 
-  /// A parameter's place in its bucket, which holds the average after finalize; with gradient_as_bucket_view, its
-  /// gradient. Valid until buckets are rebuilt. Of a group of one rank without view and hook: the gradient itself.
+  /// A parameter's place in its bucket, which holds the average after finalize, in reduce_dtype; with
+  /// gradient_as_bucket_view, its gradient, in its own type. Valid until buckets are rebuilt. Of a group of one rank
+  /// without view and hook: the gradient itself.
   TensorView bucket_view(std::size_t index) const;
+
+  /// After finalize, of a parameter with sparse_gradient: the average of all ranks, rows ascending and each once; none
+  /// if no rank used it. Valid until the next finalize.
+  SparseGradient sparse_average(std::size_t index) const;
 
   /// Whether any rank has marked it in the last step, or in those of no_sync before. True unless unused parameters are
   /// looked for.

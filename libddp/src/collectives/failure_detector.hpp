@@ -52,6 +52,8 @@ class FailureDetector {
   /// @param go_on is asked every 100 ms. False: returns at once; what is known of silent members is kept.
   void watch(const Operation& operation, const std::function<bool()>& go_on);
 
+  /// Makes @p error the verdict on this rank, unless there is one already. Returns the verdict.
+  Error settle(const Error& error);
   /// Makes @p error the verdict of all other members, because this rank ends the group.
   void tell_all(const Error& error) const;
 
@@ -61,7 +63,6 @@ class FailureDetector {
   std::optional<Error> inquire(const Operation& operation, Occasion occasion, LifeSigns& signs,
                                const std::function<bool()>& go_on);
   void tell(const Error& error, const std::vector<MemberReply>& members, Deadline deadline) const;
-  Error settle(const Error& error);
 
   const GroupMembers& members_;
   const OperationLog& log_;

@@ -39,6 +39,9 @@ class GroupEngine {
     return driver_->submit(operations, std::move(options));
   }
 
+  /// This rank cannot go on: ends the group, with @p error for all members, unless it has failed already.
+  void end_group(const Error& error) noexcept { driver_->watch().end_group(error); }
+
   const GroupMembers& members() const noexcept { return driver_->members(); }
   const std::string& backend_name() const noexcept { return driver_->lanes().front().carrier.name; }
   /// Names of all backends, in the order of the constructor.

@@ -56,6 +56,16 @@ void GroupWatch::tell_of_close(const WorkState& work) noexcept {
   }
 }
 
+void GroupWatch::end_group(const Error& error) noexcept {
+  try {
+    const Error verdict = detector_->settle(error);
+    driver_.fail();
+    if (members_.channel) detector_->tell_all(verdict);
+  } catch (const std::exception& failure) {  // they find out themselves, later
+    base::log(base::LogLevel::warning, "telling the ranks of group '{}' of its end: {}", members_.name, failure.what());
+  }
+}
+
 void GroupWatch::inquire() {
   while (const auto concern = driver_.concern()) look_into(*concern);
   inquiring_ = false;

@@ -37,6 +37,8 @@ class GroupWatch {
 
   /// This rank closes the group while @p work is under way: the others, who may be in it, learn that it will not end.
   void tell_of_close(const WorkState& work) noexcept;
+  /// Ends the group for all members with @p error, unless it has failed already.
+  void end_group(const Error& error) noexcept;
   /// By the progress thread, again and again: starts an inquiry if there is a concern and none is under way.
   void look(Deadline::Clock::time_point now);
   /// Waits for the end of the inquiry, and answers other ranks no more. The group is closing, so it ends soon.

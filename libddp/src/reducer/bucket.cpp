@@ -9,6 +9,8 @@
 #include <ddp/error.hpp>
 
 #include "collectives/reduce_kernels.hpp"
+#include "reducer/hooks/recast.hpp"
+#include "reducer/options_check.hpp"
 
 namespace ddp::reducer {
 namespace {
@@ -33,15 +35,23 @@ std::shared_ptr<void> allocate(std::size_t bytes, Device device, const BucketAll
 }  // namespace
 
 Bucket::Bucket(const std::vector<Parameter>& parameters, const std::vector<std::size_t>& indices,
-               const BucketAllocator& allocator)
-    : parameters_(&parameters), indices_(indices), dtype_(parameters[indices.front()].value.dtype()) {
+               const ReducerOptions& options)
+    : parameters_(&parameters),
+      indices_(indices),
+      gradient_dtype_(parameters[indices.front()].value.dtype()),
+      dtype_(exchanged_as(gradient_dtype_, options)) {
   for (std::size_t slot = 0; slot < indices_.size(); ++slot) {
     offsets_.push_back(elements_);
     elements_ += value(slot).numel();
   }
-  const std::size_t bytes = std::max<std::size_t>(elements_ * size_of(dtype_), 1);
-  memory_ = allocate(bytes, value(0).device(), allocator);
-  if (on_cpu()) std::memset(memory_.get(), 0, bytes);
+  const auto zeros = [&](DType dtype) {
+    const std::size_t bytes = std::max<std::size_t>(elements_ * size_of(dtype), 1);
+    std::shared_ptr<void> memory = allocate(bytes, value(0).device(), options.allocator);
+    if (on_cpu()) std::memset(memory.get(), 0, bytes);
+    return memory;
+  };
+  memory_ = zeros(dtype_);
+  if (casts() && options.gradient_as_bucket_view) home_ = zeros(gradient_dtype_);
 }
 
 void Bucket::copy_in(std::size_t slot, const void* gradient, int divisor) {
@@ -49,6 +59,9 @@ void Bucket::copy_in(std::size_t slot, const void* gradient, int divisor) {
   if (count == 0 || !on_cpu()) return;
   if (gradient == nullptr) {
     std::memset(place(slot), 0, count * size_of(dtype_));
+  } else if (casts()) {
+    hooks::cast({const_cast<void*>(gradient), gradient_dtype_, value(slot).shape()},
+                {place(slot), dtype_, value(slot).shape()}, 1.0 / divisor);
   } else if (divisor > 1) {
     collectives::divide_into(place(slot), gradient, dtype_, count, divisor);
   } else if (gradient != place(slot)) {
@@ -58,11 +71,24 @@ void Bucket::copy_in(std::size_t slot, const void* gradient, int divisor) {
 
 void Bucket::copy_out(std::size_t slot, void* gradient) const {
   const std::size_t bytes = value(slot).size_bytes();
+  if (casts() && bytes > 0 && gradient != nullptr) {
+    return hooks::cast({place(slot), dtype_, value(slot).shape()}, {gradient, gradient_dtype_, value(slot).shape()}, 1);
+  }
   if (bytes > 0 && gradient != nullptr && gradient != place(slot)) std::memcpy(gradient, place(slot), bytes);
 }
 
 TensorView Bucket::view(std::size_t slot) const {
+  if (!home_) return exchanged(slot);
+  return {static_cast<std::byte*>(home_.get()) + offsets_[slot] * size_of(gradient_dtype_), gradient_dtype_,
+          value(slot).shape()};
+}
+
+TensorView Bucket::exchanged(std::size_t slot) const {
   return {place(slot), dtype_, value(slot).shape(), value(slot).device()};
+}
+
+void Bucket::move_in(std::size_t slot, const void* gradient) {
+  if (value(slot).numel() > 0 && on_cpu()) std::memcpy(view(slot).data(), gradient, value(slot).size_bytes());
 }
 
 Work Bucket::launch(ProcessGroup& group, const std::optional<Stream>& stream) const {
@@ -80,7 +106,7 @@ GradientBucket Bucket::lend(std::size_t index, bool is_last) const {
                         .parameters = indices_,
                         .gradients = {},
                         .memory = memory_};
-  for (std::size_t slot = 0; slot < indices_.size(); ++slot) bucket.gradients.push_back(view(slot));
+  for (std::size_t slot = 0; slot < indices_.size(); ++slot) bucket.gradients.push_back(exchanged(slot));
   return bucket;
 }
 

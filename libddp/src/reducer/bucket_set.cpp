@@ -2,6 +2,12 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "collectives/group_engine.hpp"
+
 namespace ddp::reducer {
 
 void BucketSet::make(BucketPlan plan, const ProcessGroup& group) {
@@ -15,13 +21,13 @@ void BucketSet::make(BucketPlan plan, const ProcessGroup& group) {
   places_.assign(parameters_.size(), {});
   pending_ = std::deque<std::atomic<std::size_t>>(plan_.size());
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
-    if (exchanges_ || in_buckets) buckets_.emplace_back(parameters_, plan_[bucket], options_.allocator);
+    if (exchanges_ || in_buckets) buckets_.emplace_back(parameters_, plan_[bucket], options_);
     for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
       const std::size_t parameter = plan_[bucket][slot];
       places_[parameter] = {bucket, slot};
       if (old.empty()) continue;
       const Place from = old_places[parameter];
-      buckets_[bucket].copy_in(slot, old[from.bucket].view(from.slot).data(), 1);
+      buckets_[bucket].move_in(slot, old[from.bucket].view(from.slot).data());
     }
   }
 }
@@ -75,14 +81,33 @@ void BucketSet::launch_full_locked(ProcessGroup& group) {
   }
 }
 
+template <class Call>
+auto BucketSet::guard_hook(ProcessGroup& group, const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    if (group.size() > 1) {
+      const int own = group.global_ranks()[static_cast<std::size_t>(group.rank())];
+      collectives::GroupEngine::of(group).end_group(
+          Error{{.code = ErrorCode::aborted,
+                 .attempted = fmt::format("averaging gradients by the hook '{}'", options_.comm_hook->name()),
+                 .cause = fmt::format("it failed on rank {}: {}", own, error.what()),
+                 .native = {},
+                 .ranks = {own},
+                 .hint = "look at that rank; then change the group, or make a new one"}});
+    }
+    throw;
+  }
+}
+
 BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
   if (skipped_[bucket]) return {};
   if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, options_.stream), .exchange = {}};
   const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size());
-  return {.work = {}, .exchange = options_.comm_hook->start(lent, group)};
+  return {.work = {}, .exchange = guard_hook(group, [&] { return options_.comm_hook->start(lent, group); })};
 }
 
-void BucketSet::wait(std::size_t bucket) {
+void BucketSet::wait(std::size_t bucket, ProcessGroup& group) {
   const Launched& launched = launched_[bucket];
   if (launched.work && !buckets_[bucket].on_cpu()) {
     const Device device = parameters_[plan_[bucket].front()].value.device();
@@ -92,7 +117,7 @@ void BucketSet::wait(std::size_t bucket) {
     launched.work->wait();
     last_finish_ = launched.work->finished_at().value_or(Deadline::Clock::now());
   } else if (launched.exchange) {
-    launched.exchange();
+    guard_hook(group, launched.exchange);
     last_finish_ = Deadline::Clock::now();
   }
   if (trace_ != nullptr && !skipped_[bucket]) trace_->of(bucket).done = last_finish_;

@@ -42,7 +42,7 @@ class BucketSet {
   /// Throws as contribute. Before the buckets are waited for.
   void launch_full(ProcessGroup& group);
   /// Waits for a bucket; throws its error.
-  void wait(std::size_t bucket);
+  void wait(std::size_t bucket, ProcessGroup& group);
   /// Writes the gradients of a bucket to @p targets, by parameter, of those that somebody @p used.
   void copy_out(std::size_t bucket, const std::vector<void*>& targets, const std::vector<std::uint8_t>& used) const;
 
@@ -69,6 +69,9 @@ class BucketSet {
 
   void launch_full_locked(ProcessGroup& group);
   Launched launch(std::size_t bucket, ProcessGroup& group);
+  /// Calls the hook. What it throws ends the group, since the other ranks wait for this one's part of the exchange.
+  template <class Call>
+  auto guard_hook(ProcessGroup& group, const Call& call);
 
   const std::vector<Parameter>& parameters_;
   const ReducerOptions& options_;

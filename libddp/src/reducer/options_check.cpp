@@ -10,6 +10,12 @@
 
 namespace ddp::reducer {
 
+namespace {
+
+bool can_be_cast(DType type) { return type == DType::float32 || type == DType::float16 || type == DType::bfloat16; }
+
+}  // namespace
+
 std::string describe(const ReducerOptions& options) {
   std::string text = fmt::format("bucket limits [{}]", fmt::join(bucket_limits(options), ", "));
   const auto add = [&](bool set, const char* name) {
@@ -25,6 +31,8 @@ std::string describe(const ReducerOptions& options) {
     text += fmt::format(", ready_order {:016x}", base::Fnv1a().add(bytes).value());
   }
   if (options.log.find_straggler) text += fmt::format(", stragglers of each {}th step", options.log.sample_rate);
+  if (!options.delayed.empty()) text += fmt::format(", delayed [{}]", fmt::join(options.delayed, ", "));
+  if (options.reduce_dtype) text += fmt::format(", reduced in {}", to_string(*options.reduce_dtype));
   if (options.comm_hook) text += fmt::format(", hook '{}'", options.comm_hook->name());
   return text;
 }
@@ -40,14 +48,28 @@ void check_options(const ReducerOptions& options, std::size_t parameters) {
         kMakingReducer, fmt::format("the hook '{}' is set with find_unused_parameters", options.comm_hook->name()),
         "leave one of them off: what the hook makes of parameters that no rank uses would be lost");
   }
+  if (options.reduce_dtype && !can_be_cast(*options.reduce_dtype)) {
+    base::throw_invalid_argument(kMakingReducer,
+                                 fmt::format("{} is no type to reduce in", to_string(*options.reduce_dtype)),
+                                 "give float32, float16 or bfloat16 as reduce_dtype");
+  }
   if (options.log.sample_rate == 0) {
     base::throw_invalid_argument(kMakingReducer, "the log's sample_rate is 0", "give 1 or more");
+  }
+  for (const std::size_t index : options.delayed) {
+    if (index < parameters) continue;
+    base::throw_invalid_argument(kMakingReducer, fmt::format("delayed names parameter {} of {}", index, parameters),
+                                 "give positions in the list of parameters");
   }
   for (const std::size_t index : options.ready_order) {
     if (index < parameters) continue;
     base::throw_invalid_argument(kMakingReducer, fmt::format("ready_order names parameter {} of {}", index, parameters),
                                  "give the order of the same model");
   }
+}
+
+DType exchanged_as(DType gradients, const ReducerOptions& options) {
+  return options.reduce_dtype && can_be_cast(gradients) ? *options.reduce_dtype : gradients;
 }
 
 std::vector<std::size_t> bucket_limits(const ReducerOptions& options) {

@@ -14,6 +14,8 @@ std::string describe(const ReducerOptions& options);
 /// Throws Error(invalid_argument).
 void check_options(const ReducerOptions& options, std::size_t parameters);
 
+/// The element type in which gradients of type @p gradients are exchanged.
+DType exchanged_as(DType gradients, const ReducerOptions& options);
 /// Of the first, second, ... bucket of each element type; the last one repeats.
 std::vector<std::size_t> bucket_limits(const ReducerOptions& options);
 /// Whether buckets follow the order of the first step's gradients.

@@ -19,6 +19,8 @@ std::string describe(const Parameter& parameter) {
   const std::string gradient = parameter.gradient.description();
   if (!parameter.requires_gradient) {
     text += " without a gradient";
+  } else if (parameter.sparse_gradient) {
+    text += " with a sparse gradient";
   } else if (parameter.gradient.data() != nullptr && gradient != parameter.value.description()) {
     text += fmt::format(" with a gradient {}", gradient);
   }

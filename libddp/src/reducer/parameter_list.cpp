@@ -6,11 +6,25 @@
 #include <fmt/format.h>
 
 #include "base/invalid_argument.hpp"
+#include "reducer/options_check.hpp"
 
 namespace ddp::reducer {
 namespace {
 
 constexpr auto kMaking = "making a Reducer";
+
+void check_sparse(const Parameter& parameter, const ReducerOptions& options) {
+  const auto refuse = [&](const char* cause, const char* hint) {
+    base::throw_invalid_argument(kMaking, fmt::format("'{}' has sparse_gradient, but {}", parameter.name, cause), hint);
+  };
+  if (parameter.value.shape().empty()) refuse("no dimensions", "a scalar has no rows");
+  if (!parameter.strides.empty()) refuse("its rows do not lie one behind the other", "make it contiguous");
+  if (parameter.gradient.data() != nullptr) refuse("memory for a dense one", "give it to mark_ready");
+  if (parameter.value.device().type != DeviceType::cpu) refuse("is on a CUDA device", "leave it dense");
+  if (options.comm_hook && (options.comm_hook->takes_leaves() || options.comm_hook->needs_all_parameters())) {
+    refuse("the hook needs all gradients in buckets", "leave it dense, or take another hook");
+  }
+}
 
 void check_parameter(const Parameter& parameter, const ReducerOptions& options) {
   if (!parameter.requires_gradient) return;
@@ -22,6 +36,19 @@ void check_parameter(const Parameter& parameter, const ReducerOptions& options) 
   if (parameter.value.dtype() == DType::boolean) {
     base::throw_invalid_argument(kMaking, fmt::format("'{}' is boolean, which has no average", parameter.name),
                                  "leave it out");
+  }
+  if (parameter.sparse_gradient) return check_sparse(parameter, options);
+  const DType type = parameter.value.dtype();
+  const DType exchanged = exchanged_as(type, options);
+  if (type != exchanged && parameter.value.device().type == DeviceType::cuda) {
+    base::throw_invalid_argument(kMaking, fmt::format("'{}' is on a CUDA device", parameter.name),
+                                 "leave reduce_dtype off: its gradients are exchanged in their own type");
+  }
+  if (type != exchanged && type != DType::float32 && exchanged != DType::float32) {
+    base::throw_invalid_argument(
+        kMaking,
+        fmt::format("'{}' is {}, which cannot be reduced in {}", parameter.name, to_string(type), to_string(exchanged)),
+        "set reduce_dtype to float32, or to its own type");
   }
   if (parameter.gradient.data() == nullptr) return;
   if (parameter.value.dtype() != parameter.gradient.dtype() ||
@@ -83,8 +110,8 @@ ParameterList::ParameterList(const std::vector<Parameter>& parameters, const Red
       continue;
     }
     const Parameter& first = parameters[owner_[i]];
-    if (parameter.gradient.data() == first.gradient.data() && parameter.value.numel() == first.value.numel() &&
-        parameter.value.dtype() == first.value.dtype()) {
+    if (parameter.sparse_gradient == first.sparse_gradient && parameter.gradient.data() == first.gradient.data() &&
+        parameter.value.numel() == first.value.numel() && parameter.value.dtype() == first.value.dtype()) {
       continue;
     }
     base::throw_invalid_argument(kMaking,

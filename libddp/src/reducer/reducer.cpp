@@ -21,6 +21,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, Reduc
       list_(parameters_, options_),
       check_(parameters_, options_, list_),
       marks_(list_.names()),
+      sparse_(parameters_, list_.owners()),
       used_(parameters_.size()),
       used_anywhere_(parameters_.size(), 1),
       buckets_(parameters_, options_),
@@ -57,8 +58,33 @@ void Reducer::Impl::prepare_for_backward(std::span<const std::size_t> unused) {
 void Reducer::Impl::mark_ready(std::size_t index, const TensorView* gradient) {
   if (!in_step_.load(std::memory_order_acquire)) check_.throw_outside(index);
   const std::size_t owner = check_.owner_of(index, "marking a gradient ready");
+  check_kind(owner, false, "marking");
   check_.gradient(index, own_memory(owner), gradient);
-  void* const memory = gradient != nullptr ? gradient->data() : own_memory(owner);
+  accept_mark(index, owner, gradient != nullptr ? gradient->data() : own_memory(owner));
+}
+
+void Reducer::Impl::mark_ready(std::size_t index, const SparseGradient& gradient) {
+  if (!in_step_.load(std::memory_order_acquire)) check_.throw_outside(index);
+  const std::size_t owner = check_.owner_of(index, "marking a gradient ready");
+  check_kind(owner, true, "marking");
+  sparse_.check(owner, gradient, "marking");
+  accept_mark(index, owner, nullptr);
+  sparse_.place(owner, gradient);
+}
+
+void Reducer::Impl::check_kind(std::size_t owner, bool sparse, const char* attempted) const {
+  if (sparse_.has(owner) == sparse) return;
+  base::throw_invalid_argument(
+      fmt::format("{} the gradient of '{}'", attempted, parameters_[owner].name),
+      sparse ? "it is sparse, but its parameter's is dense" : "it is dense, but its parameter has sparse_gradient",
+      "set Parameter::sparse_gradient on all ranks for a gradient of rows, else leave it off");
+}
+
+void Reducer::Impl::contribute(std::size_t owner, const void* gradient) {
+  if (buckets_.exchanges() && !sparse_.has(owner)) buckets_.contribute(owner, gradient, group_);
+}
+
+void Reducer::Impl::accept_mark(std::size_t index, std::size_t owner, void* memory) {
   const bool several_marks = marks_.counting() || list_.names()[owner] > 1;
   const auto mark = several_marks ? mark_shared(owner, memory) : marks_.mark(owner);
   if (mark == ReadyMarks::Mark::excess) check_.throw_excess(index, marks_.needed(owner));
@@ -69,13 +95,27 @@ void Reducer::Impl::mark_ready(std::size_t index, const TensorView* gradient) {
   }
   if (mark == ReadyMarks::Mark::early) return;
   if (!several_marks) sources_[owner] = memory;
-  if (synchronize_ && buckets_.exchanges()) buckets_.contribute(owner, memory, group_);
+  if (synchronize_) contribute(owner, memory);
 }
 
 void Reducer::Impl::place_gradient(std::size_t index, const TensorView& gradient) {
   const std::size_t owner = check_.owner_of(index, "placing a gradient");
+  check_kind(owner, false, "placing");
   check_.place(index, in_step_, gradient);
   sources_[owner] = gradient.data();
+}
+
+void Reducer::Impl::place_gradient(std::size_t index, const SparseGradient& gradient) {
+  const std::size_t owner = check_.owner_of(index, "placing a gradient");
+  check_kind(owner, true, "placing");
+  sparse_.check(owner, gradient, "placing");
+  sparse_.place(owner, gradient);
+}
+
+SparseGradient Reducer::Impl::sparse_average(std::size_t index) const {
+  const std::size_t owner = check_.owner_of(index, "asking for a sparse average");
+  check_kind(owner, true, "asking for");
+  return sparse_.result(owner);
 }
 
 void Reducer::Impl::finalize() {
@@ -97,7 +137,7 @@ void Reducer::Impl::finalize() {
   for (const std::size_t owner : list_.owners()) {
     if (!counting && marks_.complete(owner)) continue;
     missing.push_back(owner);
-    if (buckets_.exchanges()) buckets_.contribute(owner, sources_[owner], group_);
+    contribute(owner, sources_[owner]);
   }
   const bool find_unused = counting || options_.find_unused_parameters;
   if (find_unused) missing.clear();
@@ -111,6 +151,7 @@ void Reducer::Impl::finalize() {
 
 TensorView Reducer::Impl::bucket_view(std::size_t index) const {
   const std::size_t owner = check_.owner_of(index, "asking for a gradient's place in its bucket");
+  check_kind(owner, false, "asking for the place of");
   return buckets_.has_memory() ? buckets_.view(owner) : parameters_[owner].gradient;
 }
 
@@ -183,8 +224,8 @@ void Reducer::Impl::start_step(std::span<const std::size_t> unused) {
   std::vector<bool> idle = mark_unused_names(unused);
   // Ranks have agreed on these only; gradients from steps of no_sync must be averaged whatever follows.
   const bool few = join_ != nullptr && !join_->options().divide_by_initial_world_size && synchronize_;
-  buckets_.start_step(accumulated_ ? std::vector<bool>(parameters_.size()) : idle,
-                      few ? join_->active() : group_.size());
+  divisor_ = few ? join_->active() : group_.size();
+  buckets_.start_step(accumulated_ ? std::vector<bool>(parameters_.size()) : idle, divisor_);
   const bool counting = marks_.counting();
   for (const std::size_t owner : list_.owners()) {
     if (!counting && marks_.needed(owner) == 0) idle[owner] = true;
@@ -194,7 +235,7 @@ void Reducer::Impl::start_step(std::span<const std::size_t> unused) {
   for (const std::size_t owner : list_.owners()) {
     if (!idle[owner]) continue;
     marks_.close(owner);
-    if (buckets_.exchanges()) buckets_.contribute(owner, sources_[owner], group_);
+    contribute(owner, sources_[owner]);
   }
 }
 
@@ -212,6 +253,7 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
   bool misses = !missing.empty();
   const bool several = group_.size() > 1;
   if (several) report_.send(group_, misses, used);
+  sparse_.average(group_, divisor_);
   const auto read_report = [&] {
     if (!several) return;
     report_.wait();
@@ -222,13 +264,14 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
   if (!all_used) read_report();
   if (buckets_.exchanges()) {
     for (std::size_t bucket = 0; bucket < buckets_.plan().size(); ++bucket) {
-      buckets_.wait(bucket);
+      buckets_.wait(bucket, group_);
       if (!misses) buckets_.copy_out(bucket, sources_, used_anywhere_);
     }
   }
   if (all_used) read_report();
   for (const std::size_t owner : list_.owners()) used_[owner].store(false, std::memory_order_relaxed);
   reset_sources();
+  sparse_.forget();
   accumulated_ = false;
   if (misses) {
     broken_ = false;  // every rank stops here
@@ -283,9 +326,16 @@ void Reducer::mark_ready(std::size_t index) {
 void Reducer::mark_ready(std::size_t index, const TensorView& gradient) {
   impl_->note_error([&] { impl_->mark_ready(index, &gradient); });
 }
+void Reducer::mark_ready(std::size_t index, const SparseGradient& gradient) {
+  impl_->note_error([&] { impl_->mark_ready(index, gradient); });
+}
 void Reducer::place_gradient(std::size_t index, const TensorView& gradient) {
   impl_->note_error([&] { impl_->place_gradient(index, gradient); });
 }
+void Reducer::place_gradient(std::size_t index, const SparseGradient& gradient) {
+  impl_->note_error([&] { impl_->place_gradient(index, gradient); });
+}
+SparseGradient Reducer::sparse_average(std::size_t index) const { return impl_->sparse_average(index); }
 void Reducer::finalize() {
   impl_->note_error([&] { impl_->finalize(); });
 }

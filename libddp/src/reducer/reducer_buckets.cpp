@@ -7,20 +7,34 @@
 
 namespace ddp {
 
-reducer::BucketPlan Reducer::Impl::plan_of(const std::vector<std::size_t>& order) const {
+reducer::BucketPlan Reducer::Impl::plan_of(const std::vector<std::size_t>& order, bool delayed) const {
   std::vector<reducer::TensorInfo> infos;
+  std::vector<std::size_t> indices;
   for (const std::size_t index : order) {
+    const bool is_delayed =
+        std::ranges::any_of(options_.delayed, [&](std::size_t i) { return list_.owner(i) == index; });
+    if (is_delayed != delayed || sparse_.has(index)) continue;
     const TensorView& value = parameters_[index].value;
     infos.push_back({value.size_bytes(), value.dtype(), value.device()});
+    indices.push_back(index);
   }
-  return reducer::assign_buckets(infos, reducer::bucket_limits(options_), order);
+  if (indices.empty()) return {};
+  return reducer::assign_buckets(infos, delayed ? std::vector<std::size_t>{SIZE_MAX} : reducer::bucket_limits(options_),
+                                 indices);
+}
+
+reducer::BucketPlan Reducer::Impl::plan_of(const std::vector<std::size_t>& order) const {
+  reducer::BucketPlan plan = plan_of(order, false);
+  for (auto& bucket : plan_of(order, true)) plan.push_back(std::move(bucket));
+  return plan;
 }
 
 reducer::BucketPlan Reducer::Impl::initial_plan() const {
   if (!order_.empty() && !options_.ready_order.empty()) return plan_of(order_);
   // parameters are usually listed in the order of the forward pass; their gradients come in reverse
-  reducer::BucketPlan plan = plan_of(list_.owners());
+  reducer::BucketPlan plan = plan_of(list_.owners(), false);
   std::ranges::sort(plan, std::greater<>{}, [](const auto& bucket) { return bucket.front(); });
+  for (auto& bucket : plan_of(list_.owners(), true)) plan.push_back(std::move(bucket));
   return plan;
 }
 
@@ -44,6 +58,7 @@ void Reducer::Impl::make_buckets(reducer::BucketPlan plan) {
 }
 
 void* Reducer::Impl::own_memory(std::size_t owner) const {
+  if (sparse_.has(owner)) return nullptr;
   return options_.gradient_as_bucket_view ? buckets_.view(owner).data() : parameters_[owner].gradient.data();
 }
 

@@ -18,6 +18,7 @@
 #include "reducer/call_check.hpp"
 #include "reducer/parameter_list.hpp"
 #include "reducer/ready_marks.hpp"
+#include "reducer/sparse_gradients.hpp"
 #include "reducer/step_end.hpp"
 #include "reducer/step_log.hpp"
 #include "reducer/step_report.hpp"
@@ -37,7 +38,10 @@ class Reducer::Impl final : public Joinable {
 
   void prepare_for_backward(std::span<const std::size_t> unused);
   void mark_ready(std::size_t index, const TensorView* gradient);
+  void mark_ready(std::size_t index, const SparseGradient& gradient);
   void place_gradient(std::size_t index, const TensorView& gradient);
+  void place_gradient(std::size_t index, const SparseGradient& gradient);
+  SparseGradient sparse_average(std::size_t index) const;
   void finalize();
   NoSync no_sync() { return NoSync{no_sync_depth_}; }
 
@@ -86,6 +90,8 @@ class Reducer::Impl final : public Joinable {
 
   /// Of all parameters in the given order.
   reducer::BucketPlan plan_of(const std::vector<std::size_t>& order) const;
+  /// Of those that are delayed, or of those that are not.
+  reducer::BucketPlan plan_of(const std::vector<std::size_t>& order, bool delayed) const;
   reducer::BucketPlan initial_plan() const;
   /// Gradients may come in different orders on each rank; rank 0's decides the buckets of all.
   void rebuild();
@@ -99,6 +105,11 @@ class Reducer::Impl final : public Joinable {
   /// By owner: whether all names of the parameter are in @p unused. Else those that are count as its marks, except in a
   /// static graph, where real marks are counted.
   std::vector<bool> mark_unused_names(std::span<const std::size_t> unused);
+  void accept_mark(std::size_t index, std::size_t owner, void* memory);
+  /// Throws Error(invalid_argument) if the gradient is not sparse, or not dense.
+  void check_kind(std::size_t owner, bool sparse, const char* attempted) const;
+  /// Puts a gradient into its bucket, if it has one.
+  void contribute(std::size_t owner, const void* gradient);
   /// A mark of a parameter that gets several: the accepted one that came last says where its gradient is.
   ReadyMarks::Mark mark_shared(std::size_t owner, void* memory);
   void start_step(std::span<const std::size_t> unused);
@@ -117,6 +128,8 @@ class Reducer::Impl final : public Joinable {
   ParameterList list_;
   reducer::CallCheck check_;
   ReadyMarks marks_;
+  reducer::SparseGradients sparse_;
+  int divisor_ = 1;                 ///< of gradients in this step
   std::vector<std::size_t> order_;  ///< of gradients, agreed
   bool rebuilt_ = false;
   bool rebuild_due_ = false;                 ///< in the next step that exchanges

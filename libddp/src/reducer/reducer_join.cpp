@@ -41,6 +41,7 @@ void Reducer::Impl::shadow(JoinEvent event) {
 void Reducer::Impl::shadow_local_step() {
   synchronize_ = false;
   accumulated_ = true;
+  sparse_.forget();
   std::ranges::fill(sources_, nullptr);
   buckets_.hand_over(sources_);
   reset_sources();
@@ -52,6 +53,7 @@ void Reducer::Impl::shadow_step() {
   synchronize_ = true;
   for (const std::size_t owner : list_.owners()) used_[owner].store(false, std::memory_order_relaxed);
   std::ranges::fill(sources_, nullptr);
+  sparse_.forget();
   const bool counting = marks_.counting();
   shadow_ = true;
   start_step({});
@@ -59,7 +61,7 @@ void Reducer::Impl::shadow_step() {
   broken_ = true;
   reducer::StepEnd end(options_.comm_hook.get());
   for (const std::size_t owner : list_.owners()) {
-    if (counting || !marks_.complete(owner)) buckets_.contribute(owner, nullptr, group_);
+    if (counting || !marks_.complete(owner)) contribute(owner, nullptr);
   }
   buckets_.launch_full(group_);
   conclude({}, counting || options_.find_unused_parameters);
