@@ -6,6 +6,7 @@
 
 #include "base/library_thread.hpp"
 #include "base/wake_event.hpp"
+#include "diagnostics/hang/nccl_ras.hpp"
 #include "diagnostics/hang/observe.hpp"
 
 namespace ddp::launcher {
@@ -20,10 +21,11 @@ struct RankObserver::Shared {
 
 RankObserver::RankObserver(std::vector<diagnostics::FoundRank> ranks, std::string host, Deadline deadline)
     : deadline_(deadline), host_(std::move(host)), shared_(std::make_shared<Shared>()) {
-  base::start_thread([shared = shared_, name = host_, found = std::move(ranks)] {
+  base::start_thread([shared = shared_, name = host_, found = std::move(ranks), deadline] {
     HostFacts facts{.host = name, .ranks = {}, .notes = {}};
     try {
       facts = diagnostics::observe_ranks("/proc", name, found, {});
+      diagnostics::ask_nccl("/proc", facts, deadline);
     } catch (const std::exception& error) {
       facts.notes.emplace_back(error.what());
     }

@@ -30,7 +30,8 @@ bool is_in_subnet(const std::string& host, const InterfaceAddress& of) {
 bool shares_subnet(const InterfaceFact& fact, const std::vector<std::string>& host) {
   return std::any_of(host.begin(), host.end(), [&fact](const std::string& address) {
     const auto& own = fact.interface.addresses;
-    return std::any_of(own.begin(), own.end(), [&](const InterfaceAddress& each) { return is_in_subnet(address, each); });
+    return std::any_of(own.begin(), own.end(),
+                       [&](const InterfaceAddress& each) { return is_in_subnet(address, each); });
   });
 }
 

@@ -58,8 +58,8 @@ std::string name_event(const char* what, int rank, std::uint64_t thread, const s
 
 std::vector<RankTrace> one_of_each_rank(std::vector<RankTrace> traces) {
   std::stable_sort(traces.begin(), traces.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-  const auto same = std::adjacent_find(traces.begin(), traces.end(),
-                                       [](const auto& a, const auto& b) { return a.rank == b.rank; });
+  const auto same =
+      std::adjacent_find(traces.begin(), traces.end(), [](const auto& a, const auto& b) { return a.rank == b.rank; });
   if (same == traces.end()) return traces;
   throw Error{{.code = ErrorCode::conflict,
                .attempted = "merging traces",
@@ -89,19 +89,22 @@ std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<
   for (std::size_t each = 0; each < traces.size(); ++each) {
     const RankTrace& trace = traces[each];
     add(name_event("process_name", trace.rank, 0, fmt::format("rank {}", trace.rank)));
-    add(fmt::format("{{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": {0}, \"args\": {{\"sort_index\": {0}}}}}",
-                    trace.rank));
+    add(fmt::format(
+        "{{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": {0}, \"args\": {{\"sort_index\": {0}}}}}",
+        trace.rank));
     if (corrections[each] != 0) {
-      add(fmt::format("{{\"name\": \"process_labels\", \"ph\": \"M\", \"pid\": {}, \"args\": {{\"labels\": \"clock moved "
-                      "by {:.3f} ms\"}}}}",
-                      trace.rank, corrections[each] / 1e3));
+      add(fmt::format(
+          "{{\"name\": \"process_labels\", \"ph\": \"M\", \"pid\": {}, \"args\": {{\"labels\": \"clock moved "
+          "by {:.3f} ms\"}}}}",
+          trace.rank, corrections[each] / 1e3));
     }
     std::set<std::uint64_t> buckets;
     for (const TraceEvent& event : trace.events) {
       if (buckets.insert(event.bucket).second) {
         add(name_event("thread_name", trace.rank, event.bucket, fmt::format("bucket {}", event.bucket)));
       }
-      add(fmt::format("{{\"name\": {}, \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, "
+      add(
+          fmt::format("{{\"name\": {}, \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, "
                       "\"dur\": {:.3f}, \"args\": {{\"step\": {}, \"bucket\": {}, \"parameters\": {}}}}}",
                       quoted(event.name), trace.rank, event.bucket, event.start_us + corrections[each],
                       event.duration_us, event.step, event.bucket, event.parameters));

@@ -10,10 +10,12 @@ const char* const kTraceHelp =
     "Usage: ddp-info trace DIR [OPTIONS]\n"
     "\n"
     "Merges the traces of a job's ranks in DIR, *.json as Reducer::trace_json() gives them, into one file for\n"
-    "https://ui.perfetto.dev or chrome://tracing, on standard output: when each bucket of gradients was computed, ready,\n"
+    "https://ui.perfetto.dev or chrome://tracing, on standard output: when each bucket of gradients was computed, "
+    "ready,\n"
     "launched and done.\n"
     "\n"
-    "Clocks of hosts differ: where a bucket would be done on one rank before another has launched it, the later rank's\n"
+    "Clocks of hosts differ: where a bucket would be done on one rank before another has launched it, the later "
+    "rank's\n"
     "clock is moved to that of the first, into the middle of what all buckets allow.\n"
     "\n"
     "Options:\n"
@@ -28,8 +30,10 @@ const char* const kTraceHelp =
 
 TraceOptions parse_trace_options(std::span<const std::string> arguments) {
   static const std::vector<std::string> kNames{"--help", "--no-align"};
-  const FolderOptions parsed = parse_folder_options(arguments, "trace", kNames, "give the one that the ranks wrote their traces to");
-  return {.folder = parsed.folder, .align = !parsed.given.contains("--no-align"), .help = parsed.given.contains("--help")};
+  const FolderOptions parsed =
+      parse_folder_options(arguments, "trace", kNames, "give the one that the ranks wrote their traces to");
+  return {
+      .folder = parsed.folder, .align = !parsed.given.contains("--no-align"), .help = parsed.given.contains("--help")};
 }
 
 }  // namespace ddp::tools::trace

@@ -10,12 +10,12 @@ namespace ddp::tools::trace {
 
 /// A bar of the picture.
 struct TraceEvent {
-  std::string name;      ///< "computed", "ready", "launched"
+  std::string name;  ///< "computed", "ready", "launched"
   std::uint64_t step;
   std::uint64_t bucket;
   std::uint64_t parameters;  ///< how many the bucket has
-  double start_us;       ///< microseconds since the epoch, by the clock of the rank's host
-  double duration_us;    ///< >= 0
+  double start_us;           ///< microseconds since the epoch, by the clock of the rank's host
+  double duration_us;        ///< >= 0
 };
 
 struct RankTrace {

@@ -67,10 +67,13 @@ void add_checkpoints(nb::module_& module) {
   nb::class_<PythonCheckpoints>(
       module, "Checkpoints",
       "The checkpoints in a folder, which all ranks see and one job at a time writes to. Whatever interrupts a save "
-      "leaves the former checkpoint whole; damage is found by checksums. Tensors are those of ProcessGroup, on the CPU, of "
+      "leaves the former checkpoint whole; damage is found by checksums. Tensors are those of ProcessGroup, on the "
+      "CPU, of "
       "any shape, by name: numpy arrays, model.state_dict().\n\n"
-      "save, save_sharded and restore are collective and block, without the GIL. All ranks raise the same Error, with the "
-      "ranks concerned: SystemFailure (a file cannot be written or read), Protocol (damaged), Mismatch (of another step, "
+      "save, save_sharded and restore are collective and block, without the GIL. All ranks raise the same Error, with "
+      "the "
+      "ranks concerned: SystemFailure (a file cannot be written or read), Protocol (damaged), Mismatch (of another "
+      "step, "
       "model or number of ranks). One thread at a time.")
       .def("__init__", &make_checkpoints, "group"_a, "folder"_a, nb::kw_only(), "keep"_a = 3, "timeout"_a = nb::none(),
            nb::sig("def __init__(self, group: ProcessGroup, folder: str | os.PathLike[str], *, keep: int = 3, timeout: "
@@ -79,14 +82,16 @@ void add_checkpoints(nb::module_& module) {
            "default: half an hour.")
       .def("save", &save<kWhole>, "step"_a, "tensors"_a, "extra"_a = nb::bytes(""),
            nb::sig("def save(self, step: int, tensors: " DDP_NAMED ", extra: bytes = b'') -> None"),
-           "Rank 0's tensors and extra, which stand for all ranks'. step: >= 0, equal on all ranks; one of the same step "
+           "Rank 0's tensors and extra, which stand for all ranks'. step: >= 0, equal on all ranks; one of the same "
+           "step "
            "is replaced.")
       .def("save_sharded", &save<kSharded>, "step"_a, "tensors"_a, "extra"_a = nb::bytes(""),
            nb::sig("def save_sharded(self, step: int, tensors: " DDP_NAMED ", extra: bytes = b'') -> None"),
            "Each rank's own, as of an optimizer that is split among ranks: for as many ranks.")
       .def("restore", &restore, "tensors"_a, "step"_a = nb::none(),
            nb::sig("def restore(self, tensors: " DDP_NAMED ", step: int | None = None) -> Restored | None"),
-           "In place: the newest checkpoint, or that of step; None where there is none. tensors: the names that were saved, "
+           "In place: the newest checkpoint, or that of step; None where there is none. tensors: the names that were "
+           "saved, "
            "in the same order, with the same shapes and types. Everything is verified before any tensor is touched. "
            "Raises NotFound if there is none of step.");
 }

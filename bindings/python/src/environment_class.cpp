@@ -18,8 +18,9 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 void add_environment(nb::module_& module) {
-  nb::class_<EnvironmentFinding>(module, "EnvironmentFinding",
-                                 "Something that is wrong with environment variables, or nearly surely not what was meant.")
+  nb::class_<EnvironmentFinding>(
+      module, "EnvironmentFinding",
+      "Something that is wrong with environment variables, or nearly surely not what was meant.")
       .def_ro("rule", &EnvironmentFinding::rule, "'env-misspelt'; docs/ddp-info.md lists them.")
       .def_ro("error", &EnvironmentFinding::error, "The job fails or hangs by it; else a warning.")
       .def_ro("variable", &EnvironmentFinding::variable)
@@ -40,16 +41,18 @@ void add_environment(nb::module_& module) {
             return EnvironmentReport::of_process(all);
           },
           "all"_a = false,
-          "This process alone, as it was started and setenv has changed it. all: also variables that have nothing to do "
+          "This process alone, as it was started and setenv has changed it. all: also variables that have nothing to "
+          "do "
           "with training.")
       .def_ro("hosts", &EnvironmentReport::hosts, "By rank.")
       .def_ro("findings", &EnvironmentReport::findings, "Errors first.")
       .def("to_text", &EnvironmentReport::to_text, "A table for people.")
       .def("to_json", &EnvironmentReport::to_json, "docs/ddp-info.md describes it.");
 
-  module.def("flight_recorder_json", &flight_recorder_json,
-             "The last operations of all process groups of this process, as a JSON document. Raises InvalidArgument for a "
-             "wrong DDP_FLIGHT_SIZE.");
+  module.def(
+      "flight_recorder_json", &flight_recorder_json,
+      "The last operations of all process groups of this process, as a JSON document. Raises InvalidArgument for a "
+      "wrong DDP_FLIGHT_SIZE.");
   module.def(
       "dump_flight_recorder",
       [](nb::handle path) {

@@ -18,8 +18,8 @@ class Exclusive {
   explicit Exclusive(std::in_place_t, Arguments&&... arguments)
       : state_(std::make_shared<State>(std::forward<Arguments>(arguments)...)) {}
 
-  /// Calls @p function with it. Throws Error(unavailable) while another call has it: never waits, so that the GIL may be
-  /// held.
+  /// Calls @p function with it. Throws Error(unavailable) while another call has it: never waits, so that the GIL may
+  /// be held.
   template <class Function>
   auto use(const char* attempted, Function function) const {
     const std::unique_lock lock(state_->calls, std::try_to_lock);

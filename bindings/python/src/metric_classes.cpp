@@ -71,9 +71,10 @@ void add_metrics(nb::module_& module) {
       module, "MetricSet",
       "Collects numbers on each rank, over any number of steps, and combines those of all ranks on request, in double "
       "precision and in the order of ranks: all get the same bits. One thread at a time.")
-      .def("__init__", &make_metrics, "kinds"_a,
-           nb::sig("def __init__(self, kinds: dict[str, typing.Literal['mean', 'sum', 'min', 'max']]) -> None"),
-           "kinds: of each metric, by name: {'loss': 'mean', 'samples': 'sum'}. Equal on all ranks, and in their order.")
+      .def(
+          "__init__", &make_metrics, "kinds"_a,
+          nb::sig("def __init__(self, kinds: dict[str, typing.Literal['mean', 'sum', 'min', 'max']]) -> None"),
+          "kinds: of each metric, by name: {'loss': 'mean', 'samples': 'sum'}. Equal on all ranks, and in their order.")
       .def(
           "add",
           [](const PythonMetrics& metrics, const std::string& name, double value, double weight) {
@@ -81,8 +82,7 @@ void add_metrics(nb::module_& module) {
           },
           "name"_a, "value"_a, "weight"_a = 1.0,
           "weight: of a mean, how many samples the value is averaged over. Raises InvalidArgument for an unknown name.")
-      .def("reduce", &reduce, "group"_a,
-           nb::sig("def reduce(self, group: ProcessGroup) -> dict[str, float | None]"),
+      .def("reduce", &reduce, "group"_a, nb::sig("def reduce(self, group: ProcessGroup) -> dict[str, float | None]"),
            "What all ranks have added since the last call; None for what none has. Starts anew. Collective: one small "
            "exchange. Raises Mismatch, on all ranks, if their metrics differ.");
 
@@ -95,13 +95,14 @@ void add_metrics(nb::module_& module) {
           [](PythonStop* place, int patience, double least_gain, bool larger_is_better) {
             new (place) PythonStop(
                 std::in_place,
-                EarlyStopOptions{
-                    .patience = patience, .least_gain = least_gain, .larger_is_better = larger_is_better});
+                EarlyStopOptions{.patience = patience, .least_gain = least_gain, .larger_is_better = larger_is_better});
           },
           nb::kw_only(), "patience"_a = 5, "least_gain"_a = 0.0, "larger_is_better"_a = false,
-          "patience: so many values in a row that are no better end the training. least_gain: what is better by no more "
+          "patience: so many values in a row that are no better end the training. least_gain: what is better by no "
+          "more "
           "does not count.")
-      .def("update", &agree, "group"_a, "value"_a, nb::sig("def update(self, group: ProcessGroup, value: float) -> bool"),
+      .def("update", &agree, "group"_a, "value"_a,
+           nb::sig("def update(self, group: ProcessGroup, value: float) -> bool"),
            "Notes a value, a validation's loss: whether all ranks stop now. NaN is never better. Collective.")
       .def(
           "agree", [](const PythonStop& stop, PythonGroup& group) { return agree(stop, group, {}); }, "group"_a,

@@ -35,9 +35,10 @@ nb::list unpickled(const std::vector<Bytes>& all) {
 
 nb::object broadcast_one(PythonGroup& group, nb::handle object, int root, nb::handle timeout) {
   Bytes mine = group->rank() == root ? pickled(object) : Bytes{};
-  return unpickled(interruptible([handle = *group, mine = std::move(mine), root, limit = deadline_of(timeout)]() mutable {
-    return broadcast_object(handle, mine, root, limit);
-  }));
+  return unpickled(
+      interruptible([handle = *group, mine = std::move(mine), root, limit = deadline_of(timeout)]() mutable {
+        return broadcast_object(handle, mine, root, limit);
+      }));
 }
 
 nb::list all_gather_one(PythonGroup& group, nb::handle object, nb::handle timeout) {
@@ -47,9 +48,10 @@ nb::list all_gather_one(PythonGroup& group, nb::handle object, nb::handle timeou
 }
 
 nb::object gather_one(PythonGroup& group, nb::handle object, int root, nb::handle timeout) {
-  const auto all = interruptible([handle = *group, mine = pickled(object), root, limit = deadline_of(timeout)]() mutable {
-    return gather_object(handle, mine, root, limit);
-  });
+  const auto all =
+      interruptible([handle = *group, mine = pickled(object), root, limit = deadline_of(timeout)]() mutable {
+        return gather_object(handle, mine, root, limit);
+      });
   if (group->rank() != root) return nb::none();
   return unpickled(all);
 }
@@ -59,9 +61,10 @@ nb::object scatter_one(PythonGroup& group, nb::handle objects, int root, nb::han
   if (group->rank() == root && !objects.is_none()) {
     for (const nb::handle object : nb::borrow<nb::iterable>(objects)) mine.push_back(pickled(object));
   }
-  return unpickled(interruptible([handle = *group, mine = std::move(mine), root, limit = deadline_of(timeout)]() mutable {
-    return scatter_object(handle, mine, root, limit);
-  }));
+  return unpickled(
+      interruptible([handle = *group, mine = std::move(mine), root, limit = deadline_of(timeout)]() mutable {
+        return scatter_object(handle, mine, root, limit);
+      }));
 }
 
 void broadcast_named(PythonGroup& group, nb::handle mapping, int root, std::optional<std::uintptr_t> stream) {
@@ -81,11 +84,12 @@ void broadcast_named(PythonGroup& group, nb::handle mapping, int root, std::opti
 
 void add_object_collectives(nb::class_<PythonGroup>& group) {
   group
-      .def("broadcast_object", &broadcast_one, "object"_a.none(), "root"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
-           nb::sig("def broadcast_object(self, object: object, root: int = 0, *" DDP_LIMIT ") -> typing.Any"),
-           "root's object, on all ranks; the others' are not looked at. Objects are pickled: what a rank of the job "
-           "sends can run code in the others. Blocks; `timeout` in seconds for the whole call, default: the group's for "
-           "each of its exchanges. Raises Error as tensors' operations do, and pickle's exceptions, in one rank alone.")
+      .def(
+          "broadcast_object", &broadcast_one, "object"_a.none(), "root"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
+          nb::sig("def broadcast_object(self, object: object, root: int = 0, *" DDP_LIMIT ") -> typing.Any"),
+          "root's object, on all ranks; the others' are not looked at. Objects are pickled: what a rank of the job "
+          "sends can run code in the others. Blocks; `timeout` in seconds for the whole call, default: the group's for "
+          "each of its exchanges. Raises Error as tensors' operations do, and pickle's exceptions, in one rank alone.")
       .def("all_gather_object", &all_gather_one, "object"_a.none(), nb::kw_only(), "timeout"_a = nb::none(),
            nb::sig("def all_gather_object(self, object: object, *" DDP_LIMIT ") -> list[typing.Any]"),
            "All ranks' objects, in rank order, on all ranks. As broadcast_object.")

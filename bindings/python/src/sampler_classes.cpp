@@ -98,11 +98,11 @@ nb::dict state_dict(const ElasticSampler& sampler) {
 void load_state_dict(ElasticSampler& sampler, const nb::dict& words) {
   const auto fail = [](const char* name, const char* what) {
     return Error{{.code = ErrorCode::invalid_argument,
-             .attempted = "loading a sampler's state",
-             .cause = std::string("'") + name + "' " + what,
-             .native = {},
-             .ranks = {},
-             .hint = "give what state_dict() of an ElasticSampler gave"}};
+                  .attempted = "loading a sampler's state",
+                  .cause = std::string("'") + name + "' " + what,
+                  .native = {},
+                  .ranks = {},
+                  .hint = "give what state_dict() of an ElasticSampler gave"}};
   };
   const auto read = [&](const char* name, auto& value) {
     if (!words.contains(name)) throw fail(name, "is missing");
@@ -119,31 +119,34 @@ void load_state_dict(ElasticSampler& sampler, const nb::dict& words) {
 
 }  // namespace
 
-#define DDP_SAMPLER_ARGUMENTS(remainder)                                                                        \
+#define DDP_SAMPLER_ARGUMENTS(remainder)                                                                         \
   "def __init__(self, dataset: int | collections.abc.Sized, group: ProcessGroup | None = None, *, ranks: int = " \
   "1, rank: int = 0, shuffle: bool = True, seed: int = 0, remainder: " DDP_REMAINDER " = '" remainder "') -> None"
 
 void add_samplers(nb::module_& module) {
-  add_sampler<DistributedSampler>(
-      module, "DistributedSampler", "pad",
-      "Which samples of a data set are a rank's: the indices of torch.utils.data.DistributedSampler of PyTorch 2.13, for "
-      "equal arguments. For DataLoader(sampler=). Not thread-safe.",
-      nb::sig(DDP_SAMPLER_ARGUMENTS("pad")));
+  add_sampler<DistributedSampler>(module, "DistributedSampler", "pad",
+                                  "Which samples of a data set are a rank's: the indices of "
+                                  "torch.utils.data.DistributedSampler of PyTorch 2.13, for "
+                                  "equal arguments. For DataLoader(sampler=). Not thread-safe.",
+                                  nb::sig(DDP_SAMPLER_ARGUMENTS("pad")));
   add_sampler<ElasticSampler>(
       module, "ElasticSampler", "uneven",
       "A DistributedSampler whose epoch goes on after a restart, and with another number of ranks. Call record() after "
       "each step, store state_dict() of rank 0 with the model. Not thread-safe.",
       nb::sig(DDP_SAMPLER_ARGUMENTS("uneven")))
-      .def("record", &ElasticSampler::record, "samples"_a,
-           "This rank, and each other at the same time, has consumed so many samples more: the batch's size, after each "
-           "step. Raises InvalidArgument for more than len().")
+      .def(
+          "record", &ElasticSampler::record, "samples"_a,
+          "This rank, and each other at the same time, has consumed so many samples more: the batch's size, after each "
+          "step. Raises InvalidArgument for more than len().")
       .def("resize", &ElasticSampler::resize, "ranks"_a, "rank"_a,
            "Goes on with other ranks, from what has been recorded.")
       .def("state_dict", &state_dict, nb::sig("def state_dict(self) -> dict[str, int]"),
            "How far all ranks together have come, whatever their number; of plain values, for json or torch.save.")
-      .def("load_state_dict", &load_state_dict, "state"_a, nb::sig("def load_state_dict(self, state: dict[str, int]) -> None"),
-           "Goes on from there. Raises Mismatch when it is of another data set's size, seed or shuffle, InvalidArgument "
-           "when it is no such state.");
+      .def(
+          "load_state_dict", &load_state_dict, "state"_a,
+          nb::sig("def load_state_dict(self, state: dict[str, int]) -> None"),
+          "Goes on from there. Raises Mismatch when it is of another data set's size, seed or shuffle, InvalidArgument "
+          "when it is no such state.");
   module.def("rank_seed", &rank_seed, "seed"_a, "rank"_a,
              "A seed of 64 bits for this rank's dropout and augmentation, far from the other ranks'.");
 }

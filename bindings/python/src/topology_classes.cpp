@@ -25,7 +25,8 @@ auto processors(CpuSet Owner::*set) {
 
 std::vector<Placement> place_ranks(const Topology& topology, int ranks, const std::string& bind,
                                    std::optional<std::vector<int>> gpus) {
-  PlacementRequest request{.num_ranks = ranks, .policy = parse_bind_policy(bind), .allowed = {}, .gpus = std::move(gpus)};
+  PlacementRequest request{
+      .num_ranks = ranks, .policy = parse_bind_policy(bind), .allowed = {}, .gpus = std::move(gpus)};
   const WithoutGil released;
   return place(topology, request);
 }
@@ -142,7 +143,8 @@ void add_topology(nb::module_& module) {
           "nic_distance",
           [](const Topology& topology, int gpu, int nic) {
             return std::string(to_string(
-                topology.distance(device_of(topology.gpus(), gpu, "GPU"), device_of(topology.nics(), nic, "NIC")).path));
+                topology.distance(device_of(topology.gpus(), gpu, "GPU"), device_of(topology.nics(), nic, "NIC"))
+                    .path));
           },
           "gpu"_a, "nic"_a, "The same for a GPU and a NIC.")
       .def("place", &place_ranks, "ranks"_a, "bind"_a = "numa", "gpus"_a = nb::none(),

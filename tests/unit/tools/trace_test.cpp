@@ -65,7 +65,11 @@ TEST(Trace, OthersAreRefusedByName) {
   EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": 1, "name": "a", "ts": 1e30, "dur": 0,
                                "args": {"step": 1, "bucket": 0, "parameters": 1}})")),
               HasSubstr("'ts' is no time"));
-  EXPECT_THAT(error_of([] { one_of_each_rank({trace_of(1, 0, 0), trace_of(1, 0, 0)}); }).value().what(),
+  EXPECT_THAT(error_of([] {
+                one_of_each_rank({trace_of(1, 0, 0), trace_of(1, 0, 0)});
+              })
+                  .value()
+                  .what(),
               HasSubstr("'r1.json' and 'r1.json' are both of rank 1"));
 }
 

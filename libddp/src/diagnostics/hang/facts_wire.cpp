@@ -7,7 +7,7 @@
 namespace ddp::diagnostics {
 namespace {
 
-constexpr std::uint8_t kWireVersion = 1;
+constexpr std::uint8_t kWireVersion = 2;
 
 using base::ByteReader;
 using base::ByteWriter;
@@ -132,6 +132,12 @@ Bytes encode(const HostFacts& facts) {
   for (const RankFacts& rank : facts.ranks) write_rank(to, rank);
   write_count(to, facts.notes.size());
   for (const std::string& note : facts.notes) to.text(note);
+  write_count(to, facts.nccl.size());
+  for (const NcclTrouble& trouble : facts.nccl) {
+    to.text(trouble.text);
+    write_count(to, trouble.behind.size());
+    for (const pid_t pid : trouble.behind) write_number(to, pid);
+  }
   write_count(to, facts.stacks.groups.size());
   for (const StackGroup& group : facts.stacks.groups) {
     to.text(group.tool).text(group.text);
@@ -157,6 +163,11 @@ HostFacts decode_host_facts(std::span<const std::byte> bytes) {
   facts.host = from.text();
   for (std::uint32_t ranks = read_count(from); ranks > 0; --ranks) facts.ranks.push_back(read_rank(from));
   for (std::uint32_t notes = read_count(from); notes > 0; --notes) facts.notes.push_back(from.text());
+  for (std::uint32_t troubles = read_count(from); troubles > 0; --troubles) {
+    NcclTrouble& trouble = facts.nccl.emplace_back();
+    trouble.text = from.text();
+    for (std::uint32_t pids = read_count(from); pids > 0; --pids) trouble.behind.push_back(read_number(from));
+  }
   for (std::uint32_t groups = read_count(from); groups > 0; --groups) {
     StackGroup group{.ranks = {}, .tool = from.text(), .text = from.text()};
     for (std::uint32_t ranks = read_count(from); ranks > 0; --ranks) group.ranks.push_back(read_number(from));

@@ -204,6 +204,11 @@ HangVerdict Judge::verdict() {
   return verdict;
 }
 
+void add_trouble(JobObservation& job, NcclTrouble trouble) {
+  const auto same = [&](const NcclTrouble& each) { return each.text == trouble.text; };
+  if (std::none_of(job.nccl.begin(), job.nccl.end(), same)) job.nccl.push_back(std::move(trouble));
+}
+
 }  // namespace
 
 int JobObservation::world_size() const {
@@ -221,6 +226,7 @@ JobObservation join_hosts(std::vector<HostFacts> hosts, bool complete) {
     for (RankFacts& rank : host.ranks) job.ranks.push_back(std::move(rank));
     for (StackGroup& group : host.stacks.groups) job.stacks.add(std::move(group), kMaxJobStackBytes);
     for (const StackNote& note : host.stacks.notes) job.stacks.note(host.host, note.text);
+    for (NcclTrouble& trouble : host.nccl) add_trouble(job, std::move(trouble));  // all hosts are told the same
     for (const std::string& note : host.notes) job.notes.push_back(fmt::format("{}: {}", host.host, note));
   }
   std::stable_sort(job.ranks.begin(), job.ranks.end(),
@@ -257,6 +263,10 @@ std::string describe_culprits(const JobObservation& job, const std::vector<int>&
   return all;
 }
 
-HangVerdict judge_hang(const JobObservation& job, double after_s) { return Judge{job, after_s}.verdict(); }
+HangVerdict judge_hang(const JobObservation& job, double after_s) {
+  HangVerdict verdict = Judge{job, after_s}.verdict();
+  if (verdict.waits.empty()) judge_by_nccl(job, verdict);
+  return verdict;
+}
 
 }  // namespace ddp::diagnostics

@@ -9,8 +9,9 @@
 namespace ddp::diagnostics {
 
 struct JobObservation {
-  std::vector<RankFacts> ranks;    ///< ascending, each once
-  std::vector<std::string> notes;  ///< what could not be looked at
+  std::vector<RankFacts> ranks;     ///< ascending, each once
+  std::vector<std::string> notes;   ///< what could not be looked at
+  std::vector<NcclTrouble> nccl{};  ///< each once
   RankStacks stacks{};
   bool whole = false;  ///< ranks that are not here have ended; else they may be on other hosts
   int world_size() const;
@@ -40,6 +41,11 @@ HangVerdict judge_hang(const JobObservation& job, double after_s);
 
 /// The same where no flight recorder tells: by what differs among the processes.
 HangVerdict judge_processes(const JobObservation& job);
+
+/// Changes a verdict that is only likely, or none, by what NCCL says.
+void judge_by_nccl(const JobObservation& job, HangVerdict& verdict);
+/// Those of the job's ranks for which others wait in it, as far as their processes are known.
+std::vector<int> ranks_behind(const JobObservation& job, const NcclTrouble& trouble);
 
 /// "rank 3 is stopped".
 std::string describe_culprits(const JobObservation& job, const std::vector<int>& culprits);

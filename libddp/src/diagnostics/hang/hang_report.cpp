@@ -140,6 +140,7 @@ std::string hang_text(const JobObservation& job, const HangVerdict& verdict) {
                         wait.missing.empty() ? "though all have called it" : "for " + format_ranks(wait.missing),
                         duration(wait.age_s));
   }
+  for (const NcclTrouble& trouble : job.nccl) text += fmt::format("  NCCL: {}\n", trouble.text);
   for (const StackGroup& group : job.stacks.groups) {
     text += fmt::format("  {} ({}):\n", format_ranks(group.ranks), group.tool);
     append_indented(text, group.text);
@@ -160,6 +161,9 @@ std::string hang_json(const JobObservation& job, const HangVerdict& verdict) {
   Json stacks = Json::array();
   for (const StackGroup& group : job.stacks.groups)
     stacks.push_back({{"ranks", group.ranks}, {"tool", group.tool}, {"text", group.text}});
+  Json nccl = Json::array();
+  for (const NcclTrouble& trouble : job.nccl)
+    nccl.push_back({{"text", trouble.text}, {"ranks", ranks_behind(job, trouble)}});
   Json notes = job.notes;
   for (const StackNote& note : job.stacks.notes)
     notes.push_back(fmt::format("{}: {}", hosts_of(note.hosts), note.text));
@@ -167,7 +171,8 @@ std::string hang_json(const JobObservation& job, const HangVerdict& verdict) {
                          {"verdict", verdict.text},       {"culprits", verdict.culprits},
                          {"likely", verdict.likely},      {"world_size", job.world_size()},
                          {"ranks", std::move(ranks)},     {"waits", std::move(waits)},
-                         {"stacks", std::move(stacks)},   {"notes", std::move(notes)}};
+                         {"nccl", std::move(nccl)},       {"stacks", std::move(stacks)},
+                         {"notes", std::move(notes)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/abandonable_call.hpp"
 #include "base/host_name.hpp"
+#include "diagnostics/hang/nccl_ras.hpp"
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
 
@@ -87,10 +88,11 @@ HostFacts observe_ranks(const std::string& proc, const std::string& host, const 
 }
 
 LocalObservation observe_host(const StatusTarget& target, const Looks& looks, Deadline deadline) {
-  const auto look = [target, looks, user = ::geteuid()] {
+  const auto look = [target, looks, deadline, user = ::geteuid()] {
     const std::string proc = "/proc";
     const std::vector<FoundRank> ranks = ProcessTable::read(proc).ranks_of(target, user);
     LocalObservation found{.facts = observe_ranks(proc, base::host_name(), ranks, looks), .whole = false};
+    ask_nccl(proc, found.facts, deadline);
     if (!ranks.empty()) {
       const RankIdentity& one = ranks.front().identity;
       found.whole =

@@ -276,5 +276,32 @@ TEST(HangFacts, ArriveAsTheyWereSent) {
   }
 }
 
+TEST(HangJudge, WhereAllComputeNcclSaysWhoIsBehind) {
+  std::vector<RankFacts> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    RankFacts facts;
+    facts.rank = rank;
+    facts.world_size = 3;
+    facts.pid = 100 + rank;
+    facts.state = 'R';
+    facts.cores = 1;
+    ranks.push_back(facts);
+  }
+  const NcclTrouble trouble{.text = "communicator 0xabc of 3 ranks: ranks have called different operations",
+                            .behind = {101}};
+  const JobObservation job = join_hosts({{.host = "n1", .ranks = ranks, .notes = {}, .nccl = {trouble}},
+                                         {.host = "n2", .ranks = {}, .notes = {}, .nccl = {trouble}}},
+                                        true);
+  EXPECT_EQ(job.nccl.size(), 1U) << "both hosts were told the same";
+  const HangVerdict verdict = judge_hang(job, 5);
+  EXPECT_EQ(verdict.answer, HangAnswer::hangs);
+  EXPECT_TRUE(verdict.likely);
+  EXPECT_THAT(verdict.culprits, ElementsAre(1));
+  EXPECT_THAT(verdict.text,
+              testing::StartsWith("likely rank 1 is computing (100 % of a core); NCCL: communicator 0xabc"));
+  EXPECT_THAT(hang_text(job, verdict), HasSubstr("\n  NCCL: communicator 0xabc of 3 ranks"));
+  EXPECT_THAT(hang_json(job, verdict), HasSubstr("\"ranks\": [\n        1\n      ]"));
+}
+
 }  // namespace
 }  // namespace ddp::diagnostics
