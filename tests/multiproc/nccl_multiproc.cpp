@@ -37,8 +37,8 @@ double waited(const std::string& output) {
 }
 
 TEST(NcclGroups, ServeBothKindsOfTensors) {
-  for (const auto& [size, setting] :
-       {std::pair{3, "DDP_BACKEND=auto"}, std::pair{4, "DDP_NCCL_CONNECT=lazy"}, std::pair{1, "DDP_BACKEND=nccl"}}) {
+  for (const auto& [size, setting] : {std::pair{3, "DDP_BACKEND=auto"}, std::pair{4, "DDP_NCCL_CONNECT=lazy"},
+                                      std::pair{3, "DDP_NCCL_SPLIT=1"}, std::pair{1, "DDP_BACKEND=nccl"}}) {
     for (const RankResult& result : run(size, {"use"}, {setting})) {
       EXPECT_EQ(result.exit_code, 0) << setting << "\n" << result.output;
     }
@@ -46,11 +46,16 @@ TEST(NcclGroups, ServeBothKindsOfTensors) {
 }
 
 TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
-  for (const char* jitter : {"FAKE_CUDA_JITTER_SEED=3", "FAKE_CUDA_JITTER_SEED=4"}) {
-    for (const RankResult& result : run(3, {"train"}, {jitter, "FAKE_CUDA_JITTER_US=2000"})) {
+  // buckets of the program's, and of NCCL's
+  for (const char* more : {"FAKE_CUDA_JITTER_SEED=3", "DDP_NCCL_REGISTER=window"}) {
+    for (const RankResult& result : run(3, {"train"}, {more, "FAKE_CUDA_JITTER_US=2000"})) {
       EXPECT_EQ(result.exit_code, 0) << result.output;
     }
   }
+}
+
+TEST(NcclGroups, AStepOfAReducerBecomesAGraph) {
+  for (const RankResult& result : run(2, {"capture"}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 TEST(NcclGroups, TheChoiceIsToldOnce) {

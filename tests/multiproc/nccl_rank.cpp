@@ -95,6 +95,18 @@ class DeviceFloats {
   std::deque<std::vector<float>> sources_;
 };
 
+template <class Call>
+void must_refuse(const Call& call, const std::string& why) {
+  try {
+    call();
+  } catch (const ddp::Error& error) {
+    return check(
+        error.code() == ddp::ErrorCode::invalid_argument && std::string(error.what()).find(why) != std::string::npos,
+        error.what());
+  }
+  check(false, "it was not refused: " + why);
+}
+
 /// Tensors of both kinds of devices, orders among streams, groups of some ranks, wrong devices, a forked child.
 void use_group(ddp::World& world) {
   ddp::ProcessGroup group = ddp::make_process_group(world);
@@ -131,6 +143,20 @@ void use_group(ddp::World& world) {
   } catch (const ddp::Error& error) {
     check(error.code() == ddp::ErrorCode::invalid_argument, error.what());
   }
+  floats.fill(mine);
+  ddp::CallOptions scaled = floats.options();
+  scaled.prescale = 0.5;
+  group.all_reduce(floats.view(), ddp::ReduceOp::sum, scaled).order(floats.stream());
+  check(floats.all_equal(sum / 2), "a scaled sum");
+  std::vector<double> on_host(4, 2);
+  const ddp::TensorView complex(on_host.data(), ddp::DType::complex128, {2});
+  group.all_reduce(complex, ddp::ReduceOp::sum, scaled).wait();
+  check(on_host == std::vector<double>(4, size), "a scaled sum of complex numbers");
+  must_refuse([&] { group.all_reduce(complex, ddp::ReduceOp::max).wait(); }, "complex128 numbers have no max");
+  must_refuse([&] { group.all_reduce(complex, ddp::ReduceOp::avg, scaled).wait(); }, "prescale is for sums");
+  scaled.prescale = 0;
+  must_refuse([&] { group.all_reduce(complex, ddp::ReduceOp::sum, scaled).wait(); }, "a prescale of 0");
+  must_refuse([&] { group.allocate(0); }, "that is no memory");
   const pid_t child = ::fork();
   if (child == 0) {
     try {
@@ -163,6 +189,7 @@ void train(ddp::World& world) {
   options.stream = first.stream();
   const auto allocate = [&](std::size_t bytes, ddp::Device device) -> std::shared_ptr<void> {
     if (device.type == ddp::DeviceType::cpu) return {std::aligned_alloc(64, (bytes + 63) / 64 * 64), &std::free};
+    if (std::getenv("DDP_NCCL_REGISTER") != nullptr) return group.allocate(bytes);
     const auto memory = std::make_shared<ddp::cuda::DeviceMemory>(context, bytes);
     const ddp::cuda::ContextScope scope(*context);
     ddp::cuda::check(ddp::cuda::driver().memset_d8_async(memory->get(), 0, bytes, first.stream_handle()), "zeroing");
@@ -208,6 +235,51 @@ void train(ddp::World& world) {
   group.barrier().wait();
 }
 
+/// A step of a Reducer becomes a graph, which averages what its buckets hold at each launch.
+void capture(ddp::World& world) {
+  ddp::ProcessGroup group = ddp::make_process_group(world);
+  DeviceFloats floats(world.local_rank(), 600);
+  floats.fill(1);
+  ddp::ReducerOptions options;
+  options.gradient_as_bucket_view = true;
+  options.stream = floats.stream();
+  options.allocator = [&](std::size_t bytes, ddp::Device) { return group.allocate(bytes); };
+  ddp::Reducer reducer({{.name = "only", .value = floats.view()}}, group, options);
+  const auto step = [&] {
+    reducer.prepare_for_backward();
+    reducer.mark_ready(0);
+    reducer.finalize();
+  };
+  const auto mine = static_cast<float>(world.rank());
+  const float mean = static_cast<float>(group.size() - 1) / 2;
+  const ddp::TensorView gradient = reducer.bucket_view(0);
+  floats.fill_at(gradient, mine);
+  step();
+  check(floats.equal_at(gradient, mean), "an average");
+  const auto context = ddp::cuda::PrimaryContext::retain(world.local_rank());
+  const ddp::cuda::ContextScope scope(*context);
+  const auto& driver = ddp::cuda::driver();
+  CUstream stream = floats.stream_handle();
+  ddp::cuda::check(driver.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+  step();
+  CUgraph graph = nullptr;
+  CUgraphExec program = nullptr;
+  ddp::cuda::check(driver.stream_end_capture(stream, &graph), "capturing");
+  ddp::cuda::check(driver.graph_instantiate(&program, graph, 0), "instantiating");
+  for (int launch = 2; launch < 5; ++launch) {
+    const auto factor = static_cast<float>(launch);
+    floats.fill_at(gradient, mine * factor);
+    ddp::cuda::check(driver.graph_launch(program, stream), "launching");
+    check(floats.equal_at(gradient, mean * factor), "an average by the graph");
+  }
+  driver.graph_exec_destroy(program);
+  driver.graph_destroy(graph);
+  floats.fill_at(gradient, mine);
+  step();
+  check(floats.equal_at(gradient, mean), "an average after the graph");
+  group.barrier().wait();
+}
+
 /// all_reduces until one fails; then all that are under way must fail with the same error, and a group of others that
 /// was made before goes on.
 void loop(ddp::World& world, int seconds) {
@@ -244,6 +316,7 @@ void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
   if (scenario == "use") return use_group(world);
   if (scenario == "train") return train(world);
+  if (scenario == "capture") return capture(world);
   if (scenario == "loop") return loop(world, std::stoi(argument));
   if (scenario == "old" && world.rank() == 1) ::setenv("FAKE_NCCL_VERSION", "21805", 1);
   if (scenario == "old") return use_group(world);

@@ -27,10 +27,10 @@ using ddp::Outcome;
 using ddp::ReduceOp;
 using Inputs = std::vector<Bytes>;  // of each rank
 
-/// Half types are combined as float, and rounded once.
+/// Narrow types are combined as float, and rounded once.
 template <class T>
 auto widen(T value) {
-  if constexpr (std::is_same_v<T, ddp::Half> || std::is_same_v<T, ddp::BFloat16>) {
+  if constexpr (std::is_class_v<T>) {
     return ddp::to_float(value);
   } else {
     return value;
@@ -42,6 +42,10 @@ T narrow(Wide value) {
     return ddp::to_half(value);
   } else if constexpr (std::is_same_v<T, ddp::BFloat16>) {
     return ddp::to_bfloat16(value);
+  } else if constexpr (std::is_same_v<T, ddp::Float8E4M3>) {
+    return ddp::to_float8_e4m3(value);
+  } else if constexpr (std::is_same_v<T, ddp::Float8E5M2>) {
+    return ddp::to_float8_e5m2(value);
   } else {
     return static_cast<T>(value);
   }
@@ -92,8 +96,12 @@ void reduce_as(const Operation& operation, const Inputs& inputs, std::size_t fir
 
 Bytes reduced(const Operation& operation, const Inputs& inputs, std::size_t first) {
   Bytes result;
-  const auto as = [&](auto sample) { reduce_as<decltype(sample)>(operation, inputs, first, operation.count, result); };
-  switch (operation.dtype) {
+  const DType component = ddp::component_of(operation.dtype);  // complex numbers are two of them
+  const std::size_t parts = ddp::size_of(operation.dtype) / ddp::size_of(component);
+  const auto as = [&](auto sample) {
+    reduce_as<decltype(sample)>(operation, inputs, first * parts, operation.count * parts, result);
+  };
+  switch (component) {
     case DType::float32: as(float{}); break;
     case DType::float64: as(double{}); break;
     case DType::float16: as(ddp::Half{}); break;
@@ -102,7 +110,11 @@ Bytes reduced(const Operation& operation, const Inputs& inputs, std::size_t firs
     case DType::int32: as(std::int32_t{}); break;
     case DType::int64: as(std::int64_t{}); break;
     case DType::uint8: as(std::uint8_t{}); break;
-    case DType::boolean: as(bool{}); break;
+    case DType::uint32: as(std::uint32_t{}); break;
+    case DType::uint64: as(std::uint64_t{}); break;
+    case DType::float8_e4m3fn: as(ddp::Float8E4M3{}); break;
+    case DType::float8_e5m2: as(ddp::Float8E5M2{}); break;
+    default: as(bool{}); break;
   }
   return result;
 }

@@ -101,6 +101,9 @@ void tensor_collectives(ddp::ProcessGroup plain) {
   auto work = group.all_reduce(torch::ones({100'000}));
   work.wait();
 
+  auto narrow = filled(rank + 1, torch::kFloat8_e4m3fn);
+  group.all_reduce(narrow).wait();
+  expect(narrow.to(torch::kFloat), filled(sum), "all_reduce of float8");
   error_of("complex numbers have no max",
            [&] { group.all_reduce(filled(1, torch::kComplexFloat), ddp::ReduceOp::max).wait(); });
   error_of("has gaps", [&] { group.all_reduce(torch::ones({4, 4}).slice(1, 0, 2)).wait(); });

@@ -136,7 +136,7 @@ Call parse_call(const json& entry, const std::map<std::uint64_t, std::size_t>& g
   call.group = group->second;
   call.kind = word(own, "operation", OperationKind::recv);
   call.sequence = count(own, "sequence");
-  call.dtype = word(own, "dtype", DType::boolean);
+  call.dtype = word(own, "dtype", DType::complex128);
   call.count = count(own, "count");
   call.reduce_op = word(own, "reduction", ReduceOp::product);
   call.root = integer<int>(own, "root", -1, kMaxRank);

@@ -15,7 +15,9 @@ namespace {
 
 namespace nb = nanobind;
 
-constexpr auto kTypes = "types are float32, float64, float16, bfloat16, int8, int32, int64, uint8 and bool";
+constexpr auto kTypes =
+    "types are float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, "
+    "uint64, bool, complex64 and complex128";
 
 std::string kind_of(nb::handle object) {
   const nb::str name{nb::getattr(object.type(), "__name__", nb::str("object"))};
@@ -35,6 +37,8 @@ std::string kind_of(nb::handle object) {
 std::optional<DType> dtype_of_format(const char* format, Py_ssize_t size) {
   if (format == nullptr) return DType::uint8;  // PEP 3118
   if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (std::strcmp(format, "Zf") == 0) return DType::complex64;
+  if (std::strcmp(format, "Zd") == 0) return DType::complex128;
   if (std::strlen(format) != 1) return std::nullopt;
   const char letter = *format;
   if (letter == '?') return DType::boolean;
@@ -42,6 +46,10 @@ std::optional<DType> dtype_of_format(const char* format, Py_ssize_t size) {
   if (letter == 'f') return DType::float32;
   if (letter == 'd') return DType::float64;
   if (letter == 'B') return DType::uint8;
+  if (std::strchr("ILQ", letter) != nullptr) {
+    if (size == 4) return DType::uint32;
+    return size == 8 ? std::optional(DType::uint64) : std::nullopt;
+  }
   if (std::strchr("bilq", letter) == nullptr) return std::nullopt;
   if (size == 1) return DType::int8;
   if (size == 4) return DType::int32;
@@ -61,6 +69,12 @@ std::optional<DType> dtype_of_code(dlpack::DataType type) {
   if (is(dlpack::kInt, 64)) return DType::int64;
   if (is(dlpack::kUInt, 8)) return DType::uint8;
   if (is(dlpack::kBool, 8)) return DType::boolean;
+  if (is(dlpack::kUInt, 32)) return DType::uint32;
+  if (is(dlpack::kUInt, 64)) return DType::uint64;
+  if (is(dlpack::kFloat8E4M3, 8)) return DType::float8_e4m3fn;
+  if (is(dlpack::kFloat8E5M2, 8)) return DType::float8_e5m2;
+  if (is(dlpack::kComplex, 64)) return DType::complex64;
+  if (is(dlpack::kComplex, 128)) return DType::complex128;
   return std::nullopt;
 }
 

@@ -72,7 +72,7 @@ class Request {
   ~Request() = default;
 };
 
-/// What a backend can do.
+/// What a backend can do. As it is once connected.
 struct BackendTraits {
   bool serves_cpu = false;
   bool serves_cuda = false;
@@ -93,6 +93,10 @@ struct BackendTraits {
   /// connect() has only prepared it, its first operation connects: a group starts a barrier when it is made, so that
   /// what goes wrong is found out as with any operation.
   bool connects_by_barrier = false;
+  /// Groups of some of its ranks are split off it, see Backend::split.
+  bool splits = false;
+  /// Why it cannot reduce floating point of 8 bits, for the error; null if it can. Every backend can move it.
+  const char* no_float8_arithmetic = nullptr;
 };
 
 /// What a backend is told at creation.
@@ -105,6 +109,7 @@ struct BackendConfig {
   std::chrono::milliseconds connect_timeout{60'000};  ///< of a single connection
   /// For a backend that serves CUDA: the ordinal of the device that is this rank's, where the launcher gave it one.
   std::optional<int> device{};
+  bool splits_off = false;  ///< it gets what carries it by Backend::split of another
 };
 
 /// One rank's end of a group.
@@ -129,6 +134,15 @@ class Backend {
   /// release. The caller has checked the arguments. Does not communicate; ideally allocates nothing.
   virtual Request& init(std::span<const Operation> operations, Deadline deadline) = 0;
 
+  /// Memory on the device that it exchanges best. Collective, called like init; blocks until @p deadline at most.
+  /// Throws Error. Default: refuses.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
+
+  /// Makes what carries @p child, a backend for some of this one's ranks, out of its own, before child's connect().
+  /// Called on all ranks like init, in the same order; @p child is null on those that are not in it. @p rank: of this
+  /// process in child. Blocks until @p deadline at most. Throws Error. Only where traits().splits.
+  virtual void split(Backend* child, int rank, Deadline deadline);
+
   /// Makes all current and later operations end with Outcome::aborted at their next poll, and lets no peer change this
   /// rank's memory any more. From any thread, at any time, more than once; never blocks.
   virtual void abort() noexcept = 0;
@@ -141,7 +155,7 @@ class Backend {
 };
 
 /// Changes with this header; a plugin of another version is refused.
-inline constexpr int kBackendVersion = 4;
+inline constexpr int kBackendVersion = 5;
 
 struct BackendPlugin {
   int version;

@@ -31,6 +31,8 @@ struct Operation {
   OperationKind kind = OperationKind::barrier;
   DType dtype = DType::float32;
   ReduceOp reduce_op = ReduceOp::sum;
+  /// Each rank's values are multiplied by it before they are added. Not 1 only in sums of floating-point numbers.
+  double prescale = 1;
   int root = -1;          ///< of rooted collectives; the peer of send and recv
   std::uint32_t tag = 0;  ///< of send and recv
   /// Elements of one rank's part: of the whole tensor where there are no parts.

@@ -17,9 +17,11 @@
 
 namespace ddp {
 
-/// How values are combined. Booleans: sum and max are OR, product and min are AND, avg is refused.
-/// avg divides the sum by the number of ranks; for float16 and bfloat16 in float32 and before partial sums are rounded,
-/// so that a float16 sum cannot overflow; for integers the quotient is truncated toward zero (as NCCL does), sums wrap.
+/// How values are combined. Booleans: sum and max are OR, product and min are AND, avg is refused. Complex numbers: sum
+/// and avg only.
+/// avg divides the sum by the number of ranks; for floating point of 8 and 16 bits in float32 and before partial sums
+/// are rounded, so that a float16 sum cannot overflow; for integers the quotient is truncated toward zero (as NCCL
+/// does), sums wrap.
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
 std::string_view to_string(ReduceOp op) noexcept;
 
@@ -43,6 +45,10 @@ struct CallOptions {
   /// a stream of the group's own. Default: the device's default stream.
   std::optional<Stream> stream;
   bool in_stream = false;  ///< run in `stream` itself: what is put into it afterwards needs no Work::order
+  /// Of a sum of floating-point or complex numbers: what every rank's values are multiplied by before they are added,
+  /// so that narrow types do not overflow. Equal on all ranks, of a magnitude between 1e-30 and 1e30. NCCL rounds it to
+  /// the tensor's type; on CPUs the sum in float32 is multiplied, or that in the tensor's type if it is as wide.
+  double prescale = 1;
 };
 
 /// An ordered set of ranks that communicate. Copyable handle: copies are the same group. Made by make_process_group()
@@ -96,6 +102,12 @@ class ProcessGroup {
   /// Matches one recv of the same tag, element type and count at @p peer. Finished when the memory may be reused.
   Work send(TensorView tensor, int peer, std::uint32_t tag = 0, CallOptions options = {});
   Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, CallOptions options = {});
+
+  /// Memory on this rank's CUDA device, zeroed and aligned to 256 bytes, that NCCL has allocated and knows
+  /// (DDP_NCCL_REGISTER): for buckets, as in ReducerOptions::allocator. Collective where it becomes a window. Freed
+  /// with its last owner, which may wait for the device; it may outlive the group. Throws Error: unavailable without
+  /// NCCL, timeout, what ended the group.
+  std::shared_ptr<void> allocate(std::size_t bytes, std::optional<Deadline> deadline = {});
 
   /// A group of the given members of this group, in the given order. Collective over this group, with the same list on
   /// all ranks; non-members get nothing.

@@ -14,12 +14,30 @@
 
 namespace ddp {
 
-enum class DType : std::uint8_t { float32, float64, float16, bfloat16, int8, int32, int64, uint8, boolean };
+enum class DType : std::uint8_t {
+  float32,
+  float64,
+  float16,
+  bfloat16,
+  int8,
+  int32,
+  int64,
+  uint8,
+  boolean,
+  uint32,
+  uint64,
+  float8_e4m3fn,
+  float8_e5m2,
+  complex64,   ///< a float32 for the real part and one for the imaginary
+  complex128,  ///< the same of float64
+};
 
 /// Bytes of one element.
 std::size_t size_of(DType dtype) noexcept;
 /// "float32", "bfloat16", "bool", ...: the names PyTorch uses.
 std::string_view to_string(DType dtype) noexcept;
+/// The type of the real numbers that an element consists of: two of them in complex types, itself in others.
+DType component_of(DType dtype) noexcept;
 
 /// IEEE 754 binary16 and bfloat16 as stored bits, for hosts without a native type. Conversions round to nearest even.
 struct Half {
@@ -28,10 +46,22 @@ struct Half {
 struct BFloat16 {
   std::uint16_t bits;
 };
+/// The 8-bit formats of the Open Compute Project likewise. What is too large for them becomes their largest number;
+/// infinity becomes NaN in E4M3, which has none.
+struct Float8E4M3 {
+  std::uint8_t bits;
+};
+struct Float8E5M2 {
+  std::uint8_t bits;
+};
 float to_float(Half value) noexcept;
 float to_float(BFloat16 value) noexcept;
+float to_float(Float8E4M3 value) noexcept;
+float to_float(Float8E5M2 value) noexcept;
 Half to_half(float value) noexcept;
 BFloat16 to_bfloat16(float value) noexcept;
+Float8E4M3 to_float8_e4m3(float value) noexcept;
+Float8E5M2 to_float8_e5m2(float value) noexcept;
 
 template <class T>
 struct DTypeOf;
@@ -70,6 +100,22 @@ struct DTypeOf<std::uint8_t> {
 template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::boolean;
+};
+template <>
+struct DTypeOf<std::uint32_t> {
+  static constexpr DType value = DType::uint32;
+};
+template <>
+struct DTypeOf<std::uint64_t> {
+  static constexpr DType value = DType::uint64;
+};
+template <>
+struct DTypeOf<Float8E4M3> {
+  static constexpr DType value = DType::float8_e4m3fn;
+};
+template <>
+struct DTypeOf<Float8E5M2> {
+  static constexpr DType value = DType::float8_e5m2;
 };
 
 enum class DeviceType : std::uint8_t { cpu, cuda };

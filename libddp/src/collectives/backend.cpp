@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include <fmt/format.h>
+
 #include <ddp/error.hpp>
 
 namespace ddp {
@@ -27,6 +29,17 @@ bool Request::order(const Stream& /*stream*/) {
                .ranks = {},
                .hint = "wait for the operation instead"}};
 }
+
+std::shared_ptr<void> Backend::allocate(std::size_t bytes, Deadline /*deadline*/) {
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = fmt::format("allocating {} bytes of a device", bytes),
+               .cause = "the group's backend has no memory of its own",
+               .native = {},
+               .ranks = {},
+               .hint = "use the program's allocator"}};
+}
+
+void Backend::split(Backend* /*child*/, int /*rank*/, Deadline /*deadline*/) {}
 
 void Backend::rest(std::chrono::microseconds limit) noexcept { std::this_thread::sleep_for(limit); }
 

@@ -61,7 +61,8 @@ BackendConfig GroupBackends::config() const {
           .nodes = members_.nodes,
           .interface_address = connect_.interface_address,
           .connect_timeout = connect_.timeout,
-          .device = connect_.device};
+          .device = connect_.device,
+          .splits_off = connect_.splits_off};
 }
 
 Bytes GroupBackends::addresses() const {

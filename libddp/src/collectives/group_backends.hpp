@@ -38,6 +38,8 @@ class GroupBackends {
   /// CUDA is required, and some rank cannot have it.
   void connect(const std::vector<Bytes>& addresses, Deadline deadline);
 
+  /// The backend for CUDA tensors, before they are connected; null if this rank has none.
+  Backend* cuda() noexcept { return candidate_ ? candidate_->backend.get() : nullptr; }
   /// For a group: its backends, and what its own groups have to know.
   std::vector<GroupBackend> take() { return std::move(backends_); }
   const std::string& why_no_cuda() const noexcept { return why_no_cuda_; }

@@ -29,7 +29,15 @@ class Call {
     return *this;
   }
   Call& op(ReduceOp op) {
-    if (op == ReduceOp::avg && operation_.dtype == DType::boolean) fail("booleans have no average");
+    const DType dtype = operation_.dtype;
+    if (op == ReduceOp::avg && dtype == DType::boolean) fail("booleans have no average");
+    if (component_of(dtype) != dtype && op != ReduceOp::sum && op != ReduceOp::avg) {
+      fail(fmt::format("{} numbers have no {} here: they are added and averaged", to_string(dtype), to_string(op)));
+    }
+    if (dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2) {
+      const Lane* lane = engine_.lane_of(operation_.input.device().type);
+      if (lane->traits.no_float8_arithmetic != nullptr) fail(lane->traits.no_float8_arithmetic);
+    }
     operation_.reduce_op = op;
     return *this;
   }

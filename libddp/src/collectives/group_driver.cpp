@@ -6,6 +6,7 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
+#include "collectives/call_options.hpp"
 #include "collectives/flight/flight_output.hpp"
 #include "collectives/processor_share.hpp"
 #include "collectives/progress_thread.hpp"
@@ -24,31 +25,12 @@ constexpr std::chrono::seconds kLongestClose{5};
 
 constexpr std::chrono::hours kFarthest{24 * 365 * 10};
 
-[[noreturn]] void reject(std::span<const Operation> operations, std::string cause) {
-  throw Error{
-      {.code = ErrorCode::invalid_argument,
-       .attempted = operations.size() == 1 ? operations.front().description() : "starting several operations as one",
-       .cause = std::move(cause),
-       .native = {},
-       .ranks = {},
-       .hint = {}}};
-}
-
 /// Where leak checkers find it.
 void keep_for_ever(std::shared_ptr<const void> what) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<const void>>;
   const std::lock_guard lock(mutex);
   kept->push_back(std::move(what));
-}
-
-/// The device that the tensors are on says which is its default stream.
-void set_stream(std::span<Operation> operations, const CallOptions& options) {
-  for (Operation& operation : operations) {
-    const TensorView& tensor = operation.output.numel() > 0 ? operation.output : operation.input;
-    operation.stream = options.stream.value_or(Stream{.device = tensor.device(), .handle = nullptr});
-    operation.in_stream = options.in_stream;
-  }
 }
 
 DeviceType device_of(const Operation& operation) {
@@ -122,7 +104,7 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   }
   Lane& lane = lane_for(operations);
   if (options.keep_alive) operations.front().keep_alive = std::move(options.keep_alive);
-  if (lane.traits.stream_ordered) set_stream(operations, options);
+  apply(options, lane.traits, operations);
   const Time now = Deadline::Clock::now();
   const Deadline deadline = options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)});
   std::unique_lock lock(mutex_);

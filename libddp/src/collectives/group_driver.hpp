@@ -61,6 +61,11 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   /// posted and polled once before it returns. Throws the group's verdict if it has failed.
   Work submit(std::span<Operation> operations, CallOptions options);
 
+  /// As ProcessGroup::allocate.
+  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
+  /// As Backend::split, of the backend for CUDA tensors. Nothing where that does not split.
+  void split(Backend* child, int rank, Deadline deadline);
+
   /// Returns when @p work is finished, or at @p limit. Drives the group if nobody else does.
   void wait(const WorkState& work, Time limit);
   /// Of Work::order.

@@ -16,6 +16,7 @@ struct ConnectOptions {
   std::string interface_address;              ///< of this rank, numeric
   std::chrono::milliseconds timeout{60'000};  ///< of a single connection
   std::optional<int> device{};                ///< of CUDA, where this rank was given one
+  bool splits_off = false;                    ///< of a group whose CUDA backend is split off another's
   std::string why_no_cuda{};                  ///< "; NCCL is not used: ...", where nothing serves CUDA tensors
 };
 
@@ -41,6 +42,12 @@ class GroupEngine {
 
   /// This rank cannot go on: ends the group, with @p error for all members, unless it has failed already.
   void end_group(const Error& error) noexcept { driver_->watch().end_group(error); }
+
+  /// As ProcessGroup::allocate.
+  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline) { return driver_->allocate(bytes, deadline); }
+
+  /// As GroupDriver::split.
+  void split(Backend* child, int rank, Deadline deadline) { driver_->split(child, rank, deadline); }
 
   const GroupMembers& members() const noexcept { return driver_->members(); }
   const std::string& backend_name() const noexcept { return driver_->lanes().front().carrier.name; }

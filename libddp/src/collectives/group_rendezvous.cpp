@@ -127,6 +127,7 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
   ConnectOptions connect = engine.connect_options();
   if (const Lane* lane = engine.lane_of(DeviceType::cuda); lane != nullptr && lane->traits.device >= 0) {
     connect.device = lane->traits.device;
+    connect.splits_off = lane->traits.splits;
   }
   std::optional<GroupBackends> backends;
   if (member) backends.emplace(BackendChoice::of(engine), members, connect);
@@ -149,6 +150,8 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
            fmt::format("{} passed another list than rank {}", format_ranks(different), all.global(all.rank)),
            different);
   }
+  const Deadline deadline = Deadline::after(connect.timeout);
+  engine.split(member ? backends->cuda() : nullptr, members.rank, deadline);
   if (!member) return nullptr;
 
   std::vector<Bytes> addresses;
@@ -156,7 +159,6 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
     const Bytes& reply = replies[static_cast<std::size_t>(rank)];
     addresses.emplace_back(reply.begin() + static_cast<std::ptrdiff_t>(list.size()), reply.end());
   }
-  const Deadline deadline = Deadline::after(connect.timeout);
   backends->connect(addresses, deadline);
   auto made = std::make_shared<GroupEngine>(std::move(members), backends->take(), connect, engine.timeout());
   connect_by_barriers(*made, deadline);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/cpu_traits.hpp"
+#include "collectives/reduce_kernels.hpp"
 
 namespace ddp::collectives {
 namespace {
@@ -23,8 +24,10 @@ class LocalRequest final : public Request {
     for (const Operation& operation : operations_) {
       if (operation.is_transfer()) outcome_ = Outcome::mismatch;
       const std::size_t bytes = operation.output.size_bytes();
-      if (operation.is_transfer() || bytes == 0 || operation.input.data() == operation.output.data()) continue;
-      std::memmove(operation.output.data(), operation.input.data(), bytes);
+      if (operation.is_transfer() || bytes == 0) continue;
+      void* const out = operation.output.data();
+      if (operation.input.data() != out) std::memmove(out, operation.input.data(), bytes);
+      if (operation.prescale != 1) divide(out, operation.dtype, operation.output.numel(), divisor_of(operation, 1));
     }
   }
   Outcome poll() noexcept override { return outcome_; }

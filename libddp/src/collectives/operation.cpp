@@ -1,5 +1,7 @@
 #include <ddp/operation.hpp>
 
+#include <bit>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -51,6 +53,7 @@ std::uint64_t Operation::fingerprint() const noexcept {
   if (rooted(kind)) word |= std::uint64_t{static_cast<std::uint32_t>(root)} << 32U;
   std::uint64_t hash = mixed(word, is_transfer() ? tag : sequence);
   hash = mixed(hash, count);
+  if (prescale != 1) hash = mixed(hash, std::bit_cast<std::uint64_t>(prescale));
   for (const std::size_t part : counts) hash = mixed(hash, part);
   return hash;
 }
@@ -62,6 +65,7 @@ std::string Operation::description() const {
   text += counts.empty() ? fmt::format(" of {} x {}", to_string(dtype), count)
                          : fmt::format(" of {} x [{}]", to_string(dtype), fmt::join(counts, ", "));
   if (reduces(kind)) text += fmt::format(", {}", to_string(reduce_op));
+  if (prescale != 1) text += fmt::format(" times {}", prescale);
   if (rooted(kind)) text += fmt::format(", root {}", root);
   if (kind == OperationKind::send) text += fmt::format(" to {}, tag {}", root, tag);
   if (kind == OperationKind::recv) text += fmt::format(" from {}, tag {}", root, tag);

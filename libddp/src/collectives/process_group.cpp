@@ -75,6 +75,10 @@ Work ProcessGroup::recv(TensorView tensor, int peer, std::uint32_t tag, CallOpti
   return engine_->submit(GroupCalls(*engine_).recv(tensor, peer, tag), std::move(options));
 }
 
+std::shared_ptr<void> ProcessGroup::allocate(std::size_t bytes, std::optional<Deadline> deadline) {
+  return engine_->allocate(bytes, deadline.value_or(Deadline::after(engine_->timeout())));
+}
+
 std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> members) {
   auto engine = collectives::make_subgroup(*this, members);
   if (!engine) return std::nullopt;

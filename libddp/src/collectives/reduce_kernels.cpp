@@ -46,6 +46,12 @@ const ReduceLoops& loops_of(const ReduceLoopsTable& table, DType dtype) {
     case DType::int64: return table.int64;
     case DType::uint8: return table.uint8;
     case DType::boolean: return table.boolean;
+    case DType::uint32: return rare_reduce_loops().uint32;
+    case DType::uint64: return rare_reduce_loops().uint64;
+    case DType::float8_e4m3fn: return rare_reduce_loops().float8_e4m3fn;
+    case DType::float8_e5m2: return rare_reduce_loops().float8_e5m2;
+    case DType::complex64:
+    case DType::complex128:  // by component
     case DType::float32: break;
   }
   return table.float32;
@@ -64,18 +70,31 @@ ReduceLoop loop_of(const ReduceLoops& loops, ReduceOp op) {
 
 }  // namespace
 
+bool divides_first(DType dtype) noexcept {
+  return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float8_e4m3fn ||
+         dtype == DType::float8_e5m2;
+}
+
+double divisor_of(const Operation& operation, int ranks) noexcept {
+  return operation.reduce_op == ReduceOp::avg ? ranks : 1 / operation.prescale;
+}
+
 Reduction::Reduction(DType dtype, ReduceOp op, int ranks, const ReduceLoopsTable& loops) noexcept
-    : loop_(loop_of(loops_of(loops, dtype), op)), dtype_(dtype) {
-  if (op == ReduceOp::avg) {
-    const bool half = dtype == DType::float16 || dtype == DType::bfloat16;
-    (half ? first_divisor_ : last_divisor_) = ranks;
-  }
+    : loop_(loop_of(loops_of(loops, component_of(dtype)), op)),
+      dtype_(component_of(dtype)),
+      components_(size_of(dtype) / size_of(dtype_)) {
+  if (op == ReduceOp::avg) divide_by(ranks);
+}
+
+void Reduction::divide_by(double divisor) noexcept {
+  (divides_first(dtype_) ? first_divisor_ : last_divisor_) = divisor;
 }
 
 void Reduction::combine(void* out, std::span<const void* const> sources, std::size_t count,
                         Stage stage) const noexcept {
   if (count == 0) return;
-  int divisor = 1;
+  count *= components_;
+  double divisor = 1;
   if (stage == Stage::whole || stage == Stage::first) divisor = first_divisor_;
   if ((stage == Stage::whole || stage == Stage::last) && last_divisor_ != 1) divisor = last_divisor_;
   if (sources.size() == 1 && divisor == 1 && dtype_ != DType::boolean) {
@@ -86,11 +105,13 @@ void Reduction::combine(void* out, std::span<const void* const> sources, std::si
   loop_(out, sources.data(), sources.size(), count, divisor);
 }
 
-void divide_into(void* out, const void* in, DType dtype, std::size_t count, int divisor) {
-  Reduction(dtype, ReduceOp::avg, divisor).combine(out, std::array{in}, count);
+void divide_into(void* out, const void* in, DType dtype, std::size_t count, double divisor) {
+  Reduction reduction(dtype, ReduceOp::sum, 1);
+  reduction.divide_by(divisor);
+  reduction.combine(out, std::array{in}, count);
 }
 
-void divide(void* values, DType dtype, std::size_t count, int divisor) {
+void divide(void* values, DType dtype, std::size_t count, double divisor) {
   divide_into(values, values, dtype, count, divisor);
 }
 

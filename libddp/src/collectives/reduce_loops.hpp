@@ -32,7 +32,7 @@ struct Boolean {
   std::uint8_t byte;  ///< 0 is false, anything else true
 };
 
-// Arithmetic on stored elements: half types in float; integers in an unsigned type, so that sums and products wrap
+// Arithmetic on stored elements: narrow types in float; integers in an unsigned type, so that sums and products wrap
 // without undefined behaviour; the rest as it is. load and store are one element's, also where vectors exist.
 template <class T>
 struct Element {
@@ -43,14 +43,26 @@ struct Element {
 template <>
 struct Element<Half> {
   using Value = float;
-  static float load(Half stored) { return half_to_float(stored); }
+  static float load(Half stored) { return narrow_to_float(stored); }
   static Half store(float value) { return float_to_half(value); }
 };
 template <>
 struct Element<BFloat16> {
   using Value = float;
-  static float load(BFloat16 stored) { return half_to_float(stored); }
+  static float load(BFloat16 stored) { return narrow_to_float(stored); }
   static BFloat16 store(float value) { return float_to_bfloat16(value); }
+};
+template <>
+struct Element<Float8E4M3> {
+  using Value = float;
+  static float load(Float8E4M3 stored) { return narrow_to_float(stored); }
+  static Float8E4M3 store(float value) { return float_to_e4m3(value); }
+};
+template <>
+struct Element<Float8E5M2> {
+  using Value = float;
+  static float load(Float8E5M2 stored) { return narrow_to_float(stored); }
+  static Float8E5M2 store(float value) { return float_to_e5m2(value); }
 };
 template <>
 struct Element<Boolean> {
@@ -206,14 +218,14 @@ struct Pass {
   const void* left;   ///< the first source, in the first pass
   const void* right;  ///< the source that is added; null where there is only one
   void* out;          ///< in the last pass
-  int divisor;        ///< in the last pass; 1: nothing is divided
+  double divisor;     ///< in the last pass; 1: nothing is divided
 };
 
 template <class T, class Lanes>
-typename Lanes::Value finished(typename Lanes::Value value, int divisor) {
+typename Lanes::Value finished(typename Lanes::Value value, double divisor) {
   if constexpr (std::is_floating_point_v<typename Element<T>::Value>) {
     if (divisor != 1) value = value / Lanes::all(static_cast<typename Element<T>::Value>(divisor));
-    if constexpr (Lanes::kWidth == 1 && sizeof(T) == 2) {
+    if constexpr (Lanes::kWidth == 1 && sizeof(T) < sizeof(float)) {
       // as bits: from a comparison GCC 12 makes a branch that takes constants through the conversion
       const auto bits = __builtin_bit_cast(std::uint32_t, value);
       return __builtin_bit_cast(float, pick_bits((bits & 0x7fffffffU) > 0x7f800000U, 0x7fc00000U, bits));
@@ -222,7 +234,10 @@ typename Lanes::Value finished(typename Lanes::Value value, int divisor) {
     }
   } else if constexpr (!std::is_same_v<T, Boolean>) {
     // narrow integers cannot hold every divisor
-    if (divisor != 1) value = static_cast<typename Lanes::Value>(static_cast<std::int64_t>(value) / divisor);
+    using Wide = std::conditional_t<std::is_signed_v<typename Lanes::Value>, std::int64_t, std::uint64_t>;
+    if (divisor != 1) {
+      value = static_cast<typename Lanes::Value>(static_cast<Wide>(value) / static_cast<Wide>(divisor));
+    }
     return value;
   } else {
     return value;
@@ -234,7 +249,7 @@ std::size_t run(const Pass& pass, typename Element<T>::Value* partial, std::size
   const auto* left = pass.left;
   const auto* right = pass.right;
   auto* out = pass.out;
-  const int divisor = kDivides ? pass.divisor : 1;
+  const double divisor = kDivides ? pass.divisor : 1;
   for (; i + Lanes::kWidth <= count; i += Lanes::kWidth) {
     auto value = kFirst ? Lanes::load(left, i) : Lanes::resume(partial + i);
     if constexpr (!kOne) value = Op::apply(value, Lanes::load(right, i));
@@ -267,7 +282,7 @@ void last_pass(const Pass& pass, typename Element<T>::Value* partial, std::size_
 constexpr std::size_t kPartialBytes = 4096;
 
 template <class T, class Op>
-void combine(void* out, const void* const* sources, std::size_t n, std::size_t count, int divisor) {
+void combine(void* out, const void* const* sources, std::size_t n, std::size_t count, double divisor) {
   using Value = typename Element<T>::Value;
   constexpr std::size_t kChunk = kPartialBytes / sizeof(Value);
   alignas(64) Value partial[kChunk];  // NOLINT(cppcoreguidelines-pro-type-member-init): written before it is read

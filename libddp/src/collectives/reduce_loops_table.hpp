@@ -13,8 +13,8 @@ class Environment;
 
 namespace ddp::collectives {
 
-/// out[i] = (sources[0][i] op ... op sources[n - 1][i]) / divisor; n >= 1.
-using ReduceLoop = void (*)(void* out, const void* const* sources, std::size_t n, std::size_t count, int divisor);
+/// out[i] = (sources[0][i] op ... op sources[n - 1][i]) / divisor; n >= 1. The divisor of integers is a whole number.
+using ReduceLoop = void (*)(void* out, const void* const* sources, std::size_t n, std::size_t count, double divisor);
 
 struct ReduceLoops {
   ReduceLoop sum;
@@ -35,6 +35,14 @@ struct ReduceLoopsTable {
   ReduceLoops boolean;
 };
 
+/// Of types that are rarely reduced on processors: for all sets alike.
+struct RareReduceLoops {
+  ReduceLoops uint32;
+  ReduceLoops uint64;
+  ReduceLoops float8_e4m3fn;
+  ReduceLoops float8_e5m2;
+};
+
 enum class Simd : std::uint8_t {
   portable,  ///< what every processor of the architecture has: SSE2 on x86-64
   avx2,      ///< with F16C
@@ -48,6 +56,7 @@ std::vector<Simd> usable_simd();
 /// @p simd must be usable.
 const ReduceLoopsTable& reduce_loops(Simd simd) noexcept;
 const ReduceLoopsTable& portable_reduce_loops() noexcept;
+const RareReduceLoops& rare_reduce_loops() noexcept;
 #ifdef __x86_64__
 const ReduceLoopsTable& avx2_reduce_loops() noexcept;
 const ReduceLoopsTable& avx512_reduce_loops() noexcept;

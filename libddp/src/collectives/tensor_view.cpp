@@ -14,18 +14,24 @@ namespace ddp {
 
 using collectives::float_to_bfloat16;
 using collectives::float_to_half;
-using collectives::half_to_float;
+using collectives::narrow_to_float;
 
 std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
+    case DType::complex128: return 16;
+    case DType::complex64:
     case DType::float64:
-    case DType::int64: return 8;
+    case DType::int64:
+    case DType::uint64: return 8;
     case DType::float32:
-    case DType::int32: return 4;
+    case DType::int32:
+    case DType::uint32: return 4;
     case DType::float16:
     case DType::bfloat16: return 2;
     case DType::int8:
     case DType::uint8:
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
     case DType::boolean: return 1;
   }
   return 0;
@@ -42,14 +48,29 @@ std::string_view to_string(DType dtype) noexcept {
     case DType::int64: return "int64";
     case DType::uint8: return "uint8";
     case DType::boolean: return "bool";
+    case DType::uint32: return "uint32";
+    case DType::uint64: return "uint64";
+    case DType::float8_e4m3fn: return "float8_e4m3fn";
+    case DType::float8_e5m2: return "float8_e5m2";
+    case DType::complex64: return "complex64";
+    case DType::complex128: return "complex128";
   }
   return "unknown";
 }
 
-float to_float(BFloat16 value) noexcept { return half_to_float(value); }
+DType component_of(DType dtype) noexcept {
+  if (dtype == DType::complex64) return DType::float32;
+  return dtype == DType::complex128 ? DType::float64 : dtype;
+}
+
+float to_float(BFloat16 value) noexcept { return narrow_to_float(value); }
 BFloat16 to_bfloat16(float value) noexcept { return float_to_bfloat16(value); }
-float to_float(Half value) noexcept { return half_to_float(value); }
+float to_float(Half value) noexcept { return narrow_to_float(value); }
 Half to_half(float value) noexcept { return float_to_half(value); }
+float to_float(Float8E4M3 value) noexcept { return narrow_to_float(value); }
+Float8E4M3 to_float8_e4m3(float value) noexcept { return collectives::float_to_e4m3(value); }
+float to_float(Float8E5M2 value) noexcept { return narrow_to_float(value); }
+Float8E5M2 to_float8_e5m2(float value) noexcept { return collectives::float_to_e5m2(value); }
 
 TensorView::TensorView(void* data, DType dtype, std::span<const std::int64_t> shape, Device device)
     : data_(data), dtype_(dtype), device_(device), numel_(1), dimensions_(shape.size()) {

@@ -36,10 +36,8 @@ class Buffer {
       case DType::int8: return read<std::int8_t>(i);
       case DType::int32: return read<std::int32_t>(i);
       case DType::int64: return static_cast<double>(read<std::int64_t>(i));
-      case DType::uint8:
-      case DType::boolean: return read<std::uint8_t>(i);
+      default: return read<std::uint8_t>(i);
     }
-    return 0;
   }
   void set(std::size_t i, double value) {
     switch (dtype_) {
@@ -50,8 +48,7 @@ class Buffer {
       case DType::int8: return write(i, static_cast<std::int8_t>(value));
       case DType::int32: return write(i, static_cast<std::int32_t>(value));
       case DType::int64: return write(i, static_cast<std::int64_t>(value));
-      case DType::uint8:
-      case DType::boolean: return write(i, static_cast<std::uint8_t>(value));
+      default: return write(i, static_cast<std::uint8_t>(value));
     }
   }
 

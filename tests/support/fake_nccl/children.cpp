@@ -14,17 +14,30 @@ struct Choice {
   int key;
 };
 
+void link(ncclComm_t parent, AbortFlag child) {
+  const std::lock_guard lock(parent->mutex);
+  parent->child_abort_flag = std::move(child);
+}
+
+/// In the job. init.cc, ncclCommInitRankFunc: the parent's abort does not reach a child that has been made.
+ncclResult_t meet_child(ncclComm_t parent, ncclComm_t child, const std::string& name, const std::vector<Fault>& faults,
+                        ncclComm_t* made) {
+  const ncclResult_t result = meet(child, name, parent, faults);
+  if (result == ncclSuccess) {
+    link(parent, nullptr);
+    *made = child;  // null until all is well
+  }
+  child->alive = result == ncclSuccess;
+  return result;
+}
+
 /// init.cc, ncclCommInitChildComm: the child shares its parent's abort flag, or the parent's abort reaches it while it
 /// is made.
 ncclResult_t make_child(ncclComm_t parent, const ncclConfig_t* config, bool share, ncclComm_t* made) {
   ncclComm_t child = make_comm();
   child->place = parent->place;
-  if (share) {
-    child->abort_flag = parent->abort_flag;
-    parent->child_abort_flag = nullptr;
-  } else {
-    parent->child_abort_flag = child->abort_flag;
-  }
+  if (share) child->abort_flag = parent->abort_flag;
+  link(parent, share ? nullptr : child->abort_flag);
   ncclResult_t result = ncclSuccess;
   if (config == nullptr) {
     child->config = parent->config;
@@ -40,7 +53,8 @@ ncclResult_t make_child(ncclComm_t parent, const ncclConfig_t* config, bool shar
 ncclResult_t split(ncclComm_t parent, ncclComm_t child, Choice mine, int number, ncclComm_t* made,
                    const std::vector<Fault>& faults) {
   Room& room = *parent->room;
-  const Stop stop = [parent] { return parent->abort_flag->load(); };
+  PeerWatch watch(parent);  // it talks over sockets
+  const Stop stop = [&] { return watch.stopped(); };
   if (!room.exchange(parent->rank, &mine, sizeof mine, stop)) return ncclInternalError;
   std::vector<std::pair<int, int>> members;  // key, rank: so they are ordered (init.cc, commGetSplitInfo)
   for (int rank = 0; rank < room.size(); ++rank) {
@@ -56,11 +70,7 @@ ncclResult_t split(ncclComm_t parent, ncclComm_t child, Choice mine, int number,
   child->size = static_cast<int>(members.size());
   const std::string name =
       derived_name(room.name() + " split " + std::to_string(number) + " " + std::to_string(mine.color));
-  const ncclResult_t result = meet(child, name, parent, faults);
-  // It stays null until all is well.
-  if (result == ncclSuccess) *made = child;
-  child->alive = result == ncclSuccess;
-  return result;
+  return meet_child(parent, child, name, faults, made);
 }
 
 ncclResult_t begin_split(ncclComm_t comm, Choice choice, ncclComm_t* made, const ncclConfig_t* config) {
@@ -101,10 +111,7 @@ ncclResult_t begin_shrink(ncclComm_t comm, std::vector<int> excluded, ncclComm_t
   child->size = comm->size - static_cast<int>(excluded.size());
   const std::string name = derived_name(comm->room->name() + " shrink " + list + std::to_string(comm->shrinks[list]++));
   const auto work = [comm, child, name, made, faults = take_faults("CommShrink", comm)] {
-    const ncclResult_t result = meet(child, name, comm, faults);
-    if (result == ncclSuccess) *made = child;
-    child->alive = result == ncclSuccess;
-    return result;
+    return meet_child(comm, child, name, faults, made);
   };
   return add_job({.comm = comm, .work = work});
 }

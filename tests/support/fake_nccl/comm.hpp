@@ -66,8 +66,8 @@ struct ncclComm {
   std::atomic<fake_nccl::ncclResult_t> async_result{fake_nccl::ncclSuccess};
   std::atomic<fake_nccl::ncclResult_t> background_error{fake_nccl::ncclSuccess};  ///< as of proxy threads; it sticks
   fake_nccl::AbortFlag abort_flag = std::make_shared<std::atomic<bool>>(false);
+  std::mutex mutex;                       ///< of the next two
   fake_nccl::AbortFlag child_abort_flag;  ///< of a child that is being made
-  std::mutex mutex;                       ///< of the next
   std::shared_ptr<fake_nccl::GroupJob> group_job;
 
   std::atomic<bool> initialized{false};
@@ -82,7 +82,6 @@ struct ncclComm {
   fake_nccl::LaunchOrder order;
   std::map<int, fake_nccl::Reduction> reductions;
   int next_reduction = fake_nccl::ncclNumOps;
-  std::map<void*, std::size_t> registered;
 };
 
 namespace fake_nccl {

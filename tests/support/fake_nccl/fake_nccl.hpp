@@ -43,6 +43,8 @@ void fake_nccl_release();
 int fake_nccl_calls(const char* function, int rank);
 /// Communicators of this process that exist.
 int fake_nccl_live_comms();
+/// Pieces of memory that communicators of this process know.
+int fake_nccl_registrations();
 /// Operations on streams of this process that have not ended.
 int fake_nccl_running();
 /// What strict mode had to say since the last call, a line each; the text lives until the thread's next call.

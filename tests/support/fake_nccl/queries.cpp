@@ -1,4 +1,4 @@
-// What communicates nothing: version, names, ranks, memory, users' reductions.
+// What communicates nothing: version, names, ranks, users' reductions.
 #include <cstring>
 
 #include "cuda_side.hpp"
@@ -55,6 +55,8 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
 FAKE_NCCL_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                                        ncclScalarResidence_t residence, ncclComm_t comm) {
   if (const auto result = ready(comm, "ncclRedOpCreatePreMulSum"); result != ncclSuccess) return result;
+  if (const auto ordered = suffer_call(take_faults("RedOpCreatePreMulSum", comm), [] { return false; }))
+    return *ordered;
   const std::size_t bytes = size_of(type);
   if (bytes == 0) return ncclInternalError;
   Reduction reduction{.kind = Reduction::Kind::scaled_sum,
@@ -71,63 +73,8 @@ FAKE_NCCL_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* sc
 FAKE_NCCL_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
   if (op < ncclNumOps || comm == nullptr) return ncclInvalidArgument;
   if (const auto result = check_comm(comm, "ncclRedOpDestroy"); result != ncclSuccess) return result;
+  if (const auto ordered = suffer_call(take_faults("RedOpDestroy", comm), [] { return false; })) return *ordered;
   return comm->reductions.erase(static_cast<int>(op)) == 1 ? ncclSuccess : ncclInvalidArgument;
-}
-
-FAKE_NCCL_EXPORT ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
-  if (const auto ordered = suffer_call(take_faults("MemAlloc", -1), [] { return false; })) return *ordered;
-  if (memory == nullptr || bytes == 0) return ncclInvalidArgument;
-  return allocate(memory, bytes) ? ncclSuccess : ncclUnhandledCudaError;
-}
-FAKE_NCCL_EXPORT ncclResult_t ncclMemFree(void* memory) {
-  return memory == nullptr || release(memory) ? ncclSuccess : ncclUnhandledCudaError;
-}
-
-/// register/register.cc: local; the handle is what deregistering wants back.
-FAKE_NCCL_EXPORT ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, std::size_t bytes, void** handle) {
-  if (const auto result = check_comm(comm, "ncclCommRegister"); result != ncclSuccess) return result;
-  if (const auto ordered = suffer_call(take_faults("CommRegister", comm), [] { return false; })) return *ordered;
-  if (buffer == nullptr || handle == nullptr || bytes == 0) return ncclInvalidArgument;
-  *handle = buffer;
-  comm->registered[buffer] = bytes;
-  return ncclSuccess;
-}
-FAKE_NCCL_EXPORT ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
-  if (const auto result = check_comm(comm, "ncclCommDeregister"); result != ncclSuccess) return result;
-  if (handle == nullptr) return ncclSuccess;
-  if (comm->registered.erase(handle) == 1) return ncclSuccess;
-  note_error("Deregister: Could not find handle");
-  return ncclInvalidUsage;
-}
-
-/// dev_runtime.cc: a collective of the communicator, so all ranks must call it; a job of the group.
-FAKE_NCCL_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, std::size_t bytes,
-                                                     ncclWindow_t* window, int /*flags*/) {
-  if (const auto result = check_comm(comm, "ncclCommWindowRegister"); result != ncclSuccess) return result;
-  group_start();
-  ncclResult_t result = ensure_ready(comm);
-  if (result == ncclSuccess && (buffer == nullptr || window == nullptr || bytes == 0)) result = ncclInvalidArgument;
-  if (result == ncclSuccess) {
-    const auto work = [comm, buffer, bytes, window, faults = take_faults("CommWindowRegister", comm)] {
-      PeerWatch watch(comm);
-      const Stop stop = [&] { return watch.stopped(); };
-      if (const auto ordered = suffer_call(faults, stop)) return *ordered;
-      if (!comm->room->exchange(comm->rank, "", 1, stop)) return ncclInternalError;
-      comm->room->exchanged(comm->rank);
-      comm->registered[buffer] = bytes;
-      *window = static_cast<ncclWindow_t>(buffer);
-      return ncclSuccess;
-    };
-    result = add_job({.comm = comm, .work = work});
-  }
-  note_group_error(result);
-  const ncclResult_t ended = group_end();
-  return result == ncclSuccess ? ended : result;
-}
-FAKE_NCCL_EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-  if (const auto result = check_comm(comm, "ncclCommWindowDeregister"); result != ncclSuccess) return result;
-  if (window == nullptr) return ncclSuccess;
-  return comm->registered.erase(window) == 1 ? ncclSuccess : ncclInvalidArgument;
 }
 
 }  // namespace fake_nccl

@@ -1,5 +1,6 @@
 // Ends of communicators: finalize, destroy, abort, revoke.
 #include "group.hpp"
+#include "registrations.hpp"
 
 namespace fake_nccl {
 namespace {
@@ -17,13 +18,17 @@ ncclResult_t reclaim(ncclComm_t comm) {
   if (comm->initialized) wait_for_device(comm);
   if (comm->room) comm->room->leave(comm->rank);
   complete_job(comm);
+  forget_all(comm);
   comm->alive = false;
   comm->room.reset();
   return ncclSuccess;
 }
 
 void set_abort_flags(ncclComm_t comm, bool value) {
-  if (comm->child_abort_flag) *comm->child_abort_flag = value;
+  {
+    const std::lock_guard lock(comm->mutex);
+    if (comm->child_abort_flag) *comm->child_abort_flag = value;
+  }
   *comm->abort_flag = value;
 }
 

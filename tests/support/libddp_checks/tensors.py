@@ -43,7 +43,7 @@ def store(world, group):
 @check
 def collectives(world, group):
     rank, size = group.rank, group.size
-    for kind in ("float32", "float64", "float16", "int8", "int32", "int64", "uint8"):
+    for kind in ("float32", "float64", "float16", "int8", "int32", "int64", "uint8", "uint32", "uint64", "complex64", "complex128"):
         tensor = numpy.full((5, 7), rank + 1, kind)
         group.all_reduce(tensor).wait()
         expect((tensor == size * (size + 1) // 2).all(), f"all_reduce of {kind} gave {tensor[0, 0]}")
@@ -147,7 +147,7 @@ def bad_arguments(world, group):
     if group.rank != 0:
         return
     good = numpy.zeros(4, "float32")
-    for tensor, words in ((good.astype("int16"), "'h'"), (good.astype(">f4"), "'>f'"), (good.astype("complex64"), "'Zf'"),
+    for tensor, words in ((good.astype("int16"), "'h'"), (good.astype(">f4"), "'>f'"), (good.astype("clongdouble"), "'Zg'"),
                           (good[::2], "contiguous"), (b"abcd", "read-only"), ("abcd", "a str is no tensor"),
                           ([1.0], "a list"), (numpy.array(["a"]), "format"), (numpy.zeros(1, "M8[s]"), "buffer")):
         raises(ValueError, group.all_reduce, tensor, words=words)

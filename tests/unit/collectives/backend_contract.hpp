@@ -40,9 +40,6 @@ inline constexpr std::array kCollectives{
     OperationKind::all_reduce,   OperationKind::broadcast, OperationKind::reduce,  OperationKind::all_gather,
     OperationKind::all_gather_v, OperationKind::gather,    OperationKind::scatter, OperationKind::reduce_scatter,
     OperationKind::all_to_all,   OperationKind::barrier};
-inline constexpr std::array kTypes{DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
-                                   DType::int32,   DType::int64,   DType::uint8,   DType::boolean};
-inline constexpr std::array kReductions{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
 TEST_P(BackendContract, EverySizeFrom0To257Bytes) {
   BackendRanks group(GetParam());
@@ -54,7 +51,7 @@ TEST_P(BackendContract, EverySizeFrom0To257Bytes) {
         const bool all = dtype == DType::uint8 || dtype == DType::float64 || dtype == DType::float16;
         const std::size_t above = count & (count - 1);
         if (!all && above != 0 && (count & (count + 1)) != 0 && above != 1) continue;
-        const ReduceOp op = kReductions[dtype == DType::boolean ? 2 + count % 3 : count % 5];
+        const ReduceOp op = some_reduction(dtype, count);
         calls.push_back({.kind = kind,
                          .dtype = dtype,
                          .op = op,
@@ -76,7 +73,7 @@ TEST_P(BackendContract, EveryReductionOfEveryType) {
   for (const OperationKind kind : {OperationKind::all_reduce, OperationKind::reduce, OperationKind::reduce_scatter}) {
     for (const DType dtype : kTypes) {
       for (const ReduceOp op : kReductions) {
-        if (dtype == DType::boolean && op == ReduceOp::avg) continue;
+        if (!reducible(dtype, op)) continue;
         for (const std::size_t count : {1, 33, 3000, 20'001}) {
           if (count > 3000 && op != ReduceOp::avg && op != ReduceOp::max) continue;
           calls.push_back({.kind = kind,
@@ -88,6 +85,11 @@ TEST_P(BackendContract, EveryReductionOfEveryType) {
                            .shift = 1,
                            .seed = count});
         }
+      }
+    }
+    for (const DType dtype : {DType::float32, DType::float16, DType::float8_e4m3fn, DType::complex128}) {
+      for (const std::size_t count : {1, 3000}) {
+        calls.push_back({.kind = kind, .dtype = dtype, .count = count, .in_place = count == 1, .prescale = 0.5});
       }
     }
   }

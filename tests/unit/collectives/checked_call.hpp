@@ -19,6 +19,7 @@ class CheckedCall {
     operation_.kind = call.kind;
     operation_.dtype = call.dtype;
     operation_.reduce_op = call.op;
+    operation_.prescale = call.prescale;
     operation_.sequence = sequence;
     operation_.count = call.count;
     if (rooted()) operation_.root = call.root;

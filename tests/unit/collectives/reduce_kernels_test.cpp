@@ -35,6 +35,18 @@ struct Traits<Half> {
   static Half narrow(Wide value) { return to_half(static_cast<float>(value)); }
 };
 template <>
+struct Traits<Float8E4M3> {
+  using Wide = double;
+  static Wide widen(Float8E4M3 value) { return to_float(value); }
+  static Float8E4M3 narrow(Wide value) { return to_float8_e4m3(static_cast<float>(value)); }
+};
+template <>
+struct Traits<Float8E5M2> {
+  using Wide = double;
+  static Wide widen(Float8E5M2 value) { return to_float(value); }
+  static Float8E5M2 narrow(Wide value) { return to_float8_e5m2(static_cast<float>(value)); }
+};
+template <>
 struct Traits<BFloat16> {
   using Wide = double;
   static Wide widen(BFloat16 value) { return to_float(value); }
@@ -78,8 +90,8 @@ template <class T>
 T random_value(std::mt19937_64& random) {
   if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(random());
-  } else if constexpr (sizeof(T) == 2) {
-    return T{static_cast<std::uint16_t>(random())};  // infinities and NaN among them
+  } else if constexpr (std::is_class_v<T>) {
+    return T{static_cast<decltype(T::bits)>(random())};  // infinities and NaN among them
   } else if (random() % 16 == 0) {
     constexpr T kOdd[] = {std::numeric_limits<T>::quiet_NaN(),
                           std::numeric_limits<T>::infinity(),
@@ -107,7 +119,8 @@ void combine(DType dtype, ReduceOp op, void* out, const void* a, const void* b, 
 
 template <class T>
 class ReduceKernels : public ::testing::Test {};
-using Types = ::testing::Types<float, double, Half, BFloat16, std::int8_t, std::int32_t, std::int64_t, std::uint8_t>;
+using Types = ::testing::Types<float, double, Half, BFloat16, Float8E4M3, Float8E5M2, std::int8_t, std::int32_t,
+                               std::int64_t, std::uint8_t, std::uint32_t, std::uint64_t>;
 TYPED_TEST_SUITE(ReduceKernels, Types);
 
 TYPED_TEST(ReduceKernels, AreThePlainOperation) {
@@ -204,6 +217,29 @@ TEST(ReduceKernelsOfFloats, NanWinsFromEitherSide) {
     combine(DType::float32, op, out.data(), a.data(), b.data(), 3);
     for (const float value : out) EXPECT_TRUE(std::isnan(value)) << to_string(op);
   }
+}
+
+TEST(ReduceKernelsOfComplexNumbers, AddAndDivideBothParts) {
+  const std::vector<double> a{1, -2, 3, 4};
+  const std::vector<double> b{5, 6, -7, 9};
+  std::vector<double> out(5, 77);
+  Reduction(DType::complex128, ReduceOp::avg, 2).combine(out.data(), std::array<const void*, 2>{a.data(), b.data()}, 2);
+  EXPECT_EQ(out, (std::vector<double>{3, 2, -2, 6.5, 77}));
+  const std::vector<float> one{1, 2, 3, 4};
+  std::vector<float> copy(4);
+  Reduction(DType::complex64, ReduceOp::sum, 1).combine(copy.data(), std::array<const void*, 1>{one.data()}, 2);
+  EXPECT_EQ(copy, one);
+}
+
+/// 448 + 448 would be out of range before it is divided.
+TEST(ReduceKernelsOfFloat8, AveragesOfTheLargestStayThere) {
+  const Float8E4M3 largest = to_float8_e4m3(448);
+  Float8E4M3 out{};
+  Reduction(DType::float8_e4m3fn, ReduceOp::avg, 2)
+      .combine(&out, std::array<const void*, 2>{&largest, &largest}, 1, Stage::first);
+  EXPECT_EQ(to_float(out), 448);
+  combine(DType::float8_e4m3fn, ReduceOp::sum, &out, &largest, &largest, 1);
+  EXPECT_EQ(to_float(out), 448) << "it stays at the largest number";
 }
 
 TEST(ReduceKernelsOfBooleans, AreOrAndAnd) {

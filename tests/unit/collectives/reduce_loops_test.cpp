@@ -27,7 +27,7 @@ namespace ddp::collectives {
 namespace {
 
 constexpr std::array kDtypes{DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
-                             DType::int32,   DType::int64,   DType::uint8,   DType::boolean};
+                             DType::int32,   DType::int64,   DType::uint8,   DType::boolean,  DType::complex64};
 constexpr std::array kLoopOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 constexpr std::array kStages{Stage::whole, Stage::first, Stage::middle, Stage::last};
 

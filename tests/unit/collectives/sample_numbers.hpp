@@ -3,14 +3,33 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include <ddp/operation.hpp>
 
 namespace ddp::collectives::testing {
+
+inline constexpr std::array kTypes{DType::float32,     DType::float64,   DType::float16,   DType::bfloat16,
+                                   DType::int8,        DType::int32,     DType::int64,     DType::uint8,
+                                   DType::boolean,     DType::uint32,    DType::uint64,    DType::float8_e4m3fn,
+                                   DType::float8_e5m2, DType::complex64, DType::complex128};
+inline constexpr std::array kReductions{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+
+/// What a type can be reduced by.
+inline bool reducible(DType dtype, ReduceOp op) {
+  if (component_of(dtype) != dtype) return op == ReduceOp::sum || op == ReduceOp::avg;
+  return dtype != DType::boolean || op != ReduceOp::avg;
+}
+/// The @p number th reduction that the type has, round and round.
+inline ReduceOp some_reduction(DType dtype, std::size_t number) {
+  while (!reducible(dtype, kReductions[number % kReductions.size()])) ++number;
+  return kReductions[number % kReductions.size()];
+}
 
 template <class Function>
 auto with_type(DType dtype, Function&& function) {
@@ -20,35 +39,46 @@ auto with_type(DType dtype, Function&& function) {
     case DType::int32: return function(std::int32_t{});
     case DType::int64: return function(std::int64_t{});
     case DType::int8: return function(std::int8_t{});
+    case DType::uint32: return function(std::uint32_t{});
+    case DType::uint64: return function(std::uint64_t{});
+    case DType::float8_e4m3fn: return function(Float8E4M3{});
+    case DType::float8_e5m2: return function(Float8E5M2{});
+    case DType::float16: return function(Half{});
+    case DType::bfloat16: return function(BFloat16{});
     default: return function(std::uint8_t{});
   }
 }
 
+inline void convert(float value, Half& to) { to = to_half(value); }
+inline void convert(float value, BFloat16& to) { to = to_bfloat16(value); }
+inline void convert(float value, Float8E4M3& to) { to = to_float8_e4m3(value); }
+inline void convert(float value, Float8E5M2& to) { to = to_float8_e5m2(value); }
+
+/// Of complex numbers the real part.
 inline std::int64_t load_number(DType dtype, const std::byte* from) {
-  if (dtype == DType::float16 || dtype == DType::bfloat16) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, from, sizeof bits);
-    return static_cast<std::int64_t>(dtype == DType::float16 ? to_float(Half{bits}) : to_float(BFloat16{bits}));
-  }
-  return with_type(dtype, [&](auto value) {
+  return with_type(component_of(dtype), [&](auto value) {
     std::memcpy(&value, from, sizeof value);
-    return static_cast<std::int64_t>(value);
+    if constexpr (std::is_class_v<decltype(value)>) {
+      return static_cast<std::int64_t>(to_float(value));
+    } else {
+      return static_cast<std::int64_t>(value);
+    }
   });
 }
 
-/// Integers wrap.
+/// Integers wrap. The imaginary part is the negative of the real one.
 inline void store_number(DType dtype, std::byte* to, std::int64_t number) {
-  if (dtype == DType::float16 || dtype == DType::bfloat16) {
-    const auto value = static_cast<float>(number);
-    const std::uint16_t bits = dtype == DType::float16 ? to_half(value).bits : to_bfloat16(value).bits;
-    std::memcpy(to, &bits, sizeof bits);
-    return;
-  }
-  with_type(dtype, [&](auto value) {
-    value = static_cast<decltype(value)>(number);
+  const DType component = component_of(dtype);
+  with_type(component, [&](auto value) {
+    if constexpr (std::is_class_v<decltype(value)>) {
+      convert(static_cast<float>(number), value);
+    } else {
+      value = static_cast<decltype(value)>(number);
+    }
     std::memcpy(to, &value, sizeof value);
     return 0;
   });
+  if (component != dtype) store_number(component, to + size_of(component), -number);
 }
 
 /// What a collective of all ranks is called with.
@@ -61,6 +91,7 @@ struct Call {
   bool in_place = false;
   std::size_t shift = 0;  ///< elements by which the tensors are off alignment
   std::uint64_t seed = 0;
+  double prescale = 1;  ///< or 0.5, of sums
 };
 
 inline bool reduces(OperationKind kind) {
@@ -86,15 +117,21 @@ void store_numbers(DType dtype, std::byte* to, std::size_t count, Number&& numbe
 /// Element @p index of @p rank's input.
 inline std::int64_t input_number(const Call& call, int size, int rank, std::size_t index) {
   const auto mixed = static_cast<std::int64_t>((index * 3 + static_cast<std::size_t>(rank) * 5 + call.seed) % kPeriod);
+  // whole numbers up to 8 are all that float8_e5m2 holds
+  const bool eight_bits = call.dtype == DType::float8_e4m3fn || call.dtype == DType::float8_e5m2;
   std::int64_t number = mixed - 5;
+  if (eight_bits) number = mixed % 3 - 1;
+  if (call.dtype == DType::uint64) number = mixed;  // results are computed in a signed type
   if (call.dtype == DType::boolean) {
     number = mixed < 3 ? 0 : 1;
+  } else if (call.prescale != 1) {
+    number = mixed % (eight_bits ? 2 : 5) * 2;  // exact also when it is halved
   } else if (reduces(call.kind) && call.op == ReduceOp::avg) {
-    number = mixed % 5 * size;  // before or after the sum, dividing is exact
+    number = mixed % (eight_bits ? 2 : 5) * size;  // before or after the sum, dividing is exact
   } else if (reduces(call.kind) && call.op == ReduceOp::product) {
     number = mixed % 3 == 0 ? 2 : 1;
   }
-  std::byte stored[8];
+  std::byte stored[16];
   store_number(call.dtype, stored, number);
   return load_number(call.dtype, stored);  // as the type holds it: -5 is 251 in uint8
 }
@@ -112,6 +149,7 @@ inline std::int64_t reduced_number(const Call& call, int size, std::size_t index
       case ReduceOp::product: result *= next; break;
     }
   }
+  if (call.prescale != 1) return result / 2;
   return call.op == ReduceOp::avg ? result / size : result;
 }
 

@@ -122,10 +122,19 @@ TEST(DTypes, HaveSizesAndNames) {
                                                                 {DType::int32, 4, "int32"},
                                                                 {DType::int64, 8, "int64"},
                                                                 {DType::uint8, 1, "uint8"},
-                                                                {DType::boolean, 1, "bool"}}) {
+                                                                {DType::boolean, 1, "bool"},
+                                                                {DType::uint32, 4, "uint32"},
+                                                                {DType::uint64, 8, "uint64"},
+                                                                {DType::float8_e4m3fn, 1, "float8_e4m3fn"},
+                                                                {DType::float8_e5m2, 1, "float8_e5m2"},
+                                                                {DType::complex64, 8, "complex64"},
+                                                                {DType::complex128, 16, "complex128"}}) {
     EXPECT_EQ(size_of(dtype), size) << name;
     EXPECT_EQ(to_string(dtype), name);
   }
+  EXPECT_EQ(component_of(DType::complex64), DType::float32);
+  EXPECT_EQ(component_of(DType::complex128), DType::float64);
+  EXPECT_EQ(component_of(DType::int8), DType::int8);
 }
 
 }  // namespace

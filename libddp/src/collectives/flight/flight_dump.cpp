@@ -50,6 +50,12 @@ std::string_view torch_dtype(DType dtype) {
     case DType::int64: return "Long";
     case DType::uint8: return "Byte";
     case DType::boolean: return "Bool";
+    case DType::uint32: return "UInt32";
+    case DType::uint64: return "UInt64";
+    case DType::float8_e4m3fn: return "Float8_e4m3fn";
+    case DType::float8_e5m2: return "Float8_e5m2";
+    case DType::complex64: return "ComplexFloat";
+    case DType::complex128: return "ComplexDouble";
   }
   return "Undefined";
 }

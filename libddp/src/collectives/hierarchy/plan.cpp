@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "collectives/reduce_kernels.hpp"
+
 namespace ddp::collectives::hierarchy {
 namespace {
 
@@ -52,12 +54,11 @@ std::byte* Job::temporary(std::size_t segment, std::size_t elements) const {
   return temporary_ + (segment % kSlots) * slot_bytes_ + elements * element_bytes_;
 }
 
-bool Job::divides_before() const {
-  return operation_->reduce_op == ReduceOp::avg &&
-         (operation_->dtype == DType::float16 || operation_->dtype == DType::bfloat16);
-}
+bool Job::divides_before() const { return divisor() != 1 && divides_first(operation_->dtype); }
 
-bool Job::divides_after() const { return operation_->reduce_op == ReduceOp::avg && !divides_before(); }
+bool Job::divides_after() const { return divisor() != 1 && !divides_before(); }
+
+double Job::divisor() const { return divisor_of(*operation_, layout_->size()); }
 
 void Job::cut(std::size_t part, std::size_t copies, std::size_t segment_bytes) {
   length_ = std::max<std::size_t>(1, segment_bytes / (copies * element_bytes_));

@@ -79,9 +79,11 @@ class Job {
   /// Elements of one rank's part in a full segment: unit of what lies in temporary memory.
   std::size_t length() const { return length_; }
 
-  /// avg: half types are divided before the sum, so that it cannot overflow; the rest after it, which is more exact.
+  /// avg and prescale: narrow types are divided before the sum, so that it cannot overflow; the rest after it, which is
+  /// more exact.
   bool divides_before() const;
   bool divides_after() const;
+  double divisor() const;
 
   // For the plans.
   /// Cuts parts of at most @p part elements; @p copies: that many slices of a segment make segment_bytes.

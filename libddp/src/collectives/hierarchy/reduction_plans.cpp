@@ -10,7 +10,7 @@ namespace {
 
 void copy_or_divide(const Job& job, std::byte* to, const std::byte* from, std::size_t count) {
   if (job.divides_before()) {
-    divide_into(to, from, job.operation().dtype, count, job.layout().size());
+    divide_into(to, from, job.operation().dtype, count, job.divisor());
   } else if (to != from) {
     std::memmove(to, from, count * job.element_bytes());
   }
@@ -33,7 +33,7 @@ void load(const Job& job, std::size_t segment, std::vector<Operation>& /*local*/
 
 void divide_result(const Job& job, std::size_t segment, std::vector<Operation>& /*local*/) {
   const Values values = values_of(job, segment);
-  divide(values.at, job.operation().dtype, values.count, job.layout().size());
+  divide(values.at, job.operation().dtype, values.count, job.divisor());
 }
 
 template <OperationKind kKind>
@@ -122,7 +122,7 @@ void combine(const Job& job, std::size_t segment, std::vector<Operation>& /*loca
   std::vector<const void*> sources;
   for (int domain = 0; domain < layout.domains(); ++domain) sources.push_back(contribution(job, segment, domain));
   const std::size_t count = job.slice(segment, job.operation().count).count * layout.neighbours();
-  Reduction(job.operation().dtype, job.operation().reduce_op, layout.size())
+  Reduction(job.operation(), layout.size())
       .combine(contribution(job, segment, 0), sources, count, collectives::Stage::last);
 }
 

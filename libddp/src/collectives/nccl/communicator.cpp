@@ -25,12 +25,19 @@ Communicator::Communicator(const NcclLibrary& library, cuda::ContextPtr context,
 
 Communicator::~Communicator() { abort(); }
 
+/// Without blocking.
+ncclConfig_t Communicator::config() const {
+  ncclConfig_t config = shared_->library.config();
+  config.blocking = 0;
+  config.splitShare = 0;  // one that is aborted must not take the other with it
+  config.commName = shared_->name.c_str();
+  return config;
+}
+
 ncclResult_t Communicator::begin(std::vector<ncclUniqueId> ids, int size, int rank) {
   begun_ = true;
   Shared& shared = *shared_;
-  ncclConfig_t config = shared.library.config();
-  config.blocking = 0;
-  config.commName = shared.name.c_str();
+  ncclConfig_t config = this->config();
   const std::lock_guard lock(shared.mutex);
   if (shared.ending) return ncclInvalidUsage;
   if (ids.size() > 1) {
@@ -38,6 +45,18 @@ ncclResult_t Communicator::begin(std::vector<ncclUniqueId> ids, int size, int ra
                                                    &config);
   }
   return shared.library->comm_init_rank_config(&shared.comm, size, ids.front(), rank, &config);
+}
+
+ncclResult_t Communicator::split(Communicator* child, int rank) {
+  ncclConfig_t config = child == nullptr ? this->config() : child->config();
+  if (child != nullptr) {
+    child->begun_ = true;
+    shared_->children.push_back(child->shared_);
+  }
+  return with([&](ncclComm_t comm) {
+    return shared_->library->comm_split(comm, child == nullptr ? kSplitNoColor : 0, rank,
+                                        child == nullptr ? &shared_->none : &child->shared_->comm, &config);
+  });
 }
 
 ncclResult_t Communicator::state() {

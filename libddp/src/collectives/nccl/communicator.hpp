@@ -16,7 +16,7 @@
 
 namespace ddp::collectives::nccl {
 
-/// Calls come from one thread at a time, with the context current, but for abort() and over().
+/// Calls come from one thread at a time, with the context current, but for with(), abort(), over() and aborting().
 class Communicator {
  public:
   /// @param name shown by NCCL's logs and tools. @param monitored_after as CallMonitor::watch.
@@ -29,6 +29,8 @@ class Communicator {
 
   /// Starts to meet the other ranks.
   ncclResult_t begin(std::vector<ncclUniqueId> ids, int size, int rank);
+  /// Starts to split @p child off, which has not begun; null: this rank goes without. Not while in progress.
+  ncclResult_t split(Communicator* child, int rank);
   bool begun() const noexcept { return begun_; }
 
   /// Calls with it, as use(ncclComm_t), unless it is being ended: then ncclInvalidUsage.
@@ -44,6 +46,8 @@ class Communicator {
   void abort() noexcept;
   /// Whether nothing of it goes on in NCCL.
   bool over() const noexcept { return shared_->over.load(std::memory_order_acquire); }
+  /// Whether it is being ended, and NCCL has not come back from that.
+  bool aborting() const noexcept { return shared_->ending.load() && !over(); }
   /// Ends it in peace: waits for the other ranks until @p deadline, then as abort().
   void finish(Deadline deadline) noexcept;
 
@@ -58,9 +62,12 @@ class Communicator {
     std::shared_ptr<CallSlot> slot;
     std::timed_mutex mutex;  ///< held during NCCL's calls, which do not block
     ncclComm_t comm = nullptr;
+    ncclComm_t none = nullptr;                      ///< of a split that this rank goes without
+    std::vector<std::shared_ptr<Shared>> children;  ///< NCCL writes into them, perhaps late
     std::atomic<bool> ending{false};
     std::atomic<bool> over{false};
   };
+  ncclConfig_t config() const;
   using End = ncclResult_t (*NcclFunctions::*)(ncclComm_t);
   static void end(const std::shared_ptr<Shared>& shared, End how, const char* what) noexcept;
 

@@ -36,17 +36,21 @@ class NcclBackend final : public Backend {
                 .detects_peer_death = false,
                 .concurrent_collectives = kAnyNumber,
                 .device = device_,
-                .connects_by_barrier = base::Environment::process().text("DDP_NCCL_CONNECT") == "eager"} {}
+                .connects_by_barrier = base::Environment::process().text("DDP_NCCL_CONNECT") == "eager"} {
+    traits_.splits = traits_.connects_by_barrier && base::Environment::process().boolean("DDP_NCCL_SPLIT");
+  }
 
   const BackendTraits& traits() const noexcept override { return traits_; }
 
   Bytes address() const override {
     const base::Environment environment = base::Environment::process();
+    const cuda::DeviceFacts facts = cuda::device_facts(device_);
     RankReport report{.nccl_version = library_.version(),
                       .driver_version = cuda::driver().version(),
                       .may_share = library_.version() >= kSharedGpu &&
                                    environment.raw("NCCL_MULTI_RANK_GPU_ENABLE").value_or("0") == "1",
-                      .device = cuda::device_facts(device_).uuid,
+                      .compute_capability = facts.compute_major * 10 + facts.compute_minor,
+                      .device = facts.uuid,
                       .host = base::host_name(),
                       .process = ::getpid(),
                       .ids = {}};
@@ -69,6 +73,9 @@ class NcclBackend final : public Backend {
     std::vector<RankReport> reports;
     for (const Bytes& address : addresses) reports.push_back(RankReport::parse(address));
     check_reports(reports, config_.group, config_.rank);
+    if (!adds_float8(reports)) {
+      traits_.no_float8_arithmetic = "NCCL adds 8-bit floating point from 2.24 on, and on GPUs of sm_90 and later";
+    }
     std::vector<ncclUniqueId> ids;
     for (const int root : roots()) {
       const RankReport& report = reports[static_cast<std::size_t>(root)];
@@ -88,6 +95,12 @@ class NcclBackend final : public Backend {
   Request& init(std::span<const Operation> operations, Deadline deadline) override {
     return queue_.init(operations, deadline);
   }
+  void split(Backend* child, int rank, Deadline deadline) override {
+    queue_.split(child == nullptr ? nullptr : &static_cast<NcclBackend*>(child)->queue_, rank, deadline);
+  }
+  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline) override {
+    return queue_.allocate(bytes, deadline);
+  }
   void abort() noexcept override { queue_.abort(); }
   void close(Deadline deadline) noexcept override { queue_.close(deadline); }
 
@@ -95,6 +108,7 @@ class NcclBackend final : public Backend {
   static constexpr int kSharedGpu = version_code(2, 30, 0);
 
   std::vector<int> roots() const {
+    if (config_.splits_off) return {};
     return bootstrap_roots(config_.size, library_.functions().comm_init_rank_scalable != nullptr);
   }
 
@@ -102,7 +116,7 @@ class NcclBackend final : public Backend {
   const int device_;
   const NcclLibrary& library_;
   NcclQueue queue_;
-  const BackendTraits traits_;
+  BackendTraits traits_;
 };
 
 }  // namespace

@@ -21,6 +21,12 @@ constexpr std::chrono::microseconds kLaunch{200};
 // waits.
 constexpr std::chrono::seconds kLongestAbort{4};
 
+Registration chosen_registration() {
+  const std::string word = base::Environment::process().text("DDP_NCCL_REGISTER");
+  if (word == "off") return Registration::off;
+  return word == "window" ? Registration::window : Registration::local;
+}
+
 }  // namespace
 
 void NcclRequest::post() noexcept { queue_.post(*this); }
@@ -36,13 +42,15 @@ NcclQueue::NcclQueue(const NcclLibrary& library, int device, const std::string& 
       context_(cuda::PrimaryContext::retain(device)),
       stream_(context_, cuda::StreamPriority::highest),
       scratch_(context_, 1),
-      events_(context_) {
+      events_(context_),
+      registration_(chosen_registration()) {
   const auto patience = base::Environment::process().seconds("DDP_NCCL_STUCK_AFTER");
   calls_ = CallMonitor::watch(group, ", and the group's deadlines are not watched until it does", patience);
-  communicator_ = std::make_unique<Communicator>(library, context_, group, patience);
+  communicator_ = std::make_shared<Communicator>(library, context_, group, patience);
 }
 
 NcclQueue::~NcclQueue() {
+  communicator_->abort();
   if (communicator_->over()) return;
   // freeing device memory waits for the device, which may never be done
   static_cast<void>(new cuda::DeviceMemory(std::move(scratch_)));
@@ -111,12 +119,17 @@ void NcclQueue::enter(NcclRequest& request) {
     request.ready_.record(callers);
   }
   if (captured.capturing()) return capture(request, captured);
-  if (!communicator_->begun()) {
-    const ncclResult_t result = communicator_->begin(std::move(ids_), size_, rank_);
-    if (result != ncclSuccess && result != ncclInProgress) return fail(result);
-  }
+  if (!begin()) return;
   waiting_.push_back(&request);
   advance();
+}
+
+/// The first operation connects.
+bool NcclQueue::begin() {
+  if (communicator_->begun()) return true;
+  const ncclResult_t result = communicator_->begin(std::move(ids_), size_, rank_);
+  if (result != ncclSuccess && result != ncclInProgress) fail(result);
+  return !failed_;
 }
 
 /// Takes the communicator and what waits for it as far as they go now.
@@ -154,6 +167,62 @@ bool NcclQueue::settle() {
   return state == ncclSuccess;
 }
 
+/// Whether all ranks are connected, and NCCL has come to the end of what it was given, by @p deadline.
+bool NcclQueue::settled(Deadline deadline) {
+  const auto ready = [&] { return connected_ && launching_ == nullptr && waiting_.empty(); };
+  while (communicator_->begun() && !ready() && !failed_ && !aborted_ && !deadline.expired()) advance();
+  return ready() && !failed_ && !aborted_;
+}
+
+/// A call of NCCL beside operations, which all ranks make. Throws Error if it has not succeeded by @p deadline.
+template <class Call>
+void NcclQueue::call_with_all(const char* what, const std::string& attempted, Deadline deadline, Call&& call) {
+  ncclResult_t result = ncclInProgress;
+  guarded(what, [&] {
+    if (failed_ || !begin() || !settled(deadline)) return;
+    result = call();
+    while (result == ncclInProgress && !aborted_ && !deadline.expired()) result = communicator_->state();
+    if (result != ncclSuccess && result != ncclInProgress) fail(result);
+  });
+  if (result == ncclSuccess) return;
+  const bool late = !failed_ && !aborted_;
+  if (late) fail("not all ranks have taken part in time", {});  // NCCL cannot be called back
+  throw Error{{.code = late ? ErrorCode::timeout : ErrorCode::unavailable,
+               .attempted = attempted,
+               .cause = failed_ ? failure_.cause : "the group was aborted",
+               .native = failure_.native,
+               .ranks = {},
+               .hint = late ? "all ranks of a group must do the same, in the same order" : ""}};
+}
+
+std::shared_ptr<void> NcclQueue::allocate(std::size_t bytes, Deadline deadline) {
+  auto memory = std::make_shared<RegisteredMemory>(library_, context_, communicator_, bytes);
+  guarded("clearing memory", [&] { clear(*memory, bytes, deadline); });
+  try {
+    call_with_all("registering memory", fmt::format("allocating {} bytes for group '{}'", bytes, group_), deadline,
+                  [&] { return memory->enter(registration_); });
+  } catch (const Error&) {
+    RegisteredMemory::keep_if_pending(memory);
+    throw;
+  }
+  return {memory, memory->pointer()};
+}
+
+void NcclQueue::split(NcclQueue* child, int rank, Deadline deadline) {
+  call_with_all("splitting NCCL's communicator", fmt::format("splitting a group off group '{}'", group_), deadline,
+                [&] { return communicator_->split(child == nullptr ? nullptr : child->communicator_.get(), rank); });
+}
+
+void NcclQueue::clear(const RegisteredMemory& memory, std::size_t bytes, Deadline deadline) {
+  cuda::Event cleared = events_.take();
+  const auto address = reinterpret_cast<CUdeviceptr>(memory.pointer());
+  cuda::check(cuda::driver().memset_d8_async(address, 0, bytes, stream_.get()), "clearing memory");
+  cleared.record(stream_.get());
+  while (cleared.query() == CUDA_ERROR_NOT_READY && !deadline.expired()) WaitLadder::relax();
+  if (cleared.query() == CUDA_ERROR_NOT_READY) fail("the device has not cleared the memory in time", {});
+  events_.give_back(std::move(cleared));
+}
+
 ncclResult_t NcclQueue::launch(NcclRequest& request) {
   const bool captured = request.state_ == State::captured;
   if (request.queued_) stream_.wait(request.ready_.get());
@@ -183,13 +252,9 @@ void NcclQueue::launched(NcclRequest& request) {
 /// Into the graph that the caller's stream is captured into. Its events are the graph's and tell nothing here, so the
 /// operation is over for the group, while the graph keeps its memory.
 void NcclQueue::capture(NcclRequest& request, const cuda::CaptureState& capture) {
-  if (!connected_ || launching_ != nullptr || !waiting_.empty()) {
-    const auto ready = [&] { return connected_ && launching_ == nullptr && waiting_.empty(); };
-    while (communicator_->begun() && !ready() && !failed_ && !aborted_ && !request.deadline_.expired()) advance();
+  if (!settled(request.deadline_)) {
     if (failed_ || aborted_) return;
-    if (!ready()) {
-      return fail("an operation is captured into a graph before the group's communicator is ready; run one first", {});
-    }
+    return fail("an operation is captured into a graph before the group's communicator is ready; run one first", {});
   }
   GraphKeeper::keep(capture.graph, request.operations_);
   request.state_ = State::captured;

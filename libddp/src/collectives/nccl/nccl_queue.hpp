@@ -14,6 +14,7 @@
 
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
+#include "collectives/nccl/registered_memory.hpp"
 #include "cuda/event.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
@@ -67,6 +68,10 @@ class NcclQueue {
 
   void connect(std::vector<ncclUniqueId> ids, int size, int rank);
   NcclRequest& init(std::span<const Operation> operations, Deadline deadline);
+  /// As Backend::split.
+  void split(NcclQueue* child, int rank, Deadline deadline);
+  /// As Backend::allocate. Zeroed.
+  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
   void abort() noexcept;
   void close(Deadline deadline) noexcept;
 
@@ -83,7 +88,12 @@ class NcclQueue {
 
   void enter(NcclRequest& request);
   void advance();
+  bool begin();
   bool settle();
+  bool settled(Deadline deadline);
+  template <class Call>
+  void call_with_all(const char* what, const std::string& attempted, Deadline deadline, Call&& call);
+  void clear(const RegisteredMemory& memory, std::size_t bytes, Deadline deadline);
   ncclResult_t launch(NcclRequest& request);
   void launched(NcclRequest& request);
   void capture(NcclRequest& request, const cuda::CaptureState& capture);
@@ -100,7 +110,8 @@ class NcclQueue {
   cuda::Stream stream_;
   cuda::DeviceMemory scratch_;
   cuda::EventPool events_;
-  std::unique_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> communicator_;  ///< memory that it knows keeps it, too
+  const Registration registration_;
   std::shared_ptr<CallSlot> calls_;
   std::vector<ncclUniqueId> ids_;
   int rank_ = 0;

@@ -62,6 +62,7 @@ std::string versions_of(const RankReport& report) {
 Bytes RankReport::pack() const {
   base::ByteWriter writer;
   writer.integer(nccl_version).integer(driver_version).integer(static_cast<std::uint8_t>(may_share));
+  writer.integer(compute_capability);
   writer.text(device).text(host).integer(process).integer(static_cast<std::uint8_t>(ids.size()));
   for (const ncclUniqueId& id : ids) writer.raw(std::as_bytes(std::span{id.internal}));
   return std::move(writer).bytes();
@@ -74,6 +75,7 @@ RankReport RankReport::parse(const Bytes& packed) {
   report.driver_version = reader.integer<int>();
   const auto may_share = reader.integer<std::uint8_t>();
   report.may_share = may_share == 1;
+  report.compute_capability = reader.integer<int>();
   report.device = reader.text();
   report.host = reader.text();
   report.process = reader.integer<std::int64_t>();
@@ -98,6 +100,14 @@ std::vector<int> bootstrap_roots(int size, bool several) {
   std::vector<int> roots;
   for (int rank = 0; rank < size && (several || rank == 0); rank += kRanksPerRoot) roots.push_back(rank);
   return roots;
+}
+
+bool adds_float8(const std::vector<RankReport>& reports) {
+  constexpr int kOldestVersion8 = version_code(2, 24, 3);
+  constexpr int kSm90 = 90;  // NCCL refuses it on others: "FP8 reduction support begins with sm90 capable devices"
+  return std::all_of(reports.begin(), reports.end(), [&](const RankReport& report) {
+    return report.nccl_version >= kOldestVersion8 && report.compute_capability >= kSm90;
+  });
 }
 
 void check_reports(const std::vector<RankReport>& reports, const std::string& group, int rank) {

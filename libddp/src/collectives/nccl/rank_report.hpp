@@ -14,10 +14,11 @@
 namespace ddp::collectives::nccl {
 
 struct RankReport {
-  int nccl_version = 0;    ///< as NCCL codes it
-  int driver_version = 0;  ///< of CUDA that the driver supports
-  bool may_share = false;  ///< its NCCL may run several ranks on one GPU (NCCL_MULTI_RANK_GPU_ENABLE)
-  std::string device;      ///< UUID
+  int nccl_version = 0;        ///< as NCCL codes it
+  int driver_version = 0;      ///< of CUDA that the driver supports
+  bool may_share = false;      ///< its NCCL may run several ranks on one GPU (NCCL_MULTI_RANK_GPU_ENABLE)
+  int compute_capability = 0;  ///< of its GPU: 90 is 9.0
+  std::string device;          ///< UUID
   std::string host;
   std::int64_t process = 0;
   std::vector<ncclUniqueId> ids;  ///< one, of a rank that is a root of the bootstrap
@@ -29,6 +30,9 @@ struct RankReport {
 
 /// Ranks that make an id for a group of @p size: the first of each 128, or rank 0 alone where NCCL takes one id only.
 std::vector<int> bootstrap_roots(int size, bool several);
+
+/// Whether NCCL reduces 8-bit floating point among such ranks.
+bool adds_float8(const std::vector<RankReport>& reports);
 
 /// Throws Error: mismatch if not all ranks have one version of NCCL, conflict if two have one GPU; lists who has what.
 /// Drivers may differ: that is logged by rank 0. @p reports by rank, @p rank the own one.

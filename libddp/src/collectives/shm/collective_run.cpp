@@ -36,7 +36,7 @@ void CollectiveRun::start(const Operation& operation) {
   shown_ = reduced_ = finished_ = 0;
   arrived_ = results_arrived_ = 0;
   mismatch_ = waits_for_room_ = false;
-  if (reduces(operation.kind)) reduction_ = Reduction(operation.dtype, operation.reduce_op, board_.ranks());
+  if (reduces(operation.kind)) reduction_ = Reduction(operation, board_.ranks());
   plan();
 }
 

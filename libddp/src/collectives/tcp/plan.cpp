@@ -137,7 +137,7 @@ void plan_alone(const Operation& operation, Plan& plan) {
   if (!reduces(operation.kind)) {
     return copy_now(bytes_of(operation.output), bytes_of(operation.input), operation.output.size_bytes());
   }
-  plan.reduction.emplace(operation.dtype, operation.reduce_op, 1);
+  plan.reduction.emplace(operation, 1);
   plan.combine(bytes_of(operation.output), operation.count, 0);
   plan.source(operation.input.data());
 }

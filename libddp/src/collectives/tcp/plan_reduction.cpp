@@ -161,7 +161,7 @@ void plan_parts(const Operation& operation, int rank, int size, Plan& plan) {
 }  // namespace
 
 void plan_reduction(const Operation& operation, int rank, int size, Plan& plan) {
-  plan.reduction.emplace(operation.dtype, operation.reduce_op, size);
+  plan.reduction.emplace(operation, size);
   const std::size_t bytes = operation.count * size_of(operation.dtype);
   const bool little = bytes <= kGatheredBytes / static_cast<std::size_t>(size);
   if (operation.kind == OperationKind::all_reduce && size == 2 && bytes <= kExchangeBytes)

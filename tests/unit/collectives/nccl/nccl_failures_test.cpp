@@ -1,6 +1,7 @@
 // How NcclBackend fails and ends: errors that come later, ranks that are missing, aborts that block, calls that hang.
 #include <gmock/gmock.h>
 
+#include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
@@ -190,6 +191,18 @@ TEST_F(NcclFailures, OtherVersionsAreListedBeforeNcclStarts) {
       << "drivers may differ while they are renewed";
 }
 
+TEST_F(NcclFailures, EightBitSumsNeedNewNcclAndGpus) {
+  const nccl::RankReport good = nccl::RankReport::parse(address_of(0));
+  EXPECT_EQ(good.compute_capability, 90);
+  nccl::RankReport other = good;
+  other.compute_capability = 89;
+  EXPECT_TRUE(nccl::adds_float8({good, good}));
+  EXPECT_FALSE(nccl::adds_float8({good, other}));
+  other = good;
+  other.nccl_version = 22304;
+  EXPECT_FALSE(nccl::adds_float8({other, other}));
+}
+
 TEST_F(NcclFailures, TwoRanksOnOneGpuAreNamed) {
   std::string uuid;
   const auto error = connect_error([&](nccl::RankReport& report) {
@@ -209,6 +222,31 @@ TEST_F(NcclFailures, ARootWithoutIdAndForeignBytesAreRefused) {
     const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
     EXPECT_THROW(nccl::RankReport::parse(cut), Error) << size;
   }
+}
+
+TEST_F(NcclFailures, SeveralRootsMakeOneCommunicator) {
+  const nccl::NcclLibrary& library = nccl::NcclLibrary::process();
+  std::vector<nccl::ncclUniqueId> ids(2);
+  for (nccl::ncclUniqueId& id : ids) ASSERT_EQ(library->get_unique_id(&id), nccl::ncclSuccess);
+  std::array<std::unique_ptr<nccl::NcclQueue>, 3> queues;
+  for (int rank = 0; rank < 3; ++rank) {
+    queues[static_cast<std::size_t>(rank)] = std::make_unique<nccl::NcclQueue>(library, rank, "roots");
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      nccl::NcclQueue& queue = *queues[static_cast<std::size_t>(rank)];
+      queue.connect(ids, 3, rank);
+      Operation barrier;
+      nccl::NcclRequest& request = queue.init({&barrier, 1}, soon());
+      request.post();
+      EXPECT_EQ(poll_until_end(request), Outcome::ok) << request.failure().native;
+      request.release();
+      queue.close(soon());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("CommInitRankScalable", -1), 3);
 }
 
 TEST(NcclRoots, OneFor128RanksWhereNcclTakesSeveral) {

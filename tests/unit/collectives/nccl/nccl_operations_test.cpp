@@ -16,9 +16,6 @@ constexpr std::array kKinds{OperationKind::all_reduce, OperationKind::broadcast,
                             OperationKind::all_gather, OperationKind::all_gather_v,   OperationKind::gather,
                             OperationKind::scatter,    OperationKind::reduce_scatter, OperationKind::all_to_all,
                             OperationKind::barrier};
-constexpr std::array kTypes{DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
-                            DType::int32,   DType::int64,   DType::uint8,   DType::boolean};
-constexpr std::array kReductions{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
 class NcclSizes : public NcclTest, public ::testing::WithParamInterface<int> {};
 class NcclOperations : public NcclTest {};
@@ -31,10 +28,9 @@ TEST_P(NcclSizes, EveryCollectiveTypeAndReduction) {
       std::uint64_t sequence = 0;
       for (std::size_t type = 0; type < kTypes.size(); ++type) {
         for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-          const bool boolean = kTypes[type] == DType::boolean;
           const Call call{.kind = kKinds[kind],
                           .dtype = kTypes[type],
-                          .op = kReductions[boolean ? 2 + sequence % 3 : sequence % 5],
+                          .op = some_reduction(kTypes[type], sequence),
                           .count = std::array<std::size_t, 4>{1, 0, 33, 1000}[(kind + type) % 4],
                           .root = static_cast<int>(sequence) % GetParam(),
                           .in_place = (kind + type) % 2 == 0,
@@ -50,6 +46,22 @@ TEST_P(NcclSizes, EveryCollectiveTypeAndReduction) {
   EXPECT_STREQ(FAKE_NCCL(fake_nccl_complaints)(), "");
 }
 INSTANTIATE_TEST_SUITE_P(From1To8, NcclSizes, ::testing::Range(1, 9));
+
+TEST_F(NcclOperations, SumsAreScaledByNccl) {
+  DeviceGroup group(4);
+  group.on_all([&](int rank) {
+    std::uint64_t sequence = 0;
+    for (const DType dtype : {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::float8_e4m3fn,
+                              DType::float8_e5m2, DType::complex64}) {
+      Call call = all_reduce_of(33);
+      call.dtype = dtype;
+      call.prescale = 0.5;
+      group.run_call(rank, call, ++sequence);
+    }
+  });
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("RedOpCreatePreMulSum", -1), 4 * 7);
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("RedOpDestroy", -1), 4 * 7);
+}
 
 TEST_F(NcclOperations, SeveralStartAsOne) {
   DeviceGroup group(3);

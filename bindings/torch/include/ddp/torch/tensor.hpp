@@ -41,6 +41,10 @@ inline std::optional<DType> dtype_of(at::ScalarType type) noexcept {
     case at::kLong: return DType::int64;
     case at::kByte: return DType::uint8;
     case at::kBool: return DType::boolean;
+    case at::ScalarType::UInt32: return DType::uint32;
+    case at::ScalarType::UInt64: return DType::uint64;
+    case at::ScalarType::Float8_e4m3fn: return DType::float8_e4m3fn;
+    case at::ScalarType::Float8_e5m2: return DType::float8_e5m2;
     default: return std::nullopt;
   }
 }

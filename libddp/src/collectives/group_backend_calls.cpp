@@ -1,0 +1,34 @@
+// What a group's backend for CUDA tensors does beside operations: memory, and groups of some ranks.
+#include <fmt/format.h>
+
+#include "collectives/group_driver.hpp"
+
+namespace ddp::collectives {
+
+std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline) {
+  const std::string attempted = fmt::format("allocating {} bytes for group '{}'", bytes, members_.name);
+  if (forked()) fork_guard_.check(attempted);
+  if (const auto verdict = watch_.verdict()) throw *verdict;
+  Lane* const lane = lane_of(DeviceType::cuda);
+  if (lane == nullptr || bytes == 0) {
+    throw Error{{.code = lane == nullptr ? ErrorCode::unavailable : ErrorCode::invalid_argument,
+                 .attempted = attempted,
+                 .cause = lane == nullptr ? "no backend of the group serves CUDA tensors" : "that is no memory",
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  attempt();
+  const Turn turn(*this);
+  return lane->carrier.backend->allocate(bytes, deadline);
+}
+
+void GroupDriver::split(Backend* child, int rank, Deadline deadline) {
+  Lane* const lane = lane_of(DeviceType::cuda);
+  if (lane == nullptr || !lane->traits.splits) return;
+  attempt();
+  const Turn turn(*this);
+  lane->carrier.backend->split(child, rank, deadline);
+}
+
+}  // namespace ddp::collectives
