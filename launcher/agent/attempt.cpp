@@ -273,6 +273,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
                                          .ending_signals = signal_list(options.ending_signals)};
   EnvironmentMap environment =
       worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
+  if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
   for (auto& [name, value] : name_space_->client_environment(worker.rank)) environment[name] = value;
   return environment;
 }

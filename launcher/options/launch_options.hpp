@@ -124,6 +124,7 @@ struct LaunchOptions {
   std::string role = "default";
   ProgramMode mode = ProgramMode::automatic;
   StandardInput standard_input = StandardInput::rank_zero;
+  std::string backend;               ///< --backend: DDP_BACKEND of the ranks; empty: as ddprun's
   std::vector<std::string> command;  ///< script, module or program, and its arguments; never empty
 
   int max_restarts = 0;

@@ -1,6 +1,7 @@
 // Options on what is executed as a rank.
 #include <fmt/format.h>
 
+#include "base/backend_words.hpp"
 #include "options/option_groups.hpp"
 #include "options/option_values.hpp"
 
@@ -27,6 +28,16 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
       .add_value("--role", "NAME", "ROLE_NAME of the ranks, also in output prefixes (default 'default').",
                  [&](const auto&, const auto& text) { draft.options.role = text; })
       .torchrun();
+  table
+      .add_value(
+          "--backend", "NAME",
+          "DDP_BACKEND of the ranks: what libddp's process groups use. With ddp, init_process_group() of PyTorch "
+          "programs that name no backend takes libddp's, if the Python package libddp is installed.",
+          [&](const auto& source, const auto& text) {
+            static const std::vector<std::string> kWords{base::kBackendWords.begin(), base::kBackendWords.end()};
+            draft.options.backend = parse_choice(source, text, kWords);
+          })
+      .choices({base::kBackendWords.begin(), base::kBackendWords.end()});
   table
       .add_value(
           "--stdin", "0|all|none",

@@ -1,4 +1,7 @@
-"""Ranks of torch.distributed from the launcher: import libddp.torch, then init_process_group(init_method="pmix://").
+"""libddp for programs of torch.distributed: ranks from the launcher, the backend "ddp", DistributedDataParallel.
+
+    dist.init_process_group("ddp", init_method="pmix://")
+    model = libddp.torch.DistributedDataParallel(model)
 
 No MASTER_ADDR, MASTER_PORT, RANK or WORLD_SIZE is needed, under whatever libddp.init() knows: srun --mpi=pmix or pmi2, mpirun,
 ddprun, torchrun.
@@ -14,7 +17,10 @@ from typing import Any
 import torch.distributed as dist
 
 import libddp
+from libddp import _backend
+from libddp._data_parallel import DistributedDataParallel
 
+__all__ = ["DistributedDataParallel", "meet"]
 _TIMEOUT = datetime.timedelta(minutes=30)  # torch.distributed's own default
 _meetings = 0
 
@@ -51,4 +57,9 @@ def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> I
     raise RuntimeError("pmix:// cannot meet again in the same process group; destroy it, and make another")
 
 
-dist.register_rendezvous_handler("pmix", _rendezvous)
+if __name__ == "__main__":  # python -m libddp.torch: what `import torch` may have imported already
+    from libddp import _adapter
+    print(_adapter.library())
+else:
+    dist.register_rendezvous_handler("pmix", _rendezvous)
+    _backend.register()

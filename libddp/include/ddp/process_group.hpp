@@ -28,6 +28,7 @@ std::string_view to_string(ReduceOp op) noexcept;
 namespace collectives {
 class GroupEngine;
 }
+class KeyValueStore;
 class World;
 
 /// What an operation may be given besides its arguments. A Deadline alone converts.
@@ -125,5 +126,16 @@ class ProcessGroup {
 /// unavailable when a backend cannot be had, conflict when two ranks would have one GPU, invalid_argument when the
 /// group exists over another backend.
 ProcessGroup make_process_group(World& world, std::string_view backend = "auto");
+
+struct StoreGroupOptions {
+  std::string name;                 ///< the same on all ranks, and of this group alone
+  std::vector<int> global_ranks{};  ///< of each in the job, for messages; empty: the group is the job
+  std::optional<std::chrono::milliseconds> timeout{};  ///< of the rendezvous; default: DDP_INIT_TIMEOUT
+  std::string backend = "auto";                        ///< as above
+};
+/// A group of the ranks of @p store, which have met by other means than a World: for other libraries' process groups.
+/// Collective over them. No other group has been made over the store; it is closed when this one is made, and used by
+/// the calling thread alone. Throws as World::init and the above.
+ProcessGroup make_process_group(std::unique_ptr<KeyValueStore> store, const StoreGroupOptions& options);
 
 }  // namespace ddp

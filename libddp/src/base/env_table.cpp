@@ -24,7 +24,8 @@ constexpr std::array kTable{
         "DDP_BACKEND", EnvType::choice, "auto", kBackendChoices,
         "Backend of process groups whose program names none: host is shared memory within a host and TCP between them; "
         "cpu and gloo are other names of it, here, in `--ddp-backend` and in `make_process_group`. nccl: host, and "
-        "[NCCL for CUDA tensors](gpu.md). auto: the same where every rank has NCCL and a GPU of its own, else host."},
+        "[NCCL for CUDA tensors](gpu.md). auto: the same where every rank has NCCL and a GPU of its own, else host. "
+        "ddp: auto, and `init_process_group()` of PyTorch programs that name no backend [takes libddp's](python.md)."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "text; that of `libddp.so`",
                 "Folder of the backend plugins (`libddp_nccl.so`, ...)."},
     EnvVariable{"DDP_BIND", EnvType::text, "", "numa, core, socket, none",
@@ -88,6 +89,8 @@ constexpr std::array kTable{
                 "Vector instructions of reductions; auto: the best that the processor has. Results are the same bits."},
     EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "text",
                 "[Network interface](topology.md#the-network-between-nodes) between ranks, for example eth0."},
+    EnvVariable{"DDP_TORCH_CACHE", EnvType::text, "", "text; `~/.cache/libddp`",
+                "Folder of the compiled [adapter to PyTorch](python.md#torchdistributed)."},
 };
 
 // Other programs use our prefix, too: report only names that are close to one of ours.

@@ -31,7 +31,7 @@ std::string list(const std::map<std::string, std::vector<int>>& reasons) {
 }  // namespace
 
 BackendChoice BackendChoice::of(std::string_view word) {
-  if (word == "auto") return {.cpu = "host", .cuda = Cuda::if_possible};
+  if (word == "auto" || word == "ddp") return {.cpu = "host", .cuda = Cuda::if_possible};
   if (word == kCudaBackend) return {.cpu = "host", .cuda = Cuda::required};
   return {.cpu = std::string(base::backend_of(word)), .cuda = Cuda::none};
 }

@@ -27,9 +27,9 @@ std::optional<int> device_of(WorldState& world) {
   return device ? std::optional(device->index) : std::nullopt;
 }
 
-std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendChoice& choice) {
+std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendChoice& choice, std::string name) {
   const Deadline deadline = Deadline::after(world.timeout());
-  GroupMembers members{.name = world.key("world"),
+  GroupMembers members{.name = std::move(name),
                        .rank = world.rank,
                        .global_ranks = {},
                        .endpoints = {},
@@ -37,7 +37,7 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
                        .channel = world.channel,
                        .peer_timeout = world.peer_timeout()};
   for (int rank = 0; rank < world.world_size; ++rank) {
-    members.global_ranks.push_back(rank);
+    members.global_ranks.push_back(world.job_rank(rank));
     members.nodes.push_back(world.nodes.node_of(rank));
   }
   ConnectOptions connect{.interface_address = world.interface.address, .timeout = world.timeout()};
@@ -50,7 +50,7 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
     world.store().put(key,
                       base::ByteWriter().blob(addresses.front()).raw(world::encode(world.record(world.rank))).bytes());
     world.store().fence(deadline);
-    for (const int rank : members.global_ranks) {
+    for (int rank = 0; rank < members.size(); ++rank) {
       const Bytes its = world.store().get(rank, key, deadline);
       base::ByteReader reader(its, "address of a rank");
       const auto address = reader.blob();
@@ -58,7 +58,7 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
       world.learn(rank, reader.raw(reader.left()));
     }
   }
-  for (const int rank : members.global_ranks) {
+  for (int rank = 0; rank < members.size(); ++rank) {
     members.endpoints.push_back(rank == members.rank ? world::PeerEndpoint{} : world.endpoint(rank));
   }
   backends.connect(addresses, deadline);
@@ -171,7 +171,8 @@ ProcessGroup make_process_group(World& world, std::string_view wanted) {
   WorldState& state = WorldState::of(world);
   auto existing = std::static_pointer_cast<collectives::GroupEngine>(state.group);
   if (!existing) {
-    existing = collectives::make_world_group(state, collectives::BackendChoice::of(collectives::word_of(wanted)));
+    existing = collectives::make_world_group(state, collectives::BackendChoice::of(collectives::word_of(wanted)),
+                                             state.key("world"));
     state.group = existing;
     if (!state.keep_session()) state.leave_session();
   } else if (wanted != "auto" && !collectives::fits(*existing, collectives::BackendChoice::of(wanted))) {
@@ -183,6 +184,21 @@ ProcessGroup make_process_group(World& world, std::string_view wanted) {
                  .hint = {}}};
   }
   return ProcessGroup{std::move(existing)};
+}
+
+ProcessGroup make_process_group(std::unique_ptr<KeyValueStore> store, const StoreGroupOptions& options) {
+  const auto ranks = static_cast<std::size_t>(store->world_size());
+  if (!options.global_ranks.empty() && options.global_ranks.size() != ranks) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = fmt::format("making the process group '{}' over a store", options.name),
+                 .cause = fmt::format("it has {} ranks, global_ranks {}", ranks, options.global_ranks.size()),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "give the number of each rank in the job, or none"}};
+  }
+  const auto choice = collectives::BackendChoice::of(collectives::word_of(options.backend));
+  WorldState state(std::move(store), options.timeout, options.global_ranks);
+  return ProcessGroup{collectives::make_world_group(state, choice, options.name)};
 }
 
 }  // namespace ddp

@@ -22,7 +22,6 @@
 #include "flight/flight_memory.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/placement/rank_device.hpp"
-#include "world/job_connection.hpp"
 #include "world/process_mapping.hpp"
 #include "world/rank_binding.hpp"
 
@@ -84,9 +83,10 @@ WorldState::WorldState(const InitOptions& options) : keep_session_(options.keep_
   flight::enter_phase(flight::FlightPhase::wiring_up);
   try {
     const auto environment = base::Environment::process();
-    timeout_ = options.timeout.value_or(environment.seconds("DDP_INIT_TIMEOUT"));
-    peer_timeout_ = base::peer_timeout(environment);
-    wire_up(options, environment);
+    read_limits(options.timeout, environment);
+    const Deadline deadline = Deadline::after(timeout_);
+    environment.text("DDP_LOG_LEVEL");  // the log itself cannot report a wrong one
+    wire_up(world::connect_job(environment, options.launch, deadline), environment, deadline);
     flight::enter_phase(flight::FlightPhase::wired_up);
   } catch (...) {
     flight::enter_phase(flight::FlightPhase::left);
@@ -95,29 +95,47 @@ WorldState::WorldState(const InitOptions& options) : keep_session_(options.keep_
   }
 }
 
+WorldState::WorldState(std::unique_ptr<KeyValueStore> store, std::optional<std::chrono::milliseconds> timeout,
+                       std::vector<int> ranks)
+    : guest_(true), ranks_(std::move(ranks)), keep_session_(false) {
+  const auto environment = base::Environment::process();
+  read_limits(timeout, environment);
+  environment.text("DDP_LOG_LEVEL");
+  world::JobConnection connection;
+  connection.launch.reason = fmt::format("the program's {}", store->transport());
+  if (store->world_size() == 1) connection.nodes = world::NodeMap{{0}};
+  connection.store = std::move(store);
+  wire_up(std::move(connection), environment, Deadline::after(timeout_));
+  if (ranks_.empty()) flight::enter_phase(flight::FlightPhase::wired_up);
+}
+
 WorldState::~WorldState() {
-  flight::enter_phase(flight::FlightPhase::left);
+  if (!guest_) flight::enter_phase(flight::FlightPhase::left);
   group.reset();
   channel.reset();
   leave_session();
 }
 
-void WorldState::wire_up(const InitOptions& options, const base::Environment& environment) {
-  const Deadline deadline = Deadline::after(timeout_);
-  environment.text("DDP_LOG_LEVEL");  // the log itself cannot report a wrong one
-  world::JobConnection connection = world::connect_job(environment, options.launch, deadline);
+void WorldState::read_limits(std::optional<std::chrono::milliseconds> timeout, const base::Environment& environment) {
+  timeout_ = timeout.value_or(environment.seconds("DDP_INIT_TIMEOUT"));
+  peer_timeout_ = base::peer_timeout(environment);
+}
+
+void WorldState::wire_up(world::JobConnection connection, const base::Environment& environment, Deadline deadline) {
   store_ = std::move(connection.store);
   session_open_ = true;
-  OpenSessions::instance().add(store_.get());
+  if (!guest_) OpenSessions::instance().add(store_.get());
 
   rank = store_->rank();
   world_size = store_->world_size();
   source = connection.launch.source;
   source_reason = std::move(connection.launch.reason);
   records_.resize(static_cast<std::size_t>(world_size));
-  flight::set_world(rank, world_size);
-  base::set_log_rank(rank);
-  if (rank == 0) warn_of_unknown_variables(environment);
+  if (ranks_.empty()) {
+    flight::set_world(rank, world_size);
+    base::set_log_rank(rank);
+  }
+  if (rank == 0 && !guest_) warn_of_unknown_variables(environment);
 
   if (connection.nodes) nodes = *connection.nodes;
   const topology::JobSpan span = connection.single_node ? topology::JobSpan::one_node
@@ -130,8 +148,9 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
                             .channel_port = 0,
                             .channel_token = {}};
   for (const topology::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
-  world::RankBinding binding{environment, world_size};
-  const std::string dump = environment.text("DDP_DUMP_ENV");
+  std::optional<world::RankBinding> binding;
+  if (!guest_) binding.emplace(environment, world_size);
+  const std::string dump = guest_ ? std::string{} : environment.text("DDP_DUMP_ENV");
   if (!dump.empty()) diagnostics::put_environment(*store_, key("environment"), diagnostics::describe_process(rank));
   if (world_size > 1) {
     channel = std::make_shared<world::PeerChannel>(listening_address(own.addresses));
@@ -139,7 +158,7 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
     own.channel_token = channel->token();
     store_->put(key("record"), encode(own));
     const int local_rank = connection.nodes ? connection.nodes->local_rank_of(rank) : connection.local_rank.value_or(0);
-    binding.publish(*store_, key("binding"), local_rank == 0);
+    if (binding) binding->publish(*store_, key("binding"), local_rank == 0);
     store_->fence(deadline);
   }
   records_[static_cast<std::size_t>(rank)] = own;
@@ -156,11 +175,13 @@ void WorldState::wire_up(const InitOptions& options, const base::Environment& en
                  .ranks = {rank},
                  .hint = "please report this with the output of env from the job"}};
   }
-  base::log(base::LogLevel::info, "{} of {} ranks, local rank {} on node {} of {}, by {}: {}; interface {} ({}): {}",
-            rank, world_size, nodes.local_rank_of(rank), nodes.node_of(rank), nodes.num_nodes(), to_string(source),
-            source_reason, interface.name, interface.address, interface.reason);
-  auto bound = binding.apply(*store_, key("binding"), nodes.ranks_on(nodes.node_of(rank)), rank,
-                             nodes.num_nodes() > 1 ? interface : topology::SocketInterface{}, deadline);
+  base::log(guest_ ? base::LogLevel::debug : base::LogLevel::info,
+            "{} of {} ranks, local rank {} on node {} of {}, by {}: {}; interface {} ({}): {}", rank, world_size,
+            nodes.local_rank_of(rank), nodes.node_of(rank), nodes.num_nodes(), to_string(source), source_reason,
+            interface.name, interface.address, interface.reason);
+  if (!binding) return;
+  auto bound = binding->apply(*store_, key("binding"), nodes.ranks_on(nodes.node_of(rank)), rank,
+                              nodes.num_nodes() > 1 ? interface : topology::SocketInterface{}, deadline);
   if (!bound) return;
   placement = std::move(bound->placement);
   settings = std::move(bound->settings);
@@ -265,7 +286,7 @@ world::PeerEndpoint WorldState::endpoint(int other) {
   const world::EndpointRecord& known = record(other);
   const std::size_t chosen =
       known.addresses.size() > 1 && nodes.num_nodes() > 1 ? topology::pick(known.addresses, agreement()) : 0;
-  return {.rank = other,
+  return {.rank = job_rank(other),
           .address = known.addresses[chosen].address.address,
           .port = known.channel_port,
           .token = known.channel_token};

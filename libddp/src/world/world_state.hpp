@@ -16,6 +16,7 @@
 #include "topology/network/interface_candidates.hpp"
 #include "topology/network/socket_interface.hpp"
 #include "world/endpoint_record.hpp"
+#include "world/job_connection.hpp"
 #include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
 #include "world/peer_questions.hpp"
@@ -25,6 +26,10 @@ namespace ddp {
 class WorldState {
  public:
   explicit WorldState(const InitOptions& options);
+  /// Of ranks that have met over a store of the program's. Binds nothing; @p ranks: of each in the job, empty: as in
+  /// the store.
+  WorldState(std::unique_ptr<KeyValueStore> store, std::optional<std::chrono::milliseconds> timeout,
+             std::vector<int> ranks);
   WorldState(const WorldState&) = delete;
   WorldState& operator=(const WorldState&) = delete;
   ~WorldState();
@@ -39,6 +44,8 @@ class WorldState {
   void check_rank(int other) const;
   /// How any other rank's peer channel is reached.
   world::PeerEndpoint endpoint(int rank);
+  /// What messages call a rank.
+  int job_rank(int other) const { return ranks_.empty() ? other : ranks_[static_cast<std::size_t>(other)]; }
   /// "ddp.<n>.<name>": a key of libddp's own, different for each World of this process.
   std::string key(std::string_view name) const;
   KeyValueStore& store();
@@ -61,7 +68,8 @@ class WorldState {
   std::vector<EnvironmentSetting> settings;     ///< as World::settings()
 
  private:
-  void wire_up(const InitOptions& options, const base::Environment& environment);
+  void read_limits(std::optional<std::chrono::milliseconds> timeout, const base::Environment& environment);
+  void wire_up(world::JobConnection connection, const base::Environment& environment, Deadline deadline);
   /// DDP_DUMP_ENV on rank 0. A failure is logged: it must not end the job.
   void dump_environments(const std::string& destination, Deadline deadline);
   world::NodeMap node_map_from_records(Deadline deadline);
@@ -73,6 +81,8 @@ class WorldState {
 
   std::chrono::milliseconds timeout_{};
   std::chrono::milliseconds peer_timeout_{};  ///< DDP_PEER_TIMEOUT
+  const bool guest_ = false;                  ///< over a store of the program's
+  const std::vector<int> ranks_;              ///< a guest's, in the job
   bool keep_session_ = true;
   unsigned generation_ = 0;
   bool session_open_ = false;

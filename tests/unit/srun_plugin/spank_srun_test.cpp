@@ -118,7 +118,7 @@ TEST(SpankSrun, AWrongWordEndsSrunWithTheAcceptedOnes) {
   };
   for (const auto& [option, words] :
        {Case{"--ddp-bind=nuam", "numa, core, socket, none"}, Case{"--ddp-gpus=2", "all, one, none"},
-        Case{"--ddp-backend=mpi", "auto, host, cpu, gloo, nccl"}}) {
+        Case{"--ddp-backend=mpi", "auto, host, cpu, gloo, nccl, ddp"}}) {
     for (const char* context : {"local", "allocator"}) {
       SpankHostRun run(context);
       const auto result = run.run({"--ddp", option, "true"});
@@ -139,7 +139,7 @@ TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
     test::add_step_environment(run, 1);
     expect_silent(run.run({"true"}));
     EXPECT_THAT(run.seen("options"), ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1",
-                                                 "ddp-gpus all|one|none 1", "ddp-backend auto|host|cpu|gloo|nccl 1",
+                                                 "ddp-gpus all|one|none 1", "ddp-backend auto|host|cpu|gloo|nccl|ddp 1",
                                                  "ddp-verbose - 0", "ddp-dump FILE 2", "ddp-doctor - 0"))
         << context;
   }

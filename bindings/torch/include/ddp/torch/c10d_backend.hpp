@@ -33,6 +33,9 @@ class C10dBackend : public ::c10d::Backend {
         group_(std::move(group)),
         options_(c10::make_intrusive<Options>("ddp", group_->group().timeout())) {}
 
+  /// Throws Error(aborted) after shutdown().
+  ddp::ProcessGroup process_group() { return group().group(); }
+
   const std::string getBackendName() const override { return "ddp"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   /// Of operations without a timeout of their own.

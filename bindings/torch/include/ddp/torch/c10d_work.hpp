@@ -1,6 +1,7 @@
 // An operation of a group as c10d's Work: what torch.distributed and its DistributedDataParallel wait for.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -12,6 +13,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <ddp/work.hpp>
+
+#include <ddp/torch/hand_over.hpp>
 
 namespace ddp::torch {
 
@@ -27,19 +30,9 @@ class C10dWork final : public ::c10d::Work {
       started->complete(nullptr);
       return started;
     }
-    work->on_finish([started, unpack = std::move(unpack)](const ddp::Work& finished) {
-      std::exception_ptr problem;
-      if (const auto error = finished.error()) {
-        problem = std::make_exception_ptr(*error);
-      } else if (unpack) {
-        try {
-          unpack();
-        } catch (...) {
-          problem = std::current_exception();
-        }
-      }
-      started->complete(problem);
-    });
+    started->unpack_ = std::move(unpack);
+    work->on_finish(
+        [ended = started](const ddp::Work&) mutable { hand_over([ended = std::move(ended)] { ended->end(); }); });
     return started;
   }
 
@@ -51,14 +44,17 @@ class C10dWork final : public ::c10d::Work {
         future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
   bool isCompleted() override {
-    if (work_) static_cast<void>(work_->done());  // takes it a step further
+    if (work_ && work_->done()) end();  // done() takes it a step further
     return future_->completed();
   }
   bool isSuccess() const override { return future_->completed() && !future_->hasError(); }
 
   /// Throws the operation's ddp::Error; Error(timeout) after @p timeout, while the operation goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
-    if (work_) wait_for_operation(timeout);
+    if (work_) {
+      wait_for_operation(timeout);
+      end();
+    }
     future_->waitAndThrow();
     return true;
   }
@@ -76,6 +72,23 @@ class C10dWork final : public ::c10d::Work {
     }
   }
 
+  /// Of a finished operation. The first one who comes does it.
+  void end() {
+    if (ended_.exchange(true)) return;
+    std::exception_ptr problem;
+    if (const auto error = work_->error()) {
+      problem = std::make_exception_ptr(*error);
+    } else if (unpack_) {
+      try {
+        unpack_();
+      } catch (...) {
+        problem = std::current_exception();
+      }
+    }
+    unpack_ = nullptr;
+    complete(problem);
+  }
+
   void complete(const std::exception_ptr& problem) {
     finish(problem);  // of the base class, for those who ask it
     if (problem) {
@@ -88,6 +101,8 @@ class C10dWork final : public ::c10d::Work {
   const std::optional<ddp::Work> work_;
   const std::vector<at::Tensor> outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::function<void()> unpack_;
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace ddp::torch

@@ -60,6 +60,16 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .stream = {}};
 }
 
+inline void check_ignored(const ::torch::nn::Module& module, const std::set<std::string>& ignored) {
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  for (const std::string& name : ignored) {
+    if (parameters.contains(name) || buffers.contains(name)) continue;
+    throw_invalid_argument("wrapping a module", "it has no parameter or buffer '" + name + "' to ignore",
+                           "names are those of the module's named_parameters(), without the wrapper's 'module.'");
+  }
+}
+
 /// A module whose gradients are averages over a group's ranks when backward() returns. Its parameters are those of the
 /// wrapped module, with "module." before their names, as in PyTorch.
 ///
@@ -70,7 +80,7 @@ template <class Net>
 class DistributedDataParallelImpl : public ::torch::nn::Module {
  public:
   /// @param module what torch::nn::Module::register_module takes: a holder, or a shared_ptr
-  DistributedDataParallelImpl(Net module, ProcessGroup group, const DistributedDataParallelOptions& options = {})
+  DistributedDataParallelImpl(Net module, ddp::ProcessGroup group, const DistributedDataParallelOptions& options = {})
       : ::torch::nn::Module("DistributedDataParallel"),
         module_(register_module("module", std::move(module))),
         ignored_(options.ignored),
@@ -119,7 +129,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   }
 
   /// Goes on with another group, also after a failure. Collective over it.
-  void change_group(ProcessGroup group) {
+  void change_group(ddp::ProcessGroup group) {
     broadcasts_buffers_ = wants_buffers_ && group.size() > 1;
     averager_->change_group(std::move(group));
   }
@@ -155,7 +165,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
 template <class Net>
 class DistributedDataParallel : public ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>> {
  public:
-  DistributedDataParallel(Net module, ProcessGroup group, const DistributedDataParallelOptions& options = {})
+  DistributedDataParallel(Net module, ddp::ProcessGroup group, const DistributedDataParallelOptions& options = {})
       : ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>>(
             std::make_shared<DistributedDataParallelImpl<Net>>(std::move(module), std::move(group), options)) {}
 

@@ -31,7 +31,7 @@ namespace ddp::torch {
 class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
  public:
   /// Collective. @param tensors all parameters, those without a gradient, too.
-  GradientAverager(std::vector<NamedTensor> tensors, ProcessGroup group, ReducerOptions options)
+  GradientAverager(std::vector<NamedTensor> tensors, ddp::ProcessGroup group, ReducerOptions options)
       : tensors_(std::move(tensors)),
         view_(options.gradient_as_bucket_view),
         searches_(options.find_unused_parameters),
@@ -117,7 +117,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
 
   /// Also ends a step that has failed. Collective over the new group.
-  void change_group(ProcessGroup group) {
+  void change_group(ddp::ProcessGroup group) {
     open_ = false;
     queued_ = false;
     passes_.clear();

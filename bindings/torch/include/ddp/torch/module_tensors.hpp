@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <torch/nn/module.h>
-
 #include <ddp/reducer.hpp>
 
 #include <ddp/torch/tensor.hpp>
@@ -32,16 +30,6 @@ std::vector<NamedTensor> distinct_tensors(const Dictionary& dictionary, const st
     if (!ignored.contains(item.key())) found.push_back({item.key(), item.value()});
   }
   return found;
-}
-
-inline void check_ignored(const ::torch::nn::Module& module, const std::set<std::string>& ignored) {
-  const auto parameters = module.named_parameters();
-  const auto buffers = module.named_buffers();
-  for (const std::string& name : ignored) {
-    if (parameters.contains(name) || buffers.contains(name)) continue;
-    throw_invalid_argument("wrapping a module", "it has no parameter or buffer '" + name + "' to ignore",
-                           "names are those of the module's named_parameters(), without the wrapper's 'module.'");
-  }
 }
 
 /// Throws Error(invalid_argument) for those that cannot be averaged.

@@ -12,6 +12,7 @@
 
 #include <ddp/process_group.hpp>
 
+#include <ddp/torch/hand_over.hpp>
 #include <ddp/torch/tensor.hpp>
 
 namespace ddp::torch {
@@ -87,7 +88,7 @@ class ProcessGroup {
   }
   /// An owner of tensors, for CallOptions.
   static CallOptions keep(std::optional<Deadline> deadline, std::vector<at::Tensor> tensors) {
-    return {deadline, std::make_shared<const std::vector<at::Tensor>>(std::move(tensors))};
+    return {deadline, owner_of(std::move(tensors))};
   }
 
  private:

@@ -1,0 +1,71 @@
+"""The backend "ddp" of torch.distributed: CPU tensors over libddp's shared memory and TCP."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import secrets
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+NAME = "ddp"
+
+
+def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeout: datetime.timedelta) -> Any:
+    from libddp import _adapter
+    # a store may have had a group of this prefix before: init_process_group() after destroy_process_group()
+    fresh = dist.PrefixStore(f"libddp/{store.add(f'libddp/{rank}', 1)}/", store)
+    if rank == 0:
+        fresh.set("name", secrets.token_hex(4))
+    fresh.wait(["name"], timeout)
+    name = f"torch.{label}.{fresh.get('name').decode()}"
+    return _adapter.load().make_backend(fresh, rank, size, name, ranks, int(timeout.total_seconds() * 1000))
+
+
+def create(options: Any, _: Any = None) -> Any:
+    """For torch.distributed: a c10d Backend over the ranks that share options.store. Collective over them."""
+    return _make(options.store, options.group_rank, options.group_size, options.group_id,
+                 list(options.global_ranks_in_group), options.timeout)
+
+
+def register() -> None:
+    if NAME.upper() in dist.Backend._plugins:
+        return
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+    refusing = dist.monitored_barrier
+
+    @functools.wraps(refusing)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        if dist.distributed_c10d._rank_not_in_group(group) or dist.get_backend(group) != NAME:
+            return refusing(group, timeout, wait_all_ranks)
+        limit = timeout if isinstance(timeout, datetime.timedelta) else datetime.timedelta(seconds=timeout or 0)
+        (group or dist.distributed_c10d._get_default_group()).monitored_barrier(limit, wait_all_ranks)
+
+    # torch's own admits gloo alone
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
+
+
+def of(group: dist.ProcessGroup, apart: bool = False) -> Any:
+    """A "ddp" backend over a process group's ranks: its own, or one made beside it, which is collective.
+
+    apart: not its own, since others start operations there at times of their own.
+    """
+    if not apart and f"cpu:{NAME}" in dist.get_backend_config(group):
+        backend = group._get_backend(torch.device("cpu"))
+        return getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    return _beside(group)
+
+
+def _beside(group: dist.ProcessGroup) -> Any:
+    known = _made.get(group.group_name)
+    if known is None or known[0] is not group:
+        _, store = dist.distributed_c10d._world.pg_map[group]
+        made = _make(dist.PrefixStore("beside/", store), group.rank(), group.size(), group.group_name,
+                     dist.get_process_group_ranks(group), dist.distributed_c10d._get_default_timeout(dist.Backend.GLOO))
+        known = _made[group.group_name] = (group, made)
+    return known[1]
+
+
+_made: dict[str, tuple[dist.ProcessGroup, Any]] = {}

@@ -1,0 +1,267 @@
+"""libddp.torch.DistributedDataParallel: torch's class, on libddp's engine, with autograd hooks in C++."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
+
+from libddp import _adapter, _backend
+
+_MiB = 1024 * 1024
+_NO_TENSOR = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+def _find_tensors(value: Any, found: list[torch.Tensor]) -> bool:
+    """Appends the tensors of a forward pass' result; False where nobody knows how to look into a part of it."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+        return True
+    if isinstance(value, _NO_TENSOR):
+        return True
+    if isinstance(value, Mapping):
+        parts: Any = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = value
+    elif dataclasses.is_dataclass(value):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        return False
+    return all([_find_tensors(part, found) for part in parts])
+
+
+def _refuse(what: str, instead: str) -> NotImplementedError:
+    return NotImplementedError(f"libddp.torch.DistributedDataParallel has no {what}; {instead}")
+
+
+class DistributedDataParallel(TorchDataParallel):
+    """A module whose gradients are averages over the ranks of a process group when backward() returns.
+
+    Arguments, attributes and state_dict are those of torch.nn.parallel.DistributedDataParallel. Parameters are on the CPU,
+    of float32, float64, float16, bfloat16 or complex. process_group may have any backend; one that is not "ddp" gets
+    one beside it. Construction is collective: libddp.Mismatch on all ranks if their modules differ. What goes wrong in a
+    backward pass is raised by backward(), on all ranks in the same step. docs/python.md lists what is refused.
+    """
+
+    def __init__(self, module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0,
+                 broadcast_buffers: bool | None = None, init_sync: bool = True, process_group: Any = None,
+                 bucket_cap_mb: float | None = None, find_unused_parameters: bool = False, check_reduction: bool = False,
+                 gradient_as_bucket_view: bool = False, static_graph: bool = False,
+                 delay_all_reduce_named_params: Any = None, param_to_hook_all_reduce: Any = None,
+                 mixed_precision: Any = None, device_mesh: Any = None, skip_all_reduce_unused_params: bool = False,
+                 bucket_cap_mb_list: list[float] | None = None, batched_grad_copy: bool = False,
+                 forward_sync_buffers: bool | None = None) -> None:
+        torch.nn.Module.__init__(self)
+        if delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None:
+            raise _refuse("delay_all_reduce_named_params", "leave those parameters to the buckets")
+        if mixed_precision is not None:
+            raise _refuse("mixed_precision", "use torch.autocast, or register a compressing hook")
+        if process_group is not None and device_mesh is not None:
+            raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
+        if device_mesh is not None:
+            if device_mesh.ndim != 1:
+                raise RuntimeError(f"Only 1D device mesh is supported, but got {device_mesh}.")
+            self.device_mesh = device_mesh
+            process_group = device_mesh.get_group(mesh_dim=0)
+        if bucket_cap_mb is not None and bucket_cap_mb_list is not None:
+            raise ValueError("bucket_cap_mb and bucket_cap_mb_list cannot both be specified")
+        if check_reduction:
+            warnings.warn("The `check_reduction` argument does nothing.", FutureWarning, stacklevel=2)
+        self._check_module(module, device_ids, output_device)
+        self.process_group = process_group or dist.distributed_c10d._get_default_group()
+        self.module = module
+        self.dim = dim
+        self.device_ids = self.output_device = None
+        self.is_multi_device_module = False
+        self.static_graph = static_graph
+        self.find_unused_parameters = find_unused_parameters
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
+        self.batched_grad_copy = batched_grad_copy
+        self.mixed_precision = None
+        wanted = broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
+        self.forward_sync_buffers = wanted is None or wanted
+        self.require_backward_grad_sync = True
+        self.require_forward_param_sync = True
+        self.bucket_bytes_cap = int((bucket_cap_mb or 25) * _MiB)
+        self._cap = None if bucket_cap_mb is None else self.bucket_bytes_cap
+        self._caps = [int(cap * _MiB) for cap in bucket_cap_mb_list or []]
+        self._has_rebuilt_buckets = False
+        self._comm_hooks: list[Any] = []
+        self._make_averager(init_sync)
+        if init_sync and (self.forward_sync_buffers or forward_sync_buffers is not None):
+            self._sync_buffers()
+
+    def _check_module(self, module: torch.nn.Module, device_ids: Any, output_device: Any) -> None:
+        self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        parameters = [each for name, each in module.named_parameters() if name not in self.parameters_to_ignore]
+        if not any(each.requires_grad for each in parameters):
+            raise RuntimeError("DistributedDataParallel is not needed when a module doesn't have any parameter that "
+                               "requires a gradient.")
+        if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in parameters):
+            raise RuntimeError("Modules with uninitialized parameters can't be used with `DistributedDataParallel`. "
+                               "Run a dummy forward pass to correctly initialize the modules")
+        kinds = {each.device.type for each in parameters}
+        if kinds != {"cpu"}:
+            raise ValueError(f"libddp.torch.DistributedDataParallel averages gradients of modules on the CPU, and this one "
+                             f"is on {sorted(kinds)}; use torch's class for it")
+        if device_ids or output_device:
+            raise ValueError("DistributedDataParallel device_ids and output_device arguments only work with "
+                             f"single-device/multiple-device GPU modules, but got {device_ids}, {output_device}")
+        self.device = parameters[0].device
+        self.device_type = "cpu"
+
+    def _kept(self, named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        return {name: each for name, each in named if name not in self.parameters_to_ignore}
+
+    def _make_averager(self, init_sync: bool, hook: Callable[[list[torch.Tensor]], Any] | None = None) -> None:
+        """Collective."""
+        self._averager: Any = None  # its hooks go before others come
+        # hooks start operations from callbacks, too, in no order with the engine's
+        backend = _backend.of(self.process_group, apart=hook is not None)
+        kept = self._kept(self.module.named_parameters())
+        names, tensors = list(kept), list(kept.values())
+        adapter = _adapter.load()
+        self._averager = adapter.Averager(
+            names=names, tensors=tensors, backend=backend, cap=self._cap,
+            first=int(dist._DEFAULT_FIRST_BUCKET_BYTES), caps=self._caps, broadcast=init_sync,
+            view=self.gradient_as_bucket_view, find_unused=self.find_unused_parameters, static_graph=self.static_graph,
+            skip_unused=self.skip_all_reduce_unused_params, hook=hook(tensors) if hook else None)
+
+    # a step
+
+    @torch._disable_dynamo
+    def _before(self) -> None:
+        self._averager.before_forward()
+        if self.require_forward_param_sync and self.forward_sync_buffers:
+            self._sync_buffers()
+        self.require_forward_param_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
+
+    @torch._disable_dynamo
+    def _after(self, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        found: list[torch.Tensor] = []
+        complete = _find_tensors(output, found)
+        self._averager.after_forward(found, complete, self.require_backward_grad_sync)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        self._before()
+        output = self.module(*inputs, **kwargs)
+        self._after(output)
+        return output
+
+    @torch._disable_dynamo
+    def _sync_buffers(self) -> None:
+        buffers = self._kept(self.module.named_buffers())
+        if buffers and dist.get_world_size(self.process_group) > 1:
+            self._averager.broadcast_buffers(list(buffers), list(buffers.values()))
+
+    def several_backwards(self) -> contextlib.AbstractContextManager[None]:
+        """Backward passes in it do not end the step: let it end before the last one of a step."""
+        held: contextlib.AbstractContextManager[None] = self._averager.several_backwards()
+        return held
+
+    def train(self, mode: bool = True) -> DistributedDataParallel:
+        torch.nn.Module.train(self, mode)
+        return self
+
+    def will_sync_module_buffers(self) -> bool:
+        return bool(self.require_forward_param_sync and self.forward_sync_buffers
+                    and self._kept(self.module.named_buffers()))
+
+    # uneven inputs
+
+    def join(self, divide_by_initial_world_size: bool = True, enable: bool = True,
+             throw_on_early_termination: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Around a loop whose ranks have different numbers of inputs, as torch's."""
+        if not enable:
+            return contextlib.nullcontext()
+        buffers = list(self._kept(self.module.named_buffers()).values()) if self.forward_sync_buffers else []
+        held: contextlib.AbstractContextManager[None] = self._averager.join(buffers, divide_by_initial_world_size,
+                                                                           throw_on_early_termination)
+        return held
+
+    def join_hook(self, **kwargs: Any) -> Any:
+        raise _refuse("torch.distributed.algorithms.Join", "use its join()")
+
+    # hooks
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """Torch's: hook(state, bucket) -> Future. Before the first step, on all ranks: the engine is made anew."""
+        self._check_comm_hook(hook)
+        name = f"{hook.__module__}.{hook.__qualname__}"
+        self._add_hook(lambda tensors: _adapter.load().python_hook(name, state, hook, tensors), (hook, state))
+
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        adapter = _adapter.load()
+        fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS
+        self._add_hook(lambda _: adapter.compress_hook("float16") if fp16 else adapter.all_reduce_hook(), comm_hook_type)
+
+    def _add_hook(self, make: Callable[[list[torch.Tensor]], Any], entry: Any) -> None:
+        if self._comm_hooks:
+            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        self._make_averager(False, make)
+        self._comm_hooks.append(entry)
+
+    def _check_comm_hook(self, hook: Any) -> None:
+        if not callable(hook):
+            raise TypeError("Communication hook must be callable.")
+
+    def _register_buffer_comm_hook(self, *args: Any, **kwargs: Any) -> None:
+        raise _refuse("hooks for buffers", "broadcast them in the loop, with forward_sync_buffers=False")
+
+    def _register_fused_optim(self, *args: Any, **kwargs: Any) -> None:
+        raise _refuse("optimizers within backward()", "call step() behind it")
+
+    # what programs and libraries ask
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        log: dict[str, Any] = self._averager.log()
+        return {**log, "world_size": dist.get_world_size(self.process_group), "rank": dist.get_rank(self.process_group),
+                "backend_name": dist.get_backend(self.process_group), "module_name": type(self.module).__name__,
+                "find_unused_parameters": int(self.find_unused_parameters), "static_graph": int(self.static_graph),
+                "gradient_as_bucket_view": int(self.gradient_as_bucket_view), "bucket_cap_bytes": self.bucket_bytes_cap,
+                "broadcast_buffers": int(self.forward_sync_buffers)}
+
+    def _set_static_graph(self) -> None:
+        """Before the first step, on all ranks."""
+        if not self.static_graph:
+            self.static_graph = True
+            self._make_averager(False)
+
+    def _update_process_group(self, new_process_group: Any) -> None:
+        """Collective over the new group; also after a failure."""
+        if not dist.distributed_c10d._rank_not_in_group(new_process_group):
+            self.process_group = new_process_group
+            self._averager.change_group(_backend.of(new_process_group, apart=bool(self._comm_hooks)))
+
+    def _remove_autograd_hooks(self) -> None:
+        self._averager = None
+
+    def _check_reducer_finalized(self) -> None:
+        self._averager.before_forward()
+
+    # pickle and deepcopy: with the default group, on all ranks
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_default_group()
+        state = self.__dict__.copy()
+        for name in ("process_group", "_averager"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        torch.nn.Module.__setstate__(self, state)
+        self.process_group = dist.distributed_c10d._get_default_group()
+        self._comm_hooks = []
+        self._make_averager(False)
+
+    def _log_and_throw(self, kind: type[Exception], message: str) -> None:
+        raise kind(message)

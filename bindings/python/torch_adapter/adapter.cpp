@@ -1,0 +1,68 @@
+// The extension module by which libddp.torch meets PyTorch: a c10d backend, and the engine of DistributedDataParallel.
+// Compiled on the user's machine for the installed PyTorch, whose C++ interface has no stable ABI (_adapter.py).
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <ddp/error.hpp>
+#include <ddp/process_group.hpp>
+
+#include <ddp/torch/c10d_backend.hpp>
+#include <ddp/torch/c10d_store.hpp>
+
+#include "averager.hpp"
+#include "python_tasks.hpp"
+
+namespace ddp_adapter {
+namespace {
+
+/// As libddp's own exceptions, also where PyTorch's bindings meet one.
+void translate(std::exception_ptr problem) {
+  try {
+    if (problem) std::rethrow_exception(std::move(problem));
+  } catch (const ddp::Error& error) {
+    try {
+      const py::object exception = py::module_::import("libddp._errors")
+                                       .attr("make")(std::string(to_string(error.code())), std::string(error.what()),
+                                                     error.attempted(), error.cause(), error.native(),
+                                                     py::tuple(py::cast(error.ranks())), error.hint());
+      PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+    } catch (py::error_already_set& instead) {
+      instead.restore();
+    }
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                               const std::string& name, std::vector<int> global_ranks,
+                                               std::int64_t timeout_ms) {
+  const std::chrono::milliseconds timeout{timeout_ms};
+  auto group = ddp::make_process_group(
+      std::make_unique<binding::C10dStore>(store, rank, size),
+      {.name = name, .global_ranks = std::move(global_ranks), .timeout = timeout, .backend = "host"});
+  auto backend = c10::make_intrusive<binding::C10dBackend>(std::move(group));
+  backend->setTimeout(timeout);
+  return backend;
+}
+
+}  // namespace
+}  // namespace ddp_adapter
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using namespace ddp_adapter;
+  using Release = py::call_guard<py::gil_scoped_release>;
+  py::register_exception_translator(translate);
+  PythonTasks::start();
+  ddp::torch::hand_over_to = &PythonTasks::take;
+  module.def("start_tasks", &PythonTasks::start);
+  module.def("run_tasks", [] { PythonTasks::instance().run(); }, Release());
+  module.def("stop_tasks", [] { PythonTasks::instance().stop(); });
+  module.def("make_backend", &make_backend, Release(), py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("name"), py::arg("global_ranks"), py::arg("timeout_ms"));
+  add_averager(module);
+}

@@ -1,0 +1,192 @@
+// ddp::torch's GradientAverager as a Python object: what libddp.torch.DistributedDataParallel is made of.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
+#include <torch/csrc/distributed/c10d/python_comm_hook.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <ddp/join.hpp>
+
+#include <ddp/torch/c10d_backend.hpp>
+#include <ddp/torch/gradient_averager.hpp>
+
+#include "torch_hook.hpp"
+
+namespace ddp_adapter {
+
+namespace binding = ddp::torch;
+
+/// That of a backend "ddp". Throws for another.
+inline ddp::ProcessGroup group_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  if (auto* const ours = dynamic_cast<binding::C10dBackend*>(backend.get())) return ours->process_group();
+  binding::throw_invalid_argument("averaging gradients over a process group",
+                                  "its backend is " + backend->getBackendName(), "give one of the backend ddp");
+}
+
+using Names = std::vector<std::string>;
+using Tensors = std::vector<at::Tensor>;
+
+inline std::vector<binding::NamedTensor> named(const Names& names, const Tensors& tensors) {
+  std::vector<binding::NamedTensor> all;
+  for (std::size_t i = 0; i < names.size(); ++i) all.push_back({names[i], tensors[i]});
+  return all;
+}
+
+/// One at a time for each object of Python; ends with its `with` block.
+struct Held {
+  std::shared_ptr<binding::GradientAverager> averager;
+  bool several = false;  ///< backward passes, else no_sync
+  std::optional<binding::GradientAverager::Guard> guard;
+
+  void enter() { guard.emplace(several ? averager->several_backwards() : averager->no_sync()); }
+  void leave() { guard.reset(); }
+};
+
+struct HeldJoin {
+  std::shared_ptr<binding::GradientAverager> averager;
+  Tensors buffers;
+  ddp::JoinOptions options;
+  std::unique_ptr<ddp::Join> join;
+
+  void enter() {
+    averager->check_parameters_stayed("joining ranks with inputs of different length");
+    std::vector<ddp::TensorView> memory;
+    for (const at::Tensor& buffer : buffers) memory.push_back(binding::bytes_of(buffer, "joining ranks with a buffer"));
+    join = std::make_unique<ddp::Join>(
+        std::vector<ddp::Joinable*>{&averager->reducer().joinable(std::move(memory))}, options);
+  }
+  /// Runs the steps of ranks that still have inputs, unless the program's block has failed.
+  void leave(bool failed) {
+    const auto ended = std::move(join);
+    if (!failed) ended->finish();
+  }
+};
+
+/// Python's handle. The engine is shared with hooks that run.
+class Averager {
+ public:
+  Averager(const Names& names, Tensors tensors, const c10::intrusive_ptr<c10d::Backend>& backend,
+           ddp::ReducerOptions options)
+      : engine_(std::make_shared<binding::GradientAverager>(named(names, tensors), group_of(backend),
+                                                            std::move(options))) {}
+
+  const std::shared_ptr<binding::GradientAverager>& engine() const { return engine_; }
+
+  void before_forward() const {
+    engine_->before_forward();
+    engine_->reducer().start_forward();
+  }
+  /// @param synchronize what require_backward_grad_sync says
+  void after_forward(const Tensors& outputs, bool complete, bool synchronize) const {
+    std::optional<binding::GradientAverager::Guard> alone;
+    if (!synchronize) alone.emplace(engine_->no_sync());
+    engine_->after_forward(outputs, complete);
+  }
+  void broadcast_buffers(const Names& names, const Tensors& buffers) const {
+    binding::with_memory_of(named(names, buffers), [&](const std::vector<ddp::TensorView>& memory) {
+      engine_->reducer().broadcast_buffers(memory);
+    });
+  }
+  void change_group(const c10::intrusive_ptr<c10d::Backend>& backend) const { engine_->change_group(group_of(backend)); }
+
+ private:
+  std::shared_ptr<binding::GradientAverager> engine_;
+};
+
+/// A hook for Averager's options: Python's function, or torch's own by number.
+inline std::shared_ptr<ddp::CommHook> python_hook(const std::string& name, py::object state, py::object function,
+                                                  Tensors tensors) {
+  return std::make_shared<TorchHook>(name,
+                                     std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(function)),
+                                     std::move(tensors));
+}
+
+inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps,
+                                      bool broadcast, bool view, bool find_unused, bool static_graph,
+                                      bool skip_unused, std::shared_ptr<ddp::CommHook> hook) {
+  return {.bucket_cap_bytes = cap,
+          .first_bucket_bytes = first,
+          .bucket_caps_bytes = std::move(caps),
+          .rebuild_buckets = true,
+          .broadcast_parameters = broadcast,
+          .gradient_as_bucket_view = view,
+          .find_unused_parameters = find_unused,
+          .static_graph = static_graph,
+          .skip_all_reduce_unused = skip_unused,
+          .ready_order = {},
+          .comm_hook = std::move(hook),
+          .allocator = {},
+          .stream = {}};
+}
+
+inline py::dict log_of(const Averager& averager) {
+  const ddp::Reducer& reducer = averager.engine()->reducer();
+  const ddp::ReducerStats& stats = reducer.stats();
+  py::dict log;
+  log["iteration"] = stats.iteration;
+  log["avg_backward_compute_time"] = stats.backward.count();
+  log["avg_backward_comm_time"] = stats.communication.count();
+  log["avg_backward_compute_comm_overlap_time"] = stats.overlap.count();
+  log["buckets"] = reducer.buckets();
+  log["ready_order"] = reducer.ready_order();
+  return log;
+}
+
+inline void add_averager(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+  py::class_<ddp::CommHook, std::shared_ptr<ddp::CommHook>>(module, "CommHook");
+  module.def("python_hook", &python_hook);
+  module.def("compress_hook", [](const std::string& type) {
+    return ddp::compress_hook(type == "bfloat16" ? ddp::DType::bfloat16 : ddp::DType::float16);
+  });
+  module.def("all_reduce_hook", &ddp::all_reduce_hook);
+
+  py::class_<Held>(module, "Held")
+      .def("__enter__", &Held::enter)
+      .def("__exit__", [](Held& held, const py::args&) { held.leave(); });
+  py::class_<HeldJoin>(module, "HeldJoin")
+      .def("__enter__", &HeldJoin::enter, Release())
+      .def("__exit__", [](HeldJoin& held, const py::object& type, const py::object&, const py::object&) {
+        const bool failed = !type.is_none();
+        const py::gil_scoped_release released;
+        held.leave(failed);
+      });
+
+  py::class_<Averager>(module, "Averager")
+      .def(py::init([](const Names& names, Tensors tensors, const c10::intrusive_ptr<c10d::Backend>& backend,
+                       std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps, bool broadcast,
+                       bool view, bool find_unused, bool static_graph, bool skip_unused,
+                       std::shared_ptr<ddp::CommHook> hook) {
+             auto options = options_of(cap, first, std::move(caps), broadcast, view, find_unused, static_graph,
+                                       skip_unused, std::move(hook));
+             const py::gil_scoped_release released;
+             return std::make_unique<Averager>(names, std::move(tensors), backend, std::move(options));
+           }),
+           py::arg("names"), py::arg("tensors"), py::arg("backend"), py::arg("cap"), py::arg("first"), py::arg("caps"),
+           py::arg("broadcast"), py::arg("view"), py::arg("find_unused"), py::arg("static_graph"),
+           py::arg("skip_unused"), py::arg("hook"))
+      .def("before_forward", &Averager::before_forward)
+      .def("after_forward", &Averager::after_forward, Release())
+      .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
+      .def("change_group", &Averager::change_group, Release())
+      .def("no_sync", [](const Averager& averager) { return Held{averager.engine(), false, {}}; })
+      .def("several_backwards", [](const Averager& averager) { return Held{averager.engine(), true, {}}; })
+      .def("join",
+           [](const Averager& averager, Tensors buffers, bool divide, bool throws) {
+             return std::make_unique<HeldJoin>(HeldJoin{averager.engine(),
+                                                        std::move(buffers),
+                                                        {.divide_by_initial_world_size = divide,
+                                                         .throw_on_early_termination = throws,
+                                                         .enable = true},
+                                                        nullptr});
+           })
+      .def("log", &log_of);
+}
+
+}  // namespace ddp_adapter

@@ -1,0 +1,112 @@
+"""libddp.torch: the backend "ddp" and DistributedDataParallel, by tests/support/libddp_torch_parallel.py under ddprun.
+
+scripts/python-package makes the package in build/python; DDP_BIN_DIR: where ddprun is. The adapter to PyTorch is compiled once,
+into build/python/cache.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
+SITE = ROOT / "build" / "python" / "site"
+CACHE = ROOT / "build" / "python" / "cache"
+JOB = ROOT / "tests" / "support" / "libddp_torch_parallel.py"
+if not (SITE / "libddp").is_dir() or not (BIN / "ddprun").exists():
+    pytest.skip("the package or ddprun is not built: scripts/python-package, scripts/build", allow_module_level=True)
+PATIENCE = 300
+COMPILE_PATIENCE = 1200
+COMPILER = {"CXX": "ccache g++", "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"} if shutil.which("ccache") else {}
+OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|TORCH|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
+
+
+def run(*command, timeout=PATIENCE, **variables):
+    kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
+    return subprocess.run([str(word) for word in command], timeout=timeout, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, cwd="/",
+                          env={**kept, "PYTHONPATH": str(SITE), "DDP_TORCH_CACHE": str(CACHE), "OMP_NUM_THREADS": "1",
+                               **COMPILER, **variables})
+
+
+@pytest.fixture(scope="module")
+def adapter():
+    done = run(sys.executable, "-m", "libddp.torch", timeout=COMPILE_PATIENCE)
+    assert done.returncode == 0 and Path(done.stdout.strip()).exists(), done.stdout + done.stderr
+    return Path(done.stdout.strip())
+
+
+def job(ranks, *checks, **variables):
+    return run(BIN / "ddprun", "--bind=none", "--nproc-per-node", ranks, sys.executable, JOB, *checks, **variables)
+
+
+@pytest.mark.parametrize("ranks, checks", [
+    (2, ["same_as_gloo", "same_as_torchs"]),
+    (3, ["hooks", "module_features", "checkpointing", "uneven_inputs", "compiled", "sharding", "distributed_features",
+         "leaves_everything"]),
+], ids=["equality", "features"])
+def test_checks(adapter, ranks, checks):
+    done = job(ranks, *checks, TEST_INIT_METHOD="pmix://" if ranks == 3 else "env://")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
+        f"{name} {rank}" for name in checks for rank in range(ranks))
+    assert "Fatal Python error" not in done.stderr and "terminate called" not in done.stderr, done.stderr
+
+
+def test_an_exception_in_one_rank_ends_the_job_with_its_traceback(adapter):
+    done = job(2, "one_fails", TEST_INIT_METHOD="env://")
+    assert done.returncode != 0
+    assert "ValueError: mine" in done.stderr and "Fatal Python error" not in done.stderr, done.stderr
+
+
+SAYS_NOTHING = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+dist.all_reduce(total := torch.ones(1))
+print("BACKEND", dist.get_backend(), int(total.item()))
+"""
+
+
+@pytest.mark.parametrize("options, backend", [(["--backend=ddp"], "ddp"), ([], "undefined")])
+def test_a_script_that_says_nothing(adapter, tmp_path, options, backend):
+    (tmp_path / "train.py").write_text(SAYS_NOTHING)
+    done = run(BIN / "ddprun", "--bind=none", *options, "--nproc-per-node=2", sys.executable, tmp_path / "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"BACKEND {backend} 2") == 2, done.stdout
+
+
+def test_many_ranks_compile_once(adapter, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\necho compiled >>{tmp_path}/log\nsleep 1\n"
+                        'while [ "$1" != -o ]; do shift; done\ncp /bin/true "$2"\n')
+    compiler.chmod(0o700)
+    program = "from libddp import _adapter; print(_adapter.library())"
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=4", sys.executable, "-c", program, CXX=str(compiler),
+               DDP_TORCH_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "log").read_text() == 2 * "compiled\n"  # and linked
+
+
+@pytest.mark.parametrize("variables, words", [
+    ({"CXX": "no-such-compiler"}, "no-such-compiler"),
+    ({"CXX": "false"}, "false failed"),
+    ({"DDP_TORCH_CACHE": "/proc/nowhere"}, "DDP_TORCH_CACHE"),
+])
+def test_what_is_missing_is_said_in_a_line(tmp_path, variables, words):
+    done = run(sys.executable, "-m", "libddp.torch", **{"DDP_TORCH_CACHE": str(tmp_path), **variables})
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("libddp.Unavailable: ") and words in last, done.stderr
+
+
+def test_upstreams_tests(adapter):
+    """A few of each kind; tests/python/upstream/run has all."""
+    pytest.importorskip("expecttest", reason="expecttest is not installed (scripts/python-env)")
+    names = ["test_all_reduce_sum", "test_gather_object", "test_isend", "test_DistributedDataParallelCPU"]
+    done = run(sys.executable, ROOT / "tests" / "python" / "upstream" / "run", *names)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,318 @@
+"""Checks of libddp.torch as ranks: libddp_torch_parallel.py CHECK...; prints CHECKED and the check's name and rank."""
+
+import contextlib
+import copy
+import os
+import pickle
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as Theirs
+
+import libddp.torch
+from libddp.torch import DistributedDataParallel as Ours
+
+STEPS = 20
+
+
+class Convolutions(torch.nn.Module):
+    """With buffers, in channels-last order."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3),
+            torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return self.net(x.to(memory_format=torch.channels_last))
+
+    def inputs(self, generator):
+        return torch.randn(6, 3, 8, 8, generator=generator)
+
+
+class Tied(torch.nn.Module):
+    """A transformer whose output layer has the weights of its embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(11, 16)
+        self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = torch.nn.Linear(16, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return {"logits": self.head(self.layer(self.embedding(x)))}
+
+    def inputs(self, generator):
+        return torch.randint(0, 11, (3, 5), generator=generator)
+
+
+class Branches(torch.nn.Module):
+    """Ranks and steps use different parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.left, self.right = torch.nn.Linear(4, 6), torch.nn.Linear(6, 2), torch.nn.Linear(6, 2)
+        self.step = 0
+
+    def forward(self, x):
+        self.step += 1
+        part = self.left if (self.step + dist.get_rank()) % 3 else self.right
+        return part(torch.tanh(self.first(x)))
+
+    def inputs(self, generator):
+        return torch.randn(3, 4, generator=generator)
+
+
+def loss_of(output):
+    tensor = output["logits"] if isinstance(output, dict) else output
+    return (tensor * tensor).mean() + tensor.sum() / 100
+
+
+def trained(net, wrap, steps=STEPS, accumulate=1, view=False):
+    """The state after some steps."""
+    torch.manual_seed(5)
+    model = wrap(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=not view)
+        for part in range(accumulate):
+            alone = contextlib.nullcontext() if part == accumulate - 1 else model.no_sync()
+            with alone:
+                loss_of(model(model.module.inputs(generator))).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def assert_same(first, second, exact=False):
+    assert list(first) == list(second) and all(value.isfinite().all() for value in first.values()), list(first)
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6, msg=name)
+
+
+CASES = [(Convolutions, {}), (Tied, {}), (Tied, {"static_graph": True}), (Convolutions, {"gradient_as_bucket_view": True}),
+         (Branches, {"find_unused_parameters": True})]
+
+
+def same_as_gloo():
+    gloo = dist.new_group(backend="gloo")
+    for net, options in CASES[:2] + CASES[-1:]:
+        expected = trained(net, lambda it: Theirs(it, process_group=gloo, **options))
+        assert_same(trained(net, lambda it: Theirs(it, **options)), expected)
+
+
+def same_as_torchs():
+    for net, options in CASES:
+        view = options.get("gradient_as_bucket_view", False)
+        expected = trained(net, lambda it: Theirs(it, **options), view=view)
+        assert_same(trained(net, lambda it: Ours(it, **options), view=view), expected)
+    assert_same(trained(Tied, Ours, accumulate=3), trained(Tied, Theirs, accumulate=3))
+    gloo = dist.new_group(backend="gloo")  # which gets a group of libddp beside it
+    assert_same(trained(Tied, lambda it: Ours(it, process_group=gloo)), trained(Tied, Theirs))
+
+
+def hooks():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    def with_hook(wrap, hook, state):
+        def wrapped(net):
+            model = wrap(net)
+            model.register_comm_hook(state() if state else None, hook)
+            return model
+        return wrapped
+
+    for hook, state in ((default_hooks.allreduce_hook, None), (default_hooks.fp16_compress_hook, None),
+                        (powerSGD_hook.powerSGD_hook, lambda: powerSGD_hook.PowerSGDState(
+                            process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2))):
+        ours = trained(Tied, with_hook(Ours, hook, state), steps=6)
+        theirs = trained(Tied, with_hook(Theirs, hook, state), steps=6)
+        if hook is default_hooks.allreduce_hook:
+            assert_same(ours, theirs)
+        for name, value in ours.items():  # lossy: bucket by bucket
+            torch.testing.assert_close(value, theirs[name], rtol=0.05, atol=0.02)
+        gathered = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, value.contiguous())
+        assert all(torch.equal(each, gathered[0]) for each in gathered)
+
+    model = Ours(Tied())
+    model.register_comm_hook(None, lambda state, bucket: 1 / 0)
+    try:
+        loss_of(model(torch.zeros(1, 2, dtype=torch.int64))).backward()
+        raise AssertionError("a hook's exception was lost")
+    except (RuntimeError, ZeroDivisionError) as error:
+        assert "division by zero" in str(error), error
+
+
+def module_features():
+    torch.manual_seed(7)
+    model = Ours(Tied())
+    assert isinstance(model, Theirs) and model.module is next(model.children())
+    assert list(model.state_dict()) == ["module." + name for name in model.module.state_dict()]
+    for clone in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        loss_of(clone(torch.zeros(2, 3, dtype=torch.int64) + dist.get_rank())).backward()
+        sums = clone.module.layer.linear1.weight.grad.clone()
+        dist.all_reduce(sums, dist.ReduceOp.AVG)
+        torch.testing.assert_close(sums, clone.module.layer.linear1.weight.grad)
+    with torch.no_grad():
+        assert not model(torch.zeros(1, 2, dtype=torch.int64))["logits"].requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = loss_of(model(torch.zeros(1, 2, dtype=torch.int64)))
+    loss.backward()
+    assert model._get_ddp_logging_data()["iteration"] == 1
+    for wrong, words in (({"mixed_precision": object()}, "mixed_precision"), ({"device_ids": [0]}, "device_ids")):
+        try:
+            Ours(torch.nn.Linear(1, 1), **wrong)
+            raise AssertionError(f"accepted: {wrong}")
+        except (NotImplementedError, ValueError) as error:
+            assert words in str(error), error
+
+
+def checkpointing():
+    from torch.utils.checkpoint import checkpoint
+
+    class Segments(torch.nn.Module):
+        def __init__(self, reentrant):
+            super().__init__()
+            self.parts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+            self.reentrant = reentrant
+
+        def forward(self, x):
+            for part in self.parts:
+                x = checkpoint(part, x, use_reentrant=self.reentrant)
+            return x
+
+        def inputs(self, generator):
+            return torch.randn(2, 4, generator=generator).requires_grad_()
+
+    for reentrant, options in ((False, {}), (True, {}), (True, {"static_graph": True})):
+        assert_same(trained(lambda: Segments(reentrant), lambda it: Ours(it, **options), steps=4),
+                    trained(lambda: Segments(False), Theirs, steps=4))
+
+
+def uneven_inputs():
+    torch.manual_seed(5)
+    model = Ours(torch.nn.Linear(3, 2))
+    with model.join():
+        for step in range(2 + dist.get_rank()):
+            model(torch.full((2, 3), float(step))).sum().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+    gathered = [torch.empty(2, 3) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, model.module.weight.detach())
+    assert all(torch.equal(each, gathered[0]) for each in gathered), gathered
+
+
+def compiled():
+    torch.manual_seed(5)
+    model = Ours(torch.nn.Linear(3, 2))
+    fast = torch.compile(model, backend="aot_eager")
+    torch.manual_seed(5)
+    plain = Theirs(torch.nn.Linear(3, 2))
+    for step in range(3):
+        inputs = torch.full((2, 3), float(dist.get_rank() + step))
+        for each in (fast, plain):
+            each(inputs).square().sum().backward()
+    torch.testing.assert_close(model.module.weight.grad, plain.module.weight.grad)
+
+
+def distributed_features():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": each} for each in range(size)]
+    told = [f"of {rank}"]
+    dist.broadcast_object_list(told, src=1)
+    assert told == ["of 1"]
+    pair = dist.new_group([0, size - 1])
+    if rank in (0, size - 1):
+        dist.all_reduce(total := torch.tensor([rank]), group=pair)
+        assert total.item() == size - 1
+        assert "ddp" in dist.get_backend(pair)
+    received = torch.empty(4)
+    operations = [dist.P2POp(dist.isend, torch.full((4,), float(rank)), (rank + 1) % size),
+                  dist.P2POp(dist.irecv, received, (rank - 1) % size)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert (received == (rank - 1) % size).all()
+    work = dist.all_reduce(done := torch.ones(3), async_op=True)
+    twice = work.get_future().then(lambda future: future.value()[0] * 2)
+    assert torch.equal(twice.wait(), torch.full((3,), 2.0 * size)) and torch.equal(done, torch.full((3,), float(size)))
+    dist.barrier()
+    try:
+        dist.all_reduce(torch.zeros(2, dtype=torch.float32 if rank else torch.int64))
+        raise AssertionError("different types were summed")
+    except libddp.Mismatch as error:
+        assert error.ranks, error
+
+
+def sharding():
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DeviceMesh, Replicate, Shard, distribute_tensor
+    size = dist.get_world_size()
+    mesh = DeviceMesh("cpu", list(range(size)))
+    whole = torch.arange(6.0 * size).view(2 * size, 3)
+    sharded = distribute_tensor(whole, mesh, [Shard(0)])
+    assert torch.equal((sharded + 1).redistribute(mesh, [Replicate()]).to_local(), whole + 1)
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2 * size))
+    plain = copy.deepcopy(net)
+    fully_shard(net, mesh=mesh)
+    inputs = torch.randn(2, 4)
+    torch.testing.assert_close(net(inputs), plain(inputs))
+    net(inputs).sum().backward()
+    plain(inputs).sum().backward()
+    torch.testing.assert_close(net[0].weight.grad.full_tensor(), plain[0].weight.grad)
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    state = get_model_state_dict(net)
+    checkpoint.save(state, checkpoint_id=folder[0])
+    before = net[1].weight.full_tensor()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    checkpoint.load(state := get_model_state_dict(net), checkpoint_id=folder[0])
+    assert torch.equal(state["1.weight"].full_tensor(), before)
+
+
+def leaves_everything():
+    """Ends with operations and futures under way, tensors in them, and nothing destroyed."""
+    global _kept
+    model = Ours(Tied())
+    loss_of(model(torch.zeros(1, 2, dtype=torch.int64))).backward()
+    rank = dist.get_rank()
+    never = [dist.irecv(torch.empty(1000), (rank + 1) % dist.get_world_size(), tag=9) for _ in range(3)]
+    late = dist.all_reduce(torch.ones(5), async_op=True).get_future().then(lambda future: future.value())
+    _kept = (model, never, late)
+
+
+def one_fails():
+    dist.barrier()
+    if dist.get_rank() == 1:
+        raise ValueError("mine")
+    dist.all_reduce(torch.ones(1))
+
+
+def main():
+    torch.set_num_threads(1)
+    method = os.environ.get("TEST_INIT_METHOD")
+    for check in sys.argv[1:]:
+        if not dist.is_initialized():
+            dist.init_process_group("ddp", init_method=method)
+        globals()[check]()
+        sys.stdout.write(f"CHECKED {check} {dist.get_rank()}\n")
+        sys.stdout.flush()
+        if check == "distributed_features":  # whose last error has ended the group
+            dist.destroy_process_group()
+    if "leaves_everything" not in sys.argv and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+main()
