@@ -57,11 +57,13 @@ expect_checked() {
   fi
 }
 
-@test "PyTorch with env:// on one node" {
+@test "PyTorch with env:// on one node, and its example on two" {
   needs_torch
   unset SLURM_MPI_TYPE
   LIMIT=120 run srun --ddp -N1 -n2 "$python" "$job_script" store collectives ddp
   expect_checked 2 store collectives ddp
+  LIMIT=120 run srun --ddp -N2 -n3 "$python" "$BATS_TEST_DIRNAME/../../examples/p2p.py" --elements 10
+  [[ $output == *"rank 0 exchanged 10 elements with 2 ranks by gloo"* ]] || { echo "$output"; return 1; }
 }
 
 @test "PyTorch with env:// on four nodes, uneven and without PMI" {
