@@ -69,7 +69,8 @@ def test_training_is_that_of_one_process(programs, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_modules_of_all_kinds(programs, ranks):
-    assert ddprun(ranks, programs / "torch_rank", "modules_of_all_kinds").count("DONE") == ranks
+    done = ddprun(ranks, programs / "torch_rank", "modules_of_all_kinds", "exchanges_of_all_kinds")
+    assert done.count("DONE") == ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -102,8 +103,8 @@ def test_survivors_name_a_rank_that_was_killed_in_its_backward_pass(programs):
 
 
 def make_net():
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16), torch.nn.Tanh(),
-                               torch.nn.Linear(16, 4))
+    return torch.nn.Sequential(torch.nn.EmbeddingBag(20, 8, sparse=True), torch.nn.Linear(8, 16), torch.nn.Tanh(),
+                               torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
 
 
 def train_with_pytorch(folder, rank, ranks):
@@ -116,10 +117,10 @@ def train_with_pytorch(folder, rank, ranks):
         for name, parameter in net.named_parameters():
             values = torch.from_numpy(numpy.fromfile(f"{folder}/{name}", numpy.float32))
             parameter.copy_(values.view(parameter.shape))
-    inputs = torch.from_numpy(numpy.fromfile(f"{folder}/inputs", numpy.float32)).view(STEPS, ranks, SAMPLES, 8)
+    inputs = torch.from_numpy(numpy.fromfile(f"{folder}/inputs", numpy.int64)).view(STEPS, ranks, SAMPLES, 8)
     targets = torch.from_numpy(numpy.fromfile(f"{folder}/targets", numpy.float32)).view(STEPS, ranks, SAMPLES, 4)
     model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=512 / 2**20)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(inputs[step][rank]), targets[step][rank]).backward()
@@ -133,7 +134,7 @@ def test_equal_to_pytorchs_own(programs, tmp_path):
     ranks = 2
     torch.manual_seed(3)
     start = {name: parameter.detach() for name, parameter in make_net().named_parameters()}
-    data = {"inputs": torch.randn(STEPS, ranks, SAMPLES, 8), "targets": torch.randn(STEPS, ranks, SAMPLES, 4)}
+    data = {"inputs": torch.randint(20, (STEPS, ranks, SAMPLES, 8)), "targets": torch.randn(STEPS, ranks, SAMPLES, 4)}
     for name, tensor in {**start, **data}.items():
         tensor.numpy().tofile(tmp_path / name)
     ddprun(ranks, programs / "torch_rank", "train_from_files", tmp_path)

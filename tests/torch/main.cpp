@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, std::function<void(ddp::ProcessGroup)>> scenarios{
       {"equal_to_one_process", torch_test::equal_to_one_process},
       {"modules_of_all_kinds", torch_test::modules_of_all_kinds},
+      {"exchanges_of_all_kinds", torch_test::exchanges_of_all_kinds},
       {"killed_in_backward", torch_test::killed_in_backward},
       {"tensor_collectives", torch_test::tensor_collectives},
       {"c10d_collectives", torch_test::c10d_collectives},

@@ -247,12 +247,6 @@ void mistakes(const ddp::ProcessGroup& group) {
   model(ranks.own).backward();
   expect(net->q.grad(), ranks.mean, "the step after a mistake");
 
-  torch::nn::Embedding sparse(torch::nn::EmbeddingOptions(4, 3).sparse(true));
-  DistributedDataParallel embedding{sparse, group};
-  const auto guard = embedding->several_backwards();
-  error_of("sparse", [&] { embedding(torch::zeros({2}, torch::kLong)).sum().backward(); });
-  error_of("has not ended its step", [&] { embedding(torch::zeros({2}, torch::kLong)); });
-
   net->q.set_data(net->q.clone());  // as torch::load does
   error_of("parameter 'q' has moved", [&] { model->joinable(); });
 }

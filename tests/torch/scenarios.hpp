@@ -28,6 +28,8 @@ ddp::ErrorCode error_of(const std::string& words, Action action) {
 void equal_to_one_process(ddp::ProcessGroup group);
 /// Parameters, buffers and passes of all kinds.
 void modules_of_all_kinds(ddp::ProcessGroup group);
+/// Other element types on the wire and in passes, sparse gradients, delayed parameters.
+void exchanges_of_all_kinds(ddp::ProcessGroup group);
 /// The last rank kills itself in a backward pass; prints the ranks that the error names.
 void killed_in_backward(ddp::ProcessGroup group);
 /// Trains on the files of @p folder, as test_libtorch.py does with PyTorch's DistributedDataParallel.

@@ -177,23 +177,24 @@ void killed_in_backward(ddp::ProcessGroup group) {
 }
 
 void train_from_files(ddp::ProcessGroup group, const std::string& folder) {
-  const auto read = [&](const std::string& name, torch::IntArrayRef shape) {
-    auto tensor = torch::empty(shape);
+  const auto read = [&](const std::string& name, torch::IntArrayRef shape, torch::ScalarType type = torch::kFloat) {
+    auto tensor = torch::empty(shape, type);
     std::ifstream file(folder + "/" + name, std::ios::binary);
     file.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
     check(file.good(), name + " can be read");
     return tensor;
   };
-  torch::nn::Sequential net(torch::nn::Linear(8, 16), torch::nn::Tanh(), torch::nn::Linear(16, 16), torch::nn::Tanh(),
+  torch::nn::Sequential net(torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(20, 8).sparse(true)),
+                            torch::nn::Linear(8, 16), torch::nn::Tanh(), torch::nn::Linear(16, 16), torch::nn::Tanh(),
                             torch::nn::Linear(16, 4));
   {
     const torch::NoGradGuard no_grad;
     for (auto& item : net->named_parameters()) item.value().copy_(read(item.key(), item.value().sizes()));
   }
-  const auto inputs = read("inputs", {kSteps, group.size(), 5, 8});
+  const auto inputs = read("inputs", {kSteps, group.size(), 5, 8}, torch::kLong);
   const auto targets = read("targets", {kSteps, group.size(), 5, 4});
   DistributedDataParallel model{net, group, {.bucket_cap_bytes = 512}};
-  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     torch::mse_loss(model(inputs[step][group.rank()]), targets[step][group.rank()]).backward();

@@ -18,8 +18,10 @@
 #include <ddp/reducer.hpp>
 
 #include <ddp/torch/gradient_averager.hpp>
+#include <ddp/torch/mixed_precision.hpp>
 #include <ddp/torch/module_tensors.hpp>
 #include <ddp/torch/outputs.hpp>
+#include <ddp/torch/sparse_gradients.hpp>
 
 namespace ddp::torch {
 
@@ -31,6 +33,8 @@ struct DistributedDataParallelOptions {
   bool init_sync = true;
   /// Parameters and buffers, by their names in the module, that are neither compared nor broadcast nor averaged.
   std::set<std::string> ignored{};
+  /// Parameters whose gradients are sparse, besides those of Embedding and EmbeddingBag with sparse(true).
+  std::set<std::string> sparse{};
   std::optional<std::size_t> bucket_cap_bytes{};
   std::size_t first_bucket_bytes = 1 * MiB;
   std::vector<std::size_t> bucket_caps_bytes{};
@@ -41,8 +45,24 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   bool skip_all_reduce_unused = false;
   std::vector<std::size_t> ready_order{};
+  /// Parameters that are exchanged at once, behind all others.
+  std::set<std::string> delayed{};
+  MixedPrecision mixed_precision{};
   std::shared_ptr<CommHook> comm_hook{};
 };
+
+/// Throws Error(invalid_argument) for what is no floating-point type that libddp can reduce in.
+inline std::optional<DType> reduce_dtype(const MixedPrecision& types) {
+  for (const auto& type : {types.param, types.reduce, types.buffer}) {
+    if (type && !c10::isFloatingType(*type)) {
+      throw_invalid_argument("wrapping a module in mixed precision",
+                             std::string{at::toString(*type)} + " is no floating-point type",
+                             "give torch::kBFloat16, torch::kHalf or torch::kFloat");
+    }
+  }
+  const auto& type = types.reduce ? types.reduce : types.param;
+  return type ? dtype_of(*type) : std::nullopt;
+}
 
 inline ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
   return {.bucket_cap_bytes = options.bucket_cap_bytes,
@@ -55,17 +75,20 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .static_graph = options.static_graph,
           .skip_all_reduce_unused = options.skip_all_reduce_unused,
           .ready_order = options.ready_order,
+          .delayed = {},
+          .reduce_dtype = reduce_dtype(options.mixed_precision),
           .comm_hook = options.comm_hook,
           .allocator = {},
           .stream = {}};
 }
 
-inline void check_ignored(const ::torch::nn::Module& module, const std::set<std::string>& ignored) {
+/// Throws Error(invalid_argument) for names that the module does not have. @param what shall be done with them.
+inline void check_names(const ::torch::nn::Module& module, const std::set<std::string>& names, const char* what) {
   const auto parameters = module.named_parameters();
   const auto buffers = module.named_buffers();
-  for (const std::string& name : ignored) {
+  for (const std::string& name : names) {
     if (parameters.contains(name) || buffers.contains(name)) continue;
-    throw_invalid_argument("wrapping a module", "it has no parameter or buffer '" + name + "' to ignore",
+    throw_invalid_argument("wrapping a module", "it has no parameter or buffer '" + name + "' to " + what,
                            "names are those of the module's named_parameters(), without the wrapper's 'module.'");
   }
 }
@@ -84,11 +107,25 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
       : ::torch::nn::Module("DistributedDataParallel"),
         module_(register_module("module", std::move(module))),
         ignored_(options.ignored),
+        compute_type_(options.mixed_precision.param),
         wants_buffers_(options.broadcast_buffers),
         broadcasts_buffers_(wants_buffers_ && group.size() > 1) {
-    check_ignored(inner(), ignored_);
-    averager_ = std::make_shared<GradientAverager>(distinct_tensors(inner().named_parameters(), ignored_),
-                                                   std::move(group), reducer_options(options));
+    check_names(inner(), ignored_, "ignore");
+    check_names(inner(), options.sparse, "take as sparse");
+    check_names(inner(), options.delayed, "delay");
+    std::vector<NamedTensor> parameters = distinct_tensors(inner().named_parameters(), ignored_);
+    ReducerOptions for_reducer = reducer_options(options);
+    const auto sparse = sparse_parameters(inner());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      NamedTensor& each = parameters[i];
+      each.sparse = sparse.contains(each.tensor.unsafeGetTensorImpl()) || options.sparse.contains(each.name);
+      if (options.delayed.contains(each.name)) for_reducer.delayed.push_back(i);
+    }
+    averager_ = std::make_shared<GradientAverager>(std::move(parameters), std::move(group), std::move(for_reducer),
+                                                   compute_type_);
+    if (const auto type = options.mixed_precision.buffer) {
+      cast_buffers(distinct_tensors(inner().named_buffers(), ignored_), *type);
+    }
     if (options.init_sync) broadcast_buffers();
   }
 
@@ -97,7 +134,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   auto forward(Arguments&&... arguments) {
     averager_->before_forward();
     broadcast_buffers();
-    auto outputs = module_->forward(std::forward<Arguments>(arguments)...);
+    auto outputs = pass(std::forward<Arguments>(arguments)...);
     std::vector<at::Tensor> found;
     const bool complete = at::GradMode::is_enabled() && find_tensors(outputs, found);
     averager_->after_forward(found, complete);
@@ -119,7 +156,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   Joinable& joinable() {
     averager_->check_parameters_stayed(kJoining);
     std::vector<TensorView> memory;
-    for (const auto& [name, tensor] : buffers_to_broadcast()) {
+    for (const auto& [name, tensor, sparse] : buffers_to_broadcast()) {
       if (!tensor.is_contiguous()) {
         throw_invalid_argument(kJoining, "buffer '" + name + "' is not contiguous", "register its contiguous()");
       }
@@ -142,6 +179,14 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
 
   ::torch::nn::Module& inner() { return *module_; }
 
+  template <class... Arguments>
+  auto pass(Arguments&&... arguments) {
+    if (!compute_type_) return module_->forward(std::forward<Arguments>(arguments)...);
+    const auto hold = averager_->hold_low();
+    const auto call = [&](auto... each) { return module_->forward(each.get()...); };
+    return call(CastArgument<Arguments>(std::forward<Arguments>(arguments), *compute_type_)...);
+  }
+
   std::vector<NamedTensor> buffers_to_broadcast() {
     if (!broadcasts_buffers_) return {};
     return distinct_tensors(inner().named_buffers(), ignored_);
@@ -156,6 +201,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
 
   Net module_;
   std::set<std::string> ignored_;
+  std::optional<at::ScalarType> compute_type_;
   bool wants_buffers_;
   bool broadcasts_buffers_;  ///< there is somebody to get them
   std::shared_ptr<GradientAverager> averager_;

@@ -20,8 +20,11 @@
 #include <ddp/reducer.hpp>
 
 #include <ddp/torch/bucket_memory.hpp>
+#include <ddp/torch/counting_guard.hpp>
+#include <ddp/torch/mixed_precision.hpp>
 #include <ddp/torch/module_tensors.hpp>
 #include <ddp/torch/outputs.hpp>
+#include <ddp/torch/sparse_gradients.hpp>
 #include <ddp/torch/tensor.hpp>
 
 namespace ddp::torch {
@@ -31,8 +34,11 @@ namespace ddp::torch {
 class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
  public:
   /// Collective. @param tensors all parameters, those without a gradient, too.
-  GradientAverager(std::vector<NamedTensor> tensors, ddp::ProcessGroup group, ReducerOptions options)
+  /// @param compute_type of parameters while passes run.
+  GradientAverager(std::vector<NamedTensor> tensors, ddp::ProcessGroup group, ReducerOptions options,
+                   std::optional<at::ScalarType> compute_type = {})
       : tensors_(std::move(tensors)),
+        low_(compute_type ? std::make_shared<LowPrecisionParameters>(tensors_, *compute_type) : nullptr),
         view_(options.gradient_as_bucket_view),
         searches_(options.find_unused_parameters),
         places_(options.find_unused_parameters || options.static_graph),
@@ -43,7 +49,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     for (const NamedTensor& each : tensors_) given_.push_back(each.tensor.data_ptr());
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (!tensors_[i].tensor.requires_grad()) continue;
-      AccumulatorPointer node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
+      AccumulatorPointer node = low_ ? low_->accumulator(i) : nullptr;
+      if (!node) node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
       const std::uintptr_t key = node->add_post_hook(std::make_unique<ComputedHook>(*this, i));
       accumulators_.push_back({i, std::move(node), key});
     }
@@ -74,6 +81,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     }
   }
 
+  LowPrecisionParameters::Hold hold_low() const { return {low_, true}; }
+
   /// @param complete outputs has all tensors of the forward pass' result.
   void after_forward(const std::vector<at::Tensor>& outputs, bool complete) {
     if (!at::GradMode::is_enabled()) return;
@@ -85,6 +94,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       if (output.grad_fn()) roots.insert(output.grad_fn().get());
     }
     if (!differentiable) return;
+    if (low_ && !complete) refuse_hidden_outputs();
     const auto pass = std::make_shared<ForwardPass>();
     pass->averager = weak_from_this();
     pass->synchronize = no_sync_depth_ == 0;
@@ -95,24 +105,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     passes_.push_back(pass);
   }
 
-  /// Counts as long as it lives.
-  class [[nodiscard]] Guard {
-   public:
-    Guard(std::shared_ptr<GradientAverager> averager, int GradientAverager::*depth)
-        : averager_(std::move(averager)), depth_(depth) {
-      ++((*averager_).*depth_);
-    }
-    Guard(Guard&&) noexcept = default;
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-    ~Guard() {
-      if (averager_) --((*averager_).*depth_);
-    }
-
-   private:
-    std::shared_ptr<GradientAverager> averager_;
-    int GradientAverager::*depth_;
-  };
+  using Guard = CountingGuard<GradientAverager>;
   Guard no_sync() { return {shared_from_this(), &GradientAverager::no_sync_depth_}; }
   Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
 
@@ -183,6 +176,12 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   // a step
 
   void reached(ForwardPass& pass) {
+    if (low_ && held_low_.expired()) {
+      const auto hold = std::make_shared<LowPrecisionParameters::Hold>(low_, false);
+      held_low_ = hold;
+      // a pass that fails drops it
+      ::torch::autograd::Engine::get_default_engine().queue_callback([hold] { hold->end(); });
+    }
     // autograd::grad() and backward(inputs) visit a part of the graph: no step, unless gradients come
     const auto* const part = ::torch::autograd::get_current_graph_task_exec_info();
     if (part != nullptr && !part->empty()) return;
@@ -195,9 +194,14 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     if (!open_) begin(pass_of_gradient(index));
     queue_end();
     at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
+    if (tensors_[index].sparse) {
+      if (!has_gradient && searches_) return;
+      marked_[index] = true;
+      return reducer_.mark_ready(index, rows_at(index));
+    }
     if (!has_gradient && (places_ || !gradient.defined())) {
       if (searches_) return;  // which ends the step as unused
-      if (!gradient.defined()) gradient = laid_out(tensors_[index].tensor).zero_();
+      if (!gradient.defined()) gradient = laid_out(like(index)).zero_();
     }
     place(index, gradient);
     marked_[index] = true;
@@ -259,6 +263,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     reducer_.finalize();
     if (!synchronize_) return;
     if (places_) take_others_gradients();
+    take_sparse_averages();
     held_.assign(tensors_.size(), at::Tensor{});
   }
 
@@ -266,20 +271,25 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
   std::string attempted(std::size_t index) const { return "averaging the gradient of '" + tensors_[index].name + "'"; }
 
+  /// What a parameter's gradient is like.
+  const at::Tensor& like(std::size_t index) const { return low_ ? low_->master(index) : tensors_[index].tensor; }
+
   static at::Tensor laid_out(const at::Tensor& parameter) {
     return at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
   }
 
   /// Makes @p gradient lie where, or as, the Reducer wants it.
   void place(std::size_t index, at::Tensor& gradient) {
-    const at::Tensor& parameter = tensors_[index].tensor;
+    const at::Tensor& parameter = like(index);
+    const bool low = low_ && gradient.scalar_type() == low_->type();
     if (gradient.layout() != at::kStrided) {
-      throw_invalid_argument(attempted(index), "it is sparse", "make the module's gradients dense (sparse = false)");
+      throw_invalid_argument(attempted(index), "it is sparse",
+                             "name its parameter in DistributedDataParallelOptions::sparse");
     }
     if (view_) {
       const at::Tensor& view = views_[index];
       if (gradient.data_ptr() == view.data_ptr() && lies_like(gradient, parameter)) return;
-      if (gradient.scalar_type() != view.scalar_type() || gradient.sizes() != view.sizes()) {
+      if ((gradient.scalar_type() != view.scalar_type() && !low) || gradient.sizes() != view.sizes()) {
         throw_invalid_argument(attempted(index), "it is " + description_of(gradient) + ", not as its parameter",
                                "leave gradients to autograd");
       }
@@ -287,7 +297,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       gradient = view;
       return;
     }
-    if (!lies_like(gradient, parameter) && gradient.sizes() == parameter.sizes()) {
+    const bool other_type = low && gradient.scalar_type() != parameter.scalar_type();
+    if ((other_type || !lies_like(gradient, parameter)) && gradient.sizes() == parameter.sizes()) {
       gradient = laid_out(parameter).copy_(gradient);
     }
     held_[index] = gradient;
@@ -297,6 +308,10 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   void place_all() {
     for (const Accumulator& accumulator : accumulators_) {
       const std::size_t index = accumulator.parameter;
+      if (tensors_[index].sparse) {
+        reducer_.place_gradient(index, rows_at(index));
+        continue;
+      }
       at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
       if (gradient.defined()) {
         place(index, gradient);
@@ -311,13 +326,28 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     }
   }
 
+  SparseGradient rows_at(std::size_t index) {
+    const at::Tensor& gradient = tensors_[index].tensor.grad();
+    return gradient.defined() ? rows_of(gradient, like(index), held_[index], attempted(index)) : SparseGradient{};
+  }
+
+  void take_sparse_averages() {
+    for (const Accumulator& accumulator : accumulators_) {
+      const std::size_t i = accumulator.parameter;
+      if (!tensors_[i].sparse || !reducer_.used(i)) continue;
+      tensors_[i].tensor.mutable_grad() = sparse_tensor(reducer_.sparse_average(i), like(i));
+    }
+  }
+
   /// Buckets may have been made anew.
   void move_views() {
-    const std::size_t first = accumulators_.front().parameter;
-    if (views_[first].defined() && views_[first].data_ptr() == reducer_.bucket_view(first).data()) return;
+    bool first = true;
     for (const Accumulator& accumulator : accumulators_) {
       const std::size_t index = accumulator.parameter;
-      at::Tensor view = memory_->tensor_at(reducer_.bucket_view(index).data(), tensors_[index].tensor);
+      if (tensors_[index].sparse) continue;
+      const bool stays = views_[index].defined() && views_[index].data_ptr() == reducer_.bucket_view(index).data();
+      if (std::exchange(first, false) && stays) return;
+      at::Tensor view = memory_->tensor_at(reducer_.bucket_view(index).data(), like(index));
       at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
       if (gradient.defined() && views_[index].defined() && gradient.data_ptr() == views_[index].data_ptr()) {
         gradient = view;
@@ -330,19 +360,21 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   void take_others_gradients() {
     for (const Accumulator& accumulator : accumulators_) {
       const std::size_t index = accumulator.parameter;
-      if (marked_[index] || !reducer_.used(index)) continue;
-      const at::Tensor& parameter = tensors_[index].tensor;
+      if (marked_[index] || tensors_[index].sparse || !reducer_.used(index)) continue;
+      const at::Tensor& parameter = like(index);
       at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
       if (view_) {
         gradient = views_[index];
       } else if (const TensorView average = reducer_.bucket_view(index); !gradient.defined() && average.data()) {
         gradient = laid_out(parameter);
-        std::memcpy(gradient.data_ptr(), average.data(), gradient.nbytes());
+        copy_elements(average, gradient);
       }
     }
   }
 
   std::vector<NamedTensor> tensors_;
+  const std::shared_ptr<LowPrecisionParameters> low_;     ///< none: computed in the parameters' own types
+  std::weak_ptr<LowPrecisionParameters::Hold> held_low_;  ///< of the backward pass that runs
   const bool view_;
   const bool searches_;  ///< for unused parameters, in the graph
   const bool places_;    ///< gradients before a step: some may not be computed in it

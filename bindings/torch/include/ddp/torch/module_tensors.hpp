@@ -18,6 +18,7 @@ namespace ddp::torch {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+  bool sparse = false;  ///< its gradient
 };
 
 /// A tensor that several submodules have comes once, under its first name.
@@ -27,7 +28,7 @@ std::vector<NamedTensor> distinct_tensors(const Dictionary& dictionary, const st
   std::set<const void*> seen;
   for (const auto& item : dictionary) {
     if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    if (!ignored.contains(item.key())) found.push_back({item.key(), item.value()});
+    if (!ignored.contains(item.key())) found.push_back({.name = item.key(), .tensor = item.value()});
   }
   return found;
 }
@@ -36,7 +37,7 @@ std::vector<NamedTensor> distinct_tensors(const Dictionary& dictionary, const st
 inline std::vector<Parameter> reducer_parameters(const std::vector<NamedTensor>& tensors) {
   std::vector<Parameter> parameters;
   std::map<const void*, std::string> memory;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor, sparse] : tensors) {
     const std::string attempted = "wrapping a module with the parameter '" + name + "'";
     const bool differentiable = tensor.requires_grad();
     const TensorView value = differentiable ? memory_of(tensor, attempted) : bytes_of(tensor, attempted);
@@ -53,7 +54,8 @@ inline std::vector<Parameter> reducer_parameters(const std::vector<NamedTensor>&
                           .value = value,
                           .gradient = {},
                           .strides = std::move(strides),
-                          .requires_gradient = differentiable});
+                          .requires_gradient = differentiable,
+                          .sparse_gradient = sparse && differentiable});
   }
   return parameters;
 }
@@ -64,7 +66,7 @@ void with_memory_of(const std::vector<NamedTensor>& buffers, Broadcast broadcast
   const ::at::NoGradGuard no_grad;
   std::vector<at::Tensor> dense;
   std::vector<TensorView> memory;
-  for (const auto& [name, tensor] : buffers) {
+  for (const auto& [name, tensor, sparse] : buffers) {
     dense.push_back(tensor.is_contiguous() ? tensor : tensor.contiguous());
     memory.push_back(bytes_of(dense.back(), "broadcasting the buffer '" + name + "'"));
   }

@@ -49,6 +49,22 @@ inline std::optional<DType> dtype_of(at::ScalarType type) noexcept {
   }
 }
 
+/// The reverse.
+inline at::ScalarType scalar_type_of(DType type) noexcept {
+  switch (type) {
+    case DType::float32: return at::kFloat;
+    case DType::float64: return at::kDouble;
+    case DType::float16: return at::kHalf;
+    case DType::bfloat16: return at::kBFloat16;
+    case DType::int8: return at::kChar;
+    case DType::int32: return at::kInt;
+    case DType::int64: return at::kLong;
+    case DType::uint8: return at::kByte;
+    case DType::boolean: return at::kBool;
+  }
+  return at::kByte;
+}
+
 /// The same of a complex number's parts.
 inline std::optional<DType> part_of_complex(at::ScalarType type) noexcept {
   switch (type) {
@@ -104,6 +120,16 @@ inline TensorView bytes_of(const at::Tensor& tensor, const std::string& what) {
   if (dtype_of(type) || part_of_complex(type)) return memory_of(tensor, what);
   const at::Tensor bytes = tensor.is_contiguous() ? tensor.view(at::kByte) : tensor;
   return memory_of(bytes, what);
+}
+
+/// Writes a gradient from a bucket, of its own element type or another, to @p target, which lies as its parameter.
+inline void copy_elements(const TensorView& from, const at::Tensor& target) {
+  const auto flat = [&](void* data, at::ScalarType type) {
+    return at::from_blob(data, {static_cast<std::int64_t>(from.numel())}, at::TensorOptions(type));
+  };
+  const auto part = part_of_complex(target.scalar_type());
+  const at::ScalarType type = part ? scalar_type_of(*part) : target.scalar_type();
+  flat(target.data_ptr(), type).copy_(flat(from.data(), scalar_type_of(from.dtype())));
 }
 
 /// A tensor of a parameter's shape that lies as the parameter does, as gradients do: its element order in memory is
