@@ -12,7 +12,7 @@ setup() {
   cp -r "$root/tests/support" "$tree/tests/"
   for name in dependencies python-env environment-modules; do program "$name" true; done
   program build 'echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
-  program run-stage 'echo "+$*" >>"$CALLS"; sleep 0.8; echo "-$*" >>"$CALLS"; echo "ok 1 a"'
+  program run-stage 'echo "+$*" >>"$CALLS"; sleep 1.8; echo "-$*" >>"$CALLS"; echo "ok 1 a"'
   program affected cat
   export CALLS=$BATS_TEST_TMPDIR/calls
   : >"$CALLS"
@@ -31,23 +31,30 @@ affected() { printf '%s\n' "$@" | "$root/scripts/affected"; }
 # has LINE: a line of $output that is exactly this.
 has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 
-@test "builds and stages: one build at a time, two stages at most, each stage after its build" {
-  run -0 run_test --only unit --only commands --only packaging --only asan --only tsan
+@test "builds and stages: one build at a time, two stages beside it, three after it, each stage after its build" {
+  run -0 run_test --only unit --only commands --only packaging --only asan --only tsan --only fuzz
   echo "$output"
   cat "$CALLS"
   awk '
     /^[+]build/ { if (++builds > 1) bad = "two builds"; next }
     /^-build/ { --builds; built[$2] = 1; next }
-    /^[+]/ { if (++running > 2) bad = "three stages" }
+    /^[+]/ { if (++running > 3 - (builds > 0)) bad = running " stages and " builds " builds" }
     /^-/ { --running }
     /^[+](unit|commands|packaging)/ && !built["dev"] { bad = $0 " before its build" }
     /^[+](asan|tsan)/ && !built[substr($1, 2)] { bad = $0 " before its build" }
-    running == 2 && builds { all = 1 }
-    END { if (!all) bad = "never two stages beside a build"; print bad; exit bad != "" }' "$CALLS"
-  [ "${lines[-1]}" = "5 passed, 0 failed" ]
+    running == 2 && builds { beside = 1 }
+    running == 3 { after = 1 }
+    END { if (!beside || !after) bad = "too few stages at a time"; print bad; exit bad != "" }' "$CALLS"
+  [ "${lines[-1]}" = "6 passed, 0 failed" ]
   # the table's order is fixed
   [ "$(sed -n '/==== summary/,$p' <<<"$output" | awk '$2 ~ /^[0-9-]+$/ {print $1}' | tr '\n' ' ')" = \
-    "dev unit commands packaging asan tsan " ]
+    "dev unit commands packaging asan tsan fuzz " ]
+  if [ "$(id -u)" = 0 ] && unshare --pid --fork --mount-proc true; then
+    program run-stage 'for ((i = 0; i < 1000000; i++)); do :; done; echo "ok 1 a"'
+    run -0 run_test --only unit
+    echo "$output"
+    [ "$(sed -n '/==== summary/,$p' <<<"$output" | awk '$1 == "unit" {print $5}')" -gt 0 ]
+  fi
 }
 
 @test "the address sanitizer's build has what the wanted stages need, and is made once" {
