@@ -2,8 +2,8 @@
 
 add_library(ddp_options INTERFACE)
 target_compile_options(ddp_options INTERFACE -Wall -Wextra -Wpedantic -Wnon-virtual-dtor)
-if(CMAKE_UNITY_BUILD)  # which makes one file of several
-  target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+if(CMAKE_UNITY_BUILD)  # which makes one file of several: what is local to one may have the name of another's local variable
+  target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage;-Wshadow=local>)
 else()
   target_compile_options(ddp_options INTERFACE -Wshadow)
 endif()
