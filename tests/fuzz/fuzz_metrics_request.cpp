@@ -1,4 +1,5 @@
-// What anyone may send to the metrics endpoint, in pieces: the verdict of the whole must not depend on where it was cut.
+// What anyone may send to the metrics endpoint, in pieces: the verdict of the whole must not depend on where it was
+// cut.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -27,10 +27,10 @@ void translate(std::exception_ptr problem) {
     if (problem) std::rethrow_exception(std::move(problem));
   } catch (const ddp::Error& error) {
     try {
-      const py::object exception = py::module_::import("libddp._errors")
-                                       .attr("make")(std::string(to_string(error.code())), std::string(error.what()),
-                                                     error.attempted(), error.cause(), error.native(),
-                                                     py::tuple(py::cast(error.ranks())), error.hint());
+      const py::object exception =
+          py::module_::import("libddp._errors")
+              .attr("make")(std::string(to_string(error.code())), std::string(error.what()), error.attempted(),
+                            error.cause(), error.native(), py::tuple(py::cast(error.ranks())), error.hint());
       PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
     } catch (py::error_already_set& instead) {
       instead.restore();
@@ -60,7 +60,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   PythonTasks::start();
   ddp::torch::hand_over_to = &PythonTasks::take;
   module.def("start_tasks", &PythonTasks::start);
-  module.def("run_tasks", [] { PythonTasks::instance().run(); }, Release());
+  module.def(
+      "run_tasks", [] { PythonTasks::instance().run(); }, Release());
   module.def("stop_tasks", [] { PythonTasks::instance().stop(); });
   module.def("make_backend", &make_backend, Release(), py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("name"), py::arg("global_ranks"), py::arg("timeout_ms"));

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 
 #include <ddp/join.hpp>
 
@@ -58,8 +58,8 @@ struct HeldJoin {
     averager->check_parameters_stayed("joining ranks with inputs of different length");
     std::vector<ddp::TensorView> memory;
     for (const at::Tensor& buffer : buffers) memory.push_back(binding::bytes_of(buffer, "joining ranks with a buffer"));
-    join = std::make_unique<ddp::Join>(
-        std::vector<ddp::Joinable*>{&averager->reducer().joinable(std::move(memory))}, options);
+    join = std::make_unique<ddp::Join>(std::vector<ddp::Joinable*>{&averager->reducer().joinable(std::move(memory))},
+                                       options);
   }
   /// Runs the steps of ranks that still have inputs, unless the program's block has failed.
   void leave(bool failed) {
@@ -93,7 +93,9 @@ class Averager {
       engine_->reducer().broadcast_buffers(memory);
     });
   }
-  void change_group(const c10::intrusive_ptr<c10d::Backend>& backend) const { engine_->change_group(group_of(backend)); }
+  void change_group(const c10::intrusive_ptr<c10d::Backend>& backend) const {
+    engine_->change_group(group_of(backend));
+  }
 
  private:
   std::shared_ptr<binding::GradientAverager> engine_;
@@ -102,14 +104,13 @@ class Averager {
 /// A hook for Averager's options: Python's function, or torch's own by number.
 inline std::shared_ptr<ddp::CommHook> python_hook(const std::string& name, py::object state, py::object function,
                                                   Tensors tensors) {
-  return std::make_shared<TorchHook>(name,
-                                     std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(function)),
-                                     std::move(tensors));
+  return std::make_shared<TorchHook>(
+      name, std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(function)), std::move(tensors));
 }
 
 inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps,
-                                      bool broadcast, bool view, bool find_unused, bool static_graph,
-                                      bool skip_unused, std::shared_ptr<ddp::CommHook> hook) {
+                                      bool broadcast, bool view, bool find_unused, bool static_graph, bool skip_unused,
+                                      std::shared_ptr<ddp::CommHook> hook) {
   return {.bucket_cap_bytes = cap,
           .first_bucket_bytes = first,
           .bucket_caps_bytes = std::move(caps),
@@ -147,9 +148,9 @@ inline void add_averager(py::module_& module) {
   });
   module.def("all_reduce_hook", &ddp::all_reduce_hook);
 
-  py::class_<Held>(module, "Held")
-      .def("__enter__", &Held::enter)
-      .def("__exit__", [](Held& held, const py::args&) { held.leave(); });
+  py::class_<Held>(module, "Held").def("__enter__", &Held::enter).def("__exit__", [](Held& held, const py::args&) {
+    held.leave();
+  });
   py::class_<HeldJoin>(module, "HeldJoin")
       .def("__enter__", &HeldJoin::enter, Release())
       .def("__exit__", [](HeldJoin& held, const py::object& type, const py::object&, const py::object&) {
@@ -175,16 +176,21 @@ inline void add_averager(py::module_& module) {
       .def("after_forward", &Averager::after_forward, Release())
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
       .def("change_group", &Averager::change_group, Release())
-      .def("no_sync", [](const Averager& averager) { return Held{averager.engine(), false, {}}; })
-      .def("several_backwards", [](const Averager& averager) { return Held{averager.engine(), true, {}}; })
+      .def("no_sync",
+           [](const Averager& averager) {
+             return Held{averager.engine(), false, {}};
+           })
+      .def("several_backwards",
+           [](const Averager& averager) {
+             return Held{averager.engine(), true, {}};
+           })
       .def("join",
            [](const Averager& averager, Tensors buffers, bool divide, bool throws) {
-             return std::make_unique<HeldJoin>(HeldJoin{averager.engine(),
-                                                        std::move(buffers),
-                                                        {.divide_by_initial_world_size = divide,
-                                                         .throw_on_early_termination = throws,
-                                                         .enable = true},
-                                                        nullptr});
+             return std::make_unique<HeldJoin>(HeldJoin{
+                 averager.engine(),
+                 std::move(buffers),
+                 {.divide_by_initial_world_size = divide, .throw_on_early_termination = throws, .enable = true},
+                 nullptr});
            })
       .def("log", &log_of);
 }

@@ -25,7 +25,7 @@
 namespace ddp::diagnostics {
 namespace {
 
-using Json = nlohmann::json;
+using RasJson = nlohmann::json;
 using Counts = std::map<std::string, std::uint64_t>;
 
 constexpr std::size_t kMostBytes = std::size_t{16} << 20U;
@@ -116,7 +116,7 @@ std::string printable(std::string text) {
   return text.substr(0, 64);
 }
 
-int rank_number(const Json& json, int size) {
+int rank_number(const RasJson& json, int size) {
   const auto rank = json.at("rank").get<std::int64_t>();
   if (rank < 0 || rank >= size) refuse_answer("a rank is out of range");
   return static_cast<int>(rank);
@@ -124,12 +124,12 @@ int rank_number(const Json& json, int size) {
 
 Communicators parse_communicators(std::string_view text) {
   Communicators found;
-  const Json document = Json::parse(text);
-  for (const Json& each : document.at("communicators")) {
+  const RasJson document = RasJson::parse(text);
+  for (const RasJson& each : document.at("communicators")) {
     const auto size = each.at("size").get<std::int64_t>();
     if (size < 0 || size > kMostRanks) refuse_answer("a communicator's size is out of range");
     Communicator comm{.size = static_cast<int>(size), .ranks = {}, .missing = {}};
-    for (const Json& rank : each.at("ranks")) {
+    for (const RasJson& rank : each.at("ranks")) {
       CommRank& own = comm.ranks.emplace_back();
       own.rank = rank_number(rank, comm.size);
       own.pid = rank.at("pid").get<pid_t>();
@@ -138,7 +138,7 @@ Communicators parse_communicators(std::string_view text) {
       for (const auto& [name, count] : rank.at("collective_counts").items())
         own.counts[printable(name)] = count.get<std::uint64_t>();
     }
-    for (const Json& rank : each.at("missing_ranks")) {
+    for (const RasJson& rank : each.at("missing_ranks")) {
       comm.missing.push_back({.rank = rank_number(rank, comm.size),
                               .pid = rank.at("pid").get<pid_t>(),
                               .host = printable(rank.at("host").get<std::string>()),
@@ -303,7 +303,7 @@ std::vector<NcclTrouble> ras_troubles(std::string_view first, std::string_view s
       if (known != before.end() && has_any(comm, pids) && stands_still(known->second, comm))
         add_troubles(troubles, hash, comm);
     }
-  } catch (const Json::exception& error) {
+  } catch (const RasJson::exception& error) {
     refuse_answer(fmt::format("its JSON is not as expected: {}", printable(error.what())));
   }
   return troubles;

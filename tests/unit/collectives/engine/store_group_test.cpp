@@ -34,8 +34,8 @@ TEST(StoreGroup, RanksKeepTheirNumbersInTheJob) {
   std::vector<std::future<int>> sums;
   for (int rank = 0; rank < kStoreRanks; ++rank) {
     sums.push_back(std::async(std::launch::async, [hub, rank] {
-      ProcessGroup group = make_process_group(
-          store_of(hub, rank), options_of("guests", {4, 9, 7}, std::chrono::seconds(60)));
+      ProcessGroup group =
+          make_process_group(store_of(hub, rank), options_of("guests", {4, 9, 7}, std::chrono::seconds(60)));
       EXPECT_EQ(group.name(), "guests");
       EXPECT_EQ(group.rank(), rank);
       EXPECT_THAT(group.global_ranks(), ElementsAre(4, 9, 7));

@@ -47,13 +47,14 @@ class C10dStore final : public KeyValueStore {
         if (!store_->check({fence + std::to_string(rank)})) absent.push_back(rank);
       }
       if (absent.empty()) return;
-      throw Error{{.code = ErrorCode::timeout,
-                   .attempted = "meeting over torch.distributed's store",
-                   .cause = std::to_string(absent.size()) + " of " + std::to_string(world_size_) +
-                            " ranks did not come in time: " + first_line(problem.what()),
-                   .native = {},
-                   .ranks = std::move(absent),
-                   .hint = "all ranks of a group make it; timeout= of init_process_group and new_group gives them more"}};
+      throw Error{
+          {.code = ErrorCode::timeout,
+           .attempted = "meeting over torch.distributed's store",
+           .cause = std::to_string(absent.size()) + " of " + std::to_string(world_size_) +
+                    " ranks did not come in time: " + first_line(problem.what()),
+           .native = {},
+           .ranks = std::move(absent),
+           .hint = "all ranks of a group make it; timeout= of init_process_group and new_group gives them more"}};
     }
   }
 

@@ -25,9 +25,8 @@ inline void hand_over(std::function<void()> task) {
 
 /// Keeps tensors; the last owner's thread hands them over.
 inline std::shared_ptr<const void> owner_of(std::vector<at::Tensor> tensors) {
-  return {new std::vector<at::Tensor>(std::move(tensors)), [](const std::vector<at::Tensor>* kept) {
-            hand_over([kept] { delete kept; });
-          }};
+  return {new std::vector<at::Tensor>(std::move(tensors)),
+          [](const std::vector<at::Tensor>* kept) { hand_over([kept] { delete kept; }); }};
 }
 
 }  // namespace ddp::torch
