@@ -17,7 +17,7 @@
 namespace ddp::collectives {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr int kStoreRanks = 3;
 
