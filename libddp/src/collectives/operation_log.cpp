@@ -9,6 +9,7 @@ void OperationLog::issued(const Operation& operation) {
   entry.kind = operation.kind;
   entry.dtype = operation.dtype;
   entry.reduce_op = operation.reduce_op;
+  entry.prescale = operation.prescale;
   entry.root = operation.root;
   entry.count = operation.count;
   entry.counts = operation.counts;

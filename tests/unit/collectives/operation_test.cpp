@@ -42,6 +42,7 @@ TEST(OperationFingerprint, DiffersInEveryFieldThatMustBeEqual) {
   const auto op = [](Operation& o) { o.reduce_op = ReduceOp::max; };
   for (const auto kind : {OperationKind::all_reduce, OperationKind::reduce, OperationKind::reduce_scatter}) {
     EXPECT_TRUE(changes_fingerprint(make(kind), op)) << to_string(kind);
+    EXPECT_TRUE(changes_fingerprint(make(kind), [](Operation& o) { o.prescale = 0.5; })) << to_string(kind);
   }
   const auto root = [](Operation& o) { o.root = 1; };
   for (const auto kind :
@@ -141,6 +142,17 @@ TEST(OperationLog, TransfersHaveNoNumberAndAreNotKept) {
   log.issued(make(OperationKind::send, 0));
   EXPECT_EQ(log.last_issued(), 1U);
   EXPECT_FALSE(log.find(0));
+}
+
+/// Inquests compare what members have logged with the operation itself: a difference would be taken for a mismatch.
+TEST(OperationLog, KeepsWhatCountsInFingerprints) {
+  OperationLog log;
+  Operation scaled = make(OperationKind::all_reduce, 1);
+  scaled.prescale = 0.5;
+  log.issued(scaled);
+  ASSERT_TRUE(log.find(1));
+  EXPECT_EQ(log.find(1)->fingerprint, scaled.fingerprint());
+  EXPECT_EQ(log.find(1)->operation.description(), scaled.description());
 }
 
 TEST(OperationLog, DoesNotKeepMemoryAlive) {
