@@ -51,7 +51,7 @@ std::uint64_t Operation::fingerprint() const noexcept {
   std::uint64_t word = kinds | static_cast<std::uint64_t>(dtype) << 8U;
   if (reduces(kind)) word |= static_cast<std::uint64_t>(reduce_op) << 16U;
   if (rooted(kind)) word |= std::uint64_t{static_cast<std::uint32_t>(root)} << 32U;
-  std::uint64_t hash = mixed(word, is_transfer() ? tag : sequence);
+  std::uint64_t hash = mixed(mixed(0, word), is_transfer() ? tag : sequence);
   hash = mixed(hash, count);
   if (prescale != 1) hash = mixed(hash, std::bit_cast<std::uint64_t>(prescale));
   for (const std::size_t part : counts) hash = mixed(hash, part);

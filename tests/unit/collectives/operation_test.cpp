@@ -78,6 +78,17 @@ TEST(OperationFingerprint, KindsDiffer) {
   }
 }
 
+/// Ranks that are an operation apart call another kind with another number.
+TEST(OperationFingerprint, KindsAndNumbersDoNotMakeUpForEachOther) {
+  std::set<std::uint64_t> seen;
+  for (int kind = 0; kind <= static_cast<int>(OperationKind::barrier); ++kind) {
+    for (std::uint64_t sequence = 1; sequence <= 32; ++sequence) {
+      EXPECT_TRUE(seen.insert(make(static_cast<OperationKind>(kind), sequence).fingerprint()).second)
+          << kind << ", " << sequence;
+    }
+  }
+}
+
 TEST(OperationFingerprint, ASendMatchesItsReceive) {
   Operation send = make(OperationKind::send, 0);
   send.root = 1;
