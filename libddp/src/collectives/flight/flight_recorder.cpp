@@ -50,8 +50,8 @@ FlightGroup::Slot FlightGroup::record(const Operation& operation) noexcept {
   fields.count = operation.count;
   fields.inputs = operation.input.numel();
   fields.outputs = operation.output.numel();
-  // Takes longer than all the rest; without parts it can be made of the other fields later.
-  if (!operation.counts.empty()) fields.fingerprint = operation.fingerprint();
+  // Takes longer than all the rest; without parts and prescale it can be made of the other fields later.
+  if (!operation.counts.empty() || operation.prescale != 1) fields.fingerprint = operation.fingerprint();
   fields.group = id_;
   fields.root = operation.root;
   fields.tag = operation.tag;

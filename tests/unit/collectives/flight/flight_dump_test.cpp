@@ -115,6 +115,16 @@ TEST_F(FlightDump, PartsOfDifferentSizeHaveTheirFingerprint) {
   EXPECT_EQ(entry["ddp"]["input_bytes"], 16);
 }
 
+TEST_F(FlightDump, ScaledSumsHaveTheirFingerprint) {
+  Operation operation;
+  operation.kind = OperationKind::all_reduce;
+  operation.sequence = 1;
+  operation.prescale = 0.5;
+  operation.input = operation.output = std::span(values_);
+  group_->record(operation);
+  EXPECT_EQ(dump()["entries"][0]["ddp"]["fingerprint"], fmt::format("{:016x}", operation.fingerprint()));
+}
+
 TEST_F(FlightDump, FailedOperationsStayStartedForPyTorch) {
   Operation operation;
   operation.sequence = 1;
