@@ -40,9 +40,8 @@ RegisteredMemory::RegisteredMemory(const NcclLibrary& library, cuda::ContextPtr 
 RegisteredMemory::~RegisteredMemory() {
   CUresult code = CUDA_SUCCESS;
   const cuda::ContextScope scope(*context_, code);
-  leave();
-  if (communicator_->aborting()) {  // the device may write to it, and freeing would wait
-    base::log(base::LogLevel::error, "{} bytes that NCCL allocated are kept for ever: its abort has not ended", bytes_);
+  if (!leave() || communicator_->aborting()) {  // the device may write to it, and freeing would wait
+    base::log(base::LogLevel::error, "{} bytes that NCCL knows are kept for ever: its last call has not ended", bytes_);
     static_cast<void>(new cuda::DeviceMemory(std::move(plain_)));
     return;
   }
@@ -71,8 +70,8 @@ void RegisteredMemory::keep_if_pending(std::shared_ptr<RegisteredMemory> memory)
   kept->push_back(std::move(memory));
 }
 
-void RegisteredMemory::leave() noexcept {
-  if (window_ == nullptr && handle_ == nullptr) return;
+bool RegisteredMemory::leave() noexcept {
+  if (window_ == nullptr && handle_ == nullptr) return true;
   const Deadline limit = Deadline::after(kLongestDeparture);
   bool busy = true;
   while (busy && !limit.expired()) {
@@ -85,12 +84,13 @@ void RegisteredMemory::leave() noexcept {
       return window_ != nullptr ? library_->comm_window_deregister(comm, window_)
                                 : library_->comm_deregister(comm, handle_);
     });
-    if (result == ncclInvalidUsage) return;  // the communicator has gone, and with it what it knew
+    if (result == ncclInvalidUsage) return true;  // the communicator has gone, and with it what it knew
     if (result != ncclSuccess && result != ncclInProgress) {
       base::log(base::LogLevel::warning, "NCCL does not let go of memory: {}", to_string(result));
     }
     if (busy) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  return !busy;
 }
 
 }  // namespace ddp::collectives::nccl

@@ -15,7 +15,7 @@ enum class Registration : std::uint8_t {
   window,  ///< ncclCommWindowRegister, from 2.27 on: at the same place of all ranks' memory
 };
 
-/// Freed with the object, from any thread, which may wait for the device; after an abort that hangs, never.
+/// Freed with the object, from any thread, which may wait for the device; if NCCL hangs, never.
 class RegisteredMemory {
  public:
   /// By ncclMemAlloc, or the driver where NCCL has it not. Throws Error.
@@ -33,7 +33,8 @@ class RegisteredMemory {
   static void keep_if_pending(std::shared_ptr<RegisteredMemory> memory);
 
  private:
-  void leave() noexcept;
+  /// Whether NCCL does not know it any more.
+  bool leave() noexcept;
 
   const NcclLibrary& library_;
   const cuda::ContextPtr context_;
