@@ -89,6 +89,9 @@ void reduce_as(const Operation& operation, const Inputs& inputs, std::size_t fir
         value = static_cast<decltype(value)>(value / static_cast<decltype(value)>(inputs.size()));
       }
     }
+    if constexpr (std::is_floating_point_v<decltype(value)>) {
+      value = static_cast<decltype(value)>(value * operation.prescale);
+    }
     const T final = narrow<T>(value);
     std::memcpy(result.data() + i * sizeof(T), &final, sizeof(T));
   }

@@ -87,6 +87,10 @@ TEST_F(ExampleBackend, CarriesGroupsAndTheirSubgroups) {
     std::vector<float> values(100, static_cast<float>(group.rank() + 1));
     group.all_reduce(values).wait();
     EXPECT_THAT(values, testing::Each(6.0F));
+    CallOptions scaled;
+    scaled.prescale = 0.5;
+    group.all_reduce(values, ReduceOp::sum, scaled).wait();
+    EXPECT_THAT(values, testing::Each(9.0F));
     const std::vector<int> both{2, 0};
     auto part = group.new_group(both);
     ASSERT_EQ(part.has_value(), group.rank() != 1);
