@@ -24,7 +24,8 @@ void OperationLog::finished(const Operation& operation) {
 }
 
 bool OperationLog::waits() const {
-  return finished_.load(std::memory_order_relaxed) != issued_.load(std::memory_order_relaxed);
+  // in this order: what is issued in between must not make up for what has not finished
+  return finished_.load(std::memory_order_acquire) != issued_.load(std::memory_order_relaxed);
 }
 
 std::uint64_t OperationLog::last_issued() const {
