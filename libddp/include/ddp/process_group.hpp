@@ -105,9 +105,9 @@ class ProcessGroup {
   Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, CallOptions options = {});
 
   /// Memory on this rank's CUDA device, zeroed and aligned to 256 bytes, that NCCL has allocated and knows
-  /// (DDP_NCCL_REGISTER): for buckets, as in ReducerOptions::allocator. Collective where it becomes a window. Freed
-  /// with its last owner, which may wait for the device; it may outlive the group. Throws Error: unavailable without
-  /// NCCL, timeout, what ended the group.
+  /// (DDP_NCCL_REGISTER): for buckets, as in ReducerOptions::allocator. Collective where it becomes a window, and where
+  /// NCCL has not connected yet (DDP_NCCL_CONNECT=lazy). Freed with its last owner, which may wait for the device; it
+  /// may outlive the group. Throws Error: unavailable without NCCL, timeout, what ended the group.
   std::shared_ptr<void> allocate(std::size_t bytes, std::optional<Deadline> deadline = {});
 
   /// A group of the given members of this group, in the given order. Collective over this group, with the same list on
@@ -131,7 +131,8 @@ struct StoreGroupOptions {
   std::string name;                 ///< the same on all ranks, and of this group alone
   std::vector<int> global_ranks{};  ///< of each in the job, for messages; empty: the group is the job
   std::optional<std::chrono::milliseconds> timeout{};  ///< of the rendezvous; default: DDP_INIT_TIMEOUT
-  std::string backend = "auto";                        ///< as above
+  /// As above. For NCCL the ranks must be all of their nodes: the local rank says which device is whose.
+  std::string backend = "auto";
 };
 /// A group of the ranks of @p store, which have met by other means than a World: for other libraries' process groups.
 /// Collective over them. No other group has been made over the store; it is closed when this one is made, and used by
