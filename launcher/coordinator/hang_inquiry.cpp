@@ -27,6 +27,7 @@ void HangInquiry::note(int node, bool still, Time now) {
   }
   still_.erase(node);
   told_ = false;
+  moved_ = true;
   look_again_ = {};
   if (report_ && !moved_at_) moved_at_ = now;
 }
@@ -49,6 +50,7 @@ void HangInquiry::ask(std::set<int> nodes, Deadline limit) {
   due_ = std::move(nodes);
   limit_ = limit;
   whole_ = true;
+  moved_ = false;
   facts_.clear();
 }
 
@@ -74,11 +76,11 @@ std::optional<HangReport> HangInquiry::conclude_standstill(Time now) {
   bool hangs = false;
   HangReport report = judge(fmt::format("no progress for {:g} s", after_s), std::min(after_s / 2, kLeastWait), hangs);
   if (!hangs) {
-    look_again_ = now + *after_;
+    if (!moved_) look_again_ = now + *after_;
     return std::nullopt;
   }
-  told_ = true;
-  moved_at_.reset();
+  told_ = !moved_;
+  moved_at_ = moved_ ? std::optional{now} : std::nullopt;
   report_ = report;
   return report;
 }

@@ -58,6 +58,7 @@ class HangInquiry {
   std::optional<std::chrono::milliseconds> after_;
   std::set<int> still_;
   bool told_ = false;
+  bool moved_ = false;  ///< since the nodes were asked
   Time look_again_{};
   std::optional<Time> moved_at_;  ///< after the report
   std::optional<HangReport> report_;

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "coordinator/hang_inquiry.hpp"
 #include "coordinator_fixture.hpp"
 #include "diagnostics/hang/rank_facts.hpp"
 
@@ -128,6 +129,25 @@ TEST_F(CoordinatorHang, WhereNothingHangsNothingIsToldAndItLooksAgainLater) {
   EXPECT_THAT(heard_texts(0), IsEmpty());
   pass(1s);
   EXPECT_THAT(heard_texts(0), ElementsAre("ObserveRanks"));
+}
+
+TEST(HangInquiry, AStandstillThatIsOverOnceAllHaveAnsweredIsNotLookedAtAgain) {
+  HangInquiry hang{60s};
+  const auto now = Deadline::Clock::now();
+  hang.note(0, true, now);
+  hang.ask({0}, Deadline{now + 12s});
+  hang.note(0, false, now);
+  diagnostics::HostFacts facts{.host = "a", .ranks = {}, .notes = {}};
+  for (int rank = 0; rank < 4; ++rank) {
+    facts.ranks.push_back(facts_of(rank, true));
+    facts.ranks.back().cores = rank % 2 == 0 ? 1 : 0;
+  }
+  hang.answer(0, std::move(facts));
+  EXPECT_FALSE(hang.conclude_standstill(now));
+  EXPECT_FALSE(hang.next_look()) << "the coordinator would wake up for it again and again";
+  EXPECT_FALSE(hang.is_due({0}, now + 1h));
+  hang.note(0, true, now + 2h);
+  EXPECT_TRUE(hang.is_due({0}, now + 2h));
 }
 
 TEST_F(CoordinatorHang, ANodeThatDoesNotAnswerIsNotWaitedForAndRanksAreNotTakenForEnded) {
