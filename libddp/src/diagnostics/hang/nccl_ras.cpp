@@ -31,6 +31,7 @@ using Counts = std::map<std::string, std::uint64_t>;
 constexpr std::size_t kMostBytes = std::size_t{16} << 20U;
 constexpr std::size_t kMostLineBytes = 1024;
 constexpr std::size_t kMostTroubles = 32;
+constexpr std::size_t kMostTroubleBytes = 4096;
 constexpr int kMostRanks = 1 << 20;
 // For processes that do not answer NCCL, within the deadline of ask_nccl's callers.
 constexpr const char* kPeerTimeout = "TIMEOUT 1\n";
@@ -199,6 +200,7 @@ std::optional<NcclTrouble> difference(const std::string& name, const Communicato
       for (const CommRank* rank : ranks) trouble.behind.push_back(rank->pid);
     }
   }
+  if (trouble.text.size() > kMostTroubleBytes) trouble.text.replace(kMostTroubleBytes, std::string::npos, "...");
   return trouble;
 }
 
@@ -322,6 +324,10 @@ void ask_nccl(const std::string& proc, HostFacts& facts, Deadline deadline) {
     const RasAddress address = ras_address(environment["NCCL_RAS_ADDR"]);
     const Deadline limit = earlier(Deadline{deadline.when() - kReserve}, Deadline::after(kPatience));
     const std::string first = ask_ras(address, limit);
+    if (limit.remaining() <= kBetween) {
+      facts.notes.emplace_back("NCCL's RAS was too slow to be asked twice");
+      return;
+    }
     std::this_thread::sleep_for(kBetween);
     facts.nccl = ras_troubles(first, ask_ras(address, limit), pids);
   } catch (const Error& error) {

@@ -70,6 +70,16 @@ TEST(NcclRas, ARankThatHasCalledSomethingElseIsTheOddOne) {
   EXPECT_THAT(found[0].behind, ElementsAre(101));
 }
 
+TEST(NcclRas, TheTextOfManyRanksIsCut) {
+  std::string ranks;
+  for (int rank = 0; rank < 500; ++rank) ranks += (rank == 0 ? "" : ",") + ras_rank(rank, rank);
+  const std::string answer = ras_answer(500, ranks);
+  const auto found = ras_troubles(answer, answer, {100});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_LE(found[0].text.size(), 4100U);
+  EXPECT_THAT(found[0].behind, ElementsAre(100));
+}
+
 TEST(NcclRas, MissingRanksAndErrorsAreNamed) {
   const std::string answer =
       ras_answer(5, ras_rank(0, 1) + "," + ras_rank(1, 1, 0, 6),
