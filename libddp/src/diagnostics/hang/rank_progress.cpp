@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
 #include <fstream>
-#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,24 +16,10 @@
 namespace ddp::diagnostics {
 namespace {
 
-namespace fs = std::filesystem;
-
 // More than threads take that poll now and then (PyTorch's watchdogs), less than what computes gets beside 20 others.
 constexpr double kBusyCores = 0.05;
 constexpr double kBusyBytesPerSecond = 16384;
 constexpr std::size_t kMostProcesses = 1024;
-
-/// Of all its threads.
-std::vector<pid_t> children_of(const std::string& proc, pid_t pid) {
-  std::vector<pid_t> children;
-  std::error_code status;
-  for (fs::directory_iterator entry{fmt::format("{}/{}/task", proc, pid), status}, end; !status && entry != end;
-       entry.increment(status)) {
-    std::ifstream file{entry->path() / "children"};
-    for (pid_t child = 0; file >> child;) children.push_back(child);
-  }
-  return children;
-}
 
 /// rchar and wchar: what went through read(2) and write(2), from whatever files. 0 where it may not be read.
 std::uint64_t io_of(const std::string& proc, pid_t pid) {
@@ -63,7 +47,7 @@ RankProgress read_progress(const std::string& proc, pid_t pid) {
   }
   std::vector<pid_t> processes{pid};
   for (std::size_t i = 0; i < processes.size() && processes.size() < kMostProcesses; ++i) {
-    const std::vector<pid_t> below = children_of(proc, processes[i]);
+    const std::vector<pid_t> below = read_children(proc, processes[i]);
     processes.insert(processes.end(), below.begin(), below.end());
   }
   for (const pid_t each : processes) {
