@@ -82,7 +82,12 @@ std::vector<std::string> coordinator_addresses(const std::vector<std::string>& o
 
 std::vector<std::string> frontend_addresses(const LaunchOptions& options, bool by_hosts,
                                             const base::Environment& environment) {
-  if (!options.local_addr.empty()) return resolve_local_addr(options.local_addr);
+  if (!options.local_addr.empty()) {
+    std::vector<std::string> given = resolve_local_addr(options.local_addr);
+    // Some distributions give the host's own name this address in /etc/hosts, which means nothing to other nodes.
+    const bool useless_name = given.size() == 1 && given.front() == "127.0.1.1" && options.local_addr != given.front();
+    if (!useless_name) return given;
+  }
   // The interface in the environment is one of the nodes'; this host need not have it.
   const base::Environment without_names = without_interface_names(environment);
   std::vector<std::string> others;

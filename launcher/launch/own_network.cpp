@@ -66,7 +66,8 @@ std::vector<std::string> numeric_addresses(const std::string& host, Deadline dea
         base::resolve(host, 0, flags, fmt::format("looking up the host '{}'", host), deadline);
     for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
       char text[NI_MAXHOST];
-      if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+      if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 &&
+          std::find(addresses.begin(), addresses.end(), text) == addresses.end())  // two lines of /etc/hosts give two
         addresses.emplace_back(text);
     }
   } catch (const Error& error) {
