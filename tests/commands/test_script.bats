@@ -153,7 +153,11 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
   has "fuzz fuzz_error_file"
   [[ $output == *tests/commands/build_script.bats* ]]
   run -0 affected tests/torch/CMakeLists.txt bindings/torch/include/ddp/torch/tensor.hpp
-  [ "$output" = $'style\npython tests/python/test_libtorch.py\npackaging tests/packaging/install.bats' ]
+  [ "$output" = $'style\npython tests/python/test_libddp_torch.py tests/python/test_libtorch.py\npackaging tests/packaging/install.bats' ]
+  run -0 affected bindings/python/libddp/_progress.py
+  [ "$output" = $'style\npython' ]
+  run -0 affected docs/observability.md
+  has "unit hang_test"
   for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do
     [ "$(affected tests/unit/kvs/x_test.cpp $file | wc -l)" = 10 ]
     [ "$(affected $file | grep -c ' ')" = 0 ]
