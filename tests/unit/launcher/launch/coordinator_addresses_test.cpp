@@ -15,7 +15,7 @@ namespace ddp::launcher {
 namespace {
 
 using Addresses = std::vector<std::string>;
-using Hosts = std::vector<Addresses>;
+using HostAddresses = std::vector<Addresses>;
 
 topology::InterfaceFact interface_at(const char* name, InterfaceKind kind, std::vector<InterfaceAddress> addresses) {
   topology::InterfaceFact fact;
@@ -27,7 +27,7 @@ topology::InterfaceFact interface_at(const char* name, InterfaceKind kind, std::
 }
 
 /// A login node: in the network of its site, in two of the cluster's, and with a bridge for containers.
-Addresses towards(const Hosts& hosts) {
+Addresses towards(const HostAddresses& hosts) {
   const auto v4 = [](const char* address, int bits) {
     return InterfaceAddress{.address = address, .prefix_length = bits, .ipv6 = false};
   };
@@ -41,7 +41,7 @@ Addresses towards(const Hosts& hosts) {
   return addresses_towards({"10.2.0.1", "198.51.100.7", "10.1.0.1", "fd00:1::1", "172.17.0.1"}, interfaces, hosts);
 }
 
-const Addresses kAll{"10.2.0.1", "198.51.100.7", "10.1.0.1", "fd00:1::1", "172.17.0.1"};
+const Addresses kAllAddresses{"10.2.0.1", "198.51.100.7", "10.1.0.1", "fd00:1::1", "172.17.0.1"};
 
 TEST(CoordinatorAddresses, AreThoseOfTheNetworksThatTheNodesAreIn) {
   EXPECT_EQ(towards({{"10.1.0.2"}, {"10.1.255.3"}}), (Addresses{"10.1.0.1", "fd00:1::1"}));
@@ -52,10 +52,10 @@ TEST(CoordinatorAddresses, AreThoseOfTheNetworksThatTheNodesAreIn) {
 }
 
 TEST(CoordinatorAddresses, AreAllWhereANodeIsElsewhere) {
-  EXPECT_EQ(towards({}), kAll);
-  EXPECT_EQ(towards({{"10.1.0.2"}, {"10.3.0.2"}}), kAll);   // behind a gateway
-  EXPECT_EQ(towards({{"10.1.0.2"}, {}}), kAll);             // unknown to the resolver
-  EXPECT_EQ(towards({{"10.1.0.2"}, {"127.0.1.1"}}), kAll);  // as some distributions name their own host
+  EXPECT_EQ(towards({}), kAllAddresses);
+  EXPECT_EQ(towards({{"10.1.0.2"}, {"10.3.0.2"}}), kAllAddresses);   // behind a gateway
+  EXPECT_EQ(towards({{"10.1.0.2"}, {}}), kAllAddresses);             // unknown to the resolver
+  EXPECT_EQ(towards({{"10.1.0.2"}, {"127.0.1.1"}}), kAllAddresses);  // as some distributions name their own host
 }
 
 TEST(CoordinatorAddresses, OfAHostWithoutAName) {
