@@ -91,6 +91,11 @@ def test_many_ranks_compile_once(adapter, tmp_path):
                DDP_TORCH_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "log").read_text() == 2 * "compiled\n"  # and linked
+    (made,) = (tmp_path / "cache").glob("*.so")
+    assert made.stat().st_mode & 0o777 == 0o755  # others' too, where root has made it
+    (tmp_path / "cache").chmod(0o775)
+    done = run(sys.executable, "-c", program, CXX=str(compiler), DDP_TORCH_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 1 and "chmod go-w" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("variables, words", [

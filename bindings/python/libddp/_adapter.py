@@ -34,7 +34,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _SOURCE = _PACKAGE / "adapter" / "adapter.cpp"
 _INCLUDE = _PACKAGE / "include"
 _NAME = "_libddp_torch"
-_PATIENCE = 900.0  # seconds, for another process that compiles
+_PATIENCE = 900.0  # seconds, for a compiler, and for another process that compiles
 _loading = threading.Lock()
 _loaded: Any = None
 _served = 0  # the process that has the threads
@@ -57,15 +57,18 @@ def _compiler() -> list[str]:
 
 def _folder() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    wanted = Path(os.environ.get("DDP_TORCH_CACHE") or Path(home) / "libddp")
+    wanted = Path(os.environ.get("DDP_TORCH_CACHE") or Path(home) / "libddp").absolute()
     try:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
         raise _unusable(f"its folder {wanted} cannot be made ({problem.strerror})",
                         "name one that you may write to in DDP_TORCH_CACHE") from None
     facts = wanted.stat()
-    if facts.st_uid not in (os.getuid(), 0) or facts.st_mode & stat.S_IWOTH:
-        raise _unusable(f"others may write to its folder {wanted}", "name one of your own in DDP_TORCH_CACHE")
+    if facts.st_uid not in (os.getuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _unusable(f"others may write to its folder {wanted}",
+                        "name one of your own in DDP_TORCH_CACHE, or take their right away: chmod go-w")
+    if not os.access(wanted, os.R_OK | os.X_OK):
+        raise _unusable(f"its folder {wanted} cannot be read", "name one of your own in DDP_TORCH_CACHE")
     return wanted
 
 
@@ -97,7 +100,12 @@ def _key() -> str:
 
 
 def _run(command: list[str], log: Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=log.parent)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=log.parent,
+                              timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise _unusable(f"{command[0]} has not ended in {_PATIENCE:.0f} s",
+                        "see why it hangs, or name another compiler in CXX") from None
     if done.returncode != 0:
         log.write_text(" ".join(command) + "\n" + done.stderr)
         first = next((line for line in done.stderr.splitlines() if "error" in line), "it says nothing")
@@ -111,7 +119,7 @@ def _compile(target: Path) -> None:
         made = Path(folder) / "adapter"
         _run([*compiler, *_flags(), "-c", str(_SOURCE), "-o", f"{made}.o"], log)
         _run([*compiler, "-shared", f"{made}.o", *_libraries(), "-o", f"{made}.so"], log)
-        os.chmod(f"{made}.so", 0o700)
+        os.chmod(f"{made}.so", 0o755)  # root may have made it for all
         os.rename(f"{made}.so", target)
 
 
@@ -120,6 +128,9 @@ def library() -> Path:
     target = _folder() / f"{_key()}.so"
     if target.exists():
         return target
+    if not os.access(target.parent, os.W_OK):
+        raise _unusable(f"it is not in {target.parent}, where you may not write",
+                        "have it compiled there, or name a folder of your own in DDP_TORCH_CACHE")
     limit = time.monotonic() + _PATIENCE
     with open(target.with_suffix(".lock"), "w") as lock:
         while not target.exists():
@@ -164,7 +175,10 @@ def load() -> Any:
             loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
             spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
             assert spec is not None
-            module = importlib.util.module_from_spec(spec)
+            try:
+                module = importlib.util.module_from_spec(spec)
+            except ImportError as problem:
+                raise _unusable(f"{path} cannot be loaded ({problem})", "remove it: then it is compiled again") from None
             loader.exec_module(module)
             sys.modules[_NAME] = _loaded = module
         if _served != os.getpid():  # threads stay behind in a fork
