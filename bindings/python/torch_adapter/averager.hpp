@@ -121,9 +121,12 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .static_graph = static_graph,
           .skip_all_reduce_unused = skip_unused,
           .ready_order = {},
+          .delayed = {},
+          .reduce_dtype = {},
           .comm_hook = std::move(hook),
           .allocator = {},
-          .stream = {}};
+          .stream = {},
+          .log = {}};
 }
 
 inline py::dict log_of(const Averager& averager) {

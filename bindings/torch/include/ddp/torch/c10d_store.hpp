@@ -1,6 +1,7 @@
 // c10d's Store as a key-value store of libddp, so that ranks which torch.distributed has brought together make a group.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

@@ -79,7 +79,8 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .reduce_dtype = reduce_dtype(options.mixed_precision),
           .comm_hook = options.comm_hook,
           .allocator = {},
-          .stream = {}};
+          .stream = {},
+          .log = {}};
 }
 
 /// Throws Error(invalid_argument) for names that the module does not have. @param what shall be done with them.

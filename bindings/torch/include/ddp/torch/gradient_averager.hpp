@@ -284,7 +284,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     const bool low = low_ && gradient.scalar_type() == low_->type();
     if (gradient.layout() != at::kStrided) {
       throw_invalid_argument(attempted(index), "it is sparse",
-                             "name its parameter in DistributedDataParallelOptions::sparse");
+                             "make it dense (sparse=False); in C++ DistributedDataParallelOptions::sparse can name its "
+                             "parameter");
     }
     if (view_) {
       const at::Tensor& view = views_[index];

@@ -61,6 +61,12 @@ inline at::ScalarType scalar_type_of(DType type) noexcept {
     case DType::int64: return at::kLong;
     case DType::uint8: return at::kByte;
     case DType::boolean: return at::kBool;
+    case DType::uint32: return at::ScalarType::UInt32;
+    case DType::uint64: return at::ScalarType::UInt64;
+    case DType::float8_e4m3fn: return at::ScalarType::Float8_e4m3fn;
+    case DType::float8_e5m2: return at::ScalarType::Float8_e5m2;
+    case DType::complex64: return at::kComplexFloat;
+    case DType::complex128: return at::kComplexDouble;
   }
   return at::kByte;
 }
