@@ -59,6 +59,8 @@ def of(group: dist.ProcessGroup, apart: bool = False) -> Any:
 
 
 def _beside(group: dist.ProcessGroup) -> Any:
+    for name in [name for name, (other, _) in _made.items() if other not in dist.distributed_c10d._world.pg_map]:
+        del _made[name]  # destroyed
     known = _made.get(group.group_name)
     if known is None or known[0] is not group:
         _, store = dist.distributed_c10d._world.pg_map[group]

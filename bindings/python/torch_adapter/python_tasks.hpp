@@ -3,7 +3,9 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <utility>
@@ -40,7 +42,11 @@ class PythonTasks {
       std::function<void()> task = std::move(tasks_.front());
       tasks_.pop_front();
       lock.unlock();
-      task();
+      try {
+        task();
+      } catch (const std::exception& problem) {  // of a callback; the thread goes on
+        std::fprintf(stderr, "libddp: what was to be done at the end of an operation failed: %s\n", problem.what());
+      }
       task = nullptr;
       lock.lock();
     }
