@@ -60,6 +60,9 @@ END
   diff -r "$SOURCE/bindings/torch/include/ddp/torch" "$MOVED/include/ddp/torch"
   diff -r "$SOURCE/examples/digits" "$MOVED/share/libddp/examples/digits"
   diff -r "$SOURCE/examples/libtorch" "$MOVED/share/libddp/examples/libtorch"
+  diff -r "$SOURCE/examples/pytorch" "$MOVED/share/libddp/examples/pytorch"
+  cmp "$SOURCE/examples/p2p.py" "$MOVED/share/libddp/examples/p2p.py"
+  cmp "$SOURCE/LICENSE" "$MOVED/share/libddp/LICENSE"
 
   run -0 bash -c "cd '$MOVED' && find . -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name '${LIBDIR%%/*}' \
     ! -name libexec ! -name include ! -name share ! -name etc"
