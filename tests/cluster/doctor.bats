@@ -144,7 +144,8 @@ second_network() {
   examine
   finds 2 interface-unreachable
   says_line "^  all 4 nodes, ranks 0-3: NCCL would use second \(10.98.0.0/24\), which is not reached from any other node: no answer"
-  [[ ${lines[0]} =~ ([0-9]+)\.[0-9]+" s"$ ]]
+  echo "$output"
+  [[ $output =~ ,\ ([0-9]+)\.[0-9]+" s"($|$'\n') ]]
   [ "${BASH_REMATCH[1]}" -le 60 ] # long before connections would give up
   [ "$(fix)" = NCCL_SOCKET_IFNAME==eth0 ]
   examine --export=ALL,"$(fix)"

@@ -52,7 +52,8 @@ std::vector<control::Message> messages(int epoch) {
           control::ConsoleTaken{.epoch = epoch, .error = false, .messages = 1},
           control::RanksStill{.epoch = epoch, .still = true},
           control::ObserveRanks{.epoch = epoch, .limit_ms = 1},
-          control::RanksObserved{.epoch = epoch, .facts = {std::byte{9}}}};
+          control::RanksObserved{.epoch = epoch, .facts = {std::byte{9}}},
+          control::Progress{.epoch = epoch, .ranks = {}}};
 }
 
 struct Answer {
