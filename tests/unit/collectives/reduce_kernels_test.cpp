@@ -13,12 +13,14 @@ namespace ddp::collectives {
 namespace {
 
 __extension__ using Int128 = __int128;
+__extension__ using UnsignedInt128 = unsigned __int128;
 constexpr std::array kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
 /// How a type's values are made, computed with and compared. Everything is done in a wide type and stored at the end.
 template <class T>
 struct Traits {
-  using Wide = std::conditional_t<std::is_integral_v<T>, Int128, double>;
+  using WideInteger = std::conditional_t<std::is_unsigned_v<T>, UnsignedInt128, Int128>;
+  using Wide = std::conditional_t<std::is_integral_v<T>, WideInteger, double>;
   static Wide widen(T value) { return static_cast<Wide>(value); }
   static T narrow(Wide value) {
     if constexpr (std::is_integral_v<T>) {  // wrap-around is arithmetic modulo a power of two
