@@ -1,6 +1,7 @@
 #include "before_program.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kLimit{75};
 // Of `ddp-info before`: the nodes have errors.
 constexpr int kMustNotStart = 42;
+// The step is being ended, because another rank's nodes have errors, say.
+constexpr int kStepEnds = 128 + SIGTERM;
 
 }  // namespace
 
@@ -42,7 +45,7 @@ bool run_before(const std::string& program, const BeforeProgram& before, const s
   step.close_input();
   step.read_all(deadline);
   const int status = step.finish(deadline);
-  if (status == 0 || status == kMustNotStart) return status == 0;
+  if (status == 0 || status == kMustNotStart || status == kStepEnds) return status == 0;
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "examining this step before its program starts",
                .cause = fmt::format("{} ended with exit status {}", path, status),
