@@ -139,8 +139,17 @@ def hooks():
         assert all(torch.equal(each, gathered[0]) for each in gathered)
 
     model = Ours(Tied())
-    model.register_comm_hook(None, lambda state, bucket: 1 / 0)
-    try:
+    loss_of(model(torch.zeros(1, 2, dtype=torch.int64))).backward()
+    for late in (model._set_static_graph, lambda: model.register_comm_hook(None, default_hooks.allreduce_hook)):
+        try:
+            late()
+            raise AssertionError("taken after training has begun")
+        except RuntimeError as error:
+            assert "before training loop starts" in str(error), error
+
+    model = Ours(Tied())
+    try:  # on a rank that is late, another's hook may have failed before this one is registered here
+        model.register_comm_hook(None, lambda state, bucket: 1 / 0)
         loss_of(model(torch.zeros(1, 2, dtype=torch.int64))).backward()
         raise AssertionError("a hook's exception was lost")
     except (RuntimeError, ZeroDivisionError) as error:

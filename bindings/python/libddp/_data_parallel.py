@@ -89,6 +89,7 @@ class DistributedDataParallel(TorchDataParallel):
         self.forward_sync_buffers = wanted is None or wanted
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
+        self._has_trained = False
         self.bucket_bytes_cap = int((bucket_cap_mb or 25) * _MiB)
         self._cap = None if bucket_cap_mb is None else self.bucket_bytes_cap
         self._caps = [int(cap * _MiB) for cap in bucket_cap_mb_list or []]
@@ -147,6 +148,7 @@ class DistributedDataParallel(TorchDataParallel):
     def _after(self, output: Any) -> None:
         if not torch.is_grad_enabled():
             return
+        self._has_trained = True
         found: list[torch.Tensor] = []
         complete = _find_tensors(output, found)
         self._averager.after_forward(found, complete, self.require_backward_grad_sync)
@@ -207,8 +209,14 @@ class DistributedDataParallel(TorchDataParallel):
     def _add_hook(self, make: Callable[[list[torch.Tensor]], Any], entry: Any) -> None:
         if self._comm_hooks:
             raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        self._check_untrained("register_comm_hook")
         self._make_averager(False, make)
         self._comm_hooks.append(entry)
+
+    def _check_untrained(self, function: str) -> None:
+        if self._has_trained:
+            raise RuntimeError(f"{function}() should be called before training loop starts, on all ranks; "
+                               "wrap the module again for a change")
 
     def _check_comm_hook(self, hook: Any) -> None:
         if not callable(hook):
@@ -232,6 +240,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _set_static_graph(self) -> None:
         """Before the first step, on all ranks."""
+        self._check_untrained("_set_static_graph")
         if not self.static_graph:
             self.static_graph = True
             self._make_averager(False)
@@ -261,6 +270,7 @@ class DistributedDataParallel(TorchDataParallel):
         torch.nn.Module.__setstate__(self, state)
         self.process_group = dist.distributed_c10d._get_default_group()
         self._comm_hooks = []
+        self._has_trained = False
         self._make_averager(False)
 
     def _log_and_throw(self, kind: type[Exception], message: str) -> None:
