@@ -2,6 +2,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <barrier>
 #include <filesystem>
 #include <fstream>
 
@@ -55,6 +56,7 @@ TEST_F(FakeNcclTest, AbortUnblocksItsOwnRankAndPeersHearOfIt) {
 TEST_F(FakeNcclTest, DifferentCallsAreToldOrHang) {
   for (const bool strict : {true, false}) {
     fake_nccl_set_strict(strict);
+    std::barrier looked(2);  // before either aborts, which the other hears of
     with_ranks(2, Mode::blocking, [&](Rank& rank) {
       const Buffer data(std::vector<float>(8, 1));
       const std::size_t count = rank.rank == 0 ? 8 : 4;
@@ -68,6 +70,7 @@ TEST_F(FakeNcclTest, DifferentCallsAreToldOrHang) {
         EXPECT_FALSE(rank.device.idle());
         EXPECT_EQ(state_of(rank.comm), ncclSuccess);
       }
+      looked.arrive_and_wait();
       abort(rank);
     });
     if (strict) {
