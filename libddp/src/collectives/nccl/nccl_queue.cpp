@@ -1,5 +1,6 @@
 #include "collectives/nccl/nccl_queue.hpp"
 
+#include <algorithm>
 #include <thread>
 
 #include <fmt/format.h>
@@ -278,7 +279,8 @@ Outcome NcclQueue::poll(NcclRequest& request) noexcept {
     const CUresult code = request.ended_.query();
     if (code == CUDA_ERROR_NOT_READY) return;
     cuda::check(code, "looking after an operation on the device");
-    if (request.queued_) done_ticket_ = request.ticket_;
+    // a later one may have been seen to end first: in the poll that saw it launched
+    if (request.queued_) done_ticket_ = std::max(done_ticket_, request.ticket_);
     outcome = Outcome::ok;
   });
   return failed_ ? Outcome::peers_failed : outcome;

@@ -121,7 +121,7 @@ class NcclQueue {
   std::deque<NcclRequest*> waiting_;
   NcclRequest* launching_ = nullptr;
   std::uint64_t last_ticket_ = 0;
-  std::uint64_t done_ticket_ = 0;
+  std::uint64_t done_ticket_ = 0;  ///< all up to it are over; the highest that was seen to be
   bool failed_ = false;
   Failure failure_;
   std::atomic<bool> aborted_{false};

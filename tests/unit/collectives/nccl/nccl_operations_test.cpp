@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <barrier>
+#include <deque>
 
 #include "collectives/nccl/graph_keeper.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
@@ -175,6 +176,38 @@ TEST_F(NcclOperations, DoesNotEndBeforeItIsLaunched) {
     second.check(stream);
   });
   EXPECT_STREQ(FAKE_NCCL(fake_nccl_complaints)(), "") << "no call while the one before goes on";
+}
+
+/// The second is seen to end in the poll that sees it launched, before anybody looks at the first.
+TEST_F(NcclOperations, AnEndThatIsSeenBeforeAnEarlierOneHidesNoLaterOnes) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+  faults("AllReduce#2=launch_delay:40,AllReduce#3=kernel_delay:50");
+  group.on_all([&](int rank) {
+    CUstream stream = group.own(rank).stream.get();
+    std::deque<DeviceCall> calls;
+    const auto post = [&](std::uint64_t sequence) -> Request& {
+      DeviceCall& call = calls.emplace_back(group.own(rank).context, all_reduce_of(50), 1, rank, sequence);
+      call.fill(stream);
+      Request& request = group.at(rank).init({&call.operation(), 1}, soon());
+      request.post();
+      return request;
+    };
+    Request& first = post(2);
+    Request& second = post(3);
+    // the poll looks at the event when the stream has come to it
+    ASSERT_EQ(FAKE_CUDA(fake_cuda_add_faults)("cuEventQuery#1=delay:300"), 1);
+    Outcome of_second = Outcome::running;
+    for (const Deadline limit = soon(); !second.started() && !limit.expired();) of_second = second.poll();
+    EXPECT_EQ(poll_until_end(first), Outcome::ok);
+    if (of_second == Outcome::running) of_second = poll_until_end(second);
+    EXPECT_EQ(of_second, Outcome::ok);
+    FAKE_CUDA(fake_cuda_clear_faults)();
+    Request& third = post(4);
+    EXPECT_EQ(poll_until_end(third), Outcome::ok);
+    for (DeviceCall& call : calls) call.check(stream);
+    for (Request* request : {&first, &second, &third}) request->release();
+  });
 }
 
 TEST_F(NcclOperations, GroupsIssuedInDifferentOrdersDoNotHinderEachOther) {
