@@ -49,3 +49,25 @@ ready() { [ "$(grep -c READY "$shared/out")" -eq "$1" ]; }
   [ "$status" -eq 2 ]
   [ "${#lines[@]}" -eq 1 ]
 }
+
+@test "ddprun names who hangs on another node, in its report, too, and answers Prometheus on another host" {
+  start salloc -Q -N2 -w 'n[0-1]' "$bin/ddprun" --nproc-per-node 2 --hang-report-after 1 --report-json "$shared/report.json" \
+    --metrics-port 9464 --metrics-address 0.0.0.0 --no-python sh -c \
+    'echo "PID $RANK $$$$"; exec "$0" hang sleep 3' "$bin/rank_program"
+  says 1 "ddprun: no progress for 1 s: rank 3 is asleep in .*; ranks 0-2 wait for it in all_reduce #"
+  local node
+  for node in 0 1; do
+    "$cluster" on n3 python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())' \
+      "http://10.78.0.$((node + 1)):9464/metrics" >"$shared/page"
+    grep -q "^ddp_nodes{job=\".*\",node=\"n$node\"} 2$" "$shared/page"
+    grep -q "^ddp_ranks{.*state=\"running\"} 2$" "$shared/page"
+  done
+  grep -q '^ddp_rank_running{.*rank="3"} 1$' "$shared/page"
+  grep -q '^ddp_operations_pending{.*rank="2"} [1-9]' "$shared/page"
+  grep -q '^ddp_operations_pending{.*rank="3"} 0$' "$shared/page"
+  "$cluster" on n1 kill -KILL "$(sed -n 's/^.*PID 3 //p' "$shared/out")"
+  finish
+  [ "$status" -ne 0 ]
+  python3 -c 'import json, sys; h = json.load(open(sys.argv[1]))["hang"]; assert h["culprits"] == [3] and len(h["ranks"]) == 4, h' \
+    "$shared/report.json" || { echo "$output"; return 1; }
+}
