@@ -19,6 +19,7 @@
 
 #include "collectives/group_engine.hpp"
 #include "collectives/host/host_backend.hpp"
+#include "support/sanitized.hpp"
 #include "world/peer_channel.hpp"
 
 namespace ddp::collectives::testing {
@@ -30,11 +31,7 @@ using std::chrono::steady_clock;
 inline constexpr int kRanks = 4;
 inline constexpr std::uint64_t kFallsIn = 3;  // operation
 
-#ifdef DDP_SANITIZED
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+using test::kSanitized;
 /// Of operations that a stopped rank holds up: what starved ranks still keep.
 inline constexpr std::chrono::milliseconds kLimit{kSanitized ? 6000 : 3000};
 

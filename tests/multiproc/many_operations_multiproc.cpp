@@ -4,15 +4,12 @@
 #include <random>
 
 #include "multiproc/shm_processes.hpp"
+#include "support/sanitized.hpp"
 
 namespace ddp::collectives::shm {
 namespace {
 
-#ifdef DDP_SANITIZED
-constexpr long kUsual = 10'000;
-#else
-constexpr long kUsual = 100'000;
-#endif
+constexpr long kUsual = test::cases(100'000);
 
 /// The same on both ranks but for the data.
 struct SmallCall {

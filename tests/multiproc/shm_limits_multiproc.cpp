@@ -21,9 +21,9 @@ namespace {
 
 // UBSan's check of virtual calls opens a pipe, and takes its failure for a wrong object.
 #ifdef DDP_ADDRESS_SANITIZER
-constexpr bool kSanitized = true;
+constexpr bool kAddressSanitizer = true;
 #else
-constexpr bool kSanitized = false;
+constexpr bool kAddressSanitizer = false;
 #endif
 
 /// From now on these system calls fail with @p error in this process.
@@ -69,11 +69,11 @@ class ShmLimits : public ShmProcesses {
 TEST_F(ShmLimits, FileSizeOfTheLeader) { expect_error(0, at_most(RLIMIT_FSIZE, 100'000), "file sizes"); }
 TEST_F(ShmLimits, FileSizeOfAMember) { expect_error(2, at_most(RLIMIT_FSIZE, 100'000), "file sizes"); }
 TEST_F(ShmLimits, DescriptorsOfTheLeader) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer itself needs descriptors";
+  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors";
   expect_error(0, at_most(RLIMIT_NOFILE, 4), "pen files");
 }
 TEST_F(ShmLimits, DescriptorsOfAMember) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer itself needs descriptors";
+  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors";
   expect_error(1, at_most(RLIMIT_NOFILE, 5), "pen files");
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "multiproc/shm_processes.hpp"
+#include "support/sanitized.hpp"
 
 namespace ddp::collectives::shm {
 namespace {
@@ -71,11 +72,7 @@ TEST_P(ShmFall, KilledIsNamedByAllAndTheOthersGoOn) {
   }
 }
 
-#ifdef DDP_SANITIZED  // where the others may be as late
-constexpr int kDeadlineMs = 3000;
-#else
-constexpr int kDeadlineMs = 400;
-#endif
+constexpr int kDeadlineMs = test::kSanitized ? 3000 : 400;  // the others may be as late
 
 TEST_P(ShmFall, StoppedIsNamedAtTheDeadlineAndDoesNoHarmLater) {
   const int victim = GetParam().victim;
@@ -199,6 +196,36 @@ TEST_F(ShmProcesses, ARankMayLeaveAfterItsLastOperation) {
     backend->close(testing::soon());
   });
   for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
+}
+
+/// A rank that is slow to look finds its operation complete, whatever the others have found since.
+TEST_F(ShmProcesses, WhatTheDeadLeftBehindCountsAfterAnotherHasNamedThem) {
+  start([&](int rank) {
+    const auto backend = connected(0, {0, 1, 2}, rank);
+    if (rank == 2) {
+      std::vector<float> values(100, 1.0F);
+      const Operation operation = sum_of(values, 1);
+      Request& request = backend->init({&operation, 1}, testing::soon());
+      request.post();
+      ASSERT_EQ(request.poll(), Outcome::running);  // its part is there now
+      ++counter(1);
+      wait_until([&] { return counter(2) == 1; });
+      wait_until([&] { return request.poll() != Outcome::running; });
+      EXPECT_EQ(request.poll(), Outcome::ok) << request.failure().cause;
+      EXPECT_EQ(values, std::vector<float>(100, 3.0F));
+      request.release();
+    } else {
+      wait_until([&] { return counter(1) == 1; });
+      ASSERT_EQ(all_reduce(*backend, 100, 1, testing::soon()).outcome, Outcome::ok);
+      if (rank == 1) fall(SIGKILL);
+    }
+    const Ended ended = all_reduce(*backend, 100, 2, testing::soon());
+    EXPECT_EQ(ended.outcome, Outcome::peers_failed);
+    EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});
+    ++counter(2);
+  });
+  expect_success(0);
+  expect_success(2);
 }
 
 /// Children of a rank hold the memory, but neither its lock nor its name.

@@ -84,6 +84,7 @@ class ShmBackend final : public Backend {
   void release(ShmRequest& request) noexcept;
 
  private:
+  bool advance();
   bool advance_collectives();
   bool advance_transfers();
   void look_around(const ShmRequest& request);
@@ -197,20 +198,27 @@ Outcome ShmBackend::poll(ShmRequest& request) noexcept {
     request.outcome_ = failed_->first;
     return request.outcome_;
   }
-  if (group_->verdict.spoken()) {
+  // Before the look at the operations: what the dead have left behind may be enough for them.
+  const bool spoken = group_->verdict.spoken();
+  if (spoken && group_->verdict.read().cause == VerdictCause::mismatch) {
     follow_verdict();
-    return request.outcome_;
-  }
-  bool moved = false;
-  if (!collectives_.empty() && !mismatch_) moved = advance_collectives();
-  if (!transfers_.empty() && advance_transfers()) moved = true;
-  if (moved) {
+  } else if (advance()) {
     waiting_since_.reset();
+  } else if (spoken) {
+    follow_verdict();
   } else if (request.outcome_ == Outcome::running) {
     awaits_room_.store(group_->run.waits_for_room(), std::memory_order_relaxed);
     look_around(request);
   }
   return request.outcome_;
+}
+
+/// Whether anything has moved.
+bool ShmBackend::advance() {
+  bool moved = false;
+  if (!collectives_.empty() && !mismatch_) moved = advance_collectives();
+  if (!transfers_.empty() && advance_transfers()) moved = true;
+  return moved;
 }
 
 bool ShmBackend::advance_collectives() {
@@ -302,9 +310,7 @@ void ShmBackend::check_lives() {
   std::vector<int> lost = group_->watch.gone(waits_for());
   const std::vector<int> dead = group_->watch.dead();
   if (lost.empty() && (collectives_.empty() || dead.empty())) return;
-  // What it has left behind may be enough.
-  if (!mismatch_ && !collectives_.empty() && advance_collectives()) return;
-  if (!transfers_.empty() && advance_transfers()) return;
+  if (advance()) return;  // what it has left behind may be enough
   lost.insert(lost.end(), dead.begin(), dead.end());
   std::sort(lost.begin(), lost.end());
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());

@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "support/sanitized.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
@@ -13,12 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Sanitizers make a thread ten times slower.
-#ifdef DDP_SANITIZED
-constexpr int kMany = 10'000;
-#else
-constexpr int kMany = 100'000;
-#endif
+constexpr int kMany = test::cases(100'000);
 
 /// Waits, polls, drops, adds callbacks: as it comes.
 void use(ProcessGroup& group, int operations, unsigned seed, std::atomic<int>& callbacks) {

@@ -14,6 +14,7 @@
 
 #include <ddp/error.hpp>
 
+#include "support/sanitized.hpp"
 #include "unit/launcher/logs/log_pump_fixture.hpp"
 
 namespace ddp::launcher {
@@ -101,11 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Prefix, ManyWriters, testing::Bool());
 
 TEST_P(ManyWriters, NothingIsLostOrTorn) {
   constexpr int kRanks = 64;
-#ifdef DDP_SANITIZED
-  constexpr int kLines = 5'000;
-#else
-  constexpr int kLines = 100'000;
-#endif
+  constexpr int kLines = test::cases(100'000);
   const bool prefixed = GetParam();
   std::vector<pid_t> pids;
   {

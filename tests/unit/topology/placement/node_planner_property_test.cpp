@@ -9,6 +9,7 @@
 
 #include <ddp/topology.hpp>
 
+#include "support/sanitized.hpp"
 #include "topology/placement/node_planner.hpp"
 #include "unit/topology/dice.hpp"
 #include "unit/topology/machines.hpp"
@@ -16,7 +17,7 @@
 namespace ddp::topology {
 namespace {
 
-constexpr std::uint32_t kNodes = 400;
+constexpr std::uint32_t kNodes = ddp::test::cases(400);
 
 CpuSet random_part(ddp::test::Dice& dice, const CpuSet& of) {
   CpuSet part;
