@@ -122,6 +122,26 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
   [[ $output == *"git knows no commit 'nowhere'"* ]]
 }
 
+@test "two clusters take the cluster's files in turn, each once, and one that fails makes the stage fail" {
+  cp "$root/scripts/run-stage" "$tree/scripts/"
+  mkdir -p "$tree/tests/cluster" "$BATS_TEST_TMPDIR/bin" "$BATS_TEST_TMPDIR/cluster"/{1,2}
+  printf '#!/bin/bash\nshift 2\nexec "$@"\n' >"$tree/tests/cluster/slurm_cluster"
+  # "first" ends only when another cluster has begun the rest
+  printf '#!/bin/bash\n%s\n' 'echo "${DDP_CLUSTER_DIR##*/} $2" >>"$CALLS"' \
+    '[ $2 != first ] || timeout 60 sh -c "until grep -q third \"$CALLS\"; do sleep 0.05; done" || exit 1' \
+    'echo "ok 1 $2"; [ $2 != "$WRONG" ]' >"$BATS_TEST_TMPDIR/bin/bats"
+  chmod +x "$tree/tests/cluster/slurm_cluster" "$BATS_TEST_TMPDIR/bin/bats"
+  export DDP_CLUSTER_DIR=$BATS_TEST_TMPDIR/cluster WRONG=
+  PATH=$BATS_TEST_TMPDIR/bin:$PATH run -0 "$tree/scripts/run-stage" cluster first second third
+  [ "$(sort <<<"$output")" = $'ok 1 first\nok 1 second\nok 1 third' ] || { echo "$output"; return 1; }
+  [ "$(cut -d' ' -f1 "$CALLS" | sort -u)" = $'1\n2' ]
+  : >"$CALLS"
+  WRONG=second PATH=$BATS_TEST_TMPDIR/bin:$PATH run -1 "$tree/scripts/run-stage" cluster first second third
+  [ "$(wc -l <"$CALLS")" -eq 3 ]
+  PATH=$BATS_TEST_TMPDIR/bin:$PATH run -0 "$tree/scripts/run-stage" cluster second
+  [ "$(tail -n 1 "$CALLS")" = "cluster second" ] # one file needs no further cluster
+}
+
 @test "documents concern the tests of documents" {
   run -0 affected docs/launching.md
   [ "$output" = $'style\ncommands tests/commands/architecture.bats\npackaging tests/packaging/install.bats' ]
