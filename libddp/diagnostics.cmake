@@ -18,6 +18,10 @@ add_library(ddp_hang STATIC
   src/diagnostics/hang/proc_file.cpp
   src/diagnostics/hang/process_table.cpp
   src/diagnostics/hang/rank_progress.cpp
+  src/diagnostics/hang/torch_pickle.cpp
+  src/diagnostics/hang/torch_recorder.cpp
+  src/diagnostics/hang/torch_trace.cpp
+  src/diagnostics/hang/torch_worker_server.cpp
   src/diagnostics/hang/whereabouts.cpp)
 target_link_libraries(ddp_hang PUBLIC ddp_stacks ddp_flight ddp_base PRIVATE nlohmann_json::nlohmann_json ddp_options)
 add_library(ddp_metrics STATIC

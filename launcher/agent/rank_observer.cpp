@@ -8,6 +8,7 @@
 #include "base/wake_event.hpp"
 #include "diagnostics/hang/nccl_ras.hpp"
 #include "diagnostics/hang/observe.hpp"
+#include "diagnostics/hang/torch_recorder.hpp"
 
 namespace ddp::launcher {
 
@@ -25,6 +26,7 @@ RankObserver::RankObserver(std::vector<diagnostics::FoundRank> ranks, std::strin
     HostFacts facts{.host = name, .ranks = {}, .notes = {}};
     try {
       facts = diagnostics::observe_ranks("/proc", name, found, {});
+      diagnostics::ask_torch("/proc", facts, deadline);
       diagnostics::ask_nccl("/proc", facts, deadline);
     } catch (const std::exception& error) {
       facts.notes.emplace_back(error.what());

@@ -162,6 +162,48 @@ while True: pass
 END
 }
 
+@test "PyTorch's flight recorder is read from running ranks: by worker servers, and by dumps" {
+  torch_python
+  # Rank 1, for which the others wait, has a pipe, as NCCL's ranks do.
+  cat >train.py <<'END'
+import os, threading, time
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _WorkerServer, _dump_fr_trace
+
+def dump_when_asked(pipe, path):
+    while True:
+        with open(pipe) as file:
+            file.read()
+        with open(path, "wb") as file:
+            file.write(_dump_fr_trace())
+
+rank = os.environ["RANK"]
+if rank == "1":
+    pipe = os.environ["TORCH_FR_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
+    os.mkfifo(pipe)
+    paths = pipe, os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank
+    threading.Thread(target=dump_when_asked, args=paths, daemon=True).start()
+else:
+    server = _WorkerServer(f"server.{rank}")
+dist.init_process_group("gloo")
+values = torch.ones(1000)
+for _ in range(2):
+    dist.all_reduce(values)
+if rank == "1":
+    time.sleep(1000)
+dist.all_reduce(values)
+END
+  TORCH_FR_DEBUG_INFO_PIPE_FILE=$PWD/ask. TORCH_FR_DUMP_TEMP_FILE=$PWD/dump. start --nproc-per-node 3 --hang-report-after 1 train.py
+  local words="rank 1 is asleep in .*, last all_reduce #2 of group 'gloo:0 default_pg'; ranks 0, 2 wait for it in all_reduce #3 of group"
+  eventually 120 grep -q "^ddprun: no progress for 1 s: $words" err || { cat err out; return 1; }
+  finds 1 '{' --json
+  python3 -c "import json
+report = json.load(open('report'))
+assert [r['flight_source'] for r in report['ranks']] == ['pytorch'] * 3 and not report['likely'] and report['culprits'] == [1], report"
+  end
+}
+
 @test "JSON and stacks; a rank, and what it has started, name the job" {
   start --nproc-per-node 2 "$rank_program" hang sleep 1
   eventually 60 ready 2

@@ -7,7 +7,7 @@
 namespace ddp::diagnostics {
 namespace {
 
-constexpr std::uint8_t kWireVersion = 2;
+constexpr std::uint8_t kWireVersion = 3;
 
 using base::ByteReader;
 using base::ByteWriter;
@@ -103,6 +103,7 @@ void write_rank(ByteWriter& to, const RankFacts& rank) {
   to.text(rank.call).text(rank.kernel);
   write_seconds(to, rank.cores);
   for (const bool flag : {rank.swaps, rank.steady, rank.moves, rank.links_libddp}) write_flag(to, flag);
+  to.integer(static_cast<std::uint8_t>(rank.flight_source));
   write_flag(to, rank.flight.has_value());
   if (rank.flight) write_view(to, *rank.flight);
 }
@@ -119,6 +120,7 @@ RankFacts read_rank(ByteReader& from) {
   rank.kernel = from.text();
   rank.cores = read_seconds(from);
   for (bool* flag : {&rank.swaps, &rank.steady, &rank.moves, &rank.links_libddp}) *flag = read_flag(from);
+  rank.flight_source = static_cast<FlightSource>(from.integer<std::uint8_t>() % 3);
   if (read_flag(from)) rank.flight = read_view(from);
   return rank;
 }

@@ -32,7 +32,7 @@ class Judge {
   }
   static const FlightView::Group* group_of(const RankFacts& rank, const std::string& name);
   static bool has_called_init(const RankFacts& rank);
-  std::vector<int> missing_in(const RankFacts& rank, const FlightView::Call& call) const;
+  std::vector<int> missing_in(const RankFacts& rank, const FlightView::Call& call);
   void find_waits();
   void find_culprits();
   std::vector<int> odd_ones() const;
@@ -45,6 +45,7 @@ class Judge {
   std::vector<Wait> waits_;
   std::set<int> waiting_;  ///< with someone missing
   std::set<int> culprits_;
+  bool unsure_ = false;   ///< a group's members, or what they have called, are not all known
   bool circle_ = false;   ///< all wait for each other
   double longest_s_ = 0;  ///< wait of all, those that do not count yet, too
 };
@@ -62,10 +63,11 @@ bool Judge::has_called_init(const RankFacts& rank) {
 }
 
 /// Members of the group that have not called it.
-std::vector<int> Judge::missing_in(const RankFacts& rank, const FlightView::Call& call) const {
+std::vector<int> Judge::missing_in(const RankFacts& rank, const FlightView::Call& call) {
   std::vector<int> missing;
   const FlightView::Group* const own = group_of(rank, call.group);
   if (own == nullptr) return missing;
+  if (own->members.empty()) unsure_ = true;
   if (call.transfer) {
     if (call.peer >= 0 && call.peer < static_cast<int>(own->members.size()))
       missing.push_back(own->members[static_cast<std::size_t>(call.peer)]);
@@ -73,8 +75,19 @@ std::vector<int> Judge::missing_in(const RankFacts& rank, const FlightView::Call
   }
   for (const int member : own->members) {
     const RankFacts* const other = find(member);
+    if (other != nullptr && other->flight_source == FlightSource::torch_unread &&
+        place_of_process(*other) != Place::exited) {
+      unsure_ = true;
+      continue;
+    }
     const FlightView::Group* const theirs = other == nullptr ? nullptr : group_of(*other, call.group);
     if (theirs == nullptr || theirs->last_queued < call.sequence) missing.push_back(member);
+  }
+  if (own->members.empty()) {
+    for (const RankFacts& other : job_.ranks) {
+      const FlightView::Group* const theirs = group_of(other, call.group);
+      if (theirs != nullptr && theirs->last_queued < call.sequence) missing.push_back(other.rank);
+    }
   }
   std::sort(missing.begin(), missing.end());
   return missing;
@@ -182,6 +195,14 @@ HangVerdict Judge::verdict() {
     return rank.flight && (!rank.flight->groups.empty() || rank.flight->phase == FlightPhase::wiring_up);
   });
   if (waits_.empty() && culprits_.empty() && !groups) return judge_processes(job_);
+  // PyTorch's recorder does not know all that ranks may wait in.
+  const bool torch = std::any_of(job_.ranks.begin(), job_.ranks.end(),
+                                 [](const RankFacts& rank) { return rank.flight_source != FlightSource::libddp; });
+  if (culprits_.empty() && (unsure_ || (torch && waits_.empty()))) {
+    HangVerdict likely = judge_processes(job_);
+    likely.waits = waits_;
+    return likely;
+  }
   if (culprits_.empty() && !waits_.empty()) return none_missing();
   HangVerdict verdict{
       .answer = HangAnswer::hangs, .text = {}, .culprits = {culprits_.begin(), culprits_.end()}, .waits = waits_};

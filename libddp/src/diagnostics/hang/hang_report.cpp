@@ -114,12 +114,14 @@ Json rank_json(const RankFacts& rank) {
                {"swaps", rank.swaps},
                {"steady", rank.steady},
                {"flight_recorder", rank.flight.has_value()},
+               {"flight_source", nullptr},
                {"moves", rank.moves},
                {"unfinished", Json::array()},
                {"last", nullptr},
                {"groups", Json::array()}};
   if (where.since_s >= 0) json["seconds"] = where.since_s;
   if (!rank.flight) return json;
+  json["flight_source"] = rank.flight_source == FlightSource::libddp ? "libddp" : "pytorch";
   for (const auto& call : rank.flight->unfinished) json["unfinished"].push_back(call_json(call));
   if (rank.flight->last) json["last"] = call_json(*rank.flight->last);
   for (const auto& group : rank.flight->groups) {

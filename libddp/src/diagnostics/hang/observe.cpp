@@ -12,6 +12,7 @@
 #include "base/host_name.hpp"
 #include "diagnostics/hang/nccl_ras.hpp"
 #include "diagnostics/hang/proc_file.hpp"
+#include "diagnostics/hang/torch_recorder.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
 
 namespace ddp::diagnostics {
@@ -92,6 +93,7 @@ LocalObservation observe_host(const StatusTarget& target, const Looks& looks, De
     const std::string proc = "/proc";
     const std::vector<FoundRank> ranks = ProcessTable::read(proc).ranks_of(target, user);
     LocalObservation found{.facts = observe_ranks(proc, base::host_name(), ranks, looks), .whole = false};
+    ask_torch(proc, found.facts, deadline);
     ask_nccl(proc, found.facts, deadline);
     if (!ranks.empty()) {
       const RankIdentity& one = ranks.front().identity;

@@ -82,7 +82,7 @@ ProcStat read_stat(const std::string& proc, pid_t pid) {
   std::uint64_t children_system = 0;
   fields >> stat.state >> stat.parent >> skipped >> skipped >> skipped >> skipped >> flags >> skipped >> skipped >>
       stat.major_faults >> skipped >> user >> system >> children_user >> children_system >> skipped >> skipped >>
-      skipped >> skipped >> skipped >> skipped >> stat.resident_pages;
+      skipped >> skipped >> stat.start_ticks >> skipped >> stat.resident_pages;
   stat.ticks = user + system;
   stat.children_ticks = children_user + children_system;
   stat.kernel_thread = (flags & kKernelThread) != 0;

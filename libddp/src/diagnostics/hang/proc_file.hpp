@@ -15,6 +15,7 @@ struct ProcStat {
   pid_t parent = 0;
   std::uint64_t ticks = 0;           ///< processors' time of all threads, in clock ticks
   std::uint64_t children_ticks = 0;  ///< of children that have ended and were waited for
+  std::uint64_t start_ticks = 0;     ///< when it began, since the host did, in clock ticks
   std::uint64_t resident_pages = 0;
   std::uint64_t major_faults = 0;  ///< pages that were read from disk
   bool kernel_thread = false;

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,13 @@
 #include "flight/flight_view.hpp"
 
 namespace ddp::diagnostics {
+
+/// Where a rank's calls are known from.
+enum class FlightSource : std::uint8_t {
+  libddp,        ///< the memory of its flight recorder, where it has any
+  torch,         ///< PyTorch's flight recorder, which may be empty
+  torch_unread,  ///< nowhere: PyTorch's flight recorder could not be read
+};
 
 struct RankFacts {
   int rank = -1;
@@ -29,6 +37,7 @@ struct RankFacts {
   bool steady = false;        ///< at the same place at each look
   bool moves = false;         ///< its flight recorder went on between the looks
   bool links_libddp = false;  ///< libddp.so is mapped
+  FlightSource flight_source = FlightSource::libddp;
   std::optional<flight::FlightView> flight;
 };
 
