@@ -49,8 +49,16 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
 
 @test "the user's --kill-on-bad-exit, SLURM_KILL_BAD_EXIT and --no-kill win, and a task's own srun inherits nothing" {
   local goes_on='[ $RANK != 1 ] || exit 3; sleep 3; echo FACTS KILL=$SLURM_KILL_BAD_EXIT'
+  local choice steps=()
+  for choice in --kill-on-bad-exit=0 -K0 --no-kill; do # side by side
+    srun --ddp $choice -w n0,n1 -N2 -n4 sh -c "$goes_on" >"$shared/out.$choice" 3>&- &
+    steps+=($!)
+  done
   for choice in --kill-on-bad-exit=0 -K0 --no-kill; do
-    run srun --ddp $choice -w n0,n1 -N2 -n4 sh -c "$goes_on"
+    status=0
+    wait "${steps[0]}" || status=$?
+    steps=("${steps[@]:1}")
+    output=$(cat "$shared/out.$choice")
     [ "$status" -eq 3 ] || { echo "$choice: $status"; echo "$output"; return 1; }
     expect_all 3 "FACTS KILL="
     expect_all 1 "rank 1 on n0 failed with exit code 3; the step goes on"
@@ -104,19 +112,19 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
   printf '#!/bin/sh\necho "error while loading shared libraries: libhwloc.so.15" >&2; exit 127\n' >"$shared/unloadable"
   printf '#!/bin/bash\n%s "$@" | sed -u "s/known .*/known 9.8.7/"\n' "$DDP_STEP" >"$shared/other"
   chmod +x "$shared/unloadable" "$shared/other"
-  in_place n1 "$DDP_STEP" /dev/null
-  run srun --ddp -w n0,n1 -N2 -n2 true
-  [[ $output == *"ddp: warning: rank 1 on n1: "*"$DDP_STEP"*EACCES* ]] || { echo "$output"; return 1; }
-  "$cluster" on n1 umount "$DDP_STEP"
-  "$cluster" on n1 mount --bind "$shared/unloadable" "$DDP_STEP"
-  run srun --ddp -w n0,n1 -N2 -n2 true
-  [[ $output == *"libhwloc.so.15"* && $output == *"ddp: warning: rank 1 on n1: "*"exit status 127"* ]] || { echo "$output"; return 1; }
-  "$cluster" on n1 umount "$DDP_STEP"
   cp "$DDP_STEP" "$shared/real"
   sed -i "s|$DDP_STEP|$shared/real|" "$shared/other"
-  "$cluster" on n1 mount --bind "$shared/other" "$DDP_STEP"
-  run srun --ddp -w n0,n1 -N2 -n2 true
-  [[ $output == *"ddp: warning: rank 1 on n1: $DDP_STEP is of libddp 9.8.7"* ]] || { echo "$output"; return 1; }
+  in_place n1 "$DDP_STEP" /dev/null
+  in_place n2 "$DDP_STEP" "$shared/unloadable"
+  in_place n3 "$DDP_STEP" "$shared/other"
+  for node in n1 n2 n3; do srun --ddp -w n0,$node -N2 -n2 true >"$shared/out.$node" 3>&- & done # side by side
+  wait
+  output=$(cat "$shared/out.n1")
+  [[ $output == *"ddp: warning: rank 1 on n1: "*"$DDP_STEP"*EACCES* ]] || { echo "$output"; return 1; }
+  output=$(cat "$shared/out.n2")
+  [[ $output == *"libhwloc.so.15"* && $output == *"ddp: warning: rank 1 on n2: "*"exit status 127"* ]] || { echo "$output"; return 1; }
+  output=$(cat "$shared/out.n3")
+  [[ $output == *"ddp: warning: rank 1 on n3: $DDP_STEP is of libddp 9.8.7"* ]] || { echo "$output"; return 1; }
 }
 
 @test "where no node has the plugin, that is said at the end" {

@@ -12,7 +12,7 @@ setup() {
 }
 
 needs_torch() {
-  "$python" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+  "$python" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
 }
 
 # expect_checked RANKS CHECK...: each rank has said of each check that it held.

@@ -104,7 +104,7 @@ facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
 
 @test "ddprun_per_node trains with PyTorch" {
   python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
-  "$python" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+  "$python" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
   batch PROCS_PER_NODE=1 PYTHON_EXEC="$python" -N2 "$templates/ddprun_per_node.sbatch" \
     "$root/tests/support/torch_job.py" collectives ddp
   [ "$status" -eq 0 ]

@@ -85,9 +85,15 @@ sent_bytes() { "$cluster" on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
   "$cluster" on n0 ip link add second type bridge
   "$cluster" on n0 ip addr add 10.99.0.1/24 dev second
   "$cluster" on n0 ip link set second up
+  local variable steps=()
   for variable in NCCL_SOCKET_IFNAME=second NCCL_SOCKET_IFNAME==second GLOO_SOCKET_IFNAME=second DDP_SOCKET_IFNAME=second; do
-    run srun --mpi=pmix -w n0,n1 -N2 -n2 --export=ALL,DDP_INIT_TIMEOUT=5,$variable "$rank_program" world
-    [ "$status" -ne 0 ]
+    srun --mpi=pmix -w n0,n1 -N2 -n2 --export=ALL,DDP_INIT_TIMEOUT=5,$variable "$rank_program" world >"$shared/$variable" 3>&- &
+    steps+=("$! $variable")
+  done
+  for step in "${steps[@]}"; do
+    read -r step variable <<<"$step"
+    ! wait "$step" || { echo "$variable was accepted"; return 1; }
+    output=$(cat "$shared/$variable")
     expect_all 1 "choosing the network interface on host n1: $variable names no interface of this host"
     [[ $output == *"eth0 (10.78.0.2)"* ]]
   done

@@ -7,7 +7,7 @@ load ../support/cluster_jobs
 setup() {
   cluster_jobs_setup
   export PYTHON_EXEC=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
-  "$PYTHON_EXEC" -c 'import torch.distributed' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+  "$PYTHON_EXEC" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
   torch_job="$root/tests/support/torch_job.py"
   export SHARED="$shared" LIMIT=300
 }

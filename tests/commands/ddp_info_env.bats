@@ -219,7 +219,7 @@ json.dump(d, open("long.json", "w"))'
   NCCL_DEBUG=INFO run -0 "$INFO" env --torch
   [ "$(grep -c '^env:' <<<"$output")" -eq 47 ]
   [[ $output == *"env:NCCL_DEBUG=INFO"*"env:NCCL_RINGS=N/A"* ]]
-  "${DDP_TORCH_PYTHON:-false}" -c 'import torch' 2>/dev/null || skip "needs PyTorch (DDP_TORCH_PYTHON)"
+  "${DDP_TORCH_PYTHON:-false}" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch (DDP_TORCH_PYTHON)"
   NCCL_DEBUG=INFO "$DDP_TORCH_PYTHON" -c 'from torch.nn.parallel import distributed as d; d._dump_DDP_relevant_env_vars()' >torch.txt
   grep '^env:' torch.txt | diff - <(grep '^env:' <<<"$output")
 }

@@ -60,7 +60,7 @@ END
 # PATH begins with the Python that has PyTorch.
 torch_python() {
   local python=${DDP_TORCH_PYTHON:-$BATS_TEST_DIRNAME/../../build/venv/bin/python}
-  "$python" -c "import torch" 2>/dev/null || skip "needs PyTorch: DDP_TORCH_PYTHON"
+  "$python" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch: DDP_TORCH_PYTHON"
   PATH=$(dirname "$python"):$PATH
 }
 

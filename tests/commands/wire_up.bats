@@ -8,7 +8,7 @@ setup() {
   python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
 }
 
-needs_torch() { "$python" -c 'import torch' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"; }
+needs_torch() { "$python" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"; }
 
 # expect_facts SIZE SOURCE PER_NODE: of the last run
 expect_facts() {
