@@ -1,5 +1,5 @@
-// What a rank of PyTorch answers as its flight recorder, and what lies in its files: whatever the bytes, they are refused
-// or give groups and operations with printable names.
+// What a rank of PyTorch answers as its flight recorder, and what lies in its files: whatever the bytes, they are
+// refused or give groups and operations with printable names.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -27,7 +27,7 @@
 namespace ddp::diagnostics {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
+using RankVariables = std::map<std::string, std::string>;
 
 constexpr std::chrono::milliseconds kRankPatience{1'000};
 // NCCL's watchdog looks at its pipe each second (TORCH_NCCL_COORD_CHECK_MILSEC).
@@ -38,13 +38,13 @@ constexpr std::chrono::milliseconds kFilePause{50};
 constexpr std::int64_t kFreshSeconds = 30;
 constexpr off_t kMostFileBytes = off_t{32} << 20U;
 
-std::int64_t now_ns() {
+std::int64_t wall_clock_ns() {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-std::string first_of(const Variables& variables, std::initializer_list<const char*> names) {
+std::string first_of(const RankVariables& variables, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (const auto found = variables.find(name); found != variables.end() && !found->second.empty())
       return found->second;
@@ -57,7 +57,7 @@ std::string in_root(const std::string& proc, const RankFacts& rank, const std::s
   return fmt::format("{}/{}/{}{}", proc, rank.pid, path.starts_with('/') ? "root" : "cwd/", path);
 }
 
-std::string dump_path(const std::string& proc, const RankFacts& rank, const Variables& variables) {
+std::string dump_path(const std::string& proc, const RankFacts& rank, const RankVariables& variables) {
   std::string prefix = first_of(variables, {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"});
   if (prefix.empty()) {
     const std::string cache = first_of(variables, {"XDG_CACHE_HOME"});
@@ -105,7 +105,7 @@ void take_dumps(RankFacts& rank, const std::vector<std::string>& dumps) {
   view.pid = rank.pid;
   view.rank = rank.rank;
   view.world_size = rank.world_size;
-  for (const std::string& dump : dumps) add_torch_trace(dump, now_ns(), view);
+  for (const std::string& dump : dumps) add_torch_trace(dump, wall_clock_ns(), view);
   rank.flight_source = FlightSource::torch;
   rank.flight.reset();
   if (!view.groups.empty()) rank.flight = std::move(view);
@@ -131,12 +131,11 @@ class TorchRanks {
     rank.flight_source = FlightSource::torch_unread;
     const bool stopped = rank.state == 'T' || rank.state == 't';
     if (!stopped && ask_server(rank)) return;
-    const Variables variables = read_environment(proc_, rank.pid);
+    const RankVariables variables = read_environment(proc_, rank.pid);
     const std::string path = dump_path(proc_, rank, variables);
     const auto there = read_dump(proc_, rank.pid, path);
     const std::string pipe = first_of(variables, {"TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"});
-    if (!stopped && !pipe.empty() &&
-        write_to_pipe(in_root(proc_, rank, fmt::format("{}{}.pipe", pipe, rank.rank)))) {
+    if (!stopped && !pipe.empty() && write_to_pipe(in_root(proc_, rank, fmt::format("{}{}.pipe", pipe, rank.rank)))) {
       asked_.push_back({.rank = &rank, .path = path, .before = there ? there->written : timespec{}});
     } else if (there) {
       take_fresh(rank, path, *there);
@@ -172,9 +171,9 @@ class TorchRanks {
   }
 
   void take_fresh(RankFacts& rank, const std::string& path, const DumpFile& dump) {
-    const std::int64_t age_s = now_ns() / 1'000'000'000 - dump.written.tv_sec;
-    const double up_s = static_cast<double>(read_stat(proc_, rank.pid).start_ticks) /
-                        static_cast<double>(::sysconf(_SC_CLK_TCK));
+    const std::int64_t age_s = wall_clock_ns() / 1'000'000'000 - dump.written.tv_sec;
+    const double up_s =
+        static_cast<double>(read_stat(proc_, rank.pid).start_ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
     timespec since_boot{};
     ::clock_gettime(CLOCK_BOOTTIME, &since_boot);
     if (age_s > kFreshSeconds || static_cast<double>(since_boot.tv_sec) - up_s < static_cast<double>(age_s)) return;

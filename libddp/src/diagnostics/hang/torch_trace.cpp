@@ -141,8 +141,7 @@ void add_entry(const TraceJson& dump, const TraceJson& entry, std::int64_t now_n
 
 void add_torch_trace(std::string_view dump, std::int64_t now_ns, FlightView& view) {
   try {
-    const TraceJson document =
-        dump.starts_with('{') ? TraceJson::parse(dump) : TraceJson::parse(pickle_to_json(dump));
+    const TraceJson document = dump.starts_with('{') ? TraceJson::parse(dump) : TraceJson::parse(pickle_to_json(dump));
     if (!document.is_object() || !document.at("version").get<std::string>().starts_with("2."))
       refuse_trace("it is of another version than 2");
     if (!document.contains("entries")) return;  // nothing was recorded

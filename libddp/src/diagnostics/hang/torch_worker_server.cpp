@@ -109,8 +109,8 @@ std::string receive_all(int fd, Deadline deadline) {
 /// Nothing where this PyTorch has no such handler.
 std::optional<std::string> ask_handler(const std::string& path, const std::string& handler, Deadline deadline) {
   const base::UniqueFd socket = connect_unix(path);
-  const std::string request =
-      fmt::format("POST /handler/{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", handler);
+  const std::string request = fmt::format(
+      "POST /handler/{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", handler);
   base::send_all(socket.get(), std::as_bytes(std::span{request}), deadline, kAsking);
   std::string answer = receive_all(socket.get(), deadline);
   const std::size_t body = answer.find("\r\n\r\n");

@@ -66,7 +66,8 @@ TEST(TorchTrace, ReadsWhatGloosRanksWroteInJsonAndAsPickle) {
 }
 
 // As ProcessGroupNCCL records: with members, transfers, and operations that the watchdog has given up.
-constexpr const char* kNccl = R"({"version": "2.10", "pg_config": {"7": {"name": "7", "desc": "pair", "ranks": "[1, 3]"}},
+constexpr const char* kNccl =
+    R"({"version": "2.10", "pg_config": {"7": {"name": "7", "desc": "pair", "ranks": "[1, 3]"}},
   "entries": [
     {"process_group": ["7", "pair"], "profiling_name": "nccl:all_gather", "collective_seq_id": 4, "p2p_seq_id": 0,
      "is_p2p": false, "input_sizes": [[8]], "time_created_ns": 1000000000, "retired": true, "state": "started",
@@ -91,26 +92,29 @@ TEST(TorchTrace, KnowsMembersTransfersAndWhatHasTimedOut) {
 
 TEST(TorchTrace, RefusesWhatIsNoDump) {
   const std::string pickle = recorded_dump("gloo.pickle");
-  for (const std::string& dump : {std::string{}, std::string{"{"}, std::string{"{}"}, std::string{R"({"version": "3.0"})"},
-                                  std::string{R"({"version": "2.10", "entries": [{}]})"}, pickle.substr(0, 700)}) {
+  for (const std::string& dump :
+       {std::string{}, std::string{"{"}, std::string{"{}"}, std::string{R"({"version": "3.0"})"},
+        std::string{R"({"version": "2.10", "entries": [{}]})"}, pickle.substr(0, 700)}) {
     EXPECT_THAT(refusal_of([&] { view_of(dump); }), HasSubstr("PyTorch's flight recorder")) << dump.substr(0, 40);
   }
 }
 
 TEST(TorchPickle, HoldsPlainDataOnly) {
   using namespace std::string_literals;
-  EXPECT_EQ(pickle_to_json("\x80\x02}(X\x01\x00\x00\x00"s "a](K\x05J\xff\xff\xff\xff\x8a\x02\x00\x80\x88Neu."s),
+  EXPECT_EQ(pickle_to_json("\x80\x02}(X\x01\x00\x00\x00"s
+                           "a](K\x05J\xff\xff\xff\xff\x8a\x02\x00\x80\x88Neu."s),
             R"({"a":[5,-1,-32768,true,null]})");
   EXPECT_EQ(pickle_to_json("\x80\x02X\x02\x00\x00\x00\"\xe9q\x00h\x00\x86."s), R"(["\"?","\"?"])");
   // os.system("id"), by GLOBAL and REDUCE: what makes pickles dangerous.
   EXPECT_THAT(refusal_of([] { pickle_to_json("cos\nsystem\n(X\x02\x00\x00\x00idtR."s); }), HasSubstr("opcode 0x63"));
-  for (const std::string& wrong : {"."s, "\x80\x02"s, "N"s, "NN."s, "e."s, "(e."s, "]u."s, "h\x05."s, "}(Ku."s, "}(K\x01Nu."s,
-                                   "\x87."s, "X\xff\xff\xff\xff"s, std::string(100, '(') + "."}) {
+  for (const std::string& wrong : {"."s, "\x80\x02"s, "N"s, "NN."s, "e."s, "(e."s, "]u."s, "h\x05."s, "}(Ku."s,
+                                   "}(K\x01Nu."s, "\x87."s, "X\xff\xff\xff\xff"s, std::string(100, '(') + "."}) {
     EXPECT_NE(refusal_of([&] { pickle_to_json(wrong); }), "taken");
   }
   // A list of two of the list before, and so on: 2^40 elements.
   std::string many = "]q"s + '\0';
-  for (int i = 0; i < 40; ++i) many += "](h"s + static_cast<char>(i) + "h" + static_cast<char>(i) + "eq" + static_cast<char>(i + 1);
+  for (int i = 0; i < 40; ++i)
+    many += "](h"s + static_cast<char>(i) + "h" + static_cast<char>(i) + "eq" + static_cast<char>(i + 1);
   EXPECT_THAT(refusal_of([&] { pickle_to_json(many + "."); }), HasSubstr("too large"));
 }
 
@@ -129,11 +133,8 @@ RankFacts torch_rank(int rank, std::uint64_t called, bool inside, const std::str
                          .size = 3,
                          .members = {0, 1, 2},
                          .last_queued = called});
-  view.last = FlightView::Call{.group = "gloo:0 default_pg",
-                               .operation = "all_reduce",
-                               .sequence = called,
-                               .age_s = 12,
-                               .end_s = -1};
+  view.last = FlightView::Call{
+      .group = "gloo:0 default_pg", .operation = "all_reduce", .sequence = called, .age_s = 12, .end_s = -1};
   if (inside) view.unfinished.push_back(*view.last);
   return facts;
 }
@@ -143,13 +144,14 @@ HangVerdict verdict_of(std::vector<RankFacts> ranks) {
 }
 
 TEST(TorchTrace, TellsWhoIsMissing) {
-  const HangVerdict verdict =
-      verdict_of({torch_rank(0, 8, true, "futex"), torch_rank(1, 7, false, "clock_nanosleep"), torch_rank(2, 8, true, "futex")});
+  const HangVerdict verdict = verdict_of(
+      {torch_rank(0, 8, true, "futex"), torch_rank(1, 7, false, "clock_nanosleep"), torch_rank(2, 8, true, "futex")});
   EXPECT_THAT(verdict.culprits, ElementsAre(1));
   EXPECT_FALSE(verdict.likely);
-  EXPECT_EQ(verdict.text,
-            "rank 1 is asleep in clock_nanosleep, last all_reduce #7 of group 'gloo:0 default_pg'; ranks 0, 2 wait for it "
-            "in all_reduce #8 of group 'gloo:0 default_pg', for 12 s");
+  EXPECT_EQ(
+      verdict.text,
+      "rank 1 is asleep in clock_nanosleep, last all_reduce #7 of group 'gloo:0 default_pg'; ranks 0, 2 wait for it "
+      "in all_reduce #8 of group 'gloo:0 default_pg', for 12 s");
 }
 
 TEST(TorchTrace, AccusesNobodyOfWhatIsNotKnown) {
@@ -171,7 +173,8 @@ TEST(TorchTrace, AccusesNobodyOfWhatIsNotKnown) {
   verdict = verdict_of({first, torch_rank(1, 8, true, "futex"), torch_rank(2, 8, true, "futex")});
   EXPECT_EQ(verdict.answer, HangAnswer::cannot_tell);
   // Gloo records no send and recv.
-  verdict = verdict_of({torch_rank(0, 8, false, "futex"), torch_rank(1, 8, false, "futex"), torch_rank(2, 8, false, "futex")});
+  verdict = verdict_of(
+      {torch_rank(0, 8, false, "futex"), torch_rank(1, 8, false, "futex"), torch_rank(2, 8, false, "futex")});
   EXPECT_EQ(verdict.answer, HangAnswer::cannot_tell);
 }
 
