@@ -14,7 +14,7 @@ namespace {
 
 using ddp::torch::DistributedDataParallel;
 
-constexpr int kSteps = 20;
+constexpr int kExchanges = 20;
 
 void expect_close(const torch::Tensor& a, const torch::Tensor& b, double tolerance, const std::string& what) {
   const double limit = tolerance * std::max(b.abs().max().item<double>(), 1e-3);
@@ -75,7 +75,7 @@ void mixed_precision(const ddp::ProcessGroup& group, bool view, torch::ScalarTyp
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   // bfloat16 has 8 bits: each rank's part is rounded, and so may be each sum
   const double tolerance = reduce == torch::kFloat ? 1e-5 : 0.01 * size;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kExchanges; ++step) {
     torch::manual_seed(100 + step);
     const auto inputs = torch::randn({2, size, 5, 6});
     std::vector<torch::Tensor> expected;
@@ -165,7 +165,7 @@ void sparse_gradients(const ddp::ProcessGroup& group, bool view, bool find_unuse
   DistributedDataParallel model{
       net, group, {.bucket_cap_bytes = 64, .gradient_as_bucket_view = view, .find_unused_parameters = find_unused}};
   torch::optim::SGD whole_optimizer(whole->parameters(), 0.01), optimizer(model->parameters(), 0.01);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kExchanges; ++step) {
     const auto uses = [&](int rank) { return !find_unused || (step % 3 != 0 && rank <= step % 3 - 1); };
     whole_optimizer.zero_grad();
     optimizer.zero_grad();
