@@ -12,27 +12,24 @@
 #include "mailbox.hpp"
 
 namespace ddp::python {
-namespace {
-
-struct Ended {
-  std::uint64_t number;
-  Ended* next = nullptr;
-};
-
-std::vector<std::uint64_t> numbers_of(Ended* chain) {
-  std::vector<std::uint64_t> numbers;
-  while (chain != nullptr) {
-    const std::unique_ptr<Ended> ended(chain);
-    numbers.push_back(ended->number);
-    chain = ended->next;
-  }
-  std::reverse(numbers.begin(), numbers.end());
-  return numbers;
-}
-
-}  // namespace
 
 struct CompletionQueue::State {
+  struct Ended {
+    std::uint64_t number;
+    Ended* next = nullptr;
+  };
+
+  static std::vector<std::uint64_t> numbers_of(Ended* chain) {
+    std::vector<std::uint64_t> numbers;
+    while (chain != nullptr) {
+      const std::unique_ptr<Ended> ended(chain);
+      numbers.push_back(ended->number);
+      chain = ended->next;
+    }
+    std::reverse(numbers.begin(), numbers.end());
+    return numbers;
+  }
+
   explicit State(int descriptor) : event(descriptor) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -65,7 +62,7 @@ void CompletionQueue::watch(const Work& work, std::uint64_t number) {
   work.on_finish([queue = std::weak_ptr(state_), number](const Work&) {
     const auto state = queue.lock();
     if (!state) return;
-    state->box.post(new Ended{.number = number});
+    state->box.post(new State::Ended{.number = number});
     const std::uint64_t one = 1;
     static_cast<void>(!::write(state->event, &one, sizeof one));  // a full counter is readable, too
   });
@@ -74,7 +71,7 @@ void CompletionQueue::watch(const Work& work, std::uint64_t number) {
 std::vector<std::uint64_t> CompletionQueue::take() {
   std::uint64_t count = 0;
   static_cast<void>(!::read(state_->event, &count, sizeof count));  // first: what is posted later is told again
-  return numbers_of(state_->box.take());
+  return State::numbers_of(state_->box.take());
 }
 
 }  // namespace ddp::python

@@ -45,7 +45,7 @@ void make_metrics(PythonMetrics* place, const nb::dict& kinds) {
   new (place) PythonMetrics(std::in_place, std::move(metrics));
 }
 
-nb::dict reduce(const PythonMetrics& metrics, PythonGroup& group) {
+nb::dict reduce_metrics(const PythonMetrics& metrics, PythonGroup& group) {
   const auto values = interruptible([metrics, handle = *group]() mutable {
     return metrics.use("reducing metrics", [&](MetricSet& set) { return set.reduce(handle); });
   });
@@ -82,7 +82,8 @@ void add_metrics(nb::module_& module) {
           },
           "name"_a, "value"_a, "weight"_a = 1.0,
           "weight: of a mean, how many samples the value is averaged over. Raises InvalidArgument for an unknown name.")
-      .def("reduce", &reduce, "group"_a, nb::sig("def reduce(self, group: ProcessGroup) -> dict[str, float | None]"),
+      .def("reduce", &reduce_metrics, "group"_a,
+           nb::sig("def reduce(self, group: ProcessGroup) -> dict[str, float | None]"),
            "What all ranks have added since the last call; None for what none has. Starts anew. Collective: one small "
            "exchange. Raises Mismatch, on all ranks, if their metrics differ.");
 
