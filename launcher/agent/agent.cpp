@@ -212,18 +212,18 @@ void Agent::attempt_lost(bool silent) {
   if (!cleaned_) {
     if (silent) attempt_process_.signal(SIGKILL);
     const bool gone = wait_for_attempt(silent ? limits_.final_kill : limits_.attempt_end);
-    const auto end = silent ? std::nullopt : attempt_process_.end();
+    std::string end = "stopped answering";
+    if (!silent && attempt_process_.end()) end = describe(*attempt_process_.end());
     const pid_t pid = attempt_process_.pid();
     if (silent && !gone) attempt_process_.release();  // it hangs in the kernel
     drop_attempt();                                   // kills the workers, too; their orphans are ours now
     end_left_processes(attempt_asked_ ? limits_.final_kill : limits_.kill);
     cleaned_ = true;
-    to_coordinator(
-        control::AttemptFailed{.epoch = epoch_,
-                               .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}", job_.host,
-                                                      pid, end ? describe(*end) : "stopped answering"),
-                               .exit_status = 1,
-                               .may_recover = true});
+    to_coordinator(control::AttemptFailed{
+        .epoch = epoch_,
+        .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}", job_.host, pid, end),
+        .exit_status = 1,
+        .may_recover = true});
     if (ending_) to_coordinator(control::AttemptCleaned{.epoch = epoch_});
   }
   finish_as_orphan();

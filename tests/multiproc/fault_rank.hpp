@@ -31,7 +31,7 @@ using std::chrono::steady_clock;
 inline constexpr int kRanks = 4;
 inline constexpr std::uint64_t kFallsIn = 3;  // operation
 
-using test::kSanitized;
+using ::ddp::test::kSanitized;
 /// Of operations that a stopped rank holds up: what starved ranks still keep.
 inline constexpr std::chrono::milliseconds kLimit{kSanitized ? 6000 : 3000};
 

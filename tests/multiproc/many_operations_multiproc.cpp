@@ -9,7 +9,7 @@
 namespace ddp::collectives::shm {
 namespace {
 
-constexpr long kUsual = test::cases(100'000);
+constexpr long kUsual = ::ddp::test::cases(100'000);
 
 /// The same on both ranks but for the data.
 struct SmallCall {

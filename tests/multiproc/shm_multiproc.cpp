@@ -72,7 +72,7 @@ TEST_P(ShmFall, KilledIsNamedByAllAndTheOthersGoOn) {
   }
 }
 
-constexpr int kDeadlineMs = test::kSanitized ? 3000 : 400;  // the others may be as late
+constexpr int kDeadlineMs = ::ddp::test::kSanitized ? 3000 : 400;  // the others may be as late
 
 TEST_P(ShmFall, StoppedIsNamedAtTheDeadlineAndDoesNoHarmLater) {
   const int victim = GetParam().victim;

@@ -83,7 +83,7 @@ void expect_nobody_is_accused(unsigned seed) {
 }
 
 TEST(FailureInquest, NobodyIsAccusedFalsely) {
-  for (unsigned seed = 0; seed < test::cases(300); ++seed) expect_nobody_is_accused(seed);
+  for (unsigned seed = 0; seed < ::ddp::test::cases(300); ++seed) expect_nobody_is_accused(seed);
 }
 
 // Three of the first 6,000 rounds: lost packets and hang-ups in turn, for three quarters of 5 s.
@@ -92,7 +92,7 @@ TEST(FailureInquest, ABadNetworkIsNotTakenForADeath) {
 }
 
 TEST(FailureInquest, EveryDeathIsNamedInTimeAndNobodyElse) {
-  for (unsigned seed = 0; seed < test::cases(150); ++seed) {
+  for (unsigned seed = 0; seed < ::ddp::test::cases(150); ++seed) {
     Dice dice(1000 + seed);
     const milliseconds peer_timeout = any_peer_timeout(dice);
     std::vector<FakeMember> members(static_cast<std::size_t>(dice.number(2, 9)));

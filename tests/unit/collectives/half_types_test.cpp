@@ -140,14 +140,14 @@ TYPED_TEST(HalfTypes, OverflowStartsHalfwayAboveTheLargestValue) {
 
 TYPED_TEST(HalfTypes, RandomFloatsGoToTheNearest) {
   std::mt19937 random{7};  // NOLINT(cert-msc51-cpp): the same values in every run
-  for (int i = 0; i < test::cases(300'000); ++i) {
+  for (int i = 0; i < ::ddp::test::cases(300'000); ++i) {
     this->expect_nearest(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
     if (this->HasFatalFailure()) return;
   }
   // and where the format has most of its values
   std::uniform_real_distribution<float> ordinary(-70'000, 70'000);
   std::uniform_real_distribution<float> small(-1e-4F, 1e-4F);
-  for (int i = 0; i < test::cases(100'000); ++i) {
+  for (int i = 0; i < ::ddp::test::cases(100'000); ++i) {
     this->expect_nearest(ordinary(random));
     this->expect_nearest(small(random));
     if (this->HasFatalFailure()) return;

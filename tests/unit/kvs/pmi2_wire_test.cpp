@@ -71,7 +71,7 @@ Bytes join(std::string_view key, const std::vector<std::string>& texts) {
 
 TEST(Pmi2Value, SurvivesTheTripAtEverySize) {
   const std::string key(64, 'k');
-  for (std::size_t size = 0; size < 5000; size += test::kSanitized ? 7 : 1) {
+  for (std::size_t size = 0; size < 5000; size += ::ddp::test::kSanitized ? 7 : 1) {
     const Bytes value = test::awkward_value(1, size);
     const auto texts = split_pmi2_value(key, value);
     for (const std::string& text : texts) {

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kMany = test::cases(100'000);
+constexpr int kMany = ::ddp::test::cases(100'000);
 
 /// Waits, polls, drops, adds callbacks: as it comes.
 void use(ProcessGroup& group, int operations, unsigned seed, std::atomic<int>& callbacks) {

@@ -81,7 +81,7 @@ class Ranks {
 
 TEST(HierarchyLayouts, EveryOperationOverRandomPlacements) {
   std::mt19937 random(20);
-  for (unsigned round = 0; round < test::cases(200); ++round) {
+  for (unsigned round = 0; round < ::ddp::test::cases(200); ++round) {
     std::vector<int> labels(1 + random() % 12);
     const unsigned nodes = 1 + random() % 5;
     for (int& label : labels) label = static_cast<int>(random() % nodes);

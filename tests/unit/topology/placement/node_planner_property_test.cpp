@@ -17,7 +17,7 @@
 namespace ddp::topology {
 namespace {
 
-constexpr std::uint32_t kNodes = ddp::test::cases(400);
+constexpr std::uint32_t kNodes = ::ddp::test::cases(400);
 
 CpuSet random_part(ddp::test::Dice& dice, const CpuSet& of) {
   CpuSet part;

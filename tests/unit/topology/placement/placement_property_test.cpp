@@ -19,7 +19,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::uint32_t kMachines = ddp::test::cases(800);
+constexpr std::uint32_t kMachines = ::ddp::test::cases(800);
 constexpr BindPolicy kPolicies[] = {BindPolicy::numa, BindPolicy::core, BindPolicy::socket, BindPolicy::none};
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -320,7 +320,7 @@ TEST(PlacementProperty, RecordedMachines) {
     const Topology topology = Topology::from_xml_file(entry.path().string());
     ddp::test::Dice dice(7);
     for (const BindPolicy policy : kPolicies) {
-      for (int num_ranks = 1; num_ranks <= 20; num_ranks += ddp::test::kSanitized ? 6 : 1) {
+      for (int num_ranks = 1; num_ranks <= 20; num_ranks += ::ddp::test::kSanitized ? 6 : 1) {
         const PlacementRequest request{.num_ranks = num_ranks, .policy = policy, .allowed = {}, .gpus = std::nullopt};
         SCOPED_TRACE(fmt::format("{}, {}", entry.path().filename().string(), describe(request)));
         check(topology, request);
