@@ -65,9 +65,17 @@ def _beside(group: dist.ProcessGroup) -> Any:
     if known is None or known[0] is not group:
         _, store = dist.distributed_c10d._world.pg_map[group]
         made = _make(dist.PrefixStore("beside/", store), group.rank(), group.size(), group.group_name,
-                     dist.get_process_group_ranks(group), dist.distributed_c10d._get_default_timeout(dist.Backend.GLOO))
+                     dist.get_process_group_ranks(group), _timeout_of(group))
         known = _made[group.group_name] = (group, made)
     return known[1]
+
+
+def _timeout_of(group: dist.ProcessGroup) -> Any:
+    backend: Any = group._get_backend(group._device_types[0])
+    try:
+        return getattr(backend, "wrapped_pg", backend).options._timeout
+    except RuntimeError:  # a backend without options
+        return dist.distributed_c10d._get_default_timeout(dist.Backend.GLOO)
 
 
 _made: dict[str, tuple[dist.ProcessGroup, Any]] = {}

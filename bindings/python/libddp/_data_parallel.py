@@ -93,8 +93,8 @@ class DistributedDataParallel(TorchDataParallel):
         self.bucket_bytes_cap = int((bucket_cap_mb or 25) * _MiB)
         self._cap = None if bucket_cap_mb is None else self.bucket_bytes_cap
         self._caps = [int(cap * _MiB) for cap in bucket_cap_mb_list or []]
-        self._has_rebuilt_buckets = False
         self._comm_hooks: list[Any] = []
+        self._make_hook: Callable[[list[torch.Tensor]], Any] | None = None
         self._make_averager(init_sync)
         if init_sync and (self.forward_sync_buffers or forward_sync_buffers is not None):
             self._sync_buffers()
@@ -211,6 +211,7 @@ class DistributedDataParallel(TorchDataParallel):
             raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
         self._check_untrained("register_comm_hook")
         self._make_averager(False, make)
+        self._make_hook = make
         self._comm_hooks.append(entry)
 
     def _check_untrained(self, function: str) -> None:
@@ -228,6 +229,11 @@ class DistributedDataParallel(TorchDataParallel):
     def _register_fused_optim(self, *args: Any, **kwargs: Any) -> None:
         raise _refuse("optimizers within backward()", "call step() behind it")
 
+    @property
+    def _has_rebuilt_buckets(self) -> bool:
+        """Of ZeroRedundancyOptimizer's hooks, which would wait for it for ever."""
+        raise _refuse("optimizers within backward()", "call step() behind it, without overlap_with_ddp")
+
     # what programs and libraries ask
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
@@ -243,7 +249,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._check_untrained("_set_static_graph")
         if not self.static_graph:
             self.static_graph = True
-            self._make_averager(False)
+            self._make_averager(False, self._make_hook)
 
     def _update_process_group(self, new_process_group: Any) -> None:
         """Collective over the new group; also after a failure."""
@@ -262,7 +268,7 @@ class DistributedDataParallel(TorchDataParallel):
     def __getstate__(self) -> dict[str, Any]:
         self._check_default_group()
         state = self.__dict__.copy()
-        for name in ("process_group", "_averager"):
+        for name in ("process_group", "_averager", "_make_hook"):
             del state[name]
         return state
 
@@ -270,6 +276,7 @@ class DistributedDataParallel(TorchDataParallel):
         torch.nn.Module.__setstate__(self, state)
         self.process_group = dist.distributed_c10d._get_default_group()
         self._comm_hooks = []
+        self._make_hook = None
         self._has_trained = False
         self._make_averager(False)
 

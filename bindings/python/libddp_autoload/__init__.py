@@ -33,4 +33,5 @@ def _make_default() -> None:
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         original(backend or ("cpu:ddp,cuda:nccl" if torch.cuda.is_available() else "ddp"), *args, **kwargs)
 
-    dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
+    for module in (dist, dist.distributed_c10d, dist.device_mesh):  # each has a name of its own for it
+        setattr(module, "init_process_group", init_process_group)

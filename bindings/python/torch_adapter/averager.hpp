@@ -64,7 +64,8 @@ struct HeldJoin {
   /// Runs the steps of ranks that still have inputs, unless the program's block has failed.
   void leave(bool failed) {
     const auto ended = std::move(join);
-    if (!failed) ended->finish();
+    if (failed) return ended->abandon();  // an exception of Python's, which ~Join does not see
+    ended->finish();
   }
 };
 

@@ -71,6 +71,8 @@ class Join {
   /// Throws what an exchange throws; may be called again if it has failed on all ranks for missing gradients. After any
   /// other error the Join has ended. May rebuild the buckets of a Reducer: ask for bucket_view() afterwards.
   void finish();
+  /// Instead of finish(): this rank takes no part any more, as after an exception.
+  void abandon() noexcept { leave(); }
 
   // for Joinables
 

@@ -43,7 +43,7 @@ struct CallOptions {
   std::optional<Deadline> deadline;        ///< without one, the group's timeout counts from the call
   std::shared_ptr<const void> keep_alive;  ///< held until the operation is finished: an owner of the tensors' memory
   /// Of tensors on a device: the stream that fills them. The operation waits for what is in it at the call, and runs in
-  /// a stream of the group's own. Default: the device's default stream.
+  /// a stream of the group's own. Default: the device's default stream. Not cudaStreamPerThread.
   std::optional<Stream> stream;
   bool in_stream = false;  ///< run in `stream` itself: what is put into it afterwards needs no Work::order
   /// Of a sum of floating-point or complex numbers: what every rank's values are multiplied by before they are added,

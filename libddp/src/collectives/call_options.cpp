@@ -12,6 +12,10 @@ namespace {
 
 /// The device that the tensors are on says which is its default stream.
 void set_stream(std::span<Operation> operations, const CallOptions& options) {
+  const auto per_thread = reinterpret_cast<void*>(2);  // cudaStreamPerThread, CU_STREAM_PER_THREAD
+  if (options.stream && options.stream->handle == per_thread) {
+    reject(operations, "the per-thread default stream is another one on each thread; pass a stream that was created");
+  }
   for (Operation& operation : operations) {
     const TensorView& tensor = operation.output.numel() > 0 ? operation.output : operation.input;
     operation.stream = options.stream.value_or(Stream{.device = tensor.device(), .handle = nullptr});

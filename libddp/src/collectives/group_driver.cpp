@@ -20,7 +20,8 @@ using std::chrono::microseconds;
 constexpr std::chrono::milliseconds kLongestReserve{2000};
 // While an operation waits, those that it waits for are looked after: first after this, then less and less often.
 constexpr std::chrono::milliseconds kFirstProbe{1000};
-// A closing group waits this long for a backend that goes on although it was aborted, and for one that closes.
+// A closing group waits this long for a backend that goes on although it was aborted, and for one that closes; so does
+// who orders a stream after an operation.
 constexpr std::chrono::seconds kLongestClose{5};
 
 constexpr std::chrono::hours kFarthest{24 * 365 * 10};
@@ -117,7 +118,7 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   attempt();
   // in the order of the caller's own calls to its stream: another thread that drives may not have come to it yet
   if (lane.traits.stream_ordered) drive_until_posted(issued, deadline.when());
-  if (options.in_stream && options.stream && lane.traits.stream_ordered) order(issued, *options.stream);
+  if (options.in_stream && lane.traits.stream_ordered) order(issued, issued.operations().front().stream);
   if (!issued.done()) ProgressThread::instance().used();
   return work;
 }
@@ -285,7 +286,7 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
     reject(work.operations(), "its backend does not run on streams; wait for it instead");
   }
   // not before it has been posted, for which earlier ones may have to end
-  const Time latest = work.deadline.when() + kLongestReserve;
+  const Time latest = work.deadline.when() + kLongestClose;
   WaitLadder ladder = ladder_for(*work.lane);
   while (!work.done() && !(ladder.looked() && Deadline::Clock::now() >= latest)) {
     attempt();
@@ -300,7 +301,8 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
     ladder.rested();
   }
   wait(work, latest);
-  if (const auto error = work.done() ? work.error : std::nullopt) throw *error;
+  if (!work.done()) throw watch_.verdict().value_or(work.still_running_error());
+  if (work.error) throw Error{*work.error};
 }
 
 GroupDriver::Standing GroupDriver::tend() noexcept {

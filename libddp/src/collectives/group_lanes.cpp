@@ -195,6 +195,7 @@ void GroupDriver::note_failure(WorkState& work, std::optional<Error> failure) no
 /// The group has failed or closes: nothing goes on, and everything ends with the verdict, but what has just succeeded.
 bool GroupDriver::give_up() noexcept {
   if (!ended_ && (failed_ || unfinished_ > 0)) {
+    for (Lane& lane : lanes_) poll(lane);
     for (Lane& lane : lanes_) lane.carrier.backend->abort();
     ended_ = true;
   }

@@ -31,14 +31,7 @@ void wait_until(WorkState& work, Deadline limit) {
     if (work.group.forked()) work.group.fork_guard().check("waiting for " + work.description());
     work.group.wait(work, limit.when());
   }
-  if (!work.done()) {
-    throw Error{{.code = ErrorCode::timeout,
-                 .attempted = "waiting for " + work.description(),
-                 .cause = "it was still running when the caller stopped waiting",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
+  if (!work.done()) throw work.still_running_error();
   if (work.error) throw Error{*work.error};
 }
 
@@ -56,6 +49,15 @@ Error WorkState::closed_error() const {
                 .native = {},
                 .ranks = {},
                 .hint = "wait for all operations before the group goes away"}};
+}
+
+Error WorkState::still_running_error() const {
+  return Error{{.code = ErrorCode::timeout,
+                .attempted = "waiting for " + description(),
+                .cause = "it was still running when the caller stopped waiting",
+                .native = {},
+                .ranks = {},
+                .hint = {}}};
 }
 
 void WorkState::drop() noexcept {

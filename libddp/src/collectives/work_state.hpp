@@ -52,6 +52,8 @@ struct WorkState {
   std::string description() const;
   /// That the group was closed while it was under way.
   Error closed_error() const;
+  /// That somebody has stopped waiting for it.
+  Error still_running_error() const;
 
   void share() noexcept { references.fetch_add(1, std::memory_order_relaxed); }
   void drop() noexcept;

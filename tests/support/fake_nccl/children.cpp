@@ -131,11 +131,12 @@ ncclResult_t grow(ncclComm_t comm, ncclComm_t grown, const std::vector<Fault>& f
   return meet(grown, name, nullptr, faults);
 }
 
-/// Ends the group that the call began.
+/// Ends the group that the call began. As in NCCL (init.cc: NCCLCHECK(ncclGroupEndInternal())), what is only begun is a
+/// success, and the communicator itself tells that it is in progress.
 ncclResult_t finish(ncclResult_t result) {
   note_group_error(result);
   const ncclResult_t ended = group_end();
-  return result == ncclSuccess ? ended : result;
+  return result == ncclSuccess && ended != ncclInProgress ? ended : result;
 }
 
 }  // namespace

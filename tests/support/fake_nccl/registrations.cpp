@@ -78,7 +78,8 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) 
   return ncclInvalidUsage;
 }
 
-/// dev_runtime.cc: a collective of the communicator, so all ranks must call it; a job of the group.
+/// dev_runtime.cc: a collective of the communicator, so all ranks must call it; a job of the group, which is a success
+/// while it is only begun.
 FAKE_NCCL_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, std::size_t bytes,
                                                      ncclWindow_t* window, int /*flags*/) {
   if (const auto result = check_comm(comm, "ncclCommWindowRegister"); result != ncclSuccess) return result;
@@ -100,7 +101,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff
   }
   note_group_error(result);
   const ncclResult_t ended = group_end();
-  return result == ncclSuccess ? ended : result;
+  return result == ncclSuccess && ended != ncclInProgress ? ended : result;
 }
 FAKE_NCCL_EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   if (const auto result = check_comm(comm, "ncclCommWindowDeregister"); result != ncclSuccess) return result;

@@ -182,6 +182,8 @@ void NcclQueue::call_with_all(const char* what, const std::string& attempted, De
   guarded(what, [&] {
     if (failed_ || !begin() || !settled(deadline)) return;
     result = call();
+    // ncclCommSplit and ncclCommWindowRegister return ncclSuccess for what they have only begun
+    if (result == ncclSuccess) result = communicator_->state();
     while (result == ncclInProgress && !aborted_ && !deadline.expired()) result = communicator_->state();
     if (result != ncclSuccess && result != ncclInProgress) fail(result);
   });
@@ -302,7 +304,11 @@ Outcome NcclQueue::poll_aborted(NcclRequest& request) noexcept {
     const CallScope call(*calls_, "looking after an aborted operation");
     CUresult code = CUDA_SUCCESS;
     const cuda::ContextScope context(*context_, code);
-    quiet = code != CUDA_SUCCESS || request.ended_.query() != CUDA_ERROR_NOT_READY;
+    try {
+      const cuda::RelaxedCaptureScope relaxed;
+      quiet = code != CUDA_SUCCESS || request.ended_.query() != CUDA_ERROR_NOT_READY;
+    } catch (const Error&) {  // a device that answers nothing any more
+    }
   }
   if (quiet) return Outcome::aborted;
   if (patient) return Outcome::running;

@@ -53,12 +53,12 @@ RegisteredMemory::~RegisteredMemory() {
 ncclResult_t RegisteredMemory::enter(Registration how) {
   const ncclResult_t result = communicator_->with([&](ncclComm_t comm) {
     if (how == Registration::window && library_->comm_window_register != nullptr) {
+      pending_ = true;  // whatever it returns: the window is made later
       return library_->comm_window_register(comm, memory_, bytes_, &window_, kWindowSymmetric);
     }
     if (how == Registration::off || library_->comm_register == nullptr) return ncclSuccess;
     return library_->comm_register(comm, memory_, bytes_, &handle_);
   });
-  pending_ = result == ncclInProgress;
   return result;
 }
 
@@ -71,7 +71,7 @@ void RegisteredMemory::keep_if_pending(std::shared_ptr<RegisteredMemory> memory)
 }
 
 bool RegisteredMemory::leave() noexcept {
-  if (window_ == nullptr && handle_ == nullptr) return true;
+  if (!pending_ && handle_ == nullptr) return true;
   const Deadline limit = Deadline::after(kLongestDeparture);
   bool busy = true;
   while (busy && !limit.expired()) {
@@ -81,8 +81,8 @@ bool RegisteredMemory::leave() noexcept {
       library_->comm_get_async_error(comm, &state);
       busy = state == ncclInProgress;
       if (busy) return ncclSuccess;
-      return window_ != nullptr ? library_->comm_window_deregister(comm, window_)
-                                : library_->comm_deregister(comm, handle_);
+      if (window_ != nullptr) return library_->comm_window_deregister(comm, window_);
+      return handle_ != nullptr ? library_->comm_deregister(comm, handle_) : ncclSuccess;
     });
     if (result == ncclInvalidUsage) return true;  // the communicator has gone, and with it what it knew
     if (result != ncclSuccess && result != ncclInProgress) {

@@ -26,10 +26,10 @@ class RegisteredMemory {
   ~RegisteredMemory();
 
   void* pointer() const noexcept { return memory_; }
-  /// Tells the communicator, which is not in progress. Once; what the library has not is left out. ncclInProgress: it
-  /// is known when the communicator is not in progress any more.
+  /// Tells the communicator, which is not in progress. Once; what the library has not is left out. It is known when
+  /// the communicator is not in progress any more, whatever this has returned.
   ncclResult_t enter(Registration how);
-  /// After enter() has returned ncclInProgress, and all ranks will not come: NCCL may write into it at any time.
+  /// If enter() has begun a window, and all ranks will not come: NCCL may write into it at any time.
   static void keep_if_pending(std::shared_ptr<RegisteredMemory> memory);
 
  private:
@@ -44,7 +44,7 @@ class RegisteredMemory {
   void* memory_ = nullptr;
   void* handle_ = nullptr;
   ncclWindow_t window_ = nullptr;
-  bool pending_ = false;
+  bool pending_ = false;  ///< a window was asked for
 };
 
 }  // namespace ddp::collectives::nccl

@@ -198,11 +198,9 @@ Outcome ShmBackend::poll(ShmRequest& request) noexcept {
     request.outcome_ = failed_->first;
     return request.outcome_;
   }
-  // Before the look at the operations: what the dead have left behind may be enough for them.
+  // Before the look at the operations: what others have left behind may be enough for them.
   const bool spoken = group_->verdict.spoken();
-  if (spoken && group_->verdict.read().cause == VerdictCause::mismatch) {
-    follow_verdict();
-  } else if (advance()) {
+  if (advance()) {
     waiting_since_.reset();
   } else if (spoken) {
     follow_verdict();
@@ -284,7 +282,7 @@ void ShmBackend::look_around(const ShmRequest& request) {
   if (now >= next_life_check_) {
     next_life_check_ = now + kLifeChecks;
     check_lives();
-    if (failed_) return;
+    if (failed_ || request.outcome_ != Outcome::running) return;
   }
   if (now >= request.deadline_.when()) {
     std::vector<int> ranks = waits_for();

@@ -47,7 +47,8 @@ std::chrono::seconds HostProbes::attempt_interval() const {
 
 void HostProbes::opened(const std::string& host, int socket) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit_.count()));
+  // It would also end connections to ranks that are alive and do not read for so long (tcp(7): a window of zero).
+  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
   std::vector<int>& sockets = sockets_[host];
   sockets.push_back(socket);
   if (sockets.size() == 1) return probe(socket);

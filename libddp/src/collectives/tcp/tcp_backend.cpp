@@ -135,12 +135,12 @@ bool TcpRequest::is_done(const Context& context) const {
 Outcome TcpRequest::advance() {
   TcpMesh& mesh = backend_->mesh();
   Context& context = backend_->context();
+  if (is_done(context)) return Outcome::ok;
   if (mesh.aborted()) {
     mesh.give_up(Outcome::aborted, {}, "the group was aborted");
     failure_ = {.ranks = {}, .cause = "the group was aborted", .native = {}};
     return Outcome::aborted;
   }
-  if (is_done(context)) return Outcome::ok;
   mesh.progress();
   context.advance();
   if (is_done(context)) return Outcome::ok;

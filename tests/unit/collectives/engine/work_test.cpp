@@ -196,6 +196,35 @@ TEST_F(StreamWorkTest, OrderAsksAgainUntilTheOperationIsInItsStream) {
   work.wait();
 }
 
+TEST_F(StreamWorkTest, InTheDefaultStreamItIsInPlaceWhenTheCallReturns) {
+  control_->orders_needed = 3;
+  CallOptions options;
+  options.in_stream = true;
+  const Work work = group().all_reduce(on_gpu_, ReduceOp::sum, options);
+  const auto events = control_->events();
+  EXPECT_EQ(std::count(events.begin(), events.end(), "order all_reduce 1 5"), 3);
+  control_->release();
+  work.wait();
+}
+
+TEST_F(StreamWorkTest, TheStreamThatEachThreadHasIsRefused) {
+  CallOptions options;
+  options.stream = Stream{.device = stream_.device, .handle = reinterpret_cast<void*>(2)};
+  const auto error = error_of([&] { group().all_reduce(on_gpu_, ReduceOp::sum, options); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  control_->release();
+}
+
+TEST_F(StreamWorkTest, AStreamThatIsNotOrderedIsAnError) {
+  control_->orders_needed = 1'000'000'000;
+  control_->ignores_abort = true;
+  const Work work = group().barrier({Deadline::after(milliseconds(300))});
+  EXPECT_TRUE(error_of([&] { work.order(stream_); }));
+  EXPECT_FALSE(work.done());
+  control_->release();
+}
+
 TEST_F(StreamWorkTest, OrderTellsAFailure) {
   control_->fail("barrier 1");
   const Work work = group().barrier();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <ddp/work.hpp>
@@ -30,7 +31,12 @@ class C10dWork final : public ::c10d::Work {
       started->complete(nullptr);
       return started;
     }
-    started->unpack_ = std::move(unpack);
+    if (unpack) {  // inference tensors are written to in inference mode alone, which is the caller's thread's
+      started->unpack_ = [mode = c10::InferenceMode::is_enabled(), unpack = std::move(unpack)] {
+        const c10::InferenceMode as_caller(mode);
+        unpack();
+      };
+    }
     work->on_finish(
         [ended = started](const ddp::Work&) mutable { hand_over([ended = std::move(ended)] { ended->end(); }); });
     return started;
