@@ -48,8 +48,8 @@ def job(ranks, *checks, **variables):
 
 @pytest.mark.parametrize("ranks, checks", [
     (2, ["same_as_gloo", "same_as_torchs"]),
-    (3, ["hooks", "module_features", "checkpointing", "uneven_inputs", "compiled", "sharding", "distributed_features",
-         "leaves_everything"]),
+    (3, ["hooks", "module_features", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
+         "distributed_features", "leaves_everything"]),
 ], ids=["equality", "features"])
 def test_checks(adapter, ranks, checks):
     done = job(ranks, *checks, TEST_INIT_METHOD="pmix://" if ranks == 3 else "env://")
@@ -62,6 +62,7 @@ def test_checks(adapter, ranks, checks):
 def test_an_exception_in_one_rank_ends_the_job_with_its_traceback(adapter):
     done = job(2, "one_fails", TEST_INIT_METHOD="env://")
     assert done.returncode != 0
+    assert "JOINED" not in done.stdout, "it has taken part in the other's steps nevertheless"
     assert "ValueError: mine" in done.stderr and "Fatal Python error" not in done.stderr, done.stderr
 
 

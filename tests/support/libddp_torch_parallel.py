@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -150,6 +151,7 @@ def hooks():
     model = Ours(Tied())
     try:  # on a rank that is late, another's hook may have failed before this one is registered here
         model.register_comm_hook(None, lambda state, bucket: 1 / 0)
+        model._set_static_graph()  # which keeps the hook
         loss_of(model(torch.zeros(1, 2, dtype=torch.int64))).backward()
         raise AssertionError("a hook's exception was lost")
     except (RuntimeError, ZeroDivisionError) as error:
@@ -302,11 +304,24 @@ def leaves_everything():
     _kept = (model, never, late)
 
 
+def inference_mode():
+    with torch.inference_mode():
+        parts = [torch.empty(4) for _ in range(dist.get_world_size())]
+        work = dist.all_gather(parts, torch.full((4,), float(dist.get_rank())), async_op=True)
+        time.sleep(0.5)  # another thread ends it
+        work.wait()
+        assert [int(part[3]) for part in parts] == list(range(dist.get_world_size())), parts
+
+
 def one_fails():
-    dist.barrier()
-    if dist.get_rank() == 1:
-        raise ValueError("mine")
-    dist.all_reduce(torch.ones(1))
+    model = Ours(torch.nn.Linear(3, 2))
+    with model.join():
+        for step in range(60):
+            if dist.get_rank() == 1 and step == 2:
+                raise ValueError("mine")
+            model(torch.ones(1, 3)).sum().backward()
+            time.sleep(0.05)
+    print("JOINED", flush=True)
 
 
 def main():
