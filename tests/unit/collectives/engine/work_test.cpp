@@ -210,7 +210,7 @@ TEST_F(StreamWorkTest, InTheDefaultStreamItIsInPlaceWhenTheCallReturns) {
 TEST_F(StreamWorkTest, TheStreamThatEachThreadHasIsRefused) {
   CallOptions options;
   options.stream = Stream{.device = stream_.device, .handle = reinterpret_cast<void*>(2)};
-  const auto error = error_of([&] { group().all_reduce(on_gpu_, ReduceOp::sum, options); });
+  const auto error = error_of([&] { static_cast<void>(group().all_reduce(on_gpu_, ReduceOp::sum, options)); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
   control_->release();
