@@ -213,7 +213,7 @@ sys.stdin.read()"'
   run srun_with "$shared/silent" -N2 -n4 sh -c "$facts"
   succeeded
   expect_all 4 FACTS
-  [ $((SECONDS - before)) -lt 15 ]
+  [ $((SECONDS - before)) -lt 30 ]
   expect_all 2 "does a firewall block that way"
   helper refuses 'echo ddp-step 1 port 9; exec cat'
   run srun_with "$shared/refuses" -N2 -n4 sh -c "$facts"
