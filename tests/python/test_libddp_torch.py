@@ -70,7 +70,7 @@ SAYS_NOTHING = """
 import torch, torch.distributed as dist
 dist.init_process_group()
 dist.all_reduce(total := torch.ones(1))
-print("BACKEND", dist.get_backend(), int(total.item()))
+print(f"BACKEND {dist.get_backend()} {int(total.item())}\\n", end="")  # in one piece
 """
 
 

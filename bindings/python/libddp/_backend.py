@@ -26,6 +26,7 @@ def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeou
 
 def create(options: Any, _: Any = None) -> Any:
     """For torch.distributed: a c10d Backend over the ranks that share options.store. Collective over them."""
+    _timeouts[options.group_id] = options.timeout
     return _make(options.store, options.group_rank, options.group_size, options.group_id,
                  list(options.global_ranks_in_group), options.timeout)
 
@@ -70,12 +71,15 @@ def _beside(group: dist.ProcessGroup) -> Any:
     return known[1]
 
 
-def _timeout_of(group: dist.ProcessGroup) -> Any:
+def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
+    if NAME in str(dist.get_backend_config(group)) and group.group_name in _timeouts:
+        return _timeouts[group.group_name]
     backend: Any = group._get_backend(group._device_types[0])
-    try:
-        return getattr(backend, "wrapped_pg", backend).options._timeout
-    except RuntimeError:  # a backend without options
-        return dist.distributed_c10d._get_default_timeout(dist.Backend.GLOO)
+    options = getattr(getattr(backend, "wrapped_pg", backend), "options", None)  # Gloo's and NCCL's
+    limit: datetime.timedelta = getattr(options, "_timeout",
+                                        dist.distributed_c10d._get_default_timeout(dist.Backend.GLOO))
+    return limit
 
 
 _made: dict[str, tuple[dist.ProcessGroup, Any]] = {}
+_timeouts: dict[str, datetime.timedelta] = {}  # of groups with this backend
