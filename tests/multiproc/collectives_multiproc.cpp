@@ -19,7 +19,7 @@ class Scenario : public testing::TestWithParam<Job> {};
 TEST_P(Scenario, HoldsOnEveryRank) {
   const auto& [name, world_size, over] = GetParam();
   RankProcesses ranks(world_size, {RANK_PROGRAM, name}, {}, over.memory_domains);
-  const auto results = ranks.wait(Deadline::after(std::chrono::seconds(180)));
+  const auto results = ranks.wait(Deadline::after(std::chrono::seconds(400)));
   for (const RankResult& result : results) {
     EXPECT_TRUE(result.ended);
     EXPECT_EQ(result.exit_code, 0) << result.output;
