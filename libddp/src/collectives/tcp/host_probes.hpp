@@ -13,13 +13,14 @@ namespace ddp::collectives::tcp {
 
 class HostProbes {
  public:
-  /// @param limit after which a host that acknowledges neither data nor probes is given up.
+  /// @param limit after which a host that acknowledges no probe is given up.
   /// @param ranks of the mesh.
   HostProbes(std::chrono::milliseconds limit, int ranks) : limit_(limit), ranks_(ranks) {}
 
   /// A connection of this rank's that the other has not welcomed yet, which may take as long as that computes.
   void attempt(int socket) const;
-  /// A connection with a rank of @p host. Data that is sent on it has to be acknowledged within the limit in any case.
+  /// A connection with a rank of @p host. Data on it may wait for as long as the rank does not read: whether that one is
+  /// alive, the group's failure detector asks.
   void opened(const std::string& host, int socket);
   /// Before @p socket is closed: another one to @p host is probed in its place.
   void closed(const std::string& host, int socket);
