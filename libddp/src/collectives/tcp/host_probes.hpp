@@ -19,8 +19,8 @@ class HostProbes {
 
   /// A connection of this rank's that the other has not welcomed yet, which may take as long as that computes.
   void attempt(int socket) const;
-  /// A connection with a rank of @p host. Data on it may wait for as long as the rank does not read: whether that one is
-  /// alive, the group's failure detector asks.
+  /// A connection with a rank of @p host. Data on it may wait for as long as the rank does not read: whether that one
+  /// is alive, the group's failure detector asks.
   void opened(const std::string& host, int socket);
   /// Before @p socket is closed: another one to @p host is probed in its place.
   void closed(const std::string& host, int socket);
