@@ -118,6 +118,12 @@ agent_on() { "$cluster" on "$1" pgrep -o -x ddprun; }
 }
 
 is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
+back() { # NODE: Slurm would wait for it for minutes
+  "$cluster" run scontrol update node="$1" state=down reason="it did not answer"
+  eventually 60 clean_node "$1"
+  "$cluster" run scontrol update node="$1" state=resume || true # it may have come back by itself
+  eventually 90 is_idle "$1"
+}
 
 @test "a node that is cut off ends the attempt on all others" {
   start_front "$shared/worker"
@@ -128,11 +134,7 @@ is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
   "$cluster" on n2 ip link set eth0 up
   [ "$status" -ne 0 ]
   [[ $output == *"host      : n2"*"was lost"* ]] || { echo "$output"; return 1; }
-  eventually 60 clean_node n2
-  # Slurm would ask the node for another minute whether the job has ended there.
-  "$cluster" run scontrol update node=n2 state=down reason="its link was cut"
-  "$cluster" run scontrol update node=n2 state=resume
-  eventually 90 is_idle n2
+  back n2
 }
 
 # ends_in SECONDS: the job ends, with all that srun and salloc need for it; 10 s are for a busy machine.
@@ -140,12 +142,6 @@ ends_in() {
   local began=$SECONDS
   finish
   [ $((SECONDS - began)) -le $(($1 + 10)) ] || { echo "took $((SECONDS - began)) s: $output"; return 1; }
-}
-back() { # NODE: Slurm would wait for it for minutes
-  "$cluster" run scontrol update node="$1" state=down reason="it did not answer"
-  eventually 60 clean_node "$1"
-  "$cluster" run scontrol update node="$1" state=resume || true # it may have come back by itself
-  eventually 90 is_idle "$1"
 }
 
 # The front is the oldest of all; the controller sees the nodes' processes, too.
