@@ -43,6 +43,19 @@ bool is_known(void* buffer) {
   return false;
 }
 
+/// ncclCommRegister and ncclCommDeregister do not look whether the communicator is ready (register/register.cc), while
+/// a thread of NCCL may look into what they change.
+void check_idle(ncclComm_t comm, const char* function) {
+  if (async_state(comm) == ncclInProgress) {
+    complain(std::string(function) + " while an earlier call of the communicator is in progress");
+  }
+}
+
+/// Deregistering unmaps: the driver may wait for the device, whose kernels end with the communicator's abort.
+std::optional<ncclResult_t> suffer(const char* function, ncclComm_t comm) {
+  return suffer_call(take_faults(function, comm), [comm] { return comm->abort_flag->load(); });
+}
+
 }  // namespace
 
 void forget_all(ncclComm_t comm) {
@@ -56,6 +69,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
   return allocate(memory, bytes) ? ncclSuccess : ncclUnhandledCudaError;
 }
 FAKE_NCCL_EXPORT ncclResult_t ncclMemFree(void* memory) {
+  if (const auto ordered = suffer_call(take_faults("MemFree", -1), [] { return false; })) return *ordered;
   if (memory != nullptr && is_known(memory)) complain("ncclMemFree of memory that a communicator knows");
   return memory == nullptr || release(memory) ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -63,7 +77,8 @@ FAKE_NCCL_EXPORT ncclResult_t ncclMemFree(void* memory) {
 /// register/register.cc: local; the handle is what deregistering wants back.
 FAKE_NCCL_EXPORT ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, std::size_t bytes, void** handle) {
   if (const auto result = check_comm(comm, "ncclCommRegister"); result != ncclSuccess) return result;
-  if (const auto ordered = suffer_call(take_faults("CommRegister", comm), [] { return false; })) return *ordered;
+  check_idle(comm, "ncclCommRegister");
+  if (const auto ordered = suffer("CommRegister", comm)) return *ordered;
   if (buffer == nullptr || handle == nullptr || bytes == 0) return ncclInvalidArgument;
   if (!touch(buffer, bytes)) complain("ncclCommRegister of what is no memory of a device");
   *handle = buffer;
@@ -72,6 +87,8 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, st
 }
 FAKE_NCCL_EXPORT ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   if (const auto result = check_comm(comm, "ncclCommDeregister"); result != ncclSuccess) return result;
+  check_idle(comm, "ncclCommDeregister");
+  if (const auto ordered = suffer("CommDeregister", comm)) return *ordered;
   if (handle == nullptr) return ncclSuccess;
   if (forget(comm, handle)) return ncclSuccess;
   note_error("Deregister: Could not find handle");
@@ -105,6 +122,8 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff
 }
 FAKE_NCCL_EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   if (const auto result = check_comm(comm, "ncclCommWindowDeregister"); result != ncclSuccess) return result;
+  check_idle(comm, "ncclCommWindowDeregister");
+  if (const auto ordered = suffer("CommWindowDeregister", comm)) return *ordered;
   if (window == nullptr) return ncclSuccess;
   return forget(comm, window) ? ncclSuccess : ncclInvalidArgument;
 }

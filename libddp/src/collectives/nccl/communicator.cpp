@@ -47,13 +47,13 @@ ncclResult_t Communicator::begin(std::vector<ncclUniqueId> ids, int size, int ra
   return shared.library->comm_init_rank_config(&shared.comm, size, ids.front(), rank, &config);
 }
 
-ncclResult_t Communicator::split(Communicator* child, int rank) {
+std::optional<ncclResult_t> Communicator::split(Communicator* child, int rank) {
   ncclConfig_t config = child == nullptr ? this->config() : child->config();
-  if (child != nullptr) {
-    child->begun_ = true;
-    shared_->children.push_back(child->shared_);
-  }
-  return with([&](ncclComm_t comm) {
+  return try_with([&](ncclComm_t comm) {
+    if (child != nullptr) {
+      child->begun_ = true;
+      shared_->children.push_back(child->shared_);
+    }
     return shared_->library->comm_split(comm, child == nullptr ? kSplitNoColor : 0, rank,
                                         child == nullptr ? &shared_->none : &child->shared_->comm, &config);
   });
@@ -61,9 +61,9 @@ ncclResult_t Communicator::split(Communicator* child, int rank) {
 
 ncclResult_t Communicator::state() {
   ncclResult_t error = ncclSuccess;
-  const ncclResult_t result =
-      with([&](ncclComm_t comm) { return shared_->library->comm_get_async_error(comm, &error); });
-  return result == ncclSuccess ? error : result;
+  const auto result = try_with([&](ncclComm_t comm) { return shared_->library->comm_get_async_error(comm, &error); });
+  if (!result) return ncclInProgress;
+  return *result == ncclSuccess ? error : *result;
 }
 
 void Communicator::end(const std::shared_ptr<Shared>& shared, End how, const char* what) noexcept {
@@ -114,7 +114,14 @@ void Communicator::finish(Deadline deadline) noexcept {
     };
     ncclResult_t result = settle();
     if (result == ncclSuccess) {
-      result = with([&](ncclComm_t comm) { return shared_->library->comm_finalize(comm); });
+      const auto finalize = [&] {
+        return try_with([&](ncclComm_t comm) { return shared_->library->comm_finalize(comm); });
+      };
+      std::optional<ncclResult_t> begun = finalize();
+      for (; !begun && !deadline.expired(); begun = finalize()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+      result = begun.value_or(ncclInProgress);
       if (result == ncclInProgress || result == ncclSuccess) result = settle();
     }
     const bool quiet = result == ncclSuccess;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@
 
 namespace ddp::collectives::nccl {
 
-/// Calls come from one thread at a time, with the context current, but for with(), abort(), over() and aborting().
+/// Calls come from one thread at a time, with the context current, but for try_with(), abort(), over() and aborting().
 class Communicator {
  public:
   /// @param name shown by NCCL's logs and tools. @param monitored_after as CallMonitor::watch.
@@ -29,17 +30,20 @@ class Communicator {
 
   /// Starts to meet the other ranks.
   ncclResult_t begin(std::vector<ncclUniqueId> ids, int size, int rank);
-  /// Starts to split @p child off, which has not begun; null: this rank goes without. Not while in progress.
-  ncclResult_t split(Communicator* child, int rank);
+  /// Starts to split @p child off, which has not begun; null: this rank goes without. Not while in progress. As
+  /// try_with().
+  std::optional<ncclResult_t> split(Communicator* child, int rank);
   bool begun() const noexcept { return begun_; }
 
-  /// Calls with it, as use(ncclComm_t), unless it is being ended: then ncclInvalidUsage.
+  /// Calls with it, as use(ncclComm_t), unless it is being ended: then ncclInvalidUsage. Empty, and nothing called:
+  /// another thread is in a call of it, which may last.
   template <class Use>
-  ncclResult_t with(Use&& use) {
-    const std::lock_guard lock(shared_->mutex);
+  std::optional<ncclResult_t> try_with(Use&& use) {
+    const std::unique_lock lock(shared_->mutex, std::try_to_lock);
+    if (!lock) return std::nullopt;
     return shared_->comm == nullptr ? ncclInvalidUsage : use(shared_->comm);
   }
-  /// ncclInProgress while an earlier call of it goes on; else whether it is sound.
+  /// ncclInProgress while an earlier call of it goes on, or another thread's; else whether it is sound.
   ncclResult_t state();
 
   /// Ends it on a thread of its own, whatever it does. From any thread; never blocks; the first call counts.
@@ -60,7 +64,7 @@ class Communicator {
     const cuda::ContextPtr context;
     const std::string name;  ///< NCCL keeps the pointer
     std::shared_ptr<CallSlot> slot;
-    std::timed_mutex mutex;  ///< held during NCCL's calls, which do not block
+    std::timed_mutex mutex;  ///< held during NCCL's calls; deregistering alone may block
     ncclComm_t comm = nullptr;
     ncclComm_t none = nullptr;                      ///< of a split that this rank goes without
     std::vector<std::shared_ptr<Shared>> children;  ///< NCCL writes into them, perhaps late

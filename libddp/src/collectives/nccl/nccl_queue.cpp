@@ -44,10 +44,10 @@ NcclQueue::NcclQueue(const NcclLibrary& library, int device, const std::string& 
       stream_(context_, cuda::StreamPriority::highest),
       scratch_(context_, 1),
       events_(context_),
-      registration_(chosen_registration()) {
-  const auto patience = base::Environment::process().seconds("DDP_NCCL_STUCK_AFTER");
-  calls_ = CallMonitor::watch(group, ", and the group's deadlines are not watched until it does", patience);
-  communicator_ = std::make_shared<Communicator>(library, context_, group, patience);
+      registration_(chosen_registration()),
+      patience_(base::Environment::process().seconds("DDP_NCCL_STUCK_AFTER")) {
+  calls_ = CallMonitor::watch(group, ", and the group's deadlines are not watched until it does", patience_);
+  communicator_ = std::make_shared<Communicator>(library, context_, group, patience_);
 }
 
 NcclQueue::~NcclQueue() {
@@ -146,11 +146,12 @@ void NcclQueue::advance() {
   if (launching_ != nullptr) launched(*launching_);
   while (!waiting_.empty() && !failed_ && !aborted_) {
     NcclRequest& request = *waiting_.front();
+    const std::optional<ncclResult_t> result = launch(request);
+    if (!result) return;  // memory is being deregistered
     waiting_.pop_front();
     launching_ = &request;
     request.state_ = State::launching;
-    const ncclResult_t result = launch(request);
-    if (result != ncclSuccess && result != ncclInProgress) return fail(result);
+    if (result != ncclSuccess && result != ncclInProgress) return fail(*result);
     if (result == ncclInProgress && !settle()) return;
     launched(request);
   }
@@ -181,7 +182,10 @@ void NcclQueue::call_with_all(const char* what, const std::string& attempted, De
   ncclResult_t result = ncclInProgress;
   guarded(what, [&] {
     if (failed_ || !begin() || !settled(deadline)) return;
-    result = call();
+    std::optional<ncclResult_t> begun = call();
+    for (; !begun && !aborted_ && !deadline.expired(); begun = call()) WaitLadder::relax();
+    if (!begun) return;
+    result = *begun;
     // ncclCommSplit and ncclCommWindowRegister return ncclSuccess for what they have only begun
     if (result == ncclSuccess) result = communicator_->state();
     while (result == ncclInProgress && !aborted_ && !deadline.expired()) result = communicator_->state();
@@ -199,13 +203,12 @@ void NcclQueue::call_with_all(const char* what, const std::string& attempted, De
 }
 
 std::shared_ptr<void> NcclQueue::allocate(std::size_t bytes, Deadline deadline) {
-  auto memory = std::make_shared<RegisteredMemory>(library_, context_, communicator_, bytes);
-  guarded("clearing memory", [&] { clear(*memory, bytes, deadline); });
+  auto memory = RegisteredMemory::allocate(library_, context_, communicator_, bytes, group_, patience_, deadline);
   try {
     call_with_all("registering memory", fmt::format("allocating {} bytes for group '{}'", bytes, group_), deadline,
                   [&] { return memory->enter(registration_); });
   } catch (const Error&) {
-    RegisteredMemory::keep_if_pending(memory);
+    memory->keep_if_pending();
     throw;
   }
   return {memory, memory->pointer()};
@@ -216,24 +219,14 @@ void NcclQueue::split(NcclQueue* child, int rank, Deadline deadline) {
                 [&] { return communicator_->split(child == nullptr ? nullptr : child->communicator_.get(), rank); });
 }
 
-void NcclQueue::clear(const RegisteredMemory& memory, std::size_t bytes, Deadline deadline) {
-  cuda::Event cleared = events_.take();
-  const auto address = reinterpret_cast<CUdeviceptr>(memory.pointer());
-  cuda::check(cuda::driver().memset_d8_async(address, 0, bytes, stream_.get()), "clearing memory");
-  cleared.record(stream_.get());
-  while (cleared.query() == CUDA_ERROR_NOT_READY && !deadline.expired()) WaitLadder::relax();
-  if (cleared.query() == CUDA_ERROR_NOT_READY) fail("the device has not cleared the memory in time", {});
-  events_.give_back(std::move(cleared));
-}
-
-ncclResult_t NcclQueue::launch(NcclRequest& request) {
-  const bool captured = request.state_ == State::captured;
-  if (request.queued_) stream_.wait(request.ready_.get());
-  if (!captured) {
-    request.begun_ = events_.take();
-    request.begun_.record(request.stream_);
-  }
-  return communicator_->with([&](ncclComm_t comm) {
+/// As Communicator::try_with.
+std::optional<ncclResult_t> NcclQueue::launch(NcclRequest& request) {
+  return communicator_->try_with([&](ncclComm_t comm) {
+    if (request.queued_) stream_.wait(request.ready_.get());
+    if (request.state_ != State::captured) {
+      request.begun_ = events_.take();
+      request.begun_.record(request.stream_);
+    }
     const CallPlace place{
         .comm = comm, .rank = rank_, .size = size_, .scratch = scratch_.pointer(), .stream = request.stream_};
     NcclGroup group(library_);
@@ -261,9 +254,10 @@ void NcclQueue::capture(NcclRequest& request, const cuda::CaptureState& capture)
   }
   GraphKeeper::keep(capture.graph, request.operations_);
   request.state_ = State::captured;
-  ncclResult_t result = launch(request);
+  std::optional<ncclResult_t> result = launch(request);
+  while (!result && !aborted_ && !request.deadline_.expired()) result = launch(request);
   while (result == ncclInProgress && !aborted_ && !request.deadline_.expired()) result = communicator_->state();
-  if (result != ncclSuccess) fail(result);
+  if (result != ncclSuccess) fail(result.value_or(ncclInProgress));
 }
 
 Outcome NcclQueue::poll(NcclRequest& request) noexcept {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,7 @@ class NcclQueue {
   NcclRequest& init(std::span<const Operation> operations, Deadline deadline);
   /// As Backend::split.
   void split(NcclQueue* child, int rank, Deadline deadline);
-  /// As Backend::allocate. Zeroed.
+  /// As Backend::allocate.
   std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
   void abort() noexcept;
   void close(Deadline deadline) noexcept;
@@ -93,8 +94,7 @@ class NcclQueue {
   bool settled(Deadline deadline);
   template <class Call>
   void call_with_all(const char* what, const std::string& attempted, Deadline deadline, Call&& call);
-  void clear(const RegisteredMemory& memory, std::size_t bytes, Deadline deadline);
-  ncclResult_t launch(NcclRequest& request);
+  std::optional<ncclResult_t> launch(NcclRequest& request);
   void launched(NcclRequest& request);
   void capture(NcclRequest& request, const cuda::CaptureState& capture);
   Outcome poll_aborted(NcclRequest& request) noexcept;
@@ -112,6 +112,7 @@ class NcclQueue {
   cuda::EventPool events_;
   std::shared_ptr<Communicator> communicator_;  ///< memory that it knows keeps it, too
   const Registration registration_;
+  const std::chrono::milliseconds patience_;  ///< with calls of NCCL and the driver
   std::shared_ptr<CallSlot> calls_;
   std::vector<ncclUniqueId> ids_;
   int rank_ = 0;

@@ -1,57 +1,116 @@
 #include "collectives/nccl/registered_memory.hpp"
 
-#include <mutex>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
 #include <thread>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
 #include "base/log.hpp"
+#include "collectives/nccl/blocking_calls.hpp"
+#include "cuda/cuda_error.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/stream.hpp"
 
 namespace ddp::collectives::nccl {
 namespace {
 
-// A communicator is in progress for microseconds, unless NCCL hangs.
-constexpr std::chrono::seconds kLongestDeparture{3};
+// A communicator is in progress for microseconds and aborted within milliseconds, unless NCCL hangs.
+constexpr std::chrono::seconds kLongestDeparture{5};
+
+std::atomic<int> being_freed{0};
+
+void pause_briefly() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
 
 }  // namespace
 
 RegisteredMemory::RegisteredMemory(const NcclLibrary& library, cuda::ContextPtr context,
-                                   std::shared_ptr<Communicator> communicator, std::size_t bytes)
-    : library_(library), context_(std::move(context)), communicator_(std::move(communicator)), bytes_(bytes) {
+                                   std::shared_ptr<Communicator> communicator, std::size_t bytes,
+                                   std::shared_ptr<CallSlot> calls)
+    : library_(library),
+      context_(std::move(context)),
+      communicator_(std::move(communicator)),
+      bytes_(bytes),
+      calls_(std::move(calls)),
+      process_(::getpid()) {}
+
+std::shared_ptr<RegisteredMemory> RegisteredMemory::allocate(const NcclLibrary& library, cuda::ContextPtr context,
+                                                             std::shared_ptr<Communicator> communicator,
+                                                             std::size_t bytes, const std::string& group,
+                                                             std::chrono::milliseconds monitored_after,
+                                                             Deadline deadline) {
+  auto calls = CallMonitor::watch(group, "; the memory stays allocated until it does", monitored_after);
+  const std::shared_ptr<RegisteredMemory> memory(
+      new RegisteredMemory(library, std::move(context), std::move(communicator), bytes, std::move(calls)), &release);
+  const auto promise = std::make_shared<std::promise<void>>();
+  std::future<void> obtained = promise->get_future();
+  const bool started = BlockingCalls::start([memory, promise, deadline] {
+    try {
+      const CallScope call(*memory->calls_, "allocating memory");
+      const cuda::ContextScope scope(*memory->context_);
+      memory->obtain(deadline);
+      memory->clear();
+      promise->set_value();
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  });
+  if (started && obtained.wait_until(deadline.when()) == std::future_status::ready) {
+    obtained.get();
+    return memory;
+  }
+  throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
+               .attempted = fmt::format("allocating {} bytes for group '{}'", bytes, group),
+               .cause = started ? "the device has not come to it in time" : "there can be no more threads",
+               .native = {},
+               .ranks = {},
+               .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
+}
+
+/// What is being freed may be needed for it.
+void RegisteredMemory::obtain(Deadline deadline) {
+  for (;;) {
+    const bool last = being_freed == 0 || deadline.expired();
+    try {
+      return obtain();
+    } catch (const Error&) {
+      if (last) throw;
+    }
+    pause_briefly();
+  }
+}
+
+void RegisteredMemory::obtain() {
   if (library_->mem_alloc == nullptr) {
-    plain_ = cuda::DeviceMemory(context_, bytes);
+    plain_ = cuda::DeviceMemory(context_, bytes_);
     memory_ = plain_.pointer();
     return;
   }
-  const cuda::ContextScope scope(*context_);
-  const ncclResult_t result = library_->mem_alloc(&memory_, bytes);
+  const ncclResult_t result = library_->mem_alloc(&memory_, bytes_);
   if (result == ncclSuccess) return;
+  memory_ = nullptr;
   throw Error{{.code = ErrorCode::system,
-               .attempted = fmt::format("allocating {} bytes on CUDA device {} by NCCL", bytes, context_->device()),
+               .attempted = fmt::format("allocating {} bytes on CUDA device {} by NCCL", bytes_, context_->device()),
                .cause = library_.last_error(nullptr),
                .native = to_string(result),
                .ranks = {},
                .hint = {}}};
 }
 
-RegisteredMemory::~RegisteredMemory() {
-  CUresult code = CUDA_SUCCESS;
-  const cuda::ContextScope scope(*context_, code);
-  if (!leave() || communicator_->aborting()) {  // the device may write to it, and freeing would wait
-    base::log(base::LogLevel::error, "{} bytes that NCCL knows are kept for ever: its last call has not ended", bytes_);
-    static_cast<void>(new cuda::DeviceMemory(std::move(plain_)));
-    return;
-  }
-  if (plain_.size_bytes() > 0) return;
-  const ncclResult_t result = library_->mem_free(memory_);
-  if (result != ncclSuccess) base::log(base::LogLevel::error, "freeing memory of NCCL's: {}", to_string(result));
+/// In a stream of its own: an operation that hangs in the group's would hold it up.
+void RegisteredMemory::clear() {
+  const cuda::Stream stream(context_, cuda::StreamPriority::highest);
+  const auto address = reinterpret_cast<CUdeviceptr>(memory_);
+  cuda::check(cuda::driver().memset_d8_async(address, 0, bytes_, stream.get()), "clearing memory");
+  cuda::check(cuda::driver().stream_synchronize(stream.get()), "clearing memory");
 }
 
-ncclResult_t RegisteredMemory::enter(Registration how) {
-  const ncclResult_t result = communicator_->with([&](ncclComm_t comm) {
+std::optional<ncclResult_t> RegisteredMemory::enter(Registration how) {
+  return communicator_->try_with([&](ncclComm_t comm) {
     if (how == Registration::window && library_->comm_window_register != nullptr) {
       pending_ = true;  // whatever it returns: the window is made later
       return library_->comm_window_register(comm, memory_, bytes_, &window_, kWindowSymmetric);
@@ -59,24 +118,65 @@ ncclResult_t RegisteredMemory::enter(Registration how) {
     if (how == Registration::off || library_->comm_register == nullptr) return ncclSuccess;
     return library_->comm_register(comm, memory_, bytes_, &handle_);
   });
-  return result;
 }
 
-void RegisteredMemory::keep_if_pending(std::shared_ptr<RegisteredMemory> memory) {
-  if (!memory->pending_) return;
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<RegisteredMemory>>;  // where leak checkers find it
-  const std::lock_guard lock(mutex);
-  kept->push_back(std::move(memory));
+void RegisteredMemory::release(RegisteredMemory* memory) noexcept {
+  if (memory->memory_ == nullptr) {
+    delete memory;
+    return;
+  }
+  // a forked child has the memory's address alone: CUDA, NCCL and the threads are its parent's
+  if (memory->kept_ || memory->process_ != ::getpid()) return keep_for_ever(memory);
+  ++being_freed;
+  const bool started = BlockingCalls::start([memory] {
+    if (memory->free()) {
+      delete memory;
+    } else {
+      base::log(base::LogLevel::error, "{} bytes that NCCL knows are kept for ever: its last call has not ended",
+                memory->bytes_);
+      keep_for_ever(memory);
+    }
+    --being_freed;
+  });
+  if (started) return;
+  keep_for_ever(memory);
+  --being_freed;
+}
+
+/// Where leak checkers find it. Without a lock, which another thread may have held in a forked child's parent.
+void RegisteredMemory::keep_for_ever(RegisteredMemory* memory) noexcept {
+  static std::atomic<RegisteredMemory*> kept{nullptr};
+  memory->next_ = kept.load();
+  while (!kept.compare_exchange_weak(memory->next_, memory)) {
+  }
+}
+
+bool RegisteredMemory::free() noexcept {
+  const CallScope call(*calls_, "freeing memory");
+  CUresult code = CUDA_SUCCESS;
+  const cuda::ContextScope scope(*context_, code);
+  if (!leave()) return false;
+  const Deadline limit = Deadline::after(kLongestDeparture);
+  while (communicator_->aborting()) {  // the device may write to it
+    if (limit.expired()) return false;
+    pause_briefly();
+  }
+  if (plain_.size_bytes() > 0) {
+    const cuda::DeviceMemory freed(std::move(plain_));
+    return true;
+  }
+  const ncclResult_t result = library_->mem_free(memory_);
+  if (result != ncclSuccess) base::log(base::LogLevel::error, "freeing memory of NCCL's: {}", to_string(result));
+  return true;
 }
 
 bool RegisteredMemory::leave() noexcept {
   if (!pending_ && handle_ == nullptr) return true;
   const Deadline limit = Deadline::after(kLongestDeparture);
-  bool busy = true;
-  while (busy && !limit.expired()) {
+  while (!limit.expired()) {
+    bool busy = false;
     // in one turn, since others may launch operations
-    const ncclResult_t result = communicator_->with([&](ncclComm_t comm) {
+    const auto result = communicator_->try_with([&](ncclComm_t comm) {
       ncclResult_t state = ncclSuccess;
       library_->comm_get_async_error(comm, &state);
       busy = state == ncclInProgress;
@@ -85,12 +185,15 @@ bool RegisteredMemory::leave() noexcept {
       return handle_ != nullptr ? library_->comm_deregister(comm, handle_) : ncclSuccess;
     });
     if (result == ncclInvalidUsage) return true;  // the communicator has gone, and with it what it knew
-    if (result != ncclSuccess && result != ncclInProgress) {
-      base::log(base::LogLevel::warning, "NCCL does not let go of memory: {}", to_string(result));
+    if (result && !busy) {
+      if (*result != ncclSuccess && *result != ncclInProgress) {
+        base::log(base::LogLevel::warning, "NCCL does not let go of memory: {}", to_string(*result));
+      }
+      return true;
     }
-    if (busy) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    pause_briefly();
   }
-  return !busy;
+  return false;
 }
 
 }  // namespace ddp::collectives::nccl

@@ -1,8 +1,13 @@
 // Memory of a device that NCCL has allocated and its communicator knows, so that it is sent and received where it lies.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "collectives/nccl/communicator.hpp"
 #include "cuda/memory.hpp"
@@ -15,24 +20,40 @@ enum class Registration : std::uint8_t {
   window,  ///< ncclCommWindowRegister, from 2.27 on: at the same place of all ranks' memory
 };
 
-/// Freed with the object, from any thread, which may wait for the device; if NCCL hangs, never.
+/// Allocating, deregistering and freeing can wait for all work on the device, so threads of their own do it.
 class RegisteredMemory {
  public:
-  /// By ncclMemAlloc, or the driver where NCCL has it not. Throws Error.
-  RegisteredMemory(const NcclLibrary& library, cuda::ContextPtr context, std::shared_ptr<Communicator> communicator,
-                   std::size_t bytes);
+  /// By ncclMemAlloc, or the driver where NCCL has it not; zeroed. It is freed some time after its last owner has gone,
+  /// which never blocks and may be any thread; never, if NCCL or the device hangs, or in a forked child.
+  /// @param group, @param monitored_after as CallMonitor::watch. Throws Error, also when the device has not come to it
+  /// by @p deadline.
+  static std::shared_ptr<RegisteredMemory> allocate(const NcclLibrary& library, cuda::ContextPtr context,
+                                                    std::shared_ptr<Communicator> communicator, std::size_t bytes,
+                                                    const std::string& group, std::chrono::milliseconds monitored_after,
+                                                    Deadline deadline);
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
-  ~RegisteredMemory();
 
   void* pointer() const noexcept { return memory_; }
   /// Tells the communicator, which is not in progress. Once; what the library has not is left out. It is known when
-  /// the communicator is not in progress any more, whatever this has returned.
-  ncclResult_t enter(Registration how);
-  /// If enter() has begun a window, and all ranks will not come: NCCL may write into it at any time.
-  static void keep_if_pending(std::shared_ptr<RegisteredMemory> memory);
+  /// the communicator is not in progress any more, whatever this has returned. As Communicator::try_with.
+  std::optional<ncclResult_t> enter(Registration how);
+  /// If enter() has begun a window, and all ranks will not come: NCCL may write into it at any time. Never freed then.
+  void keep_if_pending() noexcept { kept_ = pending_; }
 
  private:
+  RegisteredMemory(const NcclLibrary& library, cuda::ContextPtr context, std::shared_ptr<Communicator> communicator,
+                   std::size_t bytes, std::shared_ptr<CallSlot> calls);
+  ~RegisteredMemory() = default;
+
+  void obtain(Deadline deadline);
+  void obtain();
+  void clear();
+  /// Of the last owner.
+  static void release(RegisteredMemory* memory) noexcept;
+  static void keep_for_ever(RegisteredMemory* memory) noexcept;
+  /// False if it must not be freed.
+  bool free() noexcept;
   /// Whether NCCL does not know it any more.
   bool leave() noexcept;
 
@@ -40,11 +61,15 @@ class RegisteredMemory {
   const cuda::ContextPtr context_;
   const std::shared_ptr<Communicator> communicator_;
   const std::size_t bytes_;
+  const std::shared_ptr<CallSlot> calls_;
+  const pid_t process_;
   cuda::DeviceMemory plain_;  ///< without ncclMemAlloc
   void* memory_ = nullptr;
   void* handle_ = nullptr;
   ncclWindow_t window_ = nullptr;
   bool pending_ = false;  ///< a window was asked for
+  bool kept_ = false;
+  RegisteredMemory* next_ = nullptr;  ///< of what is kept for ever
 };
 
 }  // namespace ddp::collectives::nccl

@@ -119,6 +119,11 @@ TEST_F(FakeNcclTest, LaunchesOfNonBlockingCommunicatorsComeLater) {
     EXPECT_EQ(all_reduce(rank, data), ncclInProgress);
     if (rank.rank == 0) {
       EXPECT_TRUE(rank.device.idle());
+      void* handle = nullptr;
+      EXPECT_EQ(fake()->comm_register(rank.comm, data.get(), sizeof(float), &handle), ncclSuccess);
+      EXPECT_EQ(fake()->comm_deregister(rank.comm, handle), ncclSuccess);
+      EXPECT_THAT(fake_nccl_complaints(), ::testing::AllOf(::testing::HasSubstr("ncclCommRegister while"),
+                                                           ::testing::HasSubstr("ncclCommDeregister while")));
       EXPECT_EQ(fake()->comm_finalize(rank.comm), ncclInvalidArgument);  // in progress
       // That is its state now, until the launch's result overwrites it.
       EXPECT_TRUE(eventually([&] {

@@ -1,6 +1,12 @@
 // Memory that NCCL allocates and knows: whose it is, when it is let go of, and what goes wrong.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <future>
+
 #include <gmock/gmock.h>
 
+#include "collectives/nccl/blocking_calls.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
 namespace ddp::collectives::testing {
@@ -19,6 +25,27 @@ class NcclMemory : public NcclTest {
   /// Groups that are made from now on.
   static void register_as(const char* word) { setenv("DDP_NCCL_REGISTER", word, 1); }
   static int known() { return FAKE_NCCL(fake_nccl_registrations)(); }
+  /// Once what was let go of is freed.
+  static int known_at_last() {
+    EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+    return known();
+  }
+  /// A float that nobody looks at.
+  static Operation sum_in(const std::shared_ptr<void>& memory) {
+    Operation sum;
+    sum.kind = OperationKind::all_reduce;
+    sum.count = 1;
+    sum.input = sum.output = TensorView(memory.get(), DType::float32, {1});
+    sum.keep_alive = memory;
+    return sum;
+  }
+  /// Whether @p body, which can hang in the driver, came back; if not, @p release makes it.
+  static bool comes_back(const std::function<void()>& body, const std::function<void()>& release) {
+    const auto done = std::async(std::launch::async, body);
+    const bool back = done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    if (!back) release();
+    return back;
+  }
 };
 
 TEST_F(NcclMemory, IsZeroedKnownAndExchanged) {
@@ -34,17 +61,14 @@ TEST_F(NcclMemory, IsZeroedKnownAndExchanged) {
       CUstream stream = group.own(rank).stream.get();
       const auto address = reinterpret_cast<CUdeviceptr>(own.get());
       cuda::check(cuda::driver().memcpy_async(address, reinterpret_cast<CUdeviceptr>(&mine), 4, stream), "copying");
-      Operation sum;
-      sum.kind = OperationKind::all_reduce;
-      sum.count = 1;
-      sum.input = sum.output = TensorView(own.get(), DType::float32, {1});
+      Operation sum = sum_in(own);
       sum.stream.handle = stream;
       ASSERT_EQ(run(group.at(rank), sum).outcome, Outcome::ok);
       EXPECT_EQ(*static_cast<const float*>(own.get()), 3.0F);
     });
     EXPECT_EQ(known(), pieces) << word;
     group.on_all([&](int rank) { memory[static_cast<std::size_t>(rank)].reset(); });
-    EXPECT_EQ(known(), 0) << word;
+    EXPECT_EQ(known_at_last(), 0) << word;
   }
 }
 
@@ -60,7 +84,103 @@ TEST_F(NcclMemory, MayOutliveItsGroup) {
   EXPECT_EQ(known(), 0) << "the communicator has gone";
   EXPECT_EQ(live().allocations, before.allocations + 1);
   memory.reset();
+  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
   EXPECT_EQ(live().allocations, before.allocations);
+}
+
+/// The double's driver waits for all work on the device when it allocates and frees.
+TEST_F(NcclMemory, BehindAnOperationThatHangsHoldsNobody) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) {
+    Backend& backend = group.at(rank);
+    CUstream stream = group.own(rank).stream.get();
+    group.run_call(rank, all_reduce_of(10), 1);
+    std::array<std::shared_ptr<void>, 3> memory;
+    for (auto& each : memory) each = backend.allocate(64, soon());
+
+    Operation captured = sum_in(memory[0]);
+    captured.stream.handle = stream;
+    cuda::check(cuda::driver().stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+    Request& into_graph = backend.init({&captured, 1}, soon());
+    into_graph.post();
+    into_graph.release();
+    CUgraph graph = nullptr;
+    cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
+    captured.keep_alive.reset();
+    memory[0].reset();
+
+    faults("AllReduce=kernel_hang");
+    Operation hanging = sum_in(memory[1]);
+    Request& request = backend.init({&hanging, 1}, soon());
+    request.post();
+    EXPECT_TRUE(comes_back(
+        [&] {
+          const cuda::ContextScope scope(*group.own(rank).context);
+          memory[2].reset();
+          cuda::driver().graph_destroy(graph);  // its memory is let go of by who looks after operations
+          for (int i = 0; i < 100; ++i) EXPECT_EQ(request.poll(), Outcome::running);
+          try {
+            backend.allocate(64, Deadline::after(milliseconds(300)));
+            ADD_FAILURE() << "the device cannot have come to it";
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+          }
+        },
+        [&] { backend.abort(); }));
+    backend.abort();
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+  });
+  EXPECT_EQ(known_at_last(), 0);
+}
+
+TEST_F(NcclMemory, DeregisteringThatBlocksHoldsNobody) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) {
+    auto memory = group.at(rank).allocate(64, soon());
+    const auto other = group.at(rank).allocate(64, soon());
+    group.run_call(rank, all_reduce_of(10), 1);
+    faults("CommDeregister=hang");
+    memory.reset();
+    const Deadline limit = soon();
+    while (FAKE_NCCL(fake_nccl_calls)("CommDeregister", -1) == 0 && !limit.expired()) std::this_thread::yield();
+    const Operation sum = sum_in(other);
+    Request& request = group.at(rank).init({&sum, 1}, soon());
+    EXPECT_TRUE(comes_back(
+        [&] {
+          request.post();
+          for (int i = 0; i < 100; ++i) EXPECT_EQ(request.poll(), Outcome::running) << "NCCL is busy";
+        },
+        [] { FAKE_NCCL(fake_nccl_release)
+             (); }));
+    faults("");
+    FAKE_NCCL(fake_nccl_release)();
+    EXPECT_EQ(poll_until_end(request), Outcome::ok);
+    request.release();
+  });
+  EXPECT_EQ(known_at_last(), 0);
+}
+
+TEST_F(NcclMemory, IsNotFreedByForkedChildren) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) {
+    auto memory = group.at(rank).allocate(64, soon());
+    const auto calls = [] {  // a thread that frees begins with the last
+      return FAKE_NCCL(fake_nccl_calls)("CommDeregister", -1) + FAKE_NCCL(fake_nccl_calls)("MemFree", -1) +
+             FAKE_CUDA(fake_cuda_call_count)("cuThreadExchangeStreamCaptureMode");
+    };
+    const auto before = calls();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      memory.reset();
+      ::_exit(nccl::BlockingCalls::settle(soon()) && calls() == before ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "it called NCCL or CUDA";
+    EXPECT_EQ(known(), 1);
+  });
+  EXPECT_EQ(known_at_last(), 0);
 }
 
 /// NCCL takes no other call while it launches.
@@ -78,7 +198,7 @@ TEST_F(NcclMemory, IsLetGoOfBetweenLaunches) {
     EXPECT_EQ(poll_until_end(request), Outcome::ok);
     request.release();
   });
-  EXPECT_EQ(known(), 0);
+  EXPECT_EQ(known_at_last(), 0);
 }
 
 std::optional<Error> allocation_error(Backend& backend, Deadline deadline) {
