@@ -24,6 +24,7 @@ constexpr std::chrono::milliseconds kFirstProbe{1000};
 // who orders a stream after an operation.
 constexpr std::chrono::seconds kLongestClose{5};
 
+// Later deadlines are cut to this, so that grace times can be added to them.
 constexpr std::chrono::hours kFarthest{24 * 365 * 10};
 
 /// Where leak checkers find it.
@@ -107,7 +108,9 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   if (options.keep_alive) operations.front().keep_alive = std::move(options.keep_alive);
   apply(options, lane.traits, operations);
   const Time now = Deadline::Clock::now();
-  const Deadline deadline = options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)});
+  const Deadline farthest{now + kFarthest};
+  const Deadline deadline =
+      earlier(options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)}), farthest);
   std::unique_lock lock(mutex_);
   WorkState& issued = issue(operations, lane, deadline, now);
   Work work{issued};  // first: once queued, others may finish it

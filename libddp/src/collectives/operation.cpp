@@ -52,6 +52,7 @@ std::uint64_t Operation::fingerprint() const noexcept {
   if (reduces(kind)) word |= static_cast<std::uint64_t>(reduce_op) << 16U;
   if (rooted(kind)) word |= std::uint64_t{static_cast<std::uint32_t>(root)} << 32U;
   std::uint64_t hash = mixed(mixed(0, word), is_transfer() ? tag : sequence);
+  if (is_transfer() && sequence != 0) hash = mixed(hash, sequence);  // a part of a collective
   hash = mixed(hash, count);
   if (prescale != 1) hash = mixed(hash, std::bit_cast<std::uint64_t>(prescale));
   for (const std::size_t part : counts) hash = mixed(hash, part);

@@ -25,9 +25,7 @@ void Part::start(Task& task, std::size_t stage) {
   made.request = nullptr;
   ++count_;
   if (!made.operations.empty()) {
-    for (Operation& operation : made.operations) {
-      if (!operation.is_transfer()) operation.sequence = task.job().mark();
-    }
+    for (Operation& operation : made.operations) operation.sequence = task.job().mark();
     made.request = &backend_->init(made.operations, task.deadline());
     if (!made.message) ++collectives_;
     add_busy(1);

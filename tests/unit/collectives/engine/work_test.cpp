@@ -129,6 +129,17 @@ TEST_F(WorkTest, HoldsAnOwnerOfTheMemoryUntilTheEnd) {
   EXPECT_TRUE(eventually([&] { return seen.expired(); })) << "although there is still a handle";
 }
 
+TEST_F(WorkTest, TheLastMomentOfTheClockIsADeadline) {
+  control_->hold();
+  const Work work = group().barrier(Deadline{Deadline::Clock::time_point::max()});
+  std::thread releases([this] {
+    std::this_thread::sleep_for(milliseconds(20));
+    control_->release();
+  });
+  EXPECT_NO_THROW(work.wait());
+  releases.join();
+}
+
 TEST_F(WorkTest, OrderWaitsForTheCpu) {
   control_->polls_needed = 3;
   const Work work = group().barrier();

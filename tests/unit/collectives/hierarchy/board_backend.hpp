@@ -54,7 +54,8 @@ class Board {
   };
   struct Message {
     const Operation* operation = nullptr;
-    std::shared_ptr<bool> over = std::make_shared<bool>(false);
+    std::uint64_t fingerprint = 0;
+    std::shared_ptr<Outcome> outcome = std::make_shared<Outcome>(Outcome::running);
     std::vector<std::byte> kept;  ///< of a send that did not wait
   };
   using Channel = std::tuple<int, int, std::uint32_t>;  // from, to, tag
@@ -132,8 +133,9 @@ class Board {
     while (!sends.empty() && !receives.empty()) {
       const Operation& to = *receives.front().operation;
       const void* from = sends.front().operation ? sends.front().operation->input.data() : sends.front().kept.data();
-      if (to.output.size_bytes() > 0) std::memcpy(to.output.data(), from, to.output.size_bytes());
-      *sends.front().over = *receives.front().over = true;
+      const bool fits = sends.front().fingerprint == receives.front().fingerprint;
+      if (fits && to.output.size_bytes() > 0) std::memcpy(to.output.data(), from, to.output.size_bytes());
+      *sends.front().outcome = *receives.front().outcome = fits ? Outcome::ok : Outcome::mismatch;
       sends.pop_front();
       receives.pop_front();
     }
@@ -226,24 +228,25 @@ class BoardRequest final : public Request {
                                  operation.tag};
     Board::Message message;
     message.operation = &operation;
+    message.fingerprint = operation.fingerprint();
     if (sends && board.random_() % 2 == 0) {  // does not wait
       const auto* data = static_cast<const std::byte*>(operation.input.data());
       message.kept.assign(data, data + operation.input.size_bytes());
       message.operation = nullptr;
     } else {
-      messages_.push_back(message.over);
+      messages_.push_back(message.outcome);
     }
     (sends ? board.sends_ : board.receives_)[channel].push_back(std::move(message));
     board.match(channel);
   }
   Outcome look(Board& board) {
     if (board.aborted_.contains(backend_.rank_)) return Outcome::aborted;
-    const bool all_over = std::all_of(messages_.begin(), messages_.end(), [](const auto& over) { return *over; });
-    const bool all_ok = std::all_of(collectives_.begin(), collectives_.end(),
-                                    [](const auto& each) { return each->outcome == Outcome::ok; });
-    if (all_over && all_ok) return Outcome::ok;
-    for (const auto& each : collectives_) {
-      if (each->outcome != Outcome::mismatch) continue;
+    std::vector<Outcome> outcomes;
+    for (const auto& each : messages_) outcomes.push_back(*each);
+    for (const auto& each : collectives_) outcomes.push_back(each->outcome);
+    const auto is_ok = [](Outcome each) { return each == Outcome::ok; };
+    if (std::all_of(outcomes.begin(), outcomes.end(), is_ok)) return Outcome::ok;
+    if (std::find(outcomes.begin(), outcomes.end(), Outcome::mismatch) != outcomes.end()) {
       failure_.cause = "different calls";
       return Outcome::mismatch;
     }
@@ -268,7 +271,7 @@ class BoardRequest final : public Request {
   std::span<const Operation> operations_;
   Deadline deadline_;
   std::vector<std::shared_ptr<Board::Collective>> collectives_;
-  std::vector<std::shared_ptr<bool>> messages_;
+  std::vector<std::shared_ptr<Outcome>> messages_;
   Outcome outcome_ = Outcome::running;
   Failure failure_;
   bool counted_ = false;

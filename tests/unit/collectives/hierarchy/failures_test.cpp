@@ -96,6 +96,30 @@ TEST(HierarchyMismatch, RanksThatNameDifferentRootsNotice) {
   EXPECT_EQ(requests[2]->poll(), Outcome::mismatch);
 }
 
+/// Between leaders go messages, which nobody has to answer: one of another operation must not be taken for the next.
+TEST(HierarchyMismatch, MessagesOfAnotherOperationAreNotTaken) {
+  const BoardHierarchy boards({0, 0, 1, 1}, {}, 400);
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<std::unique_ptr<CheckedCall>> calls;
+  for (int rank = 0; rank < 4; ++rank) backends.push_back(boards.make(rank));
+  const auto run_all = [&](OperationKind kind, int others_root, std::uint64_t sequence) {
+    std::vector<Request*> requests;
+    for (int rank = 0; rank < 4; ++rank) {
+      const Call call{.kind = kind, .count = 10, .root = rank < 2 ? 0 : others_root};
+      calls.push_back(std::make_unique<CheckedCall>(call, 4, rank, sequence));
+      requests.push_back(&backends[static_cast<std::size_t>(rank)]->init({&calls.back()->operation(), 1},
+                                                                         Deadline::after(std::chrono::seconds(60))));
+      requests.back()->post();
+    }
+    for (int round = 0; round < 1000; ++round) {
+      for (Request* request : requests) request->poll();
+    }
+    return requests.front()->poll();
+  };
+  run_all(OperationKind::scatter, 2, 1);  // each domain's root sends to the other's, which receives nothing
+  EXPECT_EQ(run_all(OperationKind::gather, 0, 2), Outcome::mismatch);
+}
+
 TEST(HierarchyMessages, TheOwnTagIsRefused) {
   const BoardHierarchy boards({0, 1}, {}, 400);
   const auto backend = boards.make(0);
