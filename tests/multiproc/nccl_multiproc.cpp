@@ -1,6 +1,9 @@
 // Groups with NCCL for CUDA tensors, as processes over the doubles of CUDA and NCCL: agreement on the backend, and
 // ranks that are killed, stopped or hang at each phase.
 #include <signal.h>
+#include <stdlib.h>
+
+#include <filesystem>
 
 #include <gmock/gmock.h>
 
@@ -86,6 +89,19 @@ TEST(NcclGroups, OtherVersionsAreListedByAll) {
     EXPECT_THAT(result.output, HasSubstr("code=mismatch ranks=[1]"));
     EXPECT_THAT(result.output, HasSubstr("rank 1: NCCL 2.18.5"));
   }
+}
+
+TEST(NcclGroups, SurvivorsMakeAnotherInTheSameProcess) {
+  std::string folder = testing::TempDir() + "ddp_survivors_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  RankProcesses ranks(4, {NCCL_RANK, "survive", folder},
+                      with_doubles({"FAKE_NCCL_FAULTS=AllReduce@2#20=kill", "FAKE_NCCL_PEERS=silent"}));
+  const auto results = ranks.wait(Deadline::after(seconds(100)));
+  for (const int rank : {0, 1, 3}) {
+    const RankResult& result = results[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << "\n" << result.output;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 /// What happens to the victim, or to all.

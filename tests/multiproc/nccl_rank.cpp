@@ -22,6 +22,7 @@
 #include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "file_store.hpp"
 
 namespace {
 
@@ -317,8 +318,33 @@ void loop(ddp::World& world, int seconds) {
   }
 }
 
+/// Those that are left of a group that has failed make another, which meets in a folder. Each keeps its device.
+void survive(ddp::World& world, const std::string& folder) {
+  std::vector<int> left;
+  try {
+    loop(world, 60);
+  } catch (const ddp::Error& error) {
+    for (int rank = 0; rank < world.world_size(); ++rank) {
+      if (std::ranges::find(error.ranks(), rank) == error.ranks().end()) left.push_back(rank);
+    }
+  }
+  const auto place = static_cast<int>(std::ranges::find(left, world.rank()) - left.begin());
+  const auto size = static_cast<int>(left.size());
+  check(size == world.world_size() - 1, "one is lost");
+  const ddp::StoreGroupOptions options{
+      .name = "survivors", .global_ranks = left, .backend = "nccl", .device = world.local_rank()};
+  ddp::ProcessGroup group =
+      ddp::make_process_group(std::make_unique<ddp::test::FileStore>(folder, place, size), options);
+  DeviceFloats floats(world.local_rank(), 1000);
+  floats.fill(static_cast<float>(place));
+  group.all_reduce(floats.view(), ddp::ReduceOp::sum, floats.options()).order(floats.stream());
+  check(floats.all_equal(static_cast<float>(size * (size - 1)) / 2), "a sum of the survivors");
+  group.barrier().wait();
+}
+
 void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
+  if (scenario == "survive") return survive(world, argument);
   if (scenario == "use") return use_group(world);
   if (scenario == "train") return train(world);
   if (scenario == "capture") return capture(world);

@@ -131,10 +131,13 @@ struct StoreGroupOptions {
   std::string name;                 ///< the same on all ranks, and of this group alone
   std::vector<int> global_ranks{};  ///< of each in the job, for messages; empty: the group is the job
   std::optional<std::chrono::milliseconds> timeout{};  ///< of the rendezvous; default: DDP_INIT_TIMEOUT
-  /// As above. For NCCL the ranks must be all of their nodes: the local rank says which device is whose.
-  std::string backend = "auto";
+  std::string backend = "auto";                        ///< as above
+  /// Of NCCL: this rank's CUDA device; must be given where other ranks of the node are not of the group, as after a
+  /// failure. Default: by its place among the group's ranks of its node.
+  std::optional<int> device{};
 };
-/// A group of the ranks of @p store, which have met by other means than a World: for other libraries' process groups.
+/// A group of the ranks of @p store, which have met by other means than a World: for other libraries' process groups,
+/// and for those who are left of a group that has failed.
 /// Collective over them. No other group has been made over the store; it is closed when this one is made, and used by
 /// the calling thread alone. Throws as World::init and the above.
 ProcessGroup make_process_group(std::unique_ptr<KeyValueStore> store, const StoreGroupOptions& options);

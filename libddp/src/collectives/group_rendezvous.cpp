@@ -27,7 +27,8 @@ std::optional<int> device_of(WorldState& world) {
   return device ? std::optional(device->index) : std::nullopt;
 }
 
-std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendChoice& choice, std::string name) {
+std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendChoice& choice, std::string name,
+                                              std::optional<int> device = std::nullopt) {
   const Deadline deadline = Deadline::after(world.timeout());
   GroupMembers members{.name = std::move(name),
                        .rank = world.rank,
@@ -41,7 +42,7 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
     members.nodes.push_back(world.nodes.node_of(rank));
   }
   ConnectOptions connect{.interface_address = world.interface.address, .timeout = world.timeout()};
-  if (choice.cuda != BackendChoice::Cuda::none) connect.device = device_of(world);
+  if (choice.cuda != BackendChoice::Cuda::none) connect.device = device ? device : device_of(world);
   GroupBackends backends(choice, members, connect);
   std::vector<Bytes> addresses(members.global_ranks.size(), backends.addresses());
   if (members.size() > 1) {
@@ -198,7 +199,7 @@ ProcessGroup make_process_group(std::unique_ptr<KeyValueStore> store, const Stor
   }
   const auto choice = collectives::BackendChoice::of(collectives::word_of(options.backend));
   WorldState state(std::move(store), options.timeout, options.global_ranks);
-  return ProcessGroup{collectives::make_world_group(state, choice, options.name)};
+  return ProcessGroup{collectives::make_world_group(state, choice, options.name, options.device)};
 }
 
 }  // namespace ddp

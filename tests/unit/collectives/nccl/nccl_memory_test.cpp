@@ -151,8 +151,10 @@ TEST_F(NcclMemory, DeregisteringThatBlocksHoldsNobody) {
           request.post();
           for (int i = 0; i < 100; ++i) EXPECT_EQ(request.poll(), Outcome::running) << "NCCL is busy";
         },
-        [] { FAKE_NCCL(fake_nccl_release)
-             (); }));
+        [] {
+          FAKE_NCCL(fake_nccl_release)
+          ();
+        }));
     faults("");
     FAKE_NCCL(fake_nccl_release)();
     EXPECT_EQ(poll_until_end(request), Outcome::ok);
