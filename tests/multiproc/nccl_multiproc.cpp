@@ -144,6 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_kill", "FAKE_NCCL_PEERS=silent"},
              "code=peer_lost ranks=[2]",
              8},
+        Fall{"stopped_in_init", {"FAKE_NCCL_FAULTS=CommInitRankConfig@2=stop"}, "code=peer_lost ranks=[2]", 11, false},
         Fall{"stopped", {"FAKE_NCCL_FAULTS=AllReduce@2#20=stop"}, "code=peer_lost ranks=[2]", 11, false},
         Fall{"a_kernel_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_hang"}, "code=timeout ranks=[", 14},
         Fall{"an_abort_blocks",

@@ -191,6 +191,18 @@ TEST_F(NcclFailures, OtherVersionsAreListedBeforeNcclStarts) {
       << "drivers may differ while they are renewed";
 }
 
+TEST_F(NcclFailures, WithoutAUniqueIdItSaysWhatNcclNeeds) {
+  faults("GetUniqueId=fail:ncclSystemError");
+  try {
+    address_of(0);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_EQ(error.native(), "ncclSystemError (2)");
+    EXPECT_THAT(error.what(), HasSubstr("NCCL_SOCKET_IFNAME"));
+  }
+}
+
 TEST_F(NcclFailures, EightBitSumsNeedNewNcclAndGpus) {
   const nccl::RankReport good = nccl::RankReport::parse(address_of(0));
   EXPECT_EQ(good.compute_capability, 90);

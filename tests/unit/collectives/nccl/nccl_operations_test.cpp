@@ -305,5 +305,41 @@ TEST_F(NcclOperations, IsCapturedIntoAGraphThatKeepsItsMemory) {
   });
 }
 
+/// Its graph could touch the memory later than its owner goes.
+TEST_F(NcclOperations, IsNotCapturedIfTheGraphCannotKeepItsMemory) {
+  for (const char* fault : {"cuUserObjectCreate=fail:2", "cuGraphRetainUserObject=fail:2"}) {
+    DeviceGroup group(1);
+    group.on_all([&](int rank) {
+      group.run_call(rank, all_reduce_of(10), 1);
+      CUstream stream = group.own(rank).stream.get();
+      const cuda::DeviceMemory memory(group.own(rank).context, sizeof(float));
+      const auto owner = std::make_shared<int>(1);
+      Operation operation;
+      operation.kind = OperationKind::all_reduce;
+      operation.count = 1;
+      operation.input = operation.output = TensorView(memory.pointer(), DType::float32, {1});
+      operation.stream.handle = stream;
+      operation.keep_alive = owner;
+      cuda::check(cuda::driver().stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+      ASSERT_EQ(FAKE_CUDA(fake_cuda_add_faults)(fault), 1);
+      Request& request = group.at(rank).init({&operation, 1}, soon());
+      request.post();
+      FAKE_CUDA(fake_cuda_clear_faults)();
+      EXPECT_EQ(request.poll(), Outcome::peers_failed);
+      EXPECT_EQ(request.failure().native, "CUDA_ERROR_OUT_OF_MEMORY (2)");
+      group.at(rank).abort();
+      EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+      request.release();
+      CUgraph graph = nullptr;
+      cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
+      cuda::driver().graph_destroy(graph);
+      operation.keep_alive.reset();
+      const Deadline limit = soon();
+      while (owner.use_count() > 1 && !limit.expired()) nccl::GraphKeeper::bury();
+      EXPECT_EQ(owner.use_count(), 1) << fault;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace ddp::collectives::testing
