@@ -115,9 +115,9 @@ void compare(const Buffer& buffer, const std::string& what, double limit,
              const std::function<double(std::size_t)>& reference) {
   for (std::size_t i = 0; i < buffer.count(); ++i) {
     const double wanted = reference(i);
-    check(std::abs(buffer.get(i) - wanted) <= limit,
-          fmt::format("{} of {} x {}: element {} is {}, not {}", what, to_string(buffer.dtype()), buffer.count(), i,
-                      buffer.get(i), wanted));
+    if (std::abs(buffer.get(i) - wanted) <= limit) continue;
+    check(false, fmt::format("{} of {} x {}: element {} is {}, not {}", what, to_string(buffer.dtype()), buffer.count(),
+                             i, buffer.get(i), wanted));
   }
 }
 

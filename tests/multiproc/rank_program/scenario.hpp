@@ -4,6 +4,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include <ddp/ddp.hpp>
 
@@ -15,8 +16,8 @@ class CheckFailed : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-inline void check(bool holds, const std::string& what) {
-  if (!holds) throw CheckFailed(what);
+inline void check(bool holds, std::string_view what) {
+  if (!holds) throw CheckFailed(std::string(what));
 }
 
 using Arguments = std::span<const std::string>;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -156,7 +157,7 @@ class CheckedCall {
     return bytes;
   }
   void put(std::vector<std::byte>& memory, std::size_t first, const std::vector<std::byte>& values) const {
-    std::copy(values.begin(), values.end(), memory.begin() + static_cast<std::ptrdiff_t>(offset(first)));
+    if (!values.empty()) std::memcpy(memory.data() + offset(first), values.data(), values.size());
   }
 
   std::vector<std::byte> expected_output() const {

@@ -14,6 +14,8 @@
 #include <ddp/error.hpp>
 #include <ddp/key_value_store.hpp>
 
+#include "support/sanitized.hpp"
+
 namespace ddp::test {
 
 /// What a busy machine may add to a deadline before a thread that met it can say so.
@@ -52,7 +54,8 @@ inline void run_ranks(int world_size, const std::function<void(int rank)>& body)
 }
 
 /// Sizes around every limit of a store: empty, PMI-2's longest value, and many of its texts.
-inline constexpr std::array<std::size_t, 8> kAwkwardSizes = {0, 1, 255, 256, 1023, 1024, 70'000, 1 << 20};
+inline constexpr std::array<std::size_t, 8> kAwkwardSizes = {0,    1,    255,    256,
+                                                             1023, 1024, 70'000, ::ddp::test::cases(1 << 20)};
 
 /// All byte values, different for every rank. The first ones are those that text protocols trip over.
 inline Bytes awkward_value(int rank, std::size_t size) {

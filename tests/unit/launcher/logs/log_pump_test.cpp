@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -75,16 +76,19 @@ TEST_F(LogPumpTest, FilesThatCannotBeMadeAreNamed) {
   EXPECT_THROW(LogPump{filtered}, Error);
 }
 
+constexpr std::string_view kLineEnd = " ................................";
+
 /// Runs a process that writes @p lines numbered lines, if wanted in cuts that have nothing to do with lines. Without
 /// prefixes that would depend on time: an unfinished line waits for a moment only.
 pid_t start_writer(int fd, int rank, int lines, bool cut_lines) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   std::string text;
+  const std::string start = "rank " + std::to_string(rank) + " line ";
   const auto limit = [&](int i) { return static_cast<std::size_t>(100 + (i * 7919 + rank * 104729) % 8000); };
   try {
     for (int i = 0; i < lines; ++i) {
-      text += "rank " + std::to_string(rank) + " line " + std::to_string(i) + " ................................\n";
+      text.append(start).append(std::to_string(i)).append(kLineEnd).append(1, '\n');
       if (text.size() < limit(i)) continue;
       const std::size_t cut = text.size() - static_cast<std::size_t>(cut_lines ? i % 20 : 0);
       write_all(fd, std::string_view{text}.substr(0, cut));
@@ -121,26 +125,35 @@ TEST_P(ManyWriters, NothingIsLostOrTorn) {
     pump.finish(kGenerous);
   }
   const std::string text = out_.text();
+  const auto take = [](std::string_view& line, std::string_view wanted) {
+    const bool is_there = line.starts_with(wanted);
+    line.remove_prefix(is_there ? wanted.size() : 0);
+    return is_there;
+  };
+  const auto take_number = [](std::string_view& line) {
+    int number = -1;
+    line.remove_prefix(
+        static_cast<std::size_t>(std::from_chars(line.data(), line.data() + line.size(), number).ptr - line.data()));
+    return number;
+  };
   std::vector<int> next(kRanks, 0);
   std::size_t lines = 0;
-  for (std::size_t at = 0; at < text.size(); ++lines) {
-    const std::size_t newline = text.find('\n', at);
+  for (std::string_view rest = text; !rest.empty(); ++lines) {
+    const std::size_t newline = rest.find('\n');
     ASSERT_NE(newline, std::string::npos);
-    std::string line = text.substr(at, newline - at);
-    at = newline + 1;
+    const std::string_view line = rest.substr(0, newline);
+    rest.remove_prefix(newline + 1);
+    std::string_view left = line;
     int rank = -1;
     if (prefixed) {
-      const std::size_t colon = line.find("]:");
-      ASSERT_TRUE(line.starts_with("[default") && colon != std::string::npos) << line;
-      rank = std::stoi(line.substr(8));
-      line.erase(0, colon + 2);
+      const bool has_prefix = take(left, "[default") && (rank = take_number(left)) >= 0 && take(left, "]:");
+      ASSERT_TRUE(has_prefix) << line;
     }
-    ASSERT_TRUE(line.starts_with("rank ")) << line;
-    const int named = std::stoi(line.substr(5));
-    ASSERT_TRUE(named >= 0 && named < kRanks && (!prefixed || rank == named)) << line;
-    int& number = next[static_cast<std::size_t>(named)];
-    ASSERT_EQ(line, "rank " + std::to_string(named) + " line " + std::to_string(number++) +
-                        " ................................");
+    const bool has_name = take(left, "rank ");
+    const int named = take_number(left);
+    ASSERT_TRUE(has_name && named >= 0 && named < kRanks && (!prefixed || rank == named)) << line;
+    const bool is_next = take(left, " line ") && take_number(left) == next[static_cast<std::size_t>(named)]++;
+    ASSERT_TRUE(is_next && left == kLineEnd) << line;
   }
   EXPECT_EQ(lines, static_cast<std::size_t>(kRanks) * kLines);
 }

@@ -165,7 +165,8 @@ TEST_F(ErrorFileTest, ACutWithinAnEscapeOrACharacterIsUnderstood) {
   for (const char* piece : {"\\u00e9", "\\ud83d\\ude00", "\\n", "\\\\", "\xc3\xa9"}) {
     const std::string unit = piece;
     for (std::size_t shift = 0; shift < unit.size(); ++shift) {
-      std::string content = R"({"message": {"message": "m", "extraInfo": {"py_callstack": ")" + std::string(shift, 'y');
+      std::string content = R"({"message": {"message": "m", "extraInfo": {"py_callstack": ")";
+      content.resize(kMaxErrorFileBytes - 100 + shift, 'y');
       while (content.size() < kMaxErrorFileBytes) content += unit;
       content.resize(kMaxErrorFileBytes);
       EXPECT_TRUE(parse_error_file(content).message == "m") << piece << " " << shift;

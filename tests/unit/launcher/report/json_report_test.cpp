@@ -21,6 +21,7 @@
 #include <ddp/error.hpp>
 
 #include "base/unique_fd.hpp"
+#include "support/sanitized.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -189,8 +190,9 @@ TEST(JsonReport, TextThatIsNoUtf8IsMadeSo) {
 
 TEST(JsonReport, ListsAllOfManyFailures) {
   JobOutcome outcome;
-  for (int rank = 0; rank < 4096; ++rank) outcome.failures.push_back(failure(rank, 1));
-  EXPECT_EQ(report(outcome)["failures"].size(), 4096U);
+  constexpr int kRanks = ::ddp::test::cases(4096);
+  for (int rank = 0; rank < kRanks; ++rank) outcome.failures.push_back(failure(rank, 1));
+  EXPECT_EQ(report(outcome)["failures"].size(), static_cast<std::size_t>(kRanks));
 }
 
 class ReportFileTest : public testing::Test {

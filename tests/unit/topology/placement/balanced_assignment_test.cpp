@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "support/sanitized.hpp"
 #include "unit/topology/dice.hpp"
 
 namespace ddp::topology {
@@ -72,7 +73,7 @@ TEST(BalancedAssignment, NothingToChooseFrom) {
 }
 
 TEST(BalancedAssignment, NoAssignmentIsBetter) {
-  for (std::uint32_t seed = 1; seed <= 3000; ++seed) {
+  for (std::uint32_t seed = 1; seed <= ::ddp::test::cases(3000); ++seed) {
     ddp::test::Dice dice(seed);
     const int targets = dice.between(1, 4);
     Options options(static_cast<std::size_t>(dice.between(1, 6)));
