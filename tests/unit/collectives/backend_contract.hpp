@@ -50,8 +50,8 @@ TEST_P(BackendContract, EverySizeFrom0To257Bytes) {
       // Every size for the narrowest and the widest type, the sizes around powers of two for the others; sanitizers
       // see these of all types.
       for (std::size_t count = 0; count * size_of(dtype) <= 257; ++count) {
-        const bool all = !::ddp::test::kSanitized &&
-                         (dtype == DType::uint8 || dtype == DType::float64 || dtype == DType::float16);
+        const bool all =
+            !::ddp::test::kSanitized && (dtype == DType::uint8 || dtype == DType::float64 || dtype == DType::float16);
         const std::size_t above = count & (count - 1);
         if (!all && above != 0 && (count & (count + 1)) != 0 && above != 1) continue;
         const ReduceOp op = some_reduction(dtype, count);
