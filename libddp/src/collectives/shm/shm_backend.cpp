@@ -244,22 +244,22 @@ bool ShmBackend::advance_collectives() {
 
 bool ShmBackend::advance_transfers() {
   bool moved = false;
+  std::optional<int> differs;
   for (int peer = 0; peer < config_.size; ++peer) {
     PeerTransfers& transfers = group_->transfers[static_cast<std::size_t>(peer)];
     if (!transfers.busy()) continue;
     if (transfers.advance()) moved = true;
-    if (transfers.mismatch()) {
-      group_->verdict.speak({VerdictCause::mismatch, {std::min(peer, config_.rank), std::max(peer, config_.rank)}});
-      follow_verdict();
-      return true;
-    }
+    if (transfers.mismatch() && !differs) differs = peer;
   }
   const auto over = [](ShmRequest* request) {
     if (request->unfinished_ == 0) request->outcome_ = Outcome::ok;
     return request->unfinished_ == 0;
   };
   transfers_.erase(std::remove_if(transfers_.begin(), transfers_.end(), over), transfers_.end());
-  return moved;
+  if (!differs) return moved;
+  group_->verdict.speak({VerdictCause::mismatch, {std::min(*differs, config_.rank), std::max(*differs, config_.rank)}});
+  follow_verdict();
+  return true;
 }
 
 /// The slow path: an operation waits.

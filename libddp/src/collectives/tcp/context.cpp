@@ -35,26 +35,19 @@ Context::Ticket Context::post(const Operation& operation) {
   return ++posted_;
 }
 
-void Context::advance() {
-  if (mesh_->failure()) return finish_alone();
+bool Context::advance() {
+  const auto before = position();
   while (!mesh_->failure()) {
     if (started_ == finished_) {
-      if (waiting_.empty()) return;
+      if (waiting_.empty()) break;
       const Operation& operation = *waiting_.front();
       waiting_.pop_front();
       start(operation);
     }
-    if (!step()) return;
+    if (!step()) break;
     finished_ = started_;
   }
-}
-
-/// A rank that ends right after a collective may be missed in the same moment in which its last message arrives: what
-/// needs no other rank any more is done all the same.
-void Context::finish_alone() {
-  if (started_ == finished_ || receives_left_ != 0 || sends_left_ != 0 || next_send_ != plan_.sends.size()) return;
-  for (; actions_ < plan_.actions.size(); ++actions_) execute(plan_.actions[actions_]);
-  finished_ = started_;
+  return position() != before;
 }
 
 void Context::start(const Operation& operation) {

@@ -3,6 +3,7 @@
 // k-th of every other.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -34,8 +35,8 @@ class Context {
   using Ticket = std::uint64_t;
   /// @p operation stays in place until it is done, or the mesh has failed.
   Ticket post(const Operation& operation);
-  /// Takes the collectives as far as they go now.
-  void advance();
+  /// Takes the collectives as far as they go now. @return whether anything moved.
+  bool advance();
   bool is_done(Ticket ticket) const noexcept { return ticket <= finished_; }
   /// Of the one that runs: whose messages are missing, as ranks here.
   std::vector<int> awaited() const;
@@ -49,7 +50,9 @@ class Context {
  private:
   void start(const Operation& operation);
   bool step();
-  void finish_alone();
+  std::array<std::uint64_t, 6> position() const {
+    return {started_, next_receive_, next_sink_, next_send_, arrived_, actions_};
+  }
   void post_receives(std::vector<ReceiveStep>& steps, std::size_t& next);
   void execute(const Action& action);
 

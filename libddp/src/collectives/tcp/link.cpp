@@ -1,5 +1,7 @@
 #include "collectives/tcp/link.hpp"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -244,6 +246,17 @@ bool Link::receive() {
       consume_staged();
       return true;
     }
+  }
+}
+
+bool Link::undelivered() const noexcept {
+  int bytes = 0;
+  return is_open() && ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+void Link::clear() const noexcept {
+  std::array<std::byte, 4096> unread{};
+  while (is_open() && ::recv(socket_.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
   }
 }
 

@@ -78,6 +78,10 @@ class Link {
   Incoming* expected() const noexcept { return expected_; }
 
   bool sends() const noexcept { return first_ != nullptr; }
+  /// Whether the other host has yet to take some of what has been sent.
+  bool undelivered() const noexcept;
+  /// Throws away what has come.
+  void clear() const noexcept;
   bool stalled() const noexcept { return stalled_; }
 
   /// Forgets all messages, and completes the frame that is half sent from a copy of its bytes, so that more can be said

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,6 +24,8 @@ namespace {
 constexpr std::size_t kFew = 8;
 // Every so many calls all descriptors are looked at: the end of a rank that nothing is expected from shows there.
 constexpr unsigned kLookEvery = 64;
+// How long what other ranks go on sending may keep this one from giving up when one is lost.
+constexpr std::chrono::milliseconds kSettle{200};
 
 constexpr std::uint64_t kAdmissionTag = std::uint64_t{1} << 32U;
 constexpr std::uint64_t kWakeTag = std::uint64_t{2} << 32U;
@@ -63,6 +66,26 @@ Context& TcpMesh::open_context(std::uint16_t number, std::vector<int> members) {
 }
 
 bool TcpMesh::progress() {
+  const bool moved = move();
+  if (trouble_) settle();
+  return moved;
+}
+
+void TcpMesh::settle() {
+  const Deadline enough = Deadline::after(kSettle);
+  for (bool moved = true; moved && !enough.expired() && !aborted();) {
+    moved = sweep();
+    const std::vector<Peer*> open = open_;  // each end changes the list
+    for (Peer* peer : open) {
+      if (peer->link.sends()) moved = peer->link.flush() || moved;
+      moved = peer->link.receive() || moved;
+    }
+    for (const auto& [number, context] : contexts_) moved = context->advance() || moved;
+  }
+  conclude();
+}
+
+bool TcpMesh::move() {
   bool moved = false;
   const auto awaits = [](const Peer* peer) {
     return peer->link.expected() != nullptr || peer->link.transfers_due != 0;
@@ -215,6 +238,7 @@ void TcpMesh::whole(int rank, const Frame& frame) {
 
 void TcpMesh::close(Deadline deadline) noexcept {
   try {
+    if (trouble_) conclude();
     const Deadline until = earlier(deadline, Deadline::after(std::chrono::seconds(2)));
     const bool alive = !failure_;
     if (alive) {
@@ -232,10 +256,15 @@ void TcpMesh::close(Deadline deadline) noexcept {
         peer->link.flush();
       }
       // a connection closed with bytes unread is reset, which may destroy what the other side has not read
-      std::array<std::byte, 4096> unread{};
-      while (peer->link.is_open() && ::recv(peer->link.fd(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
-      }
+      peer->link.clear();
       if (peer->link.is_open()) ::shutdown(peer->link.fd(), SHUT_WR);
+    }
+    for (Peer* peer : open_) {
+      // So is one on which credit comes after that, and what its host has not taken yet is lost.
+      const bool expects_credit = alive && peer->link.eager_in_flight >= kCreditBytes;
+      for (; expects_credit && peer->link.undelivered() && !deadline.expired(); peer->link.clear()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
     }
   } catch (...) {  // no memory for a goodbye
   }

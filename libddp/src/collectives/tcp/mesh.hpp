@@ -67,12 +67,13 @@ class TcpMesh final : private LinkOwner {
   /// mesh.
   Context& open_context(std::uint16_t number, std::vector<int> members);
 
-  /// Moves what can be moved now. @return whether anything did.
+  /// Moves what can be moved now. @return whether anything did. When a rank is found lost, what the others have
+  /// delivered is taken first, so that what needs nothing else is completed; then nothing moves any more.
   bool progress();
   void rest(std::chrono::microseconds limit) noexcept;
   void abort() noexcept;
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
-  /// @p ranks have failed, as was found by other means: nothing moves any more, and the other ranks are told.
+  /// @p ranks have failed, as was found by other means: as if progress() had found it. The other ranks are told.
   void report(std::vector<int> ranks, std::string cause);
   /// Says goodbye, so that the others know that this rank is not dead, and closes all connections.
   void close(Deadline deadline) noexcept;
@@ -117,12 +118,15 @@ class TcpMesh final : private LinkOwner {
   void ended(int rank, int error, bool garbage) override;
 
   Peer& need(int rank);
+  bool move();
   bool sweep();
+  void settle();
   void admit();
   void advance_opening();
   void open(Peer& peer, base::UniqueFd socket);
   void lose(Peer& peer, std::string cause, std::string native);
   void fail(MeshFailure failure, int counterpart);
+  void conclude();
   void tell(Peer& peer);
   void watch(Link& link);
 
@@ -137,6 +141,7 @@ class TcpMesh final : private LinkOwner {
   std::vector<Peer*> open_;
   std::vector<Peer*> opening_;
   std::map<std::uint16_t, std::unique_ptr<Context>> contexts_;
+  std::optional<MeshFailure> trouble_;  // found, while what has been delivered is taken
   std::optional<MeshFailure> failure_;
   int counterpart_ = -1;  // of a mismatch
   Deadline linger_until_ = Deadline::after(std::chrono::seconds(0));

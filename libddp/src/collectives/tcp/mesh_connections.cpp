@@ -157,9 +157,11 @@ void TcpMesh::fail_mismatch(int rank, std::string cause) {
 
 void TcpMesh::report(std::vector<int> ranks, std::string cause) {
   fail({.outcome = Outcome::peers_failed, .ranks = std::move(ranks), .cause = std::move(cause), .native = {}}, -1);
+  if (trouble_) settle();
 }
 
 void TcpMesh::give_up(Outcome outcome, std::vector<int> ranks, std::string cause) {
+  if (trouble_) conclude();  // the others are to know
   if (failure_) return;
   failure_ = {.outcome = outcome, .ranks = std::move(ranks), .cause = std::move(cause), .native = {}};
   for (auto& peer : peers_) {
@@ -167,10 +169,15 @@ void TcpMesh::give_up(Outcome outcome, std::vector<int> ranks, std::string cause
   }
 }
 
+/// The first counts.
 void TcpMesh::fail(MeshFailure failure, int counterpart) {
-  if (failure_) return;
-  failure_ = std::move(failure);
+  if (failure_ || trouble_) return;
+  trouble_ = std::move(failure);
   counterpart_ = counterpart;
+}
+
+void TcpMesh::conclude() {
+  failure_ = std::exchange(trouble_, std::nullopt);
   linger_until_ = Deadline::after(kLinger);
   tell_until_ = Deadline::after(kTell);
   for (auto& peer : peers_) {

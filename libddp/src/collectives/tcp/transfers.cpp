@@ -128,7 +128,7 @@ void Transfers::finish(Transfer& transfer, Link& link) {
 
 void Transfers::give_credit(Link& link, std::size_t bytes) {
   link.give_credit(bytes + kEagerOverheadBytes);
-  if (link.ungiven_credit() < kEagerWindowBytes / 4) return;
+  if (link.ungiven_credit() < kCreditBytes) return;
   link.enqueue_own({.kind = FrameKind::credit});
   link.flush();
 }

@@ -20,6 +20,8 @@ class TcpMesh;
 
 inline constexpr std::size_t kEagerBytes = 64 * 1024;
 inline constexpr std::size_t kEagerWindowBytes = 512 * 1024;
+/// So much credit is given without waiting for a frame that goes the same way.
+inline constexpr std::size_t kCreditBytes = kEagerWindowBytes / 4;
 
 /// One send or receive. Owned by its request, and in place until it is done or the mesh has failed.
 struct Transfer {

@@ -1,4 +1,4 @@
-// Meshes that several backends share, groups of many ranks, ranks that leave, and little room for descriptors.
+// Meshes that several backends share, groups of many ranks, and little room for descriptors.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -12,8 +12,7 @@
 #include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
 #include "support/no_descriptors_left.hpp"
-#include "unit/collectives/backend_ranks.hpp"
-#include "unit/collectives/checked_call.hpp"
+#include "unit/collectives/tcp/tcp_ranks.hpp"
 
 namespace ddp::collectives::tcp {
 namespace {
@@ -22,28 +21,6 @@ using testing::BackendRanks;
 using testing::CheckedCall;
 using testing::run;
 using testing::soon;
-using testing::Subject;
-
-Subject subject(int size) {
-  return {.name = "Tcp", .create = [](const BackendConfig& config) { return make_backend(config); }, .size = size};
-}
-
-void all_reduce(Backend& backend, int size, int rank, std::uint64_t sequence, std::size_t count) {
-  const CheckedCall call({.kind = OperationKind::all_reduce, .count = count}, size, rank, sequence);
-  const testing::Ended ended = run(backend, call.operation());
-  ASSERT_EQ(ended.outcome, Outcome::ok) << ended.failure.cause;
-  call.check();
-}
-
-Operation message(OperationKind kind, int peer, std::uint32_t tag, std::vector<float>& values) {
-  Operation operation;
-  operation.kind = kind;
-  operation.root = peer;
-  operation.tag = tag;
-  operation.count = values.size();
-  (kind == OperationKind::send ? operation.input : operation.output) = values;
-  return operation;
-}
 
 TEST(TcpMesh, ABackendOfOneRankCopies) {
   BackendRanks group(subject(1));
@@ -126,73 +103,6 @@ TEST(TcpMesh, ManyRanksMeetInTime) {
   group.on_all([&](int rank) { all_reduce(group.at(rank), kRanks, rank, 2, 50'000); });
   RecordProperty("first_collective_us",
                  static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(first).count()));
-}
-
-TEST(TcpMesh, WhoLeavesIsToldApartFromTheDead) {
-  BackendRanks group(subject(3));
-  group.on_all([&](int rank) { all_reduce(group.at(rank), 3, rank, 1, 10); });
-  group.at(1).close(soon());
-  group.on_all([&](int rank) {
-    if (rank == 1) return;
-    const CheckedCall call({.kind = OperationKind::all_reduce, .count = 10}, 3, rank, 2);
-    const testing::Ended ended = run(group.at(rank), call.operation());
-    EXPECT_EQ(ended.outcome, Outcome::peers_failed);
-    EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});
-    EXPECT_NE(ended.failure.cause.find("left the group"), std::string::npos) << ended.failure.cause;
-  });
-}
-
-/// A rank that finishes first and leaves takes nothing from those that are still reading.
-TEST(TcpMesh, WhatWasSentBeforeLeavingArrives) {
-  for (int round = 0; round < 5; ++round) {
-    BackendRanks group(subject(4));
-    group.on_all([&](int rank) {
-      const CheckedCall call({.kind = OperationKind::broadcast, .count = 300'000, .root = round % 4}, 4, rank, 1);
-      const testing::Ended ended = run(group.at(rank), call.operation());
-      EXPECT_EQ(ended.outcome, Outcome::ok) << ended.failure.cause;
-      call.check();
-      group.at(rank).close(soon());
-    });
-  }
-}
-
-/// The other has read nothing yet, and meets the last message and the end of the connection at once.
-TEST(TcpMesh, WhoDiesAfterACollectiveTakesNothingFromTheOther) {
-  BackendRanks group(subject(2));
-  group.on_all([&](int rank) { all_reduce(group.at(rank), 2, rank, 1, 10); });
-  const CheckedCall call({.kind = OperationKind::all_reduce, .count = 10}, 2, 1, 2);
-  const Operation operation = call.operation();
-  Request& request = group.at(1).init({&operation, 1}, soon());
-  request.post();
-  all_reduce(group.at(0), 2, 0, 2, 10);
-  group.kill(0);
-  Outcome outcome = Outcome::running;
-  while (outcome == Outcome::running) outcome = request.poll();
-  EXPECT_EQ(outcome, Outcome::ok) << (outcome == Outcome::ok ? "" : request.failure().cause);
-  request.release();
-  call.check();
-  const testing::Ended next = run(group.at(1), operation);
-  EXPECT_EQ(next.outcome, Outcome::peers_failed);
-  EXPECT_EQ(next.failure.ranks, std::vector<int>{0});
-}
-
-/// Also when it is asked for only after its sender has left.
-TEST(TcpMesh, MessagesSentBeforeLeavingAreKept) {
-  BackendRanks group(subject(2));
-  group.on_all([&](int rank) { all_reduce(group.at(rank), 2, rank, 1, 10); });
-  std::vector<float> sent{1, 2, 3};
-  for (const std::uint32_t tag : {1U, 2U, 3U}) {
-    ASSERT_EQ(run(group.at(0), message(OperationKind::send, 1, tag, sent)).outcome, Outcome::ok);
-  }
-  group.at(0).close(soon());
-  for (const std::uint32_t tag : {2U, 1U}) {
-    std::vector<float> received(sent.size());
-    const testing::Ended ended = run(group.at(1), message(OperationKind::recv, 0, tag, received));
-    EXPECT_EQ(ended.outcome, Outcome::ok) << tag << ": " << ended.failure.cause;
-    EXPECT_EQ(received, sent);
-  }
-  std::vector<float> other(5);
-  EXPECT_EQ(run(group.at(1), message(OperationKind::recv, 0, 3, other)).outcome, Outcome::mismatch);
 }
 
 TEST(TcpMesh, WaitsForDescriptors) {
