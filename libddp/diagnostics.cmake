@@ -25,11 +25,14 @@ add_library(ddp_hang STATIC
   src/diagnostics/hang/whereabouts.cpp)
 target_link_libraries(ddp_hang PUBLIC ddp_stacks ddp_flight ddp_base PRIVATE nlohmann_json::nlohmann_json ddp_options)
 add_library(ddp_metrics STATIC
+  src/diagnostics/metrics/event_log.cpp
   src/diagnostics/metrics/http_request.cpp
+  src/diagnostics/metrics/job_progress.cpp
   src/diagnostics/metrics/metric_table.cpp
   src/diagnostics/metrics/metrics_endpoint.cpp
   src/diagnostics/metrics/metrics_page.cpp
   src/diagnostics/metrics/rank_metrics.cpp
-  src/diagnostics/metrics/rank_probe.cpp)
-target_link_libraries(ddp_metrics PUBLIC ddp_hang ddp_flight ddp_base PRIVATE fmt::fmt ddp_options)
+  src/diagnostics/metrics/rank_probe.cpp
+  src/diagnostics/metrics/watched_ranks.cpp)
+target_link_libraries(ddp_metrics PUBLIC ddp_hang ddp_flight ddp_base PRIVATE fmt::fmt nlohmann_json::nlohmann_json ddp_options)
 ddp_use_precompiled_headers(ddp_stacks ddp_hang ddp_metrics)

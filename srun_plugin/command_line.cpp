@@ -120,6 +120,8 @@ constexpr std::array kLongWithValue{
     "ddp-bind"sv,
     "ddp-gpus"sv,
     "ddp-backend"sv,
+    "ddp-event-log"sv,
+    "ddp-event-log-interval"sv,
 };
 
 // One whose value is optional, hence never the next argument, though the name of another begins with it.
@@ -201,9 +203,12 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
       // The border to the next component, which may also stand where the first one's program would.
       found.components = command = true;
     } else if (command) {
-      continue;
-    } else if (text == "--" || text.size() < 2 || text[0] != '-') {
+      if (found.program.empty() && !found.components) found.program = text;  // after "--"
+    } else if (text == "--") {
       command = true;
+    } else if (text.size() < 2 || text[0] != '-') {
+      command = true;
+      found.program = text;
     } else if (text[1] == '-') {
       value_of = read_long(text.substr(2), found);
       skip = !value_of.empty();

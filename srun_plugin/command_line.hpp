@@ -16,6 +16,7 @@ struct CommandLine {
   bool components = false;                              ///< several components: ":", or --het-group with more than one
   bool no_kill = false;                                 ///< -k or --no-kill
   std::optional<bool> kill_on_bad_exit = std::nullopt;  ///< -K or --kill-on-bad-exit, and whether its value is not 0
+  std::string program = {};                             ///< the user's, of the first component
 };
 
 /// @param arguments of srun with its name first. What belongs to the user's program is not looked at: after "--", or

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <type_traits>
 
 #include <ddp/deadline.hpp>
@@ -15,7 +18,8 @@
 
 namespace ddp::srun_plugin {
 
-static_assert(std::is_trivially_copyable_v<TaskEnd>);
+static_assert(std::is_trivially_copyable_v<TaskStart> && std::is_trivially_copyable_v<TaskEnd>);
+static_assert(sizeof(TaskStart) != sizeof(TaskEnd));
 
 EndChannel::EndChannel() : owner_(::getpid()) {
   std::array<int, 2> ends{};
@@ -32,6 +36,10 @@ EndChannel::~EndChannel() {
 }
 
 int EndChannel::witness_end() const noexcept { return ::getppid() == owner_ ? witness_.get() : -1; }
+
+void EndChannel::tell(const TaskStart& start) const noexcept {
+  if (::getppid() == owner_) ::send(own_.get(), &start, sizeof start, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 void EndChannel::tell(const TaskEnd& end) noexcept {
   if (!own_ || ::getpid() != owner_) return;
@@ -50,12 +58,17 @@ void EndChannel::tell(const TaskEnd& end) noexcept {
   if (waits_ && ::recv(own_.get(), &confirmation, sizeof confirmation, MSG_DONTWAIT) <= 0) own_.reset();
 }
 
-std::optional<TaskEnd> take_end(int fd, bool& ended) {
-  TaskEnd end;
-  const ssize_t count = ::recv(fd, &end, sizeof end, MSG_DONTWAIT);
-  if (count == static_cast<ssize_t>(sizeof end)) return end;
+TaskNews take_news(int fd, bool& ended) {
+  std::array<std::byte, sizeof(TaskEnd)> bytes{};
+  const ssize_t count = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (count == static_cast<ssize_t>(sizeof(TaskEnd))) return std::bit_cast<TaskEnd>(bytes);
+  if (count == static_cast<ssize_t>(sizeof(TaskStart))) {
+    TaskStart start;
+    std::memcpy(&start, bytes.data(), sizeof start);
+    return start;
+  }
   ended = count >= 0 || (errno != EAGAIN && errno != EINTR);
-  return std::nullopt;
+  return {};
 }
 
 void confirm_end(int fd) noexcept {

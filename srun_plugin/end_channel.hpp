@@ -1,18 +1,24 @@
 // By which slurmstepd tells the node's witness (ddp-step witness) how each task has ended: only slurmstepd learns that,
-// as root, and only the witness, as the user, speaks with the step's store.
+// as root, and only the witness, as the user, speaks with the step's store. Tasks tell it that they begin where the
+// witness shall watch them.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
+#include <variant>
 
 #include "base/unique_fd.hpp"
 
 namespace ddp::srun_plugin {
 
-/// Between two processes of one installation on one host: sent as it lies in memory.
+// Between two processes of one installation on one host: sent as they lie in memory, and told apart by their size.
+struct TaskStart {
+  std::uint32_t rank = 0;
+  std::int32_t pid = 0;
+  friend bool operator==(const TaskStart&, const TaskStart&) = default;
+};
 struct TaskEnd {
   std::uint32_t task = 0;    ///< its number in the step, or in its component of a heterogeneous step
   std::int32_t status = 0;   ///< as wait(2) gives it
@@ -38,6 +44,8 @@ class EndChannel {
 
   /// In a task: for the witness that it starts; its program does not inherit it. -1: there is none.
   int witness_end() const noexcept;
+  /// In a task, before its program starts. Lost where the witness is far behind.
+  void tell(const TaskStart& start) const noexcept;
   /// In slurmstepd, once all tasks are there.
   void tell(const TaskEnd& end) noexcept;
 
@@ -48,9 +56,10 @@ class EndChannel {
   bool waits_ = true;
 };
 
-/// The witness' side: the next end; nothing where there is none now, or none any more (@p ended).
-std::optional<TaskEnd> take_end(int fd, bool& ended);
-/// It has been passed on.
+using TaskNews = std::variant<std::monostate, TaskStart, TaskEnd>;
+/// The witness' side: the next news; none where there is nothing now, or nothing any more (@p ended).
+TaskNews take_news(int fd, bool& ended);
+/// The TaskEnd has been passed on.
 void confirm_end(int fd) noexcept;
 
 }  // namespace ddp::srun_plugin

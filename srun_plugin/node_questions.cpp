@@ -1,5 +1,6 @@
 #include "node_questions.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <span>
 #include <utility>
@@ -39,6 +40,11 @@ std::vector<std::string> clean_environment(const base::Environment& environment)
   return lines;
 }
 
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
 }  // namespace
 
 std::chrono::seconds answer_limit(const StepTicket& ticket) {
@@ -55,15 +61,23 @@ void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
 }
 
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends) {
+                       int ends, const std::string& command) {
+  if ((ticket.port == 0 || ends < 0) && watched(ticket) && facts.local_rank == 0) {
+    warn(facts, fmt::format("no metrics and no events on the steps of this node: {}",
+                            ticket.port == 0 ? "they need the step's store"
+                                             : "with job_container, Slurm prepares each task in a process of its own"));
+  }
   if (ticket.port == 0) return StoreReach::none;
   try {
     const Deadline deadline = Deadline::after(kReachLimit);
     const std::string path = find_ddp_step(program);
     DdpStepClient witness(path, std::vector<std::string>{"witness"}, {}, ends);
     witness.send(
-        base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d}\n", facts.srun_address, ticket.port, ticket.secret,
-                                   facts.node_name, facts.node_list, facts.world_size, first_rank, ends >= 0)),
+        base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d} {} {} {} {} {} {} {}\n", facts.srun_address, ticket.port,
+                                   ticket.secret, facts.node_name, facts.node_list, facts.world_size, first_rank,
+                                   ends >= 0, facts.step, facts.num_nodes, facts.local_world_size,
+                                   ticket.options.metrics_port ? std::to_string(*ticket.options.metrics_port) : "none",
+                                   ticket.options.metrics_address, ticket.progress_seconds, one_line(command))),
         deadline);
     const std::string answer = witness.read_line(deadline);
     witness.finish(deadline);
@@ -75,6 +89,12 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
                                 version, DDP_VERSION_STRING));
       }
       return StoreReach::reached;
+    }
+    constexpr std::string_view kRefused = "ddp-step 1 refused ";
+    if (answer.starts_with(kRefused)) {
+      base::write_stderr_line(fmt::format("ddp: error: rank {} on {}: {}; the program does not start", facts.rank,
+                                          facts.node_name, answer.substr(kRefused.size())));
+      return StoreReach::refused;
     }
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "reaching the step's store",

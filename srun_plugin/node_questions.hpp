@@ -20,13 +20,14 @@ namespace ddp::srun_plugin {
 void warn(const TaskFacts& facts, std::string_view text);
 void warn_not_placed(const TaskFacts& facts, const std::exception& error);
 
-enum class StoreReach { none, out_of_reach, reached };
+/// refused: --ddp-metrics cannot be served on this node, and no program of it may start.
+enum class StoreReach { none, out_of_reach, reached, refused };
 
 /// Makes this node known to the store, which serves its tasks from then on.
 /// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel
-/// for their ends; -1: there is none.
+/// for their ends; -1: there is none, and the tasks cannot be watched. @param command of the tasks.
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends);
+                       int ends, const std::string& command);
 
 /// Tells nodes that wait for this one that it takes no part in choosing a network.
 void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store);

@@ -1,11 +1,19 @@
 #include "plugin_options.hpp"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "base/backend_words.hpp"
+#include "base/invalid_argument.hpp"
+#include "base/system_error.hpp"
+#include "base/unique_fd.hpp"
 #include "base/word_choice.hpp"
 
 namespace ddp::srun_plugin {
@@ -18,6 +26,52 @@ void take_default(Lookup lookup, const char* variable, Option option, PluginOpti
   const auto value = lookup(variable);
   if (!value || value->empty()) return;
   set_word(options, option, std::string("reading the environment variable ") + variable, *value);
+}
+
+constexpr unsigned kOneDay_s = 24 * 60 * 60;
+
+/// From 1.
+unsigned parse_whole(const std::string& attempted, std::string_view text, unsigned most, const char* unit) {
+  unsigned number = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status == std::errc{} && end == text.data() + text.size() && number >= 1 && number <= most) return number;
+  base::throw_invalid_argument(attempted, "'" + std::string(text) + "' is not a number of " + unit,
+                               "give one from 1 to " + std::to_string(most));
+}
+
+void set_port(PluginOptions& options, const std::string& attempted, std::string_view text) {
+  if (text == "none") {
+    options.metrics_port.reset();
+  } else if (text == "auto") {
+    options.metrics_port = 0;
+  } else {
+    options.metrics_port = static_cast<std::uint16_t>(parse_whole(attempted, text, 65'535, "a port"));
+  }
+}
+
+void set_address(PluginOptions& options, const std::string& attempted, std::string_view text) {
+  const std::string address(text);
+  in6_addr ignored{};
+  if (::inet_pton(AF_INET, address.c_str(), &ignored) != 1 && ::inet_pton(AF_INET6, address.c_str(), &ignored) != 1) {
+    base::throw_invalid_argument(attempted, "'" + address + "' is no numeric address",
+                                 "give one of each node's addresses: 127.0.0.1, or 0.0.0.0 for all");
+  }
+  options.metrics_address = address;
+}
+
+/// "9464", "auto", "0.0.0.0:9464", "[::1]:auto", or nothing.
+void set_metrics(PluginOptions& options, const std::string& attempted, std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon != std::string_view::npos) {
+    std::string_view address = text.substr(0, colon);
+    if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
+    set_address(options, attempted, address);
+    text.remove_prefix(colon + 1);
+  } else if (text.empty()) {
+    if (!options.metrics_port) options.metrics_port = 0;
+    return;
+  }
+  set_port(options, attempted, text);
 }
 
 }  // namespace
@@ -40,6 +94,14 @@ const std::array<OptionEntry, kOptions>& option_table() {
        true},
       {"ddp-doctor", nullptr,
        "with --ddp: examine all nodes of the step (ddp-info doctor) before the program starts; errors end the step"},
+      {"ddp-metrics", "[ADDRESS:]PORT",
+       "with --ddp: each node answers Prometheus at http://127.0.0.1:PORT/metrics, or at another of its addresses "
+       "(0.0.0.0: all); without a value, or with auto, at a free port, which it prints",
+       true},
+      {"ddp-event-log", "FILE",
+       "with --ddp: append what happens to the step to this file as it happens, one JSON object a line"},
+      {"ddp-event-log-interval", "SECONDS",
+       "with --ddp: how often --ddp-event-log gets a line on steps, hidden communication and stragglers (default 60)"},
   }};
   return kTable;
 }
@@ -52,23 +114,35 @@ std::span<const std::string_view> accepted_words(Option option) {
     case Option::ddp:
     case Option::verbose:
     case Option::dump:
-    case Option::doctor: return {};
+    case Option::doctor:
+    case Option::metrics:
+    case Option::event_log:
+    case Option::event_log_interval: return {};
   }
   return {};
 }
 
 void set_option(PluginOptions& options, Option option, const char* value) {
+  const std::string attempted = std::string("reading --") + option_table().at(static_cast<std::size_t>(option)).name;
+  const std::string_view text = value != nullptr ? value : "";
   switch (option) {
     case Option::ddp: options.enabled = true; return;
     case Option::verbose: options.verbose = true; return;
     case Option::doctor: options.doctor = true; return;
-    case Option::dump: options.dump = value != nullptr && *value != '\0' ? value : "stderr"; return;
+    case Option::dump: options.dump = text.empty() ? "stderr" : text; return;
+    case Option::metrics: set_metrics(options, attempted, text); return;
+    case Option::event_log:
+      if (text.empty()) base::throw_invalid_argument(attempted, "'' is not a file", "give the path of a file");
+      options.event_log = text;
+      return;
+    case Option::event_log_interval:
+      options.event_log_interval_s = static_cast<std::uint32_t>(parse_whole(attempted, text, kOneDay_s, "seconds"));
+      return;
     case Option::bind:
     case Option::gpus:
     case Option::backend: break;
   }
-  set_word(options, option, std::string("reading --") + option_table().at(static_cast<std::size_t>(option)).name,
-           value != nullptr ? value : "");
+  set_word(options, option, attempted, text);
 }
 
 void set_word(PluginOptions& options, Option option, std::string attempted, std::string_view word) {
@@ -84,6 +158,11 @@ void set_word(PluginOptions& options, Option option, std::string attempted, std:
   }
 }
 
+void check_event_log(const std::string& path) {
+  const base::UniqueFd file{::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)};
+  if (!file) throw base::system_error("opening --ddp-event-log=" + path, errno, "give a file that you may write to");
+}
+
 std::optional<std::string> process_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr ? std::optional<std::string>{value} : std::nullopt;
@@ -94,6 +173,10 @@ PluginOptions default_options(Lookup lookup) {
   take_default(lookup, "DDP_BIND", Option::bind, options);
   take_default(lookup, "DDP_GPUS", Option::gpus, options);
   take_default(lookup, "DDP_BACKEND", Option::backend, options);
+  if (const auto address = lookup("DDP_METRICS_ADDRESS"); address && !address->empty())
+    set_address(options, "reading the environment variable DDP_METRICS_ADDRESS", *address);
+  if (const auto port = lookup("DDP_METRICS_PORT"); port && !port->empty())
+    set_port(options, "reading the environment variable DDP_METRICS_PORT", *port);
   return options;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,8 +20,8 @@ struct OptionEntry {
   bool value_optional = false;  ///< "--name=VALUE", or "--name" alone
 };
 
-enum class Option { ddp, bind, gpus, backend, verbose, dump, doctor };
-inline constexpr std::size_t kOptions = 7;
+enum class Option { ddp, bind, gpus, backend, verbose, dump, doctor, metrics, event_log, event_log_interval };
+inline constexpr std::size_t kOptions = 10;
 
 /// By Option.
 const std::array<OptionEntry, kOptions>& option_table();
@@ -34,6 +35,10 @@ struct PluginOptions {
   bool verbose = false;
   std::string dump = {};  ///< where tasks write their environments: a file, or "stderr"; empty: nowhere
   bool doctor = false;    ///< tasks are examined before their programs start
+  std::optional<std::uint16_t> metrics_port = std::nullopt;  ///< at which nodes answer Prometheus; 0: any
+  std::string metrics_address = "127.0.0.1";                 ///< numeric
+  std::string event_log = {};                                ///< file; empty: none
+  std::uint32_t event_log_interval_s = 60;                   ///< between two lines on steps
 
   friend bool operator==(const PluginOptions&, const PluginOptions&) = default;
 };
@@ -57,7 +62,11 @@ using Lookup = std::optional<std::string> (*)(const char* name);
 /// In the environment of this process.
 std::optional<std::string> process_variable(const char* name);
 
-/// The defaults of a user who has set DDP_BIND, DDP_GPUS or DDP_BACKEND. Throws as set_option(), naming the variable.
+/// Opens the file of --ddp-event-log as whoever will write to it does. Throws Error(system).
+void check_event_log(const std::string& path);
+
+/// The defaults of a user who has set DDP_BIND, DDP_GPUS, DDP_BACKEND or DDP_METRICS_*. Throws as set_option(), naming
+/// the variable.
 PluginOptions default_options(Lookup lookup);
 
 /// SLURM_DDP: whether it switches --ddp on (1, yes, true, on) or off (0, no, false, off); nothing where it is unset or

@@ -71,6 +71,8 @@ int option_callback(int value, const char* argument, int remote) noexcept {
       now.defaults_read = true;
     }
     set_option(now.options, static_cast<Option>(value), argument);
+    if (static_cast<Option>(value) == Option::event_log && spank_context() == S_CTX_LOCAL)
+      check_event_log(now.options.event_log);
     return 0;
   } catch (const std::exception& error) {
     slurm_error("%s", error.what());
@@ -136,7 +138,11 @@ int slurm_spank_local_user_init(spank_t spank, int, char**) {
   return guarded("before the launch", [&] {
     std::uint32_t step = 0;
     if (spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && !base::is_user_step(step)) return;
-    if (in_srun()) state().srun->before_launch(state().options, SlurmFacts::read());
+    std::uint32_t job = 0;
+    StepName name;
+    if (spank_get_item(spank, S_JOB_ID, &job) == ESPANK_SUCCESS)
+      name = {.job = std::to_string(job), .step = fmt::format("{}.{}", job, step)};
+    if (in_srun()) state().srun->before_launch(state().options, SlurmFacts::read(), name);
   });
 }
 

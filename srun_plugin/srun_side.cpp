@@ -69,6 +69,16 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
                .hint = "install the plugin and ddp-step from one package"}};
 }
 
+/// "--ddp-bind, --ddp-gpus and --ddp-backend"
+std::string detail_options() {
+  std::string all;
+  for (std::size_t i = 1; i < kOptions; ++i) {
+    all += i == 1 ? "--" : i + 1 == kOptions ? " and --" : ", --";
+    all += option_table().at(i).name;
+  }
+  return all;
+}
+
 }  // namespace
 
 SlurmFacts SlurmFacts::read() {
@@ -160,28 +170,27 @@ void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& fac
   // A srun inside a task must not inherit it. Further components are yet to be read.
   if (!arguments_.components && std::exchange(kill_set_, false)) ::unsetenv("SLURM_KILL_BAD_EXIT");
   if (!options.enabled && arguments_.ddp_detail) {
-    base::write_stderr_line(
-        "srun: ddp: warning: --ddp-bind, --ddp-gpus, --ddp-backend, --ddp-verbose, --ddp-dump and --ddp-doctor need "
-        "--ddp");
+    base::write_stderr_line(fmt::format("srun: ddp: warning: {} need --ddp", detail_options()));
   }
   if (!options.enabled || refused_) return;
   // --ddp-backend=auto was given against DDP_BACKEND, which tasks must not see then.
   const auto backend = process_variable("DDP_BACKEND");
   if (options.backend == "auto" && backend && !backend->empty()) ::setenv("DDP_BACKEND", "auto", 1);
-  if (arguments_.components) start_store(options, facts);
+  if (arguments_.components) start_store(options, facts, {.job = process_variable("SLURM_JOB_ID").value_or("")});
 }
 
-void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& facts) {
-  if (options.enabled && !refused_) start_store(options, facts);
+void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& facts, const StepName& name) {
+  if (options.enabled && !refused_) start_store(options, facts, name);
 }
 
-void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts) {
+void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts, const StepName& name) {
   if (std::exchange(started_, true)) return;
   StepTicket ticket{.options = options,
                     .port = 0,
                     .secret = {},
                     .patience_seconds = facts.prolog_at_launch ? kPrologPatience : kNodesPatience,
-                    .pmi_available = pmi_available_};
+                    .pmi_available = pmi_available_,
+                    .progress_seconds = options.event_log.empty() ? 0 : options.event_log_interval_s};
   try {
     const std::string secret = store_server::StoreKey::make().text();
     const std::string path = find_ddp_step(ddp_step_);
@@ -191,6 +200,13 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
     }
     if (failure_ends_step_) arguments.emplace_back("--failure-ends-step");
     if (!arguments_.components) arguments.emplace_back("--nodes-expected");
+    if (!options.event_log.empty()) {
+      arguments.push_back("--event-log=" + options.event_log);
+      arguments.push_back(fmt::format("--event-log-interval={}", options.event_log_interval_s));
+      arguments.push_back("--program=" + arguments_.program);
+      arguments.push_back("--job=" + name.job);
+      arguments.push_back("--step=" + name.step);
+    }
     const Deadline deadline = Deadline::after(kStoreStartLimit);
     DdpStepClient store(path, arguments, {});
     store.send(base::to_bytes(secret + "\n"), deadline);

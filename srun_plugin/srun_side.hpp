@@ -30,6 +30,12 @@ enum class MpiChoice { leave, pmix, pmi2, nothing_there };
 /// Slurm's PMIx plugin does not connect them.
 MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components);
 
+/// Both empty: not known yet.
+struct StepName {
+  std::string job{};   ///< "17"
+  std::string step{};  ///< "17.0"
+};
+
 class SrunSide {
  public:
   explicit SrunSide(std::string ddp_step) : ddp_step_(std::move(ddp_step)) {}
@@ -44,7 +50,7 @@ class SrunSide {
   void after_options(const PluginOptions& options, const SlurmFacts& facts);
 
   /// The step exists.
-  void before_launch(const PluginOptions& options, const SlurmFacts& facts);
+  void before_launch(const PluginOptions& options, const SlurmFacts& facts, const StepName& name = {});
 
   /// The step has ended.
   void at_end();
@@ -52,7 +58,7 @@ class SrunSide {
  private:
   void choose_mpi_type(const SlurmFacts& facts);
   void choose_end(const SlurmFacts& facts);
-  void start_store(const PluginOptions& options, const SlurmFacts& facts);
+  void start_store(const PluginOptions& options, const SlurmFacts& facts, const StepName& name);
 
   std::string ddp_step_;
   CommandLine arguments_;

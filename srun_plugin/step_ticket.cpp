@@ -10,8 +10,8 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::string_view kTicketVersion = "3";
-constexpr std::size_t kFields = 10;
+constexpr std::string_view kTicketVersion = "4";
+constexpr std::size_t kFields = 13;
 constexpr std::size_t kSecretDigits = 64;
 
 [[noreturn]] void fail(std::string cause) {
@@ -38,8 +38,9 @@ bool parse_flag(std::string_view text) {
   return text == "1";
 }
 
-std::uint16_t parse_number(std::string_view text, std::string_view what) {
-  std::uint16_t number = 0;
+template <class Number = std::uint16_t>
+Number parse_number(std::string_view text, std::string_view what) {
+  Number number = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || status != std::errc{} || end != text.data() + text.size())
     fail(fmt::format("'{}' is no {}", text, what));
@@ -57,9 +58,11 @@ void read_word(PluginOptions& options, Option option, std::string_view word) {
 }  // namespace
 
 std::string encode(const StepTicket& ticket) {
-  return fmt::format("{};{};{};{};{};{};{};{};{:d};{:d}", kTicketVersion, ticket.port, ticket.secret,
-                     to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend,
-                     ticket.patience_seconds, ticket.version, ticket.options.verbose, ticket.pmi_available);
+  return fmt::format(
+      "{};{};{};{};{};{};{};{};{};{};{};{:d};{:d}", kTicketVersion, ticket.port, ticket.secret,
+      to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend, ticket.patience_seconds,
+      ticket.version, ticket.options.metrics_port ? std::to_string(*ticket.options.metrics_port) : "none",
+      ticket.options.metrics_address, ticket.progress_seconds, ticket.options.verbose, ticket.pmi_available);
 }
 
 StepTicket parse_ticket(std::string_view text) {
@@ -81,8 +84,14 @@ StepTicket parse_ticket(std::string_view text) {
   if (fields[7].empty() || fields[7].find_first_not_of(kVersionLetters) != std::string_view::npos)
     fail(fmt::format("'{}' is no version of libddp", fields[7]));
   ticket.version = fields[7];
-  ticket.options.verbose = parse_flag(fields[8]);
-  ticket.pmi_available = parse_flag(fields[9]);
+  ticket.options.verbose = parse_flag(fields[11]);
+  ticket.pmi_available = parse_flag(fields[12]);
+  if (fields[8] != "none") ticket.options.metrics_port = parse_number(fields[8], "port");
+  constexpr std::string_view kAddressLetters = "0123456789abcdefABCDEF.:";
+  if (fields[9].empty() || fields[9].find_first_not_of(kAddressLetters) != std::string_view::npos)
+    fail(fmt::format("'{}' is no address", fields[9]));
+  ticket.options.metrics_address = fields[9];
+  ticket.progress_seconds = parse_number<std::uint32_t>(fields[10], "number of seconds");
   return ticket;
 }
 

@@ -15,16 +15,20 @@ namespace ddp::srun_plugin {
 inline constexpr const char* kTicketVariable = "SLURM_DDP_STEP";
 
 struct StepTicket {
-  PluginOptions options;   ///< enabled
+  PluginOptions options;   ///< enabled; of those for srun itself (dump, doctor, event log) nothing
   std::uint16_t port = 0;  ///< of the store beside srun; 0: there is none
   std::string secret;      ///< of the store: 64 hexadecimal digits
   /// For how long nodes wait to hear of each other's networks.
   std::uint16_t patience_seconds = 10;
   bool pmi_available = true;                 ///< this Slurm has PMIx or PMI-2
+  std::uint32_t progress_seconds = 0;        ///< how often nodes tell of steps; 0: never
   std::string version = DDP_VERSION_STRING;  ///< of libddp on srun's host
 
   friend bool operator==(const StepTicket&, const StepTicket&) = default;
 };
+
+/// Whether nodes watch their tasks.
+inline bool watched(const StepTicket& ticket) { return ticket.options.metrics_port || ticket.progress_seconds > 0; }
 
 /// One word, without spaces.
 std::string encode(const StepTicket& ticket);

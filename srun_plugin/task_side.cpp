@@ -36,8 +36,8 @@ namespace {
 
 // Tasks of a node are forked one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
-// Of a task whose program did not start: that of ddp-info doctor.
-constexpr int kDoctorsErrors = 2;
+// Of a task whose program must not start: that of ddp-info doctor.
+constexpr int kMustNotStart = 2;
 
 base::Environment task_environment(spank_t spank) {
   std::map<std::string, std::string, std::less<>> variables;
@@ -94,12 +94,14 @@ struct NodeAnswer {
   /// There is a store. If this node cannot reach it, MASTER_ADDR says so to programs that need it.
   bool store = false;
   bool step_ends = false;
-  Bytes plan;  ///< NodePlan as ddp-step encoded it; empty: no task is placed
+  bool refused = false;  ///< programs must not start
+  Bytes plan;            ///< NodePlan as ddp-step encoded it; empty: no task is placed
 
   Bytes bytes() const {
     return std::move(base::ByteWriter{}
                          .integer(static_cast<std::uint8_t>(store))
                          .integer(static_cast<std::uint8_t>(step_ends))
+                         .integer(static_cast<std::uint8_t>(refused))
                          .blob(plan))
         .bytes();
   }
@@ -108,6 +110,7 @@ struct NodeAnswer {
     NodeAnswer answer;
     answer.store = reader.integer<std::uint8_t>() != 0;
     answer.step_ends = reader.integer<std::uint8_t>() != 0;
+    answer.refused = reader.integer<std::uint8_t>() != 0;
     const auto plan = reader.blob();
     answer.plan.assign(plan.begin(), plan.end());
     return answer;
@@ -243,6 +246,7 @@ void TaskSide::prepare_task(spank_t spank) {
   spank_unsetenv(spank, kTicketVariable);
   const BeforeProgram before = before_program(spank);
   spank_unsetenv(spank, kBeforeVariable);
+  for (const char* name : {"DDP_METRICS_PORT", "DDP_METRICS_ADDRESS"}) spank_unsetenv(spank, name);  // as ddprun does
   if (!of_user_step(spank)) return;
   try {
     prepare(spank, *text, before);
@@ -273,7 +277,8 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   std::uint32_t task = 0;
   const bool knows_task = spank_get_item(spank, S_TASK_GLOBAL_ID, &task) == ESPANK_SUCCESS;
   const int first_rank = knows_task ? facts.rank - static_cast<int>(task) : 0;
-  const auto reach = [&](int ends) { return reach_store(ddp_step_, ticket, facts, first_rank, ends); };
+  const std::string command = program_name(spank);
+  const auto reach = [&](int ends) { return reach_store(ddp_step_, ticket, facts, first_rank, ends, command); };
   NodeAnswer answer;
   const auto own_resources = [&] {
     return encode(topology::RankResources{.cpus = topology::affinity_of(0),
@@ -300,8 +305,11 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
     if (facts.local_rank == 0) {
       const StoreReach store = reach(ends_ != nullptr ? ends_->witness_end() : -1);
       answer.store = store != StoreReach::none;
-      auto offers = board_->offers(Deadline::after(kOffersLimit));
-      if (offers) {
+      answer.refused = store == StoreReach::refused;
+      auto offers = answer.refused ? std::nullopt : board_->offers(Deadline::after(kOffersLimit));
+      if (answer.refused) {
+        // Slurm ends the other nodes' tasks, which wait for this one.
+      } else if (offers) {
         answer.take(make_plan(ddp_step_, ticket, facts, store, std::move(*offers), environment));
       } else {
         warn(facts, "tasks of this node are not bound to cores: some did not start in time");
@@ -316,6 +324,7 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
       answer.store = reach(-1) != StoreReach::none;
     }
   }
+  if (answer.refused) ::_exit(kMustNotStart);
   if (answer.step_ends) end_task();
   const NodePlan plan = read_plan(answer.plan, facts);
   TaskVariables variables(spank);
@@ -329,9 +338,11 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   }
   variables.record(facts, wants_binding ? cpus_before : std::string());
   const bool may_start = tried_before(ddp_step_, before, facts, answer.store, [&] {
-    return std::pair{program_name(spank), task_environment(spank)};
+    return std::pair{command, task_environment(spank)};
   });
-  if (!may_start) ::_exit(kDoctorsErrors);
+  if (!may_start) ::_exit(kMustNotStart);
+  if (ends_ != nullptr && watched(ticket))
+    ends_->tell(TaskStart{.rank = static_cast<std::uint32_t>(facts.rank), .pid = ::getpid()});
   if (!ticket.options.verbose) return;
   base::write_stderr_line(
       fmt::format("ddp: rank {} of {} on {} (local rank {} of {}): {}; store {}; {}", facts.rank, facts.world_size,

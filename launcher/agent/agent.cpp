@@ -9,15 +9,15 @@
 
 #include <fmt/format.h>
 
+#include "base/signal_name.hpp"
 #include "base/stderr_line.hpp"
-#include "outcome/signal_name.hpp"
 #include "workers/orphans.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 std::string describe(const base::ProcessEnd& end) {
-  return end.by_signal ? fmt::format("was ended by {}", signal_name(end.code))
+  return end.by_signal ? fmt::format("was ended by {}", base::signal_name(end.code))
                        : fmt::format("ended with exit code {}", end.code);
 }
 

@@ -13,11 +13,11 @@
 #include <fmt/ranges.h>
 
 #include "agent/store_reach.hpp"
+#include "base/signal_name.hpp"
 #include "base/stderr_line.hpp"
 #include "logs/prefix_template.hpp"
 #include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
-#include "outcome/signal_name.hpp"
 #include "placement/network_choice.hpp"
 #include "pmix_server/scratch_directory.hpp"
 #include "workers/before_program.hpp"
@@ -48,7 +48,7 @@ constexpr rlim_t kStoreConnections = 3;
 
 std::string signal_list(const std::vector<int>& signals) {
   std::vector<std::string> names;
-  for (const int signal : signals) names.push_back(signal_name(signal));
+  for (const int signal : signals) names.push_back(base::signal_name(signal));
   return fmt::format("{}", fmt::join(names, ","));
 }
 

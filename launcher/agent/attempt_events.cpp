@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "agent/attempt.hpp"
+#include "base/signal_name.hpp"
 #include "base/stderr_line.hpp"
 #include "outcome/exit_error.hpp"
-#include "outcome/signal_name.hpp"
 #include "slurm/slurmstepd.hpp"
 #include "workers/orphans.hpp"
 
@@ -181,7 +181,7 @@ void Attempt::take_signals() {
       const pid_t pid = workers_->pid(change.local_rank);
       base::write_stderr_line(
           fmt::format("ddprun: rank {} (pid {}{}) was stopped by {}; the job waits for it (kill -CONT {})", rank, pid,
-                      plan_.nodes.size() > 1 ? " on " + job_.host : "", signal_name(change.signal), pid));
+                      plan_.nodes.size() > 1 ? " on " + job_.host : "", base::signal_name(change.signal), pid));
     }
     send(control::RankStopped{.epoch = plan_.epoch, .local_rank = change.local_rank, .signal = change.signal});
   }

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -12,20 +10,10 @@
 
 #include "base/stderr_line.hpp"
 #include "diagnostics/metrics/metrics_page.hpp"
-#include "diagnostics/metrics/rank_metrics.hpp"
-#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
-namespace {
 
 using diagnostics::Metric;
-
-// By NodeMetrics::State.
-constexpr std::array<const char*, 5> kStates{"starting", "running", "stopped", "ended", "failed"};
-
-std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
-
-}  // namespace
 
 NodeMetrics::NodeMetrics(const NodeJob& job, EventLoop& loop) : job_(job), loop_(loop) {
   const MetricsOptions& options = job.options.metrics;
@@ -52,52 +40,29 @@ void NodeMetrics::begin(const control::PrepareAttempt& plan) {
   interval_ = std::chrono::milliseconds{plan.progress_ms};
   started_at_ = 0;
   progress_at_.reset();
-  ranks_.clear();
-  ranks_.resize(static_cast<std::size_t>(layout_.num_ranks));
+  ranks_.begin(static_cast<std::size_t>(layout_.num_ranks));
 }
 
 void NodeMetrics::note(const control::Message& message) {
-  const auto known = [this](const auto& event) {
-    return event.epoch == epoch_ && event.local_rank >= 0 && static_cast<std::size_t>(event.local_rank) < ranks_.size();
-  };
   if (const auto* started = std::get_if<control::RanksStarted>(&message)) {
     if (!wanted() || started->epoch != epoch_) return;
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     started_at_ = std::chrono::duration<double>(now).count();
     if (interval_ > std::chrono::milliseconds{0}) progress_at_ = Deadline::after(interval_);
-    for (std::size_t local = 0; local < std::min(ranks_.size(), started->pids.size()); ++local) {
-      ranks_[local].state = State::running;
-      ranks_[local].probe.emplace(static_cast<pid_t>(started->pids[local]));
-    }
-  } else if (const auto* ended = std::get_if<control::RankEnded>(&message); ended != nullptr && known(*ended)) {
-    Rank& rank = ranks_[static_cast<std::size_t>(ended->local_rank)];
-    rank.state = ended->end.success() ? State::ended : State::failed;
-    rank.probe.reset();
-    ++exits_[ended->end.by_signal ? std::pair{std::string{}, signal_name(ended->end.code)}
-                                  : std::pair{std::to_string(ended->end.code), std::string{}}];
-  } else if (const auto* stopped = std::get_if<control::RankStopped>(&message); stopped != nullptr && known(*stopped)) {
-    Rank& rank = ranks_[static_cast<std::size_t>(stopped->local_rank)];
-    if (rank.probe) rank.state = stopped->signal == 0 ? State::running : State::stopped;
+    const int count = std::min(layout_.num_ranks, static_cast<int>(started->pids.size()));
+    for (int local = 0; local < count; ++local)
+      ranks_.started(layout_.first_rank + local, static_cast<pid_t>(started->pids[static_cast<std::size_t>(local)]));
+  } else if (const auto* ended = std::get_if<control::RankEnded>(&message);
+             ended != nullptr && ended->epoch == epoch_ && ended->local_rank >= 0 &&
+             ended->local_rank < layout_.num_ranks) {
+    ranks_.ended(layout_.first_rank + ended->local_rank, ended->end.code, ended->end.by_signal);
   }
 }
 
 std::optional<control::Progress> NodeMetrics::progress_due() {
   if (!progress_at_ || !progress_at_->expired()) return std::nullopt;
   progress_at_ = Deadline::after(interval_);
-  control::Progress progress{.epoch = epoch_};
-  for (std::size_t local = 0; local < ranks_.size(); ++local) {
-    if (!ranks_[local].probe) continue;
-    const diagnostics::RankUse use = ranks_[local].probe->look();
-    if (!use.flight || !use.flight->sums || use.flight->sums->steps == 0) continue;
-    const flight::FlightView::Sums& sums = *use.flight->sums;
-    progress.ranks.push_back({.rank = layout_.first_rank + static_cast<int>(local),
-                              .steps = static_cast<std::int64_t>(sums.steps),
-                              .step_ns = nanoseconds(sums.step_s),
-                              .communication_ns = nanoseconds(sums.communication_s),
-                              .hidden_ns = nanoseconds(sums.hidden_s),
-                              .straggler_rank = sums.straggler_rank,
-                              .straggler_delay_ns = nanoseconds(sums.straggler_delay_s)});
-  }
+  control::Progress progress{.epoch = epoch_, .ranks = ranks_.progress()};
   if (progress.ranks.empty()) return std::nullopt;
   return progress;
 }
@@ -114,15 +79,7 @@ std::string NodeMetrics::text() {
   page.add(Metric::max_restarts, max_restarts_);
   page.add(Metric::node_losses, nodes_lost_);
   if (started_at_ > 0) page.add(Metric::attempt_start, started_at_);
-  std::array<int, kStates.size()> numbers{};
-  for (const Rank& rank : ranks_) ++numbers.at(static_cast<std::size_t>(rank.state));
-  for (std::size_t i = 0; i < kStates.size(); ++i) page.add(Metric::ranks, numbers.at(i), {{"state", kStates.at(i)}});
-  for (const auto& [end, count] : exits_)
-    page.add(Metric::rank_exits, count, {{"code", end.first}, {"signal", end.second}});
-  for (std::size_t local = 0; local < ranks_.size(); ++local) {
-    auto& probe = ranks_[local].probe;
-    add_rank(page, layout_.first_rank + static_cast<int>(local), probe ? probe->look() : diagnostics::RankUse{});
-  }
+  ranks_.add_to(page);
   return page.text();
 }
 

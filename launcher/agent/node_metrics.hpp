@@ -3,12 +3,9 @@
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <ddp/deadline.hpp>
 
@@ -16,7 +13,7 @@
 #include "agent/node_job.hpp"
 #include "control/messages.hpp"
 #include "diagnostics/metrics/metrics_endpoint.hpp"
-#include "diagnostics/metrics/rank_probe.hpp"
+#include "diagnostics/metrics/watched_ranks.hpp"
 #include "events/event_loop.hpp"
 
 namespace ddp::launcher {
@@ -32,7 +29,7 @@ class NodeMetrics {
   ~NodeMetrics();
 
   void begin(const control::PrepareAttempt& plan);
-  /// RanksStarted, RankEnded and RankStopped of that attempt.
+  /// RanksStarted and RankEnded of that attempt.
   void note(const control::Message& message);
   /// What the coordinator is to know of the ranks' steps; nothing until the plan's interval has passed.
   std::optional<control::Progress> progress_due();
@@ -40,11 +37,6 @@ class NodeMetrics {
   std::string text();
 
  private:
-  enum class State { starting, running, stopped, ended, failed };
-  struct Rank {
-    State state = State::starting;
-    std::optional<diagnostics::RankProbe> probe;  ///< while it runs
-  };
   bool wanted() const { return endpoint_ || interval_ > std::chrono::milliseconds{0}; }
 
   const NodeJob& job_;
@@ -57,9 +49,8 @@ class NodeMetrics {
   int max_restarts_ = 0;
   int restarts_ = 0;
   int nodes_lost_ = 0;
-  double started_at_ = 0;                                     ///< s since 1970; 0: not yet
-  std::vector<Rank> ranks_;                                   ///< by local rank
-  std::map<std::pair<std::string, std::string>, int> exits_;  ///< by exit code and signal, of all attempts
+  double started_at_ = 0;  ///< s since 1970; 0: not yet
+  diagnostics::WatchedRanks ranks_;
   std::chrono::milliseconds interval_{0};
   std::optional<Deadline> progress_at_;
   int answers_ = 0;

@@ -11,6 +11,7 @@
 
 #include <ddp/bytes.hpp>
 
+#include "diagnostics/metrics/step_progress.hpp"
 #include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher::control {
@@ -122,17 +123,7 @@ struct ConsoleOutput {
   bool operator==(const ConsoleOutput&) const = default;
 };
 
-/// What a rank's Reducers have done since its start (flight::FlightSums).
-struct RankProgress {
-  int rank = 0;  ///< of the job
-  std::int64_t steps = 0;
-  std::int64_t step_ns = 0;
-  std::int64_t communication_ns = 0;
-  std::int64_t hidden_ns = 0;
-  int straggler_rank = -1;
-  std::int64_t straggler_delay_ns = 0;
-  bool operator==(const RankProgress&) const = default;
-};
+using RankProgress = diagnostics::StepProgress;
 /// At intervals of PrepareAttempt::progress_ms, for ranks that have taken steps.
 struct Progress {
   int epoch = 0;

@@ -11,7 +11,7 @@
 
 #include <ddp/error.hpp>
 
-#include "outcome/signal_name.hpp"
+#include "base/signal_name.hpp"
 #include "pmix_server/job_namespace.hpp"
 
 namespace ddp::launcher {
@@ -195,7 +195,7 @@ void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
     }
     const bool groups = order.target == SignalOrder::Target::groups;
     events_.detail(
-        fmt::format("sending {} to the ranks{}", signal_name(order.signal), groups ? "' process groups" : ""));
+        fmt::format("sending {} to the ranks{}", base::signal_name(order.signal), groups ? "' process groups" : ""));
     const bool received = order.signal != SIGCONT && order.signal != SIGKILL;  // these follow from it
     send_to_nodes(control::SignalRanks{.epoch = attempt_->epoch(),
                                        .groups = groups,
@@ -213,7 +213,7 @@ void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
 void Coordinator::signal_received(int signal, bool by_slurm) {
   const bool ends = std::find(options_.ending_signals.begin(), options_.ending_signals.end(), signal) !=
                     options_.ending_signals.end();
-  events_.detail(fmt::format("received {}", signal_name(signal)));
+  events_.detail(fmt::format("received {}", base::signal_name(signal)));
   if (phase_ == Phase::running) {
     follow(attempt_->supervisor().signal_received(signal, clock_(), by_slurm), by_slurm);
   } else if (ends && phase_ == Phase::gathering) {

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/signal_name.hpp"
 #include "coordinator/coordinator.hpp"
-#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -125,7 +125,7 @@ void Coordinator::handle_failed(AttemptNode& node, const control::AttemptFailed&
 void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
   const RankEnd& end = message.end;
   events_.detail(fmt::format("rank {} ended: {}", rank,
-                             end.by_signal ? signal_name(end.code) : fmt::format("exit code {}", end.code)));
+                             end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));
   if (!end.success() && attempt_->supervisor().outcome().failures.empty()) {
     for (AttemptNode& node : attempt_->nodes()) {
       node.silent_before = node.may_have_ranks() && links_.is_silent(node.link);

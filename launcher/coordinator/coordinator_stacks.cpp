@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "base/signal_name.hpp"
 #include "coordinator/coordinator.hpp"
-#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 
@@ -18,7 +18,7 @@ void Coordinator::announce_end(int signal) {
   if (signal == SIGKILL) return notice_.stop();
   const JobOutcome& outcome = attempt_->supervisor().outcome();
   const bool by_signal = outcome.forwarded_signal != 0;
-  const std::string cause = by_signal               ? signal_name(signal)
+  const std::string cause = by_signal               ? base::signal_name(signal)
                             : outcome.timed_out     ? "--timeout"
                             : outcome.nodes.empty() ? "a rank failed"
                                                     : "a node failed";

@@ -16,13 +16,13 @@
 #include <ddp/version.hpp>
 
 #include "base/host_name.hpp"
+#include "base/signal_name.hpp"
 #include "base/system_error.hpp"
 #include "launch/input_relay.hpp"
 #include "launch/launcher_process.hpp"
 #include "launch/own_network.hpp"
 #include "options/program_lookup.hpp"
 #include "options/shell_words.hpp"
-#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -42,7 +42,7 @@ bool is_address(const std::string& host) {
 }
 
 std::string describe(const std::string& program, const base::ProcessEnd& end) {
-  return end.by_signal ? fmt::format("{} was ended by {}", program, signal_name(end.code))
+  return end.by_signal ? fmt::format("{} was ended by {}", program, base::signal_name(end.code))
                        : fmt::format("{} ended with exit code {}", program, end.code);
 }
 

@@ -36,7 +36,7 @@ void JobReporter::note(const std::string& text) {
 
 void JobReporter::begin_event_log(const base::Environment& environment) {
   if (options_.event_log.empty() || options_.dry_run) return;
-  event_log_.emplace(options_.event_log,
+  event_log_.emplace("--event-log", options_.event_log,
                      EventLog::Job{.run_id = options_.rendezvous.run_id,
                                    .slurm_job_id = environment.raw("SLURM_JOB_ID").value_or(""),
                                    .program = options_.command.front(),
@@ -72,7 +72,7 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
           .output = {},
           .progress =
               [this](int node, std::size_t nodes, const control::Progress& message) {
-                const auto facts = progress_.add(node, nodes, message);
+                const auto facts = progress_.add(node, nodes, message.epoch, message.ranks);
                 if (facts && event_log_) event_log_->progress(attempt_, *facts);
               },
           .restarting =

@@ -7,9 +7,9 @@
 
 #include "base/env_table.hpp"
 #include "coordinator/coordinator.hpp"
+#include "diagnostics/metrics/job_progress.hpp"
 #include "options/launch_options.hpp"
 #include "report/event_log.hpp"
-#include "report/job_progress.hpp"
 #include "report/status_line.hpp"
 
 namespace ddp::launcher {
@@ -39,7 +39,7 @@ class JobReporter {
 
   const LaunchOptions& options_;
   std::optional<EventLog> event_log_;
-  JobProgress progress_;
+  diagnostics::JobProgress progress_;
   int attempt_ = 0;
   StatusLine status_;
   std::string description_;  ///< --dry-run: of all nodes

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/signal_name.hpp"
 #include "options/option_groups.hpp"
 #include "options/option_values.hpp"
-#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -38,8 +38,9 @@ void settle_signals(OptionDraft& draft) {
   if (draft.ending && draft.forwarded) {
     for (const int signal : options.ending_signals) {
       if (in(options.forwarded_signals, signal))
-        reject_combination(fmt::format("{} is in --signals-to-handle and in --forward-signals", signal_name(signal)),
-                           "the former end the job, the latter do not: remove it from one");
+        reject_combination(
+            fmt::format("{} is in --signals-to-handle and in --forward-signals", base::signal_name(signal)),
+            "the former end the job, the latter do not: remove it from one");
     }
   }
   // A list that was given overrides a default.

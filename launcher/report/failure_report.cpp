@@ -10,8 +10,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/signal_name.hpp"
 #include "outcome/error_file.hpp"
-#include "outcome/signal_name.hpp"
 #include "report/exception_line.hpp"
 #include "report/report_lines.hpp"
 #include "report/seconds.hpp"
@@ -44,7 +44,7 @@ void add_end(ReportLines& lines, const RankFailure& failure) {
   if (failure.end) {
     lines.field("exitcode", fmt::format("{} (pid: {})", failure.end->exit_status(), failure.name.pid));
     if (failure.end->by_signal) {
-      lines.field("signal", fmt::format("{} ({}){}", signal_name(failure.end->code), failure.end->code,
+      lines.field("signal", fmt::format("{} ({}){}", base::signal_name(failure.end->code), failure.end->code,
                                         failure.end->core_dumped ? ", core dumped" : ""));
     }
   } else {
@@ -76,7 +76,7 @@ bool shows_stderr(const RankTraces& traces, Extent extent) {
 std::string without_error_file(const RankFailure& failure, Extent extent) {
   if (failure.abort || !failure.end) return "<N/A>";  // the abort's message says it
   if (failure.end->by_signal) {
-    return fmt::format("Signal {} ({}) received by PID {}", failure.end->code, signal_name(failure.end->code),
+    return fmt::format("Signal {} ({}) received by PID {}", failure.end->code, base::signal_name(failure.end->code),
                        failure.name.pid);
   }
   const RankTraces& traces = failure.traces;
@@ -150,8 +150,9 @@ void add_stopped(ReportLines& lines, int number, const StoppedRank& stopped) {
   add_head(lines, number, stopped.time, stopped.name.host);
   add_rank(lines, stopped.name);
   lines.field("pid", fmt::format("{}", stopped.name.pid));
-  lines.field("stopped", fmt::format("rank {} was stopped by {} {:.1f} s before the first failure and was not resumed",
-                                     stopped.name.rank, signal_name(stopped.signal), seconds(stopped.before_failure)));
+  lines.field("stopped",
+              fmt::format("rank {} was stopped by {} {:.1f} s before the first failure and was not resumed",
+                          stopped.name.rank, base::signal_name(stopped.signal), seconds(stopped.before_failure)));
 }
 
 void add_node(ReportLines& lines, int number, const NodeFailure& node) {
@@ -172,7 +173,7 @@ std::string closing_line(const JobOutcome& outcome) {
 /// What ended a job that was already failing.
 std::string end_line(const JobOutcome& outcome) {
   if (outcome.forwarded_signal != 0)
-    return fmt::format("ddprun received {} after the first failure.", signal_name(outcome.forwarded_signal));
+    return fmt::format("ddprun received {} after the first failure.", base::signal_name(outcome.forwarded_signal));
   return outcome.timed_out ? "--timeout expired after the first failure." : "";
 }
 
@@ -216,7 +217,7 @@ std::string hang_lines(const JobOutcome& outcome) {
 std::string ended_line(const JobOutcome& outcome) {
   std::string text;
   if (outcome.forwarded_signal != 0) {
-    text = fmt::format("ddprun: ended by {}: forwarded to all ranks", signal_name(outcome.forwarded_signal));
+    text = fmt::format("ddprun: ended by {}: forwarded to all ranks", base::signal_name(outcome.forwarded_signal));
   } else if (outcome.timed_out) {
     text = "ddprun: ended by --timeout: all ranks got SIGTERM";
   } else {
@@ -301,7 +302,7 @@ std::string summary(const RankFailure& failure) {
   if (failure.abort)
     return fmt::format("{} called PMIx_Abort({}): {}", name, failure.abort->status, first_line(failure.abort->message));
   if (!failure.end) return fmt::format("{} failed", name);
-  if (failure.end->by_signal) return fmt::format("{} was ended by {}", name, signal_name(failure.end->code));
+  if (failure.end->by_signal) return fmt::format("{} was ended by {}", name, base::signal_name(failure.end->code));
   return fmt::format("{} exited with {}", name, failure.end->code);
 }
 
@@ -312,10 +313,10 @@ std::string summary(const JobOutcome& outcome) {
     case RootCause::stopped_rank: {
       const StoppedRank& stopped = outcome.stopped.front();
       return fmt::format("rank {} on {} had been stopped by {}", stopped.name.rank, stopped.name.host,
-                         signal_name(stopped.signal));
+                         base::signal_name(stopped.signal));
     }
     case RootCause::rank: return summary(outcome.failures.front());
-    case RootCause::signal: return fmt::format("ddprun received {}", signal_name(outcome.forwarded_signal));
+    case RootCause::signal: return fmt::format("ddprun received {}", base::signal_name(outcome.forwarded_signal));
     case RootCause::timeout: return "the time of --timeout has passed";
     case RootCause::unkillable: return plural(static_cast<int>(outcome.unkillable.size()), "rank") + " did not end";
     case RootCause::none: break;

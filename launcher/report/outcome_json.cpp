@@ -1,21 +1,16 @@
 #include "report/outcome_json.hpp"
 
-#include <fmt/chrono.h>
-#include <fmt/format.h>
-
+#include "base/signal_name.hpp"
 #include "outcome/error_file.hpp"
-#include "outcome/signal_name.hpp"
 #include "report/seconds.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using std::chrono::system_clock;
-
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 Json signal_json(int signal) {
-  return signal == 0 ? Json(nullptr) : Json{{"number", signal}, {"name", signal_name(signal)}};
+  return signal == 0 ? Json(nullptr) : Json{{"number", signal}, {"name", base::signal_name(signal)}};
 }
 
 Json rank_json(const RankName& name) {
@@ -96,12 +91,6 @@ Json list(const std::vector<Item>& items, Convert convert) {
 }
 
 }  // namespace
-
-std::string time_text(system_clock::time_point time) {
-  const auto whole = std::chrono::floor<std::chrono::seconds>(time);
-  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time - whole).count();
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(system_clock::to_time_t(whole)), milliseconds);
-}
 
 Json root_cause_json(const JobOutcome& outcome) {
   const auto of_rank = [](const char* kind, const RankName& name) {

@@ -1,19 +1,15 @@
 // How a job ended, as JSON: what --report-json and --event-log have in common.
 #pragma once
 
-#include <chrono>
-#include <string>
-
 #include <nlohmann/json.hpp>
 
+#include "diagnostics/metrics/event_log.hpp"
 #include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher {
 
 using Json = nlohmann::ordered_json;
-
-/// RFC 3339, in UTC.
-std::string time_text(std::chrono::system_clock::time_point time);
+using diagnostics::time_text;
 
 /// Its kind, and where: the first entry of the list that the kind names. Null for success.
 Json root_cause_json(const JobOutcome& outcome);

@@ -6,10 +6,12 @@
 
 #include <cerrno>
 #include <utility>
+#include <variant>
 
 #include "base/unique_fd.hpp"
 #include "end_channel.hpp"
 #include "network_notes.hpp"
+#include "step_program/node_report.hpp"
 
 namespace ddp::srun_plugin {
 
@@ -19,7 +21,7 @@ EndReporter::EndReporter(const std::string& address, std::uint16_t port, Reporti
   store_.set_first(kStepKey, encode(node_.step));
 }
 
-void EndReporter::run(int channel) {
+void EndReporter::run(int channel, NodeWatch* watch) {
   sigset_t termination;
   ::sigemptyset(&termination);
   ::sigaddset(&termination, SIGTERM);
@@ -27,8 +29,10 @@ void EndReporter::run(int channel) {
   for (;;) {
     pollfd entries[] = {{.fd = channel, .events = POLLIN, .revents = 0},
                         {.fd = store_.fd(), .events = POLLIN, .revents = 0},
-                        {.fd = terminated.get(), .events = POLLIN, .revents = 0}};
-    if (::poll(entries, 3, -1) < 0 && errno != EINTR) return;
+                        {.fd = terminated.get(), .events = POLLIN, .revents = 0},
+                        {.fd = watch != nullptr ? watch->fd() : -1, .events = POLLIN, .revents = 0}};
+    const bool due = watch != nullptr && watch->due();
+    if (::poll(entries, 4, due ? watch->due()->poll_timeout_ms() : -1) < 0 && errno != EINTR) return;
     if (entries[2].revents != 0) {
       // If the nodes have not agreed yet, their tasks have not started, and would not notice this signal.
       store_.set_first(kDecisionKey,
@@ -37,22 +41,30 @@ void EndReporter::run(int channel) {
     }
     if (entries[0].revents != 0) {
       bool ended = false;
-      if (const auto end = take_end(channel, ended)) {
-        report(end->task, end->status, end->when_ms);
-        confirm_end(channel);
-      }
+      take(channel, watch, ended);
       if (ended) return;
     } else if (entries[1].revents != 0) {
       return;  // it says nothing unasked: the store has ended
     }
+    if (entries[3].revents != 0) watch->serve();
+    if (due && watch->due()->expired()) store_.set(report_key(node_.name), encode(watch->report()));
   }
 }
 
-void EndReporter::report(std::uint32_t task, std::int32_t status, std::int64_t when_ms) {
-  const RankEnd end{.rank = static_cast<std::uint32_t>(node_.first_rank + task),
-                    .status = status,
-                    .when_ms = when_ms,
-                    .node = node_.name};
+void EndReporter::take(int channel, NodeWatch* watch, bool& ended) {
+  const TaskNews news = take_news(channel, ended);
+  if (const auto* end = std::get_if<TaskEnd>(&news)) {
+    const auto rank = static_cast<std::uint32_t>(node_.first_rank + end->task);
+    report(rank, end->status, end->when_ms);
+    confirm_end(channel);
+    if (watch != nullptr) watch->ended(static_cast<int>(rank), end->status);
+  } else if (const auto* start = std::get_if<TaskStart>(&news); start != nullptr && watch != nullptr) {
+    watch->started(static_cast<int>(start->rank), start->pid);
+  }
+}
+
+void EndReporter::report(std::uint32_t rank, std::int32_t status, std::int64_t when_ms) {
+  const RankEnd end{.rank = rank, .status = status, .when_ms = when_ms, .node = node_.name};
   // Both are answered, so that it is known to have arrived.
   store_.set_first(status == 0 ? end_key(end.rank) : kFailureKey, encode(end));
 }

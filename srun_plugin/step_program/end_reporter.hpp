@@ -5,6 +5,7 @@
 #include <string>
 
 #include "step_notes.hpp"
+#include "step_program/node_watch.hpp"
 #include "step_store.hpp"
 
 namespace ddp::srun_plugin {
@@ -20,12 +21,13 @@ class EndReporter {
   /// The node is there. Throws as StepStore.
   EndReporter(const std::string& address, std::uint16_t port, ReportingNode node);
 
-  /// Passes the ends on that come from the EndChannel at @p channel, until slurmstepd or the store has ended. SIGTERM,
-  /// which must be blocked, says that Slurm ends the step.
-  void run(int channel);
+  /// Passes the ends on that come from the EndChannel at @p channel, until slurmstepd or the store has ended, and what
+  /// @p watch has to report, if there is one. SIGTERM, which must be blocked, says that Slurm ends the step.
+  void run(int channel, NodeWatch* watch);
 
  private:
-  void report(std::uint32_t task, std::int32_t status, std::int64_t when_ms);
+  void take(int channel, NodeWatch* watch, bool& ended);
+  void report(std::uint32_t rank, std::int32_t status, std::int64_t when_ms);
 
   ReportingNode node_;
   StepStore store_;

@@ -1,10 +1,13 @@
 // ddp-step: the plugin's helper program, not for users; see ddp_step_client.hpp.
 
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include <ddp/version.hpp>
 
@@ -32,11 +35,29 @@ std::optional<PortRange> parse_range(std::string_view text) {
   return range;
 }
 
+bool take_log_option(std::string_view argument, ddp::srun_plugin::StepLogOptions& log) {
+  std::string interval;
+  const std::pair<std::string_view, std::string*> options[] = {{"--event-log=", &log.path},
+                                                               {"--event-log-interval=", &interval},
+                                                               {"--program=", &log.program},
+                                                               {"--job=", &log.job},
+                                                               {"--step=", &log.step}};
+  for (const auto& [name, value] : options) {
+    if (!argument.starts_with(name)) continue;
+    *value = argument.substr(name.size());
+    unsigned seconds = 0;
+    if (value != &interval) return true;
+    const auto [end, status] = std::from_chars(interval.data(), interval.data() + interval.size(), seconds);
+    log.interval = std::chrono::seconds{seconds};
+    return status == std::errc{} && end == interval.data() + interval.size() && seconds > 0;
+  }
+  return false;
+}
+
 int usage() {
   ddp::base::write_stderr_line(
-      "usage: ddp-step store [--port-range=FIRST-LAST] [--failure-ends-step] [--nodes-expected] | witness | plan | "
-      "before | "
-      "--version\n"
+      "usage: ddp-step store [--port-range=FIRST-LAST] [--failure-ends-step] [--nodes-expected] [--event-log=FILE "
+      "--event-log-interval=SECONDS --program=NAME --job=ID --step=ID] | witness | plan | before | --version\n"
       "The plugin for srun runs this; it is not meant to be run by hand.");
   return 2;
 }
@@ -61,6 +82,8 @@ int main(int argc, char** argv) {
       store.failure_ends_step = true;
     } else if (argument == "--nodes-expected") {
       store.nodes_expected = true;
+    } else if (take_log_option(argument, store.log)) {
+      continue;
     } else if (argument.starts_with(kRange)) {
       store.ports = parse_range(argument.substr(kRange.size()));
       if (!store.ports) return usage();

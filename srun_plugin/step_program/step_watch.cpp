@@ -69,6 +69,31 @@ std::vector<std::string> describe_failure(const RankEnd& failure, const std::vec
   return lines;
 }
 
+std::vector<std::string> silent_nodes(StepStore& store, const StepNote& step) {
+  const std::vector<std::string> nodes = topology::expand_hostlist(step.node_list);
+  std::vector<std::string> keys;
+  for (const std::string& node : nodes) keys.push_back(presence_key(node));
+  const std::vector<Bytes> present = store.get(keys);
+  std::vector<std::string> silent;
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    if (present[i].empty()) silent.push_back(nodes[i]);
+  }
+  return silent;
+}
+
+std::vector<RankEnd> ends_with_0(StepStore& store, const StepNote& step) {
+  std::vector<RankEnd> ends;
+  for (std::uint32_t first = 0; first < step.world_size; first += kRanksAtOnce) {
+    std::vector<std::string> keys;
+    for (std::uint32_t rank = first; rank < std::min(step.world_size, first + kRanksAtOnce); ++rank)
+      keys.push_back(end_key(rank));
+    for (const Bytes& end : store.get(keys)) {
+      if (!end.empty()) ends.push_back(decode_rank_end(end));
+    }
+  }
+  return ends;
+}
+
 StepWatch::StepWatch(std::uint16_t port, bool failure_ends_step, bool nodes_expected)
     : failure_(kThisHost, port),
       store_(kThisHost, port),
@@ -82,18 +107,6 @@ void StepWatch::note_failure() {
   failed_ = true;
   failure_.take_wait();
   due_ = Deadline::after(kNewsLimit);
-}
-
-std::vector<std::string> StepWatch::silent_nodes(const StepNote& step) {
-  const std::vector<std::string> nodes = topology::expand_hostlist(step.node_list);
-  std::vector<std::string> keys;
-  for (const std::string& node : nodes) keys.push_back(presence_key(node));
-  const std::vector<Bytes> present = store_.get(keys);
-  std::vector<std::string> silent;
-  for (std::size_t i = 0; i < present.size(); ++i) {
-    if (present[i].empty()) silent.push_back(nodes[i]);
-  }
-  return silent;
 }
 
 std::vector<std::string> StepWatch::lines() {
@@ -110,7 +123,7 @@ std::vector<std::string> StepWatch::lines() {
   std::vector<std::string> lines;
   // Where there is a decision about the network, whoever made it has named those that are not there.
   if (notes[2].empty() || decode_decision(notes[2]).step_ends()) {
-    if (const auto silent = silent_nodes(step); !silent.empty()) {
+    if (const auto silent = silent_nodes(store_, step); !silent.empty()) {
       lines.push_back(
           fmt::format("srun --ddp: {} did not take part in this step (is the plugin with its ddp-step installed there, "
                       "and of this version? ddp-selftest --local says)",
@@ -120,16 +133,8 @@ std::vector<std::string> StepWatch::lines() {
   if (notes[1].empty()) return lines;
   const RankEnd failure = decode_rank_end(notes[1]);
   if (!lines.empty() && may_be_slurms(failure.status)) return lines;  // the consequence
-  std::vector<RankEnd> early;
-  for (std::uint32_t first = 0; first < step.world_size; first += kRanksAtOnce) {
-    std::vector<std::string> keys;
-    for (std::uint32_t rank = first; rank < std::min(step.world_size, first + kRanksAtOnce); ++rank)
-      keys.push_back(end_key(rank));
-    for (const Bytes& end : store_.get(keys)) {
-      if (!end.empty()) early.push_back(decode_rank_end(end));
-    }
-  }
-  for (std::string& line : describe_failure(failure, early, failure_ends_step_)) lines.push_back(std::move(line));
+  for (std::string& line : describe_failure(failure, ends_with_0(store_, step), failure_ends_step_))
+    lines.push_back(std::move(line));
   return lines;
 }
 

@@ -21,6 +21,11 @@ std::string describe_end(std::int32_t status);
 /// @param early ends with 0, at whatever time.
 std::vector<std::string> describe_failure(const RankEnd& failure, const std::vector<RankEnd>& early, bool ends_step);
 
+/// Nodes of the step that the store has not heard of. Throws as StepStore, as the next one.
+std::vector<std::string> silent_nodes(StepStore& store, const StepNote& step);
+/// Of all ranks that have ended with 0.
+std::vector<RankEnd> ends_with_0(StepStore& store, const StepNote& step);
+
 /// In the store's own process, as its client.
 class StepWatch {
  public:
@@ -40,8 +45,6 @@ class StepWatch {
   std::vector<std::string> lines();
 
  private:
-  std::vector<std::string> silent_nodes(const StepNote& step);
-
   StepStore failure_;  ///< waits for the first
   StepStore store_;
   bool failure_ends_step_;

@@ -30,9 +30,9 @@ void tell_plugin(const std::string& line) {
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
 }
 
-/// The watch is a comfort: without it the store serves on.
-template <class Function>
-void watching(std::optional<StepWatch>& watch, Function&& function) {
+/// The watch is a comfort, and so is the log: without them the store serves on.
+template <class Watch, class Function>
+void watching(std::optional<Watch>& watch, Function&& function) {
   if (!watch) return;
   try {
     function();
@@ -47,14 +47,19 @@ void say(StepWatch& watch) {
 
 /// Passes on what the store says of connections that it refused, and what there is to say of the step's end, until
 /// standard input ends.
-void serve_until_input_ends(StoreServer& server, std::optional<StepWatch>& watch) {
+void serve_until_input_ends(StoreServer& server, std::optional<StepWatch>& watch, std::optional<StepLog>& log) {
   // On srun's standard error, as srun's own warnings. It ends with this program, which ends with srun.
   for (;;) {
     const bool due = watch && watch->due();
     pollfd entries[] = {{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
                         {.fd = server.refusals_fd(), .events = POLLIN, .revents = 0},
-                        {.fd = watch && !watch->failed() ? watch->fd() : -1, .events = POLLIN, .revents = 0}};
-    if (::poll(entries, 3, due ? watch->due()->poll_timeout_ms() : -1) < 0 && errno != EINTR) return;
+                        {.fd = watch && !watch->failed() ? watch->fd() : -1, .events = POLLIN, .revents = 0},
+                        {.fd = log ? log->fd() : -1, .events = POLLIN, .revents = 0}};
+    const bool collects = log && log->due();
+    int timeout_ms = due ? watch->due()->poll_timeout_ms() : -1;
+    if (collects && (timeout_ms < 0 || log->due()->poll_timeout_ms() < timeout_ms))
+      timeout_ms = log->due()->poll_timeout_ms();
+    if (::poll(entries, 4, timeout_ms) < 0 && errno != EINTR) return;
     if (entries[1].revents != 0) {
       for (const std::string& line : server.take_refusals())
         base::write_stderr_line(fmt::format("srun: ddp: warning: the step's store {}", line), base::kLinePatience,
@@ -62,6 +67,8 @@ void serve_until_input_ends(StoreServer& server, std::optional<StepWatch>& watch
     }
     if (entries[2].revents != 0) watching(watch, [&] { watch->note_failure(); });
     if (due && watch && watch->due()->expired()) watching(watch, [&] { say(*watch); });
+    if (entries[3].revents != 0) watching(log, [&] { log->advance(); });
+    if (collects && log && log->due()->expired()) watching(log, [&] { log->collect(); });
     if (entries[0].revents == 0) continue;
     std::array<char, 64> block{};
     const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
@@ -109,8 +116,15 @@ int serve_store(const StoreCommand& command) {
     watch.emplace(server->port(), command.failure_ends_step, command.nodes_expected);
   } catch (const std::exception&) {  // who watches is less than what is watched
   }
-  serve_until_input_ends(*server, watch);
+  std::optional<StepLog> log;
+  try {
+    if (!command.log.path.empty()) log.emplace(server->port(), command.log);
+  } catch (const std::exception& error) {
+    base::write_stderr_line(fmt::format("srun: ddp: warning: {}; the step has no event log", error.what()));
+  }
+  serve_until_input_ends(*server, watch, log);
   watching(watch, [&] { say(*watch); });
+  watching(log, [&] { log->end(); });
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "step_program/step_log.hpp"
 #include "store_server/listeners.hpp"
 
 namespace ddp::srun_plugin {
@@ -11,6 +12,7 @@ struct StoreCommand {
   std::optional<store_server::PortRange> ports;
   bool failure_ends_step = false;  ///< as srun decides it, for what is said of a failure
   bool nodes_expected = false;     ///< the step exists already, so that nodes should be heard of before its end
+  StepLogOptions log;
 };
 
 /// Reads the store's key (store_server::StoreKey), one line, from standard input, writes "ddp-step 1 port NUMBER" or

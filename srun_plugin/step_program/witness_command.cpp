@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include <ddp/error.hpp>
 #include <ddp/version.hpp>
 
 #include "base/stderr_line.hpp"
@@ -23,6 +24,7 @@
 #include "ddp_step_client.hpp"
 #include "step_program/end_reporter.hpp"
 #include "step_program/input_line.hpp"
+#include "step_program/node_watch.hpp"
 #include "store_server/witness.hpp"
 
 namespace ddp::srun_plugin {
@@ -51,17 +53,36 @@ int stay(const std::string& line) {
     std::uint16_t port = 0;
     ReportingNode node;
     bool has_channel = false;
+    WatchedNode watched;
+    std::string metrics_port;
+    std::int64_t report_seconds = 0;
     fields >> address >> port >> key >> node.name >> node.step.node_list >> node.step.world_size >> node.first_rank >>
-        has_channel;
+        has_channel >> watched.step >> watched.num_nodes >> watched.local_tasks >> metrics_port >>
+        watched.metrics_address >> report_seconds >> std::ws;
+    std::getline(fields, watched.program);
+    if (metrics_port != "none") watched.metrics_port = static_cast<std::uint16_t>(std::stoul(metrics_port));
+    watched.report_interval = std::chrono::seconds{report_seconds};
+    watched.node = node.name;
+    watched.world_size = node.step.world_size;
     const Deadline deadline = Deadline::after(kReachLimit);
     store_server::Witness witness(address, port, store_server::StoreKey::parse(key), deadline);
     store_server::check_served(address, port, deadline);
     std::optional<EndReporter> reporter;
+    const std::string node_name = node.name;
     reporter.emplace(address, port, std::move(node));
-    write_line(kKnown);
+    std::optional<NodeWatch> watch;
+    try {
+      if (has_channel && (watched.metrics_port || report_seconds > 0)) watch.emplace(std::move(watched));
+      if (watch && !watch->chosen_url().empty())
+        base::write_stderr_line(fmt::format("ddp: {}: metrics at {}", node_name, watch->chosen_url()));
+      write_line(kKnown);
+    } catch (const Error& error) {
+      // It stays, and so reports that the tasks end.
+      write_line(fmt::format("ddp-step 1 refused {}", error.what()));
+    }
     let_go_of_the_task();
     if (has_channel) {
-      reporter->run(DdpStepClient::kInheritedFd);
+      reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr);
     } else {
       reporter.reset();
       witness.wait();

@@ -72,7 +72,6 @@ def test_steps_operations_and_resources_of_real_ranks(tmp_path):
     events = tmp_path / "events"
     program = [BINARIES / "rank_program", "steps", "600"]
     with Job(tmp_path, f"--event-log={events}", "--event-log-interval=1", "--rdzv-id=run7", program=program) as job:
-        # where a rank had no flight recorder yet, half a minute passes before it is looked for again
         job.until(lambda families: "ddp_steps" in families and len(by_rank(families, "ddp_steps")) == 2
                   and min(by_rank(families, "ddp_steps").values()) >= 20)
         time.sleep(1.1)  # an answer is good for a second

@@ -58,12 +58,12 @@ constexpr std::array kTable{
                 "Least severe log lines on standard error. info: each rank's identity, source, reason and interface."},
     EnvVariable{"DDP_MEMORY_DOMAIN", EnvType::text, "", "text",
                 "Ranks with different values do not share memory: to try on one host what several do, or to use TCP."},
-    EnvVariable{
-        "DDP_METRICS_ADDRESS", EnvType::text, "127.0.0.1", "text; **127.0.0.1**",
-        "Default of ddprun's `--metrics-address`: where each node [answers Prometheus](observability.md); 0.0.0.0: "
-        "at all its addresses."},
+    EnvVariable{"DDP_METRICS_ADDRESS", EnvType::text, "127.0.0.1", "text; **127.0.0.1**",
+                "Default of ddprun's `--metrics-address` and srun's `--ddp-metrics`: where each node [answers "
+                "Prometheus](observability.md); 0.0.0.0: "
+                "at all its addresses."},
     EnvVariable{"DDP_METRICS_PORT", EnvType::text, "none", "port, auto, **none**",
-                "Default of ddprun's `--metrics-port`. Ranks do not see it."},
+                "Default of ddprun's `--metrics-port` and srun's `--ddp-metrics`. Ranks do not see it."},
     EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "text; libmunge's",
                 "Socket of munged, by which ddpruns started by hand [know each other](ddprun.md#by-hand)."},
     EnvVariable{

@@ -153,5 +153,12 @@ TEST(SrunArguments, OwnOnesAreThoseOfThisProcess) {
   EXPECT_NE(own_arguments().front().find("unit_srun_plugin"), std::string::npos) << own_arguments().front();
 }
 
+TEST(CommandLine, ProgramIsThatOfTheFirstComponent) {
+  EXPECT_EQ(read_command_line(words("srun --ddp -n 2 ./train --ddp-event-log x")).program, "./train");
+  EXPECT_EQ(read_command_line(words("srun --ddp --ddp-event-log x --ddp-metrics -- train y")).program, "train");
+  EXPECT_EQ(read_command_line(words("srun -n1 a b : -n2 c")).program, "a");
+  EXPECT_EQ(read_command_line(words("srun --ddp")).program, "");
+}
+
 }  // namespace
 }  // namespace ddp::srun_plugin

@@ -58,13 +58,17 @@ TEST(PluginOptions, TableIsByOption) {
   EXPECT_EQ(name(Option::verbose), "ddp-verbose");
   EXPECT_EQ(name(Option::dump), "ddp-dump");
   EXPECT_EQ(name(Option::doctor), "ddp-doctor");
+  EXPECT_EQ(name(Option::metrics), "ddp-metrics");
+  EXPECT_EQ(name(Option::event_log), "ddp-event-log");
+  EXPECT_EQ(name(Option::event_log_interval), "ddp-event-log-interval");
 }
 
 TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
   for (std::size_t i = 0; i < kOptions; ++i) {
     const OptionEntry& entry = option_table().at(i);
     EXPECT_NE(std::string(entry.usage), "");
-    if (entry.value_optional) continue;  // any text
+    const std::string kind = entry.arginfo != nullptr ? entry.arginfo : "";
+    if (entry.value_optional || kind == "FILE" || kind == "SECONDS") continue;  // any text
     std::string words;
     for (const std::string_view word : accepted_words(static_cast<Option>(i))) {
       words += (words.empty() ? "" : "|") + std::string(word);
@@ -104,6 +108,47 @@ TEST(PluginOptions, EveryAcceptedWordIsEntered) {
       EXPECT_EQ(others, PluginOptions{}) << accepted;
     }
   }
+}
+
+TEST(PluginOptions, MetricsAreServedAtAnAddressAndAPort) {
+  struct At {
+    const char* value;
+    const char* address;
+    int port;  ///< -1: none
+  };
+  for (const At& each :
+       {At{nullptr, "127.0.0.1", 0}, At{"auto", "127.0.0.1", 0}, At{"9464", "127.0.0.1", 9464},
+        At{"0.0.0.0:9464", "0.0.0.0", 9464}, At{"[::1]:auto", "::1", 0}, At{"none", "127.0.0.1", -1}}) {
+    PluginOptions options;
+    set_option(options, Option::metrics, each.value);
+    EXPECT_EQ(options.metrics_address, each.address);
+    EXPECT_EQ(options.metrics_port ? *options.metrics_port : -1, each.port);
+  }
+  PluginOptions of_user = defaults_with({{"DDP_METRICS_PORT", "9464"}, {"DDP_METRICS_ADDRESS", "0.0.0.0"}});
+  EXPECT_EQ(of_user.metrics_port, 9464);
+  set_option(of_user, Option::metrics, nullptr);
+  EXPECT_EQ(of_user.metrics_port, 9464) << "without a value it is as the variables say";
+  set_option(of_user, Option::metrics, "7000");
+  EXPECT_EQ(of_user.metrics_port, 7000);
+  EXPECT_EQ(of_user.metrics_address, "0.0.0.0");
+  for (const char* wrong : {"0", "65536", "x", "n0:9464", ":9464", "127.0.0.1:", "1.2.3:4"}) {
+    EXPECT_THAT(option_refusal([&] { set_option(of_user, Option::metrics, wrong); }), HasSubstr("--ddp-metrics"))
+        << wrong;
+  }
+  EXPECT_THAT(option_refusal([] { defaults_with({{"DDP_METRICS_PORT", "many"}}); }), HasSubstr("DDP_METRICS_PORT"));
+}
+
+TEST(PluginOptions, AnEventLogNeedsAFileAndWholeSeconds) {
+  PluginOptions options;
+  set_option(options, Option::event_log, "log");
+  set_option(options, Option::event_log_interval, "5");
+  EXPECT_EQ(options.event_log, "log");
+  EXPECT_EQ(options.event_log_interval_s, 5U);
+  EXPECT_THAT(option_refusal([&] { set_option(options, Option::event_log, ""); }), HasSubstr("file"));
+  for (const char* wrong : {"0", "-1", "1.5", "86401", ""})
+    EXPECT_THAT(option_refusal([&] { set_option(options, Option::event_log_interval, wrong); }), HasSubstr("86400"));
+  EXPECT_THROW(check_event_log("/nonexistent/log"), Error);
+  check_event_log("/dev/null");
 }
 
 TEST(PluginOptions, FlagsNeedNoValue) {

@@ -138,9 +138,11 @@ TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
     SpankHostRun run(context);
     test::add_step_environment(run, 1);
     expect_silent(run.run({"true"}));
-    EXPECT_THAT(run.seen("options"), ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1",
-                                                 "ddp-gpus all|one|none 1", "ddp-backend auto|host|cpu|gloo|nccl|ddp 1",
-                                                 "ddp-verbose - 0", "ddp-dump FILE 2", "ddp-doctor - 0"))
+    EXPECT_THAT(
+        run.seen("options"),
+        ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
+                    "ddp-backend auto|host|cpu|gloo|nccl|ddp 1", "ddp-verbose - 0", "ddp-dump FILE 2", "ddp-doctor - 0",
+                    "ddp-metrics [ADDRESS:]PORT 2", "ddp-event-log FILE 1", "ddp-event-log-interval SECONDS 1"))
         << context;
   }
   for (const char* context : {"slurmd", "job_script"}) {

@@ -20,11 +20,14 @@ StepTicket sample() {
                       .bind = BindPolicy::core,
                       .gpus = topology::GpuVisibility::one,
                       .backend = "gloo",
-                      .verbose = true},
+                      .verbose = true,
+                      .metrics_port = 9464,
+                      .metrics_address = "::1"},
           .port = 60123,
           .secret = kSecret,
           .patience_seconds = 60,
           .pmi_available = false,
+          .progress_seconds = 70'000,
           .version = "1.2.3"};
 }
 
@@ -58,10 +61,11 @@ TEST(StepTicket, EveryTruncationIsAnError) {
 }
 
 TEST(StepTicket, MalformedOnesAreErrors) {
-  const std::string good = "3;60123;" + kSecret + ";core;one;gloo;60;1.2.3;1;0";
+  const std::string good = "4;60123;" + kSecret + ";core;one;gloo;60;1.2.3;9464;::1;70000;1;0";
   ASSERT_EQ(parse_ticket(good), sample());
   const auto with = [&](std::size_t field, const std::string& text) {
-    std::vector<std::string> fields{"3", "60123", kSecret, "core", "one", "gloo", "60", "1.2.3", "1", "0"};
+    std::vector<std::string> fields{"4",     "60123", kSecret, "core",  "one", "gloo", "60",
+                                    "1.2.3", "9464",  "::1",   "70000", "1",   "0"};
     fields.at(field) = text;
     std::string all;
     for (const std::string& each : fields) all += (all.empty() ? "" : ";") + each;
@@ -74,14 +78,14 @@ TEST(StepTicket, MalformedOnesAreErrors) {
   const std::vector<Malformed> cases{
       {"", "version is ''"},
       {";", "version is ''"},
-      {with(0, "2"), "version is '2', not 3"},
+      {with(0, "2"), "version is '2', not 4"},
       {with(6, "long"), "'long' is no number of seconds"},
       {with(0, "11"), "version"},
       {with(0, " 1"), "version"},
       {with(0, std::string(1000, 'x')), "version is 'xxxxxxxxxxxxxxxx', not"},
-      {good + ";", "11 fields, not 10"},
-      {good + ";more", "11 fields"},
-      {"3", "1 fields"},
+      {good + ";", "14 fields, not 13"},
+      {good + ";more", "14 fields"},
+      {"4", "1 fields"},
       {with(1, ""), "'' is no port"},
       {with(1, "65536"), "'65536' is no port"},
       {with(1, "-1"), "no port"},
@@ -98,11 +102,16 @@ TEST(StepTicket, MalformedOnesAreErrors) {
       {with(3, ""), "'' is not known"},
       {with(4, "two"), "'two' is not known"},
       {with(5, "mpi"), "'mpi' is not known"},
-      {with(8, "2"), "'2' is neither 0 nor 1"},
-      {with(8, ""), "'' is neither"},
+      {with(11, "2"), "'2' is neither 0 nor 1"},
+      {with(11, ""), "'' is neither"},
       {with(7, ""), "no version"},
       {with(7, "1 2"), "no version"},
-      {with(9, "true"), "'true' is neither"},
+      {with(12, "true"), "'true' is neither"},
+      {with(8, ""), "'' is no port"},
+      {with(8, "auto"), "'auto' is no port"},
+      {with(9, ""), "no address"},
+      {with(9, "n0"), "'n0' is no address"},
+      {with(10, "-1"), "no number of seconds"},
       {good + "\n", "neither"},
       {good + std::string(1, '\0'), "'0"},
   };
@@ -110,7 +119,7 @@ TEST(StepTicket, MalformedOnesAreErrors) {
 }
 
 TEST(StepTicket, ErrorsDoNotTellTheSecret) {
-  EXPECT_THAT(ticket_refusal("3;60123;" + kSecret + "0;core;one;gloo;60;1.2.3;1;0"),
+  EXPECT_THAT(ticket_refusal("4;60123;" + kSecret + "0;core;one;gloo;60;1.2.3;none;::1;0;1;0"),
               ::testing::Not(HasSubstr(kSecret.substr(0, 8))));
 }
 

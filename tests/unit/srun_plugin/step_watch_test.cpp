@@ -160,7 +160,7 @@ TEST_F(StepWatchTest, AnEndGoesFromSlurmstepdToTheStore) {
       for (int other = STDERR_FILENO + 1; other < 256; ++other) {
         if (other != fd) ::close(other);
       }
-      reporter("n0", 4).run(fd);
+      reporter("n0", 4).run(fd, nullptr);
       status = 0;
     } catch (const std::exception&) {
     }

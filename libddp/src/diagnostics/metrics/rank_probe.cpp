@@ -13,8 +13,9 @@ namespace {
 
 // A rank that starts thousands of processes shall not hold up whoever looks.
 constexpr std::size_t kMostProcesses = 256;
-// Of processes without a flight recorder, all open files of all of them would be looked through each time.
-constexpr std::chrono::seconds kSearchPause{30};
+// Of processes without a flight recorder, all open files of all of them would be looked through each time. Programs
+// that will have one have it soon.
+constexpr std::chrono::seconds kLongestPause{30};
 
 }  // namespace
 
@@ -26,6 +27,7 @@ RankUse RankProbe::look() {
   for (std::size_t i = 0; i < processes.size(); ++i) {
     const ProcStat stat = read_stat(proc_, processes[i]);
     if (i == 0 && (stat.state == 'X' || stat.state == 'Z')) return use;
+    if (i == 0) use.stopped = stat.state == 'T';
     if (stat.state == 'X') continue;
     ++use.processes;
     ticks += stat.ticks + stat.children_ticks;
@@ -41,7 +43,8 @@ RankUse RankProbe::look() {
   if (std::find(processes.begin(), processes.end(), flight_pid_) == processes.end()) flight_pid_ = 0;
   if (flight_pid_ != 0) use.flight = flight::view_flight(proc_, flight_pid_);
   if (use.flight || !search_.expired()) return use;
-  search_ = Deadline::after(kSearchPause);
+  search_ = Deadline::after(pause_);
+  pause_ = std::min(2 * pause_, kLongestPause);
   for (const pid_t pid : processes) {
     use.flight = flight::view_flight(proc_, pid);
     if (!use.flight) continue;

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,7 +16,8 @@
 namespace ddp::diagnostics {
 
 struct RankUse {
-  int processes = 0;  ///< the rank and what is below it; 0: it is gone
+  int processes = 0;     ///< the rank and what is below it; 0: it is gone
+  bool stopped = false;  ///< by a signal
   double cpu_s = 0;
   std::uint64_t resident_bytes = 0;
   std::optional<flight::FlightView> flight{};
@@ -36,6 +38,7 @@ class RankProbe {
   double cpu_s_ = 0;  ///< the most so far: a process that ends between two files is missed in both
   pid_t flight_pid_ = 0;
   Deadline search_ = Deadline{Deadline::Clock::time_point{}};  ///< below pid_, before which there is none
+  std::chrono::seconds pause_{1};                              ///< to the next search
 };
 
 }  // namespace ddp::diagnostics

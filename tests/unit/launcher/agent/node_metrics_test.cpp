@@ -50,14 +50,13 @@ TEST_F(NodeMetricsTest, FollowsRanksThroughAttempts) {
   metrics.begin(plan(0, 0));
   EXPECT_THAT(metrics.text(), HasSubstr(R"(ddp_ranks{job="17",node="n1",state="starting"} 3)"));
   metrics.note(control::RanksStarted{.epoch = 0, .pids = std::vector<std::int64_t>(3, ::getpid())});
-  metrics.note(control::RankStopped{.epoch = 0, .local_rank = 0, .signal = SIGSTOP});
   metrics.note(ended(1, 0, false));
   metrics.note(ended(2, SIGKILL, true));
   metrics.note(control::RankEnded{.epoch = 7, .local_rank = 0});  // of another attempt
   metrics.note(ended(3, 1, false));                               // no rank of this node
   const std::string text = metrics.text();
   for (const char* line :
-       {R"(ddp_ranks{job="17",node="n1",state="running"} 0)", R"(ddp_ranks{job="17",node="n1",state="stopped"} 1)",
+       {R"(ddp_ranks{job="17",node="n1",state="running"} 1)", R"(ddp_ranks{job="17",node="n1",state="stopped"} 0)",
         R"(ddp_ranks{job="17",node="n1",state="ended"} 1)", R"(ddp_ranks{job="17",node="n1",state="failed"} 1)",
         R"(ddp_rank_exits_total{job="17",node="n1",code="0",signal=""} 1)",
         R"(ddp_rank_exits_total{job="17",node="n1",code="",signal="SIGKILL"} 1)",

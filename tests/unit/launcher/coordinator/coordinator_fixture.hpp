@@ -14,8 +14,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/signal_name.hpp"
 #include "coordinator/coordinator.hpp"
-#include "outcome/signal_name.hpp"
 
 namespace ddp::launcher::test {
 
@@ -29,7 +29,7 @@ inline const control::AttemptCleaned kCleaned{.epoch = 0};
 inline std::string describe(const control::Message& message) {
   std::string text = control::name_of(message);
   if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
-    text += fmt::format(" {}{}{}", signal_name(order->signal), order->groups ? " groups" : "",
+    text += fmt::format(" {}{}{}", base::signal_name(order->signal), order->groups ? " groups" : "",
                         order->may_have_reached_ranks ? " by Slurm" : "");
   } else if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
     text += fmt::format(" {}", end->drain_ms);

@@ -26,7 +26,8 @@ class EventLogTest : public ::testing::Test {
   ~EventLogTest() override { std::remove(path_.c_str()); }
 
   EventLog open(const std::string& path) {
-    return EventLog{path,
+    return EventLog{"--event-log",
+                    path,
                     {.run_id = "run7", .slurm_job_id = "", .program = "train.py", .max_restarts = 2},
                     [this](const std::string& text) { notes_.push_back(text); }};
   }

@@ -1,18 +1,19 @@
-#include "report/job_progress.hpp"
+#include "diagnostics/metrics/job_progress.hpp"
 
 #include <algorithm>
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 
-std::optional<ProgressFacts> JobProgress::add(int node, std::size_t nodes, const control::Progress& message) {
-  if (message.epoch != epoch_) {
+std::optional<ProgressFacts> JobProgress::add(int node, std::size_t nodes, int attempt,
+                                              const std::vector<StepProgress>& ranks) {
+  if (attempt != attempt_) {
     *this = {};
-    epoch_ = message.epoch;
+    attempt_ = attempt;
   }
   std::optional<ProgressFacts> facts;
   if (told_.contains(node)) facts = conclude();
   told_.insert(node);
-  for (const control::RankProgress& rank : message.ranks) now_[rank.rank] = rank;
+  for (const StepProgress& rank : ranks) now_[rank.rank] = rank;
   if (!facts && told_.size() >= nodes) facts = conclude();
   return facts;
 }
@@ -22,7 +23,7 @@ ProgressFacts JobProgress::conclude() {
   std::int64_t steps = 0, step_ns = 0, communication_ns = 0, hidden_ns = 0;
   std::map<int, int> votes;  // by straggler
   for (const auto& [rank, now] : now_) {
-    const control::RankProgress before = last_line_.contains(rank) ? last_line_.at(rank) : control::RankProgress{};
+    const StepProgress before = last_line_.contains(rank) ? last_line_.at(rank) : StepProgress{};
     facts.least_steps = facts.ranks == 0 ? now.steps : std::min(facts.least_steps, now.steps);
     facts.most_steps = std::max(facts.most_steps, now.steps);
     ++facts.ranks;
@@ -55,4 +56,4 @@ ProgressFacts JobProgress::conclude() {
   return facts;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

@@ -5,10 +5,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <vector>
 
-#include "control/messages.hpp"
+#include "diagnostics/metrics/step_progress.hpp"
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 
 /// Of all ranks that tell, since the line before.
 struct ProgressFacts {
@@ -27,15 +28,15 @@ class JobProgress {
  public:
   /// @return the facts once all @p nodes of the attempt have told, or one tells again, so that there is no more than a
   /// line for each interval.
-  std::optional<ProgressFacts> add(int node, std::size_t nodes, const control::Progress& message);
+  std::optional<ProgressFacts> add(int node, std::size_t nodes, int attempt, const std::vector<StepProgress>& ranks);
 
  private:
   ProgressFacts conclude();
 
-  int epoch_ = -1;
-  std::set<int> told_;                              ///< nodes, since the last line
-  std::map<int, control::RankProgress> now_;        ///< by rank
-  std::map<int, control::RankProgress> last_line_;  ///< by rank: as it was then
+  int attempt_ = -1;
+  std::set<int> told_;                     ///< nodes, since the last line
+  std::map<int, StepProgress> now_;        ///< by rank
+  std::map<int, StepProgress> last_line_;  ///< by rank: as it was then
 };
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

@@ -1,4 +1,4 @@
-#include "outcome/signal_name.hpp"
+#include "base/signal_name.hpp"
 
 #include <signal.h>
 
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace ddp::launcher {
+namespace ddp::base {
 
 std::string signal_name(int signal) {
   if (const char* name = sigabbrev_np(signal); name != nullptr) return fmt::format("SIG{}", name);
@@ -14,4 +14,4 @@ std::string signal_name(int signal) {
   return fmt::format("signal {}", signal);
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::base

@@ -3,9 +3,9 @@
 
 #include <string>
 
-namespace ddp::launcher {
+namespace ddp::base {
 
 /// "SIGTERM" for SIGTERM, "SIGRTMIN+3" for real-time signals.
 std::string signal_name(int signal);
 
-}  // namespace ddp::launcher
+}  // namespace ddp::base
