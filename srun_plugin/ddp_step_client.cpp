@@ -213,13 +213,16 @@ int DdpStepClient::finish(Deadline deadline) noexcept {
   input_.reset();
   base::ChildProcess process = std::move(process_);
   if (!process.wait(deadline)) process.kill();
-  return process.end().value_or(base::ProcessEnd{}).shell_status();
+  const int status = process.end().value_or(base::ProcessEnd{}).shell_status();
+  if (status_ < 0) status_ = status;
+  return status;
 }
 
 DdpStepClient& DdpStepClient::operator=(DdpStepClient&& other) noexcept {
   if (this == &other) return *this;
   finish(Deadline::after(kEndLimit));
   path_ = std::move(other.path_);
+  status_ = other.status_;
   process_ = std::move(other.process_);
   input_ = std::move(other.input_);
   output_ = std::move(other.output_);

@@ -2,6 +2,7 @@
 // store, and reads the machine with hwloc.
 #pragma once
 
+#include <csignal>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,11 +45,14 @@ class DdpStepClient {
   /// Closes its input and waits for its end; kills it at the deadline. Returns its exit status, 128 + signal, or -1 if
   /// another caller has reaped it or not even SIGKILL ends it (a process in the kernel's uninterruptible sleep).
   int finish(Deadline deadline) noexcept;
+  /// That Slurm ended it with the step, as far as finish() has found out, or a member that threw because it had ended.
+  bool terminated() const { return status_ == 128 + SIGTERM; }
 
  private:
   bool read_some(Deadline deadline, Bytes& bytes, std::size_t most);
 
   std::string path_;
+  int status_ = -1;  ///< of finish(), the first time
   base::ChildProcess process_;
   base::UniqueFd input_;
   base::UniqueFd output_;

@@ -1,7 +1,7 @@
 #include "node_questions.hpp"
 
 #include <algorithm>
-#include <csignal>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -68,10 +68,12 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
                                              : "with job_container, Slurm prepares each task in a process of its own"));
   }
   if (ticket.port == 0) return StoreReach::none;
+  std::optional<DdpStepClient> client;
   try {
     const Deadline deadline = Deadline::after(kReachLimit);
     const std::string path = find_ddp_step(program);
-    DdpStepClient witness(path, std::vector<std::string>{"witness"}, {}, ends);
+    DdpStepClient& witness =
+        client.emplace(path, std::vector<std::string>{"witness"}, std::vector<std::string>{}, ends);
     witness.send(
         base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d} {} {} {} {} {} {} {}\n", facts.srun_address, ticket.port,
                                    ticket.secret, facts.node_name, facts.node_list, facts.world_size, first_rank,
@@ -104,6 +106,7 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
                  .ranks = {},
                  .hint = "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
   } catch (const std::exception& error) {
+    if (client && client->terminated()) return StoreReach::step_ends;
     warn(facts, fmt::format("tasks of this node will not reach the store at {} port {}: {}", facts.srun_address,
                             ticket.port, error.what()));
     return StoreReach::out_of_reach;
@@ -120,10 +123,11 @@ void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach st
 
 PlanAnswer make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, StoreReach store,
                      std::vector<Bytes> resources, const base::Environment& environment) {
+  std::optional<DdpStepClient> client;
   try {
     const std::string path = find_ddp_step(program);
     const Deadline deadline = Deadline::after(plan_limit(ticket));
-    DdpStepClient step(path, std::vector<std::string>{"plan"}, clean_environment(environment));
+    DdpStepClient& step = client.emplace(path, std::vector<std::string>{"plan"}, clean_environment(environment));
     step.send(encode(PlanQuestion{.bind = ticket.options.bind,
                                   .gpus = ticket.options.gpus,
                                   .backend = ticket.options.backend,
@@ -137,7 +141,7 @@ PlanAnswer make_plan(const std::string& program, const StepTicket& ticket, const
     step.close_input();
     Bytes answer = step.read_all(deadline);
     const int status = step.finish(deadline);
-    if (status == 128 + SIGTERM) return {.plan = {}, .step_ends = true};
+    if (step.terminated()) return {.plan = {}, .step_ends = true};
     if (status > 0 || answer.empty()) {
       // it has said why on the same standard error, if it could start
       throw Error{{.code = ErrorCode::unavailable,
@@ -150,6 +154,7 @@ PlanAnswer make_plan(const std::string& program, const StepTicket& ticket, const
     decode_plan(answer);  // here, so that one task of the node warns and not each
     return {.plan = std::move(answer), .step_ends = false};
   } catch (const std::exception& error) {
+    if (client && client->terminated()) return {.plan = {}, .step_ends = true};
     warn_not_placed(facts, error);
     excuse_node(ticket, facts, store);
     return {};

@@ -20,8 +20,9 @@ namespace ddp::srun_plugin {
 void warn(const TaskFacts& facts, std::string_view text);
 void warn_not_placed(const TaskFacts& facts, const std::exception& error);
 
-/// refused: --ddp-metrics cannot be served on this node, and no program of it may start.
-enum class StoreReach { none, out_of_reach, reached, refused };
+/// refused: --ddp-metrics cannot be served on this node, and no program of it may start. step_ends: Slurm ends the
+/// step.
+enum class StoreReach { none, out_of_reach, reached, refused, step_ends };
 
 /// Makes this node known to the store, which serves its tasks from then on.
 /// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel

@@ -306,9 +306,12 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
       const StoreReach store = reach(ends_ != nullptr ? ends_->witness_end() : -1);
       answer.store = store != StoreReach::none;
       answer.refused = store == StoreReach::refused;
-      auto offers = answer.refused ? std::nullopt : board_->offers(Deadline::after(kOffersLimit));
-      if (answer.refused) {
-        // Slurm ends the other nodes' tasks, which wait for this one.
+      answer.step_ends = store == StoreReach::step_ends;
+      const bool starts =
+          !answer.refused && !answer.step_ends;  // else other nodes' tasks end while they wait for this one
+      auto offers = starts ? board_->offers(Deadline::after(kOffersLimit)) : std::nullopt;
+      if (!starts) {
+        // there is nothing to plan
       } else if (offers) {
         answer.take(make_plan(ddp_step_, ticket, facts, store, std::move(*offers), environment));
       } else {

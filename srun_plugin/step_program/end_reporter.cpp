@@ -21,7 +21,7 @@ EndReporter::EndReporter(const std::string& address, std::uint16_t port, Reporti
   store_.set_first(kStepKey, encode(node_.step));
 }
 
-void EndReporter::run(int channel, NodeWatch* watch) {
+void EndReporter::run(int channel, NodeWatch* watch, bool refused) {
   sigset_t termination;
   ::sigemptyset(&termination);
   ::sigaddset(&termination, SIGTERM);
@@ -34,14 +34,12 @@ void EndReporter::run(int channel, NodeWatch* watch) {
     const bool due = watch != nullptr && watch->due();
     if (::poll(entries, 4, due ? watch->due()->poll_timeout_ms() : -1) < 0 && errno != EINTR) return;
     if (entries[2].revents != 0) {
-      // If the nodes have not agreed yet, their tasks have not started, and would not notice this signal.
-      store_.set_first(kDecisionKey,
-                       encode(NetworkDecision{.subnet = {}, .reason = "the step is being ended", .by = {}}));
+      end_step();
       terminated.reset();
     }
     if (entries[0].revents != 0) {
       bool ended = false;
-      take(channel, watch, ended);
+      if (take(channel, watch, ended) && refused) end_step();
       if (ended) return;
     } else if (entries[1].revents != 0) {
       return;  // it says nothing unasked: the store has ended
@@ -51,16 +49,24 @@ void EndReporter::run(int channel, NodeWatch* watch) {
   }
 }
 
-void EndReporter::take(int channel, NodeWatch* watch, bool& ended) {
+/// If the nodes have not agreed yet, their tasks have not started, and would not notice Slurm's signals.
+void EndReporter::end_step() {
+  store_.set_first(kDecisionKey, encode(NetworkDecision{.subnet = {}, .reason = "the step is being ended", .by = {}}));
+}
+
+bool EndReporter::take(int channel, NodeWatch* watch, bool& ended) {
   const TaskNews news = take_news(channel, ended);
   if (const auto* end = std::get_if<TaskEnd>(&news)) {
     const auto rank = static_cast<std::uint32_t>(node_.first_rank + end->task);
     report(rank, end->status, end->when_ms);
     confirm_end(channel);
     if (watch != nullptr) watch->ended(static_cast<int>(rank), end->status);
-  } else if (const auto* start = std::get_if<TaskStart>(&news); start != nullptr && watch != nullptr) {
+    return true;
+  }
+  if (const auto* start = std::get_if<TaskStart>(&news); start != nullptr && watch != nullptr) {
     watch->started(static_cast<int>(start->rank), start->pid);
   }
+  return false;
 }
 
 void EndReporter::report(std::uint32_t rank, std::int32_t status, std::int64_t when_ms) {

@@ -22,11 +22,14 @@ class EndReporter {
   EndReporter(const std::string& address, std::uint16_t port, ReportingNode node);
 
   /// Passes the ends on that come from the EndChannel at @p channel, until slurmstepd or the store has ended, and what
-  /// @p watch has to report, if there is one. SIGTERM, which must be blocked, says that Slurm ends the step.
-  void run(int channel, NodeWatch* watch);
+  /// @p watch has to report, if there is one. SIGTERM, which must be blocked, says that Slurm ends the step; where this
+  /// node's tasks are @p refused, so does the end of the first.
+  void run(int channel, NodeWatch* watch, bool refused = false);
 
  private:
-  void take(int channel, NodeWatch* watch, bool& ended);
+  /// @return whether it was an end.
+  bool take(int channel, NodeWatch* watch, bool& ended);
+  void end_step();
   void report(std::uint32_t rank, std::int32_t status, std::int64_t when_ms);
 
   ReportingNode node_;

@@ -40,14 +40,13 @@ StepLog::StepLog(std::uint16_t port, const StepLogOptions& options)
       store_(kLogsHost, port),
       interval_(options.interval),
       start_(std::chrono::steady_clock::now()),
-      log_(
-          "--ddp-event-log", options.path,
-          {.schema = kStepEventSchema,
-           .run_id = options.step.empty() ? "none" : options.step,
-           .slurm_job_id = options.job,
-           .program = options.program,
-           .max_restarts = 0},
-          [](const std::string& text) { base::write_stderr_line("srun: ddp: warning: " + text); }) {
+      log_("--ddp-event-log", options.path,
+           {.schema = kStepEventSchema,
+            .run_id = options.step.empty() ? "none" : options.step,
+            .slurm_job_id = options.job,
+            .program = options.program,
+            .max_restarts = 0},
+           [](const std::string& text) { base::write_stderr_line("srun: ddp: warning: " + text); }) {
   expect(kStepKey);
 }
 
@@ -75,8 +74,8 @@ void StepLog::advance() {
   }
   if (expects_ == Expects::nodes) {
     const std::vector<Bytes> present = of_all_nodes(&presence_key);
-    const auto joined = static_cast<int>(nodes_.size()) -
-                        static_cast<int>(std::count(present.begin(), present.end(), Bytes{}));
+    const auto joined =
+        static_cast<int>(nodes_.size()) - static_cast<int>(std::count(present.begin(), present.end(), Bytes{}));
     if (joined > joined_) log_.node_joined(joined, static_cast<int>(nodes_.size()));
     joined_ = joined;
     if (const auto next = missing(present); of_a_node(next))

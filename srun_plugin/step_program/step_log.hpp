@@ -49,7 +49,7 @@ class StepLog {
   void expect(std::string key);
   std::vector<Bytes> of_all_nodes(std::string (*key)(const std::string&));
 
-  StepStore news_;   ///< waits for one key
+  StepStore news_;  ///< waits for one key
   StepStore store_;
   std::chrono::milliseconds interval_;
   std::chrono::steady_clock::time_point start_;

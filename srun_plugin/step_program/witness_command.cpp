@@ -71,6 +71,7 @@ int stay(const std::string& line) {
     const std::string node_name = node.name;
     reporter.emplace(address, port, std::move(node));
     std::optional<NodeWatch> watch;
+    bool refused = false;
     try {
       if (has_channel && (watched.metrics_port || report_seconds > 0)) watch.emplace(std::move(watched));
       if (watch && !watch->chosen_url().empty())
@@ -78,11 +79,12 @@ int stay(const std::string& line) {
       write_line(kKnown);
     } catch (const Error& error) {
       // It stays, and so reports that the tasks end.
+      refused = true;
       write_line(fmt::format("ddp-step 1 refused {}", error.what()));
     }
     let_go_of_the_task();
     if (has_channel) {
-      reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr);
+      reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr, refused);
     } else {
       reporter.reset();
       witness.wait();

@@ -43,9 +43,7 @@ class StepLogTest : public ::testing::Test {
   StepLogTest() { std::remove(path_.c_str()); }
   ~StepLogTest() override { std::remove(path_.c_str()); }
 
-  StepLog open() {
-    return {server_.port(), {.path = path_, .program = "train", .job = "17", .step = "17.0"}};
-  }
+  StepLog open() { return {server_.port(), {.path = path_, .program = "train", .job = "17", .step = "17.0"}}; }
   void joins(const std::string& node) {
     EndReporter("127.0.0.1", server_.port(),
                 {.name = node, .first_rank = 0, .step = {.node_list = "n[0-1]", .world_size = 2}});

@@ -38,9 +38,8 @@ EventLog::EventLog(std::string_view option, const std::string& path, Job job,
       // a pipe without a reader is an error at once, one whose reader is slow loses the rest
       file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
   if (!file_) throw base::system_error("opening " + what_, errno, "give a file that you may write to");
-  write("job_started", event_text({{"program", job_.program},
-                                   {"max_restarts", job_.max_restarts},
-                                   {"libddp", DDP_VERSION_STRING}}));
+  write("job_started",
+        event_text({{"program", job_.program}, {"max_restarts", job_.max_restarts}, {"libddp", DDP_VERSION_STRING}}));
 }
 
 void EventLog::node_joined(int joined, int wanted) {
@@ -48,8 +47,7 @@ void EventLog::node_joined(int joined, int wanted) {
 }
 
 void EventLog::attempt_started(int attempt, int world_size, int num_nodes) {
-  write("attempt_started",
-        event_text({{"attempt", attempt}, {"world_size", world_size}, {"num_nodes", num_nodes}}));
+  write("attempt_started", event_text({{"attempt", attempt}, {"world_size", world_size}, {"num_nodes", num_nodes}}));
 }
 
 void EventLog::progress(int attempt, const ProgressFacts& facts) {
