@@ -1,6 +1,7 @@
 #include "collectives/hierarchy/hierarchical_backend.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "collectives/cpu_traits.hpp"
 #include "collectives/hierarchy/requests.hpp"
@@ -10,6 +11,8 @@ namespace {
 
 // What a poll may take, but for the step that it is in.
 constexpr std::chrono::microseconds kPollLimit{50};
+// The same when a step has failed: what goes on in other parts is not waited for any longer.
+constexpr std::chrono::milliseconds kLastPollLimit{200};
 // While steps run in two parts, a rest in one of them must not hide the other's end for long.
 constexpr std::chrono::microseconds kShortRest{100};
 // Operations of a group that are prepared while others run: the steps of the next follow without a pause.
@@ -79,7 +82,7 @@ void HierarchicalBackend::rest(std::chrono::microseconds limit) noexcept {
 void HierarchicalBackend::progress() noexcept {
   try {
     if (failed()) {
-      for (Part& each : parts_) each.drain();
+      for (Part& each : parts_) each.poll();
     } else if (aborted_.load(std::memory_order_acquire)) {
       fail(Outcome::aborted, {});
     } else {
@@ -91,16 +94,20 @@ void HierarchicalBackend::progress() noexcept {
 }
 
 void HierarchicalBackend::advance() {
-  const Deadline enough = Deadline::after(kPollLimit);
+  Deadline enough = Deadline::after(kPollLimit);
+  bool ending = false;
   bool moved = true;
   while (moved) {
     moved = poll_parts();
-    if (failed()) return;
     moved = run_local_step() || moved;
     for (const auto scope : {Task::Scope::domain, Task::Scope::between}) moved = post_steps(scope) || moved;
     std::erase_if(tasks_, [](const Task* task) { return task->over(); });
-    if (moved && enough.expired()) return;
+    if (trouble_ && !std::exchange(ending, true)) enough = Deadline::after(kLastPollLimit);
+    if (enough.expired()) break;
   }
+  if (!trouble_) return;
+  for (const auto& each : messages_) each->look();
+  fail(trouble_->outcome, std::move(trouble_->failure), trouble_->where);
 }
 
 bool HierarchicalBackend::poll_parts() {
@@ -111,8 +118,7 @@ bool HierarchicalBackend::poll_parts() {
       if (look.outcome == Outcome::timeout && look.task != nullptr) {
         look.failure.ranks = absent(lane, *look.task, look.failure.ranks);
       }
-      fail(look.outcome, std::move(look.failure), lane);
-      return false;
+      note(look.outcome, std::move(look.failure), lane);
     }
     moved = moved || look.moved;
   }
@@ -133,7 +139,7 @@ bool HierarchicalBackend::post_steps(Task::Scope scope) {
     while (const auto stage = task->next(scope)) {
       // The order is fixed: what cannot start yet holds up all behind it.
       const Stage& what = task->job().stage(*stage);
-      if (!task->ready(*stage) || !has_room(what)) return moved;
+      if (task->given_up() || !task->ready(*stage) || !has_room(what)) return moved;
       part(what.lane).start(*task, *stage);
       moved = true;
     }
@@ -166,6 +172,10 @@ std::vector<int> HierarchicalBackend::absent(Lane lane, const Task& task, const 
   return found;
 }
 
+void HierarchicalBackend::note(Outcome outcome, Failure failure, Lane where) {
+  if (!trouble_) trouble_ = {.outcome = outcome, .failure = std::move(failure), .where = where};
+}
+
 void HierarchicalBackend::fail(Outcome outcome, Failure failure, std::optional<Lane> where) {
   if (failed()) return;
   if (aborted_.load(std::memory_order_acquire)) {
@@ -190,7 +200,7 @@ void HierarchicalBackend::end_parts(std::optional<Lane> where) {
       tell_domains_(failure_);
     }
   }
-  for (Part& each : parts_) each.drain();
+  for (Part& each : parts_) each.poll();
 }
 
 Outcome HierarchicalBackend::outcome_of(const Task& task) const {

@@ -6,8 +6,9 @@
 // group if that is more; all_reduce, reduce and broadcast need none. It is kept for the next ones.
 // Messages: to ranks of the own domain over the inner backend, to others over the flat one; tag kOwnTag (2^32 - 1) is
 // the hierarchy's own.
-// Failures: when an operation of a part fails, this rank ends all of its parts, so that the other ranks of both see it;
-// not at a deadline, which the others have, too. The first failure is that of all operations.
+// Failures: when an operation of a part fails, this rank completes what needs nothing more of others, and then ends all
+// of its parts, so that the other ranks of both see it; not at a deadline, which the others have, too. The first
+// failure is that of all operations.
 #pragma once
 
 #include <atomic>
@@ -66,6 +67,8 @@ class HierarchicalBackend final : public Backend {
   bool run_local_step();
   /// Of the ranks that a part waited for when a step of @p task timed out: those that did not wait for others.
   std::vector<int> absent(Lane lane, const Task& task, const std::vector<int>& ranks) const;
+  /// Notes the first failure; advance() brings about the end.
+  void note(Outcome outcome, Failure failure, Lane where);
   /// @param where the part that has failed.
   void fail(Outcome outcome, Failure failure, std::optional<Lane> where = {});
   void end_parts(std::optional<Lane> where);
@@ -81,7 +84,13 @@ class HierarchicalBackend final : public Backend {
   std::array<Part, kParts> parts_;
   const std::function<void(const Failure&)> tell_domains_;
   BackendTraits traits_;
-  std::vector<Task*> tasks_;            ///< posted and not over, in issue order
+  std::vector<Task*> tasks_;  ///< posted and not over, in issue order
+  struct Trouble {
+    Outcome outcome;
+    Failure failure;
+    Lane where;
+  };
+  std::optional<Trouble> trouble_;      ///< while what can be completed is
   Outcome outcome_ = Outcome::running;  ///< the first failure
   Failure failure_;
   std::atomic<bool> aborted_{false};

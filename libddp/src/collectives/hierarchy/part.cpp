@@ -43,23 +43,17 @@ Part::Look Part::poll() {
     if (outcome == Outcome::running) continue;
     look.moved = true;
     if (outcome != Outcome::ok) {
-      look.outcome = outcome;
-      look.failure = in_group(each.request->failure());
-      look.task = each.task;
-      end(each);
-      return look;
+      if (each.task != nullptr) each.task->give_up();
+      if (look.outcome == Outcome::running) {
+        look.outcome = outcome;
+        look.failure = in_group(each.request->failure());
+        look.task = each.task;
+      }
     }
     end(each);
   }
   if (look.moved) retire();
   return look;
-}
-
-void Part::drain() {
-  for (std::size_t index = 0; index < count_; ++index) {
-    Flight& each = flight(index);
-    if (each.request != nullptr && each.request->poll() != Outcome::running) end(each);
-  }
 }
 
 bool Part::uses(const Task& task) const {
@@ -93,7 +87,7 @@ void Part::end(Flight& flight) {
 
 void Part::retire() {
   while (count_ > 0 && flight(0).request == nullptr) {
-    if (flight(0).task != nullptr) flight(0).task->ended(flight(0).stage);
+    if (flight(0).task != nullptr && !flight(0).task->given_up()) flight(0).task->ended(flight(0).stage);
     flight(0).task = nullptr;
     first_ = (first_ + 1) % kMostFlights;
     --count_;

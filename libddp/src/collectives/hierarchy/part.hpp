@@ -30,13 +30,11 @@ class Part {
   /// How the steps under way stand.
   struct Look {
     bool moved = false;
-    Outcome outcome = Outcome::running;  ///< of a step that failed: peers_failed, timeout, ...
+    Outcome outcome = Outcome::running;  ///< of the first step that failed: peers_failed, timeout, ...
     Failure failure;                     ///< ranks in the group
     const Task* task = nullptr;          ///< whose step it was
   };
   Look poll();
-  /// After the end of all by a failure: polls what has not noticed yet.
-  void drain();
   /// Whether a step of @p task may still touch memory.
   bool uses(const Task& task) const;
   /// After abort(): lets go of the steps of @p task.

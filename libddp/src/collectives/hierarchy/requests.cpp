@@ -76,12 +76,19 @@ Outcome HierarchicalBackend::Messages::poll() noexcept {
     }
     if (outcome != Outcome::ok) {
       broken_ = true;
-      backend_.fail(outcome, backend_.part(share.lane).in_group(share.request->failure()), share.lane);
+      backend_.note(outcome, backend_.part(share.lane).in_group(share.request->failure()), share.lane);
     }
     end(share);
   }
+  if (broken_) backend_.progress();
   if (running) return Outcome::running;
   return broken_ ? backend_.outcome_ : Outcome::ok;
+}
+
+void HierarchicalBackend::Messages::look() noexcept {
+  for (const Share& share : shares_) {
+    if (share.request != nullptr) share.request->poll();
+  }
 }
 
 Failure HierarchicalBackend::Messages::failure() const {

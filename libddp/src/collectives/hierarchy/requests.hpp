@@ -37,6 +37,8 @@ class HierarchicalBackend::Messages final : public Request {
   Outcome poll() noexcept override;
   Failure failure() const override;
   void release() noexcept override;
+  /// Lets the parts see what has come, before they are ended.
+  void look() noexcept;
 
  private:
   struct Share {

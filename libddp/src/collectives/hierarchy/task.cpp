@@ -7,6 +7,7 @@ void Task::begin(const Layout& layout, const Operation& operation, Deadline dead
   deadline_ = deadline;
   posted_.fill(0);
   ended_.fill(0);
+  given_up_ = false;
   const std::size_t needed = job_.slot_bytes() * std::min(kSlots, job_.segments());
   if (needed > temporary_bytes_) {
     temporary_.reset();

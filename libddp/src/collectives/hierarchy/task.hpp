@@ -32,12 +32,16 @@ class Task {
   /// Segments of a stage end in order.
   void ended(std::size_t stage) { ++ended_[stage]; }
   bool over() const;
+  /// One of its steps has failed: it will not be over, and none of its steps needs to start.
+  void give_up() { given_up_ = true; }
+  bool given_up() const { return given_up_; }
 
  private:
   Job job_;
   Deadline deadline_{Deadline::Clock::time_point{}};
   std::array<std::size_t, Job::kMostStages> posted_{};
   std::array<std::size_t, Job::kMostStages> ended_{};
+  bool given_up_ = false;
   std::unique_ptr<std::byte[]> temporary_;
   std::size_t temporary_bytes_ = 0;
 };

@@ -89,6 +89,21 @@ TEST_F(OutcomeTest, AfterAFailureNothingElseStarts) {
   EXPECT_FALSE(control_->saw("post send tag 3"));
 }
 
+TEST_F(OutcomeTest, AFailureEndsNothingThatIsComplete) {
+  for (const Outcome outcome : {Outcome::peers_failed, Outcome::mismatch}) {
+    control_ = std::make_shared<BackendControl>();
+    control_->hold();
+    make();
+    std::vector<float> values(4);
+    const Work first = group_->send(values, 1, 1);
+    const Work second = group_->send(values, 1, 2);
+    control_->release("send tag 2");
+    control_->fail("send tag 1", outcome);
+    EXPECT_TRUE(error_of([&] { first.wait(); }));
+    EXPECT_FALSE(error_of([&] { second.wait(); }));
+  }
+}
+
 TEST_F(OutcomeTest, ABackendThatGoesOnAfterItsAbortIsLeftBehind) {
   control_->ignores_abort = true;
   control_->hold();

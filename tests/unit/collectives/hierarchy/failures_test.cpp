@@ -120,6 +120,37 @@ TEST(HierarchyMismatch, MessagesOfAnotherOperationAreNotTaken) {
   EXPECT_EQ(run_all(OperationKind::gather, 0, 2), Outcome::mismatch);
 }
 
+/// A neighbour dies before the second operation, while what the first needs of another domain has come.
+TEST(HierarchyFailure, EndsNothingThatIsComplete) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const BoardHierarchy boards({0, 0, 1}, {.concurrent_collectives = 1, .tells_of_aborts = true, .seed = seed}, 400);
+    std::vector<std::unique_ptr<Backend>> backends;
+    std::vector<std::unique_ptr<CheckedCall>> calls;
+    const auto post = [&](int rank, OperationKind kind, std::uint64_t sequence) {
+      calls.push_back(std::make_unique<CheckedCall>(Call{.kind = kind, .count = 10, .root = 0}, 3, rank, sequence));
+      Request& request = backends[static_cast<std::size_t>(rank)]->init({&calls.back()->operation(), 1},
+                                                                        Deadline::after(std::chrono::seconds(60)));
+      request.post();
+      return &request;
+    };
+    for (int rank = 0; rank < 3; ++rank) backends.push_back(boards.make(rank));
+    const std::array first{post(0, OperationKind::broadcast, 1), post(1, OperationKind::broadcast, 1)};
+    Request* const second = post(0, OperationKind::all_reduce, 2);
+    for (int round = 0; round < 100; ++round) {
+      for (Request* request : first) request->poll();
+    }
+    EXPECT_EQ(first[0]->poll(), Outcome::running);
+    post(2, OperationKind::broadcast, 1);
+    boards.kill(1);
+    for (int round = 0; round < 100; ++round) {
+      first[0]->poll();
+      second->poll();
+    }
+    EXPECT_EQ(first[0]->poll(), Outcome::ok) << seed;
+    EXPECT_EQ(second->poll(), Outcome::peers_failed) << seed;
+  }
+}
+
 TEST(HierarchyMessages, TheOwnTagIsRefused) {
   const BoardHierarchy boards({0, 1}, {}, 400);
   const auto backend = boards.make(0);
