@@ -28,3 +28,15 @@ setup() {
   [[ "$output" == *"/nonexistent/libcuda.so.1"* ]]
   [[ "$output" == *"no CUDA device can be used"* ]]
 }
+
+@test "figures of a GPU are compared with PyTorch's and nccl-tests'" {
+  echo '{"what": "libddp issue all_reduce", "ranks": 1, "us": 4.00}' >"$BATS_TEST_TMPDIR/nccl.log"
+  echo '{"what": "torch issue all_reduce (with Python'"'"'s cost)", "ranks": 1, "us": 16.0}' >"$BATS_TEST_TMPDIR/issue_cost_of_torch.log"
+  echo '{"what": "libddp all_reduce of 25 MiB", "ranks": 2, "busbw_gb_per_s": 99.0}' >"$BATS_TEST_TMPDIR/nccl_two_ranks.log"
+  run "$root/tests/gpu/compare.py" "$BATS_TEST_TMPDIR"
+  [[ "$output" == *'ProcessGroupNCCL", "ratio": 0.25, "target": "at most 0.5"'* ]]
+  [[ "$output" == *"SKIPPED all_reduce of 25 MiB"* ]]
+  echo '# Avg bus bandwidth    : 100.0 ' >"$BATS_TEST_TMPDIR/nccl_tests.log"
+  run "$root/tests/gpu/compare.py" "$BATS_TEST_TMPDIR"
+  [[ "$output" == *'busbw", "ratio": 0.99, "target": "at least 0.98"'* ]]
+}
