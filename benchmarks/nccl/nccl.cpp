@@ -135,7 +135,8 @@ class Paused {
   CUstream stream_;
 };
 
-double issue_seconds(const Device& device, Bare& bare, const std::function<void()>& issue, const std::function<void()>& wait) {
+double issue_seconds(const Device& device, Bare& bare, const std::function<void()>& issue,
+                     const std::function<void()>& wait) {
   double spent = 0;
   {
     const Paused paused(device.stream.get());
@@ -162,8 +163,10 @@ void issue(int rounds) {
     works.clear();
   };
   for (int round = 0; round <= rounds; ++round) {
-    const double call = issue_seconds(device, bare, [&] { bare.call(); }, wait);
-    const double events = issue_seconds(device, bare, [&] { bare.call_between_events(); }, wait);
+    const double call = issue_seconds(
+        device, bare, [&] { bare.call(); }, wait);
+    const double events = issue_seconds(
+        device, bare, [&] { bare.call_between_events(); }, wait);
     const double ours = issue_seconds(
         device, bare, [&] { works.push_back(group.all_reduce(device.view(), ddp::ReduceOp::sum, device.call())); },
         wait_for_works);

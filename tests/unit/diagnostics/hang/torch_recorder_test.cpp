@@ -1,5 +1,5 @@
-// A rank that is asked for a dump by its pipe, as NCCL's watchdog looks at it: late, in pieces, or never. The rank and its
-// /proc are made up.
+// A rank that is asked for a dump by its pipe, as NCCL's watchdog looks at it: late, in pieces, or never. The rank and
+// its /proc are made up.
 #include "diagnostics/hang/torch_recorder.hpp"
 
 #include <fcntl.h>
@@ -55,9 +55,7 @@ class TorchRecorderTest : public ::testing::Test {
     pollfd entry{.fd = pipe_.get(), .events = POLLIN, .revents = 0};
     return ::poll(&entry, 1, 60'000) == 1;
   }
-  void ask(std::chrono::milliseconds limit) {
-    ask_torch((folder_ / "proc").string(), facts_, Deadline::after(limit));
-  }
+  void ask(std::chrono::milliseconds limit) { ask_torch((folder_ / "proc").string(), facts_, Deadline::after(limit)); }
 
   fs::path folder_;
   base::UniqueFd pipe_;
