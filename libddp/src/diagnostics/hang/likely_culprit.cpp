@@ -24,7 +24,7 @@ HangVerdict judge_processes(const JobObservation& job) {
     const Place place = place_of_process(rank);
     places[place].push_back(rank.rank);
     const bool at_rest = place == Place::waiting || place == Place::asleep || place == Place::in_io;
-    if (at_rest && !rank.steady) moving = true;
+    if (at_rest && !rank.steady && !rank.swaps) moving = true;
   }
   std::vector<int> ended = places[Place::exited];
   if (job.whole) {
