@@ -26,7 +26,13 @@ static_assert(sizeof(ncclUniqueId) == 128 && sizeof(ncclResult_t) == 4 && sizeof
 
 #ifdef TEST_HAS_NCCL_H
 
-/// Whether two types are the same to a caller: equal, both enums of one size, structs of one size, pointers to such.
+template <class T>
+concept Complete = requires {
+  sizeof(T);
+};
+
+/// Whether two types are the same to a caller: equal, both enums of one size, structs of one size or opaque, pointers
+/// to such.
 template <class A, class B>
 constexpr bool alike() {
   if constexpr (std::is_same_v<A, B>) {
@@ -37,6 +43,8 @@ constexpr bool alike() {
     return std::is_const_v<To> == std::is_const_v<Other> && alike<std::remove_cv_t<To>, std::remove_cv_t<Other>>();
   } else if constexpr (std::is_enum_v<A> && std::is_enum_v<B>) {
     return sizeof(A) == sizeof(B);
+  } else if constexpr (!Complete<A> && !Complete<B>) {
+    return std::is_class_v<A> && std::is_class_v<B>;
   } else {
     // A config of an older header is shorter, and passed by pointer.
     return std::is_same_v<A, ncclConfig_t> ? std::is_same_v<B, ::ncclConfig_t>
