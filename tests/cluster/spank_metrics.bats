@@ -32,6 +32,8 @@ events() { python3 -c 'import json, sys; E = [json.loads(line) for line in open(
   local node
   for node in 0 1 2 3; do [[ $output =~ "SCRAPED $node n$node "[0-9]+".0 1" ]] || { echo "$output"; cat "$shared/out"; return 1; }; done
   eventually 60 events 'assert K.count("progress") >= 2' 2>/dev/null || { cat "$shared/events"; return 1; }
+  # or a survivor that reports the loss might end before srun hears of the end of the lost one
+  for node in 0 1 3; do "$cluster" on n$node pkill -STOP -x rank_program; done
   "$cluster" on n2 pkill -KILL -x rank_program
   finish
   [ "$status" -ne 0 ]
