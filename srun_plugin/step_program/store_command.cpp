@@ -11,6 +11,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -30,14 +31,17 @@ void tell_plugin(const std::string& line) {
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
 }
 
-/// The watch is a comfort, and so is the log: without them the store serves on.
+/// The watch is a comfort, and so is the log: without them the store serves on. The user has asked for the log, so its
+/// end is said.
 template <class Watch, class Function>
 void watching(std::optional<Watch>& watch, Function&& function) {
   if (!watch) return;
   try {
     function();
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     watch.reset();
+    if constexpr (std::is_same_v<Watch, StepLog>)
+      base::write_stderr_line(fmt::format("srun: ddp: warning: the step's event log ends here: {}", error.what()));
   }
 }
 
