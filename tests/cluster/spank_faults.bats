@@ -42,9 +42,9 @@ start_step() {
   [ "$(sed -n 's/^UP . //p' "$shared/out" | sort -u)" = "$port" ]
 }
 
-# leaves_nothing SECONDS: after the step has ended, store, port and files go in that time.
+# leaves_nothing: after the step has ended, store, port and files go.
 leaves_nothing() {
-  eventually "$1" not_running -x ddp-step || { "$cluster" run ps axf; return 1; }
+  eventually 20 not_running -x ddp-step || { "$cluster" run ps axf; return 1; }
   port_is_free "$port"
   eventually 40 not_running -f 'sleep 98765' # Slurm may take KillWait (30 s) where srun is dead
   eventually 10 same_files
@@ -65,11 +65,11 @@ expect_no_store() {
 @test "SIGKILL to srun" {
   start_step
   "$cluster" run pkill -KILL -x srun
-  eventually 3 not_running -x ddp-step # its input ended with srun
+  eventually 20 not_running -x ddp-step # its input ended with srun
   finish
   [ "$status" -ne 0 ]
   cancel_jobs # Slurm keeps the job of a killed srun, unless InactiveLimit is set
-  leaves_nothing 1
+  leaves_nothing
 }
 
 @test "scancel of the job" {
@@ -77,7 +77,7 @@ expect_no_store() {
   cancel_jobs
   finish
   [ "$status" -ne 0 ]
-  leaves_nothing 3
+  leaves_nothing
 }
 
 @test "scancel of a batch script: ranks that save their state still have the store" {
@@ -91,7 +91,7 @@ expect_no_store() {
   port=$(store_ports)
   "$cluster" run scancel "$id"
   eventually 20 said 1 SAVED || { cat "$shared/out"; return 1; }
-  leaves_nothing 20
+  leaves_nothing
 }
 
 @test "SIGKILL to a rank, over PMIx and PMI-2 and without" {
@@ -100,7 +100,7 @@ expect_no_store() {
     "$cluster" on n1 pkill -KILL -o -f 'sleep 98765'
     finish
     [ "$status" -gt 128 ] && [[ $output == *"Killed"* ]] || { echo "$mpi: status $status"; echo "$output"; return 1; }
-    leaves_nothing 3
+    leaves_nothing
   done
 }
 
@@ -119,7 +119,7 @@ expect_no_store() {
   "$cluster" run pkill -STOP -x ddp-step
   finish
   succeeded
-  eventually 3 not_running -f 'ddp-step store'
+  eventually 20 not_running -f 'ddp-step store'
   # Those of the nodes see the end when they go on; proctrack/cgroup would end them with the step.
   "$cluster" run pkill -CONT -x ddp-step
   clean
@@ -131,7 +131,7 @@ expect_no_store() {
   "$cluster" run pkill -INT -o -x srun
   finish
   [ "$status" -ne 0 ]
-  leaves_nothing 3
+  leaves_nothing
 }
 
 # Slurm's limits are whole minutes, and it looks for what is over every half.
@@ -141,7 +141,7 @@ expect_no_store() {
   "$cluster" run scontrol update JobId="$("$cluster" run squeue -h -o %A)" EndTime=now+1
   finish
   [ "$status" -ne 0 ] && [[ $output == *"DUE TO TIME LIMIT"* ]] || { echo "status $status"; echo "$output"; return 1; }
-  leaves_nothing 3
+  leaves_nothing
 }
 
 @test "the loss of a node" {

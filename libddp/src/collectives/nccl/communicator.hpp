@@ -41,7 +41,8 @@ class Communicator {
   std::optional<ncclResult_t> try_with(Use&& use) {
     const std::unique_lock lock(shared_->mutex, std::try_to_lock);
     if (!lock) return std::nullopt;
-    return shared_->comm == nullptr ? ncclInvalidUsage : use(shared_->comm);
+    const ncclComm_t comm = std::atomic_ref(shared_->comm).load();
+    return comm == nullptr ? ncclInvalidUsage : use(comm);
   }
   /// ncclInProgress while an earlier call of it goes on, or another thread's; else whether it is sound.
   ncclResult_t state();
@@ -64,9 +65,9 @@ class Communicator {
     const cuda::ContextPtr context;
     const std::string name;  ///< NCCL keeps the pointer
     std::shared_ptr<CallSlot> slot;
-    std::timed_mutex mutex;  ///< held during NCCL's calls; deregistering alone may block
-    ncclComm_t comm = nullptr;
-    ncclComm_t none = nullptr;                      ///< of a split that this rank goes without
+    std::mutex mutex;           ///< held during NCCL's calls; deregistering alone may block
+    ncclComm_t comm = nullptr;  ///< written by NCCL; taken away without the lock from a call that hangs
+    ncclComm_t none = nullptr;  ///< of a split that this rank goes without
     std::vector<std::shared_ptr<Shared>> children;  ///< NCCL writes into them, perhaps late
     std::atomic<bool> ending{false};
     std::atomic<bool> over{false};
