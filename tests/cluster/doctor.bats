@@ -229,6 +229,21 @@ second_network() {
   says_line "^  n1, ranks 2-3: its ranks have different file systems at /dev/shm"
 }
 
+@test "doctor: two NCCL versions in LD_LIBRARY_PATH are found, and one for all is none" {
+  for version in 2.27.5 2.30.7; do
+    mkdir "$shared/$version"
+    printf 'const char nccl_text[] = "NCCL version %s+cuda13.0\\0NCCL_DEBUG\\0NCCL_ALGO";\n' $version |
+      gcc -shared -Wl,-soname,libnccl.so.2 -o "$shared/$version/libnccl.so.2" -xc -
+  done
+  run srun --mpi=pmix -N4 bash -c \
+    'version=2.30.7; [ $SLURM_PROCID -lt 2 ] || version=2.27.5; export LD_LIBRARY_PATH=$0/$version; exec "$@"' "$shared" $doctor
+  finds 2 env-nccl-version
+  says_line "2\.30\.7.* ranks 0, 1.*2\.27\.5.* ranks 2, 3"
+  [[ $(fix) == *"LD_LIBRARY_PATH"* ]]
+  run srun --mpi=pmix -N4 --export=ALL,LD_LIBRARY_PATH="$shared/2.30.7" $doctor
+  finds 0
+}
+
 @test "doctor: rules are chosen by name, and --fail-on sets what counts" {
   run srun --mpi=pmix -N2 --export=ALL,MASTER_ADDR=localhost $doctor --skip master-address
   finds 0

@@ -40,3 +40,24 @@ setup() {
   run "$root/tests/gpu/compare.py" "$BATS_TEST_TMPDIR"
   [[ "$output" == *'busbw", "ratio": 0.99, "target": "at least 0.98"'* ]]
 }
+
+@test "the PTX of our kernels assembles for later architectures" {
+  nvcc=$(sed -n 's/^DDP_NVCC:[A-Z]*=//p' "$DDP_BIN_DIR/../CMakeCache.txt")
+  [ -x "$nvcc" ] || skip "this build has no nvcc"
+  ptxas=$(dirname "$nvcc")/ptxas
+  mapfile -t codes < <("$nvcc" --list-gpu-code | sed -n 's/^sm_\([0-9]*\)$/\1/p' | sort -n)
+  last=90
+  [[ " ${codes[*]} " != *" 100 "* ]] || last=100
+  for source in libddp/src/kernels/device/kernels.cu examples/digits/cuda/steps.cu; do
+    "$nvcc" -std=c++20 -O3 -fmad=false --ptx -allow-unsupported-compiler -arch="compute_$last" -I"$root/libddp/src" -I"$root/examples" \
+      -o "$BATS_TEST_TMPDIR/code.ptx" "$root/$source"
+    grep -q '\.entry' "$BATS_TEST_TMPDIR/code.ptx"
+    later=0
+    for code in "${codes[@]}"; do
+      [ "$code" -gt "$last" ] || continue
+      "$ptxas" -arch="sm_$code" -o "$BATS_TEST_TMPDIR/code.cubin" "$BATS_TEST_TMPDIR/code.ptx"
+      [ -s "$BATS_TEST_TMPDIR/code.cubin" ] && later=$((later + 1))
+    done
+    [ $later -gt 0 ] || skip "this nvcc knows none"
+  done
+}

@@ -104,6 +104,13 @@ TEST(NcclGroups, SurvivorsMakeAnotherInTheSameProcess) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(NcclGroups, TheSameProcessesMakeOthersInAnyShape) {
+  std::string folder = testing::TempDir() + "ddp_shapes_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  for (const RankResult& result : run(4, {"reshape", folder}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
+  std::filesystem::remove_all(folder);
+}
+
 /// What happens to the victim, or to all.
 struct Fall {
   const char* name;
@@ -145,6 +152,11 @@ INSTANTIATE_TEST_SUITE_P(
              "code=peer_lost ranks=[2]",
              8},
         Fall{"stopped_in_init", {"FAKE_NCCL_FAULTS=CommInitRankConfig@2=stop"}, "code=peer_lost ranks=[2]", 11, false},
+        Fall{"stopped_in_a_kernel",
+             {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_stop"},
+             "code=peer_lost ranks=[2]",
+             11,
+             false},
         Fall{"stopped", {"FAKE_NCCL_FAULTS=AllReduce@2#20=stop"}, "code=peer_lost ranks=[2]", 11, false},
         Fall{"a_kernel_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_hang"}, "code=timeout ranks=[", 14},
         Fall{"an_abort_blocks",

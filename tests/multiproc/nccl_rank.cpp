@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,13 +20,13 @@
 #include "cuda/context.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
-#include "cuda/stream.hpp"
+#include "device_floats.hpp"
 #include "file_store.hpp"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using ddp::test::DeviceFloats;
 
 void say(const std::string& text) {
   fmt::print("{}\n", text);
@@ -35,66 +35,6 @@ void say(const std::string& text) {
 void check(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("check failed: " + what);
 }
-
-/// Floats on this rank's device, with a stream of the program's that fills them.
-class DeviceFloats {
- public:
-  DeviceFloats(int device, std::size_t count)
-      : context_(ddp::cuda::PrimaryContext::retain(device)),
-        stream_(context_, ddp::cuda::StreamPriority::normal),
-        memory_(context_, count * sizeof(float)),
-        host_(count) {}
-
-  ddp::TensorView view() const {
-    return {memory_.pointer(), ddp::DType::float32, {static_cast<std::int64_t>(host_.size())}, device()};
-  }
-  ddp::CallOptions options() const {
-    ddp::CallOptions options;
-    options.stream = stream();
-    return options;
-  }
-  ddp::Stream stream() const { return {.device = device(), .handle = stream_.get()}; }
-  void fill(float value) {
-    std::fill(host_.begin(), host_.end(), value);
-    copy(memory_.get(), reinterpret_cast<CUdeviceptr>(host_.data()), host_.size() * sizeof(float));
-  }
-  CUstream stream_handle() const { return stream_.get(); }
-  /// Memory of at most the same size.
-  void fill_at(const ddp::TensorView& there, float value) {
-    sources_.emplace_back(there.numel(), value);  // read when the stream comes to it
-    copy(reinterpret_cast<CUdeviceptr>(there.data()), reinterpret_cast<CUdeviceptr>(sources_.back().data()),
-         there.size_bytes());
-  }
-  bool equal_at(const ddp::TensorView& there, float value) {
-    copy(reinterpret_cast<CUdeviceptr>(host_.data()), reinterpret_cast<CUdeviceptr>(there.data()), there.size_bytes());
-    return host_equals(value, there.numel());
-  }
-  /// Waits for the program's stream alone.
-  bool all_equal(float value) {
-    copy(reinterpret_cast<CUdeviceptr>(host_.data()), memory_.get(), host_.size() * sizeof(float));
-    return host_equals(value, host_.size());
-  }
-
- private:
-  bool host_equals(float value, std::size_t count) {
-    const ddp::cuda::ContextScope scope(*context_);
-    ddp::cuda::check(ddp::cuda::driver().stream_synchronize(stream_.get()), "waiting for the program's stream");
-    return std::all_of(host_.begin(), host_.begin() + static_cast<std::ptrdiff_t>(count),
-                       [&](float each) { return each == value; });
-  }
-
-  ddp::Device device() const { return {.type = ddp::DeviceType::cuda, .index = context_->device()}; }
-  void copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-    const ddp::cuda::ContextScope scope(*context_);
-    ddp::cuda::check(ddp::cuda::driver().memcpy_async(to, from, bytes, stream_.get()), "copying");
-  }
-
-  ddp::cuda::ContextPtr context_;
-  ddp::cuda::Stream stream_;
-  ddp::cuda::DeviceMemory memory_;
-  std::vector<float> host_;
-  std::deque<std::vector<float>> sources_;
-};
 
 template <class Call>
 void must_refuse(const Call& call, const std::string& why) {
@@ -342,9 +282,41 @@ void survive(ddp::World& world, const std::string& folder) {
   group.barrier().wait();
 }
 
+/// The same processes in one group after another, which each meet in a folder of their own: fewer, all again with one
+/// that comes late, one alone, others.
+void reshape(ddp::World& world, const std::string& folder) {
+  const std::vector<std::vector<int>> shapes{{0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3}, {0}, {1, 3}, {3, 2, 1, 0}};
+  DeviceFloats floats(world.local_rank(), 100);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const std::vector<int>& members = shapes[i];
+    const auto place = static_cast<int>(std::ranges::find(members, world.rank()) - members.begin());
+    const auto size = static_cast<int>(members.size());
+    if (place == size) continue;
+    if (i == 2 && world.rank() == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const std::string name = fmt::format("shape {}", i);
+    std::filesystem::create_directories(folder + "/" + name);
+    const ddp::StoreGroupOptions options{
+        .name = name, .global_ranks = members, .backend = "nccl", .device = world.local_rank()};
+    ddp::ProcessGroup group = ddp::make_process_group(
+        std::make_unique<ddp::test::FileStore>(std::filesystem::path(folder) / name, place, size), options);
+    floats.fill(static_cast<float>(place + 1));
+    group.all_reduce(floats.view(), ddp::ReduceOp::sum, floats.options()).order(floats.stream());
+    check(floats.all_equal(static_cast<float>(size * (size + 1)) / 2), name + ": a sum");
+    if (size > 1 && place < 2) {
+      floats.fill(static_cast<float>(place + 10));
+      const ddp::Work work = place == 0 ? group.send(floats.view(), 1, 0, floats.options())
+                                        : group.recv(floats.view(), 0, 0, floats.options());
+      work.order(floats.stream());
+      check(floats.all_equal(10), name + ": a message");
+    }
+    group.barrier().wait();
+  }
+}
+
 void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
   if (scenario == "survive") return survive(world, argument);
+  if (scenario == "reshape") return reshape(world, argument);
   if (scenario == "use") return use_group(world);
   if (scenario == "train") return train(world);
   if (scenario == "capture") return capture(world);

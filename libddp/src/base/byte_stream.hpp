@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,7 +25,10 @@ class ByteWriter {
     return *this;
   }
   ByteWriter& raw(std::span<const std::byte> data) {
-    bytes_.insert(bytes_.end(), data.begin(), data.end());
+    if (data.empty()) return *this;
+    const std::size_t end = bytes_.size();
+    bytes_.resize(end + data.size());
+    std::memcpy(bytes_.data() + end, data.data(), data.size());
     return *this;
   }
   ByteWriter& blob(std::span<const std::byte> data) {

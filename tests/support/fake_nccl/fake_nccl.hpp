@@ -29,7 +29,7 @@ extern "C" {
 ///   abort
 ///                                            where NCCL would see that flag (all but CommAbort and CommDestroy)
 ///   launch_delay:MS  launch_hang            between the call and the stream, in non-blocking mode's helper thread
-///   kernel_delay:MS  kernel_hang  kernel_stuck  kernel_kill
+///   kernel_delay:MS  kernel_hang  kernel_stuck  kernel_kill  kernel_stop
 ///                                            on the stream; a hang ends with abort, a stuck one with fake_nccl_release
 ///                                            only
 ///   async:RESULT:MS                           the asynchronous error, MS after the call

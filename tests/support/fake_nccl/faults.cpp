@@ -52,6 +52,7 @@ std::optional<Action> action_of(std::string_view word) {
       std::pair{"kernel_hang", Action::kernel_hang},
       std::pair{"kernel_stuck", Action::kernel_stuck},
       std::pair{"kernel_kill", Action::kernel_kill},
+      std::pair{"kernel_stop", Action::kernel_stop},
       std::pair{"async", Action::async},
       std::pair{"version", Action::version},
   };
@@ -194,6 +195,7 @@ void suffer_kernel(const std::vector<Fault>& faults, const Stop& stop) {
     if (fault.action == Action::kernel_hang) wait_until(kNever, stop);
     if (fault.action == Action::kernel_stuck) hang(kNever);
     if (fault.action == Action::kernel_kill) kill(getpid(), SIGKILL);
+    if (fault.action == Action::kernel_stop) kill(getpid(), SIGSTOP);
   }
 }
 

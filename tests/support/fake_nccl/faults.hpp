@@ -23,6 +23,7 @@ enum class Action {
   kernel_hang,
   kernel_stuck,
   kernel_kill,
+  kernel_stop,
   async,
   version
 };
