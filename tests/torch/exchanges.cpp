@@ -226,8 +226,9 @@ void sparse_mistakes(const ddp::ProcessGroup& group) {
 void second_wrapping(const ddp::ProcessGroup& group) {
   torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::Linear(4, 2));
   const auto inputs = torch::full({1, 3}, group.rank() + 1.0);
-  const auto train = [&](std::set<std::string> delayed) {
-    DistributedDataParallel model{net, group, {.bucket_cap_bytes = 1, .delayed = std::move(delayed)}};
+  const auto train = [&](std::set<std::string> delayed, std::optional<std::string> behind = {}) {
+    DistributedDataParallel model{
+        net, group, {.bucket_cap_bytes = 1, .delayed = std::move(delayed), .delayed_behind = std::move(behind)}};
     net->zero_grad();
     model(inputs).sum().backward();
     return std::make_pair(net->parameters()[3].grad().clone(), model->reducer().buckets());
@@ -237,7 +238,10 @@ void second_wrapping(const ddp::ProcessGroup& group) {
   check(torch::equal(first, torch::ones({2})) && torch::equal(first, second), "averaged once");
   check(plain.size() == 4 && delayed.size() == 3 && delayed.back() == std::vector<std::size_t>{1, 3},
         "delayed ones come together, in the end");
+  const auto [third, behind] = train({"0.bias", "1.bias"}, "1.weight");
+  check(torch::equal(first, third) && behind == decltype(behind){{2}, {1, 3}, {0}}, "or behind the bucket of one");
   error_of("to delay", [&] { train({"2.bias"}); });
+  error_of("to delay others behind", [&] { train({"1.bias"}, "2.bias"); });
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ class DistributedDataParallel(TorchDataParallel):
                  bucket_cap_mb_list: list[float] | None = None, batched_grad_copy: bool = False,
                  forward_sync_buffers: bool | None = None) -> None:
         torch.nn.Module.__init__(self)
-        if delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None:
-            raise _refuse("delay_all_reduce_named_params", "leave those parameters to the buckets")
+        if (delay_all_reduce_named_params is None) != (param_to_hook_all_reduce is None):
+            raise ValueError("delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time.")
         if mixed_precision is not None:
             raise _refuse("mixed_precision", "use torch.autocast, or register a compressing hook")
         if process_group is not None and device_mesh is not None:
@@ -74,6 +74,12 @@ class DistributedDataParallel(TorchDataParallel):
         if check_reduction:
             warnings.warn("The `check_reduction` argument does nothing.", FutureWarning, stacklevel=2)
         self._check_module(module, device_ids, output_device)
+        self._delay_all_reduce_params = [each for _, each in delay_all_reduce_named_params or ()]
+        self._delayed_behind = [param_to_hook_all_reduce]  # in a list, since attributes become the module's parameters
+        own = {id(each) for each in self._kept(module.named_parameters()).values() if each.requires_grad}
+        if not own.issuperset(map(id, self._delay_all_reduce_params)):
+            raise ValueError("delay_all_reduce_named_params has a parameter that is not the module's, is ignored or "
+                             "requires no gradient")
         self.process_group = process_group or dist.distributed_c10d._get_default_group()
         self.module = module
         self.dim = dim
@@ -121,6 +127,16 @@ class DistributedDataParallel(TorchDataParallel):
     def _kept(self, named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         return {name: each for name, each in named if name not in self.parameters_to_ignore}
 
+    def _sparse(self) -> set[int]:
+        """Parameters whose gradients are sparse, by id: embeddings' with sparse=True. What comes first in another module
+        gets a dense one there, to which autograd adds."""
+        kinds: dict[int, bool] = {}
+        for module in self.module.modules():
+            embeds = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+            for name, each in module.named_parameters(recurse=False):
+                kinds.setdefault(id(each), embeds and name == "weight")
+        return {each for each, sparse in kinds.items() if sparse}
+
     def _make_averager(self, init_sync: bool, hook: Callable[[list[torch.Tensor]], Any] | None = None) -> None:
         """Collective."""
         self._averager: Any = None  # its hooks go before others come
@@ -128,12 +144,18 @@ class DistributedDataParallel(TorchDataParallel):
         backend = _backend.of(self.process_group, apart=hook is not None)
         kept = self._kept(self.module.named_parameters())
         names, tensors = list(kept), list(kept.values())
+        sparse = self._sparse()
+        positions = {id(each): position for position, each in enumerate(tensors)}
+        # None behind one that is ignored: then behind all
+        behind = positions.get(id(self._delayed_behind[0]))
         adapter = _adapter.load()
         self._averager = adapter.Averager(
-            names=names, tensors=tensors, backend=backend, cap=self._cap,
+            names=names, tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=backend, cap=self._cap,
             first=int(dist._DEFAULT_FIRST_BUCKET_BYTES), caps=self._caps, broadcast=init_sync,
             view=self.gradient_as_bucket_view, find_unused=self.find_unused_parameters, static_graph=self.static_graph,
-            skip_unused=self.skip_all_reduce_unused_params, hook=hook(tensors) if hook else None)
+            skip_unused=self.skip_all_reduce_unused_params,
+            delayed=[positions[id(each)] for each in self._delay_all_reduce_params], delayed_behind=behind,
+            hook=hook(tensors) if hook else None)
 
     # a step
 

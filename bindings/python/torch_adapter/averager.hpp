@@ -72,10 +72,13 @@ struct HeldJoin {
 /// Python's handle. The engine is shared with hooks that run.
 class Averager {
  public:
-  Averager(const Names& names, Tensors tensors, const c10::intrusive_ptr<c10d::Backend>& backend,
-           ddp::ReducerOptions options)
-      : engine_(std::make_shared<binding::GradientAverager>(named(names, tensors), group_of(backend),
-                                                            std::move(options))) {}
+  /// @param sparse by tensor: its gradient is
+  Averager(const Names& names, const Tensors& tensors, const std::vector<bool>& sparse,
+           const c10::intrusive_ptr<c10d::Backend>& backend, ddp::ReducerOptions options) {
+    auto all = named(names, tensors);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].sparse = sparse[i];
+    engine_ = std::make_shared<binding::GradientAverager>(std::move(all), group_of(backend), std::move(options));
+  }
 
   const std::shared_ptr<binding::GradientAverager>& engine() const { return engine_; }
 
@@ -111,6 +114,7 @@ inline std::shared_ptr<ddp::CommHook> python_hook(const std::string& name, py::o
 
 inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps,
                                       bool broadcast, bool view, bool find_unused, bool static_graph, bool skip_unused,
+                                      std::vector<std::size_t> delayed, std::optional<std::size_t> delayed_behind,
                                       std::shared_ptr<ddp::CommHook> hook) {
   return {.bucket_cap_bytes = cap,
           .first_bucket_bytes = first,
@@ -122,7 +126,8 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .static_graph = static_graph,
           .skip_all_reduce_unused = skip_unused,
           .ready_order = {},
-          .delayed = {},
+          .delayed = std::move(delayed),
+          .delayed_behind = delayed_behind,
           .reduce_dtype = {},
           .comm_hook = std::move(hook),
           .allocator = {},
@@ -164,18 +169,20 @@ inline void add_averager(py::module_& module) {
       });
 
   py::class_<Averager>(module, "Averager")
-      .def(py::init([](const Names& names, Tensors tensors, const c10::intrusive_ptr<c10d::Backend>& backend,
-                       std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps, bool broadcast,
-                       bool view, bool find_unused, bool static_graph, bool skip_unused,
-                       std::shared_ptr<ddp::CommHook> hook) {
+      .def(py::init([](const Names& names, const Tensors& tensors, const std::vector<bool>& sparse,
+                       const c10::intrusive_ptr<c10d::Backend>& backend, std::optional<std::size_t> cap,
+                       std::size_t first, std::vector<std::size_t> caps, bool broadcast, bool view, bool find_unused,
+                       bool static_graph, bool skip_unused, std::vector<std::size_t> delayed,
+                       std::optional<std::size_t> delayed_behind, std::shared_ptr<ddp::CommHook> hook) {
              auto options = options_of(cap, first, std::move(caps), broadcast, view, find_unused, static_graph,
-                                       skip_unused, std::move(hook));
+                                       skip_unused, std::move(delayed), delayed_behind, std::move(hook));
              const py::gil_scoped_release released;
-             return std::make_unique<Averager>(names, std::move(tensors), backend, std::move(options));
+             return std::make_unique<Averager>(names, tensors, sparse, backend, std::move(options));
            }),
-           py::arg("names"), py::arg("tensors"), py::arg("backend"), py::arg("cap"), py::arg("first"), py::arg("caps"),
-           py::arg("broadcast"), py::arg("view"), py::arg("find_unused"), py::arg("static_graph"),
-           py::arg("skip_unused"), py::arg("hook"))
+           py::arg("names"), py::arg("tensors"), py::arg("sparse"), py::arg("backend"), py::arg("cap"),
+           py::arg("first"), py::arg("caps"), py::arg("broadcast"), py::arg("view"), py::arg("find_unused"),
+           py::arg("static_graph"), py::arg("skip_unused"), py::arg("delayed"), py::arg("delayed_behind"),
+           py::arg("hook"))
       .def("before_forward", &Averager::before_forward)
       .def("after_forward", &Averager::after_forward, Release())
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())

@@ -84,6 +84,8 @@ struct ReducerOptions {
   /// Parameters that share buckets of their own, of any size, behind all others: exchanged at once, when the last of
   /// them is ready.
   std::vector<std::size_t> delayed{};
+  /// A parameter behind whose bucket the delayed ones go, as soon as they are ready, instead of behind all others.
+  std::optional<std::size_t> delayed_behind{};
   /// Gradients of floating-point types other than float64 are exchanged, and added, in this one of float32, float16 and
   /// bfloat16: divided and rounded once on their way into the bucket, and converted back to their own type. Of a
   /// parameter in float16 not bfloat16, nor the reverse. Not on CUDA devices. Limits of buckets count gradients' bytes.

@@ -32,6 +32,7 @@ std::string describe(const ReducerOptions& options) {
   }
   if (options.log.find_straggler) text += fmt::format(", stragglers of each {}th step", options.log.sample_rate);
   if (!options.delayed.empty()) text += fmt::format(", delayed [{}]", fmt::join(options.delayed, ", "));
+  if (options.delayed_behind) text += fmt::format(", delayed_behind {}", *options.delayed_behind);
   if (options.reduce_dtype) text += fmt::format(", reduced in {}", to_string(*options.reduce_dtype));
   if (options.comm_hook) text += fmt::format(", hook '{}'", options.comm_hook->name());
   return text;
@@ -60,6 +61,11 @@ void check_options(const ReducerOptions& options, std::size_t parameters) {
     if (index < parameters) continue;
     base::throw_invalid_argument(kMakingReducer, fmt::format("delayed names parameter {} of {}", index, parameters),
                                  "give positions in the list of parameters");
+  }
+  if (options.delayed_behind && *options.delayed_behind >= parameters) {
+    base::throw_invalid_argument(
+        kMakingReducer, fmt::format("delayed_behind names parameter {} of {}", *options.delayed_behind, parameters),
+        "give a position in the list of parameters");
   }
   for (const std::size_t index : options.ready_order) {
     if (index < parameters) continue;

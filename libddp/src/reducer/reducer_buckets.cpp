@@ -24,8 +24,18 @@ reducer::BucketPlan Reducer::Impl::plan_of(const std::vector<std::size_t>& order
 }
 
 reducer::BucketPlan Reducer::Impl::plan_of(const std::vector<std::size_t>& order) const {
-  reducer::BucketPlan plan = plan_of(order, false);
-  for (auto& bucket : plan_of(order, true)) plan.push_back(std::move(bucket));
+  return with_delayed(plan_of(order, false), order);
+}
+
+reducer::BucketPlan Reducer::Impl::with_delayed(reducer::BucketPlan plan, const std::vector<std::size_t>& order) const {
+  auto place = plan.end();
+  if (options_.delayed_behind) {
+    const std::size_t owner = list_.owner(*options_.delayed_behind);
+    place = std::ranges::find_if(plan, [&](const auto& bucket) { return std::ranges::count(bucket, owner) > 0; });
+    if (place != plan.end()) ++place;
+  }
+  const reducer::BucketPlan delayed = plan_of(order, true);
+  plan.insert(place, delayed.begin(), delayed.end());
   return plan;
 }
 
@@ -34,8 +44,7 @@ reducer::BucketPlan Reducer::Impl::initial_plan() const {
   // parameters are usually listed in the order of the forward pass; their gradients come in reverse
   reducer::BucketPlan plan = plan_of(list_.owners(), false);
   std::ranges::sort(plan, std::greater<>{}, [](const auto& bucket) { return bucket.front(); });
-  for (auto& bucket : plan_of(list_.owners(), true)) plan.push_back(std::move(bucket));
-  return plan;
+  return with_delayed(std::move(plan), list_.owners());
 }
 
 void Reducer::Impl::rebuild() {

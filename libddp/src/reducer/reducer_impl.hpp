@@ -93,6 +93,8 @@ class Reducer::Impl final : public Joinable {
   /// Of those that are delayed, or of those that are not.
   reducer::BucketPlan plan_of(const std::vector<std::size_t>& order, bool delayed) const;
   reducer::BucketPlan initial_plan() const;
+  /// Of the delayed ones, in the given order, into a plan of the others.
+  reducer::BucketPlan with_delayed(reducer::BucketPlan plan, const std::vector<std::size_t>& order) const;
   /// Gradients may come in different orders on each rank; rank 0's decides the buckets of all.
   void rebuild();
   void make_buckets(reducer::BucketPlan plan);

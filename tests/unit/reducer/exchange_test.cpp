@@ -205,6 +205,26 @@ TEST_F(Exchange, DelayedParametersShareTheLastBucket) {
               HasSubstr("delayed names parameter 4"));
 }
 
+TEST_F(Exchange, DelayedParametersGoBehindTheBucketOfOne) {
+  Reducer reducer(parameters(), group_, {.bucket_cap_bytes = 40, .delayed = {2, 3}, .delayed_behind = 1});
+  EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(1), ElementsAre(2, 3), ElementsAre(0)));
+  for (int step = 0; step < 2; ++step) {
+    sent_.clear();
+    reducer.prepare_for_backward();
+    for (const std::size_t index : {3, 2}) reducer.mark_ready(index);
+    EXPECT_EQ(sent_.size(), 0U);
+    reducer.mark_ready(1);
+    EXPECT_EQ(sent_.size(), 2U) << "not those that are computed later";
+    reducer.mark_ready(0);
+    reducer.finalize();
+  }
+  EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(1), ElementsAre(3, 2), ElementsAre(0))) << "rebuilt";
+  Reducer without_bucket(parameters(), group_, {.bucket_cap_bytes = 40, .delayed = {2, 3}, .delayed_behind = 3});
+  EXPECT_THAT(without_bucket.buckets(), ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(2, 3)));
+  EXPECT_THAT(cause_of([&] { Reducer(parameters(), group_, {.delayed_behind = 4}); }),
+              HasSubstr("delayed_behind names parameter 4"));
+}
+
 class ThrowingHook final : public CommHook {
  public:
   std::string name() const override { return "throwing"; }

@@ -47,6 +47,8 @@ struct DistributedDataParallelOptions {
   std::vector<std::size_t> ready_order{};
   /// Parameters that are exchanged at once, behind all others.
   std::set<std::string> delayed{};
+  /// A parameter behind whose bucket they go instead.
+  std::optional<std::string> delayed_behind{};
   MixedPrecision mixed_precision{};
   std::shared_ptr<CommHook> comm_hook{};
 };
@@ -76,6 +78,7 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .skip_all_reduce_unused = options.skip_all_reduce_unused,
           .ready_order = options.ready_order,
           .delayed = {},
+          .delayed_behind = {},
           .reduce_dtype = reduce_dtype(options.mixed_precision),
           .comm_hook = options.comm_hook,
           .allocator = {},
@@ -114,6 +117,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
     check_names(inner(), ignored_, "ignore");
     check_names(inner(), options.sparse, "take as sparse");
     check_names(inner(), options.delayed, "delay");
+    if (options.delayed_behind) check_names(inner(), {*options.delayed_behind}, "delay others behind");
     std::vector<NamedTensor> parameters = distinct_tensors(inner().named_parameters(), ignored_);
     ReducerOptions for_reducer = reducer_options(options);
     const auto sparse = sparse_parameters(inner());
@@ -121,6 +125,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
       NamedTensor& each = parameters[i];
       each.sparse = sparse.contains(each.tensor.unsafeGetTensorImpl()) || options.sparse.contains(each.name);
       if (options.delayed.contains(each.name)) for_reducer.delayed.push_back(i);
+      if (options.delayed_behind == each.name) for_reducer.delayed_behind = i;
     }
     averager_ = std::make_shared<GradientAverager>(std::move(parameters), std::move(group), std::move(for_reducer),
                                                    compute_type_);

@@ -284,8 +284,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     const bool low = low_ && gradient.scalar_type() == low_->type();
     if (gradient.layout() != at::kStrided) {
       throw_invalid_argument(attempted(index), "it is sparse",
-                             "make it dense (sparse=False); in C++ DistributedDataParallelOptions::sparse can name its "
-                             "parameter");
+                             "make it dense (sparse=False), or take it from an Embedding or EmbeddingBag; in C++ "
+                             "DistributedDataParallelOptions::sparse can name its parameter");
     }
     if (view_) {
       const at::Tensor& view = views_[index];

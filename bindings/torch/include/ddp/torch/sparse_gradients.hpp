@@ -35,7 +35,7 @@ inline SparseGradient rows_of(const at::Tensor& gradient, const at::Tensor& para
                               const std::string& attempted) {
   if (gradient.layout() != at::kSparse || gradient.sparse_dim() != 1 || gradient.sizes() != parameter.sizes()) {
     throw_invalid_argument(attempted, "it is " + description_of(gradient) + ", not rows of its parameter in COO layout",
-                           "leave gradients of embeddings with sparse(true) to autograd");
+                           "use the weight of a sparse embedding in nothing else, or leave its sparse off");
   }
   kept = gradient.coalesce();
   if (kept.scalar_type() != parameter.scalar_type()) kept = kept.to(parameter.scalar_type());
