@@ -8,7 +8,7 @@ setup() {
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
   tree=$BATS_TEST_TMPDIR/tree
   mkdir -p "$tree/scripts" "$tree/tests"
-  cp "$root/scripts/test" "$tree/scripts/"
+  cp "$root/scripts/test" "$root/scripts/failed-parts" "$tree/scripts/"
   cp -r "$root/tests/support" "$tree/tests/"
   for name in dependencies python-env environment-modules; do program "$name" true; done
   program build 'echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
@@ -73,6 +73,49 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
   [ "${lines[-1]}" = "1 passed, 4 failed" ]
   has "no such header"
   [[ $output == *"build FAILED"* ]]
+}
+
+# The end of ctest's output where one program failed.
+one_program_failed() { printf '%s\n' "50% tests passed, 1 tests failed out of 2" "The following tests FAILED:" $'\t 17 - kvs_test (Failed)'; }
+
+@test "what fails beside other stages is repeated alone, and passes if it passes twice" {
+  export -f one_program_failed
+  program run-stage 'echo "$*" >>"$CALLS"; case $* in
+    unit) one_program_failed; exit 1 ;; "unit kvs_test") echo "100% tests passed, 0 tests failed out of 1" ;; *) echo "ok 1 a" ;; esac'
+  run -0 run_test --only unit --only commands
+  echo "$output"
+  [ "$(grep -v build "$CALLS" | sort | paste -sd,)" = "commands,unit,unit kvs_test,unit kvs_test" ]
+  [[ $output == *"passed, 1 only when repeated alone"* ]]
+  has "failed beside other stages, and passed twice alone:"
+  has "  unit: kvs_test (Failed) "
+  [ "${lines[-1]}" = "3 passed, 0 failed" ]
+  # the second time, too
+  program run-stage 'echo "$*" >>"$CALLS"; [ "$(grep -c unit "$CALLS")" = 2 ] || { one_program_failed; exit 1; }
+    echo "100% tests passed, 0 tests failed out of 1"'
+  : >"$CALLS"
+  run -1 run_test --only unit
+  echo "$output"
+  [ "$(grep -c unit "$CALLS")" -eq 3 ]
+  has "  unit: kvs_test (Failed) "
+  [ "${lines[-1]}" = "1 passed, 1 failed" ]
+}
+
+@test "which parts of a stage are repeated: few, and none that may show a defect which comes and goes" {
+  parts() { cat >"$BATS_TEST_TMPDIR/log" && "$root/scripts/failed-parts" "$1" "$BATS_TEST_TMPDIR/log"; }
+  [ "$(one_program_failed | parts unit)" = kvs_test ]
+  [ "$({ one_program_failed; echo "WARNING: ThreadSanitizer: data race (pid=1)"; } | parts tsan)" = "" ]
+  [ "$({ one_program_failed; echo "==1==ERROR: AddressSanitizer: heap-use-after-free"; } | parts asan)" = "" ]
+  [ "$({ one_program_failed; echo "left running: sleep 9"; } | parts unit)" = "" ]
+  [ "$(one_program_failed | sed 's/(Failed)/(SEGFAULT)/' | parts unit)" = "" ]
+  of_bats="not ok 3 scancel
+# (in test file tests/cluster/spank.bats, line 80)
+not ok 5 another
+# (from function \`finish' in file tests/support/x.bash, line 7,
+#  in test file tests/cluster/status.bats, line 9)"
+  [ "$(parts cluster <<<"$of_bats")" = $'tests/cluster/spank.bats\ntests/cluster/status.bats' ]
+  [ "$(parts cluster <<<"$of_bats"$'\nnot ok 6 setup_file failed')" = "" ]
+  [ "$(parts python <<<"FAILED tests/python/test_a.py::test_b[1] - AssertionError")" = "tests/python/test_a.py::test_b[1]" ]
+  [ "$(printf 'FAILED tests/python/test_a.py::test_%s - x\n' 1 2 3 4 | parts python)" = "" ]
 }
 
 @test "a process that a stage leaves makes it fail" {
