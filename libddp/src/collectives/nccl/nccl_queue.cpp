@@ -322,9 +322,11 @@ void NcclQueue::keep_for_ever(NcclRequest& request) noexcept {
   static_cast<void>(new cuda::Event(std::move(request.ended_)));
 }
 
-bool NcclQueue::started(const NcclRequest& request) const noexcept {
+bool NcclQueue::started(const NcclRequest& request) noexcept {
   if (request.started_ || request.state_ == State::captured) return true;
   if (request.state_ != State::in_stream) return false;
+  // the one before it has not
+  if (request.queued_ && request.ticket_ > std::max(begun_ticket_, done_ticket_) + 1) return false;
   const CallScope call(*calls_, "asking whether an operation has begun");
   CUresult code = CUDA_SUCCESS;
   const cuda::ContextScope context(*context_, code);
@@ -333,6 +335,7 @@ bool NcclQueue::started(const NcclRequest& request) const noexcept {
     request.started_ = code == CUDA_SUCCESS && request.begun_.query() == CUDA_SUCCESS;
   } catch (const Error&) {  // the next poll tells
   }
+  if (request.started_ && request.queued_) begun_ticket_ = std::max(begun_ticket_, request.ticket_);
   return request.started_;
 }
 

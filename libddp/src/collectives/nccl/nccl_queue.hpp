@@ -79,7 +79,7 @@ class NcclQueue {
   // of requests
   void post(NcclRequest& request) noexcept;
   Outcome poll(NcclRequest& request) noexcept;
-  bool started(const NcclRequest& request) const noexcept;
+  bool started(const NcclRequest& request) noexcept;
   bool order(NcclRequest& request, CUstream stream);
   void release(NcclRequest& request) noexcept;
   const Failure& failure() const noexcept { return failure_; }
@@ -122,7 +122,8 @@ class NcclQueue {
   std::deque<NcclRequest*> waiting_;
   NcclRequest* launching_ = nullptr;
   std::uint64_t last_ticket_ = 0;
-  std::uint64_t done_ticket_ = 0;  ///< all up to it are over; the highest that was seen to be
+  std::uint64_t begun_ticket_ = 0;  ///< the highest that was seen to have begun
+  std::uint64_t done_ticket_ = 0;   ///< all up to it are over; the highest that was seen to be
   bool failed_ = false;
   Failure failure_;
   std::atomic<bool> aborted_{false};

@@ -112,13 +112,20 @@ TEST_F(NcclOperations, WaitsForTheCallersStreamAndNotForOthers) {
     call.fill(stream);
     Request& request = group.at(rank).init({&call.operation(), 1}, soon());
     request.post();
+    DeviceCall behind = group.call(rank, all_reduce_of(50), 1);
+    Request& later = group.at(rank).init({&behind.operation(), 1}, soon());
+    later.post();
     EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(100))), Outcome::running);
     EXPECT_FALSE(request.started());
+    EXPECT_FALSE(later.started());
     ASSERT_EQ(FAKE_CUDA(fake_cuda_resume_stream)(stream), CUDA_SUCCESS);
     ASSERT_EQ(poll_until_end(request), Outcome::ok) << "the unrelated stream still stands";
     EXPECT_TRUE(request.started());
+    EXPECT_EQ(poll_until_end(later), Outcome::ok);
+    EXPECT_TRUE(later.started());
     call.check(stream);
     request.release();
+    later.release();
     FAKE_CUDA(fake_cuda_resume_stream)(unrelated.get());
   });
 }
