@@ -109,10 +109,10 @@ TEST_F(NcclOperations, WaitsForTheCallersStreamAndNotForOthers) {
     ASSERT_EQ(FAKE_CUDA(fake_cuda_pause_stream)(unrelated.get()), CUDA_SUCCESS);
     ASSERT_EQ(FAKE_CUDA(fake_cuda_pause_stream)(stream), CUDA_SUCCESS);
     DeviceCall call = group.call(rank, all_reduce_of(50), 1);
+    DeviceCall behind = group.call(rank, all_reduce_of(50), 1);
     call.fill(stream);
     Request& request = group.at(rank).init({&call.operation(), 1}, soon());
     request.post();
-    DeviceCall behind = group.call(rank, all_reduce_of(50), 1);
     Request& later = group.at(rank).init({&behind.operation(), 1}, soon());
     later.post();
     EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(100))), Outcome::running);
