@@ -238,7 +238,7 @@ second_network() {
   run srun --mpi=pmix -N4 bash -c \
     'version=2.30.7; [ $SLURM_PROCID -lt 2 ] || version=2.27.5; export LD_LIBRARY_PATH=$0/$version; exec "$@"' "$shared" $doctor
   finds 2 env-nccl-version
-  says_line "2\.30\.7.* ranks 0, 1.*2\.27\.5.* ranks 2, 3"
+  says_line "2\.27\.5\+cuda13\.0 on ranks 2, 3, 2\.30\.7\+cuda13\.0 on ranks 0, 1"
   [[ $(fix) == *"LD_LIBRARY_PATH"* ]]
   run srun --mpi=pmix -N4 --export=ALL,LD_LIBRARY_PATH="$shared/2.30.7" $doctor
   finds 0
