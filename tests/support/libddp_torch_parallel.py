@@ -3,9 +3,11 @@
 import copy
 import os
 import pickle
+import re
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -35,6 +37,29 @@ def same_as_torchs():
     assert_same(trained(Tied, Ours, accumulate=3), trained(Tied, Theirs, accumulate=3))
     gloo = dist.new_group(backend="gloo")  # which gets a group of libddp beside it
     assert_same(trained(Tied, lambda it: Ours(it, process_group=gloo)), trained(Tied, Theirs))
+
+
+class TwoLarge(torch.nn.Module):
+    """Two buckets, whose order the first step reverses."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = (torch.nn.Parameter(torch.zeros(10 << 20)) for _ in range(2))
+
+    def forward(self):
+        return self.first[:1] * self.last[:1]
+
+
+def rebuilt_buckets_leave_no_memory():
+    def resident_mib():
+        return int(re.search(r"RssAnon:\s*(\d+)", Path("/proc/self/status").read_text())[1]) >> 10
+
+    model = Ours(TwoLarge(), gradient_as_bucket_view=True)
+    before = resident_mib()  # with 80 MiB of buckets
+    for _ in range(3):
+        model().sum().backward()
+        model.zero_grad()
+    assert resident_mib() - before < 50, (before, resident_mib())
 
 
 def hooks():

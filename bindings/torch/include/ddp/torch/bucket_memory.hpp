@@ -18,8 +18,9 @@ class BucketMemory {
   /// libtorch's, which is aligned to 64 bytes.
   std::shared_ptr<void> allocate(std::size_t bytes) {
     std::erase_if(blocks_, [](const Block& block) { return block.memory.expired(); });
-    const at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
-    std::shared_ptr<void> memory{tensor.data_ptr(), [tensor](void*) {}};
+    at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+    // emptied, since blocks_ keeps the deleter itself
+    std::shared_ptr<void> memory{tensor.data_ptr(), [tensor](void*) mutable { tensor.reset(); }};
     blocks_.push_back({static_cast<std::byte*>(memory.get()), bytes, memory});
     return memory;
   }
