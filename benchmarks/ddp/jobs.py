@@ -1,0 +1,81 @@
+"""Starts jobs of ddp_worker.py by ddprun, and makes columns of what they report."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
+from spread import Ratio, Spread  # noqa: E402
+
+BARE, OURS, TORCH_DDP, TORCH_GLOO = "bare", "libddp", "torch on ddp", "torch on gloo"
+CONTENDERS = (OURS, TORCH_DDP, TORCH_GLOO)
+OTHERS = CONTENDERS[1:]
+TITLES = {OURS: "libddp's DDP", TORCH_DDP: "torch's DDP on \"ddp\"", TORCH_GLOO: "torch's DDP on gloo"}
+PACKAGE = ROOT / "build" / "python"
+LIMIT_S = 600
+
+
+def arguments(description, rounds):
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("binaries", type=Path, help="the folder of ddprun")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser.parse_args()
+
+
+def environment():
+    """The package that scripts/python-package has made, and its adapter to PyTorch, compiled once for tests and benchmarks."""
+    if not (PACKAGE / "site" / "libddp").is_dir():
+        sys.exit("ddp: there is no Python package; DDP_BIN_DIR=build/release/bin scripts/python-package")
+    compiler = {"CXX": "ccache g++", "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"} if shutil.which("ccache") else {}
+    return {**os.environ, "PYTHONPATH": str(PACKAGE / "site"), "DDP_TORCH_CACHE": str(PACKAGE / "cache"),
+            "OMP_NUM_THREADS": "1", **compiler}
+
+
+def python():
+    return os.environ.get("DDP_TORCH_PYTHON", "python3")
+
+
+def run(binaries, ranks, measurement, variables=None, **options):
+    """What rank 0 reports. variables: of the job's environment, besides."""
+    line = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none", python(),
+            str(HERE / "ddp_worker.py"), measurement, json.dumps(options)]
+    try:
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+                              env={**environment(), **(variables or {})})
+    except subprocess.TimeoutExpired:
+        sys.exit(f"{' '.join(line)}: not done after {LIMIT_S} s")
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    print(f"ddp: {measurement} of {ranks} ranks", file=sys.stderr)
+    return json.loads(next(text for text in done.stdout.splitlines() if text.startswith("{")))
+
+
+def column(report, name):
+    return [each[name] for each in report["rounds"]]
+
+
+def above(report, name, base):
+    """How much more than another in each round."""
+    return [a - b for a, b in zip(column(report, name), column(report, base))]
+
+
+def ms(values, digits=1):
+    return Spread(values).scaled(1e3, digits)
+
+
+def medians_by(report, names):
+    return {name: Spread(column(report, name)).median for name in names}
+
+
+def never_slower(report, what):
+    """A line about the target that libddp takes no longer than the best of the others."""
+    times = medians_by(report, CONTENDERS)
+    best = min(OTHERS, key=times.get)
+    ratio = Ratio(column(report, OURS), column(report, best))
+    return f"- {what}: {'met' if ratio.of_medians <= 1 else 'missed'}, {ratio} of {TITLES[best]}"
