@@ -10,7 +10,6 @@ computed. DDP_TORCH_PYTHON: an interpreter with torch.
 from jobs import BARE, CONTENDERS, OTHERS, OURS, TITLES, TORCH_DDP, TORCH_GLOO, above, arguments, column, ms, never_slower, run
 from spread import Ratio, Spread, table
 
-WORLDS = (2, 4)
 TARGET = 0.8  # of torch's DDP on "ddp": its exposed communication to that on gloo
 
 
@@ -25,11 +24,11 @@ def rows_of(report):
         yield [TITLES[name], ms(column(report, name)), ms(exposed), ms(alone), hidden, ratio]
 
 
-def compare(title, shapes, seconds, steps, options):
-    """seconds: of the backward pass; steps: of each contender in a round."""
+def compare(title, shapes, worlds, seconds, steps, options):
+    """worlds: numbers of ranks; seconds: of the backward pass; steps: of each contender in a round."""
     reports = [(f"{title}, {ranks} ranks",
                 run(options.binaries.resolve(), ranks, "exposed", shapes=shapes, seconds=seconds, steps=steps, rounds=options.rounds))
-               for ranks in WORLDS]
+               for ranks in worlds]
     print(f"Milliseconds of a step of the slowest rank: median (quartiles) of {options.rounds} rounds, contenders in turn in each. "
           "Ratios: libddp's time to the other's.\n\nlibddp's DDP takes no longer than the best of the others:\n")
     print("\n".join(never_slower(report, title) for title, report in reports))
@@ -44,4 +43,4 @@ def compare(title, shapes, seconds, steps, options):
 
 
 if __name__ == "__main__":
-    compare("ResNet-50", "resnet50", 0.15, 3, arguments(__doc__, 5))
+    compare("ResNet-50", "resnet50", (2, 4), 0.15, 3, arguments(__doc__, 5))

@@ -23,14 +23,6 @@ def resnet50():
     return [*shapes, (1000, inputs), (1000,)]
 
 
-def gpt2():
-    """Shapes of the 148 parameters of GPT-2's smallest model (Radford et al. 2019): 12 layers of width 768."""
-    width = 768
-    layer = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,),
-             (width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,)]
-    return [(50257, width), (1024, width), *12 * layer, (width,), (width,)]
-
-
 class _Layer(torch.autograd.Function):
     """A layer whose backward pass takes a fixed time on a device of its own: the processor sleeps meanwhile."""
 
