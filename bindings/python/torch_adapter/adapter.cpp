@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <ddp/error.hpp>
 #include <ddp/process_group.hpp>
 
+#include <ddp/torch/autograd_calls.hpp>
 #include <ddp/torch/c10d_backend.hpp>
 #include <ddp/torch/c10d_store.hpp>
 
@@ -21,21 +23,35 @@
 namespace ddp_adapter {
 namespace {
 
-/// As libddp's own exceptions, also where PyTorch's bindings meet one.
+/// Sets Python's error to libddp's own exception.
+void set_error(const ddp::Error& error) {
+  try {
+    const py::object exception =
+        py::module_::import("libddp._errors")
+            .attr("make")(std::string(to_string(error.code())), std::string(error.what()), error.attempted(),
+                          error.cause(), error.native(), py::tuple(py::cast(error.ranks())), error.hint());
+    PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+  } catch (py::error_already_set& instead) {
+    instead.restore();
+  }
+}
+
+/// Also where PyTorch's bindings meet one.
 void translate(std::exception_ptr problem) {
   try {
     if (problem) std::rethrow_exception(std::move(problem));
   } catch (const ddp::Error& error) {
-    try {
-      const py::object exception =
-          py::module_::import("libddp._errors")
-              .attr("make")(std::string(to_string(error.code())), std::string(error.what()), error.attempted(),
-                            error.cause(), error.native(), py::tuple(py::cast(error.ranks())), error.hint());
-      PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
-    } catch (py::error_already_set& instead) {
-      instead.restore();
-    }
+    set_error(error);
   }
+}
+
+/// As PyTorch passes exceptions of Python's through its engine, which makes a RuntimeError of others.
+void leave_backward(const ddp::Error& error) {
+  const py::gil_scoped_acquire gil;
+  set_error(error);
+  python_error exception;
+  exception.persist();
+  throw exception;
 }
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -59,6 +75,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::register_exception_translator(translate);
   PythonTasks::start();
   ddp::torch::hand_over_to = &PythonTasks::take;
+  ddp::torch::translate_error = &leave_backward;
   module.def("start_tasks", &PythonTasks::start);
   module.def(
       "run_tasks", [] { PythonTasks::instance().run(); }, Release());

@@ -19,6 +19,7 @@
 
 #include <ddp/reducer.hpp>
 
+#include <ddp/torch/autograd_calls.hpp>
 #include <ddp/torch/bucket_memory.hpp>
 #include <ddp/torch/counting_guard.hpp>
 #include <ddp/torch/mixed_precision.hpp>
@@ -141,7 +142,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   struct ComputedHook final : ::torch::autograd::FunctionPostHook {
     ComputedHook(GradientAverager& owner, std::size_t index) : averager(owner), parameter(index) {}
     Gradients operator()(const Gradients& outputs, const Gradients& inputs) override {
-      averager.computed(parameter, !inputs.empty() && inputs[0].defined());
+      called_by_autograd([&] { averager.computed(parameter, !inputs.empty() && inputs[0].defined()); });
       return outputs;
     }
     GradientAverager& averager;
@@ -152,7 +153,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   struct ReachedHook final : ::torch::autograd::FunctionPreHook {
     explicit ReachedHook(std::shared_ptr<ForwardPass> forward) : pass(std::move(forward)) {}
     Gradients operator()(const Gradients& gradients) override {
-      if (const auto averager = pass->averager.lock()) averager->reached(*pass);
+      if (const auto averager = pass->averager.lock()) called_by_autograd([&] { averager->reached(*pass); });
       return gradients;
     }
     std::shared_ptr<ForwardPass> pass;
@@ -246,7 +247,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   void queue_end() {
     if (queued_) return;
     ::torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-      if (const auto averager = weak.lock()) averager->end();
+      if (const auto averager = weak.lock()) called_by_autograd([&] { averager->end(); });
     });
     queued_ = true;
   }
