@@ -30,11 +30,14 @@ snapshot() {
     grep -E "$DDP_CLUSTER_DIR|slurmctld|slurmd|slurmstepd|munged|ddp-fixture-task" | grep -v "grep" || true
 }
 
-# Nothing is there that was not there before. What was there may have ended: a step of the cluster around this one.
+# Nothing is there that was not there before. What was there may have ended: a step of the cluster around this one. The
+# child of an up that was killed ends when it finds the cluster's folder gone.
 expect_nothing_left() {
-  local left
-  left=$(comm -13 <(sort "$BATS_TEST_TMPDIR/before") <(snapshot | sort))
-  [ -z "$left" ] || { echo "left: $left" >&2; return 1; }
+  local left deadline=$((SECONDS + 10))
+  while left=$(comm -13 <(sort "$BATS_TEST_TMPDIR/before") <(snapshot | sort)) && [ -n "$left" ]; do
+    [ $SECONDS -lt $deadline ] || { echo "left: $left" >&2; return 1; }
+    sleep 0.1
+  done
 }
 
 # wait_until SECONDS COMMAND...: until COMMAND succeeds.
