@@ -107,6 +107,8 @@ one_program_failed() { printf '%s\n' "50% tests passed, 1 tests failed out of 2"
   [ "$({ one_program_failed; echo "==1==ERROR: AddressSanitizer: heap-use-after-free"; } | parts asan)" = "" ]
   [ "$({ one_program_failed; echo "left running: sleep 9"; } | parts unit)" = "" ]
   [ "$(one_program_failed | sed 's/(Failed)/(SEGFAULT)/' | parts unit)" = "" ]
+  [ "$({ one_program_failed; printf '\t 18 - shm_test (Timeout)\n'; } | parts unit)" = "" ]
+  [ "$(printf 'ERROR tests/python/test_b.py::test_c - x\nFAILED tests/python/test_a.py::test_b - x\n' | parts python)" = "" ]
   of_bats="not ok 3 scancel
 # (in test file tests/cluster/spank.bats, line 80)
 not ok 5 another
