@@ -80,6 +80,8 @@ class DistributedDataParallel(TorchDataParallel):
         if not own.issuperset(map(id, self._delay_all_reduce_params)):
             raise ValueError("delay_all_reduce_named_params has a parameter that is not the module's, is ignored or "
                              "requires no gradient")
+        if param_to_hook_all_reduce is not None and id(param_to_hook_all_reduce) not in map(id, module.parameters()):
+            raise ValueError("param_to_hook_all_reduce is no parameter of the module")
         self.process_group = process_group or dist.distributed_c10d._get_default_group()
         self.module = module
         self.dim = dim
