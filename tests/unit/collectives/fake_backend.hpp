@@ -69,6 +69,13 @@ class BackendControl {
     const std::lock_guard lock(mutex_);
     return events_;
   }
+  /// The same once there are @p count, or at @p deadline. What a call starts may be posted by another thread that
+  /// drives the group just then, a moment after the call has returned.
+  std::vector<std::string> events(std::size_t count, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline.when(), [&] { return events_.size() >= count; });
+    return events_;
+  }
   bool saw(const std::string& event) const {
     const auto all = events();
     return std::find(all.begin(), all.end(), event) != all.end();

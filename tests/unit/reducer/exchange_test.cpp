@@ -2,6 +2,8 @@
 // how ranks learn that a hook has failed.
 #include <array>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "unit/reducer/reducer_fixture.hpp"
 
@@ -12,7 +14,10 @@ class Exchange : public ReducerTest {
  protected:
   Exchange() {
     control_->effect = [&](const ddp::Operation& operation) {
-      if (operation.kind == OperationKind::all_reduce) sent_.push_back(operation.dtype);
+      if (operation.kind == OperationKind::all_reduce) {
+        const std::lock_guard lock(mutex_);
+        sent_.push_back(operation.dtype);
+      }
       if (operation.kind == OperationKind::all_reduce && operation.dtype == DType::bfloat16) {
         auto* const values = static_cast<BFloat16*>(operation.output.data());
         for (std::size_t i = 0; i < operation.count; ++i) values[i] = to_bfloat16(2 * to_float(values[i]));
@@ -20,6 +25,20 @@ class Exchange : public ReducerTest {
       twin(operation);
     };
   }
+  /// The types of what has been sent, once it is @p count operations, or at a deadline: another thread may be sending.
+  std::vector<DType> sent(std::size_t count) {
+    for (const Deadline limit = soon();; std::this_thread::yield()) {
+      const std::lock_guard lock(mutex_);
+      if (sent_.size() >= count || limit.expired()) return sent_;
+    }
+  }
+  void forget_sent() {
+    const std::lock_guard lock(mutex_);
+    sent_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
   std::vector<DType> sent_;
 };
 
@@ -33,7 +52,7 @@ TEST_F(Exchange, GradientsAreReducedInTheGivenTypeAndRoundedOnce) {
     }
     Reducer reducer(list, group_,
                     {.bucket_cap_bytes = 40, .gradient_as_bucket_view = view, .reduce_dtype = DType::bfloat16});
-    sent_.clear();
+    forget_sent();
     reducer.prepare_for_backward();
     for (const std::size_t index : {3, 2, 1, 0}) {
       if (view) std::ranges::fill(floats(reducer.bucket_view(index)), kFine);
@@ -41,7 +60,7 @@ TEST_F(Exchange, GradientsAreReducedInTheGivenTypeAndRoundedOnce) {
     }
     EXPECT_EQ(reducer.bucket_view(3).dtype(), view ? DType::float32 : DType::bfloat16) << "views are computed in";
     reducer.finalize();
-    EXPECT_THAT(sent_, ElementsAre(DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::int32));
+    EXPECT_THAT(sent(5), ElementsAre(DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::int32));
     for (std::size_t i = 0; i < 4; ++i) {
       const std::span<float> average = view ? floats(reducer.bucket_view(i)) : std::span<float>{gradients_[i]};
       EXPECT_THAT(average, testing::Each(1.0F)) << "the mean of two equal ones, rounded";
@@ -191,13 +210,13 @@ TEST_F(Exchange, DelayedParametersShareTheLastBucket) {
   Reducer reducer(parameters(), group_, {.bucket_cap_bytes = 40, .delayed = {3, 1}});
   EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(2), ElementsAre(0), ElementsAre(1, 3)));
   for (const std::size_t calls : {0, 1}) {  // the second with buckets in the order of arrival
-    sent_.clear();
+    forget_sent();
     reducer.prepare_for_backward();
     for (const std::size_t index : {3, 1, 0}) reducer.mark_ready(index);
-    EXPECT_EQ(sent_.size(), calls) << "delayed ones do not go first";
+    EXPECT_EQ(sent(calls).size(), calls) << "delayed ones do not go first";
     reducer.mark_ready(2);
     reducer.finalize();
-    EXPECT_EQ(sent_.size(), 4U) << "three buckets and the report";
+    EXPECT_EQ(sent(4).size(), 4U) << "three buckets and the report";
   }
   EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(0), ElementsAre(2), ElementsAre(3, 1)));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(gradients_[i], std::vector<float>(10, static_cast<float>(i + 1)));
@@ -209,12 +228,12 @@ TEST_F(Exchange, DelayedParametersGoBehindTheBucketOfOne) {
   Reducer reducer(parameters(), group_, {.bucket_cap_bytes = 40, .delayed = {2, 3}, .delayed_behind = 1});
   EXPECT_THAT(reducer.buckets(), ElementsAre(ElementsAre(1), ElementsAre(2, 3), ElementsAre(0)));
   for (int step = 0; step < 2; ++step) {
-    sent_.clear();
+    forget_sent();
     reducer.prepare_for_backward();
     for (const std::size_t index : {3, 2}) reducer.mark_ready(index);
-    EXPECT_EQ(sent_.size(), 0U);
+    EXPECT_TRUE(sent(0).empty());
     reducer.mark_ready(1);
-    EXPECT_EQ(sent_.size(), 2U) << "not those that are computed later";
+    EXPECT_EQ(sent(2).size(), 2U) << "not those that are computed later";
     reducer.mark_ready(0);
     reducer.finalize();
   }

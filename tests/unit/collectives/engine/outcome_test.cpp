@@ -15,6 +15,7 @@ namespace {
 using ddp::test::BackendControl;
 using ddp::test::error_of;
 using ddp::test::FakeBackend;
+using ddp::test::soon;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
@@ -97,6 +98,7 @@ TEST_F(OutcomeTest, AFailureEndsNothingThatIsComplete) {
     std::vector<float> values(4);
     const Work first = group_->send(values, 1, 1);
     const Work second = group_->send(values, 1, 2);
+    ASSERT_TRUE(control_->wait_for("post send tag 2", soon()));
     control_->release("send tag 2");
     control_->fail("send tag 1", outcome);
     EXPECT_TRUE(error_of([&] { first.wait(); }));

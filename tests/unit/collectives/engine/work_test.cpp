@@ -77,7 +77,10 @@ TEST_F(WorkTest, CallsBackFromTheProgressThreadWhenNobodyWaits) {
 
 TEST_F(WorkTest, CallsBackAtOnceWhenItIsFinished) {
   const Work work = group().barrier();
+  std::atomic<bool> called_back{false};  // by then, whoever has finished it no longer looks for functions to call
+  work.on_finish([&](const Work&) { called_back = true; });
   work.wait();
+  ASSERT_TRUE(eventually([&] { return called_back.load(); }));
   int calls = 0;
   work.on_finish([&](const Work&) { ++calls; });
   EXPECT_EQ(calls, 1);

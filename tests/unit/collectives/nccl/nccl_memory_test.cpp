@@ -113,6 +113,7 @@ TEST_F(NcclMemory, BehindAnOperationThatHangsHoldsNobody) {
     Operation hanging = sum_in(memory[1]);
     Request& request = backend.init({&hanging, 1}, soon());
     request.post();
+    for (const Deadline limit = soon(); !request.started() && !limit.expired();) request.poll();  // NCCL's own thread
     EXPECT_TRUE(comes_back(
         [&] {
           const cuda::ContextScope scope(*group.own(rank).context);
