@@ -53,7 +53,7 @@ class WaitLadder {
   static constexpr unsigned kSpinsPerLook = 64;
   static constexpr unsigned kYieldsPerLook = 4;
 
-  /// @param may_spin the ranks of this node have a processor each.
+  /// @param may_spin the ranks have a processor each, and polls ask memory, not the kernel.
   /// @param first_rest at most kLongestRest. @param budget of those that may not spin; must outlive this object.
   explicit WaitLadder(bool may_spin, Limit first_rest = kFirstRest, YieldBudget* budget = nullptr)
       : may_spin_(may_spin), first_rest_(first_rest), budget_(may_spin ? nullptr : budget) {
