@@ -91,6 +91,7 @@ TEST_F(NcclFailures, AnAbortThatBlocksHoldsNobodyAndItsMemoryIsKept) {
   group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
   faults("AllReduce=kernel_hang,CommAbort=hang");
   std::array<std::weak_ptr<int>, 2> kept;
+  ::testing::internal::CaptureStderr();
   group.on_all([&](int rank) {
     Idle idle(group.own(rank));
     auto owner = std::make_shared<int>(1);
@@ -108,8 +109,27 @@ TEST_F(NcclFailures, AnAbortThatBlocksHoldsNobodyAndItsMemoryIsKept) {
     // the test's own memory, too
     static_cast<void>(new cuda::DeviceMemory(std::move(idle.memory)));
   });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("a thread has been in ncclCommAbort for 1."));
   for (const auto& each : kept) EXPECT_FALSE(each.expired()) << "the device may still write to it";
   FAKE_NCCL(fake_nccl_release)();
+}
+
+/// NCCL gives up where it cannot end a kernel, which goes on.
+TEST_F(NcclFailures, AnAbortThatFailsEndsNothingThatTheDeviceStillDoes) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) {
+    group.run_call(rank, all_reduce_of(10), 1);
+    faults("AllReduce=kernel_stuck,CommAbort=fail:ncclUnhandledCudaError");
+    Idle idle(group.own(rank));
+    Request& request = group.at(rank).init({&idle.operation, 1}, soon());
+    request.post();
+    for (const Deadline limit = soon(); !request.started() && !limit.expired();) request.poll();
+    group.at(rank).abort();
+    EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(500))), Outcome::running);
+    FAKE_NCCL(fake_nccl_release)();
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+  });
 }
 
 TEST_F(NcclFailures, ACallThatHangsIsTold) {
@@ -130,6 +150,7 @@ TEST_F(NcclFailures, AThousandGroupsLeaveNothing) {
     warm.on_all([&](int rank) { warm.run_call(rank, all_reduce_of(1), 1); });
   }
   const FakeCudaLive before = live();
+  const int communicators = FAKE_NCCL(fake_nccl_live_comms)();  // one that NCCL could not abort
   for (int i = 0; i < 1000; ++i) {
     BackendRanks group(nccl_ranks(2), "group" + std::to_string(i));
     group.on_all([&](int rank) {
@@ -137,7 +158,7 @@ TEST_F(NcclFailures, AThousandGroupsLeaveNothing) {
       ASSERT_EQ(run(group.at(rank), barrier).outcome, Outcome::ok);
     });
   }
-  EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), 0);
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), communicators);
   const FakeCudaLive after = live();
   EXPECT_EQ(after.streams, before.streams);
   EXPECT_EQ(after.events, before.events);
@@ -151,8 +172,8 @@ Bytes address_of(int device) {
   return nccl::create(config)->address();
 }
 
-/// Connects two ranks of which the second says of itself what @p change makes of it.
-std::optional<Error> connect_error(const std::function<void(nccl::RankReport&)>& change) {
+/// Connects three ranks of which @p who says of itself what @p change makes of it.
+std::optional<Error> connect_error(const std::function<void(nccl::RankReport&)>& change, int who = 1) {
   std::vector<std::unique_ptr<Backend>> ranks;
   std::vector<Bytes> addresses;
   for (int rank = 0; rank < 3; ++rank) {
@@ -162,7 +183,7 @@ std::optional<Error> connect_error(const std::function<void(nccl::RankReport&)>&
     config.size = 3;
     ranks.push_back(nccl::create(config));
     nccl::RankReport report = nccl::RankReport::parse(ranks.back()->address());
-    if (rank == 1) change(report);
+    if (rank == who) change(report);
     addresses.push_back(report.pack());
   }
   std::optional<Error> first;
@@ -229,6 +250,10 @@ TEST_F(NcclFailures, TwoRanksOnOneGpuAreNamed) {
 
 TEST_F(NcclFailures, ARootWithoutIdAndForeignBytesAreRefused) {
   EXPECT_FALSE(connect_error([](nccl::RankReport&) {}));
+  const auto error = connect_error([](nccl::RankReport& report) { report.ids.clear(); }, 0);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::protocol);
+  EXPECT_THAT(error->ranks(), ElementsAre(0));
   const Bytes good = address_of(0);
   for (std::size_t size = 0; size < good.size(); ++size) {
     const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));

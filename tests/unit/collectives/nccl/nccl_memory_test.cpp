@@ -225,6 +225,25 @@ TEST_F(NcclMemory, AWindowThatARankDoesNotMakeEndsByTheDeadline) {
     EXPECT_THAT(error->what(), HasSubstr("in the same order"));
     group.at(rank).abort();
   });
+  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("MemFree", -1), 0) << "NCCL may still make the window";
+}
+
+TEST_F(NcclMemory, IsFreedWhenTheAbortIsOver) {
+  register_as("off");
+  DeviceGroup group(1);
+  group.on_all([&](int rank) {
+    auto memory = group.at(rank).allocate(64, soon());
+    group.run_call(rank, all_reduce_of(10), 1);
+    faults("CommAbort=hang");
+    group.at(rank).abort();
+    memory.reset();
+    std::this_thread::sleep_for(milliseconds(100));
+    EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("MemFree", -1), 0) << "the device may still write to it";
+    FAKE_NCCL(fake_nccl_release)();
+    EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+    EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("MemFree", -1), 1);
+  });
 }
 
 TEST_F(NcclMemory, FailuresOfNcclAreTold) {

@@ -312,6 +312,26 @@ TEST_F(NcclOperations, IsCapturedIntoAGraphThatKeepsItsMemory) {
   });
 }
 
+TEST_F(NcclOperations, IsNotCapturedBeforeTheGroupIsConnected) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) {
+    CUstream stream = group.own(rank).stream.get();
+    Operation barrier;
+    barrier.stream.handle = stream;
+    cuda::check(cuda::driver().stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+    Request& request = group.at(rank).init({&barrier, 1}, soon());
+    request.post();
+    EXPECT_EQ(request.poll(), Outcome::peers_failed);
+    EXPECT_NE(request.failure().cause.find("run one first"), std::string::npos) << request.failure().cause;
+    group.at(rank).abort();
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+    CUgraph graph = nullptr;
+    cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
+    cuda::driver().graph_destroy(graph);
+  });
+}
+
 /// Its graph could touch the memory later than its owner goes.
 TEST_F(NcclOperations, IsNotCapturedIfTheGraphCannotKeepItsMemory) {
   for (const char* fault : {"cuUserObjectCreate=fail:2", "cuGraphRetainUserObject=fail:2"}) {
