@@ -45,8 +45,7 @@ GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backend
     : members_(std::move(members)),
       timeout_(timeout),
       compare_arguments_(base::Environment::process().boolean("DDP_CHECK_COLLECTIVES") && members_.size() > 1),
-      own_processors_(ProcessorShare::read().enough_for(members_.on_own_node())),
-      may_spin_(own_processors_ && members_.on_own_node() == members_.size()),
+      may_spin_(members_.on_own_node() == members_.size() && ProcessorShare::read().enough_for(members_.size())),
       flight_(join_flight_recorder({.name = members_.name,
                                     .backend = backends.front().name,
                                     .rank = members_.rank,
@@ -236,7 +235,7 @@ void GroupDriver::expect(Time event) noexcept {
 WaitLadder GroupDriver::ladder_for(const Lane& lane) noexcept {
   // the peer that an inline backend waits for ends its rest, in others somebody must look
   const auto first_rest = lane.traits.completes_inline ? WaitLadder::kLongestRest : WaitLadder::kFirstRest;
-  return WaitLadder(may_spin_, first_rest, own_processors_ ? nullptr : &yield_budget_);
+  return WaitLadder(may_spin_, first_rest, &yield_budget_);
 }
 
 void GroupDriver::wait(const WorkState& work, Time limit) {

@@ -148,9 +148,8 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   GroupMembers members_;
   const std::chrono::milliseconds timeout_;
   const bool compare_arguments_;  ///< DDP_CHECK_COLLECTIVES
-  const bool own_processors_;     ///< of each rank on this node
-  /// Not between nodes: a message is tens of microseconds away, and a poll is a system call that takes longer than
-  /// sched_yield does where nobody else wants the processor.
+  /// The ranks have a processor each, and all are on this node: from another, a message is tens of microseconds away,
+  /// and a poll is a system call that takes longer than sched_yield does where nobody else wants the processor.
   const bool may_spin_;
   YieldBudget yield_budget_;
   const ForkGuard fork_guard_;

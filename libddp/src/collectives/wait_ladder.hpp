@@ -13,7 +13,7 @@
 
 namespace ddp::collectives {
 
-/// How often those who wait in a group yield before they sleep, where ranks share processors. Yielding costs least
+/// How often those who wait in a group yield before they sleep, where they may not spin. Yielding costs least
 /// while nothing but the ranks runs. But sched_yield may come back at once although another rank could run: the
 /// scheduler (EEVDF) lets a task that has had more than its share wait. And it may give a processor away for
 /// milliseconds, to a program that computes. Only sleep hands over for certain. So waits that ended while yielding

@@ -24,8 +24,8 @@ extern "C" int sched_yield() noexcept {
 namespace ddp {
 namespace {
 
-// Fewer than a rank that may spin needs to look at the clock.
-constexpr int kPolls = 40;
+// Fewer than a rank that may spin needs to look at the clock, and than one may yield before it rests.
+constexpr int kPolls = 10;
 
 /// Whether one of two ranks on @p nodes, waiting for kPolls polls, yields as often as @p expected says: in one of many
 /// tries, since other programs make it yield less, and other threads that drive let it wait longer.
