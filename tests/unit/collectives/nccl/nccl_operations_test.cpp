@@ -312,6 +312,16 @@ TEST_F(NcclOperations, IsCapturedIntoAGraphThatKeepsItsMemory) {
   });
 }
 
+/// Ends the group, and the capture that @p request could not be a part of.
+void end_failed_capture(Backend& backend, Request& request, CUstream stream) {
+  backend.abort();
+  EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+  request.release();
+  CUgraph graph = nullptr;
+  cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
+  cuda::driver().graph_destroy(graph);
+}
+
 TEST_F(NcclOperations, IsNotCapturedBeforeTheGroupIsConnected) {
   DeviceGroup group(1);
   group.on_all([&](int rank) {
@@ -323,12 +333,7 @@ TEST_F(NcclOperations, IsNotCapturedBeforeTheGroupIsConnected) {
     request.post();
     EXPECT_EQ(request.poll(), Outcome::peers_failed);
     EXPECT_NE(request.failure().cause.find("run one first"), std::string::npos) << request.failure().cause;
-    group.at(rank).abort();
-    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
-    request.release();
-    CUgraph graph = nullptr;
-    cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
-    cuda::driver().graph_destroy(graph);
+    end_failed_capture(group.at(rank), request, stream);
   });
 }
 
@@ -354,12 +359,7 @@ TEST_F(NcclOperations, IsNotCapturedIfTheGraphCannotKeepItsMemory) {
       FAKE_CUDA(fake_cuda_clear_faults)();
       EXPECT_EQ(request.poll(), Outcome::peers_failed);
       EXPECT_EQ(request.failure().native, "CUDA_ERROR_OUT_OF_MEMORY (2)");
-      group.at(rank).abort();
-      EXPECT_EQ(poll_until_end(request), Outcome::aborted);
-      request.release();
-      CUgraph graph = nullptr;
-      cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
-      cuda::driver().graph_destroy(graph);
+      end_failed_capture(group.at(rank), request, stream);
       operation.keep_alive.reset();
       const Deadline limit = soon();
       while (owner.use_count() > 1 && !limit.expired()) nccl::GraphKeeper::bury();
