@@ -111,7 +111,7 @@ std::vector<Case> cases_of(int signal) {
     if (signal == SIGKILL ? !at.killed : !at.stopped) continue;
     for (const int victim : {0, 3}) {
       for (const int domains : {1, 2}) {
-        if (kSanitized && signal == SIGSTOP && domains == 1) continue;  // for their time; between has both parts
+        if (kSanitized && domains == 1) continue;  // for their time; between has both parts
         cases.push_back({.at = at, .signal = signal, .victim = victim, .domains = domains});
       }
     }

@@ -34,6 +34,11 @@ inline constexpr std::uint64_t kFallsIn = 3;  // operation
 using ::ddp::test::kSanitized;
 /// Of operations that a stopped rank holds up: what starved ranks still keep.
 inline constexpr std::chrono::milliseconds kLimit{kSanitized ? 6000 : 3000};
+/// Values of an operation that goes in several parts: two segments between domains or more, dozens of blocks within
+/// one.
+inline constexpr std::size_t kLargeCount = kSanitized ? 150'000 : 300'000;
+/// Operations of the survivors' group.
+inline constexpr std::uint64_t kLaterOperations = kSanitized ? 6 : 20;
 
 /// Where the victim falls.
 enum class Point {
@@ -151,8 +156,8 @@ class Rank {
         return rank == case_.victim || (case_.at.point == Point::nowhere && domain(rank) != domain(rank_));
       });
       auto group = join(1, all, Deadline::after(std::chrono::seconds(60)));
-      for (std::uint64_t i = 1; i <= 20; ++i) {
-        all_reduce(*group, i % 2 == 0 ? 300'000 : 100, static_cast<int>(all.size()));
+      for (std::uint64_t i = 1; i <= kLaterOperations; ++i) {
+        all_reduce(*group, i % 2 == 0 ? kLargeCount : 100, static_cast<int>(all.size()));
       }
     } catch (const std::exception& error) {
       std::strncpy(own.trouble.data(), error.what(), own.trouble.size() - 1);
@@ -199,7 +204,7 @@ class Rank {
       }
       const bool awaited = point == Point::waiting || point == Point::aborts;
       if (awaited && rank_ == 1 && i == kFallsIn) std::this_thread::sleep_for(milliseconds(200));
-      all_reduce(*group, large ? 300'000 : 100, kRanks);
+      all_reduce(*group, large ? kLargeCount : 100, kRanks);
       ++table_.rows[static_cast<std::size_t>(rank_)].rounds;
     }
     armed_ = is_victim();

@@ -166,14 +166,14 @@ TEST_F(LogPumpTest, PartialLinesOfTwoRanksDoNotTearEachOther) {
     LogPump pump{both};
     base::UniqueFd one = pump.add(to_console(0, prefixed));
     base::UniqueFd other = pump.add(to_console(1, prefixed));
-    // all of it is in the pipes before the pump looks, but in halves that only 64 KiB reads would join
-    pump.start();
     for (int i = 0; i < 2000; ++i) {
       write_all(one.get(), "aaa");
       write_all(other.get(), "bbb");
       write_all(one.get(), "AAA\n");
       write_all(other.get(), "BBB\n");
     }
+    pump.start();  // now that no writer can be late with the rest of a line, in halves that only 64 KiB reads would
+                   // join
     one.reset();
     other.reset();
     pump.finish(kGenerous);
