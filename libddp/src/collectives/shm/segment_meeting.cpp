@@ -15,7 +15,7 @@
 
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
-#include "collectives/shm/join_message.hpp"
+#include "collectives/shm/join_socket.hpp"
 #include "collectives/shm/memory_budget.hpp"
 
 namespace ddp::collectives::shm {
@@ -31,56 +31,6 @@ constexpr auto kSharing = "sharing memory with the ranks of a group";
                .native = code == ErrorCode::timeout ? base::errno_name(ETIMEDOUT) : "",
                .ranks = std::move(ranks),
                .hint = std::move(hint)}};
-}
-
-/// Sends one packet; false if the other side is gone. The queue has room for the few of a meeting.
-bool send(int socket, const JoinMessage& message, int file = -1) {
-  auto bytes = message.pack();
-  iovec data{bytes.data(), bytes.size()};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof file)> control{};
-  if (file >= 0) {
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof file);
-    std::memcpy(CMSG_DATA(rights), &file, sizeof file);
-  }
-  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
-}
-
-enum class Received : std::uint8_t { message, nothing, closed, nonsense, no_descriptor };
-
-/// Takes a packet if there is one, with the file that came along.
-Received receive(int socket, JoinMessage& message, base::UniqueFd* file = nullptr) {
-  std::array<std::byte, JoinMessage::kBytes + 1> bytes{};
-  iovec data{bytes.data(), bytes.size()};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  if (file != nullptr) {
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-  }
-  ssize_t size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  // Of a side that has closed without reading everything, Linux reports the reset before what it had sent.
-  if (size < 0 && errno == ECONNRESET) size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  if (size < 0) return errno == EAGAIN || errno == EINTR ? Received::nothing : Received::closed;
-  if (size == 0) return Received::closed;
-  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr && file != nullptr; part = CMSG_NXTHDR(&header, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
-    file->reset(fd);
-  }
-  if (!JoinMessage::parse({bytes.data(), static_cast<std::size_t>(size)}, message)) return Received::nonsense;
-  if (file != nullptr && message.kind == Kind::offer && !*file) return Received::no_descriptor;
-  return Received::message;
 }
 
 bool equal(const Secret& a, const Secret& b) {
@@ -108,8 +58,9 @@ class Leader {
       offer();
       await_ready();
     } catch (const Error& error) {
-      for (const Member& member : members_) {
-        if (member.socket) send(member.socket.get(), failure_message(0, error));
+      try {
+        tell_all(failure_message(0, error));
+      } catch (const Error&) {  // such as no descriptor being left: what came first is what is reported
       }
       throw;
     }
@@ -128,6 +79,9 @@ class Leader {
   static constexpr std::size_t kUnknown = 64;
   /// Between two looks at ranks that have not come.
   static constexpr int kLookMs = 50;
+  /// A leader that gives up waits this long for ranks that are late, so that they hear why. Those that come later
+  /// find nobody, and can only say that.
+  static constexpr std::chrono::seconds kFarewell{2};
 
   std::vector<int> missing(bool ready) const {
     std::vector<int> ranks;
@@ -137,18 +91,25 @@ class Leader {
     return ranks;
   }
 
-  /// Waits until a socket can be read, a little while. @p listening: also for new ones.
+  /// Waits until a socket can be read, a little while.
+  void wait(std::vector<pollfd> sockets) const {
+    const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), kLookMs));
+    if (count < 0 && errno != EINTR) throw base::system_error(kSharing, errno);
+  }
+  std::vector<pollfd> newcomers() const {
+    std::vector<pollfd> sockets{{meeting_.endpoint.listener(), POLLIN, 0}};
+    for (const auto& unknown : unknown_) sockets.push_back({unknown.get(), POLLIN, 0});
+    return sockets;
+  }
+
+  /// @param listening also for new ones.
   void wait(bool listening, bool ready) {
     std::vector<pollfd> sockets;
-    if (listening) {
-      sockets.push_back({meeting_.endpoint.listener(), POLLIN, 0});
-      for (const auto& unknown : unknown_) sockets.push_back({unknown.get(), POLLIN, 0});
-    }
+    if (listening) sockets = newcomers();
     for (const Member& member : members_) {
       if (member.socket) sockets.push_back({member.socket.get(), POLLIN, 0});
     }
-    const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), kLookMs));
-    if (count < 0 && errno != EINTR) throw base::system_error(kSharing, errno);
+    wait(std::move(sockets));
     if (deadline_.expired()) {
       fail(ErrorCode::timeout, ready ? "they have not mapped the shared memory in time" : "they have not come in time",
            missing(ready));
@@ -159,36 +120,62 @@ class Leader {
     while (!missing(false).empty()) {
       wait(true, false);
       accept_some();
-      for (std::size_t i = 0; i < unknown_.size();) {
-        if (greet(unknown_[i])) {
-          unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
-        } else {
-          ++i;
-        }
-      }
+      greet_all();
       check_members();
       check_missing();
     }
     unknown_.clear();
   }
 
+  void greet_all() {
+    for (std::size_t i = 0; i < unknown_.size();) {
+      if (greet(unknown_[i])) {
+        unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+  }
+
   /// One that has not come has a socket of its own, as long as it lives and may come.
+  bool may_come(int rank) const {
+    try {
+      connect_to(meeting_.addresses[static_cast<std::size_t>(rank)]);
+    } catch (const Error& error) {
+      return error.code() != ErrorCode::peer_lost;  // others tell nothing about it
+    }
+    return true;
+  }
+
   void check_missing() {
     if (!next_look_.expired()) return;
     next_look_ = Deadline::after(std::chrono::milliseconds(kLookMs));
-    std::vector<int> gone;
-    for (const int rank : missing(false)) {
-      try {
-        connect_to(meeting_.addresses[static_cast<std::size_t>(rank)]);
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::peer_lost) gone.push_back(rank);  // others tell nothing about it
-      }
-    }
+    std::vector<int> gone = missing(false);
+    std::erase_if(gone, [this](int rank) { return may_come(rank); });
     if (gone.empty()) return;
     accept_some();  // that it has come meanwhile, and failed
     check_members();
     const std::string ranks = format_ranks(gone);
     fail(ErrorCode::peer_lost, fmt::format("{} ended before the ranks met", ranks), std::move(gone));
+  }
+
+  /// Those that have come, and the late ones.
+  void tell_all(const JoinMessage& failure) {
+    std::vector<bool> told(members_.size());
+    const Deadline limit = earlier(deadline_, Deadline::after(kFarewell));
+    while (true) {
+      for (std::size_t rank = 1; rank < members_.size(); ++rank) {
+        if (!members_[rank].socket || told[rank]) continue;
+        send(members_[rank].socket.get(), failure);
+        told[rank] = true;
+      }
+      const std::vector<int> late = missing(false);
+      if (limit.expired() || std::none_of(late.begin(), late.end(), [this](int rank) { return may_come(rank); }))
+        return;
+      wait(newcomers());
+      accept_some();
+      greet_all();
+    }
   }
 
   void accept_some() {

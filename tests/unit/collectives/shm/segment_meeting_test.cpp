@@ -137,6 +137,35 @@ TEST_F(SegmentMeeting, StrangersDoNoHarm) {
 }
 
 /// The rank with the smallest rest decides.
+// The leader notices at once that rank 2 is gone, and rank 1 is late.
+TEST(SegmentMeetingOfThree, ALateRankHearsWhichOtherHasEnded) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<Bytes> addresses;
+  for (int rank = 0; rank < 3; ++rank) {
+    BackendConfig config;
+    config.rank = rank;
+    config.size = 3;
+    backends.push_back(create(config));
+    addresses.push_back(backends.back()->address());
+  }
+  backends[2].reset();
+  std::array<std::vector<int>, 2> named;
+  const auto connect = [&](std::size_t rank) {
+    try {
+      backends[rank]->connect(addresses, testing::soon());
+    } catch (const Error& error) {
+      named[rank] = error.ranks();
+    }
+    backends[rank].reset();
+  };
+  std::thread leader([&] { connect(0); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  connect(1);
+  leader.join();
+  EXPECT_EQ(named[0], std::vector<int>{2});
+  EXPECT_EQ(named[1], std::vector<int>{2});
+}
+
 TEST_F(SegmentMeeting, ARankWithoutBudgetIsToldWhy) {
   base::UniqueFd socket;
   const auto errors = form_group_while([&](const EndpointAddress& leader) {
