@@ -1,29 +1,15 @@
 #include "flight/flight_view.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <bit>
-#include <filesystem>
-#include <fstream>
 #include <string_view>
-#include <system_error>
-
-#include <fmt/format.h>
-
-#include "base/unique_fd.hpp"
 
 namespace ddp::flight {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::uint64_t kMostRecords = 100'000;
 constexpr std::uint64_t kMostPlaces = 4096;
 constexpr int kLargestGroup = 65'536;
-constexpr std::uint64_t kLargestMemory = std::uint64_t{64} << 20U;
 
 std::string printable(std::string_view text) {
   std::string clean{text.substr(0, text.find('\0'))};
@@ -112,49 +98,6 @@ FlightView::Sums sums_of(const FlightSums& sums, const FlightClock::Reader& time
           .straggler_delay_s = seconds(sums.straggler_delay_ns)};
 }
 
-/// A file's pages, as long as they are looked at.
-class Mapping {
- public:
-  Mapping(int file, std::size_t bytes)
-      : bytes_(bytes), pages_(::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0)) {}
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (pages_ != MAP_FAILED) ::munmap(pages_, bytes_);
-  }
-  std::span<const std::byte> bytes() const {
-    return pages_ == MAP_FAILED ? std::span<const std::byte>{}
-                                : std::span{static_cast<const std::byte*>(pages_), bytes_};
-  }
-
- private:
-  std::size_t bytes_;
-  void* pages_;
-};
-
-/// As the process sees itself, in its own namespace.
-int own_pid(const std::string& proc, pid_t pid) {
-  std::ifstream status(fmt::format("{}/{}/status", proc, pid));
-  for (std::string line; std::getline(status, line);) {
-    if (!line.starts_with("NSpid:")) continue;
-    const std::size_t last = line.find_last_of("\t ");
-    return std::atoi(line.c_str() + last + 1);
-  }
-  return pid;
-}
-
-std::optional<FlightView> view_file(const std::string& path) {
-  const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (!file) return std::nullopt;
-  // Only what cannot be cut short while it is looked at, which would end in SIGBUS.
-  const int seals = ::fcntl(file.get(), F_GET_SEALS);
-  struct stat facts {};
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(file.get(), &facts) != 0) return std::nullopt;
-  if (facts.st_size <= 0 || static_cast<std::uint64_t>(facts.st_size) > kLargestMemory) return std::nullopt;
-  const Mapping mapping{file.get(), static_cast<std::size_t>(facts.st_size)};
-  return read_flight_memory(mapping.bytes());
-}
-
 }  // namespace
 
 std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) {
@@ -206,21 +149,6 @@ std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) 
   }
   for (NamedGroup& group : groups) view.groups.push_back(std::move(group.group));
   return view;
-}
-
-std::optional<FlightView> view_flight(const std::string& proc, pid_t pid) {
-  const fs::path folder = fmt::format("{}/{}/fd", proc, pid);
-  const std::string wanted = fmt::format("/memfd:{}", kMemoryName);
-  std::optional<FlightView> best;
-  std::error_code status;
-  for (fs::directory_iterator entry{folder, status}, end; !status && entry != end; entry.increment(status)) {
-    std::error_code ignored;
-    if (!fs::read_symlink(entry->path(), ignored).native().starts_with(wanted)) continue;
-    auto view = view_file(entry->path());
-    if (!view || view->pid != own_pid(proc, pid)) continue;  // inherited by a child
-    if (!best || view->recorded > best->recorded) best = std::move(view);
-  }
-  return best;
 }
 
 }  // namespace ddp::flight

@@ -1,8 +1,5 @@
-// What a process's flight recorder says to those outside: read from its memory while it runs or hangs, without its
-// help.
+// What the memory of a process's flight recorder says to those outside.
 #pragma once
-
-#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -64,9 +61,5 @@ struct FlightView {
 /// @param memory aligned as a page; may change meanwhile. Nothing where it is no memory of a flight recorder of this
 /// version. Text in it is made printable.
 std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory);
-
-/// Of process @p pid, with the most records if there are several; nothing where it has none or the kernel does not let
-/// this user read it. @param proc "/proc".
-std::optional<FlightView> view_flight(const std::string& proc, pid_t pid);
 
 }  // namespace ddp::flight

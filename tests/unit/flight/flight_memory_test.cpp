@@ -7,8 +7,9 @@
 
 #include <cstring>
 #include <numeric>
+#include <optional>
 
-#include "flight/flight_view.hpp"
+#include "flight/flight_window.hpp"
 
 namespace ddp::flight {
 namespace {
@@ -106,6 +107,21 @@ TEST(FlightMemory, OfAParentIsNotItsChilds) {
   const auto view = view_flight("/proc", ::getpid());
   ASSERT_TRUE(view);
   EXPECT_EQ(view->rank, 3);
+}
+
+TEST(FlightWindow, ShowsWhatIsAddedUntilTheMemoryIsClosed) {
+  auto memory = std::make_optional<FlightMemory>(64, FlightMemory::Visibility::shared);
+  const auto add = [&] { memory->ring().add(fields_of(1, 0, 1, memory->clock().ticks())); };
+  for (int i = 0; i < 32; ++i) add();  // more than any other of this process
+  const auto window = FlightWindow::open("/proc", ::getpid());
+  ASSERT_TRUE(window && window->view());
+  EXPECT_EQ(window->view()->recorded, 32U);
+  add();
+  EXPECT_EQ(window->view()->recorded, 33U);
+  memory.reset();
+  EXPECT_FALSE(window->view());
+  memory.emplace(64, FlightMemory::Visibility::shared);  // with the same descriptor
+  EXPECT_FALSE(window->view());
 }
 
 TEST(FlightMemory, OfOthersIsCheckedBeforeItIsBelieved) {

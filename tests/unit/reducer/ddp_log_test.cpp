@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "flight/flight_view.hpp"
+#include "flight/flight_window.hpp"
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {

@@ -11,7 +11,7 @@
 
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
-#include "flight/flight_view.hpp"
+#include "flight/flight_window.hpp"
 
 namespace ddp::diagnostics {
 namespace {

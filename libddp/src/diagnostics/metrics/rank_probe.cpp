@@ -16,6 +16,8 @@ constexpr std::size_t kMostProcesses = 256;
 // Of processes without a flight recorder, all open files of all of them would be looked through each time. Programs
 // that will have one have it soon.
 constexpr std::chrono::seconds kLongestPause{30};
+// A process may come to have a second recorder, with another copy of the library.
+constexpr std::chrono::seconds kTrust{300};
 
 }  // namespace
 
@@ -40,15 +42,21 @@ RankUse RankProbe::look() {
   cpu_s_ = std::max(cpu_s_, static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK)));
   use.cpu_s = cpu_s_;
   use.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  if (std::find(processes.begin(), processes.end(), flight_pid_) == processes.end()) flight_pid_ = 0;
-  if (flight_pid_ != 0) use.flight = flight::view_flight(proc_, flight_pid_);
-  if (use.flight || !search_.expired()) return use;
+  const bool lives = std::find(processes.begin(), processes.end(), flight_pid_) != processes.end();
+  if (lives && window_) use.flight = window_->view();
+  if (!use.flight && window_) {
+    window_.reset();
+    search_ = Deadline{Deadline::Clock::time_point{}};
+  }
+  if (!search_.expired()) return use;
   search_ = Deadline::after(pause_);
   pause_ = std::min(2 * pause_, kLongestPause);
   for (const pid_t pid : processes) {
-    use.flight = flight::view_flight(proc_, pid);
-    if (!use.flight) continue;
+    auto window = flight::FlightWindow::open(proc_, pid);
+    if (!window || !(use.flight = window->view())) continue;
+    window_ = std::move(window);
     flight_pid_ = pid;
+    search_ = Deadline::after(kTrust);
     break;
   }
   return use;

@@ -11,7 +11,7 @@
 
 #include <ddp/deadline.hpp>
 
-#include "flight/flight_view.hpp"
+#include "flight/flight_window.hpp"
 
 namespace ddp::diagnostics {
 
@@ -37,8 +37,9 @@ class RankProbe {
   std::string proc_;
   double cpu_s_ = 0;  ///< the most so far: a process that ends between two files is missed in both
   pid_t flight_pid_ = 0;
+  std::optional<flight::FlightWindow> window_;                 ///< of flight_pid_
   Deadline search_ = Deadline{Deadline::Clock::time_point{}};  ///< below pid_, before which there is none
-  std::chrono::seconds pause_{1};                              ///< to the next search
+  std::chrono::seconds pause_{1};                              ///< to the next search that follows one in vain
 };
 
 }  // namespace ddp::diagnostics
