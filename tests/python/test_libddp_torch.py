@@ -48,7 +48,7 @@ def job(ranks, *checks, **variables):
 
 @pytest.mark.parametrize("ranks, checks", [
     (2, ["same_as_gloo", "same_as_torchs", "sparse_gradients", "delayed_parameters", "rebuilt_buckets_leave_no_memory"]),
-    (3, ["hooks", "module_features", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
+    (3, ["hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
          "distributed_features", "leaves_everything"]),
 ], ids=["equality", "features"])
 def test_checks(adapter, ranks, checks):

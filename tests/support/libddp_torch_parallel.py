@@ -128,6 +128,33 @@ def module_features():
             assert words in str(error), error
 
 
+def logging_data():
+    logs = []
+    for wrap in (lambda net: Theirs(net, process_group=dist.new_group(backend="gloo")), Ours):
+        model = wrap(torch.nn.Linear(3, 2))
+        pauses = iter((0, 0.2, 0))
+        model.module.weight.register_hook(lambda gradient, pauses=pauses: time.sleep(next(pauses)))
+        for _ in range(3):
+            model(torch.ones(1, 3)).sum().backward()
+        logs.append(model._get_ddp_logging_data())
+    theirs, ours = logs
+    assert not theirs.keys() - ours.keys(), theirs.keys() - ours.keys()
+    same = ("world_size", "rank", "module_name", "num_parameter_tensors", "total_parameter_size_bytes", "bucket_sizes",
+            "bucket_cap_bytes", "broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "has_rebuilt_buckets",
+            "rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices", "prev_iteration_grad_ready_order_indices",
+            "num_buckets_reduced", "unused_parameter_size")
+    assert [ours[name] for name in same] == [theirs[name] for name in same], (ours, theirs)
+    assert ours["backend_name"] == "ddp" and ours["iteration"] == 3 and ours["ready_order"] == [1, 0]
+    # of the last step, and of all three
+    assert ours["backward_compute_time"] < 100e6 < 3 * ours["avg_backward_compute_time"], ours
+
+    model = Ours(torch.nn.Linear(3, 2))
+    model._set_ddp_runtime_logging_sample_rate(4)
+    for _ in range(15):
+        model(torch.ones(1, 3)).sum().backward()
+    assert model._get_ddp_logging_data()["iteration"] == 12
+
+
 def checkpointing():
     from torch.utils.checkpoint import checkpoint
 

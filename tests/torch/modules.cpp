@@ -227,6 +227,30 @@ void uneven_inputs(const ddp::ProcessGroup& group) {
   }
 }
 
+void log_and_trace(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  ddp::torch::DistributedDataParallelOptions options{.broadcast_buffers = false};
+  options.log.find_straggler = true;
+  DistributedDataParallel model{Scaled{}, group, options};
+  model->trace(2);
+  for (int step = 0; step < 2; ++step) {
+    const auto loss = model(ranks.own);
+    {
+      torch::NoGradGuard evaluates;  // is no pass of a step
+      model(ranks.own);
+    }
+    loss.backward();
+  }
+  const ddp::DdpLog log = model->log();
+  check(log.iteration == 2 && log.num_parameter_tensors == 2, "the log is of the last step");
+  check(log.module_name.find("ScaledImpl") != std::string::npos, "the log names the module: " + log.module_name);
+  check(!log.broadcast_buffers, "the log knows that buffers are left alone");
+  check(log.forward_compute_time > 0 && log.backward_compute_time > 0, "the log has times");
+  check(group.size() == 1 || log.straggler_rank >= 0, "the log names a rank that the others waited for");
+  const std::string trace = model->trace_json();
+  for (const char* word : {"traceEvents", "launched"}) check(trace.find(word) != std::string::npos, trace);
+}
+
 void mistakes(const ddp::ProcessGroup& group) {
   const Ranks ranks(group);
   Scaled net;
@@ -259,6 +283,7 @@ void modules_of_all_kinds(ddp::ProcessGroup group) {
   passes_of_all_kinds(group);
   several_outputs(group);
   uneven_inputs(group);
+  log_and_trace(group);
   mistakes(group);
 }
 

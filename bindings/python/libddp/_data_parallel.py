@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -98,6 +99,7 @@ class DistributedDataParallel(TorchDataParallel):
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
         self._has_trained = False
+        self._sample_rate = 100
         self.bucket_bytes_cap = int((bucket_cap_mb or 25) * _MiB)
         self._cap = None if bucket_cap_mb is None else self.bucket_bytes_cap
         self._caps = [int(cap * _MiB) for cap in bucket_cap_mb_list or []]
@@ -157,7 +159,8 @@ class DistributedDataParallel(TorchDataParallel):
             view=self.gradient_as_bucket_view, find_unused=self.find_unused_parameters, static_graph=self.static_graph,
             skip_unused=self.skip_all_reduce_unused_params,
             delayed=[positions[id(each)] for each in self._delay_all_reduce_params], delayed_behind=behind,
-            hook=hook(tensors) if hook else None)
+            hook=hook(tensors) if hook else None, module_name=type(self.module).__name__,
+            broadcast_buffers=self.forward_sync_buffers, sample_rate=self._sample_rate)
 
     # a step
 
@@ -261,12 +264,17 @@ class DistributedDataParallel(TorchDataParallel):
     # what programs and libraries ask
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        log: dict[str, Any] = self._averager.log()
-        return {**log, "world_size": dist.get_world_size(self.process_group), "rank": dist.get_rank(self.process_group),
-                "backend_name": dist.get_backend(self.process_group), "module_name": type(self.module).__name__,
-                "find_unused_parameters": int(self.find_unused_parameters), "static_graph": int(self.static_graph),
-                "gradient_as_bucket_view": int(self.gradient_as_bucket_view), "bucket_cap_bytes": self.bucket_bytes_cap,
-                "broadcast_buffers": int(self.forward_sync_buffers)}
+        """torch's fields, and those of libddp's DdpLog; ready_order is for the next run."""
+        return {**json.loads(self._averager.log()), "backend_name": dist.get_backend(self.process_group),
+                "ready_order": self._averager.ready_order()}
+
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        """Before the first step, on all ranks."""
+        if sample_rate < 1:
+            raise ValueError("DDP runtime logging sample rate should be equal or greater than 1")
+        self._check_untrained("_set_ddp_runtime_logging_sample_rate")
+        self._sample_rate = sample_rate
+        self._make_averager(False, self._make_hook)
 
     def _set_static_graph(self) -> None:
         """Before the first step, on all ranks."""

@@ -115,7 +115,7 @@ inline std::shared_ptr<ddp::CommHook> python_hook(const std::string& name, py::o
 inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps,
                                       bool broadcast, bool view, bool find_unused, bool static_graph, bool skip_unused,
                                       std::vector<std::size_t> delayed, std::optional<std::size_t> delayed_behind,
-                                      std::shared_ptr<ddp::CommHook> hook) {
+                                      std::shared_ptr<ddp::CommHook> hook, ddp::DdpLogOptions log) {
   return {.bucket_cap_bytes = cap,
           .first_bucket_bytes = first,
           .bucket_caps_bytes = std::move(caps),
@@ -132,20 +132,7 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .comm_hook = std::move(hook),
           .allocator = {},
           .stream = {},
-          .log = {}};
-}
-
-inline py::dict log_of(const Averager& averager) {
-  const ddp::Reducer& reducer = averager.engine()->reducer();
-  const ddp::ReducerStats& stats = reducer.stats();
-  py::dict log;
-  log["iteration"] = stats.iteration;
-  log["avg_backward_compute_time"] = stats.backward.count();
-  log["avg_backward_comm_time"] = stats.communication.count();
-  log["avg_backward_compute_comm_overlap_time"] = stats.overlap.count();
-  log["buckets"] = reducer.buckets();
-  log["ready_order"] = reducer.ready_order();
-  return log;
+          .log = std::move(log)};
 }
 
 inline void add_averager(py::module_& module) {
@@ -173,16 +160,20 @@ inline void add_averager(py::module_& module) {
                        const c10::intrusive_ptr<c10d::Backend>& backend, std::optional<std::size_t> cap,
                        std::size_t first, std::vector<std::size_t> caps, bool broadcast, bool view, bool find_unused,
                        bool static_graph, bool skip_unused, std::vector<std::size_t> delayed,
-                       std::optional<std::size_t> delayed_behind, std::shared_ptr<ddp::CommHook> hook) {
+                       std::optional<std::size_t> delayed_behind, std::shared_ptr<ddp::CommHook> hook,
+                       std::string module_name, bool broadcast_buffers, std::uint64_t sample_rate) {
              auto options = options_of(cap, first, std::move(caps), broadcast, view, find_unused, static_graph,
-                                       skip_unused, std::move(delayed), delayed_behind, std::move(hook));
+                                       skip_unused, std::move(delayed), delayed_behind, std::move(hook),
+                                       {.sample_rate = sample_rate,
+                                        .module_name = std::move(module_name),
+                                        .broadcast_buffers = broadcast_buffers});
              const py::gil_scoped_release released;
              return std::make_unique<Averager>(names, tensors, sparse, backend, std::move(options));
            }),
            py::arg("names"), py::arg("tensors"), py::arg("sparse"), py::arg("backend"), py::arg("cap"),
            py::arg("first"), py::arg("caps"), py::arg("broadcast"), py::arg("view"), py::arg("find_unused"),
            py::arg("static_graph"), py::arg("skip_unused"), py::arg("delayed"), py::arg("delayed_behind"),
-           py::arg("hook"))
+           py::arg("hook"), py::arg("module_name"), py::arg("broadcast_buffers"), py::arg("sample_rate"))
       .def("before_forward", &Averager::before_forward)
       .def("after_forward", &Averager::after_forward, Release())
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
@@ -203,7 +194,8 @@ inline void add_averager(py::module_& module) {
                  {.divide_by_initial_world_size = divide, .throw_on_early_termination = throws, .enable = true},
                  nullptr});
            })
-      .def("log", &log_of);
+      .def("log", [](const Averager& averager) { return ddp::to_json(averager.engine()->reducer().log()); })
+      .def("ready_order", [](const Averager& averager) { return averager.engine()->reducer().ready_order(); });
 }
 
 }  // namespace ddp_adapter

@@ -1,6 +1,7 @@
 // The buckets of a Reducer and their way through a step: filled in any order, exchanged in theirs.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -53,6 +54,10 @@ class BucketSet {
   /// Between steps; null: none.
   void set_trace(BucketTrace* trace) noexcept { trace_ = trace; }
 
+  /// In this step.
+  std::size_t exchanged() const noexcept {
+    return exchanges_ ? static_cast<std::size_t>(std::ranges::count(skipped_, false)) : 0;
+  }
   Time first_launch() const noexcept { return first_launch_; }
   Time last_finish() const noexcept { return last_finish_; }
 

@@ -59,7 +59,7 @@ std::string to_json(const DdpLog& log) {
       DDP_FIELD(nccl_socket_ifname) DDP_FIELD(nccl_blocking_wait) DDP_FIELD(nccl_async_error_handling)
       DDP_FIELD(nccl_debug) DDP_FIELD(nccl_nthreads) DDP_FIELD(nccl_ib_timeout) DDP_FIELD(gloo_socket_ifname)
       DDP_FIELD(gloo_device_transport) DDP_FIELD(gloo_num_threads) DDP_FIELD(unused_parameter_size)
-      DDP_FIELD(has_rebuilt_buckets) DDP_FIELD(rebuilt_bucket_sizes) DDP_FIELD(rebuilt_per_bucket_param_indices)
+      DDP_FIELD(num_buckets_reduced) DDP_FIELD(has_rebuilt_buckets) DDP_FIELD(rebuilt_bucket_sizes) DDP_FIELD(rebuilt_per_bucket_param_indices)
       DDP_FIELD(prev_iteration_grad_ready_order_indices) DDP_FIELD(forward_compute_time)
       DDP_FIELD(backward_compute_time) DDP_FIELD(backward_comm_time) DDP_FIELD(backward_compute_comm_overlap_time)
       DDP_FIELD(avg_forward_compute_time) DDP_FIELD(avg_backward_compute_time) DDP_FIELD(avg_backward_comm_time)

@@ -296,6 +296,7 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
                               .last_finish = buckets_.last_finish(),
                               .end = Clock::now()},
                     .exchanged = buckets_.exchanges(),
+                    .buckets = buckets_.exchanged(),
                     .rebuilt = rebuilt_,
                     .joined = join_ != nullptr,
                     .shadow = shadow_},

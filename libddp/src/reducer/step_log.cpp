@@ -87,6 +87,7 @@ void StepLog::note(const Sample& sample, const BucketPlan& plan, std::span<const
   const Times& times = sample.times;
   const auto finish = std::max(times.last_finish, times.first_launch);
   last_.iteration = static_cast<std::int64_t>(sample.iteration);
+  last_.num_buckets_reduced = static_cast<std::int64_t>(sample.buckets);
   last_.has_rebuilt_buckets = sample.rebuilt;
   last_.rebuilt_bucket_sizes.clear();
   last_.rebuilt_per_bucket_param_indices.clear();

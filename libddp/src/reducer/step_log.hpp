@@ -33,6 +33,7 @@ class StepLog {
     std::uint64_t iteration;
     Times times;
     bool exchanged;
+    std::size_t buckets;  ///< that were exchanged
     bool rebuilt;
     bool joined;
     bool shadow;  ///< one of others, in a Join: its times are not this rank's

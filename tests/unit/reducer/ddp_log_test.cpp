@@ -39,7 +39,8 @@ TEST_F(DdpLogTest, HasPyTorchsFields) {
       R"("bucket_sizes": "", "device_ids": "", "output_device": -1, "broadcast_buffers": 0, "has_sync_bn": 0, )"
       R"("bucket_cap_bytes": 0, "find_unused_parameters": 0, "gradient_as_bucket_view": 0, "backend_name": "", )"
       R"("static_graph": 1, "master_addr": "", "master_port": "", "torch_distributed_debug": "", )"
-      R"("cuda_visible_devices": "", "nccl_debug": "INFO", "unused_parameter_size": 0, "has_rebuilt_buckets": 0, )"
+      R"("cuda_visible_devices": "", "nccl_debug": "INFO", "unused_parameter_size": 0, "num_buckets_reduced": 0, )"
+      R"("has_rebuilt_buckets": 0, )"
       R"("rebuilt_bucket_sizes": "", "rebuilt_per_bucket_param_indices": "", )"
       R"("prev_iteration_grad_ready_order_indices": "", "forward_compute_time": 0, "backward_compute_time": 0, )"
       R"("backward_comm_time": 0, "backward_compute_comm_overlap_time": 0, "avg_forward_compute_time": 0, )"
@@ -81,6 +82,7 @@ TEST_F(DdpLogTest, TellsWhatItIsAndHowASampledStepWent) {
     step(reducer, {0, 2, 1, 3});
     log = reducer.log();
     EXPECT_EQ(log.iteration, iteration <= 10 ? iteration : iteration / 15 == 0 ? 10 : iteration / 15 * 15);
+    EXPECT_EQ(log.num_buckets_reduced, 3);
     EXPECT_EQ(log.has_rebuilt_buckets, iteration > 1);
     EXPECT_EQ(log.prev_iteration_grad_ready_order_indices, "0, 2, 1, 3");
     EXPECT_GE(log.forward_compute_time, 50'000);

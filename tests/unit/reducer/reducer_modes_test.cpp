@@ -194,6 +194,7 @@ TEST_F(ReducerModes, ABucketOfUnusedParametersIsSkippedIfAllRanksAgree) {
     reducer.finalize();
     EXPECT_EQ(launches(expected), expected) << "all buckets and the report of the first step, then three buckets";
   }
+  EXPECT_EQ(reducer.log().num_buckets_reduced, 3);
   EXPECT_THAT(gradients_[3], Each(4.0F));
   control_->effect = [](const ddp::Operation& operation) {
     twin(operation);

@@ -51,6 +51,8 @@ struct DistributedDataParallelOptions {
   std::optional<std::string> delayed_behind{};
   MixedPrecision mixed_precision{};
   std::shared_ptr<CommHook> comm_hook{};
+  /// What log() is to know. module_name: default: the module's name().
+  DdpLogOptions log{};
 };
 
 /// Throws Error(invalid_argument) for what is no floating-point type that libddp can reduce in.
@@ -83,7 +85,7 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .comm_hook = options.comm_hook,
           .allocator = {},
           .stream = {},
-          .log = {}};
+          .log = options.log};
 }
 
 /// Throws Error(invalid_argument) for names that the module does not have. @param what shall be done with them.
@@ -127,6 +129,9 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
       if (options.delayed.contains(each.name)) for_reducer.delayed.push_back(i);
       if (options.delayed_behind == each.name) for_reducer.delayed_behind = i;
     }
+    DdpLogOptions& log = for_reducer.log;
+    if (log.module_name.empty()) log.module_name = inner().name();
+    log.broadcast_buffers = wants_buffers_;
     averager_ = std::make_shared<GradientAverager>(std::move(parameters), std::move(group), std::move(for_reducer),
                                                    compute_type_);
     if (const auto type = options.mixed_precision.buffer) {
@@ -139,6 +144,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     averager_->before_forward();
+    if (at::GradMode::is_enabled()) averager_->reducer().start_forward();
     broadcast_buffers();
     auto outputs = pass(std::forward<Arguments>(arguments)...);
     std::vector<at::Tensor> found;
@@ -177,6 +183,12 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
     averager_->change_group(std::move(group));
   }
 
+  /// What PyTorch's DDP logging data tell, and more. Not while a backward pass runs.
+  DdpLog log() const { return averager_->reducer().log(); }
+  /// From the next step on notes the times of each bucket in so many steps; forgets an earlier trace.
+  void trace(std::size_t steps) { averager_->reducer().trace(steps); }
+  /// For Perfetto (https://ui.perfetto.dev) and chrome://tracing. Not while a backward pass runs.
+  std::string trace_json() const { return averager_->reducer().trace_json(); }
   /// Times, buckets, ready_order() for the next run.
   const Reducer& reducer() const noexcept { return averager_->reducer(); }
 
