@@ -264,9 +264,9 @@ class DistributedDataParallel(TorchDataParallel):
     # what programs and libraries ask
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        """torch's fields, and those of libddp's DdpLog; ready_order is for the next run."""
+        """torch's fields, those of libddp's DdpLog, and lists of parameters: buckets, and ready_order for the next run."""
         return {**json.loads(self._averager.log()), "backend_name": dist.get_backend(self.process_group),
-                "ready_order": self._averager.ready_order()}
+                "buckets": self._averager.buckets(), "ready_order": self._averager.ready_order()}
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         """Before the first step, on all ranks."""

@@ -195,6 +195,7 @@ inline void add_averager(py::module_& module) {
                  nullptr});
            })
       .def("log", [](const Averager& averager) { return ddp::to_json(averager.engine()->reducer().log()); })
+      .def("buckets", [](const Averager& averager) { return averager.engine()->reducer().buckets(); })
       .def("ready_order", [](const Averager& averager) { return averager.engine()->reducer().ready_order(); });
 }
 
