@@ -10,68 +10,10 @@
 
 #include <fmt/format.h>
 
-#include "rank_program/scenario.hpp"
+#include "rank_program/hook_run.hpp"
 
 namespace ddp::test {
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-const std::vector<Shape> kShapes{{24, 20}, {24}, {30, 4, 5}, {1300}, {0}};
-
-std::size_t size_of_shape(const Shape& shape) {
-  return static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{}));
-}
-
-/// What a rank computes. The same on all ranks, so that each knows what the others have.
-using Gradient = std::function<float(int rank, int step, std::size_t parameter, std::size_t element)>;
-/// Of each step and parameter.
-using Outputs = std::vector<std::vector<std::vector<float>>>;
-
-struct Run {
-  std::vector<Shape> shapes = kShapes;
-  int steps = 6;
-  std::size_t cap_bytes = 2000;
-};
-
-Outputs run(ProcessGroup& group, std::shared_ptr<CommHook> hook, const Gradient& gradient, const Run& how = {}) {
-  std::vector<std::vector<float>> values;
-  std::vector<std::vector<float>> gradients;
-  for (const Shape& shape : how.shapes) {
-    values.emplace_back(size_of_shape(shape), 1.0F);
-    gradients.emplace_back(size_of_shape(shape));
-  }
-  std::vector<Parameter> list;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    list.push_back({.name = fmt::format("layer{}", i),
-                    .value = {values[i].data(), DType::float32, how.shapes[i]},
-                    .gradient = {gradients[i].data(), DType::float32, how.shapes[i]}});
-  }
-  ReducerOptions options;
-  options.bucket_cap_bytes = how.cap_bytes;
-  options.comm_hook = std::move(hook);
-  Reducer reducer(list, group, options);
-  Outputs outputs;
-  for (int step = 0; step < how.steps; ++step) {
-    reducer.prepare_for_backward();
-    for (std::size_t place = 0; place < list.size(); ++place) {
-      const std::size_t index = (place + static_cast<std::size_t>(group.rank())) % list.size();
-      for (std::size_t i = 0; i < gradients[index].size(); ++i) {
-        gradients[index][i] = gradient(group.rank(), step, index, i);
-      }
-      reducer.mark_ready(index);
-    }
-    reducer.finalize();
-    outputs.push_back(gradients);
-  }
-  return outputs;
-}
-
-/// No two of a parameter's elements are equal in size, and ranks differ.
-float rough(int rank, int step, std::size_t parameter, std::size_t element) {
-  const auto phase =
-      static_cast<double>(element) * 0.7310 + static_cast<double>(parameter) * 1.9 + rank * 2.3 + step * 0.61;
-  return static_cast<float>(std::sin(phase) * (1.0 + 0.013 * static_cast<double>(element % 97)) + 0.05 * rank);
-}
 
 double mean_of(const Gradient& gradient, int ranks, int step, std::size_t parameter, std::size_t element) {
   double sum = 0;
@@ -110,6 +52,30 @@ class OwnAverage final : public CommHook {
 void check_own_hook(ProcessGroup& group) {
   check(run(group, std::make_shared<OwnAverage>(), rough) == run(group, all_reduce_hook(), rough),
         "a program's own average has other bits");
+}
+
+/// A hook sees the same buckets wherever gradients live, and whatever is known of the graph.
+void check_modes(ProcessGroup& group) {
+  const std::map<std::string, std::function<std::shared_ptr<CommHook>()>> hooks{
+      {"PowerSGD", [] { return power_sgd_hook({.rank = 2, .start_iteration = 2, .min_compression_rate = 1}); }},
+      {"batched PowerSGD", [] { return batched_power_sgd_hook({.rank = 2, .start_iteration = 2}); }},
+      {"8 bits a tensor", [] { return quantize_per_tensor_hook(); }},
+      {"8 bits a channel", [] { return quantize_per_channel_hook(); }},
+      {"top-k", [] { return top_k_hook(0.1); }},
+      {"local", [] { return post_local_sgd_hook(3); }},
+      {"nothing", [] { return noop_hook(); }},
+      {"optimizer", [] { return optimizer_hook([](std::size_t, const TensorView&) {}, top_k_hook(0.1)); }}};
+  for (const auto& [name, make] : hooks) {
+    const Outputs plain = run(group, make(), rough);
+    for (const auto& [view, static_graph] : {std::pair{true, false}, {false, true}, {true, true}}) {
+      check(run(group, make(), rough, {.view = view, .static_graph = static_graph}) == plain,
+            fmt::format("{}: other bits with view {}, static graph {}", name, view, static_graph));
+    }
+  }
+  const Outputs own = run(group, noop_hook(), rough);
+  for (std::size_t i = 0; i < own[1][0].size(); ++i) {
+    check(own[1][0][i] == rough(group.rank(), 1, 0, i), "a gradient that nobody averages has changed");
+  }
 }
 
 // PowerSGD
@@ -350,6 +316,7 @@ void check_optimizer(ProcessGroup& group) {
 void run_comm_hooks(World& world) {
   ProcessGroup group = make_process_group(world);
   check_own_hook(group);
+  check_modes(group);
   check_low_rank_is_exact(group);
   check_best_approximation(group);
   check_error_feedback(group);

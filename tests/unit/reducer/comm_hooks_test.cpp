@@ -55,6 +55,7 @@ TEST_F(CommHooks, SendFewBytes) {
       Case{quantize_per_channel_hook(), {1301}, {3 * 8 + 1304}},
       Case{top_k_hook(0.01), {1301}, {8 * 14}},
       Case{post_local_sgd_hook(0), {10}, {}},
+      Case{noop_hook(), {10}, {}},
       Case{optimizer_hook([](std::size_t, const TensorView&) {}), {10}, {40}},
   };
   for (const Case& each : cases) {
