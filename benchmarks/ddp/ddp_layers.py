@@ -23,6 +23,18 @@ def resnet50():
     return [*shapes, (1000, inputs), (1000,)]
 
 
+def gpt2():
+    """Shapes of GPT-2's 148 parameters, 124 million elements, in its order (Radford et al. 2019; the smallest one)."""
+    width = 768
+
+    def linear(inputs, outputs):
+        return [(inputs, outputs), (outputs,)]
+
+    norm = [(width,), (width,)]
+    block = [*norm, *linear(width, 3 * width), *linear(width, width), *norm, *linear(width, 4 * width), *linear(4 * width, width)]
+    return [(50257, width), (1024, width), *(12 * block), *norm]
+
+
 class _Layer(torch.autograd.Function):
     """A layer whose backward pass takes a fixed time on a device of its own: the processor sleeps meanwhile."""
 
