@@ -34,6 +34,11 @@ void give_faster_network(JobFacts& job) {
   }
 }
 
+void give_pair(JobFacts& job, const char* slurm, const char* pmix) {
+  for (RankFacts& rank : job.ranks) rank.pmix_version = pmix;
+  for (NodeRecord& node : job.nodes) node.facts.slurm_version = slurm;
+}
+
 std::vector<Case> reports() {
   std::vector<Case> cases;
   for (const char* id : {"env-differs", "env-nccl-version", "env-range", "env-misspelt", "env-unknown", "env-unread",
@@ -96,6 +101,16 @@ std::vector<Case> faults() {
       {"host-identity", "one NCCL_HOSTID", [](auto& job) { set_all(job, "NCCL_HOSTID", "7"); }},
       {"own-name", "127.0.1.1", [](auto& job) { job.nodes[1].facts.own_name.addresses = {"127.0.1.1"}; }},
       {"own-name", "does not resolve", [](auto& job) { job.nodes[1].facts.own_name.addresses.clear(); }},
+      {"own-name", "Gloo is told an interface that is not there",
+       [](auto& job) {
+         job.nodes[1].facts.own_name.addresses = {"127.0.1.1"};
+         set_all(job, "GLOO_SOCKET_IFNAME", "eth0,eth1");
+       }},
+      {"own-name", "one rank's Gloo is not told",
+       [](auto& job) {
+         job.nodes[1].facts.own_name.addresses.clear();
+         job.ranks[2].environment["GLOO_SOCKET_IFNAME"] = "eth0";
+       }},
       {"master-address", "localhost",
        [](auto& job) {
          set_all(job, "MASTER_ADDR", "localhost");
@@ -161,15 +176,19 @@ std::vector<Case> faults() {
       {"speed-differs", "10 of 100 Gbit/s", [](auto& job) { job.nodes[1].facts.interfaces[1].rate_mbps = 10'000; }},
       {"port-range", "a hundred", [](auto& job) { job.nodes[0].facts.port_high = 32867; }},
       {"libddp-versions", "two", [](auto& job) { job.ranks[3].version = "0.2.0"; }},
-      {"slurm-pmix", "PMIx 5.0.8 hangs before Slurm 25.11.2",
+      {"slurm-pmix", "PMIx 5.0.8 hangs before Slurm 25.11.2", [](auto& job) { give_pair(job, "24.11.5", "5.0.8"); }},
+      {"slurm-pmix", "Slurm 23.02.2's shared memory", [](auto& job) { give_pair(job, "23.02.2", "4.2.3"); }},
+      {"slurm-pmix", "that of PMIx 5 before", [](auto& job) { give_pair(job, "23.02.1", "5.0.1"); }},
+      {"slurm-pmix", "one rank still has shared memory",
        [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.8";
-         for (auto& node : job.nodes) node.facts.slurm_version = "24.11.5";
+         give_pair(job, "23.02.2", "4.2.3");
+         set_all(job, "PMIX_MCA_gds", "hash");
+         job.ranks[2].environment.erase("PMIX_MCA_gds");
        }},
-      {"slurm-pmix", "Slurm 23.02.2's shared memory",
+      {"slurm-pmix", "the hang is not one of shared memory",
        [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.1";
-         for (auto& node : job.nodes) node.facts.slurm_version = "23.02.2";
+         give_pair(job, "23.02.2", "5.0.8");
+         set_all(job, "PMIX_MCA_gds", "hash");
        }},
       {"env-proxy", "the other node is not exempt",
        [](auto& job) {
@@ -209,6 +228,11 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
          job.nodes[1].facts.own_name = {.addresses = {}, .unanswered = true};
          set_all(job, "MASTER_ADDR", "n0");
          for (auto& node : job.nodes) node.facts.master = {.addresses = {}, .unanswered = true};
+       }},
+      {"own-name", "Gloo is told the interface",
+       [](auto& job) {
+         job.nodes[1].facts.own_name.addresses = {"127.0.1.1"};
+         for (std::size_t rank : {2U, 3U}) job.ranks[rank].environment["GLOO_SOCKET_IFNAME"] = "eth0";
        }},
       {"master-address", "Debian's 127.0.1.1 on that host itself",
        [](auto& job) {
@@ -270,15 +294,13 @@ TEST(DoctorRules, WhatComesNearIsNoFault) {
        }},
       {"mtu-lost", "nothing was answered",
        [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
-      {"slurm-pmix", "pairs that work",
+      {"slurm-pmix", "pairs that work", [](auto& job) { give_pair(job, "24.11.5", "5.0.7"); }},
+      {"slurm-pmix", "fixed by Slurm", [](auto& job) { give_pair(job, "25.11.2", "6.1.0"); }},
+      {"slurm-pmix", "23.02.2 sets what PMIx 5 needs", [](auto& job) { give_pair(job, "23.02.2", "5.0.1"); }},
+      {"slurm-pmix", "hash in place of shared memory",
        [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.7";
-         for (auto& node : job.nodes) node.facts.slurm_version = "24.11.5";
-       }},
-      {"slurm-pmix", "fixed by Slurm",
-       [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "6.1.0";
-         for (auto& node : job.nodes) node.facts.slurm_version = "25.11.2";
+         give_pair(job, "23.02.2", "4.2.3");
+         set_all(job, "PMIX_MCA_gds", "hash");
        }},
       {"env-proxy", "the nodes are exempt, by name, domain or all of them",
        [](auto& job) {
