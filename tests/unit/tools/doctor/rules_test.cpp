@@ -1,4 +1,6 @@
 // Each rule: what makes it speak, and it alone; what comes near and does not.
+#include <array>
+
 #include <gmock/gmock.h>
 
 #include "unit/tools/doctor/rule_cases.hpp"
@@ -8,6 +10,9 @@ namespace {
 
 using test::candidate;
 using test::Case;
+using test::give_faster_network;
+using test::give_network;
+using test::give_pair;
 using test::give_rdma;
 using test::healthy_job;
 using test::interface_of;
@@ -15,34 +20,14 @@ using test::reached;
 using test::rules_found;
 using test::set_all;
 
-/// Both nodes get another interface with the given name, of the given subnet, that is reached from the other node.
-void give_network(JobFacts& job, const std::string& name, const std::string& subnet) {
-  for (int number = 0; number < 2; ++number) {
-    NodeRecord& node = job.nodes[static_cast<std::size_t>(number)];
-    node.facts.interfaces.push_back(interface_of(name, subnet + std::to_string(number + 1)));
-    node.probes.results.push_back(reached(1 - number, name, subnet + std::to_string(2 - number)));
-  }
-}
-
-/// Another network, which libddp chooses.
-void give_faster_network(JobFacts& job) {
-  give_network(job, "eth1", "10.2.0.");
-  for (int number = 0; number < 2; ++number) {
-    NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
-    node.candidates = {"eth1"};
-    node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
-  }
-}
-
-void give_pair(JobFacts& job, const char* slurm, const char* pmix) {
-  for (RankFacts& rank : job.ranks) rank.pmix_version = pmix;
-  for (NodeRecord& node : job.nodes) node.facts.slurm_version = slurm;
-}
+/// Found by the environment report, which the rules hand on.
+constexpr std::array kOfTheReport{"env-differs", "env-nccl-version", "env-range",   "env-misspelt",
+                                  "env-unknown", "env-unread",       "env-removed", "env-deprecated",
+                                  "env-misread", "env-conf",         "env-size"};
 
 std::vector<Case> reports() {
   std::vector<Case> cases;
-  for (const char* id : {"env-differs", "env-nccl-version", "env-range", "env-misspelt", "env-unknown", "env-unread",
-                         "env-removed", "env-deprecated", "env-misread", "env-conf", "env-size"}) {
+  for (const char* id : kOfTheReport) {
     cases.push_back({id, "the environment report has it", [id](JobFacts& job) {
                        job.environment.push_back(
                            {.rule = id, .error = false, .variable = "A", .text = "A", .remedy = "B", .ranks = {1}});
@@ -219,105 +204,18 @@ TEST(DoctorRules, EachFaultIsFoundAndNothingElse) {
 }
 
 TEST(DoctorRules, WhatComesNearIsNoFault) {
-  std::vector<Case> cases{
-      {"env-left-over", "switched on again", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "0"); }},
-      {"env-left-over", "words are 0", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "true"); }},
-      {"env-left-over", "only 1 counts", [](auto& job) { set_all(job, "NCCL_P2P_DISABLE", "2"); }},
-      {"own-name", "the resolver was too slow",
-       [](auto& job) {
-         job.nodes[1].facts.own_name = {.addresses = {}, .unanswered = true};
-         set_all(job, "MASTER_ADDR", "n0");
-         for (auto& node : job.nodes) node.facts.master = {.addresses = {}, .unanswered = true};
-       }},
-      {"own-name", "Gloo is told the interface",
-       [](auto& job) {
-         job.nodes[1].facts.own_name.addresses = {"127.0.1.1"};
-         for (std::size_t rank : {2U, 3U}) job.ranks[rank].environment["GLOO_SOCKET_IFNAME"] = "eth0";
-       }},
-      {"master-address", "Debian's 127.0.1.1 on that host itself",
-       [](auto& job) {
-         set_all(job, "MASTER_ADDR", "n0.cluster");
-         job.nodes[0].facts.master.addresses = {"127.0.1.1"};
-         job.nodes[1].facts.master.addresses = {"10.1.0.1"};
-       }},
-      {"memlock", "8 MiB without RDMA", [](auto& job) { job.ranks[1].memlock_bytes = 8 << 20; }},
-      {"memlock-rdma", "RDMA that is down",
-       [](auto& job) {
-         give_rdma(job.nodes[0]);
-         for (auto& port : job.nodes[0].facts.rdma) port.state = "DOWN";
-         job.ranks[0].memlock_bytes = 8 << 20;
-       }},
-      {"open-files", "1024", [](auto& job) { job.ranks[1].open_files = 1024; }},
-      {"shm-size", "128 MiB for two",
-       [](auto& job) {
-         job.nodes[1].facts.shm_bytes = 128 << 20;
-         job.nodes[1].facts.shm_free_bytes = 128 << 20;
-       }},
-      {"namespaces", "mounts may differ", [](auto& job) { job.ranks[3].namespaces["mnt"] = "mnt:[2]"; }},
-      {"cores-shared", "two on two",
-       [](auto& job) {
-         for (RankFacts& rank : job.ranks) {
-           rank.cpus = CpuSet::parse("0-1");
-           rank.cores = 2;
-         }
-       }},
-      {"cpu-quota", "as many as processors", [](auto& job) { job.ranks[0].cpu_quota = 8; }},
-      {"host-identity", "one boot id, two names", [](auto& job) { job.nodes[1].facts.boot_id = "boot0"; }},
-      {"clock-skew", "a second", [](auto& job) { job.nodes[1].probes.clock_ms += 1000; }},
-      {"interface-local", "docker0, which NCCL leaves out",
-       [](auto& job) {
-         InterfaceFacts docker = interface_of("docker0", "172.17.0.1");
-         docker.kind = InterfaceKind::host_only;
-         job.nodes[0].facts.interfaces.push_back(docker);
-       }},
-      {"interface-local", "link-local only, beside RDMA",
-       [](auto& job) {
-         for (auto& node : job.nodes) give_rdma(node);
-         job.nodes[0].facts.interfaces.push_back(interface_of("eth1", "169.254.0.1"));
-       }},
-      {"interface-prefix", "a prefix for both",
-       [](auto& job) {
-         give_network(job, "eth1", "10.2.0.");
-         set_all(job, "NCCL_SOCKET_IFNAME", "eth");
-       }},
-      {"interface-other", "NCCL only begins there, its data takes RDMA",
-       [](auto& job) {
-         give_faster_network(job);
-         for (auto& node : job.nodes) give_rdma(node);
-       }},
-      {"interfaces-one-subnet", "with strict ARP",
-       [](auto& job) {
-         give_network(job, "eth1", "10.1.0.10");
-         for (auto& node : job.nodes) {
-           for (auto& interface : node.facts.interfaces) interface.arp_ignore = 1, interface.arp_announce = 2;
-         }
-       }},
-      {"mtu-lost", "nothing was answered",
-       [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
-      {"slurm-pmix", "pairs that work", [](auto& job) { give_pair(job, "24.11.5", "5.0.7"); }},
-      {"slurm-pmix", "fixed by Slurm", [](auto& job) { give_pair(job, "25.11.2", "6.1.0"); }},
-      {"slurm-pmix", "23.02.2 sets what PMIx 5 needs", [](auto& job) { give_pair(job, "23.02.2", "5.0.1"); }},
-      {"slurm-pmix", "hash in place of shared memory",
-       [](auto& job) {
-         give_pair(job, "23.02.2", "4.2.3");
-         set_all(job, "PMIX_MCA_gds", "hash");
-       }},
-      {"env-proxy", "the nodes are exempt, by name, domain or all of them",
-       [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.environment["https_proxy"] = "http://proxy:3128";
-         job.ranks[0].environment["no_proxy"] = "localhost, n1 ,n0";
-         job.ranks[1].environment["NO_PROXY"] = "*";
-         job.ranks[2].environment["no_proxy"] = "n0";
-         job.ranks[3].environment["no_proxy"] = "n0";
-       }},
-      {"pmix-versions", "unknown on one", [](auto& job) { job.ranks[3].pmix_version.clear(); }},
-  };
+  std::set<std::string> tested(kOfTheReport.begin(), kOfTheReport.end());  // tests/unit/diagnostics has theirs
+  std::vector<Case> cases = test::near_misses();
   const auto devices = test::device_near_misses();
   cases.insert(cases.end(), devices.begin(), devices.end());
   for (const Case& each : cases) {
     JobFacts job = healthy_job();
     each.change(job);
     EXPECT_THAT(rules_found(job), testing::IsEmpty()) << each.rule << ": " << each.what;
+    tested.insert(each.rule);
+  }
+  for (const Family& family : families()) {
+    for (const Rule& rule : family.rules) EXPECT_TRUE(tested.contains(std::string(rule.id))) << rule.id;
   }
 }
 
