@@ -1,11 +1,10 @@
 // Rules on software that must be the same everywhere.
-#include <compare>
-#include <cstdio>
 #include <map>
 
 #include <fmt/format.h>
 
 #include "doctor/families.hpp"
+#include "doctor/software_version.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
@@ -22,27 +21,6 @@ void compare(const JobFacts& job, Findings& findings, const std::string& what, s
 void check_libddp(const JobFacts& job, Findings& findings) { compare(job, findings, "libddp", &RankFacts::version); }
 
 void check_pmix(const JobFacts& job, Findings& findings) { compare(job, findings, "PMIx", &RankFacts::pmix_version); }
-
-struct Version {
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  friend auto operator<=>(const Version&, const Version&) = default;
-
-  /// "5.0.8", "5.0.8rc1"; what is missing is 0.
-  static Version of(const std::string& text) {
-    Version version;
-    std::sscanf(text.c_str(), "%d.%d.%d", &version.major, &version.minor, &version.patch);  // NOLINT(cert-err34-c)
-    return version;
-  }
-};
-
-/// From the first version on, below the second.
-struct VersionRange {
-  Version from;
-  Version below;
-  bool contains(const Version& version) const { return version >= from && version < below; }
-};
 
 struct BadPair {
   VersionRange slurm;

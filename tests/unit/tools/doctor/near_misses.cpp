@@ -1,4 +1,4 @@
-// What comes near to a fault and is none, for the rules but those on RDMA devices and GPUs.
+// What comes near to a fault and is none, for the rules but those on NCCL, RDMA devices and GPUs.
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor::test {
@@ -96,7 +96,8 @@ std::vector<Case> near_misses() {
          job.ranks[3].environment["no_proxy"] = "n0";
        }},
       {"pmix-versions", "unknown on one", [](auto& job) { job.ranks[3].pmix_version.clear(); }},
-      {"shm-private", "two machines have two", [](auto& job) { job.ranks[2].shm_device = job.ranks[3].shm_device = 26; }},
+      {"shm-private", "two machines have two",
+       [](auto& job) { job.ranks[2].shm_device = job.ranks[3].shm_device = 26; }},
       {"one-core", "two processors, cores unknown",
        [](auto& job) {
          job.ranks[0].cpus = CpuSet::parse("0-1");
@@ -104,8 +105,12 @@ std::vector<Case> near_misses() {
        }},
       {"pids-limit", "256 for each of two", [](auto& job) { job.ranks[0].pids_limit = 512; }},
       {"master-port", "given, and free", [](auto& job) { set_all(job, "MASTER_PORT", "29500"); }},
-      {"kernels-differ", "all have another one", [](auto& job) { for (auto& node : job.nodes) node.facts.kernel = "5.14.0"; }},
-      {"interface-missing", "one of the list, by its beginning", [](auto& job) { set_all(job, "NCCL_SOCKET_IFNAME", "ib0,eth"); }},
+      {"kernels-differ", "all have another one",
+       [](auto& job) {
+         for (auto& node : job.nodes) node.facts.kernel = "5.14.0";
+       }},
+      {"interface-missing", "one of the list, by its beginning",
+       [](auto& job) { set_all(job, "NCCL_SOCKET_IFNAME", "ib0,eth"); }},
       {"interface-missing", "another interface is down",
        [](auto& job) {
          give_network(job, "eth1", "10.2.0.");

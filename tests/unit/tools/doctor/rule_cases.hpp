@@ -15,8 +15,11 @@ struct Case {
   std::function<void(JobFacts&)> change;
 };
 
-/// Of all but RDMA devices and GPUs.
+/// Of all but those below.
 std::vector<Case> near_misses();
+/// Of NCCL's version, log and timeouts.
+std::vector<Case> nccl_faults();
+std::vector<Case> nccl_near_misses();
 /// Of RDMA devices and GPUs.
 std::vector<Case> device_faults();
 std::vector<Case> device_near_misses();

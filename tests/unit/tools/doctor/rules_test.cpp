@@ -183,8 +183,9 @@ std::vector<Case> faults() {
       {"pmix-versions", "two", [](auto& job) { job.ranks[3].pmix_version = "5.0.1"; }},
   };
   cases.insert(cases.end(), more.begin(), more.end());
-  const auto devices = test::device_faults();
-  cases.insert(cases.end(), devices.begin(), devices.end());
+  for (const auto& family : {test::device_faults(), test::nccl_faults()}) {
+    cases.insert(cases.end(), family.begin(), family.end());
+  }
   return cases;
 }
 
@@ -206,8 +207,9 @@ TEST(DoctorRules, EachFaultIsFoundAndNothingElse) {
 TEST(DoctorRules, WhatComesNearIsNoFault) {
   std::set<std::string> tested(kOfTheReport.begin(), kOfTheReport.end());  // tests/unit/diagnostics has theirs
   std::vector<Case> cases = test::near_misses();
-  const auto devices = test::device_near_misses();
-  cases.insert(cases.end(), devices.begin(), devices.end());
+  for (const auto& family : {test::device_near_misses(), test::nccl_near_misses()}) {
+    cases.insert(cases.end(), family.begin(), family.end());
+  }
   for (const Case& each : cases) {
     JobFacts job = healthy_job();
     each.change(job);
