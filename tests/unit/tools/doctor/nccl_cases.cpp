@@ -1,4 +1,4 @@
-// Cases of the rules on NCCL's version, log and timeouts.
+// Cases of the rules on NCCL's version, log, timeouts, and switches that were left on.
 #include <numeric>
 
 #include "unit/tools/doctor/rule_cases.hpp"
@@ -46,6 +46,9 @@ void give_nodes(JobFacts& job, std::size_t count) {
 
 std::vector<Case> nccl_faults() {
   return {
+      {"env-left-over", "NVLS switched off", [](auto& job) { set_all(job, "NCCL_NVLS_ENABLE", "0"); }},
+      {"env-left-over", "threads forced", [](auto& job) { set_all(job, "NCCL_NTHREADS", "256"); }},
+      {"env-left-over", "a size of buffers forced", [](auto& job) { set_all(job, "NCCL_BUFFSIZE", "8388608"); }},
       {"nccl-log-file", "one file of all", [](auto& job) { log_to(job, "nccl.log"); }},
       {"nccl-log-file", "one of each host", [](auto& job) { log_to(job, "/home/u/nccl.%h.log", "warn"); }},
       {"nccl-log-file", "%% makes a plain one", [](auto& job) { log_to(job, "/tmp/nccl.%%p.log"); }},
@@ -70,6 +73,8 @@ std::vector<Case> nccl_faults() {
 
 std::vector<Case> nccl_near_misses() {
   return {
+      {"env-left-over", "NVLS as NCCL decides", [](auto& job) { set_all(job, "NCCL_NVLS_ENABLE", "2"); }},
+      {"env-left-over", "empty is unset", [](auto& job) { set_all(job, "NCCL_NVLS_ENABLE", ""); }},
       {"nccl-log-file", "a file of each process", [](auto& job) { log_to(job, "nccl.%h.%p"); }},
       {"nccl-log-file", "no file without a level", [](auto& job) { log_to(job, "nccl.log", "VERSION"); }},
       {"nccl-log-file", "a stream", [](auto& job) { log_to(job, "/dev/stderr"); }},
