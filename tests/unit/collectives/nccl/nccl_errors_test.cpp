@@ -1,4 +1,5 @@
-// Calls of CUDA's driver and of NCCL that fail, or never come back: how NcclBackend tells it, and what it leaves behind.
+// Calls of CUDA's driver and of NCCL that fail, or never come back: how NcclBackend tells it, and what it leaves
+// behind.
 #include <gmock/gmock.h>
 
 #include "unit/collectives/nccl/device_group.hpp"
@@ -7,7 +8,6 @@ namespace ddp::collectives::testing {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using ::testing::HasSubstr;
 
 class NcclErrors : public NcclTest {
@@ -70,6 +70,37 @@ TEST_F(NcclErrors, ARefusedCallIsToldByNameAndTheThreadCanUseOtherGroups) {
       run_failing(group, rank, refused, refusal.native);
       other.run_call(rank, refused, 1);
     });
+  }
+}
+
+TEST_F(NcclErrors, ACloseWhoseCallsHangReturnsAndWarns) {
+  for (const char* hangs : {"CommFinalize=hang,CommAbort=hang", "CommDestroy=hang"}) {
+    SCOPED_TRACE(hangs);
+    faults("");
+    BackendRanks group(nccl_ranks(2), "closing");
+    group.on_all([&](int rank) { ASSERT_EQ(run(group.at(rank), Operation{}).outcome, Outcome::ok); });
+    faults(hangs);
+    ::testing::internal::CaptureStderr();
+    group.on_all([&](int rank) { group.at(rank).close(Deadline::after(milliseconds(300))); });
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr("group 'closing': NCCL did not end its communicator in time"));
+    for (int rank = 0; rank < group.size(); ++rank) group.kill(rank);
+    FAKE_NCCL(fake_nccl_release)();
+  }
+}
+
+/// NCCL lets the environment go before what a program asks for.
+TEST_F(NcclErrors, WarnsWhereTheEnvironmentMakesNcclBlock) {
+  for (const auto& [value, warnings] : {std::pair{"1", 1}, std::pair{"0", 0}}) {
+    setenv("NCCL_COMM_BLOCKING", value, 1);
+    ::testing::internal::CaptureStderr();
+    { const BackendRanks group(nccl_ranks(2), "blocking"); }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    unsetenv("NCCL_COMM_BLOCKING");
+    const std::string warning = "group 'blocking': NCCL_COMM_BLOCKING=1 makes NCCL block";
+    const auto first = said.find(warning);
+    EXPECT_EQ(first != std::string::npos, warnings == 1) << said;
+    EXPECT_EQ(said.rfind(warning), first) << "by one rank only: " << said;
   }
 }
 
