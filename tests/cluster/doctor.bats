@@ -159,6 +159,8 @@ second_network() {
   says_line "^  all 4 nodes, ranks 0-3: max locked memory is 64 KiB"
   run on_ctl bash -c "ulimit -l 64; srun --mpi=pmix -N2 $doctor"
   finds 0
+  run srun --mpi=pmix -N4 setpriv --bounding-set=-ipc_lock $doctor
+  finds 0
 
   run on_ctl bash -c "ulimit -n 256; srun --mpi=pmix -N4 $doctor"
   finds 1 open-files
@@ -181,6 +183,8 @@ second_network() {
   run srun --mpi=pmix -N4 taskset -c "$first_cpu" $(doctor_for one-core)
   finds 1 one-core
   says_line "^  all 4 nodes, ranks 0-3: it may run on one core only"
+  examine
+  finds 0
 
   sed 's/.*n1$/127.0.1.1 n1/' "$DDP_CLUSTER_DIR/etc/hosts" >"$shared/hosts"
   repairs+=('"$cluster" on n1 umount /etc/hosts')
@@ -227,10 +231,31 @@ second_network() {
     '[ $SLURM_PROCID != 3 ] || exec unshare --mount bash -c "mount -t tmpfs tmpfs /dev/shm; exec \"\$@\"" bash "$@"; exec "$@"' bash $doctor
   finds 1 shm-private
   says_line "^  n1, ranks 2-3: its ranks have different file systems at /dev/shm"
+  examine -N2 --ntasks-per-node=2
+  finds 0
+}
+
+@test "doctor: files nccl.conf that differ between nodes are found, and equal ones are none" {
+  with_file=--export=ALL,NCCL_CONF_FILE=/tmp/nccl.conf
+  for i in 0 1 2 3; do
+    repairs+=("'$cluster' on n$i rm -f /tmp/nccl.conf")
+    "$cluster" on n$i bash -c 'echo NCCL_SOCKET_IFNAME=eth0 >/tmp/nccl.conf'
+  done
+  examine $with_file
+  finds 0
+  "$cluster" on n3 bash -c 'echo NCCL_SOCKET_IFNAME==eth0 >/tmp/nccl.conf'
+  examine $with_file
+  finds 1 env-conf
+  says_line "^  all 4 nodes, ranks 0-3: /tmp/nccl.conf differs: [0-9a-f]+ on ranks 0-2, [0-9a-f]+ on rank 3"
+  "$cluster" on n3 bash -c 'echo NCCL_CROSS_NIC=1 >/tmp/nccl.conf'
+  examine $with_file
+  finds 2 env-differs
+  says_line "NCCL_CROSS_NIC must be equal on all ranks, but is '1' on rank 3, unset on ranks 0-2"
+  [[ $(fix) == *"nccl.conf of all nodes equal"* ]]
 }
 
 @test "doctor: two NCCL versions in LD_LIBRARY_PATH are found, and one for all is none" {
-  for version in 2.27.5 2.30.7; do
+  for version in 2.27.5 2.28.5 2.30.7; do
     mkdir "$shared/$version"
     printf 'const char nccl_text[] = "NCCL version %s+cuda13.0\\0NCCL_DEBUG\\0NCCL_ALGO";\n' $version |
       gcc -shared -Wl,-soname,libnccl.so.2 -o "$shared/$version/libnccl.so.2" -xc -
@@ -242,6 +267,9 @@ second_network() {
   [[ $(fix) == *"LD_LIBRARY_PATH"* ]]
   run srun --mpi=pmix -N4 --export=ALL,LD_LIBRARY_PATH="$shared/2.30.7" $doctor
   finds 0
+  run srun --mpi=pmix -N4 --export=ALL,LD_LIBRARY_PATH="$shared/2.28.5" $doctor
+  finds 1 nccl-bad-version
+  says_line "^  all 4 nodes, ranks 0-3: NCCL 2\.28\.5\+cuda13\.0: "
 }
 
 @test "doctor: rules are chosen by name, and --fail-on sets what counts" {
@@ -252,4 +280,13 @@ second_network() {
   [[ ${lines[0]} == *" 2 rules, "* ]]
   run srun --mpi=pmix -N2 --export=ALL,MASTER_ADDR=localhost $doctor --fail-on never
   finds 0 master-address
+  run srun --mpi=pmix -N2 --export=ALL,MASTER_ADDR=localhost --output="$shared/found.json" $doctor --json
+  [ "$status" -eq 2 ]
+  python3 -c '
+import json, sys
+document = json.load(sys.stdin)
+assert (document["errors"], document["warnings"], document["nodes"], document["ranks"]) == (1, 0, 2, 2), document
+[found] = document["findings"]
+assert (found["rule"], found["severity"], found["ranks"]) == ("master-address", "error", [0, 1]), found
+assert found["hosts"] == ["n0", "n1"] and "MASTER_ADDR=localhost" in found["evidence"] and "scontrol" in found["fix"], found' <"$shared/found.json"
 }

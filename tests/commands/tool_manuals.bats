@@ -27,7 +27,7 @@ offered() {
 }
 
 @test "manual pages describe the options of --help, and no others" {
-  for command in doctor env status topo; do options "$bin/ddp-info" $command; done | sort -u >known
+  for command in doctor env flight status topo trace; do options "$bin/ddp-info" $command; done | sort -u >known
   [ "$(wc -l <known)" -ge 10 ]
   documented "$manuals/ddp-info.1" | diff known -
   options "$bin/ddp-selftest" >known
@@ -96,6 +96,8 @@ offered() {
   [ "$(offered _ddp_info ddp-info doctor --fail-on e)" = error ]
   [ "$(PATH=$bin:$PATH offered _ddp_info ddp-info doctor --rule shm-)" = $'shm-private\nshm-size' ]
   [ "$(offered _ddp_info ddp-info doctor --s)" = --skip ]
+  offered _ddp_info ddp-info doctor -- | diff <(options "$bin/ddp-info" doctor) -
+  offered _ddp_info ddp-info status -- | diff <(options "$bin/ddp-info" status) -
   [ "$(offered _ddp_info ddp-info en)" = env ]
   [ "$(offered _ddp_info ddp-info env --nccl no)" = node.xml ]
   [ "$(offered _ddp_info ddp-info env --diff no)" = node.xml ]

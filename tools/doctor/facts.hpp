@@ -168,9 +168,10 @@ struct NodeRecord {
 };
 
 struct JobFacts {
-  std::vector<NodeRecord> nodes;                ///< by node number
-  std::vector<RankFacts> ranks;                 ///< by rank; RankFacts::node is right
-  std::vector<EnvironmentFinding> environment;  ///< what is wrong with the ranks' variables
+  std::vector<NodeRecord> nodes;                 ///< by node number
+  std::vector<RankFacts> ranks;                  ///< by rank; RankFacts::node is right
+  std::vector<EnvironmentFinding> environment;   ///< what is wrong with the ranks' variables
+  std::vector<EnvironmentReport::Library> nccl;  ///< that ranks would load, with these ranks
   bool several_nodes() const { return nodes.size() > 1; }
   const NodeRecord& node_of(const RankFacts& rank) const { return nodes[static_cast<std::size_t>(rank.node)]; }
 };

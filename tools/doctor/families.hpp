@@ -8,6 +8,7 @@
 namespace ddp::tools::doctor {
 
 std::span<const Rule> environment_rules();  ///< environment variables
+std::span<const Rule> nccl_rules();         ///< NCCL's version, log and timeouts
 std::span<const Rule> host_rules();         ///< limits, /dev/shm, namespaces
 std::span<const Rule> processor_rules();    ///< cores, binding, cgroups
 std::span<const Rule> name_rules();         ///< host names, addresses of names, clocks

@@ -87,6 +87,7 @@ std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::
 
   JobFacts job;
   job.environment = std::move(environment->findings);
+  job.nccl = std::move(environment->nccl);
   for (int each = 0; each < store.world_size(); ++each) {
     job.ranks.push_back(each == 0 ? own : facts_of(store, each, deadline));
     job.ranks.back().node = nodes.node_of(each);

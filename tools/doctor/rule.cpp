@@ -56,6 +56,7 @@ std::vector<Finding> Findings::take() {
 std::span<const Family> families() {
   static const std::array kFamilies{
       Family{.name = "Environment", .rules = environment_rules()},
+      Family{.name = "NCCL", .rules = nccl_rules()},
       Family{.name = "Host", .rules = host_rules()},
       Family{.name = "Processors", .rules = processor_rules()},
       Family{.name = "Names and clocks", .rules = name_rules()},

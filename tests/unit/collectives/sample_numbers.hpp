@@ -127,7 +127,7 @@ inline std::int64_t input_number(const Call& call, int size, int rank, std::size
   } else if (call.prescale != 1) {
     number = mixed % (eight_bits ? 2 : 5) * 2;  // exact also when it is halved
   } else if (reduces(call.kind) && call.op == ReduceOp::avg) {
-    number = mixed % (eight_bits ? 2 : 5) * size;  // before or after the sum, dividing is exact
+    number = mixed % (size_of(call.dtype) == 1 ? 2 : 5) * size;  // before or after the sum, dividing is exact
   } else if (reduces(call.kind) && call.op == ReduceOp::product) {
     number = mixed % 3 == 0 ? 2 : 1;
   }

@@ -17,6 +17,7 @@ namespace {
 enum class On {
   one,      ///< the number 1
   nonzero,  ///< any other number than 0; a word is 0
+  zero,     ///< the number 0, or a word: it switches something off
   set,      ///< any text
   word,     ///< this one, in upper or lower case
 };
@@ -31,6 +32,9 @@ struct LeftOver {
 constexpr std::array kLeftOver{
     LeftOver{"NCCL_P2P_DISABLE", On::one, "", "GPUs of a node exchange data through the host's memory"},
     LeftOver{"NCCL_SHM_DISABLE", On::nonzero, "", "ranks of a node exchange data over the network where GPUs cannot"},
+    LeftOver{"NCCL_NVLS_ENABLE", On::zero, "", "sums are not made in NVSwitch"},
+    LeftOver{"NCCL_NTHREADS", On::set, "", "NCCL's own choice of threads by GPU is off"},
+    LeftOver{"NCCL_BUFFSIZE", On::set, "", "NCCL's own size of buffers is off"},
     LeftOver{"NCCL_ALGO", On::set, "", "NCCL's own choice by size and network is off"},
     LeftOver{"NCCL_PROTO", On::set, "", "NCCL's own choice by size and network is off"},
     LeftOver{"NCCL_DEBUG", On::word, "TRACE", "every call is logged"},
@@ -43,6 +47,7 @@ bool is_on(const LeftOver& each, const std::string& value) {
   switch (each.on) {
     case On::one: return number == 1;
     case On::nonzero: return number != 0;
+    case On::zero: return !value.empty() && number == 0;
     case On::set: return !value.empty();
     case On::word: return ::strcasecmp(value.c_str(), std::string(each.word).c_str()) == 0;
   }

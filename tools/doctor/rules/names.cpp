@@ -1,6 +1,7 @@
 // Rules on host names, what names resolve to, and clocks.
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -47,11 +48,31 @@ void check_identity(const JobFacts& job, Findings& findings) {
   }
 }
 
+bool has_interface(const NodeFacts& node, std::string_view name) {
+  return std::any_of(node.interfaces.begin(), node.interfaces.end(),
+                     [&](const InterfaceFacts& each) { return each.name == name && !each.addresses.empty(); });
+}
+
+/// Whether all its ranks name interfaces to Gloo, which then does not ask for the host's name. PyTorch opens each
+/// interface of the list, and fails where one is not there (c10d, ProcessGroupGloo::createDeviceForInterface).
+bool gloo_is_told(const JobFacts& job, const NodeRecord& node) {
+  return std::all_of(node.ranks.begin(), node.ranks.end(), [&](int rank) {
+    const std::string names = job.ranks[static_cast<std::size_t>(rank)].variable("GLOO_SOCKET_IFNAME");
+    std::string_view left = names;
+    while (!left.empty()) {
+      const std::string_view name = left.substr(0, left.find(','));
+      if (!has_interface(node.facts, name)) return false;
+      left.remove_prefix(std::min(name.size() + 1, left.size()));
+    }
+    return !names.empty();
+  });
+}
+
 void check_own_name(const JobFacts& job, Findings& findings) {
   if (!job.several_nodes()) return;
   for (const NodeRecord& node : job.nodes) {
     const auto& addresses = node.facts.own_name.addresses;
-    if (node.facts.own_name.unanswered) continue;
+    if (node.facts.own_name.unanswered || gloo_is_told(job, node)) continue;
     if (addresses.empty()) {
       findings.on_node(node, fmt::format("{} does not resolve on itself", node.host),
                        fmt::format("add {} with its address to /etc/hosts or DNS", node.host));

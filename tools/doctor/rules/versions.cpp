@@ -1,11 +1,10 @@
 // Rules on software that must be the same everywhere.
-#include <compare>
-#include <cstdio>
 #include <map>
 
 #include <fmt/format.h>
 
 #include "doctor/families.hpp"
+#include "doctor/software_version.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
@@ -23,55 +22,46 @@ void check_libddp(const JobFacts& job, Findings& findings) { compare(job, findin
 
 void check_pmix(const JobFacts& job, Findings& findings) { compare(job, findings, "PMIx", &RankFacts::pmix_version); }
 
-struct Version {
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  friend auto operator<=>(const Version&, const Version&) = default;
-
-  /// "5.0.8", "5.0.8rc1"; what is missing is 0.
-  static Version of(const std::string& text) {
-    Version version;
-    std::sscanf(text.c_str(), "%d.%d.%d", &version.major, &version.minor, &version.patch);  // NOLINT(cert-err34-c)
-    return version;
-  }
-};
-
-/// From the first version on, below the second.
-struct VersionRange {
-  Version from;
-  Version below;
-  bool contains(const Version& version) const { return version >= from && version < below; }
-};
-
 struct BadPair {
   VersionRange slurm;
   VersionRange pmix;
   const char* effect;
   const char* fix;
+  bool in_shared_memory;  ///< PMIX_MCA_gds=hash avoids it
 };
 
 constexpr Version kAll{};
 constexpr Version kNone{.major = 1000, .minor = 0, .patch = 0};
+// docs/versions.md has them, too.
 constexpr BadPair kBadPairs[] = {
     // openpmix#3645
     {.slurm = {.from = kAll, .below = {25, 11, 2}},
      .pmix = {.from = {5, 0, 8}, .below = kNone},
      .effect = "programs hang in PMIx_Init",
-     .fix = "Slurm 25.11.2, or PMIx 5.0.7; or srun --mpi=pmi2, or --ddp with its store"},
-    // openpmix#3019
+     .fix = "Slurm 25.11.2, or PMIx 5.0.7; or srun --mpi=pmi2, or --ddp with its store",
+     .in_shared_memory = false},
+    // openpmix#3019; Slurm's commit d23cad68df
+    {.slurm = {.from = kAll, .below = {23, 2, 2}},
+     .pmix = {.from = {5, 0, 0}, .below = {5, 0, 8}},
+     .effect = "programs crash in the shared memory of PMIx",
+     .fix = "Slurm 23.02.3, or export PMIX_MCA_gds=hash",
+     .in_shared_memory = true},
+    // Slurm's commit 1f93869092
     {.slurm = {.from = {23, 2, 2}, .below = {23, 2, 3}},
-     .pmix = {.from = {5, 0, 0}, .below = kNone},
+     .pmix = {.from = kAll, .below = {5, 0, 0}},
      .effect = "users may not open the shared memory of PMIx",
-     .fix = "Slurm 23.02.3, or export PMIX_MCA_gds=hash"},
+     .fix = "Slurm 23.02.3, or export PMIX_MCA_gds=hash",
+     .in_shared_memory = true},
 };
 
 void check_pairs(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
     const std::string& slurm = job.node_of(rank).facts.slurm_version;
     if (slurm.empty() || rank.pmix_version.empty()) continue;
+    const bool without_shared_memory = rank.variable("PMIX_MCA_gds") == "hash";
     for (const BadPair& pair : kBadPairs) {
       if (!pair.slurm.contains(Version::of(slurm)) || !pair.pmix.contains(Version::of(rank.pmix_version))) continue;
+      if (pair.in_shared_memory && without_shared_memory) continue;
       findings.on_rank(rank, fmt::format("Slurm {} with PMIx {}: {}", slurm, rank.pmix_version, pair.effect), pair.fix);
     }
   }

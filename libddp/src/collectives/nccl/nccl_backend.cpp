@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
+#include "base/log.hpp"
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
 #include "cuda/device.hpp"
@@ -20,6 +22,16 @@ namespace {
 
 // Collectives in streams are limited by memory only.
 constexpr int kAnyNumber = 1 << 20;
+
+/// As NCCL's envConfigOverride reads it (init.cc): it goes before the configuration, which asks not to block.
+void warn_of_blocking(const BackendConfig& config) {
+  const auto value = base::Environment::process().raw("NCCL_COMM_BLOCKING");
+  if (config.rank != 0 || !value || std::strtoll(value->c_str(), nullptr, 0) != 1) return;
+  base::log(
+      base::LogLevel::warning,
+      "group '{}': NCCL_COMM_BLOCKING={} makes NCCL block, so that deadlines do not hold while it connects; unset it",
+      config.group, *value);
+}
 
 class NcclBackend final : public Backend {
  public:
@@ -38,6 +50,7 @@ class NcclBackend final : public Backend {
                 .device = device_,
                 .connects_by_barrier = base::Environment::process().text("DDP_NCCL_CONNECT") == "eager"} {
     traits_.splits = traits_.connects_by_barrier && base::Environment::process().boolean("DDP_NCCL_SPLIT");
+    warn_of_blocking(config);
   }
 
   const BackendTraits& traits() const noexcept override { return traits_; }

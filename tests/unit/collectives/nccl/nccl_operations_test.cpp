@@ -21,7 +21,9 @@ constexpr std::array kKinds{OperationKind::all_reduce, OperationKind::broadcast,
 class NcclSizes : public NcclTest, public ::testing::WithParamInterface<int> {};
 class NcclOperations : public NcclTest {};
 
+/// One reduction of each kind and type is enough for the sizes from 4 to 7.
 TEST_P(NcclSizes, EveryCollectiveTypeAndReduction) {
+  const bool every_reduction = GetParam() < 4 || GetParam() == 8;
   FAKE_NCCL(fake_nccl_set_jitter)(static_cast<unsigned>(GetParam()));
   {
     DeviceGroup group(GetParam());
@@ -29,16 +31,24 @@ TEST_P(NcclSizes, EveryCollectiveTypeAndReduction) {
       std::uint64_t sequence = 0;
       for (std::size_t type = 0; type < kTypes.size(); ++type) {
         for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-          const Call call{.kind = kKinds[kind],
-                          .dtype = kTypes[type],
-                          .op = some_reduction(kTypes[type], sequence),
-                          .count = std::array<std::size_t, 4>{1, 0, 33, 1000}[(kind + type) % 4],
-                          .root = static_cast<int>(sequence) % GetParam(),
-                          .in_place = (kind + type) % 2 == 0,
-                          .shift = 0,
-                          .seed = sequence};
-          group.run_call(rank, call, ++sequence);
-          if (::testing::Test::HasFatalFailure()) return;
+          for (std::size_t op = 0; op < (reduces(kKinds[kind]) ? kReductions.size() : 1); ++op) {
+            if (!reducible(kTypes[type], kReductions[op])) continue;
+            if (reduces(kKinds[kind]) && !every_reduction &&
+                kReductions[op] != some_reduction(kTypes[type], kind + type)) {
+              continue;
+            }
+            const std::size_t mixed = kind + type + op;
+            const Call call{.kind = kKinds[kind],
+                            .dtype = kTypes[type],
+                            .op = kReductions[op],
+                            .count = std::array<std::size_t, 4>{1, 0, 33, 1000}[mixed % 4],
+                            .root = static_cast<int>(sequence) % GetParam(),
+                            .in_place = mixed % 2 == 0,
+                            .shift = 0,
+                            .seed = sequence};
+            group.run_call(rank, call, ++sequence);
+            if (::testing::Test::HasFatalFailure()) return;
+          }
         }
       }
     });

@@ -185,6 +185,37 @@ std::vector<Case> device_near_misses() {
          give_gpus(job);
          for (auto& node : job.nodes) give_rdma(node);
        }},
+      {"link-layers-mixed", "the Ethernet port is down, or not taken",
+       [](auto& job) {
+         for (auto& node : job.nodes) {
+           give_rdma(node);
+           node.facts.rdma[1].link_layer = "Ethernet";
+         }
+         job.nodes[1].facts.rdma[1].state = "DOWN";
+         for (std::size_t rank : {0U, 1U}) job.ranks[rank].environment["NCCL_IB_HCA"] = "=mlx5_0";
+       }},
+      {"gpu-shared", "both ranks see both", [](auto& job) { give_gpus(job); }},
+      {"gpu-none", "no rank has one",
+       [](auto& job) {
+         give_gpus(job);
+         for (RankFacts& rank : job.ranks) {
+           rank.gpus.clear();
+           rank.gpu_models.clear();
+         }
+       }},
+      {"gpu-models", "unknown on one rank",
+       [](auto& job) {
+         give_gpus(job);
+         job.ranks[3].gpu_models.clear();
+       }},
+      {"pci-acs", "an IOMMU that passes through, and no port that redirects",
+       [](auto& job) {
+         give_gpus(job);
+         for (auto& node : job.nodes) node.facts.iommu = "identity";
+       }},
+      {"gpu-memory", "no error", [](auto& job) { give_fault(job, {.name = "GPU-0a", .uncorrected_errors = 0}); }},
+      {"gpu-reset", "no row waits", [](auto& job) { give_fault(job, {.name = "GPU-0a", .remap_pending = false}); }},
+      {"gpu-persistence", "NVML does not say", [](auto& job) { give_gpus(job); }},
       {"iommu", "passed through", [](auto& job) { job.nodes[0].facts.iommu = "identity"; }},
   };
 }

@@ -15,6 +15,11 @@ struct Case {
   std::function<void(JobFacts&)> change;
 };
 
+/// Of all but those below.
+std::vector<Case> near_misses();
+/// Of NCCL's version, log and timeouts.
+std::vector<Case> nccl_faults();
+std::vector<Case> nccl_near_misses();
 /// Of RDMA devices and GPUs.
 std::vector<Case> device_faults();
 std::vector<Case> device_near_misses();
@@ -34,6 +39,30 @@ inline void give_gpus(JobFacts& job) {
 
 inline void set_all(JobFacts& job, const std::string& name, const std::string& value) {
   for (RankFacts& rank : job.ranks) rank.environment[name] = value;
+}
+
+/// Both nodes get another interface with the given name, of the given subnet, that is reached from the other node.
+inline void give_network(JobFacts& job, const std::string& name, const std::string& subnet) {
+  for (int number = 0; number < 2; ++number) {
+    NodeRecord& node = job.nodes[static_cast<std::size_t>(number)];
+    node.facts.interfaces.push_back(interface_of(name, subnet + std::to_string(number + 1)));
+    node.probes.results.push_back(reached(1 - number, name, subnet + std::to_string(2 - number)));
+  }
+}
+
+/// Another network, which libddp chooses.
+inline void give_faster_network(JobFacts& job) {
+  give_network(job, "eth1", "10.2.0.");
+  for (int number = 0; number < 2; ++number) {
+    NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
+    node.candidates = {"eth1"};
+    node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
+  }
+}
+
+inline void give_pair(JobFacts& job, const char* slurm, const char* pmix) {
+  for (RankFacts& rank : job.ranks) rank.pmix_version = pmix;
+  for (NodeRecord& node : job.nodes) node.facts.slurm_version = slurm;
 }
 
 }  // namespace ddp::tools::doctor::test

@@ -1,4 +1,6 @@
 // Each rule: what makes it speak, and it alone; what comes near and does not.
+#include <array>
+
 #include <gmock/gmock.h>
 
 #include "unit/tools/doctor/rule_cases.hpp"
@@ -8,6 +10,9 @@ namespace {
 
 using test::candidate;
 using test::Case;
+using test::give_faster_network;
+using test::give_network;
+using test::give_pair;
 using test::give_rdma;
 using test::healthy_job;
 using test::interface_of;
@@ -15,29 +20,14 @@ using test::reached;
 using test::rules_found;
 using test::set_all;
 
-/// Both nodes get another interface with the given name, of the given subnet, that is reached from the other node.
-void give_network(JobFacts& job, const std::string& name, const std::string& subnet) {
-  for (int number = 0; number < 2; ++number) {
-    NodeRecord& node = job.nodes[static_cast<std::size_t>(number)];
-    node.facts.interfaces.push_back(interface_of(name, subnet + std::to_string(number + 1)));
-    node.probes.results.push_back(reached(1 - number, name, subnet + std::to_string(2 - number)));
-  }
-}
-
-/// Another network, which libddp chooses.
-void give_faster_network(JobFacts& job) {
-  give_network(job, "eth1", "10.2.0.");
-  for (int number = 0; number < 2; ++number) {
-    NodeFacts& node = job.nodes[static_cast<std::size_t>(number)].facts;
-    node.candidates = {"eth1"};
-    node.candidate_facts = {candidate("10.2.0." + std::to_string(number + 1))};
-  }
-}
+/// Found by the environment report, which the rules hand on.
+constexpr std::array kOfTheReport{"env-differs", "env-nccl-version", "env-range",   "env-misspelt",
+                                  "env-unknown", "env-unread",       "env-removed", "env-deprecated",
+                                  "env-misread", "env-conf",         "env-size"};
 
 std::vector<Case> reports() {
   std::vector<Case> cases;
-  for (const char* id : {"env-differs", "env-nccl-version", "env-range", "env-misspelt", "env-unknown", "env-unread",
-                         "env-removed", "env-deprecated", "env-misread", "env-conf", "env-size"}) {
+  for (const char* id : kOfTheReport) {
     cases.push_back({id, "the environment report has it", [id](JobFacts& job) {
                        job.environment.push_back(
                            {.rule = id, .error = false, .variable = "A", .text = "A", .remedy = "B", .ranks = {1}});
@@ -96,6 +86,16 @@ std::vector<Case> faults() {
       {"host-identity", "one NCCL_HOSTID", [](auto& job) { set_all(job, "NCCL_HOSTID", "7"); }},
       {"own-name", "127.0.1.1", [](auto& job) { job.nodes[1].facts.own_name.addresses = {"127.0.1.1"}; }},
       {"own-name", "does not resolve", [](auto& job) { job.nodes[1].facts.own_name.addresses.clear(); }},
+      {"own-name", "Gloo is told an interface that is not there",
+       [](auto& job) {
+         job.nodes[1].facts.own_name.addresses = {"127.0.1.1"};
+         set_all(job, "GLOO_SOCKET_IFNAME", "eth0,eth1");
+       }},
+      {"own-name", "one rank's Gloo is not told",
+       [](auto& job) {
+         job.nodes[1].facts.own_name.addresses.clear();
+         job.ranks[2].environment["GLOO_SOCKET_IFNAME"] = "eth0";
+       }},
       {"master-address", "localhost",
        [](auto& job) {
          set_all(job, "MASTER_ADDR", "localhost");
@@ -161,15 +161,19 @@ std::vector<Case> faults() {
       {"speed-differs", "10 of 100 Gbit/s", [](auto& job) { job.nodes[1].facts.interfaces[1].rate_mbps = 10'000; }},
       {"port-range", "a hundred", [](auto& job) { job.nodes[0].facts.port_high = 32867; }},
       {"libddp-versions", "two", [](auto& job) { job.ranks[3].version = "0.2.0"; }},
-      {"slurm-pmix", "PMIx 5.0.8 hangs before Slurm 25.11.2",
+      {"slurm-pmix", "PMIx 5.0.8 hangs before Slurm 25.11.2", [](auto& job) { give_pair(job, "24.11.5", "5.0.8"); }},
+      {"slurm-pmix", "Slurm 23.02.2's shared memory", [](auto& job) { give_pair(job, "23.02.2", "4.2.3"); }},
+      {"slurm-pmix", "that of PMIx 5 before", [](auto& job) { give_pair(job, "23.02.1", "5.0.1"); }},
+      {"slurm-pmix", "one rank still has shared memory",
        [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.8";
-         for (auto& node : job.nodes) node.facts.slurm_version = "24.11.5";
+         give_pair(job, "23.02.2", "4.2.3");
+         set_all(job, "PMIX_MCA_gds", "hash");
+         job.ranks[2].environment.erase("PMIX_MCA_gds");
        }},
-      {"slurm-pmix", "Slurm 23.02.2's shared memory",
+      {"slurm-pmix", "the hang is not one of shared memory",
        [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.1";
-         for (auto& node : job.nodes) node.facts.slurm_version = "23.02.2";
+         give_pair(job, "23.02.2", "5.0.8");
+         set_all(job, "PMIX_MCA_gds", "hash");
        }},
       {"env-proxy", "the other node is not exempt",
        [](auto& job) {
@@ -179,8 +183,9 @@ std::vector<Case> faults() {
       {"pmix-versions", "two", [](auto& job) { job.ranks[3].pmix_version = "5.0.1"; }},
   };
   cases.insert(cases.end(), more.begin(), more.end());
-  const auto devices = test::device_faults();
-  cases.insert(cases.end(), devices.begin(), devices.end());
+  for (const auto& family : {test::device_faults(), test::nccl_faults()}) {
+    cases.insert(cases.end(), family.begin(), family.end());
+  }
   return cases;
 }
 
@@ -200,102 +205,19 @@ TEST(DoctorRules, EachFaultIsFoundAndNothingElse) {
 }
 
 TEST(DoctorRules, WhatComesNearIsNoFault) {
-  std::vector<Case> cases{
-      {"env-left-over", "switched on again", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "0"); }},
-      {"env-left-over", "words are 0", [](auto& job) { set_all(job, "NCCL_SHM_DISABLE", "true"); }},
-      {"env-left-over", "only 1 counts", [](auto& job) { set_all(job, "NCCL_P2P_DISABLE", "2"); }},
-      {"own-name", "the resolver was too slow",
-       [](auto& job) {
-         job.nodes[1].facts.own_name = {.addresses = {}, .unanswered = true};
-         set_all(job, "MASTER_ADDR", "n0");
-         for (auto& node : job.nodes) node.facts.master = {.addresses = {}, .unanswered = true};
-       }},
-      {"master-address", "Debian's 127.0.1.1 on that host itself",
-       [](auto& job) {
-         set_all(job, "MASTER_ADDR", "n0.cluster");
-         job.nodes[0].facts.master.addresses = {"127.0.1.1"};
-         job.nodes[1].facts.master.addresses = {"10.1.0.1"};
-       }},
-      {"memlock", "8 MiB without RDMA", [](auto& job) { job.ranks[1].memlock_bytes = 8 << 20; }},
-      {"memlock-rdma", "RDMA that is down",
-       [](auto& job) {
-         give_rdma(job.nodes[0]);
-         for (auto& port : job.nodes[0].facts.rdma) port.state = "DOWN";
-         job.ranks[0].memlock_bytes = 8 << 20;
-       }},
-      {"open-files", "1024", [](auto& job) { job.ranks[1].open_files = 1024; }},
-      {"shm-size", "128 MiB for two",
-       [](auto& job) {
-         job.nodes[1].facts.shm_bytes = 128 << 20;
-         job.nodes[1].facts.shm_free_bytes = 128 << 20;
-       }},
-      {"namespaces", "mounts may differ", [](auto& job) { job.ranks[3].namespaces["mnt"] = "mnt:[2]"; }},
-      {"cores-shared", "two on two",
-       [](auto& job) {
-         for (RankFacts& rank : job.ranks) {
-           rank.cpus = CpuSet::parse("0-1");
-           rank.cores = 2;
-         }
-       }},
-      {"cpu-quota", "as many as processors", [](auto& job) { job.ranks[0].cpu_quota = 8; }},
-      {"host-identity", "one boot id, two names", [](auto& job) { job.nodes[1].facts.boot_id = "boot0"; }},
-      {"clock-skew", "a second", [](auto& job) { job.nodes[1].probes.clock_ms += 1000; }},
-      {"interface-local", "docker0, which NCCL leaves out",
-       [](auto& job) {
-         InterfaceFacts docker = interface_of("docker0", "172.17.0.1");
-         docker.kind = InterfaceKind::host_only;
-         job.nodes[0].facts.interfaces.push_back(docker);
-       }},
-      {"interface-local", "link-local only, beside RDMA",
-       [](auto& job) {
-         for (auto& node : job.nodes) give_rdma(node);
-         job.nodes[0].facts.interfaces.push_back(interface_of("eth1", "169.254.0.1"));
-       }},
-      {"interface-prefix", "a prefix for both",
-       [](auto& job) {
-         give_network(job, "eth1", "10.2.0.");
-         set_all(job, "NCCL_SOCKET_IFNAME", "eth");
-       }},
-      {"interface-other", "NCCL only begins there, its data takes RDMA",
-       [](auto& job) {
-         give_faster_network(job);
-         for (auto& node : job.nodes) give_rdma(node);
-       }},
-      {"interfaces-one-subnet", "with strict ARP",
-       [](auto& job) {
-         give_network(job, "eth1", "10.1.0.10");
-         for (auto& node : job.nodes) {
-           for (auto& interface : node.facts.interfaces) interface.arp_ignore = 1, interface.arp_announce = 2;
-         }
-       }},
-      {"mtu-lost", "nothing was answered",
-       [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
-      {"slurm-pmix", "pairs that work",
-       [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "5.0.7";
-         for (auto& node : job.nodes) node.facts.slurm_version = "24.11.5";
-       }},
-      {"slurm-pmix", "fixed by Slurm",
-       [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.pmix_version = "6.1.0";
-         for (auto& node : job.nodes) node.facts.slurm_version = "25.11.2";
-       }},
-      {"env-proxy", "the nodes are exempt, by name, domain or all of them",
-       [](auto& job) {
-         for (RankFacts& rank : job.ranks) rank.environment["https_proxy"] = "http://proxy:3128";
-         job.ranks[0].environment["no_proxy"] = "localhost, n1 ,n0";
-         job.ranks[1].environment["NO_PROXY"] = "*";
-         job.ranks[2].environment["no_proxy"] = "n0";
-         job.ranks[3].environment["no_proxy"] = "n0";
-       }},
-      {"pmix-versions", "unknown on one", [](auto& job) { job.ranks[3].pmix_version.clear(); }},
-  };
-  const auto devices = test::device_near_misses();
-  cases.insert(cases.end(), devices.begin(), devices.end());
+  std::set<std::string> tested(kOfTheReport.begin(), kOfTheReport.end());  // tests/unit/diagnostics has theirs
+  std::vector<Case> cases = test::near_misses();
+  for (const auto& family : {test::device_near_misses(), test::nccl_near_misses()}) {
+    cases.insert(cases.end(), family.begin(), family.end());
+  }
   for (const Case& each : cases) {
     JobFacts job = healthy_job();
     each.change(job);
     EXPECT_THAT(rules_found(job), testing::IsEmpty()) << each.rule << ": " << each.what;
+    tested.insert(each.rule);
+  }
+  for (const Family& family : families()) {
+    for (const Rule& rule : family.rules) EXPECT_TRUE(tested.contains(std::string(rule.id))) << rule.id;
   }
 }
 
