@@ -43,9 +43,10 @@ inline Outputs run(ProcessGroup& group, std::shared_ptr<CommHook> hook, const Gr
   }
   std::vector<Parameter> list;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    list.push_back({.name = fmt::format("layer{}", i),
-                    .value = {values[i].data(), DType::float32, how.shapes[i]},
-                    .gradient = how.view ? TensorView{} : TensorView{gradients[i].data(), DType::float32, how.shapes[i]}});
+    list.push_back(
+        {.name = fmt::format("layer{}", i),
+         .value = {values[i].data(), DType::float32, how.shapes[i]},
+         .gradient = how.view ? TensorView{} : TensorView{gradients[i].data(), DType::float32, how.shapes[i]}});
   }
   ReducerOptions options;
   options.bucket_cap_bytes = how.cap_bytes;
