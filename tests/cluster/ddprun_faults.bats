@@ -293,7 +293,7 @@ until [ -e $0.trapped ]; do sleep 0.1; done'
   step=$("$cluster" run squeue -h -s -o %i | grep '\.[0-9]*$' | head -n 1)
   "$cluster" run scancel --signal=KILL "$step"
   finish
-  [ "$(folders | wc -l)" -ge 4 ]
+  [ -n "$(folders)" ] # an agent that hears of another's death before its own signal comes removes its own
   allocation -N4 "$bin/ddprun" true
   [ -z "$(folders)" ] || { folders; return 1; }
 }

@@ -237,10 +237,16 @@ std::optional<ncclResult_t> NcclQueue::launch(NcclRequest& request) {
   });
 }
 
+/// Only a recorded event is the request's: those that are taken again tell of an earlier end.
+void NcclQueue::record_end(NcclRequest& request) {
+  cuda::Event ended = events_.take();
+  ended.record(request.stream_);
+  request.ended_ = std::move(ended);
+}
+
 void NcclQueue::launched(NcclRequest& request) {
   launching_ = nullptr;
-  request.ended_ = events_.take();
-  request.ended_.record(request.stream_);
+  record_end(request);
   request.state_ = State::in_stream;
   if (request.queued_) request.ticket_ = ++last_ticket_;
 }
@@ -289,10 +295,7 @@ Outcome NcclQueue::poll_aborted(NcclRequest& request) noexcept {
   const bool patient = Deadline::Clock::now() - since < kLongestAbort;
   bool quiet = communicator_->over();
   if (quiet && request.state_ == State::launching && !request.ended_) {  // NCCL may have queued it, and tells no more
-    guarded("looking after an aborted operation", [&] {
-      request.ended_ = events_.take();
-      request.ended_.record(request.stream_);
-    });
+    guarded("looking after an aborted operation", [&] { record_end(request); });
   }
   if (quiet && request.ended_) {
     const CallScope call(*calls_, "looking after an aborted operation");

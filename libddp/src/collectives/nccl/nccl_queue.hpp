@@ -95,6 +95,7 @@ class NcclQueue {
   template <class Call>
   void call_with_all(const char* what, const std::string& attempted, Deadline deadline, Call&& call);
   std::optional<ncclResult_t> launch(NcclRequest& request);
+  void record_end(NcclRequest& request);
   void launched(NcclRequest& request);
   void capture(NcclRequest& request, const cuda::CaptureState& capture);
   Outcome poll_aborted(NcclRequest& request) noexcept;
