@@ -19,16 +19,12 @@ if(DDP_SANITIZE)
   # For what tests measure or forbid; compilers tell in different ways.
   if(DDP_SANITIZE MATCHES "thread")
     target_compile_definitions(ddp_options INTERFACE DDP_SANITIZED DDP_THREAD_SANITIZER)
-    # It cannot see fences; the flight recorder's order what other processes read, which it does not see, either.
-    target_compile_options(ddp_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
   else()
     target_compile_definitions(ddp_options INTERFACE DDP_SANITIZED DDP_ADDRESS_SANITIZER)
   endif()
   # Functions and codes of libraries that are opened on demand are declared here, in C's way. A null pointer that is used
   # ends the program anyway, and the check of virtual calls doubles what is compiled, for what ASan finds, too.
   target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function,enum,null,vptr>)
-  # Instrumented code makes GCC see uses of values that are not there; the dev preset has the warning.
-  target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE})
 endif()
 
@@ -70,6 +66,15 @@ function(ddp_add_component name)
   ddp_use_precompiled_headers(ddp_${name}_objects)
   target_sources(ddp PRIVATE $<TARGET_OBJECTS:ddp_${name}_objects>)
   target_link_libraries(ddp PRIVATE ${COMPONENT_LIBRARIES})
+endfunction()
+
+# ddp_define_operator_new(TEST): for a test that defines operator new. Clang's thread sanitizer does so, too, for programs
+# linked as C++.
+function(ddp_define_operator_new test)
+  if(DDP_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    set_target_properties(${test} PROPERTIES LINKER_LANGUAGE C)
+    target_link_libraries(${test} PRIVATE stdc++ m)
+  endif()
 endfunction()
 
 # ddp_add_test(NAME LABEL unit|multiproc SOURCES a.cpp ... LIBRARIES target ... [TIMEOUT seconds])

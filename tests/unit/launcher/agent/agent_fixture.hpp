@@ -22,6 +22,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/agent.hpp"
+#include "support/left_children.hpp"
 
 namespace ddp::launcher::test {
 
@@ -59,7 +60,7 @@ class AgentFixture : public ::testing::Test {
   }
   ~AgentFixture() override {
     agent_.reset();
-    EXPECT_EQ(children(), "") << "a process was left";
+    EXPECT_EQ(ddp::test::left_children(), "");
   }
 
   /// With what job_, limits_ and child_ are now.
@@ -143,11 +144,6 @@ class AgentFixture : public ::testing::Test {
   std::unique_ptr<Agent> agent_;
 
  private:
-  static std::string children() {
-    std::ifstream list{"/proc/self/task/" + std::to_string(::getpid()) + "/children"};
-    return {std::istreambuf_iterator<char>(list), {}};
-  }
-
   AttemptProcess start_fake(const control::PrepareAttempt& received) {
     EXPECT_EQ(received.name_space, "space");
     control::ConnectionPair pair = control::make_pair();

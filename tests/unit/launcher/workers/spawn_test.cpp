@@ -22,6 +22,7 @@
 
 #include "base/child_process.hpp"
 #include "outcome/exit_error.hpp"
+#include "support/left_children.hpp"
 #include "topology/placement/affinity_mask.hpp"
 
 namespace ddp::launcher {
@@ -65,7 +66,7 @@ class SpawnTest : public ::testing::Test {
     folder_ = name;
   }
   ~SpawnTest() override {
-    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a process was left";
+    EXPECT_EQ(ddp::test::left_children(), "");
     fs::remove_all(folder_);
   }
 
@@ -284,7 +285,7 @@ TEST_F(SpawnTest, AFailureBeforeTheProgramIsNotBlamedOnIt) {
 
 TEST_F(SpawnTest, OneThatIsNotConfirmedIsKilled) {
   { const StartingWorker dropped = start_worker(request({"/bin/sleep", "1000"})); }
-  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+  EXPECT_EQ(ddp::test::left_children(), "");
 }
 
 TEST_F(SpawnTest, AProgramThatDoesNotBeginHasALimit) {
