@@ -70,8 +70,8 @@ void use(ProcessGroup& group, unsigned seed) {
   const auto finish = [&] {
     const Open& first = open.front();
     first.work.wait();
-    const auto wrong = std::find_if(first.values.begin(), first.values.end(),
-                                    [&](float value) { return value != first.expected; });
+    const auto wrong =
+        std::find_if(first.values.begin(), first.values.end(), [&](float value) { return value != first.expected; });
     EXPECT_TRUE(wrong == first.values.end()) << *wrong << " instead of " << first.expected;
     open.pop_front();
   };
