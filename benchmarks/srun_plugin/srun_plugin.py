@@ -9,6 +9,7 @@ every launch). Every round runs each contender once, every second round in rever
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ CONTENDERS = (("--mpi=pmix", True, ["--mpi=pmix"]),
               ("absent", False, []))
 ROWS = (("srun -N4 -n64 true: --ddp, and --mpi=pmix", "--ddp", "--mpi=pmix"),
         ("srun -N4 -n64 true: plugin installed, and not", "unused", "absent"))
+# On each node, under --ddp-verbose: a node waits for the last one to start.
+AGREEMENT = re.compile(r"agreeing with the other 3 nodes on a network took (\d+) ms")
 
 
 class PluginConfiguration:
@@ -53,6 +56,16 @@ def time_step(arguments):
     return elapsed
 
 
+def time_agreement():
+    """Of the node that waits longest, in seconds."""
+    done = subprocess.run(["srun", "--ddp", "--ddp-verbose", *STEP], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=LIMIT_S)
+    times = [int(found) for found in AGREEMENT.findall(done.stderr)]
+    if done.returncode != 0 or len(times) != 4:
+        sys.exit(f"srun --ddp --ddp-verbose: exit code {done.returncode}, times of {len(times)} nodes\n{done.stderr}")
+    return max(times) / 1e3
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binaries", type=Path)
@@ -60,18 +73,25 @@ def main():
     options = parser.parse_args()
     configuration = PluginConfiguration(options.binaries.resolve())
     times = {name: [] for name, _, _ in CONTENDERS}
+    agreements = []
     for turn in range(-1, options.rounds):  # turn -1 warms the page cache
         for name, installed, arguments in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
             configuration.install(installed)
             elapsed = time_step(arguments)
             if turn >= 0:
                 times[name].append(elapsed)
+        configuration.install(True)
+        agreement = time_agreement()
+        if turn >= 0:
+            agreements.append(agreement)
         print(f"srun_plugin: round {turn + 1} of {options.rounds}", file=sys.stderr)
     configuration.install(False)
     rows = [[label, Spread(times[ours]).scaled(1e3, 0), Spread(times[theirs]).scaled(1e3, 0),
              str(Ratio(times[ours], times[theirs]))] for label, ours, theirs in ROWS]
     print(f"Run time of srun in ms: median (quartiles) of {options.rounds} steps.\n")
     print(table(["step", "first", "second", "ratio"], rows))
+    print(f"\nOf a step's nodes, the one that waits longest for the agreement on a network: "
+          f"{Spread(agreements).scaled(1e3, 0)} ms.")
 
 
 if __name__ == "__main__":

@@ -126,9 +126,13 @@ NetworkChoice choose_between_nodes(const topology::CandidateSearch& own, const P
     choice.remarks.push_back(fmt::format("without a store the nodes do not agree on a network; {}", kEachRoutes));
   } else {
     try {
+      const auto begin = Deadline::Clock::now();
       StepStore store(question.store_address, question.store_port);
       Agreeing agreeing(store, nodes, question.node_name);
       decision = agreeing.decide(note, limits);
+      const std::chrono::duration<double, std::milli> took = Deadline::Clock::now() - begin;
+      choice.remarks.push_back(
+          fmt::format("agreeing with the other {} nodes on a network took {:.0f} ms", nodes.size() - 1, took.count()));
       choice.warning = agreeing.warning();
       choice.step_ends = decision->step_ends();
     } catch (const std::exception& error) {

@@ -30,10 +30,11 @@ second_network() {
 
 @test "nodes that would choose differently agree, as World does" {
   second_network
-  run srun --ddp -N4 -n4 sh -c "$names"
+  run srun --ddp --ddp-verbose -N4 -n4 sh -c "$names"
   succeeded
   expect_all 4 FACTS
   expect_all 0 warning
+  expect_all 4 'agreeing with the other 3 nodes on a network took '
   [ "$(fact GLOO)" = eth0 ] && [ "$(fact NCCL)" = "=eth0" ] || { echo "$output"; return 1; }
   run srun --mpi=pmi2 -N4 -n4 "$rank_program" world
   expect_all 4 '"interface": "eth0"'

@@ -41,6 +41,43 @@ sys.exit(subprocess.run([sys.argv[1]], timeout=60).returncode)' "$HELLO"
   [[ $output == *"is well"* ]]
 }
 
+# With all that a rank knows. The first says nothing and stays; the second says all that a rank would.
+@test "PMIx: another user of the host cannot connect to the server, nor keep ranks from it" {
+  [ "$EUID" -eq 0 ] || skip "not root, who can become another user"
+  run "$DDPRUN" --nproc-per-node 1 python3 -c '
+import os, re, socket, subprocess, sys
+port = int(re.search(r"tcp4://127.0.0.1:([0-9]+)", os.environ["PMIX_SERVER_URI4"])[1])
+program = os.open(sys.argv[1], os.O_RDONLY)  # in a folder of root alone
+
+def as_other_user(act):
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            act()
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def listen():
+    connection = socket.socket()
+    connection.settimeout(20)
+    connection.connect(("127.0.0.1", port))
+    os._exit(1 if connection.recv(1) else 0)
+
+assert as_other_user(listen) == 0, "the server did not close the connection"
+# The default module reads files of the rank, which the other user could not.
+hash_only = {**os.environ, "PMIX_GDS_MODULE": "hash"}
+assert as_other_user(lambda: os.execve(program, ["pmix_hello"], hash_only)) == 1, "the client was let in"
+sys.exit(subprocess.run([sys.argv[1]], timeout=60).returncode)' "$HELLO"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ $output == *"UNREACHABLE"*"is well"* ]]
+  [ "$(grep -c 'is well' <<<"$output")" -eq 1 ]
+}
+
 @test "PMIx: an outer server's variables do no harm" {
   PMIX_NAMESPACE=outer PMIX_RANK=5 PMIX_SERVER_URI4="outer.0;tcp4://127.0.0.1:1" \
     run "$DDPRUN" --nproc-per-node 2 "$HELLO"

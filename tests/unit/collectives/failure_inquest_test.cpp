@@ -83,7 +83,7 @@ void expect_nobody_is_accused(unsigned seed) {
 }
 
 TEST(FailureInquest, NobodyIsAccusedFalsely) {
-  for (unsigned seed = 0; seed < ::ddp::test::cases(300); ++seed) expect_nobody_is_accused(seed);
+  for (unsigned seed = 0; seed < ::ddp::test::cases(500); ++seed) expect_nobody_is_accused(seed);
 }
 
 // Three of the first 6,000 rounds: lost packets and hang-ups in turn, for three quarters of 5 s.

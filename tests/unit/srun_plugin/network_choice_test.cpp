@@ -28,6 +28,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 using topology::InterfaceCandidate;
 
 InterfaceCandidate candidate(std::string interface, std::string address, bool routes, bool fabric = false) {
@@ -101,7 +102,11 @@ TEST_F(NetworkChoiceTest, EachNodeTakesItsInterfaceOfTheCommonNetwork) {
   for (const int node : {3, 1, 0, 2}) running.push_back(choose(node, two_networks(node)));
   const auto all = results(running);
   EXPECT_THAT(names(all), ElementsAre("ib3", "ib1", "ib0", "ib2"));
-  for (const NetworkChoice& choice : all) EXPECT_THAT(choice.interface.reason, HasSubstr("10.1.0.0/24"));
+  for (const NetworkChoice& choice : all) {
+    EXPECT_THAT(choice.interface.reason, HasSubstr("10.1.0.0/24"));
+    EXPECT_THAT(choice.remarks,
+                ElementsAre(MatchesRegex("agreeing with the other 3 nodes on a network took [0-9]+ ms")));
+  }
   EXPECT_THAT(warnings(all), IsEmpty());
 }
 

@@ -1,7 +1,9 @@
 // Whoever reaches a rank's port without the job's secrets changes nothing, whenever it comes and whatever it does.
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 
@@ -103,11 +105,19 @@ TEST_F(TcpStrangers, ScanHoldAndTalkBeforeDuringAndAfterConnect) {
 }
 
 TEST_F(TcpStrangers, AThousandConnections) {
+  constexpr rlim_t kDescriptors = 2000;  // the usual limit is 1,024
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < kDescriptors) GTEST_SKIP() << "open files are limited to " << before.rlim_max;
+  const rlimit raised{.rlim_cur = std::max(before.rlim_cur, kDescriptors), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &raised), 0);
   connect();
   std::vector<base::UniqueFd> held;
-  for (int i = 0; i < 700; ++i) held.push_back(stranger(i % 2));
+  for (int i = 0; i < 1000; ++i) held.push_back(stranger(i % 2));
   work();
   work();
+  held.clear();
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 /// It says that it is rank 0, gets a challenge, and cannot answer it.

@@ -41,6 +41,7 @@ inline control::PrepareAttempt plan(int epoch = kEpoch) {
           .run_id = "run",
           .name_space = "space",
           .log_suffix = {},
+          .console_window_bytes = 1,
           .nodes = {{.host = "n1", .nproc = kRanks, .role = "default", .addresses = {"127.0.0.1"}}}};
 }
 
@@ -102,6 +103,13 @@ class AgentFixture : public ::testing::Test {
     ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("AttemptCleaned")));
   }
 
+  /// With its attempt process: another start() may follow.
+  void end_agent() {
+    agent_.reset();
+    attempt_.reset();
+    console_.reset();
+  }
+
   void turn() {
     loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
     agent_->time_passed();
@@ -131,6 +139,7 @@ class AgentFixture : public ::testing::Test {
 
   Messages from_agent() { return coordinator_->receive(); }
   Messages to_attempt() { return attempt_ ? attempt_->receive() : Messages{}; }
+  Messages to_console() { return console_ ? console_->receive() : Messages{}; }
   bool attempt_is_alive() const { return ::kill(attempt_pid_, 0) == 0; }
 
   NodeJob job_;

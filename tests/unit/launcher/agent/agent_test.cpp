@@ -2,6 +2,9 @@
 #include "agent/agent.hpp"
 
 #include <ostream>
+#include <set>
+#include <variant>
+#include <vector>
 
 #include "agent_fixture.hpp"
 
@@ -41,51 +44,84 @@ class InEachState : public AgentFixture, public ::testing::WithParamInterface<St
 
 INSTANTIATE_TEST_SUITE_P(Agent, InEachState, ::testing::ValuesIn(kAll), ::testing::PrintToStringParamName());
 
-TEST_P(InEachState, OrdersGoToTheAttemptOrNowhere) {
-  reach();
-  const control::Message orders[] = {
-      control::StartAttempt{.epoch = kEpoch, .store_addresses = {"127.0.0.1"}, .store_port = 7},
-      signal_ranks(SIGTERM, true),
-      control::Fence{.epoch = kEpoch, .ranks = {0, 1}, .data = {std::byte{1}}, .status = 0},
-      control::ModexRequest{.epoch = kEpoch, .id = 5, .from_node = 1, .rank = 0},
-      control::ModexReply{.epoch = kEpoch, .id = 6, .to_node = 0, .status = -1, .data = {std::byte{2}}}};
-  for (const control::Message& message : orders) {
+enum class Taker { attempt, console, agent };
+struct Row {
+  control::Message message;
+  Taker ordered;  ///< who gets it from the coordinator, where there is an attempt; reports go to the coordinator
+};
+
+/// All messages, also those that nobody sends in this direction: their receivers ignore them.
+std::vector<Row> rows() {
+  return {
+      {control::Hello{.host = "n1"}, Taker::attempt},
+      {control::AttemptPrepared{.epoch = kEpoch, .store_port = 7}, Taker::attempt},
+      {control::RanksStarted{.epoch = kEpoch, .pids = {1, 2}}, Taker::attempt},
+      {control::AttemptFailed{.epoch = kEpoch, .message = "no", .exit_status = 2}, Taker::attempt},
+      {rank_ended(1), Taker::attempt},
+      {control::RankAborted{.epoch = kEpoch, .local_rank = 1, .call = {.status = 3, .message = "abort"}},
+       Taker::attempt},
+      {control::RankStopped{.epoch = kEpoch, .local_rank = 1, .signal = SIGSTOP}, Taker::attempt},
+      {cleaned(), Taker::attempt},
+      {control::SignalReceived{.signal = SIGTERM, .by_slurm = false}, Taker::attempt},
+      {plan(kEpoch + 1), Taker::agent},
+      {control::StartAttempt{.epoch = kEpoch, .store_addresses = {"127.0.0.1"}, .store_port = 7}, Taker::attempt},
+      {signal_ranks(SIGTERM, true), Taker::attempt},
+      {control::EndAttempt{.epoch = kEpoch, .drain_ms = 5}, Taker::attempt},
+      {control::Finish{}, Taker::agent},
+      {control::Fence{.epoch = kEpoch, .ranks = {0, 1}, .data = {std::byte{1}}, .status = 0}, Taker::attempt},
+      {control::ModexRequest{.epoch = kEpoch, .id = 5, .from_node = 1, .rank = 0}, Taker::attempt},
+      {control::ModexReply{.epoch = kEpoch, .id = 6, .to_node = 0, .status = -1, .data = {std::byte{2}}},
+       Taker::attempt},
+      {control::CollectStacks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
+      {control::StacksCollected{.epoch = kEpoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}, .notes = {}},
+       Taker::attempt},
+      {control::ConsoleOutput{
+           .epoch = kEpoch, .error = false, .pieces = {{.writer = control::kWholeLines, .text = "line\n"}}},
+       Taker::attempt},
+      {control::ConsoleTaken{.epoch = kEpoch, .error = false, .messages = 1}, Taker::console},
+      {control::RanksStill{.epoch = kEpoch, .still = true}, Taker::attempt},
+      {control::ObserveRanks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
+      {control::RanksObserved{.epoch = kEpoch, .facts = {std::byte{9}}}, Taker::attempt},
+      {control::Progress{.epoch = kEpoch, .ranks = {}}, Taker::attempt}};
+}
+
+TEST(AgentMessages, AllAreInTheTable) {
+  std::set<std::size_t> kinds;
+  for (const Row& row : rows()) kinds.insert(row.message.index());
+  EXPECT_EQ(kinds.size(), std::variant_size_v<control::Message> - 1) << "all but Encoded, which is never sent as such";
+}
+
+TEST_P(InEachState, EachOrderGoesToTheAttemptOrNowhere) {
+  for (const auto& [message, ordered] : rows()) {
+    SCOPED_TRACE(control::name_of(message));
+    reach();
+    const int started = started_;
     order(message);
-    EXPECT_EQ(to_attempt(), has_attempt() ? Messages{message} : Messages{}) << control::name_of(message);
+    const auto got_by = [&, taker = ordered](Taker who) {
+      return has_attempt() && taker == who ? Messages{message} : Messages{};
+    };
+    EXPECT_EQ(to_attempt(), got_by(Taker::attempt));
+    EXPECT_EQ(to_console(), got_by(Taker::console));
+    const bool answered = !has_attempt() && std::holds_alternative<control::EndAttempt>(message);
+    EXPECT_EQ(from_agent(), answered ? Messages{cleaned()} : Messages{});
+    EXPECT_EQ(started_ - started, std::holds_alternative<control::PrepareAttempt>(message) ? 1 : 0);
+    EXPECT_EQ(agent_->finished(), std::holds_alternative<control::Finish>(message));
+    end_agent();
   }
-  EXPECT_THAT(from_agent(), IsEmpty());
-  EXPECT_FALSE(agent_->finished());
 }
 
-TEST_P(InEachState, ReportsGoToTheCoordinator) {
+TEST_P(InEachState, EachReportGoesToTheCoordinator) {
   if (!has_attempt()) return;
-  reach();
-  const control::Message reports[] = {
-      control::AttemptPrepared{.epoch = kEpoch, .store_port = 7},
-      control::RanksStarted{.epoch = kEpoch, .pids = {1, 2}},
-      control::AttemptFailed{.epoch = kEpoch, .message = "no", .exit_status = 2},
-      rank_ended(1),
-      control::RankAborted{.epoch = kEpoch, .local_rank = 1, .call = {.status = 3, .message = "abort"}},
-      control::RankStopped{.epoch = kEpoch, .local_rank = 1, .signal = SIGSTOP},
-      control::Fence{.epoch = kEpoch, .ranks = {}, .data = {}, .status = 0},
-      control::ModexRequest{.epoch = kEpoch, .id = 5, .from_node = -1, .rank = 9},
-      control::ModexReply{.epoch = kEpoch, .id = 6, .to_node = 1, .status = 0, .data = {}},
-      cleaned()};
-  for (const control::Message& message : reports) {
-    report(message);
-    EXPECT_EQ(from_agent(), Messages{message}) << control::name_of(message);
-  }
-  EXPECT_THAT(to_attempt(), IsEmpty());
-}
-
-TEST_P(InEachState, EndAttemptIsAnsweredByTheAgentWhereNothingRuns) {
-  reach();
-  order(control::EndAttempt{.epoch = kEpoch});
-  if (has_attempt()) {
-    EXPECT_THAT(to_attempt(), ElementsAre(Is("EndAttempt")));
-    EXPECT_THAT(from_agent(), IsEmpty());
-  } else {
-    EXPECT_THAT(from_agent(), ElementsAre(Is("AttemptCleaned")));
+  for (const auto& [message, ordered] : rows()) {
+    SCOPED_TRACE(control::name_of(message));
+    reach();
+    (std::holds_alternative<control::ConsoleOutput>(message) ? console_ : attempt_)->send(message);
+    turn();
+    EXPECT_EQ(from_agent(), Messages{message});
+    EXPECT_THAT(to_attempt(), IsEmpty());
+    EXPECT_THAT(to_console(), IsEmpty());
+    EXPECT_FALSE(agent_->finished());
+    end_agent();
   }
 }
 
@@ -233,33 +269,19 @@ TEST_F(AgentTest, DestructionEndsTheAttempt) {
   EXPECT_FALSE(coordinator_->open());
 }
 
-TEST_F(AgentFixture, OutputGoesToTheCoordinatorAndItsAnswersBack) {
-  start();
-  control::PrepareAttempt with_console = plan();
-  with_console.console_window_bytes = 1;
-  order(with_console);
-  ASSERT_TRUE(console_);
-  const control::Message output = control::ConsoleOutput{
-      .epoch = kEpoch, .error = false, .pieces = {{.writer = control::kWholeLines, .text = "line\n"}}};
-  console_->send(output);
-  turn();
-  EXPECT_THAT(from_agent(), ElementsAre(output));
-  const control::Message taken = control::ConsoleTaken{.epoch = kEpoch, .error = false, .messages = 1};
-  order(taken);
+TEST_F(AgentTest, TheConsolesAnswersToAnEarlierAttemptAreDropped) {
+  prepare();
   order(control::ConsoleTaken{.epoch = kEpoch - 1, .error = false, .messages = 1});
-  EXPECT_THAT(console_->receive(), ElementsAre(taken));
+  EXPECT_THAT(to_console(), IsEmpty());
   EXPECT_THAT(to_attempt(), IsEmpty());
 }
 
-TEST_F(AgentFixture, WithoutItsCoordinatorTheAttemptKeepsItsOutput) {
-  start();
-  control::PrepareAttempt with_console = plan();
-  with_console.console_window_bytes = 1;
-  order(with_console);
+TEST_F(AgentTest, WithoutItsCoordinatorTheAttemptKeepsItsOutput) {
+  prepare();
   testing::internal::CaptureStderr();
   lose_coordinator();
   testing::internal::GetCapturedStderr();
-  console_->receive();
+  to_console();
   EXPECT_FALSE(console_->open());
   EXPECT_TRUE(attempt_is_alive());
 }
