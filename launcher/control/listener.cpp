@@ -219,7 +219,7 @@ void Listener::Impl::add(base::UniqueFd socket) {
   const int fd = socket.get();
   const Place place = pending.add({.socket = std::move(socket),
                                    .peer = to_text(address),
-                                   .source = source_of(address),
+                                   .source = base::source_of(address),
                                    .since = Clock::now(),
                                    .number = next_number++});
   loop.watch(fd, [this, place] { read(place); });
