@@ -1,12 +1,7 @@
 #include "store_server/listeners.hpp"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <random>
 #include <utility>
 
@@ -25,25 +20,12 @@ namespace {
 /// A port that is free on the first address may be in use on another.
 constexpr int kPortAttempts = 16;
 
-/// Empty, with errno EADDRINUSE, when the port is in use.
-base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool only_v6, bool reuse) {
+/// Empty when the port is in use.
+base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool only_v6) {
   const std::string attempted = fmt::format("listening on {} port {} for clients of the TCPStore", address, port);
   const base::AddressList found = base::resolve(address, port, AI_NUMERICHOST | AI_PASSIVE, attempted);
-  base::UniqueFd fd{::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-  if (!fd) throw base::system_error(attempted, errno);
-  const int on = 1;
-  if (found->ai_family == AF_INET6) {
-    const int alone = only_v6 ? 1 : 0;
-    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof alone);
-  }
-  // A given port may have an earlier server's connections in TIME_WAIT. For port 0 the option would let the kernel give
-  // one port to two sockets that do not listen yet.
-  if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // accepted sockets inherit it
-  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
-    if (errno == EADDRINUSE) return {};
-    throw base::system_error(attempted, errno);
-  }
+  base::UniqueFd fd = base::listen_at(*found, only_v6);
+  if (!fd && errno != EADDRINUSE) throw base::system_error(attempted, errno);
   return fd;
 }
 
@@ -55,7 +37,7 @@ base::UniqueFd listen_at(const std::string& address, std::uint16_t port, bool on
 /// "::", or "0.0.0.0" where the host has no IPv6.
 std::string everywhere() {
   try {
-    listen_at("::", 0, false, false);
+    listen_at("::", 0, false);
     return "::";
   } catch (const Error&) {
     return "0.0.0.0";
@@ -74,7 +56,7 @@ Attempt listen_on_all(const std::vector<std::string>& addresses, std::uint16_t p
   const bool only_v6 = std::any_of(addresses.begin(), addresses.end(), is_v4);
   Attempt attempt{.listeners = {.sockets = {}, .port = port}, .in_use = {}};
   for (const std::string& address : addresses) {
-    base::UniqueFd fd = listen_at(address, attempt.listeners.port, only_v6, port != 0);
+    base::UniqueFd fd = listen_at(address, attempt.listeners.port, only_v6);
     if (!fd) {
       attempt.in_use = address;
       break;

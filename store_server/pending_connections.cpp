@@ -1,14 +1,28 @@
 #include "store_server/pending_connections.hpp"
 
+#include <algorithm>
+#include <utility>
+
 namespace ddp::store_server {
 
-void PendingConnections::add(std::uint64_t serial, int fd, Deadline deadline, bool admitted) {
-  (admitted ? admitted_ : unadmitted_).insert_or_assign(serial, Pending{.fd = fd, .deadline = deadline});
+void PendingConnections::add(std::uint64_t serial, const PendingConnection& connection, bool admitted) {
+  (admitted ? admitted_ : unadmitted_).emplace(serial, connection);
+  if (!admitted) shares_.add(connection.source);
+}
+
+PendingConnections::BySerial::node_type PendingConnections::take_unadmitted(std::uint64_t serial) {
+  auto taken = unadmitted_.extract(serial);
+  if (taken) shares_.remove(taken.mapped().source);
+  return taken;
 }
 
 void PendingConnections::remove(std::uint64_t serial) {
   admitted_.erase(serial);
-  unadmitted_.erase(serial);
+  take_unadmitted(serial);
+}
+
+void PendingConnections::admit(std::uint64_t serial) {
+  if (auto taken = take_unadmitted(serial)) admitted_.insert(std::move(taken));
 }
 
 std::optional<Deadline> PendingConnections::next_deadline() const {
@@ -29,9 +43,13 @@ std::optional<int> PendingConnections::expired() const {
 }
 
 std::optional<int> PendingConnections::eviction_candidate() const {
-  for (const BySerial* group : {&unadmitted_, &admitted_}) {
-    if (!group->empty()) return group->begin()->second.fd;
+  if (!unadmitted_.empty()) {
+    const auto victim =
+        std::find_if(unadmitted_.begin(), unadmitted_.end(),
+                     [source = shares_.largest()](const auto& each) { return each.second.source == source; });
+    return victim->second.fd;
   }
+  if (!admitted_.empty()) return admitted_.begin()->second.fd;
   return std::nullopt;
 }
 

@@ -137,7 +137,11 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
   connection->admitted = here;
   if (!options.key) connection->stage = Stage::client;
   watch(number);
-  pending.add(connection->serial, number, Deadline::after(options.validation_limit), here);
+  pending.add(connection->serial,
+              {.fd = number,
+               .deadline = Deadline::after(options.validation_limit),
+               .source = base::source_of(peer.address.bytes())},
+              here);
   connections[slot] = std::move(connection);
 }
 

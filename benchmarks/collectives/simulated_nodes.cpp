@@ -129,7 +129,7 @@ class Rank {
 
   /// All ranks have come so far.
   void meet() {
-    std::atomic<int>& arrived = table_.arrived[meetings_++];
+    std::atomic<int>& arrived = table_.arrived[barriers_++];
     for (++arrived; arrived < size_ && !table_.failed;) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 
@@ -155,7 +155,7 @@ class Rank {
   Table& table_;
   int rank_;
   int size_;
-  std::size_t meetings_ = 0;
+  std::size_t barriers_ = 0;
   std::uint64_t sequence_ = 0;
   std::unique_ptr<Backend> backend_;
 };

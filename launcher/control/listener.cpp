@@ -1,7 +1,6 @@
 // The accepting side of the handshake, as an event loop of its own inside the caller's.
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -36,31 +35,19 @@ constexpr std::chrono::seconds kDescriptorPause{1};
 constexpr int kAcceptsPerTurn = 64;
 constexpr int kPortAttempts = 16;
 
-base::UniqueFd bound_socket(const addrinfo& address, const std::string& attempted) {
-  base::UniqueFd fd{::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-  if (!fd) throw base::system_error(attempted, errno);
-  const int on = 1;
-  const int off = 0;
-  // A port whose former connections are in TIME_WAIT can be reused at once.
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  // "::" takes IPv4 peers, too, whatever net.ipv6.bindv6only says; fails for IPv4 sockets only.
-  ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+base::UniqueFd listening_socket(const std::string& address, std::uint16_t port) {
+  const std::string attempted = fmt::format("listening for agents at {}:{}", address.empty() ? "*" : address, port);
+  const auto listen_at = [&](const std::string& host) {
+    const AddressList addresses = resolve(host, port, AI_PASSIVE, attempted);
+    base::UniqueFd fd = base::listen_at(*addresses);
     const int number = errno;
+    if (fd) return fd;
     std::string hint;
     if (number == EADDRINUSE)
       hint = "another program on this host uses the port, perhaps another job; choose another port";
     if (number == EACCES) hint = "ports below 1024 are for root; choose another port";
     if (number == EADDRNOTAVAIL) hint = "the address is not one of this host's";
     throw base::system_error(attempted, number, std::move(hint));
-  }
-  return fd;
-}
-
-base::UniqueFd listening_socket(const std::string& address, std::uint16_t port) {
-  const std::string attempted = fmt::format("listening for agents at {}:{}", address.empty() ? "*" : address, port);
-  const auto listen_at = [&](const std::string& host) {
-    return bound_socket(*resolve(host, port, AI_PASSIVE, attempted), attempted);
   };
   if (!address.empty()) return listen_at(address);
   try {
@@ -214,12 +201,10 @@ void Listener::Impl::add(base::UniqueFd socket) {
   } catch (const Error&) {
     return;  // it has gone already
   }
-  const int on = 1;
-  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   const int fd = socket.get();
   const Place place = pending.add({.socket = std::move(socket),
                                    .peer = to_text(address),
-                                   .source = source_of(address),
+                                   .source = base::source_of(address),
                                    .since = Clock::now(),
                                    .number = next_number++});
   loop.watch(fd, [this, place] { read(place); });

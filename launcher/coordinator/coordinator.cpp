@@ -134,19 +134,9 @@ void Coordinator::begin_attempt(const Roster& roster) {
   if (events_.before_attempt) events_.before_attempt();
   phase_ = Phase::preparing;
   phase_end_ = after(kPreparingLimit);
-  drain_time_ = control::kDrainTime;
   outcome_ = {};
-  end_by_.reset();
-  give_up_at_.reset();
-  silent_.clear();
-  store_refusals_.clear();
-  notice_.stop();
-  stacks_asked_ = false;
-  stacks_due_.clear();
-  stacks_ = {};
-  hang_ = HangInquiry{options_.hang_report_after};
-  hang_ended_ = false;
-  hang_report_.reset();
+  state_ = {};
+  state_.hang = HangInquiry{options_.hang_report_after};
   attempt_.emplace(roster);
   const std::vector<AttemptNode>& nodes = attempt_->nodes();
   const auto num_nodes = static_cast<std::int64_t>(nodes.size());
@@ -205,7 +195,7 @@ void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
     if (groups) announce_end(order.signal);
     if (order.signal != SIGKILL) continue;
     limit_end(std::chrono::milliseconds(0));
-    asked_at_ = Heartbeat::Clock::now();
+    state_.asked_at = Heartbeat::Clock::now();
     give_up_silent_nodes({});
   }
 }
@@ -244,10 +234,10 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   if (phase_ == Phase::gathering) consider(membership_.next_deadline());
   if (phase_ == Phase::running) {
     consider(attempt_->supervisor().next_deadline());
-    consider(notice_.next_deadline());
-    if (!hang_ended_) consider(hang_.next_look());
+    consider(state_.notice.next_deadline());
+    if (!state_.hang_ended) consider(state_.hang.next_look());
   }
-  if (phase_ == Phase::cleaning) consider(give_up_at_);
+  if (phase_ == Phase::cleaning) consider(state_.give_up_at);
   if (phase_ < Phase::cleaning || (phase_ == Phase::cleaning && drain_time() == control::kDrainTime))
     consider(job_end_);
   consider(links_.next_deadline());
@@ -263,20 +253,20 @@ void Coordinator::time_passed() {
   give_up_waiting();
   if (phase_ == Phase::running) {
     Supervisor& supervisor = attempt_->supervisor();
-    if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(asked_at_);
+    if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(state_.asked_at);
     follow(supervisor.time_passed(clock_()));
     look_for_hang();
     settle_stacks();
-    if (const auto text = notice_.take(clock_().steady, supervisor.left())) events_.note(*text);
+    if (const auto text = state_.notice.take(clock_().steady, supervisor.left())) events_.note(*text);
     if (supervisor.done()) {
       outcome_ = supervisor.outcome();
-      outcome_.stacks = std::move(stacks_);
-      if (!outcome_.success()) outcome_.hang = std::move(hang_report_);
+      outcome_.stacks = std::move(state_.stacks);
+      if (!outcome_.success()) outcome_.hang = std::move(state_.hang_report);
       end_attempt();
     }
   }
-  if (phase_ == Phase::cleaning && expired(give_up_at_)) give_up_cleaning();
-  if (phase_ == Phase::cleaning && expired(phase_end_)) give_up_silent_nodes(asked_at_);
+  if (phase_ == Phase::cleaning && expired(state_.give_up_at)) give_up_cleaning();
+  if (phase_ == Phase::cleaning && expired(phase_end_)) give_up_silent_nodes(state_.asked_at);
   if (phase_ == Phase::cleaning && (expired(phase_end_) || attempt_->settled())) conclude();
   if (phase_ == Phase::finishing && (links_.empty() || expired(phase_end_))) phase_ = Phase::finished;
 }

@@ -100,7 +100,7 @@ class Coordinator {
   /// The outcome's, or 1 for any failure where torchrun's codes are wanted.
   int exit_status() const;
   /// A signal, --timeout or a failure is ending the job: by then it must be over, whatever a node does. Nothing before.
-  std::optional<Deadline> end_by() const { return end_by_; }
+  std::optional<Deadline> end_by() const { return state_.end_by; }
   /// How long the end may wait for slow readers. Signals may shorten it, also after finished().
   std::chrono::milliseconds drain_time() const;
   /// How long the end may wait for a slow reader of the ranks' output, since @p begin, which last took some at
@@ -112,6 +112,23 @@ class Coordinator {
 
  private:
   enum class Phase { gathering, preparing, running, cleaning, finishing, finished };
+
+  /// Begins anew with each attempt.
+  struct AttemptState {
+    std::optional<Deadline> end_by;           ///< see end_by()
+    std::optional<Deadline> give_up_at;       ///< cleaning: when to look for nodes that do not answer
+    Heartbeat::Time asked_at{};               ///< when all nodes got the last order that they must obey at once
+    std::vector<std::string> silent;          ///< JobOutcome::silent
+    std::vector<std::string> store_refusals;  ///< likewise
+    std::chrono::milliseconds drain_time = control::kDrainTime;  ///< before the outcome shortens it
+    EndNotice notice;
+    bool stacks_asked = false;  ///< and not all that can come is there
+    std::set<int> stacks_due;   ///< nodes that have not sent theirs, by node rank
+    RankStacks stacks;
+    HangInquiry hang{};
+    bool hang_ended = false;                ///< the job has begun to end
+    std::optional<HangReport> hang_report;  ///< for the outcome
+  };
 
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
@@ -170,24 +187,12 @@ class Coordinator {
   Phase phase_ = Phase::gathering;
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
-  std::optional<Deadline> end_by_;
-  std::optional<Deadline> give_up_at_;       ///< cleaning: when to look for nodes that do not answer
-  Heartbeat::Time asked_at_{};               ///< when all nodes got the last order that they must obey at once
-  std::vector<std::string> silent_;          ///< JobOutcome::silent of this attempt
-  std::vector<std::string> store_refusals_;  ///< likewise
-  std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< before the outcome shortens it
   std::string log_suffix_;
   int restarts_used_ = 0;
   int nodes_lost_ = 0;                 ///< by all attempts before
   bool restart_is_pointless_ = false;  ///< a node could not start its ranks, and will not the next time
   std::optional<JobAttempt> attempt_;  ///< the last one
-  EndNotice notice_;
-  bool stacks_asked_ = false;              ///< and not all that can come is there
-  std::set<int> stacks_due_;               ///< nodes that have not sent theirs, by node rank
-  RankStacks stacks_;                      ///< of this attempt
-  HangInquiry hang_;                       ///< of this attempt
-  bool hang_ended_ = false;                ///< the job has begun to end
-  std::optional<HangReport> hang_report_;  ///< for the outcome
+  AttemptState state_;
   JobOutcome outcome_;
 };
 

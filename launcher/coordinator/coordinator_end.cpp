@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kLookAgain{500};
 /// The end is @p limit and the margin from now, or earlier if that was so.
 void Coordinator::limit_end(std::chrono::milliseconds limit) {
   const Deadline end = after(limit + kEndMargin);
-  end_by_ = end_by_ ? earlier(*end_by_, end) : end;
+  state_.end_by = state_.end_by ? earlier(*state_.end_by, end) : end;
 }
 
 bool Coordinator::may_restart() const {
@@ -47,7 +47,7 @@ bool Coordinator::is_reported(const AttemptNode& node) const {
 }
 
 void Coordinator::name_silent(const AttemptNode& node) {
-  if (!is_reported(node)) silent_.push_back(node.layout.host);
+  if (!is_reported(node)) state_.silent.push_back(node.layout.host);
 }
 
 /// Those of whom nothing has come since @p since, or for longer than a healthy agent would take.
@@ -69,8 +69,8 @@ void Coordinator::give_up_silent_nodes(Heartbeat::Time since) {
 /// The job could be over, but not all nodes have cleaned up. Slow readers of the ranks' output may go on, unless the
 /// user ended the job.
 void Coordinator::give_up_cleaning() {
-  give_up_at_ = after(kLookAgain);
-  give_up_silent_nodes(asked_at_);
+  state_.give_up_at = after(kLookAgain);
+  give_up_silent_nodes(state_.asked_at);
   if (ended_by_user()) phase_end_ = Deadline{clock_().steady};
 }
 
@@ -91,20 +91,20 @@ void Coordinator::resume() {
 void Coordinator::end_attempt() {
   phase_ = Phase::cleaning;
   if (!outcome_.success() && !may_restart()) limit_cleaning();
-  asked_at_ = Heartbeat::Clock::now();
+  state_.asked_at = Heartbeat::Clock::now();
   send_end();
 }
 
 void Coordinator::limit_cleaning() {
-  if (!end_by_) limit_end(options_.shutdown_timeout);
-  give_up_at_ = Deadline{end_by_->when() - kLeaveReserve};
+  if (!state_.end_by) limit_end(options_.shutdown_timeout);
+  state_.give_up_at = Deadline{state_.end_by->when() - kLeaveReserve};
 }
 
 void Coordinator::send_end() {
   std::chrono::milliseconds drain = drain_time();
   phase_end_ = after(kCleaningLimit + drain);
   if (ended_by_user()) {
-    const auto left = give_up_at_->when() - kDrainReserve - clock_().steady;
+    const auto left = state_.give_up_at->when() - kDrainReserve - clock_().steady;
     drain =
         std::clamp(std::chrono::duration_cast<std::chrono::milliseconds>(left), std::chrono::milliseconds(0), drain);
   }
@@ -112,20 +112,21 @@ void Coordinator::send_end() {
 }
 
 std::chrono::milliseconds Coordinator::drain_time() const {
-  return ended_by_user() ? std::min<std::chrono::milliseconds>(drain_time_, control::kUrgentDrainTime) : drain_time_;
+  return ended_by_user() ? std::min<std::chrono::milliseconds>(state_.drain_time, control::kUrgentDrainTime)
+                         : state_.drain_time;
 }
 
 Deadline Coordinator::reader_limit(Heartbeat::Time begin, Heartbeat::Time moved) const {
   const std::chrono::milliseconds drain = drain_time();
   const Deadline limit = earlier(Deadline{begin + drain},
                                  Deadline{moved + std::min<std::chrono::milliseconds>(drain, control::kStallLimit)});
-  return ended_by_user() && end_by_ ? earlier(limit, Deadline{end_by_->when() - kSrunReserve}) : limit;
+  return ended_by_user() && state_.end_by ? earlier(limit, Deadline{state_.end_by->when() - kSrunReserve}) : limit;
 }
 
 void Coordinator::shorten_drain(std::chrono::milliseconds limit) {
-  if (phase_ == Phase::cleaning && !give_up_at_) limit_cleaning();
-  if (limit >= drain_time_) return;
-  drain_time_ = limit;
+  if (phase_ == Phase::cleaning && !state_.give_up_at) limit_cleaning();
+  if (limit >= state_.drain_time) return;
+  state_.drain_time = limit;
   if (phase_ == Phase::cleaning) send_end();
 }
 
@@ -145,7 +146,7 @@ void Coordinator::conclude() {
     begin_attempt(*roster);
   } else {
     if (may_restart()) {  // too few nodes are left for it; the limits were not those of the end
-      end_by_.reset();
+      state_.end_by.reset();
       limit_end(std::chrono::milliseconds(0));
     }
     finish();
@@ -160,12 +161,12 @@ int Coordinator::exit_status() const {
 void Coordinator::finish() {
   phase_ = Phase::finishing;
   phase_end_ = after(kFinishingLimit);
-  outcome_.silent = silent_;
-  outcome_.store_refusals = store_refusals_;
-  if (!silent_.empty() && !end_by_) limit_end(std::chrono::milliseconds(0));
-  if (end_by_) {
+  outcome_.silent = state_.silent;
+  outcome_.store_refusals = state_.store_refusals;
+  if (!state_.silent.empty() && !state_.end_by) limit_end(std::chrono::milliseconds(0));
+  if (state_.end_by) {
     const Deadline least = after(kLeastFinishing);
-    const Deadline end{end_by_->when() - kSrunReserve};
+    const Deadline end{state_.end_by->when() - kSrunReserve};
     phase_end_ = earlier(*phase_end_, end < least ? least : end);
   }
   links_.stop_listening();

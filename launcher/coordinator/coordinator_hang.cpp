@@ -32,7 +32,7 @@ std::set<int> Coordinator::nodes_with_ranks() const {
 }
 
 void Coordinator::handle_still(const AttemptNode& node, const control::RanksStill& message) {
-  hang_.note(node.rank, message.still, clock_().steady);
+  state_.hang.note(node.rank, message.still, clock_().steady);
 }
 
 void Coordinator::handle_observed(const AttemptNode& node, const control::RanksObserved& message) {
@@ -45,36 +45,36 @@ void Coordinator::handle_observed(const AttemptNode& node, const control::RanksO
   std::erase_if(facts.ranks, [&](const diagnostics::RankFacts& each) {
     return each.rank < node.first_rank || each.rank >= node.first_rank + node.layout.nproc;
   });
-  hang_.answer(node.rank, std::move(facts));
+  state_.hang.answer(node.rank, std::move(facts));
 }
 
 /// While the job goes on. What ends it asks for stacks, and with them for the same facts.
 void Coordinator::look_for_hang() {
   if (attempt_->supervisor().next_deadline()) return note_end_of_hang();
   const auto now = clock_().steady;
-  const std::set<int> nodes = hang_.may_be_due(now) ? nodes_with_ranks() : std::set<int>{};
-  if (hang_.is_due(nodes, now)) {
+  const std::set<int> nodes = state_.hang.may_be_due(now) ? nodes_with_ranks() : std::set<int>{};
+  if (state_.hang.is_due(nodes, now)) {
     for (const AttemptNode& node : attempt_->nodes()) {
       if (!node.may_have_ranks()) continue;
       links_.send(node.link,
                   control::ObserveRanks{.epoch = attempt_->epoch(),
                                         .limit_ms = static_cast<int>(std::chrono::milliseconds{kLookLimit}.count())});
     }
-    hang_.ask(nodes, after(kLookLimit + kAnswerReserve));
+    state_.hang.ask(nodes, after(kLookLimit + kAnswerReserve));
   }
-  if (!hang_.asking()) return;
+  if (!state_.hang.asking()) return;
   for (const AttemptNode& node : attempt_->nodes()) {
-    if (links_.is_silent(node.link)) hang_.give_up(node.rank);
+    if (links_.is_silent(node.link)) state_.hang.give_up(node.rank);
   }
-  if (!hang_.complete(now)) return;
-  if (const auto report = hang_.conclude_standstill(now))
+  if (!state_.hang.complete(now)) return;
+  if (const auto report = state_.hang.conclude_standstill(now))
     events_.note(fmt::format("{}: {}", report->when, without_last_newline(report->text)));
 }
 
 /// The job has begun to end.
 void Coordinator::note_end_of_hang() {
-  if (std::exchange(hang_ended_, true)) return;
-  hang_report_ = hang_.report_at_failure(clock_().steady);
+  if (std::exchange(state_.hang_ended, true)) return;
+  state_.hang_report = state_.hang.report_at_failure(clock_().steady);
 }
 
 }  // namespace ddp::launcher

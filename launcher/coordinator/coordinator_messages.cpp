@@ -32,7 +32,7 @@ void Coordinator::handle(int link, const control::Message& message) {
     if (phase_ != Phase::cleaning) return;
     node->state = NodeState::cleaned;
     for (const std::string& line : cleaned->store_refusals) {
-      if (store_refusals_.size() < kMostStoreRefusals) store_refusals_.push_back(line);
+      if (state_.store_refusals.size() < kMostStoreRefusals) state_.store_refusals.push_back(line);
     }
     return;
   }

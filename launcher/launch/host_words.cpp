@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -22,26 +20,19 @@ namespace {
 constexpr std::size_t kMostKeptBytes = 16'384;
 constexpr std::size_t kMostLineBytes = 300;
 
-base::UniqueFd make_event() {
-  base::UniqueFd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  if (!event) throw base::system_error("making an eventfd", errno);
-  return event;
-}
-
 }  // namespace
 
-HostWords::HostWords(std::size_t hosts) : wake_(make_event()), stop_(make_event()), sources_(hosts) {
+HostWords::HostWords(std::size_t hosts) : sources_(hosts) {
   thread_ = base::start_thread([this] { run(); });
 }
 
 HostWords::~HostWords() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
+  stop_.ring();
   {
     const std::lock_guard lock{mutex_};
     finishing_ = true;
   }
-  wake();
+  wake_.ring();
   thread_.join();
 }
 
@@ -55,7 +46,7 @@ base::UniqueFd HostWords::open(std::size_t host) {
     const std::lock_guard lock{mutex_};
     sources_.at(host).pipe = std::move(own);
   }
-  wake();
+  wake_.ring();
   return theirs;
 }
 
@@ -64,7 +55,7 @@ void HostWords::show(std::size_t host) {
     const std::lock_guard lock{mutex_};
     sources_.at(host).shown = true;
   }
-  wake();
+  wake_.ring();
 }
 
 std::string HostWords::last_line(std::size_t host) {
@@ -84,13 +75,8 @@ std::string HostWords::last_line(std::size_t host) {
 void HostWords::finish(Deadline deadline) {
   std::unique_lock lock{mutex_};
   finishing_ = true;
-  wake();
+  wake_.ring();
   over_changed_.wait_until(lock, deadline.when(), [this] { return over_; });
-}
-
-void HostWords::wake() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
 /// @return whether there may be more
@@ -122,7 +108,7 @@ std::string HostWords::take_ready(bool& anything) {
 
 void HostWords::run() {
   for (bool finishing = false; !finishing;) {
-    std::vector<pollfd> entries{{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> entries{{.fd = wake_.fd(), .events = POLLIN, .revents = 0}};
     {
       const std::lock_guard lock{mutex_};
       for (const Source& source : sources_) {
@@ -130,8 +116,7 @@ void HostWords::run() {
       }
     }
     ::poll(entries.data(), entries.size(), -1);
-    std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t size = ::read(wake_.get(), &count, sizeof count);
+    wake_.clear();
     {
       const std::lock_guard lock{mutex_};
       finishing = finishing_;
@@ -140,7 +125,7 @@ void HostWords::run() {
       const std::string text = take_ready(more);
       if (text.empty()) {
         more = more && finishing;
-      } else if (!base::write_bytes(STDERR_FILENO, text, base::kPagePatience, stop_.get())) {
+      } else if (!base::write_bytes(STDERR_FILENO, text, base::kPagePatience, stop_.fd())) {
         more = more && !finishing;  // nobody reads it
       }
       if (!finishing) more = false;

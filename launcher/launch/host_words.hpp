@@ -11,6 +11,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
+#include "base/wake_event.hpp"
 
 namespace ddp::launcher {
 
@@ -42,10 +43,9 @@ class HostWords {
   void run();
   std::string take_ready(bool& anything);
   bool take_in(Source& source);
-  void wake();
 
-  base::UniqueFd wake_;
-  base::UniqueFd stop_;
+  base::WakeEvent wake_;
+  base::WakeEvent stop_;
   std::mutex mutex_;
   std::condition_variable over_changed_;
   std::vector<Source> sources_;

@@ -88,8 +88,8 @@ class Process {
   int run() {
     hold_signals(options_.forwarded_signals);  // while it waits for other nodes; ending ones end it
     if (role_.role == LaunchRole::frontend) {
-      FrontendRendezvous meeting = meet_as_frontend(frontend_addresses(options_, role_.by_hosts, environment_));
-      lead(std::move(meeting.listener), &meeting.point);
+      FrontendRendezvous rendezvous = meet_as_frontend(frontend_addresses(options_, role_.by_hosts, environment_));
+      lead(std::move(rendezvous.listener), &rendezvous.point);
       return drive();
     }
     if (role_.role == LaunchRole::frontend_agent && !role_.by_hosts) leave_task_binding();
@@ -158,22 +158,22 @@ class Process {
     const std::string host = rendezvous_host();
     or_refuse([&] { network_ = own_network(options_.local_addr, host, environment_); });
     if (network_.addresses.empty()) network_ = own_network("", host, without_interface_names(environment_));
-    Rendezvous meeting =
+    Rendezvous rendezvous =
         role_.role == LaunchRole::frontend_agent ? meet_as_frontend_agent(environment_, deadline)
         : role_.role == LaunchRole::step_agent
             ? meet_in_step(environment_, step_addresses(network_.addresses, options_, environment_), deadline)
             : meet_at_endpoint(options_, environment_);
-    order_ = meeting.order;
-    if (meeting.listener) {
+    order_ = rendezvous.order;
+    if (rendezvous.listener) {
       if (options_.verbose)
-        say(fmt::format("waiting for the other nodes at {}", fmt::join(meeting.listener->addresses(), ", ")));
-      lead(std::move(meeting.listener), nullptr);
+        say(fmt::format("waiting for the other nodes at {}", fmt::join(rendezvous.listener->addresses(), ", ")));
+      lead(std::move(rendezvous.listener), nullptr);
     } else {
-      control::Connection coordinator = meeting.connect();
+      control::Connection coordinator = rendezvous.connect();
       if (role_.role == LaunchRole::frontend_agent && role_.by_hosts) settle_standard_input(environment_);
-      coordinator.set_peer(meeting.host.empty()
+      coordinator.set_peer(rendezvous.host.empty()
                                ? fmt::format("the coordinator at {}", coordinator.peer())
-                               : fmt::format("the coordinator on {} ({})", meeting.host, coordinator.peer()));
+                               : fmt::format("the coordinator on {} ({})", rendezvous.host, coordinator.peer()));
       start_agent(std::move(coordinator));
     }
   }

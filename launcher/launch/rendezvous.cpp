@@ -116,13 +116,13 @@ control::Connection Rendezvous::connect() const {
 }
 
 FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses) {
-  FrontendRendezvous meeting{
+  FrontendRendezvous rendezvous{
       .listener = {},
       .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()}};
-  meeting.listener =
-      std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(meeting.point.secret));
-  meeting.point.port = meeting.listener->port();
-  return meeting;
+  rendezvous.listener =
+      std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(rendezvous.point.secret));
+  rendezvous.point.port = rendezvous.listener->port();
+  return rendezvous;
 }
 
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline) {
@@ -138,39 +138,40 @@ Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline
 }
 
 Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment) {
-  const RendezvousOptions& rendezvous = options.rendezvous;
-  const bool fixed = rendezvous.backend != RendezvousBackend::c10d;
-  const bool endpoint = !rendezvous.endpoint_host.empty();
-  const std::string host = endpoint ? rendezvous.endpoint_host : rendezvous.master_addr;
+  const RendezvousOptions& wanted = options.rendezvous;
+  const bool fixed = wanted.backend != RendezvousBackend::c10d;
+  const bool endpoint = !wanted.endpoint_host.empty();
+  const std::string host = endpoint ? wanted.endpoint_host : wanted.master_addr;
   std::uint16_t port = fixed ? kStaticPort : kDynamicPort;
-  if (endpoint && rendezvous.endpoint_port) {
-    port = *rendezvous.endpoint_port;
-  } else if (!endpoint && rendezvous.master_port) {
-    port = *rendezvous.master_port;
+  if (endpoint && wanted.endpoint_port) {
+    port = *wanted.endpoint_port;
+  } else if (!endpoint && wanted.master_port) {
+    port = *wanted.master_port;
   }
-  const int node_rank = rendezvous.node_rank.value_or(0);
-  const Deadline deadline = Deadline::after(fixed ? rendezvous.static_timeout : rendezvous.read_timeout);
-  const auto proof = std::make_shared<RendezvousProof>(environment, rendezvous.insecure, base::host_name());
-  Rendezvous meeting{.listener = {},
-                     .addresses = {host},
-                     .port = port,
-                     .provers = [proof](const control::Announcement& asked) { return proof->follower(asked); },
-                     .order = fixed ? node_rank : -1,
-                     .deadline = deadline,
-                     .port_taken = {}};
-  const bool must_lead = rendezvous.is_host.value_or(fixed && node_rank == 0);
-  const bool may_lead = !rendezvous.is_host && !fixed && is_own_name(host);
-  if (!must_lead && !may_lead) return meeting;
-  const std::vector<std::string> addresses = own_addresses(host, rendezvous.is_host.has_value());
+  const int node_rank = wanted.node_rank.value_or(0);
+  const Deadline deadline = Deadline::after(fixed ? wanted.static_timeout : wanted.read_timeout);
+  const auto proof = std::make_shared<RendezvousProof>(environment, wanted.insecure, base::host_name());
+  Rendezvous rendezvous{.listener = {},
+                        .addresses = {host},
+                        .port = port,
+                        .provers = [proof](const control::Announcement& asked) { return proof->follower(asked); },
+                        .order = fixed ? node_rank : -1,
+                        .deadline = deadline,
+                        .port_taken = {}};
+  const bool must_lead = wanted.is_host.value_or(fixed && node_rank == 0);
+  const bool may_lead = !wanted.is_host && !fixed && is_own_name(host);
+  if (!must_lead && !may_lead) return rendezvous;
+  const std::vector<std::string> addresses = own_addresses(host, wanted.is_host.has_value());
   const auto prover = proof->leader();
   if (must_lead) {
-    meeting.listener = std::make_unique<control::Listener>(addresses, port, prover);
+    rendezvous.listener = std::make_unique<control::Listener>(addresses, port, prover);
   } else {
-    meeting.listener = listen_unless_another_does(addresses, port, prover);
-    if (!meeting.listener) meeting.port_taken = fmt::format("another process of this host listens at port {}", port);
+    rendezvous.listener = listen_unless_another_does(addresses, port, prover);
+    if (!rendezvous.listener)
+      rendezvous.port_taken = fmt::format("another process of this host listens at port {}", port);
   }
-  if (meeting.listener) meeting.port = meeting.listener->port();
-  return meeting;
+  if (rendezvous.listener) rendezvous.port = rendezvous.listener->port();
+  return rendezvous;
 }
 
 }  // namespace ddp::launcher

@@ -38,7 +38,7 @@ std::unique_ptr<KeyValueStore> connect_step(const base::Environment& environment
   return std::make_unique<kvs::Pmi2Store>(environment.number("PMI_FD").value(), deadline);
 }
 
-/// What the child tells: '+' and the meeting point, or '-' and an error's text.
+/// What the child tells: '+' and the rendezvous point, or '-' and an error's text.
 std::string exchange(const base::Environment& environment, const std::string& own_point, Deadline deadline) {
   std::unique_ptr<KeyValueStore> store;
   try {
@@ -88,19 +88,19 @@ std::string read_all(int fd, Deadline deadline) {
 Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& addresses,
                         Deadline deadline) {
   const std::string attempted = "meeting the other agents of this Slurm step";
-  Rendezvous meeting{.listener = {},
-                     .addresses = {},
-                     .port = 0,
-                     .provers = {},
-                     .order = environment.number("SLURM_NODEID").value_or(-1),
-                     .deadline = deadline,
-                     .port_taken = {}};
+  Rendezvous rendezvous{.listener = {},
+                        .addresses = {},
+                        .port = 0,
+                        .provers = {},
+                        .order = environment.number("SLURM_NODEID").value_or(-1),
+                        .deadline = deadline,
+                        .port_taken = {}};
   RendezvousPoint point{
       .addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()};
   const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
   if (leads) {
-    meeting.listener = std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(point.secret));
-    point.port = meeting.listener->port();
+    rendezvous.listener = std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(point.secret));
+    point.port = rendezvous.listener->port();
   }
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw base::system_error(attempted, errno);
@@ -115,11 +115,11 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   const std::string told = read_all(answer.get(), Deadline{deadline.when() + kChildPatience});
   if (told.starts_with('+')) {
     if (!leads) point = RendezvousPoint::decode(told.substr(1));
-    meeting.addresses = std::move(point.addresses);
-    meeting.port = point.port;
-    meeting.host = std::move(point.host);
-    meeting.provers = control::job_secret_provers(point.secret);
-    return meeting;
+    rendezvous.addresses = std::move(point.addresses);
+    rendezvous.port = point.port;
+    rendezvous.host = std::move(point.host);
+    rendezvous.provers = control::job_secret_provers(point.secret);
+    return rendezvous;
   }
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = attempted,

@@ -138,7 +138,7 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
       .choices({"auto", "none"});
   table.add_value("--metrics-address", "ADDRESS",
                   "Address of each node to answer at, in place of 127.0.0.1, which its own processes reach only; "
-                  "0.0.0.0: all. Whoever reaches it can read the metrics.",
+                  "0.0.0.0: all. Anyone who can reach it can read the metrics.",
                   [&](const auto& source, const auto& text) {
                     draft.metrics_address = {source, text};
                   });

@@ -190,7 +190,7 @@ sorted_output() { sort <<<"$output"; }
 @test "--standalone twice at the same time, each with a store of its own" {
   local name
   for name in a b; do
-    # The settings of a meeting point mean nothing, but are said to.
+    # The settings of a rendezvous endpoint have no effect, which is said.
     start_agent $name --standalone --rdzv-endpoint localhost:1 --nproc-per-node 2 sh -c \
       "touch $NOTES/$name.\$RANK; while [ \$(ls $NOTES | grep -c '^[ab]') -lt 4 ]; do sleep 0.02; done
        echo port \$MASTER_PORT \$WORLD_SIZE"

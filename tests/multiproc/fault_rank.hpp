@@ -169,7 +169,7 @@ class Rank {
   std::string address(int rank) const { return case_.addresses[static_cast<std::size_t>(domain(rank))]; }
   bool is_victim() const { return rank_ == case_.victim; }
   bool stops() const { return case_.signal == SIGSTOP; }
-  /// Of operations and of meeting: for those that are stopped it has to pass.
+  /// Of operations and of connecting: for those that are stopped it has to pass.
   milliseconds limit() const { return stops() ? kLimit : milliseconds(60'000); }
 
   void fall() {

@@ -87,7 +87,7 @@ def test_without_restarts_left_the_same_job_fails():
     assert re.search(r"Root Cause.*rank      : 1 .*signal    : SIGKILL", job.stderr, re.DOTALL), job.stderr
 
 
-MEETING = """
+TWO_JOBS = """
 import os, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
@@ -109,8 +109,8 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("options", [[], ["--standalone"]], ids=["plain", "standalone"])
 def test_two_jobs_at_the_same_time(tmp_path, options):
-    script = tmp_path / "meeting.py"
-    script.write_text(MEETING)
+    script = tmp_path / "two_jobs.py"
+    script.write_text(TWO_JOBS)
     one, two = tmp_path / "one", tmp_path / "two"
     jobs = [start(DDPRUN, *options, "--nproc-per-node", 2, script, own, other, number)
             for own, other, number in ((one, two, 3), (two, one, 50))]

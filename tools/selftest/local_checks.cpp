@@ -16,8 +16,8 @@
 #include <ddp/deadline.hpp>
 #include <ddp/version.hpp>
 
+#include "command/program_output.hpp"
 #include "selftest/plugstack.hpp"
-#include "selftest/program_output.hpp"
 
 namespace ddp::selftest {
 namespace {
@@ -35,8 +35,9 @@ void add(Results& results, Verdict verdict, const char* check, std::string text)
   results.push_back({.verdict = verdict, .check = check, .text = std::move(text)});
 }
 
-ProgramOutput run(const std::vector<std::string>& command, bool clean) {
-  return run_program(command, clean, Deadline::after(kProgramLimit));
+/// @param clean as the plugin runs ddp-step
+tools::ProgramOutput run(const std::vector<std::string>& command, bool clean) {
+  return tools::run_program({.command = command, .clean = clean}, Deadline::after(kProgramLimit));
 }
 
 /// The value of "NAME = value" or "NAME=value" in lines.
@@ -56,7 +57,7 @@ std::string value_of(std::string_view lines, std::string_view name) {
 /// Whether @p program starts here and is of this version; adds a result.
 void check_program(Results& results, const char* check, const std::string& program, const std::string& name,
                    bool clean) {
-  const ProgramOutput said = run({program, "--version"}, clean);
+  const tools::ProgramOutput said = run({program, "--version"}, clean);
   const std::string expected = name + " " DDP_VERSION_STRING;
   if (said.status != 0) {
     add(results, Verdict::fail, check,
@@ -93,7 +94,7 @@ std::string load_plugin(const std::string& path, std::string_view slurm_release)
 
 void check_plugin(Results& results, bool expected) {
   const Verdict missing = expected ? Verdict::fail : Verdict::warning;
-  const ProgramOutput config = run({"scontrol", "show", "config"}, false);
+  const tools::ProgramOutput config = run({"scontrol", "show", "config"}, false);
   std::string file = value_of(config.text, "PlugStackConfig");
   if (file.empty()) {
     const char* const own = std::getenv("SLURM_CONF");

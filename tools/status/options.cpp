@@ -47,7 +47,7 @@ const char* const kStatusHelp =
     "  ddp-info status --pid $!        what was just started in the background\n"
     "\n"
     "Options may be abbreviated while they are unambiguous.\n"
-    "Exit status: 0 nothing hangs; 1 somebody is missing or hangs; 2 it cannot tell, or could not look, or wrong "
+    "Exit status: 0 nothing hangs; 1 a rank is missing or hangs; 2 it cannot tell, or could not look, or wrong "
     "command "
     "line.\n";
 

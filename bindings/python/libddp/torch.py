@@ -22,7 +22,7 @@ from libddp._data_parallel import DistributedDataParallel
 
 __all__ = ["DistributedDataParallel", "meet"]
 _TIMEOUT = datetime.timedelta(minutes=30)  # torch.distributed's own default
-_meetings = 0
+_stores = 0
 
 
 def _name_interface(world: libddp.World) -> None:
@@ -34,9 +34,9 @@ def _name_interface(world: libddp.World) -> None:
 
 def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> dist.TCPStore:
     """A new store of all ranks: rank 0 serves it, and the launcher's key-value store says where. Collective."""
-    global _meetings
-    _meetings += 1  # as often in all ranks
-    key = f"torch.store.{_meetings}"
+    global _stores
+    _stores += 1  # as often in all ranks
+    key = f"torch.store.{_stores}"
     if world.rank == 0:
         served = dist.TCPStore(world.interface_address, 0, world.world_size, is_master=True, timeout=timeout,
                                wait_for_workers=False)

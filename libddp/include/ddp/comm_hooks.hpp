@@ -57,8 +57,8 @@ std::shared_ptr<CommHook> post_local_sgd_hook(std::uint64_t start_iteration, std
 using OptimizerStep = std::function<void(std::size_t parameter, const TensorView& gradient)>;
 /// Calls @p step for each parameter in Reducer::finalize as soon as its bucket has arrived, while later ones travel.
 /// @p inner exchanges; default: the average. If a step fails some parameters have been updated with what may be wrong:
-/// broadcast them, or load them again. Not with find_unused_parameters: what nobody used is stepped, too. @p inner must
-/// not take the gradients of no_sync.
+/// broadcast them, or load them again. Not with find_unused_parameters: unused parameters would be stepped, too. @p
+/// inner must not take the gradients of no_sync.
 std::shared_ptr<CommHook> optimizer_hook(OptimizerStep step, std::shared_ptr<CommHook> inner = {});
 
 }  // namespace ddp

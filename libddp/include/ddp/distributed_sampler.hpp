@@ -12,8 +12,8 @@ namespace ddp {
 /// What happens with the samples that are left when a data set is dealt to all ranks equally.
 enum class Remainder {
   pad,     ///< the first samples again, until all ranks have as many: torch's drop_last=False
-  drop,    ///< nobody gets them: torch's drop_last=True
-  uneven,  ///< the first ranks have one sample more, each sample is somebody's once; for loops that bear it
+  drop,    ///< left out: torch's drop_last=True
+  uneven,  ///< the first ranks have one sample more; each sample is used once. For loops that allow it
 };
 
 /// Equal on all ranks.

@@ -1,5 +1,5 @@
 // The flight recorder: the last operations of all process groups of this process, kept in a ring of fixed size at next
-// to no cost, and written as JSON when something fails or somebody asks. `ddp-info flight` compares the ranks' files.
+// to no cost, and written as JSON when something fails or on request. `ddp-info flight` compares the ranks' files.
 //
 // DDP_FLIGHT_SIZE is the size of the ring, DDP_FLIGHT_DIR the folder that failures are recorded in, DDP_FLIGHT_SIGNAL a
 // signal that asks for it. docs/ddp-info.md describes the document.

@@ -45,7 +45,7 @@ class HierarchicalModelAverager {
   /// Collective. @param levels ascending in both; the last one's groups are the whole group, the others' are
   /// consecutive ranks, and their size divides the group's. Throws Error(invalid_argument) otherwise.
   HierarchicalModelAverager(ProcessGroup group, std::span<const Level> levels, std::uint64_t warmup_steps = 0);
-  /// Over the largest groups whose period divides the number of steps so far; none: over nobody.
+  /// Over the largest groups whose period divides the number of steps so far; none: does nothing.
   void average_parameters(std::span<const TensorView> parameters);
   std::uint64_t step() const noexcept { return step_; }
 

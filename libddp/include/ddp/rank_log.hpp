@@ -1,4 +1,4 @@
-// Lines of a training loop on one rank's standard error, no more often than somebody reads them.
+// Lines of a training loop on one rank's standard error, no more often than a person can read them.
 #pragma once
 
 #include <chrono>

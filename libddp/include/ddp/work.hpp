@@ -18,8 +18,8 @@ struct WorkState;
 /// One operation of a process group, or several that were started as one, running or finished. Copyable handle; copies
 /// refer to the same operation. Dropping it does not cancel the operation. Thread-safe.
 ///
-/// Over backends that complete operations inline, the thread that waits does the work itself. What nobody waits for is
-/// carried on by a thread of the process, which may notice it a millisecond later.
+/// Over backends that complete operations inline, the thread that waits does the work itself. An operation that no
+/// thread waits for is carried on by one of the library's, which may notice its end a millisecond later.
 class [[nodiscard]] Work {
  public:
   /// Shares @p state.
@@ -40,7 +40,7 @@ class [[nodiscard]] Work {
   /// The same, but gives up at @p deadline with Error(timeout), while the operation continues.
   void wait(Deadline deadline) const;
 
-  /// Whether it is finished, successfully or not. Takes it a step further if nobody else does. Never blocks.
+  /// Whether it is finished, successfully or not. Advances it if no other thread does. Never blocks.
   bool done() const;
 
   /// The error of a finished operation; nothing while it runs or if it succeeded. Never blocks.

@@ -129,12 +129,30 @@ UniqueFd connect_first(const addrinfo& addresses, Deadline deadline, const std::
 UniqueFd listen_tcp(const std::string& address) {
   const std::string attempted = fmt::format("listening on {}", address);
   const AddressList addresses = resolve(address, 0, AI_NUMERICHOST | AI_PASSIVE, attempted);
-  UniqueFd fd{::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  UniqueFd fd = listen_at(*addresses);
   if (!fd) throw system_error(attempted, errno);
-  const int off = 0;  // "::" takes IPv4 peers, too, whatever net.ipv6.bindv6only says; fails for IPv4 sockets only
-  ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0) throw system_error(attempted, errno);
-  if (::listen(fd.get(), SOMAXCONN) != 0) throw system_error(attempted, errno);
+  return fd;
+}
+
+UniqueFd listen_at(const addrinfo& address, bool only_ipv6) noexcept {
+  UniqueFd fd{::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  if (!fd) return fd;
+  const int on = 1;
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  const int alone = only_ipv6 ? 1 : 0;  // whatever net.ipv6.bindv6only says; fails for IPv4 sockets only
+  ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof alone);
+  // So that connections in TIME_WAIT do not keep a later socket from their port: both need the option. On port 0 it
+  // would let the kernel give one port to two sockets that do not listen yet, so it is set after that. The port lies at
+  // the same place in both kinds of address (RFC 3493).
+  const bool given = reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_port != 0;
+  if (given) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) {
+    if (!given) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    return fd;
+  }
+  const int error = errno;
+  fd.reset();
+  errno = error;
   return fd;
 }
 

@@ -25,6 +25,10 @@ UniqueFd connect_first(const addrinfo& addresses, Deadline deadline, const std::
 /// A listening socket on @p address (numeric IPv4 or IPv6) and a port that the kernel chooses.
 UniqueFd listen_tcp(const std::string& address);
 
+/// A listening socket at an address of getaddrinfo(3); accepted ones inherit TCP_NODELAY. "::" takes IPv4 peers, too,
+/// unless @p only_ipv6. Empty, with errno, where it cannot be.
+UniqueFd listen_at(const addrinfo& address, bool only_ipv6 = false) noexcept;
+
 /// The port that a listening socket got.
 std::uint16_t local_port(int fd);
 

@@ -1,6 +1,5 @@
 #include "world/peer_channel.hpp"
 
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -8,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 
 #include "base/byte_stream.hpp"
@@ -31,19 +29,6 @@ constexpr int kAcceptedAtOnce = 32;
 // How long to stop accepting after the process ran out of descriptors or memory.
 constexpr auto kPause = std::chrono::milliseconds(100);
 
-/// The address that a connection comes from.
-using Source = std::array<std::uint8_t, 16>;
-
-Source source_of(const sockaddr_storage& address) {
-  Source source{};
-  if (address.ss_family == AF_INET) {
-    std::memcpy(source.data(), &reinterpret_cast<const sockaddr_in&>(address).sin_addr, 4);
-  } else {
-    std::memcpy(source.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, source.size());
-  }
-  return source;
-}
-
 /// Does not tell by its time how much of the token is right.
 bool same(const ChannelToken& a, const ChannelToken& b) {
   std::byte difference{};
@@ -55,7 +40,7 @@ bool same(const ChannelToken& a, const ChannelToken& b) {
 
 struct PeerChannel::Connection {
   base::UniqueFd fd;
-  Source source{};
+  base::ConnectionSource source;
   Deadline deadline;
   bool proven = false;  ///< it has shown the token
   Bytes received;
@@ -66,7 +51,9 @@ struct PeerChannel::Connection {
 };
 
 PeerChannel::PeerChannel(const std::string& address)
-    : busy_(encode(PeerAnswer{.status = PeerStatus::busy, .body = {}})), listener_(base::listen_tcp(address)) {
+    : busy_(encode(PeerAnswer{.status = PeerStatus::busy, .body = {}})),
+      listener_(base::listen_tcp(address)),
+      strangers_(kMostStrangers) {
   port_ = base::local_port(listener_.get());
   if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
     throw base::system_error("starting the peer channel (getrandom)", errno);
@@ -126,17 +113,14 @@ std::size_t PeerChannel::count(const Connections& connections, bool proven) {
                                                 [&](const Connection& each) { return each.proven == proven; }));
 }
 
-PeerChannel::Connections::iterator PeerChannel::most_crowded(Connections& connections) {
-  auto found = connections.end();
-  std::ptrdiff_t most = 0;
-  for (auto first = connections.begin(); first != connections.end(); ++first) {  // needs no memory
-    if (first->proven) continue;
-    const auto neighbours = std::count_if(
-        first, connections.end(), [&](const Connection& each) { return !each.proven && each.source == first->source; });
-    if (neighbours > most) found = first;
-    most = std::max(most, neighbours);
+PeerChannel::Connections::iterator PeerChannel::most_crowding(Connections& connections) {
+  strangers_.clear();
+  for (const Connection& each : connections) {
+    if (!each.proven) strangers_.add(each.source);
   }
-  return found;
+  return std::find_if(connections.begin(), connections.end(), [source = strangers_.largest()](const Connection& each) {
+    return !each.proven && each.source == source;
+  });
 }
 
 bool PeerChannel::accept_new(Connections& connections) {
@@ -147,7 +131,7 @@ bool PeerChannel::accept_new(Connections& connections) {
         ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (!fd) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     Connection connection{.fd = std::move(fd),
-                          .source = source_of(address),
+                          .source = base::source_of(address),
                           .deadline = Deadline::after(kPatience),
                           .proven = false,
                           .received = {},
@@ -156,7 +140,7 @@ bool PeerChannel::accept_new(Connections& connections) {
     // most peers' requests are there already, so that they need no place
     if (!advance(connection, connections)) continue;
     if (!connection.proven && count(connections, false) == kMostStrangers) {
-      const auto crowded_out = most_crowded(connections);
+      const auto crowded_out = most_crowding(connections);
       refuse_busy(*crowded_out);
       connections.erase(crowded_out);
     }

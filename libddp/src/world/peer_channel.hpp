@@ -11,6 +11,7 @@
 
 #include <ddp/deadline.hpp>
 
+#include "base/connection_source.hpp"
 #include "base/unique_fd.hpp"
 #include "base/wake_event.hpp"
 #include "world/peer_wire.hpp"
@@ -49,8 +50,8 @@ class PeerChannel {
   /// False when the connection is at its end.
   bool receive(Connection& connection);
   static std::size_t count(const Connections& connections, bool proven);
-  /// The oldest stranger of the source with most strangers.
-  static Connections::iterator most_crowded(Connections& connections);
+  /// The oldest stranger of the source with the most strangers.
+  Connections::iterator most_crowding(Connections& connections);
   void refuse_busy(const Connection& connection) const;
   Bytes answer(const PeerRequest& request);
 
@@ -61,7 +62,8 @@ class PeerChannel {
   ChannelToken token_{};
   std::mutex handlers_mutex_;
   std::map<std::string, Handler> handlers_;
-  std::thread thread_;  // last: it uses all of the above
+  base::SourceShares strangers_;  // the thread's, kept for its memory
+  std::thread thread_;            // last: it uses all of the above
 };
 
 }  // namespace ddp::world

@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -17,6 +19,8 @@
 
 #include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
+
+#include "base/address_lookup.hpp"
 
 namespace ddp::base {
 namespace {
@@ -93,6 +97,38 @@ TEST(Socket, ListensOnTheAddressOnly) {
   EXPECT_NE(local_port(listener.get()), 0);
   EXPECT_EQ(failure_of([] { listen_tcp("localhost"); }).code, ErrorCode::invalid_argument);
   EXPECT_EQ(failure_of([] { listen_tcp("192.0.2.1"); }).native, "EADDRNOTAVAIL (99)");
+}
+
+int option_of(int fd, int level, int option) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  EXPECT_EQ(::getsockopt(fd, level, option, &value, &size), 0);
+  return value;
+}
+
+TEST(Socket, ListensAtAGivenPortUnlessItIsTaken) {
+  const auto at = [](const char* address, std::uint16_t port) {
+    return resolve(address, port, AI_NUMERICHOST | AI_PASSIVE, "listening");
+  };
+  UniqueFd any = listen_at(*at("127.0.0.1", 0));
+  const AddressList taken = at("127.0.0.1", local_port(any.get()));
+  EXPECT_FALSE(listen_at(*taken));
+  EXPECT_EQ(errno, EADDRINUSE);
+  const UniqueFd client = connect_tcp("127.0.0.1", local_port(any.get()), soon());
+  ASSERT_TRUE(wait_for(any.get(), POLLIN, soon()));
+  UniqueFd accepted{::accept4(any.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+  EXPECT_NE(option_of(accepted.get(), IPPROTO_TCP, TCP_NODELAY), 0);
+  any.reset();
+  accepted.reset();  // whose end of the connection waits for the other's
+  EXPECT_TRUE(listen_at(*taken));
+}
+
+TEST(Socket, ListensForIPv4OnIPv6UnlessTold) {
+  const AddressList everywhere = resolve("::", 0, AI_NUMERICHOST | AI_PASSIVE, "listening");
+  const UniqueFd both = listen_at(*everywhere);
+  if (!both) GTEST_SKIP() << "no IPv6 here";
+  EXPECT_EQ(option_of(both.get(), IPPROTO_IPV6, IPV6_V6ONLY), 0);
+  EXPECT_EQ(option_of(listen_at(*everywhere, true).get(), IPPROTO_IPV6, IPV6_V6ONLY), 1);
 }
 
 TEST(Socket, RefusalIsUnavailableAndFast) {

@@ -20,6 +20,7 @@
 #include "store_server/store_server.hpp"
 #include "store_server/witness.hpp"
 #include "store_server/witness_protocol.hpp"
+#include "support/outer_address.hpp"
 
 namespace ddp::store_server {
 namespace {
@@ -329,6 +330,25 @@ TEST(StoreServerAdmission, FloodsOfStrangersDelayNobody) {
   for (StoreClient& stranger : strangers) open += stranger.is_closed(milliseconds(0)) ? 0 : 1;
   EXPECT_LE(open, kMost + 1);
   EXPECT_LE(server.take_refusals().size(), 8U);
+}
+
+// However long the answer about a client takes.
+TEST(StoreServerAdmission, AFloodFromOneSourceEvictsNoClientOfAnother) {
+  const std::string other = test::outer_address();
+  if (other.empty()) GTEST_SKIP() << "this host has loopback addresses only";
+  StoreServerOptions options = several_hosts();
+  options.max_unadmitted = 16;
+  const StoreServer server{options};
+  FalseWitness witness{options, server};
+  witness.state();
+  StoreClient client{server.port()};
+  const Question question = witness.question();
+  std::vector<StoreClient> flood;
+  for (int i = 0; i < 200; ++i) flood.push_back(StoreClient::from(other, server.port(), false));
+  EXPECT_TRUE(flood.front().is_closed());
+  EXPECT_TRUE(StoreClient::from(kOwnHost, server.port()).ping());  // the server has accepted all before
+  witness.answer(question.id, {.kind = SocketOwner::Kind::ours, .uid = 0});
+  EXPECT_TRUE(client.ping());
 }
 
 TEST(StoreServerAdmission, RandomBytesOfStrangersDoNoHarm) {

@@ -1,10 +1,7 @@
 // The server over real sockets: many clients, all ways to listen, and its end.
 #include "store_server/store_server.hpp"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +14,7 @@
 #include "own_address.hpp"
 #include "refusal_lines.hpp"
 #include "store_client.hpp"
+#include "support/outer_address.hpp"
 
 namespace ddp::store_server {
 namespace {
@@ -26,21 +24,6 @@ using request::integer;
 using request::kStop;
 using request::text;
 using test::StoreClient;
-
-/// An IPv4 address of this host that is not loopback; empty if there is none.
-std::string outer_address() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner{list, &::freeifaddrs};
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(*one->ifa_addr);
-    if ((ntohl(v4.sin_addr.s_addr) >> 24) == 127) continue;
-    std::array<char, INET_ADDRSTRLEN> out{};
-    return ::inet_ntop(AF_INET, &v4.sin_addr, out.data(), out.size());
-  }
-  return {};
-}
 
 TEST(StoreServer, ClientsShareOneKeySpace) {
   const StoreServer server{{}};
@@ -212,7 +195,7 @@ TEST(StoreServer, OtherHostsAreTurnedAwayWhereThereIsOne) {
   EXPECT_TRUE(StoreClient::from("127.0.0.2", server.port(), false).is_refused());
   EXPECT_TRUE(StoreClient(server.port()).ping());
   EXPECT_NE(test::next_refusal(server).find("refused a connection from 127.0.0.2:"), std::string::npos);
-  const std::string outer = outer_address();
+  const std::string outer = test::outer_address();
   if (!outer.empty()) {
     EXPECT_TRUE(StoreClient(server.port(), true, outer).ping());
   }

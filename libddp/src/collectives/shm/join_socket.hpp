@@ -1,4 +1,4 @@
-// The packets of a meeting on their socket, with the file that goes along with one.
+// The packets of a rendezvous on their socket, with the file that goes along with one.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ddp::collectives::shm {
 
-/// Sends one packet; false if the other side is gone. The queue has room for the few of a meeting.
+/// Sends one packet; false if the other side is gone. The queue has room for the few of a rendezvous.
 bool send(int socket, const JoinMessage& message, int file = -1);
 
 enum class Received : std::uint8_t { message, nothing, closed, nonsense, no_descriptor };

@@ -13,7 +13,7 @@
 #include <ddp/error.hpp>
 
 #include "collectives/cpu_traits.hpp"
-#include "collectives/shm/segment_meeting.hpp"
+#include "collectives/shm/segment_rendezvous.hpp"
 #include "collectives/shm/shm_group.hpp"
 
 namespace ddp::collectives::shm {

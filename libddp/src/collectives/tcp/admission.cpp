@@ -1,12 +1,10 @@
 #include "collectives/tcp/admission.hpp"
 
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
 
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
@@ -16,16 +14,6 @@ namespace {
 
 constexpr int kAcceptedAtOnce = 64;
 constexpr std::chrono::milliseconds kMuted{100};
-
-/// Who could have many addresses is one source: an IPv4 address, or an IPv6 network of 64 bits.
-std::string source_of(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-    return {reinterpret_cast<const char*>(&v6), IN6_IS_ADDR_V4MAPPED(&v6) ? sizeof v6 : 8};
-  }
-  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
-  return {reinterpret_cast<const char*>(&v4), sizeof v4};
-}
 
 }  // namespace
 
@@ -52,23 +40,21 @@ void Admission::watch(int fd, std::uint64_t serial) {
 
 void Admission::close() noexcept {
   unproven_.clear();
+  shares_.clear();
   listener_.reset();
 }
 
 /// A forked child may hold the connection open, which would go on waking this rank.
 void Admission::drop(Place place) {
   if (place->socket) ::epoll_ctl(poller_.get(), EPOLL_CTL_DEL, place->socket.get(), nullptr);
+  shares_.remove(place->source);
   unproven_.erase(place);
 }
 
 /// Closes one of the source that has the most connections.
 bool Admission::make_room() {
   if (unproven_.empty()) return false;
-  std::map<std::string_view, std::size_t> shares;
-  for (const Unproven& one : unproven_) ++shares[one.source];
-  const auto most =
-      std::max_element(shares.begin(), shares.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  const std::string source(most->first);
+  const base::ConnectionSource source = shares_.largest();
   Place victim = unproven_.end();
   for (Place place = unproven_.begin(); place != unproven_.end(); ++place) {
     if (place->source != source) continue;
@@ -99,9 +85,10 @@ void Admission::accept_waiting() {
     }
     if (unproven_.size() >= most_unproven()) make_room();
     unproven_.push_back({.socket = std::move(socket),
-                         .source = source_of(address),
+                         .source = base::source_of(address),
                          .until = Deadline::after(kPatience),
                          .serial = ++serial_});
+    shares_.add(unproven_.back().source);
     watch(unproven_.back().socket.get(), serial_);
   }
 }

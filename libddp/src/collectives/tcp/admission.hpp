@@ -10,13 +10,14 @@
 
 #include <ddp/deadline.hpp>
 
+#include "base/connection_source.hpp"
 #include "base/unique_fd.hpp"
 #include "collectives/tcp/handshake.hpp"
 
 namespace ddp::collectives::tcp {
 
 /// Strangers may connect, scan, hold, or send garbage: each has room for one message and 5 s, and where there are too
-/// many, those of the address that has the most are closed, the oldest and those that have said nothing right first.
+/// many, those of the source that has the most are closed, the oldest and those that have said nothing right first.
 /// There is room for all ranks at once beside strangers: those of one host may all come at the same time, and a slow
 /// listener that closed each for the next would never get to the end of a proof. Never blocks.
 class Admission {
@@ -48,7 +49,7 @@ class Admission {
  private:
   struct Unproven {
     base::UniqueFd socket;
-    std::string source;
+    base::ConnectionSource source;
     Deadline until;
     std::uint64_t serial;
     bool said_hello = false;
@@ -71,6 +72,7 @@ class Admission {
   base::UniqueFd poller_;
   base::UniqueFd listener_;
   std::list<Unproven> unproven_;  // the oldest first
+  base::SourceShares shares_;     // of these
   std::uint64_t serial_ = 0;      // 0 stands for the listener
   bool muted_ = false;            // no descriptors are left; the listener is not watched
   Deadline muted_until_ = Deadline::after(std::chrono::seconds(0));

@@ -76,7 +76,7 @@ void plan_reduction(const Operation& operation, int rank, int size, Plan& plan);
 /// All ranks' parts of @p part_bytes, that of this rank first, then those of the ranks after it: into @p blocks, which
 /// holds this rank's already. ceil(log2(size)) messages each way (Bruck's algorithm).
 void plan_bruck(std::byte* blocks, std::size_t part_bytes, int rank, int size, Plan& plan);
-/// Nothing but the meeting: ceil(log2(size)) empty messages each way (dissemination).
+/// No data, only synchronization: ceil(log2(size)) empty messages each way (dissemination).
 void plan_barrier(int rank, int size, Plan& plan);
 
 }  // namespace ddp::collectives::tcp

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <iterator>
 #include <string_view>
@@ -17,7 +16,7 @@
 
 #include <fmt/format.h>
 
-#include "base/invalid_argument.hpp"
+#include "base/address_lookup.hpp"
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "diagnostics/metrics/http_request.hpp"
@@ -27,47 +26,22 @@ namespace {
 
 constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-struct SocketName {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-};
-
-/// Of size 0 where @p address is none.
-SocketName socket_name(const std::string& address, std::uint16_t port) {
-  SocketName name;
-  auto& v4 = reinterpret_cast<sockaddr_in&>(name.storage);
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(name.storage);
-  if (::inet_pton(AF_INET, address.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(port);
-    name.size = sizeof v4;
-  } else if (::inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) == 1) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(port);
-    name.size = sizeof v6;
-  }
-  return name;
-}
-
 base::UniqueFd listen_at(const std::string& address, std::uint16_t port) {
-  const SocketName name = socket_name(address, port);
-  if (name.size == 0) base::throw_invalid_argument("serving metrics", "'" + address + "' is no numeric address", "");
-  base::UniqueFd socket{::socket(name.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-  const int on = 1;
-  if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name.storage), name.size) != 0 ||
-      ::listen(socket.get(), 64) != 0) {
-    const int error = errno;
-    throw base::system_error(
-        fmt::format("serving metrics at {} port {}", address, port), error,
-        error == EADDRINUSE ? "another job of this host has the port: give each its own, or auto" : "");
-  }
-  return socket;
+  const std::string attempted = fmt::format("serving metrics at {} port {}", address, port);
+  const base::AddressList found = base::resolve(address, port, AI_NUMERICHOST | AI_PASSIVE, attempted);
+  base::UniqueFd socket = base::listen_at(*found);
+  const int error = errno;
+  if (socket) return socket;
+  throw base::system_error(
+      attempted, error, error == EADDRINUSE ? "another job of this host has the port: give each its own, or auto" : "");
 }
 
 }  // namespace
 
-bool is_numeric_address(const std::string& text) { return socket_name(text, 0).size != 0; }
+bool is_numeric_address(const std::string& text) {
+  in6_addr bytes{};
+  return ::inet_pton(AF_INET, text.c_str(), &bytes) == 1 || ::inet_pton(AF_INET6, text.c_str(), &bytes) == 1;
+}
 
 struct MetricsEndpoint::Connection {
   base::UniqueFd socket;
@@ -113,11 +87,11 @@ void MetricsEndpoint::watch(int fd, std::uint32_t events, void* tag, int operati
 void MetricsEndpoint::serve() {
   std::array<epoll_event, 32> events;
   const int count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
-  bool newcomers = false;
+  bool accept = false;
   for (int i = 0; i < count; ++i) {
     void* const tag = events.at(static_cast<std::size_t>(i)).data.ptr;
     if (tag == &listener_) {
-      newcomers = true;
+      accept = true;
     } else if (tag == &timer_) {
       std::uint64_t expirations = 0;
       [[maybe_unused]] const ssize_t ignored = ::read(timer_.get(), &expirations, sizeof expirations);
@@ -129,7 +103,7 @@ void MetricsEndpoint::serve() {
     }
   }
   close_overdue();
-  if (newcomers) accept_some();  // last: nobody's place is given away whose event is yet to be handled
+  if (accept) accept_some();  // last, so that it closes no connection whose event is yet to be handled
   arm_timer();
 }
 

@@ -21,7 +21,7 @@ bool is_numeric_address(const std::string& text);
 
 /// What strangers may take of the process that serves.
 struct MetricsLimits {
-  std::size_t connections = 16;                  ///< beyond it, a newcomer takes the place of the oldest
+  std::size_t connections = 16;                  ///< beyond it, a new one takes the place of the oldest
   int accepted_at_once = 16;                     ///< in a call of serve()
   std::chrono::milliseconds connection{10'000};  ///< from connecting to the end of the answer
   std::chrono::milliseconds reuse{1'000};        ///< the same answer goes to all who ask within it
@@ -74,7 +74,7 @@ class MetricsEndpoint {
   base::UniqueFd listener_;
   std::uint16_t port_ = 0;
   std::list<std::unique_ptr<Connection>> connections_;  ///< the oldest first
-  bool rests_ = false;                                  ///< accepts nobody until the timer fires
+  bool rests_ = false;                                  ///< accepts nothing until the timer fires
   std::shared_ptr<const std::string> page_;
   Deadline page_end_;
 };

@@ -1,4 +1,4 @@
-// Whoever reaches a rank's port without the job's secrets changes nothing, whenever it comes and whatever it does.
+// A stranger at a rank's port, without the job's secrets, changes nothing, whenever it comes and whatever it does.
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -135,7 +135,7 @@ TEST_F(MetricsEndpointTest, StrangersHoldNoPlaceAndMakeNoWork) {
   }
   for (int i = 0; i < 20; ++i) EXPECT_THAT(ask(), StartsWith("HTTP/1.1 200 ")) << i;
   EXPECT_EQ(rendered_, 1) << "all get the same answer";
-  EXPECT_EQ(hear(silent.front()), "") << "the oldest gave its place to a newcomer";
+  EXPECT_EQ(hear(silent.front()), "") << "the oldest gave its place to a new one";
   stop();
   EXPECT_LE(endpoint_->connections(), 4U);
 }

@@ -23,7 +23,7 @@ class C10dWork final : public ::c10d::Work {
  public:
   /// @param work nothing: finished at once
   /// @param outputs what the future and result() hold
-  /// @param unpack runs when the operation has succeeded, before anybody hears of its end
+  /// @param unpack runs when the operation has succeeded, before its end is reported
   static c10::intrusive_ptr<C10dWork> start(int rank, ::c10d::OpType type, std::optional<ddp::Work> work,
                                             std::vector<at::Tensor> outputs, std::function<void()> unpack = {}) {
     auto started = c10::make_intrusive<C10dWork>(rank, type, work, std::move(outputs));

@@ -221,7 +221,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   std::set<std::string> ignored_;
   std::optional<at::ScalarType> compute_type_;
   bool wants_buffers_;
-  bool broadcasts_buffers_;  ///< there is somebody to get them
+  bool broadcasts_buffers_;  ///< there are other ranks to get them
   std::shared_ptr<GradientAverager> averager_;
 };
 

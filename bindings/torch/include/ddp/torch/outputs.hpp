@@ -15,7 +15,7 @@
 
 namespace ddp::torch {
 
-/// Appends the tensors of @p value to @p found; false if it is of a type that nobody knows how to look into. A program
+/// Appends the tensors of @p value to @p found; false if it is of a type that cannot be looked into. A program
 /// teaches its own type by a function collect_tensors(const Type&, std::vector<at::Tensor>&) beside it.
 template <class Value>
 bool find_tensors(const Value& value, std::vector<at::Tensor>& found) {

@@ -1,6 +1,6 @@
 // How ranks meet at the leader's socket, which strangers can reach, too; the addresses and packets of that; and how
 // much memory they get.
-#include "collectives/shm/segment_meeting.hpp"
+#include "collectives/shm/segment_rendezvous.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(JoinMessage, ReadsWhatItWrote) {
 }
 
 /// A group of two whose leader is disturbed before the other rank comes.
-class SegmentMeeting : public ::testing::Test {
+class SegmentRendezvous : public ::testing::Test {
  protected:
   /// @return what the ranks threw: one text each, empty for those that are connected.
   std::array<std::string, 2> form_group_while(const std::function<void(const EndpointAddress&)>& disturb) {
@@ -112,7 +112,7 @@ class SegmentMeeting : public ::testing::Test {
   }
 };
 
-TEST_F(SegmentMeeting, StrangersDoNoHarm) {
+TEST_F(SegmentRendezvous, StrangersDoNoHarm) {
   std::vector<base::UniqueFd> silent;
   const auto errors = form_group_while([&](const EndpointAddress& leader) {
     const auto expect_refused = [&](std::span<const std::byte> bytes) {
@@ -138,7 +138,7 @@ TEST_F(SegmentMeeting, StrangersDoNoHarm) {
 
 /// The rank with the smallest rest decides.
 // The leader notices at once that rank 2 is gone, and rank 1 is late.
-TEST(SegmentMeetingOfThree, ALateRankHearsWhichOtherHasEnded) {
+TEST(SegmentRendezvousOfThree, ALateRankHearsWhichOtherHasEnded) {
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<Bytes> addresses;
   for (int rank = 0; rank < 3; ++rank) {
@@ -166,7 +166,7 @@ TEST(SegmentMeetingOfThree, ALateRankHearsWhichOtherHasEnded) {
   EXPECT_EQ(named[1], std::vector<int>{2});
 }
 
-TEST_F(SegmentMeeting, ARankWithoutBudgetIsToldWhy) {
+TEST_F(SegmentRendezvous, ARankWithoutBudgetIsToldWhy) {
   base::UniqueFd socket;
   const auto errors = form_group_while([&](const EndpointAddress& leader) {
     JoinMessage hello{.kind = JoinMessage::Kind::hello, .rank = 1};

@@ -14,7 +14,7 @@
 
 namespace ddp::collectives::shm {
 
-struct Meeting {
+struct Rendezvous {
   Endpoint& endpoint;
   const std::vector<EndpointAddress>& addresses;  ///< by rank
   int rank;
@@ -25,6 +25,6 @@ struct Meeting {
 };
 
 /// Returns when all ranks have prepared. Throws Error; ranks in it are those that did not come, failed or died.
-void meet(const Meeting& meeting, Deadline deadline);
+void meet(const Rendezvous& rendezvous, Deadline deadline);
 
 }  // namespace ddp::collectives::shm

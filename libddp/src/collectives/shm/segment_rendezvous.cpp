@@ -1,4 +1,4 @@
-#include "collectives/shm/segment_meeting.hpp"
+#include "collectives/shm/segment_rendezvous.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -49,8 +49,8 @@ JoinMessage failure_message(int rank, const Error& error) {
 
 class Leader {
  public:
-  Leader(const Meeting& meeting, Deadline deadline)
-      : meeting_(meeting), deadline_(deadline), members_(meeting.addresses.size()) {}
+  Leader(const Rendezvous& rendezvous, Deadline deadline)
+      : rendezvous_(rendezvous), deadline_(deadline), members_(rendezvous.addresses.size()) {}
 
   void run() {
     try {
@@ -64,7 +64,7 @@ class Leader {
       }
       throw;
     }
-    meeting_.hook(Phase::connecting);
+    rendezvous_.hook(Phase::connecting);
     for (const Member& member : members_) {
       if (member.socket) send(member.socket.get(), {.kind = Kind::go});
     }
@@ -96,8 +96,8 @@ class Leader {
     const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), kLookMs));
     if (count < 0 && errno != EINTR) throw base::system_error(kSharing, errno);
   }
-  std::vector<pollfd> newcomers() const {
-    std::vector<pollfd> sockets{{meeting_.endpoint.listener(), POLLIN, 0}};
+  std::vector<pollfd> pending() const {
+    std::vector<pollfd> sockets{{rendezvous_.endpoint.listener(), POLLIN, 0}};
     for (const auto& unknown : unknown_) sockets.push_back({unknown.get(), POLLIN, 0});
     return sockets;
   }
@@ -105,7 +105,7 @@ class Leader {
   /// @param listening also for new ones.
   void wait(bool listening, bool ready) {
     std::vector<pollfd> sockets;
-    if (listening) sockets = newcomers();
+    if (listening) sockets = pending();
     for (const Member& member : members_) {
       if (member.socket) sockets.push_back({member.socket.get(), POLLIN, 0});
     }
@@ -140,7 +140,7 @@ class Leader {
   /// One that has not come has a socket of its own, as long as it lives and may come.
   bool may_come(int rank) const {
     try {
-      connect_to(meeting_.addresses[static_cast<std::size_t>(rank)]);
+      connect_to(rendezvous_.addresses[static_cast<std::size_t>(rank)]);
     } catch (const Error& error) {
       return error.code() != ErrorCode::peer_lost;  // others tell nothing about it
     }
@@ -172,7 +172,7 @@ class Leader {
       const std::vector<int> late = missing(false);
       if (limit.expired() || std::none_of(late.begin(), late.end(), [this](int rank) { return may_come(rank); }))
         return;
-      wait(newcomers());
+      wait(pending());
       accept_some();
       greet_all();
     }
@@ -180,7 +180,7 @@ class Leader {
 
   void accept_some() {
     for (std::size_t i = 0; i < kUnknown; ++i) {  // others may come as fast
-      base::UniqueFd socket(::accept4(meeting_.endpoint.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      base::UniqueFd socket(::accept4(rendezvous_.endpoint.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
         if ((errno == EMFILE || errno == ENFILE) && !unknown_.empty()) {
@@ -202,7 +202,7 @@ class Leader {
     if (received == Received::nothing) return false;
     if (received != Received::message || hello.kind != Kind::hello || hello.rank == 0 ||
         hello.rank >= members_.size() || members_[hello.rank].socket ||
-        !equal(hello.secret, meeting_.endpoint.address().token)) {
+        !equal(hello.secret, rendezvous_.endpoint.address().token)) {
       return true;
     }
     budget_ = std::min<std::size_t>(budget_, hello.bytes);
@@ -240,17 +240,17 @@ class Leader {
            {}, "raise DDP_SHM_MIB, or let groups that are not needed end");
     }
     SharedSegment segment = SharedSegment::create({ranks, region_bytes});
-    segment.view().group().proof = meeting_.endpoint.address().proof;
+    segment.view().group().proof = rendezvous_.endpoint.address().proof;
     segment.claim(0);
     const int file = segment.file();
     JoinMessage message{.kind = Kind::offer};
-    message.secret = meeting_.endpoint.address().proof;
+    message.secret = rendezvous_.endpoint.address().proof;
     message.bytes = region_bytes;
-    message.first_step = meeting_.first_step;
+    message.first_step = rendezvous_.first_step;
     for (const Member& member : members_) {
       if (member.socket) send(member.socket.get(), message, file);  // a lost one is noticed below
     }
-    meeting_.prepare(std::move(segment), meeting_.first_step);
+    rendezvous_.prepare(std::move(segment), rendezvous_.first_step);
   }
 
   void await_ready() {
@@ -260,7 +260,7 @@ class Leader {
     }
   }
 
-  const Meeting& meeting_;
+  const Rendezvous& rendezvous_;
   Deadline deadline_;
   std::vector<Member> members_;  ///< by rank; 0 is this one
   std::deque<base::UniqueFd> unknown_;
@@ -270,7 +270,7 @@ class Leader {
 
 class Member {
  public:
-  Member(const Meeting& meeting, Deadline deadline) : meeting_(meeting), deadline_(deadline) {}
+  Member(const Rendezvous& rendezvous, Deadline deadline) : rendezvous_(rendezvous), deadline_(deadline) {}
 
   void run() {
     JoinMessage offer;
@@ -280,18 +280,18 @@ class Member {
     if (!equal(offer.secret, leader().proof)) fail(ErrorCode::protocol, "somebody else answered for the leader", {0});
     try {
       SharedSegment segment =
-          SharedSegment::open(std::move(file), {static_cast<int>(meeting_.addresses.size()), checked_bytes(offer)});
+          SharedSegment::open(std::move(file), {static_cast<int>(rendezvous_.addresses.size()), checked_bytes(offer)});
       if (!equal(segment.view().group().proof, leader().proof)) {
         fail(ErrorCode::protocol, "the shared memory is not the leader's", {0});
       }
-      segment.claim(meeting_.rank);
-      meeting_.prepare(std::move(segment), offer.first_step);
+      segment.claim(rendezvous_.rank);
+      rendezvous_.prepare(std::move(segment), offer.first_step);
     } catch (const Error& error) {
-      send(socket_.get(), failure_message(meeting_.rank, error));
+      send(socket_.get(), failure_message(rendezvous_.rank, error));
       throw;
     }
-    meeting_.hook(Phase::connecting);
-    send(socket_.get(), {.kind = Kind::ready, .rank = static_cast<std::uint32_t>(meeting_.rank)});
+    rendezvous_.hook(Phase::connecting);
+    send(socket_.get(), {.kind = Kind::ready, .rank = static_cast<std::uint32_t>(rendezvous_.rank)});
     JoinMessage go;
     if (next(go, nullptr) != Received::message || go.kind != Kind::go) {
       fail(ErrorCode::peer_lost, "the leader, rank 0, ended while the ranks met", {0});
@@ -299,10 +299,10 @@ class Member {
   }
 
  private:
-  const EndpointAddress& leader() const { return meeting_.addresses[0]; }
+  const EndpointAddress& leader() const { return rendezvous_.addresses[0]; }
 
   std::size_t checked_bytes(const JoinMessage& offer) const {
-    const int ranks = static_cast<int>(meeting_.addresses.size());
+    const int ranks = static_cast<int>(rendezvous_.addresses.size());
     if (offer.bytes % kPageBytes != 0 || offer.bytes < SegmentLayout::smallest_region(ranks) ||
         offer.bytes > (std::uint64_t{1} << 40U)) {
       fail(ErrorCode::protocol, fmt::format("the leader offers regions of {} bytes", offer.bytes), {0});
@@ -325,7 +325,7 @@ class Member {
     socket_ = connect_to(leader());
     if (!socket_) return false;
     if (!same_user(socket_.get())) fail(ErrorCode::protocol, "another user listens at the leader's address", {0});
-    JoinMessage hello{.kind = Kind::hello, .rank = static_cast<std::uint32_t>(meeting_.rank)};
+    JoinMessage hello{.kind = Kind::hello, .rank = static_cast<std::uint32_t>(rendezvous_.rank)};
     hello.secret = leader().token;
     hello.bytes = budget_left();
     if (!send(socket_.get(), hello)) return false;
@@ -333,7 +333,7 @@ class Member {
     if (received == Received::no_descriptor) {
       const Error error = base::system_error("receiving the shared memory of a group", EMFILE,
                                              "raise the limit of open files of this process (ulimit -n)");
-      send(socket_.get(), failure_message(meeting_.rank, error));
+      send(socket_.get(), failure_message(rendezvous_.rank, error));
       throw error;
     }
     return received == Received::message && offer.kind == Kind::offer;
@@ -352,27 +352,27 @@ class Member {
     }
   }
 
-  const Meeting& meeting_;
+  const Rendezvous& rendezvous_;
   Deadline deadline_;
   base::UniqueFd socket_;
 };
 
 }  // namespace
 
-void meet(const Meeting& meeting, Deadline deadline) {
-  for (std::size_t rank = 0; rank < meeting.addresses.size(); ++rank) {
+void meet(const Rendezvous& rendezvous, Deadline deadline) {
+  for (std::size_t rank = 0; rank < rendezvous.addresses.size(); ++rank) {
     const std::string why =
-        why_not_shared(meeting.addresses[rank], meeting.addresses[static_cast<std::size_t>(meeting.rank)]);
+        why_not_shared(rendezvous.addresses[rank], rendezvous.addresses[static_cast<std::size_t>(rendezvous.rank)]);
     if (!why.empty()) {
-      fail(ErrorCode::unavailable, fmt::format("ranks {} and {} cannot: {}", meeting.rank, rank, why),
+      fail(ErrorCode::unavailable, fmt::format("ranks {} and {} cannot: {}", rendezvous.rank, rank, why),
            {static_cast<int>(rank)});
     }
   }
-  if (meeting.rank != 0) return Member(meeting, deadline).run();
+  if (rendezvous.rank != 0) return Member(rendezvous, deadline).run();
   // A little earlier than the others, so that they hear from the leader who is missing.
   const auto left = deadline.remaining();
   const auto slack = std::min<std::chrono::milliseconds>(left / 10, std::chrono::milliseconds(500));
-  Leader(meeting, Deadline(deadline.when() - slack)).run();
+  Leader(rendezvous, Deadline(deadline.when() - slack)).run();
 }
 
 }  // namespace ddp::collectives::shm

@@ -1,4 +1,4 @@
-#include "selftest/program_output.hpp"
+#include "command/program_output.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -17,33 +17,38 @@
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 
-namespace ddp::selftest {
+namespace ddp::tools {
 namespace {
 
 constexpr std::size_t kLongest = std::size_t{64} * 1024;
 
 }  // namespace
 
-ProgramOutput run_program(const std::vector<std::string>& command, bool clean, Deadline deadline) {
+ProgramOutput run_program(const ProgramRun& run, Deadline deadline) {
+  const std::string& name = run.command.front();
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    return {.status = -1, .text = base::system_error(fmt::format("starting {} (pipe)", command.front()), errno).what()};
+    return {.status = -1, .text = base::system_error(fmt::format("starting {} (pipe)", name), errno).what()};
   const base::UniqueFd output{ends[0]};
   base::UniqueFd input{ends[1]};
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDERR_FILENO);
+  if (run.errors) {
+    ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDERR_FILENO);
+  } else {
+    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  }
   std::vector<char*> words;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& word : run.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
   char* nothing[] = {nullptr};
   pid_t pid = -1;
-  const int error = ::posix_spawnp(&pid, words.front(), &actions, nullptr, words.data(), clean ? nothing : ::environ);
+  const int error =
+      ::posix_spawnp(&pid, words.front(), &actions, nullptr, words.data(), run.clean ? nothing : ::environ);
   ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0)
-    return {.status = -1, .text = base::system_error(fmt::format("starting {}", command.front()), error).what()};
+  if (error != 0) return {.status = -1, .text = base::system_error(fmt::format("starting {}", name), error).what()};
   base::ChildProcess child{pid};
   input.reset();
   ProgramOutput result;
@@ -59,9 +64,9 @@ ProgramOutput run_program(const std::vector<std::string>& command, bool clean, D
   if (child.wait(deadline)) {
     result.status = child.end().value_or(base::ProcessEnd{}).shell_status();
   } else {
-    result.text = fmt::format("{} did not end in time", command.front());
+    result.text = fmt::format("{} did not end in time", name);
   }
   return result;
 }
 
-}  // namespace ddp::selftest
+}  // namespace ddp::tools
