@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Records what clients say to listeners: the first bytes of every TCP connection that this network namespace sees begin.
 
     client_recorder.py FILE      as root; prints a line when it listens, ends with its standard input

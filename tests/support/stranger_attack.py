@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A stranger's own process, for tests/cluster/stranger: attacks the ports that it is told, and the job's abstract Unix
 sockets, which every process of the host can see.
 
