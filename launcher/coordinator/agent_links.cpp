@@ -1,5 +1,8 @@
 #include "coordinator/agent_links.hpp"
 
+#include <unistd.h>
+
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,7 +34,12 @@ int AgentLinks::add(control::Connection connection) {
 
 void AgentLinks::lose(int link, const std::string& why) {
   if (!links_.contains(link)) return;
-  const Loss loss{.peer = peer(link), .why = why, .silent = is_silent(link)};
+  Loss loss{.peer = peer(link), .why = why, .silent = is_silent(link)};
+  // Agents then take this process for lost, and leave.
+  if (const auto pause = heartbeat_.own_pause(); pause >= limits_.silence()) {
+    loss.why += fmt::format(", after this ddprun (pid {}) had not run for {} s (stopped by SIGSTOP?)", ::getpid(),
+                            std::chrono::ceil<std::chrono::seconds>(pause).count());
+  }
   links_.erase(link);
   on_lost_(link, loss);
 }

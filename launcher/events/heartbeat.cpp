@@ -14,7 +14,11 @@ namespace ddp::launcher {
 namespace {
 
 /// Beats missed by a process that was stopped, or that its file system held up.
-constexpr std::uint64_t kMissedWhenStopped = 3;
+constexpr int kMissedWhenStopped = 3;
+
+std::chrono::milliseconds to_milliseconds(Heartbeat::Clock::duration time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time);
+}
 
 timespec to_timespec(std::chrono::milliseconds time) {
   return {.tv_sec = time.count() / 1000, .tv_nsec = time.count() % 1000 * 1'000'000};
@@ -23,7 +27,7 @@ timespec to_timespec(std::chrono::milliseconds time) {
 }  // namespace
 
 Heartbeat::Heartbeat(EventLoop& loop, std::chrono::milliseconds interval, EventLoop::Handler on_beat)
-    : loop_(loop), timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+    : loop_(loop), interval_(interval), timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   const itimerspec times{.it_interval = to_timespec(interval), .it_value = to_timespec(interval)};
   if (!timer_ || ::timerfd_settime(timer_.get(), 0, &times, nullptr) != 0)
     throw base::system_error("setting a timer (timerfd)", errno);
@@ -37,7 +41,12 @@ Heartbeat::~Heartbeat() { loop_.forget(timer_.get()); }
 bool Heartbeat::take_beat() {
   std::uint64_t beats = 0;
   if (::read(timer_.get(), &beats, sizeof beats) != sizeof beats) return false;
-  if (beats >= kMissedWhenStopped) awake_since_ = Clock::now();
+  const Time now = Clock::now();
+  if (beats >= static_cast<std::uint64_t>(kMissedWhenStopped)) {
+    awake_since_ = now;
+    pause_ = to_milliseconds(now - last_beat_);
+  }
+  last_beat_ = now;
   return true;
 }
 
@@ -46,8 +55,14 @@ Deadline Heartbeat::silent_at(Time heard, std::chrono::milliseconds limit) const
 }
 
 std::chrono::milliseconds Heartbeat::silence(Time heard) const {
-  const auto since = Deadline::Clock::now() - std::max(heard, awake_since_);
-  return std::chrono::duration_cast<std::chrono::milliseconds>(since);
+  return to_milliseconds(Clock::now() - std::max(heard, awake_since_));
+}
+
+std::chrono::milliseconds Heartbeat::own_pause() const {
+  const Time now = Clock::now();
+  // The loop may hear of what happened meanwhile before it takes the beat.
+  if (now - last_beat_ >= kMissedWhenStopped * interval_) return to_milliseconds(now - last_beat_);
+  return now - awake_since_ < 2 * interval_ ? pause_ : std::chrono::milliseconds{0};
 }
 
 }  // namespace ddp::launcher

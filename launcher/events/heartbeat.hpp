@@ -43,14 +43,19 @@ class Heartbeat {
   std::chrono::milliseconds silence(Time heard) const;
   /// When that will be @p limit, if nothing comes.
   Deadline silent_at(Time heard, std::chrono::milliseconds limit) const;
+  /// How long this process itself has not run, until now or the last two beats; zero: it has.
+  std::chrono::milliseconds own_pause() const;
 
   /// Whether it is time for a beat, for work that keeps the loop waiting. The loop leaves that beat out.
   bool take_beat();
 
  private:
   EventLoop& loop_;
+  std::chrono::milliseconds interval_;
   base::UniqueFd timer_;
-  Time awake_since_ = Deadline::Clock::now();
+  Time last_beat_ = Deadline::Clock::now();
+  Time awake_since_ = last_beat_;
+  std::chrono::milliseconds pause_{0};  ///< before that
 };
 
 }  // namespace ddp::launcher

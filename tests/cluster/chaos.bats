@@ -4,6 +4,6 @@
 load ../support/cluster_jobs
 
 @test "random faults end jobs in time, with the right report, and leave nothing" {
-  DDP_BIN_DIR=$bin run "$BATS_TEST_DIRNAME/chaos" 8 1
+  DDP_BIN_DIR=$bin run "$BATS_TEST_DIRNAME/chaos" 8 3798
   succeeded
 }

@@ -223,6 +223,7 @@ until [ -e $0.trapped ]; do sleep 0.1; done'
   "$cluster" run pkill -o -CONT -x ddprun
   finish
   [ "$status" -ne 0 ]
+  [[ $output == *"failure   : "*"was lost: "*", after this ddprun"*"had not run for "*"SIGSTOP"* ]] || { echo "$output"; return 1; }
   clean
 }
 

@@ -249,6 +249,17 @@ has_ended() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status"; }
   [ "$("$slurm_cluster" run srun -w n0 hostname)" = n0 ]
 }
 
+@test "a node with the file keep outlives its slurmd, and starts another when the file goes" {
+  "$slurm_cluster" up --cpus 1
+  touch "$DDP_CLUSTER_DIR/node/n0/keep"
+  "$slurm_cluster" on n0 pkill -KILL -x slurmd
+  wait_until 10 sh -c "! '$slurm_cluster' on n0 pgrep -x slurmd"
+  [ "$("$slurm_cluster" on n0 hostname)" = n0 ]
+  rm "$DDP_CLUSTER_DIR/node/n0/keep"
+  wait_until 10 "$slurm_cluster" on n0 pgrep -x slurmd
+  [ "$("$slurm_cluster" run timeout 60 srun -w n0 hostname)" = n0 ]
+}
+
 @test "a daemon that does not start makes up fail with its last words and leave nothing" {
   mkdir "$BATS_TEST_TMPDIR/bin"
   printf '#!/bin/sh\necho this slurmd is broken >&2; exit 1\n' >"$BATS_TEST_TMPDIR/bin/slurmd"

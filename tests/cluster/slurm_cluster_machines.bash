@@ -91,6 +91,12 @@ LINKS
   mount -t tmpfs -o mode=1777 tmpfs /dev/shm
   mount -t sysfs sysfs /sys # the inherited one shows the network interfaces of the host
   echo "$pid" >"$dir/node/$name/pid"
-  env --default-signal=INT,QUIT slurmd -D -N "$name" -f "$dir/etc/slurm.conf" & # bash has & ignore those two
-  wait $! # and then the node ends, as a machine does that loses its power
+  # A node ends with its slurmd, as a machine does that loses its power; but while the file `keep` is there, the node waits
+  # for the end of the file and starts slurmd again.
+  while :; do
+    env --default-signal=INT,QUIT slurmd -D -N "$name" -f "$dir/etc/slurm.conf" & # bash has & ignore those two
+    wait $! || true
+    [ -e "$dir/node/$name/keep" ] || break
+    while [ -e "$dir/node/$name/keep" ]; do sleep 0.1; done
+  done
 }

@@ -44,6 +44,23 @@ TEST(HeartbeatTest, TimeInWhichThisProcessWasStoppedDoesNotCount) {
   EXPECT_LT(heartbeat.silence(begin), 100ms);
 }
 
+TEST(HeartbeatTest, KnowsHowLongThisProcessWasStopped) {
+  EventLoop loop;
+  Heartbeat heartbeat{loop, 100ms, [] {}};
+  std::this_thread::sleep_for(500ms);
+  EXPECT_GE(heartbeat.own_pause(), 500ms);  // before the beat that tells of it
+  const auto awake = Clock::now();
+  loop.run_once(Deadline::after(0ms));
+  const auto pause = heartbeat.own_pause();
+  if (Clock::now() - awake < 200ms) {  // two beats; a busy machine may take longer
+    EXPECT_GE(pause, 500ms);
+  }
+  bool runs = false;
+  for (const Deadline limit = Deadline::after(10s); !runs && !limit.expired(); runs = heartbeat.own_pause() == 0ms)
+    loop.run_once(limit);
+  EXPECT_TRUE(runs);
+}
+
 TEST(HeartbeatTest, ABeatIsTakenOnce) {
   EventLoop loop;
   int beats = 0;
