@@ -116,6 +116,8 @@ class Coordinator {
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
   void handle_signal(int link, const control::SignalReceived& message);
+  void handle_resting(int link, const control::Resting& message);
+  void stop_ranks(bool stop);
   void handle_prepared(AttemptNode& node, const control::AttemptPrepared& message);
   void handle_started(AttemptNode& node, const control::RanksStarted& message);
   void handle_failed(AttemptNode& node, const control::AttemptFailed& message);

@@ -26,6 +26,7 @@ std::optional<int> epoch_of(const control::Message& message) {
 void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
   if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
+  if (const auto* resting = std::get_if<control::Resting>(&message)) return handle_resting(link, *resting);
   AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr;
   if (node == nullptr || epoch_of(message) != attempt_->epoch()) return;
   if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {

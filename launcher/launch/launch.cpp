@@ -286,9 +286,9 @@ class Process {
   /// It goes on with SIGCONT.
   void suspend() {
     if (coordinator_) coordinator_->suspend();
-    if (agent_) agent_->suspend();
+    if (agent_) agent_->suspend(!coordinator_);
     ::kill(::getpid(), SIGSTOP);
-    if (agent_) agent_->resume();
+    if (agent_) agent_->resume(!coordinator_);
     if (coordinator_) coordinator_->resume();
   }
 
