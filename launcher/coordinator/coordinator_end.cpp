@@ -89,8 +89,8 @@ void Coordinator::resume() {
 /// Of several agents that rest, all must go on before the ranks do.
 void Coordinator::handle_resting(int link, const control::Resting& message) {
   if (phase_ >= Phase::finishing || (attempt_ && attempt_->node_of(link) == nullptr)) return;
-  if (message.rests)
-    events_.note(fmt::format("{} was stopped by Ctrl-Z: the ranks of all nodes wait for it", links_.peer(link)));
+  if (message.rests && !links_.any_resting())  // Slurm stops them all
+    events_.note(fmt::format("{} was stopped by SIGTSTP: the ranks of all nodes wait for it", links_.peer(link)));
   links_.set_resting(link, message.rests);
   if (message.rests || !links_.any_resting()) stop_ranks(message.rests);
 }

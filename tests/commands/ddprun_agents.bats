@@ -255,7 +255,7 @@ ranks_are_stopped() {
   eventually 30 noted 2
   printf '\032' >&9
   eventually 30 ranks_are_stopped || { cat agent.a agent.b; return 1; }
-  eventually 30 agent_said a "was stopped by Ctrl-Z: the ranks of all nodes wait for it"
+  eventually 30 agent_said a "was stopped by SIGTSTP: the ranks of all nodes wait for it"
   touch "$NOTES/go"
   sleep 7 # more than the timeout
   ranks_are_stopped || { cat agent.a agent.b; return 1; }

@@ -219,8 +219,9 @@ TEST(CoordinatorEnd, CtrlZToAnAgentStopsTheRanksOfAllNodesUntilAllThatRestGoOn) 
   job.say(1, control::Resting{.rests = true});
   EXPECT_THAT(job.heard_texts(0), ElementsAre(stop));
   EXPECT_THAT(job.notes,
-              ElementsAre("the agent on b (pid 7) was stopped by Ctrl-Z: the ranks of all nodes wait for it"));
+              ElementsAre("the agent on b (pid 7) was stopped by SIGTSTP: the ranks of all nodes wait for it"));
   job.say(0, control::Resting{.rests = true});
+  EXPECT_EQ(job.notes.size(), 1U) << "where Slurm stops all, one line is enough";
   job.say(1, control::Resting{.rests = false});
   EXPECT_THAT(job.heard_texts(1), ElementsAre(stop, stop));
   job.coordinator().suspend();
