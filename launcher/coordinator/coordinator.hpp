@@ -57,7 +57,9 @@ struct CoordinatorEvents {
   std::function<void(int link, const control::ConsoleOutput&)> output{};  ///< answered by output_taken()
   std::function<void(int node, std::size_t nodes, const control::Progress&)> progress{};
   std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
-  std::function<void(std::int64_t order)> agent_joined = {};                    ///< with its control::Hello::order
+  std::function<void(int rank, const std::string& host, const RankEnd&)> rank_ended{};
+  std::function<void(const NodeFailure&)> node_lost{};        ///< or it cannot start its ranks
+  std::function<void(std::int64_t order)> agent_joined = {};  ///< with its control::Hello::order
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.

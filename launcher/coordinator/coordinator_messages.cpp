@@ -127,6 +127,7 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
   const RankEnd& end = message.end;
   events_.detail(fmt::format("rank {} ended: {}", rank,
                              end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));
+  if (events_.rank_ended) events_.rank_ended(rank, attempt_->node_with(rank).layout.host, end);
   if (!end.success() && attempt_->supervisor().outcome().failures.empty()) {
     for (AttemptNode& node : attempt_->nodes()) {
       node.silent_before = node.may_have_ranks() && links_.is_silent(node.link);
@@ -173,6 +174,7 @@ void Coordinator::fail_node(AttemptNode& node, const std::string& message, int e
                             .exit_status = exit_status,
                             .time = clock_().wall,
                             .silent_before = node.silent_before};
+  if (events_.node_lost) events_.node_lost(failure);
   if (phase_ == Phase::preparing) {
     outcome_.nodes.push_back(failure);
     end_attempt();

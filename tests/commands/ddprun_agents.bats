@@ -183,7 +183,7 @@ b: 0/2 2/4 2/3 2/3" ]
 }
 
 @test "the death of an agent ends the ranks of all, and the report names it" {
-  start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
+  start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 --event-log events.jsonl sh -c "$waiting"
   eventually 20 listening
   start_agent b --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
   eventually 20 noted 2
@@ -193,6 +193,8 @@ b: 0/2 2/4 2/3 2/3" ]
   finish_agent a
   [ "$status" -eq 1 ]
   [[ $output == *"the connection to ddprun's agent on $(hostname) (pid $lost) was lost"*"1 other rank was ended by ddprun"* ]]
+  grep -q "\"event\":\"node_lost\".*\"host\":\"$(hostname)\",\"num_ranks\":1,\"message\":\"the connection to ddprun's agent" events.jsonl
+  grep -q '"event":"rank_ended".*"exit_code":null,"signal":{"number":15,"name":"SIGTERM"}' events.jsonl
   eventually 20 all_gone
 }
 
