@@ -61,7 +61,7 @@ void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
 }
 
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends, const std::string& command) {
+                       int ends, const std::string& command, const std::string& temporary_folder) {
   if ((ticket.port == 0 || ends < 0) && watched(ticket) && facts.local_rank == 0) {
     warn(facts, fmt::format("no metrics and no events on the steps of this node: {}",
                             ticket.port == 0 ? "they need the step's store"
@@ -73,7 +73,7 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
     const Deadline deadline = Deadline::after(kReachLimit);
     const std::string path = find_ddp_step(program);
     DdpStepClient& witness =
-        client.emplace(path, std::vector<std::string>{"witness"}, std::vector<std::string>{}, ends);
+        client.emplace(path, std::vector<std::string>{"witness"}, std::vector{"TMPDIR=" + temporary_folder}, ends);
     witness.send(
         base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d} {} {} {} {} {} {} {}\n", facts.srun_address, ticket.port,
                                    ticket.secret, facts.node_name, facts.node_list, facts.world_size, first_rank,

@@ -27,8 +27,9 @@ enum class StoreReach { none, out_of_reach, reached, refused, step_ends };
 /// Makes this node known to the store, which serves its tasks from then on.
 /// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel
 /// for their ends; -1: there is none, and the tasks cannot be watched. @param command of the tasks.
+/// @param temporary_folder of the tasks, empty for the default: what killed jobs left there is removed.
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends, const std::string& command);
+                       int ends, const std::string& command, const std::string& temporary_folder);
 
 /// Tells nodes that wait for this one that it takes no part in choosing a network.
 void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store);

@@ -278,7 +278,9 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   const bool knows_task = spank_get_item(spank, S_TASK_GLOBAL_ID, &task) == ESPANK_SUCCESS;
   const int first_rank = knows_task ? facts.rank - static_cast<int>(task) : 0;
   const std::string command = program_name(spank);
-  const auto reach = [&](int ends) { return reach_store(ddp_step_, ticket, facts, first_rank, ends, command); };
+  const auto reach = [&](int ends) {
+    return reach_store(ddp_step_, ticket, facts, first_rank, ends, command, environment.raw("TMPDIR").value_or(""));
+  };
   NodeAnswer answer;
   const auto own_resources = [&] {
     return encode(topology::RankResources{.cpus = topology::affinity_of(0),

@@ -58,6 +58,8 @@ void Agent::handle(const control::Message& message) {
     finished_ = true;
   } else if (const auto* taken = std::get_if<control::ConsoleTaken>(&message)) {
     if (console_ && taken->epoch == epoch_) console_->send(message);
+  } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
+    coordinator_rests_ = resting->rests;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
              end_attempt != nullptr && !attempt_) {
     to_coordinator(control::AttemptCleaned{.epoch = end_attempt->epoch});
@@ -74,7 +76,7 @@ void Agent::pass_on(const control::Message& message) {
   const auto* order = std::get_if<control::SignalRanks>(&message);
   if (order == nullptr) return to_attempt(message);
   if (order->groups && (order->signal == SIGSTOP || order->signal == SIGCONT)) {
-    coordinator_rests_ = order->signal == SIGSTOP;
+    note_rest(order->signal == SIGSTOP);
   } else if (order->groups) {
     ranks_told_ = true;
   }
@@ -108,7 +110,7 @@ void Agent::coordinator_lost(const std::string& why) {
   base::write_stderr_line(fmt::format("ddprun: {}: the connection to {} was lost ({}); ending the ranks of this node",
                                       job_.host, coordinator_.peer(), why));
   if (!ranks_told_) to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGTERM});
-  to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGCONT});
+  stop_ranks(false);
   orphan_limit_ = Deadline::after(job_.options.shutdown_timeout);
   finish_as_orphan();
 }
@@ -157,7 +159,7 @@ void Agent::begin(const control::PrepareAttempt& plan) {
   drop_attempt();
   epoch_ = plan.epoch;
   running_ = 0;
-  cleaned_ = started_ = ending_ = ranks_told_ = false;
+  cleaned_ = started_ = ending_ = ranks_told_ = ranks_rest_ = false;
   attempt_asked_.reset();
   step_signals_ = StepSignals{};
   if (job_.refusal) {
@@ -279,16 +281,34 @@ void Agent::beat() {
   if (!attempt_ || cleaned_ || job_.options.dry_run) return;
   if (const auto progress = metrics_->progress_due()) to_coordinator(*progress);
   attempt_->beat();
-  const auto heard = attempt_->last_heard();
+  if (ranks_rest_) return;  // it shows no life then, which this process could not read if Ctrl-Z had stopped it
+  const auto heard = std::max(attempt_->last_heard(), ranks_resumed_);
   const auto limit = started_ ? std::max(job_.peers.silence(), limits_.attempt_silence) : limits_.start;
   if (heartbeat_.silence(heard) >= limit) attempt_lost(true);
 }
 
 // ---- signals ----------------
 
-void Agent::suspend() { to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGSTOP}); }
+void Agent::suspend(bool tell) {
+  if (tell) to_coordinator(control::Resting{.rests = true});
+  stop_ranks(true);
+}
 
-void Agent::resume() { to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = SIGCONT}); }
+/// Where the coordinator has been told, it lets the ranks of all nodes go on.
+void Agent::resume(bool tell) {
+  if (tell) to_coordinator(control::Resting{.rests = false});
+  if (!tell || orphaned_) stop_ranks(false);
+}
+
+void Agent::stop_ranks(bool stop) {
+  note_rest(stop);
+  to_attempt(control::SignalRanks{.epoch = epoch_, .groups = true, .signal = stop ? SIGSTOP : SIGCONT});
+}
+
+void Agent::note_rest(bool ranks_rest) {
+  if (!ranks_rest) ranks_resumed_ = Heartbeat::Clock::now();
+  ranks_rest_ = ranks_rest;
+}
 
 void Agent::forward_signal(int signal, bool by_slurm) {
   if (by_slurm) step_signals_.arrived(signal);

@@ -58,8 +58,9 @@ class Agent {
   void forward_signal(int signal, bool by_slurm);
   void ending_signal(int signal, bool by_slurm);
   /// Stops the ranks of this node, because this process will stop itself (Ctrl-Z).
-  void suspend();
-  void resume();
+  /// @param tell the coordinator, which is in another process, so that all nodes' ranks stop
+  void suspend(bool tell);
+  void resume(bool tell);
   /// SIGCHLD: adopted orphans may have ended.
   void child_ended();
 
@@ -75,6 +76,8 @@ class Agent {
   void begin(const control::PrepareAttempt& plan);
   void pass_on(const control::Message& message);
   void pass_settled_orders();
+  void stop_ranks(bool stop);
+  void note_rest(bool ranks_rest);
   void from_attempt(const control::Message& message);
   void watch_console(control::Connection connection);
   void attempt_lost(bool silent);
@@ -109,6 +112,8 @@ class Agent {
   std::optional<Heartbeat::Time> attempt_asked_;      ///< SIGKILL or EndAttempt has been passed on
   std::optional<Heartbeat::Time> coordinator_asked_;  ///< it has been told of a signal that ends the job
   bool coordinator_rests_ = false;                    ///< stopped by Ctrl-Z
+  bool ranks_rest_ = false;                           ///< likewise
+  Heartbeat::Time ranks_resumed_{};
   bool orphaned_ = false;
   int orphan_steps_ = 0;  ///< 0: SIGTERM sent, 1: SIGKILL
   std::optional<Deadline> orphan_limit_;

@@ -246,6 +246,12 @@ struct Described<ModexReply> {
 };
 
 template <>
+struct Described<Resting> {
+  static constexpr const char* kName = "Resting";
+  static constexpr std::tuple kFields{Field{"rests", &Resting::rests}};
+};
+
+template <>
 struct Described<RanksStill> {
   static constexpr const char* kName = "RanksStill";
   static constexpr std::tuple kFields{Field{"epoch", &RanksStill::epoch, kCount}, Field{"still", &RanksStill::still}};

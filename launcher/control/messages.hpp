@@ -17,7 +17,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 9;
+inline constexpr int kProtocolVersion = 10;
 
 // ---- agent to coordinator ----------------
 
@@ -248,6 +248,12 @@ struct ModexReply {
   bool operator==(const ModexReply&) const = default;
 };
 
+/// The sender is about to stop itself (Ctrl-Z), so that nothing comes from it until it goes on.
+struct Resting {
+  bool rests = false;
+  bool operator==(const Resting&) const = default;
+};
+
 // ---- hangs ----------------
 
 /// None of the node's ranks gets on any more, or one does again.
@@ -297,7 +303,7 @@ struct Encoded {
 using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
                              AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
                              Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
-                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Encoded>;
+                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

@@ -34,7 +34,7 @@ int AgentLinks::add(control::Connection connection) {
 
 void AgentLinks::lose(int link, const std::string& why) {
   if (!links_.contains(link)) return;
-  Loss loss{.peer = peer(link), .why = why, .silent = is_silent(link)};
+  Loss loss{.peer = peer(link), .why = why, .silent = is_silent(link), .rested = resting_.erase(link) > 0};
   // Agents then take this process for lost, and leave.
   if (const auto pause = heartbeat_.own_pause(); pause >= limits_.silence()) {
     loss.why += fmt::format(", after this ddprun (pid {}) had not run for {} s (stopped by SIGSTOP?)", ::getpid(),
@@ -49,7 +49,7 @@ void AgentLinks::beat() {
   for (auto& [link, connection] : links_) {
     connection.beat();
     const auto silence = heartbeat_.silence(connection.last_heard());
-    if (silence >= limits_.silence()) silent.emplace(link, silence);
+    if (silence >= limits_.silence() && !resting_.contains(link)) silent.emplace(link, silence);
   }
   for (const auto& [link, silence] : silent) {
     if (!links_.contains(link)) continue;  // a callback has dropped it
@@ -99,6 +99,7 @@ void AgentLinks::drop(int link) {
   if (found == links_.end()) return;
   found->second.close(Deadline::after(kFarewell));
   links_.erase(found);
+  resting_.erase(link);
 }
 
 void AgentLinks::abandon(int link) {
@@ -106,6 +107,7 @@ void AgentLinks::abandon(int link) {
   if (found == links_.end()) return;
   found->second.close(Deadline::after(std::chrono::seconds(0)));
   links_.erase(found);
+  resting_.erase(link);
 }
 
 std::optional<Heartbeat::Time> AgentLinks::last_heard(int link) const {
@@ -116,6 +118,11 @@ std::optional<Heartbeat::Time> AgentLinks::last_heard(int link) const {
 bool AgentLinks::is_silent(int link) const {
   const auto heard = last_heard(link);
   return !heard || heartbeat_.silence(*heard) >= limits_.answer;
+}
+
+void AgentLinks::set_resting(int link, bool rests) {
+  if (rests && links_.contains(link)) resting_.insert(link);
+  if (!rests) resting_.erase(link);
 }
 
 void AgentLinks::set_peer(int link, std::string peer) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ class AgentLinks {
     std::string peer;  ///< as Connection::peer()
     std::string why;   ///< as Connection::lost_because(), or that it was silent
     bool silent;       ///< nothing had come for a while, so its processes may still be there
+    bool rested;       ///< as set_resting() says
   };
   /// The link is gone already.
   using OnLost = std::function<void(int link, const Loss& loss)>;
@@ -54,6 +56,9 @@ class AgentLinks {
   std::optional<Heartbeat::Time> last_heard(int link) const;
   /// It has shown no life for longer than a healthy agent would.
   bool is_silent(int link) const;
+  /// Nothing comes from it until it goes on: it is not lost for that.
+  void set_resting(int link, bool rests);
+  bool any_resting() const { return !resting_.empty(); }
   void set_peer(int link, std::string peer);
   std::string peer(int link) const;
   bool empty() const { return links_.empty(); }
@@ -74,6 +79,7 @@ class AgentLinks {
   std::unique_ptr<control::Listener> listener_;
   std::vector<int> listener_fds_;
   std::map<int, LoopConnection> links_;
+  std::set<int> resting_;
   int next_link_ = 0;
   Heartbeat heartbeat_;
 };

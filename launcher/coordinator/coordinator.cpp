@@ -64,6 +64,7 @@ void Coordinator::refuse(int link, const std::string& why) {
 }
 
 void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
+  if (loss.rested && !links_.any_resting()) stop_ranks(false);
   if (phase_ == Phase::gathering) {
     if (!membership_.leave(link)) return events_.note(fmt::format("lost {} before it joined: {}", loss.peer, loss.why));
     const std::string what = fmt::format("{} was lost before the job started: {}", loss.peer, loss.why);

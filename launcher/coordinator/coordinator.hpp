@@ -57,7 +57,9 @@ struct CoordinatorEvents {
   std::function<void(int link, const control::ConsoleOutput&)> output{};  ///< answered by output_taken()
   std::function<void(int node, std::size_t nodes, const control::Progress&)> progress{};
   std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
-  std::function<void(std::int64_t order)> agent_joined = {};                    ///< with its control::Hello::order
+  std::function<void(int rank, const std::string& host, const RankEnd&)> rank_ended{};
+  std::function<void(const NodeFailure&)> node_lost{};        ///< or it cannot start its ranks
+  std::function<void(std::int64_t order)> agent_joined = {};  ///< with its control::Hello::order
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.
@@ -133,6 +135,8 @@ class Coordinator {
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
   void handle_signal(int link, const control::SignalReceived& message);
+  void handle_resting(int link, const control::Resting& message);
+  void stop_ranks(bool stop);
   void handle_prepared(AttemptNode& node, const control::AttemptPrepared& message);
   void handle_started(AttemptNode& node, const control::RanksStarted& message);
   void handle_failed(AttemptNode& node, const control::AttemptFailed& message);

@@ -77,13 +77,27 @@ void Coordinator::give_up_cleaning() {
 // ---- Ctrl-Z ----------------
 
 void Coordinator::suspend() {
-  links_.send_to_all(
-      control::SignalRanks{.epoch = attempt_ ? attempt_->epoch() : 0, .groups = true, .signal = SIGSTOP});
+  links_.send_to_all(control::Resting{.rests = true});
+  stop_ranks(true);
 }
 
 void Coordinator::resume() {
-  links_.send_to_all(
-      control::SignalRanks{.epoch = attempt_ ? attempt_->epoch() : 0, .groups = true, .signal = SIGCONT});
+  links_.send_to_all(control::Resting{.rests = false});
+  if (!links_.any_resting()) stop_ranks(false);
+}
+
+/// Of several agents that rest, all must go on before the ranks do.
+void Coordinator::handle_resting(int link, const control::Resting& message) {
+  if (phase_ >= Phase::finishing || (attempt_ && attempt_->node_of(link) == nullptr)) return;
+  if (message.rests && !links_.any_resting())  // Slurm stops them all
+    events_.note(fmt::format("{} was stopped by SIGTSTP: the ranks of all nodes wait for it", links_.peer(link)));
+  links_.set_resting(link, message.rests);
+  if (message.rests || !links_.any_resting()) stop_ranks(message.rests);
+}
+
+void Coordinator::stop_ranks(bool stop) {
+  links_.send_to_all(control::SignalRanks{
+      .epoch = attempt_ ? attempt_->epoch() : 0, .groups = true, .signal = stop ? SIGSTOP : SIGCONT});
 }
 
 // ---- the end ----------------

@@ -26,6 +26,7 @@ std::optional<int> epoch_of(const control::Message& message) {
 void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
   if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
+  if (const auto* resting = std::get_if<control::Resting>(&message)) return handle_resting(link, *resting);
   AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr;
   if (node == nullptr || epoch_of(message) != attempt_->epoch()) return;
   if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {
@@ -126,6 +127,7 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
   const RankEnd& end = message.end;
   events_.detail(fmt::format("rank {} ended: {}", rank,
                              end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));
+  if (events_.rank_ended) events_.rank_ended(rank, attempt_->node_with(rank).layout.host, end);
   if (!end.success() && attempt_->supervisor().outcome().failures.empty()) {
     for (AttemptNode& node : attempt_->nodes()) {
       node.silent_before = node.may_have_ranks() && links_.is_silent(node.link);
@@ -172,6 +174,7 @@ void Coordinator::fail_node(AttemptNode& node, const std::string& message, int e
                             .exit_status = exit_status,
                             .time = clock_().wall,
                             .silent_before = node.silent_before};
+  if (events_.node_lost) events_.node_lost(failure);
   if (phase_ == Phase::preparing) {
     outcome_.nodes.push_back(failure);
     end_attempt();

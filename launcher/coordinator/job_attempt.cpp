@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "placement/network_choice.hpp"
@@ -71,6 +72,12 @@ AttemptNode* JobAttempt::node_of(int link) {
     return node.link == link && node.state != NodeState::lost;
   });
   return found == nodes_.end() ? nullptr : &*found;
+}
+
+const AttemptNode& JobAttempt::node_with(int rank) const {
+  const auto after =
+      std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& node) { return node.first_rank > rank; });
+  return *std::prev(after);
 }
 
 void JobAttempt::prepared(AttemptNode& node, const control::AttemptPrepared& message) {

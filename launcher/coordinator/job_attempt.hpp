@@ -54,6 +54,8 @@ class JobAttempt {
   std::vector<control::NodeLayout> layout() const;
   /// nullptr: the link takes no part, or its agent is lost.
   AttemptNode* node_of(int link);
+  /// @param rank of this attempt.
+  const AttemptNode& node_with(int rank) const;
 
   void prepared(AttemptNode& node, const control::AttemptPrepared& message);
   /// Whether all nodes are, so that start() may be called.

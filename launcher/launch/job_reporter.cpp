@@ -80,6 +80,14 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
                 attempt_ = attempt + 1;
                 if (event_log_) event_log_->restart(outcome, attempt, restart);
                 note(format_restart_line(outcome, attempt, restart, options_.max_restarts));
+              },
+          .rank_ended =
+              [this](int rank, const std::string& host, const RankEnd& end) {
+                if (event_log_) event_log_->rank_ended(attempt_, rank, host, end);
+              },
+          .node_lost =
+              [this](const NodeFailure& node) {
+                if (event_log_) event_log_->node_lost(attempt_, node);
               }};
 }
 

@@ -17,6 +17,7 @@
 
 #include "agent/agent.hpp"
 #include "base/host_name.hpp"
+#include "base/left_scratch.hpp"
 #include "base/peer_timeout.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
@@ -244,7 +245,7 @@ class Process {
     or_refuse([this] {
       const auto text = environment_.raw("TMPDIR").value_or("");
       const std::string folder = text.empty() ? "/tmp" : text;
-      remove_left_scratch(folder, Deadline::after(kSweepLimit));
+      base::remove_left_scratch(folder, Deadline::after(kSweepLimit));
       scratch_.emplace(folder);
       job_->scratch = scratch_->path();
       keep_logs();
@@ -285,9 +286,9 @@ class Process {
   /// It goes on with SIGCONT.
   void suspend() {
     if (coordinator_) coordinator_->suspend();
-    if (agent_) agent_->suspend();
+    if (agent_) agent_->suspend(!coordinator_);
     ::kill(::getpid(), SIGSTOP);
-    if (agent_) agent_->resume();
+    if (agent_) agent_->resume(!coordinator_);
     if (coordinator_) coordinator_->resume();
   }
 

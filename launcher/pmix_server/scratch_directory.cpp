@@ -8,74 +8,28 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/host_name.hpp"
+#include "base/left_scratch.hpp"
 #include "base/log.hpp"
 #include "base/system_error.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-constexpr std::string_view kPrefix = "ddprun.";
-constexpr std::size_t kRandomLetters = 6;
-constexpr const char* kLock = "lock";
 // Another ddprun may sweep a folder just before it is locked.
 constexpr int kTries = 20;
-// Between the making of the lock and the name of its host, for clocks of a file server that differ, too.
-constexpr std::chrono::hours kMakingLimit{1};
 // libpmix 4 takes 80 KiB for 8 ranks: shared memory with the job's facts, and the topology.
 constexpr std::size_t kNeededBytes = std::size_t{1} << 20U;
-
-bool is_scratch_name(std::string_view name) {
-  return name.size() == kPrefix.size() + kRandomLetters && name.starts_with(kPrefix);
-}
-
-/// The file "lock" of an open folder, if this user made both and nobody uses the folder; locked then.
-base::UniqueFd take_left(int folder) {
-  struct stat found {};
-  const auto is_own = [&](int fd) { return ::fstat(fd, &found) == 0 && found.st_uid == ::geteuid(); };
-  if (!is_own(folder) || (found.st_mode & 0777U) != 0700) return {};
-  base::UniqueFd lock{::openat(folder, kLock, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
-  if (!lock || !is_own(lock.get()) || !S_ISREG(found.st_mode)) return {};
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
-  // On a shared file system, locks may hold on their host only.
-  std::array<char, 256> host{};
-  const ssize_t size = ::read(lock.get(), host.data(), host.size());
-  const auto age = std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(found.st_mtime);
-  if (size == 0 && age > kMakingLimit) return lock;
-  if (size <= 0 || std::string_view(host.data(), static_cast<std::size_t>(size)) != base::host_name()) return {};
-  return lock;
-}
-
-/// The lock last, for the next one to try where this one is killed. Throws std::filesystem::filesystem_error.
-void remove_contents(const std::filesystem::path& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator{folder}) {
-    if (entry.path().filename() != kLock) std::filesystem::remove_all(entry.path());
-  }
-  std::filesystem::remove(folder / kLock);
-}
-
-void remove_if_left(int parent, const std::string& name) {
-  const base::UniqueFd folder{::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
-  if (!folder) return;
-  const base::UniqueFd lock = take_left(folder.get());
-  // By the descriptor, so that it is this folder whatever its path means by now.
-  if (lock) remove_contents(fmt::format("/proc/self/fd/{}", folder.get()));
-  // Without a lock, too, if it is empty: who is making it makes another.
-  struct stat found {};
-  if (::fstat(folder.get(), &found) == 0 && found.st_uid == ::geteuid()) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
-}
 
 /// "tmpfs mounted at /tmp, 12 of 64 KiB free": of the file system of @p folder, as far as it can be told.
 std::string file_system_of(const std::string& folder) {
@@ -124,7 +78,7 @@ int lack_of_room(const std::string& folder) {
 
 ScratchDirectory::ScratchDirectory(const std::string& parent) {
   for (int tries = 0; tries < kTries; ++tries) {
-    path_ = fmt::format("{}/{}{}", parent, kPrefix, std::string(kRandomLetters, 'X'));
+    path_ = fmt::format("{}/{}{}", parent, base::kScratchPrefix, std::string(base::kScratchLetters, 'X'));
     if (::mkdtemp(path_.data()) == nullptr) break;  // makes it with mode 0700
     if (lock()) {
       const int lack = lack_of_room(path_);
@@ -141,7 +95,7 @@ ScratchDirectory::ScratchDirectory(const std::string& parent) {
 
 /// @return false where another process has just taken the folder for a left one
 bool ScratchDirectory::lock() {
-  const std::string file = path_ + "/" + kLock;
+  const std::string file = path_ + "/" + base::kScratchLock;
   lock_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!lock_) return errno != ENOENT;  // a folder without this file is never removed by others
   if (::flock(lock_.get(), LOCK_SH | LOCK_NB) != 0) return errno != EWOULDBLOCK;
@@ -162,7 +116,7 @@ ScratchDirectory::~ScratchDirectory() {
 void remove_scratch(const std::string& path) noexcept {
   try {
     if (!std::filesystem::exists(path)) return;  // another process of the job was faster
-    remove_contents(path);
+    base::remove_scratch_contents(path);
     std::filesystem::remove(path);
   } catch (const std::exception& error) {
     base::log(base::LogLevel::warning, "removing the temporary folder '{}': {}", path, error.what());
@@ -170,28 +124,9 @@ void remove_scratch(const std::string& path) noexcept {
 }
 
 base::UniqueFd share_scratch(const std::string& path) noexcept {
-  base::UniqueFd lock{::open((path + "/" + kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)};
+  base::UniqueFd lock{::open((path + "/" + base::kScratchLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)};
   if (lock) ::flock(lock.get(), LOCK_SH | LOCK_NB);
   return lock;
-}
-
-void remove_left_scratch(const std::string& parent, Deadline deadline) noexcept {
-  try {
-    const base::UniqueFd folder{::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-    if (!folder) return;
-    for (const auto& entry : std::filesystem::directory_iterator{parent}) {
-      if (deadline.expired()) return;
-      const std::string name = entry.path().filename();
-      if (!is_scratch_name(name)) continue;
-      try {
-        remove_if_left(folder.get(), name);
-      } catch (const std::exception& error) {  // a file that is not to be removed does not keep the other folders
-        base::log(base::LogLevel::info, "removing the left folder '{}/{}': {}", parent, name, error.what());
-      }
-    }
-  } catch (const std::exception& error) {
-    base::log(base::LogLevel::info, "removing left temporary folders in '{}': {}", parent, error.what());
-  }
 }
 
 }  // namespace ddp::launcher

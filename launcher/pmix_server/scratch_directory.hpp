@@ -1,9 +1,7 @@
-// A private folder for the files of the PMIx server, and the removal of those that killed jobs left.
+// A private folder for the files of the PMIx server; base/left_scratch.hpp removes those that killed jobs left.
 #pragma once
 
 #include <string>
-
-#include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
 
@@ -34,12 +32,7 @@ class ScratchDirectory {
 base::UniqueFd share_scratch(const std::string& path) noexcept;
 
 /// Removes the folder @p path of a ScratchDirectory in another process, which cannot do it any more. A folder that is
-/// not whole any more when this process is killed is one for remove_left_scratch().
+/// not whole any more when this process is killed is one for base::remove_left_scratch().
 void remove_scratch(const std::string& path) noexcept;
-
-/// Removes what ScratchDirectory objects of this user on this host left in @p parent because their process was killed
-/// together with all others that used the folder, as Slurm does at the end of a step. Begins no folder after
-/// @p deadline. Follows no links.
-void remove_left_scratch(const std::string& parent, Deadline deadline) noexcept;
 
 }  // namespace ddp::launcher

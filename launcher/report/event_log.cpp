@@ -10,6 +10,18 @@ std::string fields_text(const Json& json) { return json.dump(-1, ' ', false, Jso
 
 }  // namespace
 
+void EventLog::rank_ended(int attempt, int rank, const std::string& host, const RankEnd& end) {
+  Json json = {{"attempt", attempt}, {"rank", rank}, {"host", host}};
+  json.update(rank_end_json(end));
+  write("rank_ended", fields_text(json));
+}
+
+void EventLog::node_lost(int attempt, const NodeFailure& node) {
+  Json json = {{"attempt", attempt}};
+  json.update(node_json(node));
+  write("node_lost", fields_text(json));
+}
+
 void EventLog::restart(const JobOutcome& outcome, int attempt, int restart) {
   Json json = {{"attempt", attempt}, {"restart", restart}, {"root_cause", root_cause_json(outcome)}};
   json.update(outcome_json(outcome));

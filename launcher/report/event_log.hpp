@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 
 #include "diagnostics/metrics/event_log.hpp"
 #include "outcome/job_outcome.hpp"
@@ -13,6 +14,8 @@ class EventLog : public diagnostics::EventLog {
  public:
   using diagnostics::EventLog::EventLog;
 
+  void rank_ended(int attempt, int rank, const std::string& host, const RankEnd& end);
+  void node_lost(int attempt, const NodeFailure& node);
   void restart(const JobOutcome& outcome, int attempt, int restart);
   void job_ended(const JobOutcome& outcome, int attempt, int restarts_used, std::chrono::milliseconds total);
 };

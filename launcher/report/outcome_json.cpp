@@ -34,10 +34,7 @@ Json error_json(const RankTraces& traces) {
 Json failure_json(const RankFailure& failure) {
   Json json = rank_json(failure.name);
   json["time"] = time_text(failure.time);
-  const bool exited = failure.end && !failure.end->by_signal;
-  json["exit_code"] = exited ? Json(failure.end->code) : Json(nullptr);
-  json["signal"] = failure.end && failure.end->by_signal ? signal_json(failure.end->code) : Json(nullptr);
-  json["core_dumped"] = failure.end && failure.end->core_dumped;
+  json.update(rank_end_json(failure.end));
   json["abort"] = failure.abort ? Json{{"status", failure.abort->status}, {"message", failure.abort->message}} : Json();
   json["error"] = error_json(failure.traces);
   json["stderr_tail"] = text_or_null(failure.traces.stderr_tail);
@@ -78,11 +75,6 @@ Json early_json(const EarlyEnd& early) {
 /// Null where not all nodes joined.
 Json node_rank_or_null(const NodeFailure& node) { return node.node_rank < 0 ? Json(nullptr) : Json(node.node_rank); }
 
-Json node_json(const NodeFailure& node) {
-  return {{"node_rank", node_rank_or_null(node)}, {"host", text_or_null(node.host)}, {"num_ranks", node.num_ranks},
-          {"time", time_text(node.time)},         {"message", node.message},         {"exit_status", node.exit_status}};
-}
-
 template <class Item, class Convert>
 Json list(const std::vector<Item>& items, Convert convert) {
   Json json = Json::array();
@@ -91,6 +83,17 @@ Json list(const std::vector<Item>& items, Convert convert) {
 }
 
 }  // namespace
+
+Json rank_end_json(const std::optional<RankEnd>& end) {
+  return {{"exit_code", end && !end->by_signal ? Json(end->code) : Json(nullptr)},
+          {"signal", end && end->by_signal ? signal_json(end->code) : Json(nullptr)},
+          {"core_dumped", end && end->core_dumped}};
+}
+
+Json node_json(const NodeFailure& node) {
+  return {{"node_rank", node_rank_or_null(node)}, {"host", text_or_null(node.host)}, {"num_ranks", node.num_ranks},
+          {"time", time_text(node.time)},         {"message", node.message},         {"exit_status", node.exit_status}};
+}
 
 Json root_cause_json(const JobOutcome& outcome) {
   const auto of_rank = [](const char* kind, const RankName& name) {

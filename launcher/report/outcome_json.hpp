@@ -1,6 +1,8 @@
 // How a job ended, as JSON: what --report-json and --event-log have in common.
 #pragma once
 
+#include <optional>
+
 #include <nlohmann/json.hpp>
 
 #include "diagnostics/metrics/event_log.hpp"
@@ -10,6 +12,11 @@ namespace ddp::launcher {
 
 using Json = nlohmann::ordered_json;
 using diagnostics::time_text;
+
+/// Exit code or signal; nulls for a rank that has not ended.
+Json rank_end_json(const std::optional<RankEnd>& end);
+
+Json node_json(const NodeFailure& node);
 
 /// Its kind, and where: the first entry of the list that the kind names. Null for success.
 Json root_cause_json(const JobOutcome& outcome);

@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +20,7 @@
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
 
+#include "base/left_scratch.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
@@ -32,6 +35,8 @@ namespace {
 
 // The plugin waits a little longer.
 constexpr std::chrono::seconds kReachLimit{5};
+// The next one removes the rest.
+constexpr std::chrono::seconds kSweepLimit{1};
 // The version of this program, which the plugin compares with its own.
 constexpr const char* kKnown = "ddp-step 1 known " DDP_VERSION_STRING;
 
@@ -44,6 +49,14 @@ void let_go_of_the_task() {
     if (nothing) ::dup2(nothing.get(), fd);
   }
   [[maybe_unused]] const int ignored = ::chdir("/");
+}
+
+/// Of jobs that Slurm killed, while the node's tasks start: a slow file system delays neither them nor their reports.
+std::jthread start_sweep() {
+  const char* const folder = std::getenv("TMPDIR");
+  return std::jthread{[parent = std::string{folder != nullptr && *folder != '\0' ? folder : "/tmp"}] {
+    base::remove_left_scratch(parent, Deadline::after(kSweepLimit));
+  }};
 }
 
 int stay(const std::string& line) {
@@ -83,6 +96,7 @@ int stay(const std::string& line) {
       write_line(fmt::format("ddp-step 1 refused {}", error.what()));
     }
     let_go_of_the_task();
+    const std::jthread sweep = start_sweep();
     if (has_channel) {
       reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr, refused);
     } else {

@@ -249,6 +249,26 @@ until [ -e $0.trapped ]; do sleep 0.1; done'
   clean
 }
 
+@test "scontrol suspend stops agents that srun started for longer than DDP_PEER_TIMEOUT, and resume continues them" {
+  write_worker 'until [ -e $0.go ]; do sleep 0.1; done'
+  states() { # of all ranks
+    local node
+    for node in n0 n1 n2; do "$cluster" on $node ps -C worker -o stat= | grep -q "^$1" || return 1; done
+  }
+  DDP_PEER_TIMEOUT=6 start srun -N3 --mpi=pmi2 "$bin/ddprun" --nproc-per-node 1 "$shared/worker"
+  eventually 30 up 3 0
+  id=$("$cluster" run squeue -h -o %i | head -n 1)
+  "$cluster" run scontrol suspend "$id"
+  eventually 20 states T
+  sleep 8
+  "$cluster" run scontrol resume "$id"
+  eventually 20 states S
+  touch "$shared/worker.go"
+  finish
+  succeeded
+  clean
+}
+
 @test "an agent that is stopped and goes on does no harm" {
   write_worker 'sleep 5'
   start_front "$shared/worker"

@@ -183,7 +183,7 @@ b: 0/2 2/4 2/3 2/3" ]
 }
 
 @test "the death of an agent ends the ranks of all, and the report names it" {
-  start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
+  start_agent a --nnodes 2 "${meet[@]}" --failure-grace 0.2 --event-log events.jsonl sh -c "$waiting"
   eventually 20 listening
   start_agent b --nnodes 2 "${meet[@]}" --failure-grace 0.2 sh -c "$waiting"
   eventually 20 noted 2
@@ -193,6 +193,8 @@ b: 0/2 2/4 2/3 2/3" ]
   finish_agent a
   [ "$status" -eq 1 ]
   [[ $output == *"the connection to ddprun's agent on $(hostname) (pid $lost) was lost"*"1 other rank was ended by ddprun"* ]]
+  grep -q "\"event\":\"node_lost\".*\"host\":\"$(hostname)\",\"num_ranks\":1,\"message\":\"the connection to ddprun's agent" events.jsonl
+  grep -q '"event":"rank_ended".*"exit_code":null,"signal":{"number":15,"name":"SIGTERM"}' events.jsonl
   eventually 20 all_gone
 }
 
@@ -231,6 +233,61 @@ b: 0/2 2/4 2/3 2/3" ]
   finish_agent b
   [ "$status" -eq 85 ]
   [[ $(cat agent.a agent.b) == *"Root Cause"*"exitcode  : 85 "* ]]
+  eventually 20 all_gone
+}
+
+# state PID LETTER: of proc(5).
+state() { [[ $(sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null) == "$2" ]]; }
+ranks_are_stopped() {
+  local note
+  for note in "$NOTES"/pid.*; do state "$(cat "$note")" T || return 1; done
+}
+
+@test "Ctrl-Z to an agent on a terminal stops the ranks of all nodes for as long as it likes; fg continues all" {
+  type script >/dev/null || skip "needs script, of util-linux"
+  export DDP_PEER_TIMEOUT=5
+  start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  eventually 20 listening
+  mkfifo keys
+  TERM=dumb SHELL=/bin/sh script -qfec "bash --noprofile --norc -i" /dev/null <keys >agent.b 2>&1 3>&- &
+  agents[b]=$!
+  exec 9>keys
+  printf '%q ' "$DDPRUN" --nnodes 2 "${meet[@]}" sh -c "$waiting" >&9
+  echo >&9
+  eventually 30 noted 2
+  printf '\032' >&9
+  eventually 30 ranks_are_stopped || { cat agent.a agent.b; return 1; }
+  eventually 30 agent_said a "was stopped by SIGTSTP: the ranks of all nodes wait for it"
+  touch "$NOTES/go"
+  sleep 7 # more than the timeout
+  ranks_are_stopped || { cat agent.a agent.b; return 1; }
+  printf 'fg\nexit $?\n' >&9
+  exec 9>&-
+  for name in b a; do
+    finish_agent $name
+    [ "$status" -eq 0 ]
+  done
+}
+
+@test "of two agents that were stopped, both must go on; a signal that came meanwhile ends the job" {
+  start_agent a --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  eventually 20 listening
+  start_agent b --nnodes 2 "${meet[@]}" sh -c "$waiting"
+  eventually 20 noted 2
+  kill -TSTP "${agents[b]}"
+  eventually 20 state "${agents[b]}" T
+  eventually 20 ranks_are_stopped
+  kill -TSTP "${agents[a]}" # its coordinator has heard of b
+  eventually 20 state "${agents[a]}" T
+  kill -CONT "${agents[a]}"
+  sleep 0.5
+  ranks_are_stopped
+  kill -TERM "${agents[b]}"
+  kill -CONT "${agents[b]}"
+  for name in a b; do
+    finish_agent $name
+    [ "$status" -eq 143 ]
+  done
   eventually 20 all_gone
 }
 

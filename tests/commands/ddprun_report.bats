@@ -30,6 +30,10 @@ load ddprun_report_fixture
   python3 - <<'PYTHON'
 import json
 events = [json.loads(line) for line in open("events.jsonl")]
+ends = [e for e in events if e["event"] == "rank_ended"]
+assert sorted((e["attempt"], e["rank"]) for e in ends) == [(0, 0), (0, 1), (1, 0), (1, 1)], ends
+assert events.index(ends[0]) == 3 and ends[0]["exit_code"] == 7 and ends[0]["signal"] is None and ends[0]["host"], ends
+events = [e for e in events if e["event"] != "rank_ended"]
 names = [e["event"] for e in events]
 assert names == ["job_started", "node_joined", "attempt_started", "restart", "attempt_started", "job_ended"], names
 assert events[3]["failures"][0]["exit_code"] == 7 and events[4]["attempt"] == 1 and events[5]["success"]

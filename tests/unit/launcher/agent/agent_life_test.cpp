@@ -68,11 +68,11 @@ TEST_F(AgentLife, ASilentCoordinatorIsLostInTimeAndOneThatBeatsIsNot) {
 TEST_F(AgentLife, ACoordinatorThatCtrlZStopsIsWaitedFor) {
   job_.peers.peer_timeout = 500ms;
   run_ranks();
-  order(signal_ranks(SIGSTOP, true));
+  order(control::Resting{.rests = true});
   coordinator_lives_ = false;
   live(1s);
   EXPECT_TRUE(coordinator_open());
-  order(signal_ranks(SIGCONT, true));
+  order(control::Resting{.rests = false});
   live(20s, [this] { return !coordinator_open(); });
   EXPECT_FALSE(coordinator_open());
 }
@@ -133,10 +133,38 @@ TEST_F(AgentLife, SigkillAndTheEndMustBeObeyedSoon) {
 
 TEST_F(AgentLife, CtrlZStopsAndResumesTheRanks) {
   run_ranks();
-  agent_->suspend();
-  agent_->resume();
+  agent_->suspend(false);
+  agent_->resume(false);
   EXPECT_THAT(to_attempt(), ElementsAre(signal_ranks(SIGSTOP, true), signal_ranks(SIGCONT, true)));
   EXPECT_THAT(from_agent(), IsEmpty());
+}
+
+TEST_F(AgentLife, TheCoordinatorHearsOfCtrlZAndLetsTheRanksGoOn) {
+  run_ranks();
+  agent_->suspend(true);
+  agent_->resume(true);
+  EXPECT_THAT(to_attempt(), ElementsAre(signal_ranks(SIGSTOP, true)));
+  EXPECT_THAT(from_agent(), ElementsAre(control::Message{control::Resting{.rests = true}},
+                                        control::Message{control::Resting{.rests = false}}));
+  coordinator_.reset();
+  live(20s, [this] { return agent_->next_deadline().has_value(); });  // orphaned
+  to_attempt();
+  agent_->suspend(true);
+  agent_->resume(true);
+  EXPECT_THAT(to_attempt(), ElementsAre(signal_ranks(SIGSTOP, true), signal_ranks(SIGCONT, true)));
+}
+
+TEST_F(AgentLife, AnAttemptProcessWhoseRanksCtrlZStopsMayBeSilent) {
+  job_.peers.peer_timeout = 500ms;
+  run_ranks();
+  order(signal_ranks(SIGSTOP, true));
+  attempt_lives_ = false;
+  live(1500ms);
+  EXPECT_TRUE(attempt_is_alive());
+  order(signal_ranks(SIGCONT, true));
+  ::kill(attempt_pid_, SIGSTOP);
+  live(20s, [this] { return !attempt_is_alive(); });
+  EXPECT_FALSE(attempt_is_alive());
 }
 
 // ---- signals of Slurm's, which come to the agent, and to the ranks perhaps ----------------

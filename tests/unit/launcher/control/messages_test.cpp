@@ -108,6 +108,7 @@ std::vector<Message> samples() {
       RanksStill{.epoch = 1, .still = true},
       ObserveRanks{.epoch = 1, .limit_ms = 10'000},
       RanksObserved{.epoch = 1, .facts = bytes_of("facts")},
+      Resting{.rests = true},
   };
 }
 

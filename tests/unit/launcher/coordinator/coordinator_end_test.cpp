@@ -207,8 +207,55 @@ TEST(CoordinatorEnd, CtrlZStopsTheRanksOfAllNodesInEachPhase) {
     (job.*reach)();
     job.coordinator().suspend();
     job.coordinator().resume();
-    EXPECT_THAT(job.heard_texts(0), ElementsAre("SignalRanks SIGSTOP groups", "SignalRanks SIGCONT groups"));
+    EXPECT_THAT(job.heard_texts(0),
+                ElementsAre("Resting yes", "SignalRanks SIGSTOP groups", "Resting no", "SignalRanks SIGCONT groups"));
   }
+}
+
+TEST(CoordinatorEnd, CtrlZToAnAgentStopsTheRanksOfAllNodesUntilAllThatRestGoOn) {
+  const std::string stop = "SignalRanks SIGSTOP groups", go_on = "SignalRanks SIGCONT groups";
+  CoordinatorJob job;
+  job.run();
+  job.say(1, control::Resting{.rests = true});
+  EXPECT_THAT(job.heard_texts(0), ElementsAre(stop));
+  EXPECT_THAT(job.notes,
+              ElementsAre("the agent on b (pid 7) was stopped by SIGTSTP: the ranks of all nodes wait for it"));
+  job.say(0, control::Resting{.rests = true});
+  EXPECT_EQ(job.notes.size(), 1U) << "where Slurm stops all, one line is enough";
+  job.say(1, control::Resting{.rests = false});
+  EXPECT_THAT(job.heard_texts(1), ElementsAre(stop, stop));
+  job.coordinator().suspend();
+  job.coordinator().resume();
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("Resting yes", stop, "Resting no"));
+  job.say(0, control::Resting{.rests = false});
+  EXPECT_THAT(job.heard_texts(1), ElementsAre(go_on));
+}
+
+TEST(CoordinatorEnd, AnAgentThatCtrlZStopsMayBeSilent) {
+  CoordinatorJob job;
+  job.options.peers = {.beat = 50ms, .peer_timeout = 500ms, .answer = 500ms};
+  job.run();
+  job.say(1, control::Resting{.rests = true});
+  const auto live = [&](std::chrono::milliseconds time) {
+    for (const Deadline limit = Deadline::after(time); job.connected(1) && !limit.expired();) {
+      job.beat(0);
+      job.turn();
+    }
+  };
+  live(1500ms);
+  EXPECT_TRUE(job.connected(1));
+  job.say(1, control::Resting{.rests = false});
+  live(20s);
+  EXPECT_FALSE(job.connected(1));
+}
+
+TEST(CoordinatorEnd, TheRanksGoOnWhereTheAgentThatCtrlZStoppedIsLost) {
+  CoordinatorJob job;
+  job.gather();
+  job.say(0, control::Resting{.rests = true});
+  job.heard_texts(1);
+  job.lose(0);
+  EXPECT_THAT(job.heard_texts(1), testing::Contains("SignalRanks SIGCONT groups"));
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ inline std::string describe(const control::Message& message) {
                         order->may_have_reached_ranks ? " by Slurm" : "");
   } else if (const auto* end = std::get_if<control::EndAttempt>(&message)) {
     text += fmt::format(" {}", end->drain_ms);
+  } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
+    text += resting->rests ? " yes" : " no";
   } else if (const auto* finish = std::get_if<control::Finish>(&message)) {
     text += fmt::format(" {}", finish->exit_status);
   }

@@ -53,7 +53,8 @@ std::vector<control::Message> messages(int epoch) {
           control::RanksStill{.epoch = epoch, .still = true},
           control::ObserveRanks{.epoch = epoch, .limit_ms = 1},
           control::RanksObserved{.epoch = epoch, .facts = {std::byte{9}}},
-          control::Progress{.epoch = epoch, .ranks = {}}};
+          control::Progress{.epoch = epoch, .ranks = {}},
+          control::Resting{.rests = true}};
 }
 
 struct Answer {
@@ -63,10 +64,15 @@ struct Answer {
   Texts to_b;
 };
 
+const Texts kStop{"SignalRanks SIGSTOP groups"};
 const Texts kTerm{"SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
 
 /// All others change nothing that agents see.
 const std::vector<Answer> kAnswers{
+    {"gathering", "Resting", kStop, kStop},
+    {"preparing", "Resting", kStop, kStop},
+    {"running", "Resting", kStop, kStop},
+    {"cleaning", "Resting", kStop, kStop},
     {"gathering", "SignalReceived", {"Finish 143"}, {"Finish 143"}},
     {"preparing", "AttemptPrepared", {"StartAttempt"}, {"StartAttempt"}},
     {"preparing", "AttemptFailed", {"EndAttempt 600000"}, {"EndAttempt 600000"}},
@@ -114,7 +120,9 @@ TEST(CoordinatorMessages, EachInEachPhase) {
 TEST(CoordinatorMessages, ThoseOfAnotherEpochAreIgnored) {
   for (const std::string phase : kPhases) {
     for (const control::Message& message : messages(1)) {
-      if (std::holds_alternative<control::SignalReceived>(message)) continue;  // it belongs to no attempt
+      // These belong to no attempt.
+      if (std::holds_alternative<control::SignalReceived>(message) || std::holds_alternative<control::Resting>(message))
+        continue;
       SCOPED_TRACE(phase + ": " + control::name_of(message));
       CoordinatorJob job;
       reach(job, phase);
@@ -160,7 +168,8 @@ TEST(CoordinatorMessages, AFailedNodeIsNoLongerListenedToButForItsCleaning) {
   job.say(0, control::AttemptFailed{.epoch = 0, .message = "fork", .exit_status = 9});
   job.forget_all();
   for (const control::Message& message : messages(0)) {
-    if (std::holds_alternative<control::SignalReceived>(message)) continue;
+    if (std::holds_alternative<control::SignalReceived>(message) || std::holds_alternative<control::Resting>(message))
+      continue;
     job.say(0, message);
   }
   EXPECT_THAT(job.heard_texts(0), IsEmpty());

@@ -23,6 +23,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/left_scratch.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -73,7 +75,7 @@ class ScratchDirectoryTest : public testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator{parent_}) names.push_back(entry.path());
     return names;
   }
-  void sweep() const { remove_left_scratch(parent_, Deadline::after(std::chrono::seconds(20))); }
+  void sweep() const { base::remove_left_scratch(parent_, Deadline::after(std::chrono::seconds(20))); }
 
   std::string parent_;
 };

@@ -64,6 +64,8 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
                    .hidden = std::nullopt,
                    .straggler_rank = 3,
                    .straggler_delay_s = 0.01});
+  log.rank_ended(0, 3, "n1", {.code = 9, .by_signal = true, .core_dumped = true, .time = {}});
+  log.node_lost(0, {.host = "n2", .node_rank = 1, .num_ranks = 4, .message = "lost", .exit_status = 1, .time = {}});
   log.restart(crash_of_rank(3), 0, 1);
   log.job_ended(JobOutcome{}, 1, 1, std::chrono::milliseconds(2500));
   const auto found = lines();
@@ -75,7 +77,8 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
     EXPECT_TRUE(each.at("slurm_job_id").is_null());
     EXPECT_THAT(each.at("time").get<std::string>(), ::testing::EndsWith("Z"));
   }
-  ASSERT_THAT(events, ElementsAre("job_started", "node_joined", "attempt_started", "progress", "restart", "job_ended"));
+  ASSERT_THAT(events, ElementsAre("job_started", "node_joined", "attempt_started", "progress", "rank_ended",
+                                  "node_lost", "restart", "job_ended"));
   const json progress = found[3];
   EXPECT_EQ(progress.at("steps"), json({{"least", 90}, {"most", 100}}));
   EXPECT_EQ(progress.at("step_seconds"), json({{"mean", 0.25}, {"slowest_rank", 0.3}}));
@@ -84,10 +87,17 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
   EXPECT_EQ(found[0].at("program"), "train.py");
   EXPECT_EQ(found[1].at("wanted"), 2);
   EXPECT_EQ(found[2].at("world_size"), 8);
-  EXPECT_EQ(found[4].at("root_cause").at("rank"), 3);
-  EXPECT_EQ(found[4].at("failures").at(0).at("signal").at("name"), "SIGKILL");
-  EXPECT_EQ(found[5].at("success"), true);
-  EXPECT_EQ(found[5].at("seconds_total"), 2.5);
+  EXPECT_EQ(found[4].at("rank"), 3);
+  EXPECT_EQ(found[4].at("host"), "n1");
+  EXPECT_TRUE(found[4].at("exit_code").is_null());
+  EXPECT_EQ(found[4].at("signal").at("name"), "SIGKILL");
+  EXPECT_EQ(found[4].at("core_dumped"), true);
+  EXPECT_EQ(found[5].at("host"), "n2");
+  EXPECT_EQ(found[5].at("num_ranks"), 4);
+  EXPECT_EQ(found[6].at("root_cause").at("rank"), 3);
+  EXPECT_EQ(found[6].at("failures").at(0).at("signal").at("name"), "SIGKILL");
+  EXPECT_EQ(found[7].at("success"), true);
+  EXPECT_EQ(found[7].at("seconds_total"), 2.5);
   EXPECT_THAT(notes_, IsEmpty());
 }
 
