@@ -93,15 +93,12 @@ TEST(NcclGroups, OtherVersionsAreListedByAll) {
 }
 
 /// A device runs one operation at a time here, and each rank's waits for that which the other has not come to. The
-/// abort of one group makes room for the other's, but too late.
+/// abort of the first group that fails makes room for the other's operation, which may still succeed.
 TEST(NcclGroups, TwoThatRanksStartInDifferentOrdersEndByTheirDeadline) {
-  for (const RankResult& result :
-       run(2, {"cross"}, {"FAKE_NCCL_DEVICE_SLOTS=1", "FAKE_NCCL_FAULTS=CommAbort=delay:3000"})) {
+  for (const RankResult& result : run(2, {"cross"}, {"FAKE_NCCL_DEVICE_SLOTS=1"})) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    for (const char* operation : {"float32 x 10", "float32 x 20"}) {
-      EXPECT_THAT(result.output,
-                  testing::ContainsRegex("ERROR code=timeout all_reduce #[0-9]+ of " + std::string(operation)));
-    }
+    EXPECT_THAT(result.output, testing::ContainsRegex("ERROR code=timeout all_reduce #[0-9]+ of float32 x [12]0"));
+    EXPECT_THAT(result.output, testing::AllOf(HasSubstr("ENDED first"), HasSubstr("ENDED second")));
   }
   for (const RankResult& result : run(2, {"cross"}, {})) {
     EXPECT_EQ(result.exit_code, 0) << result.output;

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -315,7 +316,7 @@ void reshape(ddp::World& world, const std::string& folder) {
   }
 }
 
-/// Two communicators, whose operations ranks start in different orders. Says how each ends.
+/// Two communicators, whose operations ranks start in different orders. Says which have ended, and how they failed.
 void cross(ddp::World& world) {
   ddp::ProcessGroup first = ddp::make_process_group(world);
   std::vector<int> all(static_cast<std::size_t>(first.size()));
@@ -326,23 +327,26 @@ void cross(ddp::World& world) {
   first.all_reduce(mine.view(), ddp::ReduceOp::sum, mine.options()).wait();
   second->all_reduce(others.view(), ddp::ReduceOp::sum, others.options()).wait();
   first.barrier().wait();
-  std::vector<ddp::Work> works;
-  const auto start = [&](ddp::ProcessGroup& group, DeviceFloats& floats) {
+  std::vector<std::pair<const char*, ddp::Work>> works;
+  const auto start = [&](const char* name, ddp::ProcessGroup& group, DeviceFloats& floats) {
     ddp::CallOptions options = floats.options();
     options.deadline = ddp::Deadline::after(std::chrono::seconds(6));
-    works.push_back(group.all_reduce(floats.view(), ddp::ReduceOp::sum, options));
+    works.emplace_back(name, group.all_reduce(floats.view(), ddp::ReduceOp::sum, options));
     // it is on the device, or behind what is
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   };
   const bool forward = world.rank() % 2 == 0;
-  forward ? start(first, mine) : start(*second, others);
-  forward ? start(*second, others) : start(first, mine);
-  for (const ddp::Work& work : works) {
+  if (forward) start("first", first, mine);
+  start("second", *second, others);
+  if (!forward) start("first", first, mine);
+  for (const auto& [name, work] : works) {
     try {
       work.wait();
     } catch (const ddp::Error& error) {
       say(fmt::format("ERROR code={} {}", to_string(error.code()), error.what()));
     }
+    check(work.done(), "it has ended");
+    say(fmt::format("ENDED {}", name));
   }
 }
 
