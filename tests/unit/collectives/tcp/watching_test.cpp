@@ -42,8 +42,7 @@ TEST(TcpWatching, WhatEpollHasRefusedIsWatchedLater) {
   std::atomic<bool> resting{false};
   group.on_all([&](int rank) {
     std::vector<float> values(10, 1);
-    const Operation operation =
-        message(rank == 0 ? OperationKind::recv : OperationKind::send, 1 - rank, 1, values);
+    const Operation operation = message(rank == 0 ? OperationKind::recv : OperationKind::send, 1 - rank, 1, values);
     Request& request = group.at(rank).init({&operation, 1}, soon());
     if (rank == 0) {
       request.post();
