@@ -86,7 +86,8 @@ const std::array<OptionEntry, kOptions>& option_table() {
       {"ddp-gpus", "all|one|none",
        "with --ddp: tasks see all GPUs, ordered so that local rank i is GPU i (default), or their own only; none sets "
        "nothing"},
-      {"ddp-backend", base::kBackendChoices, "with --ddp: backend of libddp's process groups (default auto)"},
+      {"ddp-backend", "auto|host|cpu|gloo|nccl|ddp|PLUGIN",
+       "with --ddp: backend of libddp's process groups (default auto)"},
       {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
       {"ddp-dump", "FILE",
        "with --ddp: write all tasks' environment variables, where they came from and what is wrong with them, to "
@@ -150,11 +151,11 @@ void set_word(PluginOptions& options, Option option, std::string attempted, std:
     options.bind = topology::read_bind_policy(std::move(attempted), word);
   } else if (option == Option::gpus) {
     options.gpus = topology::read_gpu_visibility(std::move(attempted), word);
-  } else if (std::find(base::kBackendWords.begin(), base::kBackendWords.end(), word) != base::kBackendWords.end()) {
+  } else if (base::may_name_backend(word)) {
     options.backend = word;
   } else {
-    throw base::unknown_word(std::move(attempted), word,
-                             std::vector<std::string>(base::kBackendWords.begin(), base::kBackendWords.end()));
+    base::throw_invalid_argument(std::move(attempted), "'" + std::string(word) + "' is not the name of a backend",
+                                 std::string("give ") + base::kBackendRule);
   }
 }
 

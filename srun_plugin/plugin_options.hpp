@@ -43,7 +43,8 @@ struct PluginOptions {
   friend bool operator==(const PluginOptions&, const PluginOptions&) = default;
 };
 
-/// The words that @p option accepts; empty for options without a value, or with any.
+/// The words that @p option accepts, beside names of plugins for --ddp-backend; empty for options without a value, or
+/// with any.
 std::span<const std::string_view> accepted_words(Option option);
 
 /// Enters one option of the command line. Throws Error(invalid_argument) that lists the accepted words, and suggests

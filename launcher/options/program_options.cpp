@@ -34,8 +34,10 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
           "DDP_BACKEND of the ranks: what libddp's process groups use. With ddp, init_process_group() of PyTorch "
           "programs that name no backend takes libddp's, if the Python package libddp is installed.",
           [&](const auto& source, const auto& text) {
-            static const std::vector<std::string> kWords{base::kBackendWords.begin(), base::kBackendWords.end()};
-            draft.options.backend = parse_choice(source, text, kWords);
+            if (!base::may_name_backend(text)) {
+              reject_value(source, text, "is not the name of a backend", base::kBackendRule);
+            }
+            draft.options.backend = text;
           })
       .choices({base::kBackendWords.begin(), base::kBackendWords.end()});
   table

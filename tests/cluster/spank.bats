@@ -323,9 +323,9 @@ JOB
     [ "$status" -ne 0 ]
     [[ $output == *"DDP_GPUS"*"'some'"*"all, one, none"* ]] || { echo "$output"; return 1; }
   done
-  run on_ctl sbatch --ddp --ddp-backend=mpi --wrap true
+  run on_ctl sbatch --ddp --ddp-backend=MPI --wrap true
   [ "$status" -ne 0 ]
-  [[ $output == *"'mpi'"*"auto, host, cpu, gloo, nccl"* ]] || { echo "$output"; return 1; }
+  [[ $output == *"'MPI'"*"auto, host, cpu, gloo, nccl"* ]] || { echo "$output"; return 1; }
   [ "$(on_ctl scontrol show job -o | grep -c JobId=)" -eq "$before" ]
   run on_ctl env DDP_GPUS=some srun -n1 echo STARTED
   [ "$output" = STARTED ]

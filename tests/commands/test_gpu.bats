@@ -1,15 +1,24 @@
 #!/usr/bin/env bats
 # scripts/test-gpu on the double of CUDA's driver: that it is ready for a machine with a GPU.
 
+bats_require_minimum_version 1.5.0
+
 setup() {
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
 }
 
 @test "scripts/test-gpu runs on the doubles, and says what it did" {
   [ -e "$DDP_BIN_DIR/../lib/fake_cuda/libcuda.so.1" ] || skip "this build has no CUDA"
-  run "$root/scripts/test-gpu" --doubles
+  cat >"$BATS_TEST_TMPDIR/python" <<'END'
+#!/bin/bash
+python3 "$@" || exit
+[[ $* != *time_kernels.py* ]] || echo '{"what": "a slow kernel", "share_of_bandwidth": 0.1, "target": 0.85, "missed": true}'
+END
+  chmod +x "$BATS_TEST_TMPDIR/python"
+  DDP_TORCH_PYTHON=$BATS_TEST_TMPDIR/python run "$root/scripts/test-gpu" --doubles
   echo "$output"
   [ "$status" -eq 0 ]
+  [[ "$output" == *"passed: "*$'\nmissed its target: a slow kernel'* ]]
   [[ "$output" == *"kernels on Fake CUDA device"* ]]
   [[ "$output" == *"ok   select 3000 of 300000"* ]]
   [[ "$output" == *'"what": "libddp flatten f32_f16"'* ]]
@@ -38,7 +47,25 @@ setup() {
   [[ "$output" == *"SKIPPED all_reduce of 25 MiB"* ]]
   echo '# Avg bus bandwidth    : 100.0 ' >"$BATS_TEST_TMPDIR/nccl_tests.log"
   run "$root/tests/gpu/compare.py" "$BATS_TEST_TMPDIR"
-  [[ "$output" == *'busbw", "ratio": 0.99, "target": "at least 0.98"'* ]]
+  [[ "$output" == *'busbw", "ratio": 0.99, "target": "at least 0.98"}'* ]]
+  [[ "$output" != *missed* ]]
+  echo '# Avg bus bandwidth    : 200.0 ' >"$BATS_TEST_TMPDIR/nccl_tests.log"
+  echo '{"what": "libddp issue all_reduce", "ranks": 1, "us": 9.00}' >"$BATS_TEST_TMPDIR/nccl.log"
+  run "$root/tests/gpu/compare.py" "$BATS_TEST_TMPDIR"
+  [[ "$output" == *'"ratio": 0.562, "target": "at most 0.5", "missed": true}'*'"ratio": 0.495, "target": "at least 0.98", "missed": true}'* ]]
+}
+
+@test "a kernel that misses its share of the bandwidth says so" {
+  run -0 python3 - "$root/tests/gpu" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import time_kernels
+time_kernels.report("libddp flatten", [1.0], 8_000_000, 1e10, False)
+time_kernels.report("libddp flatten", [1.0], 9_000_000, 1e10, False)
+time_kernels.report("torch _foreach_copy_", [1.0], 1_000_000, 1e10, False)
+END
+  [[ "${lines[0]}" == *'"share_of_bandwidth": 0.8, "target": 0.85, "missed": true}' ]]
+  [[ "$output" != *missed*missed* ]]
 }
 
 @test "the PTX of our kernels assembles for later architectures" {

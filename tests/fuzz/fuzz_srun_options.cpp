@@ -1,6 +1,7 @@
 // srun's command line and the words of the plugin's options, which users write. The first byte chooses: 'c' a command
 // line, one argument a line; 'o' an option's word; 'd' the variables of the defaults, a line each. Whatever the text,
-// it is read to its end, words that are entered are accepted ones, and others are refused by Error(invalid_argument).
+// it is read to its end, words that are entered are accepted ones, or may name a backend, and others are refused by
+// Error(invalid_argument).
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/backend_words.hpp"
 #include "command_line.hpp"
 #include "plugin_options.hpp"
 
@@ -42,7 +44,7 @@ bool accepted(Option option, std::string_view word) {
 void require_valid(const PluginOptions& options) {
   require(accepted(Option::bind, to_string(options.bind)));
   require(accepted(Option::gpus, to_string(options.gpus)));
-  require(accepted(Option::backend, options.backend));
+  require(ddp::base::may_name_backend(options.backend));
 }
 
 void read_arguments(const std::string& text) {

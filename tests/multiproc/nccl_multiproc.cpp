@@ -40,8 +40,9 @@ double waited(const std::string& output) {
 }
 
 TEST(NcclGroups, ServeBothKindsOfTensors) {
-  for (const auto& [size, setting] : {std::pair{3, "DDP_BACKEND=auto"}, std::pair{4, "DDP_NCCL_CONNECT=lazy"},
-                                      std::pair{3, "DDP_NCCL_SPLIT=1"}, std::pair{1, "DDP_BACKEND=nccl"}}) {
+  for (const auto& [size, setting] :
+       {std::pair{3, "DDP_BACKEND=auto"}, std::pair{4, "DDP_NCCL_CONNECT=lazy"}, std::pair{3, "DDP_NCCL_SPLIT=1"},
+        std::pair{1, "DDP_BACKEND=nccl"}, std::pair{2, "DDP_BACKEND_PATH=/nonexistent"}}) {
     for (const RankResult& result : run(size, {"use"}, {setting})) {
       EXPECT_EQ(result.exit_code, 0) << setting << "\n" << result.output;
     }
@@ -88,6 +89,20 @@ TEST(NcclGroups, OtherVersionsAreListedByAll) {
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_THAT(result.output, HasSubstr("code=mismatch ranks=[1]"));
     EXPECT_THAT(result.output, HasSubstr("rank 1: NCCL 2.18.5"));
+  }
+}
+
+/// A device runs one operation at a time here, and each rank's waits for that which the other has not come to. The
+/// abort of the first group that fails makes room for the other's operation, which may still succeed.
+TEST(NcclGroups, TwoThatRanksStartInDifferentOrdersEndByTheirDeadline) {
+  for (const RankResult& result : run(2, {"cross"}, {"FAKE_NCCL_DEVICE_SLOTS=1"})) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, testing::ContainsRegex("ERROR code=timeout all_reduce #[0-9]+ of float32 x [12]0"));
+    EXPECT_THAT(result.output, testing::AllOf(HasSubstr("ENDED first"), HasSubstr("ENDED second")));
+  }
+  for (const RankResult& result : run(2, {"cross"}, {})) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, testing::Not(HasSubstr("ERROR"))) << "with room for both, nothing waits";
   }
 }
 
@@ -158,6 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
              11,
              false},
         Fall{"stopped", {"FAKE_NCCL_FAULTS=AllReduce@2#20=stop"}, "code=peer_lost ranks=[2]", 11, false},
+        Fall{"a_call_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=hang"}, "code=timeout ranks=[", 14},
         Fall{"a_kernel_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_hang"}, "code=timeout ranks=[", 14},
         Fall{"an_abort_blocks",
              {"FAKE_NCCL_FAULTS=AllReduce@2#20=kill,CommAbort=delay:2500", "FAKE_NCCL_PEERS=silent"},

@@ -8,9 +8,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -313,12 +316,47 @@ void reshape(ddp::World& world, const std::string& folder) {
   }
 }
 
+/// Two communicators, whose operations ranks start in different orders. Says which have ended, and how they failed.
+void cross(ddp::World& world) {
+  ddp::ProcessGroup first = ddp::make_process_group(world);
+  std::vector<int> all(static_cast<std::size_t>(first.size()));
+  std::iota(all.begin(), all.end(), 0);
+  std::optional<ddp::ProcessGroup> second = first.new_group(all);
+  DeviceFloats mine(world.local_rank(), 10);
+  DeviceFloats others(world.local_rank(), 20);
+  first.all_reduce(mine.view(), ddp::ReduceOp::sum, mine.options()).wait();
+  second->all_reduce(others.view(), ddp::ReduceOp::sum, others.options()).wait();
+  first.barrier().wait();
+  std::vector<std::pair<const char*, ddp::Work>> works;
+  const auto start = [&](const char* name, ddp::ProcessGroup& group, DeviceFloats& floats) {
+    ddp::CallOptions options = floats.options();
+    options.deadline = ddp::Deadline::after(std::chrono::seconds(6));
+    works.emplace_back(name, group.all_reduce(floats.view(), ddp::ReduceOp::sum, options));
+    // it is on the device, or behind what is
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  };
+  const bool forward = world.rank() % 2 == 0;
+  if (forward) start("first", first, mine);
+  start("second", *second, others);
+  if (!forward) start("first", first, mine);
+  for (const auto& [name, work] : works) {
+    try {
+      work.wait();
+    } catch (const ddp::Error& error) {
+      say(fmt::format("ERROR code={} {}", to_string(error.code()), error.what()));
+    }
+    check(work.done(), "it has ended");
+    say(fmt::format("ENDED {}", name));
+  }
+}
+
 void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
   if (scenario == "survive") return survive(world, argument);
   if (scenario == "reshape") return reshape(world, argument);
   if (scenario == "use") return use_group(world);
   if (scenario == "train") return train(world);
+  if (scenario == "cross") return cross(world);
   if (scenario == "capture") return capture(world);
   if (scenario == "loop") return loop(world, std::stoi(argument));
   if (scenario == "old" && world.rank() == 1) ::setenv("FAKE_NCCL_VERSION", "21805", 1);

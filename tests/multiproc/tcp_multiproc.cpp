@@ -1,4 +1,5 @@
 // Ranks as processes over TCP, killed and stopped in every state of an operation: all survivors name them.
+#include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -6,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,7 +40,8 @@ struct Report {
   std::atomic<bool> ended{false};
   Outcome outcome = Outcome::running;
   int blamed = -1;  ///< the only rank named; -1 for none, -2 for several
-  char cause[200] = {};
+  char cause[300] = {};
+  char native[40] = {};
   unsigned char address[512] = {};
   std::atomic<std::size_t> address_bytes{0};
 };
@@ -62,6 +65,8 @@ class TcpProcesses : public ::testing::Test {
   }
 
   int late_rank_ = -1;
+  int limited_rank_ = -1;  ///< one more descriptor is all that it gets once it has all addresses
+  milliseconds connect_timeout_{60'000};
 
   Report& report(int rank) { return reports_[rank]; }
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
@@ -116,6 +121,7 @@ class TcpProcesses : public ::testing::Test {
       config.rank = rank;
       config.size = size;
       config.interface_address = "127.0.0.1";
+      config.connect_timeout = connect_timeout_;
       const auto backend = make_backend(config);
       if (rank == late_rank_) std::this_thread::sleep_for(milliseconds(300));
       const Bytes address = backend->address();
@@ -128,6 +134,7 @@ class TcpProcesses : public ::testing::Test {
         addresses.emplace_back(begin, begin + report(other).address_bytes);
       }
       backend->connect(addresses, Deadline::after(std::chrono::seconds(20)));
+      if (rank == limited_rank_) leave_one_descriptor();
       std::vector<float> values(bytes / sizeof(float), 1.0F);
       for (std::uint64_t sequence = 1;; ++sequence) {
         if (mine.rounds == pause_after) std::this_thread::sleep_for(std::chrono::seconds(60));
@@ -157,6 +164,7 @@ class TcpProcesses : public ::testing::Test {
         mine.outcome = outcome;
         mine.blamed = failure.ranks.empty() ? -1 : failure.ranks.size() > 1 ? -2 : failure.ranks.front();
         std::strncpy(mine.cause, failure.cause.c_str(), sizeof mine.cause - 1);
+        std::strncpy(mine.native, failure.native.c_str(), sizeof mine.native - 1);
         request.release();
         mine.ended = true;
         std::this_thread::sleep_for(std::chrono::seconds(60));  // others learn it without this rank's end
@@ -166,6 +174,13 @@ class TcpProcesses : public ::testing::Test {
       std::strncpy(mine.cause, error.what(), sizeof mine.cause - 1);
       mine.ended = true;
     }
+  }
+
+  static void leave_one_descriptor() {
+    const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::close(next);
+    const rlimit limit{static_cast<rlim_t>(next) + 1, static_cast<rlim_t>(next) + 1};
+    if (next < 0 || ::setrlimit(RLIMIT_NOFILE, &limit) != 0) throw std::runtime_error("no limit of descriptors");
   }
 
   Report* reports_;
@@ -247,6 +262,25 @@ TEST_F(TcpProcesses, StoppedIsNotDead) {
   ::kill(pid(1), SIGCONT);
   wait_until([&] { return report(1).ended.load(); }, "the stopped rank's end");
   EXPECT_EQ(report(1).outcome, Outcome::timeout) << report(1).cause;
+}
+
+/// It is at fault, not the healthy rank that it does not reach; and the one that it has reached hears it.
+TEST_F(TcpProcesses, ARankWithoutDescriptorsNamesItself) {
+#ifdef DDP_ADDRESS_SANITIZER
+  GTEST_SKIP() << "the sanitizer itself needs descriptors";
+#endif
+  limited_rank_ = 0;
+  connect_timeout_ = milliseconds(500);
+  start(3, 64, all_reduces, kLong);
+  wait_until([&] { return report(0).ended.load(); }, "its own end");
+  EXPECT_EQ(report(0).outcome, Outcome::peers_failed) << report(0).cause;
+  EXPECT_EQ(report(0).blamed, 0) << report(0).cause;
+  EXPECT_STREQ(report(0).native, "EMFILE (24)");
+  EXPECT_NE(std::string(report(0).cause).find("ulimit -n"), std::string::npos) << report(0).cause;
+  wait_until([&] { return report(1).ended || report(2).ended; }, "the end of the one that it has reached");
+  Report& told = report(1).ended ? report(1) : report(2);
+  EXPECT_EQ(told.outcome, Outcome::peers_failed) << told.cause;
+  EXPECT_EQ(told.blamed, 0) << told.cause;
 }
 
 /// A thousand connections at a time, over and over: some say nothing, some the beginning of a hello or all of it, some

@@ -162,6 +162,19 @@ END
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
 }
 
+@test "a backend plugin compiles as docs/backends.md says, and carries a group" {
+  mkdir project plugins
+  awk '/^```cmake/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/docs/backends.md" >project/CMakeLists.txt
+  cp "$SOURCE/tests/support/example_backend.cpp" project/my_backend.cpp
+  cmake -G Ninja -S project -B build "-DCMAKE_PREFIX_PATH=$MOVED" >/dev/null
+  cmake --build build
+  run -1 "$MOVED/bin/ddprun" --nproc-per-node 2 --backend mine "$MOVED/bin/ddp-selftest"
+  [[ $output == *"libddp_mine.so"*"DDP_BACKEND_PATH"* ]] || { echo "$output"; return 1; }
+  mv build/libddp_mine.so plugins
+  DDP_BACKEND_PATH=$PWD/plugins run -0 "$MOVED/bin/ddprun" --nproc-per-node 2 --backend mine "$MOVED/bin/ddp-selftest"
+  [[ $output == *"1 of 1 nodes passed"* ]] || { echo "$output"; return 1; }
+}
+
 @test "find_package: the target needs nothing but the header folder" {
   run -0 find_ddp "$MOVED" "0.1 REQUIRED"
   [[ $output == *"ddp=1 "* ]]

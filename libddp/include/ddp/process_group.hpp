@@ -106,8 +106,8 @@ class ProcessGroup {
 
   /// Memory on this rank's CUDA device, zeroed and aligned to 256 bytes, that NCCL has allocated and knows
   /// (DDP_NCCL_REGISTER): for buckets, as in ReducerOptions::allocator. Collective where it becomes a window, and where
-  /// NCCL has not connected yet (DDP_NCCL_CONNECT=lazy). Freed with its last owner, which may wait for the device; it
-  /// may outlive the group. Throws Error: unavailable without NCCL, timeout, what ended the group.
+  /// NCCL has not connected yet (DDP_NCCL_CONNECT=lazy). Freed by a thread of the library's, after its last owner has
+  /// gone; it may outlive the group. Throws Error: unavailable without NCCL, timeout, what ended the group.
   std::shared_ptr<void> allocate(std::size_t bytes, std::optional<Deadline> deadline = {});
 
   /// A group of the given members of this group, in the given order. Collective over this group, with the same list on

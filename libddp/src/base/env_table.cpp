@@ -11,7 +11,6 @@
 
 #include <ddp/error.hpp>
 
-#include "base/backend_words.hpp"
 #include "base/closest_word.hpp"
 
 extern char** environ;
@@ -21,13 +20,14 @@ namespace {
 
 constexpr std::array kTable{
     EnvVariable{
-        "DDP_BACKEND", EnvType::choice, "auto", kBackendChoices,
+        "DDP_BACKEND", EnvType::text, "auto", "**auto**, host, cpu, gloo, nccl, ddp, [a plugin's name](backends.md)",
         "Backend of process groups whose program names none: host is shared memory within a host and TCP between them; "
         "cpu and gloo are other names of it, here, in `--ddp-backend` and in `make_process_group`. nccl: host, and "
         "[NCCL for CUDA tensors](gpu.md). auto: the same where every rank has NCCL and a GPU of its own, else host. "
         "ddp: auto, and `init_process_group()` of PyTorch programs that name no backend [takes libddp's](python.md)."},
-    EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "text; that of `libddp.so`",
-                "Folder of the backend plugins (`libddp_nccl.so`, ...)."},
+    EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "folder",
+                "Where [backend plugins](backends.md) are looked for first; then beside `libddp.so`, then where the "
+                "loader looks."},
     EnvVariable{"DDP_BIND", EnvType::text, "", "numa, core, socket, none",
                 "[Placement policy](placement.md#cores): default of ddprun's `--bind`; makes `World::init` "
                 "[bind](placement.md#who-binds-and-when) other launchers' ranks."},

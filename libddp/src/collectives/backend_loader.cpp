@@ -11,6 +11,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/backend_words.hpp"
+#include "base/closest_word.hpp"
 #include "base/env_table.hpp"
 #include "collectives/local_backend.hpp"
 
@@ -21,6 +23,7 @@ extern const BackendPlugin kBackend;  // declared here: its folder stands on thi
 namespace {
 
 constexpr auto kSymbol = "ddp_backend_plugin";
+constexpr std::size_t kTypingMistake = 2;
 constexpr auto kKnown = "backends are host (also called cpu or gloo), nccl, and plugins by their names";
 
 /// What needs no library of its own.
@@ -46,9 +49,10 @@ void* open_library(std::string_view name) {
   const std::string file = fmt::format("libddp_{}.so", name);
   const std::string user_folder = base::Environment::process().text("DDP_BACKEND_PATH");
   std::vector<std::string> candidates;
-  if (!user_folder.empty()) {
-    candidates.push_back((std::filesystem::path(user_folder) / file).string());
-  } else {
+  std::error_code ignored;
+  if (!user_folder.empty()) candidates.push_back((std::filesystem::path(user_folder) / file).string());
+  // what the user has put there is meant, even if it cannot be loaded
+  if (user_folder.empty() || !std::filesystem::exists(candidates.front(), ignored)) {
     if (const auto folder = own_folder(); !folder.empty()) candidates.push_back((folder / file).string());
     candidates.push_back(file);
   }
@@ -58,13 +62,16 @@ void* open_library(std::string_view name) {
     if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     problems += fmt::format("{}{}", problems.empty() ? "" : "; ", dlerror());
   }
+  const std::vector<std::string> ours(base::kBackendWords.begin(), base::kBackendWords.end());
+  const std::string closest = base::closest_word(name, ours, base::plausible_changes(name.size(), kTypingMistake));
   fail(ErrorCode::unavailable, name, problems,
-       fmt::format("{}; set DDP_BACKEND_PATH to the folder that has the plugin, or install it", kKnown));
+       fmt::format("{}{}; set DDP_BACKEND_PATH to the folder that has the plugin, or install it",
+                   closest.empty() || closest == name ? "" : fmt::format("did you mean '{}'? ", closest), kKnown));
 }
 
 const BackendPlugin& load(std::string_view name) {
-  if (name.empty() || name.find('/') != std::string_view::npos) {
-    fail(ErrorCode::invalid_argument, name, "that is no name of a backend", kKnown);
+  if (!base::may_name_backend(name)) {
+    fail(ErrorCode::invalid_argument, name, "that is no name of a backend", fmt::format("give {}", base::kBackendRule));
   }
   void* library = open_library(name);
   const auto* plugin = static_cast<const BackendPlugin*>(dlsym(library, kSymbol));

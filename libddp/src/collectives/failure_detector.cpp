@@ -51,7 +51,9 @@ FailureDetector::FailureDetector(const GroupMembers& members, const OperationLog
   }
 }
 
-FailureDetector::~FailureDetector() {
+FailureDetector::~FailureDetector() { close(); }
+
+void FailureDetector::close() noexcept {
   if (members_.channel) members_.channel->unserve(service_);
 }
 

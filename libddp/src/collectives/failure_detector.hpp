@@ -30,6 +30,8 @@ class FailureDetector {
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
   ~FailureDetector();
+  /// Answers other ranks no more. Idempotent.
+  void close() noexcept;
 
   /// Why the group has failed, once it has.
   std::optional<Error> verdict() const;

@@ -4,6 +4,18 @@
 #include "collectives/group_driver.hpp"
 
 namespace ddp::collectives {
+namespace {
+
+Error not_free(std::string attempted) {
+  return Error{{.code = ErrorCode::timeout,
+                .attempted = std::move(attempted),
+                .cause = "another call of the group's backend has not come back",
+                .native = {},
+                .ranks = {},
+                .hint = "the log names the call"}};
+}
+
+}  // namespace
 
 std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline) {
   const std::string attempted = fmt::format("allocating {} bytes for group '{}'", bytes, members_.name);
@@ -19,7 +31,8 @@ std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline
                  .hint = {}}};
   }
   attempt();
-  const Turn turn(*this);
+  const Turn turn(*this, deadline.when());
+  if (!turn.taken()) throw not_free(attempted);
   return lane->carrier.backend->allocate(bytes, deadline);
 }
 
@@ -27,7 +40,8 @@ void GroupDriver::split(Backend* child, int rank, Deadline deadline) {
   Lane* const lane = lane_of(DeviceType::cuda);
   if (lane == nullptr || !lane->traits.splits) return;
   attempt();
-  const Turn turn(*this);
+  const Turn turn(*this, deadline.when());
+  if (!turn.taken()) throw not_free(fmt::format("splitting a group off group '{}'", members_.name));
   lane->carrier.backend->split(child, rank, deadline);
 }
 

@@ -95,6 +95,7 @@ void GroupBackends::connect(const std::vector<Bytes>& addresses, Deadline deadli
   }
   refuse_other_versions(versions);
   connect_one(backends_.front(), first, deadline);
+  refuse_without_cpu();
   if (cuda_ != BackendChoice::Cuda::none) connect_cuda(statements, deadline);
 }
 
@@ -114,6 +115,18 @@ void GroupBackends::refuse_other_versions(const std::map<std::string, std::vecto
                .native = {},
                .ranks = std::move(all),
                .hint = "install the same version on all nodes"}};
+}
+
+/// Barriers, and the comparison of arguments, are operations on CPU tensors.
+void GroupBackends::refuse_without_cpu() const {
+  const GroupBackend& first = backends_.front();
+  if (first.backend->traits().serves_cpu) return;
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = fmt::format("making the group '{}'", members_.name),
+               .cause = fmt::format("its backend '{}' serves no CPU tensors", first.name),
+               .native = {},
+               .ranks = {},
+               .hint = "of plugins, only nccl is taken beside the backend of CPU tensors; see docs/backends.md"}};
 }
 
 void GroupBackends::connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const {

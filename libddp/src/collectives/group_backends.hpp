@@ -47,6 +47,7 @@ class GroupBackends {
  private:
   BackendConfig config() const;
   void refuse_other_versions(const std::map<std::string, std::vector<int>>& versions) const;
+  void refuse_without_cpu() const;
   void connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const;
   void connect_cuda(const std::vector<Bytes>& statements, Deadline deadline);
   void do_without_cuda(ErrorDetail why, bool surprising);

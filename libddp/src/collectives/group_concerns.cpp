@@ -11,6 +11,8 @@ namespace {
 
 // After an interruption by something more urgent.
 constexpr std::chrono::milliseconds kProbeAgain{500};
+// Polls take some 100 us, a hung call of a backend for ever: the watch of other groups must not wait for it.
+constexpr std::chrono::milliseconds kLongestTurn{10};
 
 /// Of an operation on a device: it may have waited for the caller's own work most of the time.
 std::string times_of(const WorkState& work, WorkState::Time now) {
@@ -34,7 +36,8 @@ void GroupDriver::visit_unfinished(Visit&& visit) {
 
 std::optional<Concern> GroupDriver::concern() {
   if (failed_ || closing_) return std::nullopt;
-  const Turn turn(*this);
+  const Turn turn(*this, Deadline::after(kLongestTurn).when());
+  if (!turn.taken()) return overdue();
   // first: what is submitted from now on says itself when it is due
   next_event_.store(Time::max().time_since_epoch().count());
   admit();
@@ -67,9 +70,10 @@ std::optional<Concern> GroupDriver::concern() {
 
 std::optional<Work> GroupDriver::first_unfinished() {
   if (failed_ || stuck_) return std::nullopt;
-  const Turn turn(*this);
-  admit();
+  const Turn turn(*this, Deadline::after(kLongestTurn).when());
   std::optional<Work> first;
+  if (!turn.taken()) return first;
+  admit();
   visit_unfinished([&](WorkState& work, bool) {
     if (!first) first.emplace(work);
   });
@@ -78,7 +82,8 @@ std::optional<Work> GroupDriver::first_unfinished() {
 
 bool GroupDriver::urgent() {
   if (stuck_) return true;
-  const Turn turn(*this);
+  const Turn turn(*this, Deadline::after(kLongestTurn).when());
+  if (!turn.taken()) return false;
   admit();
   bool found = false;
   const Time now = Deadline::Clock::now();
@@ -87,7 +92,8 @@ bool GroupDriver::urgent() {
 }
 
 void GroupDriver::probed(WorkState& work, bool interrupted) {
-  const Turn turn(*this);
+  const Turn turn(*this, Deadline::after(kLongestTurn).when());
+  if (!turn.taken()) return;  // it is probed again
   ++work.probes;
   work.probe_interval = std::min(work.probe_interval * 2, longest_probe_interval(members_.peer_timeout));
   work.next_probe = Deadline::Clock::now() + (interrupted ? kProbeAgain : work.probe_interval);
@@ -95,6 +101,7 @@ void GroupDriver::probed(WorkState& work, bool interrupted) {
 
 void GroupDriver::fail() noexcept {
   failed_ = true;
+  if (own_progress_) own_progress_->hurry();
   ProgressThread::instance().hurry();
 }
 

@@ -20,23 +20,20 @@ using std::chrono::microseconds;
 constexpr std::chrono::milliseconds kLongestReserve{2000};
 // While an operation waits, those that it waits for are looked after: first after this, then less and less often.
 constexpr std::chrono::milliseconds kFirstProbe{1000};
-// A closing group waits this long for a backend that goes on although it was aborted, and for one that closes; so does
-// who orders a stream after an operation.
-constexpr std::chrono::seconds kLongestClose{5};
+// Who orders a stream after an operation waits this long for what has been aborted.
+constexpr std::chrono::seconds kLongestOrder{5};
 
 // Later deadlines are cut to this, so that grace times can be added to them.
 constexpr std::chrono::hours kFarthest{24 * 365 * 10};
 
-/// Where leak checkers find it.
-void keep_for_ever(std::shared_ptr<const void> what) {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<const void>>;
-  const std::lock_guard lock(mutex);
-  kept->push_back(std::move(what));
-}
-
 DeviceType device_of(const Operation& operation) {
   return (operation.output.numel() > 0 ? operation.output : operation.input).device().type;
+}
+
+std::shared_ptr<ProgressThread> make_own_progress(const std::vector<GroupBackend>& backends) {
+  const auto may_hang = [](const GroupBackend& each) { return each.backend->traits().serves_cuda; };
+  if (std::none_of(backends.begin(), backends.end(), may_hang)) return nullptr;
+  return std::make_shared<ProgressThread>(ProgressThread::Duty::one);
 }
 
 }  // namespace
@@ -52,6 +49,7 @@ GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backend
                                     .global_ranks = members_.global_ranks,
                                     .timeout = timeout})),
       next_event_(Time::max().time_since_epoch().count()),
+      own_progress_(make_own_progress(backends)),
       watch_(*this, members_, log_) {
   for (GroupBackend& backend : backends) {
     const BackendTraits traits = backend.backend->traits();
@@ -60,22 +58,6 @@ GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backend
 }
 
 GroupDriver::~GroupDriver() = default;
-
-GroupDriver::Turn::Turn(GroupDriver& driver) : driver_(driver) {
-  WaitLadder ladder(false);
-  while (driver_.driven_.exchange(true)) {
-    const auto limit = ladder.pause();
-    if (limit == microseconds::zero()) continue;
-    std::this_thread::sleep_for(limit);
-    ladder.rested();
-  }
-}
-
-GroupDriver::Turn::~Turn() {
-  const WorkList finished = std::exchange(driver_.finished_, {});
-  driver_.driven_ = false;
-  conclude(finished);
-}
 
 Lane* GroupDriver::lane_of(DeviceType device) noexcept {
   const auto serves = [device](const Lane& lane) {
@@ -122,7 +104,7 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   // in the order of the caller's own calls to its stream: another thread that drives may not have come to it yet
   if (lane.traits.stream_ordered) drive_until_posted(issued, deadline.when());
   if (options.in_stream && lane.traits.stream_ordered) order(issued, issued.operations().front().stream);
-  if (!issued.done()) ProgressThread::instance().used();
+  if (!issued.done()) wake_progress();
   return work;
 }
 
@@ -289,12 +271,13 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
     reject(work.operations(), "its backend does not run on streams; wait for it instead");
   }
   // not before it has been posted, for which earlier ones may have to end
-  const Time latest = work.deadline.when() + kLongestClose;
+  const Time latest = work.deadline.when() + kLongestOrder;
   WaitLadder ladder = ladder_for(*work.lane);
   while (!work.done() && !(ladder.looked() && Deadline::Clock::now() >= latest)) {
     attempt();
     {
-      const Turn turn(*this);
+      const Turn turn(*this, latest);
+      if (!turn.taken()) break;
       if (work.request != nullptr && work.request->order(stream)) return;
       if (work.phase == WorkState::Phase::failing) break;
     }
@@ -326,60 +309,29 @@ GroupDriver::Standing GroupDriver::tend() noexcept {
   return moved ? Standing::moved : Standing::tended;
 }
 
-void GroupDriver::close() noexcept {
-  if (forked()) {
-    // its threads and connections are the parent's
-    keep_for_ever(shared_from_this());
-    return;
+void GroupDriver::start_progress() {
+  const auto self = shared_from_this();
+  if (own_progress_) own_progress_->add(self);
+  try {
+    ProgressThread::instance().add(self);
+  } catch (...) {
+    if (own_progress_) own_progress_->remove(*this);
+    throw;
   }
-  attempt();  // what the others have finished, too
-  if (unfinished_ > 0) {
-    base::log(base::LogLevel::warning, "group '{}' is closed while operations are under way; they are aborted",
-              members_.name);
-    if (const auto first = first_unfinished()) watch_.tell_of_close(WorkState::of(*first));
-  }
-  closing_ = true;
-  const Deadline limit = Deadline::after(kLongestClose);
-  for (;;) {
-    {
-      const Turn turn(*this);
-      drive();
-      gone_ = unfinished_ == 0 || limit.expired();
-      if (gone_) break;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  no_rest_ = true;
-  while (resting_ > 0) std::this_thread::sleep_for(microseconds(100));
-  if (unfinished_ > 0) abandon();
-  ProgressThread::instance().remove(*this);
-  watch_.stop();
-  for (Lane& lane : lanes_) {
-    if (!lane.carrier.backend) continue;
-    lane.carrier.backend->close(Deadline::after(kLongestClose));
-    lane.carrier.backend.reset();
-  }
-  members_.channel.reset();
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
-  if (in_use_ > 0) self_ = shared_from_this();
 }
 
-/// A backend does not let go of its operations. It is kept for ever, and so is what they may still touch.
-void GroupDriver::abandon() noexcept {
-  base::log(base::LogLevel::error, "the backend of group '{}' did not end its operations {} s after it was aborted",
-            members_.name, kLongestClose.count());
-  keep_for_ever(shared_from_this());
-  const Turn turn(*this);
-  for (Lane& lane : lanes_) {
-    for (WorkState* work : lane.posted) {
-      for (const Operation& operation : work->operations()) keep_for_ever(operation.keep_alive);
-      work->share();
-      finish(*work, work->closed_error());
-    }
-    lane.posted.clear();
-    keep_for_ever(std::shared_ptr<Backend>(std::move(lane.carrier.backend)));
-  }
+void GroupDriver::wake_progress() noexcept {
+  if (own_progress_) own_progress_->used();
+  ProgressThread::instance().used();
+}
+
+void GroupDriver::end_progress() noexcept {
+  if (own_progress_) own_progress_->remove(*this);
+  ProgressThread::instance().remove(*this);
+}
+
+GroupDriver::Standing GroupDriver::standing() const noexcept {
+  return unfinished_ == 0 && (!failed_ || ended_) ? Standing::idle : Standing::attended;
 }
 
 }  // namespace ddp::collectives

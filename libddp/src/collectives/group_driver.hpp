@@ -20,6 +20,8 @@
 
 namespace ddp::collectives {
 
+class ProgressThread;
+
 /// A connected backend and its name.
 struct GroupBackend {
   std::string name;
@@ -81,8 +83,17 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   /// everything for ever.
   void close() noexcept;
 
-  // for the progress thread
+  /// Makes the process's threads look after it. Throws Error(system) when there can be no more.
+  void start_progress();
+
+  // for progress threads
   Standing tend() noexcept;
+  /// Of one with a thread of its own, for the others: idle or attended.
+  Standing standing() const noexcept;
+  /// Its backend makes calls that may hang, of NCCL or a GPU's driver.
+  bool has_own_thread() const noexcept { return own_progress_ != nullptr; }
+  /// Aborts the backends beside a call that does not come back though the group has failed.
+  void look_for_held_turn(Time now) noexcept;
   void rest(std::chrono::microseconds limit) noexcept { rest(lanes_.front(), limit); }
   GroupWatch& watch() noexcept { return watch_; }
 
@@ -90,9 +101,9 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   bool closing() const noexcept { return closing_.load(); }
   /// Something is to be looked into, or will be then.
   Time next_event() const noexcept { return Time{Time::duration{next_event_.load(std::memory_order_relaxed)}}; }
-  /// The most urgent of what must be looked into now.
+  /// The most urgent of what must be looked into now. While others keep the right to drive: only what is overdue.
   std::optional<Concern> concern();
-  /// Whether a failure or a deadline waits to be looked into.
+  /// Whether a failure or a deadline is known to wait to be looked into.
   bool urgent();
   /// Sets the time of the next probe of one that has been probed.
   void probed(WorkState& work, bool interrupted);
@@ -100,16 +111,19 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void fail() noexcept;
 
  private:
-  /// The right to drive, waited for. Whoever has it keeps it for as long as the backend's polls take.
+  /// The right to drive, waited for. Whoever has it keeps it for as long as the backend's calls take, which on a device
+  /// may be for ever.
   class Turn {
    public:
-    explicit Turn(GroupDriver& driver);
+    Turn(GroupDriver& driver, Time limit);
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn();
+    bool taken() const noexcept { return taken_; }
 
    private:
     GroupDriver& driver_;
+    bool taken_ = false;
   };
 
   /// Of a group that has not failed.
@@ -121,6 +135,13 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void queue(WorkState& work) noexcept;
   Lane& lane_for(std::span<const Operation> operations);
   void expect(Time event) noexcept;
+  void wake_progress() noexcept;
+  void end_progress() noexcept;
+
+  // without the right to drive
+  std::vector<Work> unfinished_works();
+  std::optional<Concern> overdue();
+  void abort_backends() noexcept;
 
   // by who drives
   bool drive() noexcept;
@@ -143,7 +164,9 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void follow(const WorkState& work, bool leading, std::chrono::microseconds limit);
   void wake_followers() noexcept;
   void rest(Lane& lane, std::chrono::microseconds limit) noexcept;
+  void end_rests() noexcept;
   void abandon() noexcept;
+  void leave() noexcept;
 
   GroupMembers members_;
   const std::chrono::milliseconds timeout_;
@@ -180,13 +203,15 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
 
   std::atomic<bool> led_{false};      ///< one of the threads in wait() drives and rests in the backend
   std::atomic<int> followers_{0};     ///< the others, as far as they sleep
-  std::atomic<int> resting_{0};       ///< threads in Backend::rest
+  std::atomic<int> resting_{0};       ///< threads in Backend::rest, or in abort_backends()
   std::atomic<bool> no_rest_{false};  ///< the backends are about to go
   std::mutex follow_mutex_;
   std::condition_variable follow_;
 
-  std::uint32_t seen_drives_ = 0;  ///< the progress thread's own
-  bool tending_ = false;           ///< the same
+  std::uint32_t seen_drives_ = 0;   ///< of the progress thread that tends it
+  bool tending_ = false;            ///< the same
+  std::optional<Time> held_since_;  ///< of the one that watches it: since when it should have been aborted
+  const std::shared_ptr<ProgressThread> own_progress_;  ///< null: that of all groups carries it on
 
   GroupWatch watch_;  // last: its threads use all of the above
 };

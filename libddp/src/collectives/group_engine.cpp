@@ -1,14 +1,12 @@
 #include "collectives/group_engine.hpp"
 
-#include "collectives/progress_thread.hpp"
-
 namespace ddp::collectives {
 
 GroupEngine::GroupEngine(GroupMembers members, std::vector<GroupBackend> backends, ConnectOptions connect,
                          std::chrono::milliseconds timeout)
     : connect_(std::move(connect)),
       driver_(std::make_shared<GroupDriver>(std::move(members), std::move(backends), timeout)) {
-  ProgressThread::instance().add(driver_);
+  driver_->start_progress();
 }
 
 GroupEngine::~GroupEngine() { driver_->close(); }

@@ -38,7 +38,7 @@ void GroupWatch::stop() noexcept {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   if (thread_.joinable()) thread_.join();
-  detector_.reset();
+  detector_->close();
 }
 
 void GroupWatch::tell_of_close(const WorkState& work) noexcept {

@@ -27,13 +27,13 @@ std::atomic<ProgressThread*> current{nullptr};
 ProgressThread& ProgressThread::instance() {
   // never destroyed: groups may live until the end of the process; a forked child has none of the parent's threads
   static const int registered = [] {
-    current = new ProgressThread;
+    current = new ProgressThread(Duty::all);
     return ::pthread_atfork(nullptr, nullptr, [] { current = nullptr; });
   }();
   static_cast<void>(registered);
   ProgressThread* known = current.load();
   if (known == nullptr) {
-    auto* fresh = new ProgressThread;
+    auto* fresh = new ProgressThread(Duty::all);
     if (current.compare_exchange_strong(known, fresh)) return *fresh;
     delete fresh;
   }
@@ -51,7 +51,7 @@ void ProgressThread::add(std::shared_ptr<GroupDriver> group) {
   }
   if (thread_.joinable()) thread_.join();  // at its end
   try {
-    thread_ = base::start_thread([this] { run(); });
+    thread_ = base::start_thread([this, self = weak_from_this().lock()] { run(); });
   } catch (...) {
     groups_.pop_back();
     throw;
@@ -105,7 +105,7 @@ void ProgressThread::sleep(microseconds limit) {
 
 bool ProgressThread::sleep_deeply(const Groups& groups) {
   deep_ = true;  // first: whoever starts an operation from now on sees it
-  const auto idle = [](const auto& group) { return group->tend() == GroupDriver::Standing::idle; };
+  const auto idle = [this](const auto& group) { return see_to(*group) == GroupDriver::Standing::idle; };
   if (!std::all_of(groups.begin(), groups.end(), idle)) {
     deep_ = false;
     return false;
@@ -115,6 +115,10 @@ bool ProgressThread::sleep_deeply(const Groups& groups) {
   wakes_.wait(lock, [&] { return !deep_ || hurried_ || seen_ != version_; });
   deep_ = false;
   return true;
+}
+
+GroupDriver::Standing ProgressThread::see_to(GroupDriver& group) {
+  return duty_ == Duty::all && group.has_own_thread() ? group.standing() : group.tend();
 }
 
 void ProgressThread::run() {
@@ -130,8 +134,11 @@ void ProgressThread::run() {
     bool moved = false;
     GroupDriver* tended = nullptr;
     for (const auto& group : groups) {
-      group->watch().look(now);
-      const auto standing = group->tend();
+      if (duty_ == Duty::all) {
+        group->watch().look(now);
+        group->look_for_held_turn(now);
+      }
+      const auto standing = see_to(*group);
       in_use = in_use || standing != GroupDriver::Standing::idle;
       moved = moved || standing == GroupDriver::Standing::moved;
       if (standing == GroupDriver::Standing::tended || standing == GroupDriver::Standing::moved) tended = group.get();

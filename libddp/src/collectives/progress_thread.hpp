@@ -1,4 +1,6 @@
-// The one thread of a process that carries on operations for which nobody waits, and watches the clock for all groups.
+// The threads that carry on operations for which nobody waits. One of the process does it for all groups, and watches
+// the clock for them; but a call of NCCL or of a GPU's driver may hang, so each group that makes such calls has a
+// thread of its own for them.
 #pragma once
 
 #include <atomic>
@@ -9,16 +11,19 @@
 #include <thread>
 #include <vector>
 
-#include <ddp/deadline.hpp>
+#include "collectives/group_driver.hpp"
 
 namespace ddp::collectives {
 
-class GroupDriver;
-
-/// Exists while there are groups. Sleeps deeply while none is used; while some are, it looks at them every 0.2 to 1 ms,
-/// and drives those that have operations under way and that nobody else has driven since the last look. Thread-safe.
-class ProgressThread {
+/// Its thread exists while it has groups. Sleeps deeply while none is used; while some are, it looks at them every 0.2
+/// to 1 ms, and drives those that have operations under way and that nobody else has driven since the last look.
+/// Thread-safe.
+class ProgressThread : public std::enable_shared_from_this<ProgressThread> {
  public:
+  enum class Duty {
+    all,  ///< watches all groups, and drives those that have no thread of their own
+    one,  ///< drives the one group that it is of
+  };
   /// How often it was woken by others, and slept deeply.
   struct Counts {
     std::uint64_t wakes = 0;
@@ -26,8 +31,17 @@ class ProgressThread {
     std::uint64_t deep_sleeps = 0;
   };
 
-  /// Of this process: a forked child has another one.
+  /// The one of this process with Duty::all: a forked child has another one.
   static ProgressThread& instance();
+
+  /// One with Duty::one is owned by shared pointers, of which its thread has one.
+  explicit ProgressThread(Duty duty) : duty_(duty) {}
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+  /// A thread that hangs goes on by itself.
+  ~ProgressThread() {
+    if (thread_.joinable()) thread_.detach();
+  }
 
   void add(std::shared_ptr<GroupDriver> group);
   /// After it returns, the thread does not refer to @p group any more, unless it is the caller.
@@ -44,12 +58,14 @@ class ProgressThread {
   using Groups = std::vector<std::shared_ptr<GroupDriver>>;
 
   void run();
+  GroupDriver::Standing see_to(GroupDriver& group);
   /// Takes over changes; false when there are no groups left.
   bool renew(Groups& groups);
   void sleep(std::chrono::microseconds limit);
   bool sleep_deeply(const Groups& groups);
   void wake() noexcept;
 
+  const Duty duty_;
   std::mutex mutex_;  ///< guards what follows
   std::condition_variable wakes_;
   std::condition_variable renewed_;

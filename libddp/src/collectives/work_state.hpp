@@ -56,6 +56,13 @@ struct WorkState {
   Error still_running_error() const;
 
   void share() noexcept { references.fetch_add(1, std::memory_order_relaxed); }
+  /// As share(), unless it is about to be used again. False then.
+  bool share_if_used() noexcept {
+    std::uint32_t known = references.load(std::memory_order_relaxed);
+    while (known != 0 && !references.compare_exchange_weak(known, known + 1, std::memory_order_acquire)) {
+    }
+    return known != 0;
+  }
   void drop() noexcept;
   void on_finish(std::function<void(const Work&)> function);
   /// By the thread that has finished it, once.

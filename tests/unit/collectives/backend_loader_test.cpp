@@ -43,6 +43,8 @@ TEST_F(BackendLoader, ABackendThatIsNotThere) {
   EXPECT_THAT(error.what(), HasSubstr(std::string(TEST_PLUGIN_FOLDER) + "/libddp_no_such.so"));
   EXPECT_THAT(error.hint(), HasSubstr("DDP_BACKEND_PATH"));
   EXPECT_THAT(error.hint(), HasSubstr("host (also called cpu or gloo), nccl"));
+  EXPECT_THAT(error.what(), testing::ContainsRegex("/libddp_no_such.so.*; libddp_no_such.so"))
+      << "the folder of one plugin must not hide others";
 }
 
 TEST_F(BackendLoader, WithoutAPathItLooksBesideTheLibraryAndWhereTheLoaderDoes) {
@@ -53,7 +55,7 @@ TEST_F(BackendLoader, WithoutAPathItLooksBesideTheLibraryAndWhereTheLoaderDoes) 
 }
 
 TEST_F(BackendLoader, NamesThatArePathsAreRefused) {
-  for (const std::string name : {"", "/tmp/x", "../x", "a/b"}) {
+  for (const std::string name : {"", "/tmp/x", "../x", "a/b", "NCCL", "a b"}) {
     EXPECT_EQ(refusal(name).code(), ErrorCode::invalid_argument) << name;
   }
 }
@@ -68,6 +70,8 @@ TEST_F(BackendLoader, AFileThatIsNoLibrary) {
   const Error error = refusal("test_text");
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_THAT(error.what(), HasSubstr("libddp_test_text.so"));
+  EXPECT_THAT(error.what(), testing::Not(HasSubstr("; libddp_test_text.so")))
+      << "another of its name must not take its place";
 }
 
 TEST_F(BackendLoader, APluginOfAnotherVersion) {

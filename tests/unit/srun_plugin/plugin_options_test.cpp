@@ -73,6 +73,7 @@ TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
     for (const std::string_view word : accepted_words(static_cast<Option>(i))) {
       words += (words.empty() ? "" : "|") + std::string(word);
     }
+    if (static_cast<Option>(i) == Option::backend) words += "|PLUGIN";  // and names of plugins
     EXPECT_EQ(entry.arginfo == nullptr ? "" : entry.arginfo, words) << entry.name;
   }
 }
@@ -177,7 +178,7 @@ TEST(PluginOptions, OtherWordsAreRefusedWithTheAcceptedOnes) {
                     HasSubstr("did you mean 'numa'")));
   EXPECT_THAT(option_refusal([&] { set_option(options, Option::gpus, "2"); }),
               AllOf(HasSubstr("--ddp-gpus"), HasSubstr("all, one, none")));
-  EXPECT_THAT(option_refusal([&] { set_option(options, Option::backend, "mpi"); }),
+  EXPECT_THAT(option_refusal([&] { set_option(options, Option::backend, "m/pi"); }),
               AllOf(HasSubstr("--ddp-backend"), HasSubstr("auto, host, cpu, gloo, nccl, ddp")));
   for (const Option option : {Option::bind, Option::gpus, Option::backend}) {
     EXPECT_NE(option_refusal([&] { set_option(options, option, ""); }), "nothing was thrown");
@@ -191,7 +192,9 @@ TEST(PluginOptions, OtherWordsAreRefusedWithTheAcceptedOnes) {
     EXPECT_NO_THROW(set_option(options, Option::backend, std::string(word).c_str())) << word;
     all += (all.empty() ? "" : "|") + std::string(word);
   }
-  EXPECT_EQ(all, option_table().at(static_cast<std::size_t>(Option::backend)).arginfo);
+  EXPECT_EQ(all + "|PLUGIN", option_table().at(static_cast<std::size_t>(Option::backend)).arginfo);
+  set_option(options, Option::backend, "my_mpi-2");
+  EXPECT_EQ(options.backend, "my_mpi-2") << "a plugin's name";
 }
 
 TEST(PluginOptions, VariablesAreTheDefaults) {
@@ -211,7 +214,7 @@ TEST(PluginOptions, AWrongVariableIsNamed) {
               }),
               AllOf(HasSubstr("DDP_BIND"), HasSubstr("'socke'"), HasSubstr("did you mean 'socket'")));
   EXPECT_THAT(option_refusal([] { defaults_with({{"DDP_GPUS", "some"}}); }), HasSubstr("DDP_GPUS"));
-  EXPECT_THAT(option_refusal([] { defaults_with({{"DDP_BACKEND", "mpi"}}); }), HasSubstr("DDP_BACKEND"));
+  EXPECT_THAT(option_refusal([] { defaults_with({{"DDP_BACKEND", "m pi"}}); }), HasSubstr("DDP_BACKEND"));
 }
 
 TEST(PluginOptions, OwnVariableSwitchesOnAndOff) {

@@ -118,7 +118,7 @@ TEST(SpankSrun, AWrongWordEndsSrunWithTheAcceptedOnes) {
   };
   for (const auto& [option, words] :
        {Case{"--ddp-bind=nuam", "numa, core, socket, none"}, Case{"--ddp-gpus=2", "all, one, none"},
-        Case{"--ddp-backend=mpi", "auto, host, cpu, gloo, nccl, ddp"}}) {
+        Case{"--ddp-backend=MPI", "auto, host, cpu, gloo, nccl, ddp"}}) {
     for (const char* context : {"local", "allocator"}) {
       SpankHostRun run(context);
       const auto result = run.run({"--ddp", option, "true"});
@@ -138,11 +138,11 @@ TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
     SpankHostRun run(context);
     test::add_step_environment(run, 1);
     expect_silent(run.run({"true"}));
-    EXPECT_THAT(
-        run.seen("options"),
-        ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
-                    "ddp-backend auto|host|cpu|gloo|nccl|ddp 1", "ddp-verbose - 0", "ddp-dump FILE 2", "ddp-doctor - 0",
-                    "ddp-metrics [ADDRESS:]PORT 2", "ddp-event-log FILE 1", "ddp-event-log-interval SECONDS 1"))
+    EXPECT_THAT(run.seen("options"),
+                ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
+                            "ddp-backend auto|host|cpu|gloo|nccl|ddp|PLUGIN 1", "ddp-verbose - 0", "ddp-dump FILE 2",
+                            "ddp-doctor - 0", "ddp-metrics [ADDRESS:]PORT 2", "ddp-event-log FILE 1",
+                            "ddp-event-log-interval SECONDS 1"))
         << context;
   }
   for (const char* context : {"slurmd", "job_script"}) {

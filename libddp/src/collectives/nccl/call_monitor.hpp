@@ -1,5 +1,5 @@
-// Says so when a thread does not come back from the driver or from NCCL. Whoever drives a group is its watchdog, too:
-// while it hangs in a lock of the driver, nobody looks at the group's deadlines.
+// Says so when a thread does not come back from the driver or from NCCL. Operations of its group end then only if the
+// abort of the communicator ends the call: one that hangs in the driver keeps the right to drive the group.
 #pragma once
 
 #include <atomic>

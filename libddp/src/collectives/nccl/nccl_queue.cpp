@@ -46,7 +46,8 @@ NcclQueue::NcclQueue(const NcclLibrary& library, int device, const std::string& 
       events_(context_),
       registration_(chosen_registration()),
       patience_(base::Environment::process().seconds("DDP_NCCL_STUCK_AFTER")) {
-  calls_ = CallMonitor::watch(group, ", and the group's deadlines are not watched until it does", patience_);
+  calls_ = CallMonitor::watch(
+      group, "; NCCL is aborted once the group has failed, at an operation's deadline at the latest", patience_);
   communicator_ = std::make_shared<Communicator>(library, context_, group, patience_);
 }
 

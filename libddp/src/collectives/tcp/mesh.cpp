@@ -139,8 +139,8 @@ void TcpMesh::watch(Link& link) {
   if (wanted == link.watched) return;
   epoll_event event{.events = wanted, .data = {.u64 = static_cast<std::uint64_t>(link.rank())}};
   const int how = wanted == 0 ? EPOLL_CTL_DEL : link.watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-  ::epoll_ctl(poller_.get(), how, link.fd(), &event);
-  link.watched = wanted;
+  // if it fails for lack of memory, or of the user's watches, the next call tries again
+  if (::epoll_ctl(poller_.get(), how, link.fd(), &event) == 0) link.watched = wanted;
 }
 
 void TcpMesh::rest(std::chrono::microseconds limit) noexcept {

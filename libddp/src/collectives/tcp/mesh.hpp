@@ -107,6 +107,7 @@ class TcpMesh final : private LinkOwner {
     std::chrono::milliseconds wait_for_lower{0};  ///< before the next but one
     std::optional<Deadline> give_up = {};         ///< unless its host accepts by then
     bool ready = true;                            ///< something has happened to outbound
+    bool unwatched = false;                       ///< epoll does not tell so
     std::string problem = {};
     bool said_goodbye = false;
     Bytes notice = {};
@@ -124,7 +125,8 @@ class TcpMesh final : private LinkOwner {
   void admit();
   void advance_opening();
   void open(Peer& peer, base::UniqueFd socket);
-  void lose(Peer& peer, std::string cause, std::string native);
+  /// @param culprit the rank to be named; without one, the peer.
+  void lose(Peer& peer, std::string cause, std::string native, std::optional<int> culprit = {});
   void fail(MeshFailure failure, int counterpart);
   void conclude();
   void tell(Peer& peer);

@@ -65,10 +65,10 @@ void TcpMesh::advance_opening() {
       if (peer.outbound->fd() >= 0) {
         probes_.attempt(peer.outbound->fd());
         epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
-        ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, peer.outbound->fd(), &event);
+        peer.unwatched = ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, peer.outbound->fd(), &event) != 0;
       }
     }
-    if (!std::exchange(peer.ready, false) && !(peer.give_up && peer.give_up->expired())) continue;
+    if (!std::exchange(peer.ready, peer.unwatched) && !(peer.give_up && peer.give_up->expired())) continue;
     const Outbound::State state = peer.outbound->advance();
     if (peer.outbound->reached()) peer.give_up.reset();
     if (state == Outbound::State::pending && !(peer.give_up && peer.give_up->expired())) continue;
@@ -88,6 +88,16 @@ void TcpMesh::advance_opening() {
       case Outbound::State::gone:
         lose(peer, fmt::format("rank {} has ended, or left the group: {}", rank, outbound->problem()),
              error == 0 ? "" : base::errno_name(error));
+        break;
+      case Outbound::State::no_socket:
+        peer.problem = outbound->problem();
+        peer.next_attempt = Deadline::after(kBetweenAttempts);
+        if (!peer.give_up || !peer.give_up->expired()) break;
+        lose(peer,
+             fmt::format("rank {} has no socket for its connection to rank {}: {}; raise the limit of open files "
+                         "(ulimit -n), which may be the host's",
+                         config_.rank, rank, peer.problem),
+             base::errno_name(error), config_.rank);
         break;
       case Outbound::State::broken:
         peer.problem = outbound->problem();
@@ -141,11 +151,11 @@ void TcpMesh::ended(int rank, int error, bool garbage) {
   peer.link.close();
 }
 
-void TcpMesh::lose(Peer& peer, std::string cause, std::string native) {
+void TcpMesh::lose(Peer& peer, std::string cause, std::string native, std::optional<int> culprit) {
   std::erase(opening_, &peer);
   peer.state = Peer::State::lost;
   fail({.outcome = Outcome::peers_failed,
-        .ranks = {peer.link.rank()},
+        .ranks = {culprit.value_or(peer.link.rank())},
         .cause = std::move(cause),
         .native = std::move(native)},
        -1);

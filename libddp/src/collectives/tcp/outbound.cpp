@@ -45,9 +45,11 @@ Outbound::State Outbound::fail(State state, std::string problem, int error) {
 
 Outbound::State Outbound::finish_connecting() {
   if (error_ != 0) {
-    const bool refused = error_ == ECONNREFUSED;
     const int error = error_;
-    return fail(refused ? State::gone : State::broken, problem_.empty() ? base::errno_text(error) : problem_, error);
+    const State state = problem_.empty() && !socket_ ? State::no_socket
+                        : error == ECONNREFUSED      ? State::gone
+                                                     : State::broken;
+    return fail(state, problem_.empty() ? base::errno_text(error) : problem_, error);
   }
   pollfd entry{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
   if (::poll(&entry, 1, 0) <= 0) return State::pending;

@@ -15,10 +15,11 @@ class Outbound {
  public:
   enum class State : std::uint8_t {
     pending,
-    welcome,  ///< frames may follow on take()
-    crossed,  ///< the other rank is connecting, too, and wants its own connection
-    gone,     ///< nobody, or somebody else, listens where the rank did
-    broken,   ///< worth another attempt: problem() says what happened
+    welcome,    ///< frames may follow on take()
+    crossed,    ///< the other rank is connecting, too, and wants its own connection
+    gone,       ///< nobody, or somebody else, listens where the rank did
+    broken,     ///< worth another attempt: problem() says what happened
+    no_socket,  ///< this rank has none left: worth another attempt, too
   };
 
   /// @param identity outlives this object. @param address of this rank's interface.

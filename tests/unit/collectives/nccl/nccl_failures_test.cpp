@@ -3,6 +3,8 @@
 
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
+#include "unit/collectives/engine/inline_backend.hpp"
+#include "unit/collectives/fake_backend.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
 namespace ddp::collectives::testing {
@@ -140,7 +142,52 @@ TEST_F(NcclFailures, ACallThatHangsIsTold) {
   group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 2); });
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("group 'devices': a thread has been starting an operation for 1."),
-                    HasSubstr("deadlines are not watched")));
+                    HasSubstr("NCCL is aborted once the group has failed")));
+}
+
+/// A group of this rank alone over NCCL.
+ProcessGroup alone_over_nccl(milliseconds timeout) {
+  BackendConfig config;
+  config.group = "alone";
+  config.device = 0;
+  auto backend = nccl::create(config);
+  backend->connect({backend->address()}, soon());
+  return ddp::test::group_over(std::move(backend), 1, timeout);
+}
+
+TEST_F(NcclFailures, CallsThatHangHoldNoOtherGroup) {
+  DeviceRank own(0);
+  const cuda::ContextScope scope(*own.context);
+  const cuda::DeviceMemory memory(own.context, 4);
+  const TensorView tensor(memory.pointer(), DType::float32, {1}, {.type = DeviceType::cuda, .index = 0});
+  const auto hang_nccl = [] { faults("AllReduce=hang"); };
+  const auto hang_driver = [] { ASSERT_EQ(FAKE_CUDA(fake_cuda_add_faults)("cuEventQuery=hang"), 1); };
+  for (const bool by_nccl : {true, false}) {
+    ProcessGroup group = alone_over_nccl(milliseconds(600));
+    group.all_reduce(tensor).wait(soon());
+    by_nccl ? hang_nccl() : hang_driver();
+    std::optional<Work> work;
+    std::thread caller([&] { work = group.all_reduce(tensor); });
+    const auto control = std::make_shared<ddp::test::BackendControl>();
+    control->hold();
+    ProcessGroup other = ddp::test::group_over(std::make_unique<ddp::test::FakeBackend>(control), 1, seconds(2));
+    const Work waiting = other.barrier();
+    for (const Deadline limit = soon(); !waiting.done() && !limit.expired();)
+      std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(waiting.error()) << "it has no deadline while another group's call hangs";
+    // NCCL's abort ends its own calls, nothing ends the driver's
+    if (!by_nccl) FAKE_CUDA(fake_cuda_clear_faults)();
+    caller.join();
+    ASSERT_TRUE(work);
+    for (const Deadline limit = soon(); !work->done() && !limit.expired();)
+      std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(work->done());
+    ASSERT_EQ(work->error().has_value(), by_nccl) << "the device did what the driver was asked about";
+    if (by_nccl) {
+      EXPECT_EQ(work->error()->code(), ErrorCode::timeout) << work->error()->what();
+    }
+    faults("");
+  }
 }
 
 TEST_F(NcclFailures, AThousandGroupsLeaveNothing) {

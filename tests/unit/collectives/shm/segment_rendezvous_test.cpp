@@ -136,8 +136,7 @@ TEST_F(SegmentRendezvous, StrangersDoNoHarm) {
   EXPECT_EQ(errors[1], "");
 }
 
-/// The rank with the smallest rest decides.
-// The leader notices at once that rank 2 is gone, and rank 1 is late.
+/// The leader notices at once that rank 2 is gone, and rank 1 is late.
 TEST(SegmentRendezvousOfThree, ALateRankHearsWhichOtherHasEnded) {
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<Bytes> addresses;
@@ -166,6 +165,7 @@ TEST(SegmentRendezvousOfThree, ALateRankHearsWhichOtherHasEnded) {
   EXPECT_EQ(named[1], std::vector<int>{2});
 }
 
+/// The rank that has the least left decides.
 TEST_F(SegmentRendezvous, ARankWithoutBudgetIsToldWhy) {
   base::UniqueFd socket;
   const auto errors = form_group_while([&](const EndpointAddress& leader) {

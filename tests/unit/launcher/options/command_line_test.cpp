@@ -212,6 +212,14 @@ TEST(CommandLine, HelpHasEveryOptionUnderAHeading) {
   EXPECT_LE(longest, 100U);
 }
 
+TEST(CommandLine, ABackendMayBeAPlugin) {
+  EXPECT_EQ(parse({"--backend", "gloo", "p"}).backend, "gloo");
+  EXPECT_EQ(parse({"--backend=my_mpi-2", "p"}).backend, "my_mpi-2");
+  for (const char* wrong : {"", "NCCL", "../mine", "a b"}) {
+    EXPECT_THAT(complaint({std::string("--backend=") + wrong, "p"}), HasSubstr("or a plugin's name")) << wrong;
+  }
+}
+
 TEST(CommandLine, HelpAndVersionNeedNoProgram) {
   EXPECT_THAT(std::get<Information>(parse_command_line(Words{"-h"}, kNothing)).text, HasSubstr("--nproc-per-node N"));
   EXPECT_THAT(std::get<Information>(parse_command_line(Words{"--version"}, kNothing)).text,

@@ -1,0 +1,158 @@
+// A call of a backend that does not come back, as of NCCL or a GPU's driver: the other groups of the process go on, and
+// the group itself fails by its deadline.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "unit/collectives/engine/inline_backend.hpp"
+#include "unit/collectives/fake_backend.hpp"
+#include "unit/kvs/rank_threads.hpp"
+
+namespace ddp {
+namespace {
+
+using ddp::test::BackendControl;
+using ddp::test::soon;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+/// The test's end of a backend whose posts or polls hang.
+struct HungCalls {
+  std::atomic<bool> post_hangs{false};
+  std::atomic<bool> poll_hangs{false};
+  bool abort_ends_them = true;
+  std::atomic<bool> hanging{false};
+  std::atomic<int> aborts{0};
+
+  void hang(const std::atomic<bool>& hangs) {
+    while (hangs && !(abort_ends_them && aborts > 0)) {
+      hanging = true;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  void release() { post_hangs = poll_hangs = false; }
+};
+
+class HungBackend final : public Backend {
+ public:
+  explicit HungBackend(std::shared_ptr<HungCalls> calls) : calls_(std::move(calls)), request_(*calls_) {
+    traits_.serves_cpu = true;
+    traits_.serves_cuda = true;
+  }
+  const BackendTraits& traits() const noexcept override { return traits_; }
+  Bytes address() const override { return {}; }
+  void connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) override {}
+  Request& init(std::span<const Operation> /*any*/, Deadline /*ignored*/) override { return request_; }
+  void abort() noexcept override { ++calls_->aborts; }
+  void close(Deadline /*immediate*/) noexcept override {}
+
+ private:
+  class HungRequest final : public Request {
+   public:
+    explicit HungRequest(HungCalls& calls) : calls_(calls) {}
+    void post() noexcept override { calls_.hang(calls_.post_hangs); }
+    Outcome poll() noexcept override {
+      calls_.hang(calls_.poll_hangs);
+      return calls_.aborts > 0 ? Outcome::aborted : Outcome::running;
+    }
+    Failure failure() const override { return {}; }
+    void release() noexcept override {}
+
+   private:
+    HungCalls& calls_;
+  };
+
+  const std::shared_ptr<HungCalls> calls_;
+  BackendTraits traits_;
+  HungRequest request_;
+};
+
+bool becomes(const std::function<bool()>& holds) {
+  const Deadline deadline = soon();
+  while (!holds() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(1));
+  return holds();
+}
+
+ProcessGroup hung_group(const std::shared_ptr<HungCalls>& calls, milliseconds timeout) {
+  return ddp::test::group_over(std::make_unique<HungBackend>(calls), 1, timeout);
+}
+
+/// Whether an operation of a group on the CPU that never ends is ended at its deadline.
+bool another_group_times_out() {
+  const auto control = std::make_shared<BackendControl>();
+  control->hold();
+  ProcessGroup group = ddp::test::group_over(std::make_unique<ddp::test::FakeBackend>(control), 2, seconds(2));
+  const Work work = group.barrier();
+  return becomes([&] { return work.error().has_value(); });
+}
+
+/// A call starts an operation in a thread that does not come back.
+TEST(HungCall, OfACallerEndsAtTheDeadlineAndHoldsNoOtherGroup) {
+  const auto calls = std::make_shared<HungCalls>();
+  calls->post_hangs = true;
+  calls->abort_ends_them = false;
+  ProcessGroup group = hung_group(calls, milliseconds(400));
+  std::optional<Work> work;
+  std::thread caller([&] { work = group.barrier(); });
+  EXPECT_TRUE(becomes([&] { return calls->aborts > 0; })) << "its deadline passes";
+  EXPECT_TRUE(another_group_times_out());
+  calls->release();
+  caller.join();
+  ASSERT_TRUE(work);
+  EXPECT_TRUE(becomes([&] { return work->done(); }));
+  ASSERT_TRUE(work->error());
+  EXPECT_EQ(work->error()->code(), ErrorCode::timeout) << work->error()->what();
+}
+
+/// Nobody waits for the operation, and the thread that carries it on does not come back.
+TEST(HungCall, OfTheGroupsOwnThreadEndsAtTheDeadlineAndHoldsNoOtherGroup) {
+  const auto calls = std::make_shared<HungCalls>();
+  ProcessGroup group = hung_group(calls, milliseconds(400));
+  const Work work = group.barrier();
+  calls->poll_hangs = true;
+  ASSERT_TRUE(becomes([&] { return calls->hanging.load(); }));
+  EXPECT_TRUE(another_group_times_out());
+  EXPECT_TRUE(becomes([&] { return work.done(); })) << "the abort ends the call";
+  ASSERT_TRUE(work.error());
+  EXPECT_EQ(work.error()->code(), ErrorCode::timeout) << work.error()->what();
+}
+
+TEST(HungCall, ThatNeverEndsHoldsNotTheEndOfItsGroup) {
+  const auto calls = std::make_shared<HungCalls>();
+  calls->abort_ends_them = false;
+  ::testing::internal::CaptureStderr();
+  {
+    ProcessGroup group = hung_group(calls, seconds(60));
+    const Work work = group.barrier();
+    calls->poll_hangs = true;
+    ASSERT_TRUE(becomes([&] { return calls->hanging.load(); }));
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("did not come back"));
+  EXPECT_GT(calls->aborts, 0);
+  EXPECT_TRUE(another_group_times_out());
+  calls->release();
+}
+
+TEST(HungCall, HoldsWhoAllocatesUntilTheDeadline) {
+  const auto calls = std::make_shared<HungCalls>();
+  calls->post_hangs = true;
+  calls->abort_ends_them = false;
+  ProcessGroup group = hung_group(calls, seconds(60));
+  std::thread caller([&] { static_cast<void>(group.barrier()); });
+  EXPECT_TRUE(becomes([&] { return calls->hanging.load(); }));
+  try {
+    static_cast<void>(group.allocate(8, Deadline::after(milliseconds(100))));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("has not come back"));
+  }
+  calls->release();
+  caller.join();
+}
+
+}  // namespace
+}  // namespace ddp
