@@ -26,8 +26,9 @@ TEST(DumpDiff, ValuesThatDifferFromRankToRankAreCompared) {
 }
 
 TEST(DumpDiff, ARankThatAVariableOfNcclChoosesIsCompared) {
-  EXPECT_EQ(format_diff(two_ranks({}), two_ranks({each_its_own("NCCL_TOPO_DUMP_FILE_RANK", {"1", "1"})})),
-            "+ NCCL_TOPO_DUMP_FILE_RANK=1 (rank 0) [environment]\n+ NCCL_TOPO_DUMP_FILE_RANK=1 (rank 1) [environment]\n");
+  EXPECT_EQ(
+      format_diff(two_ranks({}), two_ranks({each_its_own("NCCL_TOPO_DUMP_FILE_RANK", {"1", "1"})})),
+      "+ NCCL_TOPO_DUMP_FILE_RANK=1 (rank 0) [environment]\n+ NCCL_TOPO_DUMP_FILE_RANK=1 (rank 1) [environment]\n");
 }
 
 TEST(DumpDiff, NumbersOfRanksAreLeftOut) {
