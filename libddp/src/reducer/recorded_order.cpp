@@ -28,7 +28,9 @@ constexpr std::string_view kParameter = "parameter ";
 constexpr std::string_view kOrder = "order";
 constexpr std::string_view kCounts = "counts";
 
-std::string digest_line(std::string_view text) { return fmt::format("digest {:016x}\n", base::Fnv1a().add(text).value()); }
+std::string digest_line(std::string_view text) {
+  return fmt::format("digest {:016x}\n", base::Fnv1a().add(text).value());
+}
 
 /// Takes a file apart, line by line.
 class OrderReader {

@@ -35,9 +35,10 @@ class RecordedOrderTest : public ReducerTest {
   }
   /// Of the model of the fixture: 2 twice, 3 never.
   RecordedOrder recorded() const {
-    return {.parameters = {"'layer0' float32[10]", "'layer1' float32[10]", "'layer2' float32[10]", "'layer3' float32[10]"},
-            .order = {0, 2, 1, 3},
-            .counts = {1, 1, 2, 0}};
+    return {
+        .parameters = {"'layer0' float32[10]", "'layer1' float32[10]", "'layer2' float32[10]", "'layer3' float32[10]"},
+        .order = {0, 2, 1, 3},
+        .counts = {1, 1, 2, 0}};
   }
   std::string path() const { return folder_ + "/order"; }
   std::string text() const {
