@@ -132,6 +132,11 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
       if (options.delayed.contains(each.name)) for_reducer.delayed.push_back(i);
       if (options.delayed_behind == each.name) for_reducer.delayed_behind = i;
     }
+    if (wants_buffers_ || options.init_sync) {
+      for (const NamedTensor& each : distinct_tensors(inner().named_buffers(), ignored_)) {
+        for_reducer.buffers.push_back("'" + each.name + "' " + description_of(each.tensor));
+      }
+    }
     DdpLogOptions& log = for_reducer.log;
     if (log.module_name.empty()) log.module_name = inner().name();
     log.broadcast_buffers = wants_buffers_;
