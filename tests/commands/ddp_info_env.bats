@@ -62,6 +62,17 @@ json() { python3 -c 'import json, sys; d = json.load(sys.stdin); v = {x["name"]:
   [[ $output == *"NCCL_ALGO"*"Ring"*"$PWD/.nccl.conf"* ]]
 }
 
+@test "env and doctor read the .nccl.conf that this NCCL reads: HOME's from 2.30.3 on, before that the password file's" {
+  echo NCCL_SOCKET_IFNAME=nosuch >.nccl.conf
+  for each in 2.30.2:0 2.30.3:2; do
+    sed "s/2\.18\.3/${each%:*}/" "$ROOT/tests/unit/diagnostics/nccl_names.c" | cc -shared -fPIC -xc - -o "${each%:*}.so"
+    DDP_NCCL_LIBRARY=$PWD/${each%:*}.so run -"${each#*:}" "$INFO" doctor --rule interface-missing
+    DDP_NCCL_LIBRARY=$PWD/${each%:*}.so run -0 "$INFO" env
+    [[ ${each#*:} = 0 || $output == *NCCL_SOCKET_IFNAME*nosuch* ]] || { echo "$output"; return 1; }
+    [[ ${each#*:} = 2 || $output != *NCCL_SOCKET_IFNAME*nosuch* ]] || { echo "$output"; return 1; }
+  done
+}
+
 @test "ranks are folded, and what must not differ is named with them" {
   run -0 in_job 4 'case $RANK in 2 | 3) export NCCL_ALGO=Tree;; *) export NCCL_ALGO=Ring;; esac; [ $RANK != 3 ] || export NCCL_DEBG=1
     exec "$INFO" env'

@@ -10,6 +10,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <regex>
 #include <span>
 #include <string>
 #include <thread>
@@ -152,6 +153,7 @@ void train(ddp::World& world) {
   ddp::Reducer reducer(parameters, group, options);
   check(reducer.buckets().size() == 3, "three buckets");
   check(first.all_equal(1) && second.all_equal(2) && on_host[699] == 0, "the values are not rank 0's");
+  reducer.trace(1);
   const auto mine = static_cast<float>(world.rank());
   const float mean = static_cast<float>(group.size() - 1) / 2;
   for (int step = 1; step <= 6; ++step) {
@@ -169,6 +171,22 @@ void train(ddp::World& world) {
     check(*static_cast<float*>(reducer.bucket_view(1).data()) == mean * factor, "an average on the host");
   }
   check(reducer.ready_order() == std::vector<std::size_t>{1, 2, 0}, "the order of gradients");
+  // finalize has not waited for the device
+  check(reducer.stats().communication.count() == 0 && reducer.stats().overlap.count() == 0, "unknown times are given");
+  const ddp::DdpLog log = reducer.log();
+  check(log.iteration == 6 && log.num_buckets_reduced == 3, "the step that was logged");
+  check(log.backward_comm_time == 0 && log.backward_comm_time_start == 0 && log.backward_comm_time_end == 0 &&
+            log.backward_compute_comm_overlap_time == 0 && log.avg_backward_comm_time == 0 &&
+            log.hidden_communication_share == 0,
+        "unknown times are logged");
+  check(!log.has_rebuilt_buckets && log.rebuilt_bucket_sizes.empty(), "a device keeps its buckets");
+  const std::string trace = reducer.trace_json();
+  const auto noted = [&](const char* what, int bucket) {
+    return std::regex_search(trace, std::regex(fmt::format("\"{}\".*\"bucket\": {},", what, bucket)));
+  };
+  for (const int bucket : {0, 1, 2}) check(noted("ready", bucket), "when a bucket was ready");
+  check(!noted("launched", 0) && noted("launched", 1) && !noted("launched", 2),
+        "only the CPU's bucket is known to end");
   reducer.prepare_for_backward();
   try {
     reducer.mark_ready(0, first.view());

@@ -149,11 +149,23 @@ TEST_P(Parameters, ThatDifferAreRefusedOnEveryRankByName) {
   }
 }
 
+TEST(OneRanksParameters, ThatItFindsWrongAreRefusedOnEveryRank) {
+  RankProcesses ranks(3, {RANK_PROGRAM, "parameters", "memory", "1"});
+  for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(60)))) {
+    EXPECT_EQ(result.exit_code, 3) << result.output;
+    EXPECT_NE(result.output.find("code=invalid_argument ranks=[1]"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("on rank 1, the gradients of 'layer3.weight' and 'layer6.weight' share memory"),
+              std::string::npos)
+        << result.output;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, Parameters,
                          testing::Values(ParameterDifference{"count", "'layer7.weight'"},
                                          ParameterDifference{"strides", "'layer3.weight' float32[3000] with strides"},
                                          ParameterDifference{"requires", "'layer3.weight' float32[3000] without"},
                                          ParameterDifference{"option", "rank 1 has bucket limits"},
+                                         ParameterDifference{"buffer", "rank 1 has count int64[1]"},
                                          ParameterDifference{"none", "'layer0.weight'"},
                                          ParameterDifference{"name", "'layer3.bias'"},
                                          ParameterDifference{"shape", "'layer3.weight' float32[30, 100]"},

@@ -1,4 +1,4 @@
-"""examples/p2p.py and examples/pytorch: one file each, under the launchers of one host. The cluster's: tests/cluster/torch.bats."""
+"""examples/p2p.py and examples/pytorch: one file each, under the launchers of one host."""
 
 import os
 import re

@@ -158,6 +158,31 @@ void passes_of_all_kinds(const ddp::ProcessGroup& group) {
   }
 }
 
+/// Its graph holds a buffer that is not contiguous.
+struct StridedImpl : torch::nn::Module {
+  StridedImpl() {
+    p = register_parameter("p", torch::ones({2, 3}));
+    buffer = register_buffer("buffer", torch::ones({3, 2}).t());
+  }
+  torch::Tensor forward(double scale) { return (p * buffer * scale).sum(); }
+  torch::Tensor p, buffer;
+};
+TORCH_MODULE(Strided);
+
+void two_passes_with_a_strided_buffer(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  Strided net;
+  {
+    const torch::NoGradGuard no_grad;
+    net->buffer.fill_(ranks.own);  // rank 0's: 1
+  }
+  DistributedDataParallel model{net, group};
+  const auto first = model(ranks.own), second = model(ranks.own);
+  (first + second).backward();
+  expect(net->p.grad(), 2 * ranks.mean, "of two forward passes");
+  expect(net->buffer, 1, "rank 0's buffer");
+}
+
 struct ManyOutputsImpl : torch::nn::Module {
   ManyOutputsImpl() {
     a = register_parameter("a", torch::ones({2}));
@@ -257,6 +282,10 @@ void mistakes(const ddp::ProcessGroup& group) {
   DistributedDataParallel model{net, group};
   error_of("went around DistributedDataParallel", [&] { net(ranks.own).backward(); });
   model->zero_grad();
+  const auto done = model(ranks.own);  // lives on, but its backward pass has ended
+  done.backward();
+  error_of("went around DistributedDataParallel", [&] { net(ranks.own).backward(); });
+  model->zero_grad();
   if (group.size() > 1) {  // one rank needs no gradients of others
     const bool last = group.rank() == group.size() - 1;
     const auto missing = [&] { model(ranks.own, !last).backward(); };
@@ -267,6 +296,12 @@ void mistakes(const ddp::ProcessGroup& group) {
                      DistributedDataParallel{Scaled(last ? torch::kDouble : torch::kFloat), group};
                    }) == ddp::ErrorCode::mismatch,
           "all ranks hear of another element type");
+    const auto wrap = [&] {
+      Scaled other;
+      other->register_buffer("mean", torch::zeros({last ? 2 : 3}));
+      DistributedDataParallel{other, group};
+    };
+    check(error_of("buffer 0 differs", wrap) == ddp::ErrorCode::mismatch, "all ranks hear of another buffer");
   }
   model(ranks.own).backward();
   expect(net->q.grad(), ranks.mean, "the step after a mistake");
@@ -281,6 +316,7 @@ void modules_of_all_kinds(ddp::ProcessGroup group) {
   element_types_layouts_and_buffers(group);
   names_and_ignored_ones(group);
   passes_of_all_kinds(group);
+  two_passes_with_a_strided_buffer(group);
   several_outputs(group);
   uneven_inputs(group);
   log_and_trace(group);

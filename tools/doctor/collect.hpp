@@ -9,6 +9,7 @@
 #include <ddp/topology.hpp>
 
 #include "base/env_table.hpp"
+#include "diagnostics/environment/nccl_conf.hpp"
 #include "doctor/facts.hpp"
 #include "topology/inventory/network_facts.hpp"
 
@@ -19,7 +20,9 @@ namespace ddp::tools::doctor {
 Variables watched_variables(const base::Environment& environment);
 
 /// What a process below @p root ("/") is: limits, processors, cgroups, namespaces, environment.
-RankFacts collect_rank(const std::filesystem::path& root, const base::Environment& environment);
+/// @param files from which its NCCL takes what the environment does not have, the strongest first
+RankFacts collect_rank(const std::filesystem::path& root, const base::Environment& environment,
+                       const std::vector<diagnostics::NcclConf>& files);
 
 /// What the machine below @p root is, but what collect_names and collect_candidates find. @p raw: its interfaces.
 NodeFacts collect_node(const std::filesystem::path& root, const std::vector<topology::RawInterface>& raw);

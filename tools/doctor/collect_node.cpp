@@ -7,12 +7,15 @@
 #include <ddp/error.hpp>
 
 #include "doctor/collect.hpp"
+#include "doctor/software_version.hpp"
 #include "topology/inventory/sysfs.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr Version kDmaBufLinux{.major = 5, .minor = 12, .patch = 0};  // the first that registers dma-buf with RDMA
 
 InterfaceFacts read_interface(const fs::path& root, const topology::RawInterface& raw,
                               const topology::InterfaceFact& fact) {
@@ -56,8 +59,8 @@ NodeFacts collect_node(const fs::path& root, const std::vector<topology::RawInte
     node.peer_memory = node.peer_memory || topology::has_entry(sys / "module" / module);
   }
   // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  ..."
-  node.dma_buf = topology::read_attribute(root / "proc/driver/nvidia/version").value_or("").find("Open Kernel") !=
-                 std::string::npos;
+  const std::string driver = topology::read_attribute(root / "proc/driver/nvidia/version").value_or("");
+  node.dma_buf = driver.find("Open Kernel") != std::string::npos && Version::of(node.kernel) >= kDmaBufLinux;
   return node;
 }
 

@@ -11,7 +11,6 @@
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
 
-#include "diagnostics/environment/nccl_conf.hpp"
 #include "diagnostics/environment/shown_value.hpp"
 #include "doctor/collect.hpp"
 #include "topology/inventory/sysfs.hpp"
@@ -112,12 +111,12 @@ Variables watched_variables(const base::Environment& environment) {
   return chosen;
 }
 
-RankFacts collect_rank(const fs::path& root, const base::Environment& environment) {
+RankFacts collect_rank(const fs::path& root, const base::Environment& environment,
+                       const std::vector<diagnostics::NcclConf>& files) {
   RankFacts rank;
   rank.version = DDP_VERSION_STRING;
   rank.environment = watched_variables(environment);
-  const std::string home = environment.raw("HOME").value_or("");
-  for (const auto& file : diagnostics::read_nccl_conf(environment, home, root / "etc/nccl.conf")) {
+  for (const diagnostics::NcclConf& file : files) {
     for (const auto& [name, value] : file.settings) {
       if (!diagnostics::is_secret(name)) rank.environment.emplace(name, value);  // the stronger ones come first
     }

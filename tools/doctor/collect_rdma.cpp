@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostGids = 16;  // of a port; usual are 2 to 8
+constexpr std::size_t kMostGids = 16;  // told of a port, as facts travel in one message; usual are 2 to 8
 constexpr const char* kUnused = "0000:0000:0000:0000:0000:0000:0000:0000";
 
 /// The used rows. Their types are not readable where the interface is in another network namespace.
@@ -27,7 +27,6 @@ std::vector<GidFacts> read_gids(const fs::path& port) {
                      .gid = std::move(gid)});
   }
   std::sort(found.begin(), found.end(), [](const GidFacts& a, const GidFacts& b) { return a.index < b.index; });
-  if (found.size() > kMostGids) found.resize(kMostGids);
   return found;
 }
 
@@ -42,6 +41,8 @@ void collect_rdma(NodeFacts& node, const fs::path& sys) {
       if (facts.link_layer == "Ethernet" && topology::has_entry(folder / "gid_attrs/types")) {
         facts.gids_known = true;
         facts.gids = read_gids(folder);
+        facts.gids_cut = facts.gids.size() > kMostGids;
+        if (facts.gids_cut) facts.gids.resize(kMostGids);
       }
       node.rdma.push_back(std::move(facts));
     }

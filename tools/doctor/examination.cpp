@@ -11,6 +11,7 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
+#include "diagnostics/environment/rank_environment.hpp"
 #include "doctor/collect.hpp"
 #include "doctor/gather.hpp"
 #include "doctor/nccl_interfaces.hpp"
@@ -47,7 +48,7 @@ std::vector<ProbeListener> probed_addresses(const RankFacts& own, const NodeFact
 RankFacts inquire(const base::Environment& environment, const world::JobConnection& job, int rank, int local_rank) {
   RankFacts own;
   try {
-    own = collect_rank("/", environment);
+    own = collect_rank("/", environment, diagnostics::EnvironmentSource::process().files);
     collect_devices(own, Topology::live(), environment);
     if (local_rank == 0) {
       NodeFacts node = collect_node("/", topology::list_raw_interfaces());

@@ -50,6 +50,7 @@ struct RdmaPortFacts {
   std::string link_layer;           ///< "InfiniBand", "Ethernet"
   bool gids_known = false;          ///< of Ethernet; where the kernel shows the table
   std::vector<GidFacts> gids = {};  ///< by index
+  bool gids_cut = false;            ///< there are more rows behind these
   friend bool operator==(const RdmaPortFacts&, const RdmaPortFacts&) = default;
 };
 
@@ -91,7 +92,7 @@ struct NodeFacts {
   std::vector<std::string> acs_ports;  ///< of PCIe switches with several such devices, that send their packets upwards
   std::int64_t nvidia_gpus = 0;        ///< GPUs that NVIDIA's driver has
   bool peer_memory = false;            ///< nvidia_peermem or nv_peer_mem is loaded
-  bool dma_buf = false;                ///< the open kernel module of NVIDIA, which exports memory as dma-buf
+  bool dma_buf = false;                ///< NVIDIA's open kernel module on Linux 5.12 or newer: memory passes as dma-buf
   std::string slurm_version;           ///< of the srun here: "22.05.8"; empty: unknown, or no job of Slurm
   std::vector<ProbeListener> listeners;
   Bytes token;  ///< which probes of this job carry

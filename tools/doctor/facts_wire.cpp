@@ -34,7 +34,7 @@ void fields(Archive& archive, GidFacts& value) {
 }
 template <class Archive>
 void fields(Archive& archive, RdmaPortFacts& value) {
-  archive(value.device)(value.port)(value.state)(value.link_layer)(value.gids_known)(value.gids);
+  archive(value.device)(value.port)(value.state)(value.link_layer)(value.gids_known)(value.gids)(value.gids_cut);
 }
 template <class Archive>
 void fields(Archive& archive, topology::GpuHealth& value) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "doctor/nccl_rdma.hpp"
 #include "topology/network/ifname_list.hpp"
 #include "topology/network/interface_agreement.hpp"
 
@@ -83,8 +84,7 @@ std::vector<UsedInterface> used_by_nccl(const JobFacts& job) {
   for (const RankFacts& rank : job.ranks) {
     const NodeRecord& node = job.node_of(rank);
     const auto choices = predict_socket_interfaces(node.facts.interfaces, rank.environment);
-    const bool rdma = std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(),
-                                  [](const RdmaPortFacts& port) { return port.state == "ACTIVE"; });
+    const bool rdma = takes_rdma(node, rank);
     for (std::size_t i = 0; i < choices.size() && !(rdma && i > 0); ++i) {  // over RDMA, only bootstrap needs one
       add_use(uses, node, choices[i], rank.rank, i == 0);
     }

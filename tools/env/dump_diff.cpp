@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,9 +21,13 @@ bool of_the_job(std::string_view name) {
   return std::any_of(kOfTheJob.begin(), kOfTheJob.end(), [&](std::string_view each) { return name.starts_with(each); });
 }
 
-/// Whether each rank has a value of its own, such as RANK.
-bool numbers_ranks(const EnvironmentReport::Variable& variable, const EnvironmentReport& report) {
-  return report.hosts.size() > 1 && variable.values.size() == report.hosts.size();
+/// RANK, LOCAL_RANK, OMPI_COMM_WORLD_RANK and the like, and what is each rank's number under another name. NCCL's
+/// (NCCL_TOPO_DUMP_FILE_RANK) choose a rank.
+bool numbers_ranks(const EnvironmentReport::Variable& variable) {
+  return (variable.name.ends_with("RANK") && !variable.name.starts_with("NCCL_")) ||
+         std::all_of(variable.values.begin(), variable.values.end(), [](const EnvironmentReport::Value& each) {
+           return each.ranks.size() == 1 && each.value == std::to_string(each.ranks.front());
+         });
 }
 
 std::string on(const std::vector<int>& ranks, const EnvironmentReport& report) {
@@ -40,7 +45,7 @@ std::set<std::string> lines(const EnvironmentReport& report) {
     all.insert(fmt::format("{}: digest {}{}", file.path, file.digest, on(file.ranks, report)));
   }
   for (const auto& variable : report.variables) {
-    if (of_the_job(variable.name) || numbers_ranks(variable, report)) continue;
+    if (of_the_job(variable.name) || numbers_ranks(variable)) continue;
     for (const auto& value : variable.values) {
       all.insert(fmt::format("{}={}{} [{}]", variable.name, value.value, on(value.ranks, report), value.origin));
     }

@@ -25,6 +25,12 @@ void call_back(PythonWork& work) {
   call_python(events().attr("deliver"), nb::make_tuple(numbers));
 }
 
+/// Asking may carry the operation on, which takes time.
+bool has_ended(const Work& work) {
+  const WithoutGil released;
+  return work.done();
+}
+
 /// Whether it has ended by @p limit.
 bool wait_until(const Work& work, Deadline limit) {
   const WithoutGil released;
@@ -43,7 +49,7 @@ void wait(PythonWork& work, nb::handle timeout) {
   const Deadline latest = given ? *given : work.latest;
   while (!wait_until(work.work, earlier(Deadline::after(kLook), latest))) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (latest.expired() && !work.work.done()) {
+    if (latest.expired() && !has_ended(work.work)) {
       work.work.wait(latest);  // says what it is that still runs
     }
   }
@@ -52,11 +58,7 @@ void wait(PythonWork& work, nb::handle timeout) {
 }
 
 bool done(PythonWork& work) {
-  bool ended = false;
-  {
-    const WithoutGil released;
-    ended = work.work.done();
-  }
+  const bool ended = has_ended(work.work);
   if (ended) call_back(work);
   return ended;
 }
@@ -97,7 +99,7 @@ void add_work(nb::module_& module) {
           "__await__", [](nb::handle self) { return events().attr("end_of")(self).attr("__await__")(); },
           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
       .def("__repr__", [](const PythonWork& work) {
-        if (!work.work.done()) return "<libddp.Work running>";
+        if (!has_ended(work.work)) return "<libddp.Work running>";
         return work.work.error() ? "<libddp.Work failed>" : "<libddp.Work done>";
       });
 

@@ -126,6 +126,8 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .static_graph = static_graph,
           .skip_all_reduce_unused = skip_unused,
           .ready_order = {},
+          .recorded_order = {},
+          .buffers = {},
           .delayed = std::move(delayed),
           .delayed_behind = delayed_behind,
           .reduce_dtype = {},

@@ -27,6 +27,7 @@
 #include <ddp/rank_device.hpp>
 #include <ddp/rank_log.hpp>
 #include <ddp/rank_seed.hpp>
+#include <ddp/recorded_order.hpp>
 #include <ddp/reducer.hpp>
 #include <ddp/tensor_view.hpp>
 #include <ddp/topology.hpp>

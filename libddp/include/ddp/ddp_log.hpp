@@ -62,13 +62,15 @@ struct DdpLog {
   // of the last step that was sampled
   std::int64_t unused_parameter_size = 0;  ///< bytes, on this rank
   std::int64_t num_buckets_reduced = 0;    ///< buckets that ranks exchanged; skip_all_reduce_unused leaves some out
-  bool has_rebuilt_buckets = false;
+  bool has_rebuilt_buckets = false;        ///< never on CUDA devices
   std::string rebuilt_bucket_sizes;
   std::string rebuilt_per_bucket_param_indices;         ///< "0 1, 2 3": separated by spaces within a bucket
   std::string prev_iteration_grad_ready_order_indices;  ///< of this rank
   std::int64_t forward_compute_time = 0;                ///< from start_forward() to prepare_for_backward()
   std::int64_t backward_compute_time = 0;               ///< prepare_for_backward() to finalize()
-  std::int64_t backward_comm_time = 0;                  ///< first bucket launched to the end of finalize()
+  /// First bucket launched to the end of finalize(). This, and what else is about communication, is not known with
+  /// parameters on CUDA devices, where finalize() does not wait.
+  std::int64_t backward_comm_time = 0;
   std::int64_t backward_compute_comm_overlap_time = 0;
   std::int64_t avg_forward_compute_time = 0;  ///< over all sampled steps
   std::int64_t avg_backward_compute_time = 0;

@@ -15,6 +15,7 @@
 #include <ddp/comm_hook.hpp>
 #include <ddp/ddp_log.hpp>
 #include <ddp/process_group.hpp>
+#include <ddp/recorded_order.hpp>
 #include <ddp/tensor_view.hpp>
 
 namespace ddp {
@@ -53,7 +54,7 @@ struct SparseGradient {
 /// is zeroed by work that comes before all later work of ReducerOptions::stream.
 using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
 
-/// Equal on all ranks, but for gradient_as_bucket_view, allocator, stream and the log.
+/// Equal on all ranks, but for gradient_as_bucket_view, allocator, stream, the log and the counts of recorded_order.
 struct ReducerOptions {
   /// A bucket is closed when it has reached this size; it may be larger, since tensors are never split.
   /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
@@ -81,6 +82,12 @@ struct ReducerOptions {
   /// Parameters in the order in which their gradients become ready, if it is known: ready_order() of an earlier run.
   /// Then the first step has its final buckets, and none are rebuilt.
   std::vector<std::size_t> ready_order{};
+  /// Instead: an earlier run's recorded_order(), of the same parameters. With static_graph the first step need not
+  /// count then: its buckets go while the backward pass runs.
+  std::optional<RecordedOrder> recorded_order{};
+  /// A text for each buffer that broadcast_buffers() will bring, such as its name, element type and shape. Only
+  /// compared.
+  std::vector<std::string> buffers{};
   /// Parameters that share buckets of their own, of any size, behind all others: exchanged at once, when the last of
   /// them is ready.
   std::vector<std::size_t> delayed{};
@@ -103,7 +110,7 @@ struct ReducerOptions {
 struct ReducerStats {
   std::uint64_t iteration = 0;               ///< finished steps, without those of no_sync
   std::chrono::nanoseconds backward{};       ///< prepare_for_backward to finalize called
-  std::chrono::nanoseconds communication{};  ///< first bucket launched to last bucket finished
+  std::chrono::nanoseconds communication{};  ///< first bucket launched to last one finished; 0 on CUDA devices: unknown
   std::chrono::nanoseconds overlap{};        ///< the part of communication that lies within backward
 };
 
@@ -114,10 +121,11 @@ struct ReducerStats {
 /// is divided by the number of ranks while it is copied into its bucket (before the sum, so that half precision does
 /// not overflow); buckets are exchanged in index order as they fill. Construction is collective. It verifies that all
 /// ranks have the same parameters and options and throws Error(mismatch), on every rank, with the name of the first
-/// parameter that differs. All calls but mark_ready come from one thread at a time.
+/// parameter that differs. What only some ranks find wrong, such as gradients that share memory, every rank throws,
+/// too: Error(invalid_argument) that names these ranks. All calls but mark_ready come from one thread at a time.
 ///
 /// Parameters on CUDA devices need gradient_as_bucket_view and an allocator, and take no hook and no Join. Their
-/// buckets are divided by the backend, and stay as they are after the first step: give its ready_order() to the next
+/// buckets are divided by the backend, and stay as they are after the first step: give its recorded_order() to the next
 /// run. What goes wrong on the device after finalize is told by later calls.
 class Reducer {
  public:
@@ -204,6 +212,9 @@ class Reducer {
   /// Rank 0's order of gradients that the buckets follow; empty until they were rebuilt. The reversed list, if rank 0
   /// had no inputs then.
   const std::vector<std::size_t>& ready_order() const noexcept;
+  /// The same for a later run of the same model, with how often this rank marks each parameter of a static graph.
+  /// Throws Error(invalid_argument) while ready_order() is empty, or marks are still counted.
+  RecordedOrder recorded_order() const;
   const ReducerStats& stats() const noexcept;
 
   /// A forward pass begins: for the log.
@@ -213,7 +224,8 @@ class Reducer {
   /// readings for each bucket, and nothing without. Throws invalid_argument within a step.
   void trace(std::size_t steps);
   /// What was noted, for chrome://tracing and Perfetto: when each bucket's gradients were computed, when it was ready,
-  /// launched and done. Files of several ranks can be joined: their times count from the epoch.
+  /// launched and done; the last is not known of buckets on CUDA devices. Files of several ranks can be joined: their
+  /// times count from the epoch.
   std::string trace_json() const;
 
  private:

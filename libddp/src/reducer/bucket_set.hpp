@@ -59,7 +59,7 @@ class BucketSet {
     return exchanges_ ? static_cast<std::size_t>(std::ranges::count(skipped_, false)) : 0;
   }
   Time first_launch() const noexcept { return first_launch_; }
-  Time last_finish() const noexcept { return last_finish_; }
+  Time last_finish() const noexcept { return last_finish_; }  ///< of the buckets on the CPU
 
  private:
   struct Place {

@@ -24,7 +24,7 @@ std::string BucketTrace::json() const {
       "{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": {0}, \"args\": {{\"name\": \"rank {0}\"}}}}",
       rank_);
   const auto add = [&](const char* what, const Step& step, std::size_t bucket, Time from, Time to) {
-    if (from == Time{} || to < from) return;  // the bucket was skipped
+    if (from == Time{} || to < from) return;  // skipped, or its end on a device is not known
     const auto microseconds = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; };
     text += fmt::format(
         ",\n{{\"name\": \"{}\", \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": "

@@ -22,7 +22,7 @@ class BucketTrace {
     Time computed{};  ///< the first of its gradients
     Time ready{};     ///< the last one
     Time launched{};
-    Time done{};
+    Time done{};  ///< on the CPU
   };
 
   /// @param steps how many to note, at most.

@@ -7,10 +7,33 @@
 
 #include "base/fnv1a.hpp"
 #include "base/invalid_argument.hpp"
+#include "reducer/parameter_check.hpp"
 
 namespace ddp::reducer {
 
 namespace {
+
+constexpr auto kMakingReducer = "making a Reducer";
+
+void check_recorded(const ReducerOptions& options, const std::vector<Parameter>& parameters) {
+  const auto refuse = [](std::string cause) {
+    base::throw_invalid_argument(kMakingReducer, std::move(cause), "give the order that this model has recorded");
+  };
+  const RecordedOrder& recorded = *options.recorded_order;
+  const std::vector<std::string> names = recorded_names(parameters);
+  if (recorded.parameters != names) {
+    std::size_t i = 0;
+    while (i < names.size() && i < recorded.parameters.size() && names[i] == recorded.parameters[i]) ++i;
+    const auto name = [i](const std::vector<std::string>& list) { return i < list.size() ? list[i] : "missing"; };
+    refuse(fmt::format("recorded_order is another model's: its parameter {} is {}, here it is {}", i,
+                       name(recorded.parameters), name(names)));
+  }
+  if (options.ready_order != recorded.order) refuse("both ready_order and recorded_order are given");
+  if (!recorded.counts.empty() && recorded.counts.size() != parameters.size()) {
+    refuse(fmt::format("recorded_order has counts of {} parameters, not of {}", recorded.counts.size(),
+                       parameters.size()));
+  }
+}
 
 bool can_be_cast(DType type) { return type == DType::float32 || type == DType::float16 || type == DType::bfloat16; }
 
@@ -30,6 +53,7 @@ std::string describe(const ReducerOptions& options) {
     const auto bytes = std::as_bytes(std::span{options.ready_order});
     text += fmt::format(", ready_order {:016x}", base::Fnv1a().add(bytes).value());
   }
+  add(knows_counts(options), "counts of marks");
   if (options.log.find_straggler) text += fmt::format(", stragglers of each {}th step", options.log.sample_rate);
   if (!options.delayed.empty()) text += fmt::format(", delayed [{}]", fmt::join(options.delayed, ", "));
   if (options.delayed_behind) text += fmt::format(", delayed_behind {}", *options.delayed_behind);
@@ -38,8 +62,7 @@ std::string describe(const ReducerOptions& options) {
   return text;
 }
 
-void check_options(const ReducerOptions& options, std::size_t parameters) {
-  constexpr auto kMakingReducer = "making a Reducer";
+void check_options(const ReducerOptions& options, const std::vector<Parameter>& parameters) {
   if (options.skip_all_reduce_unused && !options.find_unused_parameters) {
     base::throw_invalid_argument(kMakingReducer, "skip_all_reduce_unused is set without find_unused_parameters",
                                  "set both");
@@ -58,20 +81,33 @@ void check_options(const ReducerOptions& options, std::size_t parameters) {
     base::throw_invalid_argument(kMakingReducer, "the log's sample_rate is 0", "give 1 or more");
   }
   for (const std::size_t index : options.delayed) {
-    if (index < parameters) continue;
-    base::throw_invalid_argument(kMakingReducer, fmt::format("delayed names parameter {} of {}", index, parameters),
+    if (index < parameters.size()) continue;
+    base::throw_invalid_argument(kMakingReducer,
+                                 fmt::format("delayed names parameter {} of {}", index, parameters.size()),
                                  "give positions in the list of parameters");
   }
-  if (options.delayed_behind && *options.delayed_behind >= parameters) {
+  if (options.delayed_behind && *options.delayed_behind >= parameters.size()) {
     base::throw_invalid_argument(
-        kMakingReducer, fmt::format("delayed_behind names parameter {} of {}", *options.delayed_behind, parameters),
+        kMakingReducer,
+        fmt::format("delayed_behind names parameter {} of {}", *options.delayed_behind, parameters.size()),
         "give a position in the list of parameters");
   }
+  if (options.recorded_order) check_recorded(options, parameters);
   for (const std::size_t index : options.ready_order) {
-    if (index < parameters) continue;
-    base::throw_invalid_argument(kMakingReducer, fmt::format("ready_order names parameter {} of {}", index, parameters),
+    if (index < parameters.size()) continue;
+    base::throw_invalid_argument(kMakingReducer,
+                                 fmt::format("ready_order names parameter {} of {}", index, parameters.size()),
                                  "give the order of the same model");
   }
+}
+
+ReducerOptions with_recorded_order(ReducerOptions options) {
+  if (options.recorded_order && options.ready_order.empty()) options.ready_order = options.recorded_order->order;
+  return options;
+}
+
+bool knows_counts(const ReducerOptions& options) {
+  return options.static_graph && options.recorded_order && !options.recorded_order->counts.empty();
 }
 
 DType exchanged_as(DType gradients, const ReducerOptions& options) {

@@ -12,7 +12,11 @@ namespace ddp::reducer {
 /// What has to be equal on all ranks, for messages, too.
 std::string describe(const ReducerOptions& options);
 /// Throws Error(invalid_argument).
-void check_options(const ReducerOptions& options, std::size_t parameters);
+void check_options(const ReducerOptions& options, const std::vector<Parameter>& parameters);
+/// With the ready_order of a recorded_order.
+ReducerOptions with_recorded_order(ReducerOptions options);
+/// Whether a static graph's marks need not be counted in its first step.
+bool knows_counts(const ReducerOptions& options);
 
 /// The element type in which gradients of type @p gradients are exchanged.
 DType exchanged_as(DType gradients, const ReducerOptions& options);

@@ -16,7 +16,7 @@ namespace ddp {
 
 Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
     : parameters_(std::move(parameters)),
-      options_(std::move(options)),
+      options_(reducer::with_recorded_order(std::move(options))),
       group_(compare(std::move(group))),
       list_(parameters_, options_),
       check_(parameters_, options_, list_),
@@ -31,7 +31,12 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, Reduc
     for (const Parameter& parameter : parameters_) values.push_back(parameter.value);
     broadcast_coalesced(group_, values, 0, options_.stream);
   }
-  if (options_.static_graph) marks_.count_only();
+  if (reducer::knows_counts(options_)) {
+    marks_.accept_counts(options_.recorded_order->counts);
+    asks_used_ = true;
+  } else if (options_.static_graph) {
+    marks_.count_only();
+  }
   order_ = options_.ready_order.empty() ? std::vector<std::size_t>{} : list_.complete_order(options_.ready_order);
   make_buckets(initial_plan());
   log_.join_group(buckets_.plan());
@@ -142,11 +147,23 @@ void Reducer::Impl::finalize() {
   const bool find_unused = counting || options_.find_unused_parameters;
   if (find_unused) missing.clear();
   if (buckets_.exchanges()) buckets_.launch_full(group_);  // throws what a mark_ready threw and the program ignored
-  conclude(missing, find_unused);
+  conclude(missing, find_unused || asks_used_);
   if (counting) end_counting();
   end.complete = true;
   record(finalize_called);
   broken_ = false;
+}
+
+RecordedOrder Reducer::Impl::recorded_order() const {
+  if (order_.empty() || marks_.counting()) {
+    base::throw_invalid_argument("recording the order of gradients", "it is not known yet",
+                                 "call it after the second step; with find_unused_parameters there is one of static "
+                                 "graphs only");
+  }
+  RecordedOrder recorded{.parameters = reducer::recorded_names(parameters_), .order = order_, .counts = {}};
+  if (!options_.static_graph) return recorded;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) recorded.counts.push_back(marks_.needed(i));
+  return recorded;
 }
 
 TensorView Reducer::Impl::bucket_view(std::size_t index) const {
@@ -183,6 +200,7 @@ void Reducer::Impl::change_group(ProcessGroup group) {
   accumulated_ = true;
   // Survivors of a failure may have come to different ends of the first step, and other ranks use other parameters.
   if (options_.static_graph) marks_.count_only();
+  asks_used_ = false;
   used_anywhere_.assign(parameters_.size(), 1);
   rebuilt_ = false;
   rebuild_due_ = false;
@@ -191,8 +209,14 @@ void Reducer::Impl::change_group(ProcessGroup group) {
 }
 
 ProcessGroup Reducer::Impl::compare(ProcessGroup group) const {
-  reducer::verify_parameters(group, parameters_, reducer::describe(options_));
-  reducer::check_options(options_, parameters_.size());
+  std::optional<Error> fault;  // the other ranks may have none, and must not wait for this one
+  try {
+    reducer::check_options(options_, parameters_);
+    static_cast<void>(ParameterList(parameters_, options_));
+  } catch (const Error& error) {
+    fault = error;
+  }
+  reducer::verify_parameters(group, parameters_, reducer::describe(options_), options_.buffers, fault);
   if (options_.comm_hook) options_.comm_hook->join_group(group);
   return group;
 }
@@ -277,6 +301,7 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
     broken_ = false;  // every rank stops here
     reducer::throw_missing(group_, reducer::describe_missing(parameters_, missing), reducer::missing_hint(options_));
   }
+  asks_used_ = false;
 }
 
 void Reducer::Impl::record(Clock::time_point finalize_called) {
@@ -285,7 +310,8 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
   recording_ = false;
   stats_.backward = finalize_called - backward_started_;
   const auto launched = buckets_.first_launch();
-  if (buckets_.exchanges()) {
+  const bool timed = buckets_.exchanges() && list_.on_cpu();  // on a device nobody here knows when buckets end
+  if (timed) {
     stats_.communication = buckets_.last_finish() - launched;
     stats_.overlap = std::max<Clock::duration>(std::min(buckets_.last_finish(), finalize_called) - launched, {});
   }
@@ -295,9 +321,9 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
                               .first_launch = launched,
                               .last_finish = buckets_.last_finish(),
                               .end = Clock::now()},
-                    .exchanged = buckets_.exchanges(),
+                    .timed = timed,
                     .buckets = buckets_.exchanged(),
-                    .rebuilt = rebuilt_,
+                    .rebuilt = rebuilt_ && list_.on_cpu(),  // a device keeps its buckets
                     .joined = join_ != nullptr,
                     .shadow = shadow_},
                    buckets_.plan(), arrivals_, group_);
@@ -351,6 +377,7 @@ void Reducer::change_group(ProcessGroup group) {
 }
 const std::vector<std::vector<std::size_t>>& Reducer::buckets() const noexcept { return impl_->plan(); }
 const std::vector<std::size_t>& Reducer::ready_order() const noexcept { return impl_->order(); }
+RecordedOrder Reducer::recorded_order() const { return impl_->recorded_order(); }
 const ReducerStats& Reducer::stats() const noexcept { return impl_->stats(); }
 void Reducer::start_forward() { impl_->log().start_forward(); }
 DdpLog Reducer::log() const { return impl_->read_log(); }

@@ -54,6 +54,7 @@ class Reducer::Impl final : public Joinable {
   void change_group(ProcessGroup group);
   const reducer::BucketPlan& plan() const noexcept { return buckets_.plan(); }
   const std::vector<std::size_t>& order() const noexcept { return order_; }
+  RecordedOrder recorded_order() const;
   const ReducerStats& stats() const noexcept { return stats_; }
 
   /// Calls @p body; the log gets the error that it throws.
@@ -148,6 +149,8 @@ class Reducer::Impl final : public Joinable {
   bool recording_ = false;   ///< this step, to rebuild buckets by
   bool noting_ = false;      ///< arrivals, in this step
   bool broken_ = false;      ///< a step has failed
+  bool asks_used_ =
+      false;  ///< marks were not counted here, so no rank knows what others use: until the first step ends
   /// There was a step of no_sync since the last average; of a group's first step nobody knows for all ranks.
   bool accumulated_ = true;
   bool shadow_ = false;  ///< this step, or the last one, is one of others

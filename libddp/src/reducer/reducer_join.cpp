@@ -64,7 +64,7 @@ void Reducer::Impl::shadow_step() {
     if (counting || !marks_.complete(owner)) contribute(owner, nullptr);
   }
   buckets_.launch_full(group_);
-  conclude({}, counting || options_.find_unused_parameters);
+  conclude({}, counting || options_.find_unused_parameters || asks_used_);
   if (counting) end_counting();
   end.complete = true;
   record(backward_started_);  // it has had nothing to compute

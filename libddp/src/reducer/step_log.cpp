@@ -61,7 +61,7 @@ void StepLog::publish(const Sample& sample) {
   const Times& times = sample.times;
   flight::FlightStep step{.duration = times.end - last_end_.value_or(times.backward_start)};
   last_end_ = times.end;
-  if (sample.exchanged && list_.on_cpu()) {  // on a device nobody here knows when buckets end
+  if (sample.timed) {
     step.communication = times.last_finish - times.first_launch;
     step.hidden = std::min(times.last_finish, times.backward_end) - times.first_launch;
   }
@@ -108,11 +108,11 @@ void StepLog::note(const Sample& sample, const BucketPlan& plan, std::span<const
   last_.backward_compute_time_start = nanoseconds(times.backward_start);
   last_.backward_compute_time_end = nanoseconds(times.backward_end);
   last_.backward_compute_time = nanoseconds(times.backward_start, times.backward_end);
-  last_.backward_comm_time_start = sample.exchanged ? nanoseconds(times.first_launch) : 0;
-  last_.backward_comm_time_end = sample.exchanged ? nanoseconds(times.end) : 0;
-  last_.backward_comm_time = sample.exchanged ? nanoseconds(times.first_launch, times.end) : 0;
-  last_.backward_compute_comm_overlap_time = sample.exchanged ? nanoseconds(times.first_launch, times.backward_end) : 0;
-  const std::int64_t exchange = sample.exchanged ? nanoseconds(times.first_launch, finish) : 0;
+  last_.backward_comm_time_start = sample.timed ? nanoseconds(times.first_launch) : 0;
+  last_.backward_comm_time_end = sample.timed ? nanoseconds(times.end) : 0;
+  last_.backward_comm_time = sample.timed ? nanoseconds(times.first_launch, times.end) : 0;
+  last_.backward_compute_comm_overlap_time = sample.timed ? nanoseconds(times.first_launch, times.backward_end) : 0;
+  const std::int64_t exchange = sample.timed ? nanoseconds(times.first_launch, finish) : 0;
   const std::int64_t hidden = nanoseconds(times.first_launch, std::min(finish, times.backward_end));
   last_.hidden_communication_share = exchange == 0 ? 0 : static_cast<double>(hidden) / static_cast<double>(exchange);
   ++sampled_;

@@ -25,14 +25,14 @@ class StepLog {
     Time backward_start;
     Time backward_end;
     Time first_launch;
-    Time last_finish;  ///< of the buckets
+    Time last_finish;  ///< of the buckets; no meaning if the exchange is not timed
     Time end;
   };
   /// What a sampled step was like.
   struct Sample {
     std::uint64_t iteration;
     Times times;
-    bool exchanged;
+    bool timed;           ///< there was an exchange, and its times are known
     std::size_t buckets;  ///< that were exchanged
     bool rebuilt;
     bool joined;

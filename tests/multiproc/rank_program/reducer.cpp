@@ -116,7 +116,9 @@ void differ_in_parameters(World& world, Arguments arguments) {
     if (arguments[0] == "strides") victim.strides = {1, 30};
     if (arguments[0] == "requires") victim.requires_gradient = false;
   }
+  if (arguments[0] == "memory" && odd_one) parameters[6].gradient = parameters[3].gradient.slice(0, 1000);
   ReducerOptions options;
+  if (arguments[0] == "buffer") options.buffers = {"mean float32[3]", odd_one ? "count int64[1]" : "count int64[]"};
   if (arguments[0] == "option") options.static_graph = odd_one;
   Reducer reducer(parameters, group, options);
 }

@@ -126,8 +126,9 @@ std::string name_of_mode(const Mode& mode) {
                      mode.accumulate ? " accumulate" : "", mode.hook);
 }
 
-ReducerOptions options_of(const Mode& mode) {
+ReducerOptions options_of(const Mode& mode, std::optional<RecordedOrder> recorded) {
   ReducerOptions options;
+  options.recorded_order = std::move(recorded);
   options.bucket_cap_bytes = 100;
   options.gradient_as_bucket_view = mode.view;
   options.find_unused_parameters = mode.graph == Graph::find_unused;
@@ -143,11 +144,11 @@ ReducerOptions options_of(const Mode& mode) {
 /// A rank's replica under a Reducer, and beside it the same model trained on whole batches.
 class Training {
  public:
-  Training(World& world, ProcessGroup& group, const Mode& mode)
+  Training(World& world, ProcessGroup& group, const Mode& mode, std::optional<RecordedOrder> recorded = {})
       : rank_(world.rank()),
         ranks_(world.world_size()),
         mode_(mode),
-        reducer_(replica_.parameters(!mode.view), group, options_of(mode)) {}
+        reducer_(replica_.parameters(!mode.view), group, options_of(mode, std::move(recorded))) {}
 
   void step(int number) {
     clear();
@@ -186,6 +187,7 @@ class Training {
     return hash;
   }
 
+  RecordedOrder recorded_order() const { return reducer_.recorded_order(); }
   bool rebuilt() const { return !reducer_.ready_order().empty(); }
 
  private:
@@ -297,6 +299,10 @@ void train_in_all_modes(World& world) {
     Training training(world, group, mode);
     for (int step = 1; step <= kSteps; ++step) training.step(step);
     check(training.rebuilt() == (mode.graph != Graph::find_unused), name_of_mode(mode) + ": wrong about rebuilding");
+    if (mode.graph != Graph::static_graph || mode.hook != std::string("none")) return;
+    // Each rank has its own counts: ranks mark different branches.
+    Training next(world, group, mode, training.recorded_order());
+    for (int step = 1; step <= kSteps; ++step) next.step(step);
   };
   for (const Graph graph : {Graph::plain, Graph::find_unused, Graph::static_graph}) {
     for (const bool view : {false, true}) {

@@ -65,6 +65,10 @@ TEST(Judge, NamesAndValues) {
                   "NCCL_IB_RETRY_CNT env-range", "NCCL_MAX_NCHANNELS env-deprecated", "NCCL_RINGS env-removed",
                   "NCCL_TIMEOUT env-unread", "DDP_BAKCEND env-misspelt"));
   EXPECT_THAT(judge({{"NCCL_ALGO", "\xa5ing"}}, nccl()).front().text, HasSubstr("unknown word '\\xa5ing'"));
+  NcclFile newer = nccl();
+  newer.version = "2.28.9+cuda13.0";
+  EXPECT_THAT(rules({{"NCCL_ALGO", "Rings"}}, nccl()), ElementsAre("NCCL_ALGO env-misread"));
+  EXPECT_THAT(rules({{"NCCL_ALGO", "Rings"}}, newer), ElementsAre("NCCL_ALGO env-range"));
   const auto findings = judge({{"NCCL_RINGS", "x"}}, no_nccl());
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].remedy, "use NCCL_GRAPH_FILE");

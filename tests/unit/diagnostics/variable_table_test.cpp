@@ -26,7 +26,7 @@ TEST(VariableTable, IsWellFormed) {
     if (row.standing == Standing::removed) {
       EXPECT_FALSE(row.until.empty());
     }
-    if (row.rule == Rule::choice || row.rule == Rule::words || row.rule == Rule::level) {
+    if (row.rule == Rule::choice || row.rule == Rule::words || row.rule == Rule::tuning || row.rule == Rule::level) {
       EXPECT_FALSE(row.values.empty());
     }
     // Of the table's own words: what is known is neither misspelt nor unknown to its family.
@@ -113,13 +113,43 @@ TEST(ValueCheck, WhatNcclMakesOfValues) {
        }) {
     const Variable* row = find_variable(each.name);
     ASSERT_NE(row, nullptr) << each.name;
-    const auto fault = check_value(*row, each.value);
+    const auto fault = check_value(*row, each.value, "");
     const std::string what = std::string(each.name) + "=" + each.value;
     ASSERT_EQ(fault.has_value(), each.fault[0] != '\0') << what << (fault ? fault->text : "");
     if (fault) {
       EXPECT_THAT(fault->text, HasSubstr(each.fault)) << what;
     }
   }
+}
+
+// Before 2.24, NCCL drops words that it does not know; from then on its init fails.
+TEST(ValueCheck, WordsThatNcclDropsOrRefuses) {
+  struct Case {
+    const char* value;
+    const char* before;  // the fault; empty: none
+    const char* since;
+  };
+  for (const Case& each : {
+           Case{"^Ring,tree", "", ""},
+           Case{"Rings", "unknown word 'Rings'", "unknown word 'Rings'"},
+           Case{"^Ring;AllReduce:tree;broadcast:^nvls", "unknown word 'Ring;AllReduce:tree;broadcast:^nvls'", ""},
+           Case{"allreduce:tree", "unknown word 'allreduce:tree'", ""},
+           Case{"allreduce:trees", "unknown word", "unknown word 'trees'; known: Ring"},
+           Case{"tree;alltoall:ring", "unknown word", "unknown word 'alltoall'; known: Broadcast"},
+           Case{"tree;ring", "unknown word", "names no collective before 'ring'"},
+       }) {
+    for (const bool refused : {false, true}) {
+      const std::string expected = refused ? each.since : each.before;
+      const auto fault = check_value(*find_variable("NCCL_ALGO"), each.value, refused ? "2.24.3+cuda12.6" : "2.23.4");
+      ASSERT_EQ(fault.has_value(), !expected.empty()) << each.value << ' ' << refused;
+      if (!fault) continue;
+      EXPECT_THAT(fault->text, HasSubstr(expected)) << each.value;
+      EXPECT_EQ(fault->out_of_range, refused) << each.value;
+    }
+  }
+  const auto unknown_version = check_value(*find_variable("NCCL_PROTO"), "allreduce:LL256", "");
+  ASSERT_TRUE(unknown_version);
+  EXPECT_FALSE(unknown_version->out_of_range);
 }
 
 TEST(ShownValue, NoSecretsAndNothingThatDisturbs) {

@@ -187,6 +187,37 @@ TEST_F(ReducerTest, ADifferenceIsNamedByParameterAndRank) {
               HasSubstr("parameter 1 differs: rank 0 has 'layer1' float32[10], rank 1 has 'layer9' float32[10]"));
 }
 
+// The other rank's description has another text in place of the fault, or of a buffer.
+TEST_F(ReducerTest, WhatOneRankAloneFindsWrongEveryRankThrows) {
+  const auto other_rank_has = [&](const std::string& ours, const std::string& theirs) {
+    control_->effect = [=, compared = false](const ddp::Operation& operation) mutable {
+      twin(operation);
+      auto* const other = static_cast<char*>(operation.output.data()) + operation.input.size_bytes();
+      if (!std::exchange(compared, true)) *other = static_cast<char>(*other ^ 1);  // the hash
+      if (operation.kind != OperationKind::all_gather_v) return;
+      const std::string_view text{other, operation.input.size_bytes()};
+      std::memcpy(other + text.find(ours), theirs.data(), theirs.size());
+    };
+  };
+  auto shared = parameters();
+  shared[1].gradient = shared[0].gradient;
+  other_rank_has("'layer0' and", "'layer9' and");
+  const auto error = error_of([&] { make(shared); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(error->ranks(), (std::vector{0, 1}));
+  EXPECT_THAT(error->cause(), HasSubstr("on rank 0, the gradients of 'layer0' and 'layer1' share memory"));
+  EXPECT_THAT(error->cause(), HasSubstr("on rank 1, the gradients of 'layer9' and 'layer1' share memory"));
+  EXPECT_EQ(error->hint(), "give each parameter a gradient of its own");
+
+  other_rank_has("mean float32[3]", "mean float32[5]");
+  const auto other_buffer = error_of([&] { Reducer(parameters(), group_, {.buffers = {"mean float32[3]"}}); });
+  ASSERT_TRUE(other_buffer);
+  EXPECT_EQ(other_buffer->code(), ErrorCode::mismatch);
+  EXPECT_THAT(other_buffer->cause(),
+              HasSubstr("buffer 0 differs: rank 0 has mean float32[3], rank 1 has mean float32[5]"));
+}
+
 TEST_F(ReducerTest, ParametersThatCannotBeAveragedAreRefused) {
   const auto cause = [&](std::vector<Parameter> list) {
     const auto error = error_of([&] { make(std::move(list)); });

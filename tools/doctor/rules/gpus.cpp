@@ -58,7 +58,7 @@ void check_direct(const JobFacts& job, Findings& findings) {
   for (const NodeRecord& node : job.nodes) {
     const bool rdma = std::any_of(node.facts.rdma.begin(), node.facts.rdma.end(), &is_active);
     if (!rdma || node.facts.nvidia_gpus == 0 || node.facts.peer_memory || node.facts.dma_buf) continue;
-    findings.on_node(node, "neither nvidia_peermem is loaded nor NVIDIA's open kernel module");
+    findings.on_node(node, "neither nvidia_peermem is loaded nor NVIDIA's open kernel module on Linux 5.12 or newer");
   }
 }
 
@@ -109,7 +109,7 @@ constexpr Rule kGpuRules[] = {
      .severity = Severity::warning,
      .title = "RDMA adapters cannot reach the GPUs' memory",
      .meaning = "Everything between nodes is copied through the host's memory.",
-     .fix = "modprobe nvidia-peermem, or NVIDIA's open kernel module (dma-buf)",
+     .fix = "modprobe nvidia-peermem, or NVIDIA's open kernel module (dma-buf) with Linux 5.12 or newer",
      .check = &check_direct},
     {.id = "pci-acs",
      .severity = Severity::warning,

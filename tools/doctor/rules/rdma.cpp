@@ -106,7 +106,7 @@ void check_gids(const JobFacts& job, Findings& findings) {
     if (gid_index(rank) >= 0 || rank.variable("NCCL_IB_ROCE_VERSION_NUM") == "1") return;
     const bool ipv6 = rank.variable("NCCL_IB_ADDR_FAMILY") == "AF_INET6";
     const auto usable = [&](const GidFacts& gid) { return is_usable(gid, ipv6); };
-    if (std::any_of(port.gids.begin(), port.gids.end(), usable)) return;
+    if (port.gids_cut || std::any_of(port.gids.begin(), port.gids.end(), usable)) return;
     findings.on_rank(rank, fmt::format("{}:{} has no RoCE v2 address of {}", port.device, port.port,
                                        ipv6 ? "IPv6 but link-local ones" : "IPv4"));
   });
@@ -119,6 +119,7 @@ void check_gid_index(const JobFacts& job, Findings& findings) {
     const auto row =
         std::find_if(port.gids.begin(), port.gids.end(), [&](const GidFacts& gid) { return gid.index == index; });
     const bool found = row != port.gids.end();
+    if (!found && port.gids_cut && index > port.gids.back().index) return;
     if (found && (is_usable(*row, false) || is_usable(*row, true))) return;
     findings.on_rank(rank, fmt::format("NCCL_IB_GID_INDEX={}: this row of {}:{} is {}", index, port.device, port.port,
                                        !found                   ? "empty"

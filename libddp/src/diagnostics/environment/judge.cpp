@@ -36,7 +36,7 @@ class Judge {
     const std::string shown = shown_value("", name);
     const bool read = known == nullptr ? judge_unknown(name, shown, of_nccl) : judge_known(*known, of_nccl);
     if (!read || known == nullptr || is_secret(name)) return;
-    const auto fault = check_value(*known, value);
+    const auto fault = check_value(*known, value, nccl_.version);
     if (!fault) return;
     add(warning(fault->out_of_range ? "env-range" : "env-misread", shown,
                 fmt::format("{}={} {}", shown, shown_value(name, value), shown_value("", fault->text)), {}));

@@ -1,15 +1,20 @@
 #include "diagnostics/environment/value_check.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace ddp::diagnostics {
 namespace {
+
+constexpr std::string_view kNcclCollectives = "Broadcast|Reduce|AllGather|ReduceScatter|AllReduce";  // its init.cc
 
 bool same_letters(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -87,24 +92,58 @@ std::optional<ValueFault> check_integer(const Variable& variable, const std::str
   return std::nullopt;
 }
 
-std::optional<ValueFault> check_words(const Variable& variable, std::string_view value) {
-  // From 2.24 on NCCL takes "allreduce:tree;broadcast:ring", too: another grammar.
-  if (value.find_first_of(":;") != std::string_view::npos) return std::nullopt;
-  if (value.starts_with('^')) value.remove_prefix(1);
+std::string unknown_word(std::string_view word, std::string_view known) {
+  return fmt::format("has the unknown word '{}'; known: {}", word, listed(known));
+}
+
+/// What is wrong with a list of words; nothing: nothing is.
+std::optional<std::string> check_words(std::string_view known, std::string_view list) {
+  if (list.starts_with('^')) list.remove_prefix(1);
   while (true) {
-    const auto comma = value.find(',');
-    const std::string_view word = value.substr(0, comma);
-    if (!word.empty() && !allowed(variable.values, word, true)) {
-      return ValueFault{false, fmt::format("has the unknown word '{}'; known: {}", word, listed(variable.values))};
-    }
+    const auto comma = list.find(',');
+    const std::string_view word = list.substr(0, comma);
+    if (!word.empty() && !allowed(known, word, true)) return unknown_word(word, known);
     if (comma == std::string_view::npos) return std::nullopt;
-    value.remove_prefix(comma + 1);
+    list.remove_prefix(comma + 1);
   }
+}
+
+/// The same by the grammar of NCCL 2.24 (parseList in graph/tuning.cc), in which all lists but the first are of a
+/// collective: "Ring;allreduce:Tree,Ring".
+std::optional<std::string> check_words_of_collectives(std::string_view known, std::string_view lists) {
+  for (bool first = true; !lists.empty(); first = false) {
+    const std::string_view entry = lists.substr(0, lists.find(';'));
+    lists.remove_prefix(std::min(entry.size() + 1, lists.size()));
+    const auto colon = entry.find(':');
+    const std::string_view collective = entry.substr(0, colon);
+    if (colon == std::string_view::npos) {
+      if (!first && !entry.empty()) return fmt::format("names no collective before '{}'", entry);
+    } else if (!allowed(kNcclCollectives, collective, true)) {
+      return unknown_word(collective, kNcclCollectives);
+    }
+    auto fault = check_words(known, colon == std::string_view::npos ? entry : entry.substr(colon + 1));
+    if (fault) return fault;
+  }
+  return std::nullopt;
+}
+
+std::optional<ValueFault> check_tuning(std::string_view known, std::string_view value, std::string_view nccl_version) {
+  std::array<int, 2> version{};
+  std::sscanf(std::string(nccl_version).c_str(), "%d.%d", &version[0], &version[1]);  // NOLINT(cert-err34-c)
+  if (!nccl_version.empty() && version < std::array{2, 24}) {
+    auto fault = check_words(known, value);
+    if (fault) return ValueFault{false, std::move(*fault)};
+    return std::nullopt;
+  }
+  auto fault = check_words_of_collectives(known, value);
+  if (!fault) return std::nullopt;
+  if (nccl_version.empty()) return ValueFault{false, std::move(*fault)};
+  return ValueFault{true, fmt::format("{}: NCCL's init fails", *fault)};
 }
 
 }  // namespace
 
-std::optional<ValueFault> check_value(const Variable& variable, std::string_view value) {
+std::optional<ValueFault> check_value(const Variable& variable, std::string_view value, std::string_view nccl_version) {
   if (value.empty()) return std::nullopt;  // as if it were not set
   switch (variable.rule) {
     case Rule::text: return std::nullopt;
@@ -118,7 +157,10 @@ std::optional<ValueFault> check_value(const Variable& variable, std::string_view
     case Rule::choice_any_case:
       if (allowed(variable.values, value, variable.rule == Rule::choice_any_case)) return std::nullopt;
       return ValueFault{false, fmt::format("is none of {}", listed(variable.values))};
-    case Rule::words: return check_words(variable, value);
+    case Rule::words:
+      if (auto fault = check_words(variable.values, value)) return ValueFault{false, std::move(*fault)};
+      return std::nullopt;
+    case Rule::tuning: return check_tuning(variable.values, value, nccl_version);
     case Rule::level:
       if (value.size() == 1 && value[0] >= '0' && value[0] <= '5') return std::nullopt;
       if (allowed(variable.values, value, false)) return std::nullopt;

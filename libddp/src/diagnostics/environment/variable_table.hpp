@@ -44,8 +44,10 @@ enum class Rule {
   choice,           ///< exactly one of the words of values, separated by '|'; "MAX:*": any that begins like that
   choice_any_case,  ///< the same in upper or lower case
   words,            ///< a list of such words, separated by commas, after '^' those that are excluded; any case
-  level,            ///< one of the words, or a digit of an old scale
-  file,             ///< a path; '~' is not expanded
+  tuning,  ///< such lists, from NCCL 2.24 on also of single collectives: "Ring;allreduce:Tree"; unknown words fail
+           ///< there
+  level,   ///< one of the words, or a digit of an old scale
+  file,    ///< a path; '~' is not expanded
 };
 
 struct Variable {

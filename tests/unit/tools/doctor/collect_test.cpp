@@ -66,16 +66,20 @@ TEST(DoctorCollect, ReadsAProcess) {
   root.write("sys/fs/cgroup/job/step/cpu.max", "max 100000");
   root.write("sys/fs/cgroup/job/step/pids.max", "99");
   root.write("sys/fs/cgroup/job/pids.max", "max");
-  root.write("etc/nccl.conf", "NCCL_SOCKET_IFNAME=eth7\nNCCL_ALGO=Tree");
   root.folder("proc/self/ns");
   std::filesystem::create_symlink("net:[7]", root.path() / "proc/self/ns/net");
   root.folder("dev/shm");
-  const RankFacts rank = collect_rank(root.path(), with({{"NCCL_ALGO", "Ring"},
-                                                         {"HF_TOKEN", "x"},
-                                                         {"NCCL_PSK", "y"},
-                                                         {"PATH", "/bin"},
-                                                         {"PMIX_VERSION", "4.2.2"},
-                                                         {"http_proxy", "http://me:hunter2@proxy"}}));
+  const RankFacts rank =
+      collect_rank(root.path(),
+                   with({{"NCCL_ALGO", "Ring"},
+                         {"HF_TOKEN", "x"},
+                         {"NCCL_PSK", "y"},
+                         {"PATH", "/bin"},
+                         {"PMIX_VERSION", "4.2.2"},
+                         {"http_proxy", "http://me:hunter2@proxy"}}),
+                   {{.path = "/etc/nccl.conf",
+                     .digest = 0,
+                     .settings = {{"NCCL_SOCKET_IFNAME", "eth7"}, {"NCCL_ALGO", "Tree"}, {"NCCL_PSK", "y"}}}});
   EXPECT_EQ(rank.open_files, 1024);
   EXPECT_EQ(rank.memlock_bytes, 65536);
   EXPECT_EQ(rank.cpus, CpuSet::parse("0-3,8"));
@@ -92,11 +96,11 @@ TEST(DoctorCollect, ReadsAProcess) {
   for (const char* map : {"0 0 4294967295", "0 1000 1"}) {
     root.write("proc/self/status", "CapEff:\t0000000000004000");
     root.write("proc/self/uid_map", map);
-    EXPECT_EQ(collect_rank(root.path(), with({})).memlock_bytes, map[4] == '4' ? -1 : 65536) << map;
+    EXPECT_EQ(collect_rank(root.path(), with({}), {}).memlock_bytes, map[4] == '4' ? -1 : 65536) << map;
   }
 
   const topology::FakeRoot empty;
-  const RankFacts nothing = collect_rank(empty.path(), with({}));
+  const RankFacts nothing = collect_rank(empty.path(), with({}), {});
   EXPECT_EQ(nothing.open_files, -1);
   EXPECT_EQ(nothing.pids_limit, -1);
   EXPECT_DOUBLE_EQ(nothing.cpu_quota, 0);
@@ -164,7 +168,7 @@ TEST(DoctorCollect, ReadsAMachine) {
   {
     const topology::FakeRoot root;
     root.write("proc/sys/kernel/random/boot_id", "b-1");
-    root.write("proc/sys/kernel/osrelease", "6.1.0");
+    root.write("proc/sys/kernel/osrelease", "5.12.0-1-amd64");
     root.write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999");
     root.write("proc/sys/net/ipv4/conf/all/arp_ignore", "1");
     root.write("proc/sys/net/ipv4/conf/eth0/arp_announce", "2");
@@ -191,13 +195,17 @@ TEST(DoctorCollect, ReadsAMachine) {
                                     .addresses = {{.address = "10.1.0.1", .prefix_length = 24, .ipv6 = false},
                                                   {.address = "fe80::1", .prefix_length = 64, .ipv6 = true}}}});
     EXPECT_EQ(node.boot_id, "b-1");
-    EXPECT_EQ(node.kernel, "6.1.0");
+    EXPECT_EQ(node.kernel, "5.12.0-1-amd64");
     EXPECT_EQ(node.port_low, 32768);
     EXPECT_EQ(node.port_high, 60999);
     EXPECT_GT(node.shm_bytes, 0);
     EXPECT_EQ(node.iommu, "DMA-FQ");
     EXPECT_TRUE(node.peer_memory);
     EXPECT_TRUE(node.dma_buf);
+    for (const char* too_old : {"5.11.22", "4.18.0-553.el8"}) {
+      root.write("proc/sys/kernel/osrelease", too_old);
+      EXPECT_FALSE(collect_node(root.path(), {}).dma_buf) << too_old;
+    }
     EXPECT_EQ(node.nvidia_gpus, 1);
     ASSERT_EQ(node.interfaces.size(), 1U);
     EXPECT_EQ(node.interfaces[0].mtu, 9000);
@@ -211,6 +219,24 @@ TEST(DoctorCollect, ReadsAMachine) {
     ASSERT_EQ(node.rdma[0].gids.size(), 2U);
     EXPECT_EQ(node.rdma[0].gids[1].index, 10);
     EXPECT_EQ(node.rdma[0].gids[1].type, "RoCE v2");
+  }
+}
+
+TEST(DoctorCollect, SaysWhereATableOfAddressesIsCut) {
+  const topology::FakeRoot root;
+  const auto port = root.pci("0000:02:00.0", "0x020000", "0x15b3", "mlx5_core") / "infiniband/mlx5_0/ports/1";
+  root.write(port / "state", "4: ACTIVE");
+  root.write(port / "link_layer", "Ethernet");
+  root.link("sys/class/infiniband/mlx5_0", port.parent_path().parent_path());
+  for (const int rows : {16, 17}) {
+    for (int row = 0; row < rows; ++row) {
+      root.write(port / "gids" / std::to_string(row), "0000:0000:0000:0000:0000:ffff:0a01:0002");
+      root.write(port / "gid_attrs/types" / std::to_string(row), "RoCE v2");
+    }
+    const NodeFacts node = collect_node(root.path(), {});
+    ASSERT_EQ(node.rdma.size(), 1U);
+    EXPECT_EQ(node.rdma[0].gids.size(), 16U);
+    EXPECT_EQ(node.rdma[0].gids_cut, rows > 16);
   }
 }
 

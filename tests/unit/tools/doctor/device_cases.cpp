@@ -46,6 +46,14 @@ std::vector<Case> device_faults() {
          job.nodes[1].facts.rdma[1].gids.pop_back();
          set_all(job, "NCCL_IB_GID_INDEX", "3");
        }},
+      {"roce-gid-index", "an empty row before those that were left out",
+       [](auto& job) {
+         give_roce(job);
+         RdmaPortFacts& port = job.nodes[1].facts.rdma[1];
+         port.gids.back().index = 9;
+         port.gids_cut = true;
+         set_all(job, "NCCL_IB_GID_INDEX", "3");
+       }},
       {"roce-gid-index", "version 1",
        [](auto& job) {
          give_roce(job);
@@ -148,6 +156,21 @@ std::vector<Case> device_near_misses() {
        [](auto& job) {
          for (auto& node : job.nodes) give_rdma(node, "Ethernet");
          set_all(job, "NCCL_IB_GID_INDEX", "9");
+       }},
+      {"roce-gid", "a usable row may be among those that were left out",
+       [](auto& job) {
+         give_roce(job, kGlobal);
+         for (auto& node : job.nodes) {
+           for (RdmaPortFacts& port : node.facts.rdma) port.gids_cut = true;
+         }
+       }},
+      {"roce-gid-index", "a row that was left out",
+       [](auto& job) {
+         give_roce(job);
+         for (auto& node : job.nodes) {
+           for (RdmaPortFacts& port : node.facts.rdma) port.gids_cut = true;
+         }
+         set_all(job, "NCCL_IB_GID_INDEX", "17");
        }},
       {"roce-gid-index", "the right row",
        [](auto& job) {

@@ -263,6 +263,23 @@ TEST(DoctorRules, ANodeThatNobodyReachesIsNamedAlone) {
   EXPECT_THAT(found[0].evidence, testing::HasSubstr("any other node"));
 }
 
+// Without RDMA, NCCL's data takes every interface, not only the first.
+TEST(DoctorRules, AnInterfaceThatLeadsNowhereIsFoundBesideRdmaThatNcclDoesNotTake) {
+  const auto second_network_fails = [](const char* name, const char* value) {
+    JobFacts job = healthy_job();
+    for (auto& node : job.nodes) give_rdma(node);
+    give_network(job, "eth1", "10.2.0.");
+    for (auto& node : job.nodes) node.probes.results[1].end = ProbeEnd::silent;
+    set_all(job, name, value);
+    return rules_found(job);
+  };
+  EXPECT_THAT(second_network_fails("NCCL_IB_DISABLE", "0"), testing::IsEmpty());
+  const auto both = testing::ElementsAre("interface-unreachable", "rdma-unused");
+  EXPECT_THAT(second_network_fails("NCCL_IB_DISABLE", "1"), both);
+  EXPECT_THAT(second_network_fails("NCCL_NET", "Socket"), both);
+  EXPECT_THAT(second_network_fails("NCCL_IB_HCA", "^mlx5"), both);
+}
+
 TEST(DoctorRules, EqualFindingsOfRanksAreOne) {
   JobFacts job = healthy_job();
   for (const std::size_t rank : {3U, 1U}) job.ranks[rank].memlock_bytes = 65536;

@@ -45,6 +45,7 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   bool skip_all_reduce_unused = false;
   std::vector<std::size_t> ready_order{};
+  std::optional<RecordedOrder> recorded_order{};
   /// Parameters that are exchanged at once, behind all others.
   std::set<std::string> delayed{};
   /// A parameter behind whose bucket they go instead.
@@ -79,6 +80,8 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .static_graph = options.static_graph,
           .skip_all_reduce_unused = options.skip_all_reduce_unused,
           .ready_order = options.ready_order,
+          .recorded_order = options.recorded_order,
+          .buffers = {},
           .delayed = {},
           .delayed_behind = {},
           .reduce_dtype = reduce_dtype(options.mixed_precision),
@@ -128,6 +131,11 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
       each.sparse = sparse.contains(each.tensor.unsafeGetTensorImpl()) || options.sparse.contains(each.name);
       if (options.delayed.contains(each.name)) for_reducer.delayed.push_back(i);
       if (options.delayed_behind == each.name) for_reducer.delayed_behind = i;
+    }
+    if (wants_buffers_ || options.init_sync) {
+      for (const NamedTensor& each : distinct_tensors(inner().named_buffers(), ignored_)) {
+        for_reducer.buffers.push_back("'" + each.name + "' " + description_of(each.tensor));
+      }
     }
     DdpLogOptions& log = for_reducer.log;
     if (log.module_name.empty()) log.module_name = inner().name();
@@ -189,7 +197,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   void trace(std::size_t steps) { averager_->reducer().trace(steps); }
   /// For Perfetto (https://ui.perfetto.dev) and chrome://tracing. Not while a backward pass runs.
   std::string trace_json() const { return averager_->reducer().trace_json(); }
-  /// Times, buckets, ready_order() for the next run.
+  /// Times, buckets, recorded_order() for the next run.
   const Reducer& reducer() const noexcept { return averager_->reducer(); }
 
  private:

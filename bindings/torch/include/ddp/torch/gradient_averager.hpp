@@ -213,10 +213,10 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     }
   }
 
-  /// Of a backward pass that has not come to any output: its loss was made of what the module has kept.
+  /// Of a backward pass that has come to no output: of what the module keeps. The graph or kept_pass_ keeps it alive.
   ForwardPass& pass_of_gradient(std::size_t index) const {
     for (auto pass = passes_.rbegin(); pass != passes_.rend(); ++pass) {
-      if (const auto found = pass->lock()) return *found;  // kept alive by the graph, or by kept_pass_
+      if (const auto found = pass->lock(); found && !found->begun) return *found;
     }
     throw_invalid_argument(attempted(index), "its forward pass went around DistributedDataParallel",
                            "call the forward pass of the wrapper, not of the module in it");

@@ -72,7 +72,8 @@ void with_memory_of(const std::vector<NamedTensor>& buffers, Broadcast broadcast
   }
   broadcast(memory);
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    if (!dense[i].is_same(buffers[i].tensor)) at::Tensor(buffers[i].tensor).copy_(dense[i]);
+    // Not a write that autograd counts: graphs of earlier forward passes may hold the buffer.
+    if (!dense[i].is_same(buffers[i].tensor)) buffers[i].tensor.variable_data().copy_(dense[i]);
   }
 }
 

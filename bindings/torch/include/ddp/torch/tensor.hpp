@@ -103,7 +103,10 @@ TensorView memory_of(const at::Tensor& tensor, const What& what) {
     }
     throw_invalid_argument(std::move(attempted), "a tensor " + description_of(tensor) + " " + cause, hint);
   };
-  if (!tensor.is_cpu()) refuse("is not in the memory of the host", "move it to the CPU");
+  if (!tensor.is_cpu()) {
+    refuse("is not in the memory of the host",
+           "move it to the CPU, or give torch.distributed a backend for its device: \"cpu:ddp,cuda:nccl\"");
+  }
   if (tensor.layout() != at::kStrided) refuse("is not dense", "convert it with to_dense()");
   if (!tensor.is_non_overlapping_and_dense()) refuse("has gaps or overlaps in memory", "use its contiguous()");
   if (tensor.is_conj() || tensor.is_neg())
