@@ -8,8 +8,8 @@
 
 namespace ddp::test {
 
-/// This process's children that have not been reaped, zombies included, as " pid (name)" each. Not llvm-symbolizer, which
-/// Clang's thread sanitizer keeps to look up names for its suppressions.
+/// This process's children that have not been reaped, zombies included, as " pid (name)" each. Not llvm-symbolizer,
+/// which Clang's thread sanitizer keeps to look up names for its suppressions.
 inline std::string left_children() {
   std::ifstream list{"/proc/self/task/" + std::to_string(::getpid()) + "/children"};
   std::string found;

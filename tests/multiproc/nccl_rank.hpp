@@ -1,0 +1,25 @@
+// What the scenarios of nccl_rank share.
+#pragma once
+
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <ddp/world.hpp>
+
+namespace ddp::test {
+
+inline void say(const std::string& text) {
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+inline void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("check failed: " + what);
+}
+
+void train(World& world);
+void capture(World& world);
+
+}  // namespace ddp::test

@@ -1,0 +1,148 @@
+// Scenarios of nccl_rank: gradients averaged by a Reducer, and a step of it in a CUDA graph.
+#include <chrono>
+#include <memory>
+#include <regex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/ddp.hpp>
+
+#include "cuda/context.hpp"
+#include "cuda/cuda_error.hpp"
+#include "cuda/driver.hpp"
+#include "device_floats.hpp"
+#include "nccl_rank.hpp"
+
+namespace ddp::test {
+
+/// Gradients of a device in buckets, with one of the CPU between them. Nothing but the program's stream is waited for,
+/// so that an order that is missing gives wrong numbers.
+void train(ddp::World& world) {
+  ddp::ProcessGroup group = ddp::make_process_group(world);
+  const auto context = ddp::cuda::PrimaryContext::retain(world.local_rank());
+  DeviceFloats first(world.local_rank(), 3000);
+  DeviceFloats second(world.local_rank(), 500);
+  std::vector<float> on_host(700, static_cast<float>(world.rank()));
+  first.fill(static_cast<float>(world.rank()) + 1);
+  second.fill(static_cast<float>(world.rank()) + 2);
+  check(second.all_equal(static_cast<float>(world.rank()) + 2), "the other stream has not filled it");
+  ddp::ReducerOptions options;
+  options.bucket_cap_bytes = 1000;
+  options.gradient_as_bucket_view = true;
+  options.stream = first.stream();
+  const auto allocate = [&](std::size_t bytes, ddp::Device device) -> std::shared_ptr<void> {
+    if (device.type == ddp::DeviceType::cpu) return {std::aligned_alloc(64, (bytes + 63) / 64 * 64), &std::free};
+    if (std::getenv("DDP_NCCL_REGISTER") != nullptr) return group.allocate(bytes);
+    const auto memory = std::make_shared<ddp::cuda::DeviceMemory>(context, bytes);
+    const ddp::cuda::ContextScope scope(*context);
+    ddp::cuda::check(ddp::cuda::driver().memset_d8_async(memory->get(), 0, bytes, first.stream_handle()), "zeroing");
+    return {memory, memory->pointer()};
+  };
+  const std::vector<ddp::Parameter> parameters{{.name = "first", .value = first.view()},
+                                               {.name = "host", .value = on_host},
+                                               {.name = "second", .value = second.view()}};
+  try {
+    ddp::Reducer refused(parameters, group, options);
+    check(false, "an allocator is needed");
+  } catch (const ddp::Error& error) {
+    check(std::string(error.what()).find("'first' is on a CUDA device") != std::string::npos, error.what());
+  }
+  options.allocator = allocate;
+  ddp::Reducer reducer(parameters, group, options);
+  check(reducer.buckets().size() == 3, "three buckets");
+  check(first.all_equal(1) && second.all_equal(2) && on_host[699] == 0, "the values are not rank 0's");
+  reducer.trace(1);
+  const auto mine = static_cast<float>(world.rank());
+  const float mean = static_cast<float>(group.size() - 1) / 2;
+  for (int step = 1; step <= 6; ++step) {
+    const auto factor = static_cast<float>(step);
+    reducer.prepare_for_backward();
+    std::ranges::fill(std::span{static_cast<float*>(reducer.bucket_view(1).data()), 700}, mine * factor);
+    reducer.mark_ready(1);
+    first.fill_at(reducer.bucket_view(2), mine * factor);
+    reducer.mark_ready(2, reducer.bucket_view(2));
+    first.fill_at(reducer.bucket_view(0), mine * factor + 1);
+    reducer.mark_ready(0);
+    reducer.finalize();
+    check(first.equal_at(reducer.bucket_view(2), mean * factor), "an average on the device");
+    check(first.equal_at(reducer.bucket_view(0), mean * factor + 1), "another average on the device");
+    check(*static_cast<float*>(reducer.bucket_view(1).data()) == mean * factor, "an average on the host");
+  }
+  check(reducer.ready_order() == std::vector<std::size_t>{1, 2, 0}, "the order of gradients");
+  // finalize has not waited for the device
+  check(reducer.stats().communication.count() == 0 && reducer.stats().overlap.count() == 0, "unknown times are given");
+  const ddp::DdpLog log = reducer.log();
+  check(log.iteration == 6 && log.num_buckets_reduced == 3, "the step that was logged");
+  check(log.backward_comm_time == 0 && log.backward_comm_time_start == 0 && log.backward_comm_time_end == 0 &&
+            log.backward_compute_comm_overlap_time == 0 && log.avg_backward_comm_time == 0 &&
+            log.hidden_communication_share == 0,
+        "unknown times are logged");
+  check(!log.has_rebuilt_buckets && log.rebuilt_bucket_sizes.empty(), "a device keeps its buckets");
+  const std::string trace = reducer.trace_json();
+  const auto noted = [&](const char* what, int bucket) {
+    return std::regex_search(trace, std::regex(fmt::format("\"{}\".*\"bucket\": {},", what, bucket)));
+  };
+  for (const int bucket : {0, 1, 2}) check(noted("ready", bucket), "when a bucket was ready");
+  check(!noted("launched", 0) && noted("launched", 1) && !noted("launched", 2),
+        "only the CPU's bucket is known to end");
+  reducer.prepare_for_backward();
+  try {
+    reducer.mark_ready(0, first.view());
+    check(false, "a gradient elsewhere on the device was accepted");
+  } catch (const ddp::Error& error) {
+    check(std::string(error.what()).find("not in its bucket") != std::string::npos, error.what());
+  }
+  group.barrier().wait();
+}
+
+/// A step of a Reducer becomes a graph, which averages what its buckets hold at each launch.
+void capture(ddp::World& world) {
+  ddp::ProcessGroup group = ddp::make_process_group(world);
+  DeviceFloats floats(world.local_rank(), 600);
+  floats.fill(1);
+  ddp::ReducerOptions options;
+  options.gradient_as_bucket_view = true;
+  options.stream = floats.stream();
+  options.allocator = [&](std::size_t bytes, ddp::Device) { return group.allocate(bytes); };
+  ddp::Reducer reducer({{.name = "only", .value = floats.view()}}, group, options);
+  const auto step = [&] {
+    reducer.prepare_for_backward();
+    reducer.mark_ready(0);
+    reducer.finalize();
+  };
+  const auto mine = static_cast<float>(world.rank());
+  const float mean = static_cast<float>(group.size() - 1) / 2;
+  const ddp::TensorView gradient = reducer.bucket_view(0);
+  floats.fill_at(gradient, mine);
+  step();
+  check(floats.equal_at(gradient, mean), "an average");
+  const auto context = ddp::cuda::PrimaryContext::retain(world.local_rank());
+  const ddp::cuda::ContextScope scope(*context);
+  const auto& driver = ddp::cuda::driver();
+  CUstream stream = floats.stream_handle();
+  ddp::cuda::check(driver.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+  step();
+  CUgraph graph = nullptr;
+  CUgraphExec program = nullptr;
+  ddp::cuda::check(driver.stream_end_capture(stream, &graph), "capturing");
+  ddp::cuda::check(driver.graph_instantiate(&program, graph, 0), "instantiating");
+  for (int launch = 2; launch < 5; ++launch) {
+    const auto factor = static_cast<float>(launch);
+    floats.fill_at(gradient, mine * factor);
+    ddp::cuda::check(driver.graph_launch(program, stream), "launching");
+    check(floats.equal_at(gradient, mean * factor), "an average by the graph");
+  }
+  driver.graph_exec_destroy(program);
+  driver.graph_destroy(graph);
+  floats.fill_at(gradient, mine);
+  step();
+  check(floats.equal_at(gradient, mean), "an average after the graph");
+  group.barrier().wait();
+}
+
+}  // namespace ddp::test
