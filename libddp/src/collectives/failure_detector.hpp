@@ -1,5 +1,5 @@
 // Asks the members of a group why an operation does not finish, and spreads the verdict, so that all survivors report
-// the same cause.
+// the same cause (of two ranks that die within milliseconds, some may name one alone: decision 0006).
 //
 // A local failure says little: a closed connection may belong to a rank that died, or to one that gave up because of a
 // third. So a rank asks all others before it reports, and sends its verdict to those that answer before it closes its

@@ -149,8 +149,8 @@ class Reducer::Impl final : public Joinable {
   bool recording_ = false;   ///< this step, to rebuild buckets by
   bool noting_ = false;      ///< arrivals, in this step
   bool broken_ = false;      ///< a step has failed
-  bool asks_used_ =
-      false;  ///< marks were not counted here, so no rank knows what others use: until the first step ends
+  /// Marks were not counted here, so no rank knows what others use: until the first step ends.
+  bool asks_used_ = false;
   /// There was a step of no_sync since the last average; of a group's first step nobody knows for all ranks.
   bool accumulated_ = true;
   bool shadow_ = false;  ///< this step, or the last one, is one of others
