@@ -71,6 +71,8 @@ import torch, torch.distributed as dist
 dist.init_process_group()
 dist.all_reduce(total := torch.ones(1))
 print(f"BACKEND {dist.get_backend()} {int(total.item())}\\n", end="")  # in one piece
+if dist.get_backend() != "ddp":
+    dist.destroy_process_group()  # without it PyTorch's own gloo may abort at exit
 """
 
 

@@ -39,7 +39,7 @@ bool same(const ChannelToken& a, const ChannelToken& b) {
 }  // namespace
 
 struct PeerChannel::Connection {
-  base::UniqueFd fd;
+  base::UnsharedFd fd;
   base::ConnectionSource source;
   Deadline deadline;
   bool proven = false;  ///< it has shown the token
@@ -52,7 +52,7 @@ struct PeerChannel::Connection {
 
 PeerChannel::PeerChannel(const std::string& address)
     : busy_(encode(PeerAnswer{.status = PeerStatus::busy, .body = {}})),
-      listener_(base::listen_tcp(address)),
+      listener_(base::UnsharedFd{base::listen_tcp(address)}),
       strangers_(kMostStrangers) {
   port_ = base::local_port(listener_.get());
   if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
@@ -130,7 +130,7 @@ bool PeerChannel::accept_new(Connections& connections) {
     base::UniqueFd fd{
         ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (!fd) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-    Connection connection{.fd = std::move(fd),
+    Connection connection{.fd = base::UnsharedFd{std::move(fd)},
                           .source = base::source_of(address),
                           .deadline = Deadline::after(kPatience),
                           .proven = false,

@@ -12,7 +12,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/connection_source.hpp"
-#include "base/unique_fd.hpp"
+#include "base/unshared_fd.hpp"
 #include "base/wake_event.hpp"
 #include "world/peer_wire.hpp"
 
@@ -56,7 +56,7 @@ class PeerChannel {
   Bytes answer(const PeerRequest& request);
 
   const Bytes busy_;  ///< the answer that says so
-  base::UniqueFd listener_;
+  base::UnsharedFd listener_;
   base::WakeEvent wake_;
   std::uint16_t port_ = 0;
   ChannelToken token_{};

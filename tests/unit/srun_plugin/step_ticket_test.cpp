@@ -101,7 +101,7 @@ TEST(StepTicket, MalformedOnesAreErrors) {
       {with(3, "cores"), "'cores' is not known"},
       {with(3, ""), "'' is not known"},
       {with(4, "two"), "'two' is not known"},
-      {with(5, "mpi"), "'mpi' is not known"},
+      {with(5, "MPI"), "'MPI' is not known"},
       {with(11, "2"), "'2' is neither 0 nor 1"},
       {with(11, ""), "'' is neither"},
       {with(7, ""), "no version"},

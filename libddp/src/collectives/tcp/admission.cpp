@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kMuted{100};
 }  // namespace
 
 Admission::Admission(const std::string& address)
-    : poller_(::epoll_create1(EPOLL_CLOEXEC)), listener_(base::listen_tcp(address)) {
+    : poller_(::epoll_create1(EPOLL_CLOEXEC)), listener_(base::UnsharedFd{base::listen_tcp(address)}) {
   if (!poller_) throw base::system_error("waiting for other ranks' connections (epoll_create1)", errno);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/connection_source.hpp"
 #include "base/unique_fd.hpp"
+#include "base/unshared_fd.hpp"
 #include "collectives/tcp/handshake.hpp"
 
 namespace ddp::collectives::tcp {
@@ -70,7 +71,7 @@ class Admission {
 
   const MeshIdentity* identity_ = nullptr;
   base::UniqueFd poller_;
-  base::UniqueFd listener_;
+  base::UnsharedFd listener_;
   std::list<Unproven> unproven_;  // the oldest first
   base::SourceShares shares_;     // of these
   std::uint64_t serial_ = 0;      // 0 stands for the listener

@@ -28,7 +28,7 @@ bool would_block(int number) { return number == EAGAIN || number == EWOULDBLOCK;
 
 void Link::open(base::UniqueFd socket) {
   staging_ = std::make_unique_for_overwrite<std::byte[]>(kStagingBytes);
-  socket_ = std::move(socket);
+  socket_ = base::UnsharedFd{std::move(socket)};
 }
 
 void Link::close() noexcept {

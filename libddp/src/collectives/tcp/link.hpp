@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "base/unshared_fd.hpp"
 #include "collectives/tcp/message.hpp"
 
 namespace ddp::collectives::tcp {
@@ -109,7 +110,7 @@ class Link {
   std::size_t num_staged() const noexcept { return staged_end_ - staged_begin_; }
 
   int rank_;
-  base::UniqueFd socket_;
+  base::UnsharedFd socket_;
   LinkOwner* owner_;
   bool ended_ = false;
   int send_error_ = 0;  ///< errno

@@ -82,6 +82,7 @@ std::vector<Row> rows() {
       {control::RanksStill{.epoch = kEpoch, .still = true}, Taker::attempt},
       {control::ObserveRanks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
       {control::RanksObserved{.epoch = kEpoch, .facts = {std::byte{9}}}, Taker::attempt},
+      {control::Resting{.rests = true}, Taker::agent},
       {control::Progress{.epoch = kEpoch, .ranks = {}}, Taker::attempt}};
 }
 
@@ -92,14 +93,13 @@ TEST(AgentMessages, AllAreInTheTable) {
 }
 
 TEST_P(InEachState, EachOrderGoesToTheAttemptOrNowhere) {
-  for (const auto& [message, ordered] : rows()) {
+  for (const Row& row : rows()) {
+    const control::Message& message = row.message;
     SCOPED_TRACE(control::name_of(message));
     reach();
     const int started = started_;
     order(message);
-    const auto got_by = [&, taker = ordered](Taker who) {
-      return has_attempt() && taker == who ? Messages{message} : Messages{};
-    };
+    const auto got_by = [&](Taker who) { return has_attempt() && row.ordered == who ? Messages{message} : Messages{}; };
     EXPECT_EQ(to_attempt(), got_by(Taker::attempt));
     EXPECT_EQ(to_console(), got_by(Taker::console));
     const bool answered = !has_attempt() && std::holds_alternative<control::EndAttempt>(message);

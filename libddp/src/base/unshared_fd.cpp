@@ -1,0 +1,51 @@
+#include "base/unshared_fd.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace ddp::base {
+namespace {
+
+constexpr std::size_t kBits = 64;
+/// A bit for each number, as the child may take no lock and the others' threads go on meanwhile.
+constinit std::array<std::atomic<std::uint64_t>, 65'536 / kBits> unshared{};
+
+std::size_t word_of(int fd) { return static_cast<std::size_t>(fd) / kBits; }
+std::uint64_t bit_of(int fd) { return std::uint64_t{1} << (static_cast<std::size_t>(fd) % kBits); }
+bool has_bit(int fd) { return fd >= 0 && word_of(fd) < unshared.size(); }
+
+/// In the child, where only async-signal-safe functions may be called.
+void replace_all() {
+  int empty = -1;
+  for (std::size_t word = 0; word < unshared.size(); ++word) {
+    for (std::uint64_t bits = unshared[word].load(); bits != 0; bits &= bits - 1) {
+      if (empty < 0) empty = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (empty < 0) return;
+      ::dup3(empty, static_cast<int>(word * kBits) + std::countr_zero(bits), O_CLOEXEC);
+    }
+  }
+  if (empty >= 0) ::close(empty);
+}
+
+}  // namespace
+
+UnsharedFd::UnsharedFd(UniqueFd fd) noexcept : fd_(std::move(fd)) {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { replace_all(); });
+  static_cast<void>(registered);
+  if (has_bit(get())) unshared[word_of(get())].fetch_or(bit_of(get()));
+}
+
+void UnsharedFd::reset() noexcept {
+  if (has_bit(get())) unshared[word_of(get())].fetch_and(~bit_of(get()));  // first: the number may be another's then
+  fd_.reset();
+}
+
+}  // namespace ddp::base
