@@ -68,6 +68,7 @@ void ProgressThread::remove(const GroupDriver& group) {
   if (!running_ || thread_.get_id() == std::this_thread::get_id()) return;
   const bool done = renewed_.wait_for(lock, kLongestRemoval, [&] { return seen_ >= version || !running_; });
   if (done && !running_ && groups_.empty() && thread_.joinable()) thread_.join();
+  if (!done && duty_ == Duty::one && thread_.joinable()) thread_.detach();  // it hangs, and has this object as its own
 }
 
 void ProgressThread::hurry() noexcept {
