@@ -155,7 +155,9 @@ TEST_P(NcclFalls, EndEverywhereWithOneError) {
     EXPECT_LT(waited(result.output), fall.longest) << result.output;
     const std::string error = result.output.substr(std::min(result.output.find("ERROR "), result.output.size()));
     if (first.empty()) first = error;
-    if (fall.one_operation) EXPECT_EQ(error, first) << "one error on all";
+    if (fall.one_operation) {
+      EXPECT_EQ(error, first) << "one error on all";
+    }
   }
 }
 
