@@ -60,9 +60,10 @@ store_ports() { "$cluster" run ss -Hltnp | sed -n 's/.*:\([0-9]*\) .*"ddp-step".
 port_is_free() { ! "$cluster" run ss -Hltn | grep -q ":$1 "; }
 
 # Files in the folders that each node has for itself; the controller's are those of the host.
+# What is in the nodes' temporary folders, but for those of Slurm's own PMIx, which it removes late after a SIGKILL.
 left_files() {
   local node
-  ls -A "$DDP_CLUSTER_DIR"/node/*/tmp
+  ls -A -I 'spmix_appdir_*' "$DDP_CLUSTER_DIR"/node/*/tmp
   for node in n0 n1 n2 n3; do "$cluster" on $node ls -A /dev/shm; done
 }
 
