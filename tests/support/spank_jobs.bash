@@ -59,8 +59,8 @@ not_running() { ! running "$@"; }
 store_ports() { "$cluster" run ss -Hltnp | sed -n 's/.*:\([0-9]*\) .*"ddp-step".*/\1/p' | sort -u; }
 port_is_free() { ! "$cluster" run ss -Hltn | grep -q ":$1 "; }
 
-# Files in the folders that each node has for itself; the controller's are those of the host.
-# What is in the nodes' temporary folders, but for those of Slurm's own PMIx, which it removes late after a SIGKILL.
+# Files in the folders that each node has for itself; the controller's are those of the host. Not those of Slurm's own PMIx,
+# which it removes late after a SIGKILL.
 left_files() {
   local node
   ls -A -I 'spmix_appdir_*' "$DDP_CLUSTER_DIR"/node/*/tmp
