@@ -24,7 +24,9 @@ if(DDP_SANITIZE)
   endif()
   # Functions and codes of libraries that are opened on demand are declared here, in C's way. A null pointer that is used
   # ends the program anyway, and the check of virtual calls doubles what is compiled, for what ASan finds, too.
-  target_compile_options(ddp_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function,enum,null,vptr>)
+  define_property(TARGET PROPERTY DDP_IS_TEST INITIALIZE_FROM_VARIABLE DDP_IS_TEST)
+  target_compile_options(ddp_options INTERFACE
+    $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function,enum,null,vptr$<$<BOOL:$<TARGET_PROPERTY:DDP_IS_TEST>>:,alignment>>)
   target_link_options(ddp_options INTERFACE -fsanitize=${DDP_SANITIZE})
 endif()
 

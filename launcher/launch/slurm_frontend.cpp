@@ -24,7 +24,7 @@ namespace ddp::launcher {
 namespace {
 
 // srun ends after its tasks; a busy controller may report that late.
-constexpr std::chrono::seconds kTermPatience{10};
+constexpr std::chrono::seconds kSrunTermPatience{10};
 
 // srun also reads options from the environment (srun(1), INPUT ENVIRONMENT VARIABLES). These are for the ranks; an
 // agent takes the whole node and divides it itself.
@@ -134,7 +134,7 @@ SrunProcess::SrunProcess(const std::vector<std::string>& command,
                              .standard_error = STDERR_FILENO});
 }
 
-SrunProcess::~SrunProcess() { process_.terminate(Deadline::after(kTermPatience)); }
+SrunProcess::~SrunProcess() { process_.terminate(Deadline::after(kSrunTermPatience)); }
 
 std::optional<int> SrunProcess::exit_status() {
   const auto end = process_.end();

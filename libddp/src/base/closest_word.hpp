@@ -8,6 +8,9 @@
 
 namespace ddp::base {
 
+/// As many changes still look like a typing mistake.
+inline constexpr std::size_t kTypingMistake = 2;
+
 /// The candidate that @p typed becomes with the fewest insertions, deletions and replacements of single characters, if
 /// these are at most @p most; empty if there is none. The first of several equally close ones.
 std::string closest_word(std::string_view typed, std::span<const std::string> candidates, std::size_t most);

@@ -93,8 +93,6 @@ constexpr std::array kTable{
                 "Folder of the compiled [adapter to PyTorch](python.md#torchdistributed)."},
 };
 
-// Other programs use our prefix, too: report only names that are close to one of ours.
-constexpr std::size_t kTypingMistake = 2;
 constexpr std::string_view kPrefix = "DDP_";
 
 [[noreturn]] void reject(std::string_view name, std::string_view value, std::string expected) {
@@ -179,6 +177,7 @@ std::vector<std::pair<std::string, std::string>> Environment::unknown_ddp_variab
   for (const EnvVariable& variable : kTable) known.emplace_back(variable.name);
   std::vector<std::pair<std::string, std::string>> unknown;
   for (auto it = variables_.lower_bound(kPrefix); it != variables_.end() && it->first.starts_with(kPrefix); ++it) {
+    // Other programs use our prefix, too: only names close to one of ours are reported.
     const std::size_t changes = plausible_changes(it->first.size() - kPrefix.size(), kTypingMistake);
     const std::string closest = closest_word(it->first, known, changes);
     if (!closest.empty() && closest != it->first) unknown.emplace_back(it->first, closest);

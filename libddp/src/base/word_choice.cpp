@@ -9,11 +9,6 @@
 #include "base/closest_word.hpp"
 
 namespace ddp::base {
-namespace {
-
-constexpr std::size_t kTypingMistake = 2;
-
-}  // namespace
 
 Error unknown_word(std::string attempted, std::string_view word, std::span<const std::string> accepted) {
   std::string lower{word};
