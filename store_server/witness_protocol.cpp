@@ -22,13 +22,13 @@ void put(std::string& out, const Container& bytes) {
 }
 
 template <class Int>
-void put_integer(std::string& out, Int value) {
+void put_little_endian(std::string& out, Int value) {
   for (std::size_t i = 0; i < sizeof value; ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
 void put(std::string& out, const Endpoint& end) {
   put(out, end.address.bytes());
-  put_integer(out, end.port);
+  put_little_endian(out, end.port);
 }
 
 /// Takes fields off a message whose length is known to be right.
@@ -143,8 +143,8 @@ std::string WitnessSeal::statement(const Statement& statement) const {
   const std::size_t count = std::min(statement.addresses.size(), kMostAddresses);
   std::string body;
   put(body, statement.host);
-  put_integer(body, statement.own.port);
-  put_integer(body, static_cast<std::uint8_t>(count));
+  put_little_endian(body, statement.own.port);
+  put_little_endian(body, static_cast<std::uint8_t>(count));
   for (std::size_t i = 0; i < count; ++i) put(body, statement.addresses[i].bytes());
   return seal(WitnessMessage::statement, body);
 }
@@ -165,7 +165,7 @@ std::optional<Statement> WitnessSeal::read_statement(std::string_view message) c
 
 std::string WitnessSeal::welcome(const Welcome& welcome) const {
   std::string body;
-  put_integer(body, static_cast<std::uint8_t>(welcome.role));
+  put_little_endian(body, static_cast<std::uint8_t>(welcome.role));
   put(body, welcome.seen);
   return seal(WitnessMessage::welcome, body);
 }
@@ -182,7 +182,7 @@ std::optional<Welcome> WitnessSeal::read_welcome(std::string_view message) const
 
 std::string WitnessSeal::question(const Question& question) const {
   std::string body;
-  put_integer(body, question.id);
+  put_little_endian(body, question.id);
   put(body, question.source);
   put(body, question.destination);
   return seal(WitnessMessage::question, body);
@@ -201,9 +201,9 @@ std::optional<Question> WitnessSeal::read_question(std::string_view message) con
 
 std::string WitnessSeal::answer(const Answer& answer) const {
   std::string body;
-  put_integer(body, answer.id);
-  put_integer(body, static_cast<std::uint8_t>(answer.owner.kind));
-  put_integer(body, static_cast<std::uint32_t>(answer.owner.uid));
+  put_little_endian(body, answer.id);
+  put_little_endian(body, static_cast<std::uint8_t>(answer.owner.kind));
+  put_little_endian(body, static_cast<std::uint32_t>(answer.owner.uid));
   return seal(WitnessMessage::answer, body);
 }
 
