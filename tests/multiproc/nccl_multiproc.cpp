@@ -19,7 +19,7 @@ constexpr int kVictim = 2;
 
 std::vector<std::string> with_doubles(std::vector<std::string> more, const std::string& devices = "8") {
   for (const char* each : {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL,
-                           "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
+                           "FAKE_CUDA_KERNELS=" DDP_HOST_KERNELS, "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
     more.emplace_back(each);
   }
   more.push_back("FAKE_CUDA_DEVICES=" + devices);
@@ -53,6 +53,15 @@ TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
   // buckets of the program's, and of NCCL's
   for (const char* more : {"FAKE_CUDA_JITTER_SEED=3", "DDP_NCCL_REGISTER=window"}) {
     for (const RankResult& result : run(3, {"train"}, {more, "FAKE_CUDA_JITTER_US=2000"})) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+    }
+  }
+}
+
+/// With and without views, unused parameters and static graphs, hooks and other types to reduce in.
+TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpu) {
+  for (const int size : {1, 2}) {
+    for (const RankResult& result : run(size, {"reduce"}, {"FAKE_CUDA_JITTER_SEED=5", "FAKE_CUDA_JITTER_US=100"})) {
       EXPECT_EQ(result.exit_code, 0) << result.output;
     }
   }

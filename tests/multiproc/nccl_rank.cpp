@@ -244,6 +244,7 @@ void run(const std::string& scenario, const std::string& argument) {
   if (scenario == "reshape") return reshape(world, argument);
   if (scenario == "use") return use_group(world);
   if (scenario == "train") return ddp::test::train(world);
+  if (scenario == "reduce") return ddp::test::reduce(world);
   if (scenario == "cross") return cross(world);
   if (scenario == "capture") return ddp::test::capture(world);
   if (scenario == "loop") return loop(world, std::stoi(argument));

@@ -25,7 +25,7 @@ Bucket::Bucket(const std::vector<Parameter>& parameters, const std::vector<std::
   }
   const auto zeros = [&](DType dtype) {
     const std::size_t bytes = std::max<std::size_t>(elements_ * size_of(dtype), 1);
-    std::shared_ptr<void> memory = bucket_memory(bytes, device(), options.allocator, group, executor_);
+    std::shared_ptr<void> memory = bucket_memory(bytes, device(), options, group, executor_);
     if (on_cpu()) std::memset(memory.get(), 0, bytes);
     return memory;
   };
@@ -101,10 +101,9 @@ GradientBucket Bucket::lend(std::size_t index, bool is_last, const ProcessGroup&
                         .memory = memory_,
                         .executor = executor_,
                         .allocate = {}};
-  bucket.allocate = [device = device(), allocator = on_cpu() ? BucketAllocator{} : options_->allocator, group,
-                     executor = executor_](std::size_t bytes) {
-    ProcessGroup handle = group;
-    return bucket_memory(bytes, device, allocator, handle, executor);
+  bucket.allocate = [device = device(), options = options_, group = ProcessGroup(group),
+                     executor = executor_](std::size_t bytes) mutable {
+    return bucket_memory(bytes, device, *options, group, executor);
   };
   for (std::size_t slot = 0; slot < indices_.size(); ++slot) bucket.gradients.push_back(exchanged(slot));
   return bucket;

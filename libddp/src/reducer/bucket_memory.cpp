@@ -35,10 +35,15 @@ std::shared_ptr<void> allocate(std::size_t bytes, Device device, const BucketAll
 
 }  // namespace
 
-std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const BucketAllocator& allocator,
+Stream home_stream(Device device, const ReducerOptions& options) {
+  return options.stream.value_or(Stream{.device = device, .handle = nullptr});
+}
+
+std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const ReducerOptions& options,
                                     ProcessGroup& group, const std::shared_ptr<TensorExecutor>& executor) {
-  std::shared_ptr<void> memory = allocate(bytes, device, allocator, group);
+  std::shared_ptr<void> memory = allocate(bytes, device, options.allocator, group);
   if (device.type == DeviceType::cpu || !executor) return memory;
+  if (options.allocator) executor->wait_for(executor->now_in(home_stream(device, options)));  // it is zeroed there
   void* const address = memory.get();
   return {address, [memory = std::move(memory), executor](void* /*the same*/) mutable {
             executor->keep(std::exchange(memory, nullptr));

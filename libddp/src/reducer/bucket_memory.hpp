@@ -9,10 +9,12 @@
 
 namespace ddp::reducer {
 
-/// By the program's allocator, else the C++ library's or, on a CUDA device, the group's, which may be collective. It
-/// lives until @p executor has done what it uses it for. Throws Error.
-std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const BucketAllocator& allocator,
+/// By the program's allocator, else the C++ library's or, on a CUDA device, the group's, which may be collective. What
+/// @p executor does later finds it zeroed there, and it lives until that is over. Throws Error.
+std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const ReducerOptions& options,
                                     ProcessGroup& group, const std::shared_ptr<TensorExecutor>& executor);
+/// The program's stream.
+Stream home_stream(Device device, const ReducerOptions& options);
 
 /// What moves gradients that are on a CUDA device; null if there are none, or they stay where they are. Throws Error
 /// where they cannot be moved as the options want it.

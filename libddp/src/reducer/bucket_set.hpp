@@ -16,6 +16,7 @@
 #include <ddp/reducer.hpp>
 
 #include "reducer/bucket.hpp"
+#include "reducer/bucket_memory.hpp"
 #include "reducer/bucket_plan.hpp"
 #include "reducer/bucket_trace.hpp"
 #include "reducer/host_executor.hpp"
@@ -91,7 +92,7 @@ class BucketSet {
   /// On a device: lets the bucket wait for its gradients, and copies them in.
   void fill(std::size_t bucket);
   /// The program's stream, of a device.
-  Stream home(Device device) const { return options_.stream.value_or(Stream{.device = device, .handle = nullptr}); }
+  Stream home(Device device) const { return home_stream(device, options_); }
   /// Calls a hook, or a device. What it throws ends the group, since the other ranks wait for this one's part of the
   /// exchange.
   template <class Call>

@@ -1,0 +1,120 @@
+// Memory of gradients on the CPU or on a device, filled and read by two streams, which nothing waits for until the end:
+// so an order among streams that is missing gives wrong numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ddp/ddp.hpp>
+
+#include "cuda/context.hpp"
+#include "cuda/cuda_error.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/event.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+
+namespace ddp::test {
+
+using Bytes = std::vector<std::byte>;
+
+class GradientPlace {
+ public:
+  virtual ~GradientPlace() = default;
+  virtual ddp::Device device() const = 0;
+  /// Zeroed, behind what is in the first stream.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
+  /// Of a producer, 0 or 1; nothing on the CPU.
+  virtual std::optional<ddp::Stream> stream(int producer) const = 0;
+  virtual void write(void* to, const Bytes& bytes, int producer) = 0;
+  virtual void read(const void* from, std::size_t bytes, int producer) = 0;
+  /// What comes later in one producer's stream waits for the other's.
+  virtual void order(int earlier, int later) = 0;
+  /// All that was read, in the order of the calls.
+  virtual const std::deque<Bytes>& finish() = 0;
+};
+
+class HostGradients final : public GradientPlace {
+ public:
+  ddp::Device device() const override { return {}; }
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    std::shared_ptr<void> memory(std::aligned_alloc(64, (bytes + 64) / 64 * 64), &std::free);
+    std::memset(memory.get(), 0, bytes);
+    return memory;
+  }
+  std::optional<ddp::Stream> stream(int /*none*/) const override { return std::nullopt; }
+  void write(void* to, const Bytes& bytes, int /*at once*/) override {
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  }
+  void read(const void* from, std::size_t bytes, int /*at once*/) override {
+    Bytes& copy = outputs_.emplace_back(bytes);
+    if (bytes > 0) std::memcpy(copy.data(), from, bytes);
+  }
+  void order(int /*earlier*/, int /*later*/) override {}
+  const std::deque<Bytes>& finish() override { return outputs_; }
+
+ private:
+  std::deque<Bytes> outputs_;
+};
+
+class DeviceGradients final : public GradientPlace {
+ public:
+  explicit DeviceGradients(int device) : context_(cuda::PrimaryContext::retain(device)) {
+    for (int i = 0; i < 2; ++i) streams_.emplace_back(context_, cuda::StreamPriority::normal);
+  }
+  ~DeviceGradients() override { wait(); }
+
+  ddp::Device device() const override { return {.type = ddp::DeviceType::cuda, .index = context_->device()}; }
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    const auto memory = std::make_shared<cuda::DeviceMemory>(context_, bytes + 1);
+    const cuda::ContextScope scope(*context_);
+    cuda::check(cuda::driver().memset_d8_async(memory->get(), 0, bytes + 1, at(0)), "zeroing");
+    return {memory, memory->pointer()};
+  }
+  std::optional<ddp::Stream> stream(int producer) const override {
+    return ddp::Stream{.device = device(), .handle = at(producer)};
+  }
+  void write(void* to, const Bytes& bytes, int producer) override {
+    if (bytes.empty()) return;
+    inputs_.push_back(bytes);  // read when the stream comes to it
+    copy(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(inputs_.back().data()), bytes.size(),
+         producer);
+  }
+  void read(const void* from, std::size_t bytes, int producer) override {
+    Bytes& output = outputs_.emplace_back(bytes);
+    if (bytes == 0) return;
+    copy(reinterpret_cast<CUdeviceptr>(output.data()), reinterpret_cast<CUdeviceptr>(from), bytes, producer);
+  }
+  void order(int earlier, int later) override {
+    const cuda::ContextScope scope(*context_);
+    cuda::Event event(context_);
+    event.record(at(earlier));
+    streams_[static_cast<std::size_t>(later)].wait(event.get());
+  }
+  const std::deque<Bytes>& finish() override {
+    wait();
+    return outputs_;
+  }
+
+ private:
+  CUstream at(int producer) const { return streams_[static_cast<std::size_t>(producer)].get(); }
+  void copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, int producer) {
+    const cuda::ContextScope scope(*context_);
+    cuda::check(cuda::driver().memcpy_async(to, from, bytes, at(producer)), "copying");
+  }
+  void wait() {
+    const cuda::ContextScope scope(*context_);
+    for (const cuda::Stream& each : streams_) cuda::driver().stream_synchronize(each.get());
+  }
+
+  cuda::ContextPtr context_;
+  std::vector<cuda::Stream> streams_;
+  std::deque<Bytes> inputs_;
+  std::deque<Bytes> outputs_;
+};
+
+}  // namespace ddp::test
