@@ -34,6 +34,12 @@ std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, 
   return ranks.wait(Deadline::after(seconds(100)));
 }
 
+/// DDP_TEST_JITTER_SEED: another order of work among streams.
+std::vector<std::string> with_jitter() {
+  const char* const seed = std::getenv("DDP_TEST_JITTER_SEED");
+  return {std::string("FAKE_CUDA_JITTER_SEED=") + (seed == nullptr ? "5" : seed), "FAKE_CUDA_JITTER_US=100"};
+}
+
 double waited(const std::string& output) {
   const auto place = output.rfind("WAITED ");
   return place == std::string::npos ? -1 : std::stod(output.substr(place + 7));
@@ -60,15 +66,24 @@ TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
 
 /// With and without views, unused parameters and static graphs, hooks and other types to reduce in.
 TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpu) {
-  for (const int size : {1, 2}) {
-    for (const RankResult& result : run(size, {"reduce"}, {"FAKE_CUDA_JITTER_SEED=5", "FAKE_CUDA_JITTER_US=100"})) {
+  for (const auto& [size, steps] : {std::pair{1, "4"}, std::pair{2, "20"}}) {
+    for (const RankResult& result : run(size, {"reduce", steps}, with_jitter())) {
       EXPECT_EQ(result.exit_code, 0) << result.output;
     }
   }
 }
 
+/// Accumulated, in the buckets of another group, and of ranks that have run out of inputs.
+TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpuOtherwise) {
+  for (const RankResult& result : run(2, {"reduce_otherwise"}, with_jitter())) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
 TEST(NcclGroups, AStepOfAReducerBecomesAGraph) {
-  for (const RankResult& result : run(2, {"capture"}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
+  for (const char* where : {"view", "copy"}) {
+    for (const RankResult& result : run(2, {"capture", where}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
 }
 
 TEST(NcclGroups, TheChoiceIsToldOnce) {

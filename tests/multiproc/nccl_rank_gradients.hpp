@@ -26,7 +26,7 @@ class GradientPlace {
  public:
   virtual ~GradientPlace() = default;
   virtual ddp::Device device() const = 0;
-  /// Zeroed, behind what is in the first stream.
+  /// Zeroed, behind what is in the first stream. Overwritten as soon as it is freed.
   virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
   /// Of a producer, 0 or 1; nothing on the CPU.
   virtual std::optional<ddp::Stream> stream(int producer) const = 0;
@@ -73,7 +73,8 @@ class DeviceGradients final : public GradientPlace {
     const auto memory = std::make_shared<cuda::DeviceMemory>(context_, bytes + 1);
     const cuda::ContextScope scope(*context_);
     cuda::check(cuda::driver().memset_d8_async(memory->get(), 0, bytes + 1, at(0)), "zeroing");
-    return {memory, memory->pointer()};
+    // who frees it too early reads this: the double's device has the host's memory
+    return {memory->pointer(), [memory, bytes](void* freed) { std::memset(freed, 0xab, bytes); }};
   }
   std::optional<ddp::Stream> stream(int producer) const override {
     return ddp::Stream{.device = device(), .handle = at(producer)};

@@ -57,6 +57,9 @@ struct Case {
   std::function<std::shared_ptr<CommHook>()> hook = [] { return std::shared_ptr<CommHook>{}; };
   std::optional<DType> reduce_dtype{};
   bool own_memory = true;  ///< else the group's
+  bool loose = false;      ///< gradients are in other memory in each step
+  bool integers = true;    ///< among the gradients
+  int steps = 20;
   std::string name{};
 };
 
@@ -67,15 +70,20 @@ class Training {
       : group_(group), place_(place), how_(how), reducer_(make()) {}
 
   Reducer& reducer() { return reducer_; }
+  ProcessGroup& group() { return group_; }
+  const Case& how() const { return how_; }
   /// Its gradient is computed by this one of the two streams.
   static int producer_of(std::size_t index) { return static_cast<int>(index % 2); }
   void compute(std::size_t index, int step) {
-    place_.write(gradient(index), gradient_of(kLayers[index], group_.rank(), step, index), producer_of(index));
+    place_.write(gradient(index), gradient_of(layer(index), group_.rank(), step, index), producer_of(index));
   }
   void mark(std::size_t index) {
+    const TensorView there{gradient(index), layer(index).dtype, {layer(index).size}, place_.device()};
     const auto stream = place_.stream(producer_of(index));
-    if (stream && producer_of(index) == 1) return reducer_.mark_ready(index, *stream);
-    reducer_.mark_ready(index);
+    if (!stream || producer_of(index) == 0) {
+      return how_.loose ? reducer_.mark_ready(index, there) : reducer_.mark_ready(index);
+    }
+    how_.loose ? reducer_.mark_ready(index, there, *stream) : reducer_.mark_ready(index, *stream);
   }
   bool unused(std::size_t index, int step) const {
     if (how_.graph == Graph::plain) return false;
@@ -87,8 +95,9 @@ class Training {
     for (std::size_t i = 0; i < kLayers.size() && how_.graph == Graph::find_unused; i += 2) {
       if (unused(i, step)) known.push_back(i);
     }
+    turn_ = step % 2;
     reducer_.prepare_for_backward(known);
-    place_.order(0, 1);  // the backward pass goes over to the other stream
+    fork();
     for (std::size_t place = 0; place < kLayers.size(); ++place) {
       const std::size_t index = (place * 7 + static_cast<std::size_t>(group_.rank())) % kLayers.size();
       if (unused(index, step)) continue;
@@ -98,28 +107,36 @@ class Training {
     }
     reducer_.finalize();
   }
+  /// The program goes over to the other stream.
+  void fork() { place_.order(0, 1); }
   void read_all() {
     for (std::size_t i = 0; i < kLayers.size(); ++i) {
-      place_.read(gradient(i), size_bytes(kLayers[i]), producer_of(i));
+      place_.read(gradient(i), size_bytes(layer(i)), producer_of(i));
     }
     place_.order(1, 0);
   }
 
  private:
+  Layer layer(std::size_t index) const {
+    Layer found = kLayers[index];
+    if (found.dtype == DType::int32 && !how_.integers) found.dtype = DType::float32;
+    return found;
+  }
   void* gradient(std::size_t index) {
-    return how_.view ? reducer_.bucket_view(index).data() : memory_[kLayers.size() + index].get();
+    if (how_.view && !how_.loose) return reducer_.bucket_view(index).data();
+    return memory_[(1 + (how_.loose ? turn_ : 0)) * kLayers.size() + index].get();
   }
   Reducer make() {
-    for (int i = 0; i < 2; ++i) {
-      for (const Layer& layer : kLayers) memory_.push_back(place_.allocate(size_bytes(layer)));
+    for (int i = 0; i < 3; ++i) {
+      for (std::size_t each = 0; each < kLayers.size(); ++each) memory_.push_back(place_.allocate(size_bytes(layer(each))));
     }
     std::vector<Parameter> parameters;
     for (std::size_t i = 0; i < kLayers.size(); ++i) {
       const auto at = [&](std::size_t memory) {
-        return TensorView{memory_[memory].get(), kLayers[i].dtype, {kLayers[i].size}, place_.device()};
+        return TensorView{memory_[memory].get(), layer(i).dtype, {layer(i).size}, place_.device()};
       };
       parameters.push_back({.name = fmt::format("layer{}", i), .value = at(i)});
-      if (!how_.view) parameters.back().gradient = at(kLayers.size() + i);
+      if (!how_.view && !how_.loose) parameters.back().gradient = at(kLayers.size() + i);
     }
     ReducerOptions options;
     options.bucket_cap_bytes = 1000;
@@ -136,7 +153,8 @@ class Training {
   ProcessGroup& group_;
   GradientPlace& place_;
   const Case& how_;
-  std::vector<std::shared_ptr<void>> memory_;  ///< of values, then of gradients
+  std::size_t turn_ = 0;                       ///< of loose gradients
+  std::vector<std::shared_ptr<void>> memory_;  ///< of values, then of gradients, twice
   Reducer reducer_;
 };
 
@@ -147,6 +165,7 @@ void compare(World& world, ProcessGroup& group, const Case& how, const std::func
   for (GradientPlace* const place : {static_cast<GradientPlace*>(&host), static_cast<GradientPlace*>(&device)}) {
     Training training(group, *place, how);
     body(training);
+    place->finish();
   }
   const std::deque<Bytes>& wanted = host.finish();
   const std::deque<Bytes>& found = device.finish();
@@ -157,21 +176,24 @@ void compare(World& world, ProcessGroup& group, const Case& how, const std::func
   }
 }
 
-std::vector<Case> all_cases() {
+/// @p steps of those cases that are to be taken far.
+std::vector<Case> all_cases(int steps) {
   struct Exchange {
     const char* name;
     std::function<std::shared_ptr<CommHook>()> hook;
     std::optional<DType> reduce_dtype;
+    bool far;
   };
+  const auto none = [] { return std::shared_ptr<CommHook>{}; };
   const std::vector<Exchange> exchanges{
-      {"average", [] { return std::shared_ptr<CommHook>{}; }, {}},
-      {"all_reduce", all_reduce_hook, {}},
-      {"float16", [] { return compress_hook(DType::float16); }, {}},
-      {"bfloat16", [] { return compress_hook(DType::bfloat16); }, {}},
-      {"wrapped", [] { return compress_wrapper(DType::float16, post_local_sgd_hook(100)); }, {}},
-      {"noop", noop_hook, {}},
-      {"reduced in float32", [] { return std::shared_ptr<CommHook>{}; }, DType::float32},
-      {"reduced in bfloat16", [] { return std::shared_ptr<CommHook>{}; }, DType::bfloat16}};
+      {"average", none, {}, true},
+      {"float16", [] { return compress_hook(DType::float16); }, {}, true},
+      {"bfloat16", [] { return compress_hook(DType::bfloat16); }, {}, true},
+      {"all_reduce", all_reduce_hook, {}, false},
+      {"wrapped", [] { return compress_wrapper(DType::float16, post_local_sgd_hook(100)); }, {}, false},
+      {"noop", noop_hook, {}, false},
+      {"reduced in float32", none, DType::float32, false},
+      {"reduced in bfloat16", none, DType::bfloat16, false}};
   std::vector<Case> cases;
   for (const bool view : {false, true}) {
     for (const Graph graph : {Graph::plain, Graph::find_unused, Graph::fixed}) {
@@ -181,6 +203,8 @@ std::vector<Case> all_cases() {
                          .hook = exchange.hook,
                          .reduce_dtype = exchange.reduce_dtype,
                          .own_memory = cases.size() % 2 == 0,
+                         .loose = cases.size() % 5 == 4,
+                         .steps = exchange.far ? steps : std::min(steps, 4),
                          .name = fmt::format("{}, graph {}, {}", view ? "view" : "no view", static_cast<int>(graph),
                                              exchange.name)});
       }
@@ -189,19 +213,88 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
+void take_steps(Training& training) {
+  for (int step = 0; step < training.how().steps; ++step) {
+    training.backward(step);
+    training.read_all();
+  }
+}
+
+/// Gradients of steps of no_sync, which count although nothing marks them afterwards, also in the buckets of another
+/// group.
+void accumulate(Training& training) {
+  for (int step = 0; step < 3; ++step) {
+    {
+      const auto alone = training.reducer().no_sync();
+      training.backward(2 * step);
+    }
+    if (step == 1) training.reducer().change_group(training.group());
+    training.reducer().prepare_for_backward();
+    training.reducer().finalize();
+    training.fork();  // a step in which the other stream has computed nothing
+    training.read_all();
+  }
+}
+
+/// Ranks have different numbers of steps.
+void run_out(Training& training, bool divide_by_initial_world_size) {
+  Join join({&training.reducer().joinable()}, {.divide_by_initial_world_size = divide_by_initial_world_size});
+  for (int step = 0; step < 3 + 2 * training.group().rank(); ++step) {
+    training.backward(step);
+    training.read_all();
+  }
+  join.finish();
+}
+
+void must_be_refused(const std::function<void()>& call, const std::string& why) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return check(std::string(error.what()).find(why) != std::string::npos, error.what());
+  }
+  check(false, "it was not refused: " + why);
+}
+
 }  // namespace
 
-void reduce(World& world) {
+void reduce(World& world, const std::string& steps) {
   ProcessGroup group = make_process_group(world);
-  const char* const steps = std::getenv("DDP_TEST_STEPS");
-  for (const Case& how : all_cases()) {
-    compare(world, group, how, [&](Training& training) {
-      for (int step = 0; step < (steps == nullptr ? 20 : std::atoi(steps)); ++step) {
-        training.backward(step);
-        training.read_all();
-      }
-    });
+  for (const Case& how : all_cases(std::stoi(steps))) compare(world, group, how, take_steps);
+  group.barrier().wait();
+}
+
+void reduce_otherwise(World& world) {
+  ProcessGroup group = make_process_group(world);
+  for (const bool view : {false, true}) {
+    Case how{.view = view, .graph = Graph::find_unused, .name = view ? "accumulated, view" : "accumulated"};
+    compare(world, group, how, accumulate);
+    for (const bool initial : {false, true}) {
+      how = {.view = view, .integers = initial, .name = fmt::format("joined, view {}, all ranks {}", view, initial)};
+      if (initial) how.hook = [] { return compress_hook(DType::float16); };
+      compare(world, group, how, [initial](Training& training) { run_out(training, initial); });
+    }
   }
+  DeviceGradients place(world.local_rank());
+  const auto make = [&](const std::shared_ptr<CommHook>& hook) {
+    const auto memory = place.allocate(40);
+    const TensorView value{memory.get(), DType::float32, {10}, place.device()};
+    Reducer({{.name = "weight", .value = value}}, group, {.comm_hook = hook, .stream = place.stream(0)});
+  };
+  must_be_refused([&] { make(top_k_hook(0.5)); }, "'weight' is on a CUDA device, where the hook 'top-k");
+  must_be_refused([&] { make(power_sgd_hook()); }, "takes no gradients");
+  must_be_refused([&] { make(quantize_per_tensor_hook()); }, "takes no gradients");
+  must_be_refused([&] { make(exact_average_hook()); }, "takes no gradients");
+  must_be_refused([&] { make(compress_wrapper(DType::float16, top_k_hook(0.5))); }, "serves_cuda()");
+  must_be_refused([&] { make(optimizer_hook([](std::size_t, const TensorView&) {})); }, "serves_cuda()");
+  make(noop_hook());
+  const Case integers;
+  Training with_integers(group, place, integers);
+  must_be_refused([&] { Join({&with_integers.reducer().joinable()}, {.divide_by_initial_world_size = false}); },
+                  "of 16 bits or more can be divided by the number of all ranks only");
+  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); }, "no backward pass");
+  with_integers.reducer().prepare_for_backward();
+  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); },
+                  "its producer is a stream of another device");
   group.barrier().wait();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,7 +15,7 @@ namespace ddp::reducer {
 void BucketSet::make(BucketPlan plan, ProcessGroup& group, std::shared_ptr<TensorExecutor> device) {
   const bool in_buckets = options_.gradient_as_bucket_view;
   exchanges_ = group.size() > 1 || options_.comm_hook;
-  device_ = std::move(device);
+  const std::shared_ptr<TensorExecutor> former = std::exchange(device_, std::move(device));
   // one rank, whose group has nothing that could move them
   if (!exchanges_ && !device_ && plan == plan_ && !buckets_.empty()) return;
   std::vector<Bucket> old = std::move(buckets_);
@@ -32,7 +33,10 @@ void BucketSet::make(BucketPlan plan, ProcessGroup& group, std::shared_ptr<Tenso
     }
     for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) places_[plan_[bucket][slot]] = {bucket, slot};
   }
-  if (!old.empty()) move_gradients(old, old_places);
+  if (old.empty()) return;
+  move_gradients(old, old_places);
+  // their memory is freed when the former one is done with it
+  if (former && device_ && former != device_) device_->hold_back(*former->stream());
 }
 
 void BucketSet::move_gradients(const std::vector<Bucket>& old, const std::vector<Place>& old_places) {
