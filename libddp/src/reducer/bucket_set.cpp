@@ -8,6 +8,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/log.hpp"
 #include "collectives/group_engine.hpp"
 
 namespace ddp::reducer {
@@ -176,6 +177,14 @@ void BucketSet::hold_back_producers() {
     }
   }
   for (void* const stream : streams) device_->hold_back({.device = device, .handle = stream});
+}
+
+void BucketSet::abandon() noexcept {
+  try {
+    hold_back_producers();
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::warning, "after a step that has failed: {}", error.what());
+  }
 }
 
 void BucketSet::hand_over(const std::vector<void*>& sources, ProcessGroup& group) {

@@ -61,6 +61,9 @@ class BucketSet {
   /// Throws Error.
   void hold_back_producers();
 
+  /// A step has failed: the same, so that the program may free its gradients in these streams. Logs.
+  void abandon() noexcept;
+
   /// After a step that exchanges nothing: gives the gradients at @p sources to the hook, if it wants them, and sets
   /// them to 0.
   void hand_over(const std::vector<void*>& sources, ProcessGroup& group);

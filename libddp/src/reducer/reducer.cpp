@@ -138,7 +138,7 @@ void Reducer::Impl::finalize() {
     return buckets_.hand_over(sources_, group_);
   }
   broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
-  reducer::StepEnd end(options_.comm_hook.get());
+  reducer::StepEnd end(options_.comm_hook.get(), buckets_);
   if (join_ != nullptr) join_->active();  // throws if others take another step, and so never send their buckets
   const bool counting = marks_.counting();
   std::vector<std::size_t> missing;

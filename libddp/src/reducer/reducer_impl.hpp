@@ -85,7 +85,7 @@ class Reducer::Impl final : public Joinable {
   /// Compares everything with the other ranks, and takes what moves gradients on a device.
   ProcessGroup compare(ProcessGroup group);
   void abandon_step() noexcept {
-    if (in_step_.exchange(false)) reducer::StepEnd failed(options_.comm_hook.get());
+    if (in_step_.exchange(false)) reducer::StepEnd failed(options_.comm_hook.get(), buckets_);
   }
 
   // buckets

@@ -64,7 +64,7 @@ void Reducer::Impl::shadow_step() {
   start_step({});
   in_step_ = false;
   broken_ = true;
-  reducer::StepEnd end(options_.comm_hook.get());
+  reducer::StepEnd end(options_.comm_hook.get(), buckets_);
   for (const std::size_t owner : list_.owners()) {
     if (counting || !marks_.complete(owner)) contribute(owner, nullptr);
   }
