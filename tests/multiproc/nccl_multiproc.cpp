@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "support/rank_processes.hpp"
+#include "support/sanitized.hpp"
 
 namespace ddp::test {
 namespace {
@@ -35,9 +36,9 @@ std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, 
 }
 
 /// DDP_TEST_JITTER_SEED: another order of work among streams.
-std::vector<std::string> with_jitter() {
+std::vector<std::string> with_jitter(const std::string& most_us) {
   const char* const seed = std::getenv("DDP_TEST_JITTER_SEED");
-  return {std::string("FAKE_CUDA_JITTER_SEED=") + (seed == nullptr ? "5" : seed), "FAKE_CUDA_JITTER_US=100"};
+  return {std::string("FAKE_CUDA_JITTER_SEED=") + (seed == nullptr ? "5" : seed), "FAKE_CUDA_JITTER_US=" + most_us};
 }
 
 double waited(const std::string& output) {
@@ -66,8 +67,8 @@ TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
 
 /// With and without views, unused parameters and static graphs, hooks and other types to reduce in.
 TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpu) {
-  for (const auto& [size, steps] : {std::pair{1, "4"}, std::pair{2, "20"}}) {
-    for (const RankResult& result : run(size, {"reduce", steps}, with_jitter())) {
+  for (const auto& [size, steps] : {std::pair{1, "2"}, std::pair{2, kSanitized ? "4" : "20"}}) {
+    for (const RankResult& result : run(size, {"reduce", steps}, with_jitter("100"))) {
       EXPECT_EQ(result.exit_code, 0) << result.output;
     }
   }
@@ -75,9 +76,15 @@ TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpu) {
 
 /// Accumulated, in the buckets of another group, and of ranks that have run out of inputs.
 TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpuOtherwise) {
-  for (const RankResult& result : run(2, {"reduce_otherwise"}, with_jitter())) {
+  for (const RankResult& result : run(2, {"reduce_otherwise"}, with_jitter("2000"))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
+}
+
+TEST(NcclGroups, AKernelThatIsNotLaunchedEndsTheStepOnAllRanks) {
+  const auto results = run(2, {"reduce", "3"}, {"FAKE_CUDA_FAULTS=cuLaunchKernel@1#20=fail:719"});
+  EXPECT_THAT(results[0].output, HasSubstr("code=aborted ranks=[1] moving gradients on a device: it failed on rank 1"));
+  EXPECT_THAT(results[1].output, HasSubstr("CUDA_ERROR_LAUNCH_FAILED (719)"));
 }
 
 TEST(NcclGroups, AStepOfAReducerBecomesAGraph) {

@@ -240,6 +240,7 @@ void cross(ddp::World& world) {
 
 void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
+  ::setenv("FAKE_CUDA_RANK", std::to_string(world.rank()).c_str(), 1);  // for faults of one rank
   if (scenario == "survive") return survive(world, argument);
   if (scenario == "reshape") return reshape(world, argument);
   if (scenario == "use") return use_group(world);

@@ -75,6 +75,7 @@ class DeviceExecutor final : public TensorExecutor {
     pieces.reserve(copies.size());
     // complex numbers are two real ones, and what is only moved is bytes
     const bool moves = from == to && divisor == 1;
+    if (!moves) check_conversion(from, divisor);
     const std::size_t parts = moves ? size_of(from) : size_of(from) / size_of(component_of(from));
     for (const TensorCopy& each : copies) {
       if (each.count == 0) continue;
@@ -87,8 +88,7 @@ class DeviceExecutor final : public TensorExecutor {
       }
     }
     if (pieces.empty()) return;
-    if (kernels_ == nullptr) return copy_bytes(pieces, moves);
-    check_division(from, divisor);
+    if (kernels_ == nullptr) return copy_bytes(pieces);
     kernels::DeviceExecutor executor(*kernels_, stream_.get());
     kernels::copy(executor, pieces, moves ? kernels::Format::raw : format_of(from),
                   moves ? kernels::Format::raw : format_of(to), 1.0 / divisor);
@@ -133,17 +133,17 @@ class DeviceExecutor final : public TensorExecutor {
   }
 
  private:
-  void copy_bytes(std::span<const kernels::Piece> pieces, bool moves) {
-    if (!moves) {
-      base::throw_invalid_argument("converting gradients on a CUDA device", "its executor was made to copy only",
-                                   "ask for one that converts");
-    }
+  void copy_bytes(std::span<const kernels::Piece> pieces) {
     for (const kernels::Piece& piece : pieces) {
       cuda::check(cuda::driver().memcpy_async(address(piece.to), address(piece.from), piece.count, stream_.get()),
                   "copying gradients on a CUDA device");
     }
   }
-  static void check_division(DType type, int divisor) {
+  void check_conversion(DType type, int divisor) const {
+    if (kernels_ == nullptr) {
+      base::throw_invalid_argument("converting gradients on a CUDA device", "its executor was made to copy only",
+                                   "ask for one that converts");
+    }
     if (divisor == 1 || format_of(type) != kernels::Format::raw) return;
     base::throw_invalid_argument(fmt::format("dividing {} on a CUDA device", to_string(type)), "no kernel does that",
                                  "let the exchange divide");
