@@ -19,8 +19,9 @@ using testing::HasSubstr;
 constexpr int kVictim = 2;
 
 std::vector<std::string> with_doubles(std::vector<std::string> more, const std::string& devices = "8") {
-  for (const char* each : {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL,
-                           "FAKE_CUDA_KERNELS=" DDP_HOST_KERNELS, "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
+  for (const char* each :
+       {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL, "FAKE_CUDA_KERNELS=" DDP_HOST_KERNELS,
+        "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
     more.emplace_back(each);
   }
   more.push_back("FAKE_CUDA_DEVICES=" + devices);

@@ -64,7 +64,8 @@ class HostGradients final : public GradientPlace {
 
 class DeviceGradients final : public GradientPlace {
  public:
-  explicit DeviceGradients(int device) : context_(cuda::PrimaryContext::retain(device)), pinned_(context_, kPinnedBytes) {
+  explicit DeviceGradients(int device)
+      : context_(cuda::PrimaryContext::retain(device)), pinned_(context_, kPinnedBytes) {
     for (int i = 0; i < 2; ++i) streams_.emplace_back(context_, cuda::StreamPriority::normal);
   }
   ~DeviceGradients() override { wait(); }

@@ -24,8 +24,8 @@ struct Layer {
   std::int64_t size;
 };
 // among them one that is empty, and one of one element
-const std::vector<Layer> kLayers{{DType::float32, 50},  {DType::float32, 3000}, {DType::int32, 40},
-                                 {DType::float32, 0},   {DType::float32, 700},  {DType::float64, 300},
+const std::vector<Layer> kLayers{{DType::float32, 50},   {DType::float32, 3000}, {DType::int32, 40},
+                                 {DType::float32, 0},    {DType::float32, 700},  {DType::float64, 300},
                                  {DType::bfloat16, 130}, {DType::complex64, 20}, {DType::float32, 1}};
 constexpr std::size_t kAlwaysUnused = 4;
 constexpr std::size_t kMarkedTwice = 1;
@@ -127,7 +127,8 @@ class Training {
   }
   Reducer make() {
     for (int i = 0; i < 3; ++i) {
-      for (std::size_t each = 0; each < kLayers.size(); ++each) memory_.push_back(place_.allocate(size_bytes(layer(each))));
+      for (std::size_t each = 0; each < kLayers.size(); ++each)
+        memory_.push_back(place_.allocate(size_bytes(layer(each))));
     }
     std::vector<Parameter> parameters;
     for (std::size_t i = 0; i < kLayers.size(); ++i) {
@@ -298,7 +299,8 @@ void reduce_otherwise(World& world) {
   Training with_integers(group, place, integers);
   must_be_refused([&] { Join({&with_integers.reducer().joinable()}, {.divide_by_initial_world_size = false}); },
                   "of 16 bits or more can be divided by the number of all ranks only");
-  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); }, "no backward pass");
+  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); },
+                  "no backward pass");
   with_integers.reducer().prepare_for_backward();
   must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); },
                   "its producer is a stream of another device");

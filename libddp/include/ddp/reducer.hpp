@@ -51,8 +51,8 @@ struct SparseGradient {
 };
 
 /// Returns memory for a bucket, aligned to 64 bytes; freed when the last copy of the pointer goes. On a CUDA device it
-/// is zeroed by work that comes before all later work of ReducerOptions::stream; the last copy may go on any thread, and
-/// goes when the device is done with the bucket.
+/// is zeroed by work that comes before all later work of ReducerOptions::stream; the last copy may go on any thread,
+/// and goes when the device is done with the bucket.
 using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
 
 /// Equal on all ranks, but for gradient_as_bucket_view, allocator, stream, the log and the counts of recorded_order.
@@ -125,10 +125,10 @@ struct ReducerStats {
 /// parameter that differs. What only some ranks find wrong, such as gradients that share memory, every rank throws,
 /// too: Error(invalid_argument) that names these ranks. All calls but mark_ready come from one thread at a time.
 ///
-/// Gradients on a CUDA device are copied, divided and cast by work in a stream of the Reducer's own, which no call waits
-/// for: neither mark_ready nor finalize blocks until the device is done. Not there: sparse gradients, and hooks that do
-/// not say serves_cuda(). A bucket in gradient_as_bucket_view is divided by the backend instead. What goes wrong on the
-/// device after finalize is told by later calls.
+/// Gradients on a CUDA device are copied, divided and cast by work in a stream of the Reducer's own, which no call
+/// waits for: neither mark_ready nor finalize blocks until the device is done. Not there: sparse gradients, and hooks
+/// that do not say serves_cuda(). A bucket in gradient_as_bucket_view is divided by the backend instead. What goes
+/// wrong on the device after finalize is told by later calls.
 class Reducer {
  public:
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});

@@ -14,7 +14,7 @@ namespace ddp {
 
 /// One tensor's way from one memory to another. They are the same, or do not overlap.
 struct TensorCopy {
-  const void* from;   ///< null: zeros
+  const void* from;  ///< null: zeros
   void* to;
   std::size_t count;  ///< elements
 };

@@ -101,10 +101,8 @@ GradientBucket Bucket::lend(std::size_t index, bool is_last, const ProcessGroup&
                         .memory = memory_,
                         .executor = executor_,
                         .allocate = {}};
-  bucket.allocate = [device = device(), options = options_, group = ProcessGroup(group),
-                     executor = executor_](std::size_t bytes) mutable {
-    return bucket_memory(bytes, device, *options, group, executor);
-  };
+  bucket.allocate = [device = device(), options = options_, group = ProcessGroup(group), executor = executor_](
+                        std::size_t bytes) mutable { return bucket_memory(bytes, device, *options, group, executor); };
   for (std::size_t slot = 0; slot < indices_.size(); ++slot) bucket.gradients.push_back(exchanged(slot));
   return bucket;
 }

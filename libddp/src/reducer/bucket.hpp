@@ -19,8 +19,8 @@ class Bucket {
   Bucket(const std::vector<Parameter>& parameters, const std::vector<std::size_t>& indices,
          const ReducerOptions& options, ProcessGroup& group, std::shared_ptr<TensorExecutor> executor);
 
-  /// Brings @p gradient, divided by @p divisor, into the place of the @p slot-th parameter of indices; zeros if null. On
-  /// a device when the bucket is filled.
+  /// Brings @p gradient, divided by @p divisor, into the place of the @p slot-th parameter of indices; zeros if null.
+  /// On a device when the bucket is filled.
   void copy_in(std::size_t slot, const void* gradient, int divisor);
   /// On a device: copies all gradients in, in one launch.
   void fill(int divisor);

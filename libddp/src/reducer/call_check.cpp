@@ -50,8 +50,9 @@ void CallCheck::producer(std::size_t index, const Stream& producer) const {
   const TensorView& expected = parameters_[list_.owner(index)].value;
   if (expected.device().type == DeviceType::cuda && producer.device == expected.device()) return;
   refuse_mark(index, "its producer is a stream of another device",
-              expected.device().type == DeviceType::cpu ? "leave it out: gradients on the CPU are computed by the caller"
-                                                        : "give a stream of the gradient's device");
+              expected.device().type == DeviceType::cpu
+                  ? "leave it out: gradients on the CPU are computed by the caller"
+                  : "give a stream of the gradient's device");
 }
 
 void CallCheck::place(std::size_t index, bool in_step, const TensorView& gradient) const {

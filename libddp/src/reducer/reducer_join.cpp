@@ -25,9 +25,10 @@ void Reducer::Impl::enter_join(Join& join) {
     const TensorView& value = parameters_[owner].value;
     if (join.options().divide_by_initial_world_size || value.device().type == DeviceType::cpu) continue;
     if (reducer::divides_on_device(value.dtype())) continue;
-    refuse("gradients on a CUDA device that are no floating-point numbers of 16 bits or more can be divided by the "
-           "number of all ranks only",
-           "set divide_by_initial_world_size");
+    refuse(
+        "gradients on a CUDA device that are no floating-point numbers of 16 bits or more can be divided by the "
+        "number of all ranks only",
+        "set divide_by_initial_world_size");
   }
   join_ = &join;
 }

@@ -80,9 +80,8 @@ class DeviceExecutor final : public TensorExecutor {
     for (const TensorCopy& each : copies) {
       if (each.count == 0) continue;
       if (each.from == nullptr) {
-        cuda::check(
-            cuda::driver().memset_d8_async(address(each.to), 0, each.count * size_of(to), stream_.get()),
-            "clearing gradients on a CUDA device");
+        cuda::check(cuda::driver().memset_d8_async(address(each.to), 0, each.count * size_of(to), stream_.get()),
+                    "clearing gradients on a CUDA device");
       } else if (!moves || each.from != each.to) {
         pieces.push_back({.from = each.from, .to = each.to, .count = each.count * parts});
       }

@@ -30,9 +30,7 @@ class DeviceExecutorTest : public NcclTest {
     FAKE_CUDA(fake_cuda_register_kernels)(all.data(), all.size());
   }
   CUstream stream() const { return static_cast<CUstream>(executor_->stream()->handle); }
-  void settle() const {
-    cuda::check(cuda::driver().stream_synchronize(stream()), "waiting for the executor");
-  }
+  void settle() const { cuda::check(cuda::driver().stream_synchronize(stream()), "waiting for the executor"); }
   /// The double's devices have the host's memory.
   float* floats(std::initializer_list<float> values) {
     memory_.push_back(cuda::DeviceMemory(own_.context, values.size() * sizeof(float)));
@@ -53,10 +51,9 @@ class DeviceExecutorTest : public NcclTest {
 TEST_F(DeviceExecutorTest, CopiesBytesAndZerosWithoutKernels) {
   float* const from = floats({1, 2, 3, 4});
   float* const to = floats({5, 6, 7, 8});
-  const std::array copies{TensorCopy{.from = from, .to = to, .count = 2},
-                          TensorCopy{.from = nullptr, .to = to + 2, .count = 1},
-                          TensorCopy{.from = to + 3, .to = to + 3, .count = 1},
-                          TensorCopy{.from = from, .to = nullptr, .count = 0}};
+  const std::array copies{
+      TensorCopy{.from = from, .to = to, .count = 2}, TensorCopy{.from = nullptr, .to = to + 2, .count = 1},
+      TensorCopy{.from = to + 3, .to = to + 3, .count = 1}, TensorCopy{.from = from, .to = nullptr, .count = 0}};
   executor_->copy(copies, DType::float32, DType::float32);
   settle();
   EXPECT_THAT((std::vector<float>(to, to + 4)), ElementsAre(1, 2, 0, 8));
@@ -79,7 +76,9 @@ TEST_F(DeviceExecutorTest, DividesAndCastsByKernels) {
   const auto* const thirds = static_cast<const float*>(three.to);
   EXPECT_THAT((std::vector<float>(thirds, thirds + 4)), ElementsAre(3, 4, 5, 6));
   EXPECT_THAT((std::vector<float>(values, values + 4)), ElementsAre(3, 4, 5, 6));
-  EXPECT_THAT(cause_of([&] { executor_->copy({&three, 1}, DType::int32, DType::int32, 3); }),
+  EXPECT_THAT(cause_of([&] {
+                executor_->copy({&three, 1}, DType::int32, DType::int32, 3);
+              }),
               HasSubstr("no kernel does that"));
 }
 
