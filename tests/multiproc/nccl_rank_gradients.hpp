@@ -2,12 +2,14 @@
 // so an order among streams that is missing gives wrong numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include <ddp/ddp.hpp>
@@ -83,14 +85,12 @@ class DeviceGradients final : public GradientPlace {
   }
   void write(void* to, const Bytes& bytes, int producer) override {
     if (bytes.empty()) return;
-    inputs_.push_back(bytes);  // read when the stream comes to it
-    copy(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(inputs_.back().data()), bytes.size(),
-         producer);
+    const std::span<std::byte> from = take(bytes.size());
+    std::ranges::copy(bytes, from.begin());
+    copy(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from.data()), bytes.size(), producer);
   }
   void read(const void* from, std::size_t bytes, int producer) override {
-    const std::span<std::byte> to = pinned_.bytes().subspan(used_, bytes);  // it has room, or this ends the test
-    used_ += bytes;
-    reads_.push_back(to);
+    const std::span<std::byte> to = reads_.emplace_back(take(bytes));
     if (bytes > 0) copy(reinterpret_cast<CUdeviceptr>(to.data()), reinterpret_cast<CUdeviceptr>(from), bytes, producer);
   }
   void order(int earlier, int later) override {
@@ -109,6 +109,11 @@ class DeviceGradients final : public GradientPlace {
   }
 
  private:
+  std::span<std::byte> take(std::size_t bytes) {
+    if (bytes > pinned_.bytes().size() - used_) throw std::runtime_error("more steps than there is memory for");
+    used_ += bytes;
+    return pinned_.bytes().subspan(used_ - bytes, bytes);
+  }
   CUstream at(int producer) const { return streams_[static_cast<std::size_t>(producer)].get(); }
   void copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, int producer) {
     const cuda::ContextScope scope(*context_);
@@ -122,8 +127,7 @@ class DeviceGradients final : public GradientPlace {
   static constexpr std::size_t kPinnedBytes = std::size_t{16} << 20U;
   cuda::ContextPtr context_;
   std::vector<cuda::Stream> streams_;
-  std::deque<Bytes> inputs_;
-  cuda::PinnedMemory pinned_;  ///< of what is read: a copy to other memory of the host would wait for the stream
+  cuda::PinnedMemory pinned_;  ///< for what is written and read: copies of other memory would wait for the stream
   std::size_t used_ = 0;
   std::vector<std::span<std::byte>> reads_;
   std::deque<Bytes> outputs_;

@@ -20,7 +20,7 @@ std::shared_ptr<void> allocate(std::size_t bytes, Device device, const BucketAll
                                ProcessGroup& group) {
   if (!allocator) {
     if (device.type == DeviceType::cuda) return group.allocate(bytes);
-    return {::operator new(bytes, kBucketAlignment), [](void* memory) { ::operator delete(memory, kBucketAlignment); }};
+    return host_memory(bytes);
   }
   std::shared_ptr<void> memory = allocator(bytes, device);
   const bool aligned = reinterpret_cast<std::uintptr_t>(memory.get()) % static_cast<std::size_t>(kBucketAlignment) == 0;
@@ -34,6 +34,10 @@ std::shared_ptr<void> allocate(std::size_t bytes, Device device, const BucketAll
 }
 
 }  // namespace
+
+std::shared_ptr<void> host_memory(std::size_t bytes) {
+  return {::operator new(bytes, kBucketAlignment), [](void* memory) { ::operator delete(memory, kBucketAlignment); }};
+}
 
 Stream home_stream(Device device, const ReducerOptions& options) {
   return options.stream.value_or(Stream{.device = device, .handle = nullptr});

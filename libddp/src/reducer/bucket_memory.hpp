@@ -13,6 +13,8 @@ namespace ddp::reducer {
 /// @p executor does later finds it zeroed there, and it lives until that is over. Throws Error.
 std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const ReducerOptions& options,
                                     ProcessGroup& group, const std::shared_ptr<TensorExecutor>& executor);
+/// Of the CPU, by the C++ library's allocator.
+std::shared_ptr<void> host_memory(std::size_t bytes);
 /// The program's stream.
 Stream home_stream(Device device, const ReducerOptions& options);
 
