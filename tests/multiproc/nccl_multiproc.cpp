@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "support/rank_processes.hpp"
+#include "support/sanitized.hpp"
 
 namespace ddp::test {
 namespace {
@@ -18,8 +19,9 @@ using testing::HasSubstr;
 constexpr int kVictim = 2;
 
 std::vector<std::string> with_doubles(std::vector<std::string> more, const std::string& devices = "8") {
-  for (const char* each : {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL,
-                           "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
+  for (const char* each :
+       {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL, "FAKE_CUDA_KERNELS=" DDP_HOST_KERNELS,
+        "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
     more.emplace_back(each);
   }
   more.push_back("FAKE_CUDA_DEVICES=" + devices);
@@ -32,6 +34,12 @@ std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, 
   command.insert(command.end(), scenario.begin(), scenario.end());
   RankProcesses ranks(size, command, with_doubles(std::move(more), devices));
   return ranks.wait(Deadline::after(seconds(100)));
+}
+
+/// DDP_TEST_JITTER_SEED: another order of work among streams.
+std::vector<std::string> with_jitter(const std::string& most_us) {
+  const char* const seed = std::getenv("DDP_TEST_JITTER_SEED");
+  return {std::string("FAKE_CUDA_JITTER_SEED=") + (seed == nullptr ? "5" : seed), "FAKE_CUDA_JITTER_US=" + most_us};
 }
 
 double waited(const std::string& output) {
@@ -58,8 +66,35 @@ TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
   }
 }
 
+/// With and without views, unused parameters and static graphs, hooks and other types to reduce in. DDP_TEST_STEPS: so
+/// many steps of each.
+TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpu) {
+  const char* const wanted = std::getenv("DDP_TEST_STEPS");
+  const std::string steps = wanted != nullptr ? wanted : (kSanitized ? "3" : "0");
+  for (const auto& [size, steps_of_all] : {std::pair{1, wanted != nullptr ? steps : "2"}, std::pair{2, steps}}) {
+    for (const RankResult& result : run(size, {"reduce", steps_of_all}, with_jitter("100"))) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+    }
+  }
+}
+
+/// Accumulated, in the buckets of another group, and of ranks that have run out of inputs.
+TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpuOtherwise) {
+  for (const RankResult& result : run(2, {"reduce_otherwise"}, with_jitter("2000"))) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST(NcclGroups, AKernelThatIsNotLaunchedEndsTheStepOnAllRanks) {
+  const auto results = run(2, {"reduce", "3"}, {"FAKE_CUDA_FAULTS=cuLaunchKernel@1#20=fail:719"});
+  EXPECT_THAT(results[0].output, HasSubstr("code=aborted ranks=[1] moving gradients on a device: it failed on rank 1"));
+  EXPECT_THAT(results[1].output, HasSubstr("CUDA_ERROR_LAUNCH_FAILED (719)"));
+}
+
 TEST(NcclGroups, AStepOfAReducerBecomesAGraph) {
-  for (const RankResult& result : run(2, {"capture"}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
+  for (const char* where : {"view", "copy"}) {
+    for (const RankResult& result : run(2, {"capture", where}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
 }
 
 TEST(NcclGroups, TheChoiceIsToldOnce) {

@@ -240,12 +240,15 @@ void cross(ddp::World& world) {
 
 void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
+  ::setenv("FAKE_CUDA_RANK", std::to_string(world.rank()).c_str(), 1);  // for faults of one rank
   if (scenario == "survive") return survive(world, argument);
   if (scenario == "reshape") return reshape(world, argument);
   if (scenario == "use") return use_group(world);
   if (scenario == "train") return ddp::test::train(world);
+  if (scenario == "reduce") return ddp::test::reduce(world, argument);
+  if (scenario == "reduce_otherwise") return ddp::test::reduce_otherwise(world);
   if (scenario == "cross") return cross(world);
-  if (scenario == "capture") return ddp::test::capture(world);
+  if (scenario == "capture") return ddp::test::capture(world, argument == "view");
   if (scenario == "loop") return loop(world, std::stoi(argument));
   if (scenario == "old" && world.rank() == 1) ::setenv("FAKE_NCCL_VERSION", "21805", 1);
   if (scenario == "old") return use_group(world);

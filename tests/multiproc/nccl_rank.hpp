@@ -20,6 +20,8 @@ inline void check(bool holds, const std::string& what) {
 }
 
 void train(World& world);
-void capture(World& world);
+void capture(World& world, bool view);
+void reduce(World& world, const std::string& steps);
+void reduce_otherwise(World& world);
 
 }  // namespace ddp::test

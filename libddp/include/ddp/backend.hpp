@@ -18,6 +18,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/operation.hpp>
+#include <ddp/tensor_executor.hpp>
 
 namespace ddp {
 
@@ -138,6 +139,11 @@ class Backend {
   /// Throws Error. Default: refuses.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
 
+  /// What moves tensors on the device, for a Reducer's buckets: in a stream of its own, which it has for as long as it
+  /// lives, longer than the backend if need be. @param converts else it need not divide and cast. Blocks until @p
+  /// deadline at most. Throws Error. Default: refuses.
+  virtual std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline);
+
   /// Makes what carries @p child, a backend for some of this one's ranks, out of its own, before child's connect().
   /// Called on all ranks like init, in the same order; @p child is null on those that are not in it. @p rank: of this
   /// process in child. Blocks until @p deadline at most. Throws Error. Only where traits().splits.
@@ -155,7 +161,7 @@ class Backend {
 };
 
 /// Changes with this header; a plugin of another version is refused.
-inline constexpr int kBackendVersion = 5;
+inline constexpr int kBackendVersion = 6;
 
 struct BackendPlugin {
   int version;

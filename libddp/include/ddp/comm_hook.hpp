@@ -8,22 +8,31 @@
 #include <vector>
 
 #include <ddp/process_group.hpp>
+#include <ddp/tensor_executor.hpp>
 #include <ddp/tensor_view.hpp>
 
 namespace ddp {
 
 /// The gradients of several parameters in one memory, undivided. The views are valid until the bucket's exchange ends.
+///
+/// A bucket on a CUDA device is filled by work in executor->stream(), and what comes behind the exchange there reads
+/// the result: a hook puts its own work into that stream, gives it to operations as CallOptions::stream, and calls
+/// executor->wait_for(work) instead of Work::wait.
 struct GradientBucket {
-  std::size_t index = 0;                ///< from 0, in the order of launches
-  bool is_last = false;                 ///< of the step
-  TensorView buffer;                    ///< one dimension; what is there when the exchange ends are the gradients
-  std::vector<std::size_t> parameters;  ///< positions in the Reducer's list
-  std::vector<TensorView> gradients;    ///< parts of buffer, in the order of `parameters`
-  std::shared_ptr<void> memory;         ///< owns the buffer, for CallOptions::keep_alive
+  std::size_t index = 0;                     ///< from 0, in the order of launches
+  bool is_last = false;                      ///< of the step
+  TensorView buffer;                         ///< one dimension; what is there when the exchange ends are the gradients
+  std::vector<std::size_t> parameters;       ///< positions in the Reducer's list
+  std::vector<TensorView> gradients;         ///< parts of buffer, in the order of `parameters`
+  std::shared_ptr<void> memory;              ///< owns the buffer, for CallOptions::keep_alive
+  std::shared_ptr<TensorExecutor> executor;  ///< moves what is in it
+  /// More memory where the buffer is, aligned to 64 bytes, which may be dropped at any time. On a CUDA device by
+  /// ReducerOptions::allocator, else collective: all ranks take the same, in the order of their buckets. In start().
+  std::function<std::shared_ptr<void>(std::size_t bytes)> allocate;
 };
 
-/// The end of an exchange: blocks until the buffer holds the result. Called once, by Reducer::finalize, in the order of
-/// the buckets; throws when the exchange has failed.
+/// The end of an exchange: blocks until the buffer holds the result, on a CUDA device until the stream will. Called
+/// once, by Reducer::finalize, in the order of the buckets; throws when the exchange has failed.
 using BucketExchange = std::function<void()>;
 
 /// A communication hook. One object for each Reducer and rank; every rank has the same hooks. It may keep state, such
@@ -59,6 +68,9 @@ class CommHook {
   /// Whether the results of all parameters must count, as when it adds what it has not sent to the next gradient. Then
   /// it is refused with find_unused_parameters, where gradients of parameters that no rank has used stay as they are.
   virtual bool needs_all_parameters() const { return false; }
+
+  /// Whether it takes buckets on CUDA devices, too. Else it is refused when a Reducer with gradients there is made.
+  virtual bool serves_cuda() const { return false; }
 };
 
 /// Divides by the number of ranks, then sums: what a Reducer does without a hook.

@@ -29,6 +29,7 @@
 #include <ddp/rank_seed.hpp>
 #include <ddp/recorded_order.hpp>
 #include <ddp/reducer.hpp>
+#include <ddp/tensor_executor.hpp>
 #include <ddp/tensor_view.hpp>
 #include <ddp/topology.hpp>
 #include <ddp/version.hpp>

@@ -62,7 +62,7 @@ struct DdpLog {
   // of the last step that was sampled
   std::int64_t unused_parameter_size = 0;  ///< bytes, on this rank
   std::int64_t num_buckets_reduced = 0;    ///< buckets that ranks exchanged; skip_all_reduce_unused leaves some out
-  bool has_rebuilt_buckets = false;        ///< never on CUDA devices
+  bool has_rebuilt_buckets = false;
   std::string rebuilt_bucket_sizes;
   std::string rebuilt_per_bucket_param_indices;         ///< "0 1, 2 3": separated by spaces within a bucket
   std::string prev_iteration_grad_ready_order_indices;  ///< of this rank

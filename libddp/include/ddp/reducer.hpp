@@ -51,7 +51,8 @@ struct SparseGradient {
 };
 
 /// Returns memory for a bucket, aligned to 64 bytes; freed when the last copy of the pointer goes. On a CUDA device it
-/// is zeroed by work that comes before all later work of ReducerOptions::stream.
+/// is zeroed by work that comes before all later work of ReducerOptions::stream; the last copy may go on any thread,
+/// and goes when the device is done with the bucket.
 using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
 
 /// Equal on all ranks, but for gradient_as_bucket_view, allocator, stream, the log and the counts of recorded_order.
@@ -95,13 +96,13 @@ struct ReducerOptions {
   std::optional<std::size_t> delayed_behind{};
   /// Gradients of floating-point types other than float64 are exchanged, and added, in this one of float32, float16 and
   /// bfloat16: divided and rounded once on their way into the bucket, and converted back to their own type. Of a
-  /// parameter in float16 not bfloat16, nor the reverse. Not on CUDA devices. Limits of buckets count gradients' bytes.
+  /// parameter in float16 not bfloat16, nor the reverse. Limits of buckets count gradients' bytes.
   std::optional<DType> reduce_dtype{};
   std::shared_ptr<CommHook> comm_hook{};  ///< instead of the average
-  BucketAllocator allocator{};            ///< default: the C++ library's, for CPU tensors
-  /// Of parameters on a CUDA device: the stream in which gradients are computed, all of them; default: the device's
-  /// default stream. Buckets wait for what is in it when their last gradient is marked; finalize makes it wait for the
-  /// averages, and does not block.
+  BucketAllocator allocator{};            ///< default: the C++ library's; ProcessGroup::allocate on CUDA devices
+  /// Of parameters on a CUDA device: the stream in which gradients are computed, unless mark_ready names another one;
+  /// default: the device's default stream. Buckets wait for what is in it when their last gradient is marked; finalize
+  /// makes it wait for the averages, and does not block.
   std::optional<Stream> stream{};
   DdpLogOptions log{};
 };
@@ -124,9 +125,10 @@ struct ReducerStats {
 /// parameter that differs. What only some ranks find wrong, such as gradients that share memory, every rank throws,
 /// too: Error(invalid_argument) that names these ranks. All calls but mark_ready come from one thread at a time.
 ///
-/// Parameters on CUDA devices need gradient_as_bucket_view and an allocator, and take no hook and no Join. Their
-/// buckets are divided by the backend, and stay as they are after the first step: give its recorded_order() to the next
-/// run. What goes wrong on the device after finalize is told by later calls.
+/// Gradients on a CUDA device are copied, divided and cast by work in a stream of the Reducer's own, which no call
+/// waits for: neither mark_ready nor finalize blocks until the device is done. Not there: sparse gradients, and hooks
+/// that do not say serves_cuda(). A bucket in gradient_as_bucket_view is divided by the backend instead. What goes
+/// wrong on the device after finalize is told by later calls.
 class Reducer {
  public:
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});
@@ -145,9 +147,13 @@ class Reducer {
   /// The gradient of parameter @p index (its position in the constructor's list) is final. Thread-safe.
   /// Throws invalid_argument when marked too often in a step or outside a step.
   void mark_ready(std::size_t index);
+  /// The same for a gradient on a CUDA device that is final once what is in @p producer now is over, where this is
+  /// another stream than ReducerOptions::stream. It lives until finalize, which makes it wait, too.
+  void mark_ready(std::size_t index, const Stream& producer);
   /// The same for a gradient in other memory, which finalize writes to. The memory lives until then; after a step of
   /// no_sync until the next finalize.
   void mark_ready(std::size_t index, const TensorView& gradient);
+  void mark_ready(std::size_t index, const TensorView& gradient, const Stream& producer);
 
   /// The same for a parameter with sparse_gradient, which finalize does not write to: see sparse_average().
   void mark_ready(std::size_t index, const SparseGradient& gradient);

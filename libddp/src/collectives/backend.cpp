@@ -39,6 +39,15 @@ std::shared_ptr<void> Backend::allocate(std::size_t bytes, Deadline /*deadline*/
                .hint = "use the program's allocator"}};
 }
 
+std::shared_ptr<TensorExecutor> Backend::make_executor(bool /*converts*/, Deadline /*deadline*/) {
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = "preparing to move gradients on a device",
+               .cause = "the group's backend moves no tensors",
+               .native = {},
+               .ranks = {},
+               .hint = "take the backend nccl for gradients on CUDA devices"}};
+}
+
 void Backend::split(Backend* /*child*/, int /*rank*/, Deadline /*deadline*/) {}
 
 void Backend::rest(std::chrono::microseconds limit) noexcept { std::this_thread::sleep_for(limit); }

@@ -1,4 +1,4 @@
-// What a group's backend for CUDA tensors does beside operations: memory, and groups of some ranks.
+// What a group's backend for CUDA tensors does beside operations: memory, moving tensors, groups of some ranks.
 #include <fmt/format.h>
 
 #include "collectives/group_driver.hpp"
@@ -34,6 +34,25 @@ std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline
   const Turn turn(*this, deadline.when());
   if (!turn.taken()) throw not_free(attempted);
   return lane->carrier.backend->allocate(bytes, deadline);
+}
+
+std::shared_ptr<TensorExecutor> GroupDriver::make_executor(bool converts, Deadline deadline) {
+  const std::string attempted = fmt::format("preparing to move gradients on a device for group '{}'", members_.name);
+  if (forked()) fork_guard_.check(attempted);
+  if (const auto verdict = watch_.verdict()) throw *verdict;
+  Lane* const lane = lane_of(DeviceType::cuda);
+  if (lane == nullptr) {
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = attempted,
+                 .cause = "no backend of the group serves CUDA tensors",
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  attempt();
+  const Turn turn(*this, deadline.when());
+  if (!turn.taken()) throw not_free(attempted);
+  return lane->carrier.backend->make_executor(converts, deadline);
 }
 
 void GroupDriver::split(Backend* child, int rank, Deadline deadline) {

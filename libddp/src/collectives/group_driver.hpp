@@ -65,6 +65,8 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
 
   /// As ProcessGroup::allocate.
   std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
+  /// As Backend::make_executor, of the backend for CUDA tensors.
+  std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline);
   /// As Backend::split, of the backend for CUDA tensors. Nothing where that does not split.
   void split(Backend* child, int rank, Deadline deadline);
 

@@ -46,6 +46,11 @@ class GroupEngine {
   /// As ProcessGroup::allocate.
   std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline) { return driver_->allocate(bytes, deadline); }
 
+  /// As GroupDriver::make_executor.
+  std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline) {
+    return driver_->make_executor(converts, deadline);
+  }
+
   /// As GroupDriver::split.
   void split(Backend* child, int rank, Deadline deadline) { driver_->split(child, rank, deadline); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -13,25 +14,32 @@ namespace ddp::reducer {
 /// Not thread-safe as a whole, but copy_in of different parameters may run at the same time.
 class Bucket {
  public:
-  /// @param indices positions in @p parameters, all of one element type; offsets follow their order. The memory is
-  /// zeroed. @p parameters stay where they are. On a CUDA device gradients can only be in the bucket.
+  /// @param indices positions in @p parameters, all of one element type and device; offsets follow their order. The
+  /// memory is zeroed. @p parameters stay where they are. @p executor of the device; null if nothing is to be moved.
   Bucket(const std::vector<Parameter>& parameters, const std::vector<std::size_t>& indices,
-         const ReducerOptions& options);
+         const ReducerOptions& options, ProcessGroup& group, std::shared_ptr<TensorExecutor> executor);
 
-  /// Writes @p gradient, divided by @p divisor, into the place of the @p slot-th parameter of indices; zeros if null.
+  /// Brings @p gradient, divided by @p divisor, into the place of the @p slot-th parameter of indices; zeros if null.
+  /// On a device when the bucket is filled.
   void copy_in(std::size_t slot, const void* gradient, int divisor);
-  /// The reverse, undivided. Nothing where @p gradient is null, or in the bucket.
-  void copy_out(std::size_t slot, void* gradient) const;
+  /// On a device: copies all gradients in, in one launch.
+  void fill(int divisor);
+  /// The reverse, undivided, to @p targets, by parameter, of those that somebody @p used. Nothing where the target is
+  /// null, or in the bucket.
+  void copy_out(const std::vector<void*>& targets, const std::vector<std::uint8_t>& used) const;
   /// The place of a parameter's gradient: with gradient_as_bucket_view as it is computed, else as it is exchanged.
   TensorView view(std::size_t slot) const;
   /// With gradient_as_bucket_view: makes @p gradient the one that lives here.
   void move_in(std::size_t slot, const void* gradient);
 
   /// Starts averaging it over the group. The operation shares the memory, so a Bucket may be destroyed while it runs.
-  Work launch(ProcessGroup& group, const std::optional<Stream>& stream) const;
-  bool on_cpu() const { return value(0).device().type == DeviceType::cpu; }
+  /// @param divisor as in copy_in.
+  Work launch(ProcessGroup& group, int divisor) const;
+  bool on_cpu() const { return device().type == DeviceType::cpu; }
+  Device device() const { return value(0).device(); }
+  TensorExecutor& executor() const noexcept { return *executor_; }
   /// For a hook.
-  GradientBucket lend(std::size_t index, bool is_last) const;
+  GradientBucket lend(std::size_t index, bool is_last, const ProcessGroup& group) const;
 
  private:
   /// Of what is exchanged.
@@ -40,18 +48,24 @@ class Bucket {
   }
   /// Whether gradients are of another type than what is exchanged.
   bool casts() const noexcept { return gradient_dtype_ != dtype_; }
+  /// Whether gradients are divided on their way in, else by the exchange.
+  bool divides() const noexcept;
   TensorView exchanged(std::size_t slot) const;
+  TensorView flat() const { return {memory_.get(), dtype_, {static_cast<std::int64_t>(elements_)}, device()}; }
   /// What a gradient is like, whether it has memory of its own or not.
   const TensorView& value(std::size_t slot) const { return (*parameters_)[indices_[slot]].value; }
 
   const std::vector<Parameter>* parameters_;
+  const ReducerOptions* options_;
   std::vector<std::size_t> indices_;
   std::vector<std::size_t> offsets_;  ///< in elements
   DType gradient_dtype_;
   DType dtype_;  ///< of what is exchanged
   std::size_t elements_ = 0;
-  std::shared_ptr<void> memory_;  ///< of what is exchanged
-  std::shared_ptr<void> home_;    ///< of gradients that live here, but are exchanged in another type
+  std::shared_ptr<TensorExecutor> executor_;
+  std::vector<const void*> sources_;  ///< by slot, on a device: to be copied in
+  std::shared_ptr<void> memory_;      ///< of what is exchanged
+  std::shared_ptr<void> home_;        ///< of gradients that live here, but are exchanged in another type
 };
 
 }  // namespace ddp::reducer

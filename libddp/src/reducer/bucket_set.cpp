@@ -1,34 +1,54 @@
 #include "reducer/bucket_set.hpp"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
+#include "base/log.hpp"
 #include "collectives/group_engine.hpp"
 
 namespace ddp::reducer {
 
-void BucketSet::make(BucketPlan plan, const ProcessGroup& group) {
+void BucketSet::make(BucketPlan plan, ProcessGroup& group, std::shared_ptr<TensorExecutor> device) {
   const bool in_buckets = options_.gradient_as_bucket_view;
+  exchanges_ = group.size() > 1 || options_.comm_hook;
+  const std::shared_ptr<TensorExecutor> former = std::exchange(device_, std::move(device));
+  // one rank, whose group has nothing that could move them
+  if (!exchanges_ && !device_ && plan == plan_ && !buckets_.empty()) return;
   std::vector<Bucket> old = std::move(buckets_);
   if (!in_buckets) old.clear();  // before the new ones need memory
   const std::vector<Place> old_places = std::move(places_);
-  exchanges_ = group.size() > 1 || options_.comm_hook;
   plan_ = std::move(plan);
   buckets_.clear();
   places_.assign(parameters_.size(), {});
   pending_ = std::deque<std::atomic<std::size_t>>(plan_.size());
+  producers_ = Producers(plan_.size());
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
-    if (exchanges_ || in_buckets) buckets_.emplace_back(parameters_, plan_[bucket], options_);
-    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
-      const std::size_t parameter = plan_[bucket][slot];
-      places_[parameter] = {bucket, slot};
-      if (old.empty()) continue;
-      const Place from = old_places[parameter];
-      buckets_[bucket].move_in(slot, old[from.bucket].view(from.slot).data());
+    const bool on_cpu = parameters_[plan_[bucket].front()].value.device().type == DeviceType::cpu;
+    if (exchanges_ || in_buckets) {
+      buckets_.emplace_back(parameters_, plan_[bucket], options_, group, on_cpu ? host_ : device_);
     }
+    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) places_[plan_[bucket][slot]] = {bucket, slot};
+  }
+  if (old.empty()) return;
+  move_gradients(old, old_places);
+  // their memory is freed when the former one is done with it
+  if (former && device_ && former != device_) device_->hold_back(*former->stream());
+}
+
+void BucketSet::move_gradients(const std::vector<Bucket>& old, const std::vector<Place>& old_places) {
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    if (!bucket.on_cpu()) bucket.executor().wait_for(bucket.executor().now_in(home(bucket.device())));
+    for (std::size_t slot = 0; slot < plan_[i].size(); ++slot) {
+      const Place from = old_places[plan_[i][slot]];
+      bucket.move_in(slot, old[from.bucket].view(from.slot).data());
+    }
+    if (!bucket.on_cpu()) bucket.executor().hold_back(home(bucket.device()));
   }
 }
 
@@ -45,6 +65,7 @@ void BucketSet::start_step(const std::vector<bool>& idle, int divisor) {
     skipped_[i] = std::ranges::all_of(plan_[i], [&](std::size_t parameter) { return idle[parameter]; });
   }
   launched_.clear();
+  for (auto& moments : producers_) moments.clear();
   error_ = nullptr;
   if (trace_ != nullptr) trace_->start_step(plan_.size());
 }
@@ -82,7 +103,7 @@ void BucketSet::launch_full_locked(ProcessGroup& group) {
 }
 
 template <class Call>
-auto BucketSet::guard_hook(ProcessGroup& group, const Call& call) {
+auto BucketSet::guarded(ProcessGroup& group, const Call& call) {
   try {
     return call();
   } catch (const std::exception& error) {
@@ -90,7 +111,9 @@ auto BucketSet::guard_hook(ProcessGroup& group, const Call& call) {
       const int own = group.global_ranks()[static_cast<std::size_t>(group.rank())];
       collectives::GroupEngine::of(group).end_group(
           Error{{.code = ErrorCode::aborted,
-                 .attempted = fmt::format("averaging gradients by the hook '{}'", options_.comm_hook->name()),
+                 .attempted = options_.comm_hook
+                                  ? fmt::format("averaging gradients by the hook '{}'", options_.comm_hook->name())
+                                  : "moving gradients on a device",
                  .cause = fmt::format("it failed on rank {}: {}", own, error.what()),
                  .native = {},
                  .ranks = {own},
@@ -100,49 +123,79 @@ auto BucketSet::guard_hook(ProcessGroup& group, const Call& call) {
   }
 }
 
+void BucketSet::wait_for_producer(std::size_t parameter, const Stream& producer) {
+  if (!exchanges_ || producer.handle == home(producer.device).handle) return;
+  const std::lock_guard lock(producers_mutex_);
+  producers_[places_[parameter].bucket][producer.handle] = device_->now_in(producer);
+}
+
+void BucketSet::fill(std::size_t bucket) {
+  TensorExecutor& executor = buckets_[bucket].executor();
+  executor.wait_for(executor.now_in(home(buckets_[bucket].device())));
+  {
+    const std::lock_guard lock(producers_mutex_);
+    for (const auto& [stream, moment] : producers_[bucket]) executor.wait_for(moment);
+  }
+  buckets_[bucket].fill(divisor_);
+}
+
 BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
   if (skipped_[bucket]) return {};
-  if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, options_.stream), .exchange = {}};
-  const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size());
-  return {.work = {}, .exchange = guard_hook(group, [&] { return options_.comm_hook->start(lent, group); })};
+  if (!buckets_[bucket].on_cpu()) guarded(group, [&] { fill(bucket); });
+  if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, divisor_), .exchange = {}};
+  const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size(), group);
+  return {.work = {}, .exchange = guarded(group, [&] { return options_.comm_hook->start(lent, group); })};
 }
 
 void BucketSet::wait(std::size_t bucket, ProcessGroup& group) {
   const Launched& launched = launched_[bucket];
-  if (launched.work && !buckets_[bucket].on_cpu()) {
-    const Device device = parameters_[plan_[bucket].front()].value.device();
-    launched.work->order(options_.stream.value_or(Stream{.device = device, .handle = nullptr}));
-    return;  // the device ends it, nobody here knows when
-  } else if (launched.work) {
-    launched.work->wait();
-    last_finish_ = launched.work->finished_at().value_or(Deadline::Clock::now());
+  if (launched.work) {
+    buckets_[bucket].executor().wait_for(*launched.work);
   } else if (launched.exchange) {
-    guard_hook(group, launched.exchange);
-    last_finish_ = Deadline::Clock::now();
+    guarded(group, launched.exchange);
   }
-  if (trace_ != nullptr && !skipped_[bucket]) trace_->of(bucket).done = last_finish_;
+  if (skipped_[bucket] || !buckets_[bucket].on_cpu()) return;  // a device ends it, nobody here knows when
+  const auto finished = launched.work ? launched.work->finished_at() : std::nullopt;
+  last_finish_ = finished.value_or(Deadline::Clock::now());
+  if (trace_ != nullptr) trace_->of(bucket).done = last_finish_;
 }
 
-void BucketSet::copy_out(std::size_t bucket, const std::vector<void*>& targets,
-                         const std::vector<std::uint8_t>& used) const {
+void BucketSet::copy_out(std::size_t bucket, const std::vector<void*>& targets, const std::vector<std::uint8_t>& used,
+                         ProcessGroup& group) {
   if (skipped_[bucket]) return;
-  for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
-    const std::size_t parameter = plan_[bucket][slot];
-    if (used[parameter] != 0) buckets_[bucket].copy_out(slot, targets[parameter]);
+  guarded(group, [&] { buckets_[bucket].copy_out(targets, used); });
+}
+
+void BucketSet::hold_back_producers() {
+  if (!device_ || !exchanges_) return;
+  const Device device = device_->stream()->device;
+  std::set<void*> streams{home(device).handle};
+  for (const auto& moments : producers_) {
+    for (const auto& [stream, moment] : moments) {
+      device_->wait_for(moment);  // of a step that exchanges nothing, or of a bucket that was left out
+      streams.insert(stream);
+    }
+  }
+  for (void* const stream : streams) device_->hold_back({.device = device, .handle = stream});
+}
+
+void BucketSet::abandon() noexcept {
+  try {
+    hold_back_producers();
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::warning, "after a step that has failed: {}", error.what());
   }
 }
 
-void BucketSet::hand_over(const std::vector<void*>& sources) {
+void BucketSet::hand_over(const std::vector<void*>& sources, ProcessGroup& group) {
   if (!options_.comm_hook || !options_.comm_hook->takes_leaves()) return;
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
     for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
       buckets_[bucket].copy_in(slot, sources[plan_[bucket][slot]], 1);
     }
-    options_.comm_hook->add_leaf(buckets_[bucket].lend(bucket, bucket + 1 == plan_.size()));
-    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
-      buckets_[bucket].copy_in(slot, nullptr, 1);
-      buckets_[bucket].copy_out(slot, sources[plan_[bucket][slot]]);
-    }
+    options_.comm_hook->add_leaf(buckets_[bucket].lend(bucket, bucket + 1 == plan_.size(), group));
+    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) buckets_[bucket].copy_in(slot, nullptr, 1);
+    buckets_[bucket].copy_out(sources, std::vector<std::uint8_t>(parameters_.size(), 1));
   }
 }
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -14,8 +16,10 @@
 #include <ddp/reducer.hpp>
 
 #include "reducer/bucket.hpp"
+#include "reducer/bucket_memory.hpp"
 #include "reducer/bucket_plan.hpp"
 #include "reducer/bucket_trace.hpp"
+#include "reducer/host_executor.hpp"
 
 namespace ddp::reducer {
 
@@ -28,7 +32,8 @@ class BucketSet {
       : parameters_(parameters), options_(options) {}
 
   /// Makes the buckets of a plan, between steps. Gradients that live in buckets move along.
-  void make(BucketPlan plan, const ProcessGroup& group);
+  /// @param device of gradients on a CUDA device; null if there are none, or nothing is to be moved.
+  void make(BucketPlan plan, ProcessGroup& group, std::shared_ptr<TensorExecutor> device);
   const BucketPlan& plan() const noexcept { return plan_; }
   /// Else there is nothing to do in a step: each rank's gradients are the average.
   bool exchanges() const noexcept { return exchanges_; }
@@ -40,16 +45,28 @@ class BucketSet {
   /// Puts a gradient (null: zeros) into its bucket, and launches what is full then. Thread-safe. Throws the error of
   /// the first launch that failed in this step.
   void contribute(std::size_t parameter, const void* gradient, ProcessGroup& group);
+  /// What @p producer holds now computes a parameter's gradient: its bucket waits for it. Before contribute.
+  /// Thread-safe.
+  void wait_for_producer(std::size_t parameter, const Stream& producer);
   /// Throws as contribute. Before the buckets are waited for.
   void launch_full(ProcessGroup& group);
   /// Waits for a bucket; throws its error.
   void wait(std::size_t bucket, ProcessGroup& group);
   /// Writes the gradients of a bucket to @p targets, by parameter, of those that somebody @p used.
-  void copy_out(std::size_t bucket, const std::vector<void*>& targets, const std::vector<std::uint8_t>& used) const;
+  void copy_out(std::size_t bucket, const std::vector<void*>& targets, const std::vector<std::uint8_t>& used,
+                ProcessGroup& group);
+
+  /// The step is over: what comes later in the streams that have computed gradients on a device waits for the averages,
+  /// and for the gradients of one another.
+  /// Throws Error.
+  void hold_back_producers();
+
+  /// A step has failed: the same, so that the program may free its gradients in these streams. Logs.
+  void abandon() noexcept;
 
   /// After a step that exchanges nothing: gives the gradients at @p sources to the hook, if it wants them, and sets
   /// them to 0.
-  void hand_over(const std::vector<void*>& sources);
+  void hand_over(const std::vector<void*>& sources, ProcessGroup& group);
 
   /// Between steps; null: none.
   void set_trace(BucketTrace* trace) noexcept { trace_ = trace; }
@@ -72,22 +89,35 @@ class BucketSet {
     BucketExchange exchange;
   };
 
+  void move_gradients(const std::vector<Bucket>& old, const std::vector<Place>& old_places);
   void launch_full_locked(ProcessGroup& group);
   Launched launch(std::size_t bucket, ProcessGroup& group);
-  /// Calls the hook. What it throws ends the group, since the other ranks wait for this one's part of the exchange.
+  /// On a device: lets the bucket wait for its gradients, and copies them in.
+  void fill(std::size_t bucket);
+  /// The program's stream, of a device.
+  Stream home(Device device) const { return home_stream(device, options_); }
+  /// Calls a hook, or a device. What it throws ends the group, since the other ranks wait for this one's part of the
+  /// exchange.
   template <class Call>
-  auto guard_hook(ProcessGroup& group, const Call& call);
+  auto guarded(ProcessGroup& group, const Call& call);
 
   const std::vector<Parameter>& parameters_;
   const ReducerOptions& options_;
   bool exchanges_ = false;
   int divisor_ = 1;
+  const std::shared_ptr<TensorExecutor> host_ = std::make_shared<HostExecutor>();
+  std::shared_ptr<TensorExecutor> device_;  ///< null: nothing is moved on one
   BucketPlan plan_;
   std::vector<Bucket> buckets_;                   ///< none if nothing is exchanged and gradients are elsewhere
   std::vector<Place> places_;                     ///< by parameter
   std::deque<std::atomic<std::size_t>> pending_;  ///< by bucket: gradients still missing in this step
   std::vector<bool> skipped_;                     ///< by bucket
   BucketTrace* trace_ = nullptr;
+
+  /// By bucket and stream, of others than the program's: when the last gradient of it was there.
+  using Producers = std::vector<std::map<void*, TensorExecutor::Moment>>;
+  std::mutex producers_mutex_;  ///< guards the next
+  Producers producers_;
 
   std::mutex mutex_;  ///< guards what follows while gradients arrive
   std::vector<Launched> launched_;

@@ -43,9 +43,16 @@ void CallCheck::gradient(std::size_t index, const void* own, const TensorView* g
              given->device() != expected.device()) {
     refuse_mark(index, fmt::format("expected {}, got {}", expected.description(), given->description()),
                 "a gradient must have the size, element type and device of its parameter");
-  } else if (expected.device().type == DeviceType::cuda && given->data() != own) {
-    refuse_mark(index, "it is not in its bucket", "on a CUDA device compute it there: bucket_view()");
   }
+}
+
+void CallCheck::producer(std::size_t index, const Stream& producer) const {
+  const TensorView& expected = parameters_[list_.owner(index)].value;
+  if (expected.device().type == DeviceType::cuda && producer.device == expected.device()) return;
+  refuse_mark(index, "its producer is a stream of another device",
+              expected.device().type == DeviceType::cpu
+                  ? "leave it out: gradients on the CPU are computed by the caller"
+                  : "give a stream of the gradient's device");
 }
 
 void CallCheck::place(std::size_t index, bool in_step, const TensorView& gradient) const {

@@ -25,6 +25,8 @@ class CallCheck {
   void unused(std::span<const std::size_t> indices) const;
   /// @param own where the gradient is if @p given is null.
   void gradient(std::size_t index, const void* own, const TensorView* given) const;
+  /// The stream that computes a gradient.
+  void producer(std::size_t index, const Stream& producer) const;
   /// Where a gradient is placed between steps; without memory: nowhere.
   void place(std::size_t index, bool in_step, const TensorView& gradient) const;
   /// A mark outside a step.

@@ -15,9 +15,11 @@ class AllReduceHook final : public CommHook {
  public:
   std::string name() const override { return "all_reduce"; }
   BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) override {
+    if (bucket.buffer.device().type == DeviceType::cuda) return hooks::exchange(bucket, ReduceOp::avg, group);
     collectives::divide(bucket.buffer.data(), bucket.buffer.dtype(), bucket.buffer.numel(), group.size());
-    return [work = group.all_reduce(bucket.buffer, ReduceOp::sum, {{}, bucket.memory})] { work.wait(); };
+    return hooks::exchange(bucket, ReduceOp::sum, group);
   }
+  bool serves_cuda() const override { return true; }
 };
 
 class NoopHook final : public CommHook {
@@ -26,6 +28,7 @@ class NoopHook final : public CommHook {
   BucketExchange start(const GradientBucket& /*stays*/, ProcessGroup& /*unused*/) override {
     return [] {};
   }
+  bool serves_cuda() const override { return true; }
 };
 
 void check_wire(DType wire) {
@@ -48,16 +51,17 @@ class CompressWrapper final : public CommHook {
   std::string name() const override { return fmt::format("{} of {}", inner_->name(), to_string(wire_)); }
   BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) override {
     if (bucket.buffer.dtype() != DType::float32) return inner_->start(bucket, group);
-    GradientBucket small = hooks::recast(bucket, memory_, wire_, 1);
+    GradientBucket small = hooks::recast(bucket, memory_, wire_);
     BucketExchange exchange = inner_->start(small, group);
     return [bucket, small = std::move(small), exchange = std::move(exchange)] {
       exchange();
-      hooks::cast(small.buffer, bucket.buffer, 1);
+      hooks::cast(*bucket.executor, small.buffer, bucket.buffer);
     };
   }
   void join_group(ProcessGroup& group) override { inner_->join_group(group); }
   void end_step(bool complete) noexcept override { inner_->end_step(complete); }
   bool needs_all_parameters() const override { return inner_->needs_all_parameters(); }
+  bool serves_cuda() const override { return inner_->serves_cuda(); }
 
  private:
   DType wire_;
@@ -72,13 +76,13 @@ class CompressHook final : public CommHook {
   BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) override {
     if (bucket.buffer.dtype() != DType::float32) return plain_.start(bucket, group);
     // divided before it is rounded: gradients up to 65504 times the number of ranks fit into float16
-    const GradientBucket small = hooks::recast(bucket, memory_, wire_, 1.0 / group.size());
-    const Work work = group.all_reduce(small.buffer, ReduceOp::sum, {{}, small.memory});
-    return [bucket, small, work] {
-      work.wait();
-      hooks::cast(small.buffer, bucket.buffer, 1);
+    const GradientBucket small = hooks::recast(bucket, memory_, wire_, group.size());
+    return [bucket, small, exchange = hooks::exchange(small, ReduceOp::sum, group)] {
+      exchange();
+      hooks::cast(*bucket.executor, small.buffer, bucket.buffer);
     };
   }
+  bool serves_cuda() const override { return true; }
 
  private:
   DType wire_;

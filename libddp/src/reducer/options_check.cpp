@@ -114,6 +114,11 @@ DType exchanged_as(DType gradients, const ReducerOptions& options) {
   return options.reduce_dtype && can_be_cast(gradients) ? *options.reduce_dtype : gradients;
 }
 
+bool divides_on_device(DType type) {
+  const DType component = component_of(type);
+  return can_be_cast(component) || component == DType::float64;
+}
+
 std::vector<std::size_t> bucket_limits(const ReducerOptions& options) {
   if (!options.bucket_caps_bytes.empty()) return options.bucket_caps_bytes;
   if (options.bucket_cap_bytes) return {*options.bucket_cap_bytes};

@@ -20,6 +20,8 @@ bool knows_counts(const ReducerOptions& options);
 
 /// The element type in which gradients of type @p gradients are exchanged.
 DType exchanged_as(DType gradients, const ReducerOptions& options);
+/// Whether a CUDA device can divide numbers of this type while it copies them.
+bool divides_on_device(DType type);
 /// Of the first, second, ... bucket of each element type; the last one repeats.
 std::vector<std::size_t> bucket_limits(const ReducerOptions& options);
 /// Whether buckets follow the order of the first step's gradients.

@@ -28,10 +28,13 @@ void check_sparse(const Parameter& parameter, const ReducerOptions& options) {
 
 void check_parameter(const Parameter& parameter, const ReducerOptions& options) {
   if (!parameter.requires_gradient) return;
-  if (parameter.value.device().type == DeviceType::cuda &&
-      (!options.gradient_as_bucket_view || !options.allocator || options.comm_hook)) {
-    base::throw_invalid_argument(kMaking, fmt::format("'{}' is on a CUDA device", parameter.name),
-                                 "set gradient_as_bucket_view and an allocator, and no hook");
+  if (parameter.value.device().type == DeviceType::cuda && options.comm_hook && !options.comm_hook->serves_cuda()) {
+    base::throw_invalid_argument(
+        kMaking,
+        fmt::format("'{}' is on a CUDA device, where the hook '{}' takes no gradients", parameter.name,
+                    options.comm_hook->name()),
+        "take all_reduce_hook, compress_hook, post_local_sgd_hook or noop_hook; a hook of your own says so by "
+        "serves_cuda()");
   }
   if (parameter.value.dtype() == DType::boolean) {
     base::throw_invalid_argument(kMaking, fmt::format("'{}' is boolean, which has no average", parameter.name),
@@ -40,10 +43,6 @@ void check_parameter(const Parameter& parameter, const ReducerOptions& options) 
   if (parameter.sparse_gradient) return check_sparse(parameter, options);
   const DType type = parameter.value.dtype();
   const DType exchanged = exchanged_as(type, options);
-  if (type != exchanged && parameter.value.device().type == DeviceType::cuda) {
-    base::throw_invalid_argument(kMaking, fmt::format("'{}' is on a CUDA device", parameter.name),
-                                 "leave reduce_dtype off: its gradients are exchanged in their own type");
-  }
   if (type != exchanged && type != DType::float32 && exchanged != DType::float32) {
     base::throw_invalid_argument(
         kMaking,

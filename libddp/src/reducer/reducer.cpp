@@ -60,12 +60,13 @@ void Reducer::Impl::prepare_for_backward(std::span<const std::size_t> unused) {
   start_step(unused);
 }
 
-void Reducer::Impl::mark_ready(std::size_t index, const TensorView* gradient) {
+void Reducer::Impl::mark_ready(std::size_t index, const TensorView* gradient, const Stream* producer) {
   if (!in_step_.load(std::memory_order_acquire)) check_.throw_outside(index);
   const std::size_t owner = check_.owner_of(index, "marking a gradient ready");
   check_kind(owner, false, "marking");
   check_.gradient(index, own_memory(owner), gradient);
-  accept_mark(index, owner, gradient != nullptr ? gradient->data() : own_memory(owner));
+  if (producer != nullptr) check_.producer(index, *producer);
+  accept_mark(index, owner, gradient != nullptr ? gradient->data() : own_memory(owner), producer);
 }
 
 void Reducer::Impl::mark_ready(std::size_t index, const SparseGradient& gradient) {
@@ -73,7 +74,7 @@ void Reducer::Impl::mark_ready(std::size_t index, const SparseGradient& gradient
   const std::size_t owner = check_.owner_of(index, "marking a gradient ready");
   check_kind(owner, true, "marking");
   sparse_.check(owner, gradient, "marking");
-  accept_mark(index, owner, nullptr);
+  accept_mark(index, owner, nullptr, nullptr);
   sparse_.place(owner, gradient);
 }
 
@@ -89,7 +90,8 @@ void Reducer::Impl::contribute(std::size_t owner, const void* gradient) {
   if (buckets_.exchanges() && !sparse_.has(owner)) buckets_.contribute(owner, gradient, group_);
 }
 
-void Reducer::Impl::accept_mark(std::size_t index, std::size_t owner, void* memory) {
+void Reducer::Impl::accept_mark(std::size_t index, std::size_t owner, void* memory, const Stream* producer) {
+  if (producer != nullptr) buckets_.wait_for_producer(owner, *producer);  // before the mark lets the bucket go
   const bool several_marks = marks_.counting() || list_.names()[owner] > 1;
   const auto mark = several_marks ? mark_shared(owner, memory) : marks_.mark(owner);
   if (mark == ReadyMarks::Mark::excess) check_.throw_excess(index, marks_.needed(owner));
@@ -132,10 +134,11 @@ void Reducer::Impl::finalize() {
   in_step_ = false;
   if (!synchronize_) {
     accumulated_ = true;
-    return buckets_.hand_over(sources_);
+    buckets_.hold_back_producers();
+    return buckets_.hand_over(sources_, group_);
   }
   broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
-  reducer::StepEnd end(options_.comm_hook.get());
+  reducer::StepEnd end(options_.comm_hook.get(), buckets_);
   if (join_ != nullptr) join_->active();  // throws if others take another step, and so never send their buckets
   const bool counting = marks_.counting();
   std::vector<std::size_t> missing;
@@ -208,19 +211,6 @@ void Reducer::Impl::change_group(ProcessGroup group) {
   log_.join_group(buckets_.plan());
 }
 
-ProcessGroup Reducer::Impl::compare(ProcessGroup group) const {
-  std::optional<Error> fault;  // the other ranks may have none, and must not wait for this one
-  try {
-    reducer::check_options(options_, parameters_);
-    static_cast<void>(ParameterList(parameters_, options_));
-  } catch (const Error& error) {
-    fault = error;
-  }
-  reducer::verify_parameters(group, parameters_, reducer::describe(options_), options_.buffers, fault);
-  if (options_.comm_hook) options_.comm_hook->join_group(group);
-  return group;
-}
-
 std::vector<bool> Reducer::Impl::mark_unused_names(std::span<const std::size_t> unused) {
   const std::vector<std::uint32_t> names = list_.names_in(unused);
   std::vector<bool> all(parameters_.size());
@@ -289,8 +279,9 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
   if (buckets_.exchanges()) {
     for (std::size_t bucket = 0; bucket < buckets_.plan().size(); ++bucket) {
       buckets_.wait(bucket, group_);
-      if (!misses) buckets_.copy_out(bucket, sources_, used_anywhere_);
+      if (!misses) buckets_.copy_out(bucket, sources_, used_anywhere_, group_);
     }
+    buckets_.hold_back_producers();
   }
   if (all_used) read_report();
   for (const std::size_t owner : list_.owners()) used_[owner].store(false, std::memory_order_relaxed);
@@ -323,7 +314,7 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
                               .end = Clock::now()},
                     .timed = timed,
                     .buckets = buckets_.exchanged(),
-                    .rebuilt = rebuilt_ && list_.on_cpu(),  // a device keeps its buckets
+                    .rebuilt = rebuilt_,
                     .joined = join_ != nullptr,
                     .shadow = shadow_},
                    buckets_.plan(), arrivals_, group_);
@@ -348,10 +339,16 @@ void Reducer::prepare_for_backward(std::span<const std::size_t> unused) {
   impl_->note_error([&] { impl_->prepare_for_backward(unused); });
 }
 void Reducer::mark_ready(std::size_t index) {
-  impl_->note_error([&] { impl_->mark_ready(index, nullptr); });
+  impl_->note_error([&] { impl_->mark_ready(index, nullptr, nullptr); });
+}
+void Reducer::mark_ready(std::size_t index, const Stream& producer) {
+  impl_->note_error([&] { impl_->mark_ready(index, nullptr, &producer); });
 }
 void Reducer::mark_ready(std::size_t index, const TensorView& gradient) {
-  impl_->note_error([&] { impl_->mark_ready(index, &gradient); });
+  impl_->note_error([&] { impl_->mark_ready(index, &gradient, nullptr); });
+}
+void Reducer::mark_ready(std::size_t index, const TensorView& gradient, const Stream& producer) {
+  impl_->note_error([&] { impl_->mark_ready(index, &gradient, &producer); });
 }
 void Reducer::mark_ready(std::size_t index, const SparseGradient& gradient) {
   impl_->note_error([&] { impl_->mark_ready(index, gradient); });

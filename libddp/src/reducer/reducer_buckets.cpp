@@ -1,11 +1,27 @@
-// A Reducer's buckets: which parameters they hold, and where gradients are.
+// A Reducer's buckets: which parameters they hold, in which group, and where gradients are.
 #include <algorithm>
 #include <functional>
 
+#include "reducer/bucket_memory.hpp"
 #include "reducer/options_check.hpp"
+#include "reducer/parameter_check.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
+
+ProcessGroup Reducer::Impl::compare(ProcessGroup group) {
+  std::optional<Error> fault;  // the other ranks may have none, and must not wait for this one
+  try {
+    reducer::check_options(options_, parameters_);
+    static_cast<void>(ParameterList(parameters_, options_));
+    device_ = reducer::device_executor(parameters_, options_, group);
+  } catch (const Error& error) {
+    fault = error;
+  }
+  reducer::verify_parameters(group, parameters_, reducer::describe(options_), options_.buffers, fault);
+  if (options_.comm_hook) options_.comm_hook->join_group(group);
+  return group;
+}
 
 reducer::BucketPlan Reducer::Impl::plan_of(const std::vector<std::size_t>& order, bool delayed) const {
   std::vector<reducer::TensorInfo> infos;
@@ -58,11 +74,11 @@ void Reducer::Impl::rebuild() {
   rebuilt_ = true;
   rebuild_due_ = false;
   auto plan = plan_of(order_);
-  if (list_.on_cpu() && plan != buckets_.plan()) make_buckets(std::move(plan));
+  if (plan != buckets_.plan()) make_buckets(std::move(plan));
 }
 
 void Reducer::Impl::make_buckets(reducer::BucketPlan plan) {
-  buckets_.make(std::move(plan), group_);
+  buckets_.make(std::move(plan), group_, device_);
   reset_sources();
 }
 

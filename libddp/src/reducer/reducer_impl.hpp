@@ -37,7 +37,8 @@ class Reducer::Impl final : public Joinable {
   ~Impl() override { abandon_step(); }
 
   void prepare_for_backward(std::span<const std::size_t> unused);
-  void mark_ready(std::size_t index, const TensorView* gradient);
+  /// @param producer null: ReducerOptions::stream, of gradients on a device.
+  void mark_ready(std::size_t index, const TensorView* gradient, const Stream* producer);
   void mark_ready(std::size_t index, const SparseGradient& gradient);
   void place_gradient(std::size_t index, const TensorView& gradient);
   void place_gradient(std::size_t index, const SparseGradient& gradient);
@@ -81,10 +82,10 @@ class Reducer::Impl final : public Joinable {
   void finish_join(int last) override;
 
  private:
-  /// Compares everything with the other ranks.
-  ProcessGroup compare(ProcessGroup group) const;
+  /// Compares everything with the other ranks, and takes what moves gradients on a device.
+  ProcessGroup compare(ProcessGroup group);
   void abandon_step() noexcept {
-    if (in_step_.exchange(false)) reducer::StepEnd failed(options_.comm_hook.get());
+    if (in_step_.exchange(false)) reducer::StepEnd failed(options_.comm_hook.get(), buckets_);
   }
 
   // buckets
@@ -108,7 +109,7 @@ class Reducer::Impl final : public Joinable {
   /// By owner: whether all names of the parameter are in @p unused. Else those that are count as its marks, except in a
   /// static graph, where real marks are counted.
   std::vector<bool> mark_unused_names(std::span<const std::size_t> unused);
-  void accept_mark(std::size_t index, std::size_t owner, void* memory);
+  void accept_mark(std::size_t index, std::size_t owner, void* memory, const Stream* producer);
   /// Throws Error(invalid_argument) if the gradient is not sparse, or not dense.
   void check_kind(std::size_t owner, bool sparse, const char* attempted) const;
   /// Puts a gradient into its bucket, if it has one.
@@ -127,6 +128,7 @@ class Reducer::Impl final : public Joinable {
 
   const std::vector<Parameter> parameters_;
   const ReducerOptions options_;
+  std::shared_ptr<TensorExecutor> device_;  ///< null: no gradients are moved on one
   ProcessGroup group_;
   ParameterList list_;
   reducer::CallCheck check_;

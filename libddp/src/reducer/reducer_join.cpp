@@ -4,6 +4,7 @@
 #include <ddp/broadcast_coalesced.hpp>
 
 #include "base/invalid_argument.hpp"
+#include "reducer/options_check.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
@@ -14,15 +15,20 @@ void Reducer::Impl::enter_join(Join& join) {
   };
   if (join_ != nullptr) refuse("the Reducer is in another Join", "end that before");
   if (in_step_) refuse("the last step was not finalized", "call finalize() after each");
-  if (!list_.on_cpu()) {
-    refuse("a rank that has run out cannot zero its buckets on a CUDA device",
-           "give all ranks the same number of inputs");
-  }
   if (options_.skip_all_reduce_unused) {
     refuse("with skip_all_reduce_unused ranks must agree on what is unused", "leave it off");
   }
   if (!join.options().divide_by_initial_world_size && options_.comm_hook) {
     refuse("hooks divide by the number of all ranks", "set divide_by_initial_world_size");
+  }
+  for (const std::size_t owner : list_.owners()) {
+    const TensorView& value = parameters_[owner].value;
+    if (join.options().divide_by_initial_world_size || value.device().type == DeviceType::cpu) continue;
+    if (reducer::divides_on_device(value.dtype())) continue;
+    refuse(
+        "gradients on a CUDA device that are no floating-point numbers of 16 bits or more can be divided by the "
+        "number of all ranks only",
+        "set divide_by_initial_world_size");
   }
   join_ = &join;
 }
@@ -43,7 +49,7 @@ void Reducer::Impl::shadow_local_step() {
   accumulated_ = true;
   sparse_.forget();
   std::ranges::fill(sources_, nullptr);
-  buckets_.hand_over(sources_);
+  buckets_.hand_over(sources_, group_);
   reset_sources();
 }
 
@@ -59,7 +65,7 @@ void Reducer::Impl::shadow_step() {
   start_step({});
   in_step_ = false;
   broken_ = true;
-  reducer::StepEnd end(options_.comm_hook.get());
+  reducer::StepEnd end(options_.comm_hook.get(), buckets_);
   for (const std::size_t owner : list_.owners()) {
     if (counting || !marks_.complete(owner)) contribute(owner, nullptr);
   }

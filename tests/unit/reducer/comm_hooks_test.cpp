@@ -38,6 +38,14 @@ class CommHooks : public ReducerTest {
   std::vector<std::size_t> sent_;  ///< bytes of each operation, but for the report
 };
 
+/// What they do there: tests/multiproc/nccl_rank_reducer.cpp.
+TEST_F(CommHooks, AreRefusedOnDevicesBeforeTheFirstStep) {
+  const Device device{.type = DeviceType::cuda, .index = 0};
+  const TensorView value{values_[0].data(), DType::float32, {10}, device};
+  EXPECT_THAT(cause_of([&] { make_for(top_k_hook(0.5), value, value); }), HasSubstr("where the hook 'top-k"));
+  EXPECT_THAT(cause_of([&] { make_for(noop_hook(), value, value); }), HasSubstr("no backend of the group serves CUDA"));
+}
+
 TEST_F(CommHooks, SendFewBytes) {
   const PowerSgdOptions two{.rank = 2, .start_iteration = 0, .min_compression_rate = 1};
   struct Case {

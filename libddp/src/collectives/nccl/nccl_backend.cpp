@@ -12,6 +12,7 @@
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
+#include "collectives/nccl/device_executor.hpp"
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
 #include "cuda/device.hpp"
@@ -113,6 +114,9 @@ class NcclBackend final : public Backend {
   }
   std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline) override {
     return queue_.allocate(bytes, deadline);
+  }
+  std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline) override {
+    return make_device_executor(device_, config_.group, converts, deadline);
   }
   void abort() noexcept override { queue_.abort(); }
   void close(Deadline deadline) noexcept override { queue_.close(deadline); }

@@ -8,11 +8,11 @@ BucketExchange FloatHook::start(const GradientBucket& bucket, ProcessGroup& grou
   const DType type = bucket.buffer.dtype();
   if (type == DType::float32) return start_floats(bucket, group);
   if (type != DType::float16 && type != DType::bfloat16) return start_average(bucket, group);
-  GradientBucket wide = recast(bucket, copies_, DType::float32, 1);
+  GradientBucket wide = recast(bucket, copies_, DType::float32);
   BucketExchange exchange = start_floats(wide, group);
   return [bucket, wide = std::move(wide), exchange = std::move(exchange)] {
     exchange();
-    cast(wide.buffer, bucket.buffer, 1);
+    cast(*bucket.executor, wide.buffer, bucket.buffer);
   };
 }
 

@@ -28,6 +28,7 @@ class PostLocalSgdHook final : public CommHook {
     if (subgroup_) return average_->start(bucket, *subgroup_);
     return [] {};
   }
+  bool serves_cuda() const override { return true; }
 
  private:
   const std::uint64_t start_iteration_;

@@ -1,9 +1,8 @@
-// Buckets in another floating-point type: what is sent instead of them, or computed with.
+// Buckets in another floating-point type, which are sent instead of them, or computed with; and their exchange.
 #pragma once
 
 #include <cstddef>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include <ddp/comm_hook.hpp>
@@ -13,16 +12,24 @@ namespace ddp::hooks {
 /// Memory for copies of buckets, kept from step to step: fresh pages would cost more than the cast.
 class BucketCopies {
  public:
-  std::shared_ptr<void> take(std::size_t bucket, std::size_t bytes);
+  std::shared_ptr<void> take(const GradientBucket& bucket, std::size_t bytes);
 
  private:
-  std::vector<std::pair<std::shared_ptr<void>, std::size_t>> kept_;  ///< by bucket
+  struct Kept {
+    std::shared_ptr<void> memory;
+    std::size_t bytes = 0;
+    Device device;
+  };
+  std::vector<Kept> kept_;  ///< by bucket
 };
 
-/// to = from * scale, between float32 and float16 or bfloat16.
-void cast(const TensorView& from, const TensorView& to, double scale);
+/// to = from / divisor, between float32 and float16 or bfloat16.
+void cast(TensorExecutor& executor, const TensorView& from, const TensorView& to, int divisor = 1);
 
-/// A copy of @p bucket, times @p scale, in memory of @p copies.
-GradientBucket recast(const GradientBucket& bucket, BucketCopies& copies, DType type, double scale);
+/// A copy of @p bucket, divided by @p divisor, in memory of @p copies.
+GradientBucket recast(const GradientBucket& bucket, BucketCopies& copies, DType type, int divisor = 1);
+
+/// Adds the ranks' buckets, or averages them.
+BucketExchange exchange(const GradientBucket& bucket, ReduceOp op, ProcessGroup& group);
 
 }  // namespace ddp::hooks

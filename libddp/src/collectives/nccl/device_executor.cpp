@@ -1,0 +1,182 @@
+#include "collectives/nccl/device_executor.hpp"
+
+#include <unistd.h>
+
+#include <future>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ddp/error.hpp>
+
+#include "base/invalid_argument.hpp"
+#include "base/log.hpp"
+#include "collectives/nccl/blocking_calls.hpp"
+#include "collectives/nccl/kept_memory.hpp"
+#include "cuda/cuda_error.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/event.hpp"
+#include "cuda/stream.hpp"
+#include "kernels/copies.hpp"
+#include "kernels/device/device_executor.hpp"
+
+namespace ddp::collectives::nccl {
+namespace {
+
+/// Those of a device, for all executors of the process. Never unloaded, which would wait for the device.
+const kernels::DeviceKernels& kernels_of(const cuda::ContextPtr& context) {
+  static std::mutex mutex;
+  static auto& loaded = *new std::map<int, std::unique_ptr<const kernels::DeviceKernels>>;
+  const std::lock_guard lock(mutex);
+  auto& kernels = loaded[context->device()];
+  if (!kernels) kernels = std::make_unique<const kernels::DeviceKernels>(context);
+  return *kernels;
+}
+
+/// How elements are computed with; raw: they are not.
+kernels::Format format_of(DType type) {
+  switch (component_of(type)) {
+    case DType::float32: return kernels::Format::float32;
+    case DType::float64: return kernels::Format::float64;
+    case DType::float16: return kernels::Format::float16;
+    case DType::bfloat16: return kernels::Format::bfloat16;
+    default: return kernels::Format::raw;
+  }
+}
+
+CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+
+class DeviceExecutor final : public TensorExecutor {
+ public:
+  /// @param kernels may be null.
+  DeviceExecutor(cuda::ContextPtr context, const kernels::DeviceKernels* kernels)
+      : context_(std::move(context)),
+        stream_(context_, cuda::StreamPriority::highest),
+        events_(std::make_shared<cuda::EventPool>(context_)),
+        kernels_(kernels) {}
+  ~DeviceExecutor() override {
+    if (process_ == ::getpid()) return;
+    // CUDA is the parent's alone
+    static_cast<void>(new cuda::Stream(std::move(stream_)));
+    static_cast<void>(new std::shared_ptr<cuda::EventPool>(std::move(events_)));
+    static_cast<void>(new cuda::ContextPtr(std::move(context_)));
+  }
+
+  std::optional<Stream> stream() const noexcept override {
+    return Stream{.device = {.type = DeviceType::cuda, .index = context_->device()}, .handle = stream_.get()};
+  }
+
+  void copy(std::span<const TensorCopy> copies, DType from, DType to, int divisor) override {
+    const cuda::ContextScope scope(*context_);
+    std::vector<kernels::Piece> pieces;
+    pieces.reserve(copies.size());
+    // complex numbers are two real ones, and what is only moved is bytes
+    const bool moves = from == to && divisor == 1;
+    if (!moves) check_conversion(from, divisor);
+    const std::size_t parts = moves ? size_of(from) : size_of(from) / size_of(component_of(from));
+    for (const TensorCopy& each : copies) {
+      if (each.count == 0) continue;
+      if (each.from == nullptr) {
+        cuda::check(cuda::driver().memset_d8_async(address(each.to), 0, each.count * size_of(to), stream_.get()),
+                    "clearing gradients on a CUDA device");
+      } else if (!moves || each.from != each.to) {
+        pieces.push_back({.from = each.from, .to = each.to, .count = each.count * parts});
+      }
+    }
+    if (pieces.empty()) return;
+    if (kernels_ == nullptr) return copy_bytes(pieces);
+    kernels::DeviceExecutor executor(*kernels_, stream_.get());
+    kernels::copy(executor, pieces, moves ? kernels::Format::raw : format_of(from),
+                  moves ? kernels::Format::raw : format_of(to), 1.0 / divisor);
+  }
+
+  void wait_for(const Work& work) override { work.order(*stream()); }
+  void wait_for(const Moment& moment) override {
+    const cuda::ContextScope scope(*context_);
+    stream_.wait(static_cast<const cuda::Event*>(moment.get())->get());
+  }
+
+  Moment now_in(const Stream& other) override {
+    const cuda::ContextScope scope(*context_);
+    cuda::Event event = events_->take();
+    event.record(static_cast<CUstream>(other.handle));
+    return {new cuda::Event(std::move(event)), [events = events_](const cuda::Event* used) {
+              events->give_back(std::move(*const_cast<cuda::Event*>(used)));
+              delete used;
+            }};
+  }
+
+  void hold_back(const Stream& other) override {
+    const Moment moment = now_in(*stream());
+    const cuda::ContextScope scope(*context_);
+    cuda::Stream::borrow(static_cast<CUstream>(other.handle))
+        .wait(static_cast<const cuda::Event*>(moment.get())->get());
+  }
+
+  void keep(std::shared_ptr<const void> memory) noexcept override {
+    if (process_ == ::getpid()) {
+      try {
+        const cuda::ContextScope scope(*context_);
+        cuda::Event over(context_);
+        over.record(stream_.get());
+        return KeptMemory::until(std::move(memory), context_, std::move(over));
+      } catch (const std::exception& error) {
+        base::log(base::LogLevel::warning, "memory of gradients on CUDA device {} is kept for ever: {}",
+                  context_->device(), error.what());
+      }
+    }
+    static_cast<void>(new std::shared_ptr<const void>(std::move(memory)));
+  }
+
+ private:
+  void copy_bytes(std::span<const kernels::Piece> pieces) {
+    for (const kernels::Piece& piece : pieces) {
+      cuda::check(cuda::driver().memcpy_async(address(piece.to), address(piece.from), piece.count, stream_.get()),
+                  "copying gradients on a CUDA device");
+    }
+  }
+  void check_conversion(DType type, int divisor) const {
+    if (kernels_ == nullptr) {
+      base::throw_invalid_argument("converting gradients on a CUDA device", "its executor was made to copy only",
+                                   "ask for one that converts");
+    }
+    if (divisor == 1 || format_of(type) != kernels::Format::raw) return;
+    base::throw_invalid_argument(fmt::format("dividing {} on a CUDA device", to_string(type)), "no kernel does that",
+                                 "let the exchange divide");
+  }
+
+  const pid_t process_ = ::getpid();
+  cuda::ContextPtr context_;
+  cuda::Stream stream_;
+  std::shared_ptr<cuda::EventPool> events_;
+  const kernels::DeviceKernels* const kernels_;
+};
+
+}  // namespace
+
+std::shared_ptr<TensorExecutor> make_device_executor(int device, const std::string& group, bool converts,
+                                                     Deadline deadline) {
+  const auto promise = std::make_shared<std::promise<std::shared_ptr<TensorExecutor>>>();
+  auto made = promise->get_future();
+  const bool started = BlockingCalls::start([promise, device, converts] {
+    try {
+      const cuda::ContextPtr context = cuda::PrimaryContext::retain(device);
+      const cuda::ContextScope scope(*context);
+      promise->set_value(std::make_shared<DeviceExecutor>(context, converts ? &kernels_of(context) : nullptr));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  });
+  if (started && made.wait_until(deadline.when()) == std::future_status::ready) return made.get();
+  throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
+               .attempted = fmt::format("preparing to move gradients on CUDA device {} for group '{}'", device, group),
+               .cause = started ? "the device has not come to it in time" : "there can be no more threads",
+               .native = {},
+               .ranks = {},
+               .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
+}
+
+}  // namespace ddp::collectives::nccl

@@ -1,0 +1,20 @@
+// Moves tensors in the memory of the CPU, on the calling thread.
+#pragma once
+
+#include <ddp/tensor_executor.hpp>
+
+namespace ddp::reducer {
+
+/// Any thread, all members.
+class HostExecutor final : public TensorExecutor {
+ public:
+  std::optional<Stream> stream() const noexcept override { return std::nullopt; }
+  void copy(std::span<const TensorCopy> copies, DType from, DType to, int divisor) override;
+  void wait_for(const Work& work) override { work.wait(); }
+  void wait_for(const Moment& /*over*/) override {}
+  Moment now_in(const Stream& /*none*/) override { return {}; }
+  void hold_back(const Stream& /*none*/) override {}
+  void keep(std::shared_ptr<const void> /*not used any more*/) noexcept override {}
+};
+
+}  // namespace ddp::reducer
