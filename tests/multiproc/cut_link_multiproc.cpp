@@ -71,7 +71,7 @@ class TwoHosts {
 TEST(CutLink, RanksOfBothHostsNameThoseOfTheOther) {
   const TwoHosts hosts;
   if (!hosts.joined()) GTEST_SKIP() << "needs root, ip and nsenter";
-  const Case job{.at = {Point::nowhere, "cut", false, false},
+  const Case job{.at = {Point::nowhere, "cut", Kinds::sums, false, false, false},
                  .signal = SIGKILL,
                  .victim = -1,
                  .domains = 2,

@@ -117,6 +117,7 @@ std::unique_ptr<Backend> HostBackend::choose(const std::vector<Bytes>& packed, D
     parts.outer = tcp::make_backend(mesh_, kOuter, std::move(leaders));
   }
   parts.tell_domains = [mesh = mesh_](const Failure& failure) { mesh->report(failure.ranks, failure.cause); };
+  parts.hook = hook_;
   return std::make_unique<hierarchy::HierarchicalBackend>(std::move(layout), std::move(parts));
 }
 
