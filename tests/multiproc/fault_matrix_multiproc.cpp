@@ -33,7 +33,7 @@ constexpr std::array<PointRow, 15> kPoints{
      {Point::closing, "closing", Kinds::mutual, true, true, false},
      {Point::leaves, "leaves", Kinds::mutual, true, false, false},
      {Point::aborts, "aborts", Kinds::sums, true, false, false},
-     {Point::slow, "slow", Kinds::mutual, false, true, false}}};
+     {Point::slow, "slow", Kinds::collectives, false, true, false}}};
 
 bool fits(Kinds kinds, OperationKind kind) {
   switch (kinds) {
@@ -42,6 +42,7 @@ bool fits(Kinds kinds, OperationKind kind) {
       return kind == OperationKind::all_reduce || kind == OperationKind::all_gather || kind == OperationKind::barrier ||
              kind == OperationKind::reduce_scatter || kind == OperationKind::all_to_all;
     case Kinds::bytes: return kind != OperationKind::barrier;
+    case Kinds::collectives: return kind != OperationKind::recv;  // of messages, each waits for its neighbour alone
     default: return true;
   }
 }

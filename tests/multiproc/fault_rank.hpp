@@ -68,6 +68,7 @@ enum class Kinds {
   sums,    ///< all_reduce
   mutual,  ///< those that no rank ends before every other has begun
   bytes,   ///< all that move any
+  collectives,
   all,
 };
 /// With its name, and how it happens.

@@ -63,6 +63,8 @@ Lane* GroupDriver::lane_of(DeviceType device) noexcept {
   const auto serves = [device](const Lane& lane) {
     return device == DeviceType::cpu ? lane.traits.serves_cpu : lane.traits.serves_cuda;
   };
+  // the first is the one for CPUs, even if it serves others, too
+  if (device != DeviceType::cpu && lanes_.size() > 1 && serves(lanes_.back())) return &lanes_.back();
   const auto found = std::find_if(lanes_.begin(), lanes_.end(), serves);
   return found == lanes_.end() ? nullptr : &*found;
 }

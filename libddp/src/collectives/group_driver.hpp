@@ -181,7 +181,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   OperationLog log_;
   const std::shared_ptr<FlightGroup> flight_;
 
-  // Submitting takes no lock: a thread takes its place in the order with the numbers of its collectives, then pushes
+  // What is submitted is put in order without a lock: a thread takes its place in the order with the numbers of its collectives, then pushes
   // what it submits onto the inbox. Who drives waits where one that has a place has not pushed yet.
   static constexpr unsigned kSequenceBits = 44;  // half a year of an operation each microsecond
   static constexpr std::uint64_t kSequences = (std::uint64_t{1} << kSequenceBits) - 1;
