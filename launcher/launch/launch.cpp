@@ -148,10 +148,10 @@ class Process {
     const std::string inherited = environment_.raw("DDP_BACKEND").value_or("");
     const std::string own = own_path();
     const std::string prefix = own.substr(0, own.rfind("/bin/")) + "/";
-    base::require_backend_files(options_.backend.empty() ? "reading the environment variable DDP_BACKEND"
-                                                         : "reading --backend",
-                                options_.backend.empty() ? inherited : options_.backend, environment_,
-                                std::vector<std::string>{prefix + "lib", prefix + "lib64"});
+    base::require_backend_files(
+        options_.backend.empty() ? "reading the environment variable DDP_BACKEND" : "reading --backend",
+        options_.backend.empty() ? inherited : options_.backend, environment_,
+        std::vector<std::string>{prefix + "lib", prefix + "lib64"});
   }
 
   template <class Step>

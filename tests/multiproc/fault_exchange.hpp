@@ -15,8 +15,8 @@ namespace ddp::collectives::testing {
 
 /// Those that a matrix goes through. recv stands for a send to the next rank and a recv from the last, started as one.
 inline constexpr std::array kExchangeKinds{
-    OperationKind::all_reduce,     OperationKind::broadcast,  OperationKind::all_gather, OperationKind::recv,
-    OperationKind::reduce_scatter, OperationKind::barrier,    OperationKind::gather,     OperationKind::all_to_all,
+    OperationKind::all_reduce,     OperationKind::broadcast, OperationKind::all_gather, OperationKind::recv,
+    OperationKind::reduce_scatter, OperationKind::barrier,   OperationKind::gather,     OperationKind::all_to_all,
     OperationKind::reduce,         OperationKind::scatter};
 
 /// Of one rank. The root is another rank each time.

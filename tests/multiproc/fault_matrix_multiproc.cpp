@@ -166,8 +166,7 @@ class Cases {
       kind = kExchangeKinds[next_++ % kExchangeKinds.size()];
     } while (!fits(at.kinds, kind));
     const int polls = 1 + static_cast<int>(next_ * 7 % 40);
-    cases_.push_back(
-        {.at = at, .signal = signal_, .victim = victim, .domains = domains, .kind = kind, .polls = polls});
+    cases_.push_back({.at = at, .signal = signal_, .victim = victim, .domains = domains, .kind = kind, .polls = polls});
   }
 
   int signal_;
@@ -214,7 +213,8 @@ double most(const std::vector<double>& values) {
 /// Of deaths: all times at once, and a row for each point.
 Measured summary(const std::map<Point, Measured>& measured) {
   Measured all;
-  std::printf("| falls | times | same domain: median | max | other domains: median | max |\n|:--|--:|--:|--:|--:|--:|\n");
+  std::printf(
+      "| falls | times | same domain: median | max | other domains: median | max |\n|:--|--:|--:|--:|--:|--:|\n");
   for (const auto& [point, times] : measured) {
     if (point > Point::polled) continue;  // nobody was killed in an operation
     const auto& [near, far] = times;

@@ -85,15 +85,17 @@ struct Case {
   PointRow at;
   int signal;
   int victim;                                                      ///< 0 leads its domain, 3 does not
-  int domains;                                    ///< over which ranks are dealt in turn
-  OperationKind kind = OperationKind::all_reduce;  ///< as in kExchangeKinds
-  int polls = 1;                                   ///< of Point::polled
+  int domains;                                                     ///< over which ranks are dealt in turn
+  OperationKind kind = OperationKind::all_reduce;                  ///< as in kExchangeKinds
+  int polls = 1;                                                   ///< of Point::polled
   std::array<const char*, 2> addresses{"127.0.0.1", "127.0.0.1"};  ///< of the domains
   milliseconds peer_timeout{30'000};
   std::string name() const {
     return std::string(signal == SIGKILL ? "kill " : "stop ") + at.name + (victim == 0 ? " leader" : " member") +
-           (domains == 1 ? " within " : domains == kRanks ? " apart " : " between ") + std::string(to_string(kind)) +
-           (at.point == Point::polled ? " at poll " + std::to_string(polls) : "");
+           (domains == 1        ? " within "
+            : domains == kRanks ? " apart "
+                                : " between ") +
+           std::string(to_string(kind)) + (at.point == Point::polled ? " at poll " + std::to_string(polls) : "");
   }
 };
 
@@ -247,7 +249,8 @@ class Rank {
       }
       const bool awaited = point == Point::waiting || point == Point::aborts;
       if (awaited && rank_ == 1 && i == kFallsIn) std::this_thread::sleep_for(milliseconds(200));
-      if (is_victim() && point != Point::nowhere && i > kFallsBy) throw std::logic_error("it has not come to its point");
+      if (is_victim() && point != Point::nowhere && i > kFallsBy)
+        throw std::logic_error("it has not come to its point");
       own.called = steady_clock::now().time_since_epoch();
       exchange.run(*group, i);
       ++own.rounds;
@@ -338,7 +341,6 @@ class Rank {
     operation.input = operation.output = values;
     return operation;
   }
-
 
   Table& table_;
   const Case case_;

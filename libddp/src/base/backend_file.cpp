@@ -29,12 +29,13 @@ void require_backend_file(const std::string& attempted, std::string_view name, c
   if (std::any_of(places.begin(), places.end(), has) || find_library(environment, "", file)) return;
   std::string where;
   for (const std::string& place : places) where += place + ", ";
-  throw Error{{.code = ErrorCode::unavailable,
-               .attempted = attempted,
-               .cause = fmt::format("there is no backend '{}': no {} in {}or where the loader looks", name, file, where),
-               .native = {},
-               .ranks = {},
-               .hint = missing_backend_hint(name)}};
+  throw Error{
+      {.code = ErrorCode::unavailable,
+       .attempted = attempted,
+       .cause = fmt::format("there is no backend '{}': no {} in {}or where the loader looks", name, file, where),
+       .native = {},
+       .ranks = {},
+       .hint = missing_backend_hint(name)}};
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The words that name backends of process groups: in DDP_BACKEND, --ddp-backend, ddprun's --backend and
-// make_process_group. Each that is none of ours names a plugin. "cpu:NAME,cuda:NAME", as in torch.distributed, names one
-// for each type of device.
+// make_process_group. Each that is none of ours names a plugin. "cpu:NAME,cuda:NAME", as in torch.distributed, names
+// one for each type of device.
 #pragma once
 
 #include <algorithm>

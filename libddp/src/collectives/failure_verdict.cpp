@@ -19,7 +19,7 @@ struct Evidence {
   std::chrono::milliseconds silence = std::chrono::milliseconds::max();  ///< the shortest of theirs
   std::set<std::string> silent_hosts;                                    ///< their addresses
   Ranks outside;                                                         ///< alive, but they do not know the group
-  Ranks behind;  ///< have not called the operation, and are not held up in an earlier one
+  Ranks behind;   ///< have not called the operation, and are not held up in an earlier one
   Ranks held_up;  ///< have not called it because they wait in an earlier one
   std::map<std::uint64_t, Ranks> by_fingerprint;
   std::map<std::uint64_t, std::string> called;

@@ -40,9 +40,7 @@ BackendChoice BackendChoice::of(std::string_view word) {
                  .ranks = {},
                  .hint = fmt::format("give {}", base::kBackendRule)}};
   }
-  const Cuda cuda = names->cuda.empty()       ? Cuda::none
-                    : names->cuda_if_possible ? Cuda::if_possible
-                                              : Cuda::required;
+  const Cuda cuda = names->cuda.empty() ? Cuda::none : names->cuda_if_possible ? Cuda::if_possible : Cuda::required;
   return {.cpu = std::string(names->cpu), .cuda = cuda, .cuda_name = std::string(names->cuda)};
 }
 
@@ -185,13 +183,14 @@ void GroupBackends::connect_cuda(const std::vector<Bytes>& statements, Deadline 
     return do_without_cuda(error.detail(), true);
   }
   if (!candidate_->backend->traits().serves_cuda) {
-    return do_without_cuda({.code = ErrorCode::unavailable,
-                            .attempted = fmt::format("making group '{}' with {} for CUDA tensors", members_.name, cuda_name()),
-                            .cause = fmt::format("the backend '{}' serves no CUDA tensors", candidate_->name),
-                            .native = {},
-                            .ranks = {},
-                            .hint = {}},
-                           true);
+    return do_without_cuda(
+        {.code = ErrorCode::unavailable,
+         .attempted = fmt::format("making group '{}' with {} for CUDA tensors", members_.name, cuda_name()),
+         .cause = fmt::format("the backend '{}' serves no CUDA tensors", candidate_->name),
+         .native = {},
+         .ranks = {},
+         .hint = {}},
+        true);
   }
   if (members_.rank == 0) {
     base::log(base::LogLevel::info, "group '{}': CPU tensors by {}, CUDA tensors by {}", members_.name,

@@ -181,14 +181,15 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   OperationLog log_;
   const std::shared_ptr<FlightGroup> flight_;
 
-  // What is submitted is put in order without a lock: a thread takes its place in the order with the numbers of its collectives, then pushes
-  // what it submits onto the inbox. Who drives waits where one that has a place has not pushed yet.
+  // What is submitted is put in order without a lock: a thread takes its place in the order with the numbers of its
+  // collectives, then pushes what it submits onto the inbox. Who drives waits where one that has a place has not pushed
+  // yet.
   static constexpr unsigned kSequenceBits = 44;  // half a year of an operation each microsecond
   static constexpr std::uint64_t kSequences = (std::uint64_t{1} << kSequenceBits) - 1;
   static constexpr std::uint64_t kPlaces = std::uint64_t{1} << (64U - kSequenceBits);
-  std::atomic<std::uint64_t> places_{0};     ///< places taken, modulo kPlaces, above the last number of a collective
-  std::atomic<WorkState*> inbox_{nullptr};   ///< submitted, not in a lane yet; the newest first
-  std::atomic<WorkState*> spare_{nullptr};   ///< a slot for the next: on an idle group, the only one
+  std::atomic<std::uint64_t> places_{0};    ///< places taken, modulo kPlaces, above the last number of a collective
+  std::atomic<WorkState*> inbox_{nullptr};  ///< submitted, not in a lane yet; the newest first
+  std::atomic<WorkState*> spare_{nullptr};  ///< a slot for the next: on an idle group, the only one
   static constexpr std::uint64_t kClosed = 1;
   static constexpr std::uint64_t kUse = 2;
   std::atomic<std::uint64_t> uses_{0};  ///< kUse for each slot that is in use, and kClosed
@@ -201,8 +202,8 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   WorkList finished_;                ///< to be told to those who asked for it, when driving is over
   WorkList early_;                   ///< from the inbox, by place; one before them is missing
   std::uint64_t next_place_ = 0;
-  bool gone_ = false;               ///< the backends: nothing can be driven any more
-  std::atomic<bool> stuck_{false};  ///< an operation has failed: nothing more is posted
+  bool gone_ = false;                ///< the backends: nothing can be driven any more
+  std::atomic<bool> stuck_{false};   ///< an operation has failed: nothing more is posted
   std::atomic<bool> failed_{false};  ///< there is a verdict
   std::atomic<bool> ended_{false};   ///< the backends have been aborted
   std::atomic<bool> closing_{false};

@@ -100,8 +100,7 @@ std::string word_of(std::string_view wanted) {
 bool fits(const GroupEngine& engine, const BackendChoice& choice) {
   if (engine.backend_name() != choice.cpu) return false;
   const BackendChoice has = BackendChoice::of(engine);
-  return choice.cuda != BackendChoice::Cuda::required ||
-         (has.cuda == choice.cuda && has.cuda_name == choice.cuda_name);
+  return choice.cuda != BackendChoice::Cuda::required || (has.cuda == choice.cuda && has.cuda_name == choice.cuda_name);
 }
 
 }  // namespace

@@ -26,11 +26,10 @@ void OperationLog::issued(const Operation& operation) noexcept {
   // else a thread has been interrupted for as many collectives as are kept
   if (before < operation.sequence &&
       slot.sequence.compare_exchange_strong(before, Slot::kWriting, std::memory_order_acquire)) {
-    const std::uint64_t kinds = static_cast<std::uint64_t>(operation.kind) |
-                                static_cast<std::uint64_t>(operation.dtype) << 8U |
-                                static_cast<std::uint64_t>(operation.reduce_op) << 16U |
-                                (operation.counts.empty() ? 0 : kHasCounts) |
-                                std::uint64_t{static_cast<std::uint32_t>(operation.root)} << 32U;
+    const std::uint64_t kinds =
+        static_cast<std::uint64_t>(operation.kind) | static_cast<std::uint64_t>(operation.dtype) << 8U |
+        static_cast<std::uint64_t>(operation.reduce_op) << 16U | (operation.counts.empty() ? 0 : kHasCounts) |
+        std::uint64_t{static_cast<std::uint32_t>(operation.root)} << 32U;
     slot.kinds.store(kinds, std::memory_order_release);
     slot.prescale.store(std::bit_cast<std::uint64_t>(operation.prescale), std::memory_order_release);
     slot.count.store(operation.count, std::memory_order_release);

@@ -71,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, RandomDivergence,
 TEST(FlightAnalysis, NamesTheKindOfAHundredRandomDivergences) {
   using enum Divergence;
   const std::vector<std::pair<Fault, Divergence>> faults{
-      {Fault::killed, no_dump},       {Fault::missing, missing_call}, {Fault::other_operation, other_operation},
-      {Fault::extra, extra_call},     {Fault::other_size, other_size}, {Fault::other_dtype, other_dtype},
+      {Fault::killed, no_dump},     {Fault::missing, missing_call},  {Fault::other_operation, other_operation},
+      {Fault::extra, extra_call},   {Fault::other_size, other_size}, {Fault::other_dtype, other_dtype},
       {Fault::swapped, other_order}};
   for (unsigned seed = 0; seed < 100; ++seed) {
     const auto [fault, kind] = faults[seed % faults.size()];

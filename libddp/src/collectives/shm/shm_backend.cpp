@@ -109,7 +109,7 @@ class ShmBackend final : public Backend {
   std::deque<ShmRequest> requests_;       ///< all there are
   std::vector<ShmRequest*> free_;
   std::vector<ShmRequest*> collectives_;  ///< posted, not over: few
-  std::vector<ShmRequest*> transfers_;   ///< posted, not over
+  std::vector<ShmRequest*> transfers_;    ///< posted, not over
   std::optional<std::pair<Outcome, Failure>> failed_;
   bool mismatch_ = false;
   unsigned vain_ = 0;  ///< polls

@@ -11,8 +11,7 @@ Subject on_nodes(std::string name, std::vector<int> nodes) {
                       [](const BackendConfig& config) {
                         const int node = config.nodes[static_cast<std::size_t>(config.rank)];
                         // numbers of both parts pass the end of a word
-                        return host::create(config, "node " + std::to_string(node), {},
-                                            (std::uint64_t{1} << 32U) - 16);
+                        return host::create(config, "node " + std::to_string(node), {}, (std::uint64_t{1} << 32U) - 16);
                       },
                   .size = static_cast<int>(nodes.size()),
                   .nodes = std::move(nodes)};

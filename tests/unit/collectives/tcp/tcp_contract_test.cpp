@@ -13,8 +13,10 @@ Subject subject(int size, std::uint64_t first_ordinal) {
           .many = 300};
 }
 
-INSTANTIATE_TEST_SUITE_P(Tcp, BackendContract, 
-                         ::testing::Values(subject(2, (std::uint64_t{1} << 32U) - 16), subject(3, std::uint64_t{0} - 16)), subject_name);
+INSTANTIATE_TEST_SUITE_P(Tcp, BackendContract,
+                         ::testing::Values(subject(2, (std::uint64_t{1} << 32U) - 16),
+                                           subject(3, std::uint64_t{0} - 16)),
+                         subject_name);
 
 }  // namespace
 }  // namespace ddp::collectives::testing
