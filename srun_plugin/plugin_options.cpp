@@ -1,15 +1,18 @@
 #include "plugin_options.hpp"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/backend_file.hpp"
 #include "base/backend_words.hpp"
 #include "base/invalid_argument.hpp"
 #include "base/system_error.hpp"
@@ -151,7 +154,7 @@ void set_word(PluginOptions& options, Option option, std::string attempted, std:
     options.bind = topology::read_bind_policy(std::move(attempted), word);
   } else if (option == Option::gpus) {
     options.gpus = topology::read_gpu_visibility(std::move(attempted), word);
-  } else if (base::may_name_backend(word)) {
+  } else if (base::backends_of(word)) {
     options.backend = word;
   } else {
     base::throw_invalid_argument(std::move(attempted), "'" + std::string(word) + "' is not the name of a backend",
@@ -162,6 +165,21 @@ void set_word(PluginOptions& options, Option option, std::string attempted, std:
 void check_event_log(const std::string& path) {
   const base::UniqueFd file{::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)};
   if (!file) throw base::system_error("opening --ddp-event-log=" + path, errno, "give a file that you may write to");
+}
+
+void check_backend(const std::string& word, bool of_command_line) {
+  std::vector<std::string> folders{DDP_LIBRARY_INSTALLED};
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&check_backend), &info) != 0 && info.dli_fname != nullptr) {
+    const std::unique_ptr<char, decltype(&std::free)> real(::realpath(info.dli_fname, nullptr), &std::free);
+    const std::string_view path = real != nullptr ? real.get() : "";
+    const std::string_view folder = path.substr(0, path.rfind('/'));  // lib/slurm
+    if (!folder.empty()) folders.insert(folders.begin(), std::string(folder.substr(0, folder.rfind('/'))));
+  }
+  if (folders.front() == folders.back()) folders.resize(1);
+  base::require_backend_files(
+      of_command_line ? "reading --ddp-backend" : "reading the environment variable DDP_BACKEND", word,
+      base::Environment::process(), folders);
 }
 
 std::optional<std::string> process_variable(const char* name) {

@@ -66,6 +66,10 @@ std::optional<std::string> process_variable(const char* name);
 /// Opens the file of --ddp-event-log as whoever will write to it does. Throws Error(system).
 void check_event_log(const std::string& path);
 
+/// Looks for the plugins that --ddp-backend, or DDP_BACKEND where the command line has no --ddp-backend, names, as
+/// ranks will, but on this host. Throws Error(unavailable).
+void check_backend(const std::string& word, bool of_command_line);
+
 /// The defaults of a user who has set DDP_BIND, DDP_GPUS, DDP_BACKEND or DDP_METRICS_*. Throws as set_option(), naming
 /// the variable.
 PluginOptions default_options(Lookup lookup);

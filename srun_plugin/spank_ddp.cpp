@@ -1,6 +1,7 @@
 // Slurm's hooks. A guard lets no exception out and makes no step fail. As root, only options are registered, and ends
 // of tasks told to the node's witness.
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -61,6 +62,17 @@ int guarded(const char* hook, Function&& function) noexcept {
   return 0;
 }
 
+/// What can be known to go wrong in the step, before there is one. Throws Error.
+void check_option(Option option, const PluginOptions& options) {
+  if (option == Option::event_log) check_event_log(options.event_log);
+  if (option == Option::backend) check_backend(options.backend, true);
+  const auto arguments = own_arguments();
+  const auto names_backend = [](const std::string& argument) { return argument.starts_with("--ddp-backend"); };
+  if (option == Option::ddp && std::none_of(arguments.begin(), arguments.end(), names_backend)) {
+    check_backend(options.backend, false);
+  }
+}
+
 int option_callback(int value, const char* argument, int remote) noexcept {
   if (remote != 0) return 0;  // tasks get srun's result
   try {
@@ -71,8 +83,7 @@ int option_callback(int value, const char* argument, int remote) noexcept {
       now.defaults_read = true;
     }
     set_option(now.options, static_cast<Option>(value), argument);
-    if (static_cast<Option>(value) == Option::event_log && spank_context() == S_CTX_LOCAL)
-      check_event_log(now.options.event_log);
+    if (spank_context() == S_CTX_LOCAL) check_option(static_cast<Option>(value), now.options);
     return 0;
   } catch (const std::exception& error) {
     slurm_error("%s", error.what());

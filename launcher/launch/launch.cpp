@@ -16,6 +16,7 @@
 #include <ddp/version.hpp>
 
 #include "agent/agent.hpp"
+#include "base/backend_file.hpp"
 #include "base/host_name.hpp"
 #include "base/left_scratch.hpp"
 #include "base/peer_timeout.hpp"
@@ -136,9 +137,21 @@ class Process {
     job_->environment = environment_;
     or_refuse([this] {
       job_->command = resolve_command(options_, environment_);
+      require_backend();
       job_->placement = NodePlacement::of_this_host(options_, environment_);
       job_->descriptor_limit = raise_descriptor_limit(job_->placement->nproc());
     });
+  }
+
+  /// Before a rank starts, and finds out itself. libddp.so lies in bin/../lib, or where the loader looks.
+  void require_backend() const {
+    const std::string inherited = environment_.raw("DDP_BACKEND").value_or("");
+    const std::string own = own_path();
+    const std::string prefix = own.substr(0, own.rfind("/bin/")) + "/";
+    base::require_backend_files(
+        options_.backend.empty() ? "reading the environment variable DDP_BACKEND" : "reading --backend",
+        options_.backend.empty() ? inherited : options_.backend, environment_,
+        std::vector<std::string>{prefix + "lib", prefix + "lib64"});
   }
 
   template <class Step>

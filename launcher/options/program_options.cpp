@@ -29,16 +29,16 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
                  [&](const auto&, const auto& text) { draft.options.role = text; })
       .torchrun();
   table
-      .add_value(
-          "--backend", "NAME",
-          "DDP_BACKEND of the ranks: what libddp's process groups use. With ddp, init_process_group() of PyTorch "
-          "programs that name no backend takes libddp's, if the Python package libddp is installed.",
-          [&](const auto& source, const auto& text) {
-            if (!base::may_name_backend(text)) {
-              reject_value(source, text, "is not the name of a backend", base::kBackendRule);
-            }
-            draft.options.backend = text;
-          })
+      .add_value("--backend", "NAME",
+                 "DDP_BACKEND of the ranks: what libddp's process groups use; cpu:NAME,cuda:NAME for a plugin for CUDA "
+                 "tensors. With ddp, init_process_group() of PyTorch "
+                 "programs that name no backend takes libddp's, if the Python package libddp is installed.",
+                 [&](const auto& source, const auto& text) {
+                   if (!base::backends_of(text)) {
+                     reject_value(source, text, "is not the name of a backend", base::kBackendRule);
+                   }
+                   draft.options.backend = text;
+                 })
       .choices({base::kBackendWords.begin(), base::kBackendWords.end()});
   table
       .add_value(

@@ -25,7 +25,10 @@ namespace ddp::srun_plugin {
 namespace {
 
 bool of_gpus(std::string_view name) { return name.starts_with("NCCL_") || name.starts_with("UCX_"); }
-bool of_cpus(std::string_view backend) { return base::backend_of(backend) == "host"; }
+bool of_cpus(std::string_view backend) {
+  const auto names = base::backends_of(backend);
+  return names && names->cpu == "host" && names->cuda.empty();
+}
 
 Bytes read_input() {
   Bytes bytes;

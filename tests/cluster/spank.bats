@@ -326,6 +326,12 @@ JOB
   run on_ctl sbatch --ddp --ddp-backend=MPI --wrap true
   [ "$status" -ne 0 ]
   [[ $output == *"'MPI'"*"auto, host, cpu, gloo, nccl"* ]] || { echo "$output"; return 1; }
+  run srun --ddp --ddp-backend=ncll -n1 true
+  [ "$status" -ne 0 ]
+  [[ $output == *"there is no backend 'ncll'"*"did you mean 'nccl'"* ]] || { echo "$output"; return 1; }
+  run on_ctl env DDP_BACKEND=mine srun --ddp -n1 true
+  [ "$status" -ne 0 ]
+  [[ $output == *"DDP_BACKEND"*"there is no backend 'mine'"* ]] || { echo "$output"; return 1; }
   [ "$(on_ctl scontrol show job -o | grep -c JobId=)" -eq "$before" ]
   run on_ctl env DDP_GPUS=some srun -n1 echo STARTED
   [ "$output" = STARTED ]

@@ -166,6 +166,20 @@ load ../support/ddprun_jobs
   TMPDIR=/nosuchfolder rejects 1 "set TMPDIR" true
 }
 
+@test "a backend that is not there is refused before a rank starts" {
+  rejects 1 "there is no backend 'ncll': no libddp_ncll.so in" --backend ncll sh -c 'echo STARTED'
+  [[ $output == *"did you mean 'nccl'?"* ]]
+  rejects 1 "there is no backend 'mine'" --backend cpu:host,cuda:mine true
+  DDP_BACKEND=mine rejects 1 "reading the environment variable DDP_BACKEND: there is no backend 'mine'" true
+  rejects 2 "'cpu:' is not the name of a backend" --backend cpu: true
+  touch "$BATS_TEST_TMPDIR/libddp_mine.so"
+  DDP_BACKEND_PATH=$BATS_TEST_TMPDIR run -0 "$DDPRUN" --backend mine sh -c 'echo $DDP_BACKEND'
+  [ "$output" = mine ]
+  LD_LIBRARY_PATH=$BATS_TEST_TMPDIR run -0 "$DDPRUN" --backend cuda:mine sh -c 'echo $DDP_BACKEND'
+  [ "$output" = cuda:mine ]
+  run -0 "$DDPRUN" --backend gloo sh -c 'echo $DDP_BACKEND'
+}
+
 @test "--help has examples and --version a number" {
   run "$DDPRUN" --help
   [ "$status" -eq 0 ]

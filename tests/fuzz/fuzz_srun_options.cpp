@@ -44,7 +44,7 @@ bool accepted(Option option, std::string_view word) {
 void require_valid(const PluginOptions& options) {
   require(accepted(Option::bind, to_string(options.bind)));
   require(accepted(Option::gpus, to_string(options.gpus)));
-  require(ddp::base::may_name_backend(options.backend));
+  require(ddp::base::backends_of(options.backend).has_value());
 }
 
 void read_arguments(const std::string& text) {

@@ -71,7 +71,7 @@ class TwoHosts {
 TEST(CutLink, RanksOfBothHostsNameThoseOfTheOther) {
   const TwoHosts hosts;
   if (!hosts.joined()) GTEST_SKIP() << "needs root, ip and nsenter";
-  const Case job{.at = {Point::nowhere, "cut", false, false},
+  const Case job{.at = {Point::nowhere, "cut", Kinds::sums, false, false, false},
                  .signal = SIGKILL,
                  .victim = -1,
                  .domains = 2,
@@ -112,7 +112,7 @@ TEST(CutLink, RanksOfBothHostsNameThoseOfTheOther) {
     EXPECT_STREQ(row.trouble.data(), "");
     const auto took = std::chrono::duration<double>(row.at - begin);
     std::printf("rank %d: %.1f s: %s\n", rank, took.count(), row.text.data());
-    EXPECT_LT(took, kPeerTimeout * 4);  // once on a machine that has nothing else to do
+    EXPECT_LT(took, kPeerTimeout * 3 / 2);  // 5.1 s, with 16 other processes on two processors, too
   }
   ::munmap(&table, sizeof table);
 }

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <map>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -16,18 +18,40 @@
 namespace ddp::collectives::testing {
 namespace {
 
-constexpr std::array<PointRow, 12> kPoints{{{Point::before_connecting, "before_connecting", true, true},
-                                            {Point::connecting, "connecting", true, true},
-                                            {Point::idle, "idle", true, true},
-                                            {Point::before_post, "before_post", true, true},
-                                            {Point::waiting, "waiting", true, true},
-                                            {Point::before_show, "before_show", true, true},
-                                            {Point::before_reduce, "before_reduce", true, true},
-                                            {Point::in_copy_out, "in_copy_out", true, true},
-                                            {Point::closing, "closing", true, true},
-                                            {Point::leaves, "leaves", true, false},
-                                            {Point::aborts, "aborts", true, false},
-                                            {Point::slow, "slow", false, true}}};
+constexpr std::array<PointRow, 15> kPoints{
+    {{Point::before_connecting, "before_connecting", Kinds::all, true, true, false},
+     {Point::connecting, "connecting", Kinds::all, true, true, false},
+     {Point::idle, "idle", Kinds::all, true, true, false},
+     {Point::before_post, "before_post", Kinds::all, true, true, false},
+     {Point::waiting, "waiting", Kinds::mutual, true, true, false},
+     {Point::before_show, "before_show", Kinds::sums, true, true, true},
+     {Point::before_reduce, "before_reduce", Kinds::sums, true, true, true},
+     {Point::in_copy_out, "in_copy_out", Kinds::sums, true, true, true},
+     {Point::between_stages, "between_stages", Kinds::bytes, true, true, true},
+     {Point::in_transfer, "in_transfer", Kinds::bytes, true, true, true},
+     {Point::polled, "polled", Kinds::all, true, true, true},
+     {Point::closing, "closing", Kinds::mutual, true, true, false},
+     {Point::leaves, "leaves", Kinds::mutual, true, false, false},
+     {Point::aborts, "aborts", Kinds::sums, true, false, false},
+     {Point::slow, "slow", Kinds::collectives, false, true, false}}};
+
+bool fits(Kinds kinds, OperationKind kind) {
+  switch (kinds) {
+    case Kinds::sums: return kind == OperationKind::all_reduce;
+    case Kinds::mutual:
+      return kind == OperationKind::all_reduce || kind == OperationKind::all_gather || kind == OperationKind::barrier ||
+             kind == OperationKind::reduce_scatter || kind == OperationKind::all_to_all;
+    case Kinds::bytes: return kind != OperationKind::barrier;
+    case Kinds::collectives: return kind != OperationKind::recv;  // of messages, each waits for its neighbour alone
+    default: return true;
+  }
+}
+
+/// By hand, for tables: DDP_FAULT_ROUNDS of other operations each, one case at a time, so that nothing disturbs it.
+int rounds() {
+  const char* const text = std::getenv("DDP_FAULT_ROUNDS");
+  return text == nullptr ? 1 : std::atoi(text);
+}
 
 class Job {
  public:
@@ -72,10 +96,14 @@ class Job {
     return all;
   }
 
-  /// @return ms from the fall to the last survivor's knowledge; -1 if nobody had to know.
-  double check() const {
+  /// When the last survivor knew, from the fall, or from its call if that came later; -1 where none had to.
+  struct Times {
+    double same_domain_ms = -1;
+    double others_ms = -1;
+  };
+  Times check() const {
     const Point point = case_.at.point;
-    double longest = -1;
+    Times times;
     for (int rank = 0; rank < kRanks; ++rank) {
       const Row& row = table_->rows[static_cast<std::size_t>(rank)];
       const auto where = case_.name() + ", rank " + std::to_string(rank) + ": " + row.text.data();
@@ -93,10 +121,13 @@ class Job {
       if (!unknown || row.blamed != 0) {
         EXPECT_EQ(row.blamed, 1U << static_cast<unsigned>(case_.victim)) << where;
       }
-      longest = std::max(
-          longest, std::chrono::duration<double, std::milli>(row.at - steady_clock::duration(table_->fell)).count());
+      const auto from = std::max(steady_clock::duration(table_->fell), row.called);
+      const double took = std::chrono::duration<double, std::milli>(row.at - from).count();
+      const bool near = rank % case_.domains == case_.victim % case_.domains;
+      double& longest = near ? times.same_domain_ms : times.others_ms;
+      longest = std::max(longest, took);
     }
-    return longest;
+    return times;
   }
 
  private:
@@ -105,23 +136,52 @@ class Job {
   std::vector<pid_t> pids_;
 };
 
-std::vector<Case> cases_of(int signal) {
-  std::vector<Case> cases;
-  for (const PointRow& at : kPoints) {
-    if (signal == SIGKILL ? !at.killed : !at.stopped) continue;
-    for (const int victim : {0, 3}) {
-      for (const int domains : {1, 2}) {
-        if (kSanitized && domains == 1) continue;  // for their time; between has both parts
-        cases.push_back({.at = at, .signal = signal, .victim = victim, .domains = domains});
+/// The cases of each point, with other operations in each round.
+class Cases {
+ public:
+  Cases(int signal, int round) : signal_(signal), next_(static_cast<std::size_t>(round)) {
+    for (const PointRow& at : kPoints) {
+      if (signal == SIGKILL ? !at.killed : !at.stopped) continue;
+      for (const int victim : {0, 3}) {
+        for (const int domains : {1, 2, kRanks}) {
+          if (reached(at.point, victim, domains)) add(at, victim, domains);
+        }
       }
     }
+    const PointRow& polled = kPoints[static_cast<std::size_t>(Point::polled)];
+    for (std::size_t i = 0; i < kExchangeKinds.size() && signal == SIGKILL; ++i) add(polled, i % 2 == 0 ? 0 : 3, 1);
   }
-  return cases;
-}
+  const std::vector<Case>& all() const { return cases_; }
 
-/// @param width cases at a time. @return the longest ms of one that all have to end in.
-double run_all(const std::vector<Case>& cases, std::size_t width) {
-  double longest = 0;
+ private:
+  static bool reached(Point point, int victim, int domains) {
+    if (point == Point::between_stages) return domains == 2;
+    if (point == Point::in_transfer) return domains == kRanks || (domains == 2 && victim == 0);
+    if (point == Point::polled) return true;
+    return domains < kRanks && !(kSanitized && domains == 1);  // for their time; between has both parts
+  }
+  void add(const PointRow& at, int victim, int domains) {
+    OperationKind kind{};
+    do {
+      kind = kExchangeKinds[next_++ % kExchangeKinds.size()];
+    } while (!fits(at.kinds, kind));
+    const int polls = 1 + static_cast<int>(next_ * 7 % 40);
+    cases_.push_back({.at = at, .signal = signal_, .victim = victim, .domains = domains, .kind = kind, .polls = polls});
+  }
+
+  int signal_;
+  std::size_t next_;
+  std::vector<Case> cases_;
+};
+
+/// What one domain, or the others, took to know of each fall at a point.
+struct Measured {
+  std::vector<double> same_domain_ms;
+  std::vector<double> others_ms;
+};
+
+/// @param width cases at a time.
+void run_all(const std::vector<Case>& cases, std::size_t width, std::map<Point, Measured>& measured) {
   for (std::size_t first = 0; first < cases.size(); first += width) {
     std::vector<std::pair<Case, std::unique_ptr<Job>>> jobs;
     for (std::size_t i = first; i < std::min(first + width, cases.size()); ++i) {
@@ -134,20 +194,62 @@ double run_all(const std::vector<Case>& cases, std::size_t width) {
         std::this_thread::sleep_for(milliseconds(2));
       }
       EXPECT_TRUE(job->ended()) << which.name() << " hangs";
-      const double took = job->check();
-      std::printf("%-40s %8.1f ms\n", which.name().c_str(), took);
-      if (which.at.point < Point::leaves) longest = std::max(longest, took);
+      const Job::Times took = job->check();
+      std::printf("%-60s %8.1f %8.1f ms\n", which.name().c_str(), took.same_domain_ms, took.others_ms);
+      if (took.same_domain_ms >= 0) measured[which.at.point].same_domain_ms.push_back(took.same_domain_ms);
+      if (took.others_ms >= 0) measured[which.at.point].others_ms.push_back(took.others_ms);
     }
   }
-  return longest;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+double most(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+/// Of deaths: all times at once, and a row for each point.
+Measured summary(const std::map<Point, Measured>& measured) {
+  Measured all;
+  std::printf(
+      "| falls | times | same domain: median | max | other domains: median | max |\n|:--|--:|--:|--:|--:|--:|\n");
+  for (const auto& [point, times] : measured) {
+    if (point > Point::polled) continue;  // nobody was killed in an operation
+    const auto& [near, far] = times;
+    std::printf("| %s | %zu | %.0f | %.0f | %.0f | %.0f |\n", kPoints[static_cast<std::size_t>(point)].name,
+                std::max(near.size(), far.size()), median(near), most(near), median(far), most(far));
+    all.same_domain_ms.insert(all.same_domain_ms.end(), near.begin(), near.end());
+    all.others_ms.insert(all.others_ms.end(), far.begin(), far.end());
+  }
+  return all;
 }
 
 TEST(FaultMatrix, KilledIsNamedByAllAtOnce) {
-  // the target is 100 ms within a node, a second between nodes, on a machine with nothing else to do
-  EXPECT_LT(run_all(cases_of(SIGKILL), 8), 20'000);
+  std::map<Point, Measured> measured;
+  for (int round = 0; round < rounds(); ++round) {
+    run_all(Cases(SIGKILL, round).all(), rounds() > 1 ? 1 : 8, measured);
+  }
+  const Measured all = summary(measured);
+  RecordProperty("same_domain_median_ms", std::to_string(median(all.same_domain_ms)));
+  RecordProperty("same_domain_most_ms", std::to_string(most(all.same_domain_ms)));
+  RecordProperty("others_median_ms", std::to_string(median(all.others_ms)));
+  RecordProperty("others_most_ms", std::to_string(most(all.others_ms)));
+  // On a machine with nothing else to do all are below 100 ms within a domain, and a second between domains. Here 32
+  // processes and the tests of other stages share it.
+  EXPECT_LT(median(all.same_domain_ms), kSanitized ? 5000 : 500);
+  EXPECT_LT(median(all.others_ms), kSanitized ? 5000 : 1000);
+  EXPECT_LT(most(all.same_domain_ms), 10'000);
+  EXPECT_LT(most(all.others_ms), 10'000);
 }
 
-TEST(FaultMatrix, StoppedIsNamedByAllAtTheDeadlineAndToldFromSlow) { run_all(cases_of(SIGSTOP), kSanitized ? 10 : 20); }
+TEST(FaultMatrix, StoppedIsNamedByAllAtTheDeadlineAndToldFromSlow) {
+  std::map<Point, Measured> at_the_deadline;
+  for (int round = 0; round < rounds(); ++round) {
+    run_all(Cases(SIGSTOP, round).all(), kSanitized ? 10 : 20, at_the_deadline);
+  }
+}
 
 }  // namespace
 }  // namespace ddp::collectives::testing

@@ -19,6 +19,8 @@
 
 #include "collectives/group_engine.hpp"
 #include "collectives/host/host_backend.hpp"
+#include "multiproc/broken_send.hpp"
+#include "multiproc/fault_exchange.hpp"
 #include "support/sanitized.hpp"
 #include "world/peer_channel.hpp"
 
@@ -30,6 +32,8 @@ using std::chrono::steady_clock;
 
 inline constexpr int kRanks = 4;
 inline constexpr std::uint64_t kFallsIn = 3;  // operation
+/// By this operation the victim has come to its point.
+inline constexpr std::uint64_t kFallsBy = 60;
 
 using ::ddp::test::kSanitized;
 /// Of operations that a stopped rank holds up: what starved ranks still keep.
@@ -50,18 +54,31 @@ enum class Point {
   before_show,
   before_reduce,
   in_copy_out,
+  between_stages,  // of an operation over both parts: one is over, and what it makes possible has not begun
+  in_transfer,     // half of what it sends over TCP has gone
+  polled,          // some way into an operation, another way in each case
   closing,
   leaves,   // closes the group while the others wait for it, and lives
   aborts,   // the same in the middle of an operation
   slow,     // lives, and calls nothing
   nowhere,  // the network between the domains is cut
 };
+/// Operations of a point.
+enum class Kinds {
+  sums,    ///< all_reduce
+  mutual,  ///< those that no rank ends before every other has begun
+  bytes,   ///< all that move any
+  collectives,
+  all,
+};
 /// With its name, and how it happens.
 struct PointRow {
   Point point;
   const char* name;
+  Kinds kinds;
   bool killed;   ///< also as SIGKILL
   bool stopped;  ///< also as SIGSTOP
+  bool large;    ///< its operations go in several parts
 };
 
 struct Case {
@@ -69,11 +86,16 @@ struct Case {
   int signal;
   int victim;                                                      ///< 0 leads its domain, 3 does not
   int domains;                                                     ///< over which ranks are dealt in turn
+  OperationKind kind = OperationKind::all_reduce;                  ///< as in kExchangeKinds
+  int polls = 1;                                                   ///< of Point::polled
   std::array<const char*, 2> addresses{"127.0.0.1", "127.0.0.1"};  ///< of the domains
   milliseconds peer_timeout{30'000};
   std::string name() const {
     return std::string(signal == SIGKILL ? "kill " : "stop ") + at.name + (victim == 0 ? " leader" : " member") +
-           (domains == 1 ? " within" : " between");
+           (domains == 1        ? " within "
+            : domains == kRanks ? " apart "
+                                : " between ") +
+           std::string(to_string(kind)) + (at.point == Point::polled ? " at poll " + std::to_string(polls) : "");
   }
 };
 
@@ -91,6 +113,7 @@ struct Row {
   std::array<char, 300> text;
   std::uint32_t blamed;  ///< a bit a rank
   steady_clock::duration at;
+  steady_clock::duration called;  ///< the last operation
   std::atomic<int> rounds;
   std::array<char, 300> trouble;
   std::atomic<bool> failed;  ///< the first group has, or is closed
@@ -113,7 +136,8 @@ class FallingBackend final : public Backend {
   }
   Request& init(std::span<const Operation> operations, Deadline deadline) override {
     pass_(Point::before_post);
-    return inner_->init(operations, deadline);
+    request_.inner = &inner_->init(operations, deadline);
+    return request_;
   }
   void abort() noexcept override { inner_->abort(); }
   void close(Deadline deadline) noexcept override {
@@ -126,14 +150,29 @@ class FallingBackend final : public Backend {
   }
 
  private:
+  /// One is enough: ranks wait for each operation.
+  struct FallingRequest final : Request {
+    explicit FallingRequest(const std::function<void(Point)>& passes) : pass(passes) {}
+    void post() noexcept override { inner->post(); }
+    Outcome poll() noexcept override {
+      pass(Point::polled);
+      return inner->poll();
+    }
+    Failure failure() const override { return inner->failure(); }
+    void release() noexcept override { inner->release(); }
+    Request* inner = nullptr;
+    const std::function<void(Point)>& pass;
+  };
+
   std::unique_ptr<Backend> inner_;
-  std::function<void(Point)> pass_;
+  const std::function<void(Point)> pass_;
+  FallingRequest request_{pass_};
 };
 
 /// One rank of one case, in a process of its own.
 class Rank {
  public:
-  Rank(Table& table, const Case& of, int rank) : table_(table), case_(of), rank_(rank) {
+  Rank(Table& table, const Case& of, int rank) : table_(table), case_(of), rank_(rank), polls_(of.polls) {
     armed_ = rank == of.victim && (of.at.point == Point::before_connecting || of.at.point == Point::connecting);
   }
 
@@ -156,8 +195,9 @@ class Rank {
         return rank == case_.victim || (case_.at.point == Point::nowhere && domain(rank) != domain(rank_));
       });
       auto group = join(1, all, Deadline::after(std::chrono::seconds(60)));
+      const int place = group->members().rank;
       for (std::uint64_t i = 1; i <= kLaterOperations; ++i) {
-        all_reduce(*group, i % 2 == 0 ? kLargeCount : 100, static_cast<int>(all.size()));
+        Exchange(case_.kind, i % 2 == 0 ? kLargeCount : 100, place, group->members().size()).run(*group, i);
       }
     } catch (const std::exception& error) {
       std::strncpy(own.trouble.data(), error.what(), own.trouble.size() - 1);
@@ -166,7 +206,7 @@ class Rank {
 
  private:
   int domain(int rank) const { return rank % case_.domains; }
-  std::string address(int rank) const { return case_.addresses[static_cast<std::size_t>(domain(rank))]; }
+  std::string address(int rank) const { return case_.addresses[static_cast<std::size_t>(domain(rank) % 2)]; }
   bool is_victim() const { return rank_ == case_.victim; }
   bool stops() const { return case_.signal == SIGSTOP; }
   /// Of operations and of connecting: for those that are stopped it has to pass.
@@ -178,13 +218,18 @@ class Rank {
     ::kill(::getpid(), case_.signal);
   }
   void pass(Point point) {
-    if (armed_ && point == case_.at.point) fall();
+    if (!armed_ || point != case_.at.point) return;
+    if (point != Point::polled || --polls_ <= 0) fall();
   }
 
   void work(const std::vector<int>& all) {
     auto group = join(0, all, Deadline::after(limit()));
     const Point point = case_.at.point;
-    const bool large = point == Point::before_show || point == Point::before_reduce || point == Point::in_copy_out;
+    Row& own = table_.rows[static_cast<std::size_t>(rank_)];
+    Exchange exchange(case_.kind, case_.at.large ? kLargeCount : 100, rank_, kRanks);
+    if (is_victim() && point == Point::in_transfer) {
+      after_half_a_message = [this] { pass(Point::in_transfer); };
+    }
     for (std::uint64_t i = 1; point != Point::closing || i <= kFallsIn; ++i) {
       if (is_victim() && i == kFallsIn) {
         armed_ = true;
@@ -204,8 +249,11 @@ class Rank {
       }
       const bool awaited = point == Point::waiting || point == Point::aborts;
       if (awaited && rank_ == 1 && i == kFallsIn) std::this_thread::sleep_for(milliseconds(200));
-      all_reduce(*group, large ? kLargeCount : 100, kRanks);
-      ++table_.rows[static_cast<std::size_t>(rank_)].rounds;
+      if (is_victim() && point != Point::nowhere && i > kFallsBy)
+        throw std::logic_error("it has not come to its point");
+      own.called = steady_clock::now().time_since_epoch();
+      exchange.run(*group, i);
+      ++own.rounds;
     }
     armed_ = is_victim();
     group.reset();
@@ -260,7 +308,8 @@ class Rank {
     }
     std::vector<GroupBackend> backends;
     backends.push_back({.name = "host", .backend = std::move(backend)});
-    return std::make_unique<GroupEngine>(std::move(members), std::move(backends), ConnectOptions{}, limit());
+    return std::make_unique<GroupEngine>(std::move(members), std::move(backends), ConnectOptions{},
+                                         number == 0 ? limit() : milliseconds(60'000));
   }
 
   static Point point_of(Phase phase) {
@@ -269,6 +318,7 @@ class Rank {
       case Phase::before_copy: return Point::before_post;
       case Phase::before_show: return Point::before_show;
       case Phase::before_reduce: return Point::before_reduce;
+      case Phase::between_stages: return Point::between_stages;
       default: return Point::in_copy_out;
     }
   }
@@ -292,17 +342,11 @@ class Rank {
     return operation;
   }
 
-  static void all_reduce(GroupEngine& group, std::size_t count, int ranks) {
-    std::vector<float> values(count, 1.0F);
-    group.submit(sum_of(values), {}).wait();
-    const auto differs = [ranks](float value) { return value != static_cast<float>(ranks); };
-    if (std::any_of(values.begin(), values.end(), differs)) throw std::logic_error("wrong values");
-  }
-
   Table& table_;
   const Case case_;
   int rank_;
   std::atomic<bool> armed_;
+  std::atomic<int> polls_;  ///< until it falls
   std::shared_ptr<world::PeerChannel> channel_;
 };
 

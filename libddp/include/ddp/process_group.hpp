@@ -122,9 +122,9 @@ class ProcessGroup {
 /// The group of all ranks of @p world. The first call makes it and is collective; later calls return the same group.
 /// The world keeps it until its own end; after that it lives as long as a handle to it.
 /// @param backend "host" (also "cpu" or "gloo"), "nccl" (host for CPU tensors, NCCL for CUDA tensors), a plugin's name,
-/// or "auto": what DDP_BACKEND names, else host, and NCCL where every rank has it and a device of its own. Throws
-/// unavailable when a backend cannot be had, conflict when two ranks would have one GPU, invalid_argument when the
-/// group exists over another backend.
+/// "cpu:NAME,cuda:NAME", or "auto": what DDP_BACKEND names, else host, and NCCL where every rank has it and a device of
+/// its own. Throws unavailable when a backend cannot be had, conflict when two ranks would have one GPU,
+/// invalid_argument when the group exists over another backend.
 ProcessGroup make_process_group(World& world, std::string_view backend = "auto");
 
 struct StoreGroupOptions {

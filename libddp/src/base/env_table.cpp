@@ -20,10 +20,12 @@ namespace {
 
 constexpr std::array kTable{
     EnvVariable{
-        "DDP_BACKEND", EnvType::text, "auto", "**auto**, host, cpu, gloo, nccl, ddp, [a plugin's name](backends.md)",
+        "DDP_BACKEND", EnvType::text, "auto",
+        "**auto**, host, cpu, gloo, nccl, ddp, [a plugin's name](backends.md), cpu:NAME,cuda:NAME",
         "Backend of process groups whose program names none: host is shared memory within a host and TCP between them; "
         "cpu and gloo are other names of it, here, in `--ddp-backend` and in `make_process_group`. nccl: host, and "
-        "[NCCL for CUDA tensors](gpu.md). auto: the same where every rank has NCCL and a GPU of its own, else host. "
+        "[NCCL for CUDA tensors](gpu.md); cpu:NAME,cuda:NAME: another pair. auto: the same where every rank has NCCL "
+        "and a GPU of its own, else host. "
         "ddp: auto, and `init_process_group()` of PyTorch programs that name no backend [takes libddp's](python.md)."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "folder",
                 "Where [backend plugins](backends.md) are looked for first; then beside `libddp.so`, then where the "

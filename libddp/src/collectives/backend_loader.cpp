@@ -11,8 +11,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/backend_file.hpp"
 #include "base/backend_words.hpp"
-#include "base/closest_word.hpp"
 #include "base/env_table.hpp"
 #include "collectives/local_backend.hpp"
 
@@ -23,8 +23,6 @@ extern const BackendPlugin kBackend;  // declared here: its folder stands on thi
 namespace {
 
 constexpr auto kSymbol = "ddp_backend_plugin";
-constexpr std::size_t kTypingMistake = 2;
-constexpr auto kKnown = "backends are host (also called cpu or gloo), nccl, and plugins by their names";
 
 /// What needs no library of its own.
 constexpr std::array kBuiltIn{&kLocalBackend, &host::kBackend};
@@ -46,7 +44,7 @@ std::filesystem::path own_folder() {
 }
 
 void* open_library(std::string_view name) {
-  const std::string file = fmt::format("libddp_{}.so", name);
+  const std::string file = base::backend_file(name);
   const std::string user_folder = base::Environment::process().text("DDP_BACKEND_PATH");
   std::vector<std::string> candidates;
   std::error_code ignored;
@@ -62,11 +60,7 @@ void* open_library(std::string_view name) {
     if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     problems += fmt::format("{}{}", problems.empty() ? "" : "; ", dlerror());
   }
-  const std::vector<std::string> ours(base::kBackendWords.begin(), base::kBackendWords.end());
-  const std::string closest = base::closest_word(name, ours, base::plausible_changes(name.size(), kTypingMistake));
-  fail(ErrorCode::unavailable, name, problems,
-       fmt::format("{}{}; set DDP_BACKEND_PATH to the folder that has the plugin, or install it",
-                   closest.empty() || closest == name ? "" : fmt::format("did you mean '{}'? ", closest), kKnown));
+  fail(ErrorCode::unavailable, name, problems, base::missing_backend_hint(name));
 }
 
 const BackendPlugin& load(std::string_view name) {

@@ -19,7 +19,8 @@ struct Evidence {
   std::chrono::milliseconds silence = std::chrono::milliseconds::max();  ///< the shortest of theirs
   std::set<std::string> silent_hosts;                                    ///< their addresses
   Ranks outside;                                                         ///< alive, but they do not know the group
-  Ranks behind;                                                          ///< have not called the operation
+  Ranks behind;   ///< have not called the operation, and are not held up in an earlier one
+  Ranks held_up;  ///< have not called it because they wait in an earlier one
   std::map<std::uint64_t, Ranks> by_fingerprint;
   std::map<std::uint64_t, std::string> called;
   std::optional<Error> verdict;  ///< of another member
@@ -53,12 +54,14 @@ Evidence collect(const GroupMembers& members, const Operation& operation, const 
       evidence.verdict = reply.status->verdict;
       break;
     } else if (operation.sequence > reply.status->last_issued) {
-      evidence.behind.push_back(rank);
+      (reply.status->waits ? evidence.held_up : evidence.behind).push_back(rank);
     } else if (operation.sequence != 0 && reply.status->fingerprint != 0) {
       evidence.by_fingerprint[reply.status->fingerprint].push_back(rank);
       evidence.called[reply.status->fingerprint] = reply.status->description;
     }
   }
+  // where ranks need not wait for all in each collective, some are late because another is
+  if (evidence.behind.empty()) evidence.behind = std::move(evidence.held_up);
   return evidence;
 }
 

@@ -31,24 +31,32 @@ std::string list(const std::map<std::string, std::vector<int>>& reasons) {
 }  // namespace
 
 BackendChoice BackendChoice::of(std::string_view word) {
-  if (word == "auto" || word == "ddp") return {.cpu = "host", .cuda = Cuda::if_possible};
-  if (word == kCudaBackend) return {.cpu = "host", .cuda = Cuda::required};
-  return {.cpu = std::string(base::backend_of(word)), .cuda = Cuda::none};
+  const auto names = base::backends_of(word);
+  if (!names) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = fmt::format("loading the communication backend '{}'", word),
+                 .cause = "that is no name of a backend",
+                 .native = {},
+                 .ranks = {},
+                 .hint = fmt::format("give {}", base::kBackendRule)}};
+  }
+  const Cuda cuda = names->cuda.empty() ? Cuda::none : names->cuda_if_possible ? Cuda::if_possible : Cuda::required;
+  return {.cpu = std::string(names->cpu), .cuda = cuda, .cuda_name = std::string(names->cuda)};
 }
 
 BackendChoice BackendChoice::of(const GroupEngine& engine) {
   const auto names = engine.backend_names();
-  const bool cuda = std::find(names.begin() + 1, names.end(), kCudaBackend) != names.end();
-  return {.cpu = names.front(), .cuda = cuda ? Cuda::required : Cuda::none};
+  if (names.size() == 1) return {.cpu = names.front(), .cuda = Cuda::none};
+  return {.cpu = names.front(), .cuda = Cuda::required, .cuda_name = names.back()};
 }
 
 GroupBackends::GroupBackends(const BackendChoice& choice, const GroupMembers& members, const ConnectOptions& connect)
-    : cuda_(choice.cuda), members_(members), connect_(connect) {
+    : choice_(choice), members_(members), connect_(connect) {
   const BackendPlugin& plugin = load_backend(choice.cpu);  // a group of one checks it, too
   backends_.push_back({choice.cpu, (members.size() == 1 ? kLocalBackend : plugin).create(config())});
-  if (cuda_ == BackendChoice::Cuda::none) return;
+  if (choice_.cuda == BackendChoice::Cuda::none) return;
   try {
-    candidate_ = GroupBackend{kCudaBackend, load_backend(kCudaBackend).create(config())};
+    candidate_ = GroupBackend{choice_.cuda_name, load_backend(choice_.cuda_name).create(config())};
   } catch (const Error& error) {
     obstacle_ = std::string(error.what()).substr(0, kLongestReason);
   }
@@ -68,7 +76,7 @@ BackendConfig GroupBackends::config() const {
 Bytes GroupBackends::addresses() const {
   base::ByteWriter writer;
   writer.text(DDP_VERSION_STRING).blob(backends_.front().backend->address());
-  if (cuda_ == BackendChoice::Cuda::none) return std::move(writer).bytes();
+  if (choice_.cuda == BackendChoice::Cuda::none) return std::move(writer).bytes();
   Bytes address;
   std::string obstacle = obstacle_;
   try {
@@ -96,7 +104,7 @@ void GroupBackends::connect(const std::vector<Bytes>& addresses, Deadline deadli
   refuse_other_versions(versions);
   connect_one(backends_.front(), first, deadline);
   refuse_without_cpu();
-  if (cuda_ != BackendChoice::Cuda::none) connect_cuda(statements, deadline);
+  if (choice_.cuda != BackendChoice::Cuda::none) connect_cuda(statements, deadline);
 }
 
 /// Their protocols may differ in what no message tells.
@@ -126,7 +134,7 @@ void GroupBackends::refuse_without_cpu() const {
                .cause = fmt::format("its backend '{}' serves no CPU tensors", first.name),
                .native = {},
                .ranks = {},
-               .hint = "of plugins, only nccl is taken beside the backend of CPU tensors; see docs/backends.md"}};
+               .hint = fmt::format("cpu:host,cuda:{} has another one for them", first.name)}};
 }
 
 void GroupBackends::connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const {
@@ -137,6 +145,11 @@ void GroupBackends::connect_one(GroupBackend& backend, const std::vector<Bytes>&
     for (int& rank : detail.ranks) rank = members_.global(rank);
     throw Error{std::move(detail)};
   }
+}
+
+/// For messages.
+std::string GroupBackends::cuda_name() const {
+  return choice_.cuda_name == "nccl" ? "NCCL" : fmt::format("'{}'", choice_.cuda_name);
 }
 
 /// All ranks see the same statements, and come to the same end.
@@ -157,17 +170,27 @@ void GroupBackends::connect_cuda(const std::vector<Bytes>& statements, Deadline 
     const bool some = without.size() < statements.size();
     return do_without_cuda(
         {.code = ErrorCode::unavailable,
-         .attempted = fmt::format("making group '{}' with NCCL for CUDA tensors", members_.name),
+         .attempted = fmt::format("making group '{}' with {} for CUDA tensors", members_.name, cuda_name()),
          .cause = fmt::format("{} cannot use it; {}", without.size() > 1 ? "some ranks" : "a rank", list(obstacles)),
          .native = {},
          .ranks = std::move(without),
-         .hint = "DDP_BACKEND=auto does without NCCL where it cannot be used"},
+         .hint = choice_.cuda_name == "nccl" ? "DDP_BACKEND=auto does without NCCL where it cannot be used" : ""},
         some);
   }
   try {
     connect_one(*candidate_, addresses, deadline);
   } catch (const Error& error) {
     return do_without_cuda(error.detail(), true);
+  }
+  if (!candidate_->backend->traits().serves_cuda) {
+    return do_without_cuda(
+        {.code = ErrorCode::unavailable,
+         .attempted = fmt::format("making group '{}' with {} for CUDA tensors", members_.name, cuda_name()),
+         .cause = fmt::format("the backend '{}' serves no CUDA tensors", candidate_->name),
+         .native = {},
+         .ranks = {},
+         .hint = {}},
+        true);
   }
   if (members_.rank == 0) {
     base::log(base::LogLevel::info, "group '{}': CPU tensors by {}, CUDA tensors by {}", members_.name,
@@ -177,10 +200,10 @@ void GroupBackends::connect_cuda(const std::vector<Bytes>& statements, Deadline 
 }
 
 void GroupBackends::do_without_cuda(ErrorDetail why, bool surprising) {
-  if (cuda_ == BackendChoice::Cuda::required) throw Error{std::move(why)};
+  if (choice_.cuda == BackendChoice::Cuda::required) throw Error{std::move(why)};
   if (candidate_) candidate_->backend->close(Deadline::after(std::chrono::seconds(0)));
   candidate_.reset();
-  why_no_cuda_ = fmt::format("; NCCL is not used: {}", why.cause);
+  why_no_cuda_ = fmt::format("; {} is not used: {}", cuda_name(), why.cause);
   if (members_.rank != 0) return;
   base::log(surprising ? base::LogLevel::warning : base::LogLevel::info,
             "group '{}': CPU tensors by {}, CUDA tensors by nothing: {}", members_.name, backends_.front().name,

@@ -11,16 +11,14 @@
 
 namespace ddp::collectives {
 
-/// The backend of CUDA tensors, by its plugin's name.
-inline constexpr const char* kCudaBackend = "nccl";
-
 /// What the user wants.
 struct BackendChoice {
   enum class Cuda { none, if_possible, required };
   std::string cpu;  ///< by name
   Cuda cuda = Cuda::none;
+  std::string cuda_name = {};  ///< of the backend for CUDA tensors
 
-  /// @param word of make_process_group or DDP_BACKEND.
+  /// @param word of make_process_group or DDP_BACKEND. Throws Error(invalid_argument).
   static BackendChoice of(std::string_view word);
   /// That of a group, for groups of its members.
   static BackendChoice of(const GroupEngine& engine);
@@ -52,7 +50,9 @@ class GroupBackends {
   void connect_cuda(const std::vector<Bytes>& statements, Deadline deadline);
   void do_without_cuda(ErrorDetail why, bool surprising);
 
-  const BackendChoice::Cuda cuda_;
+  std::string cuda_name() const;
+
+  const BackendChoice choice_;
   const GroupMembers& members_;
   const ConnectOptions& connect_;
   std::vector<GroupBackend> backends_;

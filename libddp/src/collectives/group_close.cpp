@@ -61,9 +61,8 @@ void GroupDriver::close() noexcept {
     lane.carrier.backend.reset();
   }
   members_.channel.reset();
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
-  if (in_use_ > 0) self_ = shared_from_this();
+  self_ = shared_from_this();  // first: who gives back the last use takes it away
+  if (uses_.fetch_or(kClosed, std::memory_order_acq_rel) == 0) self_.reset();
 }
 
 void GroupDriver::end_rests() noexcept {

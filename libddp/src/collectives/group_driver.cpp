@@ -63,6 +63,8 @@ Lane* GroupDriver::lane_of(DeviceType device) noexcept {
   const auto serves = [device](const Lane& lane) {
     return device == DeviceType::cpu ? lane.traits.serves_cpu : lane.traits.serves_cuda;
   };
+  // the first is the one for CPUs, even if it serves others, too
+  if (device != DeviceType::cpu && lanes_.size() > 1 && serves(lanes_.back())) return &lanes_.back();
   const auto found = std::find_if(lanes_.begin(), lanes_.end(), serves);
   return found == lanes_.end() ? nullptr : &*found;
 }
@@ -93,12 +95,13 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   const Deadline farthest{now + kFarthest};
   const Deadline deadline =
       earlier(options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)}), farthest);
-  std::unique_lock lock(mutex_);
-  WorkState& issued = issue(operations, lane, deadline, now);
+  WorkState& issued = prepare(operations, lane, deadline, now);
+  WorkState* const comparison =
+      compare_arguments_ && !issued.is_transfer() ? &prepare_comparison(issued, now) : nullptr;
+  number(issued, comparison);
   Work work{issued};  // first: once queued, others may finish it
-  if (compare_arguments_ && !issued.is_transfer()) queue(issue_comparison(issued, now));
+  if (comparison != nullptr) queue(*comparison);
   queue(issued);
-  lock.unlock();
   expect(std::min(issued.investigate_at, issued.next_probe));
   attempt();
   // in the order of the caller's own calls to its stream: another thread that drives may not have come to it yet
@@ -121,27 +124,24 @@ void GroupDriver::drive_until_posted(const WorkState& work, Time limit) {
 }
 
 WorkState& GroupDriver::take_slot() {
-  if (unused_.empty()) unused_.push(slots_.emplace_back(*this));
-  ++in_use_;
-  WorkState& work = unused_.pop();
-  work.references.store(1, std::memory_order_relaxed);  // until it is finished
-  return work;
+  WorkState* spare = spare_.exchange(nullptr, std::memory_order_acquire);
+  if (spare == nullptr) {
+    const std::lock_guard lock(mutex_);
+    if (unused_.empty()) unused_.push(slots_.emplace_back(*this));
+    spare = &unused_.pop();
+  }
+  uses_.fetch_add(kUse, std::memory_order_relaxed);
+  return *spare;
 }
 
-WorkState& GroupDriver::issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now) {
+/// All that may take memory.
+WorkState& GroupDriver::prepare(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now) {
   WorkState& work = take_slot();
+  work.flight.reserve(operations.size());
   if (operations.size() == 1) {
     work.single = std::move(operations.front());
-    if (!work.single.is_transfer()) work.single.sequence = ++sequence_;
-    log_.issued(work.single);
-    work.flight.push_back(flight_->record(work.single));
   } else {
     work.several.assign(std::make_move_iterator(operations.begin()), std::make_move_iterator(operations.end()));
-    for (Operation& operation : work.several) {
-      if (!operation.is_transfer()) operation.sequence = ++sequence_;
-      log_.issued(operation);
-      work.flight.push_back(flight_->record(operation));
-    }
   }
   work.issued_at = now;
   work.deadline = deadline;
@@ -155,12 +155,10 @@ WorkState& GroupDriver::issue(std::span<Operation> operations, Lane& lane, Deadl
 
 /// An operation of its own in front: whose number is the same on all ranks whatever they call, and never that of an
 /// operation of the user.
-WorkState& GroupDriver::issue_comparison(WorkState& subject, Time now) {
+WorkState& GroupDriver::prepare_comparison(WorkState& subject, Time now) {
   WorkState& work = take_slot();
-  std::uint64_t fingerprint = 0;
-  for (const Operation& operation : subject.operations()) fingerprint = fingerprint * 31 + operation.fingerprint();
   work.comparison = std::make_unique<ArgumentComparison>();
-  work.comparison->own = {static_cast<std::int64_t>(fingerprint)};
+  work.comparison->own.resize(1);
   work.comparison->all.resize(static_cast<std::size_t>(members_.size()));
   Operation& question = work.single;
   question.kind = OperationKind::all_gather;
@@ -168,7 +166,6 @@ WorkState& GroupDriver::issue_comparison(WorkState& subject, Time now) {
   question.count = 1;
   question.input = work.comparison->own;
   question.output = work.comparison->all;
-  question.sequence = subject.operations().front().sequence | (std::uint64_t{1} << 63U);
   work.deadline = subject.deadline;
   work.investigate_at = subject.investigate_at;
   work.lane = lane_of(DeviceType::cpu);
@@ -176,14 +173,41 @@ WorkState& GroupDriver::issue_comparison(WorkState& subject, Time now) {
   work.probe_interval = kFirstProbe;
   work.subject = &subject;
   subject.gate = &work;
-  work.share();
   return work;
 }
 
+/// Gives them their places among all that is submitted, in one step with the numbers of their collectives, and records
+/// them: who has a place must queue.
+void GroupDriver::number(WorkState& work, WorkState* comparison) noexcept {
+  const std::span<Operation> operations =
+      work.several.empty() ? std::span<Operation>{&work.single, 1} : std::span<Operation>{work.several};
+  const std::uint64_t collectives = work.is_transfer() ? 0 : operations.size();
+  const std::uint64_t works = comparison != nullptr ? 2 : 1;
+  const std::uint64_t before = places_.fetch_add((works << kSequenceBits) + collectives, std::memory_order_relaxed);
+  std::uint64_t sequence = before & kSequences;
+  std::uint64_t place = before >> kSequenceBits;
+  for (Operation& operation : operations) {
+    if (collectives != 0) operation.sequence = ++sequence;
+    log_.issued(operation);
+    work.flight.push_back(flight_->record(operation));
+  }
+  if (comparison != nullptr) {
+    std::uint64_t fingerprint = 0;
+    for (const Operation& operation : operations) fingerprint = fingerprint * 31 + operation.fingerprint();
+    comparison->comparison->own.front() = static_cast<std::int64_t>(fingerprint);
+    comparison->single.sequence = operations.front().sequence | (std::uint64_t{1} << 63U);
+    comparison->place = place++ % kPlaces;
+    comparison->references.store(2, std::memory_order_release);  // one of its subject's
+  }
+  work.place = place % kPlaces;
+  work.references.store(1, std::memory_order_release);  // until it is finished
+}
+
 void GroupDriver::queue(WorkState& work) noexcept {
-  inbox_.push(work);
   unfinished_.fetch_add(1);
-  letters_.store(true, std::memory_order_release);
+  work.next = inbox_.load(std::memory_order_relaxed);
+  while (!inbox_.compare_exchange_weak(work.next, &work)) {
+  }
 }
 
 void GroupDriver::recycle(WorkState& work) noexcept {
@@ -199,12 +223,13 @@ void GroupDriver::recycle(WorkState& work) noexcept {
   work.error.reset();
   work.callbacks.store(nullptr, std::memory_order_relaxed);
   work.phase.store(WorkState::Phase::queued, std::memory_order_relaxed);
-  std::shared_ptr<GroupDriver> last;  // this object may end with it, but not while its mutex is held
-  {
+  WorkState* nothing = nullptr;
+  if (!spare_.compare_exchange_strong(nothing, &work, std::memory_order_release, std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     unused_.push(work);
-    if (--in_use_ == 0 && closed_) last = std::move(self_);
   }
+  std::shared_ptr<GroupDriver> last;  // this object may end with it, and without it as soon as the use is given back
+  if (uses_.fetch_sub(kUse, std::memory_order_acq_rel) == (kUse | kClosed)) last = std::move(self_);
 }
 
 void GroupDriver::expect(Time event) noexcept {

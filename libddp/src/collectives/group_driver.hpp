@@ -132,8 +132,9 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   std::optional<Work> first_unfinished();
   void drive_until_posted(const WorkState& work, Time limit);
   WorkState& take_slot();
-  WorkState& issue(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now);
-  WorkState& issue_comparison(WorkState& subject, Time now);
+  WorkState& prepare(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now);
+  WorkState& prepare_comparison(WorkState& subject, Time now);
+  void number(WorkState& work, WorkState* comparison) noexcept;
   void queue(WorkState& work) noexcept;
   Lane& lane_for(std::span<const Operation> operations);
   void expect(Time event) noexcept;
@@ -182,22 +183,31 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   OperationLog log_;
   const std::shared_ptr<FlightGroup> flight_;
 
-  std::mutex mutex_;  ///< guards what follows; taken last, and for moments
-  std::uint64_t sequence_ = 0;
-  WorkList inbox_;  ///< submitted, not in a lane yet
-  std::deque<WorkState> slots_;
+  // What is submitted is put in order without a lock: a thread takes its place in the order with the numbers of its
+  // collectives, then pushes what it submits onto the inbox. Who drives waits where one that has a place has not pushed
+  // yet.
+  static constexpr unsigned kSequenceBits = 44;  // half a year of an operation each microsecond
+  static constexpr std::uint64_t kSequences = (std::uint64_t{1} << kSequenceBits) - 1;
+  static constexpr std::uint64_t kPlaces = std::uint64_t{1} << (64U - kSequenceBits);
+  std::atomic<std::uint64_t> places_{0};    ///< places taken, modulo kPlaces, above the last number of a collective
+  std::atomic<WorkState*> inbox_{nullptr};  ///< submitted, not in a lane yet; the newest first
+  std::atomic<WorkState*> spare_{nullptr};  ///< a slot for the next: on an idle group, the only one
+  static constexpr std::uint64_t kClosed = 1;
+  static constexpr std::uint64_t kUse = 2;
+  std::atomic<std::uint64_t> uses_{0};  ///< kUse for each slot that is in use, and kClosed
+  std::shared_ptr<GroupDriver> self_;   ///< once closed, while slots are in use
+  std::mutex mutex_;                    ///< guards what follows; taken last, and for moments
+  std::deque<WorkState> slots_;         ///< all there are
   WorkList unused_;
-  std::size_t in_use_ = 0;
-  bool closed_ = false;
-  std::shared_ptr<GroupDriver> self_;  ///< once closed, while slots are in use
 
-  std::atomic<bool> driven_{false};   ///< a thread drives: what lanes hold and the next two are its own
-  WorkList finished_;                 ///< to be told to those who asked for it, when driving is over
-  bool gone_ = false;                 ///< the backends: nothing can be driven any more
-  std::atomic<bool> letters_{false};  ///< inbox_ is not empty
-  std::atomic<bool> stuck_{false};    ///< an operation has failed: nothing more is posted
-  std::atomic<bool> failed_{false};   ///< there is a verdict
-  std::atomic<bool> ended_{false};    ///< the backends have been aborted
+  std::atomic<bool> driven_{false};  ///< a thread drives: what lanes hold and the next four are its own
+  WorkList finished_;                ///< to be told to those who asked for it, when driving is over
+  WorkList early_;                   ///< from the inbox, by place; one before them is missing
+  std::uint64_t next_place_ = 0;
+  bool gone_ = false;                ///< the backends: nothing can be driven any more
+  std::atomic<bool> stuck_{false};   ///< an operation has failed: nothing more is posted
+  std::atomic<bool> failed_{false};  ///< there is a verdict
+  std::atomic<bool> ended_{false};   ///< the backends have been aborted
   std::atomic<bool> closing_{false};
   std::atomic<std::int64_t> next_event_;
   std::atomic<int> unfinished_{0};

@@ -45,7 +45,7 @@ bool GroupDriver::attempt() noexcept {
     driven_.store(false);
     conclude(finished);
     // what was submitted meanwhile, by a thread that found this one driving
-    if (!letters_.load()) break;
+    if (inbox_.load() == nullptr) break;
   }
   return moved;
 }
@@ -61,16 +61,21 @@ bool GroupDriver::drive() noexcept {
 }
 
 void GroupDriver::admit() noexcept {
-  if (!letters_.load(std::memory_order_acquire)) return;
-  WorkList letters;
-  {
-    const std::lock_guard lock(mutex_);
-    letters = std::exchange(inbox_, {});
-    letters_.store(false, std::memory_order_relaxed);
+  if (inbox_.load(std::memory_order_relaxed) == nullptr) return;
+  WorkState* newest = inbox_.exchange(nullptr, std::memory_order_acquire);
+  WorkState* oldest = nullptr;
+  while (newest != nullptr) {
+    WorkState* const older = std::exchange(newest->next, oldest);
+    oldest = std::exchange(newest, older);
   }
-  while (!letters.empty()) {
-    WorkState& work = letters.pop();
+  while (oldest != nullptr) {
+    WorkState& work = *std::exchange(oldest, oldest->next);
+    early_.insert(work, [this](const WorkState& one) { return (one.place - next_place_) % kPlaces; });
+  }
+  while (!early_.empty() && early_.front()->place == next_place_) {
+    WorkState& work = early_.pop();
     work.lane->queue.push(work);
+    next_place_ = (next_place_ + 1) % kPlaces;
   }
 }
 

@@ -99,7 +99,8 @@ std::string word_of(std::string_view wanted) {
 /// Whether a group has what is wanted of it.
 bool fits(const GroupEngine& engine, const BackendChoice& choice) {
   if (engine.backend_name() != choice.cpu) return false;
-  return choice.cuda != BackendChoice::Cuda::required || BackendChoice::of(engine).cuda == choice.cuda;
+  const BackendChoice has = BackendChoice::of(engine);
+  return choice.cuda != BackendChoice::Cuda::required || (has.cuda == choice.cuda && has.cuda_name == choice.cuda_name);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ddp/backend.hpp>
@@ -77,6 +78,7 @@ struct WorkState {
   Operation single;
   std::vector<Operation> several;     ///< instead of single, if several start as one
   std::vector<std::uint64_t> flight;  ///< records of the operations
+  std::uint64_t place = 0;            ///< in the order of all that the group is given, modulo GroupDriver::kPlaces
   Time issued_at{};
   Deadline deadline{Time{}};
   Time investigate_at{};  ///< early enough for a verdict by the deadline
@@ -105,6 +107,14 @@ class WorkList {
     work.next = nullptr;
     (last_ ? last_->next : first_) = &work;
     last_ = &work;
+  }
+  /// Before the first that has a greater key.
+  template <class Key>
+  void insert(WorkState& work, Key&& key) noexcept {
+    if (last_ == nullptr || key(*last_) <= key(work)) return push(work);
+    WorkState** after = &first_;
+    while (key(**after) <= key(work)) after = &(*after)->next;
+    work.next = std::exchange(*after, &work);
   }
   WorkState& pop() noexcept {
     WorkState& work = *first_;

@@ -71,6 +71,18 @@ TEST(FailureVerdict, DifferingCallsComeBeforeLostRanks) {
   EXPECT_EQ(error->native(), "ECONNRESET (104)");
 }
 
+TEST(FailureVerdict, WhoIsHeldUpInAnEarlierCallIsNotTheCulprit) {
+  MemberReply busy = behind(3);
+  busy.status->waits = false;
+  const auto error = after_time_out({behind(1), in_step(2), busy});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_EQ(error->ranks(), (Ranks{30}));
+  const auto all_wait = after_time_out({behind(1), in_step(2), behind(3)});
+  ASSERT_TRUE(all_wait);
+  EXPECT_EQ(all_wait->ranks(), (Ranks{10, 30}));
+}
+
 TEST(FailureVerdict, AMismatchThatWasProvedStaysOne) {
   const auto error = judge(kMembers, summed(), mismatch(), {none(1, Kind::refused), none(2, Kind::no_answer)});
   ASSERT_TRUE(error);

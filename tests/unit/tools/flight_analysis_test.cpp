@@ -67,6 +67,25 @@ INSTANTIATE_TEST_SUITE_P(Faults, RandomDivergence,
                                          Case{Fault::other_dtype, false}, Case{Fault::other_dtype, true},
                                          Case{Fault::swapped, false}, Case{Fault::swapped, true}));
 
+/// Where a rank makes a call more before it waits, and calls can be told apart, what the fault was is certain.
+TEST(FlightAnalysis, NamesTheKindOfAHundredRandomDivergences) {
+  using enum Divergence;
+  const std::vector<std::pair<Fault, Divergence>> faults{
+      {Fault::killed, no_dump},     {Fault::missing, missing_call},  {Fault::other_operation, other_operation},
+      {Fault::extra, extra_call},   {Fault::other_size, other_size}, {Fault::other_dtype, other_dtype},
+      {Fault::swapped, other_order}};
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    const auto [fault, kind] = faults[seed % faults.size()];
+    FlightJob job(1000 + seed, fault, false, 2 + static_cast<int>(seed % 4), 60, true);
+    ASSERT_FALSE(job.run()) << "seed " << seed;
+    const Analysis analysis = analyse(job.dumps());
+    ASSERT_TRUE(analysis.first) << "seed " << seed;
+    EXPECT_EQ(analysis.first->kind, kind) << "seed " << seed << ": " << to_string(analysis.first->kind);
+    EXPECT_THAT(analysis.first->culprits, ElementsAre(job.culprit())) << "seed " << seed;
+    EXPECT_TRUE(analysis.first->sure);
+  }
+}
+
 TEST(FlightAnalysis, FindsNothingWhereNothingIsWrong) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     FlightJob job(seed, Fault::none, true, 3, 1000);

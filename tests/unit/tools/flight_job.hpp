@@ -23,14 +23,16 @@ class FlightJob {
   };
 
   /// @param depth how many calls a rank makes before it waits. @param kept how many calls a rank's ring has.
-  FlightJob(unsigned seed, Fault fault, bool several_groups, int depth, std::size_t kept)
+  /// @param distinct no two calls of a rank are the same.
+  FlightJob(unsigned seed, Fault fault, bool several_groups, int depth, std::size_t kept, bool distinct = false)
       : random_(seed), fault_(fault), depth_(depth), kept_(kept) {
     groups_.push_back({0, 1, 2, 3, 4, 5, 6, 7});
     // Any two have three members in common: of two that differ in the order of two groups, neither can be blamed.
     if (several_groups) groups_.insert(groups_.end(), {{0, 1, 2, 3}, {4, 5, 6, 7}, {1, 3, 5, 7, 6, 2}});
     for (std::size_t rank = 0; rank < kRanks; ++rank) ranks_.emplace_back();
     for (int i = 0; i < 40; ++i) {
-      const Step step = random_step(random(groups_.size()));
+      Step step = random_step(random(groups_.size()));
+      if (distinct) step.operation.count += static_cast<std::size_t>(1000 * (i + 1));
       for (const int rank : groups_[step.group]) program(rank).push_back(step);
     }
     culprit_ = static_cast<int>(random(kRanks));

@@ -45,7 +45,10 @@ FlightGroup::Slot FlightGroup::record(const Operation& operation) noexcept {
     fields.sequence = transfers_.fetch_add(1, std::memory_order_relaxed) + 1;
   } else {
     fields.sequence = operation.sequence;
-    last_queued_->store(operation.sequence, std::memory_order_relaxed);
+    std::uint64_t last = last_queued_->load(std::memory_order_relaxed);  // another thread may have recorded a later one
+    while (last < operation.sequence &&
+           !last_queued_->compare_exchange_weak(last, operation.sequence, std::memory_order_relaxed)) {
+    }
   }
   fields.count = operation.count;
   fields.inputs = operation.input.numel();

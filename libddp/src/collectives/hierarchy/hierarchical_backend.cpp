@@ -38,6 +38,7 @@ HierarchicalBackend::HierarchicalBackend(Layout layout, Parts parts, std::size_t
       parts_{Part{std::move(parts.inner), layout_.members(layout_.domain())},
              Part{std::move(parts.outer), leaders(layout_)}, Part{std::move(parts.flat), all_ranks(layout_)}},
       tell_domains_(std::move(parts.tell_domains)),
+      hook_(parts.hook),
       traits_(kCpuTraits) {
   traits_.concurrent_collectives = kConcurrentCollectives;
   for (const Part& each : parts_) {
@@ -140,6 +141,7 @@ bool HierarchicalBackend::post_steps(Task::Scope scope) {
       // The order is fixed: what cannot start yet holds up all behind it.
       const Stage& what = task->job().stage(*stage);
       if (task->given_up() || !task->ready(*stage) || !has_room(what)) return moved;
+      if (what.needs != 0) hook_(shm::Phase::between_stages);
       part(what.lane).start(*task, *stage);
       moved = true;
     }

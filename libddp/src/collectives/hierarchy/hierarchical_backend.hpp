@@ -20,6 +20,7 @@
 #include <ddp/backend.hpp>
 
 #include "collectives/hierarchy/part.hpp"
+#include "collectives/shm/phase_hook.hpp"
 
 namespace ddp::collectives::hierarchy {
 
@@ -34,6 +35,7 @@ struct Parts {
   /// Ends all that outer and flat do, and tells the other domains why; then the two must fail together. Without it they
   /// are aborted.
   std::function<void(const Failure&)> tell_domains;
+  shm::PhaseHook hook{};
 };
 
 class HierarchicalBackend final : public Backend {
@@ -83,6 +85,7 @@ class HierarchicalBackend final : public Backend {
   const std::size_t segment_bytes_;
   std::array<Part, kParts> parts_;
   const std::function<void(const Failure&)> tell_domains_;
+  const shm::PhaseHook hook_;
   BackendTraits traits_;
   std::vector<Task*> tasks_;  ///< posted and not over, in issue order
   struct Trouble {

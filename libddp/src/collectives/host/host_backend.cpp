@@ -28,12 +28,13 @@ constexpr std::uint16_t kOuter = 1;
 /// Forwards to what it has chosen.
 class HostBackend final : public Backend {
  public:
-  HostBackend(const BackendConfig& config, std::string domain, shm::PhaseHook hook)
+  HostBackend(const BackendConfig& config, std::string domain, shm::PhaseHook hook, std::uint64_t first_number)
       : config_(config),
         domain_(std::move(domain)),
         hook_(hook),
+        first_number_(first_number),
         endpoint_(std::in_place),
-        mesh_(tcp::make_mesh(config)) {}
+        mesh_(tcp::make_mesh(config, first_number)) {}
 
   const BackendTraits& traits() const noexcept override { return chosen_ ? chosen_->traits() : kCpuTraits; }
   Bytes address() const override {
@@ -67,6 +68,7 @@ class HostBackend final : public Backend {
   const BackendConfig config_;
   const std::string domain_;
   const shm::PhaseHook hook_;
+  const std::uint64_t first_number_;
   std::optional<shm::Endpoint> endpoint_;  ///< until connected
   std::shared_ptr<tcp::TcpMesh> mesh_;     ///< null where nobody needs it
   std::unique_ptr<Backend> chosen_;
@@ -117,6 +119,7 @@ std::unique_ptr<Backend> HostBackend::choose(const std::vector<Bytes>& packed, D
     parts.outer = tcp::make_backend(mesh_, kOuter, std::move(leaders));
   }
   parts.tell_domains = [mesh = mesh_](const Failure& failure) { mesh->report(failure.ranks, failure.cause); };
+  parts.hook = hook_;
   return std::make_unique<hierarchy::HierarchicalBackend>(std::move(layout), std::move(parts));
 }
 
@@ -130,7 +133,7 @@ std::unique_ptr<Backend> HostBackend::share_memory(const std::vector<RankAddress
     if (members[index] == config_.rank) config.rank = static_cast<int>(index);
     memory.push_back(addresses[static_cast<std::size_t>(members[index])].shared_memory);
   }
-  auto backend = shm::create(config, std::move(*endpoint_), {.first_step = 0, .hook = hook_});
+  auto backend = shm::create(config, std::move(*endpoint_), {.first_step = first_number_, .hook = hook_});
   try {
     backend->connect(memory, deadline);
   } catch (const Error& error) {
@@ -147,8 +150,9 @@ std::unique_ptr<Backend> create(const BackendConfig& config) {
   return create(config, base::Environment::process().text("DDP_MEMORY_DOMAIN"));
 }
 
-std::unique_ptr<Backend> create(const BackendConfig& config, const std::string& domain, shm::PhaseHook hook) {
-  return std::make_unique<HostBackend>(config, domain, hook);
+std::unique_ptr<Backend> create(const BackendConfig& config, const std::string& domain, shm::PhaseHook hook,
+                                std::uint64_t first_number) {
+  return std::make_unique<HostBackend>(config, domain, hook, first_number);
 }
 
 extern const BackendPlugin kBackend{kBackendVersion, "host", &create};

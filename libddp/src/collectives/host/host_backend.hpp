@@ -2,6 +2,7 @@
 // alike from all addresses: equal boot id, network namespace and user, and shared memory at hand at both.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -17,7 +18,9 @@ extern const BackendPlugin kBackend;
 /// Throws Error.
 std::unique_ptr<Backend> create(const BackendConfig& config);
 
-/// For tests: @p domain in place of DDP_MEMORY_DOMAIN, and points at which a rank that shares memory falls.
-std::unique_ptr<Backend> create(const BackendConfig& config, const std::string& domain, shm::PhaseHook hook = {});
+/// For tests: @p domain in place of DDP_MEMORY_DOMAIN, points at which a rank falls, and where the numbers of steps and
+/// collectives begin.
+std::unique_ptr<Backend> create(const BackendConfig& config, const std::string& domain, shm::PhaseHook hook = {},
+                                std::uint64_t first_number = 0);
 
 }  // namespace ddp::collectives::host

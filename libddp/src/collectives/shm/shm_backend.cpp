@@ -108,8 +108,8 @@ class ShmBackend final : public Backend {
   std::atomic<bool> awaits_room_{false};  ///< of the last poll in vain
   std::deque<ShmRequest> requests_;       ///< all there are
   std::vector<ShmRequest*> free_;
-  std::deque<ShmRequest*> collectives_;  ///< posted, not over
-  std::vector<ShmRequest*> transfers_;   ///< posted, not over
+  std::vector<ShmRequest*> collectives_;  ///< posted, not over: few
+  std::vector<ShmRequest*> transfers_;    ///< posted, not over
   std::optional<std::pair<Outcome, Failure>> failed_;
   bool mismatch_ = false;
   unsigned vain_ = 0;  ///< polls
@@ -233,7 +233,7 @@ bool ShmBackend::advance_collectives() {
     ShmRequest& request = *collectives_.front();
     if (--request.unfinished_ == 0) {
       request.outcome_ = Outcome::ok;
-      collectives_.pop_front();
+      collectives_.erase(collectives_.begin());
       if (collectives_.empty()) return true;
     }
     const ShmRequest& next = *collectives_.front();

@@ -16,7 +16,13 @@ constexpr std::size_t kCombinedAtOnceBytes = 1024 * 1024;
 }  // namespace
 
 Context::Context(TcpMesh& mesh, std::uint16_t number, std::vector<int> members)
-    : mesh_(&mesh), number_(number), members_(std::move(members)), transfers_(mesh, number) {
+    : mesh_(&mesh),
+      number_(number),
+      members_(std::move(members)),
+      transfers_(mesh, number),
+      posted_(mesh.first_ordinal()),
+      started_(posted_),
+      finished_(posted_) {
   const auto own = std::find(members_.begin(), members_.end(), mesh.rank());
   rank_ = static_cast<int>(own - members_.begin());
 }
@@ -124,7 +130,7 @@ std::vector<int> Context::awaited() const {
 }
 
 Context::Found Context::find(Link& link, const Frame& frame) {
-  if (frame.ordinal > started_) return {.kind = Placement::Kind::not_yet};
+  if (static_cast<std::int64_t>(frame.ordinal - started_) > 0) return {.kind = Placement::Kind::not_yet};
   const bool running = started_ != finished_ && frame.ordinal == started_;
   if (running && frame.fingerprint == fingerprint_) {
     for (Incoming* message = link.expected(); message != nullptr; message = message->next) {

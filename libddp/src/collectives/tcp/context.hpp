@@ -37,7 +37,7 @@ class Context {
   Ticket post(const Operation& operation);
   /// Takes the collectives as far as they go now. @return whether anything moved.
   bool advance();
-  bool is_done(Ticket ticket) const noexcept { return ticket <= finished_; }
+  bool is_done(Ticket ticket) const noexcept { return static_cast<std::int64_t>(finished_ - ticket) >= 0; }
   /// Of the one that runs: whose messages are missing, as ranks here.
   std::vector<int> awaited() const;
 
@@ -63,9 +63,10 @@ class Context {
   Transfers transfers_;
 
   std::deque<const Operation*> waiting_;
-  Ticket posted_ = 0;
-  Ticket started_ = 0;
-  Ticket finished_ = 0;
+  // They may pass the largest number: differences are compared.
+  Ticket posted_;
+  Ticket started_;
+  Ticket finished_;
 
   // of the collective that runs
   Plan plan_;

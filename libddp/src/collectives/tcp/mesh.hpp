@@ -36,6 +36,7 @@ struct MeshConfig {
   std::chrono::milliseconds connect_timeout{60'000};  ///< until a host accepts a connection
   std::chrono::milliseconds peer_timeout{30'000};     ///< DDP_PEER_TIMEOUT: a host that acknowledges nothing is lost
   std::chrono::milliseconds wait_for_lower{100};      ///< the lower rank of a pair connects; the higher after so long
+  std::uint64_t first_ordinal = 0;                    ///< of collectives and announced messages; of tests, near a wrap
 };
 
 /// Why a mesh carries nothing any more.
@@ -57,6 +58,7 @@ class TcpMesh final : private LinkOwner {
 
   int rank() const noexcept { return config_.rank; }
   int size() const noexcept { return config_.size; }
+  std::uint64_t first_ordinal() const noexcept { return config_.first_ordinal; }
   /// What the others need; it contains this rank's secret.
   Bytes address() const;
   /// @param addresses by rank. Connects to nobody yet. Throws Error(protocol).

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -44,7 +45,7 @@ class TcpRequest final : public Request {
   bool transfers_ = false;
   std::vector<Transfer> messages_;  // in place from post to the end
   std::size_t messages_left_ = 0;
-  Context::Ticket last_ = 0;
+  std::optional<Context::Ticket> last_;
   unsigned polls_ = 0;
   Outcome outcome_ = Outcome::running;
   Failure failure_;
@@ -94,7 +95,7 @@ void TcpRequest::prepare(std::span<const Operation> operations, Deadline deadlin
   messages_.clear();
   messages_.resize(transfers_ ? operations.size() : 0);
   messages_left_ = messages_.size();
-  last_ = 0;
+  last_.reset();
   polls_ = 0;
   outcome_ = Outcome::running;
   failure_ = {};
@@ -129,7 +130,7 @@ void TcpRequest::post() noexcept {
 }
 
 bool TcpRequest::is_done(const Context& context) const {
-  return transfers_ ? messages_left_ == 0 : last_ != 0 && context.is_done(last_);
+  return transfers_ ? messages_left_ == 0 : last_ && context.is_done(*last_);
 }
 
 Outcome TcpRequest::advance() {
@@ -197,19 +198,20 @@ void TcpRequest::release() noexcept {
 
 }  // namespace
 
-std::shared_ptr<TcpMesh> make_mesh(const BackendConfig& config) {
+std::shared_ptr<TcpMesh> make_mesh(const BackendConfig& config, std::uint64_t first_ordinal) {
   return std::make_shared<TcpMesh>(MeshConfig{.group = config.group,
                                               .rank = config.rank,
                                               .size = config.size,
                                               .interface_address = config.interface_address,
                                               .connect_timeout = config.connect_timeout,
-                                              .peer_timeout = base::peer_timeout(base::Environment::process())});
+                                              .peer_timeout = base::peer_timeout(base::Environment::process()),
+                                              .first_ordinal = first_ordinal});
 }
 
-std::unique_ptr<Backend> make_backend(const BackendConfig& config) {
+std::unique_ptr<Backend> make_backend(const BackendConfig& config, std::uint64_t first_ordinal) {
   std::vector<int> members(static_cast<std::size_t>(config.size));
   std::iota(members.begin(), members.end(), 0);
-  return std::make_unique<TcpBackend>(make_mesh(config), std::uint16_t{0}, std::move(members), true);
+  return std::make_unique<TcpBackend>(make_mesh(config, first_ordinal), std::uint16_t{0}, std::move(members), true);
 }
 
 std::unique_ptr<Backend> make_backend(std::shared_ptr<TcpMesh> mesh, std::uint16_t context, std::vector<int> members) {

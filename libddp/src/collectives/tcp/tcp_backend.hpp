@@ -11,11 +11,11 @@
 
 namespace ddp::collectives::tcp {
 
-/// With a mesh of its own. Throws Error.
-std::unique_ptr<Backend> make_backend(const BackendConfig& config);
+/// With a mesh of its own. @param first_ordinal as MeshConfig's. Throws Error.
+std::unique_ptr<Backend> make_backend(const BackendConfig& config, std::uint64_t first_ordinal = 0);
 
 /// The mesh of a group; DDP_PEER_TIMEOUT is read. Throws Error.
-std::shared_ptr<TcpMesh> make_mesh(const BackendConfig& config);
+std::shared_ptr<TcpMesh> make_mesh(const BackendConfig& config, std::uint64_t first_ordinal = 0);
 
 /// Among @p members of a mesh, as TcpMesh::open_context. Its address() is empty; connect() is not called; abort() and
 /// close() are the mesh's, and so is whoever is named in a failure, but as ranks in @p members. All backends of a mesh

@@ -31,7 +31,10 @@ Transfers::Transfers(TcpMesh& mesh, std::uint16_t context)
 
 Transfers::Peer& Transfers::peer(int rank) {
   auto& peer = peers_[static_cast<std::size_t>(rank)];
-  if (!peer) peer = std::make_unique<Peer>();
+  if (!peer) {
+    peer = std::make_unique<Peer>();
+    peer->last_number = mesh_->first_ordinal();
+  }
   return *peer;
 }
 

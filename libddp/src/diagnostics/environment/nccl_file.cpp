@@ -13,9 +13,9 @@
 
 #include <fmt/format.h>
 
+#include "base/library_search.hpp"
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
-#include "diagnostics/environment/library_search.hpp"
 #include "diagnostics/environment/nccl_plugins.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 
@@ -80,12 +80,12 @@ struct Place {
 
 /// Where the loader would find NCCL, for a program without a run path of its own.
 std::optional<Place> loaders_choice(const base::Environment& environment, const std::string& root) {
-  for (const std::string& library : words_of(value_of(environment, "LD_PRELOAD"), " :")) {
-    if (fs::path(library).filename().string().starts_with("libnccl.so") && is_file(root, library)) {
+  for (const std::string& library : base::words_of(value_of(environment, "LD_PRELOAD"), " :")) {
+    if (fs::path(library).filename().string().starts_with("libnccl.so") && base::is_file(root, library)) {
       return Place{library, "LD_PRELOAD"};
     }
   }
-  const auto found = find_library(environment, root, kLoadersFile);
+  const auto found = base::find_library(environment, root, kLoadersFile);
   if (!found) return std::nullopt;
   return Place{found->path, found->by_variable ? "the loader's, by LD_LIBRARY_PATH" : "the loader's"};
 }
@@ -144,7 +144,7 @@ NcclFile find_nccl(const base::NcclSurroundings& surroundings) {
     std::optional<Place> place;
     if (candidate.file == kLoadersFile) {
       place = loaders_choice(surroundings.environment, root);
-    } else if (candidate.decisive || is_file(root, candidate.file)) {
+    } else if (candidate.decisive || base::is_file(root, candidate.file)) {
       place = Place{candidate.file, candidate.found};
     }
     if (!place) continue;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "diagnostics/environment/library_search.hpp"
+#include "base/library_search.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -31,8 +31,8 @@ std::vector<std::string> tried_for(const PluginKind& kind, const std::string& va
 
 /// As dlopen(3) takes a name: with a slash it is a path. Empty: it is not there.
 std::string find_plugin(const base::NcclSurroundings& surroundings, const std::string& name) {
-  if (name.find('/') != std::string::npos) return is_file(surroundings.root, name) ? name : std::string{};
-  const auto found = find_library(surroundings.environment, surroundings.root, name);
+  if (name.find('/') != std::string::npos) return base::is_file(surroundings.root, name) ? name : std::string{};
+  const auto found = base::find_library(surroundings.environment, surroundings.root, name);
   return found ? found->path : std::string{};
 }
 
@@ -51,7 +51,7 @@ void add_plugins(NcclFile& file, const base::NcclSurroundings& surroundings) {
   for (const PluginKind& kind : kKinds) {
     const std::string value = surroundings.environment.raw(kind.variable).value_or("");
     if (value == "none") continue;
-    auto words = words_of(value, ",");
+    auto words = base::words_of(value, ",");
     if (words.empty()) words.emplace_back();
     for (const std::string& word : words) {
       for (const std::string& name : tried_for(kind, word)) {

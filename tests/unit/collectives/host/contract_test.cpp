@@ -10,7 +10,8 @@ Subject on_nodes(std::string name, std::vector<int> nodes) {
                   .create =
                       [](const BackendConfig& config) {
                         const int node = config.nodes[static_cast<std::size_t>(config.rank)];
-                        return host::create(config, "node " + std::to_string(node));
+                        // numbers of both parts pass the end of a word
+                        return host::create(config, "node " + std::to_string(node), {}, (std::uint64_t{1} << 32U) - 16);
                       },
                   .size = static_cast<int>(nodes.size()),
                   .nodes = std::move(nodes)};

@@ -5,14 +5,18 @@
 namespace ddp::collectives::testing {
 namespace {
 
-Subject subject(int size) {
+/// Numbers of collectives and of announced messages go on from @p first_ordinal.
+Subject subject(int size, std::uint64_t first_ordinal) {
   return {.name = "Tcp" + std::to_string(size),
-          .create = [](const BackendConfig& config) { return tcp::make_backend(config); },
+          .create = [=](const BackendConfig& config) { return tcp::make_backend(config, first_ordinal); },
           .size = size,
           .many = 300};
 }
 
-INSTANTIATE_TEST_SUITE_P(Tcp, BackendContract, ::testing::Values(subject(2), subject(3)), subject_name);
+INSTANTIATE_TEST_SUITE_P(Tcp, BackendContract,
+                         ::testing::Values(subject(2, (std::uint64_t{1} << 32U) - 16),
+                                           subject(3, std::uint64_t{0} - 16)),
+                         subject_name);
 
 }  // namespace
 }  // namespace ddp::collectives::testing

@@ -1,4 +1,4 @@
-#include "diagnostics/environment/library_search.hpp"
+#include "base/library_search.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-namespace ddp::diagnostics {
+namespace ddp::base {
 namespace {
 
 namespace fs = std::filesystem;
@@ -64,7 +64,7 @@ bool is_file(const std::string& root, const fs::path& path) {
   return fs::is_regular_file(root + path.string(), ignored);
 }
 
-std::optional<FoundLibrary> find_library(const base::Environment& environment, const std::string& root,
+std::optional<FoundLibrary> find_library(const Environment& environment, const std::string& root,
                                          std::string_view name) {
   for (const std::string& folder : words_of(environment.raw("LD_LIBRARY_PATH").value_or(""), ":;")) {
     const fs::path path = fs::path(folder) / name;
@@ -81,4 +81,4 @@ std::optional<FoundLibrary> find_library(const base::Environment& environment, c
   return std::nullopt;
 }
 
-}  // namespace ddp::diagnostics
+}  // namespace ddp::base
