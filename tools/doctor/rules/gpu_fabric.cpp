@@ -121,10 +121,12 @@ constexpr Rule kFabricRules[] = {
      .fix = "install the nvidia-fabricmanager of the driver's version",
      .check = &check_manager_version},
     {.id = "nvls-caps",
-     .severity = Severity::warning,
-     .title = "a container lacks the devices of NVLink SHARP",
-     .meaning = "NCCL finds that GPUs can sum in NVSwitches and fails while it sets that up; it does not fall back.",
-     .fix = "expose /dev/nvidia-caps and /dev/nvidia-caps-imex-channels to the container, or NCCL_NVLS_ENABLE=0",
+     .severity = Severity::info,
+     .title = "a container lacks devices that NVLink SHARP may need",
+     .meaning = "Where NCCL finds that GPUs can sum in NVSwitches and cannot set that up, it fails and does not fall "
+                "back. Whether it needs these devices depends on driver and container.",
+     .fix = "if NCCL fails in NVLS: expose /dev/nvidia-caps and /dev/nvidia-caps-imex-channels to the container, or "
+            "NCCL_NVLS_ENABLE=0",
      .check = &check_caps},
     {.id = "imex-channel",
      .severity = Severity::error,
