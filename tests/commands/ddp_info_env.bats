@@ -262,3 +262,28 @@ takes no value|--json=yes
 'NCCL_DEBUG' is one word too many|--json NCCL_DEBUG
 END
 }
+
+@test "a new NCCL's variables are taken over by one command" {
+  mkdir -p tree/scripts tree/docs tree/libddp/src/diagnostics/environment
+  cp "$ROOT/scripts/take-nccl-variables" tree/scripts
+  table=tree/libddp/src/diagnostics/environment/nccl_variables.inc
+  cp "$ROOT/libddp/src/diagnostics/environment/nccl_variables.inc" before.inc
+  cp before.inc $table
+  printf '#!/bin/bash\necho "$@" >>builds\n' >tree/scripts/build # what is built is tested elsewhere
+  chmod +x tree/scripts/build
+  DDP_BIN_DIR=$BIN run -0 tree/scripts/take-nccl-variables "$LIBRARY"
+  [[ $output == "NCCL 2.18.3: 1 new variables:"*"  NCCL_SITE_SWITCH"*"not in this library:"*"  NCCL_CHUNK_SIZE"* ]]
+  [[ $output != *"  NCCL_ALGO"* ]]
+  # One row more, in its place, and everything else as it was.
+  diff before.inc $table >changes || true
+  [ "$(grep -c '^>' changes)" -eq 3 ] && [ "$(grep -c '^<' changes)" -eq 1 ] # the head names the library
+  grep -A 1 '^> {"NCCL_SITE_SWITCH", Family::nccl, Standing::undocumented, "2.18", ' changes | grep -q 'Not documented; in the library since 2.18'
+  grep -o '^{"[A-Z0-9_]*' $table | LC_ALL=C sort -c
+  [ "$(cat tree/builds)" = "dev ddp-info" ]
+  diff "$ROOT/docs/known-variables.md" tree/docs/known-variables.md
+  # What is no NCCL changes nothing.
+  cp $table after.inc
+  DDP_BIN_DIR=$BIN run -1 tree/scripts/take-nccl-variables /dev/null
+  [[ $output == *"no file of NCCL"* ]]
+  diff after.inc $table
+}

@@ -13,10 +13,18 @@ setup() {
 # Hangs on purpose, DDP_HANG_ROUNDS times each (1): a longer run counts how often the right rank is named.
 rounds=${DDP_HANG_ROUNDS:-1}
 
-# A program without libddp whose other ranks wait for rank 1, which does what is given in Python.
-plain_program() {
-  cat >plain.py <<END
-import mmap, os, signal, socket, time
+# What rank 1 does for ever in turn, each until it is told to go on (SIGUSR1): functions of these lines of Python.
+works() {
+  cat <<'END'
+import ctypes, fcntl, mmap, os, signal, socket, time
+
+class GoOn(Exception):
+    pass
+
+def go_on(*_):
+    raise GoOn
+
+signal.signal(signal.SIGUSR1, go_on)
 
 def swap():
     path = f"pages.{os.getpid()}"
@@ -32,9 +40,42 @@ def swap():
                 pages[page]
             time.sleep(0.01)
 
+def open_fifo():
+    path = f"fifo.{os.getpid()}"
+    os.mkfifo(path)
+    open(path) # until somebody writes
+
+def lock():
+    held = open("lock.held", "w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    fcntl.flock(open("lock.held", "w"), fcntl.LOCK_EX)
+
+def uninterruptible():
+    # The parent of vfork() is in state D until the child, which has its memory, is gone.
+    if ctypes.CDLL(None).vfork() == 0:
+        ctypes.CDLL(None).sleep(1000)
+
+def work_off(works):
+    with open("pid", "w") as file:
+        file.write(str(os.getpid()))
+    for work in works:
+        try:
+            exec(work)
+        except GoOn:
+            pass
+END
+  echo "WORKS = ["
+  printf '    "%s",\n' "$@"
+  echo "]"
+}
+
+# A program without libddp whose other ranks wait for rank 1.
+plain_program() {
+  works "$@" >plain.py
+  cat >>plain.py <<'END'
 os.write(1, b"READY\n") # print() writes the end of the line by itself, behind that of another rank
 if os.environ["RANK"] == "1":
-    $1
+    work_off(WORKS)
 here, there = socket.socketpair()
 here.recv(1)
 END
@@ -42,8 +83,8 @@ END
 
 # The same with PyTorch's groups.
 torch_program() {
-  cat >train.py <<END
-import os, signal, time
+  works "$@" >train.py
+  cat >>train.py <<'END'
 import torch
 import torch.distributed as dist
 
@@ -52,7 +93,7 @@ values = torch.ones(1000)
 dist.all_reduce(values)
 os.write(1, b"READY\n") # print() writes the end of the line by itself, behind that of another rank
 if dist.get_rank() == 1:
-    $1
+    work_off(WORKS)
 dist.all_reduce(values)
 END
 }
@@ -96,7 +137,7 @@ end() {
   launcher=
 }
 
-@test "of programs of libddp: a rank that sleeps, stops, spins or waits elsewhere" {
+@test "of programs of libddp: a rank that sleeps, stops, spins, waits for a file or elsewhere" {
   local round what words
   for ((round = 0; round < rounds; ++round)); do
     while read -r -u 9 what words; do
@@ -109,6 +150,7 @@ end() {
 sleep rank 2 is asleep in *nanosleep, last all_reduce #* of group 'ddp.0.world'
 stop rank 2 is stopped, last all_reduce #*
 spin rank 2 is computing (* % of a core), last all_reduce #*
+open rank 2 is blocked in openat, last all_reduce #*
 END
     start --nproc-per-node 4 "$rank_program" hang elsewhere 2
     eventually 60 ready 4
@@ -131,19 +173,27 @@ END
 
 # hangs_of KIND PROGRAM: rank 1 is named, whatever it does. Standard input: words, and in the next line Python.
 hangs_of() {
-  local round words work
-  while read -r -u 9 words && read -r -u 9 work; do
-    "$1_program" "$work"
-    for ((round = 0; round < rounds; ++round)); do
-      start --nproc-per-node 3 "$2"
-      eventually 120 ready 3
+  local round words work all_words=() all_works=()
+  while read -r words && read -r work; do
+    all_words+=("$words")
+    all_works+=("$work")
+  done
+  "$1_program" "${all_works[@]}"
+  for ((round = 0; round < rounds; ++round)); do
+    start --nproc-per-node 3 "$2"
+    eventually 120 ready 3
+    eventually 60 test -s pid
+    for words in "${all_words[@]}"; do
       finds 1 "$words"
-      end
+      kill -USR1 "$(cat pid)"
+      [[ $words != *stopped ]] || kill -CONT "$(cat pid)" # others may have got to the point where they stop
     done
-  done 9<&0
+    end
+    rm pid
+  done
 }
 
-@test "of other programs: what /proc tells of a rank that sleeps, stops or computes" {
+@test "of other programs: what /proc tells of a rank that sleeps, stops, computes, waits for a file, or cannot be interrupted" {
   hangs_of plain plain.py <<'END'
 likely rank 1 is asleep in *nanosleep*; ranks 0, 2 wait for something else
 time.sleep(1000)
@@ -151,6 +201,12 @@ rank 1 is stopped
 os.kill(os.getpid(), signal.SIGSTOP)
 likely rank 1 is computing (* % of a core)*
 while True: pass
+likely rank 1 is blocked in openat; ranks 0, 2 wait for something else
+open_fifo()
+likely rank 1 is blocked in flock; ranks 0, 2 wait for something else
+lock()
+likely rank 1 is blocked* (D state); ranks 0, 2 wait for something else
+uninterruptible()
 END
 }
 
@@ -162,7 +218,7 @@ swap()
 END
 }
 
-@test "of PyTorch's programs: a rank that sleeps, stops or computes" {
+@test "of PyTorch's programs: a rank that sleeps, stops, computes, waits for a file, or cannot be interrupted" {
   torch_python
   hangs_of torch train.py <<'END'
 likely rank 1 is asleep in *nanosleep*; ranks 0, 2 wait for something else
@@ -171,7 +227,38 @@ rank 1 is stopped
 os.kill(os.getpid(), signal.SIGSTOP)
 likely rank 1 is computing (* % of a core)*
 while True: pass
+likely rank 1 is blocked in openat; ranks 0, 2 wait for something else
+open_fifo()
+likely rank 1 is blocked* (D state); ranks 0, 2 wait for something else
+uninterruptible()
 END
+}
+
+@test "of PyTorch's programs: a rank in another collective, by PyTorch's flight recorder" {
+  torch_python
+  cat >train.py <<'END'
+import os
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _WorkerServer
+
+server = _WorkerServer("server." + os.environ["RANK"])
+dist.init_process_group("gloo")
+values = torch.ones(1000)
+dist.all_reduce(values)
+pair = dist.new_group([1, 2])
+os.write(1, b"READY\n")
+dist.broadcast(values, 1, group=pair) if dist.get_rank() == 2 else None
+dist.all_reduce(values)
+END
+  local round
+  for ((round = 0; round < rounds; ++round)); do
+    start --nproc-per-node 3 train.py
+    eventually 120 ready 3
+    finds 1 "rank 2 is *; ranks 0, 1 wait for it in all_reduce #2 of group 'gloo:0 default_pg', for *"
+    end
+    rm -f server.*
+  done
 }
 
 @test "PyTorch's flight recorder is read from running ranks: by worker servers, and by dumps" {
@@ -245,4 +332,24 @@ END
   echo $! >"$NOTES/pid.sleep"
   run -2 setpriv --reuid 65534 --clear-groups "$info" status --pid $!
   [[ $output == *"belongs to root; users see their own processes only"* ]] || { echo "$output"; return 1; }
+}
+
+@test "users see their own jobs only" {
+  [ "$(id -u)" -eq 0 ] || skip "needs root, to be two users"
+  start --nproc-per-node 2 "$rank_program" hang sleep 1
+  eventually 60 ready 2
+  as_another() { env -u SLURM_JOB_ID setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+  run -2 as_another "$info" status --after 0.5
+  [[ $output != *rank\ 1* && $output != *all_reduce* ]] || { echo "$output"; return 1; }
+  run -2 as_another "$info" status "$launcher"
+  [[ $output != *rank\ 1* && $output != *all_reduce* ]] || { echo "$output"; return 1; }
+  # Beside root's job it finds its own.
+  mkdir -m 777 other
+  as_another env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 HOME="$PWD/other" sleep 1000 3>&- &
+  echo $! >"$NOTES/pid.sleep"
+  as_another "$info" status --after 0.5 >report || [ $? -le 2 ]
+  grep -q 'rank 0 (.*)' report || { cat report; return 1; }
+  ! grep -qE 'all_reduce|rank 1|ranks 0' report || { cat report; return 1; }
+  # Root's own question is answered.
+  finds 1 "rank 1 is asleep*"
 }

@@ -13,10 +13,13 @@ setup() {
 # Long options at the beginning of a line of the help.
 options() { "$@" --help | grep -oE '^ +(-[a-z], ?)?--[a-z-]+' | grep -oE -- '--[a-z-]+' | sort; }
 
-# documented PAGE: the options that the page describes, each as one entry.
+# documented PAGE: the options that the page describes, each as one entry. documented - reads it.
 documented() {
-  tr -d '\\' <"$1" | grep -A 1 '^\.TP' | grep -E '^\.(B|BI|BR) -' | grep -oE -- '--[a-z-]+' | sort
+  cat "$1" | tr -d '\\' | grep -A 1 '^\.TP' | grep -E '^\.(B|BI|BR) -' | grep -oE -- '--[a-z-]+' | sort
 }
+
+# section NAME: of ddp-info's page, up to the next one.
+section() { awk -v name="$1" '/^\.S[HS] /{ inside = index($0, name) > 0 } inside' "$manuals/ddp-info.1"; }
 
 # offered FUNCTION WORD...: what <Tab> offers after the last word, which may be empty.
 offered() {
@@ -35,9 +38,22 @@ offered() {
   documented "$manuals/ddp-selftest.1" | diff known -
 }
 
-@test "commands of ddp-info are in its page" {
+@test "what the page says of a command are that command's options" {
+  section OPTIONS | documented - >of_several
+  for command in doctor status trace; do
+    options "$bin/ddp-info" $command >known
+    section "Options of $command" | documented - >own
+    [ -s own ]
+    [ -z "$(comm -13 known own)" ]
+    # The others, which several commands have, are in the section of all.
+    [ -z "$(comm -23 known own | comm -23 - of_several)" ] || { comm -23 known own; return 1; }
+  done
+}
+
+@test "commands of ddp-info are in its page, and completed" {
   "$bin/ddp-info" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' >commands
   [ "$(wc -l <commands)" -ge 2 ]
+  offered _ddp_info ddp-info '' | grep -v '^-' | diff <(sort commands) -
   while read -r command; do grep -qF "ddp\\-info $command" "$manuals/ddp-info.1"; done <commands
 }
 
@@ -94,6 +110,12 @@ offered() {
   [ -z "$(offered _ddp_info ddp-info topo --nproc '')" ]
   [ -z "$(offered _ddp_info ddp-info version '')" ]
   [ "$(offered _ddp_info ddp-info doctor --fail-on e)" = error ]
+  # Words that an option takes are those of its help.
+  for each in "doctor --fail-on" "topo --bind" "topo --gpus"; do
+    offered _ddp_info ddp-info $each '' >words
+    [ -s words ]
+    while read -r word; do "$bin/ddp-info" ${each% *} --help | grep -A 3 -e "${each#* }" | grep -qw -e "$word"; done <words
+  done
   [ "$(PATH=$bin:$PATH offered _ddp_info ddp-info doctor --rule shm-)" = $'shm-private\nshm-size' ]
   [ "$(offered _ddp_info ddp-info doctor --s)" = --skip ]
   offered _ddp_info ddp-info doctor -- | diff <(options "$bin/ddp-info" doctor) -

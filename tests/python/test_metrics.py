@@ -6,9 +6,11 @@ Where the programs are: DDP_BIN_DIR (default: build/dev/bin).
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -124,6 +126,63 @@ def test_restarts_exits_and_stops_of_any_program(tmp_path):
         assert "ddp_steps" not in families
         for rank in range(2):
             assert "DDP_METRICS" not in (tmp_path / f"environment.{rank}").read_text()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
+def test_promtool_finds_nothing_wrong(tmp_path):
+    with Job(tmp_path, program=[BINARIES / "rank_program", "steps", "600"]) as job:
+        job.until(lambda families: "ddp_steps" in families)
+        page = urllib.request.urlopen(job.url(), timeout=PATIENCE).read()
+    assert b"ddp_steps_total" in page
+    check = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=PATIENCE)
+    assert check.returncode == 0 and not check.stdout + check.stderr, check
+    # Prometheus reads what the dashboard asks, too: each question as a recording rule.
+    questions = set()
+
+    def collect(part):
+        if isinstance(part, dict):
+            questions.update(value for name, value in part.items() if name == "expr")
+        for below in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            collect(below)
+
+    collect(json.loads((ROOT / "contrib" / "grafana" / "libddp.json").read_text()))
+    assert len(questions) > 10
+    rules = [{"record": f"question{number}", "expr": text.replace("$__rate_interval", "1m")}
+             for number, text in enumerate(sorted(questions))]
+    (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
+    check = subprocess.run(["promtool", "check", "rules", tmp_path / "rules.json"], capture_output=True, text=True, timeout=PATIENCE)
+    assert check.returncode == 0 and f"SUCCESS: {len(rules)} rules found" in check.stdout, check
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's package prometheus")
+def test_a_prometheus_scrapes_a_job(tmp_path):
+    with Job(tmp_path, program=[BINARIES / "rank_program", "steps", "600"]) as job:
+        job.until(lambda families: "ddp_steps" in families)
+        target = job.url().split("/")[2]
+        (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [
+            {"job_name": "libddp", "scrape_interval": "1s", "honor_labels": True, "static_configs": [{"targets": [target]}]}]}))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with open(tmp_path / "log", "wb") as log:
+            server = subprocess.Popen(
+                ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+                 f"--web.listen-address=127.0.0.1:{port}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            def ask(question):
+                with contextlib.suppress(OSError):  # it is starting
+                    url = f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(question)}"
+                    return json.load(urllib.request.urlopen(url, timeout=PATIENCE))["data"]["result"]
+                return []
+
+            end = time.monotonic() + PATIENCE
+            while not ask("rate(ddp_steps_total[10s]) > 0"):
+                assert server.poll() is None and time.monotonic() < end, (tmp_path / "log").read_text()
+                time.sleep(0.5)
+            assert [sample["value"][1] for sample in ask("up")] == ["1"]
+            assert {sample["metric"]["rank"] for sample in ask("ddp_steps_total")} == {"0", "1"}
+        finally:
+            server.terminate()
+            server.wait(PATIENCE)
 
 
 def test_a_port_that_is_taken_is_an_error_before_any_rank_starts(tmp_path):

@@ -14,6 +14,9 @@
 //   FAKE_NVML_REMAP         of GPU 0: 1 a row waits to be replaced, 2 that failed, 3 both
 //   FAKE_NVML_SLOWDOWN      reasons why GPU 0 runs slowly, as a number
 //   FAKE_NVML_PERSISTENCE   0 or 1; not told if unset
+//   FAKE_NVML_FABRIC        state of GPU 0 in the NVLink fabric, 0 to 3; the others have 3; not told if unset
+//   FAKE_NVML_FABRIC_ERROR  what its registration ended with
+//   FAKE_NVML_CLUSTER       the NVLink domain's number, in the last byte of its UUID; none if unset
 //   FAKE_NVML_INIT          what starting the library returns
 //   FAKE_NVML_HANG          starting the library never returns
 //   FAKE_NVML_LOG           file to which "start" and "stop" are appended
@@ -178,6 +181,26 @@ int nvmlDeviceGetPersistenceMode(Device device, unsigned* mode) {
 }
 
 #ifndef FAKE_NVML_OLD
+typedef struct {
+  unsigned char cluster_uuid[16];
+  int status;
+  unsigned clique_id;
+  unsigned char state;
+} FabricInfo;
+
+int nvmlDeviceGetGpuFabricInfo(Device device, FabricInfo* info) {
+  const int state = number("FAKE_NVML_FABRIC");
+  if (state < 0) return kNotSupported;
+  memset(info, 0, sizeof *info);
+  info->state = (unsigned char)(device->gpu == 0 ? state : 3);
+  info->status = of_first(device, "FAKE_NVML_FABRIC_ERROR");
+  const int cluster = number("FAKE_NVML_CLUSTER");
+  if (cluster > 0) {
+    info->cluster_uuid[15] = (unsigned char)cluster;
+    info->clique_id = 7;
+  }
+  return kSuccess;
+}
 int nvmlDeviceGetRemappedRows(Device device, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
                               unsigned* failed) {
   const unsigned state = (unsigned)of_first(device, "FAKE_NVML_REMAP");

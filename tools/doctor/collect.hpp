@@ -9,6 +9,7 @@
 #include <ddp/topology.hpp>
 
 #include "base/env_table.hpp"
+#include "base/nccl_candidates.hpp"
 #include "diagnostics/environment/nccl_conf.hpp"
 #include "doctor/facts.hpp"
 #include "topology/inventory/network_facts.hpp"
@@ -35,6 +36,26 @@ void collect_rdma(NodeFacts& node, const std::filesystem::path& sys);
 
 /// What `srun --version` says, in jobs of Slurm: no variable tells it. Nothing by @p deadline: it stays unknown.
 void collect_slurm(NodeFacts& node, const base::Environment& environment, Deadline deadline);
+
+/// NVIDIA's driver, NVSwitches, their Fabric Manager and IMEX; a part of collect_node().
+void collect_fabric(NodeFacts& node, const std::filesystem::path& root);
+
+/// What `nv-fabricmanager --version` says where there are NVSwitches.
+void collect_fabric_manager(NodeFacts& node, Deadline deadline);
+
+/// Where GPUs are, and how libddp would place @p local_ranks of them; after collect_rdma(). 0: unknown.
+void collect_gpus(NodeFacts& node, const Topology& topology, int local_ranks);
+
+/// systemd, gateways, the port of NCCL's RAS. @param user its number
+void collect_services(NodeFacts& node, const std::filesystem::path& root, const base::Environment& environment,
+                      unsigned user);
+
+/// Plugins, verbs, libfabric and further NCCLs that the rank would open, and files that its variables name; after
+/// collect_rank().
+void collect_libraries(RankFacts& rank, const std::filesystem::path& root, const base::NcclSurroundings& surroundings);
+
+/// As RankFacts::gpus calls it.
+std::string name_of(const Gpu& gpu);
 
 /// Asks the resolver for the host's own name and MASTER_ADDR, and tries MASTER_PORT where that is this node and no
 /// launcher serves the store there. After collect_node().

@@ -55,6 +55,7 @@ NodeFacts collect_node(const fs::path& root, const std::vector<topology::RawInte
     node.port_high = std::atoll(ports.c_str() + blank);
   }
   collect_pci(node, sys);
+  collect_fabric(node, root);
   for (const char* module : {"nvidia_peermem", "nv_peer_mem"}) {
     node.peer_memory = node.peer_memory || topology::has_entry(sys / "module" / module);
   }

@@ -1,5 +1,6 @@
 // What a process has: limits, processors, cgroups, namespaces, environment.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -81,6 +82,23 @@ double quota_of(const fs::path& file) {
   return period > 0 ? static_cast<double>(quota) / static_cast<double>(period) : 0;
 }
 
+/// Empty: unknown.
+CpuSet set_in(const fs::path& status, std::string_view name) {
+  try {
+    return CpuSet::parse(topology::read_field(status, name, ':').value_or(""));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// Whether one of the devices by which processes of several nodes share GPUs' memory may be opened.
+bool has_imex_channel(const fs::path& folder) {
+  const auto names = topology::names_in(folder);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.starts_with("channel") && ::access((folder / name).c_str(), R_OK | W_OK) == 0;
+  });
+}
+
 void read_cgroups(RankFacts& rank, const fs::path& root) {
   for (const fs::path& folder : cgroup_folders(root)) {
     if (const double quota = quota_of(folder / "cpu.max"); quota > 0) {
@@ -124,19 +142,23 @@ RankFacts collect_rank(const fs::path& root, const base::Environment& environmen
   rank.pmix_version = environment.raw("PMIX_VERSION").value_or("");
   const fs::path self = root / "proc/self";
   rank.memlock_bytes = may_lock_all(self) ? -1 : soft_limit(self / "limits", "Max locked memory");
+  rank.stack_unlimited =
+      topology::read_field(self / "limits", "Max stack size", ' ').value_or("").starts_with("unlimited");
   rank.open_files = soft_limit(self / "limits", "Max open files");
-  try {
-    rank.cpus = CpuSet::parse(topology::read_field(self / "status", "Cpus_allowed_list", ':').value_or(""));
-  } catch (const Error&) {  // unknown
-  }
+  rank.cpus = set_in(self / "status", "Cpus_allowed_list");
+  rank.memory_nodes = set_in(self / "status", "Mems_allowed_list");
   read_cgroups(rank, root);
   for (const char* kind : {"net", "ipc", "pid", "mnt", "uts"}) {
     if (std::string space = topology::link_name(self / "ns" / kind); !space.empty()) rank.namespaces[kind] = space;
   }
+  rank.nvidia_caps = topology::has_entry(root / "dev/nvidia-caps");
+  rank.imex_channel = has_imex_channel(root / "dev/nvidia-caps-imex-channels");
   struct stat shm {};
   if (::stat((root / "dev/shm").c_str(), &shm) == 0) rank.shm_device = shm.st_dev;
   return rank;
 }
+
+std::string name_of(const Gpu& gpu) { return gpu.uuid.empty() ? gpu.pci.to_string() : gpu.uuid; }
 
 void collect_devices(RankFacts& rank, const Topology& topology, const base::Environment& environment) {
   rank.cores = std::count_if(topology.cores().begin(), topology.cores().end(),
@@ -147,7 +169,7 @@ void collect_devices(RankFacts& rank, const Topology& topology, const base::Envi
   if (!topology.gpus().empty()) rank.gpu_health = topology::ask_gpu_health(Deadline::after(kHealthTime));
   const auto named = topology::gpus_named_by(topology, environment);
   const auto add = [&](const Gpu& gpu) {
-    std::string name = gpu.uuid.empty() ? gpu.pci.to_string() : gpu.uuid;
+    std::string name = name_of(gpu);
     if (!gpu.mig.empty()) name += " " + environment.raw("CUDA_VISIBLE_DEVICES").value_or("");  // a part of it each
     rank.gpus.push_back(std::move(name));
     rank.gpu_models.push_back(gpu.model);

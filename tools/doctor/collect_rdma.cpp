@@ -30,6 +30,27 @@ std::vector<GidFacts> read_gids(const fs::path& port) {
   return found;
 }
 
+constexpr int kMostPkeys = 16;              // told of a port; usual are 1 to 4
+constexpr std::size_t kPrefixLetters = 19;  // "fe80:0000:0000:0000"
+
+/// Rows of the table of partitions, up to the last one that is used.
+std::vector<std::int64_t> read_pkeys(const fs::path& port) {
+  std::vector<std::int64_t> keys;
+  for (int row = 0; row < kMostPkeys; ++row) {
+    const auto key = topology::read_number(port / "pkeys" / std::to_string(row));
+    if (!key) break;
+    keys.push_back(*key);
+  }
+  while (!keys.empty() && keys.back() == 0) keys.pop_back();
+  return keys;
+}
+
+/// Of the drivers whose devices NCCL's own transport cannot use.
+std::string libfabric_device(const fs::path& sys, const std::string& device) {
+  const std::string driver = topology::link_name(sys / "class/infiniband" / device / "device/driver");
+  return driver == "efa" ? device + " (EFA)" : std::string{};
+}
+
 }  // namespace
 
 void collect_rdma(NodeFacts& node, const fs::path& sys) {
@@ -37,6 +58,10 @@ void collect_rdma(NodeFacts& node, const fs::path& sys) {
     for (const NicPort& port : device.ports) {
       RdmaPortFacts facts{
           .device = device.name, .port = port.number, .state = port.state, .link_layer = port.link_layer};
+      facts.rate_mbps = static_cast<std::int64_t>(port.rate_gbps * 1000);
+      if (device.pci) facts.pci = device.pci->to_string();
+      facts.board = topology::read_attribute(sys / "class/infiniband" / device.name / "board_id").value_or("");
+      facts.firmware = topology::read_attribute(sys / "class/infiniband" / device.name / "fw_ver").value_or("");
       const fs::path folder = sys / "class/infiniband" / device.name / "ports" / std::to_string(port.number);
       if (facts.link_layer == "Ethernet" && topology::has_entry(folder / "gid_attrs/types")) {
         facts.gids_known = true;
@@ -44,8 +69,16 @@ void collect_rdma(NodeFacts& node, const fs::path& sys) {
         facts.gids_cut = facts.gids.size() > kMostGids;
         if (facts.gids_cut) facts.gids.resize(kMostGids);
       }
+      if (facts.link_layer == "InfiniBand") {
+        facts.subnet = topology::read_attribute(folder / "gids/0").value_or("").substr(0, kPrefixLetters);
+        facts.pkeys = read_pkeys(folder);
+      }
       node.rdma.push_back(std::move(facts));
     }
+    if (node.libfabric_device.empty()) node.libfabric_device = libfabric_device(sys, device.name);
+  }
+  for (const std::string& name : topology::names_in(sys / "class/cxi")) {
+    if (node.libfabric_device.empty()) node.libfabric_device = name + " (Slingshot)";
   }
 }
 

@@ -1,5 +1,7 @@
 #include "doctor/examination.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -45,15 +47,23 @@ std::vector<ProbeListener> probed_addresses(const RankFacts& own, const NodeFact
 }
 
 /// What this rank is. Failures go to rank 0, so the others need not wait.
-RankFacts inquire(const base::Environment& environment, const world::JobConnection& job, int rank, int local_rank) {
+RankFacts inquire(const base::Environment& environment, const world::JobConnection& job, int rank, int local_rank,
+                  int local_ranks) {
   RankFacts own;
   try {
     own = collect_rank("/", environment, diagnostics::EnvironmentSource::process().files);
-    collect_devices(own, Topology::live(), environment);
+    base::NcclSurroundings surroundings = base::NcclSurroundings::process();
+    surroundings.environment = environment;
+    collect_libraries(own, "/", surroundings);
+    const Topology topology = Topology::live();
+    collect_devices(own, topology, environment);
     if (local_rank == 0) {
       NodeFacts node = collect_node("/", topology::list_raw_interfaces());
       collect_names(node, base::host_name(), environment, Deadline::after(kResolveTime));
       collect_slurm(node, environment, Deadline::after(kResolveTime));
+      collect_fabric_manager(node, Deadline::after(kResolveTime));
+      collect_services(node, "/", environment, ::geteuid());
+      collect_gpus(node, topology, local_ranks);
       collect_candidates(node, environment, job.launch.peer_hosts, !job.single_node);
       own.of_node = std::move(node);
     }
@@ -88,7 +98,10 @@ std::optional<JobFacts> examine_job(const world::JobConnection& connection, cons
   KeyValueStore& store = *connection.store;
   const int local_rank =
       connection.nodes ? connection.nodes->local_rank_of(store.rank()) : connection.local_rank.value_or(0);
-  RankFacts own = inquire(environment, connection, store.rank(), local_rank);
+  const std::size_t local_ranks = connection.nodes
+                                      ? connection.nodes->ranks_on(connection.nodes->node_of(store.rank())).size()
+                                      : static_cast<std::size_t>(connection.single_node ? store.world_size() : 0);
+  RankFacts own = inquire(environment, connection, store.rank(), local_rank, static_cast<int>(local_ranks));
   std::unique_ptr<ProbeAnswers> answers;
   if (own.of_node && own.failure.empty() && store.world_size() > 1 && !connection.single_node) {
     answers = std::make_unique<ProbeAnswers>(probed_addresses(own, *own.of_node));

@@ -1,6 +1,7 @@
 // What the doctor knows of a job: plain values, gathered once on every node and rank, from which the rules judge.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -46,13 +47,49 @@ struct GidFacts {
 struct RdmaPortFacts {
   std::string device;  ///< "mlx5_0"
   int port = 1;
-  std::string state;                ///< "ACTIVE"
-  std::string link_layer;           ///< "InfiniBand", "Ethernet"
-  bool gids_known = false;          ///< of Ethernet; where the kernel shows the table
-  std::vector<GidFacts> gids = {};  ///< by index
-  bool gids_cut = false;            ///< there are more rows behind these
+  std::string state;                     ///< "ACTIVE"
+  std::string link_layer;                ///< "InfiniBand", "Ethernet"
+  bool gids_known = false;               ///< of Ethernet; where the kernel shows the table
+  std::vector<GidFacts> gids = {};       ///< by index
+  bool gids_cut = false;                 ///< there are more rows behind these
+  std::string subnet = {};               ///< of InfiniBand: "fe80:0000:0000:0000", the first half of its address
+  std::vector<std::int64_t> pkeys = {};  ///< of InfiniBand: the first rows of its table of partitions; 0: an empty one
+  std::int64_t rate_mbps = 0;            ///< Mbit/s; 0 if unknown
+  std::string pci = {};                  ///< "0000:3b:00.0"; empty if unknown
+  std::string board = {};                ///< kind of adapter: "MT_0000000838"
+  std::string firmware = {};             ///< "28.39.1002"
   friend bool operator==(const RdmaPortFacts&, const RdmaPortFacts&) = default;
 };
+
+/// A GPU of a node, whoever may use it.
+struct GpuFacts {
+  std::string name;         ///< as RankFacts::gpus has it
+  int number = -1;          ///< NVML's; -1 if unknown
+  int numa_node = -1;       ///< the kernel's number of the NUMA node that it is attached to; -1 if unknown
+  CpuSet cpus;              ///< processors near to it; empty if unknown
+  std::vector<Path> paths;  ///< to NodeFacts::rdma, in that order
+  friend bool operator==(const GpuFacts&, const GpuFacts&) = default;
+};
+
+/// What libddp's placement gives a rank.
+struct PlacedRank {
+  std::string gpu;
+  std::vector<std::string> adapters;  ///< RDMA devices, its own first
+  friend bool operator==(const PlacedRank&, const PlacedRank&) = default;
+};
+
+/// A plugin that NCCL would open.
+struct PluginFacts {
+  std::string variable;  ///< "NCCL_NET_PLUGIN"
+  std::string path;
+  std::string digest;       ///< equal for equal files
+  std::string network;      ///< for which it is made: "libfabric", "InfiniBand"; empty if unknown
+  bool by_default = false;  ///< the variable is not set: it is taken because it is there
+  friend bool operator==(const PluginFacts&, const PluginFacts&) = default;
+};
+
+/// Whether NVIDIA's Fabric Manager runs, without which NVSwitches do not.
+enum class FabricManager : std::uint8_t { unknown, running, absent };
 
 /// Where a node answers probes: at each address over which the job may run.
 struct ProbeListener {
@@ -93,6 +130,18 @@ struct NodeFacts {
   std::int64_t nvidia_gpus = 0;        ///< GPUs that NVIDIA's driver has
   bool peer_memory = false;            ///< nvidia_peermem or nv_peer_mem is loaded
   bool dma_buf = false;                ///< NVIDIA's open kernel module on Linux 5.12 or newer: memory passes as dma-buf
+  std::string nvidia_driver;           ///< version: "550.54.15"
+  std::int64_t nvswitches = 0;         ///< that NVIDIA's driver has
+  FabricManager fabric_manager = FabricManager::unknown;
+  std::string fabric_manager_version;  ///< "550.54.15"; empty if unknown
+  std::string imex_nodes;              ///< digest of the list of nodes in IMEX' domain; empty: there is none
+  std::vector<GpuFacts> gpus;          ///< by PCI address
+  std::vector<PlacedRank> placed;      ///< by local rank; empty if unknown
+  std::vector<std::string> gateways;   ///< interfaces with a route over a gateway, in the main table
+  std::string libfabric_device;        ///< one that only libfabric drives: "rdmap16s27 (EFA)"; empty: there is none
+  bool numa = true;                    ///< the kernel knows NUMA nodes
+  bool removes_ipc = false;            ///< systemd removes this user's files in /dev/shm when a session ends
+  std::int64_t foreign_ras_port = 0;   ///< another user's process listens where NCCL's RAS would; 0: none
   std::string slurm_version;           ///< of the srun here: "22.05.8"; empty: unknown, or no job of Slurm
   std::vector<ProbeListener> listeners;
   Bytes token;  ///< which probes of this job carry
@@ -110,7 +159,9 @@ struct RankFacts {
   std::string pmix_version;         ///< of the PMIx server; empty where there is none
   std::int64_t memlock_bytes = -1;  ///< soft limits; -1: unlimited, also by the privilege to exceed it
   std::int64_t open_files = -1;
+  bool stack_unlimited = false;         ///< ulimit -s unlimited
   CpuSet cpus;                          ///< processors that it may use
+  CpuSet memory_nodes;                  ///< NUMA nodes whose memory it may use; empty if unknown
   std::int64_t cores = 0;               ///< physical cores among them; 0 if unknown
   double cpu_quota = 0;                 ///< processors' worth of time that cgroups allow; 0: no limit
   std::int64_t pids_limit = -1;         ///< tasks that cgroups allow; -1: no limit
@@ -120,6 +171,13 @@ struct RankFacts {
   std::vector<std::string> gpu_models;  ///< of these
   std::int64_t gpus_of_node = 0;        ///< that the machine has
   std::int64_t gpus_allowed = 0;  ///< of these, that the operating system lets it use, whatever *_VISIBLE_DEVICES says
+  bool nvidia_caps = true;        ///< /dev/nvidia-caps is there
+  bool imex_channel = false;      ///< a device in /dev/nvidia-caps-imex-channels may be opened
+  std::string verbs_problem;      ///< why it cannot use the node's RDMA devices; empty: it can
+  std::vector<PluginFacts> plugins;             ///< of NCCL
+  std::vector<std::string> nccl_copies;         ///< further NCCLs on its search path: "2.27.5 (/opt/lib/libnccl.so.2)"
+  bool libfabric = false;                       ///< the loader finds it
+  Variables missing_files;                      ///< variables that name a file or folder that is not there, with that
   std::vector<topology::GpuHealth> gpu_health;  ///< that NVML lets it see
   std::optional<NodeFacts> of_node;             ///< of the first rank of each node
 
@@ -174,6 +232,13 @@ struct JobFacts {
   std::vector<EnvironmentFinding> environment;   ///< what is wrong with the ranks' variables
   std::vector<EnvironmentReport::Library> nccl;  ///< that ranks would load, with these ranks
   bool several_nodes() const { return nodes.size() > 1; }
+  /// Of the library that the rank would load; empty if unknown.
+  std::string nccl_version(int rank) const {
+    for (const EnvironmentReport::Library& library : nccl) {
+      if (std::binary_search(library.ranks.begin(), library.ranks.end(), rank)) return library.version;
+    }
+    return {};
+  }
   const NodeRecord& node_of(const RankFacts& rank) const { return nodes[static_cast<std::size_t>(rank.node)]; }
 };
 

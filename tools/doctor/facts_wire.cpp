@@ -16,7 +16,7 @@
 namespace ddp::tools::doctor {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 constexpr MessageKind kMessage{.name = "rank's facts", .program = "ddp-info"};
 
 template <class Archive>
@@ -34,12 +34,25 @@ void fields(Archive& archive, GidFacts& value) {
 }
 template <class Archive>
 void fields(Archive& archive, RdmaPortFacts& value) {
-  archive(value.device)(value.port)(value.state)(value.link_layer)(value.gids_known)(value.gids)(value.gids_cut);
+  archive(value.device)(value.port)(value.state)(value.link_layer)(value.gids_known)(value.gids)(value.gids_cut)(
+      value.subnet)(value.pkeys)(value.rate_mbps)(value.pci)(value.board)(value.firmware);
 }
 template <class Archive>
 void fields(Archive& archive, topology::GpuHealth& value) {
   archive(value.name)(value.uncorrected_errors)(value.remap_pending)(value.remap_failed)(value.slowed_by)(
-      value.persistent);
+      value.persistent)(value.fabric)(value.fabric_error)(value.cluster)(value.clique);
+}
+template <class Archive>
+void fields(Archive& archive, GpuFacts& value) {
+  archive(value.name)(value.number)(value.numa_node)(value.cpus)(value.paths);
+}
+template <class Archive>
+void fields(Archive& archive, PlacedRank& value) {
+  archive(value.gpu)(value.adapters);
+}
+template <class Archive>
+void fields(Archive& archive, PluginFacts& value) {
+  archive(value.variable)(value.path)(value.digest)(value.network)(value.by_default);
 }
 template <class Archive>
 void fields(Archive& archive, ProbeListener& value) {
@@ -54,14 +67,17 @@ void fields(Archive& archive, NodeFacts& value) {
   archive(value.boot_id)(value.kernel)(value.own_name)(value.master)(value.master_port_taken)(value.shm_bytes)(
       value.shm_free_bytes)(value.interfaces)(value.rdma)(value.candidates)(value.candidate_facts)(
       value.candidates_failure)(value.port_low)(value.port_high)(value.iommu)(value.acs_ports)(value.peer_memory)(
-      value.dma_buf)(value.nvidia_gpus)(value.slurm_version)(value.listeners)(value.token);
+      value.dma_buf)(value.nvidia_gpus)(value.nvidia_driver)(value.nvswitches)(value.fabric_manager)(
+      value.fabric_manager_version)(value.imex_nodes)(value.gpus)(value.placed)(value.gateways)(value.libfabric_device)(
+      value.numa)(value.removes_ipc)(value.foreign_ras_port)(value.slurm_version)(value.listeners)(value.token);
 }
 template <class Archive>
 void fields(Archive& archive, RankFacts& value) {
   archive(value.failure)(value.rank)(value.local_rank)(value.node)(value.host)(value.version)(value.environment)(
-      value.pmix_version)(value.memlock_bytes)(value.open_files)(value.cpus)(value.cores)(value.cpu_quota)(
-      value.pids_limit)(value.namespaces)(value.shm_device)(value.gpus)(value.gpu_models)(value.gpus_of_node)(
-      value.gpus_allowed)(value.gpu_health)(value.of_node);
+      value.pmix_version)(value.memlock_bytes)(value.open_files)(value.stack_unlimited)(value.cpus)(value.memory_nodes)(
+      value.cores)(value.cpu_quota)(value.pids_limit)(value.namespaces)(value.shm_device)(value.gpus)(value.gpu_models)(
+      value.gpus_of_node)(value.gpus_allowed)(value.nvidia_caps)(value.imex_channel)(value.verbs_problem)(
+      value.plugins)(value.nccl_copies)(value.libfabric)(value.missing_files)(value.gpu_health)(value.of_node);
 }
 template <class Archive>
 void fields(Archive& archive, ProbeResult& value) {
@@ -77,6 +93,11 @@ template <class Enum>
 constexpr std::uint8_t largest_of() {
   if constexpr (std::is_same_v<Enum, InterfaceKind>) return static_cast<std::uint8_t>(InterfaceKind::other);
   if constexpr (std::is_same_v<Enum, ProbeEnd>) return static_cast<std::uint8_t>(ProbeEnd::unreachable);
+  if constexpr (std::is_same_v<Enum, Path>) return static_cast<std::uint8_t>(Path::unknown);
+  if constexpr (std::is_same_v<Enum, FabricManager>) return static_cast<std::uint8_t>(FabricManager::absent);
+  if constexpr (std::is_same_v<Enum, topology::FabricState>) {
+    return static_cast<std::uint8_t>(topology::FabricState::completed);
+  }
   if constexpr (std::is_same_v<Enum, PacketEnd>) return static_cast<std::uint8_t>(PacketEnd::lost);
 }
 

@@ -15,6 +15,9 @@ std::span<const Rule> name_rules();         ///< host names, addresses of names,
 std::span<const Rule> interface_rules();    ///< which interfaces NCCL and libddp use
 std::span<const Rule> network_rules();      ///< what lies between these interfaces
 std::span<const Rule> rdma_rules();         ///< RDMA devices and their filter
+std::span<const Rule> plugin_rules();       ///< NCCL's plugins, settings of networks that are not here
+std::span<const Rule> gpu_adapter_rules();  ///< RDMA adapters that NCCL takes for each GPU
+std::span<const Rule> gpu_fabric_rules();   ///< NVLink by NVSwitches: Fabric Manager, IMEX
 std::span<const Rule> gpu_rules();          ///< GPUs, and PCIe above them
 std::span<const Rule> gpu_health_rules();   ///< memory errors, slowdown
 std::span<const Rule> version_rules();      ///< software that must agree

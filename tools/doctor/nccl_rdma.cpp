@@ -1,12 +1,78 @@
 #include "doctor/nccl_rdma.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <charconv>
 #include <cstdlib>
 
+#include <arpa/inet.h>
+
+#include <fmt/format.h>
+
 #include "topology/network/ifname_list.hpp"
+#include "topology/network/interface_agreement.hpp"
 
 namespace ddp::tools::doctor {
+namespace {
+
+constexpr std::string_view kMappedIpv4 = "0000:0000:0000:0000:0000:ffff:";
+constexpr std::string_view kMappedMulticast = "ff0e:0000:0000:0000:0000:ffff:";
+constexpr std::string_view kLinkLocal = "fe80:0000:0000:0000:";
+
+using GidBytes = std::array<std::uint8_t, 16>;
+
+bool is_ipv4(const std::string& gid) { return gid.starts_with(kMappedIpv4) || gid.starts_with(kMappedMulticast); }
+
+GidBytes bytes_of(const std::string& gid) {
+  GidBytes bytes{};
+  ::inet_pton(AF_INET6, gid.c_str(), bytes.data());
+  return bytes;
+}
+
+/// NCCL_IB_ADDR_RANGE: "10.1.0.0/16". What is no such thing is ignored.
+class AddressRange {
+ public:
+  AddressRange(const std::string& text, bool ipv6) {
+    const auto slash = text.find('/');
+    if (slash == std::string::npos) return;
+    const std::size_t begin = ipv6 ? 0 : 12;
+    int bits = 0;
+    std::from_chars(text.data() + slash + 1, text.data() + text.size(), bits);
+    if (::inet_pton(ipv6 ? AF_INET6 : AF_INET, text.substr(0, slash).c_str(), base_.data() + begin) != 1) return;
+    if (bits > (ipv6 ? 128 : 32)) return;
+    first_bit_ = 8 * begin;
+    end_bit_ = first_bit_ + static_cast<std::size_t>(std::max(bits, 0));
+  }
+  bool has(const std::string& gid) const {
+    const GidBytes bytes = bytes_of(gid);
+    for (std::size_t bit = first_bit_; bit < end_bit_; ++bit) {
+      if ((((bytes[bit / 8] ^ base_[bit / 8]) >> (7 - bit % 8)) & 1) != 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  GidBytes base_{};
+  std::size_t first_bit_ = 0;
+  std::size_t end_bit_ = 0;
+};
+
+int roce_version(const std::string& type) {
+  if (type.starts_with("RoCE v2")) return 2;
+  return type.starts_with("IB/RoCE v1") || type.starts_with("RoCE v1") ? 1 : 0;
+}
+
+bool is_valid(const std::string& gid) { return !gid.empty() && !gid.starts_with(kLinkLocal); }
+
+/// "0000:...:ffff:0a01:0002" as "10.1.0.2"; others as they are.
+std::string address_of(const std::string& gid) {
+  const GidBytes bytes = bytes_of(gid);
+  if (!gid.starts_with(kMappedIpv4)) return gid;
+  return fmt::format("{}.{}.{}.{}", bytes[12], bytes[13], bytes[14], bytes[15]);
+}
+
+}  // namespace
 
 bool is_active(const RdmaPortFacts& port) { return port.state == "ACTIVE"; }
 
@@ -24,11 +90,98 @@ bool rdma_is_disabled(const RankFacts& rank) {
 }
 
 bool is_usable(const GidFacts& gid, bool ipv6) {
-  constexpr std::string_view kMappedIpv4 = "0000:0000:0000:0000:0000:ffff:";
   if (gid.type != "RoCE v2" || gid.gid.starts_with("fe80")) return false;
   const bool mapped = gid.gid.starts_with(kMappedIpv4);
   if (ipv6) return !mapped;
   return mapped && !gid.gid.substr(kMappedIpv4.size()).starts_with("a9fe");  // 169.254.0.0/16
+}
+
+long long wanted_gid(const RankFacts& rank) {
+  const std::string text = rank.variable("NCCL_IB_GID_INDEX");
+  return text.empty() ? -1 : std::strtoll(text.c_str(), nullptr, 0);
+}
+
+const GidFacts* row_at(const RdmaPortFacts& port, long long index) {
+  const auto row =
+      std::find_if(port.gids.begin(), port.gids.end(), [&](const GidFacts& gid) { return gid.index == index; });
+  return row == port.gids.end() ? nullptr : &*row;
+}
+
+std::optional<int> predict_gid(const RdmaPortFacts& port, const RankFacts& rank, const std::string& version) {
+  if (const long long wanted = wanted_gid(rank); wanted >= 0) {
+    if (port.gids_cut && wanted > port.gids.back().index) return std::nullopt;
+    return static_cast<int>(wanted);
+  }
+  if (port.gids_cut) return std::nullopt;
+  if (!version.empty() && Version::of(version) < kChoosesGid) return 0;
+  const bool ipv6 = rank.variable("NCCL_IB_ADDR_FAMILY") == "AF_INET6";
+  const std::string number = rank.variable("NCCL_IB_ROCE_VERSION_NUM");
+  const long long wanted_version = number.empty() ? 2 : std::strtoll(number.c_str(), nullptr, 0);
+  const AddressRange range{rank.variable("NCCL_IB_ADDR_RANGE"), ipv6};
+  int taken = 0;
+  GidFacts current = row_at(port, 0) == nullptr ? GidFacts{} : *row_at(port, 0);
+  for (const GidFacts& gid : port.gids) {
+    if (gid.index == 0 || is_ipv4(gid.gid) == ipv6 || !range.has(gid.gid)) continue;
+    const bool other_family = is_ipv4(current.gid) == ipv6;
+    const bool better = roce_version(gid.type) == wanted_version &&
+                        (roce_version(current.type) != wanted_version || !is_valid(current.gid));
+    if (!other_family && (!is_valid(gid.gid) || !better)) continue;
+    taken = gid.index;
+    current = gid;
+  }
+  return taken;
+}
+
+std::string network_of(const JobFacts& job, const RankFacts& rank, const RdmaPortFacts& port) {
+  if (port.link_layer == "InfiniBand") return port.subnet;
+  const auto index = port.gids_known ? predict_gid(port, rank, job.nccl_version(rank.rank)) : std::nullopt;
+  const GidFacts* row = index ? row_at(port, *index) : nullptr;
+  if (row == nullptr) return {};
+  const NodeFacts& node = job.node_of(rank).facts;
+  for (const InterfaceFacts& interface : node.interfaces) {
+    for (const InterfaceAddress& address : interface.addresses) {
+      if (address.address != address_of(row->gid)) continue;
+      const bool leads_on =
+          std::find(node.gateways.begin(), node.gateways.end(), interface.name) != node.gateways.end();
+      const auto subnet = topology::Subnet::of(address);
+      return leads_on || !subnet ? std::string{} : subnet->to_string();
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> names_in_list(std::string_view list) {
+  while (!list.empty() && (list.front() == '^' || list.front() == '=')) list.remove_prefix(1);
+  std::vector<std::string> names;
+  while (!list.empty()) {
+    const std::string_view entry = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(entry.size() + 1, list.size()));
+    if (const auto name = entry.substr(0, entry.find(':')); !name.empty()) names.emplace_back(name);
+  }
+  return names;
+}
+
+std::string missing_adapter(const NodeRecord& node, const RankFacts& rank) {
+  const std::string wanted = rank.variable("NCCL_IB_HCA");
+  const bool exact = wanted.starts_with('=') || wanted.starts_with("^=");
+  const auto& ports = node.facts.rdma;
+  if (ports.empty()) return {};  // a node of another kind; NCCL uses sockets there
+  for (const std::string& name : names_in_list(wanted)) {
+    const auto named = [&](const RdmaPortFacts& port) {
+      return exact ? port.device == name : port.device.starts_with(name);
+    };
+    const auto found = std::find_if(ports.begin(), ports.end(), named);
+    if (found == ports.end()) return fmt::format("there is no {}", name);
+    const bool active = std::any_of(ports.begin(), ports.end(),
+                                    [&](const RdmaPortFacts& port) { return named(port) && is_active(port); });
+    if (!wanted.starts_with('^') && !active) return fmt::format("{} is {}", name, found->state);
+  }
+  return {};
+}
+
+bool misses_adapter(const JobFacts& job) {
+  return std::any_of(job.ranks.begin(), job.ranks.end(),
+                     [&](const RankFacts& rank) { return !missing_adapter(job.node_of(rank), rank).empty(); });
 }
 
 bool network_is_socket(std::string name) {
@@ -37,7 +190,8 @@ bool network_is_socket(std::string name) {
 }
 
 bool takes_rdma(const NodeRecord& node, const RankFacts& rank) {
-  return !rdma_is_disabled(rank) && !network_is_socket(rank.variable("NCCL_NET")) && !taken_by_nccl(node, rank).empty();
+  return rank.verbs_problem.empty() && !rdma_is_disabled(rank) && !network_is_socket(rank.variable("NCCL_NET")) &&
+         !taken_by_nccl(node, rank).empty();
 }
 
 }  // namespace ddp::tools::doctor

@@ -57,6 +57,7 @@ std::span<const Family> families() {
   static const std::array kFamilies{
       Family{.name = "Environment", .rules = environment_rules()},
       Family{.name = "NCCL", .rules = nccl_rules()},
+      Family{.name = "Plugins", .rules = plugin_rules()},
       Family{.name = "Host", .rules = host_rules()},
       Family{.name = "Processors", .rules = processor_rules()},
       Family{.name = "Names and clocks", .rules = name_rules()},
@@ -64,6 +65,8 @@ std::span<const Family> families() {
       Family{.name = "Network", .rules = network_rules()},
       Family{.name = "RDMA", .rules = rdma_rules()},
       Family{.name = "GPUs", .rules = gpu_rules()},
+      Family{.name = "GPUs and adapters", .rules = gpu_adapter_rules()},
+      Family{.name = "NVLink fabric", .rules = gpu_fabric_rules()},
       Family{.name = "GPU health", .rules = gpu_health_rules()},
       Family{.name = "Versions", .rules = version_rules()},
   };

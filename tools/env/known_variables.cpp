@@ -134,9 +134,10 @@ std::string known_variables_page() {
       "# Known environment variables\n"
       "\n"
       "By these `ddp-info env` judges. Written by `ddp-info env --known`; the source is\n"
-      "`libddp/src/diagnostics/environment/*_variables.inc`. For a new NCCL, `ddp-info env --nccl libnccl.so.2 --new` "
-      "prints the\n"
-      "names that are missing. libddp's own are in [environment variables](environment.md). \"equal\": all ranks need "
+      "`libddp/src/diagnostics/environment/*_variables.inc`. `scripts/take-nccl-variables libnccl.so.2` takes those of "
+      "a "
+      "new\n"
+      "NCCL over. libddp's own are in [environment variables](environment.md). \"equal\": all ranks need "
       "the same value.\n";
   for (const Family family : kFamilies) {
     page += fmt::format("\n## {}\n\n| Variable | Values; default | Standing | Meaning |\n| --- | --- | --- | --- |\n",

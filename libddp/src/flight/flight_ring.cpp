@@ -39,6 +39,8 @@ FlightState state_of(std::uint64_t stamp) {
   }
 }
 
+constexpr bool has_ended(FlightState state) { return state == FlightState::done || state == FlightState::failed; }
+
 }  // namespace
 
 void FlightRing::Unmap::operator()(Memory* memory) const noexcept { ::munmap(memory, bytes); }
@@ -134,12 +136,51 @@ FlightRing::Content FlightRing::read() const {
     }
   }
   content.added = added();
+  order(content);
+  content.finished = static_cast<std::uint64_t>(std::count_if(
+      content.entries.begin(), content.entries.end(), [](const Entry& entry) { return has_ended(entry.state); }));
+  return content;
+}
+
+FlightRing::Content FlightRing::read_open() const {
+  Content content;
+  if (size_ == 0) return content;
+  content.added = added();
+  std::uint64_t last_ended = 0;
+  const auto take = [&](const Slot& slot) {
+    std::uint64_t stamp = 0;
+    Words words{};
+    if (!copy(slot, stamp, words)) {
+      ++content.unreadable;
+    } else if (stamp != 0) {
+      content.entries.push_back({stamp >> kPhaseBits, state_of(stamp), std::bit_cast<FlightFields>(words)});
+    }
+  };
+  for (std::size_t i = 0; i <= mask_; ++i) {
+    const std::uint64_t stamp = slots_[i].stamp.load(std::memory_order_acquire);
+    if (stamp == 0) continue;
+    if (being_written(stamp) || !has_ended(state_of(stamp))) {
+      take(slots_[i]);
+      continue;
+    }
+    const std::uint64_t number = stamp >> kPhaseBits;
+    if (number + size_ > content.added) ++content.finished;
+    last_ended = std::max(last_ended, number);
+  }
+  if (last_ended != 0) {
+    const auto newer = [&](const Entry& entry) { return entry.number > last_ended; };
+    if (std::none_of(content.entries.begin(), content.entries.end(), newer)) take(slot(last_ended));
+  }
+  order(content);
+  return content;
+}
+
+void FlightRing::order(Content& content) const {
   std::sort(content.entries.begin(), content.entries.end(),
             [](const Entry& a, const Entry& b) { return a.number < b.number; });
   if (content.entries.size() > size_) {
     content.entries.erase(content.entries.begin(), content.entries.end() - static_cast<std::ptrdiff_t>(size_));
   }
-  return content;
 }
 
 }  // namespace ddp::flight

@@ -124,7 +124,7 @@ std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) 
     if (auto group = read_place(place[i])) groups.push_back(std::move(*group));
   }
   const FlightRing ring{ring_size, const_cast<std::byte*>(memory.data() + ring_at)};
-  const FlightRing::Content content = ring.read();
+  const FlightRing::Content content = ring.read_open();
   const FlightClock clock{
       {.counter = header.counter != 0, .ticks = header.first_ticks, .steady_ns = header.first_steady_ns}};
   const FlightClock::Reader time{clock};
@@ -138,9 +138,9 @@ std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) 
   view.phase_s = time.seconds_since(header.phase_ticks.load(std::memory_order_relaxed));
   if (header.adds_up != 0) view.sums = sums_of(header.sums, time);
   view.recorded = content.added;
+  view.finished = content.finished;
   for (const FlightRing::Entry& entry : content.entries) {
     const bool ended = entry.state == FlightState::done || entry.state == FlightState::failed;
-    if (ended) ++view.finished;
     const bool is_last = &entry == &content.entries.back();
     if (ended && !is_last) continue;
     FlightView::Call call = call_of(entry, header, groups, time);

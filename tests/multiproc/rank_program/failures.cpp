@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,6 +94,10 @@ void hang_on_purpose(World& world, Arguments arguments) {
     if (arguments[0] == "stop") ::raise(SIGSTOP);
     if (arguments[0] == "spin") {
       while (::getppid() != 0) continue;
+    }
+    if (arguments[0] == "open") {  // a FIFO that nobody writes
+      const std::string path = fmt::format("fifo.{}", ::getpid());
+      check(::mkfifo(path.c_str(), 0600) == 0 && ::open(path.c_str(), O_RDONLY) >= 0, "no FIFO");
     }
     if (arguments[0] == "elsewhere") pair->barrier(seconds_from_now("120")).wait();
   }

@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -62,6 +65,25 @@ TEST(NcclFile, NamesAndVersionComeFromTheFile) {
                           "NCCL_SITE_SWITCH", "NCCL_SOCKET_IFNAME"));
   EXPECT_TRUE(file.reads("NCCL_SITE_SWITCH"));
   EXPECT_FALSE(file.reads("NCCL_BUFFSIZE"));
+}
+
+// Real libraries: DDP_TEST_NCCLS is "LIBRARY=NAMES ...", where NAMES is a file with the names in that version's
+// sources, one a line. docs/ddp-info.md has the command that writes it, and what came out.
+TEST(NcclFile, RealOnesReadWhatIsInTheirSources) {
+  const char* given = std::getenv("DDP_TEST_NCCLS");
+  if (given == nullptr) GTEST_SKIP() << "DDP_TEST_NCCLS names no libraries";
+  std::istringstream pairs(given);
+  for (std::string pair; pairs >> pair;) {
+    const auto equals = pair.find('=');
+    ASSERT_NE(equals, std::string::npos) << pair;
+    std::ifstream list(pair.substr(equals + 1));
+    std::set<std::string> names;
+    for (std::string name; list >> name;) names.insert(name);
+    EXPECT_GT(names.size(), 50U) << pair;
+    const NcclFile file = scan_nccl(pair.substr(0, equals));
+    EXPECT_NE(file.version, "") << pair;
+    EXPECT_EQ((std::set<std::string>{file.names.begin(), file.names.end()}), names) << pair;
+  }
 }
 
 TEST(NcclFile, WhatIsNoLibraryIsSaid) {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 #include <thread>
+#include <vector>
 
 namespace ddp::flight {
 namespace {
@@ -48,6 +49,37 @@ TEST(FlightRing, KeepsTheLastRecordsInOrder) {
     EXPECT_EQ(content.entries[i].number, 96 + i);
     EXPECT_TRUE(whole(content.entries[i]));
   }
+}
+
+// What is unfinished and the last one, without all the others.
+TEST(FlightRing, OpenOnesAreReadAlone) {
+  FlightRing ring(5);  // in eight slots
+  EXPECT_TRUE(ring.read_open().entries.empty());
+  const auto numbers = [&] {
+    std::vector<std::uint64_t> all;
+    for (const auto& entry : ring.read_open().entries) {
+      EXPECT_TRUE(whole(entry));
+      all.push_back(entry.number);
+    }
+    return all;
+  };
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    const std::uint64_t number = ring.add(fields_of(i));
+    ring.start(number, i + 1);
+    if (i != 17 && i != 19) ring.finish(number, i + 2, i != 18);
+    const auto whole_content = ring.read();
+    const auto open_content = ring.read_open();
+    EXPECT_EQ(open_content.finished, whole_content.finished) << i;
+    EXPECT_EQ(open_content.added, i);
+    ASSERT_FALSE(open_content.entries.empty());
+    EXPECT_EQ(open_content.entries.back().number, i);
+  }
+  EXPECT_EQ(numbers(), (std::vector<std::uint64_t>{17, 19, 20}));
+  EXPECT_EQ(ring.read_open().finished, 3U);
+  ring.finish(17, 19, true);
+  EXPECT_EQ(numbers(), (std::vector<std::uint64_t>{19, 20}));
+  ring.add(fields_of(21));  // neither started nor ended
+  EXPECT_EQ(numbers(), (std::vector<std::uint64_t>{19, 21}));
 }
 
 std::size_t resident_pages() {

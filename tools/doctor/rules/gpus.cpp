@@ -1,12 +1,15 @@
 // Rules on GPUs, who may use them, and PCIe above them.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "doctor/families.hpp"
+#include "doctor/nccl_adapters.hpp"
 #include "doctor/nccl_rdma.hpp"
+#include "doctor/software_version.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
@@ -77,6 +80,45 @@ void check_iommu(const JobFacts& job, Findings& findings) {
   }
 }
 
+void check_cores(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    const GpuFacts* gpu = own_gpu(job, rank);
+    if (gpu == nullptr || gpu->cpus.empty() || rank.cpus.count() < 2) continue;  // one-core's
+    if (std::strtoll(rank.variable("NCCL_IGNORE_CPU_AFFINITY").c_str(), nullptr, 0) != 0) continue;
+    const CpuSet both = rank.cpus & gpu->cpus;
+    if (both.count() > 1) continue;
+    findings.on_rank(rank, fmt::format("processors {}, of which {} near to {} ({})", rank.cpus.to_string(),
+                                       both.empty() ? "none is" : "one only is", gpu->name, gpu->cpus.to_string()));
+  }
+}
+
+/// Whether NCCL allocates memory of the host by CUDA's virtual memory functions: from 2.24 on, where both are on.
+bool allocates_by_cumem(const JobFacts& job, const RankFacts& rank) {
+  constexpr Version kDoes{.major = 2, .minor = 24, .patch = 0};
+  const std::string version = job.nccl_version(rank.rank);
+  const auto off = [&](std::string_view name) {
+    const std::string text = rank.variable(name);
+    return !text.empty() && std::strtoll(text.c_str(), nullptr, 0) == 0;
+  };
+  return !version.empty() && Version::of(version) >= kDoes && !off("NCCL_CUMEM_ENABLE") &&
+         !off("NCCL_CUMEM_HOST_ENABLE");
+}
+
+void check_cumem(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    const NodeRecord& node = job.node_of(rank);
+    if (rank.gpus.empty() || node.facts.nvidia_gpus == 0 || !allocates_by_cumem(job, rank)) continue;
+    const GpuFacts* gpu = own_gpu(job, rank);
+    if (!node.facts.numa) {
+      findings.on_rank(rank, "this kernel shows no NUMA nodes, of which NCCL wants memory");
+    } else if (gpu != nullptr && gpu->numa_node >= 0 && !rank.memory_nodes.empty() &&
+               !rank.memory_nodes.contains(gpu->numa_node)) {
+      findings.on_rank(rank, fmt::format("{} is at NUMA node {}, and the cgroup allows memory of {} only", gpu->name,
+                                         gpu->numa_node, rank.memory_nodes.to_string()));
+    }
+  }
+}
+
 constexpr Rule kGpuRules[] = {
     {.id = "gpus-hidden",
      .severity = Severity::warning,
@@ -125,6 +167,21 @@ constexpr Rule kGpuRules[] = {
      .meaning = "Transfers between devices are slower, and on some machines hang or corrupt data.",
      .fix = "iommu=pt on the kernel's command line",
      .check = &check_iommu},
+    {.id = "gpu-cores",
+     .severity = Severity::warning,
+     .title = "a rank may not run near to its GPU",
+     .meaning =
+         "NCCL's threads and the program's copies cross the connection between processors, or crowd on one core.",
+     .fix = "srun --cpu-bind=none or --gpu-bind=closest; srun --ddp and ddprun bind to cores near to the GPU",
+     .check = &check_cores},
+    {.id = "cumem-host",
+     .severity = Severity::warning,
+     .title = "NCCL cannot have memory beside the GPU",
+     .meaning =
+         "It allocates buffers of the host on the GPU's NUMA node by CUDA's virtual memory functions, which fails "
+         "there.",
+     .fix = "NCCL_CUMEM_HOST_ENABLE=0 on all ranks, or srun --mem-bind=none",
+     .check = &check_cumem},
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "doctor/families.hpp"
 #include "doctor/nccl_rdma.hpp"
+#include "doctor/software_version.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
@@ -97,6 +98,24 @@ void check_namespaces(const JobFacts& job, Findings& findings) {
   }
 }
 
+// From this version on, NCCL gives its threads a stack of its own choice (release notes of 2.28).
+constexpr Version kSetsStack{.major = 2, .minor = 28, .patch = 0};
+
+void check_stack(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    const std::string version = job.nccl_version(rank.rank);
+    if (!rank.stack_unlimited || version.empty() || Version::of(version) >= kSetsStack) continue;
+    findings.on_rank(rank, fmt::format("ulimit -s unlimited with NCCL {}", version));
+  }
+}
+
+void check_ipc(const JobFacts& job, Findings& findings) {
+  if (!job.several_nodes()) return;  // whoever works on one machine stays logged in there
+  for (const NodeRecord& node : job.nodes) {
+    if (node.facts.removes_ipc) findings.on_node(node, "the user has a session there, and logind has RemoveIPC=yes");
+  }
+}
+
 constexpr Rule kHostRules[] = {
     {.id = "memlock-rdma",
      .severity = Severity::error,
@@ -141,6 +160,21 @@ constexpr Rule kHostRules[] = {
          "CUDA's handles for memory and NCCL's local sockets do not pass between network, IPC or process namespaces.",
      .fix = "one container for all ranks of a node, or the host's namespaces (--net=host --ipc=host --pid=host)",
      .check = &check_namespaces},
+    {.id = "stack-unlimited",
+     .severity = Severity::warning,
+     .title = "an unlimited stack with an old NCCL",
+     .meaning =
+         "glibc then gives threads 2 MiB, which NCCL's before 2.28 can exceed: programs crash while they connect.",
+     .fix = "ulimit -s 8192 before srun, which passes limits on; or NCCL 2.28",
+     .check = &check_stack},
+    {.id = "ipc-removed",
+     .severity = Severity::warning,
+     .title = "shared memory vanishes when the user logs out",
+     .meaning =
+         "systemd-logind removes what the user has in /dev/shm when the last session ends on that node, also what "
+         "running jobs have there.",
+     .fix = "RemoveIPC=no in /etc/systemd/logind.conf, or log out of the node before the job starts",
+     .check = &check_ipc},
 };
 
 }  // namespace

@@ -19,14 +19,6 @@
 namespace ddp::tools::doctor {
 namespace {
 
-/// Of the library that the rank would load; empty if unknown.
-std::string nccl_version(const JobFacts& job, int rank) {
-  for (const EnvironmentReport::Library& library : job.nccl) {
-    if (std::binary_search(library.ranks.begin(), library.ranks.end(), rank)) return library.version;
-  }
-  return {};
-}
-
 /// NCCL opens the file only for these (debug.cc, ncclDebugInit).
 bool logs(const RankFacts& rank) {
   const std::string level = rank.variable("NCCL_DEBUG");
@@ -85,7 +77,7 @@ void check_timeout(const JobFacts& job, Findings& findings) {
   if (job.nodes.size() <= kManyNodes) return;
   for (const RankFacts& rank : job.ranks) {
     if (!takes_rdma(job.node_of(rank), rank)) continue;
-    const std::string version = nccl_version(job, rank.rank);
+    const std::string version = job.nccl_version(rank.rank);
     const long long timeout = ib_timeout(rank, version);
     if (timeout <= 0 || timeout >= kShortTimeout) continue;  // 0: for ever
     const bool set = !rank.variable("NCCL_IB_TIMEOUT").empty();
@@ -120,7 +112,7 @@ constexpr std::array kBadNccl{
 
 void check_version(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
-    const std::string version = nccl_version(job, rank.rank);
+    const std::string version = job.nccl_version(rank.rank);
     if (version.empty()) continue;
     for (const BadNccl& bad : kBadNccl) {
       if (!bad.versions.contains(Version::of(version))) continue;
@@ -128,6 +120,37 @@ void check_version(const JobFacts& job, Findings& findings) {
       if (!bad.avoided.empty() && rank.variable(bad.avoided) == "0") continue;
       findings.on_rank(rank, fmt::format("NCCL {}: {}", version, bad.effect), std::string(bad.fix));
     }
+  }
+}
+
+void check_copies(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    for (const std::string& copy : rank.nccl_copies) {
+      findings.on_rank(rank, fmt::format("LD_LIBRARY_PATH has NCCL {} as well", copy));
+    }
+  }
+}
+
+// NCCL's transport/net_socket.cc (MAX_SOCKETS): beyond, it lowers the number for each thread.
+constexpr long long kMostSockets = 64;
+
+void check_sockets(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    const auto number = [&](const char* name) { return std::strtoll(rank.variable(name).c_str(), nullptr, 0); };
+    const long long threads = number("NCCL_SOCKET_NTHREADS");
+    const long long each = number("NCCL_NSOCKS_PERTHREAD");
+    if (threads <= 0 || each <= 0 || threads > kMostSockets || each > kMostSockets) continue;  // env-range's
+    if (threads * each <= kMostSockets) continue;
+    findings.on_rank(rank, fmt::format("NCCL_SOCKET_NTHREADS={} * NCCL_NSOCKS_PERTHREAD={} is more than {}", threads,
+                                       each, kMostSockets));
+  }
+}
+
+void check_ras_port(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    const RankFacts& rank = job.ranks[static_cast<std::size_t>(node.ranks.front())];
+    if (node.facts.foreign_ras_port == 0 || rank.variable("NCCL_RAS_ENABLE") == "0") continue;
+    findings.on_node(node, fmt::format("another user's process listens at port {}", node.facts.foreign_ras_port));
   }
 }
 
@@ -152,6 +175,28 @@ constexpr Rule kNcclRules[] = {
          "network is congested or reroutes for longer, the job fails with IBV_WC_RETRY_EXC_ERR (12).",
      .fix = "NCCL_IB_TIMEOUT=22, equal on all ranks",
      .check = &check_timeout},
+    {.id = "nccl-copies",
+     .severity = Severity::warning,
+     .title = "several versions of NCCL are on the search path",
+     .meaning =
+         "Which one a program gets depends on the order of folders, and on what it was built with: after a change "
+         "of modules ranks or programs differ.",
+     .fix = "leave one folder with libnccl.so.2 in LD_LIBRARY_PATH",
+     .check = &check_copies},
+    {.id = "nccl-sockets",
+     .severity = Severity::warning,
+     .title = "more sockets than NCCL allows",
+     .meaning =
+         "NCCL opens 64 for each connection at most and lowers the number for each thread, with a warning in its "
+         "log only.",
+     .fix = "NCCL_SOCKET_NTHREADS * NCCL_NSOCKS_PERTHREAD of at most 64",
+     .check = &check_sockets},
+    {.id = "nccl-ras-port",
+     .severity = Severity::warning,
+     .title = "NCCL's RAS cannot have its port",
+     .meaning = "ncclras and ddp-info status would ask the other user's job, or nobody answers for this one.",
+     .fix = "NCCL_RAS_ADDR=localhost:PORT, with another port for each job on the node",
+     .check = &check_ras_port},
 };
 
 }  // namespace

@@ -67,6 +67,32 @@ void check_pairs(const JobFacts& job, Findings& findings) {
   }
 }
 
+void check_drivers(const JobFacts& job, Findings& findings) {
+  std::map<std::string, std::vector<const NodeRecord*>> nodes;
+  for (const NodeRecord& node : job.nodes) {
+    if (!node.facts.nvidia_driver.empty()) nodes[node.facts.nvidia_driver].push_back(&node);
+  }
+  if (nodes.size() < 2) return;
+  for (const auto& [version, same] : nodes) {
+    for (const NodeRecord* node : same) findings.on_node(*node, fmt::format("NVIDIA's driver {}", version));
+  }
+}
+
+void check_firmware(const JobFacts& job, Findings& findings) {
+  std::map<std::string, std::map<std::string, std::vector<const NodeRecord*>>> nodes;  // by board and version
+  for (const NodeRecord& node : job.nodes) {
+    for (const RdmaPortFacts& port : node.facts.rdma) {
+      if (!port.board.empty() && !port.firmware.empty()) nodes[port.board][port.firmware].push_back(&node);
+    }
+  }
+  for (const auto& [board, by_version] : nodes) {
+    if (by_version.size() < 2) continue;
+    for (const auto& [version, same] : by_version) {
+      for (const NodeRecord* node : same) findings.on_node(*node, fmt::format("{} with firmware {}", board, version));
+    }
+  }
+}
+
 constexpr Rule kVersionRules[] = {
     {.id = "libddp-versions",
      .severity = Severity::error,
@@ -86,6 +112,20 @@ constexpr Rule kVersionRules[] = {
      .meaning = "Known pairs of versions, by which programs hang or fail while they wire up.",
      .fix = "update one of them, or start with srun --mpi=pmi2",
      .check = &check_pairs},
+    {.id = "drivers-differ",
+     .severity = Severity::info,
+     .title = "nodes have different drivers of NVIDIA",
+     .meaning =
+         "CUDA works between them, but features that NCCL agrees on by driver (cuMem, NVLS, dma-buf) may be there "
+         "on some nodes only.",
+     .fix = "update the nodes to one image",
+     .check = &check_drivers},
+    {.id = "firmware-differs",
+     .severity = Severity::info,
+     .title = "RDMA adapters of one kind have different firmware",
+     .meaning = "Nothing is wrong by itself; it explains why adapters behave differently.",
+     .fix = "mlxfwmanager --online -u, or the vendor's tool",
+     .check = &check_firmware},
 };
 
 }  // namespace

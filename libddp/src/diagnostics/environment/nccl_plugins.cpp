@@ -38,6 +38,25 @@ std::string find_plugin(const base::NcclSurroundings& surroundings, const std::s
 
 }  // namespace
 
+std::vector<FoundPlugin> find_plugins(const base::NcclSurroundings& surroundings) {
+  std::vector<FoundPlugin> found;
+  for (const PluginKind& kind : kKinds) {
+    const std::string value = surroundings.environment.raw(kind.variable).value_or("");
+    if (value == "none") continue;
+    auto words = base::words_of(value, ",");
+    if (words.empty()) words.emplace_back();
+    for (const std::string& word : words) {
+      for (const std::string& name : tried_for(kind, word)) {
+        const std::string path = find_plugin(surroundings, name);
+        if (path.empty()) continue;
+        found.push_back({.variable = kind.variable, .path = path, .by_default = value.empty()});
+        break;
+      }
+    }
+  }
+  return found;
+}
+
 void add_plugins(NcclFile& file, const base::NcclSurroundings& surroundings) {
   std::vector<std::string> paths;
   const auto add = [&](const std::string& path) {
@@ -48,20 +67,7 @@ void add_plugins(NcclFile& file, const base::NcclSurroundings& surroundings) {
     const auto is = [&](const PluginKind& kind) { return name.starts_with(kind.file); };
     if (std::any_of(kKinds.begin(), kKinds.end(), is)) add(object);
   }
-  for (const PluginKind& kind : kKinds) {
-    const std::string value = surroundings.environment.raw(kind.variable).value_or("");
-    if (value == "none") continue;
-    auto words = base::words_of(value, ",");
-    if (words.empty()) words.emplace_back();
-    for (const std::string& word : words) {
-      for (const std::string& name : tried_for(kind, word)) {
-        const std::string path = find_plugin(surroundings, name);
-        if (path.empty()) continue;
-        add(path);
-        break;
-      }
-    }
-  }
+  for (const FoundPlugin& plugin : find_plugins(surroundings)) add(plugin.path);
   for (const std::string& path : paths) {
     const NcclFile plugin = scan_nccl(path, surroundings.root);
     file.plugin_names.insert(file.plugin_names.end(), plugin.names.begin(), plugin.names.end());

@@ -1,18 +1,22 @@
 #include "diagnostics/hang/proc_file.hpp"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+#include <memory>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "base/unique_fd.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -20,10 +24,42 @@ namespace {
 constexpr std::size_t kMaxProgramBytes = 80;
 constexpr std::uint64_t kKernelThread = 0x00200000;  // PF_KTHREAD, include/linux/sched.h
 
-std::string content_of(const std::string& proc, pid_t pid, const char* file) {
-  std::ifstream stream{fmt::format("{}/{}/{}", proc, pid, file)};
-  return {std::istreambuf_iterator<char>{stream}, std::istreambuf_iterator<char>{}};
+/// In blocks, without a stream: whoever watches many ranks reads some hundred of these files each time.
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> block;
+  for (;;) {
+    const ssize_t count = fd < 0 ? 0 : ::read(fd, block.data(), block.size());
+    if (count > 0) text.append(block.data(), static_cast<std::size_t>(count));
+    if (count <= 0 && (count == 0 || errno != EINTR)) return text;
+  }
 }
+
+std::string content_of(const std::string& proc, pid_t pid, const char* file) {
+  const base::UniqueFd fd{::open(fmt::format("{}/{}/{}", proc, pid, file).c_str(), O_RDONLY | O_CLOEXEC)};
+  return read_all(fd.get());
+}
+
+/// The fields of /proc/PID/stat behind the state, numbered as proc(5) does.
+class StatFields {
+ public:
+  explicit StatFields(std::string_view text) {
+    for (std::size_t i = 0; i < numbers_.size() && !text.empty(); ++i) {
+      text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+      const std::string_view word = text.substr(0, text.find(' '));
+      std::int64_t number = 0;  // a few are negative, none of those that are used
+      std::from_chars(word.data(), word.data() + word.size(), number);
+      numbers_[i] = number;
+      text.remove_prefix(word.size());
+    }
+  }
+  std::uint64_t at(std::size_t field) const { return static_cast<std::uint64_t>(numbers_.at(field - kFirst)); }
+
+ private:
+  static constexpr std::size_t kFirst = 4;  // the parent
+  static constexpr std::size_t kLast = 24;  // resident pages
+  std::array<std::int64_t, kLast - kFirst + 1> numbers_{};
+};
 
 // Those in which programs wait, are asleep or at a file. Numbers differ between architectures.
 constexpr std::pair<long, const char*> kCalls[]{
@@ -73,29 +109,36 @@ ProcStat read_stat(const std::string& proc, pid_t pid) {
   const std::string text = content_of(proc, pid, "stat");
   const std::size_t name_end = text.rfind(')');  // a name may have anything in it
   if (name_end == std::string::npos) return stat;
-  std::istringstream fields{text.substr(name_end + 1)};
-  std::string skipped;
-  std::uint64_t flags = 0;
-  std::uint64_t user = 0;
-  std::uint64_t system = 0;
-  std::uint64_t children_user = 0;
-  std::uint64_t children_system = 0;
-  fields >> stat.state >> stat.parent >> skipped >> skipped >> skipped >> skipped >> flags >> skipped >> skipped >>
-      stat.major_faults >> skipped >> user >> system >> children_user >> children_system >> skipped >> skipped >>
-      skipped >> skipped >> stat.start_ticks >> skipped >> stat.resident_pages;
-  stat.ticks = user + system;
-  stat.children_ticks = children_user + children_system;
+  const auto state_at = text.find_first_not_of(' ', name_end + 1);
+  if (state_at == std::string::npos) return stat;
+  stat.state = text[state_at];
+  const StatFields fields{std::string_view{text}.substr(state_at + 1)};
+  stat.parent = static_cast<pid_t>(fields.at(4));
+  const std::uint64_t flags = fields.at(9);
+  stat.major_faults = fields.at(12);
+  stat.ticks = fields.at(14) + fields.at(15);
+  stat.children_ticks = fields.at(16) + fields.at(17);
+  stat.start_ticks = fields.at(22);
+  stat.resident_pages = fields.at(24);
   stat.kernel_thread = (flags & kKernelThread) != 0;
   return stat;
 }
 
 std::vector<pid_t> read_children(const std::string& proc, pid_t pid) {
   std::vector<pid_t> children;
-  std::error_code status;
-  for (std::filesystem::directory_iterator thread{fmt::format("{}/{}/task", proc, pid), status}, end;
-       !status && thread != end; thread.increment(status)) {
-    std::ifstream file{thread->path() / "children"};
-    for (pid_t child = 0; file >> child;) children.push_back(child);
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads{::opendir(fmt::format("{}/{}/task", proc, pid).c_str()),
+                                                    &::closedir};
+  while (const dirent* thread = threads ? ::readdir(threads.get()) : nullptr) {
+    if (thread->d_name[0] == '.') continue;
+    const std::string name = std::string(thread->d_name) + "/children";
+    const base::UniqueFd file{::openat(::dirfd(threads.get()), name.c_str(), O_RDONLY | O_CLOEXEC)};
+    const std::string text = read_all(file.get());
+    for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+      pid_t child = 0;
+      const auto [after, status] = std::from_chars(at, end, child);
+      if (status == std::errc{}) children.push_back(child);
+      at = std::max(after, at) + 1;  // a blank
+    }
   }
   return children;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ddp/deadline.hpp>
 
@@ -30,16 +31,25 @@ class RankProbe {
   explicit RankProbe(pid_t pid, std::string proc = "/proc") : pid_(pid), proc_(std::move(proc)) {}
 
   pid_t pid() const { return pid_; }
+  /// Processes that it starts are seen within a minute, in its first seconds at once.
   RankUse look();
 
  private:
+  void find_processes();
   pid_t pid_;
   std::string proc_;
   double cpu_s_ = 0;  ///< the most so far: a process that ends between two files is missed in both
   pid_t flight_pid_ = 0;
   std::optional<flight::FlightWindow> window_;                 ///< of flight_pid_
   Deadline search_ = Deadline{Deadline::Clock::time_point{}};  ///< below pid_, before which there is none
-  std::chrono::seconds pause_{1};                              ///< to the next search that follows one in vain
+  struct Process {
+    pid_t pid = 0;
+    std::uint64_t start_ticks = 0;  ///< tells it from a later one with its number; 0: not looked at yet
+  };
+  std::vector<Process> processes_;                           ///< pid_ and what is below it, as last looked for
+  Deadline tree_ = Deadline{Deadline::Clock::time_point{}};  ///< until when they are good
+  std::chrono::seconds tree_pause_{1};
+  std::chrono::seconds pause_{1};  ///< to the next search that follows one in vain
 };
 
 }  // namespace ddp::diagnostics

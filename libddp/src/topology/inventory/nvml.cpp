@@ -2,11 +2,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 
@@ -46,6 +48,16 @@ struct PciInfo {
   std::array<char, 32> bus_id;
 };
 static_assert(sizeof(PciInfo) == 68);
+
+/// nvmlGpuFabricInfo_t as nvmlDeviceGetGpuFabricInfo fills it in.
+struct FabricInfo {
+  std::array<unsigned char, 16> cluster_uuid;
+  Return status;
+  unsigned clique_id;
+  unsigned char state;
+};
+static_assert(sizeof(FabricInfo) == 28);
+constexpr unsigned char kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED, the largest
 
 // nvmlDeviceGetNvLinkVersion gives numbers of nvmlNvlinkVersion_t, not versions: 1 is NVLink 1.0, 2 and 3 are 2.0 and
 // 2.2 (V100), 4 and 5 are 3.0 and 3.1 (A100), 6 is 4.0 (H100), 7 is 5.0 (B200). Some drivers say 7 for H100, too, which
@@ -113,6 +125,7 @@ struct Nvml::Library {
   Return (*get_retired_pending)(Device, unsigned*) = nullptr;
   Return (*get_slowdown)(Device, unsigned long long*) = nullptr;
   Return (*get_persistence)(Device, unsigned*) = nullptr;
+  Return (*get_fabric)(Device, FabricInfo*) = nullptr;
 
   Library() = default;
   Library(const Library&) = delete;
@@ -177,6 +190,7 @@ void Nvml::Library::load(const std::string& file) {
   find(get_retired_pending, "nvmlDeviceGetRetiredPagesPendingStatus");  // before
   find(get_slowdown, "nvmlDeviceGetCurrentClocksThrottleReasons");      // the newer name is an alias
   find(get_persistence, "nvmlDeviceGetPersistenceMode");
+  find(get_fabric, "nvmlDeviceGetGpuFabricInfo");  // from H100 on
 }
 
 void Nvml::Library::start() {
@@ -297,6 +311,16 @@ GpuHealth Nvml::Library::health_of(Device device) const {
   if (ask(get_slowdown, device, &reasons)) health.slowed_by = reasons;
   unsigned persistence = 0;
   if (ask(get_persistence, device, &persistence)) health.persistent = persistence == kEnabled;
+  FabricInfo fabric{};
+  if (ask(get_fabric, device, &fabric) && fabric.state <= kFabricCompleted) {
+    health.fabric = static_cast<FabricState>(fabric.state);
+    if (health.fabric == FabricState::completed) health.fabric_error = fabric.status;
+    const auto& uuid = fabric.cluster_uuid;
+    if (std::any_of(uuid.begin(), uuid.end(), [](unsigned char byte) { return byte != 0; })) {
+      health.cluster = fmt::format("{:02x}", fmt::join(uuid, ""));
+      health.clique = fabric.clique_id;
+    }
+  }
   return health;
 }
 

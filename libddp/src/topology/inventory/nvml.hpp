@@ -39,14 +39,21 @@ struct NvmlGpu {
   std::vector<NvLink> links;
 };
 
+/// Whether a GPU has joined the NVLink fabric of NVSwitches (nvmlGpuFabricState_t).
+enum class FabricState : std::uint8_t { none, not_started, in_progress, completed };
+
 /// What ails a GPU, as far as NVML tells it.
 struct GpuHealth {
-  std::string name;                     ///< UUID, else PCI address
-  std::int64_t uncorrected_errors = 0;  ///< of its memory (ECC), since the driver was loaded
-  bool remap_pending = false;           ///< a faulty row or page is replaced at the next reset
-  bool remap_failed = false;            ///< there are no more spare rows
-  std::uint64_t slowed_by = 0;          ///< nvmlClocksThrottleReasons: kSlowedBy* below
-  bool persistent = true;               ///< the driver stays loaded while nobody uses the GPU
+  std::string name;                        ///< UUID, else PCI address
+  std::int64_t uncorrected_errors = 0;     ///< of its memory (ECC), since the driver was loaded
+  bool remap_pending = false;              ///< a faulty row or page is replaced at the next reset
+  bool remap_failed = false;               ///< there are no more spare rows
+  std::uint64_t slowed_by = 0;             ///< nvmlClocksThrottleReasons: kSlowedBy* below
+  bool persistent = true;                  ///< the driver stays loaded while nobody uses the GPU
+  FabricState fabric = FabricState::none;  ///< none also where NVML does not tell it
+  int fabric_error = 0;                    ///< nvmlReturn_t of a completed registration; 0: it succeeded
+  std::string cluster = {};                ///< NVLink domain of several nodes, hexadecimal; empty: there is none
+  std::int64_t clique = 0;                 ///< part of that
   friend bool operator==(const GpuHealth&, const GpuHealth&) = default;
 };
 inline constexpr std::uint64_t kSlowedByHardware = 0x08;  ///< heat, power brake or undervoltage

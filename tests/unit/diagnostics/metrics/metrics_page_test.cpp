@@ -6,17 +6,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <regex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/child_process.hpp"
 #include "diagnostics/metrics/rank_metrics.hpp"
+#include "unit/topology/fake_root.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -216,6 +219,34 @@ TEST(RankProbe, CountsWhatIsBelowARankAndFindsItsFlightRecorder) {
   EXPECT_EQ(probe.look().processes, 0);
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+TEST(RankProbe, ProcessesThatComeLaterAreFoundAndOthersNumbersAreNotCounted) {
+  const topology::FakeRoot root;
+  const auto process = [&](int pid, int ticks, int start, const std::string& children) {
+    const std::string folder = "proc/" + std::to_string(pid);
+    root.write(folder + "/stat", std::to_string(pid) + " (a b) c) S 1 1 1 0 -1 0 0 0 5 0 " + std::to_string(ticks) +
+                                     " 0 7 0 20 0 1 0 " + std::to_string(start) + " 4096 3 0");
+    root.write(folder + "/task/" + std::to_string(pid) + "/children", children);
+  };
+  const double tick_s = 1.0 / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  process(10, 100, 50, "11 ");
+  process(11, 200, 60, "");
+  RankProbe probe(10, (root.path() / "proc").string());
+  const RankUse first = probe.look();
+  EXPECT_EQ(first.processes, 2);
+  EXPECT_DOUBLE_EQ(first.cpu_s, 314 * tick_s);
+  EXPECT_EQ(first.resident_bytes, 6U * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
+  process(11, 100'000, 70, "");  // another one, which has its number now
+  EXPECT_EQ(probe.look().processes, 1);
+  process(10, 100, 50, "11 12 ");
+  process(12, 300, 80, "");
+  RankUse later;
+  for (int turn = 0; turn < 600 && later.processes < 3; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    later = probe.look();
+  }
+  EXPECT_EQ(later.processes, 3);
 }
 
 }  // namespace

@@ -58,9 +58,10 @@ TEST(DoctorCollect, ReadsAProcess) {
   const topology::FakeRoot root;
   root.write("proc/self/limits",
              "Limit                     Soft Limit           Hard Limit           Units     \n"
+             "Max stack size            unlimited            unlimited            bytes     \n"
              "Max open files            1024                 524288               files     \n"
              "Max locked memory         65536                unlimited            bytes     ");
-  root.write("proc/self/status", "Name:\tddp-info\nCpus_allowed_list:\t0-3,8");
+  root.write("proc/self/status", "Name:\tddp-info\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0");
   root.write("proc/self/cgroup", "0::/job/step");
   root.write("sys/fs/cgroup/job/cpu.max", "250000 100000");
   root.write("sys/fs/cgroup/job/step/cpu.max", "max 100000");
@@ -83,6 +84,8 @@ TEST(DoctorCollect, ReadsAProcess) {
   EXPECT_EQ(rank.open_files, 1024);
   EXPECT_EQ(rank.memlock_bytes, 65536);
   EXPECT_EQ(rank.cpus, CpuSet::parse("0-3,8"));
+  EXPECT_EQ(rank.memory_nodes, CpuSet::parse("0"));
+  EXPECT_TRUE(rank.stack_unlimited);
   EXPECT_DOUBLE_EQ(rank.cpu_quota, 2.5);
   EXPECT_EQ(rank.pids_limit, 99);
   EXPECT_EQ(rank.namespaces, (Variables{{"net", "net:[7]"}}));
@@ -102,6 +105,7 @@ TEST(DoctorCollect, ReadsAProcess) {
   const topology::FakeRoot empty;
   const RankFacts nothing = collect_rank(empty.path(), with({}), {});
   EXPECT_EQ(nothing.open_files, -1);
+  EXPECT_FALSE(nothing.stack_unlimited);
   EXPECT_EQ(nothing.pids_limit, -1);
   EXPECT_DOUBLE_EQ(nothing.cpu_quota, 0);
   EXPECT_TRUE(nothing.cpus.empty());
@@ -296,7 +300,21 @@ TEST(DoctorFacts, TravelWhole) {
                           .gids_known = true,
                           .gids = {{.index = 3, .type = "RoCE v2", .gid = "fe80::1"}}}};
   facts.of_node->slurm_version = "22.05.8";
-  facts.gpu_health = {{.name = "GPU-1", .uncorrected_errors = 2, .slowed_by = 8, .persistent = false}};
+  facts.of_node->rdma[0].pkeys = {0xffff};
+  facts.of_node->gpus = {
+      {.name = "GPU-1", .number = 1, .numa_node = 0, .cpus = CpuSet::parse("0-3"), .paths = {Path::unknown}}};
+  facts.of_node->placed = {{.gpu = "GPU-1", .adapters = {"mlx5_0"}}};
+  facts.of_node->fabric_manager = FabricManager::absent;
+  facts.plugins = {{.variable = "NCCL_NET_PLUGIN", .path = "/p", .digest = "1", .network = "", .by_default = true}};
+  facts.missing_files = {{"NCCL_TOPO_FILE", "/x"}};
+  facts.memory_nodes = CpuSet::parse("0-1");
+  facts.gpu_health = {{.name = "GPU-1",
+                       .uncorrected_errors = 2,
+                       .slowed_by = 8,
+                       .persistent = false,
+                       .fabric = topology::FabricState::completed,
+                       .cluster = "01",
+                       .clique = 7}};
   Bytes bytes = encode(facts);
   EXPECT_EQ(decode_rank_facts(bytes), facts);
   EXPECT_EQ(decode_probe_report(encode(job.nodes[0].probes)), job.nodes[0].probes);

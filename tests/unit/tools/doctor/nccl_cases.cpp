@@ -1,19 +1,9 @@
 // Cases of the rules on NCCL's version, log, timeouts, and switches that were left on.
-#include <numeric>
-
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor::test {
 
 namespace {
-
-/// All ranks would load it.
-void give_nccl(JobFacts& job, const char* version) {
-  std::vector<int> ranks(job.ranks.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  job.nccl = {
-      {.path = "/lib/libnccl.so.2", .found = {}, .version = version, .names = 200, .problem = {}, .ranks = ranks}};
-}
 
 void log_to(JobFacts& job, const char* file, const char* level = "INFO") {
   set_all(job, "NCCL_DEBUG", level);
@@ -62,6 +52,20 @@ std::vector<Case> nccl_faults() {
          give_nodes(job, 65);
          give_nccl(job, "2.22.3+cuda12.4");
        }},
+      {"nccl-copies", "another one behind the first",
+       [](auto& job) { job.ranks[2].nccl_copies = {"2.27.5 (/opt/lib/libnccl.so.2)"}; }},
+      {"nccl-sockets", "16 * 8",
+       [](auto& job) {
+         set_all(job, "NCCL_SOCKET_NTHREADS", "16");
+         set_all(job, "NCCL_NSOCKS_PERTHREAD", "8");
+       }},
+      {"nccl-ras-port", "another user's", [](auto& job) { job.nodes[1].facts.foreign_ras_port = 28028; }},
+      {"stack-unlimited", "with NCCL 2.27",
+       [](auto& job) {
+         job.ranks[1].stack_unlimited = true;
+         give_nccl(job, "2.27.5+cuda12.9");
+       }},
+      {"ipc-removed", "the user is logged in", [](auto& job) { job.nodes[1].facts.removes_ipc = true; }},
       {"nccl-bad-version", "a restart in the process", [](auto& job) { give_nccl(job, "2.28.7+cuda13.0"); }},
       {"nccl-bad-version", "wrong sums with RDMA",
        [](auto& job) {
@@ -104,6 +108,24 @@ std::vector<Case> nccl_near_misses() {
          give_nodes(job, 65);
          give_nccl(job, "2.23.4+cuda12.6");
        }},
+      {"nccl-copies", "one for all", [](auto& job) { give_nccl(job, "2.27.5+cuda12.9"); }},
+      {"nccl-sockets", "16 * 4",
+       [](auto& job) {
+         set_all(job, "NCCL_SOCKET_NTHREADS", "16");
+         set_all(job, "NCCL_NSOCKS_PERTHREAD", "4");
+       }},
+      {"nccl-ras-port", "RAS is off",
+       [](auto& job) {
+         job.nodes[1].facts.foreign_ras_port = 28028;
+         set_all(job, "NCCL_RAS_ENABLE", "0");
+       }},
+      {"stack-unlimited", "with NCCL 2.28.9, or unknown",
+       [](auto& job) {
+         for (RankFacts& rank : job.ranks) rank.stack_unlimited = true;
+         give_nccl(job, "2.28.9+cuda13.0");
+         job.nccl.front().ranks = {0, 1};
+       }},
+      {"ipc-removed", "not logged in", [](auto& job) { job.nodes[1].facts.removes_ipc = false; }},
       {"nccl-bad-version", "corrected",
        [](auto& job) {
          give_nccl(job, "2.28.9+cuda13.0");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,23 @@ std::vector<Case> nccl_near_misses();
 /// Of RDMA devices and GPUs.
 std::vector<Case> device_faults();
 std::vector<Case> device_near_misses();
+
+/// Of NCCL's choice among RDMA adapters, and places of GPUs.
+std::vector<Case> adapter_faults();
+std::vector<Case> adapter_near_misses();
+/// Of NCCL's plugins, and the NVLink fabric.
+std::vector<Case> fabric_faults();
+std::vector<Case> fabric_near_misses();
+
+inline constexpr const char* kIpv4Gid = "0000:0000:0000:0000:0000:ffff:0a01:0002";
+
+/// All ranks would load it.
+inline void give_nccl(JobFacts& job, const char* version) {
+  std::vector<int> ranks(job.ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  job.nccl = {
+      {.path = "/lib/libnccl.so.2", .found = {}, .version = version, .names = 200, .problem = {}, .ranks = ranks}};
+}
 
 inline void give_rdma(NodeRecord& node, const std::string& layer = "InfiniBand") {
   node.facts.rdma = {{.device = "mlx5_0", .port = 1, .state = "ACTIVE", .link_layer = layer},

@@ -183,7 +183,8 @@ std::vector<Case> faults() {
       {"pmix-versions", "two", [](auto& job) { job.ranks[3].pmix_version = "5.0.1"; }},
   };
   cases.insert(cases.end(), more.begin(), more.end());
-  for (const auto& family : {test::device_faults(), test::nccl_faults()}) {
+  for (const auto& family :
+       {test::device_faults(), test::nccl_faults(), test::adapter_faults(), test::fabric_faults()}) {
     cases.insert(cases.end(), family.begin(), family.end());
   }
   return cases;
@@ -207,7 +208,8 @@ TEST(DoctorRules, EachFaultIsFoundAndNothingElse) {
 TEST(DoctorRules, WhatComesNearIsNoFault) {
   std::set<std::string> tested(kOfTheReport.begin(), kOfTheReport.end());  // tests/unit/diagnostics has theirs
   std::vector<Case> cases = test::near_misses();
-  for (const auto& family : {test::device_near_misses(), test::nccl_near_misses()}) {
+  for (const auto& family : {test::device_near_misses(), test::nccl_near_misses(), test::adapter_near_misses(),
+                             test::fabric_near_misses()}) {
     cases.insert(cases.end(), family.begin(), family.end());
   }
   for (const Case& each : cases) {

@@ -86,6 +86,27 @@ TEST_F(GpuFactsTest, HealthIsThatOfEachGpu) {
   EXPECT_TRUE(ask_gpu_health(Deadline::after(std::chrono::seconds(30)), "/nonexistent/libnvidia-ml.so.1").empty());
 }
 
+TEST_F(GpuFactsTest, TheFabricIsThatOfNvswitches) {
+  set("COUNT", "2");
+  EXPECT_EQ(Nvml{FAKE_NVML_LIBRARY}.health().at(0).fabric, FabricState::none);
+  set("FABRIC", "2");
+  set("FABRIC_ERROR", "9");  // counts only when it is completed
+  const auto joining = Nvml{FAKE_NVML_LIBRARY}.health();
+  EXPECT_EQ(joining.at(0).fabric, FabricState::in_progress);
+  EXPECT_EQ(joining.at(0).fabric_error, 0);
+  EXPECT_EQ(joining.at(1).fabric, FabricState::completed);
+  EXPECT_EQ(joining.at(1).cluster, "");
+  set("FABRIC", "3");
+  set("CLUSTER", "5");
+  const GpuHealth joined = Nvml{FAKE_NVML_LIBRARY}.health().at(0);
+  EXPECT_EQ(joined.fabric_error, 9);
+  EXPECT_EQ(joined.cluster, "00000000000000000000000000000005");
+  EXPECT_EQ(joined.clique, 7);
+  set("FABRIC", "4");  // what it does not know
+  EXPECT_EQ(Nvml{FAKE_NVML_LIBRARY}.health().at(0).fabric, FabricState::none);
+  EXPECT_EQ(Nvml{FAKE_NVML_OLD_LIBRARY}.health().at(1).fabric, FabricState::none);
+}
+
 TEST_F(GpuFactsTest, ADriverThatHangsIsNotWaitedFor) {
   set("COUNT", "2");
   ASSERT_EQ(ask_nvml(Deadline::after(std::chrono::seconds(30)), FAKE_NVML_LIBRARY).value().size(), 2U);
