@@ -38,9 +38,10 @@ def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> dist.TC
     _stores += 1  # as often in all ranks
     key = f"torch.store.{_stores}"
     if world.rank == 0:
-        served = dist.TCPStore(world.interface_address, 0, world.world_size, is_master=True, timeout=timeout,
-                               wait_for_workers=False)
-        world.store.put(key, f"{served.port} {world.interface_address}".encode())
+        # each client of a TCPStore asks for the name of its server's address, all of them at once; this one is in /etc/hosts
+        address = world.interface_address if world.num_nodes > 1 else "127.0.0.1"
+        served = dist.TCPStore(address, 0, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False)
+        world.store.put(key, f"{served.port} {address}".encode())
         world.store.fence(timeout)
         return served
     world.store.fence(timeout)
