@@ -1,4 +1,5 @@
-"""A program of Accelerate that knows nothing of libddp; for tests/python/test_frameworks.py. Prints TRAINED, rank, size, backend, state."""
+"""A program of Accelerate that knows nothing of libddp; for tests/python/test_frameworks.py. Prints TRAINED, rank, size, backend, steps
+and the sum of its weights."""
 
 import sys
 

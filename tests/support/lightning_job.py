@@ -1,4 +1,5 @@
-"""A program of Lightning that knows nothing of libddp; for tests/python/test_frameworks.py. Prints TRAINED, rank, size, backend, state."""
+"""A program of Lightning that knows nothing of libddp; for tests/python/test_frameworks.py. Its argument: a backend; it prints TRAINED, rank,
+size, backend, steps and the sum of its weights."""
 
 import os
 import sys
@@ -30,7 +31,7 @@ if __name__ == "__main__":
     data = torch.utils.data.TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(1)))
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
-            strategy="ddp", accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+            strategy=lightning.pytorch.strategies.DDPStrategy(process_group_backend=sys.argv[1]), accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]),
             num_nodes=int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"]), max_epochs=2, logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder)
         net = Net()

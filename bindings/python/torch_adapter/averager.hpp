@@ -216,10 +216,7 @@ inline void add_averager(py::module_& module) {
                  {.divide_by_initial_world_size = divide, .throw_on_early_termination = throws, .enable = true},
                  nullptr});
            })
-      .def("hold_low",
-           [](const Averager& averager) {
-             return std::make_shared<HeldLow>(averager.engine());
-           })
+      .def("hold_low", [](const Averager& averager) { return std::make_shared<HeldLow>(averager.engine()); })
       .def("trace", [](const Averager& averager, std::size_t steps) { averager.engine()->reducer().trace(steps); })
       .def("trace_json", [](const Averager& averager) { return averager.engine()->reducer().trace_json(); })
       .def("log", [](const Averager& averager) { return ddp::to_json(averager.engine()->reducer().log()); })

@@ -1,5 +1,5 @@
-// Ctrl-C while a call of torch.distributed waits in C++: the wait goes on in a thread of its own, the main thread of the
-// program looks for signals.
+// Ctrl-C while a call of torch.distributed waits in C++: the wait goes on in a thread of its own, the main thread of
+// the program looks for signals.
 #pragma once
 
 #include <pthread.h>
@@ -51,7 +51,8 @@ inline void start_waiting(const std::shared_ptr<Waiting>& waiting, std::function
   }).detach();
 }
 
-/// Without the GIL. Throws KeyboardInterrupt, or what a signal's handler has raised. Only the main thread runs handlers.
+/// Without the GIL. Throws KeyboardInterrupt, or what a signal's handler has raised. Only the main thread runs
+/// handlers.
 inline void run_interruptibly(std::function<void()> wait) {
   constexpr std::chrono::milliseconds kSignalLook{50};
   if (::gettid() != ::getpid()) return wait();

@@ -1,5 +1,6 @@
-// torch.distributed's communication hooks, in Python or built in, as libddp's. A hook may start operations when others end
-// (PowerSGD does), so it gets a bucket when that of the one before has ended: all ranks start all operations in one order.
+// torch.distributed's communication hooks, in Python or built in, as libddp's. A hook may start operations when others
+// end (PowerSGD does), so it gets a bucket when that of the one before has ended: all ranks start all operations in one
+// order.
 #pragma once
 
 #include <exception>
