@@ -220,7 +220,7 @@ not ok 5 another
   run -0 affected tests/torch/CMakeLists.txt bindings/torch/include/ddp/torch/tensor.hpp
   [ "$output" = $'style\npython tests/python/test_libddp_torch.py tests/python/test_libtorch.py\npackaging tests/packaging/install.bats' ]
   run -0 affected bindings/python/libddp/_progress.py
-  [ "$output" = $'style\npython' ]
+  [ "$output" = $'style\npython\ncluster tests/cluster/python.bats' ]
   run -0 affected docs/observability.md
   has "unit hang_test"
   for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do

@@ -47,7 +47,8 @@ def job(ranks, *checks, **variables):
 
 
 @pytest.mark.parametrize("ranks, checks", [
-    (2, ["same_as_gloo", "same_as_torchs", "sparse_gradients", "delayed_parameters", "rebuilt_buckets_leave_no_memory"]),
+    (2, ["same_as_gloo", "same_as_torchs", "sparse_gradients", "delayed_parameters", "rebuilt_buckets_leave_no_memory",
+         "power_sgd", "mixed_precision", "buffer_hooks", "straggler_and_trace", "loaders", "steady_memory"]),
     (3, ["hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
          "distributed_features", "leaves_everything"]),
 ], ids=["equality", "features"])
@@ -64,6 +65,54 @@ def test_an_exception_in_one_rank_ends_the_job_with_its_traceback(adapter):
     assert done.returncode != 0
     assert "JOINED" not in done.stdout, "it has taken part in the other's steps nevertheless"
     assert "ValueError: mine" in done.stderr and "Fatal Python error" not in done.stderr, done.stderr
+    first = done.stderr[done.stderr.index("Traceback (most recent call last)"):]
+    assert re.search(r"^(?:\[rank\d\]: )?((?:\w+\.)*\w*(?:Error|Lost|Aborted|Timeout|Mismatch)\b.*)", first, re.M)[1] == "ValueError: mine", done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job of a shell ignores
+dist.init_process_group("ddp")
+store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+
+def interrupted(name, wait):
+    sent = []
+    def send():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Timer(0.5, send).start()
+    try:
+        wait()
+        sys.exit(f"{name} has ended")
+    except KeyboardInterrupt:
+        sys.stdout.write(f"INTERRUPTED {name} {time.monotonic() - sent[0] < 1}\\n")
+
+got = torch.zeros(3)
+if rank == 0:
+    work = dist.irecv(got, 1)
+    interrupted("wait", work.wait)
+    interrupted("barrier", dist.barrier)
+    interrupted("monitored_barrier", dist.monitored_barrier)
+    interrupted("init", lambda: __import__("libddp")._backend._make(dist.HashStore(), 0, 2, "alone", [0, 1],
+                                                                     dist.default_pg_timeout))
+    store.set("done", "")
+    work.wait()  # it has gone on
+    assert got.sum() == 3, got
+else:
+    store.wait(["done"])
+    dist.send(torch.ones(3), 0)
+    dist.barrier()
+    dist.barrier()
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_ctrl_c_ends_a_wait_in_c_plus_plus(adapter, tmp_path):
+    (tmp_path / "waits.py").write_text(INTERRUPTED)
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", sys.executable, tmp_path / "waits.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"INTERRUPTED (\w+) True", done.stdout)) == ["barrier", "init", "monitored_barrier", "wait"]
 
 
 SAYS_NOTHING = """

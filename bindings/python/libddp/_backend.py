@@ -17,11 +17,8 @@ def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeou
     from libddp import _adapter
     # a store may have had a group of this prefix before: init_process_group() after destroy_process_group()
     fresh = dist.PrefixStore(f"libddp/{store.add(f'libddp/{rank}', 1)}/", store)
-    if rank == 0:
-        fresh.set("name", secrets.token_hex(4))
-    fresh.wait(["name"], timeout)
-    name = f"torch.{label}.{fresh.get('name').decode()}"
-    return _adapter.load().make_backend(fresh, rank, size, name, ranks, int(timeout.total_seconds() * 1000))
+    return _adapter.load().make_backend(store=fresh, rank=rank, size=size, label=f"torch.{label}.", own=secrets.token_hex(4),
+                                        global_ranks=ranks, timeout_ms=int(timeout.total_seconds() * 1000))
 
 
 def create(options: Any, _: Any = None) -> Any:

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.utils import _cast_forward_inputs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
+from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
 from libddp import _adapter, _backend
 
@@ -46,7 +48,8 @@ class DistributedDataParallel(TorchDataParallel):
 
     Arguments, attributes and state_dict are those of torch.nn.parallel.DistributedDataParallel. Parameters are on the CPU,
     of float32, float64, float16, bfloat16 or complex. process_group may have any backend; one that is not "ddp" gets
-    one beside it. Construction is collective: libddp.Mismatch on all ranks if their modules differ. What goes wrong in a
+    one beside it. Of libddp alone is find_straggler: ranks tell each other how long they waited, in each step that is logged;
+    straggler_rank and straggler_delay of _get_ddp_logging_data() are the slowest one and its delay in ns. Construction is collective: libddp.Mismatch on all ranks if their modules differ. What goes wrong in a
     backward pass is raised by backward(), on all ranks in the same step. docs/python.md lists what is refused.
     """
 
@@ -57,12 +60,10 @@ class DistributedDataParallel(TorchDataParallel):
                  delay_all_reduce_named_params: Any = None, param_to_hook_all_reduce: Any = None,
                  mixed_precision: Any = None, device_mesh: Any = None, skip_all_reduce_unused_params: bool = False,
                  bucket_cap_mb_list: list[float] | None = None, batched_grad_copy: bool = False,
-                 forward_sync_buffers: bool | None = None) -> None:
+                 forward_sync_buffers: bool | None = None, *, find_straggler: bool = False) -> None:
         torch.nn.Module.__init__(self)
         if (delay_all_reduce_named_params is None) != (param_to_hook_all_reduce is None):
             raise ValueError("delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time.")
-        if mixed_precision is not None:
-            raise _refuse("mixed_precision", "use torch.autocast, or register a compressing hook")
         if process_group is not None and device_mesh is not None:
             raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
         if device_mesh is not None:
@@ -93,7 +94,8 @@ class DistributedDataParallel(TorchDataParallel):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
         self.batched_grad_copy = batched_grad_copy
-        self.mixed_precision = None
+        self.mixed_precision = mixed_precision
+        self._find_straggler = find_straggler
         wanted = broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
         self.forward_sync_buffers = wanted is None or wanted
         self.require_backward_grad_sync = True
@@ -106,8 +108,22 @@ class DistributedDataParallel(TorchDataParallel):
         self._comm_hooks: list[Any] = []
         self._make_hook: Callable[[list[torch.Tensor]], Any] | None = None
         self._make_averager(init_sync)
+        self._cast_buffers()
         if init_sync and (self.forward_sync_buffers or forward_sync_buffers is not None):
             self._sync_buffers()
+
+    def _type(self, name: str) -> torch.dtype | None:
+        """Of mixed precision: None: as it is."""
+        found: torch.dtype | None = getattr(self.mixed_precision, name, None)
+        if found is not None and not found.is_floating_point:
+            raise ValueError(f"mixed_precision has {name}={found}, which is no floating-point type")
+        return found
+
+    def _cast_buffers(self) -> None:
+        if (wanted := self._type("buffer_dtype")) is not None:
+            for each in self._kept(self.module.named_buffers()).values():
+                if each.is_floating_point():
+                    each.data = each.to(wanted)
 
     def _check_module(self, module: torch.nn.Module, device_ids: Any, output_device: Any) -> None:
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
@@ -160,19 +176,31 @@ class DistributedDataParallel(TorchDataParallel):
             skip_unused=self.skip_all_reduce_unused_params,
             delayed=[positions[id(each)] for each in self._delay_all_reduce_params], delayed_behind=behind,
             hook=hook(tensors) if hook else None, module_name=type(self.module).__name__,
-            broadcast_buffers=self.forward_sync_buffers, sample_rate=self._sample_rate)
+            broadcast_buffers=self.forward_sync_buffers, sample_rate=self._sample_rate,
+            find_straggler=self._find_straggler, compute=self._type("param_dtype"),
+            reduce=self._type("reduce_dtype") or self._type("param_dtype"))
 
     # a step
 
     @torch._disable_dynamo
     def _before(self) -> None:
         self._averager.before_forward()
+        if not self._syncs_behind():
+            self._sync_where_due()
+
+    def _syncs_behind(self) -> bool:
+        hook = getattr(self, "buffer_hook", None)
+        return hook is not None and hook.buffer_comm_hook_location == _BufferCommHookLocation.POST_FORWARD
+
+    def _sync_where_due(self) -> None:
         if self.require_forward_param_sync and self.forward_sync_buffers:
             self._sync_buffers()
-        self.require_forward_param_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
 
     @torch._disable_dynamo
     def _after(self, output: Any) -> None:
+        if self._syncs_behind():
+            self._sync_where_due()
+        self.require_forward_param_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if not torch.is_grad_enabled():
             return
         self._has_trained = True
@@ -182,14 +210,22 @@ class DistributedDataParallel(TorchDataParallel):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._before()
-        output = self.module(*inputs, **kwargs)
+        if (compute := self._type("param_dtype")) is None:
+            output = self.module(*inputs, **kwargs)
+        else:
+            inputs, kwargs = _cast_forward_inputs(compute, *inputs, **kwargs)
+            with self._averager.hold_low():
+                output = self.module(*inputs, **kwargs)
         self._after(output)
         return output
 
     @torch._disable_dynamo
     def _sync_buffers(self) -> None:
         buffers = self._kept(self.module.named_buffers())
-        if buffers and dist.get_world_size(self.process_group) > 1:
+        if (hook := getattr(self, "buffer_hook", None)) is not None:
+            for future in hook.buffer_comm_hook(hook.buffer_comm_hook_state, buffers) or ():
+                future.wait()
+        elif buffers and dist.get_world_size(self.process_group) > 1:
             self._averager.broadcast_buffers(list(buffers), list(buffers.values()))
 
     def several_backwards(self) -> contextlib.AbstractContextManager[None]:
@@ -250,8 +286,13 @@ class DistributedDataParallel(TorchDataParallel):
         if not callable(hook):
             raise TypeError("Communication hook must be callable.")
 
-    def _register_buffer_comm_hook(self, *args: Any, **kwargs: Any) -> None:
-        raise _refuse("hooks for buffers", "broadcast them in the loop, with forward_sync_buffers=False")
+    def _register_buffer_comm_hook(self, state: Any, hook: Callable[..., Any],
+                                   comm_hook_location: Any = _BufferCommHookLocation.POST_FORWARD) -> None:
+        """Torch's: hook(state, buffers by name) in the place of rank 0's broadcast. Futures that it returns are awaited at once."""
+        if not callable(hook):
+            raise AssertionError(f"hook must be callable, got {type(hook).__name__}")
+        self.buffer_hook = _BufferCommHook(buffer_comm_hook=hook, buffer_comm_hook_state=state,
+                                           buffer_comm_hook_location=comm_hook_location)
 
     def _register_fused_optim(self, *args: Any, **kwargs: Any) -> None:
         raise _refuse("optimizers within backward()", "call step() behind it")
@@ -267,6 +308,15 @@ class DistributedDataParallel(TorchDataParallel):
         """torch's fields, those of libddp's DdpLog, and lists of parameters: buckets, and ready_order for the next run."""
         return {**json.loads(self._averager.log()), "backend_name": dist.get_backend(self.process_group),
                 "buckets": self._averager.buckets(), "ready_order": self._averager.ready_order()}
+
+    def trace(self, steps: int) -> None:
+        """From the next step on notes the times of each bucket in so many steps; forgets an earlier trace."""
+        self._averager.trace(steps)
+
+    def trace_json(self) -> str:
+        """What was noted, for Perfetto and chrome://tracing; `ddp-info trace` merges the files of all ranks."""
+        found: str = self._averager.trace_json()
+        return found
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         """Before the first step, on all ranks."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,9 +39,14 @@ def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> dist.TC
     _stores += 1  # as often in all ranks
     key = f"torch.store.{_stores}"
     if world.rank == 0:
-        served = dist.TCPStore(world.interface_address, 0, world.world_size, is_master=True, timeout=timeout,
-                               wait_for_workers=False)
-        world.store.put(key, f"{served.port} {world.interface_address}".encode())
+        address = world.interface_address if world.num_nodes > 1 else "127.0.0.1"
+        # TCPStore's own socket is for IPv6, too. Then it asks name servers for the name of each client's address, one after the
+        # other while all wait, as /etc/hosts has no IPv4 address in IPv6's form; an answer that is lost costs 5 s.
+        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        port = listener.getsockname()[1]
+        served = dist.TCPStore(address, port, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False,
+                               master_listen_fd=listener.detach())
+        world.store.put(key, f"{port} {address}".encode())
         world.store.fence(timeout)
         return served
     world.store.fence(timeout)

@@ -19,6 +19,7 @@
 
 #include "averager.hpp"
 #include "python_tasks.hpp"
+#include "signals.hpp"
 
 namespace ddp_adapter {
 namespace {
@@ -54,14 +55,23 @@ void leave_backward(const ddp::Error& error) {
   throw exception;
 }
 
+/// @param own what rank 0 names the group
+/// @param label begins the group's name
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                               const std::string& name, std::vector<int> global_ranks,
-                                               std::int64_t timeout_ms) {
+                                               const std::string& label, const std::string& own,
+                                               const std::vector<int>& global_ranks, std::int64_t timeout_ms) {
   const std::chrono::milliseconds timeout{timeout_ms};
-  auto group = ddp::make_process_group(
-      std::make_unique<binding::C10dStore>(store, rank, size),
-      {.name = name, .global_ranks = std::move(global_ranks), .timeout = timeout, .backend = "host"});
-  auto backend = c10::make_intrusive<binding::C10dBackend>(std::move(group));
+  const auto made = std::make_shared<std::optional<ddp::ProcessGroup>>();
+  ddp::torch::interruptible([=] {
+    if (rank == 0) store->set("name", own);
+    store->wait({"name"}, timeout);
+    *made = ddp::make_process_group(std::make_unique<binding::C10dStore>(store, rank, size),
+                                    {.name = label + store->get_to_str("name"),
+                                     .global_ranks = global_ranks,
+                                     .timeout = timeout,
+                                     .backend = "host"});
+  });
+  auto backend = c10::make_intrusive<binding::C10dBackend>(*std::move(*made));
   backend->setTimeout(timeout);
   return backend;
 }
@@ -76,11 +86,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   PythonTasks::start();
   ddp::torch::hand_over_to = &PythonTasks::take;
   ddp::torch::translate_error = &leave_backward;
+  ddp::torch::run_interruptibly = &run_interruptibly;
   module.def("start_tasks", &PythonTasks::start);
   module.def(
       "run_tasks", [] { PythonTasks::instance().run(); }, Release());
   module.def("stop_tasks", [] { PythonTasks::instance().stop(); });
   module.def("make_backend", &make_backend, Release(), py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("name"), py::arg("global_ranks"), py::arg("timeout_ms"));
+             py::arg("label"), py::arg("own"), py::arg("global_ranks"), py::arg("timeout_ms"));
   add_averager(module);
 }

@@ -48,6 +48,17 @@ struct Held {
   void leave() { guard.reset(); }
 };
 
+/// The forward pass of mixed precision, in its `with` block.
+struct HeldLow {
+  explicit HeldLow(std::shared_ptr<binding::GradientAverager> of) : averager(std::move(of)) {}
+
+  std::shared_ptr<binding::GradientAverager> averager;
+  std::unique_ptr<binding::LowPrecisionParameters::Hold> hold;
+
+  void enter() { hold.reset(new binding::LowPrecisionParameters::Hold(averager->hold_low())); }
+  void leave() { hold.reset(); }
+};
+
 struct HeldJoin {
   std::shared_ptr<binding::GradientAverager> averager;
   Tensors buffers;
@@ -74,10 +85,12 @@ class Averager {
  public:
   /// @param sparse by tensor: its gradient is
   Averager(const Names& names, const Tensors& tensors, const std::vector<bool>& sparse,
-           const c10::intrusive_ptr<c10d::Backend>& backend, ddp::ReducerOptions options) {
+           const c10::intrusive_ptr<c10d::Backend>& backend, ddp::ReducerOptions options,
+           std::optional<at::ScalarType> compute_type) {
     auto all = named(names, tensors);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].sparse = sparse[i];
-    engine_ = std::make_shared<binding::GradientAverager>(std::move(all), group_of(backend), std::move(options));
+    engine_ = std::make_shared<binding::GradientAverager>(std::move(all), group_of(backend), std::move(options),
+                                                          compute_type);
   }
 
   const std::shared_ptr<binding::GradientAverager>& engine() const { return engine_; }
@@ -115,7 +128,8 @@ inline std::shared_ptr<ddp::CommHook> python_hook(const std::string& name, py::o
 inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps,
                                       bool broadcast, bool view, bool find_unused, bool static_graph, bool skip_unused,
                                       std::vector<std::size_t> delayed, std::optional<std::size_t> delayed_behind,
-                                      std::shared_ptr<ddp::CommHook> hook, ddp::DdpLogOptions log) {
+                                      std::optional<at::ScalarType> reduce, std::shared_ptr<ddp::CommHook> hook,
+                                      ddp::DdpLogOptions log) {
   return {.bucket_cap_bytes = cap,
           .first_bucket_bytes = first,
           .bucket_caps_bytes = std::move(caps),
@@ -130,7 +144,7 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .buffers = {},
           .delayed = std::move(delayed),
           .delayed_behind = delayed_behind,
-          .reduce_dtype = {},
+          .reduce_dtype = reduce ? binding::dtype_of(*reduce) : std::nullopt,
           .comm_hook = std::move(hook),
           .allocator = {},
           .stream = {},
@@ -149,6 +163,9 @@ inline void add_averager(py::module_& module) {
   py::class_<Held>(module, "Held").def("__enter__", &Held::enter).def("__exit__", [](Held& held, const py::args&) {
     held.leave();
   });
+  py::class_<HeldLow, std::shared_ptr<HeldLow>>(module, "HeldLow")
+      .def("__enter__", &HeldLow::enter)
+      .def("__exit__", [](HeldLow& held, const py::args&) { held.leave(); });
   py::class_<HeldJoin>(module, "HeldJoin")
       .def("__enter__", &HeldJoin::enter, Release())
       .def("__exit__", [](HeldJoin& held, const py::object& type, const py::object&, const py::object&) {
@@ -163,19 +180,22 @@ inline void add_averager(py::module_& module) {
                        std::size_t first, std::vector<std::size_t> caps, bool broadcast, bool view, bool find_unused,
                        bool static_graph, bool skip_unused, std::vector<std::size_t> delayed,
                        std::optional<std::size_t> delayed_behind, std::shared_ptr<ddp::CommHook> hook,
-                       std::string module_name, bool broadcast_buffers, std::uint64_t sample_rate) {
+                       std::string module_name, bool broadcast_buffers, std::uint64_t sample_rate, bool find_straggler,
+                       std::optional<at::ScalarType> compute, std::optional<at::ScalarType> reduce) {
              auto options = options_of(cap, first, std::move(caps), broadcast, view, find_unused, static_graph,
-                                       skip_unused, std::move(delayed), delayed_behind, std::move(hook),
+                                       skip_unused, std::move(delayed), delayed_behind, reduce, std::move(hook),
                                        {.sample_rate = sample_rate,
+                                        .find_straggler = find_straggler,
                                         .module_name = std::move(module_name),
                                         .broadcast_buffers = broadcast_buffers});
              const py::gil_scoped_release released;
-             return std::make_unique<Averager>(names, tensors, sparse, backend, std::move(options));
+             return std::make_unique<Averager>(names, tensors, sparse, backend, std::move(options), compute);
            }),
            py::arg("names"), py::arg("tensors"), py::arg("sparse"), py::arg("backend"), py::arg("cap"),
            py::arg("first"), py::arg("caps"), py::arg("broadcast"), py::arg("view"), py::arg("find_unused"),
            py::arg("static_graph"), py::arg("skip_unused"), py::arg("delayed"), py::arg("delayed_behind"),
-           py::arg("hook"), py::arg("module_name"), py::arg("broadcast_buffers"), py::arg("sample_rate"))
+           py::arg("hook"), py::arg("module_name"), py::arg("broadcast_buffers"), py::arg("sample_rate"),
+           py::arg("find_straggler"), py::arg("compute"), py::arg("reduce"))
       .def("before_forward", &Averager::before_forward)
       .def("after_forward", &Averager::after_forward, Release())
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
@@ -196,6 +216,9 @@ inline void add_averager(py::module_& module) {
                  {.divide_by_initial_world_size = divide, .throw_on_early_termination = throws, .enable = true},
                  nullptr});
            })
+      .def("hold_low", [](const Averager& averager) { return std::make_shared<HeldLow>(averager.engine()); })
+      .def("trace", [](const Averager& averager, std::size_t steps) { averager.engine()->reducer().trace(steps); })
+      .def("trace_json", [](const Averager& averager) { return averager.engine()->reducer().trace_json(); })
       .def("log", [](const Averager& averager) { return ddp::to_json(averager.engine()->reducer().log()); })
       .def("buckets", [](const Averager& averager) { return averager.engine()->reducer().buckets(); })
       .def("ready_order", [](const Averager& averager) { return averager.engine()->reducer().ready_order(); });

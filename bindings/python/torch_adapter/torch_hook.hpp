@@ -1,6 +1,10 @@
-// torch.distributed's communication hooks, in Python or built in, as libddp's.
+// torch.distributed's communication hooks, in Python or built in, as libddp's. A hook may start operations when others
+// end (PowerSGD does), so it gets a bucket when that of the one before has ended: all ranks start all operations in one
+// order.
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +18,7 @@
 
 namespace ddp_adapter {
 
-class TorchHook final : public ddp::CommHook {
+class TorchHook final : public ddp::CommHook, public std::enable_shared_from_this<TorchHook> {
  public:
   /// @param name compared among ranks; @param tensors of the Reducer, in its order
   TorchHook(std::string name, std::unique_ptr<c10d::CommHookInterface> hook, std::vector<at::Tensor> tensors)
@@ -37,18 +41,43 @@ class TorchHook final : public ddp::CommHook {
       sizes.push_back(parameters.back().sizes());
     }
     const std::size_t count = bucket.index + (bucket.is_last ? 1 : 2);
-    c10d::GradBucket theirs(bucket.index, count, buffer, std::move(offsets), std::move(lengths), std::move(sizes),
-                            std::move(parameters), std::nullopt);
-    auto future = hook_->runHook(theirs);
-    return [this, future = std::move(future), buffer]() mutable {
+    const auto theirs =
+        std::make_shared<c10d::GradBucket>(bucket.index, count, buffer, std::move(offsets), std::move(lengths),
+                                           std::move(sizes), std::move(parameters), std::nullopt);
+    auto ended = c10::make_intrusive<Future>(c10::AnyType::get());
+    const FuturePointer before = std::exchange(last_, bucket.is_last ? nullptr : ended);
+    if (bucket.index == 0 || !before) {
+      run(*theirs, ended);
+    } else {
+      before->addCallback([self = shared_from_this(), theirs, ended](Future& previous) {
+        if (previous.hasError()) return ended->setError(previous.exception_ptr());
+        try {
+          self->run(*theirs, ended);
+        } catch (...) {
+          ended->setError(std::current_exception());
+        }
+      });
+    }
+    return [this, ended = std::move(ended), buffer]() mutable {
       const at::AutoGradMode no_grad_either(false);
-      future->waitAndThrow();
-      const at::Tensor result = hook_->parseHookResult(future->value());
+      ended->waitAndThrow();
+      const at::Tensor result = hook_->parseHookResult(ended->value());
       if (result.data_ptr() != buffer.data_ptr()) buffer.copy_(result.view(buffer.sizes()));
     };
   }
 
  private:
+  using Future = c10::ivalue::Future;
+  using FuturePointer = c10::intrusive_ptr<Future>;
+
+  void run(c10d::GradBucket& bucket, const FuturePointer& ended) {
+    const at::AutoGradMode no_grad(false);
+    hook_->runHook(bucket)->addCallback([ended](Future& future) {
+      if (future.hasError()) return ended->setError(future.exception_ptr());
+      ended->markCompleted(future.value());
+    });
+  }
+
   static at::Tensor memory_of(const ddp::GradientBucket& bucket) {
     return at::from_blob(
         bucket.buffer.data(), {static_cast<std::int64_t>(bucket.buffer.numel())}, [memory = bucket.memory](void*) {},
@@ -66,6 +95,7 @@ class TorchHook final : public ddp::CommHook {
   const std::string name_;
   const std::unique_ptr<c10d::CommHookInterface> hook_;
   const std::vector<at::Tensor> tensors_;
+  FuturePointer last_;  ///< of the bucket before, in this step
 };
 
 }  // namespace ddp_adapter

@@ -14,6 +14,7 @@
 #include <ddp/batch.hpp>
 
 #include <ddp/torch/c10d_work.hpp>
+#include <ddp/torch/interruptible.hpp>
 #include <ddp/torch/process_group.hpp>
 
 namespace ddp::torch {
@@ -179,7 +180,8 @@ class C10dBackend : public ::c10d::Backend {
   }
   /// Every barrier of libddp names the ranks that are absent.
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool /*wait_for_all*/) override {
-    group().barrier(limit(opts.timeout)).wait();
+    const ddp::Work barrier = group().barrier(limit(opts.timeout));
+    interruptible([barrier] { barrier.wait(); });
   }
 
   void setSequenceNumberForGroup() override {}  // they begin at 0 everywhere

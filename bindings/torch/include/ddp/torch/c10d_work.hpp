@@ -16,6 +16,7 @@
 #include <ddp/work.hpp>
 
 #include <ddp/torch/hand_over.hpp>
+#include <ddp/torch/interruptible.hpp>
 
 namespace ddp::torch {
 
@@ -70,12 +71,28 @@ class C10dWork final : public ::c10d::Work {
 
  private:
   void wait_for_operation(std::chrono::milliseconds timeout) const {
-    if (timeout > kNoTimeout) return work_->wait(Deadline::after(timeout));
+    std::optional<Deadline> limit;
+    if (timeout > kNoTimeout) limit = Deadline::after(timeout);
+    if (ends_soon(limit)) return;
     try {
-      work_->wait();
+      interruptible([work = *work_, limit] { limit ? work.wait(*limit) : work.wait(); });
     } catch (const Error&) {
+      if (limit) throw;
       if (!work_->done()) throw;  // a backend that hangs: the future would never tell
     }
+  }
+
+  /// Most operations do, and need no thread that waits for them.
+  bool ends_soon(const std::optional<Deadline>& limit) const {
+    constexpr std::chrono::milliseconds kSoon{100};
+    const Deadline soon = Deadline::after(kSoon);
+    if (limit && limit->when() < soon.when()) return false;
+    try {
+      work_->wait(soon);
+    } catch (const Error&) {
+      return work_->done();  // how it has ended, its future tells
+    }
+    return true;
   }
 
   /// Of a finished operation. The first one who comes does it.

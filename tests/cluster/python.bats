@@ -1,0 +1,61 @@
+#!/usr/bin/env bats
+# The Python package on a real Slurm: libddp and libddp.torch by srun --mpi=pmix, and a script that says nothing of it under
+# srun --ddp. Two nodes and few ranks: importing torch takes longer than all else.
+# DDP_TORCH_PYTHON is a Python that has torch and what scripts/python-package needs (default: build/venv's).
+
+load ../support/spank_jobs
+
+setup_file() {
+  spank_jobs_setup_file
+  [ -n "${DDP_CLUSTER_DIR:-}" ] || return 0
+  local root
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  export PACKAGE_PYTHON=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python} MISSING=
+  "$PACKAGE_PYTHON" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || {
+    export MISSING="needs PyTorch in build/venv (scripts/python-env)"
+    return 0
+  }
+  use_package
+  local status=0
+  "$root/scripts/python-package" || status=$?
+  [ $status -ne 77 ] || export MISSING="needs nanobind and scikit-build-core (scripts/python-env)"
+  [ $status -eq 0 ] || [ $status -eq 77 ] || return 1
+  [ -n "$MISSING" ] || "$PACKAGE_PYTHON" -m libddp.torch
+}
+
+# Equal to what tests/python set, so that the package and its adapter to PyTorch are made once.
+use_package() {
+  export PYTHONPATH=$root/build/python/site DDP_TORCH_CACHE=$root/build/python/cache OMP_NUM_THREADS=1
+  ! command -v ccache >/dev/null || export CXX="ccache g++" CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+}
+
+setup() {
+  spank_jobs_setup
+  [ -z "$MISSING" ] || skip "$MISSING"
+  use_package
+  unset SLURM_MPI_TYPE
+  LIMIT=120
+  job_script="$root/tests/support/libddp_cluster_job.py"
+}
+
+@test "pmix:// on two nodes: libddp's DistributedDataParallel is equal to torch's" {
+  SOURCE=pmix run srun --mpi=pmix -N2 -n2 "$PACKAGE_PYTHON" "$job_script" training
+  succeeded
+  expect_all 1 "TRAINED 0 n0 2"
+  expect_all 1 "TRAINED 1 n1 2"
+}
+
+@test "a killed rank is named by the exception of every other one" {
+  SOURCE=pmix run srun --mpi=pmix --kill-on-bad-exit=0 -N2 -n3 "$PACKAGE_PYTHON" "$job_script" death
+  [ "$status" -ne 0 ]
+  expect_all 1 "SURVIVOR 0 2 2"
+  expect_all 1 "SURVIVOR 1 2 2"
+}
+
+@test "srun --ddp --ddp-backend=ddp: a script that says nothing" {
+  run srun --ddp --ddp-backend=ddp -N2 -n2 "$PACKAGE_PYTHON" "$job_script" says_nothing
+  succeeded
+  expect_all 1 "BACKEND ddp 0 0.5"
+  expect_all 1 "BACKEND ddp 1 0.5"
+  clean
+}
