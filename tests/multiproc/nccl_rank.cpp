@@ -246,6 +246,7 @@ void run(const std::string& scenario, const std::string& argument) {
   if (scenario == "train") return ddp::test::train(world);
   if (scenario == "cross") return cross(world);
   if (scenario == "capture") return ddp::test::capture(world);
+  if (scenario == "steps") return ddp::test::steps(world, std::stoi(argument));
   if (scenario == "loop") return loop(world, std::stoi(argument));
   if (scenario == "old" && world.rank() == 1) ::setenv("FAKE_NCCL_VERSION", "21805", 1);
   if (scenario == "old") return use_group(world);

@@ -21,5 +21,6 @@ inline void check(bool holds, const std::string& what) {
 
 void train(World& world);
 void capture(World& world);
+void steps(World& world, int last);
 
 }  // namespace ddp::test
