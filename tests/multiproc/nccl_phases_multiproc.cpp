@@ -34,15 +34,21 @@ struct Phase {
   const char* setting = "DDP_PEER_TIMEOUT=5";
 };
 
-const std::array kPhases{Phase{.name = "bootstrap", .nccl_faults = "", .cuda_faults = "cuDeviceGetUuid@{0}={1}", .expected = "code=timeout ranks=[{0}] fence", .in_operation = false, .setting = "DDP_INIT_TIMEOUT=12"},
-        Phase{.name = "init", .nccl_faults = "CommInitRankConfig@{0}={1}", .in_operation = false},
-        Phase{.name = "call", .nccl_faults = "AllReduce@{0}#5={1}"},
-        Phase{.name = "group_call", .nccl_faults = "Recv@{0}#4={1}"},
-        Phase{.name = "kernel", .nccl_faults = "AllReduce@{0}#5=kernel_{1}"},
-        Phase{.name = "abort",
-              .nccl_faults = "AllReduce@{2}#5=async:ncclSystemError:5,AllReduce@{2}#5=kernel_hang,CommAbort@{0}={1}",
-              .expected = "ncclSystemError (2)"},
-        Phase{.name = "close", .nccl_faults = "CommFinalize@{0}={1}", .expected = "", .in_operation = false}};
+const std::array kPhases{
+    Phase{.name = "bootstrap",
+          .nccl_faults = "",
+          .cuda_faults = "cuDeviceGetUuid@{0}={1}",
+          .expected = "code=timeout ranks=[{0}] fence",
+          .in_operation = false,
+          .setting = "DDP_INIT_TIMEOUT=12"},
+    Phase{.name = "init", .nccl_faults = "CommInitRankConfig@{0}={1}", .in_operation = false},
+    Phase{.name = "call", .nccl_faults = "AllReduce@{0}#5={1}"},
+    Phase{.name = "group_call", .nccl_faults = "Recv@{0}#4={1}"},
+    Phase{.name = "kernel", .nccl_faults = "AllReduce@{0}#5=kernel_{1}"},
+    Phase{.name = "abort",
+          .nccl_faults = "AllReduce@{2}#5=async:ncclSystemError:5,AllReduce@{2}#5=kernel_hang,CommAbort@{0}={1}",
+          .expected = "ncclSystemError (2)"},
+    Phase{.name = "close", .nccl_faults = "CommFinalize@{0}={1}", .expected = "", .in_operation = false}};
 
 class NcclPhases : public testing::TestWithParam<std::size_t> {
  protected:
@@ -60,10 +66,8 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
     const int beside = (victim + 1) % kRanks;
     const std::vector<std::string> settings{
         "FAKE_NCCL_FAULTS=" + fmt::format(fmt::runtime(phase.nccl_faults), victim, how, beside),
-        "FAKE_CUDA_FAULTS=" + fmt::format(fmt::runtime(phase.cuda_faults), victim, how),
-        "FAKE_NCCL_PEERS=silent",
-        "DDP_FLIGHT_DIR=" + job.folder,
-        phase.setting};
+        "FAKE_CUDA_FAULTS=" + fmt::format(fmt::runtime(phase.cuda_faults), victim, how), "FAKE_NCCL_PEERS=silent",
+        "DDP_FLIGHT_DIR=" + job.folder, phase.setting};
     job.ranks = std::make_unique<RankProcesses>(kRanks, std::vector<std::string>{NCCL_RANK, "steps", "6"},
                                                 with_doubles(settings));
     return job;
@@ -85,7 +89,8 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
       const std::string words = entry["is_p2p"].get<bool>()
                                     ? operation + " of"
                                     : fmt::format("{} #{} of", operation, ours["sequence"].get<int>());
-      if (entry["state"] == "completed" || !std::regex_match(ours["label"].get<std::string>(), std::regex("step [1-6]")))
+      if (entry["state"] == "completed" ||
+          !std::regex_match(ours["label"].get<std::string>(), std::regex("step [1-6]")))
         continue;
       if (error.find(words) != std::string::npos) return "named";
       waits = true;
@@ -94,8 +99,8 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
   }
 };
 
-/// In each phase one rank is killed and another stopped; with DDP_TEST_FALLS set each of the three, as each may be special:
-/// the root of NCCL's bootstrap, one in the middle, and the last.
+/// In each phase one rank is killed and another stopped; with DDP_TEST_FALLS set each of the three, as each may be
+/// special: the root of NCCL's bootstrap, one in the middle, and the last.
 TEST_P(NcclPhases, ARankThatFallsEndsTheOthersWithOneError) {
   const std::size_t turn = GetParam();
   const Phase& phase = kPhases.at(turn);
@@ -144,7 +149,8 @@ TEST_P(NcclPhases, ARankThatFallsEndsTheOthersWithOneError) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OfAGroup, NcclPhases, testing::Range(std::size_t{0}, kPhases.size()), [](const auto& turn) { return std::string(kPhases.at(turn.param).name); });
+INSTANTIATE_TEST_SUITE_P(OfAGroup, NcclPhases, testing::Range(std::size_t{0}, kPhases.size()),
+                         [](const auto& turn) { return std::string(kPhases.at(turn.param).name); });
 
 }  // namespace
 }  // namespace ddp::test

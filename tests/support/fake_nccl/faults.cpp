@@ -154,6 +154,11 @@ bool wait_until(const Stop& ready, const Stop& stop) {
   return true;
 }
 
+bool faults_are_ordered() {
+  const std::lock_guard lock(orders().mutex);
+  return !orders().orders.empty();
+}
+
 std::vector<Fault> take_faults(std::string_view function, int rank) {
   Orders& all = orders();
   const std::lock_guard lock(all.mutex);
