@@ -1,29 +1,20 @@
 // What keeps NcclBackend from hanging, from using what has gone, and from calling NCCL when it must not: each guard by
 // itself. tests/mutants/nccl.toml takes them out one by one.
-#include <unistd.h>
-
-#include <atomic>
-#include <cstdlib>
 #include <future>
 
 #include <gmock/gmock.h>
 
-#include "collectives/nccl/blocking_calls.hpp"
-#include "collectives/nccl/call_monitor.hpp"
 #include "collectives/nccl/communicator.hpp"
-#include "collectives/nccl/graph_keeper.hpp"
-#include "collectives/nccl/rank_report.hpp"
+#include "collectives/nccl/nccl_queue.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
 namespace ddp::collectives::testing {
 namespace {
 
-using nccl::BlockingCalls;
 using nccl::Communicator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class NcclGuards : public NcclTest {
  protected:
@@ -83,7 +74,25 @@ TEST_F(NcclGuards, NothingBeginsAfterTheAbort) {
   const int before = FAKE_NCCL(fake_nccl_live_comms)();
   alone->abort();
   EXPECT_EQ(alone.begin(), nccl::ncclInvalidUsage);
+  const auto called = alone->try_with([](nccl::ncclComm_t) { return nccl::ncclSuccess; });
+  EXPECT_EQ(called, nccl::ncclInvalidUsage);
   EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), before);
+}
+
+TEST_F(NcclGuards, AnInitThatIsRefusedAtOnceIsTold) {
+  const nccl::NcclLibrary& library = nccl::NcclLibrary::process();
+  nccl::ncclUniqueId id{};
+  ASSERT_EQ(library->get_unique_id(&id), nccl::ncclSuccess);
+  nccl::NcclQueue queue(library, 0, "impossible");
+  queue.connect({id}, 1, 3);
+  const Operation barrier;
+  nccl::NcclRequest& request = queue.init({&barrier, 1}, soon());
+  request.post();
+  EXPECT_EQ(request.poll(), Outcome::peers_failed);
+  EXPECT_EQ(request.failure().native, "ncclInvalidArgument (4)");
+  queue.abort();
+  EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+  request.release();
 }
 
 TEST_F(NcclGuards, WhoAsksForTheStateWaitsForNoCallOfAnotherThread) {
@@ -297,6 +306,35 @@ TEST_F(NcclGuards, ACaptureWhoseLaunchHangsEndsByItsDeadline) {
   });
 }
 
+/// By the next operation, or by the close.
+TEST_F(NcclGuards, WhatAGraphKeptIsLetGoOf) {
+  for (const bool by_close : {false, true}) {
+    DeviceGroup group(1);
+    group.on_all([&](int rank) {
+      group.run_call(rank, all_reduce_of(10), 1);
+      CUstream stream = group.own(rank).stream.get();
+      auto owner = std::make_shared<int>(1);
+      Operation barrier;
+      barrier.stream.handle = stream;
+      barrier.keep_alive = owner;
+      const std::weak_ptr<int> kept = owner;
+      owner.reset();
+      cuda::check(cuda::driver().stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+      Request& request = group.at(rank).init({&barrier, 1}, soon());
+      request.post();
+      request.release();
+      CUgraph graph = nullptr;
+      cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
+      barrier.keep_alive.reset();
+      cuda::driver().graph_destroy(graph);
+      EXPECT_FALSE(kept.expired()) << "who destroys a graph may not call CUDA meanwhile";
+      std::this_thread::sleep_for(milliseconds(50));  // the driver's own thread
+      by_close ? group.at(rank).close(soon()) : group.run_call(rank, all_reduce_of(10), 2);
+      EXPECT_TRUE(kept.expired()) << by_close;
+    });
+  }
+}
+
 TEST_F(NcclGuards, EventsAreTakenAgain) {
   DeviceGroup group(1);
   group.on_all([&](int rank) {
@@ -305,58 +343,6 @@ TEST_F(NcclGuards, EventsAreTakenAgain) {
     for (std::uint64_t sequence = 2; sequence < 10; ++sequence) group.run_call(rank, all_reduce_of(10), sequence);
     EXPECT_EQ(driver_calls("cuEventCreate"), made);
   });
-}
-
-TEST_F(NcclGuards, ACallIsToldOnceIfItIsSlow) {
-  const auto slot = nccl::CallMonitor::watch("slow", "", milliseconds(80));
-  ::testing::internal::CaptureStderr();
-  const Deadline quick = Deadline::after(milliseconds(200));
-  while (!quick.expired()) {
-    const nccl::CallScope call(*slot, "in a quick call");
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  {
-    const nccl::CallScope call(*slot, "in a slow call");
-    std::this_thread::sleep_for(milliseconds(1500));  // the monitor may have slept for a second when it came
-  }
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, Not(HasSubstr("quick")));
-  const auto first = said.find("group 'slow': a thread has been in a slow call");
-  EXPECT_NE(first, std::string::npos) << said;
-  EXPECT_EQ(said.find("slow call", first + 60), std::string::npos) << said;
-}
-
-TEST_F(NcclGuards, BlockingCallsAreWaitedForWithCapturesLeftAlone) {
-  std::atomic<bool> leave = false;
-  std::atomic<bool> relaxed = false;
-  ASSERT_TRUE(BlockingCalls::start([&] {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    cuda::driver().thread_exchange_stream_capture_mode(&mode);
-    relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
-    while (!leave) std::this_thread::yield();
-  }));
-  EXPECT_TRUE(comes_back([] { EXPECT_FALSE(BlockingCalls::settle(Deadline::after(milliseconds(50)))); },
-                         [&] { leave = true; }));
-  leave = true;
-  EXPECT_TRUE(BlockingCalls::settle(soon()));
-  EXPECT_TRUE(relaxed);
-  ::testing::internal::CaptureStderr();
-  ASSERT_TRUE(BlockingCalls::start([] { throw std::runtime_error("of a test"); }));
-  EXPECT_TRUE(BlockingCalls::settle(soon()));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("a call that may wait for a device: of a test"));
-}
-
-/// A driver that is unloaded while it is called crashes.
-TEST_F(NcclGuards, TheEndOfTheProcessWaitsForBlockingCalls) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto ends = [] {
-    BlockingCalls::start([] {
-      std::this_thread::sleep_for(milliseconds(300));
-      static_cast<void>(!::write(STDERR_FILENO, "it is over", 10));
-    });
-    std::exit(0);
-  };
-  EXPECT_EXIT(ends(), ::testing::ExitedWithCode(0), "it is over");
 }
 
 }  // namespace

@@ -133,7 +133,8 @@ TEST_F(NcclTransfers, AloneAreCapturedIntoAGraph) {
     Numbers numbers(group.own(rank), DType::int64, 50);
     const Operation one = numbers.operation(rank == 0 ? OperationKind::send : OperationKind::recv, 1 - rank);
     launch_captured(
-        group.at(rank), group.own(rank).stream.get(), {&one, 1}, 2, [&](int launch) { numbers.fill(rank == 0 ? launch + 1 : 9); },
+        group.at(rank), group.own(rank).stream.get(), {&one, 1}, 2,
+        [&](int launch) { numbers.fill(rank == 0 ? launch + 1 : 9); },
         [&](int launch) { EXPECT_TRUE(numbers.are(launch + 1)) << launch; });
   });
 }
