@@ -79,6 +79,17 @@ TEST_F(NcclGuards, NothingBeginsAfterTheAbort) {
   EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), before);
 }
 
+TEST_F(NcclGuards, ACommunicatorThatIsLeftIsAborted) {
+  const int before = FAKE_NCCL(fake_nccl_live_comms)();
+  {
+    Alone alone;
+    alone.connect();
+  }
+  for (const Deadline limit = soon(); FAKE_NCCL(fake_nccl_live_comms)() > before && !limit.expired();)
+    std::this_thread::yield();
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), before);
+}
+
 TEST_F(NcclGuards, AnInitThatIsRefusedAtOnceIsTold) {
   const nccl::NcclLibrary& library = nccl::NcclLibrary::process();
   nccl::ncclUniqueId id{};
