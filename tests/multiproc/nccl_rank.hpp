@@ -22,5 +22,6 @@ inline void check(bool holds, const std::string& what) {
 void train(World& world);
 void capture(World& world);
 void steps(World& world, int last);
+void reshape(World& world, const std::string& folder);
 
 }  // namespace ddp::test

@@ -51,7 +51,8 @@ TEST_F(BlockedCalls, BlockingCallsAreWaitedForWithCapturesLeftAlone) {
     relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
     while (!leave) std::this_thread::yield();
   }));
-  auto settled = std::async(std::launch::async, [] { return BlockingCalls::settle(Deadline::after(milliseconds(50))); });
+  auto settled =
+      std::async(std::launch::async, [] { return BlockingCalls::settle(Deadline::after(milliseconds(50))); });
   EXPECT_EQ(settled.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "it has a deadline";
   leave = true;
   EXPECT_FALSE(settled.get());

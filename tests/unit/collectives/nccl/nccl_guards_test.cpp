@@ -136,6 +136,7 @@ TEST_F(NcclGuards, AStateThatNcclDoesNotTellIsAnError) {
     request.post();
     EXPECT_EQ(poll_until_end(request), Outcome::peers_failed);
     EXPECT_EQ(request.failure().native, "ncclInternalError (3)");
+    EXPECT_EQ(request.failure().cause, "a fault that a test ordered") << "NCCL's last error";
     faults("");
     abort_and_release(group.at(rank), request);
   });
@@ -187,23 +188,27 @@ TEST_F(NcclGuards, AGroupOfCallsIsEndedHoweverItIsLeft) {
 }
 
 TEST_F(NcclGuards, BehindARefusedCallNoneIsMade) {
-  DeviceGroup group(1);
-  group.on_all([&](int rank) {
-    group.run_call(rank, all_reduce_of(10), 1);
-    faults("AllReduce#1=fail:ncclInvalidUsage");
-    const cuda::DeviceMemory memory(group.own(rank).context, 4);
-    std::array<Operation, 2> both;
-    for (Operation& each : both) {
-      each.kind = OperationKind::all_reduce;
-      each.count = 1;
-      each.input = each.output = TensorView(memory.pointer(), DType::float32, {1});
-    }
-    Request& request = group.at(rank).init(both, soon());
-    request.post();
-    EXPECT_EQ(poll_until_end(request), Outcome::peers_failed);
-    EXPECT_EQ(calls("AllReduce"), 1);
-    abort_and_release(group.at(rank), request);
-  });
+  for (const bool of_reduction : {false, true}) {
+    DeviceGroup group(1);
+    group.on_all([&](int rank) {
+      group.run_call(rank, all_reduce_of(10), 1);
+      faults(of_reduction ? "RedOpCreatePreMulSum=fail:ncclInternalError" : "AllReduce=fail:ncclInvalidUsage");
+      const cuda::DeviceMemory memory(group.own(rank).context, 4);
+      std::array<Operation, 2> both;
+      for (Operation& each : both) {
+        each.kind = OperationKind::all_reduce;
+        each.count = 1;
+        each.input = each.output = TensorView(memory.pointer(), DType::float32, {1});
+      }
+      both[of_reduction ? 0 : 1].prescale = 0.5;  // which has a call in front
+      Request& request = group.at(rank).init(both, soon());
+      request.post();
+      EXPECT_EQ(poll_until_end(request), Outcome::peers_failed);
+      EXPECT_EQ(calls("AllReduce"), of_reduction ? 0 : 1);
+      EXPECT_EQ(calls("RedOpCreatePreMulSum"), of_reduction ? 1 : 0);
+      abort_and_release(group.at(rank), request);
+    });
+  }
 }
 
 TEST_F(NcclGuards, TheFirstCauseCounts) {
@@ -338,8 +343,8 @@ TEST_F(NcclGuards, WhatAGraphKeptIsLetGoOf) {
       cuda::check(cuda::driver().stream_end_capture(stream, &graph), "capturing");
       barrier.keep_alive.reset();
       cuda::driver().graph_destroy(graph);
-      EXPECT_FALSE(kept.expired()) << "who destroys a graph may not call CUDA meanwhile";
       std::this_thread::sleep_for(milliseconds(50));  // the driver's own thread
+      EXPECT_FALSE(kept.expired()) << "it may not call CUDA, which owners of device memory do";
       by_close ? group.at(rank).close(soon()) : group.run_call(rank, all_reduce_of(10), 2);
       EXPECT_TRUE(kept.expired()) << by_close;
     });

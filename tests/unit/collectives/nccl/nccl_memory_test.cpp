@@ -223,6 +223,11 @@ TEST_F(NcclMemory, AWindowThatARankDoesNotMakeEndsByTheDeadline) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::timeout);
     EXPECT_THAT(error->what(), HasSubstr("in the same order"));
+    const Operation barrier;
+    Request& request = group.at(rank).init({&barrier, 1}, soon());
+    request.post();
+    EXPECT_EQ(request.poll(), Outcome::peers_failed) << "NCCL cannot be called back, and takes no other call";
+    request.release();
     group.at(rank).abort();
   });
   EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));

@@ -160,5 +160,17 @@ TEST_F(NcclReports, AGroupWithAnOldGpuAddsNoEightBits) {
   }
 }
 
+TEST_F(NcclReports, ADeviceThatIsNotThereIsNamed) {
+  BackendConfig config;
+  config.group = "x";
+  config.device = kDevices;
+  try {
+    nccl::create(config);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("CUDA device 8"), HasSubstr("CUDA_ERROR_INVALID_DEVICE")));
+  }
+}
+
 }  // namespace
 }  // namespace ddp::collectives::testing
