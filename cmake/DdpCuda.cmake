@@ -1,7 +1,7 @@
 # Finds the headers of CUDA's driver API: target ddp_cuda_headers, and DDP_WITH_CUDA becomes ON or OFF; DDP_WHY_NO_CUDA says
 # why it is OFF where it was AUTO. Nothing links CUDA, so headers are all that a build needs. They come with the toolkit
 # or with NVIDIA's wheels (nvidia-cuda-runtime, nvidia-cuda-runtime-cu12), of which the folders of a Python environment are
-# looked into: DDP_CUDA_ROOT, else CUDA_HOME, CUDA_PATH, /usr/local/cuda.
+# looked into: DDP_CUDA_ROOT, else CUDA_HOME, CUDA_PATH, /usr/local/cuda, build/cuda (scripts/dependencies cuda).
 
 set(DDP_CUDA_ROOT "" CACHE PATH "Toolkit of CUDA 12 or 13, or a Python environment with its wheels")
 set(DDP_WHY_NO_CUDA "")
@@ -15,7 +15,8 @@ if(NOT DDP_WITH_CUDA STREQUAL "OFF")
       ${DDP_CUDA_ROOT}/lib/python3*/site-packages/nvidia/cuda_runtime)
     set(ddp_cuda_places ${DDP_CUDA_ROOT} ${ddp_cuda_wheels})
   else()
-    set(ddp_cuda_places $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda)
+    file(GLOB ddp_cuda_wheels ${PROJECT_SOURCE_DIR}/build/cuda/lib/python3*/site-packages/nvidia/cu13)
+    set(ddp_cuda_places $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda ${ddp_cuda_wheels})
   endif()
   unset(DDP_CUDA_INCLUDE_DIR CACHE)
   find_path(DDP_CUDA_INCLUDE_DIR cudaTypedefs.h HINTS ${ddp_cuda_places} PATH_SUFFIXES include NO_DEFAULT_PATH)

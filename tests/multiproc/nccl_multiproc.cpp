@@ -7,7 +7,7 @@
 
 #include <gmock/gmock.h>
 
-#include "support/rank_processes.hpp"
+#include "nccl_processes.hpp"
 #include "support/sanitized.hpp"
 
 namespace ddp::test {
@@ -17,16 +17,6 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 
 constexpr int kVictim = 2;
-
-std::vector<std::string> with_doubles(std::vector<std::string> more, const std::string& devices = "8") {
-  for (const char* each :
-       {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL, "FAKE_CUDA_KERNELS=" DDP_HOST_KERNELS,
-        "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
-    more.emplace_back(each);
-  }
-  more.push_back("FAKE_CUDA_DEVICES=" + devices);
-  return more;
-}
 
 std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, std::vector<std::string> more,
                             const std::string& devices = "8") {
@@ -40,11 +30,6 @@ std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, 
 std::vector<std::string> with_jitter(const std::string& most_us) {
   const char* const seed = std::getenv("DDP_TEST_JITTER_SEED");
   return {std::string("FAKE_CUDA_JITTER_SEED=") + (seed == nullptr ? "5" : seed), "FAKE_CUDA_JITTER_US=" + most_us};
-}
-
-double waited(const std::string& output) {
-  const auto place = output.rfind("WAITED ");
-  return place == std::string::npos ? -1 : std::stod(output.substr(place + 7));
 }
 
 TEST(NcclGroups, ServeBothKindsOfTensors) {
@@ -167,7 +152,6 @@ struct Fall {
   std::vector<std::string> faults;
   const char* expected;  ///< of the survivors
   double longest;        ///< seconds from the operation's begin
-  bool victim_ends = true;
   /// Not for the rank in whose call it happens, which may name an earlier operation: it cannot look at any.
   bool one_operation = true;
 };
@@ -178,8 +162,7 @@ class NcclFalls : public testing::TestWithParam<Fall> {};
 TEST_P(NcclFalls, EndEverywhereWithOneError) {
   const Fall& fall = GetParam();
   RankProcesses ranks(4, {NCCL_RANK, "loop", "8"}, with_doubles(fall.faults));
-  const auto results =
-      ranks.wait(Deadline::after(seconds(100)), fall.victim_ends ? std::nullopt : std::optional(kVictim));
+  const auto results = ranks.wait(Deadline::after(seconds(100)));
   std::string first;
   for (int rank = 0; rank < 4; ++rank) {
     const RankResult& result = results[static_cast<std::size_t>(rank)];
@@ -187,8 +170,8 @@ TEST_P(NcclFalls, EndEverywhereWithOneError) {
     if (fell) continue;
     EXPECT_EQ(result.exit_code, 3) << "rank " << rank << "\n" << result.output;
     EXPECT_THAT(result.output, HasSubstr(fall.expected)) << "rank " << rank;
-    EXPECT_LT(waited(result.output), fall.longest) << result.output;
-    const std::string error = result.output.substr(std::min(result.output.find("ERROR "), result.output.size()));
+    EXPECT_LT(seconds_behind(result.output), fall.longest) << result.output;
+    const std::string error = error_in(result.output);
     if (first.empty()) first = error;
     if (fall.one_operation) {
       EXPECT_EQ(error, first) << "one error on all";
@@ -198,30 +181,17 @@ TEST_P(NcclFalls, EndEverywhereWithOneError) {
 
 INSTANTIATE_TEST_SUITE_P(
     AtEachPhase, NcclFalls,
-    testing::Values(
-        Fall{"killed_in_init", {"FAKE_NCCL_FAULTS=CommInitRankConfig@2=kill"}, "code=peer_lost ranks=[2]", 1},
-        Fall{"killed_in_a_call", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kill"}, "code=peer_lost ranks=[2]", 8},
-        Fall{"killed_in_a_kernel_silently",
-             {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_kill", "FAKE_NCCL_PEERS=silent"},
-             "code=peer_lost ranks=[2]",
-             8},
-        Fall{"stopped_in_init", {"FAKE_NCCL_FAULTS=CommInitRankConfig@2=stop"}, "code=peer_lost ranks=[2]", 11, false},
-        Fall{"stopped_in_a_kernel",
-             {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_stop"},
-             "code=peer_lost ranks=[2]",
-             11,
-             false},
-        Fall{"stopped", {"FAKE_NCCL_FAULTS=AllReduce@2#20=stop"}, "code=peer_lost ranks=[2]", 11, false},
-        Fall{"a_call_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=hang"}, "code=timeout ranks=[", 14, true, false},
-        Fall{"a_kernel_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_hang"}, "code=timeout ranks=[", 14},
-        Fall{"an_abort_blocks",
-             {"FAKE_NCCL_FAULTS=AllReduce@2#20=kill,CommAbort=delay:2500", "FAKE_NCCL_PEERS=silent"},
-             "code=peer_lost ranks=[2]",
-             14},
-        Fall{"an_asynchronous_error",
-             {"FAKE_NCCL_FAULTS=AllReduce@1#20=async:ncclSystemError:5,AllReduce@1#20=kernel_hang"},
-             "ncclSystemError (2)",
-             14}),
+    testing::Values(Fall{"killed_in_a_call", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kill"}, "code=peer_lost ranks=[2]", 8},
+                    Fall{"a_call_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=hang"}, "code=timeout ranks=[", 14, false},
+                    Fall{"a_kernel_hangs", {"FAKE_NCCL_FAULTS=AllReduce@2#20=kernel_hang"}, "code=timeout ranks=[", 14},
+                    Fall{"an_abort_blocks",
+                         {"FAKE_NCCL_FAULTS=AllReduce@2#20=kill,CommAbort=delay:2500", "FAKE_NCCL_PEERS=silent"},
+                         "code=peer_lost ranks=[2]",
+                         14},
+                    Fall{"an_asynchronous_error",
+                         {"FAKE_NCCL_FAULTS=AllReduce@1#20=async:ncclSystemError:5,AllReduce@1#20=kernel_hang"},
+                         "ncclSystemError (2)",
+                         14}),
     [](const testing::TestParamInfo<Fall>& fall) { return std::string(fall.param.name); });
 
 }  // namespace

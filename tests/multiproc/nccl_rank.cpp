@@ -173,37 +173,6 @@ void survive(ddp::World& world, const std::string& folder) {
   group.barrier().wait();
 }
 
-/// The same processes in one group after another, which each meet in a folder of their own: fewer, all again with one
-/// that comes late, one alone, others.
-void reshape(ddp::World& world, const std::string& folder) {
-  const std::vector<std::vector<int>> shapes{{0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3}, {0}, {1, 3}, {3, 2, 1, 0}};
-  DeviceFloats floats(world.local_rank(), 100);
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    const std::vector<int>& members = shapes[i];
-    const auto place = static_cast<int>(std::ranges::find(members, world.rank()) - members.begin());
-    const auto size = static_cast<int>(members.size());
-    if (place == size) continue;
-    if (i == 2 && world.rank() == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    const std::string name = fmt::format("shape {}", i);
-    std::filesystem::create_directories(folder + "/" + name);
-    const ddp::StoreGroupOptions options{
-        .name = name, .global_ranks = members, .backend = "nccl", .device = world.local_rank()};
-    ddp::ProcessGroup group = ddp::make_process_group(
-        std::make_unique<ddp::test::FileStore>(std::filesystem::path(folder) / name, place, size), options);
-    floats.fill(static_cast<float>(place + 1));
-    group.all_reduce(floats.view(), ddp::ReduceOp::sum, floats.options()).order(floats.stream());
-    check(floats.all_equal(static_cast<float>(size * (size + 1)) / 2), name + ": a sum");
-    if (size > 1 && place < 2) {
-      floats.fill(static_cast<float>(place + 10));
-      const ddp::Work work = place == 0 ? group.send(floats.view(), 1, 0, floats.options())
-                                        : group.recv(floats.view(), 0, 0, floats.options());
-      work.order(floats.stream());
-      check(floats.all_equal(10), name + ": a message");
-    }
-    group.barrier().wait();
-  }
-}
-
 /// Two communicators, whose operations ranks start in different orders. Says which have ended, and how they failed.
 void cross(ddp::World& world) {
   ddp::ProcessGroup first = ddp::make_process_group(world);
@@ -242,13 +211,14 @@ void run(const std::string& scenario, const std::string& argument) {
   ddp::World world = ddp::World::init();
   ::setenv("FAKE_CUDA_RANK", std::to_string(world.rank()).c_str(), 1);  // for faults of one rank
   if (scenario == "survive") return survive(world, argument);
-  if (scenario == "reshape") return reshape(world, argument);
+  if (scenario == "reshape") return ddp::test::reshape(world, argument);
   if (scenario == "use") return use_group(world);
   if (scenario == "train") return ddp::test::train(world);
   if (scenario == "reduce") return ddp::test::reduce(world, argument);
   if (scenario == "reduce_otherwise") return ddp::test::reduce_otherwise(world);
   if (scenario == "cross") return cross(world);
   if (scenario == "capture") return ddp::test::capture(world, argument == "view");
+  if (scenario == "steps") return ddp::test::steps(world, std::stoi(argument));
   if (scenario == "loop") return loop(world, std::stoi(argument));
   if (scenario == "old" && world.rank() == 1) ::setenv("FAKE_NCCL_VERSION", "21805", 1);
   if (scenario == "old") return use_group(world);

@@ -23,5 +23,7 @@ void train(World& world);
 void capture(World& world, bool view);
 void reduce(World& world, const std::string& steps);
 void reduce_otherwise(World& world);
+void steps(World& world, int last);
+void reshape(World& world, const std::string& folder);
 
 }  // namespace ddp::test

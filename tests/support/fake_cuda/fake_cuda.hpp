@@ -52,10 +52,10 @@ CUresult fake_cuda_resume_stream(CUstream stream);
 ///   FUNCTION  a symbol without its version (cuMemAlloc), or run:LABEL for work when it runs: a kernel's name, memcpy,
 ///   memset,
 ///             host_function, enqueued
-///   RANK      only on this rank: fake_cuda_set_rank, else FAKE_CUDA_RANK, PMIX_RANK or RANK
+///   RANK      only on this rank: fake_cuda_set_rank, else FAKE_CUDA_RANK, PMIX_RANK, PMI_RANK or RANK
 ///   N         only the Nth call, counted from 1 since the rule was added; N+: from then on
 ///   ACTION    fail:CODE (a CUresult as number; work fails its context), delay:MILLISECONDS, hang (until
-///             fake_cuda_clear_faults), kill (SIGKILL)
+///             fake_cuda_clear_faults), kill (SIGKILL), stop (SIGSTOP)
 /// 0 if a rule cannot be read; then none is added.
 int fake_cuda_add_faults(const char* rules);
 void fake_cuda_clear_faults();

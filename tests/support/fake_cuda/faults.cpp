@@ -45,8 +45,8 @@ bool Faults::read(std::string_view text, Rule& rule) {
     value = action.substr(colon + 1);
     action = action.substr(0, colon);
   }
-  if (action == "hang" || action == "kill") {
-    rule.action = action == "hang" ? Action::hang : Action::kill;
+  if (action == "hang" || action == "kill" || action == "stop") {
+    rule.action = action == "hang" ? Action::hang : action == "kill" ? Action::kill : Action::stop;
     return value.empty() && !what.empty();
   }
   rule.action = action == "fail" ? Action::fail : Action::delay;
@@ -89,6 +89,7 @@ std::optional<CUresult> Faults::meet(std::string_view function, int rank) {
       case Action::delay: delay_ms += rule.value; break;
       case Action::hang: hang = true; break;
       case Action::kill: kill(getpid(), SIGKILL); break;
+      case Action::stop: kill(getpid(), SIGSTOP); break;
     }
   }
   if (hang) cleared_.wait(lock, [&, before = clearings_] { return clearings_ != before; });
@@ -105,7 +106,7 @@ Faults& faults() {
 int current_rank() {
   if (thread_rank) return *thread_rank;
   static const int process_rank = [] {
-    for (const char* name : {"FAKE_CUDA_RANK", "PMIX_RANK", "RANK"}) {
+    for (const char* name : {"FAKE_CUDA_RANK", "PMIX_RANK", "PMI_RANK", "RANK"}) {
       long rank = 0;
       if (const char* text = getenv(name); text != nullptr && read_number(text, rank)) return static_cast<int>(rank);
     }

@@ -25,7 +25,7 @@ class Faults {
   std::optional<CUresult> meet(std::string_view function, int rank);
 
  private:
-  enum class Action { fail, delay, hang, kill };
+  enum class Action { fail, delay, hang, kill, stop };
   struct Rule {
     std::string function;
     std::optional<int> rank;

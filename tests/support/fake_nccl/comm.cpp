@@ -125,6 +125,9 @@ std::vector<Fault> take_faults(const char* function, ncclComm_t comm) {
 FAKE_NCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (const auto result = check_comm(comm, "ncclGetAsyncError"); result != ncclSuccess) return result;
   if (error == nullptr) return ncclInvalidArgument;
+  if (faults_are_ordered()) {
+    if (const auto ordered = suffer_call(take_faults("CommGetAsyncError", comm), [] { return false; })) return *ordered;
+  }
   *error = async_state(comm);
   if (*error == ncclSuccess) complete_job(comm);
   return ncclSuccess;

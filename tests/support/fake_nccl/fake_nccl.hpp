@@ -43,6 +43,9 @@ void fake_nccl_release();
 int fake_nccl_calls(const char* function, int rank);
 /// Communicators of this process that exist.
 int fake_nccl_live_comms();
+/// Their names (ncclConfig_t::commName), a line each, as NCCL shows them: by the pointers that it was given. The text
+/// lives until the thread's next call.
+const char* fake_nccl_comm_names();
 /// Pieces of memory that communicators of this process know.
 int fake_nccl_registrations();
 /// Operations on streams of this process that have not ended.

@@ -142,15 +142,21 @@ const Stop kNever = [] { return false; };
 
 bool wait_until(const Stop& ready, const Stop& stop) {
   constexpr int kShort = 50;
+  constexpr int kLong = 1000;  // a tenth of a second, after which nobody minds a millisecond
   for (int turn = 0; !ready(); ++turn) {
     if (stop()) return false;
     if (turn < kShort) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      std::this_thread::sleep_for(std::chrono::microseconds(turn < kLong ? 100 : 1000));
     }
   }
   return true;
+}
+
+bool faults_are_ordered() {
+  const std::lock_guard lock(orders().mutex);
+  return !orders().orders.empty();
 }
 
 std::vector<Fault> take_faults(std::string_view function, int rank) {

@@ -36,6 +36,8 @@ struct Fault {
 
 using Stop = std::function<bool()>;
 
+/// Whether there are any: what is called all the time asks this first, and is not counted without.
+bool faults_are_ordered();
 /// Counts a call of @p rank; what was ordered for it.
 std::vector<Fault> take_faults(std::string_view function, int rank);
 

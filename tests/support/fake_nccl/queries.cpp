@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "cuda_side.hpp"
+#include "fake_nccl.hpp"
 #include "group.hpp"
 
 namespace fake_nccl {
@@ -78,3 +79,13 @@ FAKE_NCCL_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) 
 }
 
 }  // namespace fake_nccl
+
+const char* fake_nccl_comm_names() {
+  thread_local std::string names;
+  names.clear();
+  for (ncclComm* comm : fake_nccl::live_comms()) {
+    if (comm->config.commName != nullptr) names += comm->config.commName;
+    names += "\n";
+  }
+  return names.c_str();
+}

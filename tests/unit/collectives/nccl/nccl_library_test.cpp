@@ -1,6 +1,8 @@
 // Where NCCL is looked for, in which order, and what is said when it is missing or not good enough.
 #include "collectives/nccl/nccl_library.hpp"
 
+#include <dlfcn.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -88,9 +90,22 @@ TEST(NcclLibrary, SaysWhatWasTriedAndWhere) {
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("partial")}})),
               HasSubstr("NCCL 2.18.5, has no ncclGetUniqueId, ncclGetErrorString"));
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("silent")}})), HasSubstr("does not tell its version"));
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("mute")}})), HasSubstr("does not tell its version"));
   // A library that PyTorch could have inside, but has not, is no answer.
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("old")}}, {"/nowhere/libtorch_cuda.so"})),
               HasSubstr("2.17.3"));
+}
+
+/// PyTorch built without NCCL has a library of that name, too.
+TEST(NcclLibrary, AnotherLibraryIsPassedOver) {
+  const fs::path torch = fs::path(::testing::TempDir()) / "libtorch_cuda.so";
+  fs::remove(torch);
+  fs::create_symlink(library("silent"), torch);
+  void* const loaded = dlopen(torch.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(loaded, nullptr) << dlerror();
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("old")}}, {torch.string()})),
+              HasSubstr("is NCCL 2.17.3"));
+  dlclose(loaded);
 }
 
 TEST(NcclLibrary, NamesResultsAndVersions) {

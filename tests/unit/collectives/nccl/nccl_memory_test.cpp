@@ -223,6 +223,11 @@ TEST_F(NcclMemory, AWindowThatARankDoesNotMakeEndsByTheDeadline) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::timeout);
     EXPECT_THAT(error->what(), HasSubstr("in the same order"));
+    const Operation barrier;
+    Request& request = group.at(rank).init({&barrier, 1}, soon());
+    request.post();
+    EXPECT_EQ(request.poll(), Outcome::peers_failed) << "NCCL cannot be called back, and takes no other call";
+    request.release();
     group.at(rank).abort();
   });
   EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
@@ -260,6 +265,110 @@ TEST_F(NcclMemory, FailuresOfNcclAreTold) {
     EXPECT_EQ(error->native(), "ncclSystemError (2)");
     group.at(rank).abort();
   });
+}
+
+TEST_F(NcclMemory, WhatIsBeingFreedIsWaitedForWhenMemoryIsShort) {
+  DeviceGroup group(1);
+  group.on_all([&](int rank) {
+    auto memory = group.at(rank).allocate(64, soon());
+    faults("MemFree=delay:300,MemAlloc#1=fail:ncclUnhandledCudaError");
+    memory.reset();
+    EXPECT_FALSE(allocation_error(group.at(rank), soon()));
+  });
+  EXPECT_EQ(known_at_last(), 0);
+}
+
+/// NCCL hangs in a launch, or in another thread's call.
+TEST_F(NcclMemory, AnAllocationWhileNcclHangsEndsByItsDeadline) {
+  for (const bool in_launch : {true, false}) {
+    DeviceGroup group(1);
+    group.on_all([&](int rank) {
+      Backend& backend = group.at(rank);
+      group.run_call(rank, all_reduce_of(10), 1);
+      auto memory = backend.allocate(64, soon());
+      faults(in_launch ? "AllReduce=launch_hang" : "CommDeregister=hang");
+      const Operation barrier;
+      Request& request = backend.init({&barrier, 1}, soon());
+      if (in_launch) {
+        request.post();
+      } else {
+        memory.reset();
+        for (const Deadline limit = soon(); FAKE_NCCL(fake_nccl_calls)("CommDeregister", -1) == 0 && !limit.expired();)
+          std::this_thread::yield();
+      }
+      EXPECT_TRUE(comes_back(
+          [&] {
+            const auto error = allocation_error(backend, Deadline::after(milliseconds(300)));
+            ASSERT_TRUE(error);
+            EXPECT_EQ(error->code(), ErrorCode::timeout) << error->what();
+          },
+          [&] { backend.abort(); }));
+      backend.abort();
+      const Outcome outcome = in_launch ? poll_until_end(request) : Outcome::aborted;
+      EXPECT_EQ(outcome, Outcome::aborted);
+      request.release();
+      memory.reset();
+      FAKE_NCCL(fake_nccl_release)();
+    });
+    EXPECT_EQ(known_at_last(), 0);
+    faults("");
+  }
+}
+
+/// NCCL takes no call, or its abort does not end: each for longer than is waited for.
+TEST_F(NcclMemory, WhatNcclDoesNotLetGoOfIsKeptForEver) {
+  DeviceGroup launching(1, "launching");
+  DeviceGroup aborting(1, "aborting");
+  Request* request = nullptr;
+  const Operation barrier;
+  aborting.on_all([&](int rank) {
+    auto memory = aborting.at(rank).allocate(64, soon());
+    faults("CommAbort=hang,AllReduce=launch_hang");
+    aborting.at(rank).abort();
+    memory.reset();
+  });
+  launching.on_all([&](int rank) {
+    faults("");
+    auto memory = launching.at(rank).allocate(64, soon());
+    faults("AllReduce=launch_hang");
+    request = &launching.at(rank).init({&barrier, 1}, soon());
+    request->post();
+    memory.reset();
+  });
+  EXPECT_TRUE(comes_back([] { EXPECT_TRUE(nccl::BlockingCalls::settle(soon())); },
+                         [] {
+                           FAKE_NCCL(fake_nccl_release)
+                           ();
+                         }));
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("MemFree", -1), 0) << "NCCL may still write to it";
+  FAKE_NCCL(fake_nccl_release)();
+  EXPECT_EQ(poll_until_end(*request), Outcome::ok);
+  request->release();
+}
+
+TEST_F(NcclMemory, AGroupIsEndedWhoeverHoldsItsMemory) {
+  std::shared_ptr<void> memory;
+  auto group = std::make_unique<BackendRanks>(nccl_ranks(1), "held");
+  group->on_all([&](int rank) { memory = group->at(rank).allocate(64, soon()); });
+  EXPECT_EQ(known(), 1);
+  group->kill(0);
+  for (const Deadline limit = soon(); known() > 0 && !limit.expired();) std::this_thread::yield();
+  EXPECT_EQ(known(), 0) << "the communicator has gone";
+}
+
+/// Freeing memory waits for the device.
+TEST_F(NcclMemory, AGroupWhoseAbortHangsBehindTheDeviceIsLeftWithoutWaiting) {
+  auto group = std::make_unique<BackendRanks>(nccl_ranks(1), "stuck");
+  group->on_all([&](int rank) {
+    const Operation barrier;
+    ASSERT_EQ(run(group->at(rank), barrier).outcome, Outcome::ok);
+    faults("AllReduce=kernel_stuck");
+    Request& request = group->at(rank).init({&barrier, 1}, soon());
+    request.post();
+    for (const Deadline limit = soon(); !request.started() && !limit.expired();) static_cast<void>(request.poll());
+  });
+  EXPECT_TRUE(comes_back([&] { group->kill(0); }, [] { FAKE_NCCL(fake_nccl_release)(); }));
+  FAKE_NCCL(fake_nccl_release)();
 }
 
 }  // namespace

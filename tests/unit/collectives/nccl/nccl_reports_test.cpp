@@ -1,0 +1,176 @@
+// What ranks tell each other before NCCL starts, and which groups they do not make.
+#include <cstdlib>
+
+#include <gmock/gmock.h>
+
+#include "collectives/nccl/rank_report.hpp"
+#include "unit/collectives/nccl/device_group.hpp"
+
+namespace ddp::collectives::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class NcclReports : public NcclTest {};
+
+Bytes address_of(int device) {
+  BackendConfig config;
+  config.group = "x";
+  config.device = device;
+  return nccl::create(config)->address();
+}
+
+/// Connects three ranks of which @p who says of itself what @p change makes of it.
+std::optional<Error> connect_error(const std::function<void(nccl::RankReport&)>& change, int who = 1) {
+  std::vector<std::unique_ptr<Backend>> ranks;
+  std::vector<Bytes> addresses;
+  for (int rank = 0; rank < 3; ++rank) {
+    BackendConfig config;
+    config.group = "doubtful";
+    config.rank = rank;
+    config.size = 3;
+    ranks.push_back(nccl::create(config));
+    nccl::RankReport report = nccl::RankReport::parse(ranks.back()->address());
+    if (rank == who) change(report);
+    addresses.push_back(report.pack());
+  }
+  std::optional<Error> first;
+  for (const auto& rank : ranks) {
+    try {
+      rank->connect(addresses, soon());
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), first ? first->what() : error.what()) << "all ranks say the same";
+      first = error;
+    }
+    rank->close(soon());
+  }
+  return first;
+}
+
+TEST_F(NcclReports, OtherVersionsAreListedBeforeNcclStarts) {
+  const auto error = connect_error([](nccl::RankReport& report) {
+    report.nccl_version = 21805;
+    report.host = "node-b";
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::mismatch);
+  EXPECT_THAT(error->ranks(), ElementsAre(1));
+  EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 0, 2: NCCL 2.30.7"), HasSubstr("rank 1: NCCL 2.18.5 on node-b")));
+}
+
+/// They may differ while a cluster is renewed node by node: NCCL compares none.
+TEST_F(NcclReports, OtherDriversAreListedByOneRank) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(connect_error([](nccl::RankReport& report) { report.driver_version = 12040; }));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const auto warning = said.find("the ranks have different drivers; ranks 0, 2: NCCL 2.30.7");
+  ASSERT_NE(warning, std::string::npos) << said;
+  EXPECT_EQ(said.find("different drivers", warning + 40), std::string::npos) << said;
+}
+
+TEST_F(NcclReports, WithoutAUniqueIdItSaysWhatNcclNeeds) {
+  faults("GetUniqueId=fail:ncclSystemError");
+  try {
+    address_of(0);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_EQ(error.native(), "ncclSystemError (2)");
+    EXPECT_THAT(error.what(), HasSubstr("NCCL_SOCKET_IFNAME"));
+  }
+}
+
+TEST_F(NcclReports, EightBitSumsNeedNewNcclAndGpus) {
+  const nccl::RankReport good = nccl::RankReport::parse(address_of(0));
+  EXPECT_EQ(good.compute_capability, 90);
+  nccl::RankReport other = good;
+  other.compute_capability = 89;
+  EXPECT_TRUE(nccl::adds_float8({good, good}));
+  EXPECT_FALSE(nccl::adds_float8({good, other}));
+  other = good;
+  other.nccl_version = 22304;
+  EXPECT_FALSE(nccl::adds_float8({other, other}));
+}
+
+TEST_F(NcclReports, TwoRanksOnOneGpuAreNamed) {
+  std::string uuid;
+  const auto error = connect_error([&](nccl::RankReport& report) {
+    report.device = nccl::RankReport::parse(address_of(2)).device;
+    uuid = report.device;
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::conflict);
+  EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
+  EXPECT_THAT(error->what(), AllOf(HasSubstr(uuid), HasSubstr("process")));
+}
+
+TEST_F(NcclReports, ARootWithoutIdAndForeignBytesAreRefused) {
+  EXPECT_FALSE(connect_error([](nccl::RankReport&) {}));
+  const auto error = connect_error([](nccl::RankReport& report) { report.ids.clear(); }, 0);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::protocol);
+  EXPECT_THAT(error->ranks(), ElementsAre(0));
+  const Bytes good = address_of(0);
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_THROW(nccl::RankReport::parse(cut), Error) << size;
+  }
+  Bytes longer = good;
+  longer.push_back({});
+  EXPECT_THROW(nccl::RankReport::parse(longer), Error);
+  Bytes strange = good;
+  strange[2 * sizeof(int)] = std::byte{2};  // whether a GPU may be shared
+  EXPECT_THROW(nccl::RankReport::parse(strange), Error);
+}
+
+TEST_F(NcclReports, AGpuIsSharedIfBothRanksMay) {
+  std::string uuid = nccl::RankReport::parse(address_of(2)).device;
+  const auto share = [&](bool may) {
+    return connect_error([&, may](nccl::RankReport& report) {
+      report.device = uuid;
+      report.may_share = may;
+    });
+  };
+  EXPECT_TRUE(share(true)) << "rank 2 may not";
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  EXPECT_TRUE(share(false)) << "rank 1 may not";
+  EXPECT_FALSE(share(true));
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+TEST_F(NcclReports, AGroupWithAnOldGpuAddsNoEightBits) {
+  for (const int capability : {89, 90}) {
+    std::vector<std::unique_ptr<Backend>> ranks;
+    std::vector<Bytes> addresses;
+    for (int rank = 0; rank < 2; ++rank) {
+      BackendConfig config;
+      config.group = "mixed";
+      config.rank = rank;
+      config.size = 2;
+      ranks.push_back(nccl::create(config));
+      nccl::RankReport report = nccl::RankReport::parse(ranks.back()->address());
+      if (rank == 1) report.compute_capability = capability;
+      addresses.push_back(report.pack());
+    }
+    ranks[0]->connect(addresses, soon());
+    EXPECT_EQ(ranks[0]->traits().no_float8_arithmetic == nullptr, capability == 90);
+    for (const auto& rank : ranks) rank->close(soon());
+  }
+}
+
+TEST_F(NcclReports, ADeviceThatIsNotThereIsNamed) {
+  BackendConfig config;
+  config.group = "x";
+  config.device = kDevices;
+  try {
+    nccl::create(config);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("CUDA device 8"), HasSubstr("CUDA_ERROR_INVALID_DEVICE")));
+  }
+}
+
+}  // namespace
+}  // namespace ddp::collectives::testing
