@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The Python package on a real Slurm: libddp and libddp.torch by srun --mpi=pmix, and a script that says nothing of it under
-# srun --ddp. Two nodes and few ranks: importing torch takes longer than all else.
+# srun --ddp. Two nodes and few ranks where torch is imported, which takes longer than all else.
 # DDP_TORCH_PYTHON is a Python that has torch and what scripts/python-package needs (default: build/venv's).
 
 load ../support/spank_jobs
@@ -46,10 +46,9 @@ setup() {
 }
 
 @test "a killed rank is named by the exception of every other one" {
-  SOURCE=pmix run srun --mpi=pmix --kill-on-bad-exit=0 -N2 -n3 "$PACKAGE_PYTHON" "$job_script" death
+  SOURCE=pmix run srun --mpi=pmix --kill-on-bad-exit=0 -N4 -n5 "$PACKAGE_PYTHON" "$job_script" death
   [ "$status" -ne 0 ]
-  expect_all 1 "SURVIVOR 0 2 2"
-  expect_all 1 "SURVIVOR 1 2 2"
+  for rank in 0 1 2 3; do expect_all 1 "SURVIVOR $rank 2 4"; done
 }
 
 @test "srun --ddp --ddp-backend=ddp: a script that says nothing" {
