@@ -314,7 +314,7 @@ JOB
 
 @test "a word that is not accepted ends the command before there is a job, and says what is" {
   local before
-  before=$(on_ctl scontrol show job -o | grep -c JobId=)
+  before=$(on_ctl scontrol show job -o | grep -c JobId= || true)
   run srun --ddp --ddp-bind=nuam -n1 true
   [ "$status" -ne 0 ]
   [[ $output == *"'nuam'"*"numa, core, socket, none"*"did you mean 'numa'"* ]] || { echo "$output"; return 1; }
@@ -332,7 +332,7 @@ JOB
   run on_ctl env DDP_BACKEND=mine srun --ddp -n1 true
   [ "$status" -ne 0 ]
   [[ $output == *"DDP_BACKEND"*"there is no backend 'mine'"* ]] || { echo "$output"; return 1; }
-  [ "$(on_ctl scontrol show job -o | grep -c JobId=)" -eq "$before" ]
+  [ "$(on_ctl scontrol show job -o | grep -c JobId= || true)" -eq "$before" ]
   run on_ctl env DDP_GPUS=some srun -n1 echo STARTED
   [ "$output" = STARTED ]
 }

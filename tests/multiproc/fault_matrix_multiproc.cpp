@@ -139,7 +139,8 @@ class Job {
 /// The cases of each point, with other operations in each round.
 class Cases {
  public:
-  Cases(int signal, int round) : signal_(signal), next_(static_cast<std::size_t>(round)) {
+  Cases(int signal, int round)
+      : signal_(signal), next_(static_cast<std::size_t>(round)), polled_(static_cast<std::size_t>(round)) {
     for (const PointRow& at : kPoints) {
       if (signal == SIGKILL ? !at.killed : !at.stopped) continue;
       for (const int victim : {0, 3}) {
@@ -148,8 +149,11 @@ class Cases {
         }
       }
     }
+    // with what is there already, all operations
     const PointRow& polled = kPoints[static_cast<std::size_t>(Point::polled)];
-    for (std::size_t i = 0; i < kExchangeKinds.size() && signal == SIGKILL; ++i) add(polled, i % 2 == 0 ? 0 : 3, 1);
+    while (signal == SIGKILL && polled_ < static_cast<std::size_t>(round) + kExchangeKinds.size()) {
+      add(polled, polled_ % 2 == 0 ? 0 : 3, 1);
+    }
   }
   const std::vector<Case>& all() const { return cases_; }
 
@@ -161,16 +165,18 @@ class Cases {
     return domains < kRanks && !(kSanitized && domains == 1);  // for their time; between has both parts
   }
   void add(const PointRow& at, int victim, int domains) {
+    std::size_t& next = at.point == Point::polled ? polled_ : next_;
     OperationKind kind{};
     do {
-      kind = kExchangeKinds[next_++ % kExchangeKinds.size()];
+      kind = kExchangeKinds[next++ % kExchangeKinds.size()];
     } while (!fits(at.kinds, kind));
-    const int polls = 1 + static_cast<int>(next_ * 7 % 40);
+    const int polls = 1 + static_cast<int>(next * 7 % 40);
     cases_.push_back({.at = at, .signal = signal_, .victim = victim, .domains = domains, .kind = kind, .polls = polls});
   }
 
   int signal_;
   std::size_t next_;
+  std::size_t polled_;  ///< the same, of Point::polled
   std::vector<Case> cases_;
 };
 

@@ -42,7 +42,7 @@ inline constexpr std::chrono::milliseconds kLimit{kSanitized ? 6000 : 3000};
 /// one.
 inline constexpr std::size_t kLargeCount = kSanitized ? 150'000 : 300'000;
 /// Operations of the survivors' group.
-inline constexpr std::uint64_t kLaterOperations = kSanitized ? 6 : 20;
+inline constexpr std::uint64_t kLaterOperations = 6;
 
 /// Where the victim falls.
 enum class Point {

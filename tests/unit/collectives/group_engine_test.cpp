@@ -68,6 +68,28 @@ TEST_F(GroupEngineTest, CollectivesRunInOrderOneAtATime) {
   EXPECT_EQ(control_->events(), expected);
 }
 
+/// "cpu:NAME,cuda:NAME": though the first would serve them, too.
+TEST_F(GroupEngineTest, CudaTensorsGoToTheSecondOfTwoBackends) {
+  const auto second = std::make_shared<BackendControl>();
+  control_->traits.serves_cuda = true;
+  second->traits.serves_cpu = false;
+  second->traits.serves_cuda = true;
+  std::vector<GroupBackend> backends = ddp::test::fake_backends(control_);
+  backends.push_back({"second", std::make_unique<ddp::test::FakeBackend>(second)});
+  GroupMembers members{.name = "test",
+                       .rank = 0,
+                       .global_ranks = {0},
+                       .endpoints = {{}},
+                       .nodes = {},
+                       .channel = nullptr,
+                       .peer_timeout = seconds(30)};
+  engine_.emplace(std::move(members), std::move(backends), ConnectOptions{}, seconds(30));
+  ASSERT_NE(engine_->lane_of(DeviceType::cuda), nullptr);
+  EXPECT_EQ(engine_->lane_of(DeviceType::cuda)->carrier.name, "second");
+  EXPECT_EQ(engine_->lane_of(DeviceType::cpu)->carrier.name, "fake");
+  engine_.reset();
+}
+
 TEST_F(GroupEngineTest, WorkTellsWhetherAndWhenItFinished) {
   start();
   control_->hold();

@@ -22,6 +22,8 @@ class InlineBackend final : public Backend {
     std::atomic<int> inside{0};        ///< threads in poll or post
     std::atomic<bool> overlap{false};  ///< there was more than one
     std::atomic<int> ended{0};
+    std::atomic<std::uint64_t> last{0};     ///< number of the last collective
+    std::atomic<bool> out_of_order{false};  ///< one came before another whose number is smaller
   };
 
   explicit InlineBackend(int polls, int concurrent = 1, std::shared_ptr<View> view = std::make_shared<View>())
@@ -33,7 +35,10 @@ class InlineBackend final : public Backend {
   const BackendTraits& traits() const noexcept override { return traits_; }
   Bytes address() const override { return {}; }
   void connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) override {}
-  Request& init(std::span<const Operation> /*any*/, Deadline /*ignored*/) override {
+  Request& init(std::span<const Operation> operations, Deadline /*ignored*/) override {
+    if (const std::uint64_t number = operations.front().sequence; number != 0) {
+      if (view_->last.exchange(number) + 1 != number) view_->out_of_order = true;
+    }
     if (unused_.empty()) {
       unused_.reserve(requests_.size() + 1);
       unused_.push_back(&requests_.emplace_back(*this));

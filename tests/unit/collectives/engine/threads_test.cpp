@@ -68,6 +68,7 @@ TEST_P(Threads, TwoOnOneGroup) {
     ddp::test::run_ranks(2, [&](int thread) { use(group, kMany / 4, static_cast<unsigned>(thread), callbacks); });
     EXPECT_FALSE(view->overlap);
   }
+  EXPECT_FALSE(view->out_of_order) << "they are numbered in the order in which they start";
   EXPECT_EQ(view->ended, 2 * (kMany / 4 + 1));
 }
 
