@@ -228,7 +228,11 @@ void accumulate(Training& training) {
       const auto alone = training.reducer().no_sync();
       training.backward(2 * step);
     }
-    if (step == 1) training.reducer().change_group(training.group());
+    if (step == 1) {
+      // the program's stream is still busy when buckets are made, which takes a while
+      for (int late = 0; late < 20; ++late) training.compute(0, late);
+      training.reducer().change_group(training.group());
+    }
     training.reducer().prepare_for_backward();
     training.reducer().finalize();
     training.fork();  // a step in which the other stream has computed nothing
