@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include <ddp/ddp.hpp>
@@ -67,18 +68,22 @@ class HostGradients final : public GradientPlace {
 class DeviceGradients final : public GradientPlace {
  public:
   explicit DeviceGradients(int device)
-      : context_(cuda::PrimaryContext::retain(device)), pinned_(context_, kPinnedBytes) {
+      : context_(cuda::PrimaryContext::retain(device)),
+        pinned_(context_, kPinnedBytes),
+        memory_(std::make_shared<cuda::DeviceMemory>(context_, kDeviceBytes)) {
     for (int i = 0; i < 2; ++i) streams_.emplace_back(context_, cuda::StreamPriority::normal);
   }
   ~DeviceGradients() override { wait(); }
 
   ddp::Device device() const override { return {.type = ddp::DeviceType::cuda, .index = context_->device()}; }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    const auto memory = std::make_shared<cuda::DeviceMemory>(context_, bytes + 1);
+    const std::size_t taken = (bytes / kAlignment + 1) * kAlignment;
+    if (taken > memory_->size_bytes() - allocated_) throw std::runtime_error("more buckets than there is memory for");
+    auto* const address = static_cast<std::byte*>(memory_->pointer()) + std::exchange(allocated_, allocated_ + taken);
     const cuda::ContextScope scope(*context_);
-    cuda::check(cuda::driver().memset_d8_async(memory->get(), 0, bytes + 1, at(0)), "zeroing");
+    cuda::check(cuda::driver().memset_d8_async(reinterpret_cast<CUdeviceptr>(address), 0, taken, at(0)), "zeroing");
     // who frees it too early reads this: the double's device has the host's memory
-    return {memory->pointer(), [memory, bytes](void* freed) { std::memset(freed, 0xab, bytes); }};
+    return {address, [memory = memory_, bytes](void* freed) { std::memset(freed, 0xab, bytes); }};
   }
   std::optional<ddp::Stream> stream(int producer) const override {
     return ddp::Stream{.device = device(), .handle = at(producer)};
@@ -124,11 +129,15 @@ class DeviceGradients final : public GradientPlace {
     for (const cuda::Stream& each : streams_) cuda::driver().stream_synchronize(each.get());
   }
 
+  static constexpr std::size_t kAlignment = 256;
+  static constexpr std::size_t kDeviceBytes = std::size_t{2} << 20U;
   static constexpr std::size_t kPinnedBytes = std::size_t{16} << 20U;
   cuda::ContextPtr context_;
   std::vector<cuda::Stream> streams_;
   cuda::PinnedMemory pinned_;  ///< for what is written and read: copies of other memory would wait for the stream
   std::size_t used_ = 0;
+  std::shared_ptr<cuda::DeviceMemory> memory_;  ///< handed out as frameworks do: the driver's calls wait for the device
+  std::size_t allocated_ = 0;
   std::vector<std::span<std::byte>> reads_;
   std::deque<Bytes> outputs_;
 };

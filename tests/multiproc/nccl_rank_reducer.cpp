@@ -228,7 +228,11 @@ void accumulate(Training& training) {
       const auto alone = training.reducer().no_sync();
       training.backward(2 * step);
     }
-    if (step == 1) training.reducer().change_group(training.group());
+    if (step == 1) {
+      // the program's stream is still busy when buckets are made, which takes a while
+      for (int late = 0; late < 20; ++late) training.compute(0, late);
+      training.reducer().change_group(training.group());
+    }
     training.reducer().prepare_for_backward();
     training.reducer().finalize();
     training.fork();  // a step in which the other stream has computed nothing
@@ -283,8 +287,8 @@ void reduce_otherwise(World& world) {
     }
   }
   DeviceGradients place(world.local_rank());
+  const auto memory = place.allocate(40);
   const auto make = [&](const std::shared_ptr<CommHook>& hook) {
-    const auto memory = place.allocate(40);
     const TensorView value{memory.get(), DType::float32, {10}, place.device()};
     Reducer({{.name = "weight", .value = value}}, group, {.comm_hook = hook, .stream = place.stream(0)});
   };
@@ -304,6 +308,7 @@ void reduce_otherwise(World& world) {
   with_integers.reducer().prepare_for_backward();
   must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); },
                   "its producer is a stream of another device");
+  place.finish();  // what it is made of goes now
   group.barrier().wait();
 }
 

@@ -106,8 +106,12 @@ GradientBucket Bucket::lend(std::size_t index, bool is_last, const ProcessGroup&
     bucket.allocate = host_memory;  // the program's allocator need not serve several threads
     return bucket;
   }
-  bucket.allocate = [device = device(), options = options_, group = ProcessGroup(group), executor = executor_](
-                        std::size_t bytes) mutable { return bucket_memory(bytes, device, *options, group, executor); };
+  bucket.allocate = [device = device(), options = options_, group = ProcessGroup(group),
+                     executor = executor_](std::size_t bytes) mutable {
+    std::shared_ptr<void> memory = bucket_memory(bytes, device, *options, group, executor);
+    executor->wait_for(executor->now_in(home_stream(device, *options)));  // it is zeroed there
+    return memory;
+  };
   return bucket;
 }
 

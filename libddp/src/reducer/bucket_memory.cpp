@@ -47,7 +47,6 @@ std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const Redu
                                     ProcessGroup& group, const std::shared_ptr<TensorExecutor>& executor) {
   std::shared_ptr<void> memory = allocate(bytes, device, options.allocator, group);
   if (device.type == DeviceType::cpu || !executor) return memory;
-  if (options.allocator) executor->wait_for(executor->now_in(home_stream(device, options)));  // it is zeroed there
   void* const address = memory.get();
   return {address, [memory = std::move(memory), executor](void* /*the same*/) mutable {
             executor->keep(std::exchange(memory, nullptr));

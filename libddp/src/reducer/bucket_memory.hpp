@@ -9,8 +9,8 @@
 
 namespace ddp::reducer {
 
-/// By the program's allocator, else the C++ library's or, on a CUDA device, the group's, which may be collective. What
-/// @p executor does later finds it zeroed there, and it lives until that is over. Throws Error.
+/// By the program's allocator, else the C++ library's or, on a CUDA device, the group's, which may be collective.
+/// Zeroed there in home_stream(), and alive until @p executor is done with it. Throws Error.
 std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const ReducerOptions& options,
                                     ProcessGroup& group, const std::shared_ptr<TensorExecutor>& executor);
 /// Of the CPU, by the C++ library's allocator.
