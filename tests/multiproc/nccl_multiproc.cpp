@@ -51,9 +51,19 @@ TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
   }
 }
 
+/// Gradients on a device, which its kernels divide and cast.
+class NcclGradients : public testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef DDP_NO_DEVICE_CODE
+    GTEST_SKIP() << "this build has no device code";
+#endif
+  }
+};
+
 /// With and without views, unused parameters and static graphs, hooks and other types to reduce in. DDP_TEST_STEPS: so
 /// many steps of each.
-TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpu) {
+TEST_F(NcclGradients, HaveTheBitsOfThoseOfTheCpu) {
   const char* const wanted = std::getenv("DDP_TEST_STEPS");
   const std::string steps = wanted != nullptr ? wanted : (kSanitized ? "2" : "0");
   for (const auto& [size, steps_of_all] : {std::pair{1, wanted != nullptr ? steps : "1"}, std::pair{2, steps}}) {
@@ -64,19 +74,19 @@ TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpu) {
 }
 
 /// Accumulated, in the buckets of another group, and of ranks that have run out of inputs.
-TEST(NcclGroups, GradientsOfADeviceHaveTheBitsOfThoseOfTheCpuOtherwise) {
+TEST_F(NcclGradients, HaveTheBitsOfThoseOfTheCpuOtherwise) {
   for (const RankResult& result : run(2, {"reduce_otherwise"}, with_jitter("2000"))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
 }
 
-TEST(NcclGroups, AKernelThatIsNotLaunchedEndsTheStepOnAllRanks) {
+TEST_F(NcclGradients, AKernelThatIsNotLaunchedEndsTheStepOnAllRanks) {
   const auto results = run(2, {"reduce", "3"}, {"FAKE_CUDA_FAULTS=cuLaunchKernel@1#20=fail:719"});
   EXPECT_THAT(results[0].output, HasSubstr("code=aborted ranks=[1] moving gradients on a device: it failed on rank 1"));
   EXPECT_THAT(results[1].output, HasSubstr("CUDA_ERROR_LAUNCH_FAILED (719)"));
 }
 
-TEST(NcclGroups, AStepOfAReducerBecomesAGraph) {
+TEST_F(NcclGradients, AStepOfAReducerBecomesAGraph) {
   for (const char* where : {"view", "copy"}) {
     for (const RankResult& result : run(2, {"capture", where}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
   }
