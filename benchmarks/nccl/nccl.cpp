@@ -1,7 +1,7 @@
 // What libddp adds to NCCL, over the doubles of CUDA and NCCL: DDP_CUDA_LIBRARY and DDP_NCCL_LIBRARY name them.
 //
-//   bench_nccl issue ROUNDS          processor time of the thread that issues an all_reduce, beside bare calls; with
-//                                    NCCL_COMM_BLOCKING=1, so that nothing but calls is timed
+//   bench_nccl issue ROUNDS          processor time of the thread that issues an all_reduce, beside bare calls, until NCCL
+//                                    has launched it: with NCCL_COMM_BLOCKING=1 within the call, else by a thread of NCCL's
 //   bench_nccl watch libddp|bare     that of the process while an operation takes long, and nobody waits for it
 //   bench_nccl lose                  a rank of a job: all_reduces until one fails, and when
 //
@@ -22,6 +22,7 @@
 #include <ddp/ddp.hpp>
 
 #include "collectives/nccl/nccl_library.hpp"
+#include "collectives/wait_ladder.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/event.hpp"
@@ -76,9 +77,11 @@ class Bare {
   Bare& operator=(const Bare&) = delete;
   ~Bare() { library_->comm_abort(comm_); }
 
+  /// Until it has been launched: NCCL takes no other before, and an end that is marked earlier is none.
   void call() {
     check(library_->all_reduce(device_.memory.pointer(), device_.memory.pointer(), 1, nccl::ncclFloat32, nccl::ncclSum,
                                comm_, stream_.get()));
+    while (state() == nccl::ncclInProgress) ddp::collectives::WaitLadder::relax();
   }
   void follow_caller() {
     ready_.record(device_.stream.get());
