@@ -1,7 +1,8 @@
 // What libddp adds to NCCL, over the doubles of CUDA and NCCL: DDP_CUDA_LIBRARY and DDP_NCCL_LIBRARY name them.
 //
-//   bench_nccl issue ROUNDS          processor time of the thread that issues an all_reduce, beside bare calls, until NCCL
-//                                    has launched it: with NCCL_COMM_BLOCKING=1 within the call, else by a thread of NCCL's
+//   bench_nccl issue ROUNDS          processor time of the thread that issues an all_reduce, beside bare calls: NCCL
+//   launches
+//                                    on a thread of its own, with NCCL_COMM_BLOCKING=1 within the call
 //   bench_nccl watch libddp|bare     that of the process while an operation takes long, and nobody waits for it
 //   bench_nccl lose                  a rank of a job: all_reduces until one fails, and when
 //
@@ -22,7 +23,6 @@
 #include <ddp/ddp.hpp>
 
 #include "collectives/nccl/nccl_library.hpp"
-#include "collectives/wait_ladder.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/event.hpp"
@@ -34,6 +34,8 @@ namespace {
 namespace nccl = ddp::collectives::nccl;
 
 constexpr int kBatch = 50;
+// As between the buckets of a step. Calls in a row would wait for each other's launches.
+constexpr std::chrono::milliseconds kApart{1};
 constexpr std::chrono::milliseconds kWatched{1500};
 
 double seconds_of(clockid_t clock) {
@@ -77,11 +79,9 @@ class Bare {
   Bare& operator=(const Bare&) = delete;
   ~Bare() { library_->comm_abort(comm_); }
 
-  /// Until it has been launched: NCCL takes no other before, and an end that is marked earlier is none.
   void call() {
     check(library_->all_reduce(device_.memory.pointer(), device_.memory.pointer(), 1, nccl::ncclFloat32, nccl::ncclSum,
                                comm_, stream_.get()));
-    while (state() == nccl::ncclInProgress) ddp::collectives::WaitLadder::relax();
   }
   void follow_caller() {
     ready_.record(device_.stream.get());
@@ -99,6 +99,11 @@ class Bare {
     device_.wait(stream_);
   }
 
+  /// NCCL takes no call before it has said that it has launched the last.
+  void settle() {
+    while (state() == nccl::ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
  private:
   static void check(nccl::ncclResult_t result) {
     if (result != nccl::ncclSuccess && result != nccl::ncclInProgress) throw std::runtime_error(to_string(result));
@@ -108,9 +113,6 @@ class Bare {
     check(library_->comm_get_async_error(comm_, &state));
     check(state);
     return state;
-  }
-  void settle() {
-    while (state() == nccl::ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   const Device& device_;
@@ -145,9 +147,13 @@ double issue_seconds(const Device& device, Bare& bare, const std::function<void(
     const Paused paused(device.stream.get());
     ddp::cuda::check(ddp::cuda::driver().memset_d8_async(device.memory.get(), 0, 4, device.stream.get()), "filling");
     bare.follow_caller();
-    const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
-    for (int i = 0; i < kBatch; ++i) issue();
-    spent = seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
+    for (int i = 0; i < kBatch; ++i) {
+      const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+      issue();
+      spent += seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
+      std::this_thread::sleep_for(kApart);
+      bare.settle();
+    }
   }
   wait();
   return spent / kBatch;
