@@ -151,8 +151,7 @@ void NcclQueue::advance() {
     launching_ = &request;
     request.state_ = State::launching;
     if (result != ncclSuccess && result != ncclInProgress) return fail(*result);
-    if (result == ncclInProgress)
-      return;  // a later poll sees it launched, so that who issues it need not wait for that
+    if (result == ncclInProgress) return;  // a later poll sees it launched: who issues it does not wait for that
     launched(request);
   }
 }
@@ -218,9 +217,7 @@ std::optional<ncclResult_t> NcclQueue::launch(NcclRequest& request) {
     const CallPlace place{
         .comm = comm, .rank = rank_, .size = size_, .scratch = scratch_.pointer(), .stream = request.stream_};
     NcclGroup group(library_);
-    for (const Operation& operation : request.operations_) {
-      if (!group.failed()) call(library_, group, place, operation);
-    }
+    for (const Operation& operation : request.operations_) call(library_, group, place, operation);
     return group.end();
   });
 }
