@@ -1,7 +1,8 @@
 // What libddp adds to NCCL, over the doubles of CUDA and NCCL: DDP_CUDA_LIBRARY and DDP_NCCL_LIBRARY name them.
 //
-//   bench_nccl issue ROUNDS          processor time of the thread that issues an all_reduce, beside bare calls; with
-//                                    NCCL_COMM_BLOCKING=1, so that nothing but calls is timed
+//   bench_nccl issue ROUNDS          processor time of the thread that issues an all_reduce, beside bare calls: NCCL
+//   launches
+//                                    on a thread of its own, with NCCL_COMM_BLOCKING=1 within the call
 //   bench_nccl watch libddp|bare     that of the process while an operation takes long, and nobody waits for it
 //   bench_nccl lose                  a rank of a job: all_reduces until one fails, and when
 //
@@ -33,6 +34,8 @@ namespace {
 namespace nccl = ddp::collectives::nccl;
 
 constexpr int kBatch = 50;
+// As between the buckets of a step. Calls in a row would wait for each other's launches.
+constexpr std::chrono::milliseconds kApart{1};
 constexpr std::chrono::milliseconds kWatched{1500};
 
 double seconds_of(clockid_t clock) {
@@ -96,6 +99,11 @@ class Bare {
     device_.wait(stream_);
   }
 
+  /// NCCL takes no call before it has said that it has launched the last.
+  void settle() {
+    while (state() == nccl::ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
  private:
   static void check(nccl::ncclResult_t result) {
     if (result != nccl::ncclSuccess && result != nccl::ncclInProgress) throw std::runtime_error(to_string(result));
@@ -105,9 +113,6 @@ class Bare {
     check(library_->comm_get_async_error(comm_, &state));
     check(state);
     return state;
-  }
-  void settle() {
-    while (state() == nccl::ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   const Device& device_;
@@ -142,9 +147,13 @@ double issue_seconds(const Device& device, Bare& bare, const std::function<void(
     const Paused paused(device.stream.get());
     ddp::cuda::check(ddp::cuda::driver().memset_d8_async(device.memory.get(), 0, 4, device.stream.get()), "filling");
     bare.follow_caller();
-    const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
-    for (int i = 0; i < kBatch; ++i) issue();
-    spent = seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
+    for (int i = 0; i < kBatch; ++i) {
+      const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+      issue();
+      spent += seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
+      std::this_thread::sleep_for(kApart);
+      bare.settle();
+    }
   }
   wait();
   return spent / kBatch;

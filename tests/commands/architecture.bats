@@ -53,3 +53,16 @@ damage() {
   run -1 check "$tree"
   [[ $output == *"world.cpp does not define World::rank" ]]
 }
+
+@test "architecture: tests of torchcomms and PyTorch have one here, or a reason" {
+  check_tests() { python3 "$root/tests/support/check_upstream_tests.py" "${1:-$root}"; }
+  run -0 check_tests
+  [[ $output == *" tests of others have one here, or a reason" ]]
+  mkdir -p "$BATS_TEST_TMPDIR/wrong/tests"
+  sed 's/NcclGroups.TheSame/NcclGroups.TheOther/; s|owners_test.cpp|owner_test.cpp|' "$root/tests/upstream_tests.tsv" \
+    >"$BATS_TEST_TMPDIR/wrong/tests/upstream_tests.tsv"
+  cp -r "$root"/tests/{unit,multiproc} "$BATS_TEST_TMPDIR/wrong/tests"
+  run -1 check_tests "$BATS_TEST_TMPDIR/wrong"
+  [[ $output == *"nccl_multiproc.cpp does not define NcclGroups.TheOtherProcessesMakeOthersInAnyShape"* ]]
+  [[ $output == *"there is no tests/unit/cuda/owner_test.cpp"* ]]
+}

@@ -99,3 +99,24 @@ END
   echo "$found times assembled"
   [ $found -ge 1 ]
 }
+
+@test "the archive for GPU machines has what a build needs, and finds it where it lies" {
+  command -v dpkg-query >/dev/null || skip "this is no Debian system"
+  run "$root/scripts/test-gpu" --bundle "$BATS_TEST_TMPDIR/gpu.tar.gz"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ "$output" == *"the other machine needs a C library of 2."* ]]
+  tar -C "$BATS_TEST_TMPDIR" -xf "$BATS_TEST_TMPDIR/gpu.tar.gz"
+  cd "$BATS_TEST_TMPDIR/libddp"
+  [ -x scripts/test-gpu ] && [ -e libddp/src/kernels/device/kernels.cu ] && [ ! -e build/dev ]
+  bundle=$PWD/build/bundle
+  lib=$(echo "$bundle"/lib/*-linux-gnu*)
+  for module in pmix hwloc libsodium; do
+    run -0 env LD_LIBRARY_PATH="$lib" PKG_CONFIG_PATH="$lib/pkgconfig" "$bundle/bin/pkgconf" --cflags --libs "$module"
+    echo "$module: $output"
+    [[ "$output" == *"$bundle"/* && "$output" != *" -I/usr"* && "$output" != *" -L/usr"* ]]
+  done
+  # Debian's compilers find these by themselves, others must be told
+  [ -e "$bundle/include/hwloc/autogen/config.h" ]
+  for package in fmt spdlog pugixml GTest; do [ -d "$lib/cmake/$package" ]; done
+}

@@ -92,6 +92,8 @@ void use_group(ddp::World& world) {
   const ddp::TensorView complex(on_host.data(), ddp::DType::complex128, {2});
   group.all_reduce(complex, ddp::ReduceOp::sum, scaled).wait();
   check(on_host == std::vector<double>(4, size), "a scaled sum of complex numbers");
+  must_refuse([&] { group.send(floats.view(), group.rank()).wait(); }, "with itself");
+  must_refuse([&] { group.recv(floats.view(), group.rank()).wait(); }, "with itself");
   must_refuse([&] { group.all_reduce(complex, ddp::ReduceOp::max).wait(); }, "complex128 numbers have no max");
   must_refuse([&] { group.all_reduce(complex, ddp::ReduceOp::avg, scaled).wait(); }, "prescale is for sums");
   scaled.prescale = 0;

@@ -16,7 +16,8 @@ struct CallPlace {
   cudaStream_t stream = nullptr;
 };
 
-/// Within a group. Tags of transfers mean nothing to NCCL: those between two ranks match in the order of the calls.
+/// Within a group, unless it has failed. Tags of transfers mean nothing to NCCL: those between two ranks match in the
+/// order of the calls.
 void call(const NcclLibrary& library, NcclGroup& group, const CallPlace& place, const Operation& operation) noexcept;
 
 }  // namespace ddp::collectives::nccl

@@ -16,8 +16,6 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-// NCCL's helper thread launches within some 10 us; longer waits are left to later polls.
-constexpr std::chrono::microseconds kLaunch{200};
 // What was aborted ends within milliseconds, unless NCCL or the driver hangs. Shorter than what a group that closes
 // waits.
 constexpr std::chrono::seconds kLongestAbort{4};
@@ -153,21 +151,9 @@ void NcclQueue::advance() {
     launching_ = &request;
     request.state_ = State::launching;
     if (result != ncclSuccess && result != ncclInProgress) return fail(*result);
-    if (result == ncclInProgress && !settle()) return;
+    if (result == ncclInProgress) return;  // a later poll sees it launched: who issues it does not wait for that
     launched(request);
   }
-}
-
-/// Whether NCCL has launched what it was given, within a moment.
-bool NcclQueue::settle() {
-  const Deadline limit = Deadline::after(kLaunch);
-  ncclResult_t state = communicator_->state();
-  while (state == ncclInProgress && !aborted_ && !limit.expired()) {
-    WaitLadder::relax();
-    state = communicator_->state();
-  }
-  if (state != ncclSuccess && state != ncclInProgress && !aborted_) fail(state);
-  return state == ncclSuccess;
 }
 
 /// Whether all ranks are connected, and NCCL has come to the end of what it was given, by @p deadline.
@@ -231,9 +217,7 @@ std::optional<ncclResult_t> NcclQueue::launch(NcclRequest& request) {
     const CallPlace place{
         .comm = comm, .rank = rank_, .size = size_, .scratch = scratch_.pointer(), .stream = request.stream_};
     NcclGroup group(library_);
-    for (const Operation& operation : request.operations_) {
-      if (!group.failed()) call(library_, group, place, operation);
-    }
+    for (const Operation& operation : request.operations_) call(library_, group, place, operation);
     return group.end();
   });
 }

@@ -90,7 +90,6 @@ class NcclQueue {
   void enter(NcclRequest& request);
   void advance();
   bool begin();
-  bool settle();
   bool settled(Deadline deadline);
   template <class Call>
   void call_with_all(const char* what, const std::string& attempted, Deadline deadline, Call&& call);

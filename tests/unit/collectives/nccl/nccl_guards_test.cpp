@@ -189,6 +189,7 @@ TEST_F(NcclGuards, AGroupOfCallsIsEndedHoweverItIsLeft) {
 
 TEST_F(NcclGuards, BehindARefusedCallNoneIsMade) {
   for (const bool of_reduction : {false, true}) {
+    faults("");
     DeviceGroup group(1);
     group.on_all([&](int rank) {
       group.run_call(rank, all_reduce_of(10), 1);
