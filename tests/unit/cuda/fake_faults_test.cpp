@@ -20,7 +20,7 @@ TEST_F(FakeFaults, RulesByFunctionRankAndCall) {
   const CUevent mark = event();
   const auto query = [&] { return api.event_query(mark); };
   for (const char* wrong :
-       {"cuEventQuery", "=fail:2", "cuEventQuery#0=fail:2", "cuEventQuery=fail", "cuEventQuery=stop",
+       {"cuEventQuery", "=fail:2", "cuEventQuery#0=fail:2", "cuEventQuery=fail", "cuEventQuery=halt",
         "cuEventQuery@x=hang", "cuEventQuery=hang:1", "cuEventQuery=fail:2;x"}) {
     EXPECT_EQ(fake_cuda_add_faults(wrong), 0) << wrong;
   }
