@@ -216,7 +216,8 @@ TEST(CommandLine, ABackendMayBeAPlugin) {
   EXPECT_EQ(parse({"--backend", "gloo", "p"}).backend, "gloo");
   EXPECT_EQ(parse({"--backend=my_mpi-2", "p"}).backend, "my_mpi-2");
   for (const char* wrong : {"", "NCCL", "../mine", "a b"}) {
-    EXPECT_THAT(complaint({std::string("--backend=") + wrong, "p"}), HasSubstr("a plugin's name (small letters")) << wrong;
+    EXPECT_THAT(complaint({std::string("--backend=") + wrong, "p"}), HasSubstr("a plugin's name (small letters"))
+        << wrong;
   }
 }
 
