@@ -10,7 +10,7 @@ setup() {
   mkdir -p "$tree/scripts" "$tree/tests"
   cp "$root/scripts/test" "$root/scripts/failed-parts" "$tree/scripts/"
   cp -r "$root/tests/support" "$tree/tests/"
-  for name in dependencies python-env environment-modules; do program "$name" true; done
+  for name in dependencies python-env unpack-package; do program "$name" true; done
   program build 'echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
   program run-stage 'echo "+$*" >>"$CALLS"; sleep 1.8; echo "-$*" >>"$CALLS"; echo "ok 1 a"'
   program affected cat

@@ -21,6 +21,8 @@ parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-clie
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
 PATIENCE = 120  # seconds, for what must happen
+UNPACKED = ROOT / "build" / "prometheus" / "usr" / "bin"  # by scripts/unpack-package
+PROMTOOL, PROMETHEUS = (shutil.which(name) or shutil.which(UNPACKED / name) for name in ("promtool", "prometheus"))
 
 
 def scrape(url):
@@ -128,13 +130,13 @@ def test_restarts_exits_and_stops_of_any_program(tmp_path):
             assert "DDP_METRICS" not in (tmp_path / f"environment.{rank}").read_text()
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of Debian's package prometheus")
 def test_promtool_finds_nothing_wrong(tmp_path):
     with Job(tmp_path, program=[BINARIES / "rank_program", "steps", "600"]) as job:
         job.until(lambda families: "ddp_steps" in families)
         page = urllib.request.urlopen(job.url(), timeout=PATIENCE).read()
     assert b"ddp_steps_total" in page
-    check = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=PATIENCE)
+    check = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True, timeout=PATIENCE)
     assert check.returncode == 0 and not check.stdout + check.stderr, check
     # Prometheus reads what the dashboard asks, too: each question as a recording rule.
     questions = set()
@@ -150,11 +152,11 @@ def test_promtool_finds_nothing_wrong(tmp_path):
     rules = [{"record": f"question{number}", "expr": text.replace("$__rate_interval", "1m")}
              for number, text in enumerate(sorted(questions))]
     (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
-    check = subprocess.run(["promtool", "check", "rules", tmp_path / "rules.json"], capture_output=True, text=True, timeout=PATIENCE)
+    check = subprocess.run([PROMTOOL, "check", "rules", tmp_path / "rules.json"], capture_output=True, text=True, timeout=PATIENCE)
     assert check.returncode == 0 and f"SUCCESS: {len(rules)} rules found" in check.stdout, check
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's package prometheus")
+@pytest.mark.skipif(PROMETHEUS is None, reason="needs Debian's package prometheus")
 def test_a_prometheus_scrapes_a_job(tmp_path):
     with Job(tmp_path, program=[BINARIES / "rank_program", "steps", "600"]) as job:
         job.until(lambda families: "ddp_steps" in families)
@@ -165,7 +167,7 @@ def test_a_prometheus_scrapes_a_job(tmp_path):
             port = free.getsockname()[1]
         with open(tmp_path / "log", "wb") as log:
             server = subprocess.Popen(
-                ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+                [PROMETHEUS, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
                  f"--web.listen-address=127.0.0.1:{port}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             def ask(question):
