@@ -65,3 +65,27 @@ findings() { sed -n '2,/^NCCL: /p' <<<"$output" | grep -v '^NCCL: '; }
   expect_all 1 "+ NCCL_DEBUG=WARN [environment]"
   [ "${#lines[@]}" -le 4 ] # besides, DDP_DUMP_ENV itself
 }
+
+@test "running jobs of several nodes are compared, from a host that has none of their ranks" {
+  local rank="echo READY; exec sleep 600"
+  start bash -c 'srun --quiet -w "n[0-1]" -n4 --job-name=before env NCCL_DEBUG=INFO bash -c "$0" & exec srun --quiet -w "n[2-3]" -n2 --job-name=after env NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 bash -c "$0"' "$rank"
+  ready() { [ "$(grep -c READY "$shared/out")" -eq 6 ]; }
+  eventually 60 ready || { cat "$shared/out"; return 1; }
+  local before after
+  before=$(on_ctl squeue -h -n before -o %A)
+  after=$(on_ctl squeue -h -n after -o %A)
+  run on_ctl "$bin/ddp-info" env --diff "job:$before" "job:$after.0"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ $output == *"- NCCL_DEBUG=INFO [environment]"*"+ NCCL_DEBUG=WARN [environment]"*"+ NCCL_IB_TIMEOUT=22 "* ]]
+  # from one of its nodes, too
+  run "$cluster" on n0 "$bin/ddp-info" env --diff "job:$before" "job:$before.0"
+  [ "$output" = "no differences" ] || { echo "$output"; return 1; }
+  run on_ctl setpriv --reuid 65534 --clear-groups "$bin/ddp-info" env --diff "job:$before" "job:$after"
+  [ "$status" -eq 1 ]
+  [[ $output == "ddp-info: looking for the ranks of job $before: none of your processes on this host is one, and it belongs to root"* ]] ||
+    { echo "$output"; return 1; }
+  on_ctl scancel --signal=KILL "$before" "$after"
+  wait "$job" || true
+  job=
+}

@@ -41,7 +41,7 @@ std::optional<EnvironmentReport> report_of_job(const EnvironmentSource& source, 
   return diagnostics::collect_environments(store, kKey, deadline);
 }
 
-/// Of what --diff compares: a file, a running process, or the ranks of a running job on this node.
+/// Of what --diff compares: a file, a running process, or the ranks of a running job.
 EnvironmentReport report_of(const std::string& operand) {
   constexpr std::string_view kProcess = "pid:";
   constexpr std::string_view kJob = "job:";
@@ -75,6 +75,7 @@ void run_env(const EnvOptions& options) {
   if (options.help) return write_standard_output(kEnvHelp);
   if (options.known) return write_standard_output(known_variables_page());
   if (options.own) return write_standard_output(own_variables_rows());
+  if (!options.ranks_of.empty()) return write_standard_output(lines_of_running_ranks(options.ranks_of));
   if (options.diff) {
     const auto a = report_of(options.names[0]);
     return write_standard_output(format_diff(a, report_of(options.names[1])));

@@ -24,7 +24,7 @@ const char* const kEnvHelp =
     "      --all                 Also variables that have nothing to do with training.\n"
     "      --diff                Compare two of these: a file of --json, --dump-env, --ddp-dump or DDP_DUMP_ENV; "
     "pid:PID, a\n"
-    "                            running process; job:JOBID or job:JOBID.STEP, a running job's ranks on this node.\n"
+    "                            running process; job:JOBID or job:JOBID.STEP, the ranks of a running job.\n"
     "  -h, --help                Print this help and exit.\n"
     "      --json                Print one JSON document instead of the table.\n"
     "      --known               Print the table of all known variables (Markdown) and exit.\n"
@@ -39,7 +39,7 @@ const char* const kEnvHelp =
     "  srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env    what the ranks of a job have\n"
     "  ddp-info env NCCL_IB_TIMEOUT                            its value, meaning and range\n"
     "  ddp-info env --diff good.json bad.json                  what differs between two jobs\n"
-    "  ddp-info env --diff good.json job:4711                  the same of one that runs here\n"
+    "  ddp-info env --diff good.json job:4711                  the same of one that runs\n"
     "  ddp-info env --nccl libnccl.so.2 --new                  which names a new NCCL has\n"
     "\n"
     "Options may be abbreviated while they are unambiguous.\n"
@@ -83,8 +83,8 @@ int process_number(const std::string& text) {
 }
 
 EnvOptions parse_env_options(std::span<const std::string> arguments) {
-  static const std::vector<std::string> kNames{"--all", "--diff",   "--help", "--json", "--known", "--nccl",
-                                               "--new", "--no-job", "--own",  "--pid",  "--torch"};
+  static const std::vector<std::string> kNames{"--all", "--diff",   "--help", "--json", "--known",    "--nccl",
+                                               "--new", "--no-job", "--own",  "--pid",  "--ranks-of", "--torch"};
   EnvOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -98,13 +98,15 @@ EnvOptions parse_env_options(std::span<const std::string> arguments) {
     }
     const auto equals = word.find('=');
     const std::string name = full_option(word.substr(0, equals), kNames, kSeeHelp);
-    if (name == "--pid" || name == "--nccl") {
+    if (name == "--pid" || name == "--nccl" || name == "--ranks-of") {
       if (equals == std::string::npos && i + 1 == arguments.size()) {
         reject(fmt::format("option '{}' needs a value", name), kSeeHelp);
       }
       const std::string value = equals == std::string::npos ? arguments[++i] : word.substr(equals + 1);
       if (name == "--pid") {
         options.pid = process_number(value);
+      } else if (name == "--ranks-of") {
+        options.ranks_of = value;
       } else if (value.empty()) {
         reject("--nccl '' is no file", "give a libnccl.so.2");
       } else {

@@ -12,6 +12,7 @@ struct EnvOptions {
   std::vector<std::string> names;  ///< only these variables, each explained; with diff: the two files
   std::optional<int> pid;          ///< another process in place of this one
   std::string nccl;                ///< a library in place of the one that would be loaded
+  std::string ranks_of;            ///< a job: print its ranks on this node for who asks all nodes
   bool all = false;
   bool json = false;
   bool torch = false;

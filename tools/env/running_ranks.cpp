@@ -2,21 +2,29 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 
+#include "base/byte_stream.hpp"
+#include "base/env_table.hpp"
 #include "base/host_name.hpp"
+#include "command/helper_lines.hpp"
+#include "command/job_nodes.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
+#include "diagnostics/environment/environment_message.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 
 namespace ddp::tools::env {
@@ -24,6 +32,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using diagnostics::EnvironmentSource;
+
+constexpr std::chrono::seconds kPatience{30};  // for a step that srun starts beside the ranks
+
+std::string looking_for(const std::string& job) { return fmt::format("looking for the ranks of job {}", job); }
 
 std::optional<int> number_in(std::string_view text) {
   int number = 0;
@@ -52,10 +64,31 @@ struct RankProcess {
   int parent = 0;
   int rank = 0;
   bool numbered = false;  ///< by a launcher's RANK, which a step of agents does not have
+  bool spread = false;    ///< over several nodes, its step
 };
 
-std::vector<RankProcess> processes_of(const std::string& job, const std::string& step) {
+struct WantedRanks {
+  std::string job;
+  std::string step;  ///< empty: of all but this process' own
+};
+
+/// Throws Error(invalid_argument).
+WantedRanks wanted_ranks(const std::string& text) {
+  const auto dot = text.find('.');
+  WantedRanks wanted{.job = text.substr(0, dot), .step = dot == std::string::npos ? "" : text.substr(dot + 1)};
+  if (number_in(wanted.job) && (dot == std::string::npos || number_in(wanted.step))) return wanted;
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = looking_for(text),
+               .cause = "this is no number of a job or step of Slurm",
+               .native = {},
+               .ranks = {},
+               .hint = "squeue -s shows them: job:4711 or job:4711.0"}};
+}
+
+std::vector<RankProcess> processes_of(const WantedRanks& wanted) {
   std::vector<RankProcess> found;
+  const auto own = base::Environment::process();
+  const std::string own_step = own.raw("SLURM_JOB_ID") == wanted.job ? own.raw("SLURM_STEP_ID").value_or("") : "";
   std::error_code ignored;
   for (fs::directory_iterator entry{"/proc", ignored}, end; entry != end; entry.increment(ignored)) {
     const auto pid = number_in(entry->path().filename().string());
@@ -65,12 +98,17 @@ std::vector<RankProcess> processes_of(const std::string& job, const std::string&
       const auto known = variables.find(name);
       return known == variables.end() ? std::string{} : known->second;
     };
-    if (value("SLURM_JOB_ID") != job || (!step.empty() && value("SLURM_STEP_ID") != step)) continue;
+    const std::string step = value("SLURM_STEP_ID");
+    if (value("SLURM_JOB_ID") != wanted.job || step.empty()) continue;  // a batch script has no step
+    if (wanted.step.empty() ? step == own_step : step != wanted.step) continue;
     const auto by_launcher = number_in(value("RANK"));
     const auto rank = by_launcher ? by_launcher : number_in(value("SLURM_PROCID"));
-    if (!rank || value("SLURM_STEP_ID").empty()) continue;  // a batch script
-    found.push_back(
-        {.pid = *pid, .parent = parent_of(entry->path()), .rank = *rank, .numbered = by_launcher.has_value()});
+    if (!rank) continue;
+    found.push_back({.pid = *pid,
+                     .parent = parent_of(entry->path()),
+                     .rank = *rank,
+                     .numbered = by_launcher.has_value(),
+                     .spread = number_in(value("SLURM_STEP_NUM_NODES")).value_or(1) > 1});
   }
   return found;
 }
@@ -91,35 +129,83 @@ std::map<int, int> first_processes(std::vector<RankProcess> all) {
   return first;
 }
 
-}  // namespace
+/// Of this host, by rank.
+struct LocalRanks {
+  std::vector<diagnostics::RankEnvironment> ranks;
+  bool spread = false;  ///< the step has other nodes, too
+};
 
-EnvironmentReport report_of_running_job(const std::string& job) {
-  const auto dot = job.find('.');
-  const std::string number = job.substr(0, dot);
-  const std::string step = dot == std::string::npos ? "" : job.substr(dot + 1);
-  const std::string attempted = fmt::format("looking for the ranks of job {}", job);
-  if (!number_in(number) || (dot != std::string::npos && !number_in(step))) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = attempted,
-                 .cause = "this is no number of a job or step of Slurm",
+LocalRanks local_ranks(const WantedRanks& wanted) {
+  const auto processes = processes_of(wanted);
+  LocalRanks found;
+  found.spread = std::any_of(processes.begin(), processes.end(), [](const RankProcess& each) { return each.spread; });
+  for (const auto& [rank, pid] : first_processes(processes)) {
+    found.ranks.push_back(describe(EnvironmentSource::of_process(pid), rank, base::host_name(), false));
+  }
+  return found;
+}
+
+constexpr std::string_view kMessage = "environments of a node's ranks";
+
+std::vector<diagnostics::RankEnvironment> decode_ranks(std::span<const std::byte> message) {
+  base::ByteReader reader{message, kMessage};
+  std::vector<diagnostics::RankEnvironment> ranks;
+  reader.blob();
+  while (reader.left() > 0) ranks.push_back(diagnostics::decode_rank_environment(reader.blob()));
+  return ranks;
+}
+
+/// Of all nodes of the job. Throws Error also where one of them does not answer.
+std::vector<diagnostics::RankEnvironment> ranks_of_all_nodes(const std::string& job) {
+  const NodeAnswers answers = ask_nodes_of_job(job, {"env", "--ranks-of=" + job}, Deadline::after(kPatience));
+  if (!answers.notes.empty()) {
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = looking_for(job),
+                 .cause = fmt::format("{}", fmt::join(answers.notes, "; ")),
                  .native = {},
                  .ranks = {},
-                 .hint = "squeue -s shows them: job:4711 or job:4711.0"}};
+                 .hint = "what some of the ranks have would not tell how jobs differ"}};
   }
   std::vector<diagnostics::RankEnvironment> ranks;
-  for (const auto& [rank, pid] : first_processes(processes_of(number, step))) {
-    ranks.push_back(describe(EnvironmentSource::of_process(pid), rank, base::host_name(), false));
+  for (const Bytes& message : answers.messages) {
+    auto of_node = decode_ranks(message);
+    ranks.insert(ranks.end(), std::make_move_iterator(of_node.begin()), std::make_move_iterator(of_node.end()));
   }
-  if (ranks.empty()) {
-    throw Error{
-        {.code = ErrorCode::not_found,
-         .attempted = attempted,
-         .cause = "none of your processes on this host is one",
-         .native = {},
-         .ranks = {},
-         .hint = fmt::format("on another node: srun --jobid={} --overlap -N1 -n1 -w NODE ddp-info ...", number)}};
+  std::sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  return ranks;
+}
+
+}  // namespace
+
+std::string lines_of_running_ranks(const std::string& job) {
+  base::ByteWriter message;
+  message.blob({});  // else it would be empty on a node without ranks
+  for (const auto& rank : local_ranks(wanted_ranks(job)).ranks) message.blob(diagnostics::encode(rank));
+  return helper_lines(base::host_name(), message.bytes());
+}
+
+EnvironmentReport report_of_running_job(const std::string& job) {
+  const WantedRanks wanted = wanted_ranks(job);
+  LocalRanks found = local_ranks(wanted);
+  std::string why_not;
+  if (found.spread) {
+    found.ranks = ranks_of_all_nodes(job);
+  } else if (found.ranks.empty()) {
+    try {
+      found.ranks = ranks_of_all_nodes(job);
+    } catch (const Error& error) {
+      why_not = fmt::format(", and {}", error.cause());
+    }
   }
-  return diagnostics::fold(ranks);
+  if (found.ranks.empty()) {
+    throw Error{{.code = ErrorCode::not_found,
+                 .attempted = looking_for(job),
+                 .cause = "none of your processes on this host is one" + why_not,
+                 .native = {},
+                 .ranks = {},
+                 .hint = "squeue --me --steps lists those that run"}};
+  }
+  return diagnostics::fold(found.ranks);
 }
 
 }  // namespace ddp::tools::env

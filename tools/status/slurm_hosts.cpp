@@ -1,129 +1,37 @@
 #include "status/slurm_hosts.hpp"
 
-#include <pwd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <sstream>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
-#include "base/env_table.hpp"
-#include "diagnostics/stacks/tool_process.hpp"
-#include "status/facts_lines.hpp"
-
-extern char** environ;
+#include "command/job_nodes.hpp"
 
 namespace ddp::tools::status {
 namespace {
 
-// For a node to answer that srun has reached, and for srun to end.
-constexpr std::chrono::seconds kReserve{2};
-
-[[noreturn]] void refuse(ErrorCode code, const std::string& job, std::string cause, std::string hint) {
-  throw Error{{.code = code,
-               .attempted = fmt::format("asking the nodes of job {}", job),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = std::move(hint)}};
-}
-
-std::string path_of(const std::string& program, const std::string& job) {
-  std::istringstream folders{base::Environment::process().raw("PATH").value_or("/bin:/usr/bin")};
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string path = folder + "/" + program;
-    if (!folder.empty() && ::access(path.c_str(), X_OK) == 0) return path;
-  }
-  refuse(ErrorCode::unavailable, job, fmt::format("PATH has no {}", program),
-         "a number that is no process of this host is taken for a job of Slurm");
-}
-
-/// Without what Slurm told a step or script around this process, which srun would obey.
-std::vector<std::string> environment_of_srun() {
-  std::vector<std::string> lines;
-  for (char** line = environ; *line != nullptr; ++line) {
-    const std::string_view text{*line};
-    const bool step = text.starts_with("SLURM_") && !text.starts_with("SLURM_CONF=");
-    if (!step && !text.starts_with("PMIX_") && !text.starts_with("PMI_")) lines.emplace_back(text);
-  }
-  return lines;
-}
-
-std::string first_line(const std::string& text) {
-  std::string line = text.substr(0, text.find('\n'));
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char letter) { return letter < ' ' || letter == 0x7f; }, '?');
-  return line;
-}
-
-/// Number of nodes.
-int check_job(const std::string& job, Deadline deadline) {
-  const auto said = diagnostics::run_tool(
-      {path_of("squeue", job), "--noheader", "--jobs=" + job.substr(0, job.find('.')), "--format=%D %U %T"},
-      environment_of_srun(), deadline);
-  std::istringstream answer{said.out};
-  int nodes = 0;
-  uid_t user = 0;
-  std::string state;
-  if (!(answer >> nodes >> user >> state)) {
-    refuse(ErrorCode::not_found, job,
-           said.err.empty() ? "Slurm knows no such job of this user" : fmt::format("squeue: {}", first_line(said.err)),
-           "squeue --me lists the jobs; a process of another host is found there only");
-  }
-  if (::geteuid() != 0 && user != ::geteuid()) {
-    const passwd* const entry = ::getpwuid(user);
-    refuse(ErrorCode::unavailable, job,
-           fmt::format("it belongs to {}", entry == nullptr ? fmt::format("user {}", user) : entry->pw_name),
-           "users see their own jobs only");
-  }
-  if (state != "RUNNING")
-    refuse(ErrorCode::unavailable, job, fmt::format("it is {}", state), "only a running job can hang");
-  return nodes;
-}
+// For squeue, for a node to answer that srun has reached, and for srun to end.
+constexpr std::chrono::seconds kReserve{3};
 
 }  // namespace
 
 SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadline) {
-  SlurmHosts found;
-  found.nodes = check_job(job, deadline);
   const auto left = std::chrono::duration_cast<std::chrono::seconds>(deadline.remaining());
   const auto helper_limit = std::max(left - kReserve, std::chrono::seconds{1});
-  std::vector<std::string> command{path_of("srun", job),
-                                   "--jobid=" + job.substr(0, job.find('.')),
-                                   "--overlap",
-                                   "--mpi=none",
-                                   "--cpu-bind=quiet,none",
-                                   "--kill-on-bad-exit=0",
-                                   "--wait=0",
-                                   "--quiet",
-                                   "--time=1",
-                                   "--input=none",
-                                   fmt::format("--nodes={}", found.nodes),
-                                   fmt::format("--ntasks={}", found.nodes),
-                                   "--ntasks-per-node=1",
-                                   std::filesystem::read_symlink("/proc/self/exe").string(),
-                                   "status",
-                                   "--facts",
-                                   "--job=" + job,
-                                   fmt::format("--timeout={}", helper_limit.count())};
-  if (stacks) command.emplace_back("--stacks");
-  const auto said = diagnostics::run_tool(std::move(command), environment_of_srun(), deadline);
-  std::istringstream lines{said.out};
-  FactsReader reader;
-  for (std::string line; std::getline(lines, line);) reader.add(line);
-  found.hosts = reader.take(found.notes);
-  const int silent = found.nodes - static_cast<int>(found.hosts.size());
-  if (silent > 0) {
-    found.notes.push_back(fmt::format("{} of {} nodes did not answer{}{}", silent, found.nodes,
-                                      said.in_time ? "" : " in time",
-                                      said.err.empty() ? "" : ": " + first_line(said.err)));
+  std::vector<std::string> helper{"status", "--facts", "--job=" + job,
+                                  fmt::format("--timeout={}", helper_limit.count())};
+  if (stacks) helper.emplace_back("--stacks");
+  NodeAnswers answers = ask_nodes_of_job(job, std::move(helper), deadline);
+  SlurmHosts found{.hosts = {}, .notes = std::move(answers.notes), .nodes = answers.nodes};
+  for (const Bytes& message : answers.messages) {
+    try {
+      found.hosts.push_back(diagnostics::decode_host_facts(message));
+    } catch (const Error& error) {
+      found.notes.emplace_back(error.what());
+    }
   }
   return found;
 }

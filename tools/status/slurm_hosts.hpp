@@ -1,4 +1,4 @@
-// The facts of all nodes of a Slurm job, by a helper on each that srun starts beside the ranks.
+// The facts of all nodes of a Slurm job.
 #pragma once
 
 #include <string>

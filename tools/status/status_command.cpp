@@ -16,13 +16,13 @@
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/slurm_step.hpp"
+#include "command/helper_lines.hpp"
 #include "command/output.hpp"
 #include "diagnostics/hang/hang_judge.hpp"
 #include "diagnostics/hang/hang_report.hpp"
 #include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
-#include "status/facts_lines.hpp"
 #include "status/slurm_hosts.hpp"
 
 extern char** environ;
@@ -89,7 +89,7 @@ int print_facts(const StatusOptions& options, const base::Environment& environme
   } catch (const Error& error) {
     facts.notes.emplace_back(error.what());
   }
-  write_standard_output(facts_lines(facts));
+  write_standard_output(helper_lines(facts.host, encode(facts)));
   return 0;
 }
 

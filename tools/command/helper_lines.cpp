@@ -1,18 +1,18 @@
-#include "status/facts_lines.hpp"
+#include "command/helper_lines.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include <ddp/error.hpp>
-
-namespace ddp::tools::status {
+namespace ddp::tools {
 namespace {
 
-constexpr std::string_view kWord = "ddp-status-facts";
+constexpr std::string_view kWord = "ddp-info-helper";
 constexpr std::size_t kDigits = 800;  // beside a host name of at most 64 characters and three numbers
 constexpr std::size_t kMostLines = 100'000;
 
@@ -21,13 +21,13 @@ int hex_digit(char letter) {
   return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
 }
 
-/// As far as they are digits: what is malformed is too short.
-Bytes bytes_of(std::string_view digits) {
+std::optional<Bytes> bytes_of(std::string_view digits) {
+  if (digits.size() % 2 != 0) return std::nullopt;
   Bytes bytes;
-  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+  for (std::size_t i = 0; i < digits.size(); i += 2) {
     const int high = hex_digit(digits[i]);
     const int low = hex_digit(digits[i + 1]);
-    if (high < 0 || low < 0) break;
+    if (high < 0 || low < 0) return std::nullopt;
     bytes.push_back(static_cast<std::byte>(high << 4 | low));
   }
   return bytes;
@@ -35,22 +35,22 @@ Bytes bytes_of(std::string_view digits) {
 
 }  // namespace
 
-std::string facts_lines(const diagnostics::HostFacts& facts) {
+std::string helper_lines(std::string_view host, std::span<const std::byte> message) {
   std::string digits;
-  for (const std::byte each : encode(facts)) {
+  for (const std::byte each : message) {
     digits += "0123456789abcdef"[std::to_integer<unsigned>(each) >> 4U];
     digits += "0123456789abcdef"[std::to_integer<unsigned>(each) & 15U];
   }
   const std::size_t count = (digits.size() + kDigits - 1) / kDigits;
   std::string lines;
   for (std::size_t i = 0; i < count; ++i) {
-    lines += fmt::format("{} {}:{} {} {} {}\n", kWord, facts.host, ::getpid(), i, count,
+    lines += fmt::format("{} {}:{} {} {} {}\n", kWord, host, ::getpid(), i, count,
                          std::string_view(digits).substr(i * kDigits, kDigits));
   }
   return lines;
 }
 
-void FactsReader::add(std::string_view line) {
+void HelperLines::add(std::string_view line) {
   std::istringstream words{std::string(line)};
   std::string word;
   std::string from;
@@ -65,21 +65,21 @@ void FactsReader::add(std::string_view line) {
   host.digits += digits;
 }
 
-std::vector<diagnostics::HostFacts> FactsReader::take(std::vector<std::string>& notes) {
-  std::vector<diagnostics::HostFacts> found;
+std::vector<Bytes> HelperLines::take(std::vector<std::string>& notes) {
+  std::vector<Bytes> found;
   for (const auto& [from, host] : hosts_) {
     if (host.lines != host.wanted) {
       notes.push_back(fmt::format("of {} only {} of {} lines came", from, host.lines, host.wanted));
       continue;
     }
-    try {
-      found.push_back(diagnostics::decode_host_facts(bytes_of(host.digits)));
-    } catch (const Error& error) {
-      notes.emplace_back(error.what());
+    if (std::optional<Bytes> message = bytes_of(host.digits)) {
+      found.push_back(std::move(*message));
+    } else {
+      notes.push_back(fmt::format("a line of {} is torn", from));
     }
   }
   hosts_.clear();
   return found;
 }
 
-}  // namespace ddp::tools::status
+}  // namespace ddp::tools

@@ -1,11 +1,11 @@
-// Facts of hosts in short lines, which arrive mixed, or not at all.
-#include "status/facts_lines.hpp"
+// Messages of hosts in short lines, which arrive mixed, or not at all.
+#include "command/helper_lines.hpp"
 
 #include <sstream>
 
 #include <gmock/gmock.h>
 
-namespace ddp::tools::status {
+namespace ddp::tools {
 namespace {
 
 using ::testing::ElementsAre;
@@ -14,18 +14,18 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 std::vector<std::string> printed_by(const std::string& host) {
-  diagnostics::HostFacts facts{.host = host, .ranks = {}, .notes = {std::string(5000, 'x')}};
+  const Bytes message(5000, static_cast<std::byte>(host.back()));
   std::vector<std::string> lines;
-  std::istringstream text(facts_lines(facts));
+  std::istringstream text(helper_lines(host, message));
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   return lines;
 }
 
-TEST(FactsLines, OfSeveralHostsMayBeMixed) {
+TEST(HelperLines, OfSeveralHostsMayBeMixed) {
   const auto first = printed_by("n0");
   const auto second = printed_by("n1");
   ASSERT_GT(first.size(), 10U);
-  FactsReader reader;
+  HelperLines reader;
   for (std::size_t i = 0; i < first.size(); ++i) {
     EXPECT_LE(first[i].size(), 1000U);
     reader.add(first[i]);
@@ -35,16 +35,13 @@ TEST(FactsLines, OfSeveralHostsMayBeMixed) {
   std::vector<std::string> notes;
   const auto found = reader.take(notes);
   EXPECT_THAT(notes, IsEmpty());
-  ASSERT_THAT(found, SizeIs(2));
-  EXPECT_EQ(found[0].host, "n0");
-  EXPECT_EQ(found[1].host, "n1");
-  EXPECT_THAT(found[1].notes, ElementsAre(std::string(5000, 'x')));
+  EXPECT_THAT(found, ElementsAre(Bytes(5000, std::byte{'0'}), Bytes(5000, std::byte{'1'})));
 }
 
-TEST(FactsLines, AHostWithALineLostOrTornIsNoted) {
+TEST(HelperLines, AHostWithALineLostOrTornIsNoted) {
   auto torn = printed_by("n0");
   const auto whole = printed_by("n1");
-  FactsReader reader;
+  HelperLines reader;
   for (std::size_t i = 0; i < torn.size(); ++i) {
     if (i != 3) reader.add(torn[i]);
     reader.add(whole[i]);
@@ -60,4 +57,4 @@ TEST(FactsLines, AHostWithALineLostOrTornIsNoted) {
 }
 
 }  // namespace
-}  // namespace ddp::tools::status
+}  // namespace ddp::tools
