@@ -74,13 +74,13 @@ has_ended() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status"; }
 
 @test "srun places tasks on all nodes, each with its own name, address, /tmp, /dev/shm and process ids" {
   "$slurm_cluster" up
-  run "$slurm_cluster" run srun -N4 -n8 hostname
+  run "$slurm_cluster" run srun --quiet -N4 -n8 hostname
   [ "$(sort <<<"$output" | uniq -c | tr -s ' ')" = $' 5 n0\n 1 n1\n 1 n2\n 1 n3' ]
-  run "$slurm_cluster" run srun -N4 -n4 -l sh -c 'ip -o -4 addr show dev eth0 | grep -o "10\.78\.0\.[0-9]*/"'
+  run "$slurm_cluster" run srun --quiet -N4 -n4 -l sh -c 'ip -o -4 addr show dev eth0 | grep -o "10\.78\.0\.[0-9]*/"'
   [ "$(sort <<<"$output")" = $'0: 10.78.0.1/\n1: 10.78.0.2/\n2: 10.78.0.3/\n3: 10.78.0.4/' ]
   for folder in /tmp /dev/shm; do
     "$slurm_cluster" on n1 touch $folder/mark
-    run "$slurm_cluster" run srun -N4 -n4 -l test -e $folder/mark
+    run "$slurm_cluster" run srun --quiet -N4 -n4 -l test -e $folder/mark
     [ "$(grep -c 'task.*Exited with exit code 1' <<<"$output")" -ge 1 ]
     [[ "$output" != *"task 1:"* ]]
   done
