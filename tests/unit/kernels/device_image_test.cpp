@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "support/sanitized.hpp"
+
 namespace ddp::kernels {
 namespace {
 
@@ -23,7 +25,7 @@ T number_at(std::span<const std::byte> image, std::size_t offset) {
 
 TEST(DeviceImage, HasCodeForEachArchitectureAndPtxForLaterOnes) {
   const auto image = device_image();
-  if (image.empty()) GTEST_SKIP() << "this build has no device code";
+  if (image.empty() || test::kSanitized) GTEST_SKIP() << "this build has no device code, or a stand-in for it";
   EXPECT_LT(image.size(), 10U << 20U);
   ASSERT_EQ(number_at<std::uint32_t>(image, 0), 0xba55ed50U);
   std::set<std::string> found;

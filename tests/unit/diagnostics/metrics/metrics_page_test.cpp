@@ -118,7 +118,7 @@ TEST(GrafanaDashboard, HasWhatGrafanaWantsAndMetricsThatExist) {
   EXPECT_GE(shown.size(), 18U);
   for (const auto& variable : dashboard.at("templating").at("list")) {
     if (variable.at("type") != "query") continue;
-    for (const std::string& metric : metrics_in(variable.at("definition")))
+    for (const std::string& metric : metrics_in(variable.at("query").at("query")))
       EXPECT_TRUE(known.contains(metric)) << metric;
   }
 }
