@@ -105,10 +105,10 @@ EnvOptions parse_env_options(std::span<const std::string> arguments) {
       const std::string value = equals == std::string::npos ? arguments[++i] : word.substr(equals + 1);
       if (name == "--pid") {
         options.pid = process_number(value);
+      } else if (value.empty()) {
+        reject(fmt::format("{} '' names nothing", name), "give a libnccl.so.2, or a job");
       } else if (name == "--ranks-of") {
         options.ranks_of = value;
-      } else if (value.empty()) {
-        reject("--nccl '' is no file", "give a libnccl.so.2");
       } else {
         options.nccl = value;
       }
