@@ -338,16 +338,16 @@ END
   [ "$(id -u)" -eq 0 ] || skip "needs root, to be two users"
   start --nproc-per-node 2 "$rank_program" hang sleep 1
   eventually 60 ready 2
-  as_another() { env -u SLURM_JOB_ID setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
-  run -2 as_another "$info" status --after 0.5
+  as_another=(env -u SLURM_JOB_ID setpriv --reuid 65534 --regid 65534 --clear-groups env)
+  run -2 "${as_another[@]}" "$info" status --after 0.5
   [[ $output != *rank\ 1* && $output != *all_reduce* ]] || { echo "$output"; return 1; }
-  run -2 as_another "$info" status "$launcher"
+  run -2 "${as_another[@]}" "$info" status "$launcher"
   [[ $output != *rank\ 1* && $output != *all_reduce* ]] || { echo "$output"; return 1; }
   # Beside root's job it finds its own.
   mkdir -m 777 other
-  as_another env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 HOME="$PWD/other" sleep 1000 3>&- &
+  "${as_another[@]}" RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 HOME="$PWD/other" sleep 1000 3>&- &
   echo $! >"$NOTES/pid.sleep"
-  as_another "$info" status --after 0.5 >report || [ $? -le 2 ]
+  "${as_another[@]}" "$info" status --after 0.5 >report || [ $? -le 2 ]
   grep -q 'rank 0 (.*)' report || { cat report; return 1; }
   ! grep -qE 'all_reduce|rank 1|ranks 0' report || { cat report; return 1; }
   # Root's own question is answered.
