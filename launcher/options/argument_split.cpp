@@ -18,7 +18,7 @@
 namespace ddp::launcher {
 namespace {
 
-[[noreturn]] void reject(const std::string& cause, const std::string& hint) {
+[[noreturn]] void reject_words(const std::string& cause, const std::string& hint) {
   throw ExitError{kExitUsage,
                   {.code = ErrorCode::invalid_argument,
                    .attempted = "reading the command line",
@@ -57,10 +57,10 @@ std::string meant_option(const std::string& name, std::span<const OptionShape> k
 
 [[noreturn]] void reject_unknown(const std::string& name, std::span<const OptionShape> known) {
   if (std::string hint = hint_for_foreign_option(name); !hint.empty())
-    reject(fmt::format("unknown option '{}'", name), hint);
+    reject_words(fmt::format("unknown option '{}'", name), hint);
   const std::string meant = meant_option(name, known);
-  reject(fmt::format("unknown option '{}'", name),
-         meant.empty() ? "'ddprun --help' lists the options" : fmt::format("did you mean '{}'?", meant));
+  reject_words(fmt::format("unknown option '{}'", name),
+               meant.empty() ? "'ddprun --help' lists the options" : fmt::format("did you mean '{}'?", meant));
 }
 
 const OptionShape& find_long_option(const std::string& name, std::span<const OptionShape> known) {
@@ -76,8 +76,8 @@ const OptionShape& find_long_option(const std::string& name, std::span<const Opt
     return **first;
   std::vector<std::string_view> choices;
   for (const auto* shape : begun) choices.emplace_back(shape->name);
-  reject(fmt::format("option '{}' is ambiguous", name),
-         fmt::format("write one of {} in full", fmt::join(choices, ", ")));
+  reject_words(fmt::format("option '{}' is ambiguous", name),
+               fmt::format("write one of {} in full", fmt::join(choices, ", ")));
 }
 
 /// "-np", "-np4" and "-hostfile=hosts", which are no letters of ours in a row.
@@ -85,7 +85,7 @@ void refuse_foreign_word(const std::string& word) {
   std::string name = word.substr(0, word.find('='));
   name.erase(name.find_last_not_of("0123456789") + 1);
   if (std::string hint = hint_for_foreign_option(name); !hint.empty())
-    reject(fmt::format("unknown option '{}'", name), hint);
+    reject_words(fmt::format("unknown option '{}'", name), hint);
 }
 
 bool is_negative_number(std::string_view word) {
@@ -133,7 +133,7 @@ class Splitter {
       const OptionShape* option = exact_option(fmt::format("-{}", word[at]), known_);
       if (option == nullptr) refuse_foreign_word(word);
       if (option == nullptr && at > 1)
-        reject(fmt::format("unknown option '-{}' in '{}'", word[at], word), "'ddprun --help' lists the options");
+        reject_words(fmt::format("unknown option '-{}' in '{}'", word[at], word), "'ddprun --help' lists the options");
       if (option == nullptr) reject_unknown(word, known_);
       const std::string rest = word.substr(at + 1);
       if (option->takes_value) {
@@ -148,16 +148,17 @@ class Splitter {
   void take(const OptionShape& option, std::optional<std::string> value) {
     split_.options.push_back(option.name);
     if (!option.takes_value) {
-      if (value) reject(fmt::format("option '{}' takes no value", option.name), "leave out the '=' and what follows");
+      if (value)
+        reject_words(fmt::format("option '{}' takes no value", option.name), "leave out the '=' and what follows");
       return;
     }
     if (!value && option.value_optional) value.emplace();
     if (!value) {
       if (next_ == arguments_.size())
-        reject(fmt::format("option '{}' needs a value", option.name), "'ddprun --help' shows which");
+        reject_words(fmt::format("option '{}' needs a value", option.name), "'ddprun --help' shows which");
       const std::string& word = arguments_[next_];
       if (looks_like_option(word))
-        reject(
+        reject_words(
             fmt::format("option '{}' needs a value, and '{}' looks like an option", option.name, word),
             fmt::format("give a value, or write {}{}{}", option.name, option.name.starts_with("--") ? "=" : "", word));
       value = word;
