@@ -17,27 +17,7 @@ Error not_free(std::string attempted) {
 
 }  // namespace
 
-std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline) {
-  const std::string attempted = fmt::format("allocating {} bytes for group '{}'", bytes, members_.name);
-  if (forked()) fork_guard_.check(attempted);
-  if (const auto verdict = watch_.verdict()) throw *verdict;
-  Lane* const lane = lane_of(DeviceType::cuda);
-  if (lane == nullptr || bytes == 0) {
-    throw Error{{.code = lane == nullptr ? ErrorCode::unavailable : ErrorCode::invalid_argument,
-                 .attempted = attempted,
-                 .cause = lane == nullptr ? "no backend of the group serves CUDA tensors" : "that is no memory",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
-  }
-  attempt();
-  const Turn turn(*this, deadline.when());
-  if (!turn.taken()) throw not_free(attempted);
-  return lane->carrier.backend->allocate(bytes, deadline);
-}
-
-std::shared_ptr<TensorExecutor> GroupDriver::make_executor(bool converts, Deadline deadline) {
-  const std::string attempted = fmt::format("preparing to move gradients on a device for group '{}'", members_.name);
+Backend& GroupDriver::device_backend(const std::string& attempted) {
   if (forked()) fork_guard_.check(attempted);
   if (const auto verdict = watch_.verdict()) throw *verdict;
   Lane* const lane = lane_of(DeviceType::cuda);
@@ -49,10 +29,33 @@ std::shared_ptr<TensorExecutor> GroupDriver::make_executor(bool converts, Deadli
                  .ranks = {},
                  .hint = {}}};
   }
+  return *lane->carrier.backend;
+}
+
+std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline) {
+  const std::string attempted = fmt::format("allocating {} bytes for group '{}'", bytes, members_.name);
+  Backend& backend = device_backend(attempted);
+  if (bytes == 0) {
+    throw Error{{.code = ErrorCode::invalid_argument,
+                 .attempted = attempted,
+                 .cause = "that is no memory",
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
   attempt();
   const Turn turn(*this, deadline.when());
   if (!turn.taken()) throw not_free(attempted);
-  return lane->carrier.backend->make_executor(converts, deadline);
+  return backend.allocate(bytes, deadline);
+}
+
+std::shared_ptr<TensorExecutor> GroupDriver::make_executor(bool converts, Deadline deadline) {
+  const std::string attempted = fmt::format("preparing to move gradients on a device for group '{}'", members_.name);
+  Backend& backend = device_backend(attempted);
+  attempt();
+  const Turn turn(*this, deadline.when());
+  if (!turn.taken()) throw not_free(attempted);
+  return backend.make_executor(converts, deadline);
 }
 
 void GroupDriver::split(Backend* child, int rank, Deadline deadline) {

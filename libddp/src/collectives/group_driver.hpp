@@ -137,6 +137,8 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void number(WorkState& work, WorkState* comparison) noexcept;
   void queue(WorkState& work) noexcept;
   Lane& lane_for(std::span<const Operation> operations);
+  /// That for CUDA tensors, of a group that has not failed.
+  Backend& device_backend(const std::string& attempted);
   void expect(Time event) noexcept;
   void wake_progress() noexcept;
   void end_progress() noexcept;
