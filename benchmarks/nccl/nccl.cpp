@@ -34,8 +34,6 @@ namespace {
 namespace nccl = ddp::collectives::nccl;
 
 constexpr int kBatch = 50;
-// As between the buckets of a step. Calls in a row would wait for each other's launches.
-constexpr std::chrono::milliseconds kApart{1};
 constexpr std::chrono::milliseconds kWatched{1500};
 
 double seconds_of(clockid_t clock) {
@@ -140,8 +138,8 @@ class Paused {
   CUstream stream_;
 };
 
-double issue_seconds(const Device& device, Bare& bare, const std::function<void()>& issue,
-                     const std::function<void()>& wait) {
+double issue_seconds(const Device& device, Bare& bare, std::chrono::microseconds apart,
+                     const std::function<void()>& issue, const std::function<void()>& wait) {
   double spent = 0;
   {
     const Paused paused(device.stream.get());
@@ -151,7 +149,7 @@ double issue_seconds(const Device& device, Bare& bare, const std::function<void(
       const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
       issue();
       spent += seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
-      std::this_thread::sleep_for(kApart);
+      if (apart.count() > 0) std::this_thread::sleep_for(apart);
       bare.settle();
     }
   }
@@ -159,7 +157,7 @@ double issue_seconds(const Device& device, Bare& bare, const std::function<void(
   return spent / kBatch;
 }
 
-void issue(int rounds) {
+void issue(int rounds, std::chrono::microseconds apart) {
   ddp::World world = ddp::World::init();
   ddp::ProcessGroup group = ddp::make_process_group(world, "nccl");
   const Device device(0);
@@ -173,12 +171,12 @@ void issue(int rounds) {
   };
   for (int round = 0; round <= rounds; ++round) {
     const double call = issue_seconds(
-        device, bare, [&] { bare.call(); }, wait);
+        device, bare, apart, [&] { bare.call(); }, wait);
     const double events = issue_seconds(
-        device, bare, [&] { bare.call_between_events(); }, wait);
+        device, bare, apart, [&] { bare.call_between_events(); }, wait);
     const double ours = issue_seconds(
-        device, bare, [&] { works.push_back(group.all_reduce(device.view(), ddp::ReduceOp::sum, device.call())); },
-        wait_for_works);
+        device, bare, apart,
+        [&] { works.push_back(group.all_reduce(device.view(), ddp::ReduceOp::sum, device.call())); }, wait_for_works);
     if (round == 0) continue;  // it connects
     fmt::print("{{\"call\": {:.9f}, \"events\": {:.9f}, \"libddp\": {:.9f}}}\n", call, events, ours);
   }
@@ -238,13 +236,13 @@ int main(int argc, char** argv) {
   const std::string argument = argc > 2 ? argv[2] : "";
   try {
     if (mode == "issue") {
-      issue(std::atoi(argument.c_str()));
+      issue(std::atoi(argument.c_str()), std::chrono::microseconds(argc > 3 ? std::atoi(argv[3]) : 0));
     } else if (mode == "watch") {
       watch(argument == "libddp");
     } else if (mode == "lose") {
       lose();
     } else {
-      fmt::print(stderr, "bench_nccl: issue ROUNDS, watch libddp|bare, or lose\n");
+      fmt::print(stderr, "bench_nccl: issue ROUNDS APART_US, watch libddp|bare, or lose\n");
       return 2;
     }
   } catch (const std::exception& error) {

@@ -21,6 +21,7 @@ from spread import Spread, table  # noqa: E402
 
 RANKS, VICTIM = 4, 2
 BATCHES = 40  # of 50 operations, in each process
+APART_US = 1000  # as between the buckets of a step
 RUN_LIMIT_S = 120
 MOST_SILENT = 3  # rounds: each takes DDP_PEER_TIMEOUT
 
@@ -41,9 +42,9 @@ def run(binaries, *arguments, **more):
     return [json.loads(row) for row in done.stdout.splitlines()]
 
 
-def issue_us(binaries, **more):
+def issue_us(binaries, apart_us=APART_US, **more):
     """Of one process, by contender."""
-    rows = run(binaries, "issue", str(BATCHES), **more)
+    rows = run(binaries, "issue", str(BATCHES), str(apart_us), **more)
     return {name: Spread([row[name] * 1e6 for row in rows]).median for name in rows[0]}
 
 
@@ -92,11 +93,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     binaries = options.binaries.resolve()
-    issued, blocking, unrecorded, watched, bare, losses = [], [], [], [], [], {"report": [], "silent": []}
+    issued, blocking, in_a_row, unrecorded, watched, bare, losses = [], [], [], [], [], [], {"report": [], "silent": []}
     for _ in range(options.rounds):
         issued.append(issue_us(binaries))
         blocking.append(issue_us(binaries, NCCL_COMM_BLOCKING="1"))
-        unrecorded.append(issue_us(binaries, NCCL_COMM_BLOCKING="1", DDP_FLIGHT_SIZE="0"))
+        # without blocking, each call of a row would wait for the launch of the one before
+        in_a_row.append(issue_us(binaries, 0, NCCL_COMM_BLOCKING="1"))
+        unrecorded.append(issue_us(binaries, 0, NCCL_COMM_BLOCKING="1", DDP_FLIGHT_SIZE="0"))
         watched.append(watched_processors(binaries, "libddp"))
         bare.append(watched_processors(binaries, "bare"))
         losses["report"].append(survivors_ms(binaries, "report"))
@@ -110,7 +113,8 @@ def main():
         return Spread([a - b for a, b in zip(first, second)]).scaled(1, 2)
 
     print(f"Processor time of the issuing thread for an all_reduce of one element, until NCCL has launched it, one rank, µs; medians of {BATCHES} batches "
-          f"of 50 in a process, {options.rounds} rounds. As users run it: NCCL launches on a thread of its own. With NCCL_COMM_BLOCKING=1: within the call.\n")
+          f"of 50 in a process, {options.rounds} rounds. As users run it: NCCL launches on a thread of its own. With NCCL_COMM_BLOCKING=1: within the call. "
+          f"Calls are {APART_US / 1000:g} ms apart, or follow one another in a row.\n")
 
     def rows_of(rounds):
         ours = column(rounds, "libddp")
@@ -119,9 +123,10 @@ def main():
 
     names = ["the double's `ncclAllReduce`", "the same between events, behind the caller's stream", "libddp", "libddp above `ncclAllReduce`",
              "libddp above the same between events (target: at most 5)"]
-    both = [[name, *pair] for name, *pair in zip(names, rows_of(issued), rows_of(blocking))]
-    recorder = difference(column(blocking, "libddp"), column(unrecorded, "libddp"))
-    print(table(["", "as users run it", "NCCL_COMM_BLOCKING=1"], [*both, ["libddp with the flight recorder above libddp without", "", recorder]]))
+    rows = [[name, *values] for name, *values in zip(names, rows_of(issued), rows_of(blocking), rows_of(in_a_row))]
+    recorder = difference(column(in_a_row, "libddp"), column(unrecorded, "libddp"))
+    print(table(["", "as users run it", "NCCL_COMM_BLOCKING=1", "the same, in a row"],
+                [*rows, ["libddp with the flight recorder above libddp without", "", "", recorder]]))
     print("\nProcessors that a process takes while an operation runs for long and nobody waits.\n")
     print(table(["", "processors"], [["bare calls", Spread(bare).scaled(1, 4)], ["libddp", Spread(watched).scaled(1, 4)],
                                      ["libddp's watch", Spread([a - b for a, b in zip(watched, bare)]).scaled(1, 4)]]))
