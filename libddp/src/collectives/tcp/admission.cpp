@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
@@ -26,16 +27,16 @@ std::uint16_t Admission::port() const { return base::local_port(listener_.get())
 
 void Admission::begin(const MeshIdentity& identity) {
   identity_ = &identity;
-  watch(listener_.get(), 0);
+  if (!watch(listener_.get(), 0)) throw base::system_error("waiting for other ranks' connections (epoll_ctl)", errno);
 }
 
 std::size_t Admission::most_unproven() const noexcept {
   return kMostStrangers + (identity_ == nullptr ? 0 : static_cast<std::size_t>(identity_->size()));
 }
 
-void Admission::watch(int fd, std::uint64_t serial) {
+bool Admission::watch(int fd, std::uint64_t serial) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = serial}};
-  ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, fd, &event);
+  return ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 void Admission::close() noexcept {
@@ -89,7 +90,8 @@ void Admission::accept_waiting() {
                          .until = Deadline::after(kPatience),
                          .serial = ++serial_});
     shares_.add(unproven_.back().source);
-    watch(unproven_.back().socket.get(), serial_);
+    // for want of memory: a rank tries again
+    if (!watch(unproven_.back().socket.get(), serial_)) drop(std::prev(unproven_.end()));
   }
 }
 
@@ -136,8 +138,8 @@ std::vector<Admission::Proven> Admission::advance() {
   std::vector<Proven> proven;
   if (!listener_ || identity_ == nullptr) return proven;
   if (muted_ && muted_until_.expired()) {
-    muted_ = false;
-    watch(listener_.get(), 0);
+    muted_ = !watch(listener_.get(), 0);
+    muted_until_ = Deadline::after(kMuted);
   }
   std::array<epoll_event, 64> events{};
   const int ready = ::epoll_wait(poller_.get(), events.data(), static_cast<int>(events.size()), 0);

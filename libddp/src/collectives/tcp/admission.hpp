@@ -61,7 +61,7 @@ class Admission {
   };
   using Place = std::list<Unproven>::iterator;
 
-  void watch(int fd, std::uint64_t serial);
+  bool watch(int fd, std::uint64_t serial);
   void accept_waiting();
   bool make_room();
   void drop(Place place);

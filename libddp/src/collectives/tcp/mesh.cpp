@@ -30,6 +30,13 @@ constexpr std::chrono::milliseconds kSettle{200};
 constexpr std::uint64_t kAdmissionTag = std::uint64_t{1} << 32U;
 constexpr std::uint64_t kWakeTag = std::uint64_t{2} << 32U;
 
+/// @param what of this rank's own; throws Error(system).
+void watch_own(const base::UniqueFd& poller, int fd, std::uint64_t tag, const char* what) {
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = tag}};
+  if (::epoll_ctl(poller.get(), EPOLL_CTL_ADD, fd, &event) == 0) return;
+  throw base::system_error(std::string("waiting for other ranks (epoll_ctl, ") + what + ")", errno);
+}
+
 }  // namespace
 
 TcpMesh::TcpMesh(const MeshConfig& config)
@@ -39,8 +46,7 @@ TcpMesh::TcpMesh(const MeshConfig& config)
   secret_ = random_key();
   if (config.size > 1) admission_ = std::make_unique<Admission>(config.interface_address);
   peers_.resize(static_cast<std::size_t>(config.size));
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTag}};
-  ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, wake_.fd(), &event);
+  watch_own(poller_, wake_.fd(), kWakeTag, "own calls");
 }
 
 TcpMesh::~TcpMesh() = default;
@@ -54,8 +60,7 @@ void TcpMesh::connect(const std::vector<Bytes>& addresses) {
   if (!admission_) return;
   identity_.emplace(config_.rank, addresses);
   admission_->begin(*identity_);
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kAdmissionTag}};
-  ::epoll_ctl(poller_.get(), EPOLL_CTL_ADD, admission_->fd(), &event);
+  watch_own(poller_, admission_->fd(), kAdmissionTag, "connections");
 }
 
 Context& TcpMesh::open_context(std::uint16_t number, std::vector<int> members) {

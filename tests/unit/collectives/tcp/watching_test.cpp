@@ -14,12 +14,19 @@ namespace {
 /// How many additions of connections between ranks, open or opening, have been; negative: none is.
 std::atomic<int> refused{-1};
 
+/// How many additions of what only listens or has just been accepted will be refused.
+std::atomic<int> refuse_readers{0};
+
 }  // namespace
 
 /// In the place of the C library's, for all of this program.
 extern "C" int epoll_ctl(int poller, int operation, int descriptor, epoll_event* event) noexcept {
   if (operation == EPOLL_CTL_ADD && (event->events & (EPOLLRDHUP | EPOLLET)) != 0 && refused >= 0) {
     ++refused;
+    errno = ENOMEM;
+    return -1;
+  }
+  if (operation == EPOLL_CTL_ADD && event->events == EPOLLIN && refuse_readers.fetch_sub(1) > 0) {
     errno = ENOMEM;
     return -1;
   }
@@ -61,6 +68,26 @@ TEST(TcpWatching, WhatEpollHasRefusedIsWatchedLater) {
     EXPECT_EQ(outcome, Outcome::ok);
     request.release();
   });
+}
+
+TEST(TcpWatching, AConnectionThatCannotBeWatchedIsMadeAgain) {
+  testing::BackendRanks group(subject(2));
+  refuse_readers = 2;
+  group.on_all([&](int rank) { all_reduce(group.at(rank), 2, rank, 1, 10); });
+  EXPECT_LE(refuse_readers, 0) << "none has been refused";
+  refuse_readers = 0;
+}
+
+TEST(TcpWatching, ARankThatCannotListenSaysSo) {
+  refuse_readers = 1;
+  try {
+    testing::BackendRanks group(subject(2));
+    ADD_FAILURE() << "it has come to be";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::system);
+    EXPECT_EQ(error.detail().native, "ENOMEM (12)");
+  }
+  refuse_readers = 0;
 }
 
 }  // namespace
