@@ -36,6 +36,7 @@ std::vector<ProbeListener> probed_addresses(const RankFacts& own, const NodeFact
     listeners.push_back({.interface = name,
                          .address = address.address,
                          .mtu = interface == node.interfaces.end() ? 0 : interface->mtu,
+                         .rate_mbps = interface == node.interfaces.end() ? 0 : interface->rate_mbps,
                          .tcp_port = 0,
                          .udp_port = 0});
   };

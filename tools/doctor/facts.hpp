@@ -96,6 +96,7 @@ struct ProbeListener {
   std::string interface;
   std::string address;  ///< numeric
   std::int64_t mtu = 0;
+  std::int64_t rate_mbps = 0;  ///< of the interface; 0 if unknown
   std::uint16_t tcp_port = 0;
   std::uint16_t udp_port = 0;
   friend bool operator==(const ProbeListener&, const ProbeListener&) = default;
@@ -209,6 +210,8 @@ struct ProbeResult {
   ProbeEnd end = ProbeEnd::silent;
   PacketEnd packet = PacketEnd::untested;
   std::int64_t packet_bytes = 0;  ///< IP packet; 0: none was sent
+  std::int64_t rate_mbps = 0;     ///< of the slower of both interfaces; 0 if unknown
+  std::int64_t path_mbps = 0;     ///< what trains of packets came through with (packet_train.hpp); 0: none did
   friend bool operator==(const ProbeResult&, const ProbeResult&) = default;
 };
 

@@ -56,7 +56,7 @@ void fields(Archive& archive, PluginFacts& value) {
 }
 template <class Archive>
 void fields(Archive& archive, ProbeListener& value) {
-  archive(value.interface)(value.address)(value.mtu)(value.tcp_port)(value.udp_port);
+  archive(value.interface)(value.address)(value.mtu)(value.rate_mbps)(value.tcp_port)(value.udp_port);
 }
 template <class Archive>
 void fields(Archive& archive, NameFacts& value) {
@@ -81,7 +81,8 @@ void fields(Archive& archive, RankFacts& value) {
 }
 template <class Archive>
 void fields(Archive& archive, ProbeResult& value) {
-  archive(value.to_node)(value.interface)(value.address)(value.end)(value.packet)(value.packet_bytes);
+  archive(value.to_node)(value.interface)(value.address)(value.end)(value.packet)(value.packet_bytes)(value.rate_mbps)(
+      value.path_mbps);
 }
 template <class Archive>
 void fields(Archive& archive, ProbeReport& value) {

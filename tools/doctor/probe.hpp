@@ -1,4 +1,5 @@
-// Packets between nodes: whether an address is reached, and whether packets as large as its interface's MTU arrive.
+// Packets between nodes: whether an address is reached, whether packets as large as its interface's MTU arrive, and how
+// fast.
 #pragma once
 
 #include <memory>
@@ -39,8 +40,9 @@ struct ProbeTarget {
   Bytes token;
 };
 
-/// Probes all targets at once. A target is done when it was reached and its largest packet answered; @p deadline ends
-/// the others. @p own the interfaces of this node, for the MTU of the one by which packets leave.
+/// Probes all targets at once. A target is done when it was reached, its largest packet answered, and a train of
+/// packets (packet_train.hpp) was as fast as the interfaces allow, or several were not; @p deadline ends the others. @p
+/// own the interfaces of this node, for MTU and speed of the one by which packets leave.
 std::vector<ProbeResult> probe(const std::vector<ProbeTarget>& targets, const std::vector<InterfaceFacts>& own,
                                Deadline deadline);
 

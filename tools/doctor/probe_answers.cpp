@@ -8,6 +8,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
+#include <span>
 #include <thread>
 
 #include <ddp/error.hpp>
@@ -37,6 +39,21 @@ SocketAddress SocketAddress::of(const std::string& address, std::uint16_t port) 
   return made;
 }
 
+namespace {
+
+/// As of SO_TIMESTAMPNS; 0 if the kernel does not tell.
+std::int64_t arrival_of(msghdr& message) {
+  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_TIMESTAMPNS) continue;
+    timespec time{};
+    std::memcpy(&time, CMSG_DATA(each), sizeof time);
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  }
+  return 0;
+}
+
+}  // namespace
+
 struct ProbeAnswers::State {
   std::vector<ProbeListener> listeners;
   std::vector<base::UniqueFd> streams;
@@ -50,6 +67,8 @@ struct ProbeAnswers::State {
     if (at.length == 0) return false;
     base::UniqueFd udp{::socket(at.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     if (!udp || ::bind(udp.get(), at.get(), at.length) != 0) return false;
+    const int yes = 1;
+    ::setsockopt(udp.get(), SOL_SOCKET, SO_TIMESTAMPNS, &yes, sizeof yes);  // without it, no bandwidth is told
     base::UniqueFd tcp;
     try {
       tcp = base::listen_tcp(wanted.address);
@@ -66,12 +85,23 @@ struct ProbeAnswers::State {
 
   void answer(int fd, std::vector<std::byte>& buffer) const {
     SocketAddress from;
-    from.length = sizeof from.storage;
-    const ssize_t size = ::recvfrom(fd, buffer.data(), buffer.size(), 0, from.get(), &from.length);
-    if (size < static_cast<ssize_t>(kTokenBytes)) return;
+    iovec into{.iov_base = buffer.data(), .iov_len = buffer.size()};
+    alignas(cmsghdr) std::array<char, 256> control{};
+    msghdr message{};
+    message.msg_name = from.get();
+    message.msg_namelen = sizeof from.storage;
+    message.msg_iov = &into;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t size = ::recvmsg(fd, &message, 0);
+    if (size < static_cast<ssize_t>(kTokenBytes + sizeof(std::uint32_t))) return;
     if (!std::equal(token.begin(), token.end(), buffer.begin())) return;
-    const auto reply = probe_reply(token, static_cast<std::uint32_t>(size));
-    ::sendto(fd, reply.data(), reply.size(), 0, from.get(), from.length);
+    base::ByteReader reader{std::span<const std::byte>(buffer).subspan(kTokenBytes), "probe"};
+    const auto reply = probe_reply(token, {.arrived_bytes = static_cast<std::uint32_t>(size),
+                                           .number = reader.integer<std::uint32_t>(),
+                                           .arrived_ns = arrival_of(message)});
+    ::sendto(fd, reply.data(), reply.size(), 0, from.get(), message.msg_namelen);
   }
 
   void serve() const {

@@ -3,8 +3,11 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 
 #include <ddp/bytes.hpp>
@@ -16,11 +19,34 @@ namespace ddp::tools::doctor {
 inline constexpr std::size_t kTokenBytes = 16;
 inline constexpr std::size_t kLargestPacket = 65536;
 
-/// The token, then how many bytes have arrived behind the UDP header.
-inline Bytes probe_reply(const Bytes& token, std::uint32_t arrived_bytes) {
+/// What a packet begins with: the token, then a number for the sender.
+inline Bytes probe_packet(const Bytes& token, std::uint32_t number) {
   base::ByteWriter writer;
-  writer.raw(token).integer(arrived_bytes);
+  writer.raw(token).integer(number);
   return std::move(writer).bytes();
+}
+
+/// Behind the token.
+struct ProbeReply {
+  std::uint32_t arrived_bytes = 0;  ///< behind the UDP header
+  std::uint32_t number = 0;         ///< the packet's
+  std::int64_t arrived_ns = 0;      ///< by the receiving kernel's CLOCK_REALTIME; 0: it does not tell
+};
+
+inline Bytes probe_reply(const Bytes& token, const ProbeReply& reply) {
+  base::ByteWriter writer;
+  writer.raw(token).integer(reply.arrived_bytes).integer(reply.number).integer(reply.arrived_ns);
+  return std::move(writer).bytes();
+}
+/// Nothing if it is none with @p token.
+inline std::optional<ProbeReply> read_probe_reply(const Bytes& token, std::span<const std::byte> bytes) {
+  if (bytes.size() != kTokenBytes + 16 || !std::equal(token.begin(), token.end(), bytes.begin())) return std::nullopt;
+  base::ByteReader reader(bytes.subspan(kTokenBytes), "reply to a probe");
+  ProbeReply reply;
+  reply.arrived_bytes = reader.integer<std::uint32_t>();
+  reply.number = reader.integer<std::uint32_t>();
+  reply.arrived_ns = reader.integer<std::int64_t>();
+  return reply;
 }
 
 struct SocketAddress {

@@ -7,11 +7,14 @@
 
 #include "doctor/families.hpp"
 #include "doctor/nccl_interfaces.hpp"
+#include "doctor/packet_train.hpp"
 #include "topology/network/interface_agreement.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
 
+// Slower by this than the interfaces: another class, as 100 Mbit/s instead of 1000.
+constexpr std::int64_t kPathFactor = 4;
 // Each connection that a host opens takes one; 28232 is Linux' default.
 constexpr std::int64_t kFewestPorts = 4096;
 
@@ -53,7 +56,10 @@ void check_mtu(const JobFacts& job, Findings& findings) {
   }
 }
 
-void check_packets(const JobFacts& job, Findings& findings) {
+/// What probes of the interfaces that ranks use have found: says so of the node that is to blame.
+/// @param tested @param failed of a ProbeResult. @param say the evidence.
+template <class Tested, class Failed, class Say>
+void judge_probes(const JobFacts& job, Findings& findings, Tested tested, Failed failed, Say say) {
   std::set<std::string> used;
   for (const auto& [subnet, uses] : by_subnet(job)) {
     for (const UsedInterface& use : uses) used.insert(use.choice.address.address);
@@ -62,20 +68,48 @@ void check_packets(const JobFacts& job, Findings& findings) {
   const auto each_tested = [&](const auto& act) {
     for (const NodeRecord& from : job.nodes) {
       for (const ProbeResult& result : from.probes.results) {
-        if (result.packet != PacketEnd::untested && used.contains(result.address)) act(number_of(job, from), result);
+        if (tested(result) && used.contains(result.address)) act(number_of(job, from), result);
       }
     }
   };
   each_tested([&](int from, const ProbeResult& result) {
-    pairs.push_back({.from = from, .to = result.to_node, .failed = result.packet == PacketEnd::lost});
+    pairs.push_back({.from = from, .to = result.to_node, .failed = failed(result)});
   });
   const auto blamed = nodes_at_fault(pairs, job.nodes.size());
   each_tested([&](int from, const ProbeResult& result) {
     const auto to = static_cast<std::size_t>(result.to_node);
-    if (result.packet != PacketEnd::lost || (blamed[static_cast<std::size_t>(from)] && !blamed[to])) return;
-    findings.on_node(job.nodes[to], fmt::format("packets of {} bytes to {} are lost, small ones are not",
-                                                result.packet_bytes, result.interface));
+    if (!failed(result) || (blamed[static_cast<std::size_t>(from)] && !blamed[to])) return;
+    findings.on_node(job.nodes[to], say(result));
   });
+}
+
+void check_packets(const JobFacts& job, Findings& findings) {
+  judge_probes(
+      job, findings, [](const ProbeResult& result) { return result.packet != PacketEnd::untested; },
+      [](const ProbeResult& result) { return result.packet == PacketEnd::lost; },
+      [](const ProbeResult& result) {
+        return fmt::format("packets of {} bytes to {} are lost, small ones are not", result.packet_bytes,
+                           result.interface);
+      });
+}
+
+/// To one digit, so that what several nodes have measured is one finding: 94 is 90.
+std::int64_t one_digit(std::int64_t mbps) {
+  std::int64_t unit = 1;
+  while (mbps / unit >= 10) unit *= 10;
+  return mbps / unit * unit;
+}
+
+void check_path(const JobFacts& job, Findings& findings) {
+  judge_probes(
+      job, findings, [](const ProbeResult& result) { return result.path_mbps != 0; },
+      [](const ProbeResult& result) {
+        return result.path_mbps * kPathFactor < std::min(result.rate_mbps, kMostMeasurableMbps);
+      },
+      [](const ProbeResult& result) {
+        return fmt::format("packets to {} come through at some {} Mbit/s, interfaces run at {}", result.interface,
+                           one_digit(result.path_mbps), result.rate_mbps);
+      });
 }
 
 void check_duplicates(const JobFacts& job, Findings& findings) {
@@ -142,6 +176,14 @@ constexpr Rule kNetworkRules[] = {
          "All ranks wait for the slowest link. Usually a cable, a transceiver or a switch port that negotiated less.",
      .fix = "ethtool NAME on both ends; replace the cable, or leave the node out (srun --exclude)",
      .check = &check_speed},
+    {.id = "path-slow",
+     .severity = Severity::warning,
+     .title = "packets are slower between nodes than their interfaces are",
+     .meaning = "Packets that leave together arrive at less than a quarter of the slower interface's speed (of 4 "
+                "Gbit/s, if it "
+                "is faster), also in the best of several tries: something between is slow, or busy with other traffic.",
+     .fix = "look at the speed of switches' ports, and limits of virtual networks; iperf3 between both nodes says more",
+     .check = &check_path},
     {.id = "port-range",
      .severity = Severity::warning,
      .title = "few ports for outgoing connections",

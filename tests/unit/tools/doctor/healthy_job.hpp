@@ -40,7 +40,9 @@ inline ProbeResult reached(int to_node, const std::string& interface, const std:
           .address = address,
           .end = ProbeEnd::reached,
           .packet = PacketEnd::passed,
-          .packet_bytes = 1500};
+          .packet_bytes = 1500,
+          .rate_mbps = 100'000,
+          .path_mbps = 4000};
 }
 
 inline JobFacts healthy_job() {

@@ -79,6 +79,12 @@ std::vector<Case> near_misses() {
        }},
       {"mtu-lost", "nothing was answered",
        [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
+      {"path-slow", "the interfaces are no faster",
+       [](auto& job) {
+         job.nodes[0].probes.results[0].rate_mbps = 1000;
+         job.nodes[0].probes.results[0].path_mbps = 300;
+       }},
+      {"path-slow", "no train has come through", [](auto& job) { job.nodes[0].probes.results[0].path_mbps = 0; }},
       {"slurm-pmix", "pairs that work", [](auto& job) { give_pair(job, "24.11.5", "5.0.7"); }},
       {"slurm-pmix", "fixed by Slurm", [](auto& job) { give_pair(job, "25.11.2", "6.1.0"); }},
       {"slurm-pmix", "23.02.2 sets what PMIx 5 needs", [](auto& job) { give_pair(job, "23.02.2", "5.0.1"); }},

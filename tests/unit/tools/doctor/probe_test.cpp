@@ -20,7 +20,8 @@ using testing::HasSubstr;
 
 TEST(DoctorProbe, PacketsReachWhoAnswersAndNobodyElse) {
   const std::vector<InterfaceFacts> own{test::loopback()};
-  const ProbeAnswers answers{{{.interface = "lo", .address = "127.0.0.1", .mtu = 9000, .tcp_port = 0, .udp_port = 0}}};
+  const ProbeAnswers answers{
+      {{.interface = "lo", .address = "127.0.0.1", .mtu = 9000, .rate_mbps = 0, .tcp_port = 0, .udp_port = 0}}};
   ASSERT_EQ(answers.listeners().size(), 1U);
   const ProbeTarget target{.to_node = 3, .listener = answers.listeners()[0], .token = answers.token()};
   ProbeTarget stranger = target;
@@ -57,7 +58,7 @@ TEST(DoctorProbe, APacketThatIsRefusedAloudIsNotLost) {
     request.ifr_flags = IFF_UP | IFF_RUNNING;
     if (::ioctl(fd.get(), SIOCSIFFLAGS, &request) != 0) ::_exit(77);
     const ProbeAnswers answers{
-        {{.interface = "lo", .address = "127.0.0.1", .mtu = 9000, .tcp_port = 0, .udp_port = 0}}};
+        {{.interface = "lo", .address = "127.0.0.1", .mtu = 9000, .rate_mbps = 0, .tcp_port = 0, .udp_port = 0}}};
     const ProbeTarget target{.to_node = 1, .listener = answers.listeners().at(0), .token = answers.token()};
     const auto found = probe({target}, {test::loopback()}, Deadline::after(std::chrono::seconds(3)));
     ::_exit(found.at(0).end == ProbeEnd::reached && found.at(0).packet == PacketEnd::untested ? 0 : 1);
