@@ -40,6 +40,15 @@ def swap():
                 pages[page]
             time.sleep(0.01)
 
+def swap_out():
+    # More than its memory cgroup allows, which is on the swap file by turns.
+    with open(os.environ["LITTLE_MEMORY"] + "/cgroup.procs", "w") as file:
+        file.write(str(os.getpid()))
+    pages = bytearray(64 << 20)
+    while True:
+        for page in range(0, len(pages), 4096):
+            pages[page] = 1
+
 def open_fifo():
     path = f"fifo.{os.getpid()}"
     os.mkfifo(path)
@@ -215,6 +224,41 @@ END
   hangs_of plain plain.py <<'END'
 likely rank 1 is *reads pages from disk all the time*
 swap()
+END
+}
+
+# little_memory: a memory cgroup of 32 MiB, and a swap file.
+little_memory() {
+  [ "$(id -u)" -eq 0 ] || skip "needs root, for a memory cgroup"
+  if [ -d /sys/fs/cgroup/memory ]; then
+    LITTLE_MEMORY=/sys/fs/cgroup/memory/ddp_swaps.$$
+    mkdir "$LITTLE_MEMORY" || skip "needs a memory cgroup"
+    echo $((32 << 20)) >"$LITTLE_MEMORY/memory.limit_in_bytes"
+  else
+    LITTLE_MEMORY=/sys/fs/cgroup/ddp_swaps.$$
+    mkdir "$LITTLE_MEMORY" && [ -e "$LITTLE_MEMORY/memory.max" ] || skip "needs a memory cgroup"
+    echo $((32 << 20)) >"$LITTLE_MEMORY/memory.max"
+  fi
+  export LITTLE_MEMORY
+  dd if=/dev/zero of=swapped bs=1M count=128 status=none
+  chmod 600 swapped
+  mkswap swapped >/dev/null && swapon swapped || skip "needs a swap file"
+}
+
+teardown() {
+  ddprun_jobs_teardown
+  if [ -n "${LITTLE_MEMORY:-}" ]; then
+    eventually 20 rmdir "$LITTLE_MEMORY" # not while the rank dies
+    eventually 20 not_swapped
+  fi
+}
+not_swapped() { ! swapon --show | grep -q "$BATS_TEST_TMPDIR" || swapoff swapped; }
+
+@test "of other programs: a rank that swaps" {
+  little_memory
+  hangs_of plain plain.py <<'END'
+likely rank 1 is *reads pages from disk all the time*
+swap_out()
 END
 }
 
