@@ -5,9 +5,9 @@
 namespace ddp::tools::doctor {
 namespace {
 
-constexpr std::size_t kTrainBytes = 62'000;   // of what UDP takes at once
-constexpr std::uint32_t kMostPackets = 40;    // of a train; Linux takes 64
-constexpr std::uint32_t kFewestPackets = 4;   // that say anything
+constexpr std::size_t kTrainBytes = 62'000;  // of what UDP takes at once
+constexpr std::uint32_t kMostPackets = 40;   // of a train; Linux takes 64
+constexpr std::uint32_t kFewestPackets = 4;  // that say anything
 constexpr std::uint32_t kFewestIntervals = 3;
 
 }  // namespace

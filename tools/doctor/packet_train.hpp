@@ -1,6 +1,6 @@
-// What a path between nodes lets through: packets that leave together arrive further apart the slower its slowest link is.
-// A train is at most 64 KiB, so that it disturbs no job. Waiting processors and other traffic spread trains, too, so
-// the fastest of a few counts; a receiver that takes packets in batches makes all look faster than they are.
+// What a path between nodes lets through: packets that leave together arrive further apart the slower its slowest link
+// is. A train is at most 64 KiB, so that it disturbs no job. Waiting processors and other traffic spread trains, too,
+// so the fastest of a few counts; a receiver that takes packets in batches makes all look faster than they are.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ class PacketTrains {
  public:
   static constexpr int kMost = 5;
 
-  /// @param rate_mbps of the slower of both interfaces; 0 if unknown: there is nothing to compare with, so none is sent.
+  /// @param rate_mbps of the slower of both interfaces; 0 if unknown: there is nothing to compare with, so none is
+  /// sent.
   /// @param packet_bytes that both interfaces take, with @p header_bytes of IP and UDP.
   PacketTrains(std::int64_t rate_mbps, std::size_t packet_bytes, std::size_t header_bytes);
 

@@ -72,7 +72,8 @@ class SlowRelay {
     while (!stop_) {
       if (!ready(back_.get())) continue;
       const ssize_t size = ::recv(back_.get(), reply.data(), reply.size(), 0);
-      if (size > 0) ::sendto(front_.get(), reply.data(), static_cast<std::size_t>(size), 0, sender_.get(), sender_.length);
+      if (size > 0)
+        ::sendto(front_.get(), reply.data(), static_cast<std::size_t>(size), 0, sender_.get(), sender_.length);
     }
   }
 
