@@ -40,6 +40,9 @@ void collect_slurm(NodeFacts& node, const base::Environment& environment, Deadli
 /// NVIDIA's driver, NVSwitches, their Fabric Manager and IMEX; a part of collect_node().
 void collect_fabric(NodeFacts& node, const std::filesystem::path& root);
 
+/// Failures of GPUs in the kernel's log, where this user may read it; a part of collect_node().
+void collect_xids(NodeFacts& node, const std::filesystem::path& root);
+
 /// What `nv-fabricmanager --version` says where there are NVSwitches.
 void collect_fabric_manager(NodeFacts& node, Deadline deadline);
 

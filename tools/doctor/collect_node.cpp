@@ -56,6 +56,7 @@ NodeFacts collect_node(const fs::path& root, const std::vector<topology::RawInte
   }
   collect_pci(node, sys);
   collect_fabric(node, root);
+  collect_xids(node, root);
   for (const char* module : {"nvidia_peermem", "nv_peer_mem"}) {
     node.peer_memory = node.peer_memory || topology::has_entry(sys / "module" / module);
   }

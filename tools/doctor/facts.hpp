@@ -102,6 +102,15 @@ struct ProbeListener {
   friend bool operator==(const ProbeListener&, const ProbeListener&) = default;
 };
 
+/// A failure that NVIDIA's driver has told the kernel's log.
+struct XidFacts {
+  std::string gpu;  ///< "0000:3b:00"
+  int number = 0;
+  std::int64_t times = 1;
+  std::int64_t age_s = 0;  ///< of the last one
+  friend bool operator==(const XidFacts&, const XidFacts&) = default;
+};
+
 /// What the resolver says of a name.
 struct NameFacts {
   std::vector<std::string> addresses;  ///< numeric
@@ -137,6 +146,7 @@ struct NodeFacts {
   std::string fabric_manager_version;  ///< "550.54.15"; empty if unknown
   std::string imex_nodes;              ///< digest of the list of nodes in IMEX' domain; empty: there is none
   std::vector<GpuFacts> gpus;          ///< by PCI address
+  std::vector<XidFacts> xids;          ///< since the machine's start; none where the log cannot be read
   std::vector<PlacedRank> placed;      ///< by local rank; empty if unknown
   std::vector<std::string> gateways;   ///< interfaces with a route over a gateway, in the main table
   std::string libfabric_device;        ///< one that only libfabric drives: "rdmap16s27 (EFA)"; empty: there is none

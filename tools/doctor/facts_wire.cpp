@@ -59,6 +59,10 @@ void fields(Archive& archive, ProbeListener& value) {
   archive(value.interface)(value.address)(value.mtu)(value.rate_mbps)(value.tcp_port)(value.udp_port);
 }
 template <class Archive>
+void fields(Archive& archive, XidFacts& value) {
+  archive(value.gpu)(value.number)(value.times)(value.age_s);
+}
+template <class Archive>
 void fields(Archive& archive, NameFacts& value) {
   archive(value.addresses)(value.unanswered);
 }
@@ -68,8 +72,9 @@ void fields(Archive& archive, NodeFacts& value) {
       value.shm_free_bytes)(value.interfaces)(value.rdma)(value.candidates)(value.candidate_facts)(
       value.candidates_failure)(value.port_low)(value.port_high)(value.iommu)(value.acs_ports)(value.peer_memory)(
       value.dma_buf)(value.nvidia_gpus)(value.nvidia_driver)(value.nvswitches)(value.fabric_manager)(
-      value.fabric_manager_version)(value.imex_nodes)(value.gpus)(value.placed)(value.gateways)(value.libfabric_device)(
-      value.numa)(value.removes_ipc)(value.foreign_ras_port)(value.slurm_version)(value.listeners)(value.token);
+      value.fabric_manager_version)(value.imex_nodes)(value.gpus)(value.xids)(value.placed)(value.gateways)(
+      value.libfabric_device)(value.numa)(value.removes_ipc)(value.foreign_ras_port)(value.slurm_version)(
+      value.listeners)(value.token);
 }
 template <class Archive>
 void fields(Archive& archive, RankFacts& value) {

@@ -6,6 +6,8 @@
 namespace ddp::tools::doctor {
 namespace {
 
+constexpr std::int64_t kRecentS = 24 * 3600;
+
 /// Adds what @p fault says of each GPU; empty: nothing. Ranks that see the same one are joined by equal evidence.
 template <class Fault>
 void each_gpu(const JobFacts& job, Findings& findings, Fault fault) {
@@ -24,6 +26,18 @@ void check_memory(const JobFacts& job, Findings& findings) {
     if (gpu.uncorrected_errors == 0) return {};
     return fmt::format("{} uncorrected errors of its memory since the driver was loaded", gpu.uncorrected_errors);
   });
+}
+
+void check_xids(const JobFacts& job, Findings& findings) {
+  for (const NodeRecord& node : job.nodes) {
+    for (const XidFacts& xid : node.facts.xids) {
+      if (xid.age_s > kRecentS) continue;
+      findings.on_node(node,
+                       fmt::format("Xid {} of GPU {}{}, {} ago", xid.number, xid.gpu,
+                                   xid.times > 1 ? fmt::format(", {} times", xid.times) : "",
+                                   xid.age_s < 3600 ? "less than an hour" : fmt::format("{} h", xid.age_s / 3600)));
+    }
+  }
 }
 
 void check_reset(const JobFacts& job, Findings& findings) {
@@ -55,6 +69,14 @@ constexpr Rule kHealthRules[] = {
      .fix = "nvidia-smi -q -d ECC,ROW_REMAPPER; reset it (nvidia-smi --gpu-reset -i N), and drain the node if errors "
             "return",
      .check = &check_memory},
+    {.id = "gpu-xid",
+     .severity = Severity::warning,
+     .title = "a GPU has failed within a day",
+     .meaning = "NVIDIA's driver has told the kernel's log of a failure that is no program's fault: memory (48, 63, "
+                "64, 92, 94, "
+                "95, 140), NVLink (74), lost from the bus (79), its own processors (62, 119, 120), start (143).",
+     .fix = "nvidia-smi -q; reset it (nvidia-smi --gpu-reset -i N) or the machine, and drain the node if it comes back",
+     .check = &check_xids},
     {.id = "gpu-reset",
      .severity = Severity::warning,
      .title = "a GPU waits for a reset",

@@ -96,6 +96,25 @@ TEST(DoctorFabric, ReadsDriverSwitchesAndImex) {
   EXPECT_NE(fabric().imex_nodes, digest);
 }
 
+TEST(DoctorXids, FailuresOfGpusAreReadFromTheKernelsLog) {
+  const FakeRoot root;
+  NodeFacts node;
+  collect_xids(node, root.path());
+  EXPECT_TRUE(node.xids.empty());  // nobody may read it
+  root.write("proc/uptime", "100000.50 7.0\n");
+  root.write("dev/kmsg",
+             "6,1,100,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n"
+             "4,2,6400000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.\n"
+             " SUBSYSTEM=pci\n"
+             "4,3,10000000000,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=1234, name=python, MMU Fault\n"  // a program's own
+             "4,4,99000000000,-;NVRM: Xid (PCI:0000:5e:00): 94, Contained\n"
+             "4,5,99900000000,-;NVRM: Xid (PCI:0000:5e:00): 94, Contained\n"
+             "4,6,1,-;NVRM: Xid (PCI:): , \n4,7;NVRM: Xid (PCI:0000:5e:00): 79\n;\n,,,;\n");
+  collect_xids(node, root.path());
+  EXPECT_THAT(node.xids, ElementsAre(XidFacts{.gpu = "0000:3b:00", .number = 79, .times = 1, .age_s = 93600},
+                                     XidFacts{.gpu = "0000:5e:00", .number = 94, .times = 2, .age_s = 100}));
+}
+
 TEST(DoctorFabric, AsksFabricManagerForItsVersion) {
   const FakeRoot root;
   root.write("nv-fabricmanager", "#!/bin/sh\necho 'Fabric Manager version is : 550.54.14'");

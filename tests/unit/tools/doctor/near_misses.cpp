@@ -79,6 +79,8 @@ std::vector<Case> near_misses() {
        }},
       {"mtu-lost", "nothing was answered",
        [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::untested; }},
+      {"gpu-xid", "two days ago",
+       [](auto& job) { job.nodes[1].facts.xids = {{.gpu = "0000:3b:00", .number = 79, .times = 1, .age_s = 172800}}; }},
       {"path-slow", "the interfaces are no faster",
        [](auto& job) {
          job.nodes[0].probes.results[0].rate_mbps = 1000;

@@ -151,6 +151,8 @@ std::vector<Case> faults() {
       {"interfaces-one-subnet", "two of them", [](auto& job) { give_network(job, "eth1", "10.1.0.10"); }},
       {"mtu-differs", "9000 on one side", [](auto& job) { job.nodes[1].facts.interfaces[1].mtu = 9000; }},
       {"mtu-lost", "large packets", [](auto& job) { job.nodes[0].probes.results[0].packet = PacketEnd::lost; }},
+      {"gpu-xid", "off the bus an hour ago",
+       [](auto& job) { job.nodes[1].facts.xids = {{.gpu = "0000:3b:00", .number = 79, .times = 2, .age_s = 3700}}; }},
       {"path-slow", "1 Gbit/s between", [](auto& job) { job.nodes[0].probes.results[0].path_mbps = 940; }},
       {"address-duplicate", "one address twice",
        [](auto& job) {
