@@ -36,6 +36,24 @@ std::shared_ptr<ProgressThread> make_own_progress(const std::vector<GroupBackend
   return std::make_shared<ProgressThread>(ProgressThread::Duty::one);
 }
 
+/// Gives a slot back whose operation does not come to be.
+class SlotGuard {
+ public:
+  SlotGuard(GroupDriver& driver, WorkState& work) : driver_(driver), work_(&work) {}
+  SlotGuard(const SlotGuard&) = delete;
+  SlotGuard& operator=(const SlotGuard&) = delete;
+  ~SlotGuard() {
+    if (work_ == nullptr) return;
+    work_->single.keep_alive.reset();
+    driver_.recycle(*work_);
+  }
+  WorkState& keep() noexcept { return *std::exchange(work_, nullptr); }
+
+ private:
+  GroupDriver& driver_;
+  WorkState* work_;
+};
+
 }  // namespace
 
 GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backends, std::chrono::milliseconds timeout)
@@ -96,8 +114,10 @@ Work GroupDriver::submit(std::span<Operation> operations, CallOptions options) {
   const Deadline deadline =
       earlier(options.deadline.value_or(Deadline{now + std::min<Time::duration>(timeout_, kFarthest)}), farthest);
   WorkState& issued = prepare(operations, lane, deadline, now);
+  SlotGuard guard(*this, issued);
   WorkState* const comparison =
       compare_arguments_ && !issued.is_transfer() ? &prepare_comparison(issued, now) : nullptr;
+  guard.keep();
   number(issued, comparison);
   Work work{issued};  // first: once queued, others may finish it
   if (comparison != nullptr) queue(*comparison);
@@ -137,6 +157,7 @@ WorkState& GroupDriver::take_slot() {
 /// All that may take memory.
 WorkState& GroupDriver::prepare(std::span<Operation> operations, Lane& lane, Deadline deadline, Time now) {
   WorkState& work = take_slot();
+  SlotGuard guard(*this, work);
   work.flight.reserve(operations.size());
   if (operations.size() == 1) {
     work.single = std::move(operations.front());
@@ -150,13 +171,14 @@ WorkState& GroupDriver::prepare(std::span<Operation> operations, Lane& lane, Dea
   work.lane = &lane;
   work.next_probe = now + kFirstProbe;
   work.probe_interval = kFirstProbe;
-  return work;
+  return guard.keep();
 }
 
 /// An operation of its own in front: whose number is the same on all ranks whatever they call, and never that of an
 /// operation of the user.
 WorkState& GroupDriver::prepare_comparison(WorkState& subject, Time now) {
   WorkState& work = take_slot();
+  SlotGuard guard(*this, work);
   work.comparison = std::make_unique<ArgumentComparison>();
   work.comparison->own.resize(1);
   work.comparison->all.resize(static_cast<std::size_t>(members_.size()));
@@ -173,7 +195,7 @@ WorkState& GroupDriver::prepare_comparison(WorkState& subject, Time now) {
   work.probe_interval = kFirstProbe;
   work.subject = &subject;
   subject.gate = &work;
-  return work;
+  return guard.keep();
 }
 
 /// Gives them their places among all that is submitted, in one step with the numbers of their collectives, and records

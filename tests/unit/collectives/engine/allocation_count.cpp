@@ -6,12 +6,16 @@
 namespace {
 
 thread_local std::uint64_t count = 0;
+thread_local int until_failure = -1;
+
+bool fails() noexcept { return until_failure >= 0 && until_failure-- == 0; }
 
 }  // namespace
 
 namespace ddp::test {
 
 std::uint64_t allocations_of_this_thread() noexcept { return count; }
+void fail_an_allocation(int others) noexcept { until_failure = others; }
 
 }  // namespace ddp::test
 
@@ -19,6 +23,7 @@ std::uint64_t allocations_of_this_thread() noexcept { return count; }
 
 void* operator new(std::size_t size) {
   ++count;
+  if (fails()) throw std::bad_alloc();
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
@@ -39,6 +44,7 @@ extern "C" void* __libc_realloc(void* memory, std::size_t size);      // NOLINT(
 
 extern "C" void* malloc(std::size_t size) noexcept {
   ++count;
+  if (fails()) return nullptr;
   return __libc_malloc(size);
 }
 extern "C" void* calloc(std::size_t items, std::size_t size) noexcept {

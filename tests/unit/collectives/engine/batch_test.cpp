@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "unit/collectives/engine/allocation_count.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -33,6 +34,32 @@ TEST_F(BatchTest, StartsAndEndsTogether) {
   control_->release();
   work.wait();
   EXPECT_EQ(control_->releases(), 1) << "one request for both";
+}
+
+TEST(BatchWithoutMemory, GivesBackWhatItHasTaken) {
+  const auto view = std::make_shared<ddp::test::InlineBackend::View>();
+  int failed = 0;
+  {
+    ProcessGroup group = ddp::test::group_over(std::make_unique<ddp::test::InlineBackend>(0, 1, view));
+    std::vector<float> values(4);
+    for (int i = 0; i < 3; ++i) group.all_reduce(values).wait();  // what the backend takes once
+    for (int others = 0; others < 30; ++others) {
+      Batch batch(group);
+      batch.all_reduce(values).broadcast(values, 1);
+      ddp::test::fail_an_allocation(others);
+      try {
+        const Work work = batch.start();
+        ddp::test::fail_an_allocation(-1);
+        work.wait();
+        break;
+      } catch (const std::bad_alloc&) {
+        ++failed;
+      }
+    }
+    group.barrier().wait();
+  }
+  EXPECT_GE(failed, 2);
+  EXPECT_EQ(view.use_count(), 1) << "the group has not ended";
 }
 
 TEST_F(BatchTest, CollectivesHaveANumberEachAndAreOneOperationInTheGroupsOrder) {
