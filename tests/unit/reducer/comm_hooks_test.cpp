@@ -42,8 +42,32 @@ class CommHooks : public ReducerTest {
 TEST_F(CommHooks, AreRefusedOnDevicesBeforeTheFirstStep) {
   const Device device{.type = DeviceType::cuda, .index = 0};
   const TensorView value{values_[0].data(), DType::float32, {10}, device};
-  EXPECT_THAT(cause_of([&] { make_for(top_k_hook(0.5), value, value); }), HasSubstr("where the hook 'top-k"));
+  EXPECT_THAT(cause_of([&] { make_for(exact_average_hook(), value, value); }), HasSubstr("where the hook 'exact"));
   EXPECT_THAT(cause_of([&] { make_for(noop_hook(), value, value); }), HasSubstr("no backend of the group serves CUDA"));
+}
+
+/// A plugin's, which copies only.
+class ForeignExecutor final : public TensorExecutor {
+ public:
+  std::optional<Stream> stream() const noexcept override { return std::nullopt; }
+  void copy(std::span<const TensorCopy>, DType, DType, int) override {}
+  void wait_for(const Work&) override {}
+  void wait_for(const Moment&) override {}
+  Moment now_in(const Stream&) override { return {}; }
+  void hold_back(const Stream&) override {}
+  void keep(std::shared_ptr<const void>) noexcept override {}
+};
+
+TEST_F(CommHooks, ThatComputeNeedAnExecutorWithKernels) {
+  GradientBucket bucket;
+  bucket.buffer = gradients_[0];
+  bucket.parameters = {0};
+  bucket.gradients = {bucket.buffer};
+  bucket.executor = std::make_shared<ForeignExecutor>();
+  bucket.allocate = [](std::size_t bytes) { return std::make_shared<std::vector<float>>(bytes); };
+  for (const auto& hook : {quantize_per_tensor_hook(), top_k_hook(0.5), power_sgd_hook({.start_iteration = 0})}) {
+    EXPECT_THAT(cause_of([&] { hook->start(bucket, group_); }), HasSubstr("does not run libddp's kernels"));
+  }
 }
 
 TEST_F(CommHooks, SendFewBytes) {
