@@ -239,13 +239,15 @@ extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
   for (std::uint32_t message = 0; message < arguments.messages; ++message) {
     const RowScale scale = behind(arguments.scales, message * arguments.stride)[part.row];
     const std::uint8_t* const from = behind(bytes, message * arguments.stride) + part.first;
-    const float divisor = message + 1 == arguments.messages ? arguments.divisor : 1.0F;
     for (unsigned int i = threadIdx.x; i < part.count; i += kThreads) {
       const std::int32_t step = arguments.symmetric != 0 ? static_cast<std::int8_t>(from[i]) : from[i];
       const float value = dequantized(step, scale);
-      to[i] = (message == 0 ? value : to[i] + value) / divisor;
+      to[i] = message == 0 ? value : to[i] + value;
     }
   }
+  if (arguments.divisor == 1) return;
+#pragma unroll 1
+  for (unsigned int i = threadIdx.x; i < part.count; i += kThreads) to[i] /= arguments.divisor;
 }
 
 extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)

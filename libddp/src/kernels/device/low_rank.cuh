@@ -1,4 +1,5 @@
 // The kernels of low_rank.hpp on devices, a part of kernels.cu. Sums are in the order of host_low_rank.cpp.
+// Loops with divisions are not unrolled, which would be kilobytes of code each.
 #pragma once
 
 #include "kernels/element.hpp"
@@ -17,7 +18,7 @@ __device__ std::uint64_t row_length(const LowRankArguments& arguments, std::uint
 }
 
 /// Over the block's threads, for all of them.
-__device__ double block_dot(const float* a, const float* b, std::uint64_t count) {
+__device__ __noinline__ double block_dot(const float* a, const float* b, std::uint64_t count) {
   __shared__ double sums[kThreads];
   double sum = 0;
   for (std::uint64_t i = threadIdx.x; i < count; i += kThreads) {
@@ -54,6 +55,7 @@ class Columns {
       for (std::uint32_t other = 0; other < index; ++other) {
         const float* const base = at(other);
         const double part = block_dot(column, base, length_);
+#pragma unroll 1
         for (std::uint64_t i = threadIdx.x; i < length_; i += kThreads) {
           column[i] = static_cast<float>(static_cast<double>(column[i]) - part * static_cast<double>(base[i]));
         }
@@ -66,6 +68,7 @@ class Columns {
     float* const column = at(index);
     const double length = sqrt(block_dot(column, column, length_)) + static_cast<double>(epsilon_);
     if (length == 0) return;
+#pragma unroll 1
     for (std::uint64_t i = threadIdx.x; i < length_; i += kThreads) {
       column[i] = static_cast<float>(static_cast<double>(column[i]) / length);
     }
@@ -74,6 +77,7 @@ class Columns {
     for (std::uint64_t i = threadIdx.x; i < length_; i += kThreads) at(index)[i] = 0;
   }
   __device__ void randomize(std::uint32_t index, std::uint64_t seed) const {
+#pragma unroll 1
     for (std::uint64_t i = threadIdx.x; i < length_; i += kThreads) at(index)[i] = random_normal(seed, i);
   }
 
@@ -148,9 +152,10 @@ extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
   const std::uint64_t first = static_cast<std::uint64_t>(blockIdx.x) * kExpandChunk;
   const std::uint64_t end = first + kExpandChunk < arguments.count ? first + kExpandChunk : arguments.count;
   const bool narrow = arguments.count <= 0xffffffffU;  // divisions of 32 bits take a fraction of the time
+#pragma unroll 1
   for (std::uint64_t i = first + threadIdx.x; i < end; i += kThreads) {
-    const std::uint64_t row = narrow ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(arguments.columns)
-                                     : i / arguments.columns;
+    const std::uint64_t row =
+        narrow ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(arguments.columns) : i / arguments.columns;
     const std::uint64_t column = i - row * arguments.columns;
     float value = 0;
     for (std::uint32_t k = 0; k < arguments.rank; ++k) {
@@ -171,6 +176,7 @@ extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
   const std::uint64_t length = arguments.length[blockIdx.x];
   const bool keeps = from != nullptr && block_finite(from, length * arguments.columns[blockIdx.x]);
   for (std::uint32_t k = 0; k < arguments.columns[blockIdx.x]; ++k) {
+#pragma unroll 1
     for (std::uint64_t i = threadIdx.x; i < length; i += kThreads) {
       const std::uint64_t place = k * length + i;
       data[place] = keeps ? from[place] : random_normal(seed, place);
