@@ -120,6 +120,13 @@ class Check:
             values[:8] = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-45, 65520.0, 3e38]
         return struct.pack(f"{count}f", *values)
 
+    def normal(self, count):
+        return struct.pack(f"{count}f", *(self.random.gauss(0, 1) for _ in range(count)))
+
+    @staticmethod
+    def ones(count):
+        return struct.pack(f"{count}f", *[1.0] * count)
+
     def copy(self, kind, scale):
         size, to_size = k.COPIES[kind]
         chunk = k.RAW_CHUNK if kind == "raw" else k.CHUNK
@@ -158,21 +165,70 @@ class Check:
 
         self.report(f"fill {size}", self.both(run))
 
-    def quantization(self, count, row, symmetric):
-        data = self.floats(count, special=False)
-        base = self.floats(count, special=False)
-        rows = -(-count // row)
+    def sums(self):
+        counts = [0, 1, 5, k.CHUNK + 1]
+        data = [self.floats(count) for count in counts]
 
         def run(memory, launch):
-            source, to = memory.put(data), memory.put(bytes(count))
-            keys, scales, back = memory.put(bytes(8 * rows)), memory.put(bytes(8 * rows)), memory.put(base)
-            blocks = k.row_blocks(count, row)
-            launch("ddp_range", blocks, k.Range(source, keys, count, row))
-            launch("ddp_quantize", blocks, k.Quantize(source, keys, to, scales, count, row, symmetric, 0))
-            launch("ddp_dequantize", blocks, k.Dequantize(to, scales, back, count, row, symmetric, 1))
-            return [(memory.get(to, count), "", 1), (memory.get(scales, 8 * rows), "f32", 4), (memory.get(back, 4 * count), "f32", 4)]
+            outcome = []
+            for name in ("add", "copy_finite"):
+                sources, places = [memory.put(each) for each in data], [memory.put(self.ones(count)) for count in counts]
+                argument, blocks = k.pieces_of(zip(sources, places, counts), k.CHUNK)
+                launch(f"ddp_{name}", blocks, argument)
+                outcome += [(memory.get(to, 4 * count), "f32", 4) for to, count in zip(places, counts)]
+            return outcome
+
+        self.report("sums and finite numbers", self.both(run))
+
+    def quantization(self, count, row, symmetric):
+        data = [self.floats(count, special=False) for _ in range(3)]
+        rows = -(-count // row)
+        stride = 8 * rows + -(-count // 4) * 4
+
+        def run(memory, launch):
+            blocks, all, back = k.row_blocks(count, row), memory.put(bytes(3 * stride)), memory.put(bytes(4 * count))
+            for i, each in enumerate(data):
+                source, keys, scales = memory.put(each), memory.put(bytes(8 * rows)), all + i * stride
+                launch("ddp_range", blocks, k.Range(source, keys, count, row))
+                launch("ddp_quantize", blocks, k.Quantize(source, keys, scales + 8 * rows, scales, count, row, symmetric, 0))
+            argument = k.Dequantize(all + 8 * rows, all, back, count, row, stride, len(data), symmetric, len(data), 0)
+            launch("ddp_dequantize", blocks, argument)
+            return [(memory.get(all, 3 * stride), "", 1), (memory.get(back, 4 * count), "f32", 4)]
 
         self.report(f"quantize {count} in rows of {row}{' symmetric' if symmetric else ''}", self.both(run))
+
+    def low_rank(self, count, columns, rank):
+        rows = -(-count // columns)
+        matrix, kept = self.normal(count), self.normal(columns * rank)
+        broken = struct.pack("f", float("inf")) + kept[4:]
+
+        def run(memory, launch):
+            place, left, right = memory.put(matrix), memory.put(bytes(4 * rows * rank)), memory.put(bytes(4 * columns * rank))
+            difference, finite = memory.put(bytes(4 * count)), memory.put(bytes(8))
+            argument = k.LowRank(place, left, right, difference, finite, count, columns, rank, 1 / 3)
+            outcome = []
+
+            def note(address, elements):
+                outcome.append((memory.get(address, 4 * elements), "f32", 4))
+
+            for source in (memory.put(kept), 0, memory.put(broken)):
+                launch("ddp_begin_factors", 1, k.factors_of([(right, source, 5, columns, rank)]))
+                note(right, columns * rank)
+            launch("ddp_low_rank_left", -(-rows * rank // (k.THREADS // k.COLUMN_LANES)), argument)
+            note(left, rows * rank)
+            launch("ddp_orthogonalize", 1, k.factors_of([(left, 0, 0, rows, rank)], 1e-3))
+            note(left, rows * rank)
+            launch("ddp_low_rank_right", -(-columns // k.COLUMN_TILE) * rank, argument)
+            note(right, columns * rank)
+            both = [(right, 0, 0, columns, rank), (memory.put(broken), 0, 0, columns, rank)]
+            launch("ddp_check_finite", len(both), k.factors_of(both, finite=finite))
+            note(finite, 2)
+            launch("ddp_low_rank_expand", -(-count // k.EXPAND_CHUNK), argument)
+            note(place, count)
+            note(difference, count)
+            return outcome
+
+        self.report(f"factors of {rank} columns of {count} elements in rows of {columns}", self.both(run))
 
     def selection(self, count, wanted):
         data = self.floats(count)
@@ -187,9 +243,10 @@ class Check:
                 argument = k.Selection(source, workspace, indices, values, count, wanted, number, block_size)
                 launch(f"ddp_selection_{name}", blocks, argument)
             to = memory.put(bytes(4 * count))
-            launch("ddp_scatter_add", -(-wanted // k.THREADS), k.Scatter(indices, values, to, wanted, 0))
+            launch("ddp_scatter_add", -(-wanted // k.THREADS), k.Scatter(indices, values, to, wanted, 3))
+            launch("ddp_scatter_zero", -(-wanted // k.THREADS), k.Scatter(indices, 0, source, wanted, 1))
             return [(memory.get(indices, 4 * wanted), "", 4), (memory.get(values, 4 * wanted), "f32", 4),
-                    (memory.get(to, 4 * count), "f32", 4)]
+                    (memory.get(to, 4 * count), "f32", 4), (memory.get(source, 4 * count), "f32", 4)]
 
         self.report(f"select {wanted} of {count}", self.both(run))
 
@@ -206,11 +263,14 @@ def main():
             check.copy(kind, scale)
     for size in (1, 2, 4, 8):
         check.fill(size)
+    check.sums()
     for symmetric in (0, 1):
         for count, row in ((1, 1), (1000, 1000), (5000, 512), (3 * k.ROW_CHUNK + 1, 3 * k.ROW_CHUNK + 1)):
             check.quantization(count, row, symmetric)
     for count, wanted in ((1, 1), (257, 100), (70000, 700), (300000, 3000)):
         check.selection(count, wanted)
+    for count, columns, rank in ((1, 1, 1), (480, 20, 2), (2999, 55, 17), (70000, 300, 4), (70000, 7, 3)):
+        check.low_rank(count, columns, rank)
     sys.exit(1 if check.failed else 0)
 
 

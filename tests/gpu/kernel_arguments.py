@@ -8,6 +8,7 @@ RAW_CHUNK = 16384
 ROW_CHUNK = 4096
 MAX_PIECES = 168
 BINS, PASSES, MAX_BLOCKS = 256, 4, 1024
+COLUMN_LANES, COLUMN_TILE, EXPAND_CHUNK, MAX_FACTORS = 16, 32, 2048, 96
 WORKSPACE_BYTES = 4 * (PASSES * BINS + 2 * MAX_BLOCKS)
 
 # element bytes of what a copy reads and writes
@@ -35,8 +36,8 @@ class Quantize(ctypes.Structure):
 
 
 class Dequantize(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("source", "scales", "to", "count", "row")] + [
-        ("symmetric", ctypes.c_uint32), ("add", ctypes.c_uint32)]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("source", "scales", "to", "count", "row", "stride")] + [
+        ("messages", ctypes.c_uint32), ("symmetric", ctypes.c_uint32), ("divisor", ctypes.c_float), ("unused", ctypes.c_uint32)]
 
 
 class Selection(ctypes.Structure):
@@ -46,7 +47,27 @@ class Selection(ctypes.Structure):
 
 class Scatter(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("indices", "values", "to")] + [
-        ("count", ctypes.c_uint32), ("unused", ctypes.c_uint32)]
+        ("count", ctypes.c_uint32), ("divisor", ctypes.c_float)]
+
+
+class LowRank(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("matrix", "left", "right", "difference", "finite", "count", "columns")] + [
+        ("rank", ctypes.c_uint32), ("scale", ctypes.c_float)]
+
+
+class Factors(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64 * MAX_FACTORS) for name in ("data", "source", "seed", "length")] + [
+        ("columns", ctypes.c_uint32 * MAX_FACTORS), ("factors", ctypes.c_uint32), ("epsilon", ctypes.c_float),
+        ("finite", ctypes.c_uint64)]
+
+
+def factors_of(factors, epsilon=0.0, finite=0):
+    """The argument for (data, source, seed, length, columns) each."""
+    argument = Factors(factors=len(factors), epsilon=epsilon, finite=finite)
+    for i, (data, source, seed, length, columns) in enumerate(factors):
+        argument.data[i], argument.source[i], argument.seed[i] = data, source, seed
+        argument.length[i], argument.columns[i] = length, columns
+    return argument
 
 
 def pieces_of(ways, chunk, scale=1.0, pattern=0):

@@ -87,7 +87,7 @@ TEST_F(NcclGradients, AKernelThatIsNotLaunchedEndsTheStepOnAllRanks) {
 }
 
 TEST_F(NcclGradients, AStepOfAReducerBecomesAGraph) {
-  for (const char* where : {"view", "copy"}) {
+  for (const char* where : {"view", "copy", "hook"}) {
     for (const RankResult& result : run(2, {"capture", where}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
   }
 }

@@ -20,7 +20,7 @@ inline void check(bool holds, const std::string& what) {
 }
 
 void train(World& world);
-void capture(World& world, bool view);
+void capture(World& world, bool view, bool hook);
 void reduce(World& world, const std::string& steps);
 void reduce_otherwise(World& world);
 void steps(World& world, int last);

@@ -22,13 +22,21 @@ namespace {
 struct Layer {
   DType dtype;
   std::int64_t size;
+  std::int64_t rows = 1;  ///< more: a matrix
 };
-// among them one that is empty, and one of one element
-const std::vector<Layer> kLayers{{DType::float32, 50},   {DType::float32, 3000}, {DType::int32, 40},
-                                 {DType::float32, 0},    {DType::float32, 700},  {DType::float64, 300},
-                                 {DType::bfloat16, 130}, {DType::complex64, 20}, {DType::float32, 1}};
+// among them one that is empty, and one of one element; matrices come into one bucket when those are rebuilt
+const std::vector<Layer> kLayers{{DType::float32, 50, 10}, {DType::float32, 3000, 60}, {DType::int32, 40},
+                                 {DType::float32, 0},      {DType::float32, 700, 20},  {DType::float64, 300},
+                                 {DType::bfloat16, 130},   {DType::complex64, 20},     {DType::float32, 60, 6},
+                                 {DType::float32, 1}};
 constexpr std::size_t kAlwaysUnused = 4;
 constexpr std::size_t kMarkedTwice = 1;
+constexpr PowerSgdOptions kLowRank{.rank = 2, .start_iteration = 0, .min_compression_rate = 1};
+
+std::vector<std::int64_t> shape_of(const Layer& layer) {
+  if (layer.rows == 1) return {layer.size};
+  return {layer.rows, layer.size / layer.rows};
+}
 
 std::size_t size_bytes(const Layer& layer) { return static_cast<std::size_t>(layer.size) * size_of(layer.dtype); }
 
@@ -77,7 +85,7 @@ class Training {
     place_.write(gradient(index), gradient_of(layer(index), group_.rank(), step, index), producer_of(index));
   }
   void mark(std::size_t index) {
-    const TensorView there{gradient(index), layer(index).dtype, {layer(index).size}, place_.device()};
+    const TensorView there{gradient(index), layer(index).dtype, shape_of(layer(index)), place_.device()};
     const auto stream = place_.stream(producer_of(index));
     if (!stream || producer_of(index) == 0) {
       return how_.loose ? reducer_.mark_ready(index, there) : reducer_.mark_ready(index);
@@ -133,7 +141,7 @@ class Training {
     std::vector<Parameter> parameters;
     for (std::size_t i = 0; i < kLayers.size(); ++i) {
       const auto at = [&](std::size_t memory) {
-        return TensorView{memory_[memory].get(), layer(i).dtype, {layer(i).size}, place_.device()};
+        return TensorView{memory_[memory].get(), layer(i).dtype, shape_of(layer(i)), place_.device()};
       };
       parameters.push_back({.name = fmt::format("layer{}", i), .value = at(i)});
       if (!how_.view && !how_.loose) parameters.back().gradient = at(kLayers.size() + i);
@@ -193,7 +201,9 @@ std::vector<Case> all_cases(int steps) {
       {"wrapped", [] { return compress_wrapper(DType::float16, post_local_sgd_hook(100)); }, {}, 2},
       {"noop", noop_hook, {}, 2},
       {"reduced in float32", none, DType::float32, 3},
-      {"reduced in bfloat16", none, DType::bfloat16, 3}};
+      {"reduced in bfloat16", none, DType::bfloat16, 3},
+      {"8 bits a tensor", quantize_per_tensor_hook, {}, 3},
+      {"8 bits a channel", quantize_per_channel_hook, {}, 3}};
   std::vector<Case> cases;
   for (const bool view : {false, true}) {
     for (const Graph graph : {Graph::plain, Graph::find_unused, Graph::fixed}) {
@@ -208,6 +218,25 @@ std::vector<Case> all_cases(int steps) {
                          .name = fmt::format("{}, graph {}, {}", view ? "view" : "no view", static_cast<int>(graph),
                                              exchange.name)});
       }
+    }
+  }
+  // these need all parameters, and have other buckets in the second step, where they find what the first has left out
+  PowerSgdOptions cold = kLowRank;
+  cold.start_iteration = 1;
+  cold.warm_start = false;
+  const std::vector<Exchange> with_errors{
+      {"top-k", [] { return top_k_hook(0.1); }, {}, 4},
+      {"top-k of float16", [] { return compress_wrapper(DType::float16, top_k_hook(0.3)); }, {}, 3},
+      {"PowerSGD", [] { return power_sgd_hook(kLowRank); }, {}, 4},
+      {"cold PowerSGD", [cold] { return power_sgd_hook(cold); }, {}, 4},
+      {"batched PowerSGD", [] { return batched_power_sgd_hook(kLowRank); }, {}, 4}};
+  for (const Exchange& exchange : with_errors) {
+    for (const bool view : {false, true}) {
+      cases.push_back({.view = view,
+                       .hook = exchange.hook,
+                       .own_memory = !view,
+                       .steps = steps > 0 ? steps : exchange.steps,
+                       .name = fmt::format("{}, {}", view ? "view" : "no view", exchange.name)});
     }
   }
   return cases;
@@ -280,6 +309,9 @@ void reduce_otherwise(World& world) {
     }
     how = {.view = view, .steps = 4, .name = fmt::format("late streams, view {}", view)};
     compare(world, group, how, take_steps);
+    // what is kept of parameters moves with their buckets
+    how.hook = [view] { return view ? top_k_hook(0.2) : power_sgd_hook(kLowRank); };
+    compare(world, group, how, take_steps);
     for (const bool initial : {false, true}) {
       how = {.view = view, .integers = initial, .name = fmt::format("joined, view {}, all ranks {}", view, initial)};
       if (initial) how.hook = [] { return compress_hook(DType::float16); };
@@ -292,12 +324,10 @@ void reduce_otherwise(World& world) {
     const TensorView value{memory.get(), DType::float32, {10}, place.device()};
     Reducer({{.name = "weight", .value = value}}, group, {.comm_hook = hook, .stream = place.stream(0)});
   };
-  must_be_refused([&] { make(top_k_hook(0.5)); }, "'weight' is on a CUDA device, where the hook 'top-k");
-  must_be_refused([&] { make(power_sgd_hook()); }, "takes no gradients");
-  must_be_refused([&] { make(quantize_per_tensor_hook()); }, "takes no gradients");
-  must_be_refused([&] { make(exact_average_hook()); }, "takes no gradients");
-  must_be_refused([&] { make(compress_wrapper(DType::float16, top_k_hook(0.5))); }, "serves_cuda()");
-  must_be_refused([&] { make(optimizer_hook([](std::size_t, const TensorView&) {})); }, "serves_cuda()");
+  must_be_refused([&] { make(exact_average_hook()); }, "'weight' is on a CUDA device, where the hook 'exact average'");
+  const auto optimizer = [] { return optimizer_hook([](std::size_t, const TensorView&) {}, top_k_hook(0.5)); };
+  must_be_refused([&] { make(optimizer()); }, "takes no gradients");
+  must_be_refused([&] { make(compress_wrapper(DType::float16, optimizer())); }, "serves_cuda()");
   make(noop_hook());
   const Case integers;
   Training with_integers(group, place, integers);

@@ -94,8 +94,8 @@ void train(ddp::World& world) {
   group.barrier().wait();
 }
 
-/// A step of a Reducer becomes a graph, which averages what its gradients hold at each launch.
-void capture(ddp::World& world, bool view) {
+/// A step of a Reducer becomes a graph, which averages what its gradients hold at each launch; by @p hook's kernels.
+void capture(ddp::World& world, bool view, bool hook) {
   ddp::ProcessGroup group = ddp::make_process_group(world);
   DeviceFloats floats(world.local_rank(), 600);
   DeviceFloats gradients(world.local_rank(), 600);
@@ -103,6 +103,7 @@ void capture(ddp::World& world, bool view) {
   ddp::ReducerOptions options;
   options.gradient_as_bucket_view = view;
   options.stream = floats.stream();
+  if (hook) options.comm_hook = ddp::top_k_hook(1);
   ddp::Reducer reducer(
       {{.name = "only", .value = floats.view(), .gradient = view ? ddp::TensorView{} : gradients.view()}}, group,
       options);

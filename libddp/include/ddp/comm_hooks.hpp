@@ -11,7 +11,8 @@
 
 namespace ddp {
 
-// All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged as they are. What
+// All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged as they are. All but
+// optimizer_hook take buckets on CUDA devices, too, where kernels of the backend nccl give the CPU's bits. What
 // they keep from step to step is dropped, on all ranks, when a step fails and when the Reducer changes its group. Those
 // that add what they have left out to the next gradient are refused with find_unused_parameters.
 

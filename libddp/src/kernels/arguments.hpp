@@ -21,7 +21,7 @@ inline constexpr std::uint32_t kChunkElements = kThreads* kGroupsPerThread* kGro
 /// As many tensors as fit into the parameters of one launch.
 inline constexpr std::uint32_t kMaxPieces = 168;
 
-/// Copies with scale and cast, and fills: piece i is done by the blocks from first_chunk[i] on.
+/// Copies with scale and cast, sums, and fills: piece i is done by the blocks from first_chunk[i] on.
 struct PieceArguments {
   const void* from[kMaxPieces];  ///< not of fills
   void* to[kMaxPieces];
@@ -29,7 +29,7 @@ struct PieceArguments {
   std::uint32_t first_chunk[kMaxPieces];  ///< ascending, from 0
   std::uint32_t pieces;
   std::uint32_t unused;
-  double scale;           ///< of copies: in float, except for float64
+  double scale;           ///< of copies with a cast or scale: in float, except for float64
   std::uint64_t pattern;  ///< of fills: one element's bytes, the lowest ones
 };
 static_assert(sizeof(PieceArguments) <= 4096);
@@ -63,14 +63,18 @@ struct QuantizeArguments {
   std::uint32_t unused;
 };
 
+/// The sum of several messages, divided.
 struct DequantizeArguments {
-  const void* from;
+  const void* from;  ///< the first message's
   const RowScale* scales;
   float* to;
   std::uint64_t count;
   std::uint64_t row;
+  std::uint64_t stride;    ///< bytes from each message's elements, and from its scales, to the next one's
+  std::uint32_t messages;  ///< at least 1
   std::uint32_t symmetric;
-  std::uint32_t add;  ///< add to what is in @c to
+  float divisor;
+  std::uint32_t unused;
 };
 
 /// Selection of the largest magnitudes by their bits, eight at a time from the highest.
@@ -97,10 +101,47 @@ struct SelectionArguments {
 
 struct ScatterArguments {
   const std::uint32_t* indices;  ///< each at most once
-  const float* values;
+  const float* values;           ///< not of zeros
   float* to;
   std::uint32_t count;
-  std::uint32_t unused;
+  float divisor;  ///< of values
 };
+
+/// Partial sums of products over a row, which are added up in their order; then those over a column's rows.
+inline constexpr std::uint32_t kColumnLanes = 16;
+inline constexpr std::uint32_t kRowLanes = 8;
+/// Columns that a block adds up.
+inline constexpr std::uint32_t kColumnTile = kThreads / kRowLanes;
+/// Elements that a block expands.
+inline constexpr std::uint32_t kExpandChunk = kThreads * 8;
+
+/// A row-major matrix, whose elements behind its end are 0, and its thin factors, whose columns lie one behind the
+/// other.
+struct LowRankArguments {
+  float* matrix;
+  float* left;                  ///< of as many elements as the matrix has rows, times rank
+  float* right;                 ///< the same of its columns
+  float* difference;            ///< of an expansion: what it changes, before - after; may be null
+  const std::uint32_t* finite;  ///< of an expansion: 0 where the difference is to be 0
+  std::uint64_t count;          ///< elements of the matrix, at least 1
+  std::uint64_t columns;
+  std::uint32_t rank;
+  float scale;  ///< of an expansion
+};
+
+/// As many factors as fit into the parameters of one launch: each is one block's.
+inline constexpr std::uint32_t kMaxFactors = 96;
+
+struct FactorArguments {
+  float* data[kMaxFactors];
+  const float* from[kMaxFactors];  ///< of beginnings: what to begin with; null: random numbers
+  std::uint64_t seed[kMaxFactors];
+  std::uint64_t length[kMaxFactors];  ///< of a column
+  std::uint32_t columns[kMaxFactors];
+  std::uint32_t factors;
+  float epsilon;          ///< added to the length that a column is divided by
+  std::uint32_t* finite;  ///< of checks: by factor, whether all its elements are
+};
+static_assert(sizeof(FactorArguments) <= 4096);
 
 }  // namespace ddp::kernels

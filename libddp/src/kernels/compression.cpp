@@ -38,6 +38,16 @@ void zero(Executor& executor, std::uint32_t* words, std::size_t count) {
   fill(executor, {&part, 1}, kZero);
 }
 
+void scatter(Executor& executor, Kernel kernel, ScatterArguments arguments, std::size_t count) {
+  if (count == 0) return;
+  if (count > kMaxSelected)
+    base::throw_invalid_argument("changing selected elements", fmt::format("there are {}", count), {});
+  arguments.count = static_cast<std::uint32_t>(count);
+  executor.launch({.kernel = kernel,
+                   .blocks = static_cast<std::uint32_t>((count + kThreads - 1) / kThreads),
+                   .argument = &arguments});
+}
+
 }  // namespace
 
 void quantize(Executor& executor, const float* from, Rows rows, Quantization kind, void* to, RowScale* scales,
@@ -58,16 +68,19 @@ void quantize(Executor& executor, const float* from, Rows rows, Quantization kin
   executor.launch({.kernel = Kernel::quantize, .blocks = blocks, .argument = &arguments});
 }
 
-void dequantize(Executor& executor, const void* from, const RowScale* scales, Rows rows, Quantization kind, float* to,
-                bool add) {
+void dequantize(Executor& executor, const void* from, const RowScale* scales, Messages messages, Rows rows,
+                Quantization kind, float* to, int divisor) {
   if (rows.count == 0) return;
   const DequantizeArguments arguments{.from = from,
                                       .scales = scales,
                                       .to = to,
                                       .count = rows.count,
                                       .row = row_length(rows),
+                                      .stride = messages.stride_bytes,
+                                      .messages = static_cast<std::uint32_t>(messages.number),
                                       .symmetric = kind == Quantization::symmetric ? 1U : 0U,
-                                      .add = add ? 1U : 0U};
+                                      .divisor = static_cast<float>(divisor),
+                                      .unused = 0};
   executor.launch({.kernel = Kernel::dequantize, .blocks = row_blocks(rows), .argument = &arguments});
 }
 
@@ -98,15 +111,15 @@ void select_largest(Executor& executor, const float* from, std::size_t count, st
   executor.launch({.kernel = Kernel::selection_gather, .blocks = blocks, .argument = &arguments});
 }
 
-void scatter_add(Executor& executor, const std::uint32_t* indices, const float* values, std::size_t count, float* to) {
-  if (count == 0) return;
-  if (count > kMaxSelected)
-    base::throw_invalid_argument("adding selected elements", fmt::format("there are {}", count), {});
-  const ScatterArguments arguments{
-      .indices = indices, .values = values, .to = to, .count = static_cast<std::uint32_t>(count), .unused = 0};
-  executor.launch({.kernel = Kernel::scatter_add,
-                   .blocks = static_cast<std::uint32_t>((count + kThreads - 1) / kThreads),
-                   .argument = &arguments});
+void scatter_add(Executor& executor, const std::uint32_t* indices, const float* values, std::size_t count, float* to,
+                 int divisor) {
+  scatter(executor, Kernel::scatter_add,
+          {.indices = indices, .values = values, .to = to, .count = 0, .divisor = static_cast<float>(divisor)}, count);
+}
+
+void scatter_zero(Executor& executor, const std::uint32_t* indices, std::size_t count, float* to) {
+  scatter(executor, Kernel::scatter_zero, {.indices = indices, .values = nullptr, .to = to, .count = 0, .divisor = 1},
+          count);
 }
 
 }  // namespace ddp::kernels

@@ -33,9 +33,16 @@ struct Rows {
 void quantize(Executor& executor, const float* from, Rows rows, Quantization kind, void* to, RowScale* scales,
               std::uint32_t* workspace);
 
-/// to[i] = (from[i] - zero_point) * scale. @param add to what is there: sums of several ranks' tensors.
-void dequantize(Executor& executor, const void* from, const RowScale* scales, Rows rows, Quantization kind, float* to,
-                bool add);
+/// Quantized tensors that are added up: @p stride_bytes from each one's elements to the next one's, and from its scales
+/// to the next one's; a multiple of 4.
+struct Messages {
+  std::size_t number = 1;  ///< at least 1
+  std::size_t stride_bytes = 0;
+};
+
+/// to[i] = the messages' sum of (from[i] - zero_point) * scale in their order, divided by @p divisor.
+void dequantize(Executor& executor, const void* from, const RowScale* scales, Messages messages, Rows rows,
+                Quantization kind, float* to, int divisor = 1);
 
 /// The @p wanted elements of the largest magnitude: of equal ones those with the lowest index; NaN counts as largest.
 /// Positions ascending, and the values there. Reads the tensor six times.
@@ -44,7 +51,10 @@ void dequantize(Executor& executor, const void* from, const RowScale* scales, Ro
 void select_largest(Executor& executor, const float* from, std::size_t count, std::size_t wanted,
                     std::uint32_t* indices, float* values, SelectionWorkspace* workspace);
 
-/// to[indices[i]] += values[i]; each index at most once.
-void scatter_add(Executor& executor, const std::uint32_t* indices, const float* values, std::size_t count, float* to);
+/// to[indices[i]] += values[i] / divisor; each index at most once.
+void scatter_add(Executor& executor, const std::uint32_t* indices, const float* values, std::size_t count, float* to,
+                 int divisor = 1);
+/// to[indices[i]] = 0.
+void scatter_zero(Executor& executor, const std::uint32_t* indices, std::size_t count, float* to);
 
 }  // namespace ddp::kernels

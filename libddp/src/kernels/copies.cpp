@@ -110,13 +110,8 @@ class PieceLauncher {
   PieceArguments arguments_{};
 };
 
-}  // namespace
-
-std::string_view to_string(Format format) noexcept { return kFormats[static_cast<std::size_t>(format)].name; }
-std::size_t size_of(Format format) noexcept { return kFormats[static_cast<std::size_t>(format)].bytes; }
-
-void copy(Executor& executor, std::span<const Piece> pieces, Format from, Format to, double scale) {
-  const Kernel kernel = kernel_of(from, to, scale);
+void launch_pieces(Executor& executor, Kernel kernel, std::span<const Piece> pieces, Format from, Format to,
+                   double scale) {
   PieceLauncher launcher(executor, kernel, from == Format::raw ? kChunkElements<true> : kChunkElements<false>);
   launcher.arguments().scale = scale;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -125,6 +120,23 @@ void copy(Executor& executor, std::span<const Piece> pieces, Format from, Format
   }
   for (const Piece& piece : pieces) launcher.add(piece.from, size_of(from), piece.to, size_of(to), piece.count);
   launcher.launch();
+}
+
+}  // namespace
+
+std::string_view to_string(Format format) noexcept { return kFormats[static_cast<std::size_t>(format)].name; }
+std::size_t size_of(Format format) noexcept { return kFormats[static_cast<std::size_t>(format)].bytes; }
+
+void copy(Executor& executor, std::span<const Piece> pieces, Format from, Format to, double scale) {
+  launch_pieces(executor, kernel_of(from, to, scale), pieces, from, to, scale);
+}
+
+void add(Executor& executor, std::span<const Piece> pieces) {
+  launch_pieces(executor, Kernel::add, pieces, Format::float32, Format::float32, 1);
+}
+
+void copy_finite(Executor& executor, std::span<const Piece> pieces) {
+  launch_pieces(executor, Kernel::copy_finite, pieces, Format::float32, Format::float32, 1);
 }
 
 void flatten(Executor& executor, std::span<const Part> tensors, Format of_tensors, void* flat, Format of_flat,

@@ -1,5 +1,5 @@
-// Flattening of many tensors into one memory and back, with scale and cast, and filling: each in one launch for every
-// 168 tensors.
+// Flattening of many tensors into one memory and back, with scale and cast, sums of many, and filling: each in one
+// launch for every 168 tensors.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +42,11 @@ void flatten(Executor& executor, std::span<const Part> tensors, Format of_tensor
              double scale = 1);
 void unflatten(Executor& executor, const void* flat, Format of_flat, std::span<const Part> tensors, Format of_tensors,
                double scale = 1);
+
+/// to += from, floats.
+void add(Executor& executor, std::span<const Piece> pieces);
+/// to = from where that is finite, else 0; floats.
+void copy_finite(Executor& executor, std::span<const Piece> pieces);
 
 /// Every element becomes @p element, which has 1, 2, 4 or 8 bytes.
 void fill(Executor& executor, std::span<const Part> tensors, std::span<const std::byte> element);

@@ -103,6 +103,17 @@ DDP_ON_BOTH float dequantized(std::int32_t step, RowScale row) noexcept {
   return (static_cast<float>(step) - row.zero_point) * row.scale;
 }
 
+/// The same array of a message that lies so many bytes later.
+template <class T>
+DDP_ON_BOTH const T* behind(const T* array, std::uint64_t bytes) noexcept {
+  return reinterpret_cast<const T*>(reinterpret_cast<const unsigned char*>(array) + bytes);
+}
+
+DDP_ON_BOTH bool is_finite(float value) noexcept { return (bits_of(value) & 0x7f800000U) != 0x7f800000U; }
+DDP_ON_BOTH float finite_or_zero(float value) noexcept {
+  return float_of(pick_bits(is_finite(value), bits_of(value), 0));
+}
+
 /// By which the largest magnitudes are selected; NaN is above all.
 DDP_ON_BOTH std::uint32_t magnitude_key(float value) noexcept { return bits_of(value) & 0x7fffffffU; }
 
@@ -124,5 +135,29 @@ DDP_ON_BOTH Selected narrowed(Selected before, const std::uint32_t* histogram, s
   }
   return before;
 }
+
+/// SplitMix64 (Steele, Lea, Flood: OOPSLA 2014), the number of a given place.
+DDP_ON_BOTH std::uint64_t random_bits(std::uint64_t seed, std::uint64_t place) noexcept {
+  std::uint64_t mixed = seed + (place + 1) * 0x9e3779b97f4a7c15U;
+  mixed = (mixed ^ (mixed >> 30U)) * 0xbf58476d1ce4e5b9U;
+  mixed = (mixed ^ (mixed >> 27U)) * 0x94d049bb133111ebU;
+  return mixed ^ (mixed >> 31U);
+}
+
+/// A number of mean 0 and variance 1, nearly normal: the sum of twelve uniform ones, which is exact, so that it has the
+/// same bits everywhere. At most 6.
+DDP_ON_BOTH float random_normal(std::uint64_t seed, std::uint64_t place) noexcept {
+  std::int32_t sum = 0;
+  for (std::uint64_t part = 0; part < 3; ++part) {
+    const std::uint64_t bits = random_bits(seed, 3 * place + part);
+    for (std::uint32_t shift = 0; shift < 64; shift += 16) sum += static_cast<std::int32_t>((bits >> shift) & 0xffffU);
+  }
+  constexpr std::int32_t kMean = 6 * 65535;  // of the sum
+  return static_cast<float>(sum - kMean) * 0x1p-16F;
+}
+
+/// How much of a column's length must be left when those before it have been taken out of it: some hundred units of
+/// float32's last place; less is rounding.
+inline constexpr double kColumnNoise = 1e-5;
 
 }  // namespace ddp::kernels

@@ -50,15 +50,30 @@ void quantize_as(const QuantizeArguments& arguments) {
 template <class Stored>
 void dequantize_as(const DequantizeArguments& arguments) {
   for_rows(arguments.count, arguments.row, [&](std::uint64_t number, std::uint64_t first, std::uint64_t length) {
-    const RowScale scale = arguments.scales[number];
-    const auto* __restrict from = static_cast<const Stored*>(arguments.from) + first;
     float* __restrict to = arguments.to + first;
-    if (arguments.add != 0) {
-      for (std::uint64_t i = 0; i < length; ++i) to[i] += dequantized(from[i], scale);
-    } else {
-      for (std::uint64_t i = 0; i < length; ++i) to[i] = dequantized(from[i], scale);
+    for (std::uint32_t message = 0; message < arguments.messages; ++message) {
+      const RowScale scale = behind(arguments.scales, message * arguments.stride)[number];
+      const auto* __restrict from =
+          behind(static_cast<const Stored*>(arguments.from), message * arguments.stride) + first;
+      if (message == 0) {
+        for (std::uint64_t i = 0; i < length; ++i) to[i] = dequantized(from[i], scale);
+      } else {
+        for (std::uint64_t i = 0; i < length; ++i) to[i] += dequantized(from[i], scale);
+      }
     }
+    if (arguments.divisor == 1) return;
+    for (std::uint64_t i = 0; i < length; ++i) to[i] /= arguments.divisor;
   });
+}
+
+/// Calls @p body for each element of the floats that a piece has.
+template <class Body>
+void for_floats(const PieceArguments& arguments, Body body) {
+  for (std::uint32_t piece = 0; piece < arguments.pieces; ++piece) {
+    const auto* __restrict from = static_cast<const float*>(arguments.from[piece]);
+    auto* __restrict to = static_cast<float*>(arguments.to[piece]);
+    for (std::size_t i = 0; i < arguments.count[piece]; ++i) body(from[i], to[i]);
+  }
 }
 
 Selected selected_before(const SelectionArguments& arguments, std::uint32_t passes) {
@@ -153,7 +168,21 @@ void selection_gather(const SelectionArguments& arguments) {
 }
 
 void scatter_add(const ScatterArguments& arguments) {
-  for (std::uint32_t i = 0; i < arguments.count; ++i) arguments.to[arguments.indices[i]] += arguments.values[i];
+  for (std::uint32_t i = 0; i < arguments.count; ++i) {
+    arguments.to[arguments.indices[i]] += arguments.values[i] / arguments.divisor;
+  }
+}
+
+void scatter_zero(const ScatterArguments& arguments) {
+  for (std::uint32_t i = 0; i < arguments.count; ++i) arguments.to[arguments.indices[i]] = 0;
+}
+
+void add(const PieceArguments& arguments) {
+  for_floats(arguments, [](float from, float& to) { to += from; });
+}
+
+void copy_finite(const PieceArguments& arguments) {
+  for_floats(arguments, [](float from, float& to) { to = finite_or_zero(from); });
 }
 
 }  // namespace ddp::kernels::host

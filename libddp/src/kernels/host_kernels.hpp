@@ -29,5 +29,14 @@ void selection_histogram(const SelectionArguments& arguments);
 void selection_count(const SelectionArguments& arguments);
 void selection_gather(const SelectionArguments& arguments);
 void scatter_add(const ScatterArguments& arguments);
+void scatter_zero(const ScatterArguments& arguments);
+void add(const PieceArguments& arguments);
+void copy_finite(const PieceArguments& arguments);
+void low_rank_left(const LowRankArguments& arguments);
+void low_rank_right(const LowRankArguments& arguments);
+void low_rank_expand(const LowRankArguments& arguments);
+void begin_factors(const FactorArguments& arguments);
+void orthogonalize(const FactorArguments& arguments);
+void check_finite(const FactorArguments& arguments);
 
 }  // namespace ddp::kernels::host

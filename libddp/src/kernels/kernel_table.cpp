@@ -43,6 +43,15 @@ constexpr KernelEntry kTable[kKernels] = {
     entry<SelectionArguments, host::selection_count>("ddp_selection_count"),
     entry<SelectionArguments, host::selection_gather>("ddp_selection_gather"),
     entry<ScatterArguments, host::scatter_add>("ddp_scatter_add"),
+    entry<ScatterArguments, host::scatter_zero>("ddp_scatter_zero"),
+    pieces<host::add>("ddp_add"),
+    pieces<host::copy_finite>("ddp_copy_finite"),
+    entry<LowRankArguments, host::low_rank_left>("ddp_low_rank_left"),
+    entry<LowRankArguments, host::low_rank_right>("ddp_low_rank_right"),
+    entry<LowRankArguments, host::low_rank_expand>("ddp_low_rank_expand"),
+    entry<FactorArguments, host::begin_factors>("ddp_begin_factors"),
+    entry<FactorArguments, host::orthogonalize>("ddp_orthogonalize"),
+    entry<FactorArguments, host::check_finite>("ddp_check_finite"),
 };
 
 }  // namespace

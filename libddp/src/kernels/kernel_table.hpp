@@ -32,8 +32,17 @@ enum class Kernel : std::uint8_t {
   selection_count,
   selection_gather,
   scatter_add,
+  scatter_zero,
+  add,
+  copy_finite,
+  low_rank_left,
+  low_rank_right,
+  low_rank_expand,
+  begin_factors,
+  orthogonalize,
+  check_finite,
 };
-inline constexpr std::size_t kKernels = 24;
+inline constexpr std::size_t kKernels = 33;
 
 struct KernelEntry {
   const char* name;                   ///< "ddp_copy_f32_f16"

@@ -58,7 +58,10 @@ class CompressWrapper final : public CommHook {
       hooks::cast(*bucket.executor, small.buffer, bucket.buffer);
     };
   }
-  void join_group(ProcessGroup& group) override { inner_->join_group(group); }
+  void join_group(ProcessGroup& group) override {
+    memory_.clear();
+    inner_->join_group(group);
+  }
   void end_step(bool complete) noexcept override { inner_->end_step(complete); }
   bool needs_all_parameters() const override { return inner_->needs_all_parameters(); }
   bool serves_cuda() const override { return inner_->serves_cuda(); }
@@ -82,6 +85,7 @@ class CompressHook final : public CommHook {
       hooks::cast(*bucket.executor, small.buffer, bucket.buffer);
     };
   }
+  void join_group(ProcessGroup& /*another*/) override { memory_.clear(); }
   bool serves_cuda() const override { return true; }
 
  private:

@@ -23,9 +23,8 @@ void HostExecutor::copy(std::span<const TensorCopy> copies, DType from, DType to
     if (each.from == nullptr) {
       std::memset(each.to, 0, each.count * size_of(to));
     } else if (from != to) {
-      kernels::HostExecutor executor;
       const std::array pieces{kernels::Piece{.from = each.from, .to = each.to, .count = each.count}};
-      kernels::copy(executor, pieces, cast_format(from), cast_format(to), 1.0 / divisor);
+      kernels::copy(kernels_, pieces, cast_format(from), cast_format(to), 1.0 / divisor);
     } else if (divisor > 1) {
       collectives::divide_into(each.to, each.from, to, each.count, divisor);
     } else if (each.from != each.to) {

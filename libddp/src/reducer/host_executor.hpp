@@ -3,10 +3,13 @@
 
 #include <ddp/tensor_executor.hpp>
 
+#include "collectives/kernel_launcher.hpp"
+#include "kernels/executor.hpp"
+
 namespace ddp::reducer {
 
 /// Any thread, all members.
-class HostExecutor final : public TensorExecutor {
+class HostExecutor final : public TensorExecutor, public collectives::KernelLauncher {
  public:
   std::optional<Stream> stream() const noexcept override { return std::nullopt; }
   void copy(std::span<const TensorCopy> copies, DType from, DType to, int divisor) override;
@@ -15,6 +18,10 @@ class HostExecutor final : public TensorExecutor {
   Moment now_in(const Stream& /*none*/) override { return {}; }
   void hold_back(const Stream& /*none*/) override {}
   void keep(std::shared_ptr<const void> /*not used any more*/) noexcept override {}
+  kernels::Executor& launcher() override { return kernels_; }
+
+ private:
+  kernels::HostExecutor kernels_;
 };
 
 }  // namespace ddp::reducer

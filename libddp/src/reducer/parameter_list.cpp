@@ -33,7 +33,7 @@ void check_parameter(const Parameter& parameter, const ReducerOptions& options) 
         kMaking,
         fmt::format("'{}' is on a CUDA device, where the hook '{}' takes no gradients", parameter.name,
                     options.comm_hook->name()),
-        "take all_reduce_hook, compress_hook, post_local_sgd_hook or noop_hook; a hook of your own says so by "
+        "take any of libddp's but exact_average_hook and optimizer_hook; a hook of your own says that it does by "
         "serves_cuda()");
   }
   if (parameter.value.dtype() == DType::boolean) {

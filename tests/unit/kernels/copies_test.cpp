@@ -234,6 +234,35 @@ TEST(CopyLaunches, MoreElementsThanACountHolds) {
   EXPECT_EQ(done, count);
 }
 
+TEST_P(Copies, SumsAndFiniteNumbersOfManyTensors) {
+  std::vector<Piece> pieces;
+  std::vector<Piece> checked;
+  std::vector<float> all;
+  for (const std::size_t size : sizes_of_160_tensors()) {
+    std::vector<float> values(size);
+    for (float& value : values) value = static_cast<float>(all.size() + (&value - values.data())) / 7;
+    all.insert(all.end(), values.begin(), values.end());
+    const float* const from = place().put(values);
+    pieces.push_back({.from = from, .to = place().put(std::vector<float>(size + 1, 1)), .count = size});
+    if (size > 2) values[2] = size % 2 == 0 ? std::nanf("") : -std::numeric_limits<float>::infinity();
+    checked.push_back({.from = place().put(values), .to = place().put(std::vector<float>(size + 1, 1)), .count = size});
+  }
+  add(place().executor(), pieces);
+  copy_finite(place().executor(), checked);
+  const float* wanted = all.data();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const std::size_t size = pieces[i].count;
+    const auto sums = place().get(static_cast<const float*>(pieces[i].to), size + 1);
+    const auto finite = place().get(static_cast<const float*>(checked[i].to), size + 1);
+    for (std::size_t k = 0; k < size; ++k) {
+      ASSERT_EQ(sums[k], 1 + wanted[k]) << i;
+      ASSERT_EQ(finite[k], k == 2 ? 0 : wanted[k]) << i;
+    }
+    EXPECT_EQ(sums[size] + finite[size], 2) << "beside it";
+    wanted += size;
+  }
+}
+
 TEST(CopyLaunches, WhatCannotBeIsRefused) {
   HostExecutor executor;
   std::vector<float> memory(8);

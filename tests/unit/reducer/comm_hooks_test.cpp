@@ -7,6 +7,8 @@
 #include <limits>
 #include <numeric>
 
+#include "reducer/bucket_memory.hpp"
+#include "reducer/host_executor.hpp"
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
@@ -42,8 +44,65 @@ class CommHooks : public ReducerTest {
 TEST_F(CommHooks, AreRefusedOnDevicesBeforeTheFirstStep) {
   const Device device{.type = DeviceType::cuda, .index = 0};
   const TensorView value{values_[0].data(), DType::float32, {10}, device};
-  EXPECT_THAT(cause_of([&] { make_for(top_k_hook(0.5), value, value); }), HasSubstr("where the hook 'top-k"));
+  EXPECT_THAT(cause_of([&] { make_for(exact_average_hook(), value, value); }), HasSubstr("where the hook 'exact"));
   EXPECT_THAT(cause_of([&] { make_for(noop_hook(), value, value); }), HasSubstr("no backend of the group serves CUDA"));
+}
+
+/// A plugin's, which copies only.
+class ForeignExecutor final : public TensorExecutor {
+ public:
+  std::optional<Stream> stream() const noexcept override { return std::nullopt; }
+  void copy(std::span<const TensorCopy>, DType, DType, int) override {}
+  void wait_for(const Work&) override {}
+  void wait_for(const Moment&) override {}
+  Moment now_in(const Stream&) override { return {}; }
+  void hold_back(const Stream&) override {}
+  void keep(std::shared_ptr<const void>) noexcept override {}
+};
+
+TEST_F(CommHooks, ThatComputeNeedAnExecutorWithKernels) {
+  GradientBucket bucket;
+  bucket.buffer = gradients_[0];
+  bucket.parameters = {0};
+  bucket.gradients = {bucket.buffer};
+  bucket.executor = std::make_shared<ForeignExecutor>();
+  bucket.allocate = [](std::size_t bytes) { return reducer::host_memory(bytes); };
+  for (const auto& hook : {quantize_per_tensor_hook(), top_k_hook(0.5), power_sgd_hook({.start_iteration = 0})}) {
+    EXPECT_THAT(cause_of([&] { hook->start(bucket, group_); }), HasSubstr("does not run libddp's kernels"));
+  }
+}
+
+/// Of another group, which may have new ranks, all allocate, since that may be collective.
+TEST_F(CommHooks, TakeMemoryOnceInAGroup) {
+  const PowerSgdOptions low{.start_iteration = 0, .min_compression_rate = 1};
+  for (const auto& hook :
+       {compress_hook(DType::float16), compress_wrapper(DType::bfloat16), quantize_per_tensor_hook(), top_k_hook(0.5),
+        power_sgd_hook(low), batched_power_sgd_hook(low), compress_wrapper(DType::float16, power_sgd_hook(low))}) {
+    std::size_t allocated = 0;
+    std::vector<float> gradient(120, 1.0F);
+    GradientBucket bucket;
+    bucket.buffer = {gradient.data(), DType::float32, {120}};
+    bucket.parameters = {0};
+    bucket.gradients = {{gradient.data(), DType::float32, {10, 12}}};
+    bucket.executor = std::make_shared<reducer::HostExecutor>();
+    bucket.allocate = [&](std::size_t bytes) {
+      ++allocated;
+      return reducer::host_memory(bytes);
+    };
+    const auto step = [&] {
+      hook->start(bucket, group_)();
+      hook->end_step(true);
+    };
+    hook->join_group(group_);
+    step();
+    const std::size_t in_a_group = allocated;
+    EXPECT_GE(in_a_group, 1U) << hook->name();
+    step();
+    EXPECT_EQ(allocated, in_a_group) << hook->name();
+    hook->join_group(group_);
+    step();
+    EXPECT_EQ(allocated, 2 * in_a_group) << hook->name();
+  }
 }
 
 TEST_F(CommHooks, SendFewBytes) {

@@ -5,6 +5,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 
 #include "base/invalid_argument.hpp"
 #include "base/log.hpp"
+#include "collectives/kernel_launcher.hpp"
 #include "collectives/nccl/blocking_calls.hpp"
 #include "collectives/nccl/kept_memory.hpp"
 #include "cuda/cuda_error.hpp"
@@ -49,14 +51,15 @@ kernels::Format format_of(DType type) {
 
 CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
 
-class DeviceExecutor final : public TensorExecutor {
+class DeviceExecutor final : public TensorExecutor, public KernelLauncher {
  public:
   /// @param kernels may be null.
   DeviceExecutor(cuda::ContextPtr context, const kernels::DeviceKernels* kernels)
       : context_(std::move(context)),
         stream_(context_, cuda::StreamPriority::highest),
-        events_(std::make_shared<cuda::EventPool>(context_)),
-        kernels_(kernels) {}
+        events_(std::make_shared<cuda::EventPool>(context_)) {
+    if (kernels != nullptr) launcher_.emplace(*kernels, stream_.get());
+  }
   ~DeviceExecutor() override {
     if (process_ == ::getpid()) return;
     // CUDA is the parent's alone
@@ -75,7 +78,8 @@ class DeviceExecutor final : public TensorExecutor {
     pieces.reserve(copies.size());
     // complex numbers are two real ones, and what is only moved is bytes
     const bool moves = from == to && divisor == 1;
-    if (!moves) check_conversion(from, divisor);
+    if (!moves) check_kernels();
+    if (divisor != 1) check_division(from);
     const std::size_t parts = moves ? size_of(from) : size_of(from) / size_of(component_of(from));
     for (const TensorCopy& each : copies) {
       if (each.count == 0) continue;
@@ -87,10 +91,14 @@ class DeviceExecutor final : public TensorExecutor {
       }
     }
     if (pieces.empty()) return;
-    if (kernels_ == nullptr) return copy_bytes(pieces);
-    kernels::DeviceExecutor executor(*kernels_, stream_.get());
-    kernels::copy(executor, pieces, moves ? kernels::Format::raw : format_of(from),
+    if (!launcher_) return copy_bytes(pieces);
+    kernels::copy(*launcher_, pieces, moves ? kernels::Format::raw : format_of(from),
                   moves ? kernels::Format::raw : format_of(to), 1.0 / divisor);
+  }
+
+  kernels::Executor& launcher() override {
+    check_kernels();
+    return *launcher_;
   }
 
   void wait_for(const Work& work) override { work.order(*stream()); }
@@ -138,12 +146,13 @@ class DeviceExecutor final : public TensorExecutor {
                   "copying gradients on a CUDA device");
     }
   }
-  void check_conversion(DType type, int divisor) const {
-    if (kernels_ == nullptr) {
-      base::throw_invalid_argument("converting gradients on a CUDA device", "its executor was made to copy only",
-                                   "ask for one that converts");
-    }
-    if (divisor == 1 || format_of(type) != kernels::Format::raw) return;
+  void check_kernels() const {
+    if (launcher_) return;
+    base::throw_invalid_argument("converting gradients on a CUDA device", "its executor was made to copy only",
+                                 "ask for one that converts");
+  }
+  static void check_division(DType type) {
+    if (format_of(type) != kernels::Format::raw) return;
     base::throw_invalid_argument(fmt::format("dividing {} on a CUDA device", to_string(type)), "no kernel does that",
                                  "let the exchange divide");
   }
@@ -152,7 +161,7 @@ class DeviceExecutor final : public TensorExecutor {
   cuda::ContextPtr context_;
   cuda::Stream stream_;
   std::shared_ptr<cuda::EventPool> events_;
-  const kernels::DeviceKernels* const kernels_;
+  std::optional<kernels::DeviceExecutor> launcher_;  ///< of kernels; nothing: it copies only
 };
 
 }  // namespace

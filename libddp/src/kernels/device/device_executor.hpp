@@ -15,7 +15,7 @@ namespace ddp::kernels {
 /// The kernels, loaded onto a device. One for each device of a process. Any thread, once made.
 class DeviceKernels {
  public:
-  /// Loads some 0.3 MiB onto the device, which takes milliseconds; on devices that the image has only PTX for, the
+  /// Loads some 0.4 MiB onto the device, which takes milliseconds; on devices that the image has only PTX for, the
   /// driver compiles, which it does once for each user. Throws Error: unavailable (built without device code), else as
   /// cuda::Module.
   explicit DeviceKernels(cuda::ContextPtr context, std::span<const std::byte> image = device_image());

@@ -1,4 +1,5 @@
 // The kernels on devices. Compiled to one fat binary, which device_image.cpp carries.
+#include "kernels/device/low_rank.cuh"
 #include "kernels/element.hpp"
 
 namespace ddp::kernels {
@@ -233,14 +234,20 @@ extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
   using namespace ddp::kernels;
   const RowPart part(arguments.count, arguments.row);
   if (part.count == 0) return;
-  const RowScale scale = arguments.scales[part.row];
-  const auto* from = static_cast<const std::uint8_t*>(arguments.from) + part.first;
-  float* to = arguments.to + part.first;
-  for (unsigned int i = threadIdx.x; i < part.count; i += kThreads) {
-    const std::int32_t step = arguments.symmetric != 0 ? static_cast<std::int8_t>(from[i]) : from[i];
-    const float value = dequantized(step, scale);
-    to[i] = arguments.add != 0 ? to[i] + value : value;
+  const auto* const bytes = static_cast<const std::uint8_t*>(arguments.from);
+  float* const to = arguments.to + part.first;
+  for (std::uint32_t message = 0; message < arguments.messages; ++message) {
+    const RowScale scale = behind(arguments.scales, message * arguments.stride)[part.row];
+    const std::uint8_t* const from = behind(bytes, message * arguments.stride) + part.first;
+    for (unsigned int i = threadIdx.x; i < part.count; i += kThreads) {
+      const std::int32_t step = arguments.symmetric != 0 ? static_cast<std::int8_t>(from[i]) : from[i];
+      const float value = dequantized(step, scale);
+      to[i] = message == 0 ? value : to[i] + value;
+    }
   }
+  if (arguments.divisor == 1) return;
+#pragma unroll 1
+  for (unsigned int i = threadIdx.x; i < part.count; i += kThreads) to[i] /= arguments.divisor;
 }
 
 extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
@@ -323,5 +330,28 @@ extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
     ddp_scatter_add(const __grid_constant__ ddp::kernels::ScatterArguments arguments) {
   using namespace ddp::kernels;
   const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < arguments.count) arguments.to[arguments.indices[i]] += arguments.values[i];
+  if (i < arguments.count) arguments.to[arguments.indices[i]] += arguments.values[i] / arguments.divisor;
+}
+
+extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
+    ddp_scatter_zero(const __grid_constant__ ddp::kernels::ScatterArguments arguments) {
+  using namespace ddp::kernels;
+  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  if (i < arguments.count) arguments.to[arguments.indices[i]] = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
+    ddp_add(const __grid_constant__ ddp::kernels::PieceArguments arguments) {
+  using namespace ddp::kernels;
+  const Chunk<false> chunk(arguments);
+  const float* const from = static_cast<const float*>(arguments.from[chunk.piece]) + chunk.first;
+  float* const to = static_cast<float*>(arguments.to[chunk.piece]) + chunk.first;
+#pragma unroll 4
+  for (unsigned int i = threadIdx.x; i < chunk.count; i += kThreads) to[i] += from[i];
+}
+
+extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
+    ddp_copy_finite(const __grid_constant__ ddp::kernels::PieceArguments arguments) {
+  using namespace ddp::kernels;
+  copy_chunk<float, float, false>(arguments, [](float value) { return finite_or_zero(value); });
 }

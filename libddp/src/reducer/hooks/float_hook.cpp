@@ -16,4 +16,14 @@ BucketExchange FloatHook::start(const GradientBucket& bucket, ProcessGroup& grou
   };
 }
 
+void FloatHook::join_group(ProcessGroup& /*another*/) { forget_all(); }
+void FloatHook::end_step(bool complete) noexcept {
+  if (!complete) forget_all();
+}
+
+void FloatHook::forget_all() noexcept {
+  copies_.clear();
+  forget();
+}
+
 }  // namespace ddp::hooks

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,16 +14,19 @@
 #include <ddp/comm_hooks.hpp>
 
 #include "base/invalid_argument.hpp"
-#include "reducer/hooks/error_memory.hpp"
+#include "collectives/kernel_launcher.hpp"
+#include "kernels/copies.hpp"
+#include "kernels/low_rank.hpp"
 #include "reducer/hooks/float_hook.hpp"
 #include "reducer/hooks/iteration.hpp"
-#include "reducer/hooks/low_rank.hpp"
+#include "reducer/hooks/parameter_memory.hpp"
 
 namespace ddp {
 namespace {
 
-using hooks::Factor;
-using hooks::Matrix;
+using hooks::ParameterMemory;
+using kernels::Factor;
+using kernels::Matrix;
 
 class PowerSgdHook final : public hooks::FloatHook {
  public:
@@ -42,12 +47,13 @@ class PowerSgdHook final : public hooks::FloatHook {
   }
 
   void join_group(ProcessGroup& group) override {
-    forget();
+    FloatHook::join_group(group);
     iteration_.agree(group);
   }
   void end_step(bool complete) noexcept override {
+    FloatHook::end_step(complete);
     under_way_.clear();
-    if (!complete) return forget();
+    if (!complete) return;
     if (iteration_.reached(options_.start_iteration)) ++draws_;
     iteration_.advance();
   }
@@ -58,19 +64,30 @@ class PowerSgdHook final : public hooks::FloatHook {
     if (!iteration_.reached(options_.start_iteration)) return start_average(bucket, group);
     const auto exchange = std::make_shared<Exchange>(bucket, group);
     find_matrices(*exchange);
+    feed_back(*exchange);
     allot(*exchange);
-    const auto first = exchange->first;
-    std::size_t place = 0;
+    begin_right(*exchange);
+    std::vector<kernels::Piece> pieces;
     for (const Exact& part : exchange->exact) {
-      for (const float value : part.elements) (*first)[place++] = value / static_cast<float>(group.size());
+      pieces.push_back({.from = part.elements.data(), .to = part.sent, .count = part.elements.size()});
     }
-    for (const Compressed& part : exchange->compressed) hooks::multiply(part.matrix, part.right, part.left);
-    exchange->work = group.all_reduce(*first, ReduceOp::sum, {{}, first});
+    kernels::copy(exchange->launcher(), pieces, kernels::Format::float32, kernels::Format::float32, 1.0 / group.size());
+    for (const Compressed& part : exchange->compressed) {
+      kernels::multiply(exchange->launcher(), part.matrix, part.right, part.left);
+    }
+    exchange->add_up(exchange->first);
     under_way_.push_back(exchange);
     return [this, exchange] {
       continue_all();
       finish(*exchange);
     };
+  }
+  void forget() noexcept override {
+    under_way_.clear();
+    errors_.clear();
+    factors_.clear();
+    messages_.clear();
+    draws_ = 0;
   }
 
  private:
@@ -79,20 +96,43 @@ class PowerSgdHook final : public hooks::FloatHook {
     Matrix matrix;
     Factor left;
     Factor right;
+    float* error;  ///< what is left out of the matrix; null: it is lost
   };
   struct Exact {
     std::span<float> elements;
+    float* sent;
   };
   /// Of one bucket.
   struct Exchange {
     Exchange(GradientBucket lent, ProcessGroup over) : bucket(std::move(lent)), group(std::move(over)) {}
+
+    kernels::Executor& launcher() const { return collectives::KernelLauncher::of(*bucket.executor); }
+    std::vector<Factor> factors(Factor Compressed::*which) const {
+      std::vector<Factor> all;
+      for (const Compressed& part : compressed) all.push_back(part.*which);
+      return all;
+    }
+    /// Floats that the ranks add up.
+    struct Message {
+      std::shared_ptr<void> memory;
+      float* begin = nullptr;
+      std::size_t count = 0;
+    };
+    void add_up(const Message& message) {
+      const TensorView floats{
+          message.begin, DType::float32, {static_cast<std::int64_t>(message.count)}, bucket.buffer.device()};
+      work = group.all_reduce(floats, ReduceOp::sum, hooks::options_for(bucket, message.memory));
+    }
+
     GradientBucket bucket;
     ProcessGroup group;
     std::vector<Compressed> compressed;
     std::vector<Exact> exact;
-    std::shared_ptr<std::vector<float>> first;   ///< what is not compressed, divided; then all left factors
-    std::shared_ptr<std::vector<float>> second;  ///< all right factors
-    std::optional<Work> work;                    ///< of the first, then of the second
+    Message first;                       ///< what is not compressed, divided; then all left factors
+    Message second;                      ///< all right factors
+    std::uint32_t* finite = nullptr;     ///< whether each right factor is, in the memory of the first message
+    ParameterMemory::Places beginnings;  ///< of the right factors
+    std::optional<Work> work;            ///< of the first, then of the second
     bool continued = false;
   };
 
@@ -104,13 +144,13 @@ class PowerSgdHook final : public hooks::FloatHook {
     const GradientBucket& bucket = exchange.bucket;
     const auto add = [&](std::size_t parameter, std::span<float> elements, std::size_t columns) {
       exchange.compressed.push_back(
-          {.parameter = parameter, .matrix = {.elements = elements, .columns = columns}, .left = {}, .right = {}});
-    };
-    const auto feed_back = [&](std::size_t slot) {
-      if (options_.error_feedback) errors_.add_to(bucket.parameters[slot], bucket.gradients[slot]);
+          {.parameter = parameter,
+           .matrix = {.elements = elements.data(), .count = elements.size(), .columns = columns},
+           .left = {},
+           .right = {},
+           .error = nullptr});
     };
     if (batched_) {
-      for (std::size_t slot = 0; slot < bucket.gradients.size(); ++slot) feed_back(slot);
       const auto side = static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(bucket.buffer.numel()))));
       if (side > 0) add(bucket.parameters.front(), hooks::floats(bucket.buffer), side);
       return;
@@ -122,50 +162,85 @@ class PowerSgdHook final : public hooks::FloatHook {
       const std::size_t columns = gradient.numel() / rows;
       const auto sent = static_cast<double>((rows + columns) * rank_of(rows, columns));
       if (sent * options_.min_compression_rate < static_cast<double>(rows) * static_cast<double>(columns)) {
-        feed_back(slot);
         add(bucket.parameters[slot], hooks::floats(gradient), columns);
       } else {
-        exchange.exact.push_back({hooks::floats(gradient)});
+        exchange.exact.push_back({.elements = hooks::floats(gradient), .sent = nullptr});
       }
     }
   }
 
-  /// Memory for the factors, and the right ones' beginning.
+  /// Adds what was left out of the matrices before, and finds places for what will be.
+  void feed_back(Exchange& exchange) {
+    if (!options_.error_feedback) return;
+    const GradientBucket& bucket = exchange.bucket;
+    std::vector<ParameterMemory::Entry> entries;
+    std::vector<float*> gradients;
+    const auto add = [&](std::size_t parameter, float* gradient, std::size_t count) {
+      entries.push_back({.parameter = parameter, .count = count});
+      gradients.push_back(gradient);
+    };
+    for (std::size_t slot = 0; slot < bucket.gradients.size() && batched_; ++slot) {
+      const auto gradient = hooks::floats(bucket.gradients[slot]);
+      add(bucket.parameters[slot], gradient.data(), gradient.size());
+    }
+    for (const Compressed& part : exchange.compressed) {
+      if (!batched_) add(part.parameter, part.matrix.elements, part.matrix.count);
+    }
+    const ParameterMemory::Places errors = errors_.take(bucket, entries);
+    std::vector<kernels::Piece> pieces;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (errors.kept[i] == nullptr) continue;
+      pieces.push_back({.from = errors.kept[i], .to = gradients[i], .count = entries[i].count});
+    }
+    kernels::add(exchange.launcher(), pieces);
+    // a batched bucket's one behind the other are those of its matrix
+    for (std::size_t i = 0; i < exchange.compressed.size(); ++i) exchange.compressed[i].error = errors.now[i];
+  }
+
+  /// Memory for the messages. The right factors stay where they are, to begin the next step with.
   void allot(Exchange& exchange) {
-    std::size_t first = 0;
-    std::size_t second = 0;
-    for (const Exact& part : exchange.exact) first += part.elements.size();
+    std::size_t floats = 0;
+    std::vector<ParameterMemory::Entry> entries;
+    for (const Exact& part : exchange.exact) floats += part.elements.size();
     for (const Compressed& part : exchange.compressed) {
       const std::size_t rank = rank_of(part.matrix.rows(), part.matrix.columns);
-      first += part.matrix.rows() * rank;
-      second += part.matrix.columns * rank;
+      floats += part.matrix.rows() * rank;
+      entries.push_back({.parameter = part.parameter, .count = part.matrix.columns * rank});
     }
-    exchange.first = std::make_shared<std::vector<float>>(first);
-    exchange.second = std::make_shared<std::vector<float>>(second);
-    float* left = exchange.first->data() + first;  // from the end
-    float* right = exchange.second->data();
-    for (Compressed& part : exchange.compressed) {
+    const std::size_t flags = exchange.compressed.size() * sizeof(std::uint32_t);
+    const std::shared_ptr<void> memory = messages_.take(exchange.bucket, floats * sizeof(float) + flags);
+    auto* place = static_cast<float*>(memory.get());
+    exchange.first = {.memory = memory, .begin = place, .count = floats};
+    exchange.finite = reinterpret_cast<std::uint32_t*>(place + floats);
+    exchange.beginnings = factors_.take(exchange.bucket, entries);
+    exchange.second.memory = exchange.beginnings.memory;
+    for (Exact& part : exchange.exact) {
+      part.sent = place;
+      place += part.elements.size();
+    }
+    for (std::size_t i = 0; i < exchange.compressed.size(); ++i) {
+      Compressed& part = exchange.compressed[i];
       const std::size_t rank = rank_of(part.matrix.rows(), part.matrix.columns);
-      left -= part.matrix.rows() * rank;
-      part.left = {.data = left, .length = part.matrix.rows(), .columns = rank};
-      part.right = {.data = right, .length = part.matrix.columns, .columns = rank};
-      right += part.matrix.columns * rank;
-      begin_right(part);
+      part.left = {.data = place, .length = part.matrix.rows(), .columns = rank};
+      part.right = {.data = exchange.beginnings.now[i], .length = part.matrix.columns, .columns = rank};
+      place += part.left.count();
+      if (i == 0) exchange.second.begin = part.right.data;
+      exchange.second.count += part.right.count();
     }
   }
 
   /// The last step's factor, which is the same on all ranks, or a random one.
-  void begin_right(const Compressed& part) {
-    const std::size_t count = part.right.length * part.right.columns;
-    // every draw of every parameter has seeds of its own, with room for one for each column
-    const std::uint64_t seed = options_.seed + (draws_ << 44U) + (part.parameter << 16U);
-    const auto kept = factors_.find(part.parameter);
-    if (kept != factors_.end() && kept->second.size() == count) {
-      std::ranges::copy(kept->second, part.right.data);
-    } else {
-      hooks::fill_normal({part.right.data, count}, seed);
+  void begin_right(Exchange& exchange) {
+    std::vector<kernels::Beginning> beginnings;
+    for (std::size_t i = 0; i < exchange.compressed.size(); ++i) {
+      const Compressed& part = exchange.compressed[i];
+      // every draw of every parameter has seeds of its own, with room for one for each column
+      const std::uint64_t seed = options_.seed + (draws_ << 44U) + (part.parameter << 16U);
+      const float* const kept = options_.warm_start ? exchange.beginnings.kept[i] : nullptr;
+      beginnings.push_back({.factor = part.right, .kept = kept, .seed = seed});
     }
-    hooks::orthogonalize_full(part.right, options_.orthogonalization_epsilon, seed + 1);
+    kernels::begin_factors(exchange.launcher(), beginnings, options_.orthogonalization_epsilon);
+    exchange.beginnings.former.clear();
   }
 
   /// The second operation of all buckets, in their order: the first of them travels while the next is computed.
@@ -173,62 +248,42 @@ class PowerSgdHook final : public hooks::FloatHook {
     for (const auto& exchange : under_way_) {
       if (exchange->continued) continue;
       exchange->continued = true;
-      exchange->work->wait();
+      exchange->bucket.executor->wait_for(*exchange->work);
       if (exchange->compressed.empty()) continue;
+      kernels::Executor& launcher = exchange->launcher();
+      kernels::orthogonalize(launcher, exchange->factors(&Compressed::left), options_.orthogonalization_epsilon);
       for (const Compressed& part : exchange->compressed) {
-        hooks::orthogonalize(part.left, options_.orthogonalization_epsilon);
-        hooks::multiply_transposed(part.matrix, part.left, part.right);
+        kernels::multiply_transposed(launcher, part.matrix, part.left, part.right);
       }
-      exchange->work = exchange->group.all_reduce(*exchange->second, ReduceOp::sum, {{}, exchange->second});
+      exchange->add_up(exchange->second);
     }
   }
 
-  void finish(Exchange& exchange) {
-    exchange.work->wait();
-    std::size_t place = 0;
+  static void finish(Exchange& exchange) {
+    TensorExecutor& executor = *exchange.bucket.executor;
+    executor.wait_for(*exchange.work);
+    std::vector<TensorCopy> copies;
     for (const Exact& part : exchange.exact) {
-      std::copy_n(exchange.first->data() + place, part.elements.size(), part.elements.data());
-      place += part.elements.size();
+      copies.push_back({.from = part.sent, .to = part.elements.data(), .count = part.elements.size()});
     }
+    executor.copy(copies, DType::float32, DType::float32);
+    // a gradient that is not finite, as when a loss scale is too large, must not stay in what is kept; all ranks have
+    // the same factor, which the next step does not begin with
+    kernels::check_finite(exchange.launcher(), exchange.factors(&Compressed::right), exchange.finite);
     const float scale = 1.0F / static_cast<float>(exchange.group.size());
-    std::vector<float> difference;
-    for (const Compressed& part : exchange.compressed) {
-      const std::span right{part.right.data, part.right.length * part.right.columns};
-      difference.resize(options_.error_feedback ? part.matrix.elements.size() : 0);
-      hooks::expand(part.left, part.right, scale, part.matrix, difference);
-      // a gradient that is not finite, as when a loss scale is too large, must not stay in what is kept; all ranks have
-      // the same factor
-      const bool finite = std::ranges::all_of(right, [](float value) { return std::isfinite(value); });
-      if (!finite) std::ranges::fill(difference, 0.0F);
-      if (finite && options_.warm_start) factors_[part.parameter].assign(right.begin(), right.end());
-      if (!finite) factors_.erase(part.parameter);
-      if (batched_) keep_errors(exchange.bucket, difference);
-      if (!batched_ && options_.error_feedback) errors_.of(part.parameter, difference.size()).swap(difference);
+    for (std::size_t i = 0; i < exchange.compressed.size(); ++i) {
+      const Compressed& part = exchange.compressed[i];
+      kernels::expand(exchange.launcher(), part.left, part.right, scale, part.matrix, part.error, exchange.finite + i);
     }
-  }
-
-  /// A batched bucket's, by parameter.
-  void keep_errors(const GradientBucket& bucket, std::span<const float> difference) {
-    for (std::size_t slot = 0; slot < bucket.parameters.size() && !difference.empty(); ++slot) {
-      const std::size_t count = bucket.gradients[slot].numel();
-      std::ranges::copy(difference.first(count), errors_.of(bucket.parameters[slot], count).begin());
-      difference = difference.subspan(count);
-    }
-  }
-
-  void forget() noexcept {
-    under_way_.clear();
-    errors_.clear();
-    factors_.clear();
-    draws_ = 0;
   }
 
   const PowerSgdOptions options_;
   const bool batched_;
   hooks::Iteration iteration_;
   std::uint64_t draws_ = 0;  ///< compressed steps since the last forget()
-  hooks::ErrorMemory errors_;
-  std::map<std::size_t, std::vector<float>> factors_;  ///< right ones, by parameter; of a batched bucket its first
+  ParameterMemory errors_;
+  ParameterMemory factors_;  ///< right ones; of a batched bucket its first parameter's
+  hooks::BucketCopies messages_;
   std::vector<std::shared_ptr<Exchange>> under_way_;
 };
 

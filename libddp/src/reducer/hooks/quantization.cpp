@@ -1,12 +1,11 @@
 // Gradients in 8 bits, as PyTorch's quantization_pertensor_hook and quantization_perchannel_hook.
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
 #include <memory>
-#include <utility>
-#include <vector>
 
 #include <ddp/comm_hooks.hpp>
 
+#include "collectives/kernel_launcher.hpp"
 #include "kernels/compression.hpp"
 #include "reducer/hooks/float_hook.hpp"
 
@@ -30,32 +29,31 @@ class QuantizationHook final : public hooks::FloatHook {
     const std::size_t length = scales + (rows.count + alignof(kernels::RowScale) - 1) / alignof(kernels::RowScale) *
                                             alignof(kernels::RowScale);
     const auto ranks = static_cast<std::size_t>(group.size());
-    struct Messages {
-      std::vector<std::uint8_t> own;
-      std::vector<std::uint8_t> all;
-    };
-    const auto messages = std::make_shared<Messages>(
-        Messages{.own = std::vector<std::uint8_t>(length), .all = std::vector<std::uint8_t>(length * ranks)});
+    // of all ranks, then the own one, then the workspace
+    const std::shared_ptr<void> memory =
+        messages_.take(bucket, length * (ranks + 1) + 2 * sizeof(std::uint32_t) * rows.number());
+    auto* const all = static_cast<std::uint8_t*>(memory.get());
+    std::uint8_t* const own = all + length * ranks;
+    float* const values = hooks::floats(bucket.buffer).data();
     const auto scales_in = [](std::uint8_t* message) { return reinterpret_cast<kernels::RowScale*>(message); };
-    kernels::HostExecutor executor;
-    std::vector<std::uint32_t> workspace(2 * rows.number());
-    const auto values = hooks::floats(bucket.buffer);
-    kernels::quantize(executor, values.data(), rows, kKind, messages->own.data() + scales,
-                      scales_in(messages->own.data()), workspace.data());
-    const Work work = group.all_gather(messages->own, messages->all, {{}, messages});
-    return [=] {
-      work.wait();
-      kernels::HostExecutor later;
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
-        std::uint8_t* const message = messages->all.data() + rank * length;
-        kernels::dequantize(later, message + scales, scales_in(message), rows, kKind, values.data(), rank > 0);
-      }
-      for (float& value : values) value /= static_cast<float>(ranks);
+    kernels::quantize(collectives::KernelLauncher::of(*bucket.executor), values, rows, kKind, own + scales,
+                      scales_in(own), reinterpret_cast<std::uint32_t*>(own + length));
+    const auto bytes = [&](std::uint8_t* begin, std::size_t count) {
+      return TensorView{begin, DType::uint8, {static_cast<std::int64_t>(count)}, bucket.buffer.device()};
+    };
+    const Work work =
+        group.all_gather(bytes(own, length), bytes(all, length * ranks), hooks::options_for(bucket, memory));
+    return [=, executor = bucket.executor] {
+      executor->wait_for(work);
+      kernels::dequantize(collectives::KernelLauncher::of(*executor), all + scales, scales_in(all),
+                          {.number = ranks, .stride_bytes = length}, rows, kKind, values, static_cast<int>(ranks));
     };
   }
+  void forget() noexcept override { messages_.clear(); }
 
  private:
   bool by_channel_;
+  hooks::BucketCopies messages_;
 };
 
 }  // namespace

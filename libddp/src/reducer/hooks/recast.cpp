@@ -36,10 +36,14 @@ GradientBucket recast(const GradientBucket& bucket, BucketCopies& copies, DType 
   return copy;
 }
 
-BucketExchange exchange(const GradientBucket& bucket, ReduceOp op, ProcessGroup& group) {
-  CallOptions options{std::optional<Deadline>{}, bucket.memory};
+CallOptions options_for(const GradientBucket& bucket, std::shared_ptr<const void> memory) {
+  CallOptions options{std::optional<Deadline>{}, std::move(memory)};
   options.stream = bucket.executor->stream();
-  const Work work = group.all_reduce(bucket.buffer, op, std::move(options));
+  return options;
+}
+
+BucketExchange exchange(const GradientBucket& bucket, ReduceOp op, ProcessGroup& group) {
+  const Work work = group.all_reduce(bucket.buffer, op, options_for(bucket, bucket.memory));
   return [executor = bucket.executor, work] { executor->wait_for(work); };
 }
 

@@ -1,4 +1,5 @@
-// Buckets in another floating-point type, which are sent instead of them, or computed with; and their exchange.
+// What hooks make of buckets: copies in another floating-point type, which are sent instead of them or computed with,
+// and messages; and how they are exchanged.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +10,12 @@
 
 namespace ddp::hooks {
 
-/// Memory for copies of buckets, kept from step to step: fresh pages would cost more than the cast.
+/// Memory for what a hook makes of each bucket, kept from step to step: fresh pages would cost more than a cast.
 class BucketCopies {
  public:
   std::shared_ptr<void> take(const GradientBucket& bucket, std::size_t bytes);
+  /// Other ranks may be new, and have none: allocate() may be collective.
+  void clear() noexcept { kept_.clear(); }
 
  private:
   struct Kept {
@@ -29,6 +32,8 @@ void cast(TensorExecutor& executor, const TensorView& from, const TensorView& to
 /// A copy of @p bucket, divided by @p divisor, in memory of @p copies.
 GradientBucket recast(const GradientBucket& bucket, BucketCopies& copies, DType type, int divisor = 1);
 
+/// What reads or writes @p memory in the stream where the bucket is worked on.
+CallOptions options_for(const GradientBucket& bucket, std::shared_ptr<const void> memory);
 /// Adds the ranks' buckets, or averages them.
 BucketExchange exchange(const GradientBucket& bucket, ReduceOp op, ProcessGroup& group);
 

@@ -1,7 +1,7 @@
 // Only the largest elements of a bucket travel; what is left out is added to the next gradient (Aji and Heafield:
 // "Sparse Communication for Distributed Gradient Descent", EMNLP 2017).
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -12,9 +12,11 @@
 #include <ddp/comm_hooks.hpp>
 
 #include "base/invalid_argument.hpp"
+#include "collectives/kernel_launcher.hpp"
 #include "kernels/compression.hpp"
-#include "reducer/hooks/error_memory.hpp"
+#include "kernels/copies.hpp"
 #include "reducer/hooks/float_hook.hpp"
+#include "reducer/hooks/parameter_memory.hpp"
 
 namespace ddp {
 namespace {
@@ -27,62 +29,85 @@ class TopKHook final : public hooks::FloatHook {
                                  fmt::format("{} is no fraction of them", fraction), "give one in (0, 1]");
   }
   std::string name() const override { return fmt::format("top-k: {}", fraction_); }
-  void join_group(ProcessGroup& /*unused*/) override { errors_.clear(); }
-  void end_step(bool complete) noexcept override {
-    if (!complete) errors_.clear();
-  }
   bool needs_all_parameters() const override { return true; }
 
  protected:
-  /// A rank's message: positions, then values.
   BucketExchange start_floats(const GradientBucket& bucket, ProcessGroup& group) override {
     const auto values = hooks::floats(bucket.buffer);
     if (values.empty()) return [] {};
-    for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
-      errors_.add_to(bucket.parameters[slot], bucket.gradients[slot]);
-    }
+    kernels::Executor& launcher = collectives::KernelLauncher::of(*bucket.executor);
+    const hooks::ParameterMemory::Places errors = take_errors(bucket);
+    add_errors(launcher, bucket, errors);
+
     const auto wanted = std::clamp<std::size_t>(
         static_cast<std::size_t>(std::ceil(fraction_ * static_cast<double>(values.size()))), 1, values.size());
     const auto ranks = static_cast<std::size_t>(group.size());
-    struct Messages {
-      std::vector<std::int32_t> own;
-      std::vector<std::int32_t> all;
-    };
-    const auto messages = std::make_shared<Messages>(
-        Messages{.own = std::vector<std::int32_t>(2 * wanted), .all = std::vector<std::int32_t>(2 * wanted * ranks)});
-    std::vector<std::uint32_t> indices(wanted);
-    std::vector<float> largest(wanted);
-    kernels::HostExecutor executor;
-    kernels::select_largest(executor, values.data(), values.size(), wanted, indices.data(), largest.data(),
-                            workspace_.get());
-    for (std::size_t i = 0; i < wanted; ++i) {
-      messages->own[i] = static_cast<std::int32_t>(indices[i]);
-      messages->own[wanted + i] = std::bit_cast<std::int32_t>(largest[i]);
-      values[indices[i]] = 0;
-    }
-    for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
-      const auto left = hooks::floats(bucket.gradients[slot]);
-      std::ranges::transform(left, errors_.of(bucket.parameters[slot], left.size()).begin(),
-                             [](float value) { return std::isfinite(value) ? value : 0; });
-    }
-    const Work work = group.all_gather(messages->own, messages->all, {{}, messages});
-    return [=] {
-      work.wait();
-      std::ranges::fill(values, 0.0F);
+    const std::shared_ptr<void> memory =
+        messages_.take(bucket, sizeof(Word) * 2 * wanted * (ranks + 1) + sizeof(kernels::SelectionWorkspace));
+    const Message all{.words = static_cast<Word*>(memory.get()), .wanted = wanted};
+    const Message own = all.behind(ranks);
+    kernels::select_largest(launcher, values.data(), values.size(), wanted, own.indices(), own.values(),
+                            reinterpret_cast<kernels::SelectionWorkspace*>(own.behind(1).words));
+    kernels::scatter_zero(launcher, own.indices(), wanted, values.data());
+    // of all gradients, which lie as they do in the bucket
+    const std::array left{kernels::Piece{.from = values.data(), .to = errors.now.front(), .count = values.size()}};
+    kernels::copy_finite(launcher, left);
+
+    const Device device = bucket.buffer.device();
+    const Work work =
+        group.all_gather(own.view(1, device), all.view(ranks, device), hooks::options_for(bucket, memory));
+    return [=, executor = bucket.executor] {
+      executor->wait_for(work);
+      const TensorCopy zeros{.from = nullptr, .to = values.data(), .count = values.size()};
+      executor->copy({&zeros, 1}, DType::float32, DType::float32);
+      kernels::Executor& later = collectives::KernelLauncher::of(*executor);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const std::int32_t* const message = messages->all.data() + rank * 2 * wanted;
-        for (std::size_t i = 0; i < wanted; ++i) {
-          values[static_cast<std::uint32_t>(message[i])] +=
-              std::bit_cast<float>(message[wanted + i]) / static_cast<float>(ranks);
-        }
+        const Message message = all.behind(rank);
+        kernels::scatter_add(later, message.indices(), message.values(), wanted, values.data(),
+                             static_cast<int>(ranks));
       }
     };
   }
+  void forget() noexcept override {
+    errors_.clear();
+    messages_.clear();
+  }
 
  private:
+  using Word = std::int32_t;
+  /// What a rank sends: positions, then values.
+  struct Message {
+    Word* words;
+    std::size_t wanted;
+    std::uint32_t* indices() const { return reinterpret_cast<std::uint32_t*>(words); }
+    float* values() const { return reinterpret_cast<float*>(words + wanted); }
+    Message behind(std::size_t messages) const { return {.words = words + 2 * wanted * messages, .wanted = wanted}; }
+    TensorView view(std::size_t messages, Device device) const {
+      return {words, DType::int32, {static_cast<std::int64_t>(2 * wanted * messages)}, device};
+    }
+  };
+
+  hooks::ParameterMemory::Places take_errors(const GradientBucket& bucket) {
+    std::vector<hooks::ParameterMemory::Entry> entries;
+    for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
+      entries.push_back({.parameter = bucket.parameters[slot], .count = bucket.gradients[slot].numel()});
+    }
+    return errors_.take(bucket, entries);
+  }
+  static void add_errors(kernels::Executor& launcher, const GradientBucket& bucket,
+                         const hooks::ParameterMemory::Places& errors) {
+    std::vector<kernels::Piece> pieces;
+    for (std::size_t slot = 0; slot < bucket.gradients.size(); ++slot) {
+      if (errors.kept[slot] == nullptr) continue;
+      const TensorView& gradient = bucket.gradients[slot];
+      pieces.push_back({.from = errors.kept[slot], .to = gradient.data(), .count = gradient.numel()});
+    }
+    kernels::add(launcher, pieces);
+  }
+
   const double fraction_;
-  hooks::ErrorMemory errors_;
-  std::unique_ptr<kernels::SelectionWorkspace> workspace_ = std::make_unique<kernels::SelectionWorkspace>();
+  hooks::ParameterMemory errors_;
+  hooks::BucketCopies messages_;
 };
 
 }  // namespace
