@@ -1,5 +1,6 @@
 // A call on a thread of its own that takes no signals, while the main thread waits and looks for them: Python runs a
-// signal's handler on the main thread only. Includes no Python, because libddp's bindings and PyTorch's bring their own.
+// signal's handler on the main thread only. Includes no Python, because libddp's bindings and PyTorch's bring their
+// own.
 #pragma once
 
 #include <pthread.h>
