@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import BuiltinCommHookType
+from torch._compile import _disable_dynamo
 from torch.distributed.algorithms.join import Joinable
 from torch.distributed.utils import _cast_forward_inputs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
@@ -161,7 +163,7 @@ class DistributedDataParallel(TorchDataParallel):
         adapter = _adapter.load()
         self._averager = adapter.Averager(
             names=names, tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=backend, cap=self._cap,
-            first=int(dist._DEFAULT_FIRST_BUCKET_BYTES), caps=self._caps, broadcast=init_sync,
+            first=int(getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES")), caps=self._caps, broadcast=init_sync,
             view=self.gradient_as_bucket_view, find_unused=self.find_unused_parameters, static_graph=self.static_graph,
             skip_unused=self.skip_all_reduce_unused_params,
             delayed=[positions[id(each)] for each in self._delay_all_reduce_params], delayed_behind=behind,
@@ -173,7 +175,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     # a step
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     def _before(self) -> None:
         if not self._lazy_init_ran:
             self._lazy_init()
@@ -197,7 +199,7 @@ class DistributedDataParallel(TorchDataParallel):
         if self.require_forward_param_sync and self.forward_sync_buffers:
             self._sync_buffers()
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     def _after(self, output: Any) -> None:
         if self._is_apart():
             return
@@ -222,7 +224,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._after(output)
         return output
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     def _sync_buffers(self) -> None:
         buffers = self._kept(self.module.named_buffers())
         if (hook := getattr(self, "buffer_hook", None)) is not None:
@@ -275,7 +277,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
         adapter = _adapter.load()
-        fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS
+        fp16 = comm_hook_type == BuiltinCommHookType.FP16_COMPRESS
         self._add_hook(lambda _: adapter.compress_hook("float16") if fp16 else adapter.all_reduce_hook(), comm_hook_type)
 
     def _add_hook(self, make: Callable[[list[torch.Tensor]], Any], entry: Any) -> None:
@@ -325,7 +327,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._lazy_init_ran = True
 
     @property
-    def _has_rebuilt_buckets(self) -> bool:
+    def _has_rebuilt_buckets(self) -> bool:  # type: ignore[override]
         """Of ZeroRedundancyOptimizer's hooks, which would wait for it for ever."""
         raise _refuse("ZeroRedundancyOptimizer(overlap_with_ddp=True)", "call its step() behind backward(), without overlap_with_ddp")
 
@@ -375,14 +377,14 @@ class DistributedDataParallel(TorchDataParallel):
     # pickle and deepcopy: with the default group, on all ranks
 
     def __getstate__(self) -> dict[str, Any]:
-        self._check_default_group()
+        self._check_default_group()  # type: ignore[no-untyped-call]
         state = self.__dict__.copy()
         for name in ("process_group", "_averager", "_make_hook", "_joining"):
             del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        torch.nn.Module.__setstate__(self, state)
+        torch.nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
         self.process_group = dist.distributed_c10d._get_default_group()
         self._comm_hooks = []
         self._make_hook = None

@@ -7,6 +7,9 @@ from typing import Any
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinConfig
 
 
+_DISABLED = _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)
+
+
 class ModelHook(JoinHook):
     """Of one model in one Join, which owns it. Dropped before post_hook(), as by an exception, it leaves the join.
 
@@ -55,4 +58,4 @@ class ModelHook(JoinHook):
         if self._held is not None:
             self._held.abandon()
             self._held = None
-            self._model._join_config = _JoinConfig.construct_disabled_join_config()
+            self._model._join_config = _DISABLED

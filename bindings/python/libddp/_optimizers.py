@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks import _hook_then_optimizer, _OptimizerHookState
 from torch.distributed.optim import apply_optimizer_in_backward, as_functional_optim
@@ -17,11 +18,11 @@ def take_over(parameters: Iterable[torch.Tensor]) -> None:
     own gradient."""
     handles = apply_optimizer_in_backward.param_to_optim_hook_handle_map
     for parameter in parameters:
-        for handle in handles.get(parameter, []):
+        for handle in handles.get(parameter, []):  # type: ignore[no-untyped-call]
             handle.remove()
 
 
-def step_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def step_hook(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages, then lets those optimizers step, which are the parameters' attributes."""
     def step(averaged: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
@@ -37,4 +38,5 @@ def step_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.future
 
 def fused_hook(optimizer: type, parameters: list[torch.Tensor] | None, *args: Any, **kwargs: Any) -> Any:
     """torch's: steps of a functional optimizer, of all parameters or of some."""
-    return _hook_then_optimizer(allreduce_hook, _OptimizerHookState(as_functional_optim(optimizer, *args, **kwargs), parameters))
+    state = _OptimizerHookState(as_functional_optim(optimizer, *args, **kwargs), parameters)  # type: ignore[no-untyped-call]
+    return _hook_then_optimizer(allreduce_hook, state)
