@@ -58,7 +58,8 @@ def torchs_join():
         model = Ours(net, process_group=group, bucket_cap_mb=40 / 2**20, **options)
         assert (model.join_process_group, model.join_device) == (group or dist.group.WORLD, torch.device("cpu"))
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, process_group=group, **ADAM)
-        with Join([model, optimizer], divide_by_initial_world_size=divide):
+        join = Join([model, optimizer], divide_by_initial_world_size=divide)
+        with join:
             for step in range(rank + 2):
                 if rank > 0:
                     with torch.no_grad():  # which is no step
@@ -68,10 +69,14 @@ def torchs_join():
                 optimizer.step()
         assert_same(dict(net.named_parameters()), expected)
         assert net.steps == size + 1, net.steps  # those of the last rank, with what it got from earlier last ones
-        loss_of(model(inputs_of(rank, 9))).backward()  # without a Join, and of no other number of steps
+        loss_of(model(inputs_of(rank, 9))).backward()
+        assert not model._join_config.enable  # nobody is told of steps behind it
+        assert model._get_ddp_logging_data()["join_uneven_inputs"]
 
+    model = Ours(Counting())
     with Join([model], enable=False):
         loss_of(model(inputs_of(rank, 9))).backward()
+    assert not model._get_ddp_logging_data()["join_uneven_inputs"]
     for _ in range(2):
         try:
             with Join([model], throw_on_early_termination=True):

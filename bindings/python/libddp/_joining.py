@@ -37,13 +37,9 @@ class ModelHook(JoinHook):
         """Tells those that have run out that this rank has not. Raises where torch's Join shall end all ranks."""
         self._enter()
         told, self._told = self._told, None
-        try:
-            if told is not None:
-                told.wait()
-            self._told = Join.notify_join_context(self._model)
-        except BaseException:
-            self.leave()  # torch's Join does not tell of it, and may live as long as the exception
-            raise
+        if told is not None:
+            told.wait()
+        self._told = Join.notify_join_context(self._model)
 
     def main_hook(self) -> None:
         self._enter()
