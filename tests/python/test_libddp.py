@@ -208,9 +208,7 @@ def test_types(tmp_path):
     found = {int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}
     first = TYPES.count("\n") + 1
     assert found == set(range(first, first + len(WRONG))), done.stdout + done.stderr
-    names = ["__main__", "_core", "_diagnosis", "_errors", "_events", "_progress", "_types", "_writers"]  # torch takes a minute
-    modules = [f"-mlibddp.{name}" for name in names]
-    done = python("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "-mlibddp", *modules)
+    done = python("-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "-plibddp", "-plibddp_autoload", MYPYPATH=str(SITE))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -220,6 +218,34 @@ def test_torch_distributed_by_the_launcher():
                PYTHONPATH=str(SITE))
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"CHECKED torch \d", done.stdout)) == ["CHECKED torch 0", "CHECKED torch 1"]
+
+
+TWO_VERSIONS = """
+import sys
+import libddp
+with libddp.init() as world:
+    try:
+        world.process_group()
+        print("MADE")
+    except libddp.Conflict as error:
+        sys.stdout.write(f"REFUSED {world.rank} {libddp.__version__} {error.ranks} {error.cause}\\n")
+"""
+
+
+def test_ranks_with_other_versions_are_named_before_training(tmp_path):
+    package = shutil.copytree(SITE / "libddp", tmp_path / "libddp")
+    own = python("-c", "import libddp; print(libddp.__version__)").stdout.strip()
+    other = own[:-1] + chr(ord(own[-1]) ^ 1)
+    (library,) = (file for file in (package / "lib").glob("libddp.so.*") if not file.is_symlink())
+    library.write_bytes(library.read_bytes().replace(f"\0{own}\0".encode(), f"\0{other}\0".encode()))
+    choose = f'[ "$RANK" != 1 ] || PYTHONPATH={tmp_path}; exec "$0" -c "$1"'
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=3", "sh", "-c", choose, sys.executable, TWO_VERSIONS,
+               PYTHONPATH=str(SITE))
+    told = sorted(re.findall(r"REFUSED (\d) (\S+) (\(.*?\)) (.*)", done.stdout))
+    assert [line[:3] for line in told] == [(str(rank), other if rank == 1 else own, "(0, 1, 2)") for rank in range(3)], (
+        done.stdout + done.stderr)
+    for *_, cause in told:
+        assert f"ranks 0, 2: libddp {own}" in cause and f"rank 1: libddp {other}" in cause, cause
 
 
 TORCHRUN_RANK = """

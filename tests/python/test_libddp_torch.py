@@ -49,15 +49,22 @@ def job(ranks, *checks, **variables):
 @pytest.mark.parametrize("ranks, checks", [
     (2, ["same_as_gloo", "same_as_torchs", "sparse_gradients", "delayed_parameters", "rebuilt_buckets_leave_no_memory",
          "power_sgd", "mixed_precision", "buffer_hooks", "straggler_and_trace", "loaders", "steady_memory"]),
-    (3, ["hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
+    (2, ["optimizers_in_backward", "fused_optimizers", "sharded_optimizer", "scaled_gradients", "mixed_types", "synchronized_batches"]),
+    (3, ["torchs_join", "hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
          "distributed_features", "leaves_everything"]),
-], ids=["equality", "features"])
+], ids=["equality", "optimizers", "features"])
 def test_checks(adapter, ranks, checks):
     done = job(ranks, *checks, TEST_INIT_METHOD="pmix://" if ranks == 3 else "env://")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
         f"{name} {rank}" for name in checks for rank in range(ranks))
     assert "Fatal Python error" not in done.stderr and "terminate called" not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(not os.environ.get("DDP_TEST_INDUCTOR"), reason="takes a minute: DDP_TEST_INDUCTOR=1")
+def test_a_whole_model_by_inductor(adapter, tmp_path):
+    done = job(2, "compiled_by_inductor", TEST_INIT_METHOD="pmix://", TORCHINDUCTOR_CACHE_DIR=str(tmp_path), CXX="g++")
+    assert done.returncode == 0 and done.stdout.count("CHECKED compiled_by_inductor") == 2, done.stdout + done.stderr
 
 
 def test_an_exception_in_one_rank_ends_the_job_with_its_traceback(adapter):
@@ -115,6 +122,61 @@ def test_ctrl_c_ends_a_wait_in_c_plus_plus(adapter, tmp_path):
     assert sorted(re.findall(r"INTERRUPTED (\w+) True", done.stdout)) == ["barrier", "init", "monitored_barrier", "wait"]
 
 
+INTERRUPTED_BACKWARD = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+import libddp
+from libddp.torch import DistributedDataParallel
+signal.signal(signal.SIGINT, signal.default_int_handler)
+dist.init_process_group("ddp", timeout=__import__("datetime").timedelta(seconds=60))
+store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+
+def hook(state, bucket):
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda ended: ended.value()[0])
+
+models = [DistributedDataParallel(torch.nn.Linear(3, 2)) for _ in range(2)]
+models[1].register_comm_hook(None, hook)
+store.set(f"process{rank}", str(os.getpid()))
+for number, model in enumerate(models):
+    model(torch.ones(1, 3)).sum().backward()
+    if rank == 1:
+        store.set(f"stops{number}", "")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if number == 0:  # the other's exchange has gone on; that of a hook has been given up
+            model(torch.ones(1, 3)).sum().backward()
+        continue
+    store.wait([f"stops{number}"])
+    other = int(store.get("process1"))
+    while open(f"/proc/{other}/stat").read().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+    loss, sent = model(torch.ones(1, 3)).sum(), []
+    threading.Timer(0.5, lambda: (sent.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
+    try:
+        loss.backward()
+        sys.exit("backward() has ended")
+    except KeyboardInterrupt:
+        sys.stdout.write(f"INTERRUPTED {number} {time.monotonic() - sent[0] < 3}\\n")
+    try:
+        model(torch.ones(1, 3)).sum().backward()
+        sys.exit("the step after an interrupted one was not refused")
+    except libddp.InvalidArgument as error:
+        assert "failed" in str(error), error
+    os.kill(other, signal.SIGCONT)
+if rank == 1:
+    store.wait(["done"])
+    os._exit(0)
+store.set("done", "")
+raise KeyboardInterrupt  # as a program that does not catch it
+"""
+
+
+def test_ctrl_c_ends_backward(adapter, tmp_path):
+    (tmp_path / "waits.py").write_text(INTERRUPTED_BACKWARD)
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", sys.executable, tmp_path / "waits.py", timeout=60)
+    assert re.findall(r"INTERRUPTED (\d True)", done.stdout) == ["0 True", "1 True"], done.stdout + done.stderr
+    assert "KeyboardInterrupt" in done.stderr and not re.search("Fatal|terminate called|SIGABRT|SIGSEGV", done.stderr), done.stderr
+
+
 SAYS_NOTHING = """
 import torch, torch.distributed as dist
 dist.init_process_group()
@@ -133,20 +195,82 @@ def test_a_script_that_says_nothing(adapter, tmp_path, options, backend):
     assert done.stdout.count(f"BACKEND {backend} 2") == 2, done.stdout
 
 
-def test_many_ranks_compile_once(adapter, tmp_path):
-    compiler = tmp_path / "compiler"
-    compiler.write_text(f"#!/bin/sh\necho compiled >>{tmp_path}/log\nsleep 1\n"
+MANY_COMPILE = """
+import os, signal, sys, time
+from libddp import _adapter
+log, ranks = sys.argv[1], 64
+_adapter._PATIENCE = 60
+
+def library(start):
+    os.read(start, 1)  # all begin at once
+    try:
+        os._exit(0 if _adapter.library().exists() else 1)
+    except BaseException as error:
+        print(error, file=sys.stderr)
+        os._exit(2)
+
+def begin(count):
+    start, begun = os.pipe()
+    children = []
+    for _ in range(count):
+        children.append(os.fork() or library(start))
+    os.write(begun, b"x" * count)
+    return children
+
+(killed,) = begin(1)  # whose compiler goes on for a while
+while not os.path.exists(log):
+    time.sleep(0.01)
+os.kill(killed, signal.SIGKILL)
+os.waitpid(killed, 0)
+print("ENDED", sorted(os.waitpid(child, 0)[1] for child in begin(ranks)))
+"""
+
+
+def slow_compiler(folder, seconds):
+    compiler = folder / "compiler"
+    compiler.write_text(f"#!/bin/sh\necho compiled >>{folder}/log\nsleep {seconds}\n"
                         'while [ "$1" != -o ]; do shift; done\ncp /bin/true "$2"\n')
     compiler.chmod(0o700)
+    return {"CXX": str(compiler), "DDP_TORCH_CACHE": str(folder / "cache")}
+
+
+def test_64_ranks_compile_once_though_the_first_is_killed(tmp_path):
+    variables = slow_compiler(tmp_path, 0.5)
+    done = run(sys.executable, "-c", MANY_COMPILE, tmp_path / "log", **variables)
+    assert done.stdout == f"ENDED {64 * [0]}\n", done.stdout + done.stderr
+    assert (tmp_path / "log").read_text().splitlines() == 3 * ["compiled"]  # the killed one, the next, and its link
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".so"]  # nothing of the killed one
+
+
+HOLDS_THE_LOCK = """
+import fcntl, os, time
+from libddp import _adapter
+_adapter._PATIENCE = 0.5
+lock = open(_adapter._folder() / f"{_adapter._key()}.lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+started = time.monotonic()
+try:
+    _adapter.library()
+except _adapter.libddp.Unavailable as error:
+    print("REFUSED", 0.5 < time.monotonic() - started < 20, error)
+"""
+
+
+def test_a_compiler_that_never_ends_is_waited_for_with_a_limit(tmp_path):
+    done = run(sys.executable, "-c", HOLDS_THE_LOCK, **slow_compiler(tmp_path, 0))
+    assert done.stdout.startswith("REFUSED True ") and "see who holds" in done.stdout, done.stdout + done.stderr
+
+
+def test_many_ranks_compile_once(adapter, tmp_path):
+    variables = slow_compiler(tmp_path, 1)
     program = "from libddp import _adapter; print(_adapter.library())"
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=4", sys.executable, "-c", program, CXX=str(compiler),
-               DDP_TORCH_CACHE=str(tmp_path / "cache"))
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=4", sys.executable, "-c", program, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "log").read_text() == 2 * "compiled\n"  # and linked
     (made,) = (tmp_path / "cache").glob("*.so")
     assert made.stat().st_mode & 0o777 == 0o755  # others' too, where root has made it
     (tmp_path / "cache").chmod(0o775)
-    done = run(sys.executable, "-c", program, CXX=str(compiler), DDP_TORCH_CACHE=str(tmp_path / "cache"))
+    done = run(sys.executable, "-c", program, **variables)
     assert done.returncode == 1 and "chmod go-w" in done.stderr, done.stderr
 
 

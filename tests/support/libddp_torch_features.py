@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as Theirs
 from torch.nn.parallel.distributed import _BufferCommHookLocation, _MixedPrecision
 
 from libddp.torch import DistributedDataParallel as Ours
-from libddp_torch_training import assert_same, error_of, trained
+from libddp_torch_training import Convolutions, assert_same, error_of, trained
 
 
 class Square(torch.nn.Module):
@@ -87,6 +87,59 @@ def mixed_precision():
         torch.testing.assert_close(model.module.layer.weight.grad, expected, rtol=1e-6, atol=0)
     assert model.module.seen == {torch.bfloat16} and model.module.count.dtype == torch.float64
     error_of(ValueError, "param_dtype", lambda: Ours(Casting(), mixed_precision=_MixedPrecision(param_dtype=torch.int32)))
+
+
+def mixed_types():
+    """torch.autocast in bfloat16, of a module in channels-last order, as torch's class."""
+    def trained_mixed(wrap):
+        torch.manual_seed(5)
+        model = wrap(Convolutions())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                output = model(model.module.inputs(generator))
+                assert output.dtype == torch.bfloat16, output.dtype
+            output.float().square().mean().backward()
+            weight = model.module.net[0].weight
+            assert weight.grad.dtype == torch.float32 and weight.grad.is_contiguous(memory_format=torch.channels_last)
+            optimizer.step()
+        return model.state_dict()
+
+    assert_same(trained_mixed(Ours), trained_mixed(Theirs))
+
+
+def compiled_by_inductor():
+    """The whole model, to native code, by the C++ compiler."""
+    def trained_by(compile_it, wrap):
+        torch.manual_seed(5)
+        model = wrap(Square())
+        fast = torch.compile(model) if compile_it else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for _ in range(3):
+            optimizer.zero_grad()
+            fast(model.module.inputs(generator)).square().mean().backward()
+            optimizer.step()
+        return model.state_dict()
+
+    torch._dynamo.reset()
+    assert_same(trained_by(True, Ours), trained_by(False, Theirs))
+    kernels = list(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.so"))
+    assert kernels, "nothing was compiled"
+
+
+def synchronized_batches():
+    """torch has SyncBatchNorm on devices only, and says so; without training it is a plain one."""
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)))
+    model = Ours(net)
+    error_of(ValueError, "SyncBatchNorm expected input tensor to be on", lambda: model(torch.ones(2, 3)))
+    model.eval()
+    model(torch.full((2, 3), float(dist.get_rank()))).sum().backward()
+    gathered = [torch.empty(4) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, net[1].bias.grad)
+    assert torch.equal(gathered[0], torch.full((4,), 2.0)) and all(torch.equal(each, gathered[0]) for each in gathered)
 
 
 def buffer_hooks():

@@ -112,9 +112,11 @@ def _run(command: list[str], log: Path) -> None:
         raise _unusable(f"{command[0]} failed: {first}", f"all it says is in {log}")
 
 
-def _compile(target: Path) -> None:
+def _compile(target: Path, alone: bool) -> None:
     compiler, log = _compiler(), target.with_suffix(".log")
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+    for left in target.parent.glob(f"{target.stem}.*.made") if alone else ():
+        shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
+    with tempfile.TemporaryDirectory(prefix=f"{target.stem}.", suffix=".made", dir=target.parent) as folder:
         # in two steps, for compiler caches
         made = Path(folder) / "adapter"
         _run([*compiler, *_flags(), "-c", str(_SOURCE), "-o", f"{made}.o"], log)
@@ -134,6 +136,7 @@ def library() -> Path:
     limit = time.monotonic() + _PATIENCE
     with open(target.with_suffix(".lock"), "w") as lock:
         while not target.exists():
+            alone = True
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -143,9 +146,9 @@ def library() -> Path:
                 time.sleep(0.2)
                 continue
             except OSError:  # a file system without locks: all compile, the last one's stays
-                pass
+                alone = False
             if not target.exists():
-                _compile(target)
+                _compile(target, alone)
     return target
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 NAME = "ddp"
 
@@ -16,7 +17,7 @@ NAME = "ddp"
 def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeout: datetime.timedelta) -> Any:
     from libddp import _adapter
     # a store may have had a group of this prefix before: init_process_group() after destroy_process_group()
-    fresh = dist.PrefixStore(f"libddp/{store.add(f'libddp/{rank}', 1)}/", store)
+    fresh = PrefixStore(f"libddp/{store.add(f'libddp/{rank}', 1)}/", store)
     return _adapter.load().make_backend(store=fresh, rank=rank, size=size, label=f"torch.{label}.", own=secrets.token_hex(4),
                                         global_ranks=ranks, timeout_ms=int(timeout.total_seconds() * 1000))
 
@@ -37,9 +38,11 @@ def register() -> None:
     @functools.wraps(refusing)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         if dist.distributed_c10d._rank_not_in_group(group) or dist.get_backend(group) != NAME:
-            return refusing(group, timeout, wait_all_ranks)
+            refusing(group, timeout, wait_all_ranks)
+            return
         limit = timeout if isinstance(timeout, datetime.timedelta) else datetime.timedelta(seconds=timeout or 0)
-        (group or dist.distributed_c10d._get_default_group()).monitored_barrier(limit, wait_all_ranks)
+        chosen: Any = group or dist.distributed_c10d._get_default_group()
+        chosen.monitored_barrier(limit, wait_all_ranks)
 
     # torch's own admits gloo alone
     dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
@@ -62,7 +65,7 @@ def _beside(group: dist.ProcessGroup) -> Any:
     known = _made.get(group.group_name)
     if known is None or known[0] is not group:
         _, store = dist.distributed_c10d._world.pg_map[group]
-        made = _make(dist.PrefixStore("beside/", store), group.rank(), group.size(), group.group_name,
+        made = _make(PrefixStore("beside/", store), group.rank(), group.size(), group.group_name,
                      dist.get_process_group_ranks(group), _timeout_of(group))
         known = _made[group.group_name] = (group, made)
     return known[1]
@@ -74,7 +77,7 @@ def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
     backend: Any = group._get_backend(group._device_types[0])
     options = getattr(getattr(backend, "wrapped_pg", backend), "options", None)  # Gloo's and NCCL's
     limit: datetime.timedelta = getattr(options, "_timeout",
-                                        dist.distributed_c10d._get_default_timeout(dist.Backend.GLOO))
+                                        dist.distributed_c10d._get_default_timeout(dist.Backend("gloo")))
     return limit
 
 

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import BuiltinCommHookType
+from torch._compile import _disable_dynamo
+from torch.distributed.algorithms.join import Joinable
 from torch.distributed.utils import _cast_forward_inputs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
-from libddp import _adapter, _backend
+from libddp import _adapter, _backend, _joining, _outputs
 
 _MiB = 1024 * 1024
-_NO_TENSOR = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
-def _find_tensors(value: Any, found: list[torch.Tensor]) -> bool:
-    """Appends the tensors of a forward pass' result; False where nobody knows how to look into a part of it."""
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-        return True
-    if isinstance(value, _NO_TENSOR):
-        return True
-    if isinstance(value, Mapping):
-        parts: Any = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        parts = value
-    elif dataclasses.is_dataclass(value):
-        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    else:
-        return False
-    return all([_find_tensors(part, found) for part in parts])
+def _nothing() -> None:
+    """In the place of a weak reference that is dead."""
 
 
 def _refuse(what: str, instead: str) -> NotImplementedError:
@@ -62,6 +50,7 @@ class DistributedDataParallel(TorchDataParallel):
                  bucket_cap_mb_list: list[float] | None = None, batched_grad_copy: bool = False,
                  forward_sync_buffers: bool | None = None, *, find_straggler: bool = False) -> None:
         torch.nn.Module.__init__(self)
+        Joinable.__init__(self)
         if (delay_all_reduce_named_params is None) != (param_to_hook_all_reduce is None):
             raise ValueError("delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time.")
         if process_group is not None and device_mesh is not None:
@@ -101,6 +90,9 @@ class DistributedDataParallel(TorchDataParallel):
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
         self._has_trained = False
+        self._lazy_init_ran = False
+        self._dropped: list[int] = []  # parameters whose gradients go when optimizers within backward() have used them
+        self._joining: Callable[[], _joining.ModelHook | None] = _nothing
         self._sample_rate = 100
         self.bucket_bytes_cap = int((bucket_cap_mb or 25) * _MiB)
         self._cap = None if bucket_cap_mb is None else self.bucket_bytes_cap
@@ -171,7 +163,7 @@ class DistributedDataParallel(TorchDataParallel):
         adapter = _adapter.load()
         self._averager = adapter.Averager(
             names=names, tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=backend, cap=self._cap,
-            first=int(dist._DEFAULT_FIRST_BUCKET_BYTES), caps=self._caps, broadcast=init_sync,
+            first=int(getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES")), caps=self._caps, broadcast=init_sync,
             view=self.gradient_as_bucket_view, find_unused=self.find_unused_parameters, static_graph=self.static_graph,
             skip_unused=self.skip_all_reduce_unused_params,
             delayed=[positions[id(each)] for each in self._delay_all_reduce_params], delayed_behind=behind,
@@ -179,14 +171,25 @@ class DistributedDataParallel(TorchDataParallel):
             broadcast_buffers=self.forward_sync_buffers, sample_rate=self._sample_rate,
             find_straggler=self._find_straggler, compute=self._type("param_dtype"),
             reduce=self._type("reduce_dtype") or self._type("param_dtype"))
+        self._averager.drop_gradients(self._dropped)
 
     # a step
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     def _before(self) -> None:
+        if not self._lazy_init_ran:
+            self._lazy_init()
         self._averager.before_forward()
+        if self._is_apart():
+            return
+        if (hook := self._joining()) is not None and hook.enabled:
+            hook.begin_step()
         if not self._syncs_behind():
             self._sync_where_due()
+
+    def _is_apart(self) -> bool:
+        """Whether ranks that have run out would take for a step what is none."""
+        return (hook := self._joining()) is not None and hook.enabled and not torch.is_grad_enabled()
 
     def _syncs_behind(self) -> bool:
         hook = getattr(self, "buffer_hook", None)
@@ -196,8 +199,10 @@ class DistributedDataParallel(TorchDataParallel):
         if self.require_forward_param_sync and self.forward_sync_buffers:
             self._sync_buffers()
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     def _after(self, output: Any) -> None:
+        if self._is_apart():
+            return
         if self._syncs_behind():
             self._sync_where_due()
         self.require_forward_param_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
@@ -205,7 +210,7 @@ class DistributedDataParallel(TorchDataParallel):
             return
         self._has_trained = True
         found: list[torch.Tensor] = []
-        complete = _find_tensors(output, found)
+        complete = _outputs.find_tensors(output, found)
         self._averager.after_forward(found, complete, self.require_backward_grad_sync)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -219,7 +224,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._after(output)
         return output
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     def _sync_buffers(self) -> None:
         buffers = self._kept(self.module.named_buffers())
         if (hook := getattr(self, "buffer_hook", None)) is not None:
@@ -253,8 +258,14 @@ class DistributedDataParallel(TorchDataParallel):
                                                                            throw_on_early_termination)
         return held
 
-    def join_hook(self, **kwargs: Any) -> Any:
-        raise _refuse("torch.distributed.algorithms.Join", "use its join()")
+    def join_hook(self, **kwargs: Any) -> _joining.ModelHook:
+        """Of torch.distributed.algorithms.join.Join. Ranks that have run out get the averaged gradients of the others' steps,
+        too, so that sharded optimizers go on with them."""
+        if (last := self._joining()) is not None:
+            last.leave()
+        hook = _joining.ModelHook(self, self.join(kwargs.get("divide_by_initial_world_size", True)))
+        self._joining = weakref.ref(hook)
+        return hook
 
     # hooks
 
@@ -266,7 +277,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
         adapter = _adapter.load()
-        fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS
+        fp16 = comm_hook_type == BuiltinCommHookType.FP16_COMPRESS
         self._add_hook(lambda _: adapter.compress_hook("float16") if fp16 else adapter.all_reduce_hook(), comm_hook_type)
 
     def _add_hook(self, make: Callable[[list[torch.Tensor]], Any], entry: Any) -> None:
@@ -294,13 +305,31 @@ class DistributedDataParallel(TorchDataParallel):
         self.buffer_hook = _BufferCommHook(buffer_comm_hook=hook, buffer_comm_hook_state=state,
                                            buffer_comm_hook_location=comm_hook_location)
 
-    def _register_fused_optim(self, *args: Any, **kwargs: Any) -> None:
-        raise _refuse("optimizers within backward()", "call step() behind it")
+    def _register_fused_optim(self, optim: type, *args: Any, optim_params: list[torch.Tensor] | None = None,
+                              **kwargs: Any) -> None:
+        """torch's: the optimizer, by its class and arguments, steps within backward(). Before the first step, on all ranks."""
+        if not all(each.is_contiguous() for each in optim_params or self.module.parameters()):
+            raise _refuse("_register_fused_optim for parameters that are not row-major",
+                          "torch.distributed.optim._apply_optimizer_in_backward takes them")
+        from libddp import _optimizers  # which few programs need
+        self.register_comm_hook(self.process_group, _optimizers.fused_hook(optim, optim_params, *args, **kwargs))
+
+    def _lazy_init(self) -> None:
+        """At the first forward pass: parameters may have been given optimizers since the constructor."""
+        kept = list(self._kept(self.module.named_parameters()).values())
+        self._dropped = [place for place, each in enumerate(kept) if hasattr(each, "_in_backward_optimizers")]
+        if self._dropped:
+            if self.mixed_precision is not None:
+                raise _refuse("optimizers within backward() with mixed_precision", "call step() behind it")
+            from libddp import _optimizers
+            _optimizers.take_over([kept[place] for place in self._dropped])
+            self.register_comm_hook(self.process_group, _optimizers.step_hook)
+        self._lazy_init_ran = True
 
     @property
-    def _has_rebuilt_buckets(self) -> bool:
+    def _has_rebuilt_buckets(self) -> bool:  # type: ignore[override]
         """Of ZeroRedundancyOptimizer's hooks, which would wait for it for ever."""
-        raise _refuse("optimizers within backward()", "call step() behind it, without overlap_with_ddp")
+        raise _refuse("ZeroRedundancyOptimizer(overlap_with_ddp=True)", "call its step() behind backward(), without overlap_with_ddp")
 
     # what programs and libraries ask
 
@@ -348,18 +377,20 @@ class DistributedDataParallel(TorchDataParallel):
     # pickle and deepcopy: with the default group, on all ranks
 
     def __getstate__(self) -> dict[str, Any]:
-        self._check_default_group()
+        self._check_default_group()  # type: ignore[no-untyped-call]
         state = self.__dict__.copy()
-        for name in ("process_group", "_averager", "_make_hook"):
+        for name in ("process_group", "_averager", "_make_hook", "_joining"):
             del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        torch.nn.Module.__setstate__(self, state)
+        torch.nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
         self.process_group = dist.distributed_c10d._get_default_group()
         self._comm_hooks = []
         self._make_hook = None
-        self._has_trained = False
+        self._has_trained = self._lazy_init_ran = False
+        self._dropped = []
+        self._joining = _nothing
         self._make_averager(False)
 
     def _log_and_throw(self, kind: type[Exception], message: str) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 import libddp
 from libddp import _backend
@@ -33,7 +35,7 @@ def _name_interface(world: libddp.World) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + world.interface_name)
 
 
-def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> dist.TCPStore:
+def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> TCPStore:
     """A new store of all ranks: rank 0 serves it, and the launcher's key-value store says where. Collective."""
     global _stores
     _stores += 1  # as often in all ranks
@@ -44,17 +46,17 @@ def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> dist.TC
         # other while all wait, as /etc/hosts has no IPv4 address in IPv6's form; an answer that is lost costs 5 s.
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         port = listener.getsockname()[1]
-        served = dist.TCPStore(address, port, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False,
+        served = TCPStore(address, port, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False,
                                master_listen_fd=listener.detach())
         world.store.put(key, f"{port} {address}".encode())
         world.store.fence(timeout)
         return served
     world.store.fence(timeout)
     port, address = world.store.get(0, key, timeout).decode().split()
-    return dist.TCPStore(address, int(port), world.world_size, is_master=False, timeout=timeout)
+    return TCPStore(address, int(port), world.world_size, is_master=False, timeout=timeout)
 
 
-def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[Store, int, int]]:
     """torch.distributed's handler of pmix://."""
     world = libddp.world() if libddp.initialized() else libddp.init(timeout)
     _name_interface(world)
@@ -67,5 +69,5 @@ if __name__ == "__main__":  # python -m libddp.torch: what `import torch` may ha
     from libddp import _adapter
     print(_adapter.library())
 else:
-    dist.register_rendezvous_handler("pmix", _rendezvous)
+    register_rendezvous_handler("pmix", _rendezvous)  # type: ignore[no-untyped-call]
     _backend.register()

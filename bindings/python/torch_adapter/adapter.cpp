@@ -86,6 +86,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   PythonTasks::start();
   ddp::torch::hand_over_to = &PythonTasks::take;
   ddp::torch::translate_error = &leave_backward;
+  ddp::torch::look_in_backward = &look_for_signals_in_backward;
   ddp::torch::run_interruptibly = &run_interruptibly;
   module.def("start_tasks", &PythonTasks::start);
   module.def(

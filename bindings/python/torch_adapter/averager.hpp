@@ -12,10 +12,12 @@
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 
 #include <ddp/join.hpp>
+#include <ddp/wait_watch.hpp>
 
 #include <ddp/torch/c10d_backend.hpp>
 #include <ddp/torch/gradient_averager.hpp>
 
+#include "signals.hpp"
 #include "torch_hook.hpp"
 
 namespace ddp_adapter {
@@ -59,7 +61,15 @@ struct HeldLow {
   void leave() { hold.reset(); }
 };
 
+/// By its own `with` block; or by torch's Join, which calls enter() and, for a rank that has run out, shadow_step() and
+/// end(). One that is dropped takes no part any more.
 struct HeldJoin {
+  HeldJoin(std::shared_ptr<binding::GradientAverager> of, Tensors all, ddp::JoinOptions how)
+      : averager(std::move(of)), buffers(std::move(all)), options(how) {}
+  HeldJoin(const HeldJoin&) = delete;
+  HeldJoin& operator=(const HeldJoin&) = delete;
+  ~HeldJoin() { abandon(); }
+
   std::shared_ptr<binding::GradientAverager> averager;
   Tensors buffers;
   ddp::JoinOptions options;
@@ -74,9 +84,23 @@ struct HeldJoin {
   }
   /// Runs the steps of ranks that still have inputs, unless the program's block has failed.
   void leave(bool failed) {
-    const auto ended = std::move(join);
-    if (failed) return ended->abandon();  // an exception of Python's, which ~Join does not see
-    ended->finish();
+    if (failed) return abandon();
+    const ddp::WaitWatch watch(&look_for_signals);
+    const auto abandoned = std::move(join);
+    abandoned->finish();
+  }
+  void shadow_step() const {
+    const ddp::WaitWatch watch(&look_for_signals);
+    if (join->shadow_step() == ddp::JoinEvent::step) averager->take_step_of_others();
+  }
+  void end() const {
+    const ddp::WaitWatch watch(&look_for_signals);
+    join->end();
+  }
+  /// Not by an exception that ~Join sees: it is Python's.
+  void abandon() {
+    if (join) join->abandon();
+    join = nullptr;
   }
 };
 
@@ -89,6 +113,7 @@ class Averager {
            std::optional<at::ScalarType> compute_type) {
     auto all = named(names, tensors);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].sparse = sparse[i];
+    const ddp::WaitWatch watch(&look_for_signals);
     engine_ = std::make_shared<binding::GradientAverager>(std::move(all), group_of(backend), std::move(options),
                                                           compute_type);
   }
@@ -106,11 +131,13 @@ class Averager {
     engine_->after_forward(outputs, complete);
   }
   void broadcast_buffers(const Names& names, const Tensors& buffers) const {
+    const ddp::WaitWatch watch(&look_for_signals);
     binding::with_memory_of(named(names, buffers), [&](const std::vector<ddp::TensorView>& memory) {
       engine_->reducer().broadcast_buffers(memory);
     });
   }
   void change_group(const c10::intrusive_ptr<c10d::Backend>& backend) const {
+    const ddp::WaitWatch watch(&look_for_signals);
     engine_->change_group(group_of(backend));
   }
 
@@ -168,11 +195,15 @@ inline void add_averager(py::module_& module) {
       .def("__exit__", [](HeldLow& held, const py::args&) { held.leave(); });
   py::class_<HeldJoin>(module, "HeldJoin")
       .def("__enter__", &HeldJoin::enter, Release())
-      .def("__exit__", [](HeldJoin& held, const py::object& type, const py::object&, const py::object&) {
-        const bool failed = !type.is_none();
-        const py::gil_scoped_release released;
-        held.leave(failed);
-      });
+      .def("__exit__",
+           [](HeldJoin& held, const py::object& type, const py::object&, const py::object&) {
+             const bool failed = !type.is_none();
+             const py::gil_scoped_release released;
+             held.leave(failed);
+           })
+      .def("shadow_step", &HeldJoin::shadow_step, Release())
+      .def("end", &HeldJoin::end, Release())
+      .def("abandon", &HeldJoin::abandon);
 
   py::class_<Averager>(module, "Averager")
       .def(py::init([](const Names& names, const Tensors& tensors, const std::vector<bool>& sparse,
@@ -210,11 +241,14 @@ inline void add_averager(py::module_& module) {
            })
       .def("join",
            [](const Averager& averager, Tensors buffers, bool divide, bool throws) {
-             return std::make_unique<HeldJoin>(HeldJoin{
-                 averager.engine(),
-                 std::move(buffers),
-                 {.divide_by_initial_world_size = divide, .throw_on_early_termination = throws, .enable = true},
-                 nullptr});
+             return std::make_unique<HeldJoin>(
+                 averager.engine(), std::move(buffers),
+                 ddp::JoinOptions{
+                     .divide_by_initial_world_size = divide, .throw_on_early_termination = throws, .enable = true});
+           })
+      .def("drop_gradients",
+           [](const Averager& averager, std::vector<std::size_t> parameters) {
+             averager.engine()->drop_gradients(std::move(parameters));
            })
       .def("hold_low", [](const Averager& averager) { return std::make_shared<HeldLow>(averager.engine()); })
       .def("trace", [](const Averager& averager, std::size_t steps) { averager.engine()->reducer().trace(steps); })

@@ -14,6 +14,8 @@
 
 #include <ddp/comm_hook.hpp>
 
+#include <ddp/torch/hand_over.hpp>
+#include <ddp/torch/interruptible.hpp>
 #include <ddp/torch/module_tensors.hpp>
 
 namespace ddp_adapter {
@@ -60,7 +62,7 @@ class TorchHook final : public ddp::CommHook, public std::enable_shared_from_thi
     }
     return [this, ended = std::move(ended), buffer]() mutable {
       const at::AutoGradMode no_grad_either(false);
-      ended->waitAndThrow();
+      wait_for(ended);
       const at::Tensor result = hook_->parseHookResult(ended->value());
       if (result.data_ptr() != buffer.data_ptr()) buffer.copy_(result.view(buffer.sizes()));
     };
@@ -76,6 +78,16 @@ class TorchHook final : public ddp::CommHook, public std::enable_shared_from_thi
       if (future.hasError()) return ended->setError(future.exception_ptr());
       ended->markCompleted(future.value());
     });
+  }
+
+  /// Ctrl-C ends it, while the hook goes on.
+  static void wait_for(const FuturePointer& ended) {
+    if (ended->completed()) return ended->waitAndThrow();
+    // what it holds may be Python's
+    const std::shared_ptr<Future> kept(ended.get(), [owner = ended](Future*) mutable {
+      ddp::torch::hand_over([last = std::move(owner)]() mutable { last.reset(); });
+    });
+    ddp::torch::interruptible([kept] { kept->waitAndThrow(); });
   }
 
   static at::Tensor memory_of(const ddp::GradientBucket& bucket) {

@@ -33,5 +33,6 @@
 #include <ddp/tensor_view.hpp>
 #include <ddp/topology.hpp>
 #include <ddp/version.hpp>
+#include <ddp/wait_watch.hpp>
 #include <ddp/work.hpp>
 #include <ddp/world.hpp>

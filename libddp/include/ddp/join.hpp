@@ -74,6 +74,14 @@ class Join {
   /// Instead of finish(): this rank takes no part any more, as after an exception.
   void abandon() noexcept { leave(); }
 
+  // instead of finish(), for programs that ask by other means whether all ranks have run out, as PyTorch's Join does
+
+  /// This rank has run out, others have not: repeats what they do up to the end of their next step, of which it tells
+  /// the kind. Throws as finish(), and invalid_argument where all ranks have run out.
+  JoinEvent shadow_step();
+  /// No rank has inputs any more: brings the last rank's parameters and buffers to all. Collective.
+  void end();
+
   // for Joinables
 
   const JoinOptions& options() const noexcept { return options_; }
@@ -91,8 +99,10 @@ class Join {
   void exchange(std::int32_t own);
   /// Waits for the announcement. Throws Error(mismatch) if ranks do different things.
   void read();
-  /// Until no rank has inputs.
-  void shadow_others();
+  /// Tells that this rank has run out, and repeats what the others do. Nothing if they have run out, too.
+  std::optional<JoinEvent> shadow_next();
+  template <class Body>
+  void leave_if_it_fails(Body&& body);
   void check_round(const Round& round) const;
   void leave() noexcept;
 

@@ -40,6 +40,10 @@ class [[nodiscard]] Work {
   /// The same, but gives up at @p deadline with Error(timeout), while the operation continues.
   void wait(Deadline deadline) const;
 
+  /// wait(), which this thread's WaitWatch may end earlier. Then the operation continues, and must own its tensors
+  /// (CallOptions::keep_alive).
+  void wait_watched() const;
+
   /// Whether it is finished, successfully or not. Advances it if no other thread does. Never blocks.
   bool done() const;
 

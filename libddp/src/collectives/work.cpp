@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ddp/wait_watch.hpp>
+
 #include "base/log.hpp"
 #include "collectives/group_driver.hpp"
 
@@ -11,6 +13,8 @@ namespace {
 
 // The group ends every operation by its deadline; after this grace time wait() throws.
 constexpr auto kSlack = std::chrono::seconds(30);
+// Of WaitWatch.
+constexpr auto kLook = std::chrono::milliseconds(50);
 
 /// In the place of the callbacks of an operation that has called them.
 WorkState::Callback called{.function = {}, .next = nullptr};
@@ -26,10 +30,15 @@ void call(WorkState& work, const std::function<void(const Work&)>& function) noe
   }
 }
 
-void wait_until(WorkState& work, Deadline limit) {
+/// @param look null, or called now and then.
+void wait_until(WorkState& work, Deadline limit, WaitWatch::Look look = nullptr) {
   if (!work.done()) {
     if (work.group.forked()) work.group.fork_guard().check("waiting for " + work.description());
-    work.group.wait(work, limit.when());
+    if (look == nullptr) work.group.wait(work, limit.when());
+    while (look != nullptr && !work.done() && !limit.expired()) {
+      work.group.wait(work, earlier(limit, Deadline::after(kLook)).when());
+      if (!work.done()) look();
+    }
   }
   if (!work.done()) throw work.still_running_error();
   if (work.error) throw Error{*work.error};
@@ -88,6 +97,11 @@ void WorkState::call_back() noexcept {
 
 }  // namespace collectives
 
+WaitWatch::Look& WaitWatch::current() noexcept {
+  thread_local Look look = nullptr;
+  return look;
+}
+
 Work::Work(collectives::WorkState& state) noexcept : state_(&state) { state_->share(); }
 Work::Work(const Work& other) noexcept : state_(other.state_) {
   if (state_ != nullptr) state_->share();
@@ -99,6 +113,11 @@ Work::~Work() {
 void Work::wait() const {
   if (state_->phase.load(std::memory_order_acquire) == collectives::WorkState::Phase::ok) return;
   collectives::wait_until(*state_, Deadline{state_->deadline.when() + collectives::kSlack});
+}
+
+void Work::wait_watched() const {
+  if (state_->phase.load(std::memory_order_acquire) == collectives::WorkState::Phase::ok) return;
+  collectives::wait_until(*state_, Deadline{state_->deadline.when() + collectives::kSlack}, WaitWatch::current());
 }
 
 void Work::wait(Deadline deadline) const { collectives::wait_until(*state_, deadline); }

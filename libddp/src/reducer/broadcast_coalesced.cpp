@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <ddp/batch.hpp>
+#include <ddp/wait_watch.hpp>
 
 #include "base/invalid_argument.hpp"
 
@@ -23,7 +24,7 @@ constexpr std::size_t kUnderWay = 2;  // the next is packed while one travels
 /// Tensors that travel together.
 struct CoalescedMessage {
   std::span<const TensorView> tensors;
-  std::shared_ptr<std::vector<std::uint8_t>> memory;  ///< none for a single tensor
+  std::shared_ptr<std::vector<std::uint8_t>> memory;  ///< none: one tensor, without a copy
   std::optional<Work> work;
 };
 
@@ -37,8 +38,9 @@ void pack(const CoalescedMessage& message) {
 }
 
 void end(const CoalescedMessage& message, bool unpack) {
-  message.work->wait();
-  if (!message.memory || !unpack) return;
+  if (!message.memory) return message.work->wait();
+  message.work->wait_watched();
+  if (!unpack) return;
   const std::uint8_t* from = message.memory->data();
   for (const TensorView& tensor : message.tensors) {
     if (tensor.size_bytes() == 0) continue;
@@ -80,7 +82,8 @@ void broadcast_coalesced(ProcessGroup& group, std::span<const TensorView> all, i
     first = past;
     if (bytes == 0) continue;
     CoalescedMessage message{.tensors = part, .memory = {}, .work = {}};
-    if (part.size() == 1) {
+    // who may be called away leaves a copy
+    if (part.size() == 1 && (WaitWatch::current() == nullptr || bytes > kMessageBytes)) {
       message.work = group.broadcast({part[0].data(), DType::uint8, {static_cast<std::int64_t>(bytes)}}, root);
     } else {
       message.memory = std::make_shared<std::vector<std::uint8_t>>(bytes);

@@ -149,7 +149,9 @@ BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
 
 void BucketSet::wait(std::size_t bucket, ProcessGroup& group) {
   const Launched& launched = launched_[bucket];
-  if (launched.work) {
+  if (launched.work && buckets_[bucket].on_cpu()) {
+    launched.work->wait_watched();
+  } else if (launched.work) {
     buckets_[bucket].executor().wait_for(*launched.work);
   } else if (launched.exchange) {
     guarded(group, launched.exchange);

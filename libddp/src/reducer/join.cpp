@@ -75,7 +75,7 @@ void Join::read() {
   if (!under_way_) return;
   const auto done = std::exchange(under_way_, std::nullopt);
   try {
-    done->wait();
+    done->wait_watched();
     check_round(*round_);
   } catch (...) {
     leave();  // the other ranks announce nothing any more, either
@@ -137,10 +137,10 @@ int Join::highest_active() {
   return active_.empty() ? last_ : active_.back();
 }
 
-void Join::finish() {
-  if (!inside_) return;
+template <class Body>
+void Join::leave_if_it_fails(Body&& body) {
   try {
-    shadow_others();
+    body();
   } catch (const Error& error) {
     // what names ranks has failed on all of them at the same place: they go on
     if (error.code() != ErrorCode::invalid_argument || error.ranks().empty()) leave();
@@ -149,20 +149,50 @@ void Join::finish() {
     leave();
     throw;
   }
-  leave();
 }
 
-void Join::shadow_others() {
-  for (int shadows = 1;; ++shadows) {
-    exchange(0);
-    read();
-    if (active_.empty()) break;
-    if (shadows == kManyShadows) {
+std::optional<JoinEvent> Join::shadow_next() {
+  exchange(0);
+  read();
+  if (active_.empty()) return std::nullopt;
+  const auto event = static_cast<JoinEvent>(event_ - 1);
+  for (Joinable* const each : joinables_) each->shadow(event);
+  return event;
+}
+
+void Join::finish() {
+  if (!inside_) return;
+  leave_if_it_fails([&] {
+    for (int shadows = 1; shadow_next(); ++shadows) {
+      if (shadows != kManyShadows) continue;
       base::log(base::LogLevel::warning, "{} steps of other ranks since this one has run out of inputs", shadows);
     }
-    for (Joinable* const each : joinables_) each->shadow(static_cast<JoinEvent>(event_ - 1));
-  }
-  for (Joinable* const each : joinables_) each->finish_join(last_);
+  });
+  end();
+}
+
+JoinEvent Join::shadow_step() {
+  JoinEvent event{};
+  leave_if_it_fails([&] {
+    do {
+      const std::optional<JoinEvent> next = inside_ ? shadow_next() : std::nullopt;
+      if (!next) {
+        base::throw_invalid_argument(kJoining, inside_ ? "all ranks have run out" : "the Join has ended",
+                                     "repeat steps while other ranks have inputs");
+      }
+      event = *next;
+    } while (event == JoinEvent::buffers);
+  });
+  return event;
+}
+
+void Join::end() {
+  if (!inside_) return;
+  leave_if_it_fails([&] {
+    read();
+    for (Joinable* const each : joinables_) each->finish_join(last_);
+  });
+  leave();
 }
 
 }  // namespace ddp

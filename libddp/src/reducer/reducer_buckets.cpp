@@ -68,9 +68,9 @@ void Reducer::Impl::rebuild() {
   std::vector<std::size_t> own = list_.complete_order(arrivals_);
   // this rank has taken no step: parameters are usually listed in the order of the forward pass
   if (arrivals_.empty()) std::ranges::reverse(own);
-  std::vector<std::int64_t> order(own.begin(), own.end());
-  group_.broadcast(order, 0).wait();
-  order_.assign(order.begin(), order.end());
+  const auto order = std::make_shared<std::vector<std::int64_t>>(own.begin(), own.end());
+  group_.broadcast(*order, 0, {{}, order}).wait_watched();
+  order_.assign(order->begin(), order->end());
   rebuilt_ = true;
   rebuild_due_ = false;
   auto plan = plan_of(order_);

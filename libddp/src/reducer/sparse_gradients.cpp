@@ -62,12 +62,17 @@ void SparseGradients::forget() {
 void SparseGradients::average(ProcessGroup& group, int divisor) {
   if (entries_.empty()) return;
   const auto ranks = static_cast<std::size_t>(group.size());
-  std::vector<std::int64_t> own_counts;
+  struct Counts {
+    std::vector<std::int64_t> own;
+    std::vector<std::int64_t> all;  ///< by rank, then by parameter
+  };
+  const auto exchanged = std::make_shared<Counts>();
+  auto& [own_counts, counts] = *exchanged;
   for (const auto& [owner, entry] : entries_) {
     own_counts.push_back(entry.own ? static_cast<std::int64_t>(entry.own->rows.numel()) : 0);
   }
-  std::vector<std::int64_t> counts(own_counts.size() * ranks);  // by rank, then by parameter
-  group.all_gather(own_counts, counts).wait();
+  counts.resize(own_counts.size() * ranks);
+  group.all_gather(own_counts, counts, {{}, exchanged}).wait_watched();
 
   std::vector<std::shared_ptr<Exchange>> exchanges;  // operations keep their memory, whatever fails
   std::size_t position = 0;
@@ -105,7 +110,7 @@ void SparseGradients::average(ProcessGroup& group, int divisor) {
   auto exchange = exchanges.begin();
   for (auto& [owner, entry] : entries_) {
     Exchange& all = **exchange++;
-    for (const Work& work : all.works) work.wait();
+    for (const Work& work : all.works) work.wait_watched();
     all.works.clear();
     const DType dtype = parameters_[owner].value.dtype();
     const std::size_t row_bytes = entry.row_elements * size_of(dtype);

@@ -19,6 +19,15 @@ void StepReport::send(ProcessGroup& group, bool misses_gradients, std::span<cons
   work_ = group.all_reduce(*sums_, ReduceOp::sum, {{}, sums_});
 }
 
+void StepReport::wait() {
+  try {
+    work_->wait_watched();
+  } catch (...) {
+    sums_ = nullptr;  // the exchange may go on
+    throw;
+  }
+}
+
 std::string describe_missing(const std::vector<Parameter>& parameters, std::span<const std::size_t> missing) {
   if (missing.empty()) return {};
   constexpr std::size_t kNamed = 20;

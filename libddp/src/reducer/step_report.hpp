@@ -19,7 +19,7 @@ class StepReport {
   /// Collective. @param used by parameter, or empty on all ranks.
   void send(ProcessGroup& group, bool misses_gradients, std::span<const std::uint8_t> used);
   /// Throws the error of the exchange.
-  void wait() { work_->wait(); }
+  void wait();
   /// After wait(), of all ranks.
   bool misses_gradients() const { return sums_->front() != 0; }
   bool used(std::size_t index) const { return (*sums_)[1 + index] != 0; }

@@ -161,5 +161,31 @@ TEST_F(JoinTest, AnErrorInAStepOfOthersIsLogged) {
   EXPECT_TRUE(reducer.log().has_error);
 }
 
+TEST_F(JoinTest, StepsOfOthersCanBeRepeatedOneByOne) {
+  Reducer reducer = make();
+  const auto broadcasts = [&] {
+    return std::ranges::count_if(control_->events(),
+                                 [](const auto& event) { return event.starts_with("end broadcast"); });
+  };
+  Join join({&reducer.joinable({TensorView{values_[0]}})});
+  std::vector<std::int32_t> events{16 + 3, 16 + 1, 16 + 2};  // buffers, a step, a step of no_sync
+  control_->effect = [&events](const ddp::Operation& operation) {
+    twin(operation);
+    if (operation.kind != OperationKind::all_gather || operation.dtype != DType::int32) return;
+    static_cast<std::int32_t*>(operation.output.data())[1] = events.empty() ? 16 : events.front();
+    if (!events.empty()) events.erase(events.begin());
+  };
+  EXPECT_EQ(join.shadow_step(), JoinEvent::step);
+  EXPECT_EQ(events.size(), 1U) << "the step belongs to what comes before it";
+  EXPECT_EQ(join.shadow_step(), JoinEvent::local_step);
+  const auto before = broadcasts();
+  join.end();
+  EXPECT_GT(broadcasts(), before) << "the last rank's parameters";
+  EXPECT_THAT(cause_of([&] { static_cast<void>(join.shadow_step()); }), HasSubstr("has ended"));
+
+  Join another({&reducer.joinable()});
+  EXPECT_THAT(cause_of([&] { static_cast<void>(another.shadow_step()); }), HasSubstr("all ranks have run out"));
+}
+
 }  // namespace
 }  // namespace ddp

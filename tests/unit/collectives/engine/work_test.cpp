@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include <ddp/wait_watch.hpp>
+
 #include "unit/collectives/engine/inline_backend.hpp"
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -300,6 +302,28 @@ TEST_F(WorkTest, IsUsedAgainOnlyWhenNoHandleIsLeft) {
   for (int i = 0; i < 1000; ++i) group().barrier().wait();
   EXPECT_EQ(kept.finished_at(), end);
   EXPECT_EQ(control_->releases(), 1001);
+}
+
+TEST_F(WorkTest, WhatIsLookedForEndsAWaitWhileTheOperationGoesOn) {
+  static int looks = 0;
+  looks = 0;
+  control_->hold();
+  const Work work = group().barrier();
+  {
+    const WaitWatch outer(+[] { FAIL() << "of an outer one"; });
+    const WaitWatch watch(+[] {
+      if (++looks == 3) throw std::runtime_error("a signal");
+    });
+    const WaitWatch none(nullptr);
+    EXPECT_THROW(work.wait_watched(), std::runtime_error);
+    EXPECT_EQ(looks, 3);
+    EXPECT_TRUE(error_of([&] { work.wait(Deadline::after(milliseconds(120))); })) << "which is not watched";
+    EXPECT_EQ(looks, 3);
+  }
+  EXPECT_EQ(WaitWatch::current(), nullptr);
+  EXPECT_FALSE(work.done());
+  control_->release();
+  EXPECT_FALSE(error_of([&] { work.wait_watched(); }));
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -52,7 +51,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       if (!tensors_[i].tensor.requires_grad()) continue;
       AccumulatorPointer node = low_ ? low_->accumulator(i) : nullptr;
       if (!node) node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
-      const std::uintptr_t key = node->add_post_hook(std::make_unique<ComputedHook>(*this, i));
+      const std::uintptr_t key =
+          node->add_post_hook(std::make_unique<AfterNode>([this, i](bool defined) { computed(i, defined); }));
       accumulators_.push_back({i, std::move(node), key});
     }
     if (view_) move_views();
@@ -100,7 +100,11 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     pass->averager = weak_from_this();
     pass->synchronize = no_sync_depth_ == 0;
     if (searches_ && complete) pass->unused = unreachable(outputs);
-    for (::torch::autograd::Node* const root : roots) root->add_pre_hook(std::make_unique<ReachedHook>(pass));
+    for (::torch::autograd::Node* const root : roots) {
+      root->add_pre_hook(std::make_unique<BeforeNode>([pass] {
+        if (const auto averager = pass->averager.lock()) averager->reached(*pass);
+      }));
+    }
     kept_pass_ = complete && !roots.empty() ? nullptr : pass;
     std::erase_if(passes_, [](const auto& old) { return old.expired(); });
     passes_.push_back(pass);
@@ -109,6 +113,20 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   using Guard = CountingGuard<GradientAverager>;
   Guard no_sync() { return {shared_from_this(), &GradientAverager::no_sync_depth_}; }
   Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
+
+  /// Whose gradients go at the end of each step that exchanges them, since an optimizer in a hook has used them.
+  void drop_gradients(std::vector<std::size_t> parameters) { dropped_ = std::move(parameters); }
+
+  /// In a Join, when this rank has repeated a step of others: its gradients are the averages of theirs.
+  void take_step_of_others() {
+    const at::AutoGradMode no_grad(false);
+    if (view_) move_views();
+    marked_.assign(tensors_.size(), false);
+    for (const Accumulator& accumulator : accumulators_) tensors_[accumulator.parameter].tensor.mutable_grad().reset();
+    take_others_gradients();
+    take_sparse_averages();
+    drop();
+  }
 
   /// Also ends a step that has failed. Collective over the new group.
   void change_group(ddp::ProcessGroup group) {
@@ -122,7 +140,6 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
  private:
   using AccumulatorPointer = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-  using Gradients = ::torch::autograd::variable_list;
 
   struct Accumulator {
     std::size_t parameter;
@@ -136,27 +153,6 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     bool synchronize = true;
     bool begun = false;  ///< its backward pass
     std::vector<std::size_t> unused;
-  };
-
-  /// After autograd has added to a parameter's gradient for the last time in a backward pass.
-  struct ComputedHook final : ::torch::autograd::FunctionPostHook {
-    ComputedHook(GradientAverager& owner, std::size_t index) : averager(owner), parameter(index) {}
-    Gradients operator()(const Gradients& outputs, const Gradients& inputs) override {
-      called_by_autograd([&] { averager.computed(parameter, !inputs.empty() && inputs[0].defined()); });
-      return outputs;
-    }
-    GradientAverager& averager;
-    std::size_t parameter;
-  };
-
-  /// When a backward pass comes to an output of a forward pass: before any gradient of a parameter.
-  struct ReachedHook final : ::torch::autograd::FunctionPreHook {
-    explicit ReachedHook(std::shared_ptr<ForwardPass> forward) : pass(std::move(forward)) {}
-    Gradients operator()(const Gradients& gradients) override {
-      if (const auto averager = pass->averager.lock()) called_by_autograd([&] { averager->reached(*pass); });
-      return gradients;
-    }
-    std::shared_ptr<ForwardPass> pass;
   };
 
   ReducerOptions with_memory(ReducerOptions options) {
@@ -176,6 +172,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
   // a step
 
+  /// A backward pass comes to an output of a forward pass: before any gradient of a parameter.
   void reached(ForwardPass& pass) {
     if (low_ && held_low_.expired()) {
       const auto hold = std::make_shared<LowPrecisionParameters::Hold>(low_, false);
@@ -190,27 +187,25 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     queue_end();
   }
 
+  /// Autograd has added to a parameter's gradient for the last time in a backward pass.
   void computed(std::size_t index, bool has_gradient) {
     const at::AutoGradMode no_grad(false);
     if (!open_) begin(pass_of_gradient(index));
     queue_end();
-    at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
     if (tensors_[index].sparse) {
       if (!has_gradient && searches_) return;
       marked_[index] = true;
       return reducer_.mark_ready(index, rows_at(index));
     }
+    at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
     if (!has_gradient && (places_ || !gradient.defined())) {
       if (searches_) return;  // which ends the step as unused
       if (!gradient.defined()) gradient = laid_out(like(index)).zero_();
     }
     place(index, gradient);
     marked_[index] = true;
-    if (view_) {
-      reducer_.mark_ready(index);
-    } else {
-      reducer_.mark_ready(index, memory_of(gradient, [&] { return attempted(index); }));
-    }
+    if (view_) return reducer_.mark_ready(index);
+    reducer_.mark_ready(index, memory_of(gradient, [&] { return attempted(index); }));
   }
 
   /// Of a backward pass that has come to no output: of what the module keeps. The graph or kept_pass_ keeps it alive.
@@ -266,6 +261,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     if (places_) take_others_gradients();
     take_sparse_averages();
     held_.assign(tensors_.size(), at::Tensor{});
+    drop();
   }
 
   // gradients
@@ -363,15 +359,18 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     for (const Accumulator& accumulator : accumulators_) {
       const std::size_t index = accumulator.parameter;
       if (marked_[index] || tensors_[index].sparse || !reducer_.used(index)) continue;
-      const at::Tensor& parameter = like(index);
       at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
       if (view_) {
         gradient = views_[index];
       } else if (const TensorView average = reducer_.bucket_view(index); !gradient.defined() && average.data()) {
-        gradient = laid_out(parameter);
+        gradient = laid_out(like(index));
         copy_elements(average, gradient);
       }
     }
+  }
+
+  void drop() {
+    for (const std::size_t index : dropped_) tensors_[index].tensor.mutable_grad().reset();
   }
 
   std::vector<NamedTensor> tensors_;
@@ -385,6 +384,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   std::vector<at::Tensor> held_;    ///< by parameter: gradients that the Reducer knows, until they are averaged
   std::vector<at::Tensor> views_;   ///< by parameter: its place in the buckets
   std::vector<bool> marked_;        ///< by parameter, in this step
+  std::vector<std::size_t> dropped_;
   Reducer reducer_;
   std::vector<Accumulator> accumulators_;
 
