@@ -127,6 +127,9 @@ def fused_optimizers():
     assert_same(stepped(Tied, capped(Ours), within=fused), stepped(Tied, capped(Ours), adam))
     for register in (fused, fused_first):
         assert_same(stepped(Tied, capped(Ours), within=register), stepped(Tied, capped(Theirs), within=register))
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    assert_same(stepped(Tied, lambda net: Ours(net, process_group=alone), within=fused),
+                stepped(Tied, lambda net: Ours(net, process_group=alone), adam))
     error_of(NotImplementedError, "_apply_optimizer_in_backward", lambda: fused(Ours(Convolutions())))
     error_of(ValueError, "functional counterpart", lambda: Ours(Tied())._register_fused_optim(torch.optim.LBFGS))
 

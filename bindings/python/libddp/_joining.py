@@ -6,7 +6,6 @@ from typing import Any
 
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinConfig
 
-
 _DISABLED = _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)
 
 
