@@ -27,12 +27,14 @@ COMPILER = {"CXX": "ccache g++", "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR"
 OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|TORCH|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
 
 
-def run(*command, timeout=PATIENCE, **variables):
+def environment(**variables):
     kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
+    return {**kept, "PYTHONPATH": str(SITE), "DDP_TORCH_CACHE": str(CACHE), "OMP_NUM_THREADS": "1", **COMPILER, **variables}
+
+
+def run(*command, timeout=PATIENCE, **variables):
     return subprocess.run([str(word) for word in command], timeout=timeout, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, cwd="/",
-                          env={**kept, "PYTHONPATH": str(SITE), "DDP_TORCH_CACHE": str(CACHE), "OMP_NUM_THREADS": "1",
-                               **COMPILER, **variables})
+                          stdin=subprocess.DEVNULL, cwd="/", env=environment(**variables))
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ void tensor_collectives(ddp::ProcessGroup plain) {
   error_of("not contiguous", [&] { group.all_gather(torch::ones({4, 4}).t(), torch::ones({16 * size})).wait(); });
   error_of("does not know", [&] { group.all_reduce(filled(1, torch::kShort)).wait(); });
   error_of("not dense", [&] { group.all_reduce(torch::ones({2, 2}).to_sparse()).wait(); });
-  error_of("memory of the host", [&] { group.all_reduce(torch::empty({2}, torch::kMeta)).wait(); });
+  error_of("neither in the memory of the host", [&] { group.all_reduce(torch::empty({2}, torch::kMeta)).wait(); });
 }
 
 void c10d_collectives(ddp::ProcessGroup group) {

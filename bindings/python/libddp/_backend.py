@@ -1,9 +1,10 @@
-"""The backend "ddp" of torch.distributed: CPU tensors over libddp's shared memory and TCP."""
+"""The backend "ddp" of torch.distributed: CPU tensors over libddp's shared memory and TCP, CUDA tensors over NCCL."""
 
 from __future__ import annotations
 
 import datetime
 import functools
+import inspect
 import secrets
 from typing import Any
 
@@ -14,25 +15,51 @@ from torch._C._distributed_c10d import PrefixStore
 NAME = "ddp"
 
 
-def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeout: datetime.timedelta) -> Any:
+def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeout: datetime.timedelta,
+          cuda: bool = False, device: int | None = None) -> Any:
     from libddp import _adapter
     # a store may have had a group of this prefix before: init_process_group() after destroy_process_group()
     fresh = PrefixStore(f"libddp/{store.add(f'libddp/{rank}', 1)}/", store)
     return _adapter.load().make_backend(store=fresh, rank=rank, size=size, label=f"torch.{label}.", own=secrets.token_hex(4),
-                                        global_ranks=ranks, timeout_ms=int(timeout.total_seconds() * 1000))
+                                        global_ranks=ranks, timeout_ms=int(timeout.total_seconds() * 1000), cuda=cuda,
+                                        device=device)
 
 
 def create(options: Any, _: Any = None) -> Any:
     """For torch.distributed: a c10d Backend over the ranks that share options.store. Collective over them."""
+    from libddp import _adapter
+    global _device
     _timeouts[options.group_id] = options.timeout
-    return _make(options.store, options.group_rank, options.group_size, options.group_id,
-                 list(options.global_ranks_in_group), options.timeout)
+    cuda, device = _wanted[-1] if _wanted else (True, None)
+    made = _make(options.store, options.group_rank, options.group_size, options.group_id,
+                 list(options.global_ranks_in_group), options.timeout, cuda, _device if device is None else device)
+    _device = _adapter.load().cuda_device_of(made) if _device is None else _device
+    return made
+
+
+def _note_what_is_wanted() -> None:
+    """Keeps for create() what torch.distributed does not tell it: whether CUDA tensors come to it, and this rank's device."""
+    helper = dist.distributed_c10d._new_process_group_helper
+    signature = inspect.signature(helper)
+
+    @functools.wraps(helper)
+    def noting(*given: Any, **named: Any) -> Any:
+        arguments = signature.bind(*given, **named).arguments
+        backends = str(arguments["backend"]).lower().split(",")
+        _wanted.append((NAME in backends or f"cuda:{NAME}" in backends, getattr(arguments.get("device_id"), "index", None)))
+        try:
+            return helper(*given, **named)
+        finally:
+            _wanted.pop()
+
+    dist.distributed_c10d._new_process_group_helper = noting
 
 
 def register() -> None:
     if NAME.upper() in dist.Backend._plugins:
         return
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+    _note_what_is_wanted()
     refusing = dist.monitored_barrier
 
     @functools.wraps(refusing)
@@ -48,26 +75,27 @@ def register() -> None:
     dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
 
 
-def of(group: dist.ProcessGroup, apart: bool = False) -> Any:
-    """A "ddp" backend over a process group's ranks: its own, or one made beside it, which is collective.
+def of(group: dist.ProcessGroup, apart: bool = False, device: torch.device = torch.device("cpu")) -> Any:
+    """A "ddp" backend over a process group's ranks, for a device's tensors: its own, or one made beside it, which is collective.
 
     apart: not its own, since others start operations there at times of their own.
     """
-    if not apart and f"cpu:{NAME}" in dist.get_backend_config(group):
-        backend = group._get_backend(torch.device("cpu"))
+    if not apart and f"{device.type}:{NAME}" in dist.get_backend_config(group):
+        backend = group._get_backend(device)
         return getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
-    return _beside(group)
+    return _beside(group, device)
 
 
-def _beside(group: dist.ProcessGroup) -> Any:
+def _beside(group: dist.ProcessGroup, device: torch.device) -> Any:
     for name in [name for name, (other, _) in _made.items() if other not in dist.distributed_c10d._world.pg_map]:
         del _made[name]  # destroyed
-    known = _made.get(group.group_name)
+    name = f"{group.group_name}/{device.type}"
+    known = _made.get(name)
     if known is None or known[0] is not group:
         _, store = dist.distributed_c10d._world.pg_map[group]
-        made = _make(PrefixStore("beside/", store), group.rank(), group.size(), group.group_name,
-                     dist.get_process_group_ranks(group), _timeout_of(group))
-        known = _made[group.group_name] = (group, made)
+        made = _make(PrefixStore(f"beside/{device.type}/", store), group.rank(), group.size(), group.group_name,
+                     dist.get_process_group_ranks(group), _timeout_of(group), device.type == "cuda", device.index)
+        known = _made[name] = (group, made)
     return known[1]
 
 
@@ -81,5 +109,7 @@ def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
     return limit
 
 
+_wanted: list[tuple[bool, int | None]] = []  # of the groups that are being made
+_device: int | None = None  # this rank's, from the first group that has one
 _made: dict[str, tuple[dist.ProcessGroup, Any]] = {}
 _timeouts: dict[str, datetime.timedelta] = {}  # of groups with this backend

@@ -14,17 +14,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import BuiltinCommHookType
 from torch._compile import _disable_dynamo
 from torch.distributed.algorithms.join import Joinable
-from torch.distributed.utils import _cast_forward_inputs
+from torch.distributed.utils import _cast_forward_inputs, _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
 from libddp import _adapter, _backend, _joining, _outputs
 
 _MiB = 1024 * 1024
-
-
-def _nothing() -> None:
-    """In the place of a weak reference that is dead."""
 
 
 def _refuse(what: str, instead: str) -> NotImplementedError:
@@ -34,8 +30,8 @@ def _refuse(what: str, instead: str) -> NotImplementedError:
 class DistributedDataParallel(TorchDataParallel):
     """A module whose gradients are averages over the ranks of a process group when backward() returns.
 
-    Arguments, attributes and state_dict are those of torch.nn.parallel.DistributedDataParallel. Parameters are on the CPU,
-    of float32, float64, float16, bfloat16 or complex. process_group may have any backend; one that is not "ddp" gets
+    Arguments, attributes and state_dict are those of torch.nn.parallel.DistributedDataParallel. Parameters are on the CPU, or
+    all on one CUDA device, of float32, float64, float16, bfloat16 or complex. process_group may have any backend; one that is not "ddp" gets
     one beside it. Of libddp alone is find_straggler: ranks tell each other how long they waited, in each step that is logged;
     straggler_rank and straggler_delay of _get_ddp_logging_data() are the slowest one and its delay in ns. Construction is collective: libddp.Mismatch on all ranks if their modules differ. What goes wrong in a
     backward pass is raised by backward(), on all ranks in the same step. docs/python.md lists what is refused.
@@ -76,7 +72,6 @@ class DistributedDataParallel(TorchDataParallel):
         self.process_group = process_group or dist.distributed_c10d._get_default_group()
         self.module = module
         self.dim = dim
-        self.device_ids = self.output_device = None
         self.is_multi_device_module = False
         self.static_graph = static_graph
         self.find_unused_parameters = find_unused_parameters
@@ -92,7 +87,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._has_trained = False
         self._lazy_init_ran = False
         self._dropped: list[int] = []  # parameters whose gradients go when optimizers within backward() have used them
-        self._joining: Callable[[], _joining.ModelHook | None] = _nothing
+        self._joining: Callable[[], _joining.ModelHook | None] = _joining.no_hook
         self._sample_rate = 100
         self.bucket_bytes_cap = int((bucket_cap_mb or 25) * _MiB)
         self._cap = None if bucket_cap_mb is None else self.bucket_bytes_cap
@@ -113,9 +108,8 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _cast_buffers(self) -> None:
         if (wanted := self._type("buffer_dtype")) is not None:
-            for each in self._kept(self.module.named_buffers()).values():
-                if each.is_floating_point():
-                    each.data = each.to(wanted)
+            buffers = self._kept(self.module.named_buffers())
+            _adapter.load().cast_buffers(list(buffers), list(buffers.values()), wanted)
 
     def _check_module(self, module: torch.nn.Module, device_ids: Any, output_device: Any) -> None:
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
@@ -126,15 +120,21 @@ class DistributedDataParallel(TorchDataParallel):
         if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in parameters):
             raise RuntimeError("Modules with uninitialized parameters can't be used with `DistributedDataParallel`. "
                                "Run a dummy forward pass to correctly initialize the modules")
-        kinds = {each.device.type for each in parameters}
-        if kinds != {"cpu"}:
-            raise ValueError(f"libddp.torch.DistributedDataParallel averages gradients of modules on the CPU, and this one "
-                             f"is on {sorted(kinds)}; use torch's class for it")
-        if device_ids or output_device:
+        devices = {each.device for each in parameters}
+        self.device = parameters[0].device
+        self.device_type = self.device.type
+        if len(devices) > 1 or self.device_type not in ("cpu", "cuda"):
+            raise ValueError(f"libddp.torch.DistributedDataParallel averages gradients of modules on the CPU or on one CUDA "
+                             f"device, and this one is on {sorted(map(str, devices))}; use torch's class for it")
+        if (device_ids or output_device) and self.device_type == "cpu":
             raise ValueError("DistributedDataParallel device_ids and output_device arguments only work with "
                              f"single-device/multiple-device GPU modules, but got {device_ids}, {output_device}")
-        self.device = parameters[0].device
-        self.device_type = "cpu"
+        chosen = [each for each in (*(device_ids or ()), output_device) if each is not None]
+        if self.device_type == "cuda" and any(torch.device("cuda", each) != self.device if isinstance(each, int)
+                                              else torch.device(each) != self.device for each in chosen):
+            raise ValueError(f"the module is on {self.device}, but device_ids are {device_ids}, output_device is {output_device}")
+        self.device_ids = [self.device.index] if device_ids else None
+        self.output_device = self.device.index if device_ids else None
 
     def _kept(self, named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         return {name: each for name, each in named if name not in self.parameters_to_ignore}
@@ -153,7 +153,7 @@ class DistributedDataParallel(TorchDataParallel):
         """Collective."""
         self._averager: Any = None  # its hooks go before others come
         # hooks start operations from callbacks, too, in no order with the engine's
-        backend = _backend.of(self.process_group, apart=hook is not None)
+        backend = _backend.of(self.process_group, apart=hook is not None, device=self.device)
         kept = self._kept(self.module.named_parameters())
         names, tensors = list(kept), list(kept.values())
         sparse = self._sparse()
@@ -215,6 +215,8 @@ class DistributedDataParallel(TorchDataParallel):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._before()
+        if self.device_ids and (inputs or kwargs):
+            inputs, kwargs = (each[0] for each in _to_kwargs(inputs, kwargs, self.device, False))
         if (compute := self._type("param_dtype")) is None:
             output = self.module(*inputs, **kwargs)
         else:
@@ -366,7 +368,7 @@ class DistributedDataParallel(TorchDataParallel):
         """Collective over the new group; also after a failure."""
         if not dist.distributed_c10d._rank_not_in_group(new_process_group):
             self.process_group = new_process_group
-            self._averager.change_group(_backend.of(new_process_group, apart=bool(self._comm_hooks)))
+            self._averager.change_group(_backend.of(new_process_group, bool(self._comm_hooks), self.device))
 
     def _remove_autograd_hooks(self) -> None:
         self._averager = None
@@ -390,7 +392,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._make_hook = None
         self._has_trained = self._lazy_init_ran = False
         self._dropped = []
-        self._joining = _nothing
+        self._joining = _joining.no_hook
         self._make_averager(False)
 
     def _log_and_throw(self, kind: type[Exception], message: str) -> None:

@@ -9,6 +9,10 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinCon
 _DISABLED = _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)
 
 
+def no_hook() -> None:
+    """In the place of a weak reference that is dead."""
+
+
 class ModelHook(JoinHook):
     """Of one model in one Join, which owns it. Dropped before post_hook(), as by an exception, it leaves the join.
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,12 +56,23 @@ void leave_backward(const ddp::Error& error) {
   throw exception;
 }
 
+/// The device that the program has chosen for this thread: not the first, which it may not have chosen.
+std::optional<int> chosen_device() {
+  const auto index = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index();
+  return index > 0 ? std::optional<int>(index) : std::nullopt;
+}
+
 /// @param own what rank 0 names the group
 /// @param label begins the group's name
+/// @param cuda whether CUDA tensors will come; where this PyTorch has none, they do not
+/// @param device of this rank, if it is known
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                const std::string& label, const std::string& own,
-                                               const std::vector<int>& global_ranks, std::int64_t timeout_ms) {
+                                               const std::vector<int>& global_ranks, std::int64_t timeout_ms, bool cuda,
+                                               std::optional<int> device) {
   const std::chrono::milliseconds timeout{timeout_ms};
+  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) cuda = false;
+  if (cuda && !device) device = chosen_device();
   const auto made = std::make_shared<std::optional<ddp::ProcessGroup>>();
   ddp::torch::interruptible([=] {
     if (rank == 0) store->set("name", own);
@@ -69,11 +81,18 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
                                     {.name = label + store->get_to_str("name"),
                                      .global_ranks = global_ranks,
                                      .timeout = timeout,
-                                     .backend = "host"});
+                                     .backend = cuda ? "auto" : "host",
+                                     .device = device});
   });
   auto backend = c10::make_intrusive<binding::C10dBackend>(*std::move(*made));
   backend->setTimeout(timeout);
   return backend;
+}
+
+/// The index of the CUDA device whose tensors a backend takes, if there is one.
+std::optional<int> cuda_device_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  const auto device = group_of(backend).cuda_device();
+  return device ? std::optional<int>(device->index) : std::nullopt;
 }
 
 }  // namespace
@@ -93,6 +112,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       "run_tasks", [] { PythonTasks::instance().run(); }, Release());
   module.def("stop_tasks", [] { PythonTasks::instance().stop(); });
   module.def("make_backend", &make_backend, Release(), py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("label"), py::arg("own"), py::arg("global_ranks"), py::arg("timeout_ms"));
+             py::arg("label"), py::arg("own"), py::arg("global_ranks"), py::arg("timeout_ms"), py::arg("cuda"),
+             py::arg("device"));
+  module.def("cuda_device_of", &cuda_device_of);
   add_averager(module);
 }

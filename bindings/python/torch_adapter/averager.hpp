@@ -132,9 +132,7 @@ class Averager {
   }
   void broadcast_buffers(const Names& names, const Tensors& buffers) const {
     const ddp::WaitWatch watch(&look_for_signals);
-    binding::with_memory_of(named(names, buffers), [&](const std::vector<ddp::TensorView>& memory) {
-      engine_->reducer().broadcast_buffers(memory);
-    });
+    engine_->broadcast_buffers(named(names, buffers));
   }
   void change_group(const c10::intrusive_ptr<c10d::Backend>& backend) const {
     const ddp::WaitWatch watch(&look_for_signals);
@@ -186,6 +184,9 @@ inline void add_averager(py::module_& module) {
     return ddp::compress_hook(type == "bfloat16" ? ddp::DType::bfloat16 : ddp::DType::float16);
   });
   module.def("all_reduce_hook", &ddp::all_reduce_hook);
+  module.def("cast_buffers", [](const Names& names, const Tensors& tensors, at::ScalarType type) {
+    binding::cast_buffers(named(names, tensors), type);
+  });
 
   py::class_<Held>(module, "Held").def("__enter__", &Held::enter).def("__exit__", [](Held& held, const py::args&) {
     held.leave();

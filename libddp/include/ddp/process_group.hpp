@@ -78,6 +78,8 @@ class ProcessGroup {
   const std::string& name() const noexcept;
   std::string backend() const;  ///< that of CPU tensors: "host"
   std::chrono::milliseconds timeout() const noexcept;
+  /// The CUDA device whose tensors it takes: this rank's. Nothing if it takes none, or those of any device.
+  std::optional<Device> cuda_device() const noexcept;
 
   /// In place: every rank receives the combination of all.
   Work all_reduce(TensorView tensor, ReduceOp op = ReduceOp::sum, CallOptions options = {});

@@ -26,6 +26,12 @@ const std::string& ProcessGroup::name() const noexcept { return engine_->members
 std::string ProcessGroup::backend() const { return engine_->backend_name(); }
 std::chrono::milliseconds ProcessGroup::timeout() const noexcept { return engine_->timeout(); }
 
+std::optional<Device> ProcessGroup::cuda_device() const noexcept {
+  const collectives::Lane* lane = engine_->lane_of(DeviceType::cuda);
+  if (lane == nullptr || lane->traits.device < 0) return std::nullopt;
+  return Device{.type = DeviceType::cuda, .index = lane->traits.device};
+}
+
 Work ProcessGroup::all_reduce(TensorView tensor, ReduceOp op, CallOptions options) {
   return engine_->submit(GroupCalls(*engine_).all_reduce(tensor, op), std::move(options));
 }

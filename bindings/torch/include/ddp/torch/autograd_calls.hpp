@@ -3,10 +3,13 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
 
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <ddp/error.hpp>
 #include <ddp/wait_watch.hpp>
@@ -54,6 +57,15 @@ struct AfterNode final : ::torch::autograd::FunctionPostHook {
     return outputs;
   }
   std::function<void(bool defined)> call;
+};
+
+using AccumulatorPointer = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+/// The node that adds to a parameter's gradient, with a hook.
+struct Accumulator {
+  std::size_t parameter;
+  AccumulatorPointer node;  ///< autograd itself keeps it for the time of a backward pass only
+  std::uintptr_t hook;
 };
 
 }  // namespace ddp::torch

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,13 +18,15 @@
 
 namespace ddp::torch {
 
-/// Operations of CPU tensors, with c10d's arguments: lists of one tensor for one rank, options with a timeout. What is
-/// gathered into, or scattered from, lists of tensors is copied once; the rest is used where it lies. Any source of
-/// recv, sparse tensors and bit operations are refused.
+/// Operations with c10d's arguments: lists of one tensor for one rank, options with a timeout. Tensors are the CPU's,
+/// or on this rank's CUDA device if the group serves that; those of one operation are on one device. What is gathered
+/// into, or scattered from, lists of tensors is copied once; the rest is used where it lies. Any source of recv, sparse
+/// tensors and bit operations are refused.
 class C10dBackend : public ::c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<std::vector<at::Tensor>>;
   using Started = c10::intrusive_ptr<::c10d::Work>;
+  using Copies = std::vector<C10dWork::Copy>;
   using Type = ::c10d::OpType;
 
  public:
@@ -44,13 +45,14 @@ class C10dBackend : public ::c10d::Backend {
 
   Started broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "broadcast");
-    return started(Type::BROADCAST, group().broadcast(tensor, peer(opts.rootRank), limit(opts.timeout)), {tensor});
+    return started(Type::BROADCAST, group().broadcast(tensor, peer(opts.rootRank), limit(opts.timeout)), tensor,
+                   {tensor});
   }
 
   Started allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "allreduce");
     const ReduceOp op = operation(opts.reduceOp, tensor);
-    return started(Type::ALLREDUCE, group().all_reduce(tensor, op, limit(opts.timeout)), {tensor});
+    return started(Type::ALLREDUCE, group().all_reduce(tensor, op, limit(opts.timeout)), tensor, {tensor});
   }
 
   Started allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& opts) override {
@@ -65,18 +67,20 @@ class C10dBackend : public ::c10d::Backend {
   Started reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "reduce");
     const ReduceOp op = operation(opts.reduceOp, tensor);
-    return started(Type::REDUCE, group().reduce(tensor, peer(opts.rootRank), op, limit(opts.timeout)), {tensor});
+    return started(Type::REDUCE, group().reduce(tensor, peer(opts.rootRank), op, limit(opts.timeout)), tensor,
+                   {tensor});
   }
 
   Started allgather(Lists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& opts) override {
     const at::Tensor input = only(inputs, "allgather").contiguous();
     Tensors& parts = of_each_rank(outputs, "allgather");
     const at::Tensor flat = for_each_rank(input);
-    return started(Type::ALLGATHER, group().all_gather(input, flat, limit(opts.timeout)), parts, unpack(flat, parts));
+    return started(Type::ALLGATHER, group().all_gather(input, flat, limit(opts.timeout)), input, parts,
+                   unpack(flat, parts));
   }
 
   Started _allgather_base(at::Tensor& output, at::Tensor& input, const ::c10d::AllgatherOptions& opts) override {
-    return started(Type::_ALLGATHER_BASE, group().all_gather(input, output, limit(opts.timeout)), {output});
+    return started(Type::_ALLGATHER_BASE, group().all_gather(input, output, limit(opts.timeout)), output, {output});
   }
 
   Started allgather_coalesced(Lists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& opts) override {
@@ -91,14 +95,14 @@ class C10dBackend : public ::c10d::Backend {
       if (list.size() != inputs.size()) refuse("allgather_coalesced", "as many outputs as inputs");
       all.insert(all.end(), list.begin(), list.end());
     }
+    Copies copies;
+    for (std::size_t i = 0; i < flat.size(); ++i) {
+      for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+        copies.push_back({outputs[rank][i], flat[i][static_cast<std::int64_t>(rank)]});
+      }
+    }
     return started(Type::ALLGATHER_COALESCED, gathers(flat, dense, "allgather_coalesced"), joined(flat, dense),
-                   opts.timeout, all, [flat, outputs] {
-                     for (std::size_t i = 0; i < flat.size(); ++i) {
-                       for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
-                         copy(outputs[rank][i], flat[i][static_cast<std::int64_t>(rank)]);
-                       }
-                     }
-                   });
+                   opts.timeout, all, std::move(copies));
   }
 
   Started allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -111,31 +115,33 @@ class C10dBackend : public ::c10d::Backend {
     const at::Tensor input = only(inputs, "gather").contiguous();
     const int root = peer(opts.rootRank);
     if (root != getRank()) {
-      return started(Type::GATHER, group().gather(input, {}, root, limit(opts.timeout)), {});
+      return started(Type::GATHER, group().gather(input, {}, root, limit(opts.timeout)), input, {});
     }
     Tensors& parts = of_each_rank(outputs, "gather");
     const at::Tensor flat = for_each_rank(input);
-    return started(Type::GATHER, group().gather(input, flat, root, limit(opts.timeout)), parts, unpack(flat, parts));
+    return started(Type::GATHER, group().gather(input, flat, root, limit(opts.timeout)), input, parts,
+                   unpack(flat, parts));
   }
 
   Started scatter(Tensors& outputs, Lists& inputs, const ::c10d::ScatterOptions& opts) override {
     const at::Tensor& output = only(outputs, "scatter");
     const int root = peer(opts.rootRank);
     const at::Tensor flat = root == getRank() ? at::stack(of_each_rank(inputs, "scatter")) : at::Tensor{};
-    return started(Type::SCATTER, group().scatter(flat, output, root, limit(opts.timeout)), {output});
+    return started(Type::SCATTER, group().scatter(flat, output, root, limit(opts.timeout)), output, {output});
   }
 
   Started reduce_scatter(Tensors& outputs, Lists& inputs, const ::c10d::ReduceScatterOptions& opts) override {
     const at::Tensor& output = only(outputs, "reduce_scatter");
     const at::Tensor flat = at::stack(of_each_rank(inputs, "reduce_scatter"));
     const ReduceOp op = operation(opts.reduceOp, output);
-    return started(Type::REDUCE_SCATTER, group().reduce_scatter(flat, output, op, limit(opts.timeout)), {output});
+    return started(Type::REDUCE_SCATTER, group().reduce_scatter(flat, output, op, limit(opts.timeout)), output,
+                   {output});
   }
 
   Started _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const ::c10d::ReduceScatterOptions& opts) override {
     const ReduceOp op = operation(opts.reduceOp, output);
-    return started(Type::_REDUCE_SCATTER_BASE, group().reduce_scatter(input, output, op, limit(opts.timeout)),
+    return started(Type::_REDUCE_SCATTER_BASE, group().reduce_scatter(input, output, op, limit(opts.timeout)), output,
                    {output});
   }
 
@@ -156,7 +162,7 @@ class C10dBackend : public ::c10d::Backend {
   Started alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
                         std::vector<std::int64_t>& input_splits, const ::c10d::AllToAllOptions& opts) override {
     if (output_splits.empty() && input_splits.empty()) {
-      return started(Type::ALLTOALL_BASE, group().all_to_all(input, output, limit(opts.timeout)), {output});
+      return started(Type::ALLTOALL_BASE, group().all_to_all(input, output, limit(opts.timeout)), output, {output});
     }
     return exchange(Type::ALLTOALL_BASE, rows(output, output_splits), rows(input, input_splits), opts.timeout,
                     {output});
@@ -168,15 +174,45 @@ class C10dBackend : public ::c10d::Backend {
 
   Started send(Tensors& tensors, int destination, int tag) override {
     const at::Tensor& tensor = only(tensors, "send");
-    return started(Type::SEND, group().send(tensor, destination, tag_of(tag), limit(::c10d::kUnsetTimeout)), {tensor});
+    if (coalesced_) {
+      coalesced_->transfers.send(ProcessGroup::row_major(tensor, "send"), destination, tag_of(tag));
+      return later(tensor);
+    }
+    return started(Type::SEND, group().send(tensor, destination, tag_of(tag), limit(::c10d::kUnsetTimeout)), tensor,
+                   {tensor});
   }
   Started recv(Tensors& tensors, int source, int tag) override {
     const at::Tensor& tensor = only(tensors, "recv");
-    return started(Type::RECV, group().recv(tensor, source, tag_of(tag), limit(::c10d::kUnsetTimeout)), {tensor});
+    if (coalesced_) {
+      coalesced_->transfers.recv(ProcessGroup::row_major(tensor, "recv"), source, tag_of(tag));
+      return later(tensor);
+    }
+    return started(Type::RECV, group().recv(tensor, source, tag_of(tag), limit(::c10d::kUnsetTimeout)), tensor,
+                   {tensor});
   }
 
+  /// Until endCoalescing() sends and receives are collected, to begin together there; collectives begin at once.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override {
+    if (coalesced_) refuse("startCoalescing", "endCoalescing() first");
+    coalesced_.emplace(Coalesced{Batch{group().group()}, {}, {}});
+  }
+  /// Its Work is that of the sends and receives, else that of the last collective, behind which all others are.
+  Started endCoalescing() override {
+    if (!coalesced_) refuse("endCoalescing", "startCoalescing() first");
+    Coalesced all = *std::exchange(coalesced_, std::nullopt);
+    if (all.tensors.empty() && all.last) return all.last;
+    return started(Type::COALESCED, all.transfers, all.tensors, ::c10d::kUnsetTimeout, all.tensors);
+  }
+
+  /// Of the host. Given device_ids, it waits for the calling thread's current streams there before.
   Started barrier(const ::c10d::BarrierOptions& opts) override {
-    return started(Type::BARRIER, group().barrier(limit(opts.timeout)), {});
+    for (const std::int64_t index : opts.device_ids) {
+      if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) break;
+      const c10::Stream stream = current_stream(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index)));
+      interruptible([stream] { stream.synchronize(); });
+    }
+    return started(Type::BARRIER, group().barrier(limit(opts.timeout)), at::Tensor{}, {});
   }
   /// Every barrier of libddp names the ranks that are absent.
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool /*wait_for_all*/) override {
@@ -188,8 +224,11 @@ class C10dBackend : public ::c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
   /// Lets go of the group. What runs ends by its own deadline; later operations are refused.
-  void abort() override { group_.reset(); }
-  void shutdown() override { group_.reset(); }
+  void abort() override { shutdown(); }
+  void shutdown() override {
+    coalesced_.reset();
+    group_.reset();
+  }
 
  private:
   [[noreturn]] static void refuse(const char* what, const std::string& expected) {
@@ -225,14 +264,10 @@ class C10dBackend : public ::c10d::Backend {
     all.insert(all.end(), others.begin(), others.end());
     return all;
   }
-  static void copy(at::Tensor to, const at::Tensor& from) {
-    const at::NoGradGuard no_grad;
-    to.copy_(from.view(to.sizes()));
-  }
-  static std::function<void()> unpack(const at::Tensor& flat, const Tensors& parts) {
-    return [flat, parts] {
-      for (std::size_t i = 0; i < parts.size(); ++i) copy(parts[i], flat[static_cast<std::int64_t>(i)]);
-    };
+  static Copies unpack(const at::Tensor& flat, const Tensors& parts) {
+    Copies copies;
+    for (std::size_t i = 0; i < parts.size(); ++i) copies.push_back({parts[i], flat[static_cast<std::int64_t>(i)]});
+    return copies;
   }
   Batch gathers(const Tensors& outputs, const Tensors& inputs, const char* what) {
     if (outputs.size() != inputs.size()) refuse(what, "as many outputs as inputs");
@@ -254,7 +289,7 @@ class C10dBackend : public ::c10d::Backend {
     const auto ranks = static_cast<std::size_t>(getSize());
     const auto own = static_cast<std::size_t>(getRank());
     if (outputs.size() != ranks || inputs.size() != ranks) refuse("alltoall", "a tensor, or a size, for each rank");
-    copy(outputs[own], inputs[own]);
+    C10dWork::Copy{outputs[own], inputs[own]}.make();
     Batch batch{group().group()};
     for (std::size_t i = 0; i < ranks; ++i) {
       if (i == own) continue;
@@ -292,18 +327,36 @@ class C10dBackend : public ::c10d::Backend {
                            "use SUM, AVG, PRODUCT, MIN or MAX");
   }
 
-  Started started(Type type, std::optional<ddp::Work> work, Tensors outputs, std::function<void()> unpack = {}) {
+  /// @param where on whose device it runs
+  Started started(Type type, std::optional<ddp::Work> work, const at::Tensor& where, Tensors outputs,
+                  Copies copies = {}) {
     ++sequence_;
-    return C10dWork::start(getRank(), type, std::move(work), std::move(outputs), std::move(unpack));
+    Started work_of_c10d =
+        C10dWork::start(getRank(), type, std::move(work), cuda_device_of(where), std::move(outputs), std::move(copies));
+    if (coalesced_) coalesced_->last = work_of_c10d;
+    return work_of_c10d;
   }
   Started started(Type type, Batch batch, Tensors tensors, std::chrono::milliseconds timeout, Tensors outputs,
-                  std::function<void()> unpack = {}) {
+                  Copies copies = {}) {
+    const at::Tensor where = tensors.empty() ? at::Tensor{} : tensors.front();
     std::optional<ddp::Work> work;
     if (batch.size() > 0) work = batch.start(ProcessGroup::keep(limit(timeout), std::move(tensors)));
-    return started(type, std::move(work), std::move(outputs), std::move(unpack));
+    return started(type, std::move(work), where, std::move(outputs), std::move(copies));
+  }
+
+  struct Coalesced {
+    Batch transfers;
+    Tensors tensors;  ///< of the transfers
+    Started last;     ///< of the collectives
+  };
+  /// A Work for what is only collected yet: nothing to wait for.
+  Started later(const at::Tensor& tensor) {
+    coalesced_->tensors.push_back(tensor);
+    return C10dWork::start(getRank(), Type::COALESCED, std::nullopt, std::nullopt, {});
   }
 
   std::optional<ProcessGroup> group_;
+  std::optional<Coalesced> coalesced_;
   c10::intrusive_ptr<Options> options_;
   std::uint64_t sequence_ = 0;
 };

@@ -5,37 +5,57 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <ddp/work.hpp>
 
+#include <ddp/torch/device_streams.hpp>
 #include <ddp/torch/hand_over.hpp>
 #include <ddp/torch/interruptible.hpp>
 
 namespace ddp::torch {
 
+/// Of CPU tensors: wait() waits, and the future ends when the operation does. On a CUDA device wait() makes the calling
+/// thread's current stream wait, not the host, unless it is given a time; the future is complete at once, with an event
+/// behind the operation. An operation that fails later is told by wait() with a time, by isCompleted() with
+/// exception(), and by later operations.
 class C10dWork final : public ::c10d::Work {
  public:
+  /// What is left to do behind an operation.
+  struct Copy {
+    at::Tensor to, from;
+    void make() const {
+      const at::NoGradGuard no_grad;
+      at::Tensor{to}.copy_(from.view(to.sizes()));
+    }
+  };
+
   /// @param work nothing: finished at once
+  /// @param device of the tensors, if that has streams
   /// @param outputs what the future and result() hold
-  /// @param unpack runs when the operation has succeeded, before its end is reported
+  /// @param copies are made when the operation has succeeded, before its end is reported
   static c10::intrusive_ptr<C10dWork> start(int rank, ::c10d::OpType type, std::optional<ddp::Work> work,
-                                            std::vector<at::Tensor> outputs, std::function<void()> unpack = {}) {
-    auto started = c10::make_intrusive<C10dWork>(rank, type, work, std::move(outputs));
+                                            std::optional<at::Device> device, std::vector<at::Tensor> outputs,
+                                            std::vector<Copy> copies = {}) {
+    auto started = c10::make_intrusive<C10dWork>(rank, type, work, device, std::move(outputs));
     if (!work) {
-      started->complete(nullptr);
+      started->finish();
       return started;
     }
-    if (unpack) {  // inference tensors are written to in inference mode alone, which is the caller's thread's
-      started->unpack_ = [mode = c10::InferenceMode::is_enabled(), unpack = std::move(unpack)] {
+    if (!copies.empty() && device) {
+      started->copy_behind(copies);
+    } else if (!copies.empty()) {  // inference tensors are written to in inference mode alone, the caller's thread's
+      started->at_end_ = [mode = c10::InferenceMode::is_enabled(), copies = std::move(copies)] {
         const c10::InferenceMode as_caller(mode);
-        unpack();
+        for (const Copy& copy : copies) copy.make();
       };
     }
     work->on_finish(
@@ -44,32 +64,93 @@ class C10dWork final : public ::c10d::Work {
   }
 
   /// Use start(): this one does not end.
-  C10dWork(int rank, ::c10d::OpType type, std::optional<ddp::Work> work, std::vector<at::Tensor> outputs)
+  C10dWork(int rank, ::c10d::OpType type, std::optional<ddp::Work> work, std::optional<at::Device> device,
+           std::vector<at::Tensor> outputs)
       : ::c10d::Work(rank, type),
         work_(std::move(work)),
+        device_(device),
         outputs_(std::move(outputs)),
-        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+        future_(c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()),
+            device ? std::vector<c10::Device>{*device} : std::vector<c10::Device>{})) {
+    if (!work_) mark_completed();
+  }
 
   bool isCompleted() override {
-    if (work_ && work_->done()) end();  // done() takes it a step further
-    return future_->completed();
+    if (work_ && !work_->done()) return false;  // done() takes it a step further
+    if (copied_ && !copied_->query()) return false;
+    if (work_) end();
+    return device_ || future_->completed();
   }
-  bool isSuccess() const override { return future_->completed() && !future_->hasError(); }
+  bool isSuccess() const override {
+    if (device_) return !work_ || (work_->done() && !work_->error());
+    return future_->completed() && !future_->hasError();
+  }
 
-  /// Throws the operation's ddp::Error; Error(timeout) after @p timeout, while the operation goes on.
+  /// Throws the operation's ddp::Error, if it has failed already; Error(timeout) after @p timeout, while the operation
+  /// goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    if (device_) {
+      synchronize();
+      if (timeout <= kNoTimeout) return true;
+    }
     if (work_) {
       wait_for_operation(timeout);
       end();
     }
-    future_->waitAndThrow();
+    if (!device_) {
+      future_->waitAndThrow();
+    } else if (work_) {
+      if (const auto error = work_->error()) throw Error{*error};
+      if (copied_) copied_->synchronize();
+    }
     return true;
   }
-  void synchronize() override {}
+  void synchronize() override {
+    if (device_) hold_back(current_stream(*device_));
+  }
   std::vector<at::Tensor> result() override { return outputs_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    if (device_ && work_) std::call_once(asked_, [this] { mark_completed_behind(); });
+    return future_;
+  }
 
  private:
+  // on a CUDA device
+
+  /// What comes later in @p stream waits for the operation. Blocks until it has been started, as others' may have to
+  /// be connected first.
+  void hold_back(const c10::Stream& stream) const {
+    if (work_) work_->order(stream_of(stream));
+    if (copied_) copied_->block(stream);
+  }
+
+  void copy_behind(const std::vector<Copy>& copies) {
+    const c10::Stream stream = side_stream(*device_);
+    hold_back(stream);
+    const c10::StreamGuard as_current(stream);
+    for (const Copy& copy : copies) {
+      copy.make();
+      keep_for(stream, copy.to);
+      keep_for(stream, copy.from);
+    }
+    copied_.emplace(stream.device_type());
+    copied_->record(stream);
+  }
+
+  void mark_completed_behind() {
+    try {
+      const c10::Stream stream = side_stream(*device_);
+      hold_back(stream);
+      const c10::StreamGuard as_current(stream);  // whose event is taken
+      mark_completed();
+    } catch (const std::exception&) {
+      future_->setError(std::current_exception());
+    }
+  }
+
+  // on the host
+
   void wait_for_operation(std::chrono::milliseconds timeout) const {
     std::optional<Deadline> limit;
     if (timeout > kNoTimeout) limit = Deadline::after(timeout);
@@ -101,30 +182,32 @@ class C10dWork final : public ::c10d::Work {
     std::exception_ptr problem;
     if (const auto error = work_->error()) {
       problem = std::make_exception_ptr(*error);
-    } else if (unpack_) {
+    } else if (at_end_) {
       try {
-        unpack_();
+        at_end_();
       } catch (...) {
         problem = std::current_exception();
       }
     }
-    unpack_ = nullptr;
-    complete(problem);
-  }
-
-  void complete(const std::exception_ptr& problem) {
+    at_end_ = nullptr;
     finish(problem);  // of the base class, for those who ask it
+    if (device_) return;
     if (problem) {
       future_->setError(problem);
     } else {
-      future_->markCompleted(c10::IValue(outputs_));
+      mark_completed();
     }
   }
 
+  void mark_completed() { future_->markCompleted(c10::IValue(outputs_)); }
+
   const std::optional<ddp::Work> work_;
+  const std::optional<at::Device> device_;
   const std::vector<at::Tensor> outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
-  std::function<void()> unpack_;
+  std::once_flag asked_;              ///< for the future, on a device
+  std::optional<c10::Event> copied_;  ///< on a device: behind the copies
+  std::function<void()> at_end_;
   std::atomic<bool> ended_{false};
 };
 

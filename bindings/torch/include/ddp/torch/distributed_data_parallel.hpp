@@ -221,8 +221,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   void broadcast_buffers() {
     const std::vector<NamedTensor> buffers = buffers_to_broadcast();
     if (buffers.empty()) return;
-    with_memory_of(buffers,
-                   [&](const std::vector<TensorView>& memory) { averager_->reducer().broadcast_buffers(memory); });
+    averager_->broadcast_buffers(buffers);
   }
 
   Net module_;

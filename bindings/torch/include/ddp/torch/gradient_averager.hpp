@@ -39,13 +39,15 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
                    std::optional<at::ScalarType> compute_type = {})
       : tensors_(std::move(tensors)),
         low_(compute_type ? std::make_shared<LowPrecisionParameters>(tensors_, *compute_type) : nullptr),
+        home_(tensors_.empty() ? at::Tensor{} : tensors_.front().tensor),
         view_(options.gradient_as_bucket_view),
         searches_(options.find_unused_parameters),
         places_(options.find_unused_parameters || options.static_graph),
+        memory_(std::make_shared<BucketMemory>(group)),
         held_(tensors_.size()),
         views_(tensors_.size()),
         marked_(tensors_.size()),
-        reducer_(reducer_parameters(tensors_), std::move(group), with_memory(std::move(options))) {
+        reducer_(reducer_parameters(tensors_), std::move(group), on_device(std::move(options))) {
     for (const NamedTensor& each : tensors_) given_.push_back(each.tensor.data_ptr());
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (!tensors_[i].tensor.requires_grad()) continue;
@@ -74,13 +76,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   }
 
   /// Throws Error(invalid_argument) where a parameter has other memory than the Reducer knows.
-  void check_parameters_stayed(const std::string& attempted) const {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      if (tensors_[i].tensor.data_ptr() == given_[i]) continue;
-      throw_invalid_argument(attempted, "parameter '" + tensors_[i].name + "' has moved since it was wrapped",
-                             "load or convert the module before DistributedDataParallel wraps it");
-    }
-  }
+  void check_parameters_stayed(const std::string& attempted) const { check_stayed(tensors_, given_, attempted); }
 
   LowPrecisionParameters::Hold hold_low() const { return {low_, true}; }
 
@@ -100,14 +96,18 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     pass->averager = weak_from_this();
     pass->synchronize = no_sync_depth_ == 0;
     if (searches_ && complete) pass->unused = unreachable(outputs);
-    for (::torch::autograd::Node* const root : roots) {
-      root->add_pre_hook(std::make_unique<BeforeNode>([pass] {
-        if (const auto averager = pass->averager.lock()) averager->reached(*pass);
-      }));
-    }
+    const auto when_reached = [pass] {
+      if (const auto averager = pass->averager.lock()) averager->reached(*pass);
+    };
+    for (::torch::autograd::Node* const root : roots) root->add_pre_hook(std::make_unique<BeforeNode>(when_reached));
     kept_pass_ = complete && !roots.empty() ? nullptr : pass;
     std::erase_if(passes_, [](const auto& old) { return old.expired(); });
     passes_.push_back(pass);
+  }
+
+  void broadcast_buffers(const std::vector<NamedTensor>& buffers) {
+    home_.catch_up();
+    with_memory_of(buffers, [&](const std::vector<TensorView>& memory) { reducer_.broadcast_buffers(memory); });
   }
 
   using Guard = CountingGuard<GradientAverager>;
@@ -134,19 +134,14 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     queued_ = false;
     passes_.clear();
     kept_pass_ = nullptr;
+    memory_->change_group(group);
+    home_.catch_up();
     reducer_.change_group(std::move(group));
+    home_.lead();
     if (view_) move_views();
   }
 
  private:
-  using AccumulatorPointer = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-
-  struct Accumulator {
-    std::size_t parameter;
-    AccumulatorPointer node;  ///< autograd itself keeps it for the time of a backward pass only
-    std::uintptr_t hook;
-  };
-
   /// Lives as long as the graph of its outputs.
   struct ForwardPass {
     std::weak_ptr<GradientAverager> averager;
@@ -155,9 +150,10 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     std::vector<std::size_t> unused;
   };
 
-  ReducerOptions with_memory(ReducerOptions options) {
+  ReducerOptions on_device(ReducerOptions options) const {
+    if (!options.stream) options.stream = home_.get();
     if (!view_) return options;
-    options.allocator = [memory = memory_](std::size_t bytes, Device) { return memory->allocate(bytes); };
+    options.allocator = [memory = memory_](std::size_t bytes, Device on) { return memory->allocate(bytes, on); };
     return options;
   }
 
@@ -169,8 +165,6 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     }
     return unused;
   }
-
-  // a step
 
   /// A backward pass comes to an output of a forward pass: before any gradient of a parameter.
   void reached(ForwardPass& pass) {
@@ -200,12 +194,16 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
     if (!has_gradient && (places_ || !gradient.defined())) {
       if (searches_) return;  // which ends the step as unused
-      if (!gradient.defined()) gradient = laid_out(like(index)).zero_();
+      if (!gradient.defined()) gradient = laid_out_like(like(index)).zero_();
     }
     place(index, gradient);
     marked_[index] = true;
-    if (view_) return reducer_.mark_ready(index);
-    reducer_.mark_ready(index, memory_of(gradient, [&] { return attempted(index); }));
+    const auto producer = home_.current();
+    const auto mark = [&](const auto&... memory) {
+      producer ? reducer_.mark_ready(index, memory..., *producer) : reducer_.mark_ready(index, memory...);
+    };
+    if (view_) return mark();
+    mark(memory_of(gradient, [&] { return attempted(index); }));
   }
 
   /// Of a backward pass that has come to no output: of what the module keeps. The graph or kept_pass_ keeps it alive.
@@ -227,6 +225,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     pass.begun = true;
     synchronize_ = pass.synchronize;
     if (places_) place_all();
+    home_.catch_up();
     {
       std::optional<Reducer::NoSync> alone;
       if (!synchronize_) alone.emplace(reducer_.no_sync());
@@ -234,6 +233,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       reducer_.prepare_for_backward(waiting == 1 ? std::span<const std::size_t>{pass.unused}
                                                  : std::span<const std::size_t>{});
     }
+    home_.lead();  // for what has moved, before autograd adds to it
     if (view_) move_views();
     marked_.assign(tensors_.size(), false);
     open_ = true;
@@ -257,6 +257,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     }
     const at::AutoGradMode no_grad(false);
     reducer_.finalize();
+    home_.lead();
+    for (const at::Tensor& gradient : held_) home_.keep(gradient);  // made in another stream, maybe
     if (!synchronize_) return;
     if (places_) take_others_gradients();
     take_sparse_averages();
@@ -270,10 +272,6 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
   /// What a parameter's gradient is like.
   const at::Tensor& like(std::size_t index) const { return low_ ? low_->master(index) : tensors_[index].tensor; }
-
-  static at::Tensor laid_out(const at::Tensor& parameter) {
-    return at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
-  }
 
   /// Makes @p gradient lie where, or as, the Reducer wants it.
   void place(std::size_t index, at::Tensor& gradient) {
@@ -297,7 +295,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     }
     const bool other_type = low && gradient.scalar_type() != parameter.scalar_type();
     if ((other_type || !lies_like(gradient, parameter)) && gradient.sizes() == parameter.sizes()) {
-      gradient = laid_out(parameter).copy_(gradient);
+      gradient = laid_out_like(parameter).copy_(gradient);
     }
     held_[index] = gradient;
   }
@@ -345,12 +343,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       if (tensors_[index].sparse) continue;
       const bool stays = views_[index].defined() && views_[index].data_ptr() == reducer_.bucket_view(index).data();
       if (std::exchange(first, false) && stays) return;
-      at::Tensor view = memory_->tensor_at(reducer_.bucket_view(index).data(), like(index));
-      at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
-      if (gradient.defined() && views_[index].defined() && gradient.data_ptr() == views_[index].data_ptr()) {
-        gradient = view;
-      }
-      views_[index] = std::move(view);
+      memory_->move(views_[index], tensors_[index].tensor.mutable_grad(), reducer_.bucket_view(index).data(),
+                    like(index));
     }
   }
 
@@ -363,7 +357,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       if (view_) {
         gradient = views_[index];
       } else if (const TensorView average = reducer_.bucket_view(index); !gradient.defined() && average.data()) {
-        gradient = laid_out(like(index));
+        gradient = laid_out_like(like(index));
         copy_elements(average, gradient);
       }
     }
@@ -376,10 +370,11 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   std::vector<NamedTensor> tensors_;
   const std::shared_ptr<LowPrecisionParameters> low_;     ///< none: computed in the parameters' own types
   std::weak_ptr<LowPrecisionParameters::Hold> held_low_;  ///< of the backward pass that runs
+  const HomeStream home_;                                 ///< of what is done with the module outside of passes
   const bool view_;
   const bool searches_;  ///< for unused parameters, in the graph
   const bool places_;    ///< gradients before a step: some may not be computed in it
-  const std::shared_ptr<BucketMemory> memory_ = std::make_shared<BucketMemory>();
+  const std::shared_ptr<BucketMemory> memory_;
   std::vector<const void*> given_;  ///< by parameter: its memory
   std::vector<at::Tensor> held_;    ///< by parameter: gradients that the Reducer knows, until they are averaged
   std::vector<at::Tensor> views_;   ///< by parameter: its place in the buckets

@@ -115,7 +115,11 @@ class LowPrecisionParameters {
 /// Converts buffers for good.
 inline void cast_buffers(const std::vector<NamedTensor>& buffers, at::ScalarType type) {
   for (const auto& [name, tensor, sparse] : buffers) {
-    if (tensor.is_floating_point()) at::Tensor(tensor).set_data(tensor.variable_data().to(type));
+    if (!tensor.is_floating_point()) continue;
+    const at::Tensor before = tensor.variable_data();
+    at::Tensor(tensor).set_data(before.to(type));
+    if (const auto device = cuda_device_of(before))
+      keep_for(current_stream(*device), before);  // another stream's, maybe
   }
 }
 

@@ -77,4 +77,14 @@ void with_memory_of(const std::vector<NamedTensor>& buffers, Broadcast broadcast
   }
 }
 
+/// Throws Error(invalid_argument) where a parameter has other memory than @p given when it was wrapped.
+inline void check_stayed(const std::vector<NamedTensor>& tensors, const std::vector<const void*>& given,
+                         const std::string& attempted) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].tensor.data_ptr() == given[i]) continue;
+    throw_invalid_argument(attempted, "parameter '" + tensors[i].name + "' has moved since it was wrapped",
+                           "load or convert the module before DistributedDataParallel wraps it");
+  }
+}
+
 }  // namespace ddp::torch

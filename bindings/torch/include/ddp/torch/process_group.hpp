@@ -19,9 +19,11 @@ namespace ddp::torch {
 
 /// ddp::ProcessGroup for at::Tensor: the same operations, order, deadlines and errors. Tensors are used where they lie,
 /// without a copy, and kept until the operation is finished; their memory is taken as it is, so that gathered ones must
-/// be contiguous. Throws Error(invalid_argument) for tensors elsewhere than in the host's memory, sparse ones, and
-/// those with gaps. Complex numbers are added and averaged; types that libddp does not know are moved, but not
-/// combined.
+/// be contiguous. Throws Error(invalid_argument) for tensors that are neither in the host's memory nor on this rank's
+/// CUDA device, sparse ones, and those with gaps. Complex numbers are added and averaged; types that libddp does not
+/// know are moved, but not combined. An operation on CUDA tensors waits for what is in the calling thread's current
+/// stream; `work.order(stream_of(current_stream(device)))` makes that stream wait for the operation, work.wait() the
+/// host.
 class ProcessGroup {
  public:
   explicit ProcessGroup(ddp::ProcessGroup group) : group_(std::move(group)) {}
@@ -86,9 +88,15 @@ class ProcessGroup {
     }
     return bytes_of(tensor, what);
   }
-  /// An owner of tensors, for CallOptions.
+  /// Options of an operation on @p tensors, which they own: it waits for the current stream of a CUDA device.
   static CallOptions keep(std::optional<Deadline> deadline, std::vector<at::Tensor> tensors) {
-    return {deadline, owner_of(std::move(tensors))};
+    CallOptions options(deadline);
+    for (const at::Tensor& tensor : tensors) {
+      const auto device = cuda_device_of(tensor);
+      if (device && !options.stream) options.stream = stream_of(current_stream(*device));
+    }
+    options.keep_alive = owner_of(std::move(tensors));
+    return options;
   }
 
  private:

@@ -13,6 +13,8 @@
 #include <ddp/error.hpp>
 #include <ddp/tensor_view.hpp>
 
+#include <ddp/torch/device_streams.hpp>
+
 #if defined(__GLIBCXX__) && !_GLIBCXX_USE_CXX11_ABI
 #error \
     "libddp has the C++11 ABI of libstdc++: take a libtorch that has it, too (PyTorch 2.6 and later, or the cxx11-abi archive)"
@@ -89,8 +91,9 @@ inline std::string description_of(const at::Tensor& tensor) {
   return text + "] on " + tensor.device().str();
 }
 
-/// The memory of a tensor without gaps, in the order in which it lies: complex numbers as real ones with one more
-/// dimension. It lives as long as the tensor's storage. Throws Error(invalid_argument) for other tensors.
+/// The memory of a tensor without gaps, of the host or of a CUDA device, in the order in which it lies: complex numbers
+/// as real ones with one more dimension. It lives as long as the tensor's storage. Throws Error(invalid_argument) for
+/// other tensors.
 /// @param what is done, for the message: a text, or a function that makes one, where no time is to be lost
 template <class What>
 TensorView memory_of(const at::Tensor& tensor, const What& what) {
@@ -103,21 +106,21 @@ TensorView memory_of(const at::Tensor& tensor, const What& what) {
     }
     throw_invalid_argument(std::move(attempted), "a tensor " + description_of(tensor) + " " + cause, hint);
   };
-  if (!tensor.is_cpu()) {
-    refuse("is not in the memory of the host",
-           "move it to the CPU, or give torch.distributed a backend for its device: \"cpu:ddp,cuda:nccl\"");
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
+    refuse("is neither in the memory of the host nor on a CUDA device", "move it to one of them");
   }
   if (tensor.layout() != at::kStrided) refuse("is not dense", "convert it with to_dense()");
   if (!tensor.is_non_overlapping_and_dense()) refuse("has gaps or overlaps in memory", "use its contiguous()");
   if (tensor.is_conj() || tensor.is_neg())
     refuse("is a lazy conjugate or negative", "use its resolve_conj().resolve_neg()");
   if (const auto dtype = dtype_of(tensor.scalar_type())) {
-    return {tensor.data_ptr(), *dtype, std::span<const std::int64_t>{tensor.sizes().data(), tensor.sizes().size()}};
+    return {tensor.data_ptr(), *dtype, std::span<const std::int64_t>{tensor.sizes().data(), tensor.sizes().size()},
+            device_of(tensor.device())};
   }
   if (const auto part = part_of_complex(tensor.scalar_type())) {
     std::vector<std::int64_t> shape = tensor.sizes().vec();
     shape.push_back(2);
-    return {tensor.data_ptr(), *part, shape};
+    return {tensor.data_ptr(), *part, shape, device_of(tensor.device())};
   }
   refuse("has an element type that libddp does not know", "convert it");
   return {};
@@ -131,10 +134,19 @@ inline TensorView bytes_of(const at::Tensor& tensor, const std::string& what) {
   return memory_of(bytes, what);
 }
 
-/// Writes a gradient from a bucket, of its own element type or another, to @p target, which lies as its parameter.
+/// Without values, dense, and in memory as @p parameter is.
+inline at::Tensor laid_out_like(const at::Tensor& parameter) {
+  return at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
+}
+
+/// Writes a gradient from a bucket, of its own element type or another, to @p target, which lies as its parameter, on
+/// the same device.
 inline void copy_elements(const TensorView& from, const at::Tensor& target) {
   const auto flat = [&](void* data, at::ScalarType type) {
-    return at::from_blob(data, {static_cast<std::int64_t>(from.numel())}, at::TensorOptions(type));
+    return at::for_blob(data, {static_cast<std::int64_t>(from.numel())})
+        .options(at::TensorOptions(target.device()).dtype(type))
+        .target_device(target.device())
+        .make_tensor();
   };
   const auto part = part_of_complex(target.scalar_type());
   const at::ScalarType type = part ? scalar_type_of(*part) : target.scalar_type();

@@ -1,0 +1,81 @@
+"""The backend "ddp" of torch.distributed on CUDA tensors, by tests/support/libddp_torch_cuda.py: over the doubles of CUDA's driver
+and of NCCL, with a PyTorch that gets CUDA by a double, too.
+
+scripts/python-package makes the package in build/python; DDP_BIN_DIR: where ddprun is, and beside it the doubles.
+"""
+
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from test_libddp_torch import (BIN, COMPILE_PATIENCE, COMPILER, JOB, PATIENCE, ROOT, SITE, adapter,  # noqa: E402, F401
+                               environment, run)
+
+CUDA_JOB = JOB.with_name("libddp_torch_cuda.py")
+LIBRARIES = BIN.parent / "lib"
+if not (SITE / "libddp" / "lib" / "libddp_nccl.so").exists() or not (LIBRARIES / "fake_cuda" / "libcuda.so.1").exists():
+    pytest.skip("libddp or its tests are built without CUDA or NCCL", allow_module_level=True)
+if torch.version.cuda:
+    pytest.skip("this PyTorch has CUDA of its own", allow_module_level=True)
+DOUBLES = {"DDP_CUDA_LIBRARY": str(LIBRARIES / "fake_cuda" / "libcuda.so.1"),
+           "DDP_NCCL_LIBRARY": str(LIBRARIES / "fake_nccl" / "libnccl.so.2"),
+           "FAKE_CUDA_KERNELS": str(LIBRARIES / "libhost_kernels.so"), "FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_MEMORY_MIB": "256", "DDP_PEER_TIMEOUT": "5"}
+
+
+@pytest.fixture(scope="module")
+def double(adapter, tmp_path_factory):  # noqa: F811
+    """PyTorch's side of CUDA, compiled as the adapter is."""
+    made = tmp_path_factory.mktemp("double") / "torch_cuda_double"
+    sys.path.insert(0, str(SITE))
+    try:
+        ours = importlib.import_module("libddp._adapter")
+        flags = [flag for flag in ours._flags() if flag != "-O1"]
+        libraries = [word for word in ours._libraries() if "ddp" not in word and word != "-ltorch_python"]
+    finally:
+        sys.path.remove(str(SITE))
+    compiler = COMPILER.get("CXX", "g++").split()
+    source = ROOT / "tests" / "support" / "torch_cuda_double.cpp"
+    for command in ([*compiler, *flags, "-O0", "-c", str(source), "-o", f"{made}.o"],
+                    [*compiler, "-shared", f"{made}.o", *libraries, "-o", f"{made}.so"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_PATIENCE, cwd=made.parent,
+                              env={**os.environ, **COMPILER})
+        assert done.returncode == 0, done.stderr[-8000:]
+    return {**DOUBLES, "TEST_CUDA_DOUBLE": f"{made}.so"}
+
+
+def test_checks(double):
+    """What the doubles do in streams and threads comes later, by times drawn from a seed."""
+    checks = ["all_operations", "transfers", "types", "beside_the_host", "memory_is_kept", "futures", "training",
+              "refused_training", "nothing_blocks", "absent"]
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", sys.executable, CUDA_JOB, *checks, **double,
+               FAKE_CUDA_JITTER_SEED=os.environ.get("DDP_TEST_JITTER_SEED", "5"), FAKE_NCCL_JITTER="5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
+        f"{name} {rank}" for name in checks for rank in range(2))
+    assert "fake NCCL: " not in done.stderr, f"complaints of the double: {done.stderr}"
+
+
+def test_survivors_name_a_rank_that_was_killed(double):
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = []
+    try:
+        for rank in range(2):
+            who = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                   "TEST_BACKEND": "cpu:ddp,cuda:ddp", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            processes.append(subprocess.Popen([sys.executable, CUDA_JOB, "killed"], text=True, stdin=subprocess.DEVNULL,
+                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
+                                              env=environment(**double, **who)))
+        outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, -signal.SIGKILL], outputs
+    assert "LOST (1,)\n" in outputs[0], outputs[0]

@@ -1,0 +1,134 @@
+"""Checks for libddp_torch_cuda.py: libddp.torch.DistributedDataParallel of a module on the double of CUDA trains as it does on
+the CPU."""
+
+import contextlib
+import itertools
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel.distributed import _MixedPrecision
+from torch_cuda_double import double
+
+import libddp.torch
+
+RANK = int(os.environ["RANK"])
+STEPS, SAMPLES = 6, 5
+SMALL_BUCKETS = {"bucket_cap_mb": 200 / 2**20}  # bytes
+MODES = [{}, SMALL_BUCKETS, {**SMALL_BUCKETS, "gradient_as_bucket_view": True}, {"device_ids": [RANK]},
+         {**SMALL_BUCKETS, "find_unused_parameters": True},
+         {**SMALL_BUCKETS, "find_unused_parameters": True, "gradient_as_bucket_view": True},
+         {**SMALL_BUCKETS, "static_graph": True}]
+
+
+streams = itertools.count()
+
+
+class Net(torch.nn.Module):
+    def __init__(self, branches):
+        super().__init__()
+        self.first, self.left, self.right = torch.nn.Linear(4, 6), torch.nn.Linear(6, 2), torch.nn.Linear(6, 2)
+        self.branches = branches
+        self.step = 0
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        self.step += 1
+        with torch.no_grad():
+            self.seen += x.mean(0)
+        hidden = torch.tanh(self.first(x + self.seen))
+        if not self.branches:
+            return self.left(hidden) + self.right(hidden)
+        return (self.left if (self.step + RANK) % 3 else self.right)(hidden)
+
+
+def moved(tensor):
+    there = double.full(tensor.shape, 0, tensor.dtype, RANK)
+    with torch.no_grad():
+        return there.copy_(tensor)
+
+
+def move(module):
+    for part in module.modules():
+        for name, each in part.named_parameters(recurse=False):
+            setattr(part, name, torch.nn.Parameter(moved(each)))
+        for name, each in part.named_buffers(recurse=False):
+            setattr(part, name, moved(each))
+    return module
+
+
+def trained(on_device, accumulate=1, hook=None, **options):
+    """Parameters, buffers and the last gradients, of the CPU."""
+    torch.manual_seed(5 + RANK)  # rank 0's parameters are taken
+    net, number = Net("find_unused_parameters" in options), next(streams)
+    kept = []
+    if on_device:
+        double.use_stream(RANK, 3)
+        move(net)
+        if number % 4 == 0:  # autograd accumulates gradients in the stream that sees a parameter first
+            kept = [each.expand_as(each) for each in net.parameters()]
+        next(net.parameters()).cpu()
+        double.use_stream(RANK, 4 * (number // 2 % 3 % 2))
+    model = libddp.torch.DistributedDataParallel(net, **options)
+    if hook is not None:
+        model._register_builtin_comm_hook(hook)
+    if on_device:  # the steps in another stream than that of all before
+        next(model.parameters()).cpu()
+        double.use_stream(RANK, 1 + number // 2 % 2)
+    generator = torch.Generator().manual_seed(100 + RANK)
+    # ahead, since the host waits for copies of its memory
+    inputs = [torch.randn(SAMPLES, 4, generator=generator) for _ in range(STEPS * accumulate)]
+    batches = iter([moved(each) for each in inputs] if on_device else inputs)
+    for _ in range(STEPS):
+        for each in model.parameters():
+            if each.grad is not None and options.get("gradient_as_bucket_view"):
+                each.grad.zero_()
+            else:
+                each.grad = None
+        for part in range(accumulate):
+            with contextlib.nullcontext() if part == accumulate - 1 else model.no_sync():
+                output = model(next(batches))
+                (output * output).mean().backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                if each.grad is not None:
+                    each -= 0.1 * each.grad
+    state = {name: value.cpu() for name, value in model.state_dict().items()}
+    gradients = {f"gradient of {name}": each.grad.cpu() for name, each in model.named_parameters() if each.grad is not None}
+    del kept
+    return {**state, **gradients}
+
+
+def same(one, other, what, tolerance=1e-6):
+    assert one.keys() == other.keys(), f"{what}: {one.keys() ^ other.keys()}"
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=10 * tolerance, atol=tolerance, msg=lambda text, name=name: f"{what}, {name}: {text}")
+
+
+def training():
+    for options in MODES:
+        on_host = {name: value for name, value in options.items() if name != "device_ids"}
+        same(trained(True, **options), trained(False, **on_host), f"with {options}")
+    same(trained(True, 3, **SMALL_BUCKETS), trained(False, 3, **SMALL_BUCKETS), "accumulated")
+    half = {"mixed_precision": _MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)}
+    same(trained(True, **half), trained(False, **half), f"with {half}", 1e-2)
+    half = {"hook": dist.BuiltinCommHookType.FP16_COMPRESS}
+    same(trained(True, **half), trained(False, **half), f"with {half}", 1e-3)
+    beside = dist.new_group(backend="gloo")  # gets a group of libddp beside it
+    same(trained(True, process_group=beside), trained(False), "beside gloo")
+
+
+def refused_training():
+    for what, kind, words in (
+            (lambda: trained(True, device_ids=[1 - RANK]), ValueError, f"the module is on cuda:{RANK}"),
+            (lambda: libddp.torch.DistributedDataParallel(torch.nn.ParameterList([torch.zeros(2), moved(torch.zeros(2))])),
+             ValueError, f"is on ['cpu', 'cuda:{RANK}']"),
+            (lambda: libddp.torch.DistributedDataParallel(move(Net(False))).register_comm_hook(None, allreduce_hook),
+             libddp.InvalidArgument, "serves_cuda()")):
+        try:
+            what()
+        except kind as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"no error that says {words}")
