@@ -117,7 +117,7 @@ in_place() {
 @test "ddp-selftest: a rank that never comes is named by all others within the limit" {
   SECONDS=0
   run timeout 120 "$cluster" run srun --mpi=pmix -N3 --ntasks-per-node=2 --kill-on-bad-exit=0 bash -c \
-    '[ $SLURM_PROCID != 3 ] || exec sleep 12; exec "$0" --timeout 5' "$bin/ddp-selftest"
+    '[ $SLURM_PROCID != 3 ] || exec sleep 20; exec "$0" --timeout 10' "$bin/ddp-selftest"
   [ "$status" -ne 0 ]
   [ "$SECONDS" -lt 60 ]
   expect_all 5 "did not arrive before the deadline (rank 3)"
