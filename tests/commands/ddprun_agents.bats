@@ -237,11 +237,11 @@ b: 0/2 2/4 2/3 2/3" ]
 }
 
 # state PID LETTER: of proc(5).
-state() { [[ $(sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null) == "$2" ]]; }
-# State D: stopped while the shell's child had not become `sleep` yet, for which vfork() waits.
+state() { [[ $(sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null) == ["$2"] ]]; }
+# D: stopped while the shell's child had not become `sleep` yet, for which vfork() waits.
 ranks_are_stopped() {
   local note
-  for note in "$NOTES"/pid.*; do state "$(cat "$note")" T || state "$(cat "$note")" D || return 1; done
+  for note in "$NOTES"/pid.*; do state "$(cat "$note")" TD || return 1; done
 }
 
 @test "Ctrl-Z to an agent on a terminal stops the ranks of all nodes for as long as it likes; fg continues all" {

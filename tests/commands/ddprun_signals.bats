@@ -95,9 +95,10 @@ load ../support/ddprun_jobs
 
 # state PID STATES: whether the process is in one of them, by the letters of proc(5).
 state() { [[ $(sed 's/.*) \(.\).*/\1/' "/proc/$1/stat") == ["$2"] ]]; }
+# D: stopped while a shell's child had not become `sleep` yet, for which vfork() waits.
 all_stopped() {
   local note
-  for note in "$NOTES"/pid.*; do state "$(cat "$note")" T || return 1; done
+  for note in "$NOTES"/pid.*; do state "$(cat "$note")" TD || return 1; done
 }
 
 @test "Ctrl-Z stops the ranks, all below them, and ddprun; fg continues all" {
