@@ -216,7 +216,8 @@ class DistributedDataParallel(TorchDataParallel):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._before()
         if self.device_ids and (inputs or kwargs):
-            inputs, kwargs = (each[0] for each in _to_kwargs(inputs, kwargs, self.device, False))
+            moved: Any = _to_kwargs(inputs, kwargs, self.device, False)
+            inputs, kwargs = moved[0][0], moved[1][0]
         if (compute := self._type("param_dtype")) is None:
             output = self.module(*inputs, **kwargs)
         else:
