@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -61,7 +62,10 @@ class SlowRelay {
       from.length = sizeof from.storage;
       const ssize_t size = ::recvfrom(front_.get(), packet.data(), packet.size(), 0, from.get(), &from.length);
       if (size < 0) continue;
-      sender_ = from;
+      {
+        const std::lock_guard lock(mutex_);
+        sender_ = from;
+      }
       free_at = std::max(free_at, std::chrono::steady_clock::now()) + microseconds(size * 8 / mbps_);
       std::this_thread::sleep_until(free_at);
       ::send(back_.get(), packet.data(), static_cast<std::size_t>(size), 0);
@@ -72,14 +76,20 @@ class SlowRelay {
     while (!stop_) {
       if (!ready(back_.get())) continue;
       const ssize_t size = ::recv(back_.get(), reply.data(), reply.size(), 0);
-      if (size > 0)
-        ::sendto(front_.get(), reply.data(), static_cast<std::size_t>(size), 0, sender_.get(), sender_.length);
+      if (size <= 0) continue;
+      SocketAddress to;
+      {
+        const std::lock_guard lock(mutex_);
+        to = sender_;
+      }
+      ::sendto(front_.get(), reply.data(), static_cast<std::size_t>(size), 0, to.get(), to.length);
     }
   }
 
   const std::int64_t mbps_;
   base::UniqueFd front_;
   base::UniqueFd back_;
+  std::mutex mutex_;
   SocketAddress sender_;  ///< known before the first answer comes
   std::uint16_t port_ = 0;
   std::atomic<bool> stop_{false};
