@@ -36,31 +36,42 @@ TEST_F(BatchTest, StartsAndEndsTogether) {
   EXPECT_EQ(control_->releases(), 1) << "one request for both";
 }
 
-// A slot that is not given back keeps the group for ever, which the address sanitizer reports as a leak.
-TEST(BatchWithoutMemory, GivesBackWhatItHasTaken) {
-  const auto view = std::make_shared<ddp::test::InlineBackend::View>();
-  int failed = 0;
-  {
-    ProcessGroup group = ddp::test::group_over(std::make_unique<ddp::test::InlineBackend>(0, 1, view));
-    std::vector<float> values(4);
-    for (int i = 0; i < 3; ++i) group.all_reduce(values).wait();  // what the backend takes once
-    for (int others = 0; others < 30; ++others) {
-      Batch batch(group);
-      batch.all_reduce(values).broadcast(values, 1);
-      ddp::test::fail_an_allocation(others);
-      try {
-        const Work work = batch.start();
-        ddp::test::fail_an_allocation(-1);
-        work.wait();
-        break;
-      } catch (const std::bad_alloc&) {
-        ++failed;
-      }
+/// Starts two operations as one with ever less memory. @return what a call behind each failure takes from the heap
+std::uint64_t taken_behind_failures(ProcessGroup& group, int& failed) {
+  std::vector<float> values(4);
+  std::uint64_t taken = 0;
+  for (int i = 0; i < 3; ++i) group.all_reduce(values).wait();  // what is taken once
+  failed = 0;
+  for (int others = 0; others < 30; ++others) {
+    Batch batch(group);
+    batch.all_reduce(values).broadcast(values, 1);
+    ddp::test::fail_an_allocation(others);
+    try {
+      const Work work = batch.start();
+      ddp::test::fail_an_allocation(-1);
+      work.wait();
+      break;
+    } catch (const std::bad_alloc&) {
+      ++failed;
+      const auto before = ddp::test::allocations_of_this_thread();
+      group.all_reduce(values).wait();
+      taken += ddp::test::allocations_of_this_thread() - before;
     }
-    group.barrier().wait();
   }
-  EXPECT_GE(failed, 2);
-  EXPECT_EQ(view.use_count(), 1) << "the group has not ended";
+  ddp::test::fail_an_allocation(-1);
+  return taken;
+}
+
+TEST(BatchWithoutMemory, GivesBackWhatItHasTaken) {
+  std::uint64_t taken = 1;
+  // Several tries: pools also grow where the progress thread loses its processor while it holds an operation.
+  for (int round = 0; round < 10 && taken > 0; ++round) {
+    ProcessGroup group = ddp::test::group_over(std::make_unique<ddp::test::InlineBackend>(0));
+    int failed = 0;
+    taken = taken_behind_failures(group, failed);
+    EXPECT_GE(failed, 2);
+  }
+  EXPECT_EQ(taken, 0u) << "a slot is lost, so the next operation needs another one";
 }
 
 TEST_F(BatchTest, CollectivesHaveANumberEachAndAreOneOperationInTheGroupsOrder) {
