@@ -21,7 +21,7 @@ namespace ddp::srun_plugin {
 static_assert(std::is_trivially_copyable_v<TaskStart> && std::is_trivially_copyable_v<TaskEnd>);
 static_assert(sizeof(TaskStart) != sizeof(TaskEnd));
 
-EndChannel::EndChannel() : owner_(::getpid()) {
+EndChannel::EndChannel(std::uint32_t tasks) : owner_(::getpid()), left_(tasks) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0)
     throw base::system_error("making a channel for the ends of tasks (socketpair)", errno);
@@ -41,14 +41,16 @@ void EndChannel::tell(const TaskStart& start) const noexcept {
   if (::getppid() == owner_) ::send(own_.get(), &start, sizeof start, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-void EndChannel::tell(const TaskEnd& end) noexcept {
+void EndChannel::tell(TaskEnd end) noexcept {
   if (!own_ || ::getpid() != owner_) return;
   witness_.reset();  // so that a witness that has ended is noticed
+  if (left_ > 0) --left_;
+  end.awaited = end.status != 0 || left_ == 0 ? 1 : 0;
   if (::send(own_.get(), &end, sizeof end, MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof end)) {
     own_.reset();
     return;
   }
-  if (!waits_) return;
+  if (!waits_ || end.awaited == 0) return;
   try {
     waits_ = base::wait_for(own_.get(), POLLIN, Deadline::after(kPatience));
   } catch (...) {

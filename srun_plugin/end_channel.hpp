@@ -20,21 +20,22 @@ struct TaskStart {
   friend bool operator==(const TaskStart&, const TaskStart&) = default;
 };
 struct TaskEnd {
-  std::uint32_t task = 0;    ///< its number in the step, or in its component of a heterogeneous step
-  std::int32_t status = 0;   ///< as wait(2) gives it
-  std::int64_t when_ms = 0;  ///< since 1970
+  std::uint32_t task = 0;     ///< its number in the step, or in its component of a heterogeneous step
+  std::int32_t status = 0;    ///< as wait(2) gives it
+  std::int64_t when_ms = 0;   ///< since 1970
+  std::uint32_t awaited = 0;  ///< 1: slurmstepd waits until it has been passed on, with all before it
   friend bool operator==(const TaskEnd&, const TaskEnd&) = default;
 };
 
 /// Slurmstepd's side, and the descriptor that the witness inherits.
 class EndChannel {
  public:
-  /// How long slurmstepd waits for the witness to pass an end on, before Slurm ends what is left on the node, the
-  /// witness among it. Once in vain, and it waits no more.
+  /// How long slurmstepd waits for the witness to pass on a failure or the last task's end, before Slurm ends what is
+  /// left on the node, the witness among it. Once in vain, and it waits no more.
   static constexpr std::chrono::milliseconds kPatience{250};
 
-  /// Throws Error(system).
-  EndChannel();
+  /// @param tasks on this node. Throws Error(system).
+  explicit EndChannel(std::uint32_t tasks);
   EndChannel(const EndChannel&) = delete;
   EndChannel& operator=(const EndChannel&) = delete;
   ~EndChannel();
@@ -46,20 +47,21 @@ class EndChannel {
   int witness_end() const noexcept;
   /// In a task, before its program starts. Lost where the witness is far behind.
   void tell(const TaskStart& start) const noexcept;
-  /// In slurmstepd, once all tasks are there.
-  void tell(const TaskEnd& end) noexcept;
+  /// In slurmstepd, once all tasks are there. Decides itself whether @p end is awaited.
+  void tell(TaskEnd end) noexcept;
 
  private:
   pid_t owner_;
   base::UniqueFd own_;
   base::UniqueFd witness_;
+  std::uint32_t left_;  ///< tasks that have not ended
   bool waits_ = true;
 };
 
 using TaskNews = std::variant<std::monostate, TaskStart, TaskEnd>;
 /// The witness' side: the next news; none where there is nothing now, or nothing any more (@p ended).
 TaskNews take_news(int fd, bool& ended);
-/// The TaskEnd has been passed on.
+/// The awaited TaskEnd has been passed on.
 void confirm_end(int fd) noexcept;
 
 }  // namespace ddp::srun_plugin

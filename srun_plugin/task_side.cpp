@@ -225,7 +225,7 @@ void TaskSide::before_fork(spank_t spank) {
   // Otherwise each task reports the error itself.
   if (spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS) return;
   board_ = std::make_unique<NoticeBoard>(tasks);
-  ends_ = std::make_unique<EndChannel>();
+  ends_ = std::make_unique<EndChannel>(tasks);
 }
 
 void TaskSide::task_ended(spank_t spank) noexcept {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the collectives of libddp and Open MPI over TCP, and PyTorch's gloo, on four nodes; prints Markdown.
+"""Compares the collectives of libddp, Open MPI and MPICH over TCP, and PyTorch's gloo, on four nodes; prints Markdown.
 
     collectives_nodes.py BIN [--rounds N] [--milliseconds N] [--most BYTES]      BIN: the folder of the benchmark programs
 
@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import contenders
-from contenders import GLOO, KIB, MIB, OPEN_MPI, OURS
+from contenders import GLOO, KIB, MIB, MPICH, OPEN_MPI, OURS
 
 NODES = 4
 RANKS_PER_NODE = (1, 2)
@@ -30,6 +30,8 @@ def commands(binaries, per_node):
         # ob1 over TCP between nodes and shared memory within them: without it, Open MPI looks for fabrics
         OPEN_MPI: ([*srun, "--mpi=pmix"], {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp",
                                            "OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}),
+        # Debian's knows no PMIx. UCX serves it between nodes, and would take nodes of one machine for one.
+        MPICH: ([*srun, "--mpi=pmi2"], {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}),
         GLOO: ([*srun, "--mpi=none", "bash", "-c", torch_start, "torch"], {"OMP_NUM_THREADS": "1",
                                                                           "GLOO_SOCKET_IFNAME": "eth0"}),
     }

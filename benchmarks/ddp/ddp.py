@@ -24,10 +24,11 @@ def rows_of(report):
         yield [TITLES[name], ms(column(report, name)), ms(exposed), ms(alone), hidden, ratio]
 
 
-def compare(title, shapes, worlds, seconds, steps, options):
+def compare(title, shapes, worlds, seconds, steps, options, nodes=1):
     """worlds: numbers of ranks; seconds: of the backward pass; steps: of each contender in a round."""
     reports = [(f"{title}, {ranks} ranks",
-                run(options.binaries.resolve(), ranks, "exposed", shapes=shapes, seconds=seconds, steps=steps, rounds=options.rounds))
+                run(options.binaries.resolve(), ranks, "exposed", nodes=nodes, shapes=shapes, seconds=seconds, steps=steps,
+                    rounds=options.rounds))
                for ranks in worlds]
     print(f"Milliseconds of a step of the slowest rank: median (quartiles) of {options.rounds} rounds, contenders in turn in each. "
           "Ratios: libddp's time to the other's.\n\nlibddp's DDP takes no longer than the best of the others:\n")

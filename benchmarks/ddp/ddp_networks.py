@@ -21,13 +21,10 @@ def rows_of(report):
         yield [TITLES[name], ms(column(report, name)), ms(above(report, name, BARE)), ratio]
 
 
-def main():
-    options = arguments(__doc__, 9)
-    binaries = options.binaries.resolve()
-    reports = [(f"{network}, {ranks} ranks", run(binaries, ranks, "networks", network=network, steps=STEPS, rounds=options.rounds))
-               for network in NETWORKS for ranks in WORLDS]
-    single = run(binaries, 1, "one_rank", count=MANY, steps=MANY_STEPS, rounds=MANY_ROUNDS)
-
+def compare_networks(networks, worlds, steps, options, nodes=1):
+    reports = [(f"{network}, {ranks} ranks",
+                run(options.binaries.resolve(), ranks, "networks", nodes=nodes, network=network, steps=steps, rounds=options.rounds))
+               for network in networks for ranks in worlds]
     print(f"Milliseconds of a step, with the optimizer's, of the slowest rank: median (quartiles) of {options.rounds} rounds, contenders "
           "in turn in each. Ratios: libddp's time to the other's.\n\nlibddp's DDP takes no longer than the best of the others:\n")
     print("\n".join(never_slower(report, title) for title, report in reports))
@@ -35,6 +32,11 @@ def main():
         print(f"\n### {title}: {report['tensors']} parameters of {report['elements'] / 1e6:.1f} million float32\n")
         print(table(["", "a step", "above no DDP", "libddp to it"], rows_of(report)))
 
+
+def main():
+    options = arguments(__doc__, 9)
+    compare_networks(NETWORKS, WORLDS, STEPS, options)
+    single = run(options.binaries.resolve(), 1, "one_rank", count=MANY, steps=MANY_STEPS, rounds=MANY_ROUNDS)
     costs = {name: above(single, name, BARE) for name in CONTENDERS}
     share = Spread(costs[OURS]).median / STEP_S
     print(f"\n### One rank, {MANY} parameters of 16 elements\n\nA forward and backward pass that computes next to nothing; median "

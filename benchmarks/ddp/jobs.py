@@ -1,4 +1,4 @@
-"""Starts jobs of ddp_worker.py by ddprun, and makes columns of what they report."""
+"""Starts jobs of ddp_worker.py by ddprun or srun, and makes columns of what they report."""
 
 import argparse
 import json
@@ -41,10 +41,13 @@ def python():
     return os.environ.get("DDP_TORCH_PYTHON", "python3")
 
 
-def run(binaries, ranks, measurement, variables=None, **options):
-    """What rank 0 reports. variables: of the job's environment, besides."""
-    line = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none", python(),
-            str(HERE / "ddp_worker.py"), measurement, json.dumps(options)]
+def run(binaries, ranks, measurement, variables=None, nodes=1, **options):
+    """What rank 0 reports. variables: of the job's environment, besides. nodes: of Slurm's, if there is more than one."""
+    launcher = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none"]
+    if nodes > 1:
+        launcher = ["srun", f"-N{nodes}", f"-n{ranks}", "--mpi=pmix", "--cpu-bind=none"]
+        variables = {"GLOO_SOCKET_IFNAME": "eth0", **(variables or {})}
+    line = [*launcher, python(), str(HERE / "ddp_worker.py"), measurement, json.dumps(options)]
     try:
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
                               env={**environment(), **(variables or {})})

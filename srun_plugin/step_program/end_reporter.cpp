@@ -58,8 +58,8 @@ bool EndReporter::take(int channel, NodeWatch* watch, bool& ended) {
   const TaskNews news = take_news(channel, ended);
   if (const auto* end = std::get_if<TaskEnd>(&news)) {
     const auto rank = static_cast<std::uint32_t>(node_.first_rank + end->task);
-    report(rank, end->status, end->when_ms);
-    confirm_end(channel);
+    report({.rank = rank, .status = end->status, .when_ms = end->when_ms, .node = node_.name}, end->awaited != 0);
+    if (end->awaited != 0) confirm_end(channel);
     if (watch != nullptr) watch->ended(static_cast<int>(rank), end->status);
     return true;
   }
@@ -69,10 +69,14 @@ bool EndReporter::take(int channel, NodeWatch* watch, bool& ended) {
   return false;
 }
 
-void EndReporter::report(std::uint32_t rank, std::int32_t status, std::int64_t when_ms) {
-  const RankEnd end{.rank = rank, .status = status, .when_ms = when_ms, .node = node_.name};
-  // Both are answered, so that it is known to have arrived.
-  store_.set_first(status == 0 ? end_key(end.rank) : kFailureKey, encode(end));
+void EndReporter::report(const RankEnd& end, bool awaited) {
+  const std::string key = end.status == 0 ? end_key(end.rank) : std::string{kFailureKey};
+  // Only what is answered is known to have arrived, with all that was said before on this connection.
+  if (awaited || end.status != 0) {
+    store_.set_first(key, encode(end));
+  } else {
+    store_.set(key, encode(end));
+  }
 }
 
 }  // namespace ddp::srun_plugin

@@ -30,7 +30,7 @@ class EndReporter {
   /// @return whether it was an end.
   bool take(int channel, NodeWatch* watch, bool& ended);
   void end_step();
-  void report(std::uint32_t rank, std::int32_t status, std::int64_t when_ms);
+  void report(const RankEnd& end, bool awaited);
 
   ReportingNode node_;
   StepStore store_;

@@ -9,10 +9,12 @@
 #include <poll.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -144,9 +146,34 @@ TEST_F(StepWatchTest, AStepWithoutAnyNodeIsToldAfterAWhileOnly) {
   EXPECT_THAT(components.lines(), IsEmpty());
 }
 
+/// A stop for each end would be paid by steps of many tasks: only what Slurm may cut short is waited for.
+TEST(EndChannelTest, SlurmstepdAwaitsFailuresAndTheLastEnd) {
+  EndChannel channel(3);
+  const pid_t witness = ::fork();
+  if (witness == 0) {
+    const int fd = channel.witness_end();
+    std::vector<std::uint32_t> awaited;
+    for (bool ended = false; !ended && awaited.size() < 3;) {
+      if (!base::wait_for(fd, POLLIN, Deadline::after(std::chrono::seconds(60)))) break;
+      const TaskNews news = take_news(fd, ended);
+      const auto* const end = std::get_if<TaskEnd>(&news);
+      if (end == nullptr) continue;
+      awaited.push_back(end->awaited);
+      if (end->awaited != 0) confirm_end(fd);
+    }
+    ::_exit(awaited == std::vector<std::uint32_t>{0, 1, 1} ? 0 : 1);
+  }
+  channel.tell({.task = 2, .status = 0, .when_ms = 1});
+  channel.tell({.task = 0, .status = exited(1), .when_ms = 2});
+  channel.tell({.task = 1, .status = 0, .when_ms = 3});
+  int status = -1;
+  ASSERT_EQ(::waitpid(witness, &status, 0), witness);
+  EXPECT_EQ(status, 0);
+}
+
 /// Tells a channel ends, from this process as slurmstepd, to a child as witness.
 TEST_F(StepWatchTest, AnEndGoesFromSlurmstepdToTheStore) {
-  auto channel = std::make_unique<EndChannel>();
+  auto channel = std::make_unique<EndChannel>(3);
   const pid_t witness = ::fork();
   if (witness == 0) {
     int status = 1;
@@ -171,7 +198,8 @@ TEST_F(StepWatchTest, AnEndGoesFromSlurmstepdToTheStore) {
   EXPECT_LT(channel->witness_end(), 0) << "this is not a task";
   channel->tell({.task = 0, .status = 0, .when_ms = 5});
   channel->tell({.task = 1, .status = exited(9), .when_ms = 6});
-  ASSERT_TRUE(store.wait({end_key(4), kFailureKey}, Deadline::after(std::chrono::seconds(60))));
+  channel->tell({.task = 2, .status = 0, .when_ms = 7});
+  ASSERT_TRUE(store.wait({end_key(4), kFailureKey, end_key(6)}, Deadline::after(std::chrono::seconds(60))));
   const RankEnd expected{.rank = 5, .status = exited(9), .when_ms = 6, .node = "n0"};
   EXPECT_EQ(decode_rank_end(store.get({kFailureKey}).front()), expected);
   ASSERT_EQ(::kill(witness, SIGTERM), 0);
