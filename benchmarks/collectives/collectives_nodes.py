@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the collectives of libddp, Open MPI and MPICH over TCP, and PyTorch's gloo, on four nodes; prints Markdown.
+"""Compares the collectives of libddp, Open MPI and MPICH over TCP, and PyTorch's gloo, on four nodes and on two; prints Markdown.
 
     collectives_nodes.py BIN [--rounds N] [--milliseconds N] [--most BYTES]      BIN: the folder of the benchmark programs
 
@@ -14,14 +14,13 @@ from pathlib import Path
 import contenders
 from contenders import GLOO, KIB, MIB, MPICH, OPEN_MPI, OURS
 
-NODES = 4
-RANKS_PER_NODE = (1, 2)
+PLACEMENTS = ((4, 1), (4, 2), (2, 1))  # nodes, ranks a node; two ranks play ping-pong, too
 SIZES = (8, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 STORE_PORT = "29511"
 
 
-def commands(binaries, per_node):
-    srun = ["srun", f"-N{NODES}", f"-n{NODES * per_node}", "--cpu-bind=none"]
+def commands(binaries, nodes, per_node):
+    srun = ["srun", f"-N{nodes}", f"-n{nodes * per_node}", "--cpu-bind=none"]
     first = subprocess.run(["srun", "-N1", "-n1", "hostname"], capture_output=True, text=True, check=True).stdout.strip()
     torch_start = ('export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR=' + first +
                    f' MASTER_PORT={STORE_PORT}; exec "$@"')
@@ -50,10 +49,10 @@ def main():
     print(f"libddp's backend: {contenders.BACKEND}. Microseconds per call of the slowest rank: median (quartiles) of "
           f"{options.rounds} starts of each library in turn, of each the least of several samples. Ratios: libddp's time to "
           "the other's.")
-    for per_node in RANKS_PER_NODE:
-        times = contenders.measure(commands(options.binaries.resolve(), per_node), options.rounds,
-                                   options.milliseconds, f"{NODES} nodes of {per_node}", sizes)
-        print(f"\n### {NODES} nodes of {per_node}\n\nAt most Open MPI's time:\n")
+    for nodes, per_node in PLACEMENTS:
+        times = contenders.measure(commands(options.binaries.resolve(), nodes, per_node), options.rounds,
+                                   options.milliseconds, f"{nodes} nodes of {per_node}", sizes)
+        print(f"\n### {nodes} nodes of {per_node}\n\nAt most Open MPI's time:\n")
         print("\n".join(contenders.targets_of_open_mpi(times, lambda size: 1.0)) + "\n")
         print(contenders.time_table(times), flush=True)
 

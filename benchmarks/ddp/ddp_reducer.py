@@ -14,7 +14,6 @@ from spread import Ratio, Spread, table
 RANKS, STEPS = 2, 2
 MARKS, MARK_STEPS, MARK_ROUNDS = 1000, 50, 21
 PLAIN = "average"
-ELEMENTS = 25_610_152  # of ResNet-50
 TARGET_NS, STEP_S = 200, 0.05  # of a mark_ready; whose 1 % may be the Reducer's
 
 
@@ -42,7 +41,7 @@ def main():
     hooks = measured(binaries, RANKS, "hooks", options.rounds, STEPS)
     marks = {ranks: measured(binaries, ranks, "marks", MARK_ROUNDS, MARK_STEPS) for ranks in (1, 2)}
 
-    print(f"### Hooks, {RANKS} ranks\n\nResNet-50's gradients ({ELEMENTS / 1e6:.1f} million float32), all ready at once: nothing hides the exchange, which "
+    print(f"### Hooks, {RANKS} ranks\n\nResNet-50's gradients ({hooks['bytes'][PLAIN] / 4e6:.1f} million float32), all ready at once: nothing hides the exchange, which "
           f"is over shared memory. Median (quartiles) of {options.rounds} rounds, hooks in turn in each.\n")
     print(table(["hook", "MB that a rank contributes to operations", "to the average's", "ms a step", "to the average"], hook_rows(hooks)))
 

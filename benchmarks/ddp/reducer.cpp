@@ -1,5 +1,5 @@
-// What the Reducer itself costs, without a framework: a step with each communication hook, with what the rank contributes
-// to operations, and mark_ready. Rank 0 prints a line of JSON; times are of the slowest rank.
+// What the Reducer itself costs, without a framework: a step with each communication hook, with what the rank
+// contributes to operations, and mark_ready. Rank 0 prints a line of JSON; times are of the slowest rank.
 //
 //   bench_reducer hooks ROUNDS STEPS    ResNet-50's gradients, all ready at once
 //   bench_reducer marks ROUNDS STEPS    1000 gradients of 16 elements
@@ -23,7 +23,7 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using Shapes = std::vector<std::vector<std::int64_t>>;
 
 /// Of ResNet-50's 161 parameters, in its order (He et al. 2015, table 1).
@@ -106,9 +106,10 @@ double slowest(ddp::ProcessGroup& group, double seconds) {
 /// Bytes of the inputs of this process's operations with this label.
 std::uint64_t contributed(const std::string& label) {
   std::uint64_t bytes = 0;
-  for (const Json& entry : Json::parse(ddp::flight_recorder_json()).at("entries")) {
+  const Json record = Json::parse(ddp::flight_recorder_json());
+  for (const Json& entry : record.at("entries")) {
     const Json& own = entry.at("ddp");
-    if (own.at("label").is_string() && own.at("label") == label) bytes += own.at("input_bytes").get<std::uint64_t>();
+    if (own.at("label") == label) bytes += own.at("input_bytes").get<std::uint64_t>();
   }
   return bytes;
 }

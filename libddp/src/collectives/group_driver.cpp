@@ -352,7 +352,9 @@ GroupDriver::Standing GroupDriver::tend() noexcept {
   }
   tending_ = true;
   const bool moved = attempt();
-  seen_drives_ = drives_.load(std::memory_order_relaxed);
+  const std::uint32_t after = drives_.load(std::memory_order_relaxed);
+  if (!moved && after == drives) return Standing::attended;  // another thread is at it, maybe for long
+  seen_drives_ = after;
   return moved ? Standing::moved : Standing::tended;
 }
 

@@ -124,8 +124,10 @@ GroupDriver::Standing ProgressThread::see_to(GroupDriver& group) {
 
 void ProgressThread::run() {
   Groups groups;
-  // without spinning: this thread has no processor of its own
-  WaitLadder ladder(false);
+  // Without spinning: this thread has no processor of its own. Its operations are long, so it yields little: a rest
+  // ends with what it waits for, and leaves the processor to ranks that have something to do.
+  YieldBudget budget;
+  WaitLadder ladder(false, WaitLadder::kFirstRest, &budget);
   microseconds interval = kShortestLook;
   int idle_looks = 0;
   while (renew(groups)) {

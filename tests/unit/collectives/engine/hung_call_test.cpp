@@ -23,11 +23,16 @@ using ::testing::HasSubstr;
 struct HungCalls {
   std::atomic<bool> post_hangs{false};
   std::atomic<bool> poll_hangs{false};
+  std::atomic<bool> succeed{false};
   bool abort_ends_them = true;
   std::atomic<bool> hanging{false};
   std::atomic<int> aborts{0};
+  std::atomic<int> rests{0};
+  std::atomic<std::thread::id> only{};  ///< the thread whose calls hang; default: any
 
   void hang(const std::atomic<bool>& hangs) {
+    const std::thread::id wanted = only;
+    if (wanted != std::thread::id{} && wanted != std::this_thread::get_id()) return;
     while (hangs && !(abort_ends_them && aborts > 0)) {
       hanging = true;
       std::this_thread::sleep_for(milliseconds(1));
@@ -41,6 +46,7 @@ class HungBackend final : public Backend {
   explicit HungBackend(std::shared_ptr<HungCalls> calls) : calls_(std::move(calls)), request_(*calls_) {
     traits_.serves_cpu = true;
     traits_.serves_cuda = true;
+    traits_.concurrent_collectives = 1000;
   }
   const BackendTraits& traits() const noexcept override { return traits_; }
   Bytes address() const override { return {}; }
@@ -48,6 +54,7 @@ class HungBackend final : public Backend {
   Request& init(std::span<const Operation> /*any*/, Deadline /*ignored*/) override { return request_; }
   void abort() noexcept override { ++calls_->aborts; }
   void close(Deadline /*immediate*/) noexcept override {}
+  void rest(std::chrono::microseconds /*what is waited for has come*/) noexcept override { ++calls_->rests; }
 
  private:
   class HungRequest final : public Request {
@@ -56,7 +63,8 @@ class HungBackend final : public Backend {
     void post() noexcept override { calls_.hang(calls_.post_hangs); }
     Outcome poll() noexcept override {
       calls_.hang(calls_.poll_hangs);
-      return calls_.aborts > 0 ? Outcome::aborted : Outcome::running;
+      if (calls_.aborts > 0) return Outcome::aborted;
+      return calls_.succeed ? Outcome::ok : Outcome::running;
     }
     Failure failure() const override { return {}; }
     void release() noexcept override {}
@@ -105,6 +113,29 @@ TEST(HungCall, OfACallerEndsAtTheDeadlineAndHoldsNoOtherGroup) {
   EXPECT_TRUE(becomes([&] { return work->done(); }));
   ASSERT_TRUE(work->error());
   EXPECT_EQ(work->error()->code(), ErrorCode::timeout) << work->error()->what();
+}
+
+/// The group's own thread carries on an operation; then a call of another thread takes long to start one.
+TEST(HungCall, OfACallerIsNotLookedAtWithoutPause) {
+  const auto calls = std::make_shared<HungCalls>();
+  ProcessGroup group = hung_group(calls, seconds(60));
+  const Work first = group.barrier();
+  ASSERT_TRUE(becomes([&] { return calls->rests > 0; }));
+  std::thread caller([&] {
+    calls->only = std::this_thread::get_id();
+    calls->post_hangs = true;
+    // until a call finds the group free, and starts its operation itself
+    for (int i = 0; i < 500 && calls->post_hangs; ++i) static_cast<void>(group.barrier());
+  });
+  EXPECT_TRUE(becomes([&] { return calls->hanging.load(); }));
+  std::this_thread::sleep_for(milliseconds(20));  // it has noticed
+  const int before = calls->rests;
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_LE(calls->rests - before, 20)
+      << "a rest that ends at once, thousands of times, takes the processor from others";
+  calls->succeed = true;
+  calls->release();
+  caller.join();
 }
 
 /// Nobody waits for the operation, and the thread that carries it on does not come back.
