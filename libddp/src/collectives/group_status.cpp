@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::uint8_t kQuestion = 1;
 constexpr std::uint8_t kVerdict = 2;
+constexpr std::uint8_t kProposal = 3;
 constexpr auto kLastCode = ErrorCode::aborted;
 
 void write_error(base::ByteWriter& writer, const Error& error) {
@@ -46,6 +47,20 @@ Bytes encode(const Verdict& verdict) {
   return std::move(writer).bytes();
 }
 
+Bytes encode(const Proposal& proposal) {
+  base::ByteWriter writer;
+  writer.integer(kProposal);
+  write_error(writer, proposal.error);
+  return std::move(writer).bytes();
+}
+
+Bytes encode(const ProposalAnswer& answer) {
+  base::ByteWriter writer;
+  writer.integer(static_cast<std::uint8_t>(answer.decided ? 1 : 0));
+  write_error(writer, answer.error);
+  return std::move(writer).bytes();
+}
+
 Bytes encode(const StatusAnswer& answer) {
   base::ByteWriter writer;
   writer.integer(answer.last_issued)
@@ -57,7 +72,7 @@ Bytes encode(const StatusAnswer& answer) {
   return std::move(writer).bytes();
 }
 
-std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::byte> bytes) {
+std::variant<StatusQuestion, Verdict, Proposal> decode_group_message(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "message of a process group");
   const auto type = reader.integer<std::uint8_t>();
   if (type == kQuestion) {
@@ -65,7 +80,7 @@ std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::
     reader.expect_end();
     return question;
   }
-  if (type != kVerdict) {
+  if (type != kVerdict && type != kProposal) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading a message of a process group",
                  .cause = "it has an unknown type",
@@ -73,9 +88,18 @@ std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::
                  .ranks = {},
                  .hint = {}}};
   }
-  Verdict verdict{.error = read_error(reader)};
+  Error error = read_error(reader);
   reader.expect_end();
-  return verdict;
+  if (type == kProposal) return Proposal{.error = std::move(error)};
+  return Verdict{.error = std::move(error)};
+}
+
+ProposalAnswer decode_proposal_answer(std::span<const std::byte> bytes) {
+  base::ByteReader reader(bytes, "answer to a proposal in a process group");
+  const bool decided = reader.integer<std::uint8_t>() != 0;
+  ProposalAnswer answer{.decided = decided, .error = read_error(reader)};
+  reader.expect_end();
+  return answer;
 }
 
 StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {

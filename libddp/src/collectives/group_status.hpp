@@ -22,6 +22,17 @@ struct Verdict {
   Error error;
 };
 
+/// "The group should fail for this reason. Keep it, unless you have been told another before."
+struct Proposal {
+  Error error;
+};
+
+/// What was proposed to it first, or what the members have agreed on.
+struct ProposalAnswer {
+  bool decided = false;  ///< they have
+  Error error;
+};
+
 struct StatusAnswer {
   std::uint64_t last_issued = 0;
   std::uint64_t fingerprint = 0;  ///< of the collective asked about; 0: not issued yet, or forgotten
@@ -32,10 +43,13 @@ struct StatusAnswer {
 
 Bytes encode(const StatusQuestion& question);
 Bytes encode(const Verdict& verdict);
+Bytes encode(const Proposal& proposal);
+Bytes encode(const ProposalAnswer& answer);
 Bytes encode(const StatusAnswer& answer);
 
 /// Throw Error(protocol) for bytes that are no such message.
-std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::byte> bytes);
+std::variant<StatusQuestion, Verdict, Proposal> decode_group_message(std::span<const std::byte> bytes);
+ProposalAnswer decode_proposal_answer(std::span<const std::byte> bytes);
 StatusAnswer decode_status_answer(std::span<const std::byte> bytes);
 
 }  // namespace ddp::collectives

@@ -45,6 +45,11 @@ class Members {
   int told(int rank) { return *member(rank).told; }
   /// The operation is called on this rank, as its next.
   void call(int rank, const Operation& operation) { member(rank).log->issued(operation); }
+  /// As another member does, before it knows that all have heard of it.
+  void propose(int witness, const Error& error) {
+    world::ask_peers({endpoints_.at(static_cast<std::size_t>(witness))}, "group/test",
+                     encode(collectives::Proposal{.error = error}), Deadline::after(seconds(10)));
+  }
   void call_everywhere(const Operation& operation) {
     for (std::size_t rank = 0; rank < members_.size(); ++rank) call(static_cast<int>(rank), operation);
   }

@@ -67,6 +67,17 @@ TEST(GroupStatus, VerdictRoundTrip) {
   expect_equal(std::get<Verdict>(message).error, sample_error());
 }
 
+TEST(GroupStatus, ProposalAndAnswerRoundTrip) {
+  const auto message = decode_group_message(encode(Proposal{.error = sample_error()}));
+  ASSERT_TRUE(std::holds_alternative<Proposal>(message));
+  expect_equal(std::get<Proposal>(message).error, sample_error());
+  for (const bool decided : {false, true}) {
+    const auto answer = decode_proposal_answer(encode(ProposalAnswer{.decided = decided, .error = sample_error()}));
+    EXPECT_EQ(answer.decided, decided);
+    expect_equal(answer.error, sample_error());
+  }
+}
+
 TEST(GroupStatus, EveryCodeTravels) {
   for (int code = 0; code <= static_cast<int>(ErrorCode::aborted); ++code) {
     const Error error{
@@ -91,12 +102,14 @@ TEST(GroupStatus, AnswerRoundTrip) {
 TEST(GroupStatus, CutsAndTailsAreRefused) {
   expect_every_cut_refused(encode(StatusQuestion{.sequence = 5}), decode_group_message);
   expect_every_cut_refused(encode(Verdict{.error = sample_error()}), decode_group_message);
+  expect_every_cut_refused(encode(Proposal{.error = sample_error()}), decode_group_message);
+  expect_every_cut_refused(encode(ProposalAnswer{.decided = true, .error = sample_error()}), decode_proposal_answer);
   expect_every_cut_refused(encode(sample_answer(false)), decode_status_answer);
   expect_every_cut_refused(encode(sample_answer(true)), decode_status_answer);
 }
 
 TEST(GroupStatus, UnknownTypesAreRefused) {
-  for (const unsigned type : {0U, 3U, 255U}) {
+  for (const unsigned type : {0U, 4U, 255U}) {
     Bytes bytes = encode(StatusQuestion{.sequence = 5});
     bytes[0] = static_cast<std::byte>(type);
     const auto error = ddp::test::error_of([&] { decode_group_message(bytes); });
