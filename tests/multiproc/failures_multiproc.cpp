@@ -166,6 +166,15 @@ TEST_F(Deadlines, ARankThatStaysAwayIsNamedThoughItIsAlive) {
   }
 }
 
+TEST_F(Deadlines, ARankThatRunsTooSlowlyToAnswerIsNotCalledStopped) {
+  RankProcesses ranks(3, {RANK_PROGRAM, "differ", "starved", "1", "5"});
+  const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)));
+  for (const std::size_t rank : {0U, 2U}) {
+    expect_error(results[rank], "timeout", "1");
+    EXPECT_NE(results[rank].output.find("rank 1 is too slow to answer"), std::string::npos) << results[rank].output;
+  }
+}
+
 /// On two nodes, with ranks in turn: ranks 0 and 1 lead them.
 class Death : public testing::TestWithParam<std::tuple<int, const char*>> {};
 

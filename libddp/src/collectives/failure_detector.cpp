@@ -20,12 +20,15 @@ constexpr std::chrono::milliseconds kAskAgain{5};
 /// Members over their peer channels, and the steady clock.
 class ChannelLink final : public MemberLink {
  public:
-  ChannelLink(const GroupMembers& members, const std::string& service, std::uint64_t sequence)
-      : members_(members), inquiry_(members.endpoints, service, encode(StatusQuestion{.sequence = sequence})) {}
+  ChannelLink(const GroupMembers& members, const std::string& service, const StatusQuestion& question)
+      : members_(members), inquiry_(members.endpoints, service, encode(question)) {}
 
   Time now() const override { return Deadline::Clock::now(); }
   void ask(int member) override { inquiry_.ask(static_cast<std::size_t>(member)); }
   bool asking(int member) const override { return inquiry_.asking(static_cast<std::size_t>(member)); }
+  bool runs(int member) const override {
+    return base::life_of(members_.endpoints[static_cast<std::size_t>(member)].process) == base::ProcessLife::runs;
+  }
   std::vector<MemberReply> wait(Time until) override {
     std::vector<MemberReply> replies;
     for (auto& [member, reply] : inquiry_.wait(Deadline{until})) {
@@ -96,12 +99,18 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
     const std::lock_guard lock(mutex_);
     return encode(record_.propose(proposal->error));
   }
-  const auto sequence = std::get<StatusQuestion>(message).sequence;
+  const auto& [sequence, neighbours] = std::get<StatusQuestion>(message);
   StatusAnswer status{.last_issued = log_.last_issued(),
                       .fingerprint = 0,
                       .description = {},
                       .waits = log_.waits(),
+                      .running = {},
                       .verdict = verdict()};
+  for (int member = 0; neighbours && member < members_.size(); ++member) {
+    const base::ProcessNumber& process = members_.endpoints[static_cast<std::size_t>(member)].process;
+    if (member == members_.rank || !members_.same_node(member, members_.rank)) continue;
+    if (base::life_of(process) == base::ProcessLife::runs) status.running.push_back(member);
+  }
   if (const auto entry = log_.find(sequence)) {
     status.fingerprint = entry->fingerprint;
     status.description = entry->operation.description();
@@ -202,7 +211,8 @@ std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasi
   const std::optional<Error> local_failure = occasion.local_failure;
   const bool waiting = occasion.kind == Occasion::Kind::waiting;
   const Deadline end{occasion.end};
-  ChannelLink link(members_, service_, operation.sequence);
+  ChannelLink link(members_, service_,
+                   {.sequence = operation.sequence, .neighbours = occasion.kind == Occasion::Kind::deadline});
   Inquest inquest(members_, operation, std::move(occasion), signs, link);
   bool stopped = false;
   auto error = inquest.run([&] {

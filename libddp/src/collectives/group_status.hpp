@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
@@ -15,6 +16,7 @@ namespace ddp::collectives {
 /// "What are you doing, and what was collective number `sequence` on your side?"
 struct StatusQuestion {
   std::uint64_t sequence = 0;
+  bool neighbours = false;  ///< "And which members on your node run?"
 };
 
 /// "The group has failed, for this reason."
@@ -38,6 +40,7 @@ struct StatusAnswer {
   std::uint64_t fingerprint = 0;  ///< of the collective asked about; 0: not issued yet, or forgotten
   std::string description;        ///< of it
   bool waits = false;             ///< a collective is under way there, so that it watches the next rank
+  std::vector<int> running;       ///< of the members on its node: their processes run, as the kernel has it; if asked
   std::optional<Error> verdict;   ///< why the group has failed on that rank, if it has
 };
 

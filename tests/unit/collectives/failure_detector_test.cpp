@@ -89,6 +89,22 @@ TEST(FailureDetector, ASilentRankIsLostByTheDeadline) {
   ASSERT_TRUE(group.detector(2).verdict()) << "time must be left to tell the others";
 }
 
+// Ranks 0 and 1 on a node, 2 and 3 on another: of rank 3, rank 2 says that it runs.
+TEST(FailureDetector, ASilentRankWhoseProcessRunsIsSlow) {
+  for (const int slow : {1, 3}) {
+    Members group{4};
+    group.place({0, 0, 1, 1});
+    group.stop(slow, base::own_process());
+    for (const int rank : {0, 1, 2, 3}) {
+      if (rank != slow) group.call(rank, all_reduce(1));
+    }
+    const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(1000)));
+    EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+    EXPECT_EQ(error.ranks(), Ranks{slow * 10});
+    EXPECT_THAT(error.what(), HasSubstr("too slow to answer before the deadline, but not stopped"));
+  }
+}
+
 TEST(FailureDetector, GoneAndSilentAreBothNamed) {
   Members group{4};
   group.stop(1);

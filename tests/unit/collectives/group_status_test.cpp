@@ -35,7 +35,9 @@ StatusAnswer sample_answer(bool failed) {
                       .fingerprint = std::numeric_limits<std::uint64_t>::max(),
                       .description = "barrier #12",
                       .waits = !failed,
+                      .running = {},
                       .verdict = {}};
+  if (failed) answer.running = {0, 3, 1'000'000};
   if (failed) answer.verdict = sample_error();
   return answer;
 }
@@ -55,9 +57,12 @@ void expect_every_cut_refused(const Bytes& whole, Decode decode) {
 
 TEST(GroupStatus, QuestionRoundTrip) {
   for (const std::uint64_t sequence : {std::uint64_t{0}, std::uint64_t{5}, ~std::uint64_t{0}}) {
-    const auto message = decode_group_message(encode(StatusQuestion{.sequence = sequence}));
-    ASSERT_TRUE(std::holds_alternative<StatusQuestion>(message));
-    EXPECT_EQ(std::get<StatusQuestion>(message).sequence, sequence);
+    for (const bool neighbours : {false, true}) {
+      const auto message = decode_group_message(encode(StatusQuestion{.sequence = sequence, .neighbours = neighbours}));
+      ASSERT_TRUE(std::holds_alternative<StatusQuestion>(message));
+      EXPECT_EQ(std::get<StatusQuestion>(message).sequence, sequence);
+      EXPECT_EQ(std::get<StatusQuestion>(message).neighbours, neighbours);
+    }
   }
 }
 
@@ -94,6 +99,7 @@ TEST(GroupStatus, AnswerRoundTrip) {
     EXPECT_EQ(read.fingerprint, sent.fingerprint);
     EXPECT_EQ(read.description, sent.description);
     EXPECT_EQ(read.waits, sent.waits);
+    EXPECT_EQ(read.running, sent.running);
     ASSERT_EQ(read.verdict.has_value(), failed);
     if (failed) expect_equal(*read.verdict, *sent.verdict);
   }
