@@ -33,6 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto message = decode_group_message(bytes);
     if (const auto* question = std::get_if<StatusQuestion>(&message)) {
       require(std::get<StatusQuestion>(decode_group_message(encode(*question))).sequence == question->sequence);
+    } else if (const auto* proposal = std::get_if<Proposal>(&message)) {
+      require(encode(std::get<Proposal>(decode_group_message(encode(*proposal)))) == encode(*proposal));
     } else {
       const auto& verdict = std::get<Verdict>(message);
       require(verdict.error.ranks().size() <= size);
@@ -43,6 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const StatusAnswer answer = decode_status_answer(bytes);
     require(answer.description.size() <= size);
     require(encode(decode_status_answer(encode(answer))) == encode(answer));
+  });
+  tolerate_protocol_error([&] {
+    const ProposalAnswer answer = decode_proposal_answer(bytes);
+    require(encode(decode_proposal_answer(encode(answer))) == encode(answer));
   });
   return 0;
 }

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <list>
+#include <numeric>
+#include <random>
+#include <sstream>
 
 #include "over.hpp"
 #include "support/rank_processes.hpp"
@@ -18,6 +23,12 @@ constexpr int kVictim = 2;
 double waited(const std::string& output) {
   const auto place = output.rfind("WAITED ");
   return place == std::string::npos ? -1 : std::stod(output.substr(place + 7));
+}
+
+/// The ranks that its error names.
+std::string named_by(const RankResult& result) {
+  const auto begin = result.output.find("ranks=[");
+  return begin == std::string::npos ? "" : result.output.substr(begin + 7, result.output.find(']', begin) - begin - 7);
 }
 
 void expect_error(const RankResult& result, const std::string& code, const std::string& ranks) {
@@ -54,16 +65,64 @@ TEST_P(LostRank, SeveralKilledAtOnceAreAllNamed) {
   ranks.signal(1, SIGKILL);
   ranks.signal(3, SIGKILL);
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)));
-  for (const std::size_t rank : {0U, 2U}) {
-    EXPECT_EQ(results[rank].exit_code, 3);
-    // the kernel ends them one after the other: a rank that asks in between may find the second alive, and survivors
-    // that ask at the same time may differ (decision 0006)
-    EXPECT_TRUE(results[rank].output.find("ranks=[1,3]") != std::string::npos ||
-                results[rank].output.find("ranks=[1]") != std::string::npos ||
-                results[rank].output.find("ranks=[3]") != std::string::npos)
-        << results[rank].output;
-  }
+  // the kernel ends them one after the other: a rank that asks in between may find the second alive
+  const std::string named = named_by(results[0]);
+  EXPECT_TRUE(named == "1,3" || named == "1" || named == "3") << results[0].output;
+  expect_error(results[2], "peer_lost", named);
 }
+
+/// How often, by hand: DDP_TEST_DEATHS.
+int rounds_of_deaths() {
+  const char* const text = std::getenv("DDP_TEST_DEATHS");
+  return text == nullptr ? 6 : std::atoi(text);
+}
+
+class SeveralDeaths : public testing::TestWithParam<Over> {};
+
+TEST_P(SeveralDeaths, WithinMillisecondsAreTheSameForAllSurvivors) {
+  std::mt19937 random{17};  // NOLINT(cert-msc51-cpp): the same in every run
+  int partial = 0;
+  std::vector<double> waits;  // the longest of each round
+  for (int round = 0; round < rounds_of_deaths(); ++round) {
+    const int size = 6 + round % 3;
+    RankProcesses ranks(size, {RANK_PROGRAM, "loop", "60", round % 2 == 0 ? "1000" : "100000"}, {},
+                        GetParam().memory_domains);
+    ASSERT_TRUE(ranks.all_wrote("READY", Deadline::after(std::chrono::seconds(60))));
+    std::vector<int> victims(static_cast<std::size_t>(size));
+    std::iota(victims.begin(), victims.end(), 0);
+    std::shuffle(victims.begin(), victims.end(), random);
+    const std::vector<int> survivors(victims.begin() + 2 + round % 2, victims.end());
+    victims.resize(2U + static_cast<unsigned>(round) % 2U);
+    for (const int victim : victims) {
+      ranks.signal(victim, SIGKILL);
+      const auto next = Deadline::after(std::chrono::microseconds(random() % 3000));
+      while (!next.expired()) continue;  // a sleep is not as exact
+    }
+    const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)));
+    const std::string named = named_by(results[static_cast<std::size_t>(survivors[0])]);
+    std::istringstream numbers(named);
+    int count = 0;
+    for (std::string number; std::getline(numbers, number, ','); ++count) {
+      EXPECT_NE(std::find(victims.begin(), victims.end(), std::stoi(number)), victims.end()) << named;
+    }
+    waits.push_back(0);
+    for (const int rank : survivors) {
+      SCOPED_TRACE("round " + std::to_string(round) + ", rank " + std::to_string(rank));
+      const RankResult& result = results[static_cast<std::size_t>(rank)];
+      expect_error(result, "peer_lost", named);
+      waits.back() = std::max(waits.back(), waited(result.output));
+    }
+    if (count < static_cast<int>(victims.size())) ++partial;
+  }
+  RecordProperty("rounds_that_name_some_of_the_dead", partial);
+  std::sort(waits.begin(), waits.end());
+  RecordProperty("median_s", std::to_string(waits[waits.size() / 2]));
+  RecordProperty("longest_s", std::to_string(waits.back()));
+  EXPECT_LT(waits.back(), 30) << "a death must not wait for the deadline of 60 s";
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, SeveralDeaths, testing::Values(kSharedMemory, kTwoNodes, kTcp),
+                         [](const auto& each) { return std::string(each.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(Over, LostRank, testing::Values(kSharedMemory, kTcp),
                          [](const auto& each) { return std::string(each.param.name); });
@@ -104,6 +163,15 @@ TEST_F(Deadlines, ARankThatStaysAwayIsNamedThoughItIsAlive) {
       if (rank == 1) continue;  // it came after the deadline
       EXPECT_LE(waited(results[rank].output), 6.0 + 5) << "the deadline is 6 s";
     }
+  }
+}
+
+TEST_F(Deadlines, ARankThatRunsTooSlowlyToAnswerIsNotCalledStopped) {
+  RankProcesses ranks(3, {RANK_PROGRAM, "differ", "starved", "1", "5"});
+  const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)));
+  for (const std::size_t rank : {0U, 2U}) {
+    expect_error(results[rank], "timeout", "1");
+    EXPECT_NE(results[rank].output.find("rank 1 is too slow to answer"), std::string::npos) << results[rank].output;
   }
 }
 

@@ -30,7 +30,7 @@ class Timeout(Error, TimeoutError):
 
 
 class PeerLost(Error, ConnectionError):
-    """Ranks died, left or no longer answer."""
+    """Ranks died, left or no longer answer. All survivors of a process group get the same ranks."""
 
 
 class Mismatch(Error):

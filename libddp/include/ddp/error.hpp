@@ -13,7 +13,7 @@ enum class ErrorCode {
   invalid_argument,  ///< the caller or the user gave something that cannot be used
   conflict,          ///< two sources of the same fact disagree
   timeout,           ///< a deadline passed; Error::ranks() are the ranks that were waited for
-  peer_lost,         ///< a rank died, left or no longer answers; Error::ranks() names it
+  peer_lost,         ///< a rank died, left or no longer answers; Error::ranks() names it, and the same on all survivors
   mismatch,          ///< ranks called the same operation with different arguments
   unavailable,       ///< a service, library or device that is needed is not there
   not_found,         ///< a key or file does not exist

@@ -1,6 +1,7 @@
 #include "collectives/failure_detector.hpp"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/log.hpp"
 
@@ -9,16 +10,25 @@ namespace {
 
 // For telling those that have just answered. Their own processors may be busy.
 constexpr std::chrono::milliseconds kTimeToTell{1000};
+// For agreeing with them: as long as one of them is waited for is silence.
+constexpr std::chrono::milliseconds kTimeToAgree{1000};
+// How often to look whether another has told the verdict meanwhile.
+constexpr std::chrono::milliseconds kLook{20};
+// A witness that hung up may be about to die.
+constexpr std::chrono::milliseconds kAskAgain{5};
 
 /// Members over their peer channels, and the steady clock.
 class ChannelLink final : public MemberLink {
  public:
-  ChannelLink(const GroupMembers& members, const std::string& service, std::uint64_t sequence)
-      : members_(members), inquiry_(members.endpoints, service, encode(StatusQuestion{.sequence = sequence})) {}
+  ChannelLink(const GroupMembers& members, const std::string& service, const StatusQuestion& question)
+      : members_(members), inquiry_(members.endpoints, service, encode(question)) {}
 
   Time now() const override { return Deadline::Clock::now(); }
   void ask(int member) override { inquiry_.ask(static_cast<std::size_t>(member)); }
   bool asking(int member) const override { return inquiry_.asking(static_cast<std::size_t>(member)); }
+  bool runs(int member) const override {
+    return base::life_of(members_.endpoints[static_cast<std::size_t>(member)].process) == base::ProcessLife::runs;
+  }
   std::vector<MemberReply> wait(Time until) override {
     std::vector<MemberReply> replies;
     for (auto& [member, reply] : inquiry_.wait(Deadline{until})) {
@@ -37,6 +47,17 @@ class ChannelLink final : public MemberLink {
   const GroupMembers& members_;
   world::PeerInquiry inquiry_;
 };
+
+/// Those that need not be asked to be a witness: dead, silent, or not in the group.
+std::vector<int> absent_of(const std::vector<MemberReply>& findings) {
+  using Kind = world::PeerReply::Kind;
+  std::vector<int> absent;
+  for (const MemberReply& member : findings) {
+    const bool may_answer = member.kind == Kind::answered || member.kind == Kind::not_asked;
+    if (!may_answer || member.silence >= LifeSigns::kPatience) absent.push_back(member.rank);
+  }
+  return absent;
+}
 
 }  // namespace
 
@@ -59,13 +80,12 @@ void FailureDetector::close() noexcept {
 
 std::optional<Error> FailureDetector::verdict() const {
   const std::lock_guard lock(mutex_);
-  return verdict_;
+  return record_.verdict();
 }
 
-Error FailureDetector::settle(const Error& error) {
+Error FailureDetector::settle(const Error& verdict) {
   const std::lock_guard lock(mutex_);
-  if (!verdict_) verdict_ = error;
-  return *verdict_;
+  return record_.decide(verdict);
 }
 
 Bytes FailureDetector::answer(std::span<const std::byte> body) {
@@ -75,12 +95,22 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
     on_verdict_();
     return {};
   }
-  const auto sequence = std::get<StatusQuestion>(message).sequence;
+  if (const auto* proposal = std::get_if<Proposal>(&message)) {
+    const std::lock_guard lock(mutex_);
+    return encode(record_.propose(proposal->error));
+  }
+  const auto& [sequence, neighbours] = std::get<StatusQuestion>(message);
   StatusAnswer status{.last_issued = log_.last_issued(),
                       .fingerprint = 0,
                       .description = {},
                       .waits = log_.waits(),
+                      .running = {},
                       .verdict = verdict()};
+  for (int member = 0; neighbours && member < members_.size(); ++member) {
+    const base::ProcessNumber& process = members_.endpoints[static_cast<std::size_t>(member)].process;
+    if (member == members_.rank || !members_.same_node(member, members_.rank)) continue;
+    if (base::life_of(process) == base::ProcessLife::runs) status.running.push_back(member);
+  }
   if (const auto entry = log_.find(sequence)) {
     status.fingerprint = entry->fingerprint;
     status.description = entry->operation.description();
@@ -88,7 +118,53 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
   return encode(status);
 }
 
-void FailureDetector::tell(const Error& error, const std::vector<MemberReply>& members, Deadline deadline) const {
+std::optional<ProposalAnswer> FailureDetector::propose(int witness, const Error& error, Deadline limit) {
+  if (witness == members_.rank) {
+    const std::lock_guard lock(mutex_);
+    return record_.propose(error);
+  }
+  const auto place = static_cast<std::size_t>(witness);
+  world::PeerInquiry inquiry({members_.endpoints[place]}, service_, encode(Proposal{.error = error}));
+  inquiry.ask(0);
+  for (;;) {
+    const auto replies = inquiry.wait(earlier(limit, Deadline::after(kLook)));
+    if (verdict() || limit.expired()) return std::nullopt;
+    if (replies.empty()) continue;
+    using Kind = world::PeerReply::Kind;
+    const world::PeerReply& reply = replies.front().second;
+    if (reply.kind == Kind::answered) {
+      try {
+        return decode_proposal_answer(reply.body);
+      } catch (const Error& problem) {
+        base::log(base::LogLevel::debug, "proposing a verdict to rank {}: {}", members_.global(witness),
+                  problem.what());
+        return std::nullopt;
+      }
+    }
+    if (reply.kind != Kind::hung_up && reply.kind != Kind::busy && reply.kind != Kind::not_asked) return std::nullopt;
+    std::this_thread::sleep_for(kAskAgain);
+    inquiry.ask(0);
+  }
+}
+
+Error FailureDetector::agreed(const Error& error, const std::vector<MemberReply>& findings, Deadline limit) {
+  Agreement agreement(members_, error, absent_of(findings));
+  for (;;) {
+    if (const auto known = verdict()) return *known;
+    const auto witness = agreement.next();
+    if (!witness) return agreement.verdict();
+    const auto answer = propose(*witness, agreement.verdict(), earlier(limit, Deadline::after(LifeSigns::kPatience)));
+    if (answer) {
+      agreement.pass(*answer);
+    } else {
+      agreement.skip();
+    }
+  }
+}
+
+Error FailureDetector::agree(const Error& error) { return settle(agreed(error, {}, Deadline::after(kTimeToAgree))); }
+
+void FailureDetector::tell(const Error& verdict, const std::vector<MemberReply>& members, Deadline deadline) const {
   using Kind = world::PeerReply::Kind;
   std::vector<world::PeerEndpoint> listening;
   for (const MemberReply& member : members) {
@@ -96,13 +172,15 @@ void FailureDetector::tell(const Error& error, const std::vector<MemberReply>& m
     if (member.status && member.status->verdict) continue;
     listening.push_back(members_.endpoints[static_cast<std::size_t>(member.rank)]);
   }
-  world::ask_peers(listening, service_, encode(Verdict{.error = error}), deadline);
+  world::ask_peers(listening, service_, encode(Verdict{.error = verdict}), deadline);
 }
 
-void FailureDetector::tell_all(const Error& error) const {
+void FailureDetector::tell_all(const Error& error) {
+  const Deadline limit = Deadline::after(kTimeToTell);
+  const Error verdict = agreed(error, {}, Deadline::after(kTimeToTell / 2));
   std::vector<world::PeerEndpoint> others = members_.endpoints;
   others.erase(others.begin() + members_.rank);
-  world::ask_peers(others, service_, encode(Verdict{.error = error}), Deadline::after(kTimeToTell));
+  world::ask_peers(others, service_, encode(Verdict{.error = verdict}), limit);
 }
 
 /// Its owner's turn to inquire, if it came in time.
@@ -133,7 +211,8 @@ std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasi
   const std::optional<Error> local_failure = occasion.local_failure;
   const bool waiting = occasion.kind == Occasion::Kind::waiting;
   const Deadline end{occasion.end};
-  ChannelLink link(members_, service_, operation.sequence);
+  ChannelLink link(members_, service_,
+                   {.sequence = operation.sequence, .neighbours = occasion.kind == Occasion::Kind::deadline});
   Inquest inquest(members_, operation, std::move(occasion), signs, link);
   bool stopped = false;
   auto error = inquest.run([&] {
@@ -144,10 +223,16 @@ std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasi
   if (stopped) return std::nullopt;
   if (!error) error = local_failure;
   if (!error) return std::nullopt;
-  const Error settled = settle(*error);
-  const Deadline patience = Deadline::after(kTimeToTell);
-  const Deadline least = Deadline::after(kLeastTime);
-  tell(settled, inquest.findings(), waiting ? patience : end < least ? least : earlier(end, patience));
+  const auto within = [&](std::chrono::milliseconds most) {
+    const Deadline patience = Deadline::after(most);
+    const Deadline least = Deadline::after(kLeastTime);
+    return waiting ? patience : end < least ? least : earlier(end, patience);
+  };
+  const auto& findings = inquest.findings();
+  const bool decided = std::any_of(findings.begin(), findings.end(),
+                                   [](const MemberReply& member) { return member.status && member.status->verdict; });
+  const Error settled = settle(decided ? *error : agreed(*error, findings, within(kTimeToAgree)));
+  tell(settled, findings, within(kTimeToTell));
   return settled;
 }
 

@@ -1,9 +1,10 @@
-// Asks the members of a group why an operation does not finish, and spreads the verdict, so that all survivors report
-// the same cause (of two ranks that die within milliseconds, some may name one alone: decision 0006).
+// Asks the members of a group why an operation does not finish, agrees with them on one verdict and spreads it, so that
+// all survivors report the same cause.
 //
 // A local failure says little: a closed connection may belong to a rank that died, or to one that gave up because of a
-// third. So a rank asks all others before it reports, and sends its verdict to those that answer before it closes its
-// own connections. Without a failure this costs nothing.
+// third. So a rank asks all others before it reports, and sends the verdict to those that answer before it closes its
+// own connections. Several may find one at the same time, and differ: what they agree on is decided in Agreement.
+// Without a failure this costs nothing.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 
 #include "collectives/failure_inquest.hpp"
 #include "collectives/operation_log.hpp"
+#include "collectives/verdict_agreement.hpp"
 
 namespace ddp::collectives {
 
@@ -36,8 +38,8 @@ class FailureDetector {
   /// Why the group has failed, once it has.
   std::optional<Error> verdict() const;
 
-  /// Finds the cause, makes it the verdict unless there is one already, and tells the others. Returns the verdict, or
-  /// nothing when the operation has finished meanwhile.
+  /// Finds the cause, agrees with the others on a verdict, and tells them. Returns the verdict, or nothing when the
+  /// operation has finished meanwhile.
   /// @param local_failure of judge().
   /// @param still_running whether the operation is still under way, and a verdict wanted.
   /// @param deadline by which it should have returned, but at least kLeastTime from now: with less, members without
@@ -54,17 +56,22 @@ class FailureDetector {
   /// @param go_on is asked every 100 ms. False: returns at once; what is known of silent members is kept.
   void watch(const Operation& operation, const std::function<bool()>& go_on);
 
-  /// Makes @p error the verdict on this rank, unless there is one already. Returns the verdict.
-  Error settle(const Error& error);
-  /// Makes @p error the verdict of all other members, because this rank ends the group.
-  void tell_all(const Error& error) const;
+  /// This rank ends the group because of @p error. Returns the verdict that the members agree on, which is another if
+  /// one was proposed before, and makes it that of this rank. Takes a second at most.
+  Error agree(const Error& error);
+  /// Tells all other members that the group has failed because of @p error, or what they agree on instead. This rank's
+  /// operations do not end by it. Takes a second at most.
+  void tell_all(const Error& error);
 
  private:
   class Turn;
   Bytes answer(std::span<const std::byte> body);
   std::optional<Error> inquire(const Operation& operation, Occasion occasion, LifeSigns& signs,
                                const std::function<bool()>& go_on);
-  void tell(const Error& error, const std::vector<MemberReply>& members, Deadline deadline) const;
+  Error agreed(const Error& error, const std::vector<MemberReply>& findings, Deadline limit);
+  std::optional<ProposalAnswer> propose(int witness, const Error& error, Deadline limit);
+  Error settle(const Error& verdict);
+  void tell(const Error& verdict, const std::vector<MemberReply>& members, Deadline deadline) const;
 
   const GroupMembers& members_;
   const OperationLog& log_;
@@ -76,7 +83,7 @@ class FailureDetector {
   mutable std::mutex mutex_;    ///< guards what follows
   std::condition_variable turn_ends_;
   bool inquiring_ = false;  ///< it is somebody's turn
-  std::optional<Error> verdict_;
+  VerdictRecord record_;
 };
 
 }  // namespace ddp::collectives

@@ -165,9 +165,21 @@ bool Inquest::lost(int member) const {
 /// Whether another rank of its node has been silent for too long: then so is this one, though it was asked later.
 bool Inquest::host_lost(int member) const {
   if (members_.nodes.empty()) return false;
-  const auto node = [this](int rank) { return members_.nodes[static_cast<std::size_t>(rank)]; };
   for (int other = 0; other < members_.size(); ++other) {
-    if (node(other) == node(member) && of(other).wanted && signs_.refusals(other) == 0 && lost(other)) return true;
+    if (members_.same_node(other, member) && of(other).wanted && signs_.refusals(other) == 0 && lost(other))
+      return true;
+  }
+  return false;
+}
+
+/// By the kernel of its node, which this rank or another there has just asked.
+bool Inquest::runs(int member) const {
+  if (members_.same_node(member, members_.rank)) return link_.runs(member);
+  for (int other = 0; other < members_.size(); ++other) {
+    const Asked& asked = of(other);
+    if (!members_.same_node(other, member) || !asked.status || signs_.silence(other) >= LifeSigns::kPatience) continue;
+    const auto& running = asked.status->running;
+    if (std::find(running.begin(), running.end(), member) != running.end()) return true;
   }
   return false;
 }
@@ -192,6 +204,7 @@ MemberReply Inquest::finding(int member, bool over) const {
              (some_lost_ && refusals == 0 && signs_.doubtful(member) && host_lost(member)) ||
              (over && silence > Duration::zero() && (deadline() || asked.answers == 0))) {
     reply.kind = Kind::no_answer;
+    reply.runs = over && deadline() && runs(member);
   } else if (!waiting() && asked.last == Kind::failed) {
     reply.kind = Kind::failed;
   }

@@ -24,6 +24,8 @@ class MemberLink {
   virtual void ask(int member) = 0;
   /// Whether a question to it is on its way.
   virtual bool asking(int member) const = 0;
+  /// Whether the kernel has the process of a member on this node as one that runs. False: unknown, too.
+  virtual bool runs(int member) const = 0;
   /// Waits until there are replies, or @p until.
   virtual std::vector<MemberReply> wait(Time until) = 0;
 };
@@ -83,6 +85,7 @@ class Inquest {
   void want_next(int member);
   bool lost(int member) const;
   bool host_lost(int member) const;
+  bool runs(int member) const;
   MemberReply finding(int member, bool over) const;
   bool concluded(Time now);
   bool may_be_leaving(Time now) const;

@@ -20,6 +20,7 @@ struct Evidence {
   std::set<std::string> silent_hosts;                                    ///< their addresses
   Ranks outside;                                                         ///< alive, but they do not know the group
   Ranks behind;   ///< have not called the operation, and are not held up in an earlier one
+  Ranks slow;     ///< they run, and did not answer
   Ranks held_up;  ///< have not called it because they wait in an earlier one
   std::map<std::uint64_t, Ranks> by_fingerprint;
   std::map<std::uint64_t, std::string> called;
@@ -40,6 +41,10 @@ Evidence collect(const GroupMembers& members, const Operation& operation, const 
         case Kind::answered: evidence.outside.push_back(rank); break;
         case Kind::no_answer:
         case Kind::unreachable:
+          if (reply.runs) {
+            evidence.slow.push_back(rank);
+            break;
+          }
           evidence.silent.push_back(rank);
           evidence.silence = std::min(evidence.silence, reply.silence);
           if (const auto member = static_cast<std::size_t>(reply.rank); member < members.endpoints.size()) {
@@ -102,6 +107,23 @@ void describe_loss(ErrorDetail& detail, const Evidence& evidence) {
   detail.hint = "look at the last output of the ranks named, and at the launcher's report";
 }
 
+void describe_delay(ErrorDetail& detail, const Evidence& evidence) {
+  const auto be = [](const Ranks& ranks) { return ranks.size() == 1 ? "is" : "are"; };
+  if (!evidence.behind.empty()) {
+    detail.cause = fmt::format("{} did not call it before the deadline, but {} alive", format_ranks(evidence.behind),
+                               be(evidence.behind));
+    detail.ranks = evidence.behind;
+    detail.hint = "these ranks do something else or left the loop early; a longer deadline may help";
+  }
+  if (!evidence.slow.empty()) {
+    detail.cause += fmt::format("{}{} {} too slow to answer before the deadline, but not stopped",
+                                detail.cause.empty() ? "" : "; ", format_ranks(evidence.slow), be(evidence.slow));
+    detail.ranks.insert(detail.ranks.end(), evidence.slow.begin(), evidence.slow.end());
+    detail.hint = "look at the load of their nodes: processors, memory, disks; a longer deadline may help";
+  }
+  std::sort(detail.ranks.begin(), detail.ranks.end());
+}
+
 }  // namespace
 
 Error communication_failure(const Operation& operation, std::string native, std::vector<int> ranks) {
@@ -137,11 +159,8 @@ std::optional<Error> judge(const GroupMembers& members, const Operation& operati
     detail.ranks = evidence.outside;
   } else if (local_failure) {
     return std::nullopt;
-  } else if (!evidence.behind.empty()) {
-    detail.cause = fmt::format("{} did not call it before the deadline, but {} alive", format_ranks(evidence.behind),
-                               evidence.behind.size() == 1 ? "is" : "are");
-    detail.ranks = evidence.behind;
-    detail.hint = "these ranks do something else or left the loop early; a longer deadline may help";
+  } else if (!evidence.behind.empty() || !evidence.slow.empty()) {
+    describe_delay(detail, evidence);
   } else if (operation.is_transfer()) {
     const int peer = members.global(operation.root);
     detail.cause = fmt::format("rank {} is alive but did not match it before the deadline", peer);

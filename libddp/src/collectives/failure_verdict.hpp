@@ -18,6 +18,7 @@ struct MemberReply {
   world::PeerReply::Kind kind = world::PeerReply::Kind::not_asked;
   std::optional<StatusAnswer> status;   ///< only of a reply that could be read
   std::chrono::milliseconds silence{};  ///< of one that gave no answer: how long it has been asked in vain
+  bool runs = false;                    ///< of one that gave no answer: its process does, by the kernel of its node
   bool left = false;                    ///< of a refusal: before it, it answered that it is not in the group
 };
 

@@ -24,6 +24,9 @@ struct GroupMembers {
 
   int size() const noexcept { return static_cast<int>(global_ranks.size()); }
   int global(int member) const { return global_ranks[static_cast<std::size_t>(member)]; }
+  bool same_node(int one, int other) const {
+    return nodes.empty() || nodes[static_cast<std::size_t>(one)] == nodes[static_cast<std::size_t>(other)];
+  }
   /// Members on this rank's node, itself included.
   int on_own_node() const {
     if (nodes.empty()) return size();

@@ -7,16 +7,28 @@ namespace {
 
 constexpr std::uint8_t kQuestion = 1;
 constexpr std::uint8_t kVerdict = 2;
+constexpr std::uint8_t kProposal = 3;
 constexpr auto kLastCode = ErrorCode::aborted;
+
+void write_ranks(base::ByteWriter& writer, const std::vector<int>& ranks) {
+  writer.integer(static_cast<std::uint32_t>(ranks.size()));
+  for (const int rank : ranks) writer.integer(rank);
+}
+
+std::vector<int> read_ranks(base::ByteReader& reader) {
+  std::vector<int> ranks;
+  const auto count = reader.integer<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) ranks.push_back(reader.integer<int>());
+  return ranks;
+}
 
 void write_error(base::ByteWriter& writer, const Error& error) {
   writer.integer(static_cast<std::uint8_t>(error.code()))
       .text(error.attempted())
       .text(error.cause())
       .text(error.native())
-      .text(error.hint())
-      .integer(static_cast<std::uint32_t>(error.ranks().size()));
-  for (const int rank : error.ranks()) writer.integer(rank);
+      .text(error.hint());
+  write_ranks(writer, error.ranks());
 }
 
 Error read_error(base::ByteReader& reader) {
@@ -28,15 +40,18 @@ Error read_error(base::ByteReader& reader) {
       .native = reader.text(),
       .ranks = {},
       .hint = reader.text()};
-  const auto count = reader.integer<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) detail.ranks.push_back(reader.integer<int>());
+  detail.ranks = read_ranks(reader);
   return Error{std::move(detail)};
 }
 
 }  // namespace
 
 Bytes encode(const StatusQuestion& question) {
-  return base::ByteWriter().integer(kQuestion).integer(question.sequence).bytes();
+  return base::ByteWriter()
+      .integer(kQuestion)
+      .integer(question.sequence)
+      .integer(static_cast<std::uint8_t>(question.neighbours ? 1 : 0))
+      .bytes();
 }
 
 Bytes encode(const Verdict& verdict) {
@@ -46,26 +61,42 @@ Bytes encode(const Verdict& verdict) {
   return std::move(writer).bytes();
 }
 
+Bytes encode(const Proposal& proposal) {
+  base::ByteWriter writer;
+  writer.integer(kProposal);
+  write_error(writer, proposal.error);
+  return std::move(writer).bytes();
+}
+
+Bytes encode(const ProposalAnswer& answer) {
+  base::ByteWriter writer;
+  writer.integer(static_cast<std::uint8_t>(answer.decided ? 1 : 0));
+  write_error(writer, answer.error);
+  return std::move(writer).bytes();
+}
+
 Bytes encode(const StatusAnswer& answer) {
   base::ByteWriter writer;
   writer.integer(answer.last_issued)
       .integer(answer.fingerprint)
       .text(answer.description)
-      .integer(static_cast<std::uint8_t>(answer.waits ? 1 : 0))
-      .integer(static_cast<std::uint8_t>(answer.verdict ? 1 : 0));
+      .integer(static_cast<std::uint8_t>(answer.waits ? 1 : 0));
+  write_ranks(writer, answer.running);
+  writer.integer(static_cast<std::uint8_t>(answer.verdict ? 1 : 0));
   if (answer.verdict) write_error(writer, *answer.verdict);
   return std::move(writer).bytes();
 }
 
-std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::byte> bytes) {
+std::variant<StatusQuestion, Verdict, Proposal> decode_group_message(std::span<const std::byte> bytes) {
   base::ByteReader reader(bytes, "message of a process group");
   const auto type = reader.integer<std::uint8_t>();
   if (type == kQuestion) {
-    const StatusQuestion question{.sequence = reader.integer<std::uint64_t>()};
+    const auto sequence = reader.integer<std::uint64_t>();
+    const StatusQuestion question{.sequence = sequence, .neighbours = reader.integer<std::uint8_t>() != 0};
     reader.expect_end();
     return question;
   }
-  if (type != kVerdict) {
+  if (type != kVerdict && type != kProposal) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading a message of a process group",
                  .cause = "it has an unknown type",
@@ -73,9 +104,18 @@ std::variant<StatusQuestion, Verdict> decode_group_message(std::span<const std::
                  .ranks = {},
                  .hint = {}}};
   }
-  Verdict verdict{.error = read_error(reader)};
+  Error error = read_error(reader);
   reader.expect_end();
-  return verdict;
+  if (type == kProposal) return Proposal{.error = std::move(error)};
+  return Verdict{.error = std::move(error)};
+}
+
+ProposalAnswer decode_proposal_answer(std::span<const std::byte> bytes) {
+  base::ByteReader reader(bytes, "answer to a proposal in a process group");
+  const bool decided = reader.integer<std::uint8_t>() != 0;
+  ProposalAnswer answer{.decided = decided, .error = read_error(reader)};
+  reader.expect_end();
+  return answer;
 }
 
 StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
@@ -84,6 +124,7 @@ StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
                       .fingerprint = reader.integer<std::uint64_t>(),
                       .description = reader.text(),
                       .waits = reader.integer<std::uint8_t>() != 0,
+                      .running = read_ranks(reader),
                       .verdict = {}};
   if (reader.integer<std::uint8_t>() != 0) answer.verdict = read_error(reader);
   reader.expect_end();

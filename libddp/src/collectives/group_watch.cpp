@@ -59,7 +59,7 @@ void GroupWatch::tell_of_close(const WorkState& work) noexcept {
 void GroupWatch::end_group(const Error& error) noexcept {
   try {
     if (detector_->verdict()) return;  // which the others have, or find out, too
-    const Error verdict = detector_->settle(error);
+    const Error verdict = detector_->agree(error);
     driver_.fail();
     if (members_.channel) detector_->tell_all(verdict);
   } catch (const std::exception& failure) {  // they find out themselves, later

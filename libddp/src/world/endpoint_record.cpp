@@ -10,7 +10,7 @@
 namespace ddp::world {
 namespace {
 
-constexpr std::uint8_t kVersion = 2;
+constexpr std::uint8_t kVersion = 3;
 
 [[noreturn]] void reject(std::string cause, std::string hint) {
   throw Error{{.code = ErrorCode::protocol,
@@ -28,6 +28,8 @@ Bytes encode_with(const EndpointRecord& record, std::size_t addresses) {
       .integer(record.node_rank)
       .integer(record.channel_port)
       .raw(record.channel_token)
+      .integer(static_cast<std::int32_t>(record.process.pid))
+      .integer(record.process.space)
       .integer(static_cast<std::uint8_t>(addresses));
   for (std::size_t i = 0; i < addresses; ++i) topology::write_candidate(writer, record.addresses[i]);
   return std::move(writer).bytes();
@@ -64,6 +66,8 @@ EndpointRecord decode_endpoint_record(std::span<const std::byte> bytes) {
   record.channel_port = reader.integer<std::uint16_t>();
   const auto token = reader.raw(record.channel_token.size());
   std::copy(token.begin(), token.end(), record.channel_token.begin());
+  record.process.pid = reader.integer<std::int32_t>();
+  record.process.space = reader.integer<std::uint64_t>();
   const auto addresses = reader.integer<std::uint8_t>();
   if (addresses == 0 || addresses > topology::kMostCandidates) {
     reject(fmt::format("it has {} addresses, not 1 to {}", addresses, topology::kMostCandidates), {});

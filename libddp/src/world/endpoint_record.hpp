@@ -10,6 +10,7 @@
 
 #include <ddp/bytes.hpp>
 
+#include "base/process_life.hpp"
 #include "topology/network/interface_candidates.hpp"
 
 namespace ddp::world {
@@ -24,6 +25,7 @@ struct EndpointRecord {
   std::vector<topology::CandidateAddress> addresses;
   std::uint16_t channel_port = 0;  ///< of the peer channel; 0: none
   ChannelToken channel_token{};
+  base::ProcessNumber process{};  ///< for ranks on its host
 };
 
 inline constexpr std::size_t kMaxEndpointRecordBytes = 256;

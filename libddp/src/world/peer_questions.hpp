@@ -11,6 +11,7 @@
 
 #include <ddp/deadline.hpp>
 
+#include "base/process_life.hpp"
 #include "world/peer_wire.hpp"
 
 namespace ddp::world {
@@ -21,6 +22,7 @@ struct PeerEndpoint {
   std::string address;
   std::uint16_t port = 0;
   ChannelToken token{};
+  base::ProcessNumber process{};  ///< for the caller's use only
 };
 
 /// The outcome of one question.

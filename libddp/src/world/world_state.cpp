@@ -146,7 +146,8 @@ void WorldState::wire_up(world::JobConnection connection, const base::Environmen
                             .node_rank = connection.node_rank.value_or(-1),
                             .addresses = {},
                             .channel_port = 0,
-                            .channel_token = {}};
+                            .channel_token = {},
+                            .process = base::own_process()};
   for (const topology::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
   std::optional<world::RankBinding> binding;
   if (!guest_) binding.emplace(environment, world_size);
@@ -289,7 +290,8 @@ world::PeerEndpoint WorldState::endpoint(int other) {
   return {.rank = job_rank(other),
           .address = known.addresses[chosen].address.address,
           .port = known.channel_port,
-          .token = known.channel_token};
+          .token = known.channel_token,
+          .process = known.process};
 }
 
 const std::optional<RankDevice>& WorldState::device() {

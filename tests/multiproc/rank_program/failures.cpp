@@ -3,12 +3,14 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include <fmt/format.h>
@@ -25,6 +27,20 @@ void say(const std::string& text) {
 
 Deadline seconds_from_now(const std::string& seconds) {
   return Deadline::after(std::chrono::duration<double>(std::stod(seconds)));
+}
+
+/// No thread but the calling one runs any more, as where they get no processor. Threads of libddp take the signals of
+/// faults alone.
+void starve_other_threads() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {
+    for (;;) ::pause();
+  };
+  ::sigaction(SIGTRAP, &action, nullptr);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    const int thread = std::stoi(entry.path().filename());
+    if (thread != ::gettid()) ::syscall(SYS_tgkill, ::getpid(), thread, SIGTRAP);
+  }
 }
 
 /// Another program, which inherits the descriptors that are not close-on-exec and outlives this process.
@@ -124,6 +140,12 @@ void call_differently(World& world, Arguments arguments) {
   if (what == "root") return timed(group.broadcast(values, odd_one ? 1 : 0, deadline));
   if (what == "kind")
     return timed(odd_one ? group.barrier(deadline) : group.all_reduce(values, ReduceOp::sum, deadline));
+  if (what == "starved") {
+    if (!odd_one) return timed(group.barrier(deadline));
+    starve_other_threads();
+    std::this_thread::sleep_until(deadline.when() + std::chrono::seconds(2));
+    ::_exit(0);
+  }
   if (what == "absent") {
     if (!odd_one) return timed(group.all_reduce(values, ReduceOp::sum, deadline));
     std::this_thread::sleep_until(deadline.when() + std::chrono::seconds(2));

@@ -45,6 +45,11 @@ class Members {
   int told(int rank) { return *member(rank).told; }
   /// The operation is called on this rank, as its next.
   void call(int rank, const Operation& operation) { member(rank).log->issued(operation); }
+  /// As another member does, before it knows that all have heard of it.
+  void propose(int witness, const Error& error) {
+    world::ask_peers({endpoints_.at(static_cast<std::size_t>(witness))}, "group/test",
+                     encode(collectives::Proposal{.error = error}), Deadline::after(seconds(10)));
+  }
   void call_everywhere(const Operation& operation) {
     for (std::size_t rank = 0; rank < members_.size(); ++rank) call(static_cast<int>(rank), operation);
   }
@@ -53,9 +58,13 @@ class Members {
     member(rank).group.reset();
     member(rank).channel.reset();
   }
+  /// On which node each is, from the next stop() on; without: all on one.
+  void place(std::vector<int> nodes) { nodes_ = std::move(nodes); }
   /// Makes it as silent as a stopped process: its port accepts connections but never answers.
-  void stop(int rank) {
+  /// @param process what the others know to be its process.
+  void stop(int rank, base::ProcessNumber process = {}) {
     kill(rank);
+    endpoints_[static_cast<std::size_t>(rank)].process = process;
     silent_.push_back(base::listen_tcp("127.0.0.1"));
     endpoints_[static_cast<std::size_t>(rank)].port = base::local_port(silent_.back().get());
     Ranks global;
@@ -81,7 +90,7 @@ class Members {
                                                             .rank = rank,
                                                             .global_ranks = global,
                                                             .endpoints = endpoints_,
-                                                            .nodes = {},
+                                                            .nodes = nodes_,
                                                             .channel = own.channel,
                                                             .peer_timeout = peer_timeout_});
     own.detector = std::make_unique<FailureDetector>(*own.group, *own.log, [count = own.told.get()] { ++*count; });
@@ -90,6 +99,7 @@ class Members {
   std::vector<Member> members_;
   milliseconds peer_timeout_;
   std::vector<world::PeerEndpoint> endpoints_;
+  std::vector<int> nodes_;
   std::vector<base::UniqueFd> silent_;
 };
 

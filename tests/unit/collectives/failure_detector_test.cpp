@@ -89,6 +89,22 @@ TEST(FailureDetector, ASilentRankIsLostByTheDeadline) {
   ASSERT_TRUE(group.detector(2).verdict()) << "time must be left to tell the others";
 }
 
+// Ranks 0 and 1 on a node, 2 and 3 on another: of rank 3, rank 2 says that it runs.
+TEST(FailureDetector, ASilentRankWhoseProcessRunsIsSlow) {
+  for (const int slow : {1, 3}) {
+    Members group{4};
+    group.place({0, 0, 1, 1});
+    group.stop(slow, base::own_process());
+    for (const int rank : {0, 1, 2, 3}) {
+      if (rank != slow) group.call(rank, all_reduce(1));
+    }
+    const Error error = cause_found_by(group.detector(0), all_reduce(1), "", in(milliseconds(1000)));
+    EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+    EXPECT_EQ(error.ranks(), Ranks{slow * 10});
+    EXPECT_THAT(error.what(), HasSubstr("too slow to answer before the deadline, but not stopped"));
+  }
+}
+
 TEST(FailureDetector, GoneAndSilentAreBothNamed) {
   Members group{4};
   group.stop(1);
@@ -203,6 +219,52 @@ TEST(FailureDetector, AllInvestigatingAtOnceBlameTheSame) {
     EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
     EXPECT_EQ(error.ranks(), Ranks{40});
   });
+}
+
+// It has the others keep what it found, and cannot tell them that they all do.
+TEST(FailureDetector, WhatADeadRankHadProposedIsTheVerdict) {
+  Members group{4};
+  group.call_everywhere(all_reduce(1));
+  group.kill(3);
+  const Error proposed = collectives::communication_failure(all_reduce(1), "EPIPE (32)", {30});
+  group.propose(1, proposed);
+  group.kill(0);
+  for (const int rank : {2, 1}) {
+    const Error error = cause_found_by(group.detector(rank), all_reduce(1), "connection reset", in(seconds(10)));
+    EXPECT_STREQ(error.what(), proposed.what()) << rank;
+  }
+}
+
+TEST(FailureDetector, ARankThatEndsTheGroupTakesOverWhatWasProposedBefore) {
+  Members group{3};
+  const Error proposed = collectives::communication_failure(all_reduce(1), "EPIPE (32)", {20});
+  group.propose(1, proposed);
+  EXPECT_FALSE(group.detector(1).verdict());
+  const Error own = collectives::communication_failure(all_reduce(1), "a hook failed", {0});
+  EXPECT_STREQ(group.detector(0).agree(own).what(), proposed.what());
+  EXPECT_STREQ(group.detector(0).verdict()->what(), proposed.what());
+}
+
+TEST(FailureDetector, ARankThatLeavesTellsWhatWasProposedBefore) {
+  Members group{4};
+  const Error proposed = collectives::communication_failure(all_reduce(1), "EPIPE (32)", {20});
+  group.propose(1, proposed);
+  group.detector(0).tell_all(collectives::communication_failure(all_reduce(1), "it closes the group", {0}));
+  EXPECT_FALSE(group.detector(0).verdict());
+  for (const int rank : {1, 2, 3}) {
+    ASSERT_TRUE(group.detector(rank).verdict()) << rank;
+    EXPECT_STREQ(group.detector(rank).verdict()->what(), proposed.what()) << rank;
+  }
+}
+
+TEST(FailureDetector, ASilentWitnessIsNotWaitedForLong) {
+  Members group{4};
+  group.stop(0);
+  group.stop(1);
+  const auto begin = Deadline::Clock::now();
+  const Error own = collectives::communication_failure(all_reduce(1), "a hook failed", {20});
+  EXPECT_STREQ(group.detector(2).agree(own).what(), own.what());
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(4)) << "a second, on a machine that has nothing else to do";
 }
 
 TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {

@@ -41,6 +41,7 @@ struct FakeMember {
   int hung_up_on = 0;              ///< of 100 questions
   bool waits = true;
   Time leaves = Time::max();  ///< the group
+  bool runs = false;          ///< the kernel says so, whether it answers or not
   Death death = Death::none;
   Time dies = Time::max();
 };
@@ -64,6 +65,7 @@ class FakeLink final : public MemberLink {
   Time now() const override { return now_; }
   void ask(int member) override { open_[static_cast<std::size_t>(member)] = reply_of(member, now_); }
   bool asking(int member) const override { return open_[static_cast<std::size_t>(member)].has_value(); }
+  bool runs(int member) const override { return others_[static_cast<std::size_t>(member)].runs; }
   std::vector<MemberReply> wait(Time until) override {
     if (now_ < stall_ && stall_ <= until) {  // the host was suspended, and the deadline passed meanwhile
       for (auto& reply : open_) {
@@ -88,6 +90,8 @@ class FakeLink final : public MemberLink {
   }
 
   void pass(Time to) { now_ = std::max(now_, to); }
+  /// All that answer say so of those members.
+  void say_running(std::vector<int> members) { running_ = std::move(members); }
   void stall_at(Time when, milliseconds length) {
     stall_ = when;
     stall_length_ = length;
@@ -105,6 +109,7 @@ class FakeLink final : public MemberLink {
             .fingerprint = operation_.fingerprint(),
             .description = operation_.description(),
             .waits = member.waits,
+            .running = running_,
             .verdict = {}};
   }
   Reply reply_of(int number, Time asked) {
@@ -132,6 +137,7 @@ class FakeLink final : public MemberLink {
   }
 
   std::mt19937 random_;
+  std::vector<int> running_;
   const Operation operation_;
   std::vector<FakeMember> others_;
   std::vector<std::optional<Reply>> open_;
@@ -179,6 +185,9 @@ class Round {
                     signs_, link);
     return inquest.run([] { return true; });
   }
+
+  /// Of all members, in rank order.
+  void place(std::vector<int> nodes) { group_.nodes = std::move(nodes); }
 
   FakeLink link;
 

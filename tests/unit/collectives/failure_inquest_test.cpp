@@ -194,6 +194,28 @@ TEST(FailureInquest, ARankThatIsSilentAtTheDeadlineIsLost) {
   EXPECT_LE(round.link.now(), deadline);
 }
 
+// It has no processor for seconds. Of ranks on other nodes, those beside them say so.
+TEST(FailureInquest, ARankThatOnlyLacksProcessorsAtTheDeadlineIsSlow) {
+  const Time deadline = kStart + seconds(8);
+  const auto verdict = [&](const std::vector<int>& nodes, bool runs, std::vector<int> running) {
+    std::vector<FakeMember> members(3);
+    members[2].pauses.push_back({deadline - seconds(3), deadline + seconds(3)});
+    members[2].runs = runs;
+    Round round(members, seconds(30), 1);
+    round.place(nodes);
+    round.link.say_running(std::move(running));
+    const auto error = round.reach_deadline(deadline);
+    EXPECT_LE(round.link.now(), deadline);
+    EXPECT_TRUE(error && error->ranks() == Ranks{2});
+    return error ? error->code() : ErrorCode::system;
+  };
+  EXPECT_EQ(verdict({}, true, {}), ErrorCode::timeout);
+  EXPECT_EQ(verdict({}, false, {}), ErrorCode::peer_lost);
+  EXPECT_EQ(verdict({0, 1, 1}, false, {2}), ErrorCode::timeout);
+  EXPECT_EQ(verdict({0, 1, 1}, true, {}), ErrorCode::peer_lost) << "what runs here is another process";
+  EXPECT_EQ(verdict({0, 0, 1}, true, {2}), ErrorCode::peer_lost) << "nobody of its node has said so";
+}
+
 // A host of eight ranks loses its power, or this one's link is cut: all are named together.
 TEST(FailureInquest, AllThatAreLostTogetherAreNamedTogether) {
   for (const seconds peer_timeout : {seconds(6), seconds(30)}) {

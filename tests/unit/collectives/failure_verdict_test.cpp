@@ -28,7 +28,8 @@ MemberReply none(int rank, Kind kind) { return {.rank = rank, .kind = kind, .sta
 MemberReply behind(int rank) {
   return {.rank = rank,
           .kind = Kind::answered,
-          .status = StatusAnswer{.last_issued = 4, .fingerprint = 0, .description = {}, .waits = true, .verdict = {}}};
+          .status = StatusAnswer{
+              .last_issued = 4, .fingerprint = 0, .description = {}, .waits = true, .running = {}, .verdict = {}}};
 }
 
 MemberReply called(int rank, const Operation& operation) {
@@ -38,6 +39,7 @@ MemberReply called(int rank, const Operation& operation) {
                                  .fingerprint = operation.fingerprint(),
                                  .description = operation.description(),
                                  .waits = true,
+                                 .running = {},
                                  .verdict = {}}};
 }
 
@@ -106,6 +108,26 @@ TEST(FailureVerdict, TheSilenceOfAllIsTold) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->ranks(), (Ranks{10, 30}));
   EXPECT_THAT(error->cause(), HasSubstr("ranks 10, 30 gave no sign of life for 23 s (stopped, host down"));
+}
+
+TEST(FailureVerdict, ASilentRankWhoseProcessRunsIsSlow) {
+  MemberReply slow = none(1, Kind::no_answer);
+  slow.runs = true;
+  auto error = after_time_out({slow, in_step(2), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_EQ(error->ranks(), Ranks{10});
+  EXPECT_THAT(error->cause(), HasSubstr("rank 10 is too slow to answer before the deadline, but not stopped"));
+  MemberReply absent = behind(3);
+  absent.status->waits = false;
+  error = after_time_out({slow, in_step(2), absent});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->ranks(), (Ranks{10, 30}));
+  EXPECT_THAT(error->cause(), HasSubstr("rank 30 did not call it before the deadline, but is alive; rank 10 is too"));
+  error = after_time_out({slow, none(2, Kind::no_answer), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+  EXPECT_EQ(error->ranks(), Ranks{20}) << "one is lost, and the other not";
 }
 
 TEST(FailureVerdict, ABusyRankAndOneThatHangsUpAreNotLost) {

@@ -35,7 +35,9 @@ StatusAnswer sample_answer(bool failed) {
                       .fingerprint = std::numeric_limits<std::uint64_t>::max(),
                       .description = "barrier #12",
                       .waits = !failed,
+                      .running = {},
                       .verdict = {}};
+  if (failed) answer.running = {0, 3, 1'000'000};
   if (failed) answer.verdict = sample_error();
   return answer;
 }
@@ -55,9 +57,12 @@ void expect_every_cut_refused(const Bytes& whole, Decode decode) {
 
 TEST(GroupStatus, QuestionRoundTrip) {
   for (const std::uint64_t sequence : {std::uint64_t{0}, std::uint64_t{5}, ~std::uint64_t{0}}) {
-    const auto message = decode_group_message(encode(StatusQuestion{.sequence = sequence}));
-    ASSERT_TRUE(std::holds_alternative<StatusQuestion>(message));
-    EXPECT_EQ(std::get<StatusQuestion>(message).sequence, sequence);
+    for (const bool neighbours : {false, true}) {
+      const auto message = decode_group_message(encode(StatusQuestion{.sequence = sequence, .neighbours = neighbours}));
+      ASSERT_TRUE(std::holds_alternative<StatusQuestion>(message));
+      EXPECT_EQ(std::get<StatusQuestion>(message).sequence, sequence);
+      EXPECT_EQ(std::get<StatusQuestion>(message).neighbours, neighbours);
+    }
   }
 }
 
@@ -65,6 +70,17 @@ TEST(GroupStatus, VerdictRoundTrip) {
   const auto message = decode_group_message(encode(Verdict{.error = sample_error()}));
   ASSERT_TRUE(std::holds_alternative<Verdict>(message));
   expect_equal(std::get<Verdict>(message).error, sample_error());
+}
+
+TEST(GroupStatus, ProposalAndAnswerRoundTrip) {
+  const auto message = decode_group_message(encode(Proposal{.error = sample_error()}));
+  ASSERT_TRUE(std::holds_alternative<Proposal>(message));
+  expect_equal(std::get<Proposal>(message).error, sample_error());
+  for (const bool decided : {false, true}) {
+    const auto answer = decode_proposal_answer(encode(ProposalAnswer{.decided = decided, .error = sample_error()}));
+    EXPECT_EQ(answer.decided, decided);
+    expect_equal(answer.error, sample_error());
+  }
 }
 
 TEST(GroupStatus, EveryCodeTravels) {
@@ -83,6 +99,7 @@ TEST(GroupStatus, AnswerRoundTrip) {
     EXPECT_EQ(read.fingerprint, sent.fingerprint);
     EXPECT_EQ(read.description, sent.description);
     EXPECT_EQ(read.waits, sent.waits);
+    EXPECT_EQ(read.running, sent.running);
     ASSERT_EQ(read.verdict.has_value(), failed);
     if (failed) expect_equal(*read.verdict, *sent.verdict);
   }
@@ -91,12 +108,14 @@ TEST(GroupStatus, AnswerRoundTrip) {
 TEST(GroupStatus, CutsAndTailsAreRefused) {
   expect_every_cut_refused(encode(StatusQuestion{.sequence = 5}), decode_group_message);
   expect_every_cut_refused(encode(Verdict{.error = sample_error()}), decode_group_message);
+  expect_every_cut_refused(encode(Proposal{.error = sample_error()}), decode_group_message);
+  expect_every_cut_refused(encode(ProposalAnswer{.decided = true, .error = sample_error()}), decode_proposal_answer);
   expect_every_cut_refused(encode(sample_answer(false)), decode_status_answer);
   expect_every_cut_refused(encode(sample_answer(true)), decode_status_answer);
 }
 
 TEST(GroupStatus, UnknownTypesAreRefused) {
-  for (const unsigned type : {0U, 3U, 255U}) {
+  for (const unsigned type : {0U, 4U, 255U}) {
     Bytes bytes = encode(StatusQuestion{.sequence = 5});
     bytes[0] = static_cast<std::byte>(type);
     const auto error = ddp::test::error_of([&] { decode_group_message(bytes); });

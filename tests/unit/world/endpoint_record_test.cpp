@@ -22,7 +22,8 @@ EndpointRecord sample() {
                                        .routes_to_peers = true,
                                        .rate_mbps = 0}},
                         .channel_port = 65'535,
-                        .channel_token = {}};
+                        .channel_token = {},
+                        .process = {.pid = 4'194'303, .space = 4'026'531'836}};
   for (std::size_t i = 0; i < record.channel_token.size(); ++i) {
     record.channel_token[i] = static_cast<std::byte>(i * 17 + 1);
   }
@@ -39,6 +40,7 @@ TEST(EndpointRecord, RoundTrip) {
     EXPECT_EQ(read.addresses, record.addresses);
     EXPECT_EQ(read.channel_port, record.channel_port);
     EXPECT_EQ(read.channel_token, record.channel_token);
+    EXPECT_EQ(read.process, record.process);
   }
 }
 
