@@ -188,6 +188,18 @@ TEST_F(SparseExchange, AccumulatedRowsCountAndUnusedOnesAreNone) {
   EXPECT_EQ(rows_of(reducer.sparse_average(1)), std::vector<std::int64_t>{2}) << "placed, not marked";
 }
 
+TEST_F(SparseExchange, RowsOfAStepThatFailedDoNotCount) {
+  Reducer reducer(list(), group_, {.bucket_cap_bytes = 40, .find_unused_parameters = true});
+  std::vector<std::int64_t> rows{2};
+  std::vector<float> values{1, 2};
+  mark_all(reducer, gradient(rows, values));
+  reducer.change_group(group_);
+  reducer.prepare_for_backward();
+  for (const std::size_t index : {3, 2, 0}) reducer.mark_ready(index);
+  reducer.finalize();
+  EXPECT_TRUE(rows_of(reducer.sparse_average(1)).empty());
+}
+
 TEST_F(SparseExchange, WhatIsNoRowOfTheParameterIsRefused) {
   Reducer reducer(list(), group_, {.bucket_cap_bytes = 40});
   std::vector<std::int64_t> rows{6};
