@@ -25,9 +25,9 @@ struct Layer {
 };
 // among them one that is empty, and one of one element; matrices come into one bucket when those are rebuilt
 inline const std::vector<Layer> kLayers{{DType::float32, 50, 10}, {DType::float32, 3000, 60}, {DType::int32, 40},
-                                 {DType::float32, 0},      {DType::float32, 700, 20},  {DType::float64, 300},
-                                 {DType::bfloat16, 130},   {DType::complex64, 20},     {DType::float32, 60, 6},
-                                 {DType::float32, 1}};
+                                        {DType::float32, 0},      {DType::float32, 700, 20},  {DType::float64, 300},
+                                        {DType::bfloat16, 130},   {DType::complex64, 20},     {DType::float32, 60, 6},
+                                        {DType::float32, 1}};
 inline constexpr std::size_t kAlwaysUnused = 4;
 inline constexpr std::size_t kMarkedTwice = 1;
 
@@ -36,7 +36,9 @@ inline std::vector<std::int64_t> shape_of(const Layer& layer) {
   return {layer.rows, layer.size / layer.rows};
 }
 
-inline std::size_t size_bytes(const Layer& layer) { return static_cast<std::size_t>(layer.size) * size_of(layer.dtype); }
+inline std::size_t size_bytes(const Layer& layer) {
+  return static_cast<std::size_t>(layer.size) * size_of(layer.dtype);
+}
 
 /// Halves of even integers are exact, so that it does not matter when they are divided.
 inline Bytes gradient_of(const Layer& layer, int rank, int step, std::size_t index) {

@@ -65,7 +65,7 @@ class Embeddings {
     const SparseGradient gradient{.rows = {put(bytes_of(rows), producer), DType::int64, {count}, place_.device()},
                                   .values = {put(values, producer), dtype, {count, width}, place_.device()}};
     const auto stream = place_.stream(producer);
-    stream && producer != 0 ? reducer_.mark_ready(table, gradient, *stream) : reducer_.mark_ready(table, gradient);
+    stream&& producer != 0 ? reducer_.mark_ready(table, gradient, *stream) : reducer_.mark_ready(table, gradient);
   }
   void mark_dense(int step) {
     place_.write(dense_.get(), bytes_of(std::vector<float>(kElements, static_cast<float>(step + group_.rank()))), 0);
@@ -180,7 +180,8 @@ void give_a_stray_row(Embeddings& training) {
     check(false, "a row that is none was taken");
   } catch (const Error& error) {
     check(error.code() == ErrorCode::invalid_argument && error.ranks() == std::vector<int>{last}, error.what());
-    const char* const cause = training.group().rank() == last ? "there is no row 5 of 'table1'" : "other ranks have rows";
+    const char* const cause =
+        training.group().rank() == last ? "there is no row 5 of 'table1'" : "other ranks have rows";
     check(error.cause().find(cause) != std::string::npos, error.what());
   }
   training.reducer().change_group(training.group());

@@ -38,8 +38,8 @@ void launch_exact(Executor& executor, Kernel kernel, std::span<const ExactTensor
 }  // namespace
 
 void add_exactly(Executor& executor, std::span<const ExactTensor> tensors, Format format) {
-  const Kernel kernel = exact_kernel(format, Kernel::exact_add_f32, Kernel::exact_add_f64, Kernel::exact_add_f16,
-                                     Kernel::exact_add_bf16);
+  const Kernel kernel =
+      exact_kernel(format, Kernel::exact_add_f32, Kernel::exact_add_f64, Kernel::exact_add_f16, Kernel::exact_add_bf16);
   launch_exact(executor, kernel, tensors, format, nullptr);
 }
 

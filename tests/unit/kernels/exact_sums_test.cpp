@@ -68,7 +68,8 @@ struct Sums {
     std::vector<ExactTensor> tensors;
     std::int64_t* next = sums;
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      tensors.push_back({.values = place.put(values[i]), .count = counts[i], .sums = next, .broken = next + 2 * counts[i]});
+      tensors.push_back(
+          {.values = place.put(values[i]), .count = counts[i], .sums = next, .broken = next + 2 * counts[i]});
       next += 2 * counts[i] + 1;
     }
     return tensors;
@@ -155,7 +156,8 @@ TEST_P(ExactSums, AreRoundedOnce) {
   const std::size_t count = sums.size() / 2;
   std::vector<double> wanted;
   for (std::size_t i = 0; i < count; ++i) {
-    wanted.push_back(static_cast<double>(static_cast<Wide>(sums[2 * i]) * (Wide{1} << 44U) + sums[2 * i + 1]) / 0x1p64 / 3);
+    wanted.push_back(static_cast<double>(static_cast<Wide>(sums[2 * i]) * (Wide{1} << 44U) + sums[2 * i + 1]) / 0x1p64 /
+                     3);
   }
   const auto* const words = place().put(std::vector<std::int64_t>{0, 3});
   const ExactTensor tensor{.values = place().put(std::vector<double>(count, 7)),

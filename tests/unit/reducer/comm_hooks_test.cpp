@@ -293,6 +293,25 @@ TEST_F(CommHooks, AreToldHowStepsEnd) {
   EXPECT_EQ(hook->events.back(), "failed");
 }
 
+TEST_F(CommHooks, ModelsAreAveragedInTheStepsThatAreDue) {
+  const std::array tensors{TensorView{values_[0]}, TensorView{}};
+  const auto averages = [&](auto& averager) {
+    std::vector<std::uint64_t> due;
+    for (int i = 0; i < 6; ++i) {
+      sent_.clear();
+      const std::uint64_t step = averager.step();
+      averager.average_parameters(tensors);
+      if (!sent_.empty()) due.push_back(step);
+    }
+    return due;
+  };
+  PeriodicModelAverager periodic(group_, 2, 1);
+  EXPECT_THAT(averages(periodic), ElementsAre(1, 3, 5));
+  using Level = HierarchicalModelAverager::Level;
+  HierarchicalModelAverager hierarchical(group_, std::array<Level, 1>{{{3, 2}}}, 1);
+  EXPECT_THAT(averages(hierarchical), ElementsAre(3));
+}
+
 TEST_F(CommHooks, RefuseWhatMakesNoSense) {
   EXPECT_THAT(cause_of([] { power_sgd_hook({.rank = 0}); }), HasSubstr("rank 0"));
   EXPECT_THAT(cause_of([] { batched_power_sgd_hook({.orthogonalization_epsilon = -1}); }), HasSubstr("epsilon -1"));
@@ -320,6 +339,14 @@ TEST_F(CommHooks, RefuseWhatMakesNoSense) {
                 HierarchicalModelAverager(group_, std::array<Level, 1>{{{0, 2}}});
               }),
               HasSubstr("a period is 0"));
+  EXPECT_THAT(cause_of([&] {
+                HierarchicalModelAverager(group_, std::array<Level, 2>{{{1, 3}, {2, 2}}});
+              }),
+              HasSubstr("groups of 3 do not divide 2 ranks"));
+  EXPECT_THAT(cause_of([&] {
+                HierarchicalModelAverager(group_, std::array<Level, 2>{{{2, 1}, {2, 2}}});
+              }),
+              HasSubstr("period 2 of 2 ranks is not above the one before it"));
 }
 
 }  // namespace
