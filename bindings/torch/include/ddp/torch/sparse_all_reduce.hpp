@@ -78,9 +78,8 @@ class SparseAllReduce {
     const at::Tensor values = own_._values();
     std::int64_t elements = 1;  // of a value
     for (std::int64_t i = 1; i < values.dim(); ++i) elements *= values.size(i);
-    return static_cast<std::size_t>(count) *
-           (static_cast<std::size_t>(own_.sparse_dim()) * sizeof(std::int64_t) +
-            static_cast<std::size_t>(elements) * values.element_size());
+    return static_cast<std::size_t>(count) * (static_cast<std::size_t>(own_.sparse_dim()) * sizeof(std::int64_t) +
+                                              static_cast<std::size_t>(elements) * values.element_size());
   }
   static const std::byte* copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
