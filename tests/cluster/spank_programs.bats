@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # Programs under `srun --ddp` on a real Slurm, none of which knows of it: libddp's own over PMIx, PMI-2 and the store alone,
-# PyTorch with env://, Open MPI, ddprun, and one that uses nothing of it.
+# libtorch, PyTorch with env://, Open MPI, ddprun, and one that uses nothing of it.
 # DDP_TORCH_PYTHON is a Python that has torch (default: build/venv's); all nodes must see it.
 
 load ../support/spank_jobs
@@ -64,6 +64,18 @@ expect_checked() {
   expect_checked 2 store collectives ddp
   LIMIT=120 run srun --ddp -N2 -n3 "$python" "$BATS_TEST_DIRNAME/../../examples/p2p.py" --elements 10
   [[ $output == *"rank 0 exchanged 10 elements with 2 ranks by gloo"* ]] || { echo "$output"; return 1; }
+}
+
+@test "the example with libtorch by srun alone, and under --ddp" {
+  needs_torch
+  "$root/tests/torch/build" "$python" "${bin%/bin}/package" train_libtorch
+  unset SLURM_MPI_TYPE
+  for how in --mpi=pmix '--ddp --mpi=none'; do
+    # shellcheck disable=SC2086 # several options
+    OMP_NUM_THREADS=1 LIMIT=120 run srun $how -N2 -n3 "$root/build/torch/libtorch/train_libtorch" 3
+    succeeded
+    [[ $output == *"epoch 3: test accuracy 0."[89]* ]] || { echo "$output"; return 1; }
+  done
 }
 
 @test "PyTorch with env:// on four nodes, uneven and without PMI" {

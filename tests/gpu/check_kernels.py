@@ -197,6 +197,30 @@ class Check:
 
         self.report(f"quantize {count} in rows of {row}{' symmetric' if symmetric else ''}", self.both(run))
 
+    def exact(self, kind, size):
+        counts = [1, 255, 4097, 70000]
+        numbers = {"f32": "f", "f64": "d", "f16": "e", "bf16": "f"}[kind]
+
+        def values(count):
+            made = [self.random.gauss(0, 1) * 2.0 ** self.random.randint(-60, 12) for _ in range(count)]
+            data = struct.pack(f"{count}{numbers}", *made)
+            return b"".join(data[i + 2 : i + 4] for i in range(0, 4 * count, 4)) if kind == "bf16" else data
+
+        terms = [[values(count) for count in counts] for _ in range(3)]
+
+        def run(memory, launch):
+            sums = [memory.put(bytes(16 * count + 8)) for count in counts]
+            number = memory.put(struct.pack("q", len(terms)))
+            for term in terms:
+                tensors = [(memory.put(each), to, to + 16 * count, count) for each, to, count in zip(term, sums, counts)]
+                argument, blocks = k.exact_of(tensors, number)
+                launch(f"ddp_exact_add_{kind}", blocks, argument)
+            launch(f"ddp_exact_mean_{kind}", blocks, argument)
+            return [(memory.get(to, 16 * count + 8), "", 8) for to, count in zip(sums, counts)] + [
+                (memory.get(source, size * count), kind, size) for source, _, _, count in tensors]
+
+        self.report(f"exact means of {kind}", self.both(run))
+
     def low_rank(self, count, columns, rank):
         rows = -(-count // columns)
         matrix, kept = self.normal(count), self.normal(columns * rank)
@@ -264,6 +288,8 @@ def main():
     for size in (1, 2, 4, 8):
         check.fill(size)
     check.sums()
+    for kind, size in (("f32", 4), ("f64", 8), ("f16", 2), ("bf16", 2)):
+        check.exact(kind, size)
     for symmetric in (0, 1):
         for count, row in ((1, 1), (1000, 1000), (5000, 512), (3 * k.ROW_CHUNK + 1, 3 * k.ROW_CHUNK + 1)):
             check.quantization(count, row, symmetric)

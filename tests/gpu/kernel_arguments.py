@@ -7,6 +7,7 @@ CHUNK = 4096  # elements of a block that copies or fills
 RAW_CHUNK = 16384
 ROW_CHUNK = 4096
 MAX_PIECES = 168
+MAX_SUMS = 126
 BINS, PASSES, MAX_BLOCKS = 256, 4, 1024
 COLUMN_LANES, COLUMN_TILE, EXPAND_CHUNK, MAX_FACTORS = 16, 32, 2048, 96
 WORKSPACE_BYTES = 4 * (PASSES * BINS + 2 * MAX_BLOCKS)
@@ -59,6 +60,22 @@ class Factors(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64 * MAX_FACTORS) for name in ("data", "source", "seed", "length")] + [
         ("columns", ctypes.c_uint32 * MAX_FACTORS), ("factors", ctypes.c_uint32), ("epsilon", ctypes.c_float),
         ("finite", ctypes.c_uint64)]
+
+
+class Exact(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64 * MAX_SUMS) for name in ("values", "sums", "broken")] + [
+        (name, ctypes.c_uint32 * MAX_SUMS) for name in ("count", "first_chunk")] + [
+        ("pieces", ctypes.c_uint32), ("unused", ctypes.c_uint32), ("terms", ctypes.c_uint64)]
+
+
+def exact_of(tensors, terms):
+    """The argument and the number of blocks for (values, sums, broken, count) each."""
+    argument, blocks = Exact(pieces=len(tensors), terms=terms), 0
+    for i, (values, sums, broken, count) in enumerate(tensors):
+        argument.values[i], argument.sums[i], argument.broken[i] = values, sums, broken
+        argument.count[i], argument.first_chunk[i] = count, blocks
+        blocks += -(-count // CHUNK)
+    return argument, blocks
 
 
 def factors_of(factors, epsilon=0.0, finite=0):

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <ddp/process_group.hpp>
 #include <ddp/world.hpp>
 
 namespace ddp::test {
@@ -23,6 +24,7 @@ void train(World& world);
 void capture(World& world, bool view, bool hook);
 void reduce(World& world, const std::string& steps);
 void reduce_otherwise(World& world);
+void average_rows(World& world, ProcessGroup& group);
 void steps(World& world, int last);
 void reshape(World& world, const std::string& folder);
 

@@ -1,12 +1,9 @@
 // Scenarios of nccl_rank: a Reducer's gradients on the device have the bits of the same on the CPU.
-#include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,157 +11,12 @@
 #include <ddp/ddp.hpp>
 
 #include "nccl_rank.hpp"
-#include "nccl_rank_gradients.hpp"
+#include "nccl_rank_case.hpp"
 
 namespace ddp::test {
 namespace {
 
-struct Layer {
-  DType dtype;
-  std::int64_t size;
-  std::int64_t rows = 1;  ///< more: a matrix
-};
-// among them one that is empty, and one of one element; matrices come into one bucket when those are rebuilt
-const std::vector<Layer> kLayers{{DType::float32, 50, 10}, {DType::float32, 3000, 60}, {DType::int32, 40},
-                                 {DType::float32, 0},      {DType::float32, 700, 20},  {DType::float64, 300},
-                                 {DType::bfloat16, 130},   {DType::complex64, 20},     {DType::float32, 60, 6},
-                                 {DType::float32, 1}};
-constexpr std::size_t kAlwaysUnused = 4;
-constexpr std::size_t kMarkedTwice = 1;
 constexpr PowerSgdOptions kLowRank{.rank = 2, .start_iteration = 0, .min_compression_rate = 1};
-
-std::vector<std::int64_t> shape_of(const Layer& layer) {
-  if (layer.rows == 1) return {layer.size};
-  return {layer.rows, layer.size / layer.rows};
-}
-
-std::size_t size_bytes(const Layer& layer) { return static_cast<std::size_t>(layer.size) * size_of(layer.dtype); }
-
-/// Halves of even integers are exact, so that it does not matter when they are divided.
-Bytes gradient_of(const Layer& layer, int rank, int step, std::size_t index) {
-  Bytes bytes(size_bytes(layer));
-  const DType part = component_of(layer.dtype);
-  for (std::size_t i = 0; i < bytes.size() / size_of(part); ++i) {
-    const auto phase = static_cast<double>(i) * 0.731 + static_cast<double>(index) * 1.9 + rank * 2.3 + step * 0.61;
-    const auto value = static_cast<float>(std::sin(phase) * (1 + 0.01 * static_cast<double>(i % 97)));
-    const auto put = [&](auto each) { std::memcpy(bytes.data() + i * sizeof(each), &each, sizeof(each)); };
-    if (part == DType::float32) put(value);
-    if (part == DType::float64) put(static_cast<double>(value));
-    if (part == DType::bfloat16) put(to_bfloat16(value));
-    if (part == DType::int32) put(2 * static_cast<std::int32_t>(100 * value));
-  }
-  return bytes;
-}
-
-enum class Graph { plain, find_unused, fixed };
-
-struct Case {
-  bool view = false;
-  Graph graph = Graph::plain;
-  std::function<std::shared_ptr<CommHook>()> hook = [] { return std::shared_ptr<CommHook>{}; };
-  std::optional<DType> reduce_dtype{};
-  bool own_memory = true;  ///< else the group's
-  bool loose = false;      ///< gradients are in other memory in each step
-  bool integers = true;    ///< among the gradients
-  int steps = 20;
-  std::string name{};
-};
-
-/// A Reducer's parameters in a place, and what it takes to compute their gradients there.
-class Training {
- public:
-  Training(ProcessGroup& group, GradientPlace& place, const Case& how)
-      : group_(group), place_(place), how_(how), reducer_(make()) {}
-
-  Reducer& reducer() { return reducer_; }
-  ProcessGroup& group() { return group_; }
-  const Case& how() const { return how_; }
-  /// Its gradient is computed by this one of the two streams. The second one has more to do, so that it is later.
-  static int producer_of(std::size_t index) { return index % 3 == 0 ? 0 : 1; }
-  void compute(std::size_t index, int step) {
-    place_.write(gradient(index), gradient_of(layer(index), group_.rank(), step, index), producer_of(index));
-  }
-  void mark(std::size_t index) {
-    const TensorView there{gradient(index), layer(index).dtype, shape_of(layer(index)), place_.device()};
-    const auto stream = place_.stream(producer_of(index));
-    if (!stream || producer_of(index) == 0) {
-      return how_.loose ? reducer_.mark_ready(index, there) : reducer_.mark_ready(index);
-    }
-    how_.loose ? reducer_.mark_ready(index, there, *stream) : reducer_.mark_ready(index, *stream);
-  }
-  bool unused(std::size_t index, int step) const {
-    if (how_.graph == Graph::plain) return false;
-    if (index == kAlwaysUnused) return true;
-    return how_.graph == Graph::find_unused && index % 3 == 1 && (step + group_.rank()) % 3 == 0;
-  }
-  void backward(int step) {
-    std::vector<std::size_t> known;
-    for (std::size_t i = 0; i < kLayers.size() && how_.graph == Graph::find_unused; i += 2) {
-      if (unused(i, step)) known.push_back(i);
-    }
-    turn_ = step % 2;
-    reducer_.prepare_for_backward(known);
-    fork();
-    for (std::size_t place = 0; place < kLayers.size(); ++place) {
-      const std::size_t index = (place * 7 + static_cast<std::size_t>(group_.rank())) % kLayers.size();
-      if (unused(index, step)) continue;
-      compute(index, step);
-      mark(index);
-      if (how_.graph == Graph::fixed && index == kMarkedTwice) mark(index);
-    }
-    reducer_.finalize();
-  }
-  /// The program goes over to the other stream.
-  void fork() { place_.order(0, 1); }
-  void read_all() {
-    for (std::size_t i = 0; i < kLayers.size(); ++i) {
-      place_.read(gradient(i), size_bytes(layer(i)), producer_of(i));
-    }
-    place_.order(1, 0);
-  }
-
- private:
-  Layer layer(std::size_t index) const {
-    Layer found = kLayers[index];
-    if (found.dtype == DType::int32 && !how_.integers) found.dtype = DType::float32;
-    return found;
-  }
-  void* gradient(std::size_t index) {
-    if (how_.view && !how_.loose) return reducer_.bucket_view(index).data();
-    return memory_[(1 + (how_.loose ? turn_ : 0)) * kLayers.size() + index].get();
-  }
-  Reducer make() {
-    for (int i = 0; i < 3; ++i) {
-      for (std::size_t each = 0; each < kLayers.size(); ++each)
-        memory_.push_back(place_.allocate(size_bytes(layer(each))));
-    }
-    std::vector<Parameter> parameters;
-    for (std::size_t i = 0; i < kLayers.size(); ++i) {
-      const auto at = [&](std::size_t memory) {
-        return TensorView{memory_[memory].get(), layer(i).dtype, shape_of(layer(i)), place_.device()};
-      };
-      parameters.push_back({.name = fmt::format("layer{}", i), .value = at(i)});
-      if (!how_.view && !how_.loose) parameters.back().gradient = at(kLayers.size() + i);
-    }
-    ReducerOptions options;
-    options.bucket_cap_bytes = 1000;
-    options.gradient_as_bucket_view = how_.view;
-    options.find_unused_parameters = how_.graph == Graph::find_unused;
-    options.static_graph = how_.graph == Graph::fixed;
-    options.comm_hook = how_.hook();
-    options.reduce_dtype = how_.reduce_dtype;
-    options.stream = place_.stream(0);
-    if (how_.own_memory) options.allocator = [this](std::size_t bytes, Device) { return place_.allocate(bytes); };
-    return Reducer(parameters, group_, options);
-  }
-
-  ProcessGroup& group_;
-  GradientPlace& place_;
-  const Case& how_;
-  std::size_t turn_ = 0;                       ///< of loose gradients
-  std::vector<std::shared_ptr<void>> memory_;  ///< of values, then of gradients, twice
-  Reducer reducer_;
-};
 
 /// Runs @p body in both places, which must read the same.
 void compare(World& world, ProcessGroup& group, const Case& how, const std::function<void(Training&)>& body) {
@@ -220,6 +72,24 @@ std::vector<Case> all_cases(int steps) {
       }
     }
   }
+  for (const bool view : {false, true}) {
+    for (const Graph graph : {Graph::plain, Graph::find_unused, Graph::fixed}) {
+      cases.push_back({.view = view,
+                       .graph = graph,
+                       .hook = exact_average_hook,
+                       .own_memory = cases.size() % 2 == 0,
+                       .integers = false,
+                       .complex = false,
+                       .steps = steps > 0 ? steps : 3,
+                       .name = fmt::format("{}, graph {}, exact", view ? "view" : "no view", static_cast<int>(graph))});
+    }
+    cases.push_back({.view = view,
+                     .hook = none,
+                     .own_memory = !view,
+                     .optimizer = 1,
+                     .steps = steps > 0 ? steps : 4,
+                     .name = fmt::format("{}, optimizer", view ? "view" : "no view")});
+  }
   // these need all parameters, and have other buckets in the second step, where they find what the first has left out
   PowerSgdOptions cold = kLowRank;
   cold.start_iteration = 1;
@@ -269,15 +139,36 @@ void accumulate(Training& training) {
   }
 }
 
+/// Buckets are rebuilt when there are gradients of a step of no_sync, and not again.
+void accumulate_and_rebuild(Training& training) {
+  for (int step = 0; step < 4; ++step) {
+    std::optional<Reducer::NoSync> alone;
+    if (step == 1) alone.emplace(training.reducer().no_sync());
+    training.backward(step);
+    training.read_all();
+  }
+}
+
 /// Ranks have different numbers of steps.
-void run_out(Training& training, bool divide_by_initial_world_size) {
+void run_out(Training& training, bool divide_by_initial_world_size, bool accumulates) {
   Join join({&training.reducer().joinable()}, {.divide_by_initial_world_size = divide_by_initial_world_size});
   for (int step = 0; step < 3 + 2 * training.group().rank(); ++step) {
+    std::optional<Reducer::NoSync> alone;
+    if (accumulates && step % 2 == 0) alone.emplace(training.reducer().no_sync());
     training.backward(step);
     training.read_all();
   }
   join.finish();
 }
+
+/// A program's own.
+class HostHook final : public CommHook {
+ public:
+  std::string name() const override { return "host"; }
+  BucketExchange start(const GradientBucket&, ProcessGroup&) override {
+    return [] {};
+  }
+};
 
 void must_be_refused(const std::function<void()>& call, const std::string& why) {
   try {
@@ -293,6 +184,7 @@ void must_be_refused(const std::function<void()>& call, const std::string& why) 
 void reduce(World& world, const std::string& steps) {
   ProcessGroup group = make_process_group(world);
   for (const Case& how : all_cases(std::stoi(steps))) compare(world, group, how, take_steps);
+  if (group.size() == 1) average_rows(world, group);
   group.barrier().wait();
 }
 
@@ -309,25 +201,43 @@ void reduce_otherwise(World& world) {
     }
     how = {.view = view, .steps = 4, .name = fmt::format("late streams, view {}", view)};
     compare(world, group, how, take_steps);
+    how.optimizer = 5;
+    how.hook = noop_hook;  // so that no operation keeps buckets that are rebuilt while the optimizer is busy
+    compare(world, group, how, take_steps);
+    how.optimizer = 0;
     // what is kept of parameters moves with their buckets
     how.hook = [view] { return view ? top_k_hook(0.2) : power_sgd_hook(kLowRank); };
     compare(world, group, how, take_steps);
     for (const bool initial : {false, true}) {
       how = {.view = view, .integers = initial, .name = fmt::format("joined, view {}, all ranks {}", view, initial)};
       if (initial) how.hook = [] { return compress_hook(DType::float16); };
-      compare(world, group, how, [initial](Training& training) { run_out(training, initial); });
+      compare(world, group, how, [initial](Training& training) { run_out(training, initial, false); });
     }
+    how = {.view = view,
+           .hook = exact_average_hook,
+           .own_memory = view,
+           .integers = false,
+           .complex = false,
+           .name = fmt::format("exact, view {}", view)};
+    compare(world, group, how, accumulate_and_rebuild);
+    compare(world, group, how, [](Training& training) { run_out(training, true, true); });
+    how.graph = Graph::find_unused;
+    compare(world, group, how, accumulate);
   }
+  average_rows(world, group);
   DeviceGradients place(world.local_rank());
   const auto memory = place.allocate(40);
   const auto make = [&](const std::shared_ptr<CommHook>& hook) {
     const TensorView value{memory.get(), DType::float32, {10}, place.device()};
     Reducer({{.name = "weight", .value = value}}, group, {.comm_hook = hook, .stream = place.stream(0)});
   };
-  must_be_refused([&] { make(exact_average_hook()); }, "'weight' is on a CUDA device, where the hook 'exact average'");
-  const auto optimizer = [] { return optimizer_hook([](std::size_t, const TensorView&) {}, top_k_hook(0.5)); };
-  must_be_refused([&] { make(optimizer()); }, "takes no gradients");
-  must_be_refused([&] { make(compress_wrapper(DType::float16, optimizer())); }, "serves_cuda()");
+  const auto optimizer = [](std::shared_ptr<CommHook> inner) {
+    return optimizer_hook([](std::size_t, const TensorView&) {}, std::move(inner));
+  };
+  must_be_refused([&] { make(std::make_shared<HostHook>()); }, "'weight' is on a CUDA device, where the hook 'host'");
+  must_be_refused([&] { make(optimizer(std::make_shared<HostHook>())); }, "takes no gradients");
+  must_be_refused([&] { make(compress_wrapper(DType::float16, optimizer(std::make_shared<HostHook>()))); },
+                  "serves_cuda()");
   make(noop_hook());
   const Case integers;
   Training with_integers(group, place, integers);

@@ -50,7 +50,7 @@ def job(ranks, *checks, **variables):
 
 @pytest.mark.parametrize("ranks, checks", [
     (2, ["same_as_gloo", "same_as_torchs", "sparse_gradients", "delayed_parameters", "rebuilt_buckets_leave_no_memory",
-         "power_sgd", "mixed_precision", "mixed_types", "synchronized_batches", "buffer_hooks", "straggler_and_trace", "loaders",
+         "power_sgd", "mixed_precision", "mixed_types", "sparse_tensors", "synchronized_batches", "buffer_hooks", "straggler_and_trace", "loaders",
          "steady_memory", "optimizers_in_backward", "fused_optimizers", "sharded_optimizer", "scaled_gradients"]),
     (3, ["torchs_join", "hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
          "distributed_features", "leaves_everything"]),

@@ -41,9 +41,10 @@ def double(adapter, tmp_path_factory):  # noqa: F811
     finally:
         sys.path.remove(str(SITE))
     compiler = COMPILER.get("CXX", "g++").split()
-    source = ROOT / "tests" / "support" / "torch_cuda_double.cpp"
-    for command in ([*compiler, *flags, "-O0", "-c", str(source), "-o", f"{made}.o"],
-                    [*compiler, "-shared", f"{made}.o", *libraries, "-o", f"{made}.so"]):
+    objects = [f"{made}{part}.o" for part in ("", "_sparse")]
+    sources = [ROOT / "tests" / "support" / f"{Path(each).stem}.cpp" for each in objects]
+    for command in (*([*compiler, *flags, "-O0", "-c", str(source), "-o", each] for source, each in zip(sources, objects)),
+                    [*compiler, "-shared", *objects, *libraries, "-o", f"{made}.so"]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_PATIENCE, cwd=made.parent,
                               env={**os.environ, **COMPILER})
         assert done.returncode == 0, done.stderr[-8000:]
@@ -53,7 +54,7 @@ def double(adapter, tmp_path_factory):  # noqa: F811
 def test_checks(double):
     """What the doubles do in streams and threads comes later, by times drawn from a seed."""
     checks = ["all_operations", "transfers", "types", "beside_the_host", "memory_is_kept", "futures", "training",
-              "refused_training", "nothing_blocks", "absent"]
+              "sparse_training", "refused_training", "nothing_blocks", "absent"]
     done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", sys.executable, CUDA_JOB, *checks, **double,
                FAKE_CUDA_JITTER_SEED=os.environ.get("DDP_TEST_JITTER_SEED", "5"), FAKE_NCCL_JITTER="5")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,6 @@
 """Programs with libtorch and libddp: compiled as a user's are, against the libtorch within PyTorch, and run as ranks.
 
-Where libddp is: DDP_BIN_DIR (default: build/dev/bin). The programs (tests/torch, examples/libtorch) are built into build/torch;
-DDP_JOBS limits the compiler processes.
+Where libddp is: DDP_BIN_DIR (default: build/dev/bin). tests/torch/build makes the programs.
 """
 
 import os
@@ -49,12 +48,7 @@ def checked(*command, timeout, **variables):
 
 @pytest.fixture(scope="module")
 def programs():
-    ccache = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    cached = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1", "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
-    checked("cmake", "-G", "Ninja", "-S", ROOT / "tests" / "torch", "-B", BUILD, f"-Dddp_DIR={PACKAGE}",
-            f"-DTorch_DIR={torch.utils.cmake_prefix_path}/Torch", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-            "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g0 -DNDEBUG", *ccache, timeout=PATIENCE)
-    checked("cmake", "--build", BUILD, "--parallel", os.environ.get("DDP_JOBS", "2"), timeout=COMPILE_PATIENCE, **cached)
+    checked(ROOT / "tests" / "torch" / "build", sys.executable, PACKAGE, timeout=COMPILE_PATIENCE)
     return BUILD
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import libddp.torch
-from libddp_torch_cuda_training import refused_training, training  # noqa: F401, checks
+from libddp_torch_cuda_training import refused_training, sparse_training, training  # noqa: F401, checks
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = torch.device("cuda", RANK)

@@ -58,10 +58,26 @@ def move(module):
     return module
 
 
-def trained(on_device, accumulate=1, hook=None, **options):
+class Words(torch.nn.Module):
+    """Embeddings with sparse gradients, of rows that ranks and steps do not share, beside a dense layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(9, 4, sparse=True)
+        self.head = torch.nn.Linear(4, 2)
+        self.step = 0
+
+    def forward(self, x):
+        self.step += 1
+        few = [(3 * self.step + 2 * RANK + i * i) % 9 for i in range((self.step + RANK) % 4)]
+        words = torch.tensor(few, dtype=torch.int64)
+        return self.head(self.words(words if x.device.type == "cpu" else moved(words)).sum(0) + x)
+
+
+def trained(on_device, accumulate=1, hook=None, net=None, **options):
     """Parameters, buffers and the last gradients, of the CPU."""
     torch.manual_seed(5 + RANK)  # rank 0's parameters are taken
-    net, number = Net("find_unused_parameters" in options), next(streams)
+    net, number = net() if net else Net("find_unused_parameters" in options), next(streams)
     kept = []
     if on_device:
         double.use_stream(RANK, 3)
@@ -82,7 +98,7 @@ def trained(on_device, accumulate=1, hook=None, **options):
     batches = iter([moved(each) for each in inputs] if on_device else inputs)
     for _ in range(STEPS):
         for each in model.parameters():
-            if each.grad is not None and options.get("gradient_as_bucket_view"):
+            if each.grad is not None and options.get("gradient_as_bucket_view") and not each.grad.is_sparse:
                 each.grad.zero_()
             else:
                 each.grad = None
@@ -93,9 +109,10 @@ def trained(on_device, accumulate=1, hook=None, **options):
         with torch.no_grad():
             for each in model.parameters():
                 if each.grad is not None:
-                    each -= 0.1 * each.grad
+                    each -= 0.1 * (each.grad.to_dense() if each.grad.is_sparse else each.grad)
     state = {name: value.cpu() for name, value in model.state_dict().items()}
-    gradients = {f"gradient of {name}": each.grad.cpu() for name, each in model.named_parameters() if each.grad is not None}
+    gradients = {f"gradient of {name}": (each.grad.to_dense() if each.grad.is_sparse else each.grad).cpu()
+                 for name, each in model.named_parameters() if each.grad is not None}
     del kept
     return {**state, **gradients}
 
@@ -117,6 +134,12 @@ def training():
     same(trained(True, **half), trained(False, **half), f"with {half}", 1e-3)
     beside = dist.new_group(backend="gloo")  # gets a group of libddp beside it
     same(trained(True, process_group=beside), trained(False), "beside gloo")
+
+
+def sparse_training():
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        same(trained(True, net=Words, **options), trained(False, net=Words, **options), f"sparse gradients with {options}")
+    same(trained(True, 3, net=Words), trained(False, 3, net=Words), "accumulated sparse gradients")
 
 
 def refused_training():

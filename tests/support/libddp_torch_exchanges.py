@@ -63,6 +63,29 @@ def sparse_gradients():
     error_of(libddp.Mismatch, "with a sparse gradient", lambda: Ours(torch.nn.Embedding(4, 3, sparse=rank == 0)))
 
 
+def sparse_tensors():
+    """all_reduce of sparse tensors has the bits of gloo's."""
+    rank, gloo = dist.get_rank(), dist.new_group(backend="gloo")
+    generator = torch.Generator().manual_seed(5 + rank)
+
+    def sparse(shape, dims, elements, dtype=torch.float32):
+        indices = torch.stack([torch.randint(0, size, (elements,), generator=generator) for size in shape[:dims]])
+        values = torch.randn((elements, *shape[dims:]), generator=generator).mul(10).to(dtype)
+        return torch.sparse_coo_tensor(indices, values, shape)  # some elements several times
+
+    for shape, dims, elements, dtype in (((7, 5), 2, 20, torch.float32), ((9, 3, 2), 1, 6, torch.float64), ((50,), 1, rank, torch.int64),
+                                         ((4, 6), 1, 3 * rank, torch.bfloat16), ((5,), 1, 0, torch.float32)):
+        ours, theirs = (tensor.clone() for tensor in (sparse(shape, dims, elements, dtype),) * 2)
+        dist.all_reduce(theirs, group=gloo)
+        work = dist.all_reduce(ours, async_op=True)
+        assert work.wait() and work.get_future().value()[0] is not None
+        assert ours.is_coalesced() and torch.equal(ours.indices(), theirs.indices()), (shape, ours, theirs)
+        assert torch.equal(ours.values(), theirs.values()), (shape, ours, theirs)
+    tensor = sparse((3,), 1, 2)
+    error_of(libddp.InvalidArgument, "libddp adds them only", lambda: dist.all_reduce(tensor, dist.ReduceOp.MAX))
+    error_of(libddp.Mismatch, "adding sparse tensors: they differ from rank 0's", lambda: dist.all_reduce(sparse((4 + rank,), 1, 2)))
+
+
 def delayed_parameters():
     def wrapped(kind, net, hooked=1, **options):
         layers = list(net.module)

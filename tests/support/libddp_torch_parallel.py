@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as Theirs
 
 import libddp.torch
 from libddp.torch import DistributedDataParallel as Ours
-from libddp_torch_exchanges import delayed_parameters, sparse_gradients  # noqa: F401, checks
+from libddp_torch_exchanges import delayed_parameters, sparse_gradients, sparse_tensors  # noqa: F401, checks
 from libddp_torch_features import (buffer_hooks, compiled_by_inductor, loaders, mixed_precision, mixed_types, power_sgd,  # noqa: F401
                                    steady_memory, straggler_and_trace, synchronized_batches)
 from libddp_torch_optimizers import (fused_optimizers, optimizers_in_backward, scaled_gradients,  # noqa: F401

@@ -161,7 +161,7 @@ class Backend {
 };
 
 /// Changes with this header; a plugin of another version is refused.
-inline constexpr int kBackendVersion = 6;
+inline constexpr int kBackendVersion = 7;
 
 struct BackendPlugin {
   int version;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,10 @@ struct GradientBucket {
   std::vector<TensorView> gradients;         ///< parts of buffer, in the order of `parameters`
   std::shared_ptr<void> memory;              ///< owns the buffer, for CallOptions::keep_alive
   std::shared_ptr<TensorExecutor> executor;  ///< moves what is in it
+  std::optional<Stream> program{};           ///< ReducerOptions::stream of a bucket on a CUDA device
   /// More memory where the buffer is, aligned to 64 bytes, which may be dropped at any time. On a CUDA device by
-  /// ReducerOptions::allocator, else collective: all ranks take the same, in the order of their buckets. In start().
+  /// ReducerOptions::allocator, else collective: all ranks take the same, in the order of their buckets. In start() and
+  /// add_leaf().
   std::function<std::shared_ptr<void>(std::size_t bytes)> allocate;
 };
 

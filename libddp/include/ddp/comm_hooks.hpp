@@ -11,10 +11,10 @@
 
 namespace ddp {
 
-// All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged as they are. All but
-// optimizer_hook take buckets on CUDA devices, too, where kernels of the backend nccl give the CPU's bits. What
-// they keep from step to step is dropped, on all ranks, when a step fails and when the Reducer changes its group. Those
-// that add what they have left out to the next gradient are refused with find_unused_parameters.
+// All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged as they are. They
+// take buckets on CUDA devices, too, where kernels of the backend nccl give the CPU's bits. What they keep from step to
+// step is dropped, on all ranks, when a step fails and when the Reducer changes its group. Those that add what they
+// have left out to the next gradient are refused with find_unused_parameters.
 
 /// PyTorch's PowerSGDState. Equal on all ranks.
 struct PowerSgdOptions {
@@ -54,7 +54,8 @@ std::shared_ptr<CommHook> top_k_hook(double fraction);
 /// and hook anew.
 std::shared_ptr<CommHook> post_local_sgd_hook(std::uint64_t start_iteration, std::optional<ProcessGroup> subgroup = {});
 
-/// A parameter's position in the Reducer's list, and its gradient, averaged.
+/// A parameter's position in the Reducer's list, and its gradient, averaged, which is valid during the call. On a CUDA
+/// device it is there for what the call puts into ReducerOptions::stream.
 using OptimizerStep = std::function<void(std::size_t parameter, const TensorView& gradient)>;
 /// Calls @p step for each parameter in Reducer::finalize as soon as its bucket has arrived, while later ones travel.
 /// @p inner exchanges; default: the average. If a step fails some parameters have been updated with what may be wrong:

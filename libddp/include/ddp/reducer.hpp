@@ -40,11 +40,11 @@ struct Parameter {
   /// Else it is compared and broadcast only.
   bool requires_gradient = true;
   /// Its gradient is given as SparseGradient, exchanged by rows, outside the buckets and without a hook. Of one
-  /// dimension or more, row-major, in the CPU's memory.
+  /// dimension or more, row-major.
   bool sparse_gradient = false;
 };
 
-/// Some rows of a gradient, in the caller's memory; the others are zero.
+/// Some rows of a gradient, in the caller's memory, on the parameter's device; the others are zero.
 struct SparseGradient {
   TensorView rows;    ///< int64[n]: positions in the parameter's first dimension, in any order, several times, too
   TensorView values;  ///< n rows in the parameter's element type
@@ -126,9 +126,9 @@ struct ReducerStats {
 /// too: Error(invalid_argument) that names these ranks. All calls but mark_ready come from one thread at a time.
 ///
 /// Gradients on a CUDA device are copied, divided and cast by work in a stream of the Reducer's own, which no call
-/// waits for: neither mark_ready nor finalize blocks until the device is done. Not there: sparse gradients, and hooks
-/// that do not say serves_cuda(). A bucket in gradient_as_bucket_view is divided by the backend instead. What goes
-/// wrong on the device after finalize is told by later calls.
+/// waits for: neither mark_ready nor finalize blocks until the device is done, but for sparse gradients, which finalize
+/// takes through the CPU's memory. Not there: hooks that do not say serves_cuda(). A bucket in gradient_as_bucket_view
+/// is divided by the backend instead. What goes wrong on the device after finalize is told by later calls.
 class Reducer {
  public:
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});
@@ -157,6 +157,7 @@ class Reducer {
 
   /// The same for a parameter with sparse_gradient, which finalize does not write to: see sparse_average().
   void mark_ready(std::size_t index, const SparseGradient& gradient);
+  void mark_ready(std::size_t index, const SparseGradient& gradient, const Stream& producer);
 
   /// Where the gradient of a parameter is until the next finalize, if it is not marked: an accumulated one counts.
   /// Without memory: zeros. Between steps; for gradients outside the buckets.
@@ -194,7 +195,8 @@ class Reducer {
   TensorView bucket_view(std::size_t index) const;
 
   /// After finalize, of a parameter with sparse_gradient: the average of all ranks, rows ascending and each once; none
-  /// if no rank used it. Valid until the next finalize.
+  /// if no rank used it. Valid until the next finalize. On a CUDA device for what comes later in the streams that
+  /// finalize makes wait.
   SparseGradient sparse_average(std::size_t index) const;
 
   /// Whether any rank has marked it in the last step, or in those of no_sync before. True unless unused parameters are

@@ -7,6 +7,8 @@
 #include <optional>
 #include <span>
 
+#include <ddp/bytes.hpp>
+#include <ddp/deadline.hpp>
 #include <ddp/tensor_view.hpp>
 #include <ddp/work.hpp>
 
@@ -39,6 +41,12 @@ class TensorExecutor {
   /// reciprocal, which is rounded, too, and only floating-point numbers of 16 bits and more, and complex ones, can be
   /// divided. Casts are between float32 and float16 or bfloat16.
   virtual void copy(std::span<const TensorCopy> copies, DType from, DType to, int divisor = 1) = 0;
+
+  /// A copy in the CPU's memory of what is there once what is in stream() now is over: for which it waits, until @p
+  /// deadline at most, and as Work::wait_watched.
+  virtual Bytes read(const void* from, std::size_t bytes, Deadline deadline) = 0;
+  /// Copies from the CPU's memory, in stream(). May have to wait, as read.
+  virtual void write(std::shared_ptr<const Bytes> from, void* to, Deadline deadline) = 0;
 
   /// What comes later in stream() waits for the end of @p work; on processors the caller does.
   virtual void wait_for(const Work& work) = 0;

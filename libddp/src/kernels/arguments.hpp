@@ -144,4 +144,20 @@ struct FactorArguments {
 };
 static_assert(sizeof(FactorArguments) <= 4096);
 
+/// As many tensors as fit into the parameters of one launch of exact sums.
+inline constexpr std::uint32_t kMaxSums = 126;
+
+/// Piece i is done by the blocks from first_chunk[i] on, as in PieceArguments.
+struct ExactArguments {
+  void* values[kMaxSums];
+  std::int64_t* sums[kMaxSums];         ///< high and low of each element
+  std::int64_t* broken[kMaxSums];       ///< how many values had no place in a sum
+  std::uint32_t count[kMaxSums];        ///< elements, at least 1
+  std::uint32_t first_chunk[kMaxSums];  ///< ascending, from 0
+  std::uint32_t pieces;
+  std::uint32_t unused;
+  const std::int64_t* terms;  ///< of means: how many each sum has
+};
+static_assert(sizeof(ExactArguments) <= 4096);
+
 }  // namespace ddp::kernels

@@ -12,6 +12,7 @@
 
 #include "base/invalid_argument.hpp"
 #include "kernels/arguments.hpp"
+#include "kernels/piece_launcher.hpp"
 
 namespace ddp::kernels {
 namespace {
@@ -67,58 +68,28 @@ void check_alignment(const void* memory, std::size_t bytes, std::string_view for
       fmt::format("the memory of tensor {} is at {}, which is not aligned to {}", piece, fmt::ptr(memory), format), {});
 }
 
-/// Collects pieces, and launches as many as fit.
-class PieceLauncher {
- public:
-  PieceLauncher(Executor& executor, Kernel kernel, std::uint32_t chunk)
-      : executor_(executor), kernel_(kernel), chunk_(chunk) {}
+using Launcher = PieceLauncher<PieceArguments>;
 
-  /// Long pieces become several: counts have 32 bits, and so have the numbers of blocks.
-  void add(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes, std::size_t count) {
-    const std::size_t longest = std::size_t{1} << 31U;
-    for (std::size_t done = 0; done < count;) {
-      const std::size_t length = std::min(count - done, longest);
-      const auto chunks = static_cast<std::uint32_t>((length + chunk_ - 1) / chunk_);
-      if (arguments_.pieces == kMaxPieces || chunks > kMaxBlocks - blocks_) launch();
-      const std::uint32_t piece = arguments_.pieces++;
-      arguments_.from[piece] = from == nullptr ? nullptr : static_cast<const std::byte*>(from) + done * from_bytes;
-      arguments_.to[piece] = static_cast<std::byte*>(to) + done * to_bytes;
-      arguments_.count[piece] = static_cast<std::uint32_t>(length);
-      arguments_.first_chunk[piece] = blocks_;
-      blocks_ += chunks;
-      done += length;
-    }
-  }
-
-  void launch() {
-    if (arguments_.pieces == 0) return;
-    executor_.launch({.kernel = kernel_, .blocks = blocks_, .argument = &arguments_});
-    arguments_.pieces = 0;
-    blocks_ = 0;
-  }
-
-  PieceArguments& arguments() { return arguments_; }
-
- private:
-  static constexpr std::uint32_t kMaxBlocks =
-      0x7fffffff;  // of a grid (CUDA C++ Programming Guide, compute capabilities)
-
-  Executor& executor_;
-  Kernel kernel_;
-  std::uint32_t chunk_;
-  std::uint32_t blocks_ = 0;
-  PieceArguments arguments_{};
-};
+/// @param from null: of fills.
+void add_way(Launcher& launcher, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes,
+             std::size_t count) {
+  launcher.add(count, [&](PieceArguments& arguments, std::uint32_t piece, std::size_t first) {
+    arguments.from[piece] = from == nullptr ? nullptr : static_cast<const std::byte*>(from) + first * from_bytes;
+    arguments.to[piece] = static_cast<std::byte*>(to) + first * to_bytes;
+  });
+}
 
 void launch_pieces(Executor& executor, Kernel kernel, std::span<const Piece> pieces, Format from, Format to,
                    double scale) {
-  PieceLauncher launcher(executor, kernel, from == Format::raw ? kChunkElements<true> : kChunkElements<false>);
+  Launcher launcher(executor, kernel, from == Format::raw ? kChunkElements<true> : kChunkElements<false>);
   launcher.arguments().scale = scale;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     check_alignment(pieces[i].from, size_of(from), to_string(from), i);
     check_alignment(pieces[i].to, size_of(to), to_string(to), i);
   }
-  for (const Piece& piece : pieces) launcher.add(piece.from, size_of(from), piece.to, size_of(to), piece.count);
+  for (const Piece& piece : pieces) {
+    add_way(launcher, piece.from, size_of(from), piece.to, size_of(to), piece.count);
+  }
   launcher.launch();
 }
 
@@ -174,7 +145,7 @@ void fill(Executor& executor, std::span<const Part> tensors, std::span<const std
       base::throw_invalid_argument("filling tensors", fmt::format("an element has {} bytes", element.size()),
                                    "give 1, 2, 4 or 8 bytes");
   }
-  PieceLauncher launcher(executor, kernel, kChunkElements<false>);
+  Launcher launcher(executor, kernel, kChunkElements<false>);
   // the lowest bytes, wherever the processor has them: a word of the element's size is what the kernel stores
   std::uint64_t pattern = 0;
   for (std::size_t i = 0; i < element.size(); ++i) {
@@ -185,7 +156,7 @@ void fill(Executor& executor, std::span<const Part> tensors, std::span<const std
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     check_alignment(tensors[i].data, element.size(), "its elements", i);
   }
-  for (const Part& tensor : tensors) launcher.add(nullptr, 0, tensor.data, element.size(), tensor.count);
+  for (const Part& tensor : tensors) add_way(launcher, nullptr, 0, tensor.data, element.size(), tensor.count);
   launcher.launch();
 }
 

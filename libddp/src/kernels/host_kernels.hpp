@@ -38,5 +38,13 @@ void low_rank_expand(const LowRankArguments& arguments);
 void begin_factors(const FactorArguments& arguments);
 void orthogonalize(const FactorArguments& arguments);
 void check_finite(const FactorArguments& arguments);
+void exact_add_f32(const ExactArguments& arguments);
+void exact_add_f64(const ExactArguments& arguments);
+void exact_add_f16(const ExactArguments& arguments);
+void exact_add_bf16(const ExactArguments& arguments);
+void exact_mean_f32(const ExactArguments& arguments);
+void exact_mean_f64(const ExactArguments& arguments);
+void exact_mean_f16(const ExactArguments& arguments);
+void exact_mean_bf16(const ExactArguments& arguments);
 
 }  // namespace ddp::kernels::host

@@ -52,6 +52,14 @@ constexpr KernelEntry kTable[kKernels] = {
     entry<FactorArguments, host::begin_factors>("ddp_begin_factors"),
     entry<FactorArguments, host::orthogonalize>("ddp_orthogonalize"),
     entry<FactorArguments, host::check_finite>("ddp_check_finite"),
+    entry<ExactArguments, host::exact_add_f32>("ddp_exact_add_f32"),
+    entry<ExactArguments, host::exact_add_f64>("ddp_exact_add_f64"),
+    entry<ExactArguments, host::exact_add_f16>("ddp_exact_add_f16"),
+    entry<ExactArguments, host::exact_add_bf16>("ddp_exact_add_bf16"),
+    entry<ExactArguments, host::exact_mean_f32>("ddp_exact_mean_f32"),
+    entry<ExactArguments, host::exact_mean_f64>("ddp_exact_mean_f64"),
+    entry<ExactArguments, host::exact_mean_f16>("ddp_exact_mean_f16"),
+    entry<ExactArguments, host::exact_mean_bf16>("ddp_exact_mean_bf16"),
 };
 
 }  // namespace

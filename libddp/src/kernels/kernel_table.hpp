@@ -41,8 +41,16 @@ enum class Kernel : std::uint8_t {
   begin_factors,
   orthogonalize,
   check_finite,
+  exact_add_f32,
+  exact_add_f64,
+  exact_add_f16,
+  exact_add_bf16,
+  exact_mean_f32,
+  exact_mean_f64,
+  exact_mean_f16,
+  exact_mean_bf16,
 };
-inline constexpr std::size_t kKernels = 33;
+inline constexpr std::size_t kKernels = 41;
 
 struct KernelEntry {
   const char* name;                   ///< "ddp_copy_f32_f16"

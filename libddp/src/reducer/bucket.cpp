@@ -100,12 +100,14 @@ GradientBucket Bucket::lend(std::size_t index, bool is_last, const ProcessGroup&
                         .gradients = {},
                         .memory = memory_,
                         .executor = executor_,
+                        .program = {},
                         .allocate = {}};
   for (std::size_t slot = 0; slot < indices_.size(); ++slot) bucket.gradients.push_back(exchanged(slot));
   if (on_cpu()) {
     bucket.allocate = host_memory;  // the program's allocator need not serve several threads
     return bucket;
   }
+  bucket.program = home_stream(device(), *options_);
   bucket.allocate = [device = device(), options = options_, group = ProcessGroup(group),
                      executor = executor_](std::size_t bytes) mutable {
     std::shared_ptr<void> memory = bucket_memory(bytes, device, *options, group, executor);

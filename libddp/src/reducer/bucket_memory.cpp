@@ -56,19 +56,23 @@ std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const Redu
 std::shared_ptr<TensorExecutor> device_executor(const std::vector<Parameter>& parameters, const ReducerOptions& options,
                                                 ProcessGroup& group) {
   bool on_device = false;
+  bool sparse = false;
   bool converts = options.comm_hook != nullptr;
   for (const Parameter& parameter : parameters) {
     if (!parameter.requires_gradient || parameter.value.device().type == DeviceType::cpu) continue;
     on_device = true;
+    sparse = sparse || parameter.sparse_gradient;
+    if (parameter.sparse_gradient) continue;
     const DType type = parameter.value.dtype();
     converts = converts || type != exchanged_as(type, options) ||
                (!options.gradient_as_bucket_view && divides_on_device(type));
   }
   collectives::GroupEngine& engine = collectives::GroupEngine::of(group);
   const bool exchanges = group.size() > 1 || options.comm_hook;
-  // one rank alone needs it to move gradients to other buckets only, and may have no backend for its device
+  // one rank alone needs it for these, else to move gradients to other buckets only, and may have no backend for its
+  // device
   const bool useful = options.gradient_as_bucket_view && engine.lane_of(DeviceType::cuda) != nullptr;
-  if (!on_device || (!exchanges && !useful)) return nullptr;
+  if (!on_device || (!exchanges && !useful && !sparse)) return nullptr;
   return engine.make_executor(exchanges && converts, Deadline::after(group.timeout()));
 }
 

@@ -4,12 +4,10 @@
 #include <set>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include <ddp/error.hpp>
 
 #include "base/log.hpp"
-#include "collectives/group_engine.hpp"
+#include "reducer/step_guard.hpp"
 
 namespace ddp::reducer {
 
@@ -104,23 +102,7 @@ void BucketSet::launch_full_locked(ProcessGroup& group) {
 
 template <class Call>
 auto BucketSet::guarded(ProcessGroup& group, const Call& call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    if (group.size() > 1) {
-      const int own = group.global_ranks()[static_cast<std::size_t>(group.rank())];
-      collectives::GroupEngine::of(group).end_group(
-          Error{{.code = ErrorCode::aborted,
-                 .attempted = options_.comm_hook
-                                  ? fmt::format("averaging gradients by the hook '{}'", options_.comm_hook->name())
-                                  : "moving gradients on a device",
-                 .cause = fmt::format("it failed on rank {}: {}", own, error.what()),
-                 .native = {},
-                 .ranks = {own},
-                 .hint = "look at that rank; then change the group, or make a new one"}});
-    }
-    throw;
-  }
+  return reducer::guarded(group, options_.comm_hook.get(), call);
 }
 
 void BucketSet::wait_for_producer(std::size_t parameter, const Stream& producer) {
@@ -130,6 +112,7 @@ void BucketSet::wait_for_producer(std::size_t parameter, const Stream& producer)
 }
 
 void BucketSet::fill(std::size_t bucket) {
+  if (buckets_[bucket].on_cpu()) return;
   TensorExecutor& executor = buckets_[bucket].executor();
   executor.wait_for(executor.now_in(home(buckets_[bucket].device())));
   {
@@ -141,7 +124,7 @@ void BucketSet::fill(std::size_t bucket) {
 
 BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
   if (skipped_[bucket]) return {};
-  if (!buckets_[bucket].on_cpu()) guarded(group, [&] { fill(bucket); });
+  guarded(group, [&] { fill(bucket); });
   if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, divisor_), .exchange = {}};
   const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size(), group);
   return {.work = {}, .exchange = guarded(group, [&] { return options_.comm_hook->start(lent, group); })};
@@ -191,13 +174,18 @@ void BucketSet::abandon() noexcept {
 
 void BucketSet::hand_over(const std::vector<void*>& sources, ProcessGroup& group) {
   if (!options_.comm_hook || !options_.comm_hook->takes_leaves()) return;
-  for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
-    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) {
-      buckets_[bucket].copy_in(slot, sources[plan_[bucket][slot]], 1);
-    }
-    options_.comm_hook->add_leaf(buckets_[bucket].lend(bucket, bucket + 1 == plan_.size(), group));
-    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) buckets_[bucket].copy_in(slot, nullptr, 1);
-    buckets_[bucket].copy_out(sources, std::vector<std::uint8_t>(parameters_.size(), 1));
+  for (std::size_t i = 0; i < plan_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    guarded(group, [&] {
+      for (std::size_t slot = 0; slot < plan_[i].size(); ++slot) {
+        bucket.copy_in(slot, sources[plan_[i][slot]], 1);
+      }
+      fill(i);
+      options_.comm_hook->add_leaf(bucket.lend(i, i + 1 == plan_.size(), group));
+      for (std::size_t slot = 0; slot < plan_[i].size(); ++slot) bucket.copy_in(slot, nullptr, 1);
+      bucket.fill(1);
+      bucket.copy_out(sources, std::vector<std::uint8_t>(parameters_.size(), 1));
+    });
   }
 }
 

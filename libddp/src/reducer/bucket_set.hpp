@@ -96,8 +96,7 @@ class BucketSet {
   void fill(std::size_t bucket);
   /// The program's stream, of a device.
   Stream home(Device device) const { return home_stream(device, options_); }
-  /// Calls a hook, or a device. What it throws ends the group, since the other ranks wait for this one's part of the
-  /// exchange.
+  /// As reducer::guarded, with the hook that there is.
   template <class Call>
   auto guarded(ProcessGroup& group, const Call& call);
 

@@ -1,5 +1,6 @@
 #include "reducer/host_executor.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -31,6 +32,15 @@ void HostExecutor::copy(std::span<const TensorCopy> copies, DType from, DType to
       std::memcpy(each.to, each.from, each.count * size_of(to));
     }
   }
+}
+
+Bytes HostExecutor::read(const void* from, std::size_t bytes, Deadline /*at once*/) {
+  const auto* const begin = static_cast<const std::byte*>(from);
+  return {begin, begin + bytes};
+}
+
+void HostExecutor::write(std::shared_ptr<const Bytes> from, void* to, Deadline /*at once*/) {
+  std::ranges::copy(*from, static_cast<std::byte*>(to));
 }
 
 }  // namespace ddp::reducer

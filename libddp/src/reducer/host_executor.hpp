@@ -13,6 +13,8 @@ class HostExecutor final : public TensorExecutor, public collectives::KernelLaun
  public:
   std::optional<Stream> stream() const noexcept override { return std::nullopt; }
   void copy(std::span<const TensorCopy> copies, DType from, DType to, int divisor) override;
+  Bytes read(const void* from, std::size_t bytes, Deadline deadline) override;
+  void write(std::shared_ptr<const Bytes> from, void* to, Deadline deadline) override;
   void wait_for(const Work& work) override { work.wait(); }
   void wait_for(const Moment& /*over*/) override {}
   Moment now_in(const Stream& /*none*/) override { return {}; }

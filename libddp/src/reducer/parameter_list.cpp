@@ -20,7 +20,6 @@ void check_sparse(const Parameter& parameter, const ReducerOptions& options) {
   if (parameter.value.shape().empty()) refuse("no dimensions", "a scalar has no rows");
   if (!parameter.strides.empty()) refuse("its rows do not lie one behind the other", "make it contiguous");
   if (parameter.gradient.data() != nullptr) refuse("memory for a dense one", "give it to mark_ready");
-  if (parameter.value.device().type != DeviceType::cpu) refuse("is on a CUDA device", "leave it dense");
   if (options.comm_hook && (options.comm_hook->takes_leaves() || options.comm_hook->needs_all_parameters())) {
     refuse("the hook needs all gradients in buckets", "leave it dense, or take another hook");
   }
@@ -29,12 +28,10 @@ void check_sparse(const Parameter& parameter, const ReducerOptions& options) {
 void check_parameter(const Parameter& parameter, const ReducerOptions& options) {
   if (!parameter.requires_gradient) return;
   if (parameter.value.device().type == DeviceType::cuda && options.comm_hook && !options.comm_hook->serves_cuda()) {
-    base::throw_invalid_argument(
-        kMaking,
-        fmt::format("'{}' is on a CUDA device, where the hook '{}' takes no gradients", parameter.name,
-                    options.comm_hook->name()),
-        "take any of libddp's but exact_average_hook and optimizer_hook; a hook of your own says that it does by "
-        "serves_cuda()");
+    base::throw_invalid_argument(kMaking,
+                                 fmt::format("'{}' is on a CUDA device, where the hook '{}' takes no gradients",
+                                             parameter.name, options.comm_hook->name()),
+                                 "take one of libddp's; a hook of your own says that it does by serves_cuda()");
   }
   if (parameter.value.dtype() == DType::boolean) {
     base::throw_invalid_argument(kMaking, fmt::format("'{}' is boolean, which has no average", parameter.name),

@@ -21,7 +21,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, Reduc
       list_(parameters_, options_),
       check_(parameters_, options_, list_),
       marks_(list_.names()),
-      sparse_(parameters_, list_.owners()),
+      sparse_(parameters_, list_.owners(), options_),
       used_(parameters_.size()),
       used_anywhere_(parameters_.size(), 1),
       buckets_(parameters_, options_),
@@ -69,13 +69,14 @@ void Reducer::Impl::mark_ready(std::size_t index, const TensorView* gradient, co
   accept_mark(index, owner, gradient != nullptr ? gradient->data() : own_memory(owner), producer);
 }
 
-void Reducer::Impl::mark_ready(std::size_t index, const SparseGradient& gradient) {
+void Reducer::Impl::mark_ready(std::size_t index, const SparseGradient& gradient, const Stream* producer) {
   if (!in_step_.load(std::memory_order_acquire)) check_.throw_outside(index);
   const std::size_t owner = check_.owner_of(index, "marking a gradient ready");
   check_kind(owner, true, "marking");
   sparse_.check(owner, gradient, "marking");
+  if (producer != nullptr) check_.producer(index, *producer);
   accept_mark(index, owner, nullptr, nullptr);
-  sparse_.place(owner, gradient);
+  sparse_.place(owner, gradient, producer, device_.get());
 }
 
 void Reducer::Impl::check_kind(std::size_t owner, bool sparse, const char* attempted) const {
@@ -116,7 +117,7 @@ void Reducer::Impl::place_gradient(std::size_t index, const SparseGradient& grad
   const std::size_t owner = check_.owner_of(index, "placing a gradient");
   check_kind(owner, true, "placing");
   sparse_.check(owner, gradient, "placing");
-  sparse_.place(owner, gradient);
+  sparse_.place(owner, gradient, nullptr, device_.get());
 }
 
 SparseGradient Reducer::Impl::sparse_average(std::size_t index) const {
@@ -132,11 +133,7 @@ void Reducer::Impl::finalize() {
                                  "call prepare_for_backward() first");
   }
   in_step_ = false;
-  if (!synchronize_) {
-    accumulated_ = true;
-    buckets_.hold_back_producers();
-    return buckets_.hand_over(sources_, group_);
-  }
+  if (!synchronize_) return finish_local_step();
   broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
   reducer::StepEnd end(options_.comm_hook.get(), buckets_);
   if (join_ != nullptr) join_->active();  // throws if others take another step, and so never send their buckets
@@ -154,6 +151,19 @@ void Reducer::Impl::finalize() {
   if (counting) end_counting();
   end.complete = true;
   record(finalize_called);
+  broken_ = false;
+}
+
+void Reducer::Impl::finish_local_step() {
+  broken_ = true;
+  accumulated_ = true;
+  try {
+    buckets_.hand_over(sources_, group_);
+    buckets_.hold_back_producers();
+  } catch (...) {
+    const reducer::StepEnd failed(options_.comm_hook.get(), buckets_);
+    throw;
+  }
   broken_ = false;
 }
 
@@ -195,6 +205,7 @@ void Reducer::Impl::change_group(ProcessGroup group) {
   }
   if (broken_ || in_step_) {
     for (auto& used : used_) used.store(false, std::memory_order_relaxed);  // gradients have no meaning
+    sparse_.forget();
   }
   abandon_step();
   group_ = compare(std::move(group));
@@ -267,7 +278,7 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
   bool misses = !missing.empty();
   const bool several = group_.size() > 1;
   if (several) report_.send(group_, misses, used);
-  sparse_.average(group_, divisor_);
+  sparse_.average(group_, divisor_, device_);
   const auto read_report = [&] {
     if (!several) return;
     report_.wait();
@@ -327,62 +338,6 @@ void Reducer::Impl::trace(std::size_t steps) {
   if (in_step_) base::throw_invalid_argument("tracing buckets", "a step has not been finalized", "call it before one");
   trace_.emplace(steps, group_.global_ranks()[static_cast<std::size_t>(group_.rank())]);
   buckets_.set_trace(steps > 0 ? &*trace_ : nullptr);
-}
-
-Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
-    : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), std::move(options))) {}
-Reducer::Reducer(Reducer&&) noexcept = default;
-Reducer& Reducer::operator=(Reducer&&) noexcept = default;
-Reducer::~Reducer() = default;
-
-void Reducer::prepare_for_backward(std::span<const std::size_t> unused) {
-  impl_->note_error([&] { impl_->prepare_for_backward(unused); });
-}
-void Reducer::mark_ready(std::size_t index) {
-  impl_->note_error([&] { impl_->mark_ready(index, nullptr, nullptr); });
-}
-void Reducer::mark_ready(std::size_t index, const Stream& producer) {
-  impl_->note_error([&] { impl_->mark_ready(index, nullptr, &producer); });
-}
-void Reducer::mark_ready(std::size_t index, const TensorView& gradient) {
-  impl_->note_error([&] { impl_->mark_ready(index, &gradient, nullptr); });
-}
-void Reducer::mark_ready(std::size_t index, const TensorView& gradient, const Stream& producer) {
-  impl_->note_error([&] { impl_->mark_ready(index, &gradient, &producer); });
-}
-void Reducer::mark_ready(std::size_t index, const SparseGradient& gradient) {
-  impl_->note_error([&] { impl_->mark_ready(index, gradient); });
-}
-void Reducer::place_gradient(std::size_t index, const TensorView& gradient) {
-  impl_->note_error([&] { impl_->place_gradient(index, gradient); });
-}
-void Reducer::place_gradient(std::size_t index, const SparseGradient& gradient) {
-  impl_->note_error([&] { impl_->place_gradient(index, gradient); });
-}
-SparseGradient Reducer::sparse_average(std::size_t index) const { return impl_->sparse_average(index); }
-void Reducer::finalize() {
-  impl_->note_error([&] { impl_->finalize(); });
-}
-Reducer::NoSync Reducer::no_sync() { return impl_->no_sync(); }
-TensorView Reducer::bucket_view(std::size_t index) const { return impl_->bucket_view(index); }
-bool Reducer::used(std::size_t index) const { return impl_->used(index); }
-void Reducer::broadcast_buffers(std::span<const TensorView> buffers, int root) {
-  impl_->note_error([&] { impl_->broadcast_buffers(buffers, root); });
-}
-void Reducer::change_group(ProcessGroup group) {
-  impl_->note_error([&] { impl_->change_group(std::move(group)); });
-}
-const std::vector<std::vector<std::size_t>>& Reducer::buckets() const noexcept { return impl_->plan(); }
-const std::vector<std::size_t>& Reducer::ready_order() const noexcept { return impl_->order(); }
-RecordedOrder Reducer::recorded_order() const { return impl_->recorded_order(); }
-const ReducerStats& Reducer::stats() const noexcept { return impl_->stats(); }
-void Reducer::start_forward() { impl_->log().start_forward(); }
-DdpLog Reducer::log() const { return impl_->read_log(); }
-void Reducer::trace(std::size_t steps) { impl_->trace(steps); }
-std::string Reducer::trace_json() const { return impl_->trace_json(); }
-Joinable& Reducer::joinable(std::vector<TensorView> buffers) {
-  impl_->set_join_buffers(std::move(buffers));
-  return *impl_;
 }
 
 }  // namespace ddp

@@ -1,5 +1,5 @@
-// What a Reducer consists of. reducer.cpp has its steps, reducer_buckets.cpp its buckets, reducer_join.cpp the steps
-// of others.
+// What a Reducer consists of. reducer_calls.cpp has what programs call, reducer.cpp its steps, reducer_buckets.cpp its
+// buckets, reducer_join.cpp the steps of others.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,7 @@ class Reducer::Impl final : public Joinable {
   void prepare_for_backward(std::span<const std::size_t> unused);
   /// @param producer null: ReducerOptions::stream, of gradients on a device.
   void mark_ready(std::size_t index, const TensorView* gradient, const Stream* producer);
-  void mark_ready(std::size_t index, const SparseGradient& gradient);
+  void mark_ready(std::size_t index, const SparseGradient& gradient, const Stream* producer);
   void place_gradient(std::size_t index, const TensorView& gradient);
   void place_gradient(std::size_t index, const SparseGradient& gradient);
   SparseGradient sparse_average(std::size_t index) const;
@@ -117,6 +117,8 @@ class Reducer::Impl final : public Joinable {
   /// A mark of a parameter that gets several: the accepted one that came last says where its gradient is.
   ReadyMarks::Mark mark_shared(std::size_t owner, void* memory);
   void start_step(std::span<const std::size_t> unused);
+  /// Of no_sync.
+  void finish_local_step();
   /// Learns what the other ranks have, and writes the averages.
   void conclude(const std::vector<std::size_t>& missing, bool find_unused);
   void record(Clock::time_point finalize_called);

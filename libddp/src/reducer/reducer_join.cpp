@@ -46,10 +46,9 @@ void Reducer::Impl::shadow(JoinEvent event) {
 
 void Reducer::Impl::shadow_local_step() {
   synchronize_ = false;
-  accumulated_ = true;
   sparse_.forget();
   std::ranges::fill(sources_, nullptr);
-  buckets_.hand_over(sources_, group_);
+  finish_local_step();
   reset_sources();
 }
 

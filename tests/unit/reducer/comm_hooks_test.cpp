@@ -40,11 +40,26 @@ class CommHooks : public ReducerTest {
   std::vector<std::size_t> sent_;  ///< bytes of each operation, but for the report
 };
 
+/// Notes what it is told.
+class ToldHook final : public CommHook {
+ public:
+  std::string name() const override { return "told"; }
+  BucketExchange start(const GradientBucket&, ProcessGroup&) override {
+    if (fails) throw std::runtime_error("the hook is broken");
+    return [] {};
+  }
+  void join_group(ProcessGroup&) override { events.emplace_back("join"); }
+  void end_step(bool complete) noexcept override { events.emplace_back(complete ? "complete" : "failed"); }
+  std::vector<std::string> events;
+  bool fails = false;
+};
+
 /// What they do there: tests/multiproc/nccl_rank_reducer.cpp.
 TEST_F(CommHooks, AreRefusedOnDevicesBeforeTheFirstStep) {
   const Device device{.type = DeviceType::cuda, .index = 0};
   const TensorView value{values_[0].data(), DType::float32, {10}, device};
-  EXPECT_THAT(cause_of([&] { make_for(exact_average_hook(), value, value); }), HasSubstr("where the hook 'exact"));
+  EXPECT_THAT(cause_of([&] { make_for(std::make_shared<ToldHook>(), value, value); }),
+              HasSubstr("where the hook 'told"));
   EXPECT_THAT(cause_of([&] { make_for(noop_hook(), value, value); }), HasSubstr("no backend of the group serves CUDA"));
 }
 
@@ -53,6 +68,8 @@ class ForeignExecutor final : public TensorExecutor {
  public:
   std::optional<Stream> stream() const noexcept override { return std::nullopt; }
   void copy(std::span<const TensorCopy>, DType, DType, int) override {}
+  Bytes read(const void*, std::size_t, Deadline) override { return {}; }
+  void write(std::shared_ptr<const Bytes>, void*, Deadline) override {}
   void wait_for(const Work&) override {}
   void wait_for(const Moment&) override {}
   Moment now_in(const Stream&) override { return {}; }
@@ -67,7 +84,8 @@ TEST_F(CommHooks, ThatComputeNeedAnExecutorWithKernels) {
   bucket.gradients = {bucket.buffer};
   bucket.executor = std::make_shared<ForeignExecutor>();
   bucket.allocate = [](std::size_t bytes) { return reducer::host_memory(bytes); };
-  for (const auto& hook : {quantize_per_tensor_hook(), top_k_hook(0.5), power_sgd_hook({.start_iteration = 0})}) {
+  for (const auto& hook :
+       {quantize_per_tensor_hook(), top_k_hook(0.5), power_sgd_hook({.start_iteration = 0}), exact_average_hook()}) {
     EXPECT_THAT(cause_of([&] { hook->start(bucket, group_); }), HasSubstr("does not run libddp's kernels"));
   }
 }
@@ -75,9 +93,9 @@ TEST_F(CommHooks, ThatComputeNeedAnExecutorWithKernels) {
 /// Of another group, which may have new ranks, all allocate, since that may be collective.
 TEST_F(CommHooks, TakeMemoryOnceInAGroup) {
   const PowerSgdOptions low{.start_iteration = 0, .min_compression_rate = 1};
-  for (const auto& hook :
-       {compress_hook(DType::float16), compress_wrapper(DType::bfloat16), quantize_per_tensor_hook(), top_k_hook(0.5),
-        power_sgd_hook(low), batched_power_sgd_hook(low), compress_wrapper(DType::float16, power_sgd_hook(low))}) {
+  for (const auto& hook : {compress_hook(DType::float16), compress_wrapper(DType::bfloat16), quantize_per_tensor_hook(),
+                           top_k_hook(0.5), power_sgd_hook(low), batched_power_sgd_hook(low),
+                           compress_wrapper(DType::float16, power_sgd_hook(low)), exact_average_hook()}) {
     std::size_t allocated = 0;
     std::vector<float> gradient(120, 1.0F);
     GradientBucket bucket;
@@ -105,6 +123,78 @@ TEST_F(CommHooks, TakeMemoryOnceInAGroup) {
   }
 }
 
+TEST_F(CommHooks, ExactAveragesHaveRoomForSoManyLeaves) {
+  GradientBucket bucket;
+  bucket.buffer = gradients_[0];
+  bucket.parameters = {0};
+  bucket.gradients = {bucket.buffer};
+  bucket.executor = std::make_shared<reducer::HostExecutor>();
+  bucket.allocate = [](std::size_t bytes) { return reducer::host_memory(bytes); };
+  const auto hook = exact_average_hook();
+  for (int most = 1; most < 1 << 18; ++most) hook->add_leaf(bucket);  // of each of two ranks, with the last one
+  hook->start(bucket, group_)();
+  EXPECT_THAT(gradients_[0], Each(1.0F));
+  for (int most = 0; most < 1 << 18; ++most) hook->add_leaf(bucket);
+  EXPECT_THAT(cause_of([&] { hook->start(bucket, group_); }), HasSubstr("2 ranks have 262145 leaves each"));
+}
+
+TEST_F(CommHooks, ExactAveragesKeepLeavesInOtherBucketsAndGroups) {
+  Reducer reducer(parameters(), group_, {.bucket_cap_bytes = 80, .comm_hook = exact_average_hook()});
+  const std::vector<std::size_t> order{0, 3, 1, 2};
+  const auto take = [&](float value) {
+    for (std::size_t i = 0; i < 4; ++i) std::ranges::fill(gradients_[i], value * static_cast<float>(i + 1));
+    step(reducer, order);
+  };
+  const auto expect = [&](float value) {
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_THAT(gradients_[i], Each(value * static_cast<float>(i + 1)));
+  };
+  take(9);
+  const auto alone = [&](float value) {
+    const auto local = reducer.no_sync();
+    take(value);
+    expect(0);
+  };
+  alone(1);
+  take(3);
+  EXPECT_THAT(reducer.buckets()[0], ElementsAre(0, 3)) << "rebuilt";
+  expect(2);
+  alone(5);
+  reducer.change_group(group_);
+  reducer.change_group(group_);
+  take(7);
+  expect(6);
+  take(8);
+  expect(8);
+  alone(1);
+  EXPECT_TRUE(error_of([&] { step(reducer, {0}); })) << "a gradient is missing";
+  take(4);
+  expect(4);
+}
+
+/// What a hook could not take is missing in its next bucket, for which the other ranks wait.
+TEST_F(CommHooks, ThatFailInAStepOfNoSyncEndTheGroup) {
+  class Leaves final : public CommHook {
+   public:
+    std::string name() const override { return "leaves"; }
+    bool takes_leaves() const override { return true; }
+    void add_leaf(const GradientBucket&) override { throw std::runtime_error("no room"); }
+    BucketExchange start(const GradientBucket&, ProcessGroup&) override {
+      return [] {};
+    }
+    void end_step(bool complete) noexcept override { failed = failed || !complete; }
+    bool failed = false;
+  };
+  const auto hook = std::make_shared<Leaves>();
+  Reducer reducer = make_for(hook, values_[0], gradients_[0]);
+  {
+    const auto local = reducer.no_sync();
+    EXPECT_THROW(step(reducer, {0}), std::runtime_error);
+  }
+  EXPECT_TRUE(hook->failed);
+  EXPECT_THAT(cause_of([&] { group_.barrier().wait(); }), HasSubstr("it failed on rank 0: no room"));
+  expect_broken(reducer);
+}
+
 TEST_F(CommHooks, SendFewBytes) {
   const PowerSgdOptions two{.rank = 2, .start_iteration = 0, .min_compression_rate = 1};
   struct Case {
@@ -122,6 +212,7 @@ TEST_F(CommHooks, SendFewBytes) {
       Case{quantize_per_channel_hook(), {1301}, {3 * 8 + 1304}},
       Case{top_k_hook(0.01), {1301}, {8 * 14}},
       Case{post_local_sgd_hook(0), {10}, {}},
+      Case{exact_average_hook(), {10}, {16 * 10 + 8 + 8}},
       Case{noop_hook(), {10}, {}},
       Case{optimizer_hook([](std::size_t, const TensorView&) {}), {10}, {40}},
   };
@@ -179,20 +270,6 @@ TEST_F(CommHooks, RecoverFromGradientsThatAreNotFinite) {
   }
 }
 
-/// Notes what it is told.
-class ToldHook final : public CommHook {
- public:
-  std::string name() const override { return "told"; }
-  BucketExchange start(const GradientBucket&, ProcessGroup&) override {
-    if (fails) throw std::runtime_error("the hook is broken");
-    return [] {};
-  }
-  void join_group(ProcessGroup&) override { events.emplace_back("join"); }
-  void end_step(bool complete) noexcept override { events.emplace_back(complete ? "complete" : "failed"); }
-  std::vector<std::string> events;
-  bool fails = false;
-};
-
 TEST_F(CommHooks, AreToldHowStepsEnd) {
   const auto hook = std::make_shared<ToldHook>();
   {
@@ -214,6 +291,25 @@ TEST_F(CommHooks, AreToldHowStepsEnd) {
   }
   EXPECT_EQ(hook->events.size(), 6U) << "a step that is left is a failed one";
   EXPECT_EQ(hook->events.back(), "failed");
+}
+
+TEST_F(CommHooks, ModelsAreAveragedInTheStepsThatAreDue) {
+  const std::array tensors{TensorView{values_[0]}, TensorView{}};
+  const auto averages = [&](auto& averager) {
+    std::vector<std::uint64_t> due;
+    for (int i = 0; i < 6; ++i) {
+      sent_.clear();
+      const std::uint64_t step = averager.step();
+      averager.average_parameters(tensors);
+      if (!sent_.empty()) due.push_back(step);
+    }
+    return due;
+  };
+  PeriodicModelAverager periodic(group_, 2, 1);
+  EXPECT_THAT(averages(periodic), ElementsAre(1, 3, 5));
+  using Level = HierarchicalModelAverager::Level;
+  HierarchicalModelAverager hierarchical(group_, std::array<Level, 1>{{{3, 2}}}, 1);
+  EXPECT_THAT(averages(hierarchical), ElementsAre(3));
 }
 
 TEST_F(CommHooks, RefuseWhatMakesNoSense) {
@@ -243,6 +339,14 @@ TEST_F(CommHooks, RefuseWhatMakesNoSense) {
                 HierarchicalModelAverager(group_, std::array<Level, 1>{{{0, 2}}});
               }),
               HasSubstr("a period is 0"));
+  EXPECT_THAT(cause_of([&] {
+                HierarchicalModelAverager(group_, std::array<Level, 2>{{{1, 3}, {2, 2}}});
+              }),
+              HasSubstr("groups of 3 do not divide 2 ranks"));
+  EXPECT_THAT(cause_of([&] {
+                HierarchicalModelAverager(group_, std::array<Level, 2>{{{2, 1}, {2, 2}}});
+              }),
+              HasSubstr("period 2 of 2 ranks is not above the one before it"));
 }
 
 }  // namespace

@@ -188,12 +188,68 @@ TEST_F(SparseExchange, AccumulatedRowsCountAndUnusedOnesAreNone) {
   EXPECT_EQ(rows_of(reducer.sparse_average(1)), std::vector<std::int64_t>{2}) << "placed, not marked";
 }
 
+TEST_F(SparseExchange, AllRanksThrowWhereOneHasRowsThatAreNone) {
+  Reducer reducer(list(), group_, {.bucket_cap_bytes = 40});
+  control_->effect = [](const ddp::Operation& operation) {
+    twin(operation);
+    // what a rank says instead of a count; it has found such rows on its device
+    if (operation.kind == OperationKind::all_gather) static_cast<std::int64_t*>(operation.output.data())[1] = -1;
+  };
+  mark_all(reducer, {});
+  const auto error = error_of([&] { reducer.finalize(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error->ranks(), ElementsAre(1));
+  EXPECT_THAT(error->cause(), HasSubstr("other ranks have rows that their parameters do not have"));
+  expect_broken(reducer);
+}
+
+TEST_F(SparseExchange, ParametersWithoutRowsAreRefused) {
+  const auto refused = [&](const std::function<void(Parameter&)>& change) {
+    std::vector<Parameter> all = list();
+    change(all[1]);
+    return cause_of([&] { Reducer(all, group_, {}); });
+  };
+  EXPECT_THAT(refused([&](Parameter& it) {
+                it.value = {table_.data(), DType::float32, {}};
+              }),
+              HasSubstr("but no dimensions"));
+  EXPECT_THAT(refused([&](Parameter& it) { it.strides = {1, 6}; }), HasSubstr("do not lie one behind the other"));
+  EXPECT_THAT(refused([&](Parameter& it) { it.gradient = it.value; }), HasSubstr("memory for a dense one"));
+}
+
+TEST_F(SparseExchange, RowsOfAStepThatFailedDoNotCount) {
+  Reducer reducer(list(), group_, {.bucket_cap_bytes = 40, .find_unused_parameters = true});
+  std::vector<std::int64_t> rows{2};
+  std::vector<float> values{1, 2};
+  mark_all(reducer, gradient(rows, values));
+  reducer.change_group(group_);
+  reducer.prepare_for_backward();
+  for (const std::size_t index : {3, 2, 0}) reducer.mark_ready(index);
+  reducer.finalize();
+  EXPECT_TRUE(rows_of(reducer.sparse_average(1)).empty());
+}
+
 TEST_F(SparseExchange, WhatIsNoRowOfTheParameterIsRefused) {
   Reducer reducer(list(), group_, {.bucket_cap_bytes = 40});
   std::vector<std::int64_t> rows{6};
   std::vector<float> values{1, 2};
   reducer.prepare_for_backward();
   EXPECT_THAT(cause_of([&] { reducer.mark_ready(1, gradient(rows, values)); }), HasSubstr("there is no row 6"));
+  rows = {-1};
+  EXPECT_THAT(cause_of([&] { reducer.mark_ready(1, gradient(rows, values)); }), HasSubstr("there is no row -1"));
+  const Device device{.type = DeviceType::cuda, .index = 0};
+  SparseGradient there = gradient(rows, values);
+  there.rows = {rows.data(), DType::int64, {1}, device};
+  EXPECT_THAT(cause_of([&] { reducer.mark_ready(1, there); }), HasSubstr("on another device than its parameter"));
+  EXPECT_THAT(cause_of([&] { reducer.mark_ready(1, gradient(rows, values), Stream{.device = device, .handle = {}}); }),
+              HasSubstr("there is no row -1"));
+  there = gradient(rows, values);
+  there.rows = {rows.data(), DType::float64, {1}};
+  EXPECT_THAT(cause_of([&] { reducer.mark_ready(1, there); }), HasSubstr("its rows are float64[1]"));
+  rows = {1};
+  EXPECT_THAT(cause_of([&] { reducer.mark_ready(1, gradient(rows, values), Stream{.device = device, .handle = {}}); }),
+              HasSubstr("its producer is a stream of another device"));
   rows = {1, 2};
   EXPECT_THAT(cause_of([&] { reducer.mark_ready(1, SparseGradient{.rows = rows, .values = values}); }),
               HasSubstr("its values are float32[2] of 2 rows"));

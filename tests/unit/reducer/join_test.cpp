@@ -55,6 +55,45 @@ TEST_F(JoinTest, RefusesWhatCannotBeJoined) {
   none.finish();
 }
 
+TEST_F(JoinTest, RefusesOtherGroupsAndReducersWithinAStep) {
+  Reducer reducer = make();
+  const auto control = std::make_shared<test::BackendControl>();
+  control->effect = twin;
+  Reducer elsewhere(parameters(),
+                    ProcessGroup{std::make_shared<GroupEngine>(
+                        collectives::GroupMembers{.name = "other",
+                                                  .rank = 0,
+                                                  .global_ranks = {0, 2},
+                                                  .endpoints = {{}, {}},
+                                                  .nodes = {},
+                                                  .channel = nullptr},
+                        test::fake_backends(control), collectives::ConnectOptions{}, std::chrono::seconds(60))});
+  EXPECT_THAT(cause_of([&] {
+                Join({&reducer.joinable(), &elsewhere.joinable()});
+              }),
+              HasSubstr("groups 'test' and 'other' are joined"));
+  reducer.prepare_for_backward();
+  EXPECT_THAT(cause_of([&] { Join({&reducer.joinable()}); }), HasSubstr("the last step was not finalized"));
+}
+
+TEST_F(JoinTest, ARankThatHasRunOutEndsOrShrinksTheSteps) {
+  {
+    Reducer reducer = make();
+    Join join({&reducer.joinable()}, {.throw_on_early_termination = true});
+    answer(16 * 3);  // both options, and no event
+    const auto error = error_of([&] { reducer.prepare_for_backward(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::aborted);
+    EXPECT_THAT(error->ranks(), ElementsAre(1));
+    EXPECT_THAT(error->cause(), HasSubstr("rank 1 has run out of inputs"));
+  }
+  Reducer reducer = make();
+  Join join({&reducer.joinable()}, {.divide_by_initial_world_size = false});
+  answer(0);
+  step(reducer);
+  EXPECT_THAT(gradients_[3], testing::Each(8.0F)) << "the double has added its own, but only this rank counts";
+}
+
 TEST_F(JoinTest, TheDestructorFinishesUnlessAnExceptionIsOnItsWay) {
   Reducer reducer = make();
   answer(16);  // the other rank has run out, too

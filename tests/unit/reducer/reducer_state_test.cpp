@@ -157,6 +157,30 @@ TEST_F(ReducerState, AnUnusedNameOfASharedParameterCountsAsItsMark) {
   EXPECT_TRUE(reducer.used(3));
 }
 
+TEST_F(ReducerState, GradientsOnTheCpuHaveNoProducer) {
+  Reducer reducer = make();
+  const Stream stream{.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr};
+  reducer.prepare_for_backward();
+  for (const auto& error : {error_of([&] { reducer.mark_ready(0, stream); }),
+                            error_of([&] { reducer.mark_ready(0, gradients_[0], stream); })}) {
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("leave it out: gradients on the CPU are computed by the caller"));
+  }
+  mark(reducer, {3, 2, 1, 0});
+  reducer.finalize();
+}
+
+TEST_F(ReducerState, NamesOfASharedParameterHaveOneSizeAndType) {
+  std::vector<float> value(10);
+  for (const TensorView& other :
+       {TensorView{value.data(), DType::float32, {5}}, TensorView{value.data(), DType::int32, {10}}}) {
+    EXPECT_THAT(cause_of([&] {
+                  Reducer({{.name = "first", .value = value}, {.name = "second", .value = other}}, group_);
+                }),
+                HasSubstr("'first' and 'second' share the memory of their values"));
+  }
+}
+
 TEST_F(ReducerState, CompressionRefusesAHookThatAddsWithoutLoss) {
   const auto error = error_of([] { compress_wrapper(DType::float16, exact_average_hook()); });
   ASSERT_TRUE(error);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <map>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
+#include <ddp/wait_watch.hpp>
 
 #include "base/invalid_argument.hpp"
 #include "base/log.hpp"
@@ -49,9 +51,45 @@ kernels::Format format_of(DType type) {
   }
 }
 
+/// Calls @p call on a thread of its own, since it may wait for the device: until @p deadline at most.
+/// @param look as WaitWatch; null: none.
+template <class Call>
+auto on_thread(const std::string& attempted, Deadline deadline, WaitWatch::Look look, Call call) {
+  constexpr auto kLook = std::chrono::milliseconds(50);
+  using Result = decltype(call());
+  const auto promise = std::make_shared<std::promise<Result>>();
+  auto made = promise->get_future();
+  const bool started = BlockingCalls::start([promise, call = std::move(call)] {
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        call();
+        promise->set_value();
+      } else {
+        promise->set_value(call());
+      }
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  });
+  while (started) {
+    const auto until = look == nullptr ? deadline.when() : std::min(deadline.when(), Deadline::Clock::now() + kLook);
+    if (made.wait_until(until) == std::future_status::ready) return made.get();
+    if (deadline.expired()) break;
+    look();
+  }
+  throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
+               .attempted = attempted,
+               .cause = started ? "the device has not come to it in time" : "there can be no more threads",
+               .native = {},
+               .ranks = {},
+               .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
+}
+
 CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
 
-class DeviceExecutor final : public TensorExecutor, public KernelLauncher {
+class DeviceExecutor final : public TensorExecutor,
+                             public KernelLauncher,
+                             public std::enable_shared_from_this<DeviceExecutor> {
  public:
   /// @param kernels may be null.
   DeviceExecutor(cuda::ContextPtr context, const kernels::DeviceKernels* kernels)
@@ -94,6 +132,30 @@ class DeviceExecutor final : public TensorExecutor, public KernelLauncher {
     if (!launcher_) return copy_bytes(pieces);
     kernels::copy(*launcher_, pieces, moves ? kernels::Format::raw : format_of(from),
                   moves ? kernels::Format::raw : format_of(to), 1.0 / divisor);
+  }
+
+  // threads that do not come back in time keep what they work with
+
+  Bytes read(const void* from, std::size_t bytes, Deadline deadline) override {
+    if (bytes == 0) return {};
+    const auto what = fmt::format("reading gradients from CUDA device {}", context_->device());
+    return on_thread(what, deadline, WaitWatch::current(), [self = shared_from_this(), what, from, bytes] {
+      const cuda::ContextScope scope(*self->context_);
+      Bytes copy(bytes);
+      cuda::check(cuda::driver().memcpy_async(address(copy.data()), address(from), bytes, self->stream_.get()), what);
+      cuda::check(cuda::driver().stream_synchronize(self->stream_.get()), what);
+      return copy;
+    });
+  }
+  void write(std::shared_ptr<const Bytes> from, void* to, Deadline deadline) override {
+    if (from->empty()) return;
+    const auto what = fmt::format("writing gradients to CUDA device {}", context_->device());
+    on_thread(what, deadline, WaitWatch::current(), [self = shared_from_this(), what, from = std::move(from), to] {
+      const cuda::ContextScope scope(*self->context_);
+      cuda::check(cuda::driver().memcpy_async(address(to), address(from->data()), from->size(), self->stream_.get()),
+                  what);
+      self->keep(from);
+    });
   }
 
   kernels::Executor& launcher() override {
@@ -168,24 +230,12 @@ class DeviceExecutor final : public TensorExecutor, public KernelLauncher {
 
 std::shared_ptr<TensorExecutor> make_device_executor(int device, const std::string& group, bool converts,
                                                      Deadline deadline) {
-  const auto promise = std::make_shared<std::promise<std::shared_ptr<TensorExecutor>>>();
-  auto made = promise->get_future();
-  const bool started = BlockingCalls::start([promise, device, converts] {
-    try {
-      const cuda::ContextPtr context = cuda::PrimaryContext::retain(device);
-      const cuda::ContextScope scope(*context);
-      promise->set_value(std::make_shared<DeviceExecutor>(context, converts ? &kernels_of(context) : nullptr));
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
+  const auto what = fmt::format("preparing to move gradients on CUDA device {} for group '{}'", device, group);
+  return on_thread(what, deadline, nullptr, [device, converts]() -> std::shared_ptr<TensorExecutor> {
+    const cuda::ContextPtr context = cuda::PrimaryContext::retain(device);
+    const cuda::ContextScope scope(*context);
+    return std::make_shared<DeviceExecutor>(context, converts ? &kernels_of(context) : nullptr);
   });
-  if (started && made.wait_until(deadline.when()) == std::future_status::ready) return made.get();
-  throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
-               .attempted = fmt::format("preparing to move gradients on CUDA device {} for group '{}'", device, group),
-               .cause = started ? "the device has not come to it in time" : "there can be no more threads",
-               .native = {},
-               .ranks = {},
-               .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
 }
 
 }  // namespace ddp::collectives::nccl

@@ -1,5 +1,7 @@
 // The kernels on devices. Compiled to one fat binary, which device_image.cpp carries.
+#include "kernels/device/exact_sums.cuh"
 #include "kernels/device/low_rank.cuh"
+#include "kernels/device/pieces.cuh"
 #include "kernels/element.hpp"
 
 namespace ddp::kernels {
@@ -18,35 +20,6 @@ template <class T>
 __device__ bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % alignof(T) == 0;
 }
-
-/// The piece that this block belongs to: the last one that begins at or before it.
-__device__ std::uint32_t piece_of_block(const PieceArguments& arguments) {
-  std::uint32_t low = 0;
-  for (std::uint32_t high = arguments.pieces; high - low > 1;) {
-    const std::uint32_t middle = (low + high) / 2;
-    if (arguments.first_chunk[middle] <= blockIdx.x) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-/// This block's part of a piece.
-template <bool kRaw>
-struct Chunk {
-  std::uint32_t piece;
-  std::size_t first;
-  std::uint32_t count;
-
-  __device__ explicit Chunk(const PieceArguments& arguments) : piece(piece_of_block(arguments)) {
-    constexpr std::uint32_t kElements = kChunkElements<kRaw>;
-    first = static_cast<std::size_t>(blockIdx.x - arguments.first_chunk[piece]) * kElements;
-    const std::size_t left = arguments.count[piece] - first;
-    count = left < kElements ? static_cast<std::uint32_t>(left) : kElements;
-  }
-};
 
 template <class From, class To, bool kRaw, class Convert>
 __device__ void copy_chunk(const PieceArguments& arguments, Convert convert) {

@@ -24,12 +24,17 @@ class OptimizerHook final : public CommHook {
   void join_group(ProcessGroup& group) override { inner_->join_group(group); }
   void end_step(bool complete) noexcept override { inner_->end_step(complete); }
   bool needs_all_parameters() const override { return true; }
+  bool serves_cuda() const override { return inner_->serves_cuda(); }
   BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) override {
     return [this, bucket, exchange = inner_->start(bucket, group)] {
       exchange();
+      // in the program's stream, which has read the parameters for the backward pass
+      if (bucket.program) bucket.executor->hold_back(*bucket.program);
       for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
         step_(bucket.parameters[slot], bucket.gradients[slot]);
       }
+      // the bucket is freed when the executor is done with it
+      if (bucket.program) bucket.executor->wait_for(bucket.executor->now_in(*bucket.program));
     };
   }
 

@@ -7,6 +7,8 @@
 
 #include <gmock/gmock.h>
 
+#include <ddp/wait_watch.hpp>
+
 #include "collectives/nccl/blocking_calls.hpp"
 #include "kernels/device/device_image.hpp"
 #include "kernels/kernel_table.hpp"
@@ -101,6 +103,35 @@ TEST_F(DeviceExecutorTest, OrdersItsStreamAmongOthers) {
   ASSERT_EQ(FAKE_CUDA(fake_cuda_resume_stream)(stream()), CUDA_SUCCESS);
   cuda::check(cuda::driver().stream_synchronize(own_.stream.get()), "waiting for the other stream");
   EXPECT_EQ(value[1], 2);
+}
+
+TEST_F(DeviceExecutorTest, ReadsAndWritesTheCpusMemoryInTime) {
+  float* const value = floats({1, 2});
+  ASSERT_EQ(FAKE_CUDA(fake_cuda_pause_stream)(stream()), CUDA_SUCCESS);
+  auto three = std::make_shared<Bytes>(sizeof(float));
+  *reinterpret_cast<float*>(three->data()) = 3;
+  executor_->write(three, value, soon());
+  const std::weak_ptr<Bytes> kept = three;
+  three.reset();
+  EXPECT_FALSE(kept.expired());
+  EXPECT_EQ(*value, 1);
+  const auto error =
+      test::error_of([&] { executor_->read(value, sizeof(float), Deadline::after(std::chrono::milliseconds(30))); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_THAT(error->what(), HasSubstr("reading gradients from CUDA device 0"));
+  {
+    const WaitWatch watch([] { throw std::runtime_error("a signal"); });
+    EXPECT_THROW(executor_->read(value, sizeof(float), soon()), std::runtime_error);
+  }
+  ASSERT_EQ(FAKE_CUDA(fake_cuda_resume_stream)(stream()), CUDA_SUCCESS);
+  const Bytes read = executor_->read(value, 2 * sizeof(float), soon());
+  EXPECT_THAT((std::vector<float>(reinterpret_cast<const float*>(read.data()),
+                                  reinterpret_cast<const float*>(read.data()) + 2)),
+              ElementsAre(3, 2));
+  EXPECT_TRUE(executor_->read(nullptr, 0, soon()).empty());
+  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+  EXPECT_TRUE(kept.expired());
 }
 
 TEST_F(DeviceExecutorTest, KeepsMemoryUntilItsStreamIsPast) {

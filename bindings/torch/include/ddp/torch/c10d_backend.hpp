@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,13 +17,15 @@
 #include <ddp/torch/c10d_work.hpp>
 #include <ddp/torch/interruptible.hpp>
 #include <ddp/torch/process_group.hpp>
+#include <ddp/torch/sparse_all_reduce.hpp>
 
 namespace ddp::torch {
 
 /// Operations with c10d's arguments: lists of one tensor for one rank, options with a timeout. Tensors are the CPU's,
 /// or on this rank's CUDA device if the group serves that; those of one operation are on one device. What is gathered
-/// into, or scattered from, lists of tensors is copied once; the rest is used where it lies. Any source of recv, sparse
-/// tensors and bit operations are refused.
+/// into, or scattered from, lists of tensors is copied once; the rest is used where it lies. Sparse tensors of the CPU
+/// can be added by allreduce, whose call waits for the other ranks' calls. Other operations with them, any source of
+/// recv, and bit operations are refused.
 class C10dBackend : public ::c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<std::vector<at::Tensor>>;
@@ -51,6 +55,7 @@ class C10dBackend : public ::c10d::Backend {
 
   Started allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "allreduce");
+    if (tensor.layout() == at::kSparse) return add_sparse(tensor, opts);
     const ReduceOp op = operation(opts.reduceOp, tensor);
     return started(Type::ALLREDUCE, group().all_reduce(tensor, op, limit(opts.timeout)), tensor, {tensor});
   }
@@ -327,12 +332,20 @@ class C10dBackend : public ::c10d::Backend {
                            "use SUM, AVG, PRODUCT, MIN or MAX");
   }
 
+  Started add_sparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& opts) {
+    if (opts.reduceOp != ::c10d::ReduceOp::SUM) {
+      throw_invalid_argument("combining sparse tensors", "libddp adds them only", "use SUM");
+    }
+    const auto sum = std::make_shared<SparseAllReduce>(group().group(), tensor, limit(opts.timeout));
+    return started(Type::ALLREDUCE, sum->start(), tensor, {tensor}, {}, [sum] { sum->finish(); });
+  }
+
   /// @param where on whose device it runs
   Started started(Type type, std::optional<ddp::Work> work, const at::Tensor& where, Tensors outputs,
-                  Copies copies = {}) {
+                  Copies copies = {}, std::function<void()> last = {}) {
     ++sequence_;
-    Started work_of_c10d =
-        C10dWork::start(getRank(), type, std::move(work), cuda_device_of(where), std::move(outputs), std::move(copies));
+    Started work_of_c10d = C10dWork::start(getRank(), type, std::move(work), cuda_device_of(where), std::move(outputs),
+                                           std::move(copies), std::move(last));
     if (coalesced_) coalesced_->last = work_of_c10d;
     return work_of_c10d;
   }

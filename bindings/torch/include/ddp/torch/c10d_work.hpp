@@ -42,9 +42,10 @@ class C10dWork final : public ::c10d::Work {
   /// @param device of the tensors, if that has streams
   /// @param outputs what the future and result() hold
   /// @param copies are made when the operation has succeeded, before its end is reported
+  /// @param last of CPU tensors: the same, behind the copies
   static c10::intrusive_ptr<C10dWork> start(int rank, ::c10d::OpType type, std::optional<ddp::Work> work,
                                             std::optional<at::Device> device, std::vector<at::Tensor> outputs,
-                                            std::vector<Copy> copies = {}) {
+                                            std::vector<Copy> copies = {}, std::function<void()> last = {}) {
     auto started = c10::make_intrusive<C10dWork>(rank, type, work, device, std::move(outputs));
     if (!work) {
       started->finish();
@@ -52,10 +53,12 @@ class C10dWork final : public ::c10d::Work {
     }
     if (!copies.empty() && device) {
       started->copy_behind(copies);
-    } else if (!copies.empty()) {  // inference tensors are written to in inference mode alone, the caller's thread's
-      started->at_end_ = [mode = c10::InferenceMode::is_enabled(), copies = std::move(copies)] {
+    } else if (!copies.empty() || last) {
+      // inference tensors are written to in inference mode alone, the caller's thread's
+      started->at_end_ = [mode = c10::InferenceMode::is_enabled(), copies = std::move(copies), last = std::move(last)] {
         const c10::InferenceMode as_caller(mode);
         for (const Copy& copy : copies) copy.make();
+        if (last) last();
       };
     }
     work->on_finish(

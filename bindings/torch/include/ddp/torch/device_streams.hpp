@@ -94,9 +94,9 @@ class HomeStream {
   void lead() const {
     if (device_) hold_back(current_stream(*device_), *stream_);
   }
-  /// A tensor's memory stays for what the current one does with it now.
+  /// A tensor's memory stays for what the current one does with it now. Sparse ones the host has read.
   void keep(const at::Tensor& tensor) const {
-    if (device_ && tensor.defined()) keep_for(current_stream(*device_), tensor);
+    if (device_ && tensor.defined() && !tensor.is_sparse()) keep_for(current_stream(*device_), tensor);
   }
 
  private:

@@ -189,7 +189,9 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     if (tensors_[index].sparse) {
       if (!has_gradient && searches_) return;
       marked_[index] = true;
-      return reducer_.mark_ready(index, rows_at(index));
+      const SparseGradient rows = rows_at(index);
+      const auto producer = home_.current();
+      return producer ? reducer_.mark_ready(index, rows, *producer) : reducer_.mark_ready(index, rows);
     }
     at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
     if (!has_gradient && (places_ || !gradient.defined())) {

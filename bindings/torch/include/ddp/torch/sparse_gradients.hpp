@@ -42,10 +42,10 @@ inline SparseGradient rows_of(const at::Tensor& gradient, const at::Tensor& para
   return {.rows = memory_of(kept._indices().select(0, 0), attempted), .values = memory_of(kept._values(), attempted)};
 }
 
-/// A copy of a Reducer's average.
+/// A copy of a Reducer's average, on a device in the current stream.
 inline at::Tensor sparse_tensor(const SparseGradient& average, const at::Tensor& parameter) {
   const auto count = static_cast<std::int64_t>(average.rows.numel());
-  const at::Tensor indices = at::empty({1, count}, at::kLong);
+  const at::Tensor indices = at::empty({1, count}, parameter.options().dtype(at::kLong).requires_grad(false));
   std::vector<std::int64_t> shape = parameter.sizes().vec();
   shape.front() = count;
   const at::Tensor values = at::empty(shape, parameter.options().requires_grad(false));
