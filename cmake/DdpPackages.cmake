@@ -1,5 +1,6 @@
 # Packages: cpack --config <build folder>/CPackConfig.cmake makes libddp, libddp-dev and slurm-plugin-ddp for Debian, and
-# one archive of everything. packaging/rpm/libddp.spec makes those for rpm, from the sources.
+# one archive of everything; with -D CPACK_DDP_WHEEL=FILE, python3-libddp, too. packaging/rpm/libddp.spec makes those for rpm,
+# from the sources.
 
 set(CPACK_PACKAGE_NAME libddp)
 set(CPACK_PACKAGE_VENDOR libddp)
@@ -63,6 +64,20 @@ endforeach()
 set(CPACK_DEBIAN_SLURM_PLUGIN_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
 .
 This package has the SPANK plugin that lets srun do what ddprun does.")
+
+# A component that is there with a wheel (packaging/per_generator.cmake).
+set(CPACK_COMPONENT_PYTHON_DEPENDS runtime)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-libddp)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})  # libddp.so, of another package
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-numpy")
+foreach(script postinst prerm)
+  list(APPEND CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/deb/python/${script})
+endforeach()
+set(CPACK_DEBIAN_PYTHON_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
+.
+This package has the Python package, with torch.distributed's backend ddp.")
 
 # Slurm refuses a SPANK plugin of another major release, which its first two numbers name. The packages that load plugins
 # are called slurm-wlm-basic-plugins by Debian and slurm-smd by Slurm's makers.

@@ -1,5 +1,5 @@
 # Between staging and packing of the Debian packages: moves and converts files to Debian's conventions.
-set(packages runtime libddp development libddp-dev slurm_plugin slurm-plugin-ddp)
+set(packages runtime libddp development libddp-dev slurm_plugin slurm-plugin-ddp python python3-libddp)
 
 while(packages)
   list(POP_FRONT packages component package)

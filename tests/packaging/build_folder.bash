@@ -28,3 +28,15 @@ has_slurm_plugin() {
   grep -qs srun_plugin/cmake_install.cmake "$BUILD/cmake_install.cmake" &&
     grep -qs 'STREQUAL "slurm_plugin"' "$BUILD/srun_plugin/cmake_install.cmake"
 }
+
+# Sets WHEEL to the Python package of the build folder, made by scripts/python-package; nothing where there are no tools for it.
+find_wheel() {
+  local status=0
+  "$SOURCE/scripts/python-package" >&2 || status=$?
+  case $status in
+    0) WHEEL=$(echo "$SOURCE"/build/python/wheel/*.whl) ;;
+    77) WHEEL= ;;
+    *) return 1 ;;
+  esac
+  export WHEEL
+}

@@ -30,7 +30,8 @@ setup_file() {
   export WHY_NOT
   [ -z "$WHY_NOT" ] || return 0
 
-  (cd "$BATS_FILE_TMPDIR" && cpack --config "$BUILD/CPackConfig.cmake" -G DEB -B "$BATS_FILE_TMPDIR/packages") \
+  find_wheel
+  (cd "$BATS_FILE_TMPDIR" && cpack --config "$BUILD/CPackConfig.cmake" -G DEB -D CPACK_DDP_WHEEL="$WHEEL" -B "$BATS_FILE_TMPDIR/packages") \
     >"$BATS_FILE_TMPDIR/log" 2>&1 || { cat "$BATS_FILE_TMPDIR/log" >&2; return 1; }
   # How the host reaches the archives; the rest of its settings is its own.
   apt-config dump | grep -iE '^Acquire::[^ ]*(Proxy|Check-Valid-Until|Check-Date|Verify-)[^ ]* "[^"]+";' \
@@ -93,6 +94,32 @@ clean() {
     -Wl,--allow-shlib-undefined
   run -0 clean ddprun --nproc-per-node 4 /root/train
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
+}
+
+@test "python3-libddp: a program of Debian's Python, and what pip says of it" {
+  [ -n "$WHEEL" ] || skip "there is no wheel (scripts/python-env)"
+  local minor
+  minor=$(sed 's/.*-cp3\([0-9]*\)-.*/\1/' <<<"$WHEEL")
+  run -0 clean sh -c 'apt-cache madison python3 | head -n 1'
+  [[ $output == *" 3.$minor."* ]] || skip "the wheel is for Python 3.$minor, and Debian has ${output#*|}"
+  run -0 clean sh -c "apt-get install -y -q ./packages/python3-libddp_*.deb"
+  cat >"$CLEAN/root/train.py" <<'END'
+import array, libddp
+with libddp.init() as world:
+    numbers = array.array("f", [1 << world.rank])
+    world.process_group().all_reduce(numbers).wait()
+    print(f"rank {world.rank}: {numbers[0]:g}, {libddp.__file__}\n", end="")
+END
+  run -0 clean ddprun --nproc-per-node 2 python3 /root/train.py
+  [[ $output == *"rank 0: 3, /usr/lib/python3/dist-packages/libddp/__init__.py"* && $output == *"rank 1: 3, "* ]]
+  run -0 clean sh -c 'python3 -m libddp version && ddp-info version'
+  [ "${lines[0]}" = "${lines[$((${#lines[@]} / 2))]}" ]
+  run -0 clean sh -c "python3 -c \"import importlib.metadata as m; print(m.version('libddp'), m.entry_points(group='torch.backends')['libddp'].value)\""
+  [[ $output == 0.*" libddp_autoload:load" ]]
+  # Not with a library of another version, and without a trace when it is removed.
+  run ! clean dpkg --remove libddp
+  run -0 clean sh -c 'dpkg --purge python3-libddp && find /usr/lib/python3 -name "*ddp*"'
+  [[ $output != *dist-packages* ]]
 }
 
 @test "libddp-dev installs beside it, and is refused without it" {

@@ -203,6 +203,14 @@ the_python_package_is_found() {
     module unload libddp || fail "not unloaded"
     expect_unset PYTHONPATH'
   [ "$status" -eq 0 ]
+  # The package itself takes its own library, and not the one that the module has put on LD_LIBRARY_PATH, a stand-in here.
+  [ -d "$ROOT/build/python/site/libddp" ] || return 0
+  ln -s "$ROOT/build/python/site" "$one/lib/libddp/python"
+  session '
+    module load libddp || fail "not loaded"
+    cd; "'"${DDP_TORCH_PYTHON:-$ROOT/build/venv/bin/python}"'" -B -c "import libddp; print(libddp.__file__); libddp.init().process_group().barrier().wait()"'
+  [ "$status" -eq 0 ]
+  [[ $output == *"$one/lib/libddp/python/libddp/__init__.py"* ]]
 }
 @test "Lmod, Lua: a Python package is found" { using lmod lua && the_python_package_is_found; }
 @test "Lmod, Tcl: a Python package is found" { using lmod tcl && the_python_package_is_found; }

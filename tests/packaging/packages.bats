@@ -8,9 +8,10 @@ load build_folder.bash
 setup_file() {
   find_build_folder
   forget_other_installations
+  find_wheel
   export PACKAGES=$BATS_FILE_TMPDIR/packages
   # Who makes packages may have any umask.
-  (umask 077 && cpack --config "$BUILD/CPackConfig.cmake" -B "$PACKAGES" >"$BATS_FILE_TMPDIR/log" 2>&1) ||
+  (umask 077 && cpack --config "$BUILD/CPackConfig.cmake" -D CPACK_DDP_WHEEL="$WHEEL" -B "$PACKAGES" >"$BATS_FILE_TMPDIR/log" 2>&1) ||
     { cat "$BATS_FILE_TMPDIR/log" >&2; return 1; }
   VERSION=$(sed -n 's/.*DDP_VERSION_STRING "\(.*\)"/\1/p' "$SOURCE/libddp/include/ddp/version.hpp")
   ARCHITECTURE=$(dpkg --print-architecture)
@@ -27,7 +28,9 @@ field() { dpkg-deb -f "$(deb "$1")" "$2"; }
 unpack() { dpkg-deb -x "$(deb "$1")" "$1"; }
 
 # The packages that there must be.
-names() { echo libddp libddp-dev $(if has_slurm_plugin; then echo slurm-plugin-ddp; fi); }
+names() {
+  echo libddp libddp-dev $(if has_slurm_plugin; then echo slurm-plugin-ddp; fi) $(if [ -n "$WHEEL" ]; then echo python3-libddp; fi)
+}
 
 @test "cpack makes all packages without a warning" {
   run -1 grep -i -A 3 warning "$BATS_FILE_TMPDIR/log"
@@ -79,6 +82,34 @@ names() { echo libddp libddp-dev $(if has_slurm_plugin; then echo slurm-plugin-d
   # One file, one package.
   run -0 bash -c "for name in $(names | tr '\n' ' '); do (cd \$name && find . ! -type d); done | sort | uniq -d"
   [ -z "$output" ]
+}
+
+@test "the Python package: for the wheel's Python, over the library of the other package" {
+  [ -n "$WHEEL" ] || skip "there is no wheel (scripts/python-env)"
+  local minor modules value link
+  minor=$(sed 's/.*-cp3\([0-9]*\)-.*/\1/' <<<"$WHEEL")
+  value=$(field python3-libddp Depends)
+  echo "$value"
+  [[ $value == *"libddp (= $VERSION)"* && $value == *"python3 (>= 3.$minor)"* && $value == *"libc6 (>= "* ]]
+  if [[ $WHEEL == *-abi3-* ]]; then [[ $value != *"python3 (<<"* ]]; else [[ $value == *"python3 (<< 3.$((minor + 1))~)"* ]]; fi
+  unpack libddp
+  unpack python3-libddp
+  modules=python3-libddp/usr/lib/python3/dist-packages
+  [ "$(ls $modules)" = "libddp
+libddp-$VERSION.dist-info
+libddp_autoload" ]
+  [ "$(ls $modules/libddp-*.dist-info | tr '\n' ' ')" = "INSTALLER METADATA WHEEL entry_points.txt licenses " ]
+  # Nothing of the library is there twice.
+  while read -r link; do
+    value=$(realpath -m "$link")
+    [ -e "libddp${value#"$PWD/python3-libddp"}" ] || { echo "$link leads nowhere"; return 1; }
+  done < <(find $modules -type l)
+  [ "$(find $modules -type l | sort)" = "$modules/libddp/bin/ddp-info
+$(find $modules/libddp/lib -mindepth 1 | sort)" ]
+  [ -L $modules/libddp/lib/libddp.so.0 ]
+  cp "$WHEEL" "libddp-9.9.9-cp311-cp311-linux_x86_64.whl"
+  run ! cpack --config "$BUILD/CPackConfig.cmake" -G DEB -D CPACK_DDP_WHEEL="$PWD/libddp-9.9.9-cp311-cp311-linux_x86_64.whl" -B refused
+  [[ $output == *"is no wheel of libddp $VERSION"* ]]
 }
 
 @test "the plugin's package: the release of Slurm that it is for, its settings as conffiles" {

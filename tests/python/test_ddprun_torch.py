@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -24,7 +25,7 @@ if not DDPRUN.exists():
 SUPPORT = ROOT / "tests" / "support"
 JOB = SUPPORT / "torch_job.py"
 RECORDED = SUPPORT / "torch_recorded.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+TORCHRUN = "-m", "torch.distributed.run"
 # Longest time for one command: some torch imports, of 2 to 4 s each where the machine is busy.
 PATIENCE = 120
 CHECKS = ["store", "collectives", "point_to_point", "objects", "ddp", "data_loader", "children", "groups"]
@@ -43,6 +44,10 @@ def run(*command, cwd=None, **variables):
     """Runs a command to its end. Its streams are texts."""
     return subprocess.run([str(word) for word in command], cwd=cwd, env=environment(**variables), timeout=PATIENCE,
                           capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+def torchrun(*arguments, cwd="/", **variables):
+    return forked.python(*TORCHRUN, *arguments, folder=cwd, environment=environment(**variables), timeout=PATIENCE)
 
 
 def start(*command, **variables):
@@ -81,41 +86,35 @@ def test_a_restart_begins_with_an_empty_store():
     assert sorted(word.split()[4] for word in re.findall("JOB .*", job.stdout)) == ["0", "0", "1", "1"]
 
 
-def test_without_restarts_left_the_same_job_fails():
-    job = run(DDPRUN, "--nproc-per-node", 2, JOB, "--die", 1, "store")
-    assert job.returncode == 137
-    assert re.search(r"Root Cause.*rank      : 1 .*signal    : SIGKILL", job.stderr, re.DOTALL), job.stderr
-
-
-TWO_JOBS = """
-import os, sys, time
+MANY_JOBS = """
+import sys, time
 from pathlib import Path
-import torch, torch.distributed as dist
-own, other, number = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+import torch.distributed as dist
+folder, jobs, number = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    own.touch()
-    deadline = time.monotonic() + 60
-    while not other.exists():
-        assert time.monotonic() < deadline, "the other job did not come"
-        time.sleep(0.05)
-dist.barrier()  # from here on, both jobs are known to run at the same time
-dist.all_reduce(total := torch.tensor([number]))
-assert dist.distributed_c10d._get_default_store().add("ranks", 1) <= 2
-assert total.item() == 2 * number, f"the sum is {total.item()}"
+(folder / number).touch()
+deadline = time.monotonic() + 60
+while len(list(folder.iterdir())) < jobs:
+    assert time.monotonic() < deadline, "another job did not come"
+    time.sleep(0.05)
+# from here on, all jobs are known to run at the same time
+store = dist.distributed_c10d._get_default_store()
+store.set("number", number)
+time.sleep(0.2)
+assert store.get("number") == number.encode() and store.add("ranks", 1) == 1
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--standalone"]], ids=["plain", "standalone"])
-def test_two_jobs_at_the_same_time(tmp_path, options):
-    script = tmp_path / "two_jobs.py"
-    script.write_text(TWO_JOBS)
-    one, two = tmp_path / "one", tmp_path / "two"
-    jobs = [start(DDPRUN, *options, "--nproc-per-node", 2, script, own, other, number)
-            for own, other, number in ((one, two, 3), (two, one, 50))]
+def test_jobs_at_the_same_time(tmp_path):
+    """Each has a store of its own."""
+    script, folder = tmp_path / "many_jobs.py", tmp_path / "ready"
+    script.write_text(MANY_JOBS)
+    folder.mkdir()
+    options = [[], [], ["--standalone"], ["--standalone"]]
+    jobs = [start(DDPRUN, *each, script, folder, len(options), number) for number, each in enumerate(options)]
     outputs = [job.communicate(timeout=PATIENCE)[0] for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], outputs
+    assert [job.returncode for job in jobs] == [0] * len(options), outputs
 
 
 # ---- @record ---------------------------------------------------------------------------------------------------------
@@ -134,13 +133,13 @@ def test_the_error_file_of_record_reaches_the_report(tmp_path):
     assert Path(failure["error"]["file"]).is_relative_to(logs)
     assert json.loads(Path(failure["error"]["file"]).read_text())["message"]["message"] == "ValueError: bad loss"
     # No error files, nothing to show but what everyone gets: exit code and standard error.
-    job = run(DDPRUN, "--nproc-per-node", 2, "--failure-grace", 0, "--log-dir", "/dev/null", RECORDED)
+    job = run(DDPRUN, "--failure-grace", 0, "--log-dir", "/dev/null", RECORDED)
     assert job.returncode == 85
     assert "error_file: <N/A>" in job.stderr
 
 
 def test_a_torchrun_outside_reports_what_a_rank_of_ddprun_recorded():
-    job = run(*TORCHRUN, "--no-python", DDPRUN, "--nproc-per-node", 2, "--failure-grace", 0, RECORDED)
+    job = torchrun("--no-python", DDPRUN, "--failure-grace", 0, RECORDED)
     assert job.returncode == 1  # torchrun has no other
     its_own = job.stderr[job.stderr.index("ChildFailedError"):]
     assert re.search(r"exitcode  : 85 .*ValueError: bad loss", its_own, re.DOTALL), its_own
@@ -188,12 +187,12 @@ def same_ranks(ours, theirs, inherited, with_run_id=False):
         assert {**our, "environment": 0} == {**their, "environment": 0}
 
 
-def compare(tmp_path, arguments, ranks, change=lambda facts: None, with_run_id=False, **variables):
+def compare(tmp_path, arguments, ranks, change=lambda facts: None, with_run_id=False, theirs=torchrun, **variables):
     """Runs the same command line under both; @p change takes out what is known to differ."""
     seen = []
-    for launcher in ([DDPRUN], TORCHRUN):
-        facts = Facts(tmp_path / ("ddprun" if launcher == [DDPRUN] else "torchrun"))
-        job = run(*launcher, *arguments, cwd=SUPPORT, FACTS_DIR=str(facts.folder), **variables)
+    for name, launcher in (("ddprun", lambda *words, **more: run(DDPRUN, *words, **more)), ("torchrun", theirs)):
+        facts = Facts(tmp_path / name)
+        job = launcher(*arguments, cwd=SUPPORT, FACTS_DIR=str(facts.folder), **variables)
         assert job.returncode == 0, job.stderr
         seen.append(facts.of_ranks(ranks))
     for facts in seen[0] + seen[1]:
@@ -248,7 +247,9 @@ def test_a_path_for_runpy(tmp_path):
         # their output unless PYTHONUNBUFFERED is set.
         del facts["session of its own"], facts["import folder"], facts["unbuffered"]
 
-    compare(tmp_path, ["--run-path", "--nproc-per-node", 2, "torch_facts.py", "a", "${local_rank}"], 2, change)
+    # an interpreter of its own: of this kind, torchrun starts ranks by what multiprocessing knows of it
+    compare(tmp_path, ["--run-path", "--nproc-per-node", 2, "torch_facts.py", "a", "${local_rank}"], 2, change,
+            theirs=lambda *words, **more: run(sys.executable, *TORCHRUN, *words, **more))
 
 
 def test_any_program(tmp_path):
@@ -267,16 +268,22 @@ def test_one_local_rank_for_all(tmp_path):
 
 def test_two_static_nodes(tmp_path):
     seen = []
-    for launcher in ([DDPRUN], TORCHRUN):
-        facts = Facts(tmp_path / ("ddprun" if launcher == [DDPRUN] else "torchrun"))
+    for name in ("ddprun", "torchrun"):
+        facts = Facts(tmp_path / name)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        options = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-id=pair", "--rdzv-conf=timeout=100"]
-        nodes = [start(*launcher, *options, f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}",
-                       SUPPORT / "torch_facts.py", FACTS_DIR=str(facts.folder), XDG_CONFIG_HOME=str(tmp_path))
-                 for node in (1, 0)]
-        outputs = [node.communicate(timeout=PATIENCE)[0] for node in nodes]
-        assert [node.returncode for node in nodes] == [0, 0], outputs
+        options = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-id=pair", "--rdzv-conf=timeout=100", "--master-addr=127.0.0.1",
+                   f"--master-port={port}"]
+        variables = {"FACTS_DIR": str(facts.folder), "XDG_CONFIG_HOME": str(tmp_path)}
+        commands = [[*options, f"--node-rank={node}", SUPPORT / "torch_facts.py"] for node in (1, 0)]
+        if name == "ddprun":
+            nodes = [start(DDPRUN, *command, **variables) for command in commands]
+            outputs = [node.communicate(timeout=PATIENCE)[0] for node in nodes]
+            assert [node.returncode for node in nodes] == [0, 0], outputs
+        else:
+            nodes = [forked.Process([*TORCHRUN, *command], environment(**variables), os.getcwd()) for command in commands]
+            ended = [node.wait(PATIENCE) for node in nodes]
+            assert [node.returncode for node in ended] == [0, 0], [node.stderr for node in ended]
         seen.append(facts.of_ranks(4))
     same_ranks(*seen, environment(XDG_CONFIG_HOME=str(tmp_path)), with_run_id=True)
     assert [facts["environment"]["GROUP_RANK"] for facts in seen[0]] == ["0", "0", "1", "1"]

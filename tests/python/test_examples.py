@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (scripts/python-env)")
@@ -21,26 +22,36 @@ PATIENCE = 240
 OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
 
 
-def run(*command):
+def environment():
     kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
-    done = subprocess.run([str(word) for word in command], timeout=PATIENCE, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, cwd="/",
-                          env={**kept, "PYTHONPATH": str(SITE), "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
-                               "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    return {**kept, "PYTHONPATH": str(SITE), "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+            "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def output_of(done):
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
+def run(*command):
+    return output_of(subprocess.run([str(word) for word in command], timeout=PATIENCE, capture_output=True, text=True,
+                                    stdin=subprocess.DEVNULL, cwd="/", env=environment()))
+
+
+def torchrun(*command):
+    return output_of(forked.python("-m", "torch.distributed.run", *command, environment=environment(), timeout=PATIENCE))
+
+
 def test_p2p_finds_its_ranks(tmp_path):
     (tmp_path / "hosts").write_text("localhost slots=3\n")
-    launchers = {"torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"],
-                 "ddprun": [BIN / "ddprun", "--nproc-per-node=3"]}
+    launchers = {"ddprun": (3, lambda *words: run(BIN / "ddprun", "--nproc-per-node=3", *words)),
+                 "torchrun": (2, lambda *words: torchrun("--nproc-per-node=2", *words))}
     if shutil.which("mpirun"):  # whose ranks come by PMIx
-        launchers["mpirun"] = ["mpirun", "--hostfile", tmp_path / "hosts", "-np", "3", sys.executable]
-    for name, launcher in launchers.items():
-        output = run(*launcher, EXAMPLES / "p2p.py", "--elements", "10")
-        assert "rank 0 exchanged 10 elements with 2 ranks by gloo" in output, f"{name}: {output}"
-        assert {"rank 1 of 3 got 45", "rank 2 of 3 got 90"} <= set(output.splitlines()), f"{name}: {output}"
+        launchers["mpirun"] = 2, lambda *words: run("mpirun", "--hostfile", tmp_path / "hosts", "-np", "2", sys.executable, *words)
+    for name, (ranks, launch) in launchers.items():
+        output = launch(EXAMPLES / "p2p.py", "--elements", "10")
+        assert f"rank 0 exchanged 10 elements with {ranks - 1} ranks by gloo" in output, f"{name}: {output}"
+        assert {f"rank {rank} of {ranks} got {45 * rank}" for rank in range(1, ranks)} <= set(output.splitlines()), f"{name}: {output}"
 
 
 def test_resnet_learns_digits():

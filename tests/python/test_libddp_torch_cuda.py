@@ -53,9 +53,9 @@ def double(adapter, tmp_path_factory):  # noqa: F811
 
 def test_checks(double):
     """What the doubles do in streams and threads comes later, by times drawn from a seed."""
-    checks = ["all_operations", "transfers", "types", "beside_the_host", "memory_is_kept", "futures", "training",
-              "sparse_training", "refused_training", "nothing_blocks", "absent"]
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", sys.executable, CUDA_JOB, *checks, **double,
+    checks = ["no_name", "all_operations", "transfers", "types", "beside_the_host", "memory_is_kept", "futures", "training",
+              "sparse_training", "torchs_training", "hooks", "refused_training", "nothing_blocks", "absent"]
+    done = run(BIN / "ddprun", "--bind=none", "--backend=ddp", "--nproc-per-node=2", sys.executable, CUDA_JOB, *checks, **double,
                FAKE_CUDA_JITTER_SEED=os.environ.get("DDP_TEST_JITTER_SEED", "5"), FAKE_NCCL_JITTER="5")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(

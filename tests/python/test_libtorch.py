@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -132,14 +133,9 @@ def test_equal_to_pytorchs_own(programs, tmp_path):
     for name, tensor in {**start, **data}.items():
         tensor.numpy().tofile(tmp_path / name)
     ddprun(ranks, programs / "torch_rank", "train_from_files", tmp_path)
-    pythons = [subprocess.Popen([sys.executable, __file__, tmp_path, str(rank), str(ranks)], env=environment(),
-                                stdin=subprocess.DEVNULL) for rank in range(ranks)]
-    try:
-        assert [process.wait(timeout=PATIENCE) for process in pythons] == [0] * ranks
-    finally:
-        for process in pythons:
-            process.kill()
-            process.wait()
+    pythons = [forked.Process([__file__, tmp_path, rank, ranks], environment()) for rank in range(ranks)]
+    ended = [process.wait(PATIENCE) for process in pythons]
+    assert [process.returncode for process in ended] == [0] * ranks, [process.stderr for process in ended]
     theirs = torch.load(tmp_path / "pytorch.pt")
     assert {f"trained.{name}" for name in theirs} == {path.name for path in tmp_path.glob("trained.*")}
     for name, expected in theirs.items():
@@ -160,4 +156,3 @@ def test_the_example_learns_the_same_on_any_number_of_ranks(programs):
 
 if __name__ == "__main__":
     train_with_pytorch(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    os._exit(0)  # a worker thread of PyTorch's gloo can abort the interpreter's exit

@@ -5,7 +5,6 @@ skipped.
 """
 
 import datetime
-import multiprocessing
 import os
 import queue
 import subprocess
@@ -13,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -322,34 +322,19 @@ def check_collectives(rank):
     dist.barrier()
 
 
-def run_rank(rank, port, failures):
-    try:
-        os.environ.update(MASTER_ADDR=HOST, MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS),
-                          TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RUN_ID="test")
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo", timeout=PATIENCE)
-        check_collectives(rank)
-        dist.destroy_process_group()
-    except BaseException as error:
-        failures.put(f"rank {rank}: {error!r}")
-        raise
+def run_rank():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    check_collectives(dist.get_rank())
+    dist.destroy_process_group()
 
 
 def test_a_process_group_meets(server):
-    # spawned: torch's server has threads in this process
-    context = multiprocessing.get_context("spawn")
-    failures = context.Queue()
-    ranks = [context.Process(target=run_rank, args=(rank, server.port, failures)) for rank in range(RANKS)]
-    for rank in ranks:
-        rank.start()
-    deadline = time.monotonic() + 2 * PATIENCE.total_seconds()
-    for rank in ranks:
-        rank.join(max(0, deadline - time.monotonic()))
-    codes = [rank.exitcode for rank in ranks]
-    for rank in ranks:
-        if rank.is_alive():
-            rank.kill()
-    assert codes == [0] * RANKS, [failures.get(timeout=5) for code in codes if code]
+    ranks = [forked.Process([__file__], {**os.environ, "MASTER_ADDR": HOST, "MASTER_PORT": str(server.port), "RANK": str(rank),
+                                         "WORLD_SIZE": str(RANKS), "TORCHELASTIC_USE_AGENT_STORE": "True",
+                                         "TORCHELASTIC_RUN_ID": "test"}) for rank in range(RANKS)]
+    ended = [rank.wait(2 * PATIENCE.total_seconds()) for rank in ranks]
+    assert [rank.returncode for rank in ended] == [0] * RANKS, [rank.stderr for rank in ended]
 
 
 def test_waiting_clients_see_the_end_of_our_server():
@@ -375,3 +360,7 @@ def test_a_client_beyond_a_limit_is_closed_and_others_are_served():
             offender.get(f"key {number}")
     assert store.get("key") == b"value"
     running.close()
+
+
+if __name__ == "__main__":
+    run_rank()

@@ -4,11 +4,13 @@ double of NCCL. tests/python/test_libddp_torch_cuda.py starts it with the names 
 Work on streams is delayed at random: where one does not wait for another, numbers are wrong.
 """
 
+import contextlib
 import datetime
 import os
 import signal
 import sys
 import time
+from unittest import mock
 
 from torch_cuda_double import double  # before torch
 
@@ -16,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 import libddp.torch
-from libddp_torch_cuda_training import refused_training, sparse_training, training  # noqa: F401, checks
+from libddp_torch_cuda_training import (hooks, refused_training, sharded_training, sparse_training,  # noqa: F401, checks
+                                        torchs_training, training)
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = torch.device("cuda", RANK)
@@ -257,6 +260,23 @@ def nothing_blocks():
     double.resume(RANK)
 
 
+def with_cuda_and_nccl():
+    """What torch says of itself where it has both."""
+    said = contextlib.ExitStack()
+    for place, name in (torch.cuda, "is_available"), (dist, "is_nccl_available"):
+        said.enter_context(mock.patch.object(place, name, lambda: True))
+    return said
+
+
+def no_name():
+    """ddprun --backend=ddp, of a program that names no backend: "ddp" for all tensors, unless it has no CUDA tensors."""
+    assert dist.get_backend_config() == "cpu:ddp,cuda:ddp", dist.get_backend_config()
+    with with_cuda_and_nccl():
+        for place, name, value in ((torch.version, "hip", "7.0"), (torch, "Stream", object), (libddp, "__file__", "/nowhere/x")):
+            with mock.patch.object(place, name, value):
+                assert libddp._backend.default() == "cpu:ddp,cuda:nccl", name
+
+
 def absent():
     """Rank 0 alone starts an operation."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=1))
@@ -298,7 +318,8 @@ def killed():
     os._exit(0)
 
 
-dist.init_process_group(os.environ.get("TEST_BACKEND", "ddp"), timeout=datetime.timedelta(seconds=60))
+with with_cuda_and_nccl():
+    dist.init_process_group(os.environ.get("TEST_BACKEND"), timeout=datetime.timedelta(seconds=60))
 for check in sys.argv[1:]:
     globals()[check]()
     sys.stdout.write(f"CHECKED {check} {RANK}\n")

@@ -7,11 +7,16 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.distributed.tensor import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel as Theirs
 from torch.nn.parallel.distributed import _MixedPrecision
-from torch_cuda_double import double
+from torch_cuda_double import double, streams_for_sharding
 
 import libddp.torch
+from libddp.torch import DistributedDataParallel as Ours
 
 RANK = int(os.environ["RANK"])
 STEPS, SAMPLES = 6, 5
@@ -74,8 +79,8 @@ class Words(torch.nn.Module):
         return self.head(self.words(words if x.device.type == "cpu" else moved(words)).sum(0) + x)
 
 
-def trained(on_device, accumulate=1, hook=None, net=None, **options):
-    """Parameters, buffers and the last gradients, of the CPU."""
+def trained(on_device, accumulate=1, hook=None, net=None, wrap=Ours, within=None, **options):
+    """Parameters, buffers and the last gradients, of the CPU. hook(model) and within(module) register what there is to."""
     torch.manual_seed(5 + RANK)  # rank 0's parameters are taken
     net, number = net() if net else Net("find_unused_parameters" in options), next(streams)
     kept = []
@@ -86,9 +91,11 @@ def trained(on_device, accumulate=1, hook=None, net=None, **options):
             kept = [each.expand_as(each) for each in net.parameters()]
         next(net.parameters()).cpu()
         double.use_stream(RANK, 4 * (number // 2 % 3 % 2))
-    model = libddp.torch.DistributedDataParallel(net, **options)
+    if within is not None:
+        within(net)
+    model = wrap(net, **options)
     if hook is not None:
-        model._register_builtin_comm_hook(hook)
+        hook(model)
     if on_device:  # the steps in another stream than that of all before
         next(model.parameters()).cpu()
         double.use_stream(RANK, 1 + number // 2 % 2)
@@ -130,8 +137,8 @@ def training():
     same(trained(True, 3, **SMALL_BUCKETS), trained(False, 3, **SMALL_BUCKETS), "accumulated")
     half = {"mixed_precision": _MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)}
     same(trained(True, **half), trained(False, **half), f"with {half}", 1e-2)
-    half = {"hook": dist.BuiltinCommHookType.FP16_COMPRESS}
-    same(trained(True, **half), trained(False, **half), f"with {half}", 1e-3)
+    half = {"hook": lambda model: model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)}
+    same(trained(True, **half), trained(False, **half), "in half precision", 1e-3)
     beside = dist.new_group(backend="gloo")  # gets a group of libddp beside it
     same(trained(True, process_group=beside), trained(False), "beside gloo")
 
@@ -142,13 +149,93 @@ def sparse_training():
     same(trained(True, 3, net=Words), trained(False, 3, net=Words), "accumulated sparse gradients")
 
 
+def averaged(_, bucket):
+    """Its future is no operation's."""
+    dist.all_reduce(bucket.buffer().div_(dist.get_world_size()))
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def with_momentum(kept, bucket):
+    """Keeps tensors from step to step, and starts an operation when another ends. Its result has memory of its own."""
+    key = bucket.index(), bucket.buffer().numel()  # buckets are made anew behind the first step
+    kept[key] = bucket.buffer() + kept.get(key, 0) / 2
+
+    def again(done):
+        total = done.value()[0] / dist.get_world_size() ** 2
+        dist.all_reduce(total, async_op=True).get_future().wait()
+        return total
+
+    return dist.all_reduce(kept[key].clone(), async_op=True).get_future().then(again)
+
+
+def hooks():
+    def registered(hook, state=lambda: None):
+        return lambda model: model.register_comm_hook(state(), hook)
+
+    def power_sgd():
+        return powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2,
+                                           min_compression_rate=1)
+
+    view = {"gradient_as_bucket_view": True}
+    for hook, tolerance, options in (
+            (registered(default_hooks.allreduce_hook), 1e-6, view), (registered(averaged), 1e-6, {}),
+            (registered(with_momentum, dict), 1e-6, {}), (registered(with_momentum, dict), 1e-6, view),
+            (registered(default_hooks.fp16_compress_hook), 1e-3, {}), (registered(powerSGD_hook.powerSGD_hook, power_sgd), 1e-3, {})):
+        options = {**SMALL_BUCKETS, **options}
+        same(trained(True, hook=hook, **options), trained(False, hook=hook, **options), "with a hook", tolerance)
+
+    def stepping(module):
+        _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.05, "momentum": 0.5})
+
+    def fused(model):
+        model._register_fused_optim(torch.optim.Adam, lr=0.02)
+
+    for within in ({"within": stepping}, {"hook": fused}):
+        same(trained(True, **SMALL_BUCKETS, **within), trained(False, **SMALL_BUCKETS, **within), f"optimizers in backward: {within}")
+
+
+def torchs_training():
+    """torch's own class, over the backend "ddp"."""
+    for options in MODES[2:4] + MODES[5:]:
+        on_host = {name: value for name, value in options.items() if name != "device_ids"}
+        same(trained(True, wrap=Theirs, **options), trained(False, wrap=Theirs, **on_host), f"torch's class with {options}")
+
+
+def sharded(on_device):
+    """Parameters and the last gradients of torch's FSDP2, whole."""
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5))
+    if on_device:
+        double.use_stream(RANK, 1)
+        move(net)
+    mesh = DeviceMesh("cuda" if on_device else "cpu", list(range(dist.get_world_size())))
+    for part in (net[0], net[2], net):
+        fully_shard(part, mesh=mesh)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    generator = torch.Generator().manual_seed(100 + RANK)
+    inputs = [torch.randn(SAMPLES, 4, generator=generator) for _ in range(STEPS)]
+    for each in [moved(each) for each in inputs] if on_device else inputs:
+        optimizer.zero_grad()
+        output = net(each)
+        (output * output).mean().backward()
+        optimizer.step()
+    state = {name: each.full_tensor().cpu() for name, each in net.state_dict().items()}
+    return {**state, **{f"gradient of {name}": each.grad.full_tensor().cpu() for name, each in net.named_parameters()}}
+
+
+def sharded_training():
+    with streams_for_sharding():
+        on_device = sharded(True)
+    same(on_device, sharded(False), "sharded")
+
+
 def refused_training():
     for what, kind, words in (
             (lambda: trained(True, device_ids=[1 - RANK]), ValueError, f"the module is on cuda:{RANK}"),
-            (lambda: libddp.torch.DistributedDataParallel(torch.nn.ParameterList([torch.zeros(2), moved(torch.zeros(2))])),
-             ValueError, f"is on ['cpu', 'cuda:{RANK}']"),
-            (lambda: libddp.torch.DistributedDataParallel(move(Net(False))).register_comm_hook(None, allreduce_hook),
-             libddp.InvalidArgument, "serves_cuda()")):
+            (lambda: Ours(torch.nn.ParameterList([torch.zeros(2), moved(torch.zeros(2))])),
+             ValueError, f"is on ['cpu', 'cuda:{RANK}']")):
         try:
             what()
         except kind as error:

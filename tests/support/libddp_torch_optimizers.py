@@ -5,8 +5,11 @@ import copy
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in_backward
+from torch.distributed.optim.zero_redundancy_optimizer import _OverlapStatus
 from torch.nn.parallel import DistributedDataParallel as Theirs
 
 from libddp.torch import DistributedDataParallel as Ours
@@ -167,7 +170,21 @@ def sharded_optimizer():
         return torch.optim.Adam(parameters, **ADAM)
 
     assert_same(stepped(Tied, Ours, zero), stepped(Tied, Theirs, adam))
-    error_of(NotImplementedError, "overlap_with_ddp", lambda: Ours(Tied())._has_rebuilt_buckets)
+
+    def overlapped(with_step, **options):
+        def within(model):
+            optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, overlap_with_ddp=True, **ADAM)
+            model.register_comm_hook(None, with_step(allreduce_hook, model, optimizer, **options))
+            optimizers.append(optimizer)
+        return within
+
+    optimizers = []
+    # the interleaved one starts operations from callbacks, which torch's class leaves in no order
+    theirs = stepped(Tied, lambda net: Theirs(net, bucket_cap_mb=0.002), within=overlapped(hook_with_zero_step))
+    for with_step, options in ((hook_with_zero_step, {}), (hook_with_zero_step, {"shard_buckets": True}),
+                               (hook_with_zero_step_interleaved, {})):
+        assert_same(stepped(Tied, lambda net: Ours(net, bucket_cap_mb=0.002), within=overlapped(with_step, **options)), theirs)
+    assert len(optimizers) == 4 and all(each._overlap_info.status == _OverlapStatus.INITIALIZED for each in optimizers)
 
 
 def scaled_gradients():

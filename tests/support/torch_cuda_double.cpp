@@ -2,14 +2,11 @@
 // streams, events, memory, and the few operations that tests with torch.distributed need. Device memory is the host's,
 // so that work in a stream is PyTorch's own work on processors, in the stream's order. torch_cuda_double.py loads it;
 // DDP_CUDA_LIBRARY names the double.
-#include <dlfcn.h>
-
+#include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,52 +21,16 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
+
+#include "torch_cuda_memory.hpp"
 
 namespace {
 
-// the driver
-
-template <class... Arguments>
-int call(const char* function, Arguments... arguments) {
-  static void* const library = dlopen(std::getenv("DDP_CUDA_LIBRARY"), RTLD_NOW);
-  auto* const found = reinterpret_cast<int (*)(Arguments...)>(dlsym(library, function));
-  TORCH_CHECK(found != nullptr, "the double of CUDA has no ", function);
-  return found(arguments...);
-}
-
-template <class... Arguments>
-void must(const char* function, Arguments... arguments) {
-  const int code = call(function, arguments...);
-  TORCH_CHECK(code == 0, function, " returns ", code);
-}
-
-constexpr std::size_t kDevices = 8;
-
-void* context_of(c10::DeviceIndex index) {
-  static std::mutex mutex;
-  static std::array<void*, kDevices> contexts{};
-  const std::lock_guard lock(mutex);
-  void*& context = contexts.at(static_cast<std::size_t>(index));
-  if (context == nullptr) {
-    int device = 0;
-    must("cuInit", 0U);
-    must("cuDeviceGet", &device, static_cast<int>(index));
-    must("cuDevicePrimaryCtxRetain", &context, device);
-  }
-  return context;
-}
-
-/// The driver's current context, as long as it lives.
-class InContext {
- public:
-  explicit InContext(c10::DeviceIndex index) { must("cuCtxPushCurrent_v2", context_of(index)); }
-  InContext(const InContext&) = delete;
-  InContext& operator=(const InContext&) = delete;
-  ~InContext() {
-    void* context = nullptr;
-    call("cuCtxPopCurrent_v2", &context);
-  }
-};
+using torch_cuda::call;
+using torch_cuda::InContext;
+using torch_cuda::kDevices;
+using torch_cuda::must;
 
 void* make_stream() {
   constexpr unsigned kNonBlocking = 1;
@@ -87,27 +48,6 @@ void* handle_of(const c10::Stream& stream) { return reinterpret_cast<void*>(stre
 
 c10::Stream stream_on(c10::DeviceIndex index, void* handle) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, index), reinterpret_cast<c10::StreamId>(handle));
-}
-
-/// Memory that goes back when its own stream has come to the end of its use there and in other streams.
-struct Block {
-  c10::DeviceIndex device;
-  std::uint64_t address;
-  void* stream;
-  std::set<void*> others;
-};
-
-void free_block(void* memory) {
-  const std::unique_ptr<Block> block(static_cast<Block*>(memory));
-  const InContext context(block->device);
-  for (void* const other : block->others) {
-    void* event = nullptr;
-    must("cuEventCreate", &event, 0U);
-    must("cuEventRecord", event, other);
-    must("cuStreamWaitEvent", block->stream, event, 0U);
-    must("cuEventDestroy_v2", event);
-  }
-  must("cuMemFreeAsync", block->address, block->stream);
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -181,8 +121,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) call("cuEventDestroy_v2", event);
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    if (data.get_deleter() != &free_block) return;
-    auto* const block = static_cast<Block*>(data.get_context());
+    if (data.get_deleter() != &torch_cuda::free_block) return;
+    auto* const block = static_cast<torch_cuda::Block*>(data.get_context());
     if (block->stream != handle_of(stream)) block->others.insert(handle_of(stream));
   }
 };
@@ -200,6 +140,9 @@ struct CUDAHooks final : CUDAHooksInterface {
   void init() const override {}
   DeviceIndex deviceCount() const override { return Guard{}.deviceCount(); }
   int getNumGPUs() const override { return Guard{}.deviceCount(); }
+  /// The host's memory is all the same here.
+  Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
+  bool isPinnedPtr(const void* /*memory*/) const override { return true; }
   DeviceIndex current_device() const override { return current_device_of_thread(); }
   DeviceIndex getCurrentDevice() const override { return current_device_of_thread(); }
   void setCurrentDevice(DeviceIndex device) const override { Guard{}.setDevice({kCUDA, device}); }
@@ -214,12 +157,13 @@ struct StreamAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::DeviceIndex device = current_device;
     void* const stream = reinterpret_cast<void*>(current_streams.at(static_cast<std::size_t>(device)));
+    torch_cuda::free_blocks().give_back_those_of(device, stream);
     const InContext context(device);
     std::uint64_t address = 0;
     must("cuMemAllocAsync", &address, std::max<std::size_t>(bytes, 1), stream);
     return {reinterpret_cast<void*>(address),
-            new Block{.device = device, .address = address, .stream = stream, .others = {}}, &free_block,
-            c10::Device(c10::kCUDA, device)};
+            new torch_cuda::Block{.device = device, .address = address, .stream = stream, .others = {}},
+            &torch_cuda::free_block, c10::Device(c10::kCUDA, device)};
   }
   void copy_data(void*, const void*, std::size_t) const override { TORCH_CHECK(false, "not there"); }
 };
@@ -268,6 +212,9 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) 
   if (to.is_cpu() || from.is_cpu()) Guard{}.synchronizeStream(stream);
   return to;
 }
+
+/// item(): the host waits.
+at::Scalar number_in(const at::Tensor& tensor) { return tensor.cpu().item(); }
 
 /// The same arguments with other tensors in the place of those on a device.
 using Replace = at::Tensor (*)(const at::Tensor&);
@@ -343,14 +290,32 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("view_as_real", &at::native::view_as_real);
   library.impl("_reshape_alias", &at::native::_reshape_alias);
   library.impl("copy_", &copy);
+  library.impl("_local_scalar_dense", &number_in);
 }
 TORCH_LIBRARY_IMPL(_, CUDA, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&compute>()); }
+
+/// What PyTorch's DistributedDataParallel measures its steps by: the host's clock, as on processors.
+struct HostTimer final : c10d::Timer {
+  explicit HostTimer(c10::Device /*any*/) {}
+  std::optional<std::int64_t> measureDifference(Event start, Event end) override {
+    return getTimeRef(end) - getTimeRef(start);
+  }
+};
 
 // for tests
 
 at::Tensor full(at::IntArrayRef size, const at::Scalar& value, at::ScalarType type, std::int64_t device) {
   const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
   return at::empty(size, at::TensorOptions(place).dtype(type)).fill_(value);
+}
+
+/// What torch's sharding does to memory in between, which PyTorch has no means for where it is built without CUDA.
+void resize_storage(const at::Tensor& tensor, std::int64_t bytes) {
+  const c10::DeviceGuard guard(tensor.device());
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr(bytes == 0 ? c10::DataPtr(nullptr, tensor.device())
+                                   : allocator.allocate(static_cast<std::size_t>(bytes)));
+  storage->set_nbytes(static_cast<std::size_t>(bytes));
 }
 
 /// Makes the @p which stream of the device current for this thread; 0: the default stream.
@@ -372,9 +337,14 @@ void resume(std::int64_t device) { with_current_stream("fake_cuda_resume_stream"
 
 TORCH_LIBRARY(cuda_double, library) {
   library.def("full(int[] size, Scalar value, ScalarType type, int device) -> Tensor", &full);
+  library.def("resize_storage(Tensor tensor, int bytes) -> ()", &resize_storage);
   library.def("use_stream(int device, int which) -> ()", &use_stream);
   library.def("pause(int device) -> ()", &pause);
   library.def("resume(int device) -> ()", &resume);
 }
 
 }  // namespace
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, HostTimer);
+}

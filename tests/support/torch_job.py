@@ -145,20 +145,20 @@ def data_loader():
 
 def child(index, results):
     results.put((index, os.getppid(), os.environ["RANK"], torch.ones(3).sum().item()))
+    raise ValueError("of a child")
 
 
 def children():
-    # One rank is enough: each child starts an interpreter and imports torch.
+    # One is enough: each child starts an interpreter and imports torch.
     if RANK == 0:
         results = torch.multiprocessing.get_context("spawn").SimpleQueue()
-        torch.multiprocessing.spawn(child, (results,), nprocs=1)
-        expect(results.get() == (0, os.getpid(), "0", 3.0), "the child saw another world")
         try:
-            torch.multiprocessing.spawn(int.from_bytes, nprocs=1)  # gets its index, which are no bytes
+            torch.multiprocessing.spawn(child, (results,), nprocs=1)
         except torch.multiprocessing.ProcessRaisedException as error:
-            expect("TypeError" in str(error), f"the child's error is not there: {error}")
+            expect("ValueError: of a child" in str(error), f"the child's error is not there: {error}")
         else:
             expect(False, "an error in a child was not reported")
+        expect(results.get() == (0, os.getpid(), "0", 3.0), "the child saw another world")
     dist.barrier()
 
 

@@ -1,4 +1,4 @@
-"""A program whose rank 1 fails with an exception that torch's @record keeps, and with an exit code of its own, 85."""
+"""A program whose last rank fails with an exception that torch's @record keeps, and with an exit code of its own, 85."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
 def main():
-    if os.environ["RANK"] == "1":
+    if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
         raise ValueError("bad loss")
     time.sleep(100)
 

@@ -6,11 +6,14 @@ import datetime
 import functools
 import inspect
 import secrets
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
+
+import libddp
 
 NAME = "ddp"
 
@@ -35,6 +38,16 @@ def create(options: Any, _: Any = None) -> Any:
                  list(options.global_ranks_in_group), options.timeout, cuda, _device if device is None else device)
     _device = _adapter.load().cuda_device_of(made) if _device is None else _device
     return made
+
+
+def default() -> str:
+    """What programs get that name no backend, where DDP_BACKEND=ddp asks for it: "ddp" for all tensors, unless this
+    installation, which all ranks share, cannot have CUDA tensors there and torch can."""
+    plugin = Path(libddp.__file__).parent / "lib" / "libddp_nccl.so"
+    serves_cuda = plugin.exists() and hasattr(torch.Stream, "native_handle") and torch.version.hip is None
+    if serves_cuda or not torch.cuda.is_available() or not dist.is_nccl_available():
+        return NAME
+    return f"cpu:{NAME},cuda:nccl"
 
 
 def _note_what_is_wanted() -> None:

@@ -331,8 +331,8 @@ class DistributedDataParallel(TorchDataParallel):
 
     @property
     def _has_rebuilt_buckets(self) -> bool:  # type: ignore[override]
-        """Of ZeroRedundancyOptimizer's hooks, which would wait for it for ever."""
-        raise _refuse("ZeroRedundancyOptimizer(overlap_with_ddp=True)", "call its step() behind backward(), without overlap_with_ddp")
+        """What ZeroRedundancyOptimizer's hooks wait for."""
+        return bool(self._averager.ready_order())
 
     # what programs and libraries ask
 

@@ -25,13 +25,13 @@ def load() -> None:
 
 def _make_default() -> None:
     """init_process_group() without a backend takes "ddp"; one that the program names stays."""
-    import torch
     import torch.distributed as dist
+    from libddp import _backend
     original = dist.init_process_group
 
     @functools.wraps(original)
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        original(backend or ("cpu:ddp,cuda:nccl" if torch.cuda.is_available() else "ddp"), *args, **kwargs)
+        original(backend or _backend.default(), *args, **kwargs)
 
     for module in (dist, dist.distributed_c10d, dist.device_mesh):  # each has a name of its own for it
         setattr(module, "init_process_group", init_process_group)
