@@ -1,5 +1,5 @@
-// Sparse tensors on the double of CUDA (torch_cuda_double.cpp): what is computed with them waits for the device, as much of
-// it does in CUDA, too, since the number of their elements is the host's to know.
+// Sparse tensors on the double of CUDA (torch_cuda_double.cpp): what is computed with them waits for the device, as
+// much of it does in CUDA, too, since the number of their elements is the host's to know.
 #include <optional>
 #include <vector>
 
@@ -69,7 +69,8 @@ void compute_on_host(const c10::OperatorHandle& operation, torch::jit::Stack* st
       }
       stack->emplace_back(written);
     } else {
-      stack->emplace_back(values[i].isTensor() ? c10::IValue(device_version(values[i].toTensor(), *device)) : values[i]);
+      stack->emplace_back(values[i].isTensor() ? c10::IValue(device_version(values[i].toTensor(), *device))
+                                               : values[i]);
     }
   }
 }
