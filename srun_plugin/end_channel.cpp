@@ -19,6 +19,7 @@
 namespace ddp::srun_plugin {
 
 static_assert(std::is_trivially_copyable_v<TaskStart> && std::is_trivially_copyable_v<TaskEnd>);
+static_assert(std::has_unique_object_representations_v<TaskEnd>);  // without padding, which would be sent as it is
 static_assert(sizeof(TaskStart) != sizeof(TaskEnd));
 
 EndChannel::EndChannel(std::uint32_t tasks) : owner_(::getpid()), left_(tasks) {

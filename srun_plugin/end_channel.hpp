@@ -23,7 +23,7 @@ struct TaskEnd {
   std::uint32_t task = 0;     ///< its number in the step, or in its component of a heterogeneous step
   std::int32_t status = 0;    ///< as wait(2) gives it
   std::int64_t when_ms = 0;   ///< since 1970
-  std::uint32_t awaited = 0;  ///< 1: slurmstepd waits until it has been passed on, with all before it
+  std::uint64_t awaited = 0;  ///< 1: slurmstepd waits until it has been passed on, with all before it
   friend bool operator==(const TaskEnd&, const TaskEnd&) = default;
 };
 

@@ -152,7 +152,7 @@ TEST(EndChannelTest, SlurmstepdAwaitsFailuresAndTheLastEnd) {
   const pid_t witness = ::fork();
   if (witness == 0) {
     const int fd = channel.witness_end();
-    std::vector<std::uint32_t> awaited;
+    std::vector<std::uint64_t> awaited;
     for (bool ended = false; !ended && awaited.size() < 3;) {
       if (!base::wait_for(fd, POLLIN, Deadline::after(std::chrono::seconds(60)))) break;
       const TaskNews news = take_news(fd, ended);
@@ -161,7 +161,7 @@ TEST(EndChannelTest, SlurmstepdAwaitsFailuresAndTheLastEnd) {
       awaited.push_back(end->awaited);
       if (end->awaited != 0) confirm_end(fd);
     }
-    ::_exit(awaited == std::vector<std::uint32_t>{0, 1, 1} ? 0 : 1);
+    ::_exit(awaited == std::vector<std::uint64_t>{0, 1, 1} ? 0 : 1);
   }
   channel.tell({.task = 2, .status = 0, .when_ms = 1});
   channel.tell({.task = 0, .status = exited(1), .when_ms = 2});
