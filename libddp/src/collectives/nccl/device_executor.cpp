@@ -75,7 +75,7 @@ auto on_thread(const std::string& attempted, Deadline deadline, WaitWatch::Look 
     const auto until = look == nullptr ? deadline.when() : std::min(deadline.when(), Deadline::Clock::now() + kLook);
     if (made.wait_until(until) == std::future_status::ready) return made.get();
     if (deadline.expired()) break;
-    look();
+    if (look != nullptr) look();
   }
   throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
                .attempted = attempted,
