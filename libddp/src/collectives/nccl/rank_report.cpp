@@ -57,13 +57,20 @@ std::string versions_of(const RankReport& report) {
                      cuda::version_text(report.driver_version));
 }
 
+/// Whether NCCL itself lets two ranks have one GPU. Up to 2.29 it does if they seem to be on different hosts
+/// (init.cc, "Duplicate GPU detected").
+bool share_a_gpu(const RankReport& one, const RankReport& other) {
+  const bool apart = !one.host_id.empty() && !other.host_id.empty() && one.host_id != other.host_id;
+  return (one.may_share && other.may_share) || (apart && one.nccl_version < kSharedGpu);
+}
+
 }  // namespace
 
 Bytes RankReport::pack() const {
   base::ByteWriter writer;
   writer.integer(nccl_version).integer(driver_version).integer(static_cast<std::uint8_t>(may_share));
   writer.integer(compute_capability);
-  writer.text(device).text(host).integer(process).integer(static_cast<std::uint8_t>(ids.size()));
+  writer.text(device).text(host).text(host_id).integer(process).integer(static_cast<std::uint8_t>(ids.size()));
   for (const ncclUniqueId& id : ids) writer.raw(std::as_bytes(std::span{id.internal}));
   return std::move(writer).bytes();
 }
@@ -78,6 +85,7 @@ RankReport RankReport::parse(const Bytes& packed) {
   report.compute_capability = reader.integer<int>();
   report.device = reader.text();
   report.host = reader.text();
+  report.host_id = reader.text();
   report.process = reader.integer<std::int64_t>();
   const auto ids = reader.integer<std::uint8_t>();
   if (may_share > 1 || ids > 1) {
@@ -132,7 +140,7 @@ void check_reports(const std::vector<RankReport>& reports, const std::string& gr
   for (std::size_t other = 0; other < reports.size(); ++other) {
     const RankReport& report = reports[other];
     const auto [user, first] = users.emplace(report.device, static_cast<int>(other));
-    if (first || (report.may_share && reports[static_cast<std::size_t>(user->second)].may_share)) continue;
+    if (first || share_a_gpu(report, reports[static_cast<std::size_t>(user->second)])) continue;
     throw Error{{.code = ErrorCode::conflict,
                  .attempted = attempted,
                  .cause = fmt::format("{} and {} have the same GPU, {}", name_of(reports, user->second),

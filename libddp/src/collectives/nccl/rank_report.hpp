@@ -13,6 +13,9 @@
 
 namespace ddp::collectives::nccl {
 
+/// The first NCCL that may run several ranks on one GPU, and finds them by the GPU alone.
+constexpr int kSharedGpu = version_code(2, 30, 0);
+
 struct RankReport {
   int nccl_version = 0;        ///< as NCCL codes it
   int driver_version = 0;      ///< of CUDA that the driver supports
@@ -20,6 +23,7 @@ struct RankReport {
   int compute_capability = 0;  ///< of its GPU: 90 is 9.0
   std::string device;          ///< UUID
   std::string host;
+  std::string host_id;  ///< NCCL_HOSTID, by which NCCL tells hosts apart; empty: not set
   std::int64_t process = 0;
   std::vector<ncclUniqueId> ids;  ///< one, of a rank that is a root of the bootstrap
 

@@ -140,6 +140,32 @@ TEST_F(NcclReports, AGpuIsSharedIfBothRanksMay) {
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
+/// As NCCL has it: several ranks can so be tried on one GPU.
+TEST_F(NcclReports, OldNcclSharesAGpuAmongRanksThatSeemToBeOnOtherHosts) {
+  const auto shared = [](int version, const std::string& one_host, const std::string& other_host) {
+    nccl::RankReport one = nccl::RankReport::parse(address_of(0));
+    one.nccl_version = version;
+    nccl::RankReport other = one;
+    one.host_id = one_host;
+    other.host_id = other_host;
+    try {
+      nccl::check_reports({one, other}, "x", 0);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::conflict);
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(shared(22907, "a", "b"));
+  EXPECT_FALSE(shared(22907, "a", "a"));
+  EXPECT_FALSE(shared(22907, "a", ""));
+  EXPECT_FALSE(shared(22907, "", ""));
+  EXPECT_FALSE(shared(23007, "a", "b")) << "this one tells them by the GPU";
+  setenv("NCCL_HOSTID", "node-7", 1);
+  EXPECT_EQ(nccl::RankReport::parse(address_of(0)).host_id, "node-7");
+  unsetenv("NCCL_HOSTID");
+}
+
 TEST_F(NcclReports, AGroupWithAnOldGpuAddsNoEightBits) {
   for (const int capability : {89, 90}) {
     std::vector<std::unique_ptr<Backend>> ranks;
