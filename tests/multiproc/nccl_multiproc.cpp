@@ -92,6 +92,10 @@ TEST_F(NcclGradients, AStepOfAReducerBecomesAGraph) {
   }
 }
 
+TEST(NcclGroups, OtherStreamsWaitForWhatIsCapturedIntoAGraph) {
+  for (const RankResult& result : run(2, {"capture_aside"}, {})) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
 TEST(NcclGroups, TheChoiceIsToldOnce) {
   const auto results = run(2, {"use"}, {});
   EXPECT_THAT(results[0].output, HasSubstr("CPU tensors by host, CUDA tensors by nccl"));

@@ -219,6 +219,7 @@ void run(const std::string& scenario, const std::string& argument) {
   if (scenario == "reduce") return ddp::test::reduce(world, argument);
   if (scenario == "reduce_otherwise") return ddp::test::reduce_otherwise(world);
   if (scenario == "cross") return cross(world);
+  if (scenario == "capture_aside") return ddp::test::capture_aside(world);
   if (scenario == "capture") return ddp::test::capture(world, argument == "view", argument == "hook");
   if (scenario == "steps") return ddp::test::steps(world, std::stoi(argument));
   if (scenario == "loop") return loop(world, std::stoi(argument));

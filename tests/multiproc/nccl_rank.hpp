@@ -22,6 +22,7 @@ inline void check(bool holds, const std::string& what) {
 
 void train(World& world);
 void capture(World& world, bool view, bool hook);
+void capture_aside(World& world);
 void reduce(World& world, const std::string& steps);
 void reduce_otherwise(World& world);
 void average_rows(World& world, ProcessGroup& group);

@@ -63,6 +63,9 @@ class Request {
   /// stream_ordered; may throw Error.
   /// @return false if it has not reached its own stream yet: to be polled, and asked again.
   virtual bool order(const Stream& stream);
+  /// The stream in whose capture it has become a part of a graph (CUDA graphs), if it has. Asked when poll has returned
+  /// ok. Only of backends that are stream_ordered.
+  virtual std::optional<Stream> captured_in() const noexcept { return std::nullopt; }
   /// The group needs it no more; it may be used again. After its end, or after abort().
   virtual void release() noexcept = 0;
 
@@ -135,6 +138,10 @@ class Backend {
   /// release. The caller has checked the arguments. Does not communicate; ideally allocates nothing.
   virtual Request& init(std::span<const Operation> operations, Deadline deadline) = 0;
 
+  /// Makes what is put into @p stream from now on wait for what is in @p captured now, of which Request::captured_in
+  /// told. Nothing where that capture is over. May throw Error.
+  virtual void order_captured(const Stream& captured, const Stream& stream);
+
   /// Memory on the device that it exchanges best. Collective, called like init; blocks until @p deadline at most.
   /// Throws Error. Default: refuses.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
@@ -161,7 +168,7 @@ class Backend {
 };
 
 /// Changes with this header; a plugin of another version is refused.
-inline constexpr int kBackendVersion = 7;
+inline constexpr int kBackendVersion = 8;
 
 struct BackendPlugin {
   int version;

@@ -30,6 +30,8 @@ bool Request::order(const Stream& /*stream*/) {
                .hint = "wait for the operation instead"}};
 }
 
+void Backend::order_captured(const Stream& /*captured*/, const Stream& /*stream*/) {}
+
 std::shared_ptr<void> Backend::allocate(std::size_t bytes, Deadline /*deadline*/) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("allocating {} bytes of a device", bytes),

@@ -242,6 +242,7 @@ void GroupDriver::recycle(WorkState& work) noexcept {
   work.subject = nullptr;
   work.probes = 0;
   work.begun_at.reset();
+  work.captured_in.reset();
   work.error.reset();
   work.callbacks.store(nullptr, std::memory_order_relaxed);
   work.phase.store(WorkState::Phase::queued, std::memory_order_relaxed);
@@ -336,6 +337,10 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
   wait(work, latest);
   if (!work.done()) throw watch_.verdict().value_or(work.still_running_error());
   if (work.error) throw Error{*work.error};
+  if (!work.captured_in) return;
+  const Turn turn(*this, latest);
+  if (!turn.taken()) throw work.still_running_error();
+  work.lane->carrier.backend->order_captured(*work.captured_in, stream);
 }
 
 GroupDriver::Standing GroupDriver::tend() noexcept {

@@ -151,6 +151,7 @@ bool GroupDriver::poll(Lane& lane) noexcept {
                     ? mismatch(operation, reported, in_world(members_, reported.ranks))
                     : communication_failure(operation, text_of(reported), in_world(members_, reported.ranks));
     }
+    if (outcome == Outcome::ok && lane.traits.stream_ordered) work.captured_in = work.request->captured_in();
     // a device may still be at work on what has failed, until it is aborted
     if (outcome == Outcome::ok || !lane.traits.stream_ordered) std::exchange(work.request, nullptr)->release();
     if (outcome == Outcome::ok) {

@@ -89,8 +89,9 @@ struct WorkState {
 
   // belongs to whoever drives the group
   Request* request = nullptr;
-  std::optional<Time> begun_at;  ///< on a device; unset where the backend does not run on streams
-  Time next_probe{};             ///< when to look after those that it waits for
+  std::optional<Stream> captured_in;  ///< a stream whose graph it is a part of; of one that is ok
+  std::optional<Time> begun_at;       ///< on a device; unset where the backend does not run on streams
+  Time next_probe{};                  ///< when to look after those that it waits for
   std::chrono::milliseconds probe_interval{};
   unsigned probes = 0;
   WorkState* next = nullptr;  ///< in the one list that it is in

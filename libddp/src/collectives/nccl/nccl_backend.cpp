@@ -66,6 +66,7 @@ class NcclBackend final : public Backend {
                       .compute_capability = facts.compute_major * 10 + facts.compute_minor,
                       .device = facts.uuid,
                       .host = base::host_name(),
+                      .host_id = environment.raw("NCCL_HOSTID").value_or(""),
                       .process = ::getpid(),
                       .ids = {}};
     const std::vector<int> roots = this->roots();
@@ -109,6 +110,9 @@ class NcclBackend final : public Backend {
   Request& init(std::span<const Operation> operations, Deadline deadline) override {
     return queue_.init(operations, deadline);
   }
+  void order_captured(const Stream& captured, const Stream& stream) override {
+    queue_.order_captured(static_cast<CUstream>(captured.handle), static_cast<CUstream>(stream.handle));
+  }
   void split(Backend* child, int rank, Deadline deadline) override {
     queue_.split(child == nullptr ? nullptr : &static_cast<NcclBackend*>(child)->queue_, rank, deadline);
   }
@@ -122,8 +126,6 @@ class NcclBackend final : public Backend {
   void close(Deadline deadline) noexcept override { queue_.close(deadline); }
 
  private:
-  static constexpr int kSharedGpu = version_code(2, 30, 0);
-
   std::vector<int> roots() const {
     if (config_.splits_off) return {};
     return bootstrap_roots(config_.size, library_.functions().comm_init_rank_scalable != nullptr);

@@ -32,6 +32,10 @@ void NcclRequest::post() noexcept { queue_.post(*this); }
 Outcome NcclRequest::poll() noexcept { return queue_.poll(*this); }
 Failure NcclRequest::failure() const { return queue_.failure(); }
 bool NcclRequest::started() const noexcept { return queue_.started(*this); }
+std::optional<Stream> NcclRequest::captured_in() const noexcept {
+  if (state_ != State::captured) return std::nullopt;
+  return Stream{.device = operations_.front().stream.device, .handle = stream_};
+}
 bool NcclRequest::order(const Stream& stream) { return queue_.order(*this, static_cast<CUstream>(stream.handle)); }
 void NcclRequest::release() noexcept { queue_.release(*this); }
 
@@ -328,7 +332,10 @@ bool NcclQueue::started(const NcclRequest& request) noexcept {
 }
 
 bool NcclQueue::order(NcclRequest& request, CUstream stream) {
-  if (request.state_ == State::captured) return true;
+  if (request.state_ == State::captured) {
+    order_captured(request.stream_, stream);
+    return true;
+  }
   if (aborted_ || !guarded("ordering a stream", [&] { advance(); })) return false;
   if (request.state_ != State::in_stream) return false;
   if (stream == request.stream_) return true;
@@ -337,6 +344,19 @@ bool NcclQueue::order(NcclRequest& request, CUstream stream) {
   cuda::check(cuda::driver().stream_wait_event(stream, request.ended_.get(), CU_EVENT_WAIT_DEFAULT),
               "making a stream wait for " + request.operations_.front().description());
   return true;
+}
+
+/// Orders within a graph are made while it is captured. A stream outside becomes a part of the capture by that.
+void NcclQueue::order_captured(CUstream captured, CUstream stream) {
+  if (stream == captured) return;
+  const CallScope call(*calls_, "ordering a stream");
+  const cuda::ContextScope context(*context_);
+  const cuda::RelaxedCaptureScope relaxed;
+  if (!cuda::Stream::capture_state_of(captured).capturing()) return;
+  cuda::Event behind = events_.take();
+  behind.record(captured);
+  cuda::Stream::borrow(stream).wait(behind.get());
+  events_.give_back(std::move(behind));
 }
 
 void NcclQueue::release(NcclRequest& request) noexcept {

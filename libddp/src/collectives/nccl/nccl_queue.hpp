@@ -32,6 +32,7 @@ class NcclRequest final : public Request {
   Failure failure() const override;
   bool started() const noexcept override;
   bool order(const Stream& stream) override;
+  std::optional<Stream> captured_in() const noexcept override;
   void release() noexcept override;
 
  private:
@@ -81,6 +82,7 @@ class NcclQueue {
   Outcome poll(NcclRequest& request) noexcept;
   bool started(const NcclRequest& request) noexcept;
   bool order(NcclRequest& request, CUstream stream);
+  void order_captured(CUstream captured, CUstream stream);
   void release(NcclRequest& request) noexcept;
   const Failure& failure() const noexcept { return failure_; }
 
