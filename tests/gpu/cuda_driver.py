@@ -74,11 +74,15 @@ class Driver:
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
         self.call("cuLaunchKernel", self.functions[name], blocks, 1, 1, threads, 1, 1, 0, self.stream, parameters, None)
 
-    def milliseconds(self, work):
-        """How long the device takes for what work() queues."""
+    def copy_on_device(self, to, source, size):
+        self.call("cuMemcpyAsync", ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(size), self.stream)
+
+    def milliseconds(self, work, before=lambda: None):
+        """How long the device takes for what work() queues, behind what before() queues."""
         events = [ctypes.c_void_p(), ctypes.c_void_p()]
         for event in events:
             self.call("cuEventCreate", ctypes.byref(event), 0)
+        before()
         self.call("cuEventRecord", events[0], self.stream)
         work()
         self.call("cuEventRecord", events[1], self.stream)

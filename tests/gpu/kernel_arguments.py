@@ -3,8 +3,8 @@
 import ctypes
 
 THREADS = 256
-CHUNK = 4096  # elements of a block that copies or fills
-RAW_CHUNK = 16384
+CHUNK = 2048  # elements of a block that copies or fills
+RAW_CHUNK = 8192
 ROW_CHUNK = 4096
 MAX_PIECES = 168
 MAX_SUMS = 126

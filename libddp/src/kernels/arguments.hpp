@@ -9,7 +9,7 @@ namespace ddp::kernels {
 
 inline constexpr unsigned int kThreads = 256;  ///< a block's
 /// Groups of elements that each thread of a copy loads before it stores the first: enough bytes on their way.
-inline constexpr unsigned int kGroupsPerThread = 4;
+inline constexpr unsigned int kGroupsPerThread = 2;
 
 /// How many elements each load and store of a copy moves, and each block; the same for the launch and the kernel.
 /// kRaw: bytes that are only moved.
