@@ -16,7 +16,9 @@
 #include "base/log.hpp"
 
 namespace ddp::topology {
-namespace {
+// Named: g++ 13 ends with an internal error where a class that is not in the file's unnamed namespace has pointers to
+// functions that take types of it, in files that are compiled together.
+namespace nvml_api {
 
 // NVML API reference (nvml.h), names without the prefix.
 using Return = int;
@@ -58,6 +60,12 @@ struct FabricInfo {
 };
 static_assert(sizeof(FabricInfo) == 28);
 constexpr unsigned char kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED, the largest
+
+}  // namespace nvml_api
+
+using namespace nvml_api;
+
+namespace {
 
 // nvmlDeviceGetNvLinkVersion gives numbers of nvmlNvlinkVersion_t, not versions: 1 is NVLink 1.0, 2 and 3 are 2.0 and
 // 2.2 (V100), 4 and 5 are 3.0 and 3.1 (A100), 6 is 4.0 (H100), 7 is 5.0 (B200). Some drivers say 7 for H100, too, which
