@@ -72,7 +72,8 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
                                                std::optional<int> device) {
   const std::chrono::milliseconds timeout{timeout_ms};
   if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) cuda = false;
-  if (cuda && !device) device = chosen_device();
+  // A PyTorch with CUDA asks in vain where there is no driver; the group then says so to who brings a CUDA tensor.
+  if (cuda && !device && c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() > 0) device = chosen_device();
   const auto made = std::make_shared<std::optional<ddp::ProcessGroup>>();
   ddp::torch::interruptible([=] {
     if (rank == 0) store->set("name", own);

@@ -160,7 +160,7 @@ class C10dBackend : public ::c10d::Backend {
       ProcessGroup::combined(inputs[i], op, kWhat);
       batch.reduce_scatter(ProcessGroup::row_major(inputs[i], kWhat), ProcessGroup::row_major(outputs[i], kWhat), op);
     }
-    return started(Type::REDUCE_SCATTER_TENSOR_COALESCED, batch, joined(outputs, inputs), opts.timeout, outputs);
+    return started(coalesced_reduce_scatter<Type>(), batch, joined(outputs, inputs), opts.timeout, outputs);
   }
 
   /// @param output_splits, input_splits rows for each rank; empty: equally many
@@ -248,6 +248,16 @@ class C10dBackend : public ::c10d::Backend {
                  .native = {},
                  .ranks = {},
                  .hint = {}}};
+  }
+
+  /// @tparam Types c10d::OpType, whose names depend on PyTorch's version
+  template <class Types>
+  static constexpr Types coalesced_reduce_scatter() {
+    if constexpr (requires { Types::REDUCE_SCATTER_TENSOR_COALESCED; }) {
+      return Types::REDUCE_SCATTER_TENSOR_COALESCED;
+    } else {
+      return Types::_REDUCE_SCATTER_BASE;
+    }
   }
 
   static const at::Tensor& only(const Tensors& tensors, const char* what) {
