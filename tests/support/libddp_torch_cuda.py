@@ -1,5 +1,5 @@
-"""A rank whose PyTorch has CUDA by its double (tests/support/torch_cuda_double.cpp): the backend "ddp" on CUDA tensors, over the
-double of NCCL. tests/python/test_libddp_torch_cuda.py starts it with the names of checks.
+"""A rank with a CUDA device (torch_cuda.py), a double or a real one: the backend "ddp" on CUDA tensors.
+tests/python/test_libddp_torch_cuda.py starts it with the names of checks.
 
 Work on streams is delayed at random: where one does not wait for another, numbers are wrong.
 """
@@ -12,17 +12,18 @@ import sys
 import time
 from unittest import mock
 
-from torch_cuda_double import double  # before torch
+from torch_cuda import NUMBER, REAL, gpu  # before torch
 
 import torch
 import torch.distributed as dist
 
 import libddp.torch
+from libddp_torch_cuda_graphs import captured_operations, captured_torchs_training, captured_training  # noqa: F401, checks
 from libddp_torch_cuda_training import (hooks, refused_training, sharded_training, sparse_training,  # noqa: F401, checks
                                         torchs_training, training)
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-DEVICE = torch.device("cuda", RANK)
+DEVICE = torch.device("cuda", NUMBER)
 SUM = SIZE * (SIZE + 1) // 2
 STREAMS = 3
 COUNT = 1000  # elements
@@ -30,7 +31,7 @@ COUNT = 1000  # elements
 
 def full(value, shape=(COUNT,), dtype=torch.float32):
     """Filled in the current stream, some time."""
-    return double.full(shape, value, dtype, RANK)
+    return gpu.full(shape, value, dtype, NUMBER)
 
 
 def expect(what, tensor, *values):
@@ -74,7 +75,7 @@ def all_operations():
         ("coalescing_manager", managed),
     ]
     for number in range(2 * STREAMS):
-        double.use_stream(RANK, number % STREAMS)
+        gpu.use_stream(NUMBER, number % STREAMS)
         for name, start in operations:
             outputs, _, values = start()  # waits for it in the current stream
             check_outputs(name, outputs, values)
@@ -149,7 +150,7 @@ def managed(async_op=False):
 def transfers():
     other = (RANK + 1) % SIZE
     for number in range(STREAMS):
-        double.use_stream(RANK, number)
+        gpu.use_stream(NUMBER, number)
         if RANK == 0:
             dist.send(full(7), 1)
             dist.recv(got := full(-1), 1)
@@ -199,18 +200,20 @@ def beside_the_host():
     host_only = dist.new_group(backend="cpu:ddp")
     dist.all_reduce(on_host, group=host_only)
     assert libddp._adapter.load().cuda_device_of(libddp._backend.of(host_only)) is None
-    assert libddp._adapter.load().cuda_device_of(libddp._backend.of(both, device=DEVICE)) == RANK
+    assert libddp._adapter.load().cuda_device_of(libddp._backend.of(both, device=DEVICE)) == NUMBER
+    if REAL and torch.cuda.device_count() == 1:
+        return
     try:
-        dist.all_reduce(double.full((4,), 1, torch.float32, (RANK + 1) % SIZE))
+        dist.all_reduce(gpu.full((4,), 1, torch.float32, (NUMBER + 1) % SIZE))
         sys.exit("a tensor on another device was taken")
     except libddp.InvalidArgument as error:
-        assert f"on CUDA device {(RANK + 1) % SIZE}, but this rank's in the group is {RANK}" in str(error), error
+        assert f"on CUDA device {(NUMBER + 1) % SIZE}, but this rank's in the group is {NUMBER}" in str(error), error
 
 
 def memory_is_kept():
     """What the program has dropped is used until the operation is over."""
     for number in range(10):
-        double.use_stream(RANK, number % STREAMS)
+        gpu.use_stream(NUMBER, number % STREAMS)
         outputs = [(full(-1, (SIZE * COUNT,)), [full(-1) for _ in range(SIZE)]) for _ in range(4)]
         works = []
         for i, (whole, parts) in enumerate(outputs):
@@ -225,7 +228,7 @@ def memory_is_kept():
 
 def futures():
     for number in range(5):
-        double.use_stream(RANK, number % STREAMS)
+        gpu.use_stream(NUMBER, number % STREAMS)
         tensor = full(RANK + 1)
         future = dist.all_reduce(tensor, async_op=True).get_future()
         doubled = future.then(lambda done: torch.cat([done.value()[0], done.value()[0]]))
@@ -234,15 +237,19 @@ def futures():
 
 def nothing_blocks():
     """The host goes on while its stream stands still."""
-    double.use_stream(RANK, 1)
-    dist.all_reduce(full(1))  # connected
-    double.pause(RANK)
+    gpu.use_stream(NUMBER, 1)
+
+    def started():
+        tensor, parts = full(RANK + 1), [full(-1) for _ in range(SIZE)]
+        works = [dist.all_reduce(tensor, async_op=True), dist.all_gather(parts, full(RANK + 1), async_op=True)]
+        over = [(work.wait(), work.is_completed()) for work in works]
+        return works, over, torch.cat([tensor, *parts])
+
+    started()[-1].cpu()  # a driver that loads code for the first time waits for the device, and NCCL connects
+    gpu.pause(NUMBER)
     before = time.monotonic()
-    tensor, parts = full(RANK + 1), [full(-1) for _ in range(SIZE)]
-    works = [dist.all_reduce(tensor, async_op=True), dist.all_gather(parts, full(RANK + 1), async_op=True)]
-    for work in works:
-        assert work.wait() and not work.is_completed()
-    late = torch.cat([tensor, *parts])
+    works, over, late = started()
+    assert over == [(True, False)] * 2, over
     works[0].get_future()
     try:
         works[0].wait(datetime.timedelta(seconds=0.3))
@@ -250,14 +257,14 @@ def nothing_blocks():
     except libddp.Timeout as error:
         assert "still running" in str(error), error
     assert 0.3 <= time.monotonic() - before < 10
-    double.resume(RANK)
+    gpu.resume(NUMBER)
     expect("behind a stream that stood still", late, SUM, *by_rank())
     for work in works:
         assert work.wait(datetime.timedelta(seconds=60)) and work.is_completed()
-    double.pause(RANK)
+    gpu.pause(NUMBER)
     works = [dist.barrier(async_op=True)]  # of the host
     works[0].wait()
-    double.resume(RANK)
+    gpu.resume(NUMBER)
 
 
 def with_cuda_and_nccl():

@@ -1,9 +1,10 @@
-"""Checks for libddp_torch_cuda.py: libddp.torch.DistributedDataParallel of a module on the double of CUDA trains as it does on
-the CPU."""
+"""Checks for libddp_torch_cuda.py: libddp.torch.DistributedDataParallel of a module on a CUDA device trains as it does on the
+CPU."""
 
 import contextlib
 import itertools
 import os
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.distributed.tensor import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel as Theirs
 from torch.nn.parallel.distributed import _MixedPrecision
-from torch_cuda_double import double, streams_for_sharding
+from torch_cuda import NUMBER, gpu, streams_for_sharding
 
 import libddp.torch
 from libddp.torch import DistributedDataParallel as Ours
@@ -21,7 +22,7 @@ from libddp.torch import DistributedDataParallel as Ours
 RANK = int(os.environ["RANK"])
 STEPS, SAMPLES = 6, 5
 SMALL_BUCKETS = {"bucket_cap_mb": 200 / 2**20}  # bytes
-MODES = [{}, SMALL_BUCKETS, {**SMALL_BUCKETS, "gradient_as_bucket_view": True}, {"device_ids": [RANK]},
+MODES = [{}, SMALL_BUCKETS, {**SMALL_BUCKETS, "gradient_as_bucket_view": True}, {"device_ids": [NUMBER]},
          {**SMALL_BUCKETS, "find_unused_parameters": True},
          {**SMALL_BUCKETS, "find_unused_parameters": True, "gradient_as_bucket_view": True},
          {**SMALL_BUCKETS, "static_graph": True}]
@@ -49,7 +50,7 @@ class Net(torch.nn.Module):
 
 
 def moved(tensor):
-    there = double.full(tensor.shape, 0, tensor.dtype, RANK)
+    there = gpu.full(tensor.shape, 0, tensor.dtype, NUMBER)
     with torch.no_grad():
         return there.copy_(tensor)
 
@@ -85,12 +86,12 @@ def trained(on_device, accumulate=1, hook=None, net=None, wrap=Ours, within=None
     net, number = net() if net else Net("find_unused_parameters" in options), next(streams)
     kept = []
     if on_device:
-        double.use_stream(RANK, 3)
+        gpu.use_stream(NUMBER, 3)
         move(net)
         if number % 4 == 0:  # autograd accumulates gradients in the stream that sees a parameter first
             kept = [each.expand_as(each) for each in net.parameters()]
         next(net.parameters()).cpu()
-        double.use_stream(RANK, 4 * (number // 2 % 3 % 2))
+        gpu.use_stream(NUMBER, 4 * (number // 2 % 3 % 2))
     if within is not None:
         within(net)
     model = wrap(net, **options)
@@ -98,7 +99,7 @@ def trained(on_device, accumulate=1, hook=None, net=None, wrap=Ours, within=None
         hook(model)
     if on_device:  # the steps in another stream than that of all before
         next(model.parameters()).cpu()
-        double.use_stream(RANK, 1 + number // 2 % 2)
+        gpu.use_stream(NUMBER, 1 + number // 2 % 2)
     generator = torch.Generator().manual_seed(100 + RANK)
     # ahead, since the host waits for copies of its memory
     inputs = [torch.randn(SAMPLES, 4, generator=generator) for _ in range(STEPS * accumulate)]
@@ -184,7 +185,10 @@ def hooks():
             (registered(with_momentum, dict), 1e-6, {}), (registered(with_momentum, dict), 1e-6, view),
             (registered(default_hooks.fp16_compress_hook), 1e-3, {}), (registered(powerSGD_hook.powerSGD_hook, power_sgd), 1e-3, {})):
         options = {**SMALL_BUCKETS, **options}
-        same(trained(True, hook=hook, **options), trained(False, hook=hook, **options), "with a hook", tolerance)
+        on_device = trained(True, hook=hook, **options)
+        with mock.patch.object(torch.cuda, "is_available", lambda: False):  # else torch's PowerSGD takes tensors of the CPU for CUDA's
+            on_host = trained(False, hook=hook, **options)
+        same(on_device, on_host, "with a hook", tolerance)
 
     def stepping(module):
         _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.05, "momentum": 0.5})
@@ -208,7 +212,7 @@ def sharded(on_device):
     torch.manual_seed(5)
     net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5))
     if on_device:
-        double.use_stream(RANK, 1)
+        gpu.use_stream(NUMBER, 1)
         move(net)
     mesh = DeviceMesh("cuda" if on_device else "cpu", list(range(dist.get_world_size())))
     for part in (net[0], net[2], net):
@@ -233,9 +237,9 @@ def sharded_training():
 
 def refused_training():
     for what, kind, words in (
-            (lambda: trained(True, device_ids=[1 - RANK]), ValueError, f"the module is on cuda:{RANK}"),
+            (lambda: trained(True, device_ids=[1 - NUMBER]), ValueError, f"the module is on cuda:{NUMBER}"),
             (lambda: Ours(torch.nn.ParameterList([torch.zeros(2), moved(torch.zeros(2))])),
-             ValueError, f"is on ['cpu', 'cuda:{RANK}']")):
+             ValueError, f"is on ['cpu', 'cuda:{NUMBER}']")):
         try:
             what()
         except kind as error:
