@@ -19,8 +19,12 @@
 namespace ddp::base {
 namespace {
 
-// Between the making of the lock and the name of its host, for clocks of a file server that differ, too.
+// From the making of a folder to its host's name in the lock, for clocks of a file server that differ, too.
 constexpr std::chrono::hours kMakingLimit{1};
+
+bool is_old(const struct stat& found) {
+  return std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(found.st_mtime) > kMakingLimit;
+}
 
 bool is_scratch_name(std::string_view name) {
   return name.size() == kScratchPrefix.size() + kScratchLetters && name.starts_with(kScratchPrefix);
@@ -33,12 +37,12 @@ UniqueFd take_left(int folder) {
   if (!is_own(folder) || (found.st_mode & 0777U) != 0700) return {};
   UniqueFd lock{::openat(folder, kScratchLock, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
   if (!lock || !is_own(lock.get()) || !S_ISREG(found.st_mode)) return {};
+  if (found.st_size == 0 && !is_old(found)) return {};  // its maker must get it, and next writes the host's name
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
   // On a shared file system, locks may hold on their host only.
   std::array<char, 256> host{};
   const ssize_t size = ::read(lock.get(), host.data(), host.size());
-  const auto age = std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(found.st_mtime);
-  if (size == 0 && age > kMakingLimit) return lock;
+  if (size == 0 && is_old(found)) return lock;
   if (size <= 0 || std::string_view(host.data(), static_cast<std::size_t>(size)) != host_name()) return {};
   return lock;
 }
@@ -49,9 +53,10 @@ void remove_if_left(int parent, const std::string& name) {
   const UniqueFd lock = take_left(folder.get());
   // By the descriptor, so that it is this folder whatever its path means by now.
   if (lock) remove_scratch_contents(fmt::format("/proc/self/fd/{}", folder.get()));
-  // Without a lock, too, if it is empty: who is making it makes another.
+  // Without a lock, too, if it is empty.
   struct stat found {};
-  if (::fstat(folder.get(), &found) == 0 && found.st_uid == ::geteuid()) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
+  if (::fstat(folder.get(), &found) != 0 || found.st_uid != ::geteuid()) return;
+  if (lock || is_old(found)) ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
 }
 
 }  // namespace

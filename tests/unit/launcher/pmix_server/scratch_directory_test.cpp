@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -124,8 +123,10 @@ TEST_F(ScratchDirectoryTest, WhatIsLeftOfAFolderThatWasBeingMadeOrRemovedIsRemov
   const std::string unnamed = leave();
   std::filesystem::resize_file(unnamed + "/lock", 0);
   sweep();
-  EXPECT_THAT(left(), UnorderedElementsAre(unnamed)) << "its maker may be about to write the host's name";
-  std::filesystem::last_write_time(unnamed + "/lock", std::filesystem::file_time_type::clock::now() - 2h);
+  EXPECT_THAT(left(), UnorderedElementsAre(empty, unnamed)) << "their makers may be about to go on";
+  for (const std::string& path : {empty, unnamed + "/lock"}) {
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - 2h);
+  }
   sweep();
   EXPECT_THAT(left(), IsEmpty());
 }
@@ -201,16 +202,15 @@ TEST_F(ScratchDirectoryTest, LinksLeadNowhere) {
 }
 
 TEST_F(ScratchDirectoryTest, NobodyRemovesAFolderThatIsJustBeingMade) {
-  std::atomic<bool> over{false};
-  std::thread sweeper{[&] {
-    while (!over) sweep();
+  std::jthread sweeper{[&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) sweep();
   }};
   for (int i = 0; i < 300; ++i) {
     const ScratchDirectory folder{parent_};
     std::ofstream{folder.path() + "/file"} << "x";
     EXPECT_TRUE(std::filesystem::exists(folder.path() + "/file")) << i;
   }
-  over = true;
+  sweeper.request_stop();
   sweeper.join();
   EXPECT_THAT(left(), IsEmpty());
 }
