@@ -258,6 +258,13 @@ def test_what_is_missing_is_said_in_a_line(tmp_path, variables, words):
     assert done.returncode == 1 and last.startswith("libddp.Unavailable: ") and words in last, done.stderr
 
 
+def test_a_pytorch_that_is_too_old_is_named(tmp_path):
+    program = "import torch; torch.__version__ = '2.8.1+cu128'; import libddp.torch; libddp._adapter.load()"
+    done = python("-c", program, DDP_TORCH_CACHE=str(tmp_path))
+    assert "PyTorch 2.8.1+cu128 is too old; take 2.9 or newer" in done.stderr, done.stderr
+    assert not any(tmp_path.iterdir())
+
+
 def test_upstreams_tests(adapter):
     """A few of each kind; tests/python/upstream/run has all."""
     pytest.importorskip("expecttest", reason="expecttest is not installed (scripts/python-env)")

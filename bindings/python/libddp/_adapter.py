@@ -34,6 +34,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _SOURCE = _PACKAGE / "adapter" / "adapter.cpp"
 _INCLUDE = _PACKAGE / "include"
 _NAME = "_libddp_torch"
+_OLDEST = (2, 9)  # PyTorch whose c10d the adapter compiles with
 _PATIENCE = 900.0  # seconds, for a compiler, and for another process that compiles
 _loading = threading.Lock()
 _loaded: Any = None
@@ -127,6 +128,8 @@ def _compile(target: Path, alone: bool) -> None:
 
 def library() -> Path:
     """The compiled adapter; compiles it if it is not there. Other processes that want the same wait."""
+    if tuple(int(number) for number in torch.__version__.split(".")[:2]) < _OLDEST:
+        raise _unusable(f"PyTorch {torch.__version__} is too old", "take {}.{} or newer".format(*_OLDEST))
     target = _folder() / f"{_key()}.so"
     if target.exists():
         return target

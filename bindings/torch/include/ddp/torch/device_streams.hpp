@@ -18,8 +18,8 @@ inline Device device_of(const at::Device& device) noexcept {
   return {.type = DeviceType::cuda, .index = device.index()};
 }
 
-/// As libddp takes it: with the cudaStream_t. Throws Error(unavailable) where libtorch does not tell that; PyTorch 2.13
-/// does. @tparam TorchStream c10::Stream, whose members depend on the version
+/// As libddp takes it: with the cudaStream_t. Throws Error(unavailable) where libtorch does not tell that; PyTorch 2.11
+/// and later do. @tparam TorchStream c10::Stream, whose members depend on the version
 template <class TorchStream>
 Stream stream_of(const TorchStream& stream) {
   if constexpr (requires { stream.native_handle(); }) {
@@ -30,7 +30,7 @@ Stream stream_of(const TorchStream& stream) {
                  .cause = "this PyTorch does not tell the CUDA streams of its own",
                  .native = {},
                  .ranks = {},
-                 .hint = "take PyTorch 2.13, or a backend of its own for CUDA tensors: \"cpu:ddp,cuda:nccl\""}};
+                 .hint = "take PyTorch 2.11 or newer, or a backend of its own for CUDA tensors: \"cpu:ddp,cuda:nccl\""}};
   }
 }
 
