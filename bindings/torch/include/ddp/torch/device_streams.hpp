@@ -25,12 +25,13 @@ Stream stream_of(const TorchStream& stream) {
   if constexpr (requires { stream.native_handle(); }) {
     return {.device = device_of(stream.device()), .handle = stream.native_handle()};
   } else {
-    throw Error{{.code = ErrorCode::unavailable,
-                 .attempted = "using a tensor on a CUDA device",
-                 .cause = "this PyTorch does not tell the CUDA streams of its own",
-                 .native = {},
-                 .ranks = {},
-                 .hint = "take PyTorch 2.11 or newer, or a backend of its own for CUDA tensors: \"cpu:ddp,cuda:nccl\""}};
+    throw Error{
+        {.code = ErrorCode::unavailable,
+         .attempted = "using a tensor on a CUDA device",
+         .cause = "this PyTorch does not tell the CUDA streams of its own",
+         .native = {},
+         .ranks = {},
+         .hint = "take PyTorch 2.11 or newer, or a backend of its own for CUDA tensors: \"cpu:ddp,cuda:nccl\""}};
   }
 }
 
