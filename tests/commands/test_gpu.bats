@@ -64,7 +64,7 @@ time_kernels.report("libddp flatten", [1.0], 8_000_000, 1e10, False)
 time_kernels.report("libddp flatten", [1.0], 9_000_000, 1e10, False)
 time_kernels.report("torch _foreach_copy_", [1.0], 1_000_000, 1e10, False)
 END
-  [[ "${lines[0]}" == *'"share_of_bandwidth": 0.8, "target": 0.85, "missed": true}' ]]
+  [[ "${lines[0]}" == *'"share_of_copy": 0.8, "target": 0.85, "missed": true}' ]]
   [[ "$output" != *missed*missed* ]]
 }
 

@@ -36,12 +36,14 @@ def peak_bytes_per_second(driver):
         return 0
 
 
-def report(name, milliseconds, moved, copies, check_only):
-    """@param copies: bytes per second of the driver's copy; None: this is it. Returns its own."""
+def report(name, milliseconds, moved, copies, check_only, peak=0):
+    """@param copies: bytes per second of the driver's copy; None: this is it. peak: the memory's nominal ones, if they are known. Returns its own."""
     line = {"what": name}
     seconds = statistics.median(milliseconds) / 1000
     if not check_only:
         line |= {"us": round(seconds * 1e6, 1), "gb_per_s": round(moved / seconds / 1e9, 1)}
+        if peak:
+            line["share_of_bandwidth"] = round(moved / seconds / peak, 3)
         if copies:
             share = moved / seconds / copies
             line |= {"share_of_copy": round(share, 3), "target": TARGET_SHARE}
@@ -65,7 +67,8 @@ def in_a_row(works, time_of, runs):
 def time_copy(driver, sets, runs, count, check_only):
     memory = [[driver.allocate(count * TENSORS * 4) for _ in range(2)] for _ in range(sets)]
     works = [lambda pair=pair: driver.copy_on_device(pair[0], pair[1], count * TENSORS * 4) for pair in memory]
-    rate = report(DRIVERS_COPY, in_a_row(works, driver.milliseconds, runs), count * TENSORS * 8, None, check_only)
+    peak = peak_bytes_per_second(driver)
+    rate = report(DRIVERS_COPY, in_a_row(works, driver.milliseconds, runs), count * TENSORS * 8, None, check_only, peak)
     for pair in memory:
         for address in pair:
             driver.free(address)
@@ -73,7 +76,7 @@ def time_copy(driver, sets, runs, count, check_only):
 
 
 def time_own(driver, sets, runs, count, copies, check_only):
-    bucket = count * TENSORS * 4
+    bucket, peak = count * TENSORS * 4, peak_bytes_per_second(driver)
     memory = [([driver.allocate(count * 4) for _ in range(TENSORS)], driver.allocate(bucket)) for _ in range(sets)]
     for kind in ("f32_f32", "f32_f16", "f32_bf16", "f32_e4m3", "f16_f32", "bf16_f32"):
         size, to_size = k.COPIES[kind]
@@ -81,7 +84,7 @@ def time_own(driver, sets, runs, count, copies, check_only):
                      for tensors, flat in memory]
         works = [lambda each=each: driver.launch(f"ddp_copy_{kind}", each[1], each[0]) for each in arguments]
         times = in_a_row(works, driver.milliseconds, runs)
-        report(f"libddp flatten {kind}", times, count * TENSORS * (size + to_size), copies, check_only)
+        report(f"libddp flatten {kind}", times, count * TENSORS * (size + to_size), copies, check_only, peak)
     for tensors, flat in memory:
         for address in [*tensors, flat]:
             driver.free(address)

@@ -1,6 +1,7 @@
 // Scenarios of nccl_rank: gradients averaged by a Reducer, and a step of it in a CUDA graph.
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <span>
 #include <string>
@@ -145,18 +146,18 @@ void capture(ddp::World& world, bool view, bool hook) {
 
 /// In the capture, another stream waits for the operation, too, before and after the operation is over for the group.
 void capture_aside(ddp::World& world) {
-  ddp::ProcessGroup group = ddp::make_process_group(world);
+  std::optional<ddp::ProcessGroup> group = ddp::make_process_group(world);
   DeviceFloats sum(world.local_rank(), 600);
   DeviceFloats taken(world.local_rank(), 600);
   ddp::CallOptions options;
   options.stream = sum.stream();
-  group.all_reduce(sum.view(), ddp::ReduceOp::sum, options).wait();
+  group->all_reduce(sum.view(), ddp::ReduceOp::sum, options).wait();
   const auto context = ddp::cuda::PrimaryContext::retain(world.local_rank());
   const ddp::cuda::ContextScope scope(*context);
   const auto& driver = ddp::cuda::driver();
   ddp::cuda::Event copied(context);
   ddp::cuda::check(driver.stream_begin_capture(sum.stream_handle(), CU_STREAM_CAPTURE_MODE_GLOBAL), "capturing");
-  const ddp::Work work = group.all_reduce(sum.view(), ddp::ReduceOp::sum, options);
+  const ddp::Work work = group->all_reduce(sum.view(), ddp::ReduceOp::sum, options);
   check(work.done(), "it is over for the group");
   work.order(taken.stream());
   ddp::cuda::check(driver.memcpy_async(reinterpret_cast<CUdeviceptr>(taken.view().data()),
@@ -168,17 +169,19 @@ void capture_aside(ddp::World& world) {
   CUgraph graph = nullptr;
   CUgraphExec program = nullptr;
   ddp::cuda::check(driver.stream_end_capture(sum.stream_handle(), &graph), "capturing");
-  work.order(taken.stream());  // nothing is left to wait for
+  work.order(taken.stream());  // nothing is left to wait for, nor behind the group's end
   ddp::cuda::check(driver.graph_instantiate(&program, graph, 0), "instantiating");
   for (int launch = 1; launch < 4; ++launch) {
     sum.fill(static_cast<float>(launch * (world.rank() + 1)));
     ddp::cuda::check(driver.graph_launch(program, sum.stream_handle()), "launching");
-    const auto expected = static_cast<float>(launch * group.size() * (group.size() + 1)) / 2;
+    const auto expected = static_cast<float>(launch * group->size() * (group->size() + 1)) / 2;
     check(sum.all_equal(expected) && taken.all_equal(expected), "a copy of the sum");
   }
   driver.graph_exec_destroy(program);
   driver.graph_destroy(graph);
-  group.barrier().wait();
+  group->barrier().wait();
+  group.reset();
+  work.order(taken.stream());
 }
 
 }  // namespace ddp::test

@@ -338,9 +338,9 @@ void GroupDriver::order(const WorkState& work, const Stream& stream) {
   if (!work.done()) throw watch_.verdict().value_or(work.still_running_error());
   if (work.error) throw Error{*work.error};
   if (!work.captured_in) return;
-  const Turn turn(*this, latest);
+  const Turn turn(*this, Deadline::Clock::now() + kLongestOrder);
   if (!turn.taken()) throw work.still_running_error();
-  work.lane->carrier.backend->order_captured(*work.captured_in, stream);
+  if (!gone_) work.lane->carrier.backend->order_captured(*work.captured_in, stream);
 }
 
 GroupDriver::Standing GroupDriver::tend() noexcept {
