@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import numpy
 
@@ -55,6 +56,7 @@ def death():
     group, last = world.process_group(), world.world_size - 1
     for step in range(100):
         if step == 2 and world.rank == last:
+            time.sleep(1)  # the others may still be in the step before
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             group.all_reduce(numpy.ones(1000)).wait()
