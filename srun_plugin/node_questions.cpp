@@ -1,8 +1,10 @@
 #include "node_questions.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,6 +27,8 @@ namespace {
 constexpr std::chrono::seconds kReachLimit{7};
 // Enough for a machine with many devices, and a GPU driver that must wake up.
 constexpr std::chrono::seconds kPlanLimit{10};
+// srun ends the step when a task has ended, and then may not read what the task has just said.
+constexpr std::chrono::milliseconds kLastWords{300};
 
 /// The nodes wait for each other meanwhile.
 std::chrono::seconds plan_limit(const StepTicket& ticket) {
@@ -96,6 +100,7 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
     if (answer.starts_with(kRefused)) {
       base::write_stderr_line(fmt::format("ddp: error: rank {} on {}: {}; the program does not start", facts.rank,
                                           facts.node_name, answer.substr(kRefused.size())));
+      std::this_thread::sleep_for(kLastWords);
       return StoreReach::refused;
     }
     throw Error{{.code = ErrorCode::unavailable,
