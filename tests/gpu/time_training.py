@@ -46,22 +46,24 @@ class ManySmall(torch.nn.Module):
 
 
 def networks(device, small):
-    """{title: (network, inputs, loss of its output, steps)}, made when asked for."""
+    """{title: (network, inputs, loss of its output)}, made when asked for."""
     def gpt():
         letters, context, batch = (100, 16, 2) if small else (50304, 512, 8)
         sizes = (32, 2, 2) if small else (768, 12, 12)
         inputs = torch.randint(letters, (batch, context), device=device)
         loss = lambda output: torch.nn.functional.cross_entropy(output.flatten(0, 1), inputs.flatten())  # noqa: E731
-        return Gpt(letters, context, *sizes), inputs, loss, STEPS
+        return Gpt(letters, context, *sizes), inputs, loss
 
     def resnet():
         import torchvision
         inputs = torch.randn(2 if small else 64, 3, 64 if small else 224, 64 if small else 224, device=device)
-        return torchvision.models.resnet50(), inputs.to(memory_format=torch.channels_last), lambda output: output.square().mean(), STEPS
+        return torchvision.models.resnet50(), inputs.to(memory_format=torch.channels_last), lambda output: output.square().mean()
 
     def many():
-        return ManySmall(), torch.ones(16, device=device), lambda output: output.sum(), STEPS
+        return ManySmall(), torch.ones(16, device=device), lambda output: output.sum()
 
+    if small:
+        return {"a small GPT, bf16": gpt, "ResNet-50, 2 small pictures, bf16": resnet, f"{SMALL_PARAMETERS} parameters of 16 elements": many}
     return {"GPT-2, 124 million parameters, 8 x 512 tokens, bf16": gpt, "ResNet-50, 64 pictures, bf16": resnet,
             f"{SMALL_PARAMETERS} parameters of 16 elements": many}
 
@@ -77,8 +79,8 @@ def contenders(device):
 
 
 class Trained:
-    def __init__(self, wrap, net, inputs, loss, steps):
-        self.model, self.inputs, self.loss, self.steps = wrap(net), inputs, loss, steps
+    def __init__(self, wrap, net, inputs, loss):
+        self.model, self.inputs, self.loss = wrap(net), inputs, loss
         self.optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
 
     def step(self):
@@ -91,10 +93,10 @@ class Trained:
     def seconds(self):
         settle(self.inputs.device)
         start = time.perf_counter()
-        for _ in range(self.steps):
+        for _ in range(STEPS):
             self.step()
         settle(self.inputs.device)
-        return (time.perf_counter() - start) / self.steps
+        return (time.perf_counter() - start) / STEPS
 
 
 def settle(device):
@@ -118,6 +120,7 @@ def main():
         name = torch.cuda.get_device_name() if device.type == "cuda" else "the CPU"
         print(f"One rank on {name}, PyTorch {torch.__version__}. Milliseconds of a step, with the optimizer's: median (quartiles) of "
               f"{options.rounds} rounds of {STEPS} steps, contenders in turn in each. Ratio: libddp's time to the other's.")
+        wraps = contenders(device)
         for title, make in networks(device, device.type != "cuda").items():
             if options.network not in title:
                 continue
@@ -127,7 +130,7 @@ def main():
                 print(f"\n{title}: SKIPPED, {problem}", flush=True)
                 continue
             net = net.to(device)
-            trained = {each: Trained(wrap, copy.deepcopy(net), *rest) for each, wrap in contenders(device).items()}
+            trained = {each: Trained(wrap, copy.deepcopy(net), *rest) for each, wrap in wraps.items()}
             for each in trained.values():
                 for _ in range(WARM_UPS):
                     each.step()

@@ -258,6 +258,13 @@ def test_what_is_missing_is_said_in_a_line(tmp_path, variables, words):
     assert done.returncode == 1 and last.startswith("libddp.Unavailable: ") and words in last, done.stderr
 
 
+def test_the_timing_of_training_for_gpus_runs_on_the_cpu(adapter):
+    done = python(ROOT / "tests" / "gpu" / "time_training.py", "--device", "cpu", "--rounds", "2", "--network", "1000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = re.findall(r"^\| ([^|]+) \| [0-9.]+ \([0-9.]+\.\.[0-9.]+\) \|", done.stdout, re.MULTILINE)
+    assert rows == ["no DDP", "PyTorch's, over gloo", 'PyTorch\'s, over "ddp"', "libddp's"], done.stdout
+
+
 def test_a_pytorch_that_is_too_old_is_named(tmp_path):
     program = "import torch; torch.__version__ = '2.8.1+cu128'; import libddp.torch; libddp._adapter.load()"
     done = python("-c", program, DDP_TORCH_CACHE=str(tmp_path))

@@ -77,6 +77,13 @@ def test_checks(cuda, ranks, checks):
     assert "fake NCCL: " not in done.stderr, f"complaints of the double: {done.stderr}"
 
 
+@pytest.mark.skipif(REAL, reason="this machine has a device")
+def test_a_pytorch_with_cuda_does_without_a_device(cuda):
+    done = run(BIN / "ddprun", "--bind=none", "--backend=ddp", "--nproc-per-node=2", sys.executable, CUDA_JOB, "no_device",
+               **{**cuda, "FAKE_CUDA_DEVICES": "0"})
+    assert done.returncode == 0 and done.stdout.count("CHECKED no_device") == 2, done.stdout + done.stderr
+
+
 def test_survivors_name_a_rank_that_was_killed(cuda):
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = []

@@ -284,6 +284,13 @@ def no_name():
                 assert libddp._backend.default() == "cpu:ddp,cuda:nccl", name
 
 
+def no_device():
+    """CPU tensors do without."""
+    dist.all_reduce(on_host := torch.full((COUNT,), RANK + 1.0))
+    assert (on_host == SUM).all()
+    assert libddp._adapter.load().cuda_device_of(libddp._backend.of(dist.group.WORLD)) is None
+
+
 def absent():
     """Rank 0 alone starts an operation."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=1))

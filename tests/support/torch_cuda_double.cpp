@@ -55,7 +55,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device exchangeDevice(c10::Device device) const override {
     return {c10::kCUDA, std::exchange(current_device, device.index())};
   }
-  c10::Device getDevice() const override { return {c10::kCUDA, current_device}; }
+  c10::Device getDevice() const override {
+    static const bool there = deviceCount() > 0;
+    TORCH_CHECK(there, "CUDA error: no CUDA-capable device is detected");  // as PyTorch where there is no driver
+    return {c10::kCUDA, current_device};
+  }
   void setDevice(c10::Device device) const override { current_device = device.index(); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
   c10::DeviceIndex deviceCount() const noexcept override {
