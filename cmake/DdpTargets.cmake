@@ -44,9 +44,9 @@ target_link_libraries(ddp_precompiled_headers PRIVATE fmt::fmt ddp_options)
 target_precompile_headers(ddp_precompiled_headers PRIVATE
   <algorithm> <array> <chrono> <cstdint> <cstring> <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span>
   <string> <string_view> <utility> <variant> <vector> <fmt/format.h> <fmt/ranges.h>)
-if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # with the time in it, what uses it is never found in the compiler cache
-  target_compile_options(ddp_precompiled_headers PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
-endif()
+# With the time in them, what uses them is never found in the compiler cache.
+set(DDP_PRECOMPILING_OPTIONS "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+target_compile_options(ddp_precompiled_headers PRIVATE ${DDP_PRECOMPILING_OPTIONS})
 
 # ddp_use_precompiled_headers(TARGET...): for position-independent code that links fmt::fmt; GCC wants equal flags.
 function(ddp_use_precompiled_headers)
