@@ -109,7 +109,6 @@ TEST_P(BackendContract, ReceivesPostedLongBeforeAndLongAfter) {
 /// More than a receiver that looks at none can be asked to keep.
 TEST_P(BackendContract, ManySendsBeforeTheFirstReceive) {
   BackendRanks group(GetParam());
-  std::atomic<bool> sent{false};
   group.on_all([&](int rank) {
     if (rank > 1) return;
     std::vector<Message> messages;

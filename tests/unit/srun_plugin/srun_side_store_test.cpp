@@ -143,7 +143,7 @@ TEST_F(SrunSideStoreTest, PortIsOneOfSrunPortRange) {
 }
 
 TEST_F(SrunSideStoreTest, NodesWaitLongerForEachOtherWhereTheyMayRunAProlog) {
-  const auto patience_with = [this](bool prolog) {
+  const auto patience_with = [](bool prolog) {
     SlurmFacts facts;
     facts.prolog_at_launch = prolog;
     SrunSide side(DDP_STEP_PROGRAM);

@@ -73,7 +73,8 @@ TEST(CollectiveRun, EveryCollectiveInLittleMemory) {
                                 .in_place = sequence % 2 == 0,
                                 .shift = 0,
                                 .seed = sequence},
-                               kRanks, number, ++sequence);
+                               kRanks, number, sequence + 1);
+        ++sequence;
         rank.run.start(call.operation());
         for (auto state = CollectiveRun::State::moving; state != CollectiveRun::State::complete;) {
           state = rank.run.advance();
