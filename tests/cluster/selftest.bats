@@ -127,7 +127,7 @@ in_place() {
 
 @test "ddp-selftest: a node that does not reach the store fails, and those that waited for it do not" {
   run timeout 120 "$cluster" run salloc -Q -N3 "$bin/ddprun" --nproc-per-node 1 --failure-grace 20 sh -c \
-    '[ $GROUP_RANK != 1 ] || export MASTER_PORT=1; exec "$0" --timeout 5 --expect-store' "$bin/ddp-selftest"
+    '[ $GROUP_RANK != 1 ] || export MASTER_PORT=1; exec "$0" --timeout 10 --expect-store' "$bin/ddp-selftest"
   [ "$status" -eq 1 ]
   echo "$output"
   [[ $(grep '^n1 ' <<<"$output") =~ ^n1" "+FAIL" "+1" "+"store: rank 1: connecting to "[0-9.]+":1: Connection refused" ]]
