@@ -8,7 +8,7 @@ setup() {
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
   tree=$BATS_TEST_TMPDIR/tree
   mkdir -p "$tree/scripts" "$tree/tests"
-  cp "$root/scripts/test" "$root/scripts/failed-parts" "$tree/scripts/"
+  cp "$root/scripts/"{test,failed-parts,stage-results} "$tree/scripts/"
   cp -r "$root/tests/support" "$tree/tests/"
   for name in dependencies python-env unpack-package; do program "$name" true; done
   program build 'echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
@@ -31,20 +31,25 @@ affected() { printf '%s\n' "$@" | "$root/scripts/affected"; }
 # has LINE: a line of $output that is exactly this.
 has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 
-@test "builds and stages: one build at a time, two stages beside it, three after it, each stage after its build" {
+@test "builds and stages: three at a time, of them one build and two that wait; computing ones fill up in the end; each after its build" {
   run -0 run_test --only unit --only commands --only packaging --only asan --only tsan --only fuzz
   echo "$output"
   cat "$CALLS"
   awk '
-    /^[+]build/ { if (++builds > 1) bad = "two builds"; next }
-    /^-build/ { --builds; built[$2] = 1; next }
-    /^[+]/ { if (++running > 3 - (builds > 0)) bad = running " stages and " builds " builds" }
-    /^-/ { --running }
+    function waits(stage) { return stage !~ /build|asan|tsan|fuzz/ }
+    /^[+]/ {
+      if (++running > 3) bad = running " at a time"
+      if (waits($1) ? ++waiting > 2 : ++computing > 1 && begun < 3) bad = $0 " too early"
+      begun += waits($1)
+    }
+    /^-/ { --running; if (waits($1)) --waiting; else --computing }
+    /^[+]build/ { if (++builds > 1) bad = "two builds" }
+    /^-build/ { --builds; built[$2] = 1 }
     /^[+](unit|commands|packaging)/ && !built["dev"] { bad = $0 " before its build" }
     /^[+](asan|tsan)/ && !built[substr($1, 2)] { bad = $0 " before its build" }
-    running == 2 && builds { beside = 1 }
-    running == 3 { after = 1 }
-    END { if (!beside || !after) bad = "too few stages at a time"; print bad; exit bad != "" }' "$CALLS"
+    running == 3 && waiting == 2 { beside = 1 }
+    running == 3 && computing > 1 { after = 1 }
+    END { if (!beside || !after) bad = "too few at a time"; print bad; exit bad != "" }' "$CALLS"
   [ "${lines[-1]}" = "6 passed, 0 failed" ]
   # the table's order is fixed
   [ "$(sed -n '/==== summary/,$p' <<<"$output" | awk '$2 ~ /^[0-9-]+$/ {print $1}' | tr '\n' ' ')" = \

@@ -13,6 +13,7 @@
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
 #include "node_plan.hpp"
+#include "support/checkout.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 
@@ -31,7 +32,8 @@ struct Store {
   DdpStepClient program;
   std::uint16_t port = 0;
 
-  explicit Store(const std::vector<std::string>& arguments = {"store"}) : program(start(DDP_STEP_PROGRAM, arguments)) {
+  explicit Store(const std::vector<std::string>& arguments = {"store"})
+      : program(start(ddp::test::built_program("ddp-step"), arguments)) {
     program.send(base::to_bytes(kSecretLine), patience());
     const std::string line = program.read_line(patience());
     const std::string ready = "ddp-step 1 port ";
@@ -150,7 +152,7 @@ TEST_F(StepProgramTest, StartsWithoutStandardDescriptors) {
   if (host == 0) {
     for (const int fd : {0, 1, 2}) ::close(fd);
     try {
-      DdpStepClient store = start(DDP_STEP_PROGRAM, {"store"});
+      DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"store"});
       store.send(base::to_bytes(kSecretLine), patience());
       const bool ready = store.read_line(patience()).starts_with("ddp-step 1 port ");
       ::_exit(ready && store.finish(patience()) == 0 ? 0 : 1);
@@ -176,17 +178,17 @@ TEST_F(StepProgramTest, PortIsOneOfTheRange) {
 TEST_F(StepProgramTest, AUsedUpRangeIsAnError) {
   const Store other;
   const std::string port = std::to_string(other.port);
-  DdpStepClient store = start(DDP_STEP_PROGRAM, {"store", "--port-range=" + port + "-" + port});
+  DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"store", "--port-range=" + port + "-" + port});
   store.send(base::to_bytes(kSecretLine), patience());
   EXPECT_THAT(store.read_line(patience()), AllOf(StartsWith("error "), HasSubstr(port)));
   EXPECT_EQ(store.finish(patience()), 1);
 }
 
 TEST_F(StepProgramTest, WithoutASecretThereIsNoStore) {
-  DdpStepClient store = start(DDP_STEP_PROGRAM, {"store"});
+  DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"store"});
   store.close_input();
   EXPECT_THAT(error_of([&] { store.read_line(patience()); }, ErrorCode::peer_lost), HasSubstr("exit status 1"));
-  DdpStepClient wrong = start(DDP_STEP_PROGRAM, {"store"});
+  DdpStepClient wrong = start(ddp::test::built_program("ddp-step"), {"store"});
   wrong.send(base::to_bytes("no secret\n"), patience());
   EXPECT_THAT(wrong.read_line(patience()), StartsWith("error "));
 }
@@ -197,7 +199,7 @@ TEST_F(StepProgramTest, WrongUsageIsOne) {
                              Words{"store", "--port-range=-"}, Words{"store", "--port-range=1-70000"},
                              Words{"store", "5-6"}, Words{"plan", "x"}, Words{"store", "--port-range=1-2", "x"}}) {
     testing::internal::CaptureStderr();
-    DdpStepClient program = start(DDP_STEP_PROGRAM, words);
+    DdpStepClient program = start(ddp::test::built_program("ddp-step"), words);
     EXPECT_EQ(base::to_text(program.read_all(patience())), "");
     EXPECT_EQ(program.finish(patience()), 2) << ::testing::PrintToString(words);
     EXPECT_THAT(testing::internal::GetCapturedStderr(), StartsWith("usage: ddp-step"));
@@ -205,7 +207,7 @@ TEST_F(StepProgramTest, WrongUsageIsOne) {
 }
 
 TEST_F(StepProgramTest, PlanAnswersAboutThisMachine) {
-  DdpStepClient program = start(DDP_STEP_PROGRAM, {"plan"});
+  DdpStepClient program = start(ddp::test::built_program("ddp-step"), {"plan"});
   const CpuSet own = topology::affinity_of(0);
   program.send(encode(PlanQuestion{.bind = BindPolicy::numa,
                                    .gpus = topology::GpuVisibility::all,
@@ -225,7 +227,7 @@ TEST_F(StepProgramTest, PlanAnswersAboutThisMachine) {
 
 TEST_F(StepProgramTest, PlanSaysInOneLineWhatItDoesNotUnderstand) {
   testing::internal::CaptureStderr();
-  DdpStepClient program = start(DDP_STEP_PROGRAM, {"plan"});
+  DdpStepClient program = start(ddp::test::built_program("ddp-step"), {"plan"});
   program.send(base::to_bytes("nonsense"), patience());
   program.close_input();
   EXPECT_EQ(base::to_text(program.read_all(patience())), "");

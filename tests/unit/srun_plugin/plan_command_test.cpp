@@ -14,6 +14,7 @@
 #include <ddp/topology.hpp>
 
 #include "base/byte_stream.hpp"
+#include "support/checkout.hpp"
 #include "topology/placement/rank_resources.hpp"
 
 namespace ddp::srun_plugin {
@@ -32,7 +33,7 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 Topology two_packages() { return Topology::synthetic("pack:2 numa:1 core:4 pu:1"); }
 /// 8 GPUs and 8 NICs on 4 NUMA nodes with 4 cores each: core i has the processors i and i + 16.
 Topology eight_gpus() {
-  return Topology::from_xml_file(std::string(DDP_SOURCE_ROOT) + "/tests/topologies/eight-gpus-four-switches.xml");
+  return Topology::from_xml_file(ddp::test::source_root() / "tests/topologies/eight-gpus-four-switches.xml");
 }
 
 /// A question of as many tasks as @p masks, all on the only node of the step.

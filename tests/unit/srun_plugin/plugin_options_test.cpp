@@ -11,6 +11,7 @@
 #include <ddp/error.hpp>
 
 #include "before_program.hpp"
+#include "support/checkout.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -79,7 +80,7 @@ TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
 }
 
 TEST(PluginOptions, AreThoseOfTheManualPage) {
-  std::ifstream page(DDP_SOURCE_ROOT "/srun_plugin/spank_ddp.8");
+  std::ifstream page(ddp::test::source_root() / "srun_plugin/spank_ddp.8");
   std::vector<std::string> known, documented;
   for (const OptionEntry& entry : option_table()) known.emplace_back(entry.name);
   bool begins = false;  // an entry, whose first line names it

@@ -13,6 +13,8 @@
 
 #include <ddp/deadline.hpp>
 
+#include "support/checkout.hpp"
+
 namespace ddp::srun_plugin::test {
 namespace {
 
@@ -44,7 +46,7 @@ SpankHostRun::SpankHostRun(const std::string& context) {
   folder_ = name;
   fs::create_directory(folder_ / "out");
   settings_ = {{"plugin", DDP_SPANK_PLUGIN},
-               {"helper", DDP_STEP_PROGRAM},
+               {"helper", ddp::test::built_program("ddp-step")},
                {"out", (folder_ / "out").string()},
                {"context", context}};
   environment_["PATH"] = "/usr/bin:/bin";

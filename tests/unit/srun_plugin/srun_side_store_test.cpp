@@ -12,6 +12,7 @@
 
 #include "base/socket.hpp"
 #include "store_server/witness.hpp"
+#include "support/checkout.hpp"
 
 namespace ddp::srun_plugin::test {
 namespace {
@@ -51,7 +52,7 @@ class SrunSideStoreTest : public SrunSideTest {
 };
 
 TEST_F(SrunSideStoreTest, StoreServesWhileTheStepRuns) {
-  SrunSide side(DDP_STEP_PROGRAM);
+  SrunSide side(ddp::test::built_program("ddp-step"));
   side.before_options(with_ddp(), slurm_with({"pmix"}));
   PluginOptions options = enabled();
   options.bind = BindPolicy::core;
@@ -99,7 +100,7 @@ TEST_F(SrunSideStoreTest, StoreHasAllDescriptorsThatItMayHave) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit lowered{.rlim_cur = 128, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lowered), 0);
-  SrunSide side(DDP_STEP_PROGRAM);
+  SrunSide side(ddp::test::built_program("ddp-step"));
   side.before_options(with_ddp(), slurm_with({"pmix"}));
   side.before_launch(enabled(), {});
   const std::vector<std::string> limits = descriptor_limits_of_child();
@@ -111,13 +112,13 @@ TEST_F(SrunSideStoreTest, StoreHasAllDescriptorsThatItMayHave) {
 }
 
 TEST_F(SrunSideStoreTest, SecretsDiffer) {
-  const StepTicket first = ticket_with(DDP_STEP_PROGRAM, IsEmpty());
-  const StepTicket second = ticket_with(DDP_STEP_PROGRAM, IsEmpty());
+  const StepTicket first = ticket_with(ddp::test::built_program("ddp-step"), IsEmpty());
+  const StepTicket second = ticket_with(ddp::test::built_program("ddp-step"), IsEmpty());
   EXPECT_NE(first.secret, second.secret);
 }
 
 TEST_F(SrunSideStoreTest, StoreOfSeveralComponentsStartsEarlyAndOnce) {
-  SrunSide side(DDP_STEP_PROGRAM);
+  SrunSide side(ddp::test::built_program("ddp-step"));
   side.before_options({.ddp = true, .cpus_per_task = false, .components = true}, {});
   side.after_options(enabled(), {});
   const auto first = variable(kTicketVariable);
@@ -131,10 +132,10 @@ TEST_F(SrunSideStoreTest, StoreOfSeveralComponentsStartsEarlyAndOnce) {
 
 TEST_F(SrunSideStoreTest, PortIsOneOfSrunPortRange) {
   SlurmFacts facts;
-  const StepTicket free = ticket_with(DDP_STEP_PROGRAM, IsEmpty());
+  const StepTicket free = ticket_with(ddp::test::built_program("ddp-step"), IsEmpty());
   const auto first = static_cast<std::uint16_t>(free.port < 65000 ? free.port : free.port - 100);
   facts.port_range = {first, static_cast<std::uint16_t>(first + 50)};
-  SrunSide side(DDP_STEP_PROGRAM);
+  SrunSide side(ddp::test::built_program("ddp-step"));
   side.before_launch(enabled(), facts);
   const StepTicket ticket = parse_ticket(variable(kTicketVariable).value_or(""));
   EXPECT_GE(ticket.port, first);
@@ -146,7 +147,7 @@ TEST_F(SrunSideStoreTest, NodesWaitLongerForEachOtherWhereTheyMayRunAProlog) {
   const auto patience_with = [](bool prolog) {
     SlurmFacts facts;
     facts.prolog_at_launch = prolog;
-    SrunSide side(DDP_STEP_PROGRAM);
+    SrunSide side(ddp::test::built_program("ddp-step"));
     side.before_launch(enabled(), facts);
     side.at_end();
     return parse_ticket(variable(kTicketVariable).value_or("")).patience_seconds;

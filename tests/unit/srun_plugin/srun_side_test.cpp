@@ -7,6 +7,8 @@
 
 #include <gmock/gmock.h>
 
+#include "support/checkout.hpp"
+
 namespace ddp::srun_plugin::test {
 namespace {
 
@@ -185,7 +187,7 @@ TEST_F(SrunSideTest, WithoutDdpNothingChanges) {
   ::setenv("SLURM_CPUS_PER_TASK", "6", 1);
   const auto before = environment();
   testing::internal::CaptureStderr();
-  SrunSide side(DDP_STEP_PROGRAM);
+  SrunSide side(ddp::test::built_program("ddp-step"));
   side.before_options({.ddp = false, .cpus_per_task = false, .components = true}, slurm_with({"pmix"}));
   side.after_options({}, slurm_with({"pmix"}));
   side.before_launch({}, slurm_with({"pmix"}));
@@ -195,7 +197,7 @@ TEST_F(SrunSideTest, WithoutDdpNothingChanges) {
 }
 
 TEST_F(SrunSideTest, ASlurmWithoutPmiIsTold) {
-  SrunSide side(DDP_STEP_PROGRAM);
+  SrunSide side(ddp::test::built_program("ddp-step"));
   side.before_options(with_ddp(), slurm_with({"none"}));
   EXPECT_EQ(variable("SLURM_MPI_TYPE"), std::nullopt);
   side.before_launch(enabled(), {});

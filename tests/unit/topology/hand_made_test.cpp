@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 Topology load(const std::string& name) {
-  return Topology::from_xml_file((source_root() / "tests" / "topologies" / (name + ".xml")).string());
+  return Topology::from_xml_file((ddp::test::source_root() / "tests" / "topologies" / (name + ".xml")).string());
 }
 
 /// All settings of one rank by name, with an empty environment and the given interface for sockets.

@@ -13,16 +13,15 @@
 
 #include <ddp/topology.hpp>
 
-namespace ddp::topology {
+#include "support/checkout.hpp"
 
-/// The root of the sources.
-inline std::filesystem::path source_root() { return DDP_SOURCE_ROOT; }
+namespace ddp::topology {
 
 /// Where recordings of real machines are, which are not part of the sources; nothing if they are not there.
 inline std::optional<std::filesystem::path> recorded_machines() {
   const char* const given = std::getenv("DDP_RECORDED_TOPOLOGIES");
-  const auto folder =
-      given != nullptr ? std::filesystem::path(given) : source_root().parent_path() / "shared" / "topologies";
+  const auto folder = given != nullptr ? std::filesystem::path(given)
+                                       : ddp::test::source_root().parent_path() / "shared" / "topologies";
   return std::filesystem::is_directory(folder) ? std::optional(folder) : std::nullopt;
 }
 

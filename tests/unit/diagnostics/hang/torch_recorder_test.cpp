@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "base/unique_fd.hpp"
+#include "support/checkout.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -63,7 +64,7 @@ class TorchRecorderTest : public ::testing::Test {
 };
 
 TEST_F(TorchRecorderTest, ADumpThatComesLateAndInPiecesIsTaken) {
-  std::ifstream recorded(DDP_SOURCE_ROOT "/tests/fuzz/corpus/fuzz_torch_trace/gloo.json", std::ios::binary);
+  std::ifstream recorded(ddp::test::source_root() / "tests/fuzz/corpus/fuzz_torch_trace/gloo.json", std::ios::binary);
   const std::string dump{std::istreambuf_iterator<char>{recorded}, std::istreambuf_iterator<char>{}};
   ASSERT_FALSE(dump.empty());
   std::thread rank([&] {

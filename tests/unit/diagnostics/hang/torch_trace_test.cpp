@@ -13,6 +13,7 @@
 #include "diagnostics/hang/hang_judge.hpp"
 #include "diagnostics/hang/torch_pickle.hpp"
 #include "diagnostics/hang/whereabouts.hpp"
+#include "support/checkout.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -24,7 +25,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 std::string recorded_dump(const std::string& name) {
-  std::ifstream file{std::string{DDP_SOURCE_ROOT "/tests/fuzz/corpus/fuzz_torch_trace/"} + name, std::ios::binary};
+  std::ifstream file{ddp::test::source_root() / "tests/fuzz/corpus/fuzz_torch_trace" / name, std::ios::binary};
   return {std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
 }
 

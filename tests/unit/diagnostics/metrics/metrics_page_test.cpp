@@ -19,6 +19,7 @@
 
 #include "base/child_process.hpp"
 #include "diagnostics/metrics/rank_metrics.hpp"
+#include "support/checkout.hpp"
 #include "unit/topology/fake_root.hpp"
 
 namespace ddp::diagnostics {
@@ -62,7 +63,7 @@ TEST(MetricTable, HasUniqueNamesWithTheirUnits) {
 }
 
 TEST(MetricTable, IsThatOfTheDocumentation) {
-  std::ifstream file(DDP_SOURCE_ROOT "/docs/observability.md");
+  std::ifstream file(ddp::test::source_root() / "docs/observability.md");
   const std::string page{std::istreambuf_iterator<char>{file}, {}};
   EXPECT_THAT(page, HasSubstr(metrics_markdown())) << "put this there:\n" << metrics_markdown();
 }
@@ -80,7 +81,7 @@ std::set<std::string> known_metrics() {
 }
 
 TEST(GrafanaDashboard, HasWhatGrafanaWantsAndMetricsThatExist) {
-  std::ifstream file(DDP_SOURCE_ROOT "/contrib/grafana/libddp.json");
+  std::ifstream file(ddp::test::source_root() / "contrib/grafana/libddp.json");
   const auto dashboard = nlohmann::json::parse(file);
   // https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
   for (const char* field : {"id", "uid", "title", "tags", "timezone", "editable", "graphTooltip", "panels", "time",
@@ -124,7 +125,7 @@ TEST(GrafanaDashboard, HasWhatGrafanaWantsAndMetricsThatExist) {
 }
 
 TEST(Documentation, AlertsUseMetricsThatExist) {
-  std::ifstream file(DDP_SOURCE_ROOT "/docs/observability.md");
+  std::ifstream file(ddp::test::source_root() / "docs/observability.md");
   const std::set<std::string> known = known_metrics();
   int seen = 0;
   for (std::string line; std::getline(file, line);) {

@@ -4,6 +4,7 @@
 #include "doctor/collect.hpp"
 #include "doctor/nccl_adapters.hpp"
 #include "doctor/nccl_rdma.hpp"
+#include "support/checkout.hpp"
 #include "unit/tools/doctor/rule_cases.hpp"
 #include "unit/topology/machine_summary.hpp"
 
@@ -137,7 +138,7 @@ TEST(NcclAdapters, WhatCannotBeToldIsNotPredicted) {
 // Of each machine that has RDMA adapters: NCCL, left alone, takes none that is further than what placement gives.
 TEST(NcclAdapters, AreThoseOfThePlacementOnRecordedMachines) {
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(topology::source_root() / "tests" / "topologies")) {
+  for (const auto& entry : std::filesystem::directory_iterator(ddp::test::source_root() / "tests" / "topologies")) {
     files.push_back(entry.path());
   }
   if (const auto recorded = topology::recorded_machines()) {

@@ -4,9 +4,9 @@
 #include <ddp/topology.hpp>
 
 #include "doctor/collect.hpp"
+#include "support/checkout.hpp"
 #include "unit/tools/doctor/healthy_job.hpp"
 #include "unit/topology/fake_root.hpp"
-#include "unit/topology/machine_summary.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
@@ -242,7 +242,7 @@ TEST_F(DoctorLibraries, OtherVersionsOfNcclOnTheSearchPathAreFound) {
 
 TEST(DoctorGpus, KnowsHowFarAdaptersAre) {
   const Topology machine =
-      Topology::from_xml_file((topology::source_root() / "tests/topologies/eight-gpus-four-switches.xml").string());
+      Topology::from_xml_file((ddp::test::source_root() / "tests/topologies/eight-gpus-four-switches.xml").string());
   NodeFacts node;
   for (const Nic& nic : machine.nics()) {
     if (nic.rdma_device.empty()) continue;

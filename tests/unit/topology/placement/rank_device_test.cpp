@@ -75,7 +75,7 @@ TEST(RankDevice, IsThatOfTheLaunchersPlan) {
 }
 
 TEST(RankDevice, OfRecordedMachines) {
-  const std::filesystem::path folder = std::filesystem::path(DDP_SOURCE_ROOT) / "tests/topologies";
+  const std::filesystem::path folder = ddp::test::source_root() / "tests/topologies";
   const Topology own = Topology::from_xml_file((folder / "eight-gpus-four-switches.xml").string());
   EXPECT_GT(check_machine(own), 0);
   EXPECT_FALSE(device_with(Topology::from_xml_file((folder / "no-gpu.xml").string()), 0, 1, {}));
