@@ -1,5 +1,5 @@
-// Where this checkout and its programs are, in one object: what else tests compile to is the same in every checkout, which a
-// compiler cache makes use of.
+// Where this checkout and its programs are, in one object: what else tests compile to is the same in every checkout,
+// which a compiler cache makes use of.
 #pragma once
 
 #include <filesystem>
