@@ -55,7 +55,8 @@ def test_p2p_finds_its_ranks(tmp_path):
 
 
 def test_resnet_learns_digits():
-    output = run(BIN / "ddprun", "--nproc-per-node=2", EXAMPLES / "pytorch" / "resnet18.py", "--width=8", "--epochs=2")
+    output = run(BIN / "ddprun", "--nproc-per-node=2", EXAMPLES / "pytorch" / "resnet18.py", "--backend=ddp", "--width=8",
+                 "--epochs=2")
     right = [float(number) for number in re.findall(r"epoch \d: ([\d.]+) %", output)]
     assert len(right) == 2 and right[-1] > 60, output  # by chance: 10
 
