@@ -273,7 +273,7 @@ TEST(DoctorCollect, AsksSrunForItsVersion) {
     ::setenv("PATH", (root.path().string() + ":" + path).c_str(), 1);
     NodeFacts node;
     collect_slurm(node, with(std::move(variables)),
-                  Deadline::after(std::chrono::seconds(script == "sleep 60" ? 1 : 60)));
+                  Deadline::after(std::chrono::seconds(script == "exec sleep 60" ? 1 : 60)));
     ::setenv("PATH", path.c_str(), 1);
     return node.slurm_version;
   };
@@ -281,7 +281,7 @@ TEST(DoctorCollect, AsksSrunForItsVersion) {
   EXPECT_EQ(version("echo slurm 25.11.2-1; sleep 0", {{"SLURM_JOB_ID", "1"}}), "25.11.2");
   EXPECT_EQ(version("echo slurm-wlm 22.05.8", {}), "");
   EXPECT_EQ(version("exit 1", {{"SLURM_JOB_ID", "1"}}), "");
-  EXPECT_EQ(version("sleep 60", {{"SLURM_JOB_ID", "1"}}), "");
+  EXPECT_EQ(version("exec sleep 60", {{"SLURM_JOB_ID", "1"}}), "");
 }
 
 TEST(DoctorFacts, TravelWhole) {
