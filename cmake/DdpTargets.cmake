@@ -26,7 +26,7 @@ if(DDP_SANITIZE)
   endif()
   # Functions and codes of libraries that are opened on demand are declared here, in C's way. A null pointer that is used
   # ends the program anyway, and the check of virtual calls doubles what is compiled, for what ASan finds, too.
-  # The check of alignment is a quarter of what compiling takes; it is for the bytes that the library and its servers read.
+  # The check of alignment is a quarter of what compiling takes; it is for code that casts bytes to wider types.
   define_property(TARGET PROPERTY DDP_NO_ALIGNMENT_CHECK INITIALIZE_FROM_VARIABLE DDP_NO_ALIGNMENT_CHECK)
   target_compile_options(ddp_options INTERFACE
     $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function,enum,null,vptr$<$<BOOL:$<TARGET_PROPERTY:DDP_NO_ALIGNMENT_CHECK>>:,alignment>>)

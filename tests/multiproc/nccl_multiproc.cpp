@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <regex>
 
 #include <gmock/gmock.h>
 
@@ -127,13 +128,19 @@ TEST(NcclGroups, OtherVersionsAreListedByAll) {
 }
 
 /// A device runs one operation at a time here, and each rank's waits for that which the other has not come to. The
-/// abort of the first group that fails makes room for the other's operation, which may still succeed.
+/// abort of the first group that fails makes room for the other's operation, which may still succeed; both of a rank
+/// may that began so much later that its own deadline had not come.
 TEST(NcclGroups, TwoThatRanksStartInDifferentOrdersEndByTheirDeadline) {
+  int timeouts = 0;
+  std::string outputs;
   for (const RankResult& result : run(2, {"cross"}, {"FAKE_NCCL_DEVICE_SLOTS=1"})) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    EXPECT_THAT(result.output, testing::ContainsRegex("ERROR code=timeout all_reduce #[0-9]+ of float32 x [12]0"));
+    const std::regex timeout("ERROR code=timeout all_reduce #[0-9]+ of float32 x [12]0");
+    timeouts += std::regex_search(result.output, timeout) ? 1 : 0;
     EXPECT_THAT(result.output, testing::AllOf(HasSubstr("ENDED first"), HasSubstr("ENDED second")));
+    outputs += result.output;
   }
+  EXPECT_GT(timeouts, 0) << outputs;
   for (const RankResult& result : run(2, {"cross"}, {})) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     EXPECT_THAT(result.output, testing::Not(HasSubstr("ERROR"))) << "with room for both, nothing waits";

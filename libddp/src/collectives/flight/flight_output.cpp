@@ -16,7 +16,7 @@ namespace ddp {
 namespace collectives {
 namespace {
 
-constexpr std::chrono::seconds kLongestWrite{5};  // fsync on a busy file system takes more than two
+constexpr std::chrono::seconds kLongestWrite{5};  // fsync may take seconds where the file system is busy
 
 /// Two threads may have a reason at the same time; the file is one.
 std::mutex& one_writer() {
