@@ -52,7 +52,8 @@ def cuda(adapter, tmp_path_factory):  # noqa: F811
     try:
         ours = importlib.import_module("libddp._adapter")
         flags = [flag for flag in ours._flags() if flag != "-O1"]
-        libraries = [word for word in ours._libraries() if "ddp" not in word and word != "-ltorch_python"]
+        libraries = [word for word in ours._libraries()
+                     if not Path(word).name.startswith("libddp.so") and word != "-ltorch_python"]  # folders may have any name
     finally:
         sys.path.remove(str(SITE))
     compiler = COMPILER.get("CXX", "g++").split()
