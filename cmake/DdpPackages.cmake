@@ -43,14 +43,17 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/packages/shlibs CONTENT
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
   ${PROJECT_BINARY_DIR}/packages/shlibs ${PROJECT_SOURCE_DIR}/packaging/deb/triggers)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "munge")  # opened on demand
-set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
+# Each begins with its synopsis (packaging/per_generator.cmake).
+set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "launcher and library for data-parallel training on HPC clusters
+${CPACK_PACKAGE_DESCRIPTION}
 .
 This package has the library, the launcher ddprun and the tool ddp-info.")
 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libddp-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "cmake, pkg-config, libfmt-dev, libcli11-dev")  # the example's
-set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
+set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "headers of libddp, a library for data-parallel training
+${CPACK_PACKAGE_DESCRIPTION}
 .
 This package has the headers, what CMake and pkg-config find them by, and an
 example.")
@@ -61,7 +64,8 @@ set(CPACK_DEBIAN_SLURM_PLUGIN_PACKAGE_SHLIBDEPS ON)
 foreach(script conffiles postinst postrm prerm)
   list(APPEND CPACK_DEBIAN_SLURM_PLUGIN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/deb/slurm-plugin/${script})
 endforeach()
-set(CPACK_DEBIAN_SLURM_PLUGIN_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
+set(CPACK_DEBIAN_SLURM_PLUGIN_DESCRIPTION "plugin of Slurm for data-parallel training (srun --ddp)
+${CPACK_PACKAGE_DESCRIPTION}
 .
 This package has the SPANK plugin that lets srun do what ddprun does.")
 
@@ -75,7 +79,8 @@ set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-numpy")
 foreach(script postinst prerm)
   list(APPEND CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/deb/python/${script})
 endforeach()
-set(CPACK_DEBIAN_PYTHON_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}
+set(CPACK_DEBIAN_PYTHON_DESCRIPTION "Python package of libddp, with torch.distributed's backend ddp
+${CPACK_PACKAGE_DESCRIPTION}
 .
 This package has the Python package, with torch.distributed's backend ddp.")
 

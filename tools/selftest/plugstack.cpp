@@ -35,6 +35,7 @@ void read_into(const std::filesystem::path& file, int depth, Plugstack& stack) {
     std::string path;
     words >> kind >> path;
     if (kind == "include") {
+      if (!path.starts_with('/')) path = (file.parent_path() / path).string();  // as Slurm does
       // A pattern without files is no error to Slurm.
       for (const auto& included : matching(path)) read_into(included, depth + 1, stack);
       std::error_code ignored;
