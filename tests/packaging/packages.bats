@@ -39,13 +39,16 @@ names() {
 }
 
 @test "control fields" {
-  local name value
+  local name value synopses=
   for name in $(names); do
     [ "$(field "$name" Package)" = "$name" ]
     [ "$(field "$name" Version)" = "$VERSION" ]
     [[ $(field "$name" Maintainer) =~ ^[^\<]+\ \<[^@]+@[^\>]+\>$ ]]
-    # One line of synopsis, and lines that fit a terminal.
-    [[ $(field "$name" Description | head -n 1) == "launcher and library for data-parallel training"* ]]
+    # One line of synopsis, which no other package has, and lines that fit a terminal.
+    value=$(field "$name" Description | head -n 1)
+    [[ $value == *"data-parallel training"* || $name == python3-libddp ]]
+    [[ $synopses != *"|$value|"* ]]
+    synopses+="|$value|"
     [ "$(field "$name" Description | awk 'length > 80' | wc -l)" -eq 0 ]
     [ "$(field "$name" Description | wc -l)" -gt 2 ]
   done
