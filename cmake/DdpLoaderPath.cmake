@@ -24,3 +24,26 @@ function(ddp_drop_needless_rpath prefix name)
     set_property(TARGET PkgConfig::${prefix} PROPERTY INTERFACE_LINK_LIBRARIES "${libraries}")
   endif()
 endfunction()
+
+# ddp_find_when_opened(PREFIX): for a library that libddp opens while it runs and only ddprun links. ddp_<prefix>_headers is
+# what compiling needs of it; ddp_<prefix>_run_path has the folders that the loader would not look into by itself, for the
+# run paths of what opens it (the build tree's have them here).
+function(ddp_find_when_opened prefix)
+  string(TOLOWER ${prefix} name)
+  add_library(ddp_${name}_headers INTERFACE)
+  target_include_directories(ddp_${name}_headers SYSTEM INTERFACE
+    $<BUILD_INTERFACE:$<TARGET_PROPERTY:PkgConfig::${prefix},INTERFACE_INCLUDE_DIRECTORIES>>)
+
+  set(folders "")
+  get_target_property(libraries PkgConfig::${prefix} INTERFACE_LINK_LIBRARIES)
+  foreach(library IN LISTS libraries)
+    if(IS_ABSOLUTE "${library}")
+      get_filename_component(folder ${library} DIRECTORY)
+      list(APPEND folders ${folder})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  list(REMOVE_ITEM folders ${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES})
+  set(ddp_${name}_run_path ${folders} PARENT_SCOPE)
+  set(CMAKE_BUILD_RPATH ${CMAKE_BUILD_RPATH} ${folders} PARENT_SCOPE)
+endfunction()

@@ -36,7 +36,7 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libddp)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)  # libpmix2 by ddprun, which links what libddp.so opens
 # What packages of programs that link libddp.so depend on. (cpack's own list would want plugins to have versions.)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/packages/shlibs CONTENT
   "libddp @PROJECT_VERSION_MAJOR@ libddp (>= @PROJECT_VERSION@)\n" @ONLY)

@@ -3,13 +3,17 @@
 
 #include <pmix.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
+
+#include "kvs/pmix_library.hpp"
 
 namespace ddp::kvs {
 
@@ -22,7 +26,9 @@ class PmixValue {
   PmixValue& operator=(const PmixValue&) = delete;
   PmixValue& operator=(PmixValue&&) = delete;
   ~PmixValue() {
-    if (value_ != nullptr) PMIX_VALUE_RELEASE(value_);
+    if (value_ == nullptr) return;
+    pmix().value_destruct(value_);
+    std::free(value_);
   }
   pmix_value_t** out() noexcept { return &value_; }
   const pmix_value_t* get() const noexcept { return value_; }
@@ -31,10 +37,9 @@ class PmixValue {
   pmix_value_t* value_ = nullptr;
 };
 
-/// A process name. pmix_proc_t has a fixed-size namespace field; longer names are cut as PMIX_LOAD_PROCID does.
+/// A process name. pmix_proc_t has a fixed-size namespace field; longer names are cut, as by PMIx itself.
 inline pmix_proc_t make_proc(std::string_view name_space, pmix_rank_t rank) {
-  pmix_proc_t proc;
-  PMIX_PROC_CONSTRUCT(&proc);
+  pmix_proc_t proc{};
   const std::size_t length = std::min(name_space.size(), std::size_t{PMIX_MAX_NSLEN});
   name_space.copy(proc.nspace, length);
   proc.nspace[length] = '\0';
@@ -58,7 +63,7 @@ inline std::string pmix_status_name(pmix_status_t status) {
     case PMIX_ERR_INVALID_NAMESPACE: return named("PMIX_ERR_INVALID_NAMESPACE");
     case PMIX_ERR_PROC_ENTRY_NOT_FOUND: return named("PMIX_ERR_PROC_ENTRY_NOT_FOUND");
     case PMIX_ERR_TYPE_MISMATCH: return named("PMIX_ERR_TYPE_MISMATCH");
-    default: return named(fmt::format("PMIx: {}", PMIx_Error_string(status)));
+    default: return named(fmt::format("PMIx: {}", pmix().error_string(status)));
   }
 }
 

@@ -9,7 +9,7 @@
 namespace ddp::kvs {
 
 InfoList::~InfoList() {
-  for (pmix_info_t& info : infos_) PMIx_Value_destruct(&info.value);
+  for (pmix_info_t& info : infos_) pmix().value_destruct(&info.value);
 }
 
 InfoList& InfoList::text(const char* key, const std::string& value) { return load(key, value.c_str(), PMIX_STRING); }
@@ -46,7 +46,7 @@ InfoList& InfoList::list(const char* key, InfoList&& elements) {
 
 InfoList& InfoList::load(const char* key, const void* value, pmix_data_type_t type) {
   pmix_info_t& info = infos_.emplace_back();  // value-initialised: all zero
-  const pmix_status_t status = PMIx_Info_load(&info, key, value, type);
+  const pmix_status_t status = pmix().info_load(&info, key, value, type);
   require_pmix(status, std::string("storing the PMIx value ") + key);
   return *this;
 }

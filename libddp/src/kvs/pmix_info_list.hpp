@@ -11,7 +11,6 @@
 namespace ddp::kvs {
 
 /// An array of key-value pairs. Owns its elements and what they point to. Move-only.
-/// Uses only functions that every libpmix from 4.2 on has, so that one build runs with all of them.
 class InfoList {
  public:
   InfoList() = default;

@@ -40,7 +40,7 @@ void check_environment(const base::Environment& environment) {
 std::optional<std::uint32_t> job_number(const std::string& name_space, pmix_rank_t rank, const char* key) {
   const pmix_proc_t proc = make_proc(name_space, rank);
   PmixValue value;
-  if (PMIx_Get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
+  if (pmix().get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
   switch (value.get()->type) {
     case PMIX_UINT32: return value.get()->data.uint32;
     case PMIX_UINT16: return value.get()->data.uint16;
@@ -53,14 +53,14 @@ std::optional<std::uint32_t> job_number(const std::string& name_space, pmix_rank
 std::optional<std::string> job_text(const std::string& name_space, const char* key) {
   const pmix_proc_t proc = make_proc(name_space, PMIX_RANK_WILDCARD);
   PmixValue value;
-  if (PMIx_Get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
+  if (pmix().get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
   if (value.get()->type != PMIX_STRING || value.get()->data.string == nullptr) return std::nullopt;
   return value.get()->data.string;
 }
 
 std::vector<std::string> resolve_nodes(const std::string& name_space) {
   char* list = nullptr;
-  if (PMIx_Resolve_nodes(name_space.c_str(), &list) != PMIX_SUCCESS || list == nullptr) return {};
+  if (pmix().resolve_nodes(name_space.c_str(), &list) != PMIX_SUCCESS || list == nullptr) return {};
   const std::unique_ptr<char, decltype(&std::free)> owner(list, &std::free);
   std::vector<std::string> nodes;
   std::istringstream stream{std::string(list)};
@@ -92,9 +92,8 @@ JobFacts read_facts(const std::string& name_space, int rank, bool hosts_are_know
 }
 
 Joined join(const std::string& wanted, bool hosts_are_known) {
-  pmix_proc_t self;
-  PMIX_PROC_CONSTRUCT(&self);
-  if (const pmix_status_t status = PMIx_Init(&self, nullptr, 0); status != PMIX_SUCCESS) {
+  pmix_proc_t self{};
+  if (const pmix_status_t status = pmix().init(&self, nullptr, 0); status != PMIX_SUCCESS) {
     throw pmix_error(ErrorCode::unavailable, kAttempted,
                      fmt::format("no PMIx server answers for namespace '{}'", wanted), status,
                      "was PMIX_* inherited from a job that has ended? start with srun --mpi=pmix or ddprun, or set "
@@ -113,13 +112,14 @@ Joined join(const std::string& wanted, bool hosts_are_known) {
     }
     return {.name_space = name_space, .facts = read_facts(name_space, static_cast<int>(self.rank), hosts_are_known)};
   } catch (...) {
-    PMIx_Finalize(nullptr, 0);
+    pmix().finalize(nullptr, 0);
     throw;
   }
 }
 
 /// Neither PMIx_Init nor the calls that read facts have a deadline of their own.
 Joined join_with_deadline(const base::Environment& environment, Deadline deadline) {
+  pmix();  // its errors are those of this node's libraries, not of the server
   auto joined = base::abandonable_call(
       [name_space = environment.raw("PMIX_NAMESPACE").value_or(""),
        hosts_are_known = environment.has("SLURM_STEP_NODELIST")] { return join(name_space, hosts_are_known); },
@@ -132,14 +132,14 @@ Joined join_with_deadline(const base::Environment& environment, Deadline deadlin
                  .ranks = {},
                  .hint = fmt::format("client is PMIx {}; PMIx 5.0.8 and later hang with Slurm before 25.11.2, and "
                                      "PMIX_MCA_gds=hash helps where the server's shared memory is not readable",
-                                     PMIx_Get_version())}};
+                                     pmix().get_version())}};
   }
   return *std::move(joined);
 }
 
 /// PMIx_Finalize; nothing if it hangs.
 std::optional<pmix_status_t> leave() {
-  const auto finalize = [] { return PMIx_Finalize(nullptr, 0); };
+  const auto finalize = [] { return pmix().finalize(nullptr, 0); };
   try {
     return base::abandonable_call(finalize, Deadline::after(kLeaveLimit));
   } catch (const Error&) {  // no more threads

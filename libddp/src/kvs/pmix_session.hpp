@@ -16,10 +16,10 @@ namespace ddp::kvs {
 /// (or MPI) beside libddp. Calls from one thread at a time.
 class PmixSession {
  public:
-  /// Connects to the server that @p environment names. Throws Error: invalid_argument (PMIX_RANK missing), unavailable
-  /// (no server at PMIX_SERVER_URI*), timeout. PMIx_Init has no deadline of its own and can hang (client 5.0.8 to
-  /// 5.0.11 with Slurm before 25.11.2, openpmix#3645), so it runs in a
-  /// thread that is abandoned at the deadline.
+  /// Opens PMIx's library and connects to the server that @p environment names. Throws Error: invalid_argument
+  /// (PMIX_RANK missing), unavailable (no library, no server at PMIX_SERVER_URI*), timeout. PMIx_Init has no deadline
+  /// of its own and can hang (client 5.0.8 to 5.0.11 with Slurm before 25.11.2, openpmix#3645), so it runs in a thread
+  /// that is abandoned at the deadline.
   PmixSession(const base::Environment& environment, Deadline deadline);
   PmixSession(const PmixSession&) = delete;
   PmixSession& operator=(const PmixSession&) = delete;

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "base/abandonable_call.hpp"
 #include "base/byte_stream.hpp"
 #include "kvs/pmix_handles.hpp"
 #include "kvs/pmix_info_list.hpp"
@@ -73,23 +75,52 @@ std::string batch_key(unsigned store, unsigned fence) { return fmt::format("ddp.
 
 std::string node_key(unsigned store, std::string_view key) { return fmt::format("ddp.{}.node.{}", store, key); }
 
-/// @param scope PMIX_GLOBAL: a fence carries it to all nodes; PMIX_LOCAL: it stays with the server of this node.
-void put_value(pmix_scope_t scope, const std::string& key, std::span<const std::byte> value,
-               const std::string& attempted) {
-  pmix_value_t holder;
-  PMIX_VALUE_CONSTRUCT(&holder);
-  holder.type = PMIX_BYTE_OBJECT;
-  holder.data.bo.bytes = const_cast<char*>(reinterpret_cast<const char*>(value.data()));  // PMIx_Put copies it
-  holder.data.bo.size = value.size();
-  if (const pmix_status_t status = PMIx_Put(scope, key.c_str(), &holder); status != PMIX_SUCCESS) {
-    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Put failed", status);
+/// What is to reach this node's server.
+struct Publication {
+  pmix_scope_t
+      scope;  ///< PMIX_GLOBAL: a fence carries it to all nodes; PMIX_LOCAL: it stays with the server of this node
+  std::string key;
+  Bytes value;
+};
+
+void put_and_commit(std::vector<Publication>& publications, const std::string& attempted) {
+  for (Publication& each : publications) {
+    pmix_value_t holder{};
+    holder.type = PMIX_BYTE_OBJECT;
+    holder.data.bo.bytes = reinterpret_cast<char*>(each.value.data());  // PMIx_Put copies it
+    holder.data.bo.size = each.value.size();
+    if (const pmix_status_t status = pmix().put(each.scope, each.key.c_str(), &holder); status != PMIX_SUCCESS) {
+      throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Put failed", status);
+    }
+  }
+  if (const pmix_status_t status = pmix().commit(); status != PMIX_SUCCESS) {
+    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Commit failed", status);
   }
 }
 
-void commit(const std::string& attempted) {
-  if (const pmix_status_t status = PMIx_Commit(); status != PMIX_SUCCESS) {
-    throw pmix_error(ErrorCode::unavailable, attempted, "PMIx_Commit failed", status);
-  }
+/// No rank is to blame.
+Error server_silent(const std::string& attempted, std::string cause) {
+  return Error{{.code = ErrorCode::timeout,
+                .attempted = attempted,
+                .cause = std::move(cause),
+                .native = {},
+                .ranks = {},
+                .hint =
+                    "the launcher's process on this node (ddprun, slurmstepd, prted) hangs or is stopped: look at its "
+                    "log, and whether other processes hold connections to it"}};
+}
+
+/// PMIx_Put and PMIx_Commit wait for the server, without a deadline of their own.
+void publish(std::vector<Publication> publications, const std::string& attempted, Deadline deadline) {
+  const auto done = base::abandonable_call(
+      [publications = std::move(publications), attempted]() mutable {
+        put_and_commit(publications, attempted);
+        return true;
+      },
+      deadline);
+  if (done) return;
+  throw server_silent(
+      attempted, "the PMIx server of this node has not taken in this rank's values (PMIx_Commit) before the deadline");
 }
 
 /// How far a get may go for its answer.
@@ -109,7 +140,7 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
     case Reach::anywhere: call->info.integer(PMIX_TIMEOUT, timeout_s); break;
   }
   const pmix_status_t status =
-      PMIx_Get_nb(&proc, call->key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
+      pmix().get_nb(&proc, call->key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
   if (status == PMIX_SUCCESS) {
     call.release();  // on_get owns it now
   } else {
@@ -125,7 +156,7 @@ Answer own_copy(const std::string& name_space, int rank, const std::string& key)
   InfoList info;
   info.boolean(PMIX_OPTIONAL, true);
   PmixValue value;
-  const pmix_status_t status = PMIx_Get(&proc, key.c_str(), info.data(), info.size(), value.out());
+  const pmix_status_t status = pmix().get(&proc, key.c_str(), info.data(), info.size(), value.out());
   return make_answer(status, value.get());
 }
 
@@ -151,20 +182,25 @@ void PmixStore::fence(Deadline deadline) {
   base::ByteWriter writer;
   writer.integer(static_cast<std::uint32_t>(pending_.size()));
   for (const auto& [key, value] : pending_) writer.text(key).blob(value);
-  put_value(PMIX_GLOBAL, batch_key(number_, fences_), std::move(writer).bytes(), attempted);
-  commit(attempted);
+  std::vector<Publication> publications;
+  for (auto& [key, value] : std::exchange(pending_on_node_, {})) {
+    publications.push_back({.scope = PMIX_LOCAL, .key = node_key(number_, key), .value = std::move(value)});
+  }
+  publications.push_back(
+      {.scope = PMIX_GLOBAL, .key = batch_key(number_, fences_), .value = std::move(writer).bytes()});
+  publish(std::move(publications), attempted, deadline);
   known_[{rank(), fences_}] = std::exchange(pending_, {});
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
   auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
   auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox, .info = {}, .key = {}});
   call->info.boolean(PMIX_COLLECT_DATA, true);
-  pmix_status_t status = PMIx_Fence_nb(&everyone, 1, call->info.data(), call->info.size(), on_fence, call.get());
+  pmix_status_t status = pmix().fence_nb(&everyone, 1, call->info.data(), call->info.size(), on_fence, call.get());
   if (status == PMIX_SUCCESS) {
     call.release();  // on_fence owns it now
     const auto answer = mailbox->wait(before_reserve(deadline));
     if (!answer) {
-      const std::vector<int> absent = find_absent(deadline);
+      const std::vector<int> absent = find_absent(attempted, deadline);
       // the last ones may have arrived meanwhile
       if (const auto late = mailbox->wait(absent.empty() ? deadline : Deadline::after(std::chrono::seconds(0)))) {
         status = *late;
@@ -175,7 +211,7 @@ void PmixStore::fence(Deadline deadline) {
       status = *answer;
     }
   }
-  if (status == PMIX_ERR_TIMEOUT) throw fence_timeout(attempted, find_absent(deadline), world_size());
+  if (status == PMIX_ERR_TIMEOUT) throw fence_timeout(attempted, find_absent(attempted, deadline), world_size());
   if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
     throw pmix_error(ErrorCode::unavailable, attempted, "the PMIx server could not complete it", status,
                      "look for the first error in the launcher's log; a rank may have died");
@@ -183,18 +219,27 @@ void PmixStore::fence(Deadline deadline) {
   broken_ = false;
 }
 
-std::vector<int> PmixStore::find_absent(Deadline deadline) {
+std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline deadline) {
   const std::string key = batch_key(number_, fences_);
+  // What no rank has put: a living server knows so at once.
+  const int other = rank() == 0 ? world_size() - 1 : 0;
+  const auto sign_of_life =
+      start_get(session_->name_space(), other, batch_key(number_, fences_ + 1), Reach::own_server, deadline);
   std::vector<std::shared_ptr<Mailbox<Answer>>> answers;
   for (int rank = 0; rank < world_size(); ++rank) {
     answers.push_back(rank == this->rank() ? nullptr
                                            : start_get(session_->name_space(), rank, key, Reach::anywhere, deadline));
   }
   std::vector<int> absent;
+  bool answered = false;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == this->rank()) continue;
     const auto answer = answers[static_cast<std::size_t>(rank)]->wait(deadline);
     if (!answer || answer->status != PMIX_SUCCESS) absent.push_back(rank);
+    answered = answered || answer.has_value();
+  }
+  if (!absent.empty() && !answered && !sign_of_life->wait(Deadline::after(std::chrono::seconds(0)))) {
+    throw server_silent(attempted, "the PMIx server of this node answers no question any more");
   }
   return absent;
 }
@@ -251,7 +296,7 @@ void PmixStore::put_on_node(std::string_view key, std::span<const std::byte> val
   check_key(key);
   const std::string attempted = fmt::format("putting '{}' for this node into the PMIx store", key);
   check_usable(!broken_, attempted);
-  put_value(PMIX_LOCAL, node_key(number_, key), value, attempted);  // committed by the fence
+  pending_on_node_[std::string(key)] = Bytes(value.begin(), value.end());
 }
 
 Bytes PmixStore::get_on_node(int rank, std::string_view key, Deadline deadline) {
