@@ -38,8 +38,13 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libddp)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)  # libpmix2 by ddprun, which links what libddp.so opens
 # What packages of programs that link libddp.so depend on. (cpack's own list would want plugins to have versions.)
+math(EXPR next "${PROJECT_VERSION_MAJOR} + 1")
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  math(EXPR next "${PROJECT_VERSION_MINOR} + 1")
+  set(next 0.${next})
+endif()
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/packages/shlibs CONTENT
-  "libddp @PROJECT_VERSION_MAJOR@ libddp (>= @PROJECT_VERSION@)\n" @ONLY)
+  "libddp @DDP_SOVERSION@ libddp (>= @PROJECT_VERSION@), libddp (<< @next@)\n" @ONLY)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
   ${PROJECT_BINARY_DIR}/packages/shlibs ${PROJECT_SOURCE_DIR}/packaging/deb/triggers)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "munge")  # opened on demand

@@ -246,6 +246,34 @@ TEST_P(Transfer, OfAnotherSizeIsRefusedByTheReceiver) {
   EXPECT_NE(results[1].output.find("code=mismatch"), std::string::npos) << results[1].output;
 }
 
+/// Whoever waits for others, in this call or the next: all report the one that does not fit, with both ranks and sizes.
+TEST(Exchange, ThatDoesNotFitIsNamedByAll) {
+  struct Case {
+    const char* what;
+    const char* code;
+    const char* ranks;
+    const char* text;
+  };
+  for (const Case& each :
+       {Case{"message", "mismatch", "0,1", "recv of float32 x 4 from 0, tag 3: rank 0 sent float32 x 8 to rank 1"},
+        Case{"rows", "mismatch", "0,1",
+             "all_to_all: recv of float32 x 4 from 0: rank 0 sent 3 rows (float32 x 6) to rank 1, which expects 2"},
+        Case{"nothing", "timeout", "0",
+             "all_to_all: recv of float32 x 4 from 0: rank 0 is alive but sent rank 1 nothing"}}) {
+    std::list<RankProcesses> jobs;
+    for (const Over& over : {kSharedMemory, kTwoNodes, kTcp}) {
+      jobs.emplace_back(kWorld, std::vector<std::string>{RANK_PROGRAM, "exchange", each.what, "0", "4"},
+                        std::vector<std::string>{}, over.memory_domains);
+    }
+    for (RankProcesses& ranks : jobs) {
+      for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(60)))) {
+        expect_error(result, each.code, each.ranks);
+        EXPECT_NE(result.output.find(each.text), std::string::npos) << result.output;
+      }
+    }
+  }
+}
+
 TEST(AbsentFromInit, IsNamedByTheOthers) {
   // rank 1 stops itself before it can connect
   const char* const kScript = "[ \"$PMI_RANK\" != 1 ] || kill -STOP $$; exec \"$0\" world";

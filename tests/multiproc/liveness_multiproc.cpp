@@ -83,6 +83,47 @@ TEST(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
   }
 }
 
+/// As gang scheduling and `scontrol suspend` do it: for longer than operations may take.
+TEST(Liveness, AJobThatIsSuspendedGoesOn) {
+  std::list<RankProcesses> jobs;
+  for (const Over& over : {kSharedMemory, kTwoNodes}) {
+    jobs.emplace_back(3, std::vector<std::string>{RANK_PROGRAM, "loop", "3", "1000"}, peer_timeout(30),
+                      over.memory_domains);
+  }
+  const auto signal_all = [&](int signal) {
+    for (RankProcesses& job : jobs) {
+      for (int rank = 0; rank < 3; ++rank) job.signal(rank, signal);
+    }
+  };
+  for (RankProcesses& job : jobs) ASSERT_TRUE(job.all_wrote("READY", soon()));
+  std::this_thread::sleep_for(milliseconds(1000));  // what follows is noticed from now on
+  for (int times = 0; times < 2; ++times) {
+    signal_all(SIGSTOP);
+    std::this_thread::sleep_for(seconds(4));
+    signal_all(SIGCONT);
+    std::this_thread::sleep_for(milliseconds(500));
+  }
+  // one alone is still found, within the time of an operation
+  for (RankProcesses& job : jobs) {
+    job.signal(1, SIGSTOP);
+    const auto results = job.wait(soon(), 1);
+    for (const std::size_t rank : {0U, 2U}) expect_named(results[rank], 1, seconds(10));
+  }
+}
+
+/// While the ranks meet: rank 1 comes when rank 0, which waits for it, has been stopped for longer than that may take.
+TEST(Liveness, ARankThatIsSuspendedWhileItWaitsForOthersHasItsTime) {
+  const char* const kScript = "echo HERE; [ \"$PMI_RANK\" != 1 ] || kill -STOP $$; exec \"$0\" world";
+  RankProcesses ranks(2, {"/bin/sh", "-c", kScript, RANK_PROGRAM}, {"DDP_INIT_TIMEOUT=4"});
+  ASSERT_TRUE(ranks.all_wrote("HERE", soon()));
+  std::this_thread::sleep_for(milliseconds(1000));
+  ranks.signal(0, SIGSTOP);
+  std::this_thread::sleep_for(seconds(5));
+  ranks.signal(0, SIGCONT);
+  ranks.signal(1, SIGCONT);
+  for (const RankResult& result : ranks.wait(soon())) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
 /// Named by all survivors, for a reason that has @p word.
 void expect_dead_parent_named(const std::string& child, int peer_timeout_s, const std::string& word) {
   RankProcesses ranks(4, endless(child), peer_timeout(peer_timeout_s), kTcp.memory_domains);

@@ -43,6 +43,14 @@ TEST(NcclGroups, ServeBothKindsOfTensors) {
   }
 }
 
+TEST(NcclGroups, OtherOperationsGoOnWhileMemoryIsAllocated) {
+  for (const char* setting : {"DDP_NCCL_REGISTER=window", "DDP_NCCL_CONNECT=lazy"}) {
+    for (const RankResult& result : run(3, {"allocate-meanwhile"}, {setting, "DDP_COLLECTIVE_TIMEOUT=30"})) {
+      EXPECT_EQ(result.exit_code, 0) << setting << "\n" << result.output;
+    }
+  }
+}
+
 TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
   // buckets of the program's, and of NCCL's
   for (const char* more : {"FAKE_CUDA_JITTER_SEED=3", "DDP_NCCL_REGISTER=window"}) {

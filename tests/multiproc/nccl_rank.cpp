@@ -114,6 +114,19 @@ void use_group(ddp::World& world) {
   group.barrier().wait();
 }
 
+/// Rank 0 allocates before it waits for an operation that the others wait for before they allocate: many steps of it
+/// are still to be taken then.
+void allocate_meanwhile(ddp::World& world) {
+  ddp::ProcessGroup group = ddp::make_process_group(world);
+  std::vector<float> values(8'000'000, 1);
+  if (group.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const ddp::Work work = group.all_reduce(values);
+  if (group.rank() != 0) work.wait();
+  check(group.allocate(64) != nullptr, "allocating");
+  work.wait();
+  check(values.back() == static_cast<float>(group.size()), "the sum");
+}
+
 /// all_reduces until one fails; then all that are under way must fail with the same error.
 void loop(ddp::World& world, int seconds) {
   ddp::ProcessGroup group = ddp::make_process_group(world);
@@ -215,6 +228,7 @@ void run(const std::string& scenario, const std::string& argument) {
   if (scenario == "survive") return survive(world, argument);
   if (scenario == "reshape") return ddp::test::reshape(world, argument);
   if (scenario == "use") return use_group(world);
+  if (scenario == "allocate-meanwhile") return allocate_meanwhile(world);
   if (scenario == "train") return ddp::test::train(world);
   if (scenario == "reduce") return ddp::test::reduce(world, argument);
   if (scenario == "reduce_otherwise") return ddp::test::reduce_otherwise(world);

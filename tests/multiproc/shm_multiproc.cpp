@@ -1,10 +1,13 @@
 // The shared-memory backend with a process a rank: ranks are killed and stopped at each point of an operation, and the
 // others must end with the same cause, in time.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
 
+#include <filesystem>
 #include <string>
 
+#include "base/unique_fd.hpp"
 #include "multiproc/shm_processes.hpp"
 #include "support/sanitized.hpp"
 
@@ -251,6 +254,48 @@ TEST_F(ShmProcesses, ForkedChildrenDoNotKeepARankAlive) {
     EXPECT_EQ(ended.outcome, Outcome::peers_failed);
     EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});
     ++counter(2);
+  });
+  expect_success(0);
+  expect_success(2);
+}
+
+/// What reads all of /proc/self/fd opens the group's file and closes it: the kernel drops the process's lock then.
+TEST_F(ShmProcesses, ARankThatHasLostItsLockLivesUntilItDies) {
+  start([&](int rank) {
+    const auto backend = connected(0, {0, 1, 2}, rank);
+    ASSERT_EQ(all_reduce(*backend, 10, 1, testing::soon()).outcome, Outcome::ok);
+    if (rank == 1) {
+      for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code none;
+        if (std::filesystem::read_symlink(entry, none).string().find("ddp-group") == std::string::npos) continue;
+        const base::UniqueFd file(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+        ASSERT_TRUE(file);
+        ++counter(1);
+      }
+      EXPECT_EQ(counter(1), 1);
+      wait_until([&] { return counter(0) == 2; });
+      ASSERT_EQ(all_reduce(*backend, 10, 2, testing::soon()).outcome, Outcome::ok);
+      wait_until([&] { return counter(2) == 2; });
+      ::raise(SIGKILL);
+    }
+    // they wait for it, and ask whether it lives
+    wait_until([&] { return counter(1) == 1; });
+    std::vector<float> values(10, 1.0F);
+    const Operation operation = sum_of(values, 2);
+    Request& request = backend->init({&operation, 1}, testing::soon());
+    request.post();
+    for (int look = 0; look < 200; ++look) {
+      ASSERT_EQ(request.poll(), Outcome::running) << "the living is called dead";
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    ++counter(0);
+    wait_until([&] { return request.poll() != Outcome::running; });
+    EXPECT_EQ(request.poll(), Outcome::ok);
+    request.release();
+    ++counter(2);
+    const Ended ended = all_reduce(*backend, 10, 3, testing::soon());
+    EXPECT_EQ(ended.outcome, Outcome::peers_failed);
+    EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});
   });
   expect_success(0);
   expect_success(2);

@@ -75,7 +75,7 @@ clean() {
   echo "$output"
   [ -z "$output" ]
   run -0 clean ldconfig -p
-  [[ $output == *libddp.so.0* ]]
+  [[ $output == *libddp.so.0.1* ]]
   run -0 clean sh -c 'ldd /usr/bin/ddprun /usr/bin/ddp-info /usr/bin/ddp-selftest'
   [[ $output != *"not found"* ]]
 }
@@ -90,7 +90,7 @@ clean() {
 
 @test "a program that was linked elsewhere trains" {
   readme_program >"$BATS_TEST_TMPDIR/train.cpp"
-  g++ -std=c++20 "$BATS_TEST_TMPDIR/train.cpp" -o "$CLEAN/root/train" -I"$SOURCE/libddp/include" -L"$CLEAN/usr/lib" -l:libddp.so.0 \
+  g++ -std=c++20 "$BATS_TEST_TMPDIR/train.cpp" -o "$CLEAN/root/train" -I"$SOURCE/libddp/include" -L"$CLEAN/usr/lib" -l:libddp.so.0.1 \
     -Wl,--allow-shlib-undefined
   run -0 clean ddprun --nproc-per-node 4 /root/train
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
@@ -125,7 +125,7 @@ END
 @test "libddp-dev installs beside it, and is refused without it" {
   run -0 clean sh -c "apt-get install -y -q ./packages/libddp-dev_*.deb"
   [ -e "$CLEAN/usr/lib/cmake/ddp/ddpConfig.cmake" ]
-  [ "$(readlink "$CLEAN/usr/lib/libddp.so")" = libddp.so.0 ]
+  [ "$(readlink "$CLEAN/usr/lib/libddp.so")" = libddp.so.0.1 ]
   run ! clean dpkg --remove libddp
 }
 

@@ -49,7 +49,7 @@ END
 
 @test "everything is where it belongs, and nothing else is there" {
   local file
-  for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%%.*}" "$LIBDIR/libddp.so.$VERSION" \
+  for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
     share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json \
     share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/{admin,slurm,versions}.md \
@@ -122,7 +122,7 @@ END
     done < <(readelf -d "$file" | sed -n 's/.*R\(UN\)\?PATH.*\[\(.*\)\]/\2/p' | tr : '\n')
   done < <(find "$MOVED" -type f \( -path '*/bin/*' -o -name '*.so*' -o -path '*/libexec/*' \))
   run -0 ldd "$MOVED/bin/ddp-selftest"
-  [[ $output == *"libddp.so.${VERSION%%.*} => $MOVED/bin/../$LIBDIR/"* && $output != *"not found"* ]]
+  [[ $output == *"libddp.so.${VERSION%.*} => $MOVED/bin/../$LIBDIR/"* && $output != *"not found"* ]]
 }
 
 @test "no installed text names the build or source folder" {

@@ -16,9 +16,9 @@ make_tree() {
   echo 'const char* ddp_version();' >"$prefix/include/ddp/stand_in.hpp"
   printf 'Name: ddp\nDescription: stand-in\nVersion: %s\n' "$version" >"$prefix/lib/pkgconfig/ddp.pc"
   echo "const char* ddp_version() { return \"$version\"; }" |
-    g++ -x c++ -shared -fPIC -Wl,-soname,libddp.so.0 -o "$prefix/lib/libddp.so.$version" -
-  ln -s "libddp.so.$version" "$prefix/lib/libddp.so.0"
-  ln -s libddp.so.0 "$prefix/lib/libddp.so"
+    g++ -x c++ -shared -fPIC -Wl,-soname,libddp.so.0.1 -o "$prefix/lib/libddp.so.$version" -
+  ln -s "libddp.so.$version" "$prefix/lib/libddp.so.0.1"
+  ln -s libddp.so.0.1 "$prefix/lib/libddp.so"
 }
 
 # configure VERSION BUILD OPTION...: a project that has nothing but the modulefiles.

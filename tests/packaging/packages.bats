@@ -109,7 +109,7 @@ libddp_autoload" ]
   done < <(find $modules -type l)
   [ "$(find $modules -type l | sort)" = "$modules/libddp/bin/ddp-info
 $(find $modules/libddp/lib -mindepth 1 | sort)" ]
-  [ -L $modules/libddp/lib/libddp.so.0 ]
+  [ -L $modules/libddp/lib/libddp.so.0.1 ]
   cp "$WHEEL" "libddp-9.9.9-cp311-cp311-linux_x86_64.whl"
   run ! cpack --config "$BUILD/CPackConfig.cmake" -G DEB -D CPACK_DDP_WHEEL="$PWD/libddp-9.9.9-cp311-cp311-linux_x86_64.whl" -B refused
   [[ $output == *"is no wheel of libddp $VERSION"* ]]

@@ -51,7 +51,7 @@ rpm_macros() {
   plugin=$(sed -n 's/^optional //p' root/etc/slurm/plugstack.conf.d/ddp.conf)
   [[ $plugin == /usr/* && -e root$plugin ]]
   [ -s root/usr/share/doc/libddp/docs/admin.md ]
-  run -0 env LD_LIBRARY_PATH="$(dirname "$(find root -name 'libddp.so.0')")" root/usr/bin/ddprun --nproc-per-node 2 \
+  run -0 env LD_LIBRARY_PATH="$(dirname "$(find root -name 'libddp.so.0.1')")" root/usr/bin/ddprun --nproc-per-node 2 \
     sh -c 'echo "rank $RANK of $WORLD_SIZE"'
   [[ $output == *"rank 0 of 2"* && $output == *"rank 1 of 2"* ]]
 

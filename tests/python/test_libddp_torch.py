@@ -58,6 +58,7 @@ def job(ranks, *checks, **variables):
          "power_sgd", "mixed_precision", "mixed_types", "sparse_tensors", "synchronized_batches", "buffer_hooks", "straggler_and_trace", "loaders",
          "steady_memory", "optimizers_in_backward", "fused_optimizers", "sharded_optimizer", "scaled_gradients"]),
     (3, ["torchs_join", "hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
+         "aborts_from_another_thread",
          "distributed_features", "leaves_everything"]),
 ], ids=["equality", "features"])
 def test_checks(adapter, ranks, checks):

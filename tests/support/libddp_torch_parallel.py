@@ -6,7 +6,9 @@ import pickle
 import re
 import sys
 import tempfile
+import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -279,6 +281,31 @@ def leaves_everything():
     never = [dist.irecv(torch.empty(1000), (rank + 1) % dist.get_world_size(), tag=9) for _ in range(3)]
     late = dist.all_reduce(torch.ones(5), async_op=True).get_future().then(lambda future: future.value())
     _kept = (model, never, late)
+
+
+def aborts_from_another_thread():
+    """As restarters within a process do it: what runs ends at once, on all ranks, though somebody else has the group, too."""
+    aborted = dist.new_group(backend="ddp", timeout=timedelta(seconds=200))
+    dist.all_reduce(torch.ones(3), group=aborted)
+    began = time.monotonic()
+    try:
+        if dist.get_rank() == 0:
+            running = dist.all_reduce(torch.ones(3), group=aborted, async_op=True)
+            threading.Timer(0.3, aborted.abort).start()
+            running.wait()
+        else:
+            dist.recv(torch.ones(3), src=0, group=aborted)
+        raise AssertionError("it has ended well")
+    except RuntimeError as error:
+        assert "rank 0 aborted it: c10d's abort() was called" in str(error), error
+    assert time.monotonic() - began < 60
+    if dist.get_rank() == 0:
+        try:
+            dist.barrier(group=aborted)
+            raise AssertionError("an aborted group is used")
+        except RuntimeError as error:
+            assert "shut down, or aborted" in str(error), error
+    dist.barrier()
 
 
 def inference_mode():

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,12 +34,22 @@ enum class Outcome : std::uint8_t {
 };
 std::string_view to_string(Outcome outcome) noexcept;
 
+/// A message that does not fit the receive that it has met.
+struct UnfitMessage {
+  Operation receive;  ///< of this rank, from rank `root` in the group; without memory
+  DType sent = DType::float32;
+  std::size_t count = 0;  ///< elements that were sent
+};
+
 /// Why an operation did not end with Outcome::ok, as far as its backend knows. The group finds out the rest.
 struct Failure {
   std::vector<int>
       ranks;           ///< in the group, ascending: dead, absent or different ones; empty if the backend cannot tell
   std::string cause;   ///< "connection reset by rank 3"
   std::string native;  ///< the native code by name: "ECONNRESET (104)"; empty if there is none
+  std::optional<UnfitMessage> message{};  ///< of a mismatch: what this rank received
+  /// Another rank has found it and knows more, which it tells the group's members by itself.
+  bool elsewhere = false;
 };
 
 /// One started operation, or several started as one. Owned by its backend, lent to the group from Backend::init until
@@ -57,6 +68,9 @@ class Request {
   virtual Outcome poll() noexcept = 0;
   /// Why, when poll has returned neither running nor ok.
   virtual Failure failure() const = 0;
+  /// Of several sends and receives: whether that one still waits for its peer, as far as the backend knows. Asked when
+  /// poll has returned running or timeout.
+  virtual bool waits(std::size_t /*operation*/) const noexcept { return true; }
   /// Whether its work has begun, which on a device may be long after post. Asked after a poll that returned running.
   virtual bool started() const noexcept { return true; }
   /// Makes what is put into @p stream from now on wait for the end of this operation. Only for backends that are
@@ -142,19 +156,26 @@ class Backend {
   /// told. Nothing where that capture is over. May throw Error.
   virtual void order_captured(const Stream& captured, const Stream& stream);
 
-  /// Memory on the device that it exchanges best. Collective, called like init; blocks until @p deadline at most.
-  /// Throws Error. Default: refuses.
-  virtual std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
+  /// What a call that waits for other ranks, or for the device, makes between two looks: meanwhile the group goes on
+  /// with its operations, for which the others may wait, so that all other members may be called. Sleeps briefly;
+  /// throws Error where the group has ended.
+  using Pause = std::function<void()>;
+  static void pause_briefly();
+
+  /// Memory on the device that it exchanges best. Collective, called like init; blocks until @p deadline at most, with
+  /// pauses. Throws Error. Default: refuses.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline, const Pause& pause = pause_briefly);
 
   /// What moves tensors on the device, for a Reducer's buckets: in a stream of its own, which it has for as long as it
   /// lives, longer than the backend if need be. @param converts else it need not divide and cast. Blocks until @p
-  /// deadline at most. Throws Error. Default: refuses.
-  virtual std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline);
+  /// deadline at most, with pauses. Throws Error. Default: refuses.
+  virtual std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline,
+                                                        const Pause& pause = pause_briefly);
 
   /// Makes what carries @p child, a backend for some of this one's ranks, out of its own, before child's connect().
   /// Called on all ranks like init, in the same order; @p child is null on those that are not in it. @p rank: of this
-  /// process in child. Blocks until @p deadline at most. Throws Error. Only where traits().splits.
-  virtual void split(Backend* child, int rank, Deadline deadline);
+  /// process in child. Blocks until @p deadline at most, with pauses. Throws Error. Only where traits().splits.
+  virtual void split(Backend* child, int rank, Deadline deadline, const Pause& pause = pause_briefly);
 
   /// Makes all current and later operations end with Outcome::aborted at their next poll, and lets no peer change this
   /// rank's memory any more. From any thread, at any time, more than once; never blocks.
@@ -168,7 +189,7 @@ class Backend {
 };
 
 /// Changes with this header; a plugin of another version is refused.
-inline constexpr int kBackendVersion = 8;
+inline constexpr int kBackendVersion = 9;
 
 struct BackendPlugin {
   int version;

@@ -20,6 +20,9 @@ namespace ddp {
 class Batch {
  public:
   explicit Batch(ProcessGroup group) : group_(std::move(group)) {}
+  /// Of sends and receives that together are a call of another name, which messages then show.
+  /// @param call static text, as "all_to_all". @param row elements of a row, where that call is told rows; else 0.
+  Batch(ProcessGroup group, const char* call, std::size_t row) : group_(std::move(group)), call_(call), row_(row) {}
 
   Batch& all_reduce(const TensorView& tensor, ReduceOp op = ReduceOp::sum);
   Batch& broadcast(const TensorView& tensor, int root);
@@ -43,6 +46,8 @@ class Batch {
   Batch& add(Operation operation);
 
   ProcessGroup group_;
+  const char* call_ = nullptr;
+  std::size_t row_ = 0;
   std::vector<Operation> operations_;
 };
 

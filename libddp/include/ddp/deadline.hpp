@@ -7,10 +7,25 @@
 
 namespace ddp {
 
-/// A moment on the steady clock. Value type; there is deliberately no "never".
+/// The steady clock without the time in which this process was stopped: by SIGSTOP, by a debugger, or by Slurm, which
+/// stops whole jobs (gang scheduling, scontrol suspend). So a deadline does not pass while nobody could do anything
+/// about it. Up to 0.75 s of a stop may count. Stops are noticed while the process has a World or a process group.
+/// Thread-safe.
+class RunningClock {
+ public:
+  using duration = std::chrono::steady_clock::duration;
+  using rep = duration::rep;
+  using period = duration::period;
+  using time_point = std::chrono::time_point<RunningClock>;
+  static constexpr bool is_steady = true;  // NOLINT(readability-identifier-naming): as clocks of the standard library
+
+  static time_point now() noexcept;
+};
+
+/// A moment on the clock of this process. Value type; there is deliberately no "never".
 class Deadline {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = RunningClock;
 
   /// The moment @p duration from now. Durations beyond ten years are cut to ten years so that no clock overflows.
   template <class Rep, class Period>

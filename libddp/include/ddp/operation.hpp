@@ -48,6 +48,10 @@ struct Operation {
   Stream stream{.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr};
   bool in_stream = false;  ///< runs in `stream` itself, not in one of the group's
 
+  /// Of a transfer: the call that it is a part of, as "all_to_all"; static text, null: none.
+  const char* part_of = nullptr;
+  std::size_t row = 0;  ///< of such a one: elements of a row, where the call is told rows
+
   bool is_transfer() const noexcept { return kind == OperationKind::send || kind == OperationKind::recv; }
   /// Equal on two ranks exactly when (but for hash collisions) their arguments fit together.
   std::uint64_t fingerprint() const noexcept;

@@ -112,6 +112,11 @@ class ProcessGroup {
   /// gone; it may outlive the group. Throws Error: unavailable without NCCL, timeout, what ended the group.
   std::shared_ptr<void> allocate(std::size_t bytes, std::optional<Deadline> deadline = {});
 
+  /// Ends the group on all its ranks that can be reached: operations under way and later ones fail with Error(aborted)
+  /// that names this rank and @p reason; if the group has failed before, with that error. From any thread. Returns when
+  /// this rank's operations have ended, even if other ranks do not answer: after some seconds at most.
+  void abort(std::string_view reason = {}) noexcept;
+
   /// A group of the given members of this group, in the given order. Collective over this group, with the same list on
   /// all ranks; non-members get nothing.
   std::optional<ProcessGroup> new_group(std::span<const int> members);

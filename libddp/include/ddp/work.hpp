@@ -54,8 +54,8 @@ class [[nodiscard]] Work {
   std::optional<Deadline::Clock::time_point> finished_at() const;
 
   /// Calls @p callback once when the operation is finished, successfully or not: from the thread that finishes it, or
-  /// at once. It must not block, as other operations wait meanwhile; it may start operations. Its exceptions are
-  /// logged.
+  /// at once: no lock of the library's is held then. It must not block, as other operations wait meanwhile; it may
+  /// start operations and mark gradients ready. Its exceptions are logged.
   void on_finish(std::function<void(const Work&)> callback) const;
 
   /// Makes what is put into @p stream from now on wait for the end of the operation, without blocking this thread

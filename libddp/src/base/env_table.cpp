@@ -86,7 +86,8 @@ constexpr std::array kTable{
                 "munge or a key file."},
     EnvVariable{"DDP_SHM_MIB", EnvType::text, "8", "number",
                 "MiB of shared memory that a rank uses at most, over all its process groups: 1 for the first, less for "
-                "each further one."},
+                "each further one. When they are used up (with 8, by some 40 groups), further groups use TCP, which a "
+                "warning says once."},
     EnvVariable{"DDP_SIMD", EnvType::choice, "auto", "auto|portable|avx2|avx512",
                 "Vector instructions of reductions; auto: the best that the processor has. Results are the same bits."},
     EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "text",

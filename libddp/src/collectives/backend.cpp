@@ -32,7 +32,9 @@ bool Request::order(const Stream& /*stream*/) {
 
 void Backend::order_captured(const Stream& /*captured*/, const Stream& /*stream*/) {}
 
-std::shared_ptr<void> Backend::allocate(std::size_t bytes, Deadline /*deadline*/) {
+void Backend::pause_briefly() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
+
+std::shared_ptr<void> Backend::allocate(std::size_t bytes, Deadline /*deadline*/, const Pause& /*pause*/) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("allocating {} bytes of a device", bytes),
                .cause = "the group's backend has no memory of its own",
@@ -41,7 +43,8 @@ std::shared_ptr<void> Backend::allocate(std::size_t bytes, Deadline /*deadline*/
                .hint = "use the program's allocator"}};
 }
 
-std::shared_ptr<TensorExecutor> Backend::make_executor(bool /*converts*/, Deadline /*deadline*/) {
+std::shared_ptr<TensorExecutor> Backend::make_executor(bool /*converts*/, Deadline /*deadline*/,
+                                                       const Pause& /*pause*/) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "preparing to move gradients on a device",
                .cause = "the group's backend moves no tensors",
@@ -50,7 +53,7 @@ std::shared_ptr<TensorExecutor> Backend::make_executor(bool /*converts*/, Deadli
                .hint = "take the backend nccl for gradients on CUDA devices"}};
 }
 
-void Backend::split(Backend* /*child*/, int /*rank*/, Deadline /*deadline*/) {}
+void Backend::split(Backend* /*child*/, int /*rank*/, Deadline /*deadline*/, const Pause& /*pause*/) {}
 
 void Backend::rest(std::chrono::microseconds limit) noexcept { std::this_thread::sleep_for(limit); }
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <map>
@@ -81,6 +82,10 @@ const BackendPlugin& load(std::string_view name) {
 }
 
 }  // namespace
+
+bool is_built_in(std::string_view name) noexcept {
+  return std::any_of(kBuiltIn.begin(), kBuiltIn.end(), [name](const auto* plugin) { return name == plugin->name; });
+}
 
 const BackendPlugin& load_backend(std::string_view name) {
   for (const BackendPlugin* plugin : kBuiltIn) {

@@ -53,6 +53,8 @@ Batch& Batch::recv(const TensorView& tensor, int peer, std::uint32_t tag) {
 }
 
 Batch& Batch::add(Operation operation) {
+  operation.part_of = call_;
+  operation.row = row_;
   operations_.push_back(std::move(operation));
   return *this;
 }

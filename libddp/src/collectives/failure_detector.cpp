@@ -105,6 +105,7 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
                       .description = {},
                       .waits = log_.waits(),
                       .running = {},
+                      .transfer = log_.long_transfer(),
                       .verdict = verdict()};
   for (int member = 0; neighbours && member < members_.size(); ++member) {
     const base::ProcessNumber& process = members_.endpoints[static_cast<std::size_t>(member)].process;

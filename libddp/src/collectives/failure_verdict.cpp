@@ -22,6 +22,7 @@ struct Evidence {
   Ranks behind;   ///< have not called the operation, and are not held up in an earlier one
   Ranks slow;     ///< they run, and did not answer
   Ranks held_up;  ///< have not called it because they wait in an earlier one
+  std::optional<std::pair<int, LongTransfer>> holds_up;  ///< a transfer, and who waits in it: of these ranks
   std::map<std::uint64_t, Ranks> by_fingerprint;
   std::map<std::uint64_t, std::string> called;
   std::optional<Error> verdict;  ///< of another member
@@ -59,14 +60,20 @@ Evidence collect(const GroupMembers& members, const Operation& operation, const 
       evidence.verdict = reply.status->verdict;
       break;
     } else if (operation.sequence > reply.status->last_issued) {
-      (reply.status->waits ? evidence.held_up : evidence.behind).push_back(rank);
+      const std::optional<LongTransfer>& transfer = reply.status->transfer;
+      (reply.status->waits || transfer ? evidence.held_up : evidence.behind).push_back(rank);
+      if (transfer && !evidence.holds_up) evidence.holds_up.emplace(rank, *transfer);
     } else if (operation.sequence != 0 && reply.status->fingerprint != 0) {
       evidence.by_fingerprint[reply.status->fingerprint].push_back(rank);
       evidence.called[reply.status->fingerprint] = reply.status->description;
     }
   }
   // where ranks need not wait for all in each collective, some are late because another is
-  if (evidence.behind.empty()) evidence.behind = std::move(evidence.held_up);
+  if (evidence.behind.empty()) {
+    evidence.behind = std::move(evidence.held_up);
+  } else {
+    evidence.holds_up.reset();
+  }
   return evidence;
 }
 
@@ -107,6 +114,17 @@ void describe_loss(ErrorDetail& detail, const Evidence& evidence) {
   detail.hint = "look at the last output of the ranks named, and at the launcher's report";
 }
 
+/// @param peer of the world, @p waiter too.
+void describe_transfer(ErrorDetail& detail, bool receives, int waiter, int peer) {
+  detail.cause =
+      receives ? fmt::format("rank {} is alive but sent rank {} nothing for it before the deadline", peer, waiter)
+               : fmt::format("rank {} is alive but did not take it from rank {} before the deadline", peer, waiter);
+  detail.ranks = {peer};
+  detail.hint =
+      "the peer's call must have the same tag, element type and count; where a call is told sizes of all "
+      "ranks' parts, both ranks must give the same";
+}
+
 void describe_delay(ErrorDetail& detail, const Evidence& evidence) {
   const auto be = [](const Ranks& ranks) { return ranks.size() == 1 ? "is" : "are"; };
   if (!evidence.behind.empty()) {
@@ -135,6 +153,28 @@ Error communication_failure(const Operation& operation, std::string native, std:
                 .hint = "look for network errors on the hosts, and for limits on open files"}};
 }
 
+Error unfit_message(const GroupMembers& members, const UnfitMessage& message) {
+  const Operation& receive = message.receive;
+  const int own = members.global(members.rank);
+  const int sender = members.global(receive.root);
+  const std::string sent = fmt::format("{} x {}", to_string(message.sent), message.count);
+  const bool rows = receive.row != 0 && message.sent == receive.dtype && message.count % receive.row == 0 &&
+                    receive.count % receive.row == 0;
+  std::string cause = fmt::format("rank {} sent {} to rank {}", sender, sent, own);
+  if (rows) {
+    cause = fmt::format("rank {} sent {} rows ({}) to rank {}, which expects {}", sender, message.count / receive.row,
+                        sent, own, receive.count / receive.row);
+  }
+  return Error{{.code = ErrorCode::mismatch,
+                .attempted = receive.description(),
+                .cause = std::move(cause),
+                .native = {},
+                .ranks = {std::min(sender, own), std::max(sender, own)},
+                .hint = receive.part_of != nullptr
+                            ? "what each rank sends another must be what that one expects from it"
+                            : "a receive must have the element type and count of the send that it matches"}};
+}
+
 std::optional<Error> judge(const GroupMembers& members, const Operation& operation,
                            const std::optional<Error>& local_failure, const std::vector<MemberReply>& replies) {
   Evidence evidence = collect(members, operation, replies);
@@ -159,13 +199,15 @@ std::optional<Error> judge(const GroupMembers& members, const Operation& operati
     detail.ranks = evidence.outside;
   } else if (local_failure) {
     return std::nullopt;
+  } else if (evidence.holds_up && evidence.slow.empty()) {
+    const auto& [waiter, transfer] = *evidence.holds_up;
+    detail.attempted = transfer.description;
+    describe_transfer(detail, transfer.receives, waiter, members.global(transfer.peer));
   } else if (!evidence.behind.empty() || !evidence.slow.empty()) {
     describe_delay(detail, evidence);
   } else if (operation.is_transfer()) {
-    const int peer = members.global(operation.root);
-    detail.cause = fmt::format("rank {} is alive but did not match it before the deadline", peer);
-    detail.ranks = {peer};
-    detail.hint = "the peer's call must have the same tag, element type and count";
+    describe_transfer(detail, operation.kind == OperationKind::recv, members.global(members.rank),
+                      members.global(operation.root));
   } else {
     detail.cause = "all ranks are alive and in it, but the data did not arrive before the deadline";
     detail.hint = "the network is slow or drops packets between some ranks, or the deadline is too short for the size";

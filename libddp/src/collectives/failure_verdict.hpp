@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <ddp/backend.hpp>
 #include <ddp/operation.hpp>
+
 #include "collectives/group_members.hpp"
 #include "collectives/group_status.hpp"
 
@@ -25,6 +27,9 @@ struct MemberReply {
 /// The failure of an operation in the backend, before the others have been asked. @param native the backend's text.
 /// @param ranks of the world that the backend suspects.
 Error communication_failure(const Operation& operation, std::string native, std::vector<int> ranks = {});
+
+/// A mismatch that this rank has found: a message that does not fit. Naming ranks of the world.
+Error unfit_message(const GroupMembers& members, const UnfitMessage& message);
 
 /// The cause, in this order: what another member has decided, differing calls, lost ranks, ranks outside the group,
 /// ranks that have not called @p operation, the network. Nothing if the replies do not explain @p local_failure: then

@@ -1,4 +1,9 @@
-// What a group's backend for CUDA tensors does beside operations: memory, moving tensors, groups of some ranks.
+// What a group's backend for CUDA tensors does beside operations: memory, moving tensors, groups of some ranks. Such a
+// call waits for all ranks, of which some may first have to get further with the group's other operations: so it has
+// the right to drive only while it looks.
+#include <optional>
+#include <thread>
+
 #include <fmt/format.h>
 
 #include "collectives/group_driver.hpp"
@@ -16,6 +21,38 @@ Error not_free(std::string attempted) {
 }
 
 }  // namespace
+
+template <class Call>
+auto GroupDriver::call_with_pauses(const std::string& attempted, Deadline deadline, Call&& call) {
+  std::optional<Turn> turn;
+  const auto take_turn = [&] {
+    attempt();
+    turn.emplace(*this, deadline.when());
+    if (!turn->taken()) throw not_free(attempted);
+    if (!gone_) return;
+    throw Error{{.code = ErrorCode::aborted,
+                 .attempted = attempted,
+                 .cause = "the process group was closed meanwhile",
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  };
+  WaitLadder ladder(false);
+  take_turn();
+  try {
+    return call([&] {
+      turn.reset();
+      if (const auto rest_for = ladder.pause(); rest_for != std::chrono::microseconds::zero()) {
+        std::this_thread::sleep_for(rest_for);
+        ladder.rested();
+      }
+      take_turn();
+    });
+  } catch (const Error&) {
+    if (const auto verdict = watch_.verdict()) throw *verdict;  // of which it is a consequence
+    throw;
+  }
+}
 
 Backend& GroupDriver::device_backend(const std::string& attempted) {
   if (forked()) fork_guard_.check(attempted);
@@ -43,28 +80,24 @@ std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline
                  .ranks = {},
                  .hint = {}}};
   }
-  attempt();
-  const Turn turn(*this, deadline.when());
-  if (!turn.taken()) throw not_free(attempted);
-  return backend.allocate(bytes, deadline);
+  return call_with_pauses(attempted, deadline,
+                          [&](const Backend::Pause& pause) { return backend.allocate(bytes, deadline, pause); });
 }
 
 std::shared_ptr<TensorExecutor> GroupDriver::make_executor(bool converts, Deadline deadline) {
   const std::string attempted = fmt::format("preparing to move gradients on a device for group '{}'", members_.name);
   Backend& backend = device_backend(attempted);
-  attempt();
-  const Turn turn(*this, deadline.when());
-  if (!turn.taken()) throw not_free(attempted);
-  return backend.make_executor(converts, deadline);
+  return call_with_pauses(attempted, deadline, [&](const Backend::Pause& pause) {
+    return backend.make_executor(converts, deadline, pause);
+  });
 }
 
 void GroupDriver::split(Backend* child, int rank, Deadline deadline) {
   Lane* const lane = lane_of(DeviceType::cuda);
   if (lane == nullptr || !lane->traits.splits) return;
-  attempt();
-  const Turn turn(*this, deadline.when());
-  if (!turn.taken()) throw not_free(fmt::format("splitting a group off group '{}'", members_.name));
-  lane->carrier.backend->split(child, rank, deadline);
+  const std::string attempted = fmt::format("splitting a group off group '{}'", members_.name);
+  call_with_pauses(attempted, deadline,
+                   [&](const Backend::Pause& pause) { lane->carrier.backend->split(child, rank, deadline, pause); });
 }
 
 }  // namespace ddp::collectives

@@ -13,6 +13,8 @@ namespace {
 constexpr std::chrono::milliseconds kProbeAgain{500};
 // Polls take some 100 us, a hung call of a backend for ever: the watch of other groups must not wait for it.
 constexpr std::chrono::milliseconds kLongestTurn{10};
+// Of several operations: to look for all takes long, and one of so many is enough.
+constexpr std::size_t kMostSuspects = 16;
 
 /// Of an operation on a device: it may have waited for the caller's own work most of the time.
 std::string times_of(const WorkState& work, WorkState::Time now) {
@@ -32,6 +34,21 @@ void GroupDriver::visit_unfinished(Visit&& visit) {
       if (work->subject == nullptr) visit(*work, false);
     }
   }
+}
+
+/// Those that may be what others called differently, or did not call, take turns: of several sends and receives those
+/// that wait, first of all for what does not come.
+std::size_t GroupDriver::suspect_of(const WorkState& work) const {
+  const auto operations = work.operations();
+  std::vector<std::size_t> waiting;
+  for (const bool sends_too : {false, true}) {
+    if (work.request == nullptr || !work.is_transfer() || operations.size() == 1) break;
+    for (std::size_t i = 0; i < operations.size() && waiting.size() < kMostSuspects; ++i) {
+      if ((sends_too || operations[i].kind == OperationKind::recv) && work.request->waits(i)) waiting.push_back(i);
+    }
+    if (!waiting.empty()) return waiting[work.probes % waiting.size()];
+  }
+  return work.probes % operations.size();
 }
 
 std::optional<Concern> GroupDriver::concern() {
@@ -62,9 +79,18 @@ std::optional<Concern> GroupDriver::concern() {
     }
   });
   if (most == nullptr) return std::nullopt;
+  const std::size_t suspect = kind == Concern::Kind::failure ? most->suspect : suspect_of(*most);
+  if (kind != Concern::Kind::failure && most->is_transfer()) {
+    const Operation& operation = most->operations()[suspect];
+    log_.set_long_transfer(LongTransfer{.description = operation.description(),
+                                        .peer = operation.root,
+                                        .receives = operation.kind == OperationKind::recv});
+    most->told = true;
+  }
   return Concern{.kind = kind,
                  .work = Work{*most},
                  .failure = kind == Concern::Kind::failure ? most->error : std::nullopt,
+                 .operation = suspect,
                  .times = most->lane->traits.stream_ordered ? times_of(*most, now) : std::string()};
 }
 

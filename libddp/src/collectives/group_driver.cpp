@@ -6,6 +6,7 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
+#include "collectives/backend_loader.hpp"
 #include "collectives/call_options.hpp"
 #include "collectives/flight/flight_output.hpp"
 #include "collectives/processor_share.hpp"
@@ -61,6 +62,7 @@ GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backend
       timeout_(timeout),
       compare_arguments_(base::Environment::process().boolean("DDP_CHECK_COLLECTIVES") && members_.size() > 1),
       may_spin_(members_.on_own_node() == members_.size() && ProcessorShare::read().enough_for(members_.size())),
+      plugins_(!std::all_of(backends.begin(), backends.end(), [](const auto& one) { return is_built_in(one.name); })),
       flight_(join_flight_recorder({.name = members_.name,
                                     .backend = backends.front().name,
                                     .rank = members_.rank,
@@ -241,6 +243,7 @@ void GroupDriver::recycle(WorkState& work) noexcept {
   work.comparison.reset();
   work.subject = nullptr;
   work.probes = 0;
+  work.suspect = 0;
   work.begun_at.reset();
   work.captured_in.reset();
   work.error.reset();

@@ -12,6 +12,7 @@
 
 #include <ddp/process_group.hpp>
 
+#include "base/running_clock.hpp"
 #include "collectives/flight/flight_recorder.hpp"
 #include "collectives/fork_guard.hpp"
 #include "collectives/group_watch.hpp"
@@ -81,6 +82,8 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   /// Nobody refers to @p work any more.
   void recycle(WorkState& work) noexcept;
 
+  /// As ProcessGroup::abort.
+  void abort(std::string_view reason) noexcept;
   /// Ends all operations, waits for its threads, closes the backends. In a forked child: does nothing, and keeps
   /// everything for ever.
   void close() noexcept;
@@ -139,6 +142,9 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   Lane& lane_for(std::span<const Operation> operations);
   /// That for CUDA tensors, of a group that has not failed.
   Backend& device_backend(const std::string& attempted);
+  /// Calls @p call(Backend::Pause) with the right to drive, which others have during its pauses.
+  template <class Call>
+  auto call_with_pauses(const std::string& attempted, Deadline deadline, Call&& call);
   void expect(Time event) noexcept;
   void wake_progress() noexcept;
   void end_progress() noexcept;
@@ -149,6 +155,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void abort_backends() noexcept;
 
   // by who drives
+  std::size_t suspect_of(const WorkState& work) const;
   bool drive() noexcept;
   void admit() noexcept;
   bool advance(Lane& lane) noexcept;
@@ -169,10 +176,13 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   void follow(const WorkState& work, bool leading, std::chrono::microseconds limit);
   void wake_followers() noexcept;
   void rest(Lane& lane, std::chrono::microseconds limit) noexcept;
-  void end_rests() noexcept;
+  bool end_operations() noexcept;
+  bool end_rests(Deadline limit) noexcept;
+  void close_backends() noexcept;
   void abandon() noexcept;
   void leave() noexcept;
 
+  const base::RunningClockGuard running_clock_;
   GroupMembers members_;
   const std::chrono::milliseconds timeout_;
   const bool compare_arguments_;  ///< DDP_CHECK_COLLECTIVES
@@ -182,6 +192,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   YieldBudget yield_budget_;
   const ForkGuard fork_guard_;
   std::vector<Lane> lanes_;  ///< as many as there are backends, for ever
+  const bool plugins_;       ///< some are plugins, whose calls may hang
   OperationLog log_;
   const std::shared_ptr<FlightGroup> flight_;
 
@@ -207,6 +218,7 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   WorkList early_;                   ///< from the inbox, by place; one before them is missing
   std::uint64_t next_place_ = 0;
   bool gone_ = false;                ///< the backends: nothing can be driven any more
+  bool abandoned_ = false;           ///< they are kept for ever
   std::atomic<bool> stuck_{false};   ///< an operation has failed: nothing more is posted
   std::atomic<bool> failed_{false};  ///< there is a verdict
   std::atomic<bool> ended_{false};   ///< the backends have been aborted
@@ -222,9 +234,10 @@ class GroupDriver : public std::enable_shared_from_this<GroupDriver> {
   std::mutex follow_mutex_;
   std::condition_variable follow_;
 
-  std::uint32_t seen_drives_ = 0;   ///< of the progress thread that tends it
-  bool tending_ = false;            ///< the same
-  std::optional<Time> held_since_;  ///< of the one that watches it: since when it should have been aborted
+  std::uint32_t seen_drives_ = 0;      ///< of the progress thread that tends it
+  bool tending_ = false;               ///< the same
+  std::optional<Time> held_since_;     ///< of the one that watches it: since when it should have been aborted
+  std::atomic<bool> aborting_{false};  ///< for that reason
   const std::shared_ptr<ProgressThread> own_progress_;  ///< null: that of all groups carries it on
 
   GroupWatch watch_;  // last: its threads use all of the above

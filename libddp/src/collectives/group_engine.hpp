@@ -43,6 +43,9 @@ class GroupEngine {
   /// This rank cannot go on: ends the group, with @p error for all members, unless it has failed already.
   void end_group(const Error& error) noexcept { driver_->watch().end_group(error); }
 
+  /// As ProcessGroup::abort.
+  void abort(std::string_view reason) noexcept { driver_->abort(reason); }
+
   /// As ProcessGroup::allocate.
   std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline) { return driver_->allocate(bytes, deadline); }
 

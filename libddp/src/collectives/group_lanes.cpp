@@ -35,6 +35,14 @@ std::string text_of(const Failure& failure) {
   return failure.cause.empty() ? failure.native : fmt::format("{}: {}", failure.cause, failure.native);
 }
 
+/// Of what a backend reports. What another rank has found is no proof here: that one says more to all who ask.
+Error error_of(const GroupMembers& members, const Operation& operation, Outcome outcome, const Failure& failure) {
+  if (outcome == Outcome::mismatch && failure.message) return unfit_message(members, *failure.message);
+  std::vector<int> ranks = in_world(members, failure.ranks);
+  if (outcome == Outcome::mismatch && !failure.elsewhere) return mismatch(operation, failure, std::move(ranks));
+  return communication_failure(operation, text_of(failure), std::move(ranks));
+}
+
 }  // namespace
 
 bool GroupDriver::attempt() noexcept {
@@ -144,12 +152,9 @@ bool GroupDriver::poll(Lane& lane) noexcept {
     moved = true;
     if (lane.traits.stream_ordered && !work.begun_at && outcome == Outcome::ok) note_begin(work);
     std::optional<Error> failure;
+    if (outcome != Outcome::ok) work.suspect = suspect_of(work);
     if (outcome != Outcome::ok && outcome != Outcome::timeout) {
-      const Failure reported = work.request->failure();
-      const Operation& operation = work.operations().front();
-      failure = outcome == Outcome::mismatch
-                    ? mismatch(operation, reported, in_world(members_, reported.ranks))
-                    : communication_failure(operation, text_of(reported), in_world(members_, reported.ranks));
+      failure = error_of(members_, work.operations().front(), outcome, work.request->failure());
     }
     if (outcome == Outcome::ok && lane.traits.stream_ordered) work.captured_in = work.request->captured_in();
     // a device may still be at work on what has failed, until it is aborted
@@ -237,6 +242,7 @@ void GroupDriver::finish(WorkState& work, std::optional<Error> error) noexcept {
     for (const Operation& operation : work.operations()) log_.finished(operation);
   }
   for (const FlightGroup::Slot slot : work.flight) flight_->finished(slot, !error);
+  if (std::exchange(work.told, false)) log_.set_long_transfer(std::nullopt);
   work.finished_at = Deadline::Clock::now();
   work.error = std::move(error);
   work.phase.store(work.error ? WorkState::Phase::failed : WorkState::Phase::ok, std::memory_order_seq_cst);

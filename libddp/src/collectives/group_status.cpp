@@ -82,6 +82,12 @@ Bytes encode(const StatusAnswer& answer) {
       .text(answer.description)
       .integer(static_cast<std::uint8_t>(answer.waits ? 1 : 0));
   write_ranks(writer, answer.running);
+  writer.integer(static_cast<std::uint8_t>(answer.transfer ? 1 : 0));
+  if (answer.transfer) {
+    writer.text(answer.transfer->description)
+        .integer(answer.transfer->peer)
+        .integer(static_cast<std::uint8_t>(answer.transfer->receives ? 1 : 0));
+  }
   writer.integer(static_cast<std::uint8_t>(answer.verdict ? 1 : 0));
   if (answer.verdict) write_error(writer, *answer.verdict);
   return std::move(writer).bytes();
@@ -125,7 +131,12 @@ StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
                       .description = reader.text(),
                       .waits = reader.integer<std::uint8_t>() != 0,
                       .running = read_ranks(reader),
+                      .transfer = {},
                       .verdict = {}};
+  if (reader.integer<std::uint8_t>() != 0) {
+    answer.transfer = {.description = reader.text(), .peer = reader.integer<int>(), .receives = false};
+    answer.transfer->receives = reader.integer<std::uint8_t>() != 0;
+  }
   if (reader.integer<std::uint8_t>() != 0) answer.verdict = read_error(reader);
   reader.expect_end();
   return answer;

@@ -1,5 +1,6 @@
 // The right to drive a group, and what is done without it: a call of a backend that does not come back keeps it, and
 // the group must fail by its deadline all the same. For NCCL, the abort of the communicator ends such a call.
+#include "base/library_thread.hpp"
 #include "collectives/group_driver.hpp"
 
 namespace ddp::collectives {
@@ -55,15 +56,26 @@ std::optional<Concern> GroupDriver::overdue() {
     if (!first || work.investigate_at < WorkState::of(*first).investigate_at) first = handle;
   }
   if (!first) return std::nullopt;
-  return Concern{.kind = Concern::Kind::deadline, .work = std::move(*first), .failure = {}, .times = {}};
+  return Concern{
+      .kind = Concern::Kind::deadline, .work = std::move(*first), .failure = {}, .operation = 0, .times = {}};
 }
 
 void GroupDriver::look_for_held_turn(Time now) noexcept {
   if (!failed_ || ended_ || closing_) return held_since_.reset();
   if (!held_since_) held_since_ = now;
   if (now - *held_since_ < kLongestFailing) return;
-  abort_backends();
   held_since_ = now;
+  if (aborting_.exchange(true)) return;  // that has not come back either
+  const auto abort = [self = shared_from_this()] {
+    self->abort_backends();
+    self->aborting_ = false;
+  };
+  if (!plugins_) return abort();
+  try {  // not here, where it would hold up all groups if it hangs
+    base::start_thread(abort).detach();
+  } catch (const Error&) {
+    abort();
+  }
 }
 
 void GroupDriver::abort_backends() noexcept {

@@ -74,9 +74,7 @@ void GroupWatch::inquire() {
 
 void GroupWatch::look_into(const Concern& concern) {
   WorkState& work = WorkState::of(concern.work);
-  // those of a batch take turns: each may be what the others called differently
-  const auto operations = work.operations();
-  const Operation& operation = operations[work.probes % operations.size()];
+  const Operation& operation = work.operations()[concern.operation];
   bool interrupted = false;
   switch (concern.kind) {
     case Concern::Kind::failure:

@@ -21,6 +21,7 @@ struct Concern {
   Kind kind;
   Work work;
   std::optional<Error> failure;  ///< what its backend said of a failure; none if that its time ran out
+  std::size_t operation = 0;     ///< which of several
   std::string times;             ///< when it was issued and began, of one on a device
 };
 

@@ -61,6 +61,7 @@ std::uint64_t Operation::fingerprint() const noexcept {
 
 std::string Operation::description() const {
   std::string text(to_string(kind));
+  if (part_of != nullptr) text = fmt::format("{}: {}", part_of, text);
   if (sequence != 0) text += fmt::format(" #{}", sequence);
   if (kind == OperationKind::barrier) return text;
   text += counts.empty() ? fmt::format(" of {} x {}", to_string(dtype), count)
@@ -68,8 +69,9 @@ std::string Operation::description() const {
   if (reduces(kind)) text += fmt::format(", {}", to_string(reduce_op));
   if (prescale != 1) text += fmt::format(" times {}", prescale);
   if (rooted(kind)) text += fmt::format(", root {}", root);
-  if (kind == OperationKind::send) text += fmt::format(" to {}, tag {}", root, tag);
-  if (kind == OperationKind::recv) text += fmt::format(" from {}, tag {}", root, tag);
+  if (!is_transfer()) return text;
+  text += fmt::format(" {} {}", kind == OperationKind::send ? "to" : "from", root);
+  if (part_of == nullptr) text += fmt::format(", tag {}", tag);
   return text;
 }
 

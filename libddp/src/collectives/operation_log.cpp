@@ -48,6 +48,16 @@ void OperationLog::finished(const Operation& operation) {
   finished_.store(finished_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
+void OperationLog::set_long_transfer(std::optional<LongTransfer> transfer) {
+  const std::lock_guard lock(mutex_);
+  long_transfer_ = std::move(transfer);
+}
+
+std::optional<LongTransfer> OperationLog::long_transfer() const {
+  const std::lock_guard lock(mutex_);
+  return long_transfer_;
+}
+
 bool OperationLog::waits() const {
   // in this order: what is issued in between must not make up for what has not finished
   return finished_.load(std::memory_order_acquire) != issued_.load(std::memory_order_relaxed);

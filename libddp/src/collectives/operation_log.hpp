@@ -10,6 +10,8 @@
 
 #include <ddp/operation.hpp>
 
+#include "collectives/group_status.hpp"
+
 namespace ddp::collectives {
 
 /// Thread-safe; of calls of finished() one at a time. Keeps the last kKept collectives; older ones are forgotten.
@@ -26,6 +28,10 @@ class OperationLog {
 
   void issued(const Operation& operation) noexcept;
   void finished(const Operation& operation);
+
+  /// Of the transfer that others are told of; nothing: none. Thread-safe.
+  void set_long_transfer(std::optional<LongTransfer> transfer);
+  std::optional<LongTransfer> long_transfer() const;
 
   std::uint64_t last_issued() const { return last_issued_.load(std::memory_order_acquire); }
   /// Whether a collective has been issued that is not finished.
@@ -49,7 +55,8 @@ class OperationLog {
 
   std::array<Slot, kKept> slots_{};
   mutable std::mutex mutex_;
-  std::array<Counts, kKept> counts_{};  ///< guarded by it
+  std::array<Counts, kKept> counts_{};         ///< guarded by it
+  std::optional<LongTransfer> long_transfer_;  ///< the same
   std::atomic<std::uint64_t> last_issued_{0};
   // how many there have been
   std::atomic<std::uint64_t> issued_{0};

@@ -85,6 +85,8 @@ std::shared_ptr<void> ProcessGroup::allocate(std::size_t bytes, std::optional<De
   return engine_->allocate(bytes, deadline.value_or(Deadline::after(engine_->timeout())));
 }
 
+void ProcessGroup::abort(std::string_view reason) noexcept { engine_->abort(reason); }
+
 std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> members) {
   auto engine = collectives::make_subgroup(*this, members);
   if (!engine) return std::nullopt;

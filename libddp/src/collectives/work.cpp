@@ -47,6 +47,7 @@ void wait_until(WorkState& work, Deadline limit, WaitWatch::Look look = nullptr)
 }  // namespace
 
 std::string WorkState::description() const {
+  if (!several.empty() && single_call() != nullptr) return single_call();
   const std::string first = operations().front().description();
   return several.empty() ? first : fmt::format("{} and {} more as one", first, several.size() - 1);
 }

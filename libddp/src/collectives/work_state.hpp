@@ -51,6 +51,8 @@ struct WorkState {
   bool is_transfer() const { return operations().front().is_transfer(); }
   bool done() const { return phase.load(std::memory_order_acquire) >= Phase::ok; }
   std::string description() const;
+  /// Of several that are one call: its name; else null.
+  const char* single_call() const { return operations().front().part_of; }
   /// That the group was closed while it was under way.
   Error closed_error() const;
   /// That somebody has stopped waiting for it.
@@ -94,6 +96,8 @@ struct WorkState {
   Time next_probe{};                  ///< when to look after those that it waits for
   std::chrono::milliseconds probe_interval{};
   unsigned probes = 0;
+  std::size_t suspect = 0;    ///< of one that fails: which of several operations to look into
+  bool told = false;          ///< OperationLog::long_transfer is of it
   WorkState* next = nullptr;  ///< in the one list that it is in
   Time finished_at{};
   std::optional<Error> error;  ///< while failing, what the backend said; none if the time ran out

@@ -81,23 +81,42 @@ void BucketSet::contribute(std::size_t parameter, const void* gradient, ProcessG
   if (missing == 1) launch_full(group);
 }
 
+/// Without the lock while a bucket is launched: that may call the program's own functions, at the end of operations
+/// that it drives on the way.
 void BucketSet::launch_full(ProcessGroup& group) {
-  const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
-  try {
-    launch_full_locked(group);
-  } catch (...) {
-    error_ = std::current_exception();
-    throw;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (error_) std::rethrow_exception(error_);
+    const std::size_t bucket = launched_.size();
+    // who launches looks again before it goes
+    if (launching_ || bucket == plan_.size() || pending_[bucket].load(std::memory_order_acquire) != 0) return;
+    if (bucket == 0) first_launch_ = Deadline::Clock::now();
+    if (trace_ != nullptr) trace_->of(bucket).launched = Deadline::Clock::now();
+    launching_ = true;
+    lock.unlock();
+    std::optional<Launched> started;
+    std::exception_ptr error;
+    try {
+      started = launch(bucket, group);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    launching_ = false;
+    if (error) {
+      error_ = error;
+    } else {
+      launched_.push_back(*std::move(started));
+    }
+    launch_over_.notify_all();
   }
 }
 
-void BucketSet::launch_full_locked(ProcessGroup& group) {
-  while (launched_.size() < plan_.size() && pending_[launched_.size()].load(std::memory_order_acquire) == 0) {
-    if (launched_.empty()) first_launch_ = Deadline::Clock::now();
-    if (trace_ != nullptr) trace_->of(launched_.size()).launched = Deadline::Clock::now();
-    launched_.push_back(launch(launched_.size(), group));
-  }
+void BucketSet::finish_launching(ProcessGroup& group) {
+  launch_full(group);
+  std::unique_lock lock(mutex_);
+  launch_over_.wait(lock, [this] { return !launching_; });
+  if (error_) std::rethrow_exception(error_);
 }
 
 template <class Call>

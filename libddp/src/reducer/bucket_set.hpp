@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -48,8 +49,8 @@ class BucketSet {
   /// What @p producer holds now computes a parameter's gradient: its bucket waits for it. Before contribute.
   /// Thread-safe.
   void wait_for_producer(std::size_t parameter, const Stream& producer);
-  /// Throws as contribute. Before the buckets are waited for.
-  void launch_full(ProcessGroup& group);
+  /// Launches what is full. Throws as contribute. Before the buckets are waited for, when all are.
+  void finish_launching(ProcessGroup& group);
   /// Waits for a bucket; throws its error.
   void wait(std::size_t bucket, ProcessGroup& group);
   /// Writes the gradients of a bucket to @p targets, by parameter, of those that somebody @p used.
@@ -90,7 +91,8 @@ class BucketSet {
   };
 
   void move_gradients(const std::vector<Bucket>& old, const std::vector<Place>& old_places);
-  void launch_full_locked(ProcessGroup& group);
+  /// In the order of the buckets, by one thread at a time: what others have filled meanwhile, it launches, too.
+  void launch_full(ProcessGroup& group);
   Launched launch(std::size_t bucket, ProcessGroup& group);
   /// On a device: lets the bucket wait for its gradients, and copies them in.
   void fill(std::size_t bucket);
@@ -118,7 +120,9 @@ class BucketSet {
   std::mutex producers_mutex_;  ///< guards the next
   Producers producers_;
 
-  std::mutex mutex_;  ///< guards what follows while gradients arrive
+  std::mutex mutex_;  ///< guards what follows while gradients arrive; held for moments
+  std::condition_variable launch_over_;
+  bool launching_ = false;  ///< a thread launches the bucket behind launched_
   std::vector<Launched> launched_;
   std::exception_ptr error_;
   Time first_launch_{};

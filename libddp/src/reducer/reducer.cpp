@@ -146,7 +146,8 @@ void Reducer::Impl::finalize() {
   }
   const bool find_unused = counting || options_.find_unused_parameters;
   if (find_unused) missing.clear();
-  if (buckets_.exchanges()) buckets_.launch_full(group_);  // throws what a mark_ready threw and the program ignored
+  if (buckets_.exchanges())
+    buckets_.finish_launching(group_);  // throws what a mark_ready threw and the program ignored
   conclude(missing, find_unused || asks_used_);
   if (counting) end_counting();
   end.complete = true;

@@ -68,7 +68,7 @@ void Reducer::Impl::shadow_step() {
   for (const std::size_t owner : list_.owners()) {
     if (counting || !marks_.complete(owner)) contribute(owner, nullptr);
   }
-  buckets_.launch_full(group_);
+  buckets_.finish_launching(group_);
   conclude({}, counting || options_.find_unused_parameters || asks_used_);
   if (counting) end_counting();
   end.complete = true;

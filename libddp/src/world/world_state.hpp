@@ -12,6 +12,7 @@
 #include <ddp/world.hpp>
 
 #include "base/env_table.hpp"
+#include "base/running_clock.hpp"
 #include "topology/network/interface_agreement.hpp"
 #include "topology/network/interface_candidates.hpp"
 #include "topology/network/socket_interface.hpp"
@@ -56,6 +57,7 @@ class WorldState {
   /// As World::device(). Any thread.
   const std::optional<RankDevice>& device();
 
+  const base::RunningClockGuard running_clock{};  ///< first: the launcher may stop the job while its ranks meet
   int rank = 0;
   int world_size = 1;
   LaunchSource source = LaunchSource::single;

@@ -11,9 +11,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
+
+#include <ddp/batch.hpp>
 
 #include "rank_program/scenario.hpp"
 
@@ -159,6 +162,38 @@ void call_differently(World& world, Arguments arguments) {
     return timed(group.barrier(deadline));
   }
   check(false, "unknown difference " + what);
+}
+
+void exchange_differently(World& world, Arguments arguments) {
+  check(arguments.size() == 3, "exchange WHAT RANK SECONDS");
+  ProcessGroup group = make_process_group(world);
+  const std::string& what = arguments[0];
+  const int odd_one = std::stoi(arguments[1]);
+  const int next = (odd_one + 1) % world.world_size();
+  const Deadline deadline = seconds_from_now(arguments[2]);
+  std::vector<float> memory(static_cast<std::size_t>(world.world_size()) * 16);
+  const auto part = [&](int of, std::size_t count) {
+    return TensorView(&memory[static_cast<std::size_t>(of) * 16], DType::float32, {static_cast<std::int64_t>(count)});
+  };
+  group.barrier().wait();
+  std::optional<Work> work;
+  if (what == "message") {
+    if (world.rank() == odd_one) work = group.send(part(0, 8), next, 3, deadline);
+    if (world.rank() == next) work = group.recv(part(0, 4), odd_one, 3, deadline);
+  } else {  // as all_to_all with sizes does it, of rows of two
+    Batch batch(group, "all_to_all", 2);
+    for (int rank = 0; rank < world.world_size(); ++rank) {
+      if (rank == world.rank()) continue;
+      const bool odd = world.rank() == odd_one && rank == next;
+      if (!odd || what == "rows") batch.send(part(rank, odd ? 6 : 4), rank, 7);
+      batch.recv(part(rank, 4), rank, 7);
+    }
+    // the deadline of the one that waits comes last
+    if (world.rank() == next) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    work = batch.start(seconds_from_now(arguments[2]));
+  }
+  if (work) timed(*work);
+  timed(group.barrier(seconds_from_now(arguments[2])));
 }
 
 }  // namespace ddp::test

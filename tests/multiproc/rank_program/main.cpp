@@ -25,6 +25,7 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"kvs", [](ddp::World& world, Arguments) { run_kvs(world); }},
       {"loop", &loop_all_reduce},
       {"differ", &call_differently},
+      {"exchange", &exchange_differently},
       {"hang", &hang_on_purpose},
       {"parameters", &differ_in_parameters},
       {"steps", &take_steps},

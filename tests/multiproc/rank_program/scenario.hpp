@@ -32,8 +32,9 @@ void run_misuse(World& world);                         ///< wrong arguments are 
 void run_kvs(World& world);                            ///< values of many sizes through the job's store
 void loop_all_reduce(World& world,
                      Arguments arguments);  ///< SECONDS SIZE [child]: until it fails; with a child process
-void hang_on_purpose(World& world, Arguments arguments);   ///< sleep|stop|spin|elsewhere RANK
-void call_differently(World& world, Arguments arguments);  ///< size|dtype|op|root|kind|order|absent RANK SECONDS
+void hang_on_purpose(World& world, Arguments arguments);       ///< sleep|stop|spin|elsewhere RANK
+void call_differently(World& world, Arguments arguments);      ///< size|dtype|op|root|kind|order|absent RANK SECONDS
+void exchange_differently(World& world, Arguments arguments);  ///< message|rows|nothing RANK SECONDS
 void differ_in_parameters(
     World& world,
     Arguments arguments);        ///< count|shape|dtype|name|gradient|strides|requires|option RANK: Reducer must refuse

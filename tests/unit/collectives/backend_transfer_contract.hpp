@@ -228,6 +228,60 @@ TEST_P(BackendContract, DifferentCallsAreAMismatch) {
   }
 }
 
+/// The receiver tells what was sent; the sender, whose operation is over or not, learns of it.
+TEST_P(BackendContract, AMessageThatDoesNotFitIsToldByItsReceiver) {
+  if (!GetParam().reports_mismatch) GTEST_SKIP() << "leaves it to the group";
+  for (const std::size_t bytes : {8, 100'000}) {
+    BackendRanks group(GetParam());
+    group.on_all([&](int rank) {
+      if (rank > 1) return;
+      const Message message(rank == 0 ? OperationKind::send : OperationKind::recv, 1 - rank, 3,
+                            bytes + static_cast<std::size_t>(rank), 1);
+      const Ended ended = run(group.at(rank), message.operation());
+      if (rank == 0) return;
+      EXPECT_EQ(ended.outcome, Outcome::mismatch);
+      EXPECT_FALSE(ended.failure.elsewhere);
+      ASSERT_TRUE(ended.failure.message);
+      EXPECT_EQ(ended.failure.message->receive.root, 0);
+      EXPECT_EQ(ended.failure.message->receive.count, bytes + 1);
+      EXPECT_EQ(ended.failure.message->count, bytes);
+      EXPECT_EQ(ended.failure.message->sent, DType::uint8);
+    });
+  }
+}
+
+/// Of several that start as one.
+TEST_P(BackendContract, TransfersThatWaitAreTold) {
+  BackendRanks group(GetParam());
+  group.on_all([&](int rank) {
+    if (rank > 1) return;
+    const Message sent(OperationKind::send, 1 - rank, 1, 10, 1);
+    const Message received(OperationKind::recv, 1 - rank, 1, 10, 1);
+    const Message missing(OperationKind::recv, 1 - rank, 2, 10, 1);
+    std::vector<Operation> operations{missing.operation(), sent.operation(), received.operation()};
+    if (rank == 0) std::swap(operations.front(), operations.back());
+    const std::size_t waiting = rank == 0 ? 2 : 0;
+    Request& request = group.at(rank).init(operations, soon());
+    request.post();
+    const Deadline deadline = soon();
+    const auto others_are_over = [&] {
+      for (std::size_t i = 0; i < operations.size(); ++i) {
+        if (i != waiting && request.waits(i)) return false;
+      }
+      return true;
+    };
+    do {
+      ASSERT_EQ(request.poll(), Outcome::running);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    } while (!others_are_over() && !deadline.expired());
+    EXPECT_TRUE(others_are_over());
+    EXPECT_TRUE(request.waits(waiting));
+    group.at(rank).abort();
+    request.poll();
+    request.release();
+  });
+}
+
 TEST_P(BackendContract, RestReturnsByItsLimit) {
   BackendRanks group(GetParam());
   group.on_all([&](int rank) {

@@ -189,7 +189,7 @@ TEST(FailureDetector, ATransferBlamesItsPeer) {
   const Error error = cause_found_by(group.detector(0), receive, "", in(seconds(3)));
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_EQ(error.ranks(), Ranks{20});
-  EXPECT_THAT(error.what(), HasSubstr("rank 20 is alive but did not match it"));
+  EXPECT_THAT(error.what(), HasSubstr("rank 20 is alive but sent rank 0 nothing for it"));
 }
 
 TEST(FailureDetector, TheVerdictOfAnotherIsAdopted) {

@@ -85,6 +85,46 @@ TEST(FailureVerdict, WhoIsHeldUpInAnEarlierCallIsNotTheCulprit) {
   EXPECT_EQ(all_wait->ranks(), (Ranks{10, 30}));
 }
 
+TEST(FailureVerdict, ATransferThatHoldsARankUpIsNamedWithItsPeer) {
+  MemberReply held = behind(1);
+  held.status->waits = false;
+  held.status->transfer = {.description = "recv of float32 x 4 from 3, tag 7", .peer = 3, .receives = true};
+  const auto error = after_time_out({held, in_step(2), in_step(3)});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  EXPECT_EQ(error->ranks(), Ranks{30});
+  EXPECT_THAT(error->what(), HasSubstr("recv of float32 x 4 from 3, tag 7: rank 30 is alive but sent rank 10 nothing"));
+  held.status->transfer->receives = false;
+  EXPECT_THAT(after_time_out({held, in_step(2), in_step(3)})->cause(),
+              HasSubstr("rank 30 is alive but did not take it from rank 10"));
+  // one that nothing holds up is at fault itself
+  MemberReply idle = behind(2);
+  idle.status->waits = false;
+  EXPECT_EQ(after_time_out({held, idle, in_step(3)})->ranks(), Ranks{20});
+}
+
+TEST(FailureVerdict, AMessageThatDoesNotFitIsToldByBothSizes) {
+  Operation receive;
+  receive.kind = OperationKind::recv;
+  receive.count = 4;
+  receive.root = 2;
+  receive.tag = 3;
+  const auto error_of = [&](DType sent, std::size_t count) {
+    return unfit_message(kMembers, {.receive = receive, .sent = sent, .count = count});
+  };
+  const Error plain = error_of(DType::float32, 8);
+  EXPECT_EQ(plain.code(), ErrorCode::mismatch);
+  EXPECT_EQ(plain.ranks(), (Ranks{0, 20}));
+  EXPECT_THAT(plain.what(), HasSubstr("recv of float32 x 4 from 2, tag 3: rank 20 sent float32 x 8 to rank 0"));
+  receive.part_of = "all_to_all";
+  receive.row = 2;
+  EXPECT_THAT(error_of(DType::float32, 6).what(),
+              HasSubstr("all_to_all: recv of float32 x 4 from 2: rank 20 sent 3 rows (float32 x 6) to rank 0, which "
+                        "expects 2"));
+  EXPECT_THAT(error_of(DType::int32, 4).what(), HasSubstr("rank 20 sent int32 x 4 to rank 0"));
+  EXPECT_THAT(error_of(DType::float32, 5).what(), HasSubstr("rank 20 sent float32 x 5 to rank 0"));
+}
+
 TEST(FailureVerdict, AMismatchThatWasProvedStaysOne) {
   const auto error = judge(kMembers, summed(), mismatch(), {none(1, Kind::refused), none(2, Kind::no_answer)});
   ASSERT_TRUE(error);

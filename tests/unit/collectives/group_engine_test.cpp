@@ -196,7 +196,7 @@ TEST_F(GroupEngineTest, ADeadlineHoldsForTransfersToo) {
   const auto error = error_of([&] { work.wait(); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::timeout);
-  EXPECT_THAT(error->what(), HasSubstr("did not match it before the deadline"));
+  EXPECT_THAT(error->what(), HasSubstr("nothing for it before the deadline"));
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
 }
 
@@ -244,6 +244,29 @@ TEST_F(GroupEngineTest, ClosingWithWorkUnderWayAbortsIt) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::aborted) << error->what();
   }
+}
+
+/// From a thread that has nothing to do with the operations, one of which is waited for.
+TEST_F(GroupEngineTest, AbortEndsWhatRunsAndWhatComes) {
+  start();
+  control_->hold();
+  const std::vector<Work> works{collective(), transfer(OperationKind::send, 1), collective()};
+  ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
+  std::thread waits([&] { EXPECT_TRUE(error_of([&] { works.front().wait(); })); });
+  const auto begin = Deadline::Clock::now();
+  engine_->abort("the monitor says so");
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
+  for (const Work& work : works) {
+    ASSERT_TRUE(work.done());
+    ASSERT_TRUE(work.error());
+    EXPECT_EQ(work.error()->code(), ErrorCode::aborted);
+    EXPECT_THAT(work.error()->what(), HasSubstr("rank 0 aborted it: the monitor says so"));
+  }
+  waits.join();
+  const auto later = error_of([&] { static_cast<void>(collective()); });
+  ASSERT_TRUE(later);
+  EXPECT_THAT(later->what(), HasSubstr("rank 0 aborted it"));
+  engine_->abort({});  // once more
 }
 
 TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {

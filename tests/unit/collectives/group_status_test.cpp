@@ -38,6 +38,7 @@ StatusAnswer sample_answer(bool failed) {
                       .running = {},
                       .verdict = {}};
   if (failed) answer.running = {0, 3, 1'000'000};
+  if (failed) answer.transfer = {.description = "recv of int8 x 3 from 4, tag 1", .peer = 4, .receives = true};
   if (failed) answer.verdict = sample_error();
   return answer;
 }
@@ -100,6 +101,12 @@ TEST(GroupStatus, AnswerRoundTrip) {
     EXPECT_EQ(read.description, sent.description);
     EXPECT_EQ(read.waits, sent.waits);
     EXPECT_EQ(read.running, sent.running);
+    ASSERT_EQ(read.transfer.has_value(), failed);
+    if (failed) {
+      EXPECT_EQ(read.transfer->description, sent.transfer->description);
+      EXPECT_EQ(read.transfer->peer, sent.transfer->peer);
+      EXPECT_EQ(read.transfer->receives, sent.transfer->receives);
+    }
     ASSERT_EQ(read.verdict.has_value(), failed);
     if (failed) expect_equal(*read.verdict, *sent.verdict);
   }

@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <numeric>
+#include <thread>
 
 #include "reducer/bucket_memory.hpp"
 #include "reducer/host_executor.hpp"
@@ -53,6 +55,48 @@ class ToldHook final : public CommHook {
   std::vector<std::string> events;
   bool fails = false;
 };
+
+/// Calls back while it starts to exchange the first bucket, as a function given to Work::on_finish may.
+class CallingHook final : public CommHook {
+ public:
+  explicit CallingHook(std::function<void()> call) : call_(std::move(call)) {}
+  std::string name() const override { return "calling"; }
+  BucketExchange start(const GradientBucket& bucket, ProcessGroup&) override {
+    started.push_back(bucket.index);
+    if (bucket.index == 0) call_();
+    return [] {};
+  }
+  std::vector<std::size_t> started;
+
+ private:
+  std::function<void()> call_;
+};
+
+TEST_F(CommHooks, GradientsMayBeMarkedWhileABucketIsLaunched) {
+  for (const bool by_another : {false, true}) {
+    Reducer* known = nullptr;
+    auto marked = std::make_shared<std::promise<void>>();
+    const auto mark = [&known, marked] {
+      known->mark_ready(2);
+      marked->set_value();
+    };
+    const auto hook = std::make_shared<CallingHook>([&] {
+      std::thread other;
+      if (by_another) {
+        other = std::thread(mark);
+      } else {
+        mark();
+      }
+      ASSERT_EQ(marked->get_future().wait_until(soon().when()), std::future_status::ready)
+          << "marking waits for the end of the launch";
+      if (other.joinable()) other.join();
+    });
+    Reducer reducer(parameters(), group_, {.bucket_cap_bytes = 40, .rebuild_buckets = false, .comm_hook = hook});
+    known = &reducer;
+    step(reducer, {3, 1, 0});
+    EXPECT_THAT(hook->started, ElementsAre(0, 1, 2, 3));
+  }
+}
 
 /// What they do there: tests/multiproc/nccl_rank_reducer.cpp.
 TEST_F(CommHooks, AreRefusedOnDevicesBeforeTheFirstStep) {

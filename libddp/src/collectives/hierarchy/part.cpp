@@ -75,6 +75,10 @@ void Part::drop(const Task& task) {
 Failure Part::in_group(Failure failure) const {
   for (int& rank : failure.ranks) rank = ranks_[static_cast<std::size_t>(rank)];
   std::sort(failure.ranks.begin(), failure.ranks.end());
+  if (failure.message) {
+    int& sender = failure.message->receive.root;
+    sender = ranks_[static_cast<std::size_t>(sender)];
+  }
   return failure;
 }
 

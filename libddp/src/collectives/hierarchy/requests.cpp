@@ -43,12 +43,17 @@ Request& HierarchicalBackend::Messages::begin(std::span<const Operation> operati
                          [](const Operation& operation) { return operation.tag == kOwnTag; });
   used_ = true;
   broken_ = false;
-  for (Share& share : shares_) share.operations.clear();
+  for (Share& share : shares_) {
+    share.operations.clear();
+    share.late.clear();
+  }
+  places_.clear();
   if (refused_) return *this;
   for (const Operation& operation : operations) {
     const bool near = layout.domain_of(operation.root) == layout.domain();
     Operation& made = shares_[near ? 0 : 1].operations.emplace_back(operation);
     if (near) made.root = layout.index_of(operation.root);
+    places_.emplace_back(near ? 0 : 1, shares_[near ? 0 : 1].operations.size() - 1);
   }
   for (Share& share : shares_) {
     if (share.operations.empty()) continue;
@@ -76,6 +81,7 @@ Outcome HierarchicalBackend::Messages::poll() noexcept {
     }
     if (outcome != Outcome::ok) {
       broken_ = true;
+      for (std::size_t i = 0; i < share.operations.size(); ++i) share.late.push_back(share.request->waits(i));
       backend_.note(outcome, backend_.part(share.lane).in_group(share.request->failure()), share.lane);
     }
     end(share);
@@ -96,6 +102,14 @@ Failure HierarchicalBackend::Messages::failure() const {
   return {.ranks = {backend_.layout_.rank()},
           .cause = fmt::format("tag {} is used by the backend itself; choose a smaller one", kOwnTag),
           .native = {}};
+}
+
+bool HierarchicalBackend::Messages::waits(std::size_t operation) const noexcept {
+  if (refused_) return true;
+  const auto [share, place] = places_[operation];
+  if (place < shares_[share].late.size()) return shares_[share].late[place];
+  const Request* const request = shares_[share].request;
+  return request != nullptr && request->waits(place);
 }
 
 void HierarchicalBackend::Messages::release() noexcept {

@@ -36,6 +36,7 @@ class HierarchicalBackend::Messages final : public Request {
   void post() noexcept override;
   Outcome poll() noexcept override;
   Failure failure() const override;
+  bool waits(std::size_t operation) const noexcept override;
   void release() noexcept override;
   /// Lets the parts see what has come, before they are ended.
   void look() noexcept;
@@ -45,12 +46,15 @@ class HierarchicalBackend::Messages final : public Request {
     Lane lane;
     std::vector<Operation> operations;  ///< with ranks of the part
     Request* request = nullptr;         ///< null: none, or over
+    std::vector<bool> late{};           ///< by operation: whether it waited when the time ran out
   };
   void end(Share& share);
 
   HierarchicalBackend& backend_;
   std::array<Share, 2> shares_{Share{.lane = Lane::inner, .operations = {}},
                                Share{.lane = Lane::flat, .operations = {}}};
+  /// Of each operation: its share, and where in that.
+  std::vector<std::pair<std::size_t, std::size_t>> places_;
   bool refused_ = false;  ///< the program uses the hierarchy's own tag
   bool broken_ = false;   ///< a share has failed
   bool used_ = false;

@@ -33,7 +33,7 @@ class Communicator {
   /// Starts to split @p child off, which has not begun; null: this rank goes without. Not while in progress. As
   /// try_with().
   std::optional<ncclResult_t> split(Communicator* child, int rank);
-  bool begun() const noexcept { return begun_; }
+  bool begun() const noexcept { return begun_.load(); }
 
   /// Calls with it, as use(ncclComm_t), unless it is being ended: then ncclInvalidUsage. Empty, and nothing called:
   /// another thread is in a call of it, which may last.
@@ -77,7 +77,8 @@ class Communicator {
   static void end(const std::shared_ptr<Shared>& shared, End how, const char* what) noexcept;
 
   const std::shared_ptr<Shared> shared_;
-  bool begun_ = false;
+  /// Set before begin() looks at Shared::ending, read after abort() has set that: one of them sees the other.
+  std::atomic<bool> begun_{false};
 };
 
 }  // namespace ddp::collectives::nccl

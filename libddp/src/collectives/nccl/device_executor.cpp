@@ -52,10 +52,10 @@ kernels::Format format_of(DType type) {
 }
 
 /// Calls @p call on a thread of its own, since it may wait for the device: until @p deadline at most.
-/// @param look as WaitWatch; null: none.
-template <class Call>
-auto on_thread(const std::string& attempted, Deadline deadline, WaitWatch::Look look, Call call) {
-  constexpr auto kLook = std::chrono::milliseconds(50);
+/// @param look called meanwhile, each time after @p interval; null: never.
+template <class Look, class Call>
+auto on_thread(const std::string& attempted, Deadline deadline, const Look& look, Call call,
+               std::chrono::milliseconds interval = std::chrono::milliseconds(50)) {
   using Result = decltype(call());
   const auto promise = std::make_shared<std::promise<Result>>();
   auto made = promise->get_future();
@@ -72,7 +72,7 @@ auto on_thread(const std::string& attempted, Deadline deadline, WaitWatch::Look 
     }
   });
   while (started) {
-    const auto until = look == nullptr ? deadline.when() : std::min(deadline.when(), Deadline::Clock::now() + kLook);
+    const auto until = look == nullptr ? deadline.when() : std::min(deadline.when(), Deadline::Clock::now() + interval);
     if (made.wait_until(until) == std::future_status::ready) return made.get();
     if (deadline.expired()) break;
     if (look != nullptr) look();
@@ -229,13 +229,14 @@ class DeviceExecutor final : public TensorExecutor,
 }  // namespace
 
 std::shared_ptr<TensorExecutor> make_device_executor(int device, const std::string& group, bool converts,
-                                                     Deadline deadline) {
+                                                     Deadline deadline, const Backend::Pause& pause) {
   const auto what = fmt::format("preparing to move gradients on CUDA device {} for group '{}'", device, group);
-  return on_thread(what, deadline, nullptr, [device, converts]() -> std::shared_ptr<TensorExecutor> {
+  const auto make = [device, converts]() -> std::shared_ptr<TensorExecutor> {
     const cuda::ContextPtr context = cuda::PrimaryContext::retain(device);
     const cuda::ContextScope scope(*context);
     return std::make_shared<DeviceExecutor>(context, converts ? &kernels_of(context) : nullptr);
-  });
+  };
+  return on_thread(what, deadline, pause, make, std::chrono::milliseconds(0));
 }
 
 }  // namespace ddp::collectives::nccl

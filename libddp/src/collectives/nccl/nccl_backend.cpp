@@ -113,14 +113,14 @@ class NcclBackend final : public Backend {
   void order_captured(const Stream& captured, const Stream& stream) override {
     queue_.order_captured(static_cast<CUstream>(captured.handle), static_cast<CUstream>(stream.handle));
   }
-  void split(Backend* child, int rank, Deadline deadline) override {
-    queue_.split(child == nullptr ? nullptr : &static_cast<NcclBackend*>(child)->queue_, rank, deadline);
+  void split(Backend* child, int rank, Deadline deadline, const Pause& pause) override {
+    queue_.split(child == nullptr ? nullptr : &static_cast<NcclBackend*>(child)->queue_, rank, deadline, pause);
   }
-  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline) override {
-    return queue_.allocate(bytes, deadline);
+  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline, const Pause& pause) override {
+    return queue_.allocate(bytes, deadline, pause);
   }
-  std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline) override {
-    return make_device_executor(device_, config_.group, converts, deadline);
+  std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline, const Pause& pause) override {
+    return make_device_executor(device_, config_.group, converts, deadline, pause);
   }
   void abort() noexcept override { queue_.abort(); }
   void close(Deadline deadline) noexcept override { queue_.close(deadline); }

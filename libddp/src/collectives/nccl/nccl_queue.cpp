@@ -160,29 +160,36 @@ void NcclQueue::advance() {
   }
 }
 
-/// Whether all ranks are connected, and NCCL has come to the end of what it was given, by @p deadline.
-bool NcclQueue::settled(Deadline deadline) {
+/// Whether all ranks are connected, and NCCL has come to the end of what it was given.
+bool NcclQueue::settled() {
   const auto ready = [&] { return connected_ && launching_ == nullptr && waiting_.empty(); };
-  while (communicator_->begun() && !ready() && !failed_ && !aborted_ && !deadline.expired()) advance();
+  if (communicator_->begun() && !ready() && !failed_ && !aborted_) advance();
   return ready() && !failed_ && !aborted_;
 }
 
-/// A call of NCCL beside operations, which all ranks make. Throws Error if it has not succeeded by @p deadline.
+/// A call of NCCL beside operations, which all ranks make. Throws Error if it has not succeeded by @p deadline. Between
+/// looks the group has this queue to itself.
 template <class Call>
-void NcclQueue::call_with_all(const char* what, const std::string& attempted, Deadline deadline, Call&& call) {
-  ncclResult_t result = ncclInProgress;
-  guarded(what, [&] {
-    if (failed_ || !begin() || !settled(deadline)) return;
-    std::optional<ncclResult_t> begun = call();
-    for (; !begun && !aborted_ && !deadline.expired(); begun = call()) WaitLadder::relax();
-    if (!begun) return;
-    result = *begun;
-    // ncclCommSplit and ncclCommWindowRegister return ncclSuccess for what they have only begun
-    if (result == ncclSuccess) result = communicator_->state();
-    while (result == ncclInProgress && !aborted_ && !deadline.expired()) result = communicator_->state();
-    if (result != ncclSuccess && result != ncclInProgress) fail(result);
-  });
+void NcclQueue::call_with_all(const char* what, const std::string& attempted, Deadline deadline,
+                              const Backend::Pause& pause, Call&& call) {
+  std::optional<ncclResult_t> result;  // once called
+  const auto look = [&] {
+    if (result) {
+      result = communicator_->state();
+    } else if (begin() && settled()) {
+      result = call();
+      // ncclCommSplit and ncclCommWindowRegister return ncclSuccess for what they have only begun
+      if (result == ncclSuccess) result = communicator_->state();
+    }
+  };
+  const auto over = [&] { return failed_ || aborted_ || (result && result != ncclInProgress); };
+  for (;;) {
+    if (!over()) guarded(what, look);
+    if (over() || deadline.expired()) break;
+    pause();
+  }
   if (result == ncclSuccess) return;
+  if (result && result != ncclInProgress) fail(*result);
   const bool late = !failed_ && !aborted_;
   if (late) fail("not all ranks have taken part in time", {});  // NCCL cannot be called back
   throw Error{{.code = late ? ErrorCode::timeout : ErrorCode::unavailable,
@@ -193,11 +200,12 @@ void NcclQueue::call_with_all(const char* what, const std::string& attempted, De
                .hint = late ? "all ranks of a group must do the same, in the same order" : ""}};
 }
 
-std::shared_ptr<void> NcclQueue::allocate(std::size_t bytes, Deadline deadline) {
-  auto memory = RegisteredMemory::allocate(library_, context_, communicator_, bytes, group_, patience_, deadline);
+std::shared_ptr<void> NcclQueue::allocate(std::size_t bytes, Deadline deadline, const Backend::Pause& pause) {
+  auto memory =
+      RegisteredMemory::allocate(library_, context_, communicator_, bytes, group_, patience_, deadline, pause);
   try {
     call_with_all("registering memory", fmt::format("allocating {} bytes for group '{}'", bytes, group_), deadline,
-                  [&] { return memory->enter(registration_); });
+                  pause, [&] { return memory->enter(registration_); });
   } catch (const Error&) {
     memory->keep_if_pending();
     throw;
@@ -205,8 +213,9 @@ std::shared_ptr<void> NcclQueue::allocate(std::size_t bytes, Deadline deadline) 
   return {memory, memory->pointer()};
 }
 
-void NcclQueue::split(NcclQueue* child, int rank, Deadline deadline) {
+void NcclQueue::split(NcclQueue* child, int rank, Deadline deadline, const Backend::Pause& pause) {
   call_with_all("splitting NCCL's communicator", fmt::format("splitting a group off group '{}'", group_), deadline,
+                pause,
                 [&] { return communicator_->split(child == nullptr ? nullptr : child->communicator_.get(), rank); });
 }
 
@@ -243,7 +252,10 @@ void NcclQueue::launched(NcclRequest& request) {
 /// Into the graph that the caller's stream is captured into. Its events are the graph's and tell nothing here, so the
 /// operation is over for the group, while the graph keeps its memory.
 void NcclQueue::capture(NcclRequest& request, const cuda::CaptureState& capture) {
-  if (!settled(request.deadline_)) {
+  // Here is no pause for other operations of the group: the caller goes on capturing when this returns. The ranks have
+  // met already, unless DDP_NCCL_CONNECT=lazy leaves that to this operation.
+  while (!settled() && !failed_ && !aborted_ && !request.deadline_.expired()) WaitLadder::relax();
+  if (!settled()) {
     if (failed_ || aborted_) return;
     return fail("an operation is captured into a graph before the group's communicator is ready; run one first", {});
   }

@@ -71,9 +71,9 @@ class NcclQueue {
   void connect(std::vector<ncclUniqueId> ids, int size, int rank);
   NcclRequest& init(std::span<const Operation> operations, Deadline deadline);
   /// As Backend::split.
-  void split(NcclQueue* child, int rank, Deadline deadline);
+  void split(NcclQueue* child, int rank, Deadline deadline, const Backend::Pause& pause);
   /// As Backend::allocate.
-  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline);
+  std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline, const Backend::Pause& pause);
   void abort() noexcept;
   void close(Deadline deadline) noexcept;
 
@@ -92,9 +92,10 @@ class NcclQueue {
   void enter(NcclRequest& request);
   void advance();
   bool begin();
-  bool settled(Deadline deadline);
+  bool settled();
   template <class Call>
-  void call_with_all(const char* what, const std::string& attempted, Deadline deadline, Call&& call);
+  void call_with_all(const char* what, const std::string& attempted, Deadline deadline, const Backend::Pause& pause,
+                     Call&& call);
   std::optional<ncclResult_t> launch(NcclRequest& request);
   void record_end(NcclRequest& request);
   void launched(NcclRequest& request);

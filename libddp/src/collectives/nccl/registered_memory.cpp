@@ -42,7 +42,7 @@ std::shared_ptr<RegisteredMemory> RegisteredMemory::allocate(const NcclLibrary& 
                                                              std::shared_ptr<Communicator> communicator,
                                                              std::size_t bytes, const std::string& group,
                                                              std::chrono::milliseconds monitored_after,
-                                                             Deadline deadline) {
+                                                             Deadline deadline, const Backend::Pause& pause) {
   auto calls = CallMonitor::watch(group, "; the memory stays allocated until it does", monitored_after);
   const std::shared_ptr<RegisteredMemory> memory(
       new RegisteredMemory(library, std::move(context), std::move(communicator), bytes, std::move(calls)), &release);
@@ -59,9 +59,13 @@ std::shared_ptr<RegisteredMemory> RegisteredMemory::allocate(const NcclLibrary& 
       promise->set_exception(std::current_exception());
     }
   });
-  if (started && obtained.wait_until(deadline.when()) == std::future_status::ready) {
-    obtained.get();
-    return memory;
+  while (started) {
+    if (obtained.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+      obtained.get();
+      return memory;
+    }
+    if (deadline.expired()) break;
+    pause();
   }
   throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
                .attempted = fmt::format("allocating {} bytes for group '{}'", bytes, group),

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include <ddp/backend.hpp>
+
 #include "collectives/nccl/communicator.hpp"
 #include "cuda/memory.hpp"
 
@@ -26,11 +28,11 @@ class RegisteredMemory {
   /// By ncclMemAlloc, or the driver where NCCL has it not; zeroed. It is freed some time after its last owner has gone,
   /// which never blocks and may be any thread; never, if NCCL or the device hangs, or in a forked child.
   /// @param group, @param monitored_after as CallMonitor::watch. Throws Error, also when the device has not come to it
-  /// by @p deadline.
+  /// by @p deadline. Waits with pauses.
   static std::shared_ptr<RegisteredMemory> allocate(const NcclLibrary& library, cuda::ContextPtr context,
                                                     std::shared_ptr<Communicator> communicator, std::size_t bytes,
                                                     const std::string& group, std::chrono::milliseconds monitored_after,
-                                                    Deadline deadline);
+                                                    Deadline deadline, const Backend::Pause& pause);
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
 

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 
+#include <ddp/tensor_view.hpp>
+
 #include "collectives/shm/copy_bytes.hpp"
 #include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::shm {
 
-enum class RecordKind : std::uint32_t {
+enum class RecordKind : std::uint16_t {
   eager,     ///< a whole message
   announce,  ///< a message that waits until it is asked for
   request,   ///< asks for a message of the reader
@@ -18,6 +20,7 @@ enum class RecordKind : std::uint32_t {
 
 struct RecordHeader {
   RecordKind kind;
+  DType dtype;  ///< of a message
   std::uint32_t tag;
   std::uint64_t fingerprint;
   std::uint64_t bytes;  ///< of the message; of a piece its own

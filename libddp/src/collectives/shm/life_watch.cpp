@@ -1,9 +1,14 @@
 #include "collectives/shm/life_watch.hpp"
 
+#include "base/process_life.hpp"
+
 namespace ddp::collectives::shm {
 
 void LifeWatch::announce() {
   RankControl& own = segment_.view().control(rank_);
+  const base::ProcessNumber number = base::own_process();
+  own.pid = number.pid;
+  own.pid_space = number.space;
   own.process = process_number();
   own.state.store(RankState::ready, std::memory_order_release);
 }
@@ -21,7 +26,19 @@ bool LifeWatch::has_closed(int rank) const {
 bool LifeWatch::has_died(int rank) const {
   if (rank == rank_ || segment_.view().control(rank).process == process_number()) return false;
   // in this order: a rank that closes says so before its lock goes
-  return segment_.abandoned(rank) && segment_.view().control(rank).state.load() == RankState::ready;
+  const RankControl& control = segment_.view().control(rank);
+  if (!segment_.abandoned(rank) || control.state.load() != RankState::ready) return false;
+  // Its lock also goes if anything in its process opens and closes the file, as what reads all of /proc/self/fd does.
+  // Where the kernel can be asked, it has the last word; a number that another process has got since is left to
+  // those who ask the rank itself.
+  const base::ProcessNumber number{.pid = static_cast<pid_t>(control.pid), .space = control.pid_space};
+  switch (base::life_of(number)) {
+    case base::ProcessLife::runs:
+    case base::ProcessLife::stopped: return false;
+    case base::ProcessLife::unknown:
+    case base::ProcessLife::gone: break;
+  }
+  return true;
 }
 
 std::vector<int> LifeWatch::dead() const {

@@ -109,10 +109,7 @@ void PeerTransfers::take(const RecordHeader& header) {
 }
 
 void PeerTransfers::match(Transfer receive, const RecordHeader& header) {
-  if (header.fingerprint != receive.operation->fingerprint()) {
-    mismatch_ = true;
-    return;
-  }
+  if (header.fingerprint != receive.operation->fingerprint()) return refuse(*receive.operation, header);
   if (header.kind == RecordKind::eager) {
     in_.read(receive.operation->output.data(), header.bytes);
     in_.take(kept_bytes(header.bytes));
@@ -123,6 +120,23 @@ void PeerTransfers::match(Transfer receive, const RecordHeader& header) {
   queues_->to_ask.push_back(header.id);
 }
 
+void PeerTransfers::refuse(const Operation& receive, const RecordHeader& header) {
+  mismatch_ = true;
+  const std::size_t count = header.bytes / std::max<std::size_t>(size_of(header.dtype), 1);
+  // those of a collective are the backend's own, and other ranks know the call
+  if (receive.sequence != 0 || (header.dtype == receive.dtype && count == receive.count)) return;
+  unfit_ = {.receive = receive, .sent = header.dtype, .count = count};
+  unfit_->receive.keep_alive.reset();
+}
+
+bool PeerTransfers::waits(const Operation& operation) const {
+  const auto has = [&](const std::deque<Transfer>& list) {
+    return std::any_of(list.begin(), list.end(), [&](const Transfer& one) { return one.operation == &operation; });
+  };
+  return queues_ && (has(queues_->to_receive) || has(queues_->receiving) || has(queues_->to_send) ||
+                     has(queues_->announced) || has(queues_->asked_for));
+}
+
 bool PeerTransfers::send_records() {
   bool moved = false;
   const auto put = [&](const RecordHeader& header, const std::byte* data, std::size_t bytes) {
@@ -131,8 +145,13 @@ bool PeerTransfers::send_records() {
     moved = true;
   };
   while (!queues_->to_ask.empty() && out_.room() != 0) {
-    put({.kind = RecordKind::request, .tag = 0, .fingerprint = 0, .bytes = 0, .id = queues_->to_ask.front()}, nullptr,
-        0);
+    put({.kind = RecordKind::request,
+         .dtype = {},
+         .tag = 0,
+         .fingerprint = 0,
+         .bytes = 0,
+         .id = queues_->to_ask.front()},
+        nullptr, 0);
     queues_->to_ask.pop_front();
   }
   while (!queues_->to_send.empty()) {
@@ -140,6 +159,7 @@ bool PeerTransfers::send_records() {
     const std::size_t bytes = bytes_of(*send.operation);
     const std::size_t room = out_.room();
     RecordHeader header{.kind = RecordKind::eager,
+                        .dtype = send.operation->dtype,
                         .tag = send.operation->tag,
                         .fingerprint = send.operation->fingerprint(),
                         .bytes = bytes,
@@ -171,7 +191,8 @@ bool PeerTransfers::send_pieces() {
     if (room == 0) break;
     const std::size_t piece = std::min({left, room, out_.size() / 4});
     const auto* const from = static_cast<const std::byte*>(send.operation->input.data()) + send.moved;
-    out_.put({.kind = RecordKind::piece, .tag = 0, .fingerprint = 0, .bytes = piece, .id = send.id}, from, piece);
+    out_.put({.kind = RecordKind::piece, .dtype = {}, .tag = 0, .fingerprint = 0, .bytes = piece, .id = send.id}, from,
+             piece);
     bell_.changed();
     send.moved += piece;
     sent += piece;

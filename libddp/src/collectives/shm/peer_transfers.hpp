@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include <ddp/backend.hpp>
 #include <ddp/bytes.hpp>
 #include <ddp/operation.hpp>
 
@@ -29,6 +31,10 @@ class PeerTransfers {
   bool advance();
   /// Whether a message met a receive of another size or type; for good.
   bool mismatch() const { return mismatch_; }
+  /// Which; nothing where sizes and types are the same.
+  const std::optional<UnfitMessage>& unfit() const { return unfit_; }
+  /// Whether an operation that was posted is not over.
+  bool waits(const Operation& operation) const;
 
  private:
   struct Transfer {
@@ -57,6 +63,7 @@ class PeerTransfers {
   bool take_records();
   void take(const RecordHeader& header);
   void match(Transfer receive, const RecordHeader& header);
+  void refuse(const Operation& receive, const RecordHeader& header);
   bool send_records();
   bool send_pieces();
   void finish(const Transfer& transfer);
@@ -66,6 +73,7 @@ class PeerTransfers {
   Doorbell& bell_;
   std::size_t posted_ = 0;
   bool mismatch_ = false;
+  std::optional<UnfitMessage> unfit_;
   std::uint64_t next_id_ = 0;
   std::uint64_t eager_sent_ = 0;  ///< bytes
   std::unique_ptr<Queues> queues_;

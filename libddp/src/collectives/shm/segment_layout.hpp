@@ -47,7 +47,12 @@ struct RingControl {
   std::atomic<std::uint64_t> taken;                ///< by the reader: bytes of eager messages that found their receive
 };
 
-enum class VerdictCause : std::uint32_t { none, death, mismatch };
+enum class VerdictCause : std::uint32_t {
+  none,
+  death,
+  mismatch,
+  message,  ///< one that its author has received, of the other rank, does not fit
+};
 enum class RankState : std::uint32_t {
   absent,
   ready,
@@ -60,6 +65,9 @@ struct RankControl {
   std::atomic<std::uint64_t> changes;              ///< how often this rank has changed something that others wait for
   alignas(kLine) std::atomic<RankState> state;
   std::uint64_t process;  ///< identifies the process, before state is ready
+  // The same for /proc: base::ProcessNumber.
+  std::int64_t pid;
+  std::uint64_t pid_space;
   // What this rank found out, written before GroupControl::verdict names it.
   VerdictCause cause;
   std::array<std::uint64_t, kMaxRanks / 64> ranks;

@@ -37,7 +37,8 @@ class SharedSegment {
  private:
   SharedSegment(base::UniqueFd file, const SegmentLayout& layout);
 
-  /// The only descriptor of the file in this process: closing any would drop the lock (fcntl(2)).
+  /// The only descriptor of the file in this process: closing any drops the lock (fcntl(2)). What others in the process
+  /// do to it, LifeWatch makes up for. Locks of open file descriptions would not: all ranks share one.
   base::UniqueFd file_;
   SegmentLayout layout_;
   std::byte* base_ = nullptr;

@@ -19,7 +19,7 @@
 namespace ddp::collectives::shm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Deadline::Clock;
 
 /// Polls in vain between two looks at the clock, which may be a system call.
 constexpr unsigned kPollsPerLook = 64;
@@ -39,6 +39,7 @@ class ShmRequest final : public Request {
   void post() noexcept override;
   Outcome poll() noexcept override;
   Failure failure() const override;
+  bool waits(std::size_t operation) const noexcept override;
   void release() noexcept override;
 
  private:
@@ -81,6 +82,9 @@ class ShmBackend final : public Backend {
   void post(ShmRequest& request) noexcept;
   Outcome poll(ShmRequest& request) noexcept;
   Failure failure() const { return failed_ ? failed_->second : Failure{}; }
+  bool waits(const Operation& operation) const noexcept {
+    return !operation.is_transfer() || group_->transfers[static_cast<std::size_t>(operation.root)].waits(operation);
+  }
   void release(ShmRequest& request) noexcept;
 
  private:
@@ -120,6 +124,7 @@ class ShmBackend final : public Backend {
 void ShmRequest::post() noexcept { backend_.post(*this); }
 Outcome ShmRequest::poll() noexcept { return outcome_ == Outcome::running ? backend_.poll(*this) : outcome_; }
 Failure ShmRequest::failure() const { return backend_.failure(); }
+bool ShmRequest::waits(std::size_t operation) const noexcept { return backend_.waits(operations_[operation]); }
 void ShmRequest::release() noexcept { backend_.release(*this); }
 
 void ShmBackend::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
@@ -257,7 +262,8 @@ bool ShmBackend::advance_transfers() {
   };
   transfers_.erase(std::remove_if(transfers_.begin(), transfers_.end(), over), transfers_.end());
   if (!differs) return moved;
-  group_->verdict.speak({VerdictCause::mismatch, {std::min(*differs, config_.rank), std::max(*differs, config_.rank)}});
+  group_->verdict.speak(
+      {.cause = VerdictCause::message, .ranks = {std::min(*differs, config_.rank), std::max(*differs, config_.rank)}});
   follow_verdict();
   return true;
 }
@@ -274,7 +280,7 @@ void ShmBackend::look_around(const ShmRequest& request) {
   if (mismatch_) {
     const std::vector<int> ranks = group_->run.differing(now - *waiting_since_ > kMismatchWait);
     if (!ranks.empty()) {
-      group_->verdict.speak({VerdictCause::mismatch, ranks});
+      group_->verdict.speak({.cause = VerdictCause::mismatch, .ranks = ranks});
       group_->bell.ring();
       return follow_verdict();
     }
@@ -312,7 +318,7 @@ void ShmBackend::check_lives() {
   lost.insert(lost.end(), dead.begin(), dead.end());
   std::sort(lost.begin(), lost.end());
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
-  group_->verdict.speak({VerdictCause::death, std::move(lost)});
+  group_->verdict.speak({.cause = VerdictCause::death, .ranks = std::move(lost)});
   group_->bell.ring();
   follow_verdict();
 }
@@ -326,6 +332,18 @@ void ShmBackend::follow_verdict() {
     return end_all(
         Outcome::mismatch,
         {std::move(verdict.ranks), fmt::format("{} called another operation than the others{}", ranks, own), {}});
+  }
+  if (verdict.cause == VerdictCause::message) {
+    const bool own = verdict.author == config_.rank;
+    std::optional<UnfitMessage> message;
+    for (const PeerTransfers& transfers : group_->transfers) {
+      if (own && transfers.mismatch()) message = transfers.unfit();
+    }
+    return end_all(Outcome::mismatch, {.ranks = std::move(verdict.ranks),
+                                       .cause = fmt::format("a message between {} does not fit its receive", ranks),
+                                       .native = {},
+                                       .message = std::move(message),
+                                       .elsewhere = !own});
   }
   end_all(Outcome::peers_failed, {std::move(verdict.ranks), fmt::format("{} ended, or closed the group", ranks), {}});
 }

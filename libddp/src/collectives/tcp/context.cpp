@@ -129,6 +129,14 @@ std::vector<int> Context::awaited() const {
   return ranks;
 }
 
+std::optional<UnfitMessage> Context::message_here(const MeshFailure& failure) const {
+  const std::vector<int> sender = ranks_here(failure.ranks);
+  std::optional<UnfitMessage> message = failure.message;
+  if (!message || sender.size() != 1) return std::nullopt;
+  message->receive.root = sender.front();
+  return message;
+}
+
 Context::Found Context::find(Link& link, const Frame& frame) {
   if (static_cast<std::int64_t>(frame.ordinal - started_) > 0) return {.kind = Placement::Kind::not_yet};
   const bool running = started_ != finished_ && frame.ordinal == started_;

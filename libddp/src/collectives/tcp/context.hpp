@@ -18,6 +18,7 @@
 namespace ddp::collectives::tcp {
 
 class TcpMesh;
+struct MeshFailure;
 
 class Context {
  public:
@@ -29,6 +30,8 @@ class Context {
   int mesh_rank(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
   /// The given ranks of the mesh as ranks here, ascending; those that are not in it are left out.
   std::vector<int> ranks_here(const std::vector<int>& mesh_ranks) const;
+  /// What this rank has received that does not fit, with the ranks here; nothing if the sender is none of them.
+  std::optional<UnfitMessage> message_here(const MeshFailure& failure) const;
   Transfers& transfers() noexcept { return transfers_; }
 
   /// A position in the order of collectives.

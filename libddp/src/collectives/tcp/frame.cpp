@@ -19,7 +19,8 @@ struct Layout {
   std::uint8_t version;
   std::uint8_t kind;
   std::uint16_t context;
-  std::uint16_t reserved;
+  std::uint8_t dtype;
+  std::uint8_t reserved;
   std::uint32_t step;
   std::uint32_t credit;
   std::uint64_t ordinal;
@@ -55,6 +56,7 @@ HeaderBytes encode(const Frame& frame) noexcept {
                       .version = kVersion,
                       .kind = static_cast<std::uint8_t>(frame.kind),
                       .context = frame.context,
+                      .dtype = static_cast<std::uint8_t>(frame.dtype),
                       .reserved = 0,
                       .step = frame.step,
                       .credit = frame.credit,
@@ -71,7 +73,8 @@ std::optional<Frame> parse_frame(std::span<const std::byte, kHeaderBytes> bytes)
   std::memcpy(&layout, bytes.data(), sizeof layout);
   if (layout.magic != kFrameMagic || layout.version != kVersion || layout.reserved != 0 || layout.reserved_too != 0 ||
       layout.kind < static_cast<std::uint8_t>(FrameKind::collective) ||
-      layout.kind > static_cast<std::uint8_t>(FrameKind::goodbye))
+      layout.kind > static_cast<std::uint8_t>(FrameKind::goodbye) ||
+      layout.dtype > static_cast<std::uint8_t>(DType::complex128))
     return std::nullopt;
   const Frame frame{.kind = static_cast<FrameKind>(layout.kind),
                     .context = layout.context,
@@ -80,7 +83,8 @@ std::optional<Frame> parse_frame(std::span<const std::byte, kHeaderBytes> bytes)
                     .ordinal = layout.ordinal,
                     .fingerprint = layout.fingerprint,
                     .bytes = layout.bytes,
-                    .total = layout.total};
+                    .total = layout.total,
+                    .dtype = static_cast<DType>(layout.dtype)};
   if (frame.bytes > kMostPayloadBytes || (carries_payload(frame.kind) ? frame.bytes > frame.total : frame.bytes != 0))
     return std::nullopt;
   if (frame.kind == FrameKind::failure && (frame.bytes > kMostNoticeBytes || frame.bytes != frame.total))

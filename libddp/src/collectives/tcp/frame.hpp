@@ -38,6 +38,7 @@ struct Frame {
   std::uint64_t fingerprint = 0;  ///< Operation::fingerprint
   std::uint32_t bytes = 0;        ///< payload of this frame
   std::uint64_t total = 0;        ///< of the whole message
+  DType dtype = DType::float32;   ///< of the elements of eager and announce
   friend bool operator==(const Frame&, const Frame&) = default;
 };
 

@@ -14,6 +14,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/open_file_limit.hpp"
 #include "base/system_error.hpp"
 #include "collectives/tcp/context.hpp"
 
@@ -30,6 +31,15 @@ constexpr std::chrono::milliseconds kSettle{200};
 constexpr std::uint64_t kAdmissionTag = std::uint64_t{1} << 32U;
 constexpr std::uint64_t kWakeTag = std::uint64_t{2} << 32U;
 
+/// What a group has beside its connections: listener, epoll, wake-up, shared memory.
+constexpr std::size_t kOwnDescriptors = 8;
+
+/// Before the first is opened.
+const MeshConfig& with_descriptors(const MeshConfig& config) {
+  base::allow_open_files(kOwnDescriptors + static_cast<std::size_t>(config.size));
+  return config;
+}
+
 /// @param what of this rank's own; throws Error(system).
 void watch_own(const base::UniqueFd& poller, int fd, std::uint64_t tag, const char* what) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = tag}};
@@ -40,7 +50,9 @@ void watch_own(const base::UniqueFd& poller, int fd, std::uint64_t tag, const ch
 }  // namespace
 
 TcpMesh::TcpMesh(const MeshConfig& config)
-    : config_(config), probes_(config.peer_timeout, config.size), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
+    : config_(with_descriptors(config)),
+      probes_(config.peer_timeout, config.size),
+      poller_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!poller_) throw base::system_error("waiting for other ranks (epoll_create1)", errno);
   prepare_proofs();
   secret_ = random_key();
@@ -228,7 +240,13 @@ void TcpMesh::whole(int rank, const Frame& frame) {
         notice = {.outcome = Outcome::peers_failed, .ranks = {rank}, .cause = error.what()};
       }
       const std::string cause = fmt::format("{} (told by rank {})", notice.cause, rank);
-      return fail({.outcome = notice.outcome, .ranks = notice.ranks, .cause = cause, .native = {}}, -1);
+      return fail({.outcome = notice.outcome,
+                   .ranks = notice.ranks,
+                   .cause = cause,
+                   .native = {},
+                   .message = {},
+                   .elsewhere = notice.outcome == Outcome::mismatch},
+                  -1);
     }
     case FrameKind::collective: break;
     default: return contexts_.at(frame.context)->transfers().whole(peer.link, frame);
@@ -266,7 +284,7 @@ void TcpMesh::close(Deadline deadline) noexcept {
     }
     for (Peer* peer : open_) {
       // So is one on which credit comes after that, and what its host has not taken yet is lost.
-      const bool expects_credit = alive && peer->link.eager_in_flight >= kCreditBytes;
+      const bool expects_credit = alive && peer->link.eager_in_flight >= credit_bytes(config_.size);
       for (; expects_credit && peer->link.undelivered() && !deadline.expired(); peer->link.clear()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }

@@ -45,6 +45,8 @@ struct MeshFailure {
   std::vector<int> ranks;  ///< of the mesh, ascending
   std::string cause;
   std::string native;
+  std::optional<UnfitMessage> message{};  ///< from the one of `ranks`
+  bool elsewhere = false;                 ///< another rank has found it
 };
 
 /// One thread at a time calls it, except abort() and rest(), which any may. Ranks are those of the mesh.
@@ -91,8 +93,8 @@ class TcpMesh final : private LinkOwner {
   /// After a failure: ranks that may wait for this one are still connecting, or have yet to take what is before the
   /// news on their connections.
   bool lingers() const;
-  /// @p rank and this rank have called different things.
-  void fail_mismatch(int rank, std::string cause);
+  /// @p rank and this rank have called different things. @param message from that one.
+  void fail_mismatch(int rank, std::string cause, std::optional<UnfitMessage> message = {});
   /// This rank gives up, and tells nobody.
   void give_up(Outcome outcome, std::vector<int> ranks, std::string cause);
   /// Ranks that are not connected yet though they are needed.

@@ -161,8 +161,13 @@ void TcpMesh::lose(Peer& peer, std::string cause, std::string native, std::optio
        -1);
 }
 
-void TcpMesh::fail_mismatch(int rank, std::string cause) {
-  fail({.outcome = Outcome::mismatch, .ranks = {rank}, .cause = std::move(cause), .native = {}}, rank);
+void TcpMesh::fail_mismatch(int rank, std::string cause, std::optional<UnfitMessage> message) {
+  fail({.outcome = Outcome::mismatch,
+        .ranks = {rank},
+        .cause = std::move(cause),
+        .native = {},
+        .message = std::move(message)},
+       rank);
 }
 
 void TcpMesh::report(std::vector<int> ranks, std::string cause) {

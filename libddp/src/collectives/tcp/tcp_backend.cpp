@@ -31,6 +31,7 @@ class TcpRequest final : public Request {
   void post() noexcept override;
   Outcome poll() noexcept override;
   Failure failure() const override { return failure_; }
+  bool waits(std::size_t operation) const noexcept override;
   void release() noexcept override;
 
  private:
@@ -113,6 +114,7 @@ void TcpRequest::post_transfers(Context& context) {
     transfer.data = static_cast<std::byte*>((sends ? operation.input : operation.output).data());
     transfer.bytes = operation.count * size_of(operation.dtype);
     transfer.left = &messages_left_;
+    transfer.operation = &operation;
     context.transfers().post(transfer);
   }
 }
@@ -127,6 +129,10 @@ void TcpRequest::post() noexcept {
   } catch (const std::exception& error) {  // no memory
     backend_->mesh().give_up(Outcome::aborted, {}, error.what());
   }
+}
+
+bool TcpRequest::waits(std::size_t operation) const noexcept {
+  return !transfers_ || backend_->context().transfers().waits(messages_[operation]);
 }
 
 bool TcpRequest::is_done(const Context& context) const {
@@ -148,7 +154,11 @@ Outcome TcpRequest::advance() {
   if (mesh.failure()) {
     if (mesh.lingers()) return Outcome::running;
     const MeshFailure& why = *mesh.failure();
-    failure_ = {.ranks = context.ranks_here(why.ranks), .cause = why.cause, .native = why.native};
+    failure_ = {.ranks = context.ranks_here(why.ranks),
+                .cause = why.cause,
+                .native = why.native,
+                .message = context.message_here(why),
+                .elsewhere = why.elsewhere};
     return why.outcome;
   }
   if (++polls_ % kClockEvery == 0 && deadline_.expired()) return time_out();

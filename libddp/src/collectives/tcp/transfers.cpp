@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +14,10 @@ namespace {
 
 // Empty messages take memory, too.
 constexpr std::size_t kEagerOverheadBytes = 64;
+
+constexpr std::size_t kWindowBytes = std::size_t{512} << 10U;
+constexpr std::size_t kLeastWindowBytes = std::size_t{16} << 10U;
+constexpr std::size_t kAllWindowsBytes = std::size_t{64} << 20U;
 
 /// Takes the element of that number out of a list.
 Transfer* take(std::vector<Transfer*>& list, std::uint64_t number) {
@@ -26,8 +31,16 @@ Transfer* take(std::vector<Transfer*>& list, std::uint64_t number) {
 
 }  // namespace
 
+std::size_t eager_window_bytes(int size) noexcept {
+  const auto peers = static_cast<std::size_t>(std::max(size - 1, 1));
+  return std::clamp(kAllWindowsBytes / peers, kLeastWindowBytes, kWindowBytes);
+}
+
 Transfers::Transfers(TcpMesh& mesh, std::uint16_t context)
-    : mesh_(&mesh), context_(context), peers_(static_cast<std::size_t>(mesh.size())) {}
+    : mesh_(&mesh),
+      context_(context),
+      window_bytes_(eager_window_bytes(mesh.size())),
+      peers_(static_cast<std::size_t>(mesh.size())) {}
 
 Transfers::Peer& Transfers::peer(int rank) {
   auto& peer = peers_[static_cast<std::size_t>(rank)];
@@ -55,12 +68,13 @@ void Transfers::post_send(Transfer& transfer, Link& link) {
            .context = context_,
            .step = transfer.tag,
            .fingerprint = transfer.fingerprint,
-           .total = transfer.bytes};
+           .total = transfer.bytes,
+           .dtype = transfer.operation->dtype};
   transfer.outgoing.data = transfer.data;
   transfer.outgoing.bytes = transfer.bytes;
   transfer.outgoing.left = transfer.left;
   const std::size_t weight = transfer.bytes + kEagerOverheadBytes;
-  if (transfer.bytes <= kEagerBytes && link.eager_in_flight + weight <= kEagerWindowBytes) {
+  if (transfer.bytes <= kEagerBytes && link.eager_in_flight + weight <= window_bytes_) {
     link.eager_in_flight += weight;
     return mesh_->send(transfer.peer, transfer.outgoing);
   }
@@ -110,9 +124,19 @@ bool Transfers::receive_from_departed(Transfer& transfer, Link& link) {
 
 bool Transfers::fits(const Transfer& transfer, const Frame& frame, Link& link) {
   if (transfer.fingerprint == frame.fingerprint && transfer.bytes == frame.total) return true;
+  const Operation& receive = *transfer.operation;
+  std::optional<UnfitMessage> message;
+  const std::size_t count = frame.total / size_of(frame.dtype);
+  // those of a collective are the backend's own, and other ranks know the call
+  if (receive.sequence == 0 && (frame.dtype != receive.dtype || count != receive.count)) {
+    message = {.receive = receive, .sent = frame.dtype, .count = count};
+    message->receive.keep_alive.reset();
+  }
   mesh_->fail_mismatch(
-      link.rank(), fmt::format("rank {} and rank {} have given messages of tag {} different element types or counts",
-                               mesh_->rank(), link.rank(), transfer.tag));
+      link.rank(),
+      fmt::format("rank {} and rank {} have given messages of tag {} different element types or counts", mesh_->rank(),
+                  link.rank(), transfer.tag),
+      std::move(message));
   return false;
 }
 
@@ -131,7 +155,7 @@ void Transfers::finish(Transfer& transfer, Link& link) {
 
 void Transfers::give_credit(Link& link, std::size_t bytes) {
   link.give_credit(bytes + kEagerOverheadBytes);
-  if (link.ungiven_credit() < kCreditBytes) return;
+  if (link.ungiven_credit() < credit_bytes(mesh_->size())) return;
   link.enqueue_own({.kind = FrameKind::credit});
   link.flush();
 }
@@ -143,6 +167,17 @@ Transfer* Transfers::take_receive(Peer& from, std::uint32_t tag) {
   Transfer* const transfer = *found;
   from.receives.erase(found);
   return transfer;
+}
+
+bool Transfers::waits(const Transfer& transfer) const {
+  const auto& at = peers_[static_cast<std::size_t>(transfer.peer)];
+  if (!at) return false;
+  const auto is_in = [&](const auto& list) { return std::find(list.begin(), list.end(), &transfer) != list.end(); };
+  const Outgoing& outgoing = transfer.outgoing;
+  if (transfer.sends) return is_in(at->announced) || outgoing.header_left > 0 || outgoing.payload_left > 0;
+  const auto takes = [&](const Unexpected& early) { return early.taker == &transfer; };
+  return is_in(at->receives) || is_in(at->granted) || at->arriving == &transfer ||
+         std::any_of(at->unexpected.begin(), at->unexpected.end(), takes);
 }
 
 Placement Transfers::place(Link& link, const Frame& frame) {

@@ -1,7 +1,7 @@
 // Sends and receives of a context. They match by peer and tag, in the order in which they are posted. Small messages go
-// at once, and wait in the receiver's memory if no receive is posted yet: at most 512 KiB from one peer. Larger ones,
-// and those beyond that bound, are announced and go when the receiver has a place for them. So nothing that waits for
-// its receive keeps anything behind it from being read, and tags may be received in any order.
+// at once, and wait in the receiver's memory if no receive is posted yet: at most eager_window_bytes() from one peer.
+// Larger ones, and those beyond that bound, are announced and go when the receiver has a place for them. So nothing
+// that waits for its receive keeps anything behind it from being read, and tags may be received in any order.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,11 @@ namespace ddp::collectives::tcp {
 class TcpMesh;
 
 inline constexpr std::size_t kEagerBytes = 64 * 1024;
-inline constexpr std::size_t kEagerWindowBytes = 512 * 1024;
+/// What one peer may have here of messages without a receive: 512 KiB, but of all peers together 64 MiB, as long as
+/// that leaves 16 KiB for each. The same on all ranks of a mesh. @param size of the mesh.
+std::size_t eager_window_bytes(int size) noexcept;
 /// So much credit is given without waiting for a frame that goes the same way.
-inline constexpr std::size_t kCreditBytes = kEagerWindowBytes / 4;
+inline std::size_t credit_bytes(int size) noexcept { return eager_window_bytes(size) / 4; }
 
 /// One send or receive. Owned by its request, and in place until it is done or the mesh has failed.
 struct Transfer {
@@ -32,6 +34,7 @@ struct Transfer {
   std::byte* data = nullptr;  ///< not written to by sends
   std::size_t bytes = 0;
   std::size_t* left = nullptr;  ///< counted down at the end
+  const Operation* operation = nullptr;
 
   // those of Transfers
   Outgoing outgoing{};
@@ -44,6 +47,9 @@ class Transfers {
   Transfers(TcpMesh& mesh, std::uint16_t context);
 
   void post(Transfer& transfer);
+
+  /// Whether it still waits for its peer: a receive until all has come, a send for its grant or for the connection.
+  bool waits(const Transfer& transfer) const;
 
   Placement place(Link& link, const Frame& frame);
   void whole(Link& link, const Frame& frame);
@@ -82,6 +88,7 @@ class Transfers {
 
   TcpMesh* mesh_;
   std::uint16_t context_;
+  std::size_t window_bytes_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank of the mesh
 };
 

@@ -24,6 +24,8 @@ struct HungCalls {
   std::atomic<bool> post_hangs{false};
   std::atomic<bool> poll_hangs{false};
   std::atomic<bool> succeed{false};
+  std::atomic<bool> abort_hangs{false};
+  std::atomic<bool> rest_hangs{false};
   bool abort_ends_them = true;
   std::atomic<bool> hanging{false};
   std::atomic<int> aborts{0};
@@ -38,7 +40,10 @@ struct HungCalls {
       std::this_thread::sleep_for(milliseconds(1));
     }
   }
-  void release() { post_hangs = poll_hangs = false; }
+  void hang_for_good(const std::atomic<bool>& hangs) const {
+    while (hangs) std::this_thread::sleep_for(milliseconds(1));
+  }
+  void release() { post_hangs = poll_hangs = abort_hangs = rest_hangs = false; }
 };
 
 class HungBackend final : public Backend {
@@ -52,11 +57,15 @@ class HungBackend final : public Backend {
   Bytes address() const override { return {}; }
   void connect(const std::vector<Bytes>& /*unused*/, Deadline /*immediate*/) override {}
   Request& init(std::span<const Operation> /*any*/, Deadline /*ignored*/) override { return request_; }
-  void abort() noexcept override { ++calls_->aborts; }
+  void abort() noexcept override {
+    ++calls_->aborts;
+    calls_->hang_for_good(calls_->abort_hangs);
+  }
   void close(Deadline /*immediate*/) noexcept override {}
   /// Short, as if what is waited for had come.
   void rest(std::chrono::microseconds /*longer*/) noexcept override {
     ++calls_->rests;
+    calls_->hang_for_good(calls_->rest_hangs);
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
 
@@ -169,6 +178,44 @@ TEST(HungCall, ThatNeverEndsHoldsNotTheEndOfItsGroup) {
   }
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("did not come back"));
   EXPECT_GT(calls->aborts, 0);
+  EXPECT_TRUE(another_group_times_out());
+  calls->release();
+}
+
+/// Of plugins: Backend::abort should never block, and Backend::rest not for long.
+TEST(HungCall, OfAbortOrRestHoldsNotTheEndOfItsGroup) {
+  const auto aborts = std::make_shared<HungCalls>();
+  const auto rests = std::make_shared<HungCalls>();
+  aborts->abort_hangs = true;
+  rests->rest_hangs = true;
+  ::testing::internal::CaptureStderr();
+  std::thread closes_first([&] {
+    ProcessGroup group = hung_group(aborts, seconds(60));
+    static_cast<void>(group.barrier());
+  });
+  {
+    ProcessGroup group = hung_group(rests, seconds(60));
+    const Work work = group.barrier();
+    ASSERT_TRUE(becomes([&] { return rests->rests > 0; }));
+    rests->succeed = true;
+    ASSERT_TRUE(becomes([&] { return work.done(); }));
+  }
+  closes_first.join();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("did not come back"));
+  EXPECT_GT(aborts->aborts, 0);
+  aborts->release();
+  rests->release();
+}
+
+/// A failed group whose abort does not come back either.
+TEST(HungCall, OfAbortHoldsNoOtherGroup) {
+  const auto calls = std::make_shared<HungCalls>();
+  ProcessGroup group = hung_group(calls, milliseconds(400));
+  static_cast<void>(group.barrier());
+  calls->abort_ends_them = false;
+  calls->abort_hangs = true;
+  calls->poll_hangs = true;
+  EXPECT_TRUE(becomes([&] { return calls->aborts > 0; }));
   EXPECT_TRUE(another_group_times_out());
   calls->release();
 }

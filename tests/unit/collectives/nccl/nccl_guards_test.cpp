@@ -79,6 +79,20 @@ TEST_F(NcclGuards, NothingBeginsAfterTheAbort) {
   EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), before);
 }
 
+/// By the thread that drives, and by one that ends the group beside it; a thread sanitizer looks on.
+TEST_F(NcclGuards, WhatBeginsWhileItIsAbortedDoesNotStay) {
+  const int before = FAKE_NCCL(fake_nccl_live_comms)();
+  for (int times = 0; times < 20; ++times) {
+    Alone alone;
+    std::thread other([&] { alone->abort(); });
+    alone.begin();
+    other.join();
+    for (const Deadline limit = soon(); !alone->over() && !limit.expired();) std::this_thread::yield();
+    EXPECT_TRUE(alone->over());
+  }
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), before);
+}
+
 TEST_F(NcclGuards, ACommunicatorThatIsLeftIsAborted) {
   const int before = FAKE_NCCL(fake_nccl_live_comms)();
   {

@@ -185,5 +185,16 @@ TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
   sending.release();
 }
 
+/// A rank of a large job must not be made to keep 512 KiB for each of the others.
+TEST(EagerWindow, OfAllPeersTogetherIsBounded) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20U;
+  EXPECT_EQ(eager_window_bytes(1), kMiB / 2);
+  EXPECT_EQ(eager_window_bytes(2), kMiB / 2);
+  for (const int size : {8, 100, 129, 130, 1000, 4000}) {
+    EXPECT_LE(eager_window_bytes(size) * static_cast<std::size_t>(size - 1), 64 * kMiB) << size;
+  }
+  EXPECT_EQ(eager_window_bytes(100'000), kMiB / 64);
+}
+
 }  // namespace
 }  // namespace ddp::collectives::tcp

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include <ddp/batch.hpp>
 
+#include <ddp/torch/c10d_reduce_op.hpp>
 #include <ddp/torch/c10d_work.hpp>
 #include <ddp/torch/interruptible.hpp>
 #include <ddp/torch/process_group.hpp>
@@ -36,10 +38,10 @@ class C10dBackend : public ::c10d::Backend {
  public:
   explicit C10dBackend(ddp::ProcessGroup group)
       : ::c10d::Backend(group.rank(), group.size()),
-        group_(std::move(group)),
-        options_(c10::make_intrusive<Options>("ddp", group_->group().timeout())) {}
+        options_(c10::make_intrusive<Options>("ddp", group.timeout())),
+        group_(std::move(group)) {}
 
-  /// Throws Error(aborted) after shutdown().
+  /// Throws Error(aborted) after shutdown() and abort().
   ddp::ProcessGroup process_group() { return group().group(); }
 
   const std::string getBackendName() const override { return "ddp"; }
@@ -56,14 +58,14 @@ class C10dBackend : public ::c10d::Backend {
   Started allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "allreduce");
     if (tensor.layout() == at::kSparse) return add_sparse(tensor, opts);
-    const ReduceOp op = operation(opts.reduceOp, tensor);
+    const ReduceOp op = reduce_op(opts.reduceOp, tensor);
     return started(Type::ALLREDUCE, group().all_reduce(tensor, op, limit(opts.timeout)), tensor, {tensor});
   }
 
   Started allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& opts) override {
     Batch batch{group().group()};
     for (const at::Tensor& tensor : tensors) {
-      const ReduceOp op = operation(opts.reduceOp, tensor);
+      const ReduceOp op = reduce_op(opts.reduceOp, tensor);
       batch.all_reduce(ProcessGroup::combined(tensor, op, "allreduce_coalesced"), op);
     }
     return started(Type::ALLREDUCE_COALESCED, batch, tensors, opts.timeout, tensors);
@@ -71,7 +73,7 @@ class C10dBackend : public ::c10d::Backend {
 
   Started reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "reduce");
-    const ReduceOp op = operation(opts.reduceOp, tensor);
+    const ReduceOp op = reduce_op(opts.reduceOp, tensor);
     return started(Type::REDUCE, group().reduce(tensor, peer(opts.rootRank), op, limit(opts.timeout)), tensor,
                    {tensor});
   }
@@ -138,14 +140,14 @@ class C10dBackend : public ::c10d::Backend {
   Started reduce_scatter(Tensors& outputs, Lists& inputs, const ::c10d::ReduceScatterOptions& opts) override {
     const at::Tensor& output = only(outputs, "reduce_scatter");
     const at::Tensor flat = at::stack(of_each_rank(inputs, "reduce_scatter"));
-    const ReduceOp op = operation(opts.reduceOp, output);
+    const ReduceOp op = reduce_op(opts.reduceOp, output);
     return started(Type::REDUCE_SCATTER, group().reduce_scatter(flat, output, op, limit(opts.timeout)), output,
                    {output});
   }
 
   Started _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const ::c10d::ReduceScatterOptions& opts) override {
-    const ReduceOp op = operation(opts.reduceOp, output);
+    const ReduceOp op = reduce_op(opts.reduceOp, output);
     return started(Type::_REDUCE_SCATTER_BASE, group().reduce_scatter(input, output, op, limit(opts.timeout)), output,
                    {output});
   }
@@ -156,7 +158,7 @@ class C10dBackend : public ::c10d::Backend {
     if (outputs.size() != inputs.size()) refuse(kWhat, "as many outputs as inputs");
     Batch batch{group().group()};
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const ReduceOp op = operation(opts.reduceOp, inputs[i]);
+      const ReduceOp op = reduce_op(opts.reduceOp, inputs[i]);
       ProcessGroup::combined(inputs[i], op, kWhat);
       batch.reduce_scatter(ProcessGroup::row_major(inputs[i], kWhat), ProcessGroup::row_major(outputs[i], kWhat), op);
     }
@@ -228,11 +230,16 @@ class C10dBackend : public ::c10d::Backend {
   void setSequenceNumberForGroup() override {}  // they begin at 0 everywhere
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
-  /// Lets go of the group. What runs ends by its own deadline; later operations are refused.
-  void abort() override { shutdown(); }
+  /// Ends the group on all ranks that can be reached, and what runs in it with Error(aborted), whoever else has a
+  /// handle to it; later operations are refused. From any thread, also while others use this object.
+  void abort() override {
+    if (std::optional<ProcessGroup> group = let_go()) group->group().abort("c10d's abort() was called");
+  }
+  /// Lets go of the group. What runs ends by its own deadline; later operations are refused. From the thread that
+  /// coalesces.
   void shutdown() override {
     coalesced_.reset();
-    group_.reset();
+    let_go();
   }
 
  private:
@@ -240,11 +247,15 @@ class C10dBackend : public ::c10d::Backend {
     throw_invalid_argument(what, "c10d's arguments do not fit", "give " + expected);
   }
 
-  ProcessGroup& group() {
-    if (group_) return *group_;
+  /// A handle of the caller's own: another thread may abort meanwhile.
+  ProcessGroup group() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (group_) return *group_;
+    }
     throw Error{{.code = ErrorCode::aborted,
                  .attempted = "using a c10d backend of libddp",
-                 .cause = "it was shut down",
+                 .cause = "it was shut down, or aborted",
                  .native = {},
                  .ranks = {},
                  .hint = {}}};
@@ -305,7 +316,7 @@ class C10dBackend : public ::c10d::Backend {
     const auto own = static_cast<std::size_t>(getRank());
     if (outputs.size() != ranks || inputs.size() != ranks) refuse("alltoall", "a tensor, or a size, for each rank");
     C10dWork::Copy{outputs[own], inputs[own]}.make();
-    Batch batch{group().group()};
+    Batch batch{group().group(), "all_to_all", type == Type::ALLTOALL_BASE ? elements_of_a_row(inputs, outputs) : 0};
     for (std::size_t i = 0; i < ranks; ++i) {
       if (i == own) continue;
       const int other = static_cast<int>(i);
@@ -315,31 +326,22 @@ class C10dBackend : public ::c10d::Backend {
     return started(type, batch, joined(outputs, inputs), timeout, std::move(result));
   }
 
+  /// Of parts of one tensor, for messages; 0 where all are empty.
+  static std::size_t elements_of_a_row(const Tensors& some, const Tensors& others) {
+    for (const at::Tensor& part : joined(some, others)) {
+      if (part.numel() > 0 && part.dim() > 0) {
+        return ProcessGroup::row_major(part, "alltoall").numel() / static_cast<std::size_t>(part.size(0));
+      }
+    }
+    return 0;
+  }
+
   static constexpr std::uint32_t kPieces = 0x8000'0000;  ///< of an alltoall: c10d's own tags are not negative
 
   int peer(std::int64_t rank) const { return static_cast<int>(rank); }
   static std::uint32_t tag_of(int tag) { return static_cast<std::uint32_t>(tag); }
   Deadline limit(std::chrono::milliseconds timeout) const {
     return Deadline::after(timeout > std::chrono::milliseconds::zero() ? timeout : options_->timeout);
-  }
-
-  static ReduceOp operation(const ::c10d::ReduceOp& op, const at::Tensor& tensor) {
-    switch (static_cast<::c10d::ReduceOp::RedOpType>(op)) {
-      case ::c10d::ReduceOp::SUM: return ReduceOp::sum;
-      case ::c10d::ReduceOp::AVG: return ReduceOp::avg;
-      case ::c10d::ReduceOp::PRODUCT: return ReduceOp::product;
-      case ::c10d::ReduceOp::MIN: return ReduceOp::min;
-      case ::c10d::ReduceOp::MAX: return ReduceOp::max;
-      case ::c10d::ReduceOp::BAND:
-        if (tensor.scalar_type() == at::kBool) return ReduceOp::min;
-        break;
-      case ::c10d::ReduceOp::BOR:
-        if (tensor.scalar_type() == at::kBool) return ReduceOp::max;
-        break;
-      default: break;
-    }
-    throw_invalid_argument("combining " + description_of(tensor), "libddp has no such c10d::ReduceOp",
-                           "use SUM, AVG, PRODUCT, MIN or MAX");
   }
 
   Started add_sparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& opts) {
@@ -378,9 +380,15 @@ class C10dBackend : public ::c10d::Backend {
     return C10dWork::start(getRank(), Type::COALESCED, std::nullopt, std::nullopt, {});
   }
 
-  std::optional<ProcessGroup> group_;
-  std::optional<Coalesced> coalesced_;
+  std::optional<ProcessGroup> let_go() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(group_, std::nullopt);
+  }
+
   c10::intrusive_ptr<Options> options_;
+  std::mutex mutex_;                   ///< guards the next
+  std::optional<ProcessGroup> group_;  ///< nothing: shut down
+  std::optional<Coalesced> coalesced_;
   std::uint64_t sequence_ = 0;
 };
 
