@@ -60,7 +60,8 @@ Evidence collect(const GroupMembers& members, const Operation& operation, const 
       evidence.verdict = reply.status->verdict;
       break;
     } else if (operation.sequence > reply.status->last_issued) {
-      const std::optional<LongTransfer>& transfer = reply.status->transfer;
+      std::optional<LongTransfer> transfer = reply.status->transfer;
+      if (transfer && (transfer->peer < 0 || transfer->peer >= members.size())) transfer.reset();
       (reply.status->waits || transfer ? evidence.held_up : evidence.behind).push_back(rank);
       if (transfer && !evidence.holds_up) evidence.holds_up.emplace(rank, *transfer);
     } else if (operation.sequence != 0 && reply.status->fingerprint != 0) {

@@ -97,6 +97,9 @@ TEST(FailureVerdict, ATransferThatHoldsARankUpIsNamedWithItsPeer) {
   held.status->transfer->receives = false;
   EXPECT_THAT(after_time_out({held, in_step(2), in_step(3)})->cause(),
               HasSubstr("rank 30 is alive but did not take it from rank 10"));
+  held.status->transfer->peer = 4;  // no member
+  EXPECT_EQ(after_time_out({held, in_step(2), in_step(3)})->ranks(), Ranks{10});
+  held.status->transfer->peer = 3;
   // one that nothing holds up is at fault itself
   MemberReply idle = behind(2);
   idle.status->waits = false;
