@@ -28,8 +28,9 @@ void allow_open_files(std::size_t more) noexcept {
   const rlim_t before = limit.rlim_cur;
   limit.rlim_cur = std::min(needed, limit.rlim_max);
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return;  // then whoever opens one too many says so
-  log(LogLevel::info, "raised this process's limit of open files from {} to {}: {} are open, and its groups may need {}",
-      before, limit.rlim_cur, open, more);
+  log(LogLevel::info,
+      "raised this process's limit of open files from {} to {}: {} are open, and its groups may need {}", before,
+      limit.rlim_cur, open, more);
 }
 
 }  // namespace ddp::base

@@ -3,8 +3,8 @@
 
 namespace ddp::base {
 
-/// While one exists, RunningClock leaves out stops. Without any, it is the steady clock. In a forked child, those of its
-/// parent count for nothing. Thread-safe.
+/// While one exists, RunningClock leaves out stops. Without any, it is the steady clock. In a forked child, those of
+/// its parent count for nothing. Thread-safe.
 class RunningClockGuard {
  public:
   /// Starts the thread if it is the first. Where there can be no more threads, stops are not noticed.

@@ -56,8 +56,8 @@ class CallMonitor::Watcher {
     const char* const what = slot.what_.load(std::memory_order_acquire);
     const std::int64_t since = slot.since_.load(std::memory_order_relaxed);
     if (what == nullptr || slot.told_ == since) return;
-    const auto begun = std::chrono::steady_clock::time_point{std::chrono::steady_clock::duration{since}};
-    const auto passed = std::chrono::steady_clock::now() - begun;
+    const auto begun = Deadline::Clock::time_point{Deadline::Clock::duration{since}};
+    const auto passed = Deadline::Clock::now() - begun;
     if (passed < limit) return;
     slot.told_ = since;
     base::log(base::LogLevel::error,

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include <ddp/deadline.hpp>
+
 namespace ddp::collectives::nccl {
 
 /// What one thread at a time is doing.
@@ -30,7 +32,7 @@ class CallSlot {
 class CallScope {
  public:
   CallScope(CallSlot& slot, const char* what) noexcept : slot_(slot) {
-    slot_.since_.store(std::chrono::steady_clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    slot_.since_.store(Deadline::Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     slot_.what_.store(what, std::memory_order_release);
   }
   CallScope(const CallScope&) = delete;
