@@ -252,6 +252,7 @@ TEST_P(BackendContract, AMessageThatDoesNotFitIsToldByItsReceiver) {
 
 /// Of several that start as one.
 TEST_P(BackendContract, TransfersThatWaitAreTold) {
+  if (!GetParam().reports_mismatch) GTEST_SKIP() << "its parts, which are doubles, do not tell";
   BackendRanks group(GetParam());
   group.on_all([&](int rank) {
     if (rank > 1) return;
