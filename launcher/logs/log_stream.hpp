@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <ddp/deadline.hpp>
+
 #include "base/unique_fd.hpp"
 #include "logs/console.hpp"
 #include "logs/line_assembler.hpp"
@@ -33,7 +35,7 @@ struct StreamTargets {
 /// Not thread-safe, but for the tail.
 class LogStream {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = Deadline::Clock;
   /// How long an unprefixed console waits for the end of an unfinished line.
   static constexpr std::chrono::milliseconds kUnfinishedLineWait{100};
   /// The same where a full pipe cut the write: the rest is sure to come. And for the job's console, where a line that

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <ddp/deadline.hpp>
+
 #include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
@@ -36,7 +38,7 @@ class OutputFile {
   std::uint64_t missing_bytes() const { return missing_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = Deadline::Clock;
   std::string note() const;
   std::size_t write_some(std::string_view bytes, int& error);
   void put(std::string_view note, std::string_view bytes);

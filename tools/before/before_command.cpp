@@ -29,7 +29,7 @@
 namespace ddp::tools::before {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Deadline::Clock;
 
 // The program uses the same store afterwards.
 constexpr std::string_view kStoreName = "ddp-before";

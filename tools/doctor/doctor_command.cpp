@@ -13,7 +13,7 @@
 namespace ddp::tools::doctor {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Deadline::Clock;
 
 int print(const DoctorOptions& options, const JobFacts& job, Clock::time_point began) {
   Examination done{.job = &job, .rules = 0, .findings = {}, .time = {}};

@@ -22,7 +22,7 @@
 namespace ddp::tools::doctor {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Deadline::Clock;
 
 constexpr std::size_t kSmallBytes = 64;
 constexpr std::size_t kHeaderBytesIpv4 = 20 + 8;  // IP and UDP
