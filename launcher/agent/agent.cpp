@@ -1,6 +1,7 @@
 #include "agent/agent.hpp"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -58,6 +59,8 @@ void Agent::handle(const control::Message& message) {
     finished_ = true;
   } else if (const auto* taken = std::get_if<control::ConsoleTaken>(&message)) {
     if (console_ && taken->epoch == epoch_) console_->send(message);
+  } else if (const auto* input = std::get_if<control::Input>(&message)) {
+    if (input_) input_->add(input->data, input->end);
   } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
     coordinator_rests_ = resting->rests;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
@@ -177,6 +180,9 @@ void Agent::begin(const control::PrepareAttempt& plan) {
   try {
     if (!metrics_) metrics_ = std::make_unique<NodeMetrics>(job_, loop_);
     metrics_->begin(plan);
+    if (plan.input && !input_)
+      input_ = std::make_unique<InputFeed>(
+          loop_, [this](std::int64_t bytes) { to_coordinator(control::InputTaken{.bytes = bytes}); }, STDIN_FILENO);
     AttemptProcess started = start_attempt_(job_, plan);
     attempt_process_ = std::move(started.process);
     attempt_ = std::make_unique<LoopConnection>(
@@ -204,7 +210,10 @@ void Agent::from_attempt(const control::Message& message) {
     running_ += static_cast<int>(started->pids.size());
   }
   if (std::get_if<control::RankEnded>(&message) != nullptr) --running_;
-  if (std::get_if<control::AttemptCleaned>(&message) != nullptr) cleaned_ = true;
+  if (std::get_if<control::AttemptCleaned>(&message) != nullptr) {
+    cleaned_ = true;
+    if (input_) input_->report();
+  }
   metrics_->note(message);
   to_coordinator(message);
   finish_as_orphan();
@@ -221,6 +230,7 @@ void Agent::attempt_lost(bool silent) {
     drop_attempt();                                   // kills the workers, too; their orphans are ours now
     end_left_processes(attempt_asked_ ? limits_.final_kill : limits_.kill);
     cleaned_ = true;
+    if (input_) input_->report();
     to_coordinator(control::AttemptFailed{
         .epoch = epoch_,
         .message = fmt::format("ddprun's own process for the ranks on {} (pid {}) {}", job_.host, pid, end),

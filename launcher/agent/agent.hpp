@@ -11,6 +11,7 @@
 #include <ddp/deadline.hpp>
 
 #include "agent/attempt_process.hpp"
+#include "agent/input_feed.hpp"
 #include "agent/node_job.hpp"
 #include "agent/node_metrics.hpp"
 #include "agent/step_signals.hpp"
@@ -120,6 +121,7 @@ class Agent {
   bool finished_ = false;
   int exit_status_ = 1;
   std::unique_ptr<NodeMetrics> metrics_;  ///< from the first attempt on
+  std::unique_ptr<InputFeed> input_;      ///< likewise, where rank 0 is here and gets the frontend's
   Heartbeat heartbeat_;
 };
 

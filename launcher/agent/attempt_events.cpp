@@ -102,6 +102,7 @@ void Attempt::report_end(int local, const RankEnd& end) {
   message.traces.stderr_log = streams.err.route.file;
   message.traces.stderr_shown = streams.err.route.console;
   message.traces.python = job_.command.python;
+  message.traces.interpreter = job_.command.interpreter;
   if (end.by_signal && end.code == SIGKILL) message.traces.oom = oom_.explain();
   traces_->gather(std::move(message));
 }

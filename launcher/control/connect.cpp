@@ -75,12 +75,18 @@ class Findings {
            (!all_.empty() && std::all_of(all_.begin(), all_.end(), refuses));
   }
 
+  std::string describe() const {
+    std::string text;
+    for (const Finding& finding : all_)
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", finding.address, finding.text);
+    return text;
+  }
+
   [[noreturn]] void fail(std::uint16_t port) const {
-    std::string cause;
+    std::string cause = describe();
     std::string hint;
     ErrorCode code = ErrorCode::unavailable;
     for (const Finding& finding : all_) {
-      cause += fmt::format("{}{}: {}", cause.empty() ? "" : "; ", finding.address, finding.text);
       if (finding.refusals == 0 || code == ErrorCode::conflict) continue;
       code = finding.code;
       hint = finding.hint;
@@ -214,7 +220,8 @@ Connection connect(const std::vector<std::string>& addresses, std::uint16_t port
 }
 
 Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Provers& provers,
-                   Deadline deadline, std::chrono::milliseconds connect_limit) {
+                   Deadline deadline, std::chrono::milliseconds connect_limit,
+                   const std::function<void(std::string cause)>& tried) {
   Findings findings;
   for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     for (const std::string& host : addresses) {
@@ -223,6 +230,7 @@ Connection connect(const std::vector<std::string>& addresses, std::uint16_t port
         return *std::move(connection);
     }
     if (addresses.empty() || findings.hopeless() || deadline.expired()) findings.fail(port);
+    if (tried) tried(findings.describe());
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
   }
 }

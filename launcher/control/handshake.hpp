@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,8 +60,10 @@ class Listener {
 /// once an address has said so three times.
 /// @param connect_limit for the TCP connection to one address, so that a firewall that drops packets does not use up
 /// the time for the others
+/// @param tried called after each round with what happened at the addresses
 Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Provers& provers,
-                   Deadline deadline, std::chrono::milliseconds connect_limit = std::chrono::seconds(3));
+                   Deadline deadline, std::chrono::milliseconds connect_limit = std::chrono::seconds(3),
+                   const std::function<void(std::string cause)>& tried = {});
 /// With the job's secret.
 Connection connect(const std::vector<std::string>& addresses, std::uint16_t port, const Secret& secret,
                    Deadline deadline, std::chrono::milliseconds connect_limit = std::chrono::seconds(3));

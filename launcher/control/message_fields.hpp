@@ -110,7 +110,8 @@ struct Described<RankTraces> {
       Field{"error_file", &RankTraces::error_file},     Field{"error_content", &RankTraces::error_content},
       Field{"stderr_tail", &RankTraces::stderr_tail},   Field{"oom", &RankTraces::oom},
       Field{"stdout_log", &RankTraces::stdout_log},     Field{"stderr_log", &RankTraces::stderr_log},
-      Field{"stderr_shown", &RankTraces::stderr_shown}, Field{"python", &RankTraces::python}};
+      Field{"stderr_shown", &RankTraces::stderr_shown}, Field{"python", &RankTraces::python},
+      Field{"interpreter", &RankTraces::interpreter}};
 };
 
 template <>
@@ -185,8 +186,21 @@ struct Described<PrepareAttempt> {
                                       Field{"console_window_bytes", &PrepareAttempt::console_window_bytes, kCount},
                                       Field{"still_after_ms", &PrepareAttempt::still_after_ms, kCount},
                                       Field{"nodes_lost", &PrepareAttempt::nodes_lost, kCount},
+                                      Field{"input", &PrepareAttempt::input},
                                       Field{"progress_ms", &PrepareAttempt::progress_ms, kCount},
                                       Field{"nodes", &PrepareAttempt::nodes}};
+};
+
+template <>
+struct Described<Input> {
+  static constexpr const char* kName = "Input";
+  static constexpr std::tuple kFields{Field{"data", &Input::data}, Field{"end", &Input::end}};
+};
+
+template <>
+struct Described<InputTaken> {
+  static constexpr const char* kName = "InputTaken";
+  static constexpr std::tuple kFields{Field{"bytes", &InputTaken::bytes, kCount}};
 };
 
 template <>

@@ -17,7 +17,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 10;
+inline constexpr int kProtocolVersion = 11;
 
 // ---- agent to coordinator ----------------
 
@@ -39,7 +39,7 @@ struct Hello {
   std::string run_id{};
   std::string host{};
   std::vector<std::string> addresses{};  ///< numeric, where other nodes may reach it, best first
-  std::int64_t order = -1;               ///< SLURM_NODEID or --node-rank; -1: any
+  std::int64_t order = -1;               ///< SLURM_PROCID or --node-rank; -1: any
   int nproc = 0;
   std::string role{};
   std::string program{};  ///< script, module or program, as the user wrote it
@@ -138,6 +138,12 @@ struct SignalReceived {
   bool operator==(const SignalReceived&) const = default;
 };
 
+/// Rank 0 has read so much more of its Input.
+struct InputTaken {
+  std::int64_t bytes = 0;
+  bool operator==(const InputTaken&) const = default;
+};
+
 // ---- coordinator to agent ----------------
 
 struct NodeLayout {
@@ -169,9 +175,18 @@ struct PrepareAttempt {
   /// How long ranks must stand still for RanksStill; 0: they are not watched.
   std::int64_t still_after_ms = 0;
   int nodes_lost = 0;            ///< by attempts before
+  bool input = false;            ///< the receiver's rank 0 gets Input
   std::int64_t progress_ms = 0;  ///< between two messages Progress; 0: none are wanted
   std::vector<NodeLayout> nodes{};
   bool operator==(const PrepareAttempt&) const = default;
+};
+
+/// More of the frontend's standard input, for rank 0 of this attempt or a later one. The next follows when it has been
+/// read.
+struct Input {
+  Bytes data{};
+  bool end = false;
+  bool operator==(const Input&) const = default;
 };
 
 /// All nodes are prepared. The receiver uses the first address that answers.
@@ -300,10 +315,11 @@ struct Encoded {
   bool operator==(const Encoded&) const = default;
 };
 
-using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
-                             AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
-                             Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
-                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Encoded>;
+using Message =
+    std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
+                 AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
+                 ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
+                 ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

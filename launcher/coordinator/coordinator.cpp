@@ -8,10 +8,12 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 
 #include "base/signal_name.hpp"
+#include "outcome/group_verdict.hpp"
 #include "pmix_server/job_namespace.hpp"
 
 namespace ddp::launcher {
@@ -29,6 +31,8 @@ constexpr std::chrono::seconds kStackReserve{2};
 constexpr std::int64_t kConsoleBytes = std::int64_t{64} << 20U;
 constexpr std::int64_t kLeastWindowBytes = std::int64_t{32} << 10U;
 constexpr std::int64_t kMostWindowBytes = std::int64_t{512} << 10U;
+// What nobody should wait for without a word.
+constexpr std::chrono::seconds kWaitToldAfter{5};
 // Of a rank that frees much memory, where a restart needs what it holds.
 constexpr std::chrono::seconds kRestartKillPatience{10};
 
@@ -49,9 +53,15 @@ Coordinator::Coordinator(CoordinatorOptions options, EventLoop& loop, Coordinato
       membership_(options_.membership, clock_().steady),
       log_suffix_(random_suffix()) {
   if (options_.timeout) job_end_ = after(*options_.timeout);
+  wait_told_at_ = after(kWaitToldAfter);
 }
 
 // ---- agents come and go ----------------
+
+void Coordinator::listen(std::unique_ptr<control::Listener> listener) {
+  listening_at_ = listener->addresses();
+  links_.listen(std::move(listener));
+}
 
 void Coordinator::send_to_nodes(const control::Message& message) {
   for (const AttemptNode& node : attempt_->nodes()) links_.send(node.link, message);
@@ -107,10 +117,11 @@ void Coordinator::agent_left(std::int64_t order, const std::string& why) {
   if (const auto link = membership_.agent_of(order)) links_.lose(*link, why);
 }
 
-void Coordinator::agents_lost(const std::string& why, int exit_status) {
+void Coordinator::agents_lost(const std::string& why, int exit_status, const std::string& hint) {
   if (phase_ == Phase::finishing || phase_ == Phase::finished) return;
   if (phase_ == Phase::gathering)
-    return fail_gathering(fmt::format("{}; {}", why, membership_.describe()), exit_status);
+    return fail_gathering(fmt::format("{}; {}{}{}", why, membership_.describe(), hint.empty() ? "" : "; ", hint),
+                          exit_status);
   for (AttemptNode& node : attempt_->nodes()) {
     links_.is_silent(node.link) ? links_.abandon(node.link) : links_.drop(node.link);
     node.state = NodeState::lost;
@@ -158,13 +169,18 @@ void Coordinator::begin_attempt(const Roster& roster) {
       .console_window_bytes = job_console ? window : 0,
       .still_after_ms = options_.hang_report_after.value_or(std::chrono::milliseconds(0)).count(),
       .nodes_lost = nodes_lost_,
+      .input = false,
       .progress_ms = options_.progress_interval.count(),
       .nodes = attempt_->layout()};
   for (const AttemptNode& node : nodes) {
     plan.node_rank = node.rank;
     plan.serve_store = node.rank == 0;
+    plan.input = options_.input && node.rank == 0;
     links_.send(node.link, plan);
   }
+  const int link = nodes.front().link;
+  const bool anew = std::exchange(input_link_, link) != link;
+  if (options_.input) events_.input_wanted(anew);
 }
 
 void Coordinator::start_ranks() {
@@ -233,6 +249,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
     if (other) next = next ? earlier(*next, *other) : other;
   };
   if (phase_ == Phase::gathering) consider(membership_.next_deadline());
+  if (phase_ == Phase::gathering) consider(wait_told_at_);
   if (phase_ == Phase::running) {
     consider(attempt_->supervisor().next_deadline());
     consider(state_.notice.next_deadline());
@@ -251,6 +268,7 @@ void Coordinator::time_passed() {
   if (phase_ == Phase::gathering) {
     if (const auto roster = membership_.next(clock_().steady)) begin_attempt(*roster);
   }
+  tell_waiting();
   give_up_waiting();
   if (phase_ == Phase::running) {
     Supervisor& supervisor = attempt_->supervisor();
@@ -262,6 +280,7 @@ void Coordinator::time_passed() {
     if (supervisor.done()) {
       outcome_ = supervisor.outcome();
       outcome_.stacks = std::move(state_.stacks);
+      apply_group_verdict(outcome_);
       if (!outcome_.success()) outcome_.hang = std::move(state_.hang_report);
       end_attempt();
     }
@@ -272,12 +291,24 @@ void Coordinator::time_passed() {
   if (phase_ == Phase::finishing && (links_.empty() || expired(phase_end_))) phase_ = Phase::finished;
 }
 
+std::string Coordinator::waiting_hint() const { return events_.waiting_hint ? events_.waiting_hint() : std::string{}; }
+
+void Coordinator::tell_waiting() {
+  if (phase_ != Phase::gathering || !expired(wait_told_at_)) return;
+  wait_told_at_.reset();
+  const std::string where = listening_at_.empty() ? "" : fmt::format(" at {}", fmt::join(listening_at_, ", "));
+  const std::string hint = waiting_hint();
+  events_.note(fmt::format("waiting for other nodes{}, for {} s at most; {}{}{}", where,
+                           std::chrono::ceil<std::chrono::seconds>(membership_.rules().join_timeout).count(),
+                           membership_.describe(), hint.empty() ? "" : "; ", hint));
+}
+
 void Coordinator::give_up_waiting() {
   using std::chrono::duration_cast, std::chrono::seconds;
   if (phase_ == Phase::gathering && membership_.failed(clock_().steady)) {
     agents_lost(fmt::format("not all nodes joined within {} s",
                             duration_cast<seconds>(membership_.rules().join_timeout).count()),
-                1);
+                1, waiting_hint());
   }
   if (phase_ != Phase::preparing || !expired(phase_end_)) return;
   for (AttemptNode& node : attempt_->nodes()) {

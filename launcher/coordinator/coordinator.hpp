@@ -44,6 +44,7 @@ struct CoordinatorOptions {
   PeerLimits peers;
   std::chrono::milliseconds progress_interval{0};  ///< between two calls of CoordinatorEvents::progress; 0: none
   std::string log_name = "none";                   ///< of the folders of log files
+  bool input = false;                              ///< rank 0's standard input comes by send_input()
 };
 
 /// What a user may see while the job runs.
@@ -60,6 +61,9 @@ struct CoordinatorEvents {
   std::function<void(int rank, const std::string& host, const RankEnd&)> rank_ended{};
   std::function<void(const NodeFailure&)> node_lost{};        ///< or it cannot start its ranks
   std::function<void(std::int64_t order)> agent_joined = {};  ///< with its control::Hello::order
+  std::function<void(bool anew)> input_wanted = {};           ///< by rank 0; anew: on another node than before
+  std::function<void(std::int64_t bytes)> input_taken = {};   ///< so much more of it
+  std::function<std::string()> waiting_hint = {};             ///< what to look at while nodes do not come; may be empty
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.
@@ -75,7 +79,7 @@ class Coordinator {
   /// An agent that has proven the job's secret, or is in this process.
   void add(control::Connection connection) { links_.add(std::move(connection)); }
   /// Where agents connect until the job has its nodes.
-  void listen(std::unique_ptr<control::Listener> listener) { links_.listen(std::move(listener)); }
+  void listen(std::unique_ptr<control::Listener> listener);
 
   /// A signal to this process where it has no agent.
   void signal_received(int signal, bool by_slurm);
@@ -83,7 +87,8 @@ class Coordinator {
   void suspend();
   void resume();
   /// No agent can connect any more (srun has ended): the job fails with @p why.
-  void agents_lost(const std::string& why, int exit_status);
+  /// @param hint what to do, where not all have joined; may be empty
+  void agents_lost(const std::string& why, int exit_status, const std::string& hint = {});
   /// @p count agents will not connect. @return whether the job goes on without them
   bool agents_missing(std::size_t count, const std::string& why);
   /// What held the agent of that order on its host has ended; its connection may not tell.
@@ -91,6 +96,11 @@ class Coordinator {
 
   /// The console has taken what came from @p link.
   void output_taken(int link, const control::ConsoleTaken& taken) { links_.send(link, taken); }
+
+  /// For rank 0; see CoordinatorEvents::input_wanted.
+  void send_input(const control::Input& piece) {
+    if (input_link_) links_.send(*input_link_, piece);
+  }
 
   std::optional<Deadline> next_deadline() const;
   void time_passed();
@@ -177,6 +187,8 @@ class Coordinator {
   void conclude();
   void finish();
   void give_up_waiting();
+  void tell_waiting();
+  std::string waiting_hint() const;
   void job_timed_out();
   bool expired(const std::optional<Deadline>& deadline) const;
   Deadline after(std::chrono::milliseconds duration) const { return Deadline{clock_().steady + duration}; }
@@ -189,6 +201,9 @@ class Coordinator {
   std::map<int, int> signals_taken_;                  ///< by signal: the highest count of any link
   Membership membership_;
   Phase phase_ = Phase::gathering;
+  std::vector<std::string> listening_at_;
+  std::optional<int> input_link_;         ///< of rank 0's node
+  std::optional<Deadline> wait_told_at_;  ///< gathering: when to say that nodes are awaited; then nothing
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
   std::string log_suffix_;

@@ -27,6 +27,10 @@ void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
   if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
   if (const auto* resting = std::get_if<control::Resting>(&message)) return handle_resting(link, *resting);
+  if (const auto* taken = std::get_if<control::InputTaken>(&message)) {
+    if (options_.input && link == input_link_) events_.input_taken(taken->bytes);
+    return;
+  }
   AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr;
   if (node == nullptr || epoch_of(message) != attempt_->epoch()) return;
   if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {

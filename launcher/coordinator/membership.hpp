@@ -66,7 +66,7 @@ class Membership {
 
  private:
   bool enough() const { return num_members() >= rules_.min_nodes; }
-  /// Nodes that said their order (SLURM_NODEID, --node-rank) come first, in that order; then by host name, with numbers
+  /// Nodes that said their order (SLURM_PROCID, --node-rank) come first, in that order; then by host name, with numbers
   /// compared as numbers (node2 before node10); then in the order in which they joined.
   std::vector<Member> in_order() const;
 

@@ -32,7 +32,6 @@ namespace {
 
 constexpr const char* kReading = "reading what the frontend's ddprun sends on standard input";
 constexpr std::string_view kMagic = "ddprun-agent";
-constexpr std::string_view kInputWord = ":input";  // in kAgentHostVariable
 constexpr std::size_t kMostFirstLineBytes = 256;
 // Linux limits arguments and environment of a process to a quarter of its stack, 2 MiB by default (execve(2)).
 constexpr std::size_t kMostBytes = std::size_t{64} << 20U;
@@ -158,8 +157,7 @@ std::string AgentSettings::encode(std::string_view version) const {
     body += '\0';
   };
   add(point);
-  for (const int number : {node, ranks, here ? 1 : 0, input ? 1 : 0, static_cast<int>(file_mask)})
-    add(std::to_string(number));
+  for (const int number : {node, ranks, here ? 1 : 0, static_cast<int>(file_mask)}) add(std::to_string(number));
   add(directory);
   add(std::to_string(arguments.size()));
   for (const std::string& argument : arguments) add(argument);
@@ -174,7 +172,6 @@ AgentSettings AgentSettings::decode(std::string_view body) {
   settings.node = fields.number(kMaxNodes - 1);
   settings.ranks = fields.number(kMaxRanksPerNode);
   settings.here = fields.number(1) == 1;
-  settings.input = fields.number(1) == 1;
   settings.file_mask = static_cast<mode_t>(fields.number(0777));
   settings.directory = fields.text();
   for (int left = fields.number(INT_MAX); left > 0; --left) settings.arguments.emplace_back(fields.text());
@@ -252,8 +249,7 @@ void take_agent_settings(const AgentSettings& settings) {
   wanted.insert_or_assign("PWD", settings.directory);
   wanted.insert_or_assign(kAgentVariable, settings.point);
   wanted.insert_or_assign(kAgentHostVariable,
-                          fmt::format("{}:{}{}{}", settings.node, settings.ranks, settings.here ? ":here" : "",
-                                      settings.input ? kInputWord : ""));
+                          fmt::format("{}:{}{}", settings.node, settings.ranks, settings.here ? ":here" : ""));
   ::clearenv();
   for (const auto& [name, value] : wanted) ::setenv(name.c_str(), value.c_str(), 1);
   ::umask(settings.file_mask);
@@ -263,9 +259,8 @@ void take_agent_settings(const AgentSettings& settings) {
   end_with_standard_input();
 }
 
-void settle_standard_input(const base::Environment& environment) {
+void leave_standard_input() {
   ::fcntl(STDIN_FILENO, F_SETFL, ::fcntl(STDIN_FILENO, F_GETFL) & ~O_ASYNC);
-  if (environment.raw(kAgentHostVariable).value_or("").ends_with(kInputWord)) return;
   const base::UniqueFd null_device{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
   if (!null_device || ::dup2(null_device.get(), STDIN_FILENO) < 0) throw base::system_error("opening /dev/null", errno);
 }

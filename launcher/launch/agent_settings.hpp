@@ -23,7 +23,6 @@ struct AgentSettings {
   int node = 0;                        ///< place in the host list
   int ranks = 0;                       ///< 0: as the arguments say
   bool here = false;                   ///< on the frontend's host
-  bool input = false;                  ///< the frontend's standard input follows once the agent has joined
   mode_t file_mask = 022;              ///< umask(2)
   std::string directory;               ///< to work in
   std::vector<std::string> arguments;  ///< of the frontend
@@ -53,8 +52,7 @@ AgentSettings read_agent_settings(int fd, std::string_view version, Deadline dea
 /// open until it has joined. With a single thread. Throws Error(system) where the folder cannot be entered.
 void take_agent_settings(const AgentSettings& settings);
 
-/// For an agent that has reached its frontend: from now on standard input is that of the frontend where the settings
-/// say so (which @p environment tells), else /dev/null.
-void settle_standard_input(const base::Environment& environment);
+/// For an agent that has reached its frontend: from now on standard input is /dev/null. Throws Error(system).
+void leave_standard_input();
 
 }  // namespace ddp::launcher

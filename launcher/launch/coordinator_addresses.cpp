@@ -96,7 +96,7 @@ std::vector<std::string> frontend_addresses(const LaunchOptions& options, bool b
     return coordinator_addresses(own_network("", "", without_names).addresses, others);
   }
   for (const HostEntry& host : options.hosts) {
-    if (!is_this_host(host.name)) others.push_back(host.name);
+    if (!host.here && !is_this_host(host.name)) others.push_back(host.name);
   }
   if (others.empty()) return {"127.0.0.1"};
   return coordinator_addresses(own_network("", others.front(), without_names).addresses, others);

@@ -18,7 +18,6 @@
 #include "base/host_name.hpp"
 #include "base/signal_name.hpp"
 #include "base/system_error.hpp"
-#include "launch/input_relay.hpp"
 #include "launch/launcher_process.hpp"
 #include "launch/own_network.hpp"
 #include "options/program_lookup.hpp"
@@ -50,14 +49,16 @@ std::string describe(const std::string& program, const base::ProcessEnd& end) {
 
 bool is_this_host(const std::string& host) {
   const std::string own = base::host_name();
-  if (host == "localhost" || host == own || host == without_domain(own)) return true;
+  for (const std::string& name : {std::string("localhost"), own, without_domain(own)}) {
+    if (base::same_host_name(host, name)) return true;
+  }
   return is_address(host) && is_own_name(host);
 }
 
 void settle_single_host(LaunchOptions& options, RoleDecision& role) {
   if (role.role != LaunchRole::frontend || !role.by_hosts || role.nodes.max != 1) return;
   const HostEntry& host = options.hosts.front();
-  if (!is_this_host(host.name)) return;
+  if (!host.here && !is_this_host(host.name)) return;
   if (host.ranks > 0) options.nproc = {.kind = RanksPerNode::Kind::number, .number = host.ranks};
   role = {.role = LaunchRole::alone, .reason = "the host list names this host alone", .nodes = role.nodes};
 }
@@ -107,7 +108,7 @@ HostAgents::HostAgents(EventLoop& loop, const LaunchOptions& options, std::size_
   for (std::size_t index = 0; index < num_hosts; ++index) {
     Host& host = hosts_.emplace_back();
     host.entry = options.hosts.at(index);
-    host.here = is_this_host(host.entry.name);
+    host.here = host.entry.here || is_this_host(host.entry.name);
   }
   if (std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.here; }))
     ssh_path_ = find_program(options_.ssh_command.front(), environment.raw("PATH").value_or("/bin:/usr/bin"));
@@ -151,7 +152,6 @@ void HostAgents::start(std::size_t index) {
   settings.node = static_cast<int>(index);
   settings.ranks = host.entry.ranks;
   settings.here = host.here;
-  settings.input = gets_input(index);
   host.unsent = settings.encode(DDP_VERSION_STRING);
   loop_.watch(host.input.get(), [this, index] { send_settings(hosts_[index]); });
   loop_.want_write(host.input.get(), true);
@@ -182,18 +182,22 @@ void HostAgents::joined(std::int64_t node) {
   host.state = State::joined;
   host.limit.reset();
   leave_input(host);
-  if (gets_input(index)) {
-    relay_input(std::move(host.input));
-  } else {
-    host.input.reset();
-  }
+  host.input.reset();
   --starting_;
   start_more();
   if (starting_ == 0 && !failures_.empty()) report_failures();
 }
 
-bool HostAgents::gets_input(std::size_t index) const {
-  return index == 0 && options_.standard_input != StandardInput::none && !input_is_empty();
+std::string HostAgents::awaited() const {
+  constexpr std::size_t kMostNames = 8;
+  std::vector<std::string> names;
+  for (const Host& host : hosts_) {
+    if (host.state == State::starting || host.state == State::waiting) names.push_back(host.entry.name);
+  }
+  const std::size_t more = names.size() - std::min(names.size(), kMostNames);
+  names.resize(names.size() - more);
+  return fmt::format("{} starts ddprun on {}{}", options_.ssh_command.front(), fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 void HostAgents::process_ended(std::size_t index) {

@@ -70,6 +70,8 @@ class HostAgents {
   ~HostAgents();
 
   void joined(std::int64_t node);
+  /// "ssh starts ddprun on n1, n2": those that have not joined.
+  std::string awaited() const;
   std::optional<Deadline> next_deadline() const;
   void time_passed();
 
@@ -99,8 +101,6 @@ class HostAgents {
   void start(std::size_t index);
   void send_settings(Host& host);
   void leave_input(Host& host);
-  /// Whether this process's standard input goes to that host: rank 0 runs on the first.
-  bool gets_input(std::size_t index) const;
   void process_ended(std::size_t index);
   void give_up(std::size_t index, std::string cause, std::string hint);
   void report_failures();

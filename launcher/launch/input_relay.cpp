@@ -1,7 +1,6 @@
 #include "launch/input_relay.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -44,25 +43,14 @@ void copy_input(const base::UniqueFd& pipe) {
 
 }  // namespace
 
-void relay_input(base::UniqueFd pipe) {
-  ::fcntl(pipe.get(), F_SETFL, ::fcntl(pipe.get(), F_GETFL) & ~O_NONBLOCK);
-  // The thread ends with the process.
-  base::start_thread([pipe = std::move(pipe)] { copy_input(pipe); }).detach();
-}
-
 base::UniqueFd relay_input() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw base::system_error("making a pipe for standard input", errno);
   base::UniqueFd reading{ends[0]};
-  relay_input(base::UniqueFd{ends[1]});
+  base::UniqueFd writing{ends[1]};
+  // The thread ends with the process.
+  base::start_thread([pipe = std::move(writing)] { copy_input(pipe); }).detach();
   return reading;
-}
-
-bool input_is_empty() {
-  struct stat own {};
-  struct stat nothing {};
-  return ::fstat(STDIN_FILENO, &own) != 0 ||
-         (::stat("/dev/null", &nothing) == 0 && S_ISCHR(own.st_mode) && own.st_rdev == nothing.st_rdev);
 }
 
 }  // namespace ddp::launcher

@@ -119,6 +119,7 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
   if (!description_.empty()) {
     base::write_text(STDOUT_FILENO, description_, base::kPagePatience, untaken(options_.ending_signals).get());
   }
+  if (status_.terminal() && !environment.has("NO_COLOR")) text = highlighted(std::move(text));
   if (!text.empty()) {
     const auto stall =
         std::clamp<std::chrono::milliseconds>(coordinator.drain_time() / 2, base::kLinePatience, control::kStallLimit);

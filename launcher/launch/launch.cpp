@@ -1,11 +1,9 @@
 #include "launch/launch.hpp"
 
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -21,7 +19,6 @@
 #include "base/left_scratch.hpp"
 #include "base/peer_timeout.hpp"
 #include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
 #include "control/pending_connections.hpp"
 #include "coordinator/coordinator.hpp"
 #include "coordinator/job_console.hpp"
@@ -30,12 +27,18 @@
 #include "launch/coordination.hpp"
 #include "launch/coordinator_addresses.hpp"
 #include "launch/host_agents.hpp"
+#include "launch/host_identity.hpp"
+#include "launch/job_input.hpp"
 #include "launch/job_reporter.hpp"
 #include "launch/launch_role.hpp"
 #include "launch/launcher_end.hpp"
+#include "launch/log_name.hpp"
+#include "launch/node_order.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
 #include "launch/slurm_frontend.hpp"
+#include "launch/temporary_folder.hpp"
+#include "launch/waiting_hint.hpp"
 #include "outcome/exit_error.hpp"
 #include "pmix_server/scratch_directory.hpp"
 #include "report/json_report.hpp"
@@ -114,21 +117,6 @@ class Process {
     return endpoint.empty() ? options_.rendezvous.master_addr : endpoint;
   }
 
-  /// -r and -t without --log-dir: the files must outlive the job.
-  void keep_logs() {
-    const auto wanted = [](const StreamSelection& selection) {
-      return selection.all != Streams::none || !selection.by_local_rank.empty();
-    };
-    LogOptions& logs = options_.logs;
-    if (options_.dry_run || logs.directory || !(wanted(logs.redirects) || wanted(logs.tee))) return;
-    const auto text = environment_.raw("TMPDIR").value_or("");
-    std::string folder = (text.empty() ? std::string{"/tmp"} : text) + "/ddprun_logs_XXXXXX";
-    if (::mkdtemp(folder.data()) == nullptr)
-      throw base::system_error(fmt::format("making the log folder '{}'", folder), errno, "give another with --log-dir");
-    say(fmt::format("the log files are in {} on {}", folder, base::host_name()));
-    logs.directory = folder;
-  }
-
   /// What does not depend on the other nodes. An error here ends the whole job: an agent among several keeps it for the
   /// coordinator.
   void prepare_node() {
@@ -168,23 +156,25 @@ class Process {
   void meet() {
     // A frontend listens before it starts agents over ssh; those that outlive it shall not wait long.
     const std::chrono::milliseconds patience = options_.rendezvous.join_timeout;
-    const auto deadline = Deadline::after(role_.by_hosts ? std::min(patience, kFrontendPatience) : patience);
+    const auto began = Deadline::Clock::now();
+    const Deadline deadline{began + (role_.by_hosts ? std::min(patience, kFrontendPatience) : patience)};
     const std::string host = rendezvous_host();
-    or_refuse([&] { network_ = own_network(options_.local_addr, host, environment_); });
-    if (network_.addresses.empty()) network_ = own_network("", host, without_interface_names(environment_));
+    or_refuse([&] { network_ = own_network(options_.local_addr, host, environment_, deadline); });
+    if (network_.addresses.empty()) network_ = own_network("", host, without_interface_names(environment_), deadline);
     Rendezvous rendezvous =
         role_.role == LaunchRole::frontend_agent ? meet_as_frontend_agent(environment_, deadline)
         : role_.role == LaunchRole::step_agent
             ? meet_in_step(environment_, step_addresses(network_.addresses, options_, environment_), deadline)
-            : meet_at_endpoint(options_, environment_);
+            : meet_at_endpoint(options_, environment_, began);
     order_ = rendezvous.order;
     if (rendezvous.listener) {
       if (options_.verbose)
         say(fmt::format("waiting for the other nodes at {}", fmt::join(rendezvous.listener->addresses(), ", ")));
       lead(std::move(rendezvous.listener), nullptr);
     } else {
-      control::Connection coordinator = rendezvous.connect();
-      if (role_.role == LaunchRole::frontend_agent && role_.by_hosts) settle_standard_input(environment_);
+      control::Connection coordinator =
+          rendezvous.connect(role_.role == LaunchRole::endpoint ? own_endpoint_remark(host) : "");
+      if (role_.role == LaunchRole::frontend_agent && role_.by_hosts) leave_standard_input();
       coordinator.set_peer(rendezvous.host.empty()
                                ? fmt::format("the coordinator at {}", coordinator.peer())
                                : fmt::format("the coordinator on {} ({})", rendezvous.host, coordinator.peer()));
@@ -203,19 +193,26 @@ class Process {
     coordination.peers = peers_;
     coordination.progress_interval = reporter_.progress_interval();
     const bool job_console = coordination.job_console;
+    coordination.input = role_.role == LaunchRole::frontend && options_.standard_input == StandardInput::rank_zero &&
+                         !options_.dry_run && !input_is_empty();
     CoordinatorEvents events = reporter_.events(environment_);
     events.agent_joined = [this](std::int64_t order) {
       if (hosts_) hosts_->joined(order);
+      joined_ = true;
     };
+    events.waiting_hint = [this] { return hosts_ ? hosts_->awaited() : waiting_hint(options_, role_, environment_); };
     if (job_console) write_console(events);
+    if (coordination.input) hand_on_input(events);
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, std::move(events));
     if (role_.role == LaunchRole::frontend && role_.by_hosts) {
       start_hosts(*point);
     } else if (role_.role == LaunchRole::frontend) {
       const StepInput input = step_input(options_.standard_input);
-      srun_ = std::make_unique<SrunProcess>(agent_step_command(role_.components, own_path(), arguments_, input.tasks),
-                                            agent_step_environment(environment_, *point),
-                                            input.stream ? input.stream.get() : STDIN_FILENO);
+      const NodeOrder order = order_of_nodes(environment_);
+      if (!order.remark.empty()) say(order.remark);
+      srun_ = std::make_unique<SrunProcess>(
+          agent_step_command(role_.components, own_path(), arguments_, input.tasks, order.nodes),
+          agent_step_environment(environment_, *point), input.stream ? input.stream.get() : STDIN_FILENO);
       loop_.watch(srun_->pidfd(), [this] { srun_ended(); });
     }
     if (listener) coordinator_->listen(std::move(listener));
@@ -243,6 +240,13 @@ class Process {
     events.before_attempt = [this] { console_->rest(); };  // the agent of this process will fork
   }
 
+  void hand_on_input(CoordinatorEvents& events) {
+    input_ = std::make_unique<JobInput>(loop_, STDIN_FILENO,
+                                        [this](const control::Input& piece) { coordinator_->send_input(piece); });
+    events.input_wanted = [this](bool anew) { input_->begin(anew); };
+    events.input_taken = [this](std::int64_t bytes) { input_->taken(bytes); };
+  }
+
   void make_signals() {
     if (signals_) return;
     std::vector<int> signals = options_.handled_signals();
@@ -256,12 +260,13 @@ class Process {
   void start_agent(control::Connection coordinator) {
     make_signals();
     or_refuse([this] {
-      const auto text = environment_.raw("TMPDIR").value_or("");
-      const std::string folder = text.empty() ? "/tmp" : text;
+      const std::string folder = temporary_folder(environment_);
       base::remove_left_scratch(folder, Deadline::after(kSweepLimit));
       scratch_.emplace(folder);
       job_->scratch = scratch_->path();
-      keep_logs();
+      if (options_.dry_run || !needs_log_folder(options_.logs)) return;
+      options_.logs.directory = make_log_folder(temporary_folder(environment_));
+      say(fmt::format("the log files are in {} on {}", *options_.logs.directory, base::host_name()));
     });
     job_->options = options_;
     job_->peers = peers_;
@@ -310,7 +315,7 @@ class Process {
     const int status = srun_->exit_status().value_or(-1);
     if (coordinator_->finished()) return;
     coordinator_->agents_lost(fmt::format("srun ended (exit code {}) before the job was over", status),
-                              status > 0 ? status : 1);
+                              status > 0 ? status : 1, joined_ ? "" : stale_job_hint(environment_));
   }
 
   int drive() {
@@ -318,14 +323,17 @@ class Process {
       Deadline deadline = Deadline::after(std::chrono::hours(24));  // where there is no other limit
       for (const auto& limit :
            {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
-            agent_ ? agent_->next_deadline() : std::nullopt, hosts_ ? hosts_->next_deadline() : std::nullopt}) {
+            agent_ ? agent_->next_deadline() : std::nullopt, hosts_ ? hosts_->next_deadline() : std::nullopt,
+            input_ ? input_->next_deadline() : std::nullopt}) {
         if (limit) deadline = earlier(deadline, *limit);
       }
       loop_.run_once(deadline);
       if (coordinator_) coordinator_->time_passed();
       if (agent_) agent_->time_passed();
       if (hosts_ && !coordinator_->finished()) hosts_->time_passed();
+      if (input_) input_->time_passed();
     }
+    input_.reset();
     if (console_) console_->finish([this](auto... since) { return coordinator_->reader_limit(since...); });
     if (srun_) {
       end_launchers(loop_, *coordinator_,
@@ -352,6 +360,7 @@ class Process {
   JobReporter reporter_;
   PeerLimits peers_;
   std::int64_t order_ = -1;
+  bool joined_ = false;  ///< some agent has
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;
   std::optional<ScratchDirectory> scratch_;
@@ -359,6 +368,7 @@ class Process {
   std::unique_ptr<SignalInbox> signals_;
   std::unique_ptr<SrunProcess> srun_;
   std::unique_ptr<JobConsole> console_;
+  std::unique_ptr<JobInput> input_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<HostAgents> hosts_;
   std::unique_ptr<Agent> agent_;
@@ -366,10 +376,17 @@ class Process {
 
 }  // namespace
 
-int launch(LaunchOptions options, const base::Environment& environment, const std::vector<std::string>& arguments) {
+int launch(LaunchOptions options, base::Environment environment, const std::vector<std::string>& arguments) {
+  if (std::string remark = unite_hosts(options.hosts); !remark.empty()) options.notices.push_back(std::move(remark));
   RoleDecision role = decide_role(options, environment);
   settle_single_host(options, role);
   if (role.role != LaunchRole::frontend_agent) print_startup_warnings(options, environment);
+  // A frontend's host may lack what the nodes have.
+  if (role.role != LaunchRole::frontend || role.by_hosts) {
+    const std::string remark = leave_missing_temporary_folder(environment);
+    const bool first = environment.number("SLURM_PROCID").value_or(role.by_hosts ? -1 : 0) == 0;
+    if (first && !remark.empty()) say(fmt::format("{}: {}", base::host_name(), remark));
+  }
   // A frontend has said it for its agents.
   if (options.verbose && role.role != LaunchRole::frontend_agent)
     say(fmt::format("{}: {}", base::host_name(), role.reason));

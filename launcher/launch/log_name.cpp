@@ -1,8 +1,29 @@
 #include "launch/log_name.hpp"
 
+#include <stdlib.h>
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
 #include "base/slurm_step.hpp"
+#include "base/system_error.hpp"
 
 namespace ddp::launcher {
+
+bool needs_log_folder(const LogOptions& logs) {
+  const auto wanted = [](const StreamSelection& selection) {
+    return selection.all != Streams::none || !selection.by_local_rank.empty();
+  };
+  return !logs.directory && (wanted(logs.redirects) || wanted(logs.tee));
+}
+
+std::string make_log_folder(const std::string& parent) {
+  std::string folder = parent + "/ddprun_logs_XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr)
+    throw base::system_error(fmt::format("making the log folder '{}'", folder), errno, "give another with --log-dir");
+  return folder;
+}
 
 std::string log_name(const LaunchOptions& options, const base::Environment& environment) {
   const std::string& run_id = options.rendezvous.run_id;

@@ -27,12 +27,11 @@ constexpr std::chrono::seconds kResolverPatience{8};
 
 std::vector<topology::InterfaceFact> interfaces() { return topology::read_usable_interfaces(); }
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
 /// Hosts that must be reachable.
-std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const base::Environment& environment) {
+std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const base::Environment& environment,
+                                    Deadline deadline) {
   std::vector<std::string> hosts;
-  if (!rendezvous_host.empty() && !is_own_name(rendezvous_host)) hosts.push_back(rendezvous_host);
+  if (!rendezvous_host.empty() && !is_own_name(rendezvous_host, deadline)) hosts.push_back(rendezvous_host);
   // there is a rule without other hosts
   for (std::string& node : other_nodes(environment).value_or(std::vector<std::string>{}))
     hosts.push_back(std::move(node));
@@ -58,6 +57,16 @@ std::optional<std::vector<std::string>> node_lists(const base::Environment& envi
 Deadline patience() { return Deadline::after(kResolverPatience); }
 
 }  // namespace
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> own;
+  for (const topology::InterfaceFact& fact : interfaces()) {
+    for (const InterfaceAddress& address : fact.interface.addresses) own.push_back(address.address);
+  }
+  return own;
+}
 
 std::vector<std::string> numeric_addresses(const std::string& host, Deadline deadline, int flags) {
   std::vector<std::string> addresses;
@@ -110,7 +119,7 @@ std::vector<std::string> resolve_local_addr(const std::string& local_addr) {
 }
 
 OwnNetwork own_network(const std::string& local_addr, const std::string& rendezvous_host,
-                       const base::Environment& environment) {
+                       const base::Environment& environment, Deadline deadline) {
   OwnNetwork own;
   const auto add = [&own](const std::string& address) {
     if (std::find(own.addresses.begin(), own.addresses.end(), address) == own.addresses.end())
@@ -123,7 +132,7 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& rendezv
     }
   }
   try {
-    const NodeNetwork network = read_node_network(environment, peer_hosts(rendezvous_host, environment));
+    const NodeNetwork network = read_node_network(environment, peer_hosts(rendezvous_host, environment, deadline));
     for (const topology::InterfaceCandidate& candidate : network.candidates) {
       const topology::CandidateAddress& at = candidate.at;
       own.interfaces.push_back({.name = candidate.interface,
@@ -147,24 +156,27 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& rendezv
   return own;
 }
 
-std::vector<std::string> listening_addresses(const std::string& host) {
-  std::vector<std::string> own;
-  for (const topology::InterfaceFact& fact : interfaces()) {
-    for (const InterfaceAddress& address : fact.interface.addresses) own.push_back(address.address);
-  }
+std::vector<std::string> listening_addresses(const std::string& host, Deadline deadline) {
+  const Deadline limit = earlier(deadline, patience());
+  const std::vector<std::string> own = own_addresses();
   std::vector<std::string> here;
-  for (std::string& address : numeric_addresses(host, patience())) {
+  for (std::string& address : numeric_addresses(host, limit)) {
     if (is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end())
       here.push_back(std::move(address));
   }
-  const bool is_name = !host.starts_with("localhost") && numeric_addresses(host, patience(), AI_NUMERICHOST).empty();
-  const bool known_here = !here.empty() || host == base::host_name();
+  const bool is_name = !means_localhost(host) && numeric_addresses(host, limit, AI_NUMERICHOST).empty();
+  const bool known_here = !here.empty() || base::same_host_name(host, base::host_name());
   if (is_name && known_here && std::all_of(here.begin(), here.end(), is_loopback)) return {""};
-  if (here.empty() && host == "localhost") return {"127.0.0.1"};
+  if (here.empty() && means_localhost(host) && !is_loopback(host)) return {"127.0.0.1"};
   return here;
 }
 
-bool is_own_name(const std::string& host) { return !listening_addresses(host).empty(); }
+bool is_own_name(const std::string& host, Deadline deadline) { return !listening_addresses(host, deadline).empty(); }
+
+bool means_localhost(const std::string& host) {
+  return is_loopback(host) || base::same_host_name(host.substr(0, host.find('.')), "localhost") ||
+         base::same_host_name(host, "ip6-localhost") || base::same_host_name(host, "ip6-loopback");
+}
 
 base::Environment without_interface_names(const base::Environment& environment) {
   auto variables = environment.variables();

@@ -2,6 +2,7 @@
 // traffic between ranks.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ struct OwnNetwork {
 /// job, or are @p rendezvous_host. Throws Error(invalid_argument) when the user has named an interface or a host that
 /// does not exist.
 OwnNetwork own_network(const std::string& local_addr, const std::string& rendezvous_host,
-                       const base::Environment& environment);
+                       const base::Environment& environment,
+                       Deadline deadline = Deadline::after(std::chrono::minutes(1)));
 /// The names of the nodes of the Slurm step and job, of all its components, without this one. Nothing where they are
 /// not known.
 std::optional<std::vector<std::string>> other_nodes(const base::Environment& environment);
@@ -38,13 +40,21 @@ std::vector<std::string> numeric_addresses(const std::string& host, Deadline dea
 /// The same environment without the names of interfaces that the user has chosen.
 base::Environment without_interface_names(const base::Environment& environment);
 
+/// Of this host's interfaces, loopback among them.
+std::vector<std::string> own_addresses();
+/// Whether a numeric address is loopback's.
+bool is_loopback(const std::string& address);
+/// Whether @p host is what each host calls itself: localhost, 127.0.0.1, ::1.
+bool means_localhost(const std::string& host);
+
 /// Whether @p host is a name or an address of this host; so is each loopback address, such as 127.0.1.1, which some
-/// distributions give the host's name in /etc/hosts.
-bool is_own_name(const std::string& host);
+/// distributions give the host's name in /etc/hosts. The resolver has until @p deadline, and a few seconds at most.
+bool is_own_name(const std::string& host, Deadline deadline = Deadline::after(std::chrono::minutes(1)));
 
 /// Where to listen so that others who look up @p host come to this one: those of its addresses that are this host's.
 /// {""}, which is all of them, for this host's own name where it has only loopback addresses here (see above): other
 /// hosts find others. Empty: it is another host's name or address.
-std::vector<std::string> listening_addresses(const std::string& host);
+std::vector<std::string> listening_addresses(const std::string& host,
+                                             Deadline deadline = Deadline::after(std::chrono::minutes(1)));
 
 }  // namespace ddp::launcher

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "base/host_name.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous_proof.hpp"
+#include "launch/wait_notice.hpp"
 #include "options/host_list.hpp"
 #include "options/option_values.hpp"
 
@@ -54,8 +57,8 @@ std::unique_ptr<control::Listener> listen_unless_another_does(const std::vector<
 }
 
 /// Of an agent that must lead.
-std::vector<std::string> own_addresses(const std::string& host, bool told_to_lead) {
-  std::vector<std::string> addresses = listening_addresses(host);
+std::vector<std::string> addresses_to_lead_at(const std::string& host, bool told_to_lead, Deadline deadline) {
+  std::vector<std::string> addresses = listening_addresses(host, deadline);
   if (!addresses.empty()) return addresses;
   if (told_to_lead) return {""};  // the address may be one that is translated
   throw Error{{.code = ErrorCode::invalid_argument,
@@ -67,10 +70,10 @@ std::vector<std::string> own_addresses(const std::string& host, bool told_to_lea
                        "translates it, add --rdzv-conf is_host=1 on node 0"}};
 }
 
-/// In the host list, or Slurm's number of the node.
+/// In the host list, or the number of Slurm's task: there is one on each node, in the order that the user wants.
 std::int64_t place_of_agent(const base::Environment& environment) {
   const auto part = environment.raw(kAgentHostVariable);
-  if (!part) return environment.number("SLURM_NODEID").value_or(-1);
+  if (!part) return environment.number("SLURM_PROCID").value_or(-1);
   return parse_whole(kAgentHostVariable, std::string_view(*part).substr(0, part->find(':')), 0, kMaxNodes - 1);
 }
 
@@ -103,14 +106,31 @@ RendezvousPoint RendezvousPoint::decode(const std::string& text) {
   return point;
 }
 
-control::Connection Rendezvous::connect() const {
+control::Connection Rendezvous::connect(const std::string& remark) const {
+  std::mutex mutex;
+  std::string found;
+  std::optional<WaitNotice> notice;
+  // Agents that a frontend has started, or that follow a step's first task, leave it to that one.
+  if (host.empty())
+    notice.emplace([&] {
+      const std::lock_guard lock(mutex);
+      return fmt::format("waiting for the job's coordinator at {}:{}, for {} more{}{}{}{}", fmt::join(addresses, ", "),
+                         port, duration_text(deadline.remaining()), found.empty() ? "" : ": ", found,
+                         remark.empty() ? "" : "; ", remark);
+    });
   try {
-    return control::connect(addresses, port, provers, deadline);
+    return control::connect(addresses, port, provers, deadline, std::chrono::seconds(3), [&](std::string cause) {
+      const std::lock_guard lock(mutex);
+      found = std::move(cause);
+    });
   } catch (const Error& error) {
-    if (port_taken.empty()) throw;
+    if (port_taken.empty() && remark.empty()) throw;
     ErrorDetail detail = error.detail();
-    detail.hint = fmt::format("{}{}{}: choose another port if it is none of this job's ddpruns", detail.hint,
-                              detail.hint.empty() ? "" : "; ", port_taken);
+    const auto add = [&detail](const std::string& more) {
+      if (!more.empty()) detail.hint += (detail.hint.empty() ? "" : "; ") + more;
+    };
+    if (!port_taken.empty()) add(port_taken + ": choose another port if it is none of this job's ddpruns");
+    add(remark);
     throw Error{std::move(detail)};
   }
 }
@@ -137,7 +157,8 @@ Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline
           .port_taken = {}};
 }
 
-Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment) {
+Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment,
+                            Deadline::Clock::time_point began) {
   const RendezvousOptions& wanted = options.rendezvous;
   const bool fixed = wanted.backend != RendezvousBackend::c10d;
   const bool endpoint = !wanted.endpoint_host.empty();
@@ -149,7 +170,7 @@ Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environmen
     port = *wanted.master_port;
   }
   const int node_rank = wanted.node_rank.value_or(0);
-  const Deadline deadline = Deadline::after(fixed ? wanted.static_timeout : wanted.read_timeout);
+  const Deadline deadline{began + (fixed ? wanted.static_timeout : std::min(wanted.read_timeout, wanted.join_timeout))};
   const auto proof = std::make_shared<RendezvousProof>(environment, wanted.insecure, base::host_name());
   Rendezvous rendezvous{.listener = {},
                         .addresses = {host},
@@ -159,9 +180,9 @@ Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environmen
                         .deadline = deadline,
                         .port_taken = {}};
   const bool must_lead = wanted.is_host.value_or(fixed && node_rank == 0);
-  const bool may_lead = !wanted.is_host && !fixed && is_own_name(host);
+  const bool may_lead = !wanted.is_host && !fixed && is_own_name(host, deadline);
   if (!must_lead && !may_lead) return rendezvous;
-  const std::vector<std::string> addresses = own_addresses(host, wanted.is_host.has_value());
+  const std::vector<std::string> addresses = addresses_to_lead_at(host, wanted.is_host.has_value(), deadline);
   const auto prover = proof->leader();
   if (must_lead) {
     rendezvous.listener = std::make_unique<control::Listener>(addresses, port, prover);

@@ -41,8 +41,9 @@ struct Rendezvous {
   /// Of this process where it should lead, but the port is taken; else empty.
   std::string port_taken;
 
-  /// As an agent. Throws like control::connect().
-  control::Connection connect() const;
+  /// As an agent; says what it waits for where that takes long. Throws like control::connect().
+  /// @param remark on why the coordinator is perhaps not reached; may be empty
+  control::Connection connect(const std::string& remark = {}) const;
 };
 
 /// For a frontend, which leads: it gives its agents the point.
@@ -52,7 +53,7 @@ struct FrontendRendezvous {
 };
 /// @param addresses of this host: where it listens, and what the agents are told
 FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses);
-/// Reads kAgentVariable; the order is SLURM_NODEID, or the place in the host list.
+/// Reads kAgentVariable; the order is SLURM_PROCID, or the place in the host list.
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline);
 /// Task 0 leads, listens at its @p addresses and publishes its point over the step's PMI. The exchange runs in a child
 /// process: this one will be a PMIx server and must not be a client. Throws Error: timeout (with the tasks that did not
@@ -62,7 +63,8 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
 /// --rdzv-endpoint or --master-addr: the agent on that host leads, and listens at that address alone. As the job has no
 /// private channel, they prove themselves as RendezvousProof says. Throws Error: system when the port is in use,
 /// invalid_argument when this agent must lead and the address is another host's, unavailable when it cannot prove
-/// itself.
-Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment);
+/// itself. @param began when the time to reach the coordinator begins
+Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment,
+                            Deadline::Clock::time_point began = Deadline::Clock::now());
 
 }  // namespace ddp::launcher

@@ -10,12 +10,15 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
+#include <span>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/system_error.hpp"
 #include "launch/input_relay.hpp"
+#include "launch/input_source.hpp"
 #include "launch/launcher_process.hpp"
 #include "options/program_lookup.hpp"
 #include "options/shell_words.hpp"
@@ -28,7 +31,7 @@ constexpr std::chrono::seconds kSrunTermPatience{10};
 
 // srun also reads options from the environment (srun(1), INPUT ENVIRONMENT VARIABLES). These are for the ranks; an
 // agent takes the whole node and divides it itself.
-constexpr std::array<std::string_view, 23> kTaskOptions{"SLURM_NTASKS",
+constexpr std::array<std::string_view, 25> kTaskOptions{"SLURM_NTASKS",
                                                         "SLURM_NPROCS",
                                                         "SLURM_NTASKS_PER_NODE",
                                                         "SLURM_NTASKS_PER_CORE",
@@ -46,6 +49,8 @@ constexpr std::array<std::string_view, 23> kTaskOptions{"SLURM_NTASKS",
                                                         "SLURM_CPU_BIND_LIST",
                                                         "SLURM_CPU_BIND_VERBOSE",
                                                         "SLURM_DISTRIBUTION",
+                                                        "SLURM_HOSTFILE",
+                                                        "SLURM_ARBITRARY_NODELIST",
                                                         "SLURM_HINT",
                                                         "SLURM_THREADS_PER_CORE",
                                                         "SLURM_EXACT",
@@ -65,17 +70,17 @@ std::vector<std::string> agent_command(const std::string& ddprun, const std::vec
 }  // namespace
 
 StepInput step_input(StandardInput wanted) {
-  if (wanted == StandardInput::none || input_is_empty()) {
+  if (wanted != StandardInput::all || input_is_empty()) {
     StepInput none{.tasks = "none", .stream = base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}};
     if (!none.stream) throw base::system_error("opening /dev/null", errno);
     return none;
   }
-  return {.tasks = wanted == StandardInput::all ? "all" : "0",
-          .stream = ::isatty(STDIN_FILENO) == 1 ? relay_input() : base::UniqueFd{}};
+  return {.tasks = "all", .stream = ::isatty(STDIN_FILENO) == 1 ? relay_input() : base::UniqueFd{}};
 }
 
 std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,
-                                            const std::vector<std::string>& arguments, const std::string& input_tasks) {
+                                            const std::vector<std::string>& arguments, const std::string& input_tasks,
+                                            const std::vector<std::string>& order) {
   const std::vector<std::string> agent = agent_command(ddprun, arguments);
   std::vector<std::string> command{"srun"};
   for (std::size_t component = 0; component < components.size(); ++component) {
@@ -93,10 +98,16 @@ std::vector<std::string> agent_step_command(const std::vector<int>& components, 
                              "--no-kill",
                              "--kill-on-bad-exit=0",
                              "--wait=0",
-                             fmt::format("--input={}", first || input_tasks == "all" ? input_tasks : "none"),
+                             fmt::format("--input={}", input_tasks),
                              "--export=ALL",
                              "--job-name=ddprun"};
     command.insert(command.end(), std::begin(part), std::end(part));
+    if (!order.empty()) {
+      const std::span<const std::string> wanted = std::span{order}.first(std::min<std::size_t>(order.size(), nodes));
+      std::erase(command, "--ntasks-per-node=1");  // the list says it
+      command.emplace_back("--distribution=arbitrary");
+      command.push_back(fmt::format("--nodelist={}", fmt::join(wanted, ",")));
+    }
     command.insert(command.end(), agent.begin(), agent.end());
   }
   return command;

@@ -16,18 +16,20 @@ namespace ddp::launcher {
 
 /// The standard input of a step of agents.
 struct StepInput {
-  std::string tasks;      ///< srun's --input: "none", "all", or "0" for the agent of node 0
+  std::string tasks;      ///< srun's --input: "none" or "all"
   base::UniqueFd stream;  ///< what srun reads; nothing: ddprun's own
 };
 
-/// srun reads files, pipes and sockets itself. Terminals are read for it: its process group is in the background.
+/// srun reads what all ranks get, except from terminals, which are read for it: its process group is in the background.
+/// Rank 0's input comes by JobInput.
 StepInput step_input(StandardInput wanted);
 
 /// srun's command line for one agent on each node: no MPI, and losing a node or an agent does not end the step, because
 /// ddprun decides that. @param components the number of nodes in each component of the allocation; several are a
-/// heterogeneous one's.
+/// heterogeneous one's. @param order of the nodes, where the user wants one: the first of them are taken
 std::vector<std::string> agent_step_command(const std::vector<int>& components, const std::string& ddprun,
-                                            const std::vector<std::string>& arguments, const std::string& input_tasks);
+                                            const std::vector<std::string>& arguments, const std::string& input_tasks,
+                                            const std::vector<std::string>& order = {});
 
 /// Gives an agent all processors of its cgroup, where Slurm has bound it as a task with one. (srun's --cpu-bind=none
 /// would, but complains on clusters without a binding plugin, even with --quiet.)

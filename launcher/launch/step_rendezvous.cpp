@@ -20,10 +20,12 @@
 #include "base/child_process.hpp"
 #include "base/host_name.hpp"
 #include "base/socket.hpp"
+#include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "kvs/pmi2_store.hpp"
 #include "kvs/pmix_store.hpp"
 #include "launch/rendezvous.hpp"
+#include "launch/wait_notice.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -92,7 +94,7 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
                         .addresses = {},
                         .port = 0,
                         .provers = {},
-                        .order = environment.number("SLURM_NODEID").value_or(-1),
+                        .order = environment.number("SLURM_PROCID").value_or(-1),
                         .deadline = deadline,
                         .port_taken = {}};
   RendezvousPoint point{
@@ -112,6 +114,11 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u)");
   const base::ChildProcess child{pid};  // killed in the end, in case it hangs inside a library
   child_end.reset();
+  if (leads && !base::wait_for(answer.get(), POLLIN, earlier(deadline, Deadline::after(kSilentWait))))
+    base::write_stderr_line(
+        fmt::format("ddprun: waiting for the step's other tasks, for {} more: 'squeue --steps' shows "
+                    "whether all have begun",
+                    duration_text(deadline.remaining())));
   const std::string told = read_all(answer.get(), Deadline{deadline.when() + kChildPatience});
   if (told.starts_with('+')) {
     if (!leads) point = RendezvousPoint::decode(told.substr(1));

@@ -12,6 +12,7 @@
 
 #include "base/option_name.hpp"
 #include "options/foreign_options.hpp"
+#include "options/misplaced_words.hpp"
 #include "options/option_values.hpp"
 #include "outcome/exit_error.hpp"
 
@@ -117,6 +118,7 @@ class Splitter {
       ++next_;
       word.starts_with("--") ? take_long(word) : take_short(word);
     }
+    check_separate_value();
     split_.command.assign(arguments_.begin() + static_cast<std::ptrdiff_t>(next_), arguments_.end());
     return std::move(split_);
   }
@@ -145,8 +147,18 @@ class Splitter {
     }
   }
 
+  /// "--dump-env stderr train.py": the value that was not taken would be the program.
+  void check_separate_value() {
+    if (without_value_.empty() || next_ == arguments_.size() || arguments_[next_ - 1] == "--") return;
+    std::string hint = hint_for_separate_value(without_value_, arguments_[next_]);
+    if (is_surely_a_value(arguments_[next_]))
+      reject_words(fmt::format("'{}' would be the program", arguments_[next_]), hint);
+    split_.program_hint = std::move(hint);
+  }
+
   void take(const OptionShape& option, std::optional<std::string> value) {
     split_.options.push_back(option.name);
+    without_value_ = option.value_optional && !value ? option.name : std::string{};
     if (!option.takes_value) {
       if (value)
         reject_words(fmt::format("option '{}' takes no value", option.name), "leave out the '=' and what follows");
@@ -170,6 +182,7 @@ class Splitter {
   std::span<const std::string> arguments_;
   std::span<const OptionShape> known_;
   std::size_t next_ = 0;
+  std::string without_value_;  ///< the last option, where it could have had a value and has none
   SplitArguments split_;
 };
 

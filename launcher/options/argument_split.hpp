@@ -22,14 +22,16 @@ struct SplitArguments {
   std::vector<std::string> options;
   /// Everything from the first word on that is no option. Empty when there is none.
   std::vector<std::string> command;
+  /// What to do if there is no such program: it stands behind an option that may have a value. Else empty.
+  std::string program_hint{};
 };
 
 /// Accepts what Python's argparse accepts for torchrun: "--name value", "--name=value", underscores for dashes, any
 /// unambiguous beginning of a long name, and short options with their value or further short ones in one word: "-r3",
 /// "-r=3", "-mr3". "--" ends the options. What follows the first non-option belongs to the program. A separate value
 /// must not look like an option, unless it is a negative number or has a space: more likely a value was forgotten.
-/// Throws ExitError(kExitUsage) for unknown or ambiguous options (with the closest known one) and for missing or
-/// unwanted values.
+/// Throws ExitError(kExitUsage) for unknown or ambiguous options (with the closest known one), for missing or
+/// unwanted values, and for a value behind a blank where only "--name=value" gives one.
 SplitArguments split_arguments(std::span<const std::string> arguments, std::span<const OptionShape> known);
 
 }  // namespace ddp::launcher

@@ -10,6 +10,7 @@
 #include "options/argument_split.hpp"
 #include "options/bash_completion.hpp"
 #include "options/manual_page.hpp"
+#include "options/misplaced_words.hpp"
 #include "options/option_groups.hpp"
 #include "options/program_text.hpp"
 #include "outcome/exit_error.hpp"
@@ -59,6 +60,8 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
   fill(table, draft, flags);
 
   SplitArguments split = split_arguments(arguments, table.shapes());
+  if (std::string remark = remark_on_program_options(split.command, split.options); !remark.empty())
+    draft.notice(std::move(remark));
   table.parse(std::move(split.options));
   if (auto answer = information(table)) return std::move(*answer);
   table.read_values(environment);
@@ -79,6 +82,7 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
                      .hint = fmt::format("write it after the options: {}", program_text().usage)}};
   }
   draft.options.command = std::move(split.command);
+  draft.options.program_hint = std::move(split.program_hint);
   return std::move(draft.options);
 }
 

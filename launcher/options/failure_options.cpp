@@ -84,11 +84,13 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                     for (const auto& name : draft.forwarded->unusable)
                       reject_value(source, name, "cannot be forwarded", "leave it out");
                   });
-  table.add_value("--hang-report-after", "SECONDS",
-                  "Say who hangs once no rank has made progress for this time; the job goes on (default: never).",
-                  [&](const auto& source, const auto& text) {
-                    options.hang_report_after = parse_positive_seconds(source, text, kOneYear);
-                  });
+  table.add_value(
+      "--hang-report-after", "SECONDS",
+      "Say who hangs once no rank has made progress for this time; the job goes on (default 300; 0: never).",
+      [&](const auto& source, const auto& text) {
+        const auto after = parse_seconds(source, text, kOneYear);
+        options.hang_report_after = after > after.zero() ? std::optional{after} : std::nullopt;
+      });
   table.add_flag("--torchrun-exit-codes", "Exit status 1 for every failure, as with torchrun.",
                  options.torchrun_exit_codes);
   table

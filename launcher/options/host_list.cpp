@@ -20,6 +20,9 @@ namespace {
 constexpr const char* kListHint = "write HOST or HOST:RANKS, with commas between them: n0:2,n[1-3]:4";
 constexpr const char* kLineHint = "write one host a line: HOST, HOST:RANKS or HOST slots=RANKS";
 
+// Windows' editors begin a file in UTF-8 with it.
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 struct Count {
   std::string_view host;
   std::string_view number;
@@ -94,6 +97,12 @@ std::vector<std::string_view> entries_of(std::string_view text) {
   return entries;
 }
 
+/// Host names have no case (RFC 4343).
+std::string without_case(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
 /// "slots = 2" is "slots=2".
 std::vector<std::string> words_of(std::string_view line) {
   std::vector<std::string> words;
@@ -156,7 +165,12 @@ std::vector<HostMention> parse_host_list(const std::string& source, const std::s
 std::vector<HostMention> parse_host_file(const std::string& source, const std::string& text) {
   std::vector<HostMention> mentions;
   int number = 0;
-  for (std::string_view rest = text; !rest.empty();) {
+  std::string_view rest = text;
+  if (rest.starts_with("\xff\xfe") || rest.starts_with("\xfe\xff") || rest.find('\0') != std::string_view::npos)
+    reject_value(source, rest.substr(0, 16), "begins a file in UTF-16 or one that is no text",
+                 "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE");
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
+  while (!rest.empty()) {
     const auto end = rest.find('\n');
     ++number;
     add_line(fmt::format("{}, line {}", source, number), rest.substr(0, end), mentions);
@@ -174,7 +188,8 @@ std::vector<HostEntry> merge_hosts(const std::string& source, const std::vector<
   std::vector<HostEntry> hosts;
   std::unordered_map<std::string, Sum> sums;
   for (const HostMention& mention : mentions) {
-    const auto [found, first] = sums.try_emplace(mention.name, Sum{.at = hosts.size(), .times = 0, .max_slots = 0});
+    const auto [found, first] =
+        sums.try_emplace(without_case(mention.name), Sum{.at = hosts.size(), .times = 0, .max_slots = 0});
     if (first) hosts.push_back({.name = mention.name, .ranks = 0});
     Sum& sum = found->second;
     ++sum.times;
@@ -193,7 +208,7 @@ std::vector<HostEntry> merge_hosts(const std::string& source, const std::vector<
                  fmt::format("a job has at most {} nodes", kMaxNodes));
   const bool listed_by_rank = counted == 0 && hosts.size() < mentions.size();
   for (HostEntry& host : hosts) {
-    const Sum& sum = sums.at(host.name);
+    const Sum& sum = sums.at(without_case(host.name));
     if (listed_by_rank) host.ranks = std::min(sum.times, kMaxRanksPerNode + 1);
     if (host.ranks > kMaxRanksPerNode)
       reject_value(source, host.name, "has too many ranks", fmt::format("a node has at most {}", kMaxRanksPerNode));

@@ -60,6 +60,7 @@ struct HostEntry {
   std::string name;   ///< as the user wrote it: a name or an address
   int ranks = 0;      ///< 0: as --nproc-per-node says
   int max_ranks = 0;  ///< max_slots; 0: no limit
+  bool here = false;  ///< its name, looked up, is this host's
   bool operator==(const HostEntry&) const = default;
 };
 
@@ -126,6 +127,7 @@ struct LaunchOptions {
   StandardInput standard_input = StandardInput::rank_zero;
   std::string backend;               ///< --backend: DDP_BACKEND of the ranks; empty: as ddprun's
   std::vector<std::string> command;  ///< script, module or program, and its arguments; never empty
+  std::string program_hint;          ///< what to do if there is no such program; empty: nothing special
 
   int max_restarts = 0;
   /// After the first failure, the time that the other ranks have to end by themselves before they get SIGTERM.
@@ -133,8 +135,9 @@ struct LaunchOptions {
   std::optional<std::chrono::milliseconds> failure_grace;
   /// The time from SIGTERM (or a forwarded signal) to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
-  std::optional<std::chrono::milliseconds> timeout;            ///< --timeout: the whole job may take this long
-  std::optional<std::chrono::milliseconds> hang_report_after;  ///< --hang-report-after; nothing: no reports
+  std::optional<std::chrono::milliseconds> timeout;  ///< --timeout: the whole job may take this long
+  /// --hang-report-after; nothing: no reports
+  std::optional<std::chrono::milliseconds> hang_report_after = std::chrono::minutes(5);
   std::vector<int> ending_signals;           ///< --signals-to-handle: forwarded to all ranks; they end the job
   std::vector<int> forwarded_signals;        ///< --forward-signals: forwarded; the job continues
   std::vector<int> handled_signals() const;  ///< both

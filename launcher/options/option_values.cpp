@@ -2,6 +2,7 @@
 #include "options/option_values.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -11,10 +12,35 @@
 #include "base/word_choice.hpp"
 
 namespace ddp::launcher {
+namespace {
+
+struct Invisible {
+  std::string_view bytes;  ///< UTF-8
+  std::string_view shown;
+};
+
+// What comes with text that is copied from documents and mails, or saved on Windows, and looks like a blank or nothing.
+constexpr std::array kInvisible{Invisible{"\xc2\xa0", "\\u00a0"},     Invisible{"\xc2\xad", "\\u00ad"},
+                                Invisible{"\xe2\x80\x8b", "\\u200b"}, Invisible{"\xe2\x80\x8c", "\\u200c"},
+                                Invisible{"\xe2\x80\x8d", "\\u200d"}, Invisible{"\xe2\x80\x8e", "\\u200e"},
+                                Invisible{"\xe2\x80\x8f", "\\u200f"}, Invisible{"\xe2\x80\xaf", "\\u202f"},
+                                Invisible{"\xe2\x81\xa0", "\\u2060"}, Invisible{"\xef\xbb\xbf", "\\ufeff"}};
+
+}  // namespace
+
 std::string printable(std::string_view text) {
-  std::string shown{text};
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+  std::string shown;
+  while (!text.empty()) {
+    const auto* const found = std::find_if(kInvisible.begin(), kInvisible.end(),
+                                           [&](const Invisible& each) { return text.starts_with(each.bytes); });
+    if (found != kInvisible.end()) {
+      shown += found->shown;
+      text.remove_prefix(found->bytes.size());
+    } else {
+      shown += std::iscntrl(static_cast<unsigned char>(text.front())) != 0 ? '?' : text.front();
+      text.remove_prefix(1);
+    }
+  }
   return shown;
 }
 

@@ -14,11 +14,15 @@
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "options/program_lookup.hpp"
+#include "options/script_line.hpp"
 #include "options/string_template.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {
+
+/// A byte order mark hides the "#!" from the kernel.
+constexpr std::string_view kMarkedScript = "\xef\xbb\xbf#!";
 
 /// With -c, sys.argv[0] is "-c"; the script must see its own name there, as with torchrun. run_path leaves SystemExit
 /// to the interpreter, which turns it into the exit status.
@@ -102,7 +106,9 @@ ProgramKind kind_of(const std::string& name) {
   const bool executable = ::faccessat(AT_FDCWD, name.c_str(), X_OK, AT_EACCESS) == 0;
   const bool readable = ::faccessat(AT_FDCWD, name.c_str(), R_OK, AT_EACCESS) == 0;
   if (executable && !readable) return ProgramKind::native;
-  const std::string bytes = first_bytes(name);
+  const std::string head = first_bytes(name);
+  const std::string_view bytes =
+      std::string_view(head).substr(head.starts_with(kMarkedScript) ? kMarkedScript.size() - 2 : 0);
   const bool elf = bytes.starts_with("\177ELF");
   const bool other_script = bytes.starts_with("#!") && !names_python(bytes) && !name.ends_with(".py");
   if (!elf && !other_script) return ProgramKind::script;
@@ -118,6 +124,19 @@ std::string path_of(const std::string& name) { return name.find('/') == std::str
 bool is_interpreter(std::string_view program) {
   const auto slash = program.rfind('/');
   return program.substr(slash == std::string_view::npos ? 0 : slash + 1).starts_with("python");
+}
+
+/// For a user whose modules are in another Python.
+std::string interpreter_text(const std::string& path, std::string_view origin, const base::Environment& environment) {
+  std::string text = fmt::format("{} ({}", path, origin);
+  bool environments = false;
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const std::string folder = environment.raw(name).value_or("");
+    if (folder.empty()) continue;
+    environments = true;
+    text += fmt::format("; {}={}{}", name, folder, path.starts_with(folder + "/") ? "" : ", which has another one");
+  }
+  return text + (environments ? ")" : "; VIRTUAL_ENV is not set)");
 }
 
 /// What reports call "python -u train.py": "train.py".
@@ -139,17 +158,25 @@ WorkerCommand with_interpreter(const LaunchOptions& options, const base::Environ
                                std::vector<std::string> interpreter_options) {
   WorkerCommand worker{
       .path = find_interpreter(environment), .arguments = {}, .display = options.command.front(), .python = true};
+  const bool chosen = !environment.raw("PYTHON_EXEC").value_or("").empty();
+  worker.interpreter = interpreter_text(worker.path, chosen ? "from PYTHON_EXEC" : "from PATH", environment);
   worker.arguments.push_back(worker.path);
   for (std::string& option : interpreter_options) worker.arguments.push_back(std::move(option));
   worker.arguments.insert(worker.arguments.end(), options.command.begin(), options.command.end());
   return worker;
 }
 
-WorkerCommand directly(const LaunchOptions& options, std::string path) {
-  return {.path = std::move(path),
+WorkerCommand directly(const LaunchOptions& options, std::string path, const base::Environment& environment) {
+  if (std::string fault = script_line_fault(path); !fault.empty())
+    reject_file(path, "its '#!' line leads to no interpreter", ENOENT, std::move(fault));
+  const std::string& name = options.command.front();
+  const bool python = is_interpreter(name);
+  const char* const origin = name.find('/') == std::string::npos ? "from PATH" : "as the command says";
+  return {.path = path,
           .arguments = options.command,
           .display = display_name(options.command),
-          .python = is_interpreter(options.command.front())};
+          .python = python,
+          .interpreter = python ? interpreter_text(path, origin, environment) : std::string{}};
 }
 
 /// The interpreter would report it, too, but once per rank.
@@ -178,26 +205,37 @@ std::string find_elsewhere(const std::string& name, const base::Environment& env
 WorkerCommand resolve_by_file(const LaunchOptions& options, const base::Environment& environment) {
   const std::string& name = options.command.front();
   switch (kind_of(name)) {
-    case ProgramKind::native: return directly(options, path_of(name));
-    case ProgramKind::elsewhere: return directly(options, find_elsewhere(name, environment));
+    case ProgramKind::native: return directly(options, path_of(name), environment);
+    case ProgramKind::elsewhere: return directly(options, find_elsewhere(name, environment), environment);
     case ProgramKind::script: break;
   }
   return with_interpreter(options, environment, {"-u"});
 }
 
-}  // namespace
-
-WorkerCommand resolve_command(const LaunchOptions& options, const base::Environment& environment) {
+WorkerCommand resolve_program(const LaunchOptions& options, const base::Environment& environment) {
   const std::string& name = options.command.front();
   switch (options.mode) {
     case ProgramMode::module: return with_interpreter(options, environment, {"-u", "-m"});
-    case ProgramMode::no_python: return directly(options, find_program(name, search_path(environment)));
+    case ProgramMode::no_python: return directly(options, find_program(name, search_path(environment)), environment);
     case ProgramMode::run_path:
       check_script(name);
       return with_interpreter(options, environment, {"-u", "-c", kRunPath});
     case ProgramMode::automatic: break;
   }
   return resolve_by_file(options, environment);
+}
+
+}  // namespace
+
+WorkerCommand resolve_command(const LaunchOptions& options, const base::Environment& environment) {
+  try {
+    return resolve_program(options, environment);
+  } catch (const ExitError& error) {
+    if (error.exit_status() != kExitNotFound || options.program_hint.empty()) throw;
+    ErrorDetail detail = error.detail();
+    detail.hint = options.program_hint;
+    throw ExitError{kExitNotFound, std::move(detail)};
+  }
 }
 
 std::vector<std::string> arguments_of(const WorkerCommand& command, int local_rank) {

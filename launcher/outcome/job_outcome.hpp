@@ -40,6 +40,7 @@ struct RankTraces {
   std::string stderr_log{};
   bool stderr_shown = false;  ///< the console has its standard error
   bool python = false;        ///< the program is Python's, as far as ddprun knows
+  std::string interpreter{};  ///< which, and where it came from; empty: not known
   bool operator==(const RankTraces&) const = default;
 };
 
@@ -101,6 +102,13 @@ struct HangReport {
   std::string json;  ///< the document of ddp-info status
 };
 
+/// Whom other ranks of a process group name in their errors, where it is not the rank that ended first.
+struct GroupVerdict {
+  std::vector<int> ranks;      ///< ascending
+  std::vector<int> reporters;  ///< whose errors say so
+  bool has_failed;             ///< one of `ranks` has ended with a failure, which is the first of JobOutcome::failures
+};
+
 /// Why a job failed. stopped_rank: the failures of the others followed from it.
 enum class RootCause { none, node, stopped_rank, rank, signal, timeout, unkillable };
 
@@ -125,6 +133,7 @@ struct JobOutcome {
   std::vector<std::string> store_refusals{};
   RankStacks stacks{};  ///< where ranks stood before they were ended, if that was asked for
   std::optional<HangReport> hang{};
+  std::optional<GroupVerdict> verdict{};
 
   bool success() const {
     return nodes.empty() && stopped.empty() && failures.empty() && forwarded_signal == 0 && !timed_out &&

@@ -5,14 +5,12 @@
 #include <string_view>
 #include <vector>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
 #include "base/signal_name.hpp"
-#include "outcome/error_file.hpp"
-#include "report/exception_line.hpp"
+#include "report/failure_lines.hpp"
 #include "report/report_lines.hpp"
 #include "report/seconds.hpp"
 #include "report/stack_lines.hpp"
@@ -23,106 +21,7 @@ namespace {
 constexpr std::size_t kMostOthers = 16;
 constexpr std::size_t kMostUnkillable = 16;
 constexpr std::size_t kLongestRankList = 200;
-// Shown of a traceback; the error file and --report-json have more.
-constexpr std::size_t kRootTracebackBytes = 16384;
-constexpr std::size_t kOtherTracebackBytes = 2048;
-constexpr std::string_view kRecordHint = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
-
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
-
-void add_head(ReportLines& lines, int number, std::chrono::system_clock::time_point time, const std::string& host) {
-  lines.add("[{}]:", number);
-  lines.field("time", fmt::format("{:%Y-%m-%d_%H:%M:%S}", fmt::localtime(std::chrono::system_clock::to_time_t(time))));
-  if (!host.empty()) lines.field("host", host);
-}
-
-void add_rank(ReportLines& lines, const RankName& name) {
-  lines.field("rank", fmt::format("{} (local_rank: {})", name.rank, name.local_rank));
-}
-
-void add_end(ReportLines& lines, const RankFailure& failure) {
-  if (failure.end) {
-    lines.field("exitcode", fmt::format("{} (pid: {})", failure.end->exit_status(), failure.name.pid));
-    if (failure.end->by_signal) {
-      lines.field("signal", fmt::format("{} ({}){}", base::signal_name(failure.end->code), failure.end->code,
-                                        failure.end->core_dumped ? ", core dumped" : ""));
-    }
-  } else {
-    lines.field("pid", fmt::format("{}", failure.name.pid));
-  }
-  if (failure.abort)
-    lines.field("abort", fmt::format("PMIx_Abort({}): {}", failure.abort->status, failure.abort->message));
-  if (!failure.traces.oom.empty()) lines.field("oom", failure.traces.oom);
-}
-
-std::string_view without_newlines(std::string_view text) {
-  while (text.ends_with('\n')) text.remove_suffix(1);
-  return text;
-}
-
-/// How much of a failure the report shows.
-struct Extent {
-  bool first = false;    ///< of all failures of ranks: the one that is shown in full
-  bool several = false;  ///< ranks failed, and the console may have mixed their lines
-};
-
-/// What the console has already in one piece, or labelled, is not repeated.
-bool shows_stderr(const RankTraces& traces, Extent extent) {
-  const bool in_one_piece = traces.stderr_shown && (!extent.several || !traces.stderr_log.empty());
-  return extent.first && !in_one_piece && !without_newlines(traces.stderr_tail).empty();
-}
-
-/// torchrun's text where there is no error file; else the end of the traceback in standard error.
-std::string without_error_file(const RankFailure& failure, Extent extent) {
-  if (failure.abort || !failure.end) return "<N/A>";  // the abort's message says it
-  if (failure.end->by_signal) {
-    return fmt::format("Signal {} ({}) received by PID {}", failure.end->code, base::signal_name(failure.end->code),
-                       failure.name.pid);
-  }
-  const RankTraces& traces = failure.traces;
-  if (const std::string_view exception = exception_line(traces.stderr_tail); !exception.empty()) {
-    if (shows_stderr(traces, extent)) return "in stderr";
-    return shortened(exception, kOtherTracebackBytes) + (traces.stderr_shown ? " (see above)" : "");
-  }
-  const bool unknown = traces.stderr_shown && traces.stderr_tail.empty();  // straight to a terminal
-  return traces.python && !unknown ? std::string{kRecordHint} : "<N/A>";
-}
-
-void add_stderr(ReportLines& lines, std::string_view tail) {
-  const auto count = std::count(tail.begin(), tail.end(), '\n') + 1;
-  lines.field("stderr", count == 1 ? "last line" : fmt::format("last {} lines", count));
-  lines.indented("    ", tail);
-}
-
-void add_logs(ReportLines& lines, const RankTraces& traces) {
-  if (!traces.stdout_log.empty()) lines.field("stdout_log", traces.stdout_log);
-  if (!traces.stderr_log.empty()) lines.field("stderr_log", traces.stderr_log);
-}
-
-void add_failure(ReportLines& lines, int number, const RankFailure& failure, Extent extent) {
-  add_head(lines, number, failure.time, failure.name.host);
-  add_rank(lines, failure.name);
-  add_end(lines, failure);
-  const RankTraces& traces = failure.traces;
-  lines.field("error_file", traces.error_file.empty() ? "<N/A>" : traces.error_file);
-  add_logs(lines, traces);
-  bool has_traceback = false;
-  if (traces.error_content.empty()) {
-    lines.field("traceback", without_error_file(failure, extent));
-  } else {
-    const WorkerError error = parse_error_file(traces.error_content);
-    has_traceback = !error.traceback.empty();
-    lines.field("traceback", shortened(has_traceback ? error.traceback : error.message,
-                                       extent.first ? kRootTracebackBytes : kOtherTracebackBytes));
-  }
-  if (!extent.first || has_traceback) return;
-  const std::string_view tail = without_newlines(traces.stderr_tail);
-  if (shows_stderr(traces, extent)) {
-    add_stderr(lines, tail);
-  } else if (!tail.empty() && exception_line(tail).empty()) {
-    lines.field("stderr", fmt::format("{} (last line; see above)", tail.substr(tail.rfind('\n') + 1)));
-  }
-}
 
 /// "ranks 1-3 ended with exit code 0, the first of them 3.2 s before the first failure".
 std::string early_text(const std::vector<EarlyEnd>& early, std::string_view event) {
@@ -264,6 +163,15 @@ void add_failures(ReportLines& lines, const JobOutcome& outcome) {
     // Any of the few may be the one that the others waited for.
     for (std::size_t i = 0; i < kMostOthers && stopped != outcome.stopped.end(); ++i)
       add_stopped(lines, number++, *stopped++);
+  } else if (outcome.verdict && cause == RootCause::rank) {
+    const GroupVerdict& verdict = *outcome.verdict;
+    const std::string reporters = format_ranks(verdict.reporters);
+    lines.add("Root Cause (whom the errors of {} name):", reporters);
+    if (verdict.has_failed) {
+      add_failure(lines, number++, *failures++, {.first = true, .several = several});
+    } else {
+      add_named_ranks(lines, number++, verdict);
+    }
   } else {
     lines.add("Root Cause (first observed failure):");
     if (cause == RootCause::node) {
@@ -290,7 +198,12 @@ void add_failures(ReportLines& lines, const JobOutcome& outcome) {
       add_stopped(lines, number++, *stopped++);
     } else {
       const bool first = failures == outcome.failures.begin();
-      add_failure(lines, number++, *failures++, {.first = first, .several = several});
+      if (const auto end = end_of_equal_failures(failures, outcome.failures.end()); !first && end - failures > 1) {
+        add_equal_failures(lines, number++, {failures, end});
+        failures = end;
+      } else {
+        add_failure(lines, number++, *failures++, {.first = first, .several = several});
+      }
     }
   }
   if (left() > 0) lines.add("... and {} more (--report-json lists all)", left());
@@ -350,6 +263,15 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   lines.border('=');
   return lines.text() + hang_lines(outcome) + stack_lines(outcome.stacks) + unkillable_lines(outcome) +
          silent_lines(outcome) + refusal_lines(outcome);
+}
+
+std::string highlighted(std::string report) {
+  constexpr std::string_view kHead = "\nRoot Cause";
+  const std::size_t begin = report.find(kHead);
+  if (begin == std::string::npos) return report;
+  report.insert(report.find('\n', begin + 1), "\x1b[0m");
+  report.insert(begin + 1, "\x1b[1;31m");
+  return report;
 }
 
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts) {

@@ -22,6 +22,9 @@ struct ReportContext {
 /// for a job that a signal or --timeout ended; empty for success.
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context);
 
+/// @p report with its root cause in bold red, for a terminal.
+std::string highlighted(std::string report);
+
 /// One line about an attempt that failed and is followed by another: "attempt 0 failed: rank 3 on n1 exited with 85;
 /// restarting (restart 1 of at most 2)". @p restart: the number of the one that follows, from 1.
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts);

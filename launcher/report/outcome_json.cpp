@@ -39,6 +39,7 @@ Json failure_json(const RankFailure& failure) {
   json["error"] = error_json(failure.traces);
   json["stderr_tail"] = text_or_null(failure.traces.stderr_tail);
   json["oom"] = text_or_null(failure.traces.oom);
+  json["interpreter"] = text_or_null(failure.traces.interpreter);
   json["logs"] = {{"stdout", text_or_null(failure.traces.stdout_log)},
                   {"stderr", text_or_null(failure.traces.stderr_log)}};
   return json;
@@ -63,6 +64,10 @@ Json hang_json(const std::optional<HangReport>& hang) {
   Json json = {{"when", hang->when}};
   json.update(Json::parse(hang->json));
   return json;
+}
+
+Json verdict_json(const std::optional<GroupVerdict>& verdict) {
+  return verdict ? Json{{"ranks", verdict->ranks}, {"reported_by", verdict->reporters}} : Json(nullptr);
 }
 
 Json early_json(const EarlyEnd& early) {
@@ -129,7 +134,8 @@ Json outcome_json(const JobOutcome& outcome) {
           {"store_refusals", outcome.store_refusals},
           {"stacks", list(outcome.stacks.groups, stack_json)},
           {"stack_notes", list(outcome.stacks.notes, stack_note_json)},
-          {"hang", hang_json(outcome.hang)}};
+          {"hang", hang_json(outcome.hang)},
+          {"verdict", verdict_json(outcome.verdict)}};
 }
 
 }  // namespace ddp::launcher

@@ -139,11 +139,11 @@ std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
                                                            : "";
     throw base::system_error(attempted, failure.number, hint);
   }
-  const char* hint = failure.number == ENOEXEC
-                         ? "it is neither an executable for this machine nor a script with a '#!' line"
-                     : failure.number == ENOENT ? "the interpreter in its '#!' line does not exist"
-                     : failure.number == E2BIG  ? "its arguments and environment together are too long"
-                                                : "";
+  const char* hint =
+      failure.number == ENOEXEC  ? "it is neither an executable for this machine nor a script with a '#!' line"
+      : failure.number == ENOENT ? "the interpreter in its '#!' line, or the loader it was linked for, does not exist"
+      : failure.number == E2BIG  ? "its arguments and environment together are too long"
+                                 : "";
   throw ExitError{kExitNotExecutable,
                   {.code = ErrorCode::system,
                    .attempted = attempted,

@@ -101,6 +101,32 @@ by_hosts() { "$DDPRUN" --ssh-command "$PWD/ssh" "$@"; }
   rejects 2 "cannot all read one standard input" --stdin all -H a,b true
 }
 
+@test "what rank 0 does not read of standard input stays: a loop over a list runs each line" {
+  printf 'run %s\n' 1 2 3 4 >list
+  while read -r line; do by_hosts -H a:1,b:1 sh -c "echo \$RANK $line"; done <list >out.file 2>&1
+  [ "$(sort out.file)" = "$(printf '%s\n' '0 run '{1..4} '1 run '{1..4})" ] || { cat out.file; return 1; }
+  cat list | while read -r line; do by_hosts -H a:1,b:1 sh -c "echo \$RANK $line"; done >out.pipe 2>&1
+  [ "$(sort out.pipe)" = "$(sort out.file)" ] || { cat out.pipe; return 1; }
+  # Rank 0 reads one line; the next run begins behind it.
+  for _ in 1 2; do by_hosts -H a:1,b:1 sh -c '[ $RANK != 0 ] || { read -r line; echo "got $line"; }'; done <list >out.read 2>&1
+  [ "$(cat out.read)" = $'got run 1\ngot run 2' ] || { cat out.read; return 1; }
+}
+
+@test "one host under several names and addresses is one host" {
+  local name other
+  name=$(hostname)
+  other=$(tr '[:lower:][:upper:]' '[:upper:][:lower:]' <<<"$name")
+  run "$DDPRUN" --ssh-command /no/such -H "$other:2" sh -c 'echo "$RANK/$WORLD_SIZE $GROUP_WORLD_SIZE"'
+  [ "$(sort <<<"$output")" = $'0/2 1\n1/2 1' ] || { echo "$output"; return 1; }
+  run "$DDPRUN" --ssh-command /no/such -H "LOCALHOST:1,127.0.0.2:1,$other:1" sh -c 'echo "$LOCAL_RANK/$LOCAL_WORLD_SIZE"'
+  [ "$(sort <<<"$output")" = $'0/3\n1/3\n2/3' ] || { echo "$output"; return 1; }
+  run by_hosts -H "a:1,A:1" sh -c 'echo "$LOCAL_RANK/$LOCAL_WORLD_SIZE"'
+  [ "$(sort <<<"$output")" = $'0/2\n1/2' ] || { echo "$output"; return 1; }
+  run "$DDPRUN" --ssh-command /no/such -H "localhost,$name" sh -c 'echo "rank $RANK"'
+  [ "$status" -eq 0 ] && [[ $output == *"'$name' is 'localhost'"* ]] && [ "$(grep -c '^rank' <<<"$output")" -eq 1 ] ||
+    { echo "$output"; return 1; }
+}
+
 @test "a rank 0 that reads nothing, or not all, holds up no job by host list" {
   run by_hosts -H a:1,b:1 true < <(yes)
   [ "$status" -eq 0 ] && [ -z "$output" ] || { echo "$output"; return 1; }

@@ -93,6 +93,40 @@ PYTHON
   [[ $output != *"To enable traceback see"* ]]
 }
 
+@test "the root cause is whom the errors of a process group name, not who ended first" {
+  # Ranks 0, 1 and 3 call all_reduce, rank 2 a barrier, and ends last.
+  run "$DDPRUN" --nproc-per-node 4 --failure-grace 30 --report-json report.json sh -c \
+    '"$0" differ kind 2 60; [ "$RANK" != 2 ] || sleep 1; exit $((20 + RANK))' "$(dirname "$DDPRUN")/rank_program"
+  echo "$output"
+  [ "$status" -eq 22 ]
+  [[ $output == *"Root Cause (whom the errors of ranks 0-3 name):"*"rank      : 2 "*"exitcode  : 22 "*"Other Failures:"* ]]
+  report 'r["root_cause"]["rank"] == 2' 'r["verdict"] == {"ranks": [2], "reported_by": [0, 1, 2, 3]}' 'len(r["failures"]) == 4'
+  # Rank 1 calls nothing, and has to be ended.
+  run "$DDPRUN" --nproc-per-node 3 --failure-grace 0 --report-json report.json sh -c \
+    '"$0" differ absent 1 2; exit 7' "$(dirname "$DDPRUN")/rank_program"
+  echo "$output"
+  [ "$status" -eq 7 ]
+  [[ $output == *"Root Cause (whom the errors of "*"rank      : 1"$'\n'*"did not fail by itself"*"Other Failures:"* ]]
+  report 'r["verdict"]["ranks"] == [1]'
+}
+
+@test "a module that is missing is reported with the interpreter and where it came from" {
+  printf 'import no_such_module\n' >fails.py
+  VIRTUAL_ENV= CONDA_PREFIX= run "$DDPRUN" --nproc-per-node 3 --failure-grace 30 --report-json report.json fails.py
+  echo "$output"
+  [ "$status" -eq 1 ]
+  [[ $output == *"  python    : "*"/python3 (from PATH; VIRTUAL_ENV is not set)"* ]]
+  # Those that failed alike are one block.
+  [ "$(grep -c "exitcode  : 1" <<<"$output")" -eq 2 ]
+  [ "$(grep -Ec "  ranks     : (0, 1|0, 2|1, 2)$" <<<"$output")" -eq 1 ]
+  VIRTUAL_ENV=/opt/venv run "$DDPRUN" fails.py
+  [[ $output == *"VIRTUAL_ENV=/opt/venv, which has another one)"* ]] || { echo "$output"; return 1; }
+  PYTHON_EXEC=$(command -v python3) run "$DDPRUN" fails.py
+  [[ $output == *"python3 (from PYTHON_EXEC;"* ]] || { echo "$output"; return 1; }
+  run "$DDPRUN" sh -c 'exit 3'
+  [[ $output != *"python    :"* && $output != *"traceback"* && $output != *"error_file"* ]] || { echo "$output"; return 1; }
+}
+
 @test "an error file that does not outlive the job is not named" {
   run "$DDPRUN" --report-json report.json sh -c 'echo "{\"message\": \"no luck\"}" >"$TORCHELASTIC_ERROR_FILE"; exit 4'
   echo "$output"

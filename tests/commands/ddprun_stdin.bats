@@ -70,8 +70,18 @@ one_line() {
   [ ! -s left ]
 }
 
+@test "without the folder of TMPDIR, /tmp does, and one line says so" {
+  local folder
+  for folder in "$PWD/missing" /nonexistent/job.1 "$PWD/input.txt/below"; do
+    : >input.txt
+    TMPDIR=$folder run "$DDPRUN" --nproc-per-node 2 sh -c 'echo "started ${TMPDIR-without}"'
+    echo "$output"
+    [ "$status" -eq 0 ] && [ "${#lines[@]}" -eq 3 ]
+    [ "$(grep -c "no folder '$folder' (TMPDIR) here: ddprun and the ranks use /tmp" <<<"$output")" -eq 1 ]
+    [ "$(grep -cx "started without" <<<"$output")" -eq 2 ]
+  done
+}
+
 @test "a temporary folder that cannot be written to is one line, with its file system" {
-  TMPDIR=$PWD/missing run "$DDPRUN" sh -c 'echo started'
-  one_line "'$PWD/missing'" " mounted at /" "No such file or directory" "TMPDIR"
   (ulimit -f 8; TMPDIR=$PWD run "$DDPRUN" sh -c 'echo started'; one_line "'$PWD'" "ulimit -f")
 }

@@ -1,13 +1,16 @@
 // Error files, which user programs write. Whatever the bytes, they can be shown as UTF-8 of bounded length, and what is
-// passed on is a file that torch can read and that means the same.
+// passed on is a file that torch can read and that means the same. Last words may name ranks.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "outcome/error_file.hpp"
+#include "outcome/group_verdict.hpp"
 
 namespace {
 
@@ -41,5 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   require(parse_error_file(passed).traceback == error.traceback);
   require(with_error_code(passed, 3) == passed);
+
+  const std::vector<int> blamed = blamed_ranks(content);
+  require(std::is_sorted(blamed.begin(), blamed.end()) && (blamed.empty() || blamed.front() >= 0));
   return 0;
 }

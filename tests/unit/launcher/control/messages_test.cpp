@@ -51,7 +51,8 @@ std::vector<Message> samples() {
                            .stdout_log = "/logs/0/stdout.log",
                            .stderr_log = "/logs/0/stderr.log",
                            .stderr_shown = true,
-                           .python = true}},
+                           .python = true,
+                           .interpreter = "/usr/bin/python3 (from PATH)"}},
       RankAborted{
           .epoch = 1, .local_rank = 2, .call = {.status = std::numeric_limits<int>::min(), .message = "gave up"}},
       RankStopped{.epoch = 1, .local_rank = 3, .signal = 19},
@@ -71,6 +72,7 @@ std::vector<Message> samples() {
                      .console_window_bytes = 524'288,
                      .still_after_ms = 60'000,
                      .nodes_lost = 1,
+                     .input = true,
                      .progress_ms = 60'000,
                      .nodes = {node, NodeLayout{}, node}},
       StartAttempt{.epoch = 1, .store_addresses = {"10.0.0.1"}, .store_port = 29500, .store_key = std::string(64, 'a')},
@@ -109,6 +111,8 @@ std::vector<Message> samples() {
       ObserveRanks{.epoch = 1, .limit_ms = 10'000},
       RanksObserved{.epoch = 1, .facts = bytes_of("facts")},
       Resting{.rests = true},
+      Input{.data = bytes_of("line\n"), .end = true},
+      InputTaken{.bytes = 5},
   };
 }
 

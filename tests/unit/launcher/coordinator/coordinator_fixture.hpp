@@ -82,6 +82,7 @@ class CoordinatorJob {
   Texts descriptions;
   std::vector<std::pair<int, control::ConsoleOutput>> outputs;  ///< by link
   Texts restarts;                                               ///< "attempt 0, restart 1"
+  Texts inputs;                                                 ///< "wanted", "taken 3"
 
   Coordinator& coordinator() { return *coordinator_; }
 
@@ -188,6 +189,9 @@ class CoordinatorJob {
             [this](const JobOutcome&, int attempt, int restart) {
               restarts.push_back(fmt::format("attempt {}, restart {}", attempt, restart));
             }};
+    events.input_wanted = [this](bool anew) { inputs.push_back(anew ? "wanted anew" : "wanted"); };
+    events.input_taken = [this](std::int64_t bytes) { inputs.push_back(fmt::format("taken {}", bytes)); };
+    events.waiting_hint = [] { return std::string("look at b"); };
     coordinator_.emplace(options, loop_, std::move(events), [this] { return now_; });
   }
 

@@ -25,6 +25,27 @@ TEST(CoordinatorTest, AnAgentThatDoesNotFitIsToldWhyAndEndsAJobThatNeedsIt) {
               AllOf(HasSubstr("version 2.0"), HasSubstr("1 of 2 nodes has joined: a")));
 }
 
+TEST(CoordinatorTest, AfterFiveSecondsItSaysOnceForWhomItWaits) {
+  CoordinatorJob job;
+  job.gather();
+  job.pass(4s);
+  EXPECT_THAT(job.notes, IsEmpty());
+  job.pass(1s);
+  job.beat(0);
+  job.pass(20s);
+  EXPECT_THAT(job.notes, ElementsAre(AllOf(HasSubstr("waiting for other nodes, for 600 s at most"),
+                                           HasSubstr("1 of 2 nodes has joined: a"), HasSubstr("; look at b"))));
+}
+
+TEST(CoordinatorTest, NodesThatDoNotComeAreAnErrorWithTheSameHint) {
+  CoordinatorJob job;
+  job.options.membership.join_timeout = 2s;
+  job.gather();
+  job.pass(2s);
+  EXPECT_THAT(job.coordinator().outcome().nodes.at(0).message,
+              AllOf(HasSubstr("not all nodes joined within 2 s"), HasSubstr("; look at b")));
+}
+
 TEST(CoordinatorTest, AnAgentOfAnotherVersionEndsNothingWhereAgentsAreStartedOneByOne) {
   CoordinatorJob job;
   job.options.membership.replaceable = true;

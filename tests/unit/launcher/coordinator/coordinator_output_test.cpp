@@ -39,6 +39,32 @@ TEST(CoordinatorTest, NodesWithConsolesOfTheirOwnSendNoOutput) {
   EXPECT_THAT(job.outputs, IsEmpty());
 }
 
+TEST(CoordinatorTest, InputGoesToTheNodeOfRankZeroAlone) {
+  CoordinatorJob job;
+  job.options.input = true;
+  job.gather();
+  job.say(1, hello("b"));
+  EXPECT_TRUE(job.heard_one<control::PrepareAttempt>(0).input);
+  EXPECT_FALSE(job.heard_one<control::PrepareAttempt>(1).input);
+  EXPECT_THAT(job.inputs, ElementsAre("wanted anew"));
+  const control::Input piece{.data = Bytes(3), .end = false};
+  job.coordinator().send_input(piece);
+  EXPECT_EQ(job.heard_one<control::Input>(0), piece);
+  EXPECT_THAT(job.heard(1), IsEmpty());
+  job.say(0, control::InputTaken{.bytes = 2});
+  job.say(1, control::InputTaken{.bytes = 1});  // none of it is there
+  EXPECT_THAT(job.inputs, ElementsAre("wanted anew", "taken 2"));
+}
+
+TEST(CoordinatorTest, WithoutInputNobodyIsToldOfAny) {
+  CoordinatorJob job;
+  job.gather();
+  job.say(1, hello("b"));
+  EXPECT_FALSE(job.heard_one<control::PrepareAttempt>(0).input);
+  job.say(0, control::InputTaken{.bytes = 2});
+  EXPECT_THAT(job.inputs, IsEmpty());
+}
+
 TEST(CoordinatorTest, DescriptionsComeInTheOrderOfTheNodes) {
   CoordinatorJob job;
   job.run();

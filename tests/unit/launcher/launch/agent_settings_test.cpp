@@ -26,7 +26,6 @@ AgentSettings some() {
           .node = 3,
           .ranks = 2,
           .here = false,
-          .input = true,
           .file_mask = 027,
           .directory = "/home/u",
           .arguments = {"-H", "n0:2", "", "a\nb"},
@@ -73,7 +72,6 @@ TEST(AgentSettingsTest, ArriveAsTheyWere) {
   EXPECT_EQ(got.node, 3);
   EXPECT_EQ(got.ranks, 2);
   EXPECT_FALSE(got.here);
-  EXPECT_TRUE(got.input);
   EXPECT_EQ(got.file_mask, static_cast<mode_t>(027));
   EXPECT_EQ(got.directory, "/home/u");
   EXPECT_EQ(got.arguments, sent.arguments);

@@ -51,6 +51,10 @@ TEST(ThisHostTest, IsKnownByItsNamesAndAddresses) {
   EXPECT_TRUE(is_this_host("localhost"));
   EXPECT_TRUE(is_this_host("127.0.0.1"));
   EXPECT_TRUE(is_this_host(base::host_name()));
+  std::string other_case = base::host_name();
+  for (char& c : other_case) c = static_cast<char>(std::islower(c) != 0 ? std::toupper(c) : std::tolower(c));
+  EXPECT_TRUE(is_this_host(other_case));
+  EXPECT_TRUE(is_this_host("LocalHost"));
   EXPECT_FALSE(is_this_host("192.0.2.1"));  // RFC 5737: nobody's
   EXPECT_FALSE(is_this_host("n0.example"));
 }

@@ -94,7 +94,7 @@ TEST(FrontendRendezvous, ItsAgentsReachIt) {
   ASSERT_TRUE(frontend.listener);
   EXPECT_EQ(frontend.point.port, frontend.listener->port());
   const base::Environment environment{
-      Variables{{std::string{kAgentVariable}, frontend.point.encode()}, {"SLURM_NODEID", "3"}}};
+      Variables{{std::string{kAgentVariable}, frontend.point.encode()}, {"SLURM_PROCID", "3"}, {"SLURM_NODEID", "1"}}};
   const Rendezvous agent = meet_as_frontend_agent(environment, patience());
   EXPECT_FALSE(agent.listener);
   EXPECT_THAT(agent.addresses, ElementsAre("192.0.2.1", "127.0.0.1"));

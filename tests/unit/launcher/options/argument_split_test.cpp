@@ -22,6 +22,7 @@ const std::vector<OptionShape> kKnown{{.name = "--nproc-per-node", .takes_value 
                                       {.name = "-m", .takes_value = false, .of_torchrun = true},
                                       {.name = "--role", .takes_value = true, .of_torchrun = true},
                                       {.name = "--report-json", .takes_value = true},
+                                      {.name = "--dump-env", .takes_value = true, .value_optional = true},
                                       {.name = "--generate-man", .takes_value = false, .hidden = true}};
 
 std::string split_complaint(const Words& words) {
@@ -39,6 +40,23 @@ TEST(ArgumentSplit, OptionsEndAtTheFirstOtherWord) {
       split_arguments(Words{"-v", "--nproc-per-node", "2", "train", "--nproc-per-node", "--", "-v"}, kKnown);
   EXPECT_THAT(split.options, ElementsAre("-v", "--nproc-per-node", "2"));
   EXPECT_THAT(split.command, ElementsAre("train", "--nproc-per-node", "--", "-v"));
+}
+
+TEST(ArgumentSplit, AnOptionalValueStandsBehindAnEqualsSign) {
+  EXPECT_THAT(split_arguments(Words{"--dump-env=stderr", "p"}, kKnown).options, ElementsAre("--dump-env", "stderr"));
+  const auto alone = split_arguments(Words{"--dump-env", "train.py", "out.json"}, kKnown);
+  EXPECT_THAT(alone.command, ElementsAre("train.py", "out.json"));
+  EXPECT_THAT(alone.program_hint, HasSubstr("write --dump-env=train.py"));
+  EXPECT_THAT(split_arguments(Words{"--dump-env", "-v", "p"}, kKnown).program_hint, IsEmpty());
+  EXPECT_THAT(split_arguments(Words{"--dump-env", "--", "stderr"}, kKnown).command, ElementsAre("stderr"));
+}
+
+TEST(ArgumentSplit, WhatIsSurelyAnOptionsValueIsNoProgram) {
+  for (const char* value : {"stderr", "stdout", "-", "env.json", "/tmp/a.txt", "b.log"}) {
+    EXPECT_THAT(split_complaint({"--dump-env", value, "train.py"}),
+                testing::AllOf(HasSubstr("'--dump-env' takes its value behind a '='"),
+                               HasSubstr(std::string("--dump-env=") + value)));
+  }
 }
 
 TEST(ArgumentSplit, DoubleDashEndsOptionsOnce) {

@@ -19,10 +19,11 @@ TEST(FailureOptions, TimesAndRestarts) {
   EXPECT_EQ(options.timeout, std::chrono::seconds(2'000'000));
   EXPECT_TRUE(options.torchrun_exit_codes);
   EXPECT_EQ(options.hang_report_after, std::chrono::milliseconds(500));
-  EXPECT_FALSE(parse({"p"}).hang_report_after);
+  EXPECT_EQ(parse({"p"}).hang_report_after, std::chrono::minutes(5));
+  EXPECT_FALSE(parse({"--hang-report-after", "0", "p"}).hang_report_after);
   for (const Words& words :
        {Words{"--max-restarts=-1", "p"}, Words{"--max-restarts", "1.5", "p"}, Words{"--timeout", "0", "p"},
-        Words{"--timeout", "0.0001", "p"}, Words{"--timeout", "nan", "p"}, Words{"--hang-report-after", "0", "p"},
+        Words{"--timeout", "0.0001", "p"}, Words{"--timeout", "nan", "p"}, Words{"--hang-report-after", "-1", "p"},
         Words{"--monitor-interval", "x", "p"}})
     EXPECT_THAT(complaint(words), HasSubstr("reading --")) << words[0];
 }

@@ -80,6 +80,26 @@ TEST(HostFileTest, FormsOfMpirunAndHorovodrun) {
   EXPECT_THAT(file("\n# none\n"), IsEmpty());
 }
 
+TEST(HostFileTest, MarksOfWindowsEditors) {
+  EXPECT_EQ(file("\xef\xbb\xbfn0 slots=2\r\nn1:3\r\n"), (Mentions{{"n0", 2, 0}, {"n1", 3, 0}}));
+  EXPECT_EQ(file("\xef\xbb\xbf"), Mentions{});
+  EXPECT_EQ(file("\xef\xbb\xbf# nodes\nn0"), (Mentions{{"n0", 0, 0}}));
+  EXPECT_THAT(file_complaint(std::string("\xff\xfen\0"
+                                         "0\0",
+                                         6)),
+              AllOf(HasSubstr("UTF-16"), HasSubstr("iconv")));
+  EXPECT_THAT(file_complaint(std::string("\xfe\xff\0n\0"
+                                         "0",
+                                         6)),
+              HasSubstr("UTF-16"));
+}
+
+TEST(HostFileTest, WhatNobodySeesIsShown) {
+  EXPECT_THAT(file_complaint("n0\xc2\xa0slots=2"), AllOf(HasSubstr("line 1"), HasSubstr("'n0\\u00a0slots=2'")));
+  EXPECT_THAT(file_complaint("n0\n\xef\xbb\xbfn1"), AllOf(HasSubstr("line 2"), HasSubstr("'\\ufeffn1'")));
+  EXPECT_THAT(list_complaint("n0\xe2\x80\x8b"), HasSubstr("'n0\\u200b'"));
+}
+
 TEST(HostFileTest, ErrorsHaveTheLine) {
   EXPECT_THAT(file_complaint("n0\nn1 slot=2"), AllOf(HasSubstr("hosts, line 2"), HasSubstr("'slot=2'")));
   EXPECT_THAT(file_complaint("n0 slots=x"), HasSubstr("slots in hosts, line 1"));
@@ -92,6 +112,12 @@ TEST(HostMergeTest, SlotsOfAHostAddUpInTheOrderOfTheFirstMentions) {
   EXPECT_THAT(hosts({{"n1", 2, 0}, {"n0", 1, 0}, {"n1", 1, 8}}),
               ElementsAre(HostEntry{"n1", 3, 8}, HostEntry{"n0", 1, 0}));
   EXPECT_THAT(hosts({{"n1", 0, 0}, {"n0", 0, 0}}), ElementsAre(HostEntry{"n1", 0, 0}, HostEntry{"n0", 0, 0}));
+}
+
+TEST(HostMergeTest, NamesHaveNoCase) {
+  EXPECT_THAT(hosts({{"n1", 2, 0}, {"N1", 1, 0}, {"n1.Site.org", 1, 0}, {"N1.site.ORG", 2, 0}}),
+              ElementsAre(HostEntry{"n1", 3, 0}, HostEntry{"n1.Site.org", 3, 0}));
+  EXPECT_THAT(hosts({{"N1", 0, 0}, {"n1", 0, 0}}), ElementsAre(HostEntry{"N1", 2, 0}));
 }
 
 TEST(HostMergeTest, AHostOnSeveralLinesHasSoManyRanks) {

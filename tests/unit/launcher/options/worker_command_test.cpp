@@ -169,6 +169,35 @@ TEST(WorkerArguments, TheMacroIsReplacedAsPythonsTemplatesDo) {
   EXPECT_EQ(arguments_of({.path = "/p", .arguments = unchanged, .display = "p"}, 12), unchanged);
 }
 
+TEST_F(WorkerCommands, LinesThatEndAsOnWindowsAreNamed) {
+  for (const char* line : {"#!/bin/sh\r\n", "#! /usr/bin/env bash\r\n", "#!/no/such/shell\r\n", "#!/bin/sh\r\r\n"}) {
+    const std::string script = make_file("run", std::string(line) + "echo hi\r\n", 0755);
+    expect_refusal({script}, kExitNotExecutable, "carriage return");
+    expect_refusal({script}, kExitNotExecutable, "sed -i 's/\\r$//'", ProgramMode::no_python);
+  }
+  EXPECT_EQ(resolve({make_file("train.py", "#!/usr/bin/env python3\r\nprint(1)\r\n", 0755)}).path, python_);
+  // perl, for one, takes the carriage return for a blank
+  EXPECT_EQ(resolve({make_file("ok", "#!/bin/sh -e\r\n", 0755)}).arguments.size(), 1U);
+}
+
+TEST_F(WorkerCommands, AnInterpreterThatIsNotThereIsNamed) {
+  expect_refusal({make_file("run", "#!/opt/none/bash\n", 0755)}, kExitNotExecutable, "install /opt/none/bash");
+  expect_refusal({make_file("run", "\xef\xbb\xbf#!/bin/sh\n", 0755)}, kExitNotExecutable, "byte order mark");
+}
+
+TEST_F(WorkerCommands, AMissingProgramBehindAnOptionalValueHasItsHint) {
+  LaunchOptions options;
+  options.command = {"nothing"};
+  options.program_hint = "write --dump-env=nothing";
+  try {
+    resolve_command(options, environment());
+    ADD_FAILURE();
+  } catch (const ExitError& error) {
+    EXPECT_EQ(error.exit_status(), kExitNotFound);
+    EXPECT_THAT(error.what(), HasSubstr("write --dump-env=nothing"));
+  }
+}
+
 /// Runs a command with the machine's own Python; its exit status and what it wrote.
 std::pair<int, std::string> run(const WorkerCommand& worker, const std::string& output) {
   const pid_t child = ::fork();

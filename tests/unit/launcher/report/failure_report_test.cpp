@@ -17,6 +17,11 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
+TEST(FailureReport, ATerminalGetsTheRootCauseInColour) {
+  EXPECT_EQ(highlighted("===\nRoot Cause (x):\n[0]:\n"), "===\n\x1b[1;31mRoot Cause (x):\x1b[0m\n[0]:\n");
+  EXPECT_EQ(highlighted("ddprun: no report\n"), "ddprun: no report\n");
+}
+
 TEST(FailureReport, NothingForSuccess) { EXPECT_EQ(format_failure_report(JobOutcome{}, kContext), ""); }
 
 TEST(FailureReport, LooksAsTorchrunsButWithTheRootCauseFirst) {
@@ -49,7 +54,7 @@ TEST(FailureReport, LooksAsTorchrunsButWithTheRootCauseFirst) {
 
 TEST(FailureReport, BordersAreAsWideAsTheLongestLine) {
   JobOutcome outcome;
-  outcome.failures = {failure(0, SIGKILL, true)};
+  outcome.failures = {failure(0, SIGTERM, true)};
   outcome.failures[0].end->core_dumped = false;
   std::istringstream lines(format_failure_report(outcome, {.program = "a"}));
   std::string first;
@@ -181,7 +186,7 @@ TEST(FailureReport, FourThousandFailuresStayReadable) {
   const std::string frames(300'000, 'x');
   JobOutcome outcome;
   for (int rank = 0; rank < 4096; ++rank) {
-    outcome.failures.push_back(failure(rank, 1));
+    outcome.failures.push_back(failure(rank, 1 + rank % 2));  // none looks like its neighbour
     outcome.failures.back().traces.error_content = rank < 20 ? "start " + frames + "\nend" : "e";
   }
   outcome.nodes = {lost_node(std::chrono::seconds(3))};
@@ -196,7 +201,7 @@ TEST(FailureReport, FourThousandFailuresStayReadable) {
 
 TEST(FailureReport, SixteenOthersAreAllListed) {
   JobOutcome outcome;
-  for (int rank = 0; rank < 17; ++rank) outcome.failures.push_back(failure(rank, 1));
+  for (int rank = 0; rank < 17; ++rank) outcome.failures.push_back(failure(rank, 1 + rank % 2));
   const std::string text = format_failure_report(outcome, kContext);
   EXPECT_EQ(count(text, "  exitcode  :"), 17U);
   EXPECT_THAT(text, Not(HasSubstr("more")));

@@ -16,7 +16,10 @@ using testing::Not;
 TEST(FailureReport, SignalsHaveNames) {
   JobOutcome outcome;
   outcome.failures = {failure(1, SIGSEGV, true)};
-  const std::string text = format_failure_report(outcome, kContext);
+  std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  signal    : SIGSEGV (11), core dumped\n----"));  // no rows of torch's
+  outcome.failures[0].traces.python = true;
+  text = format_failure_report(outcome, kContext);
   EXPECT_THAT(text, HasSubstr("  exitcode  : 139 (pid: 101)\n  signal    : SIGSEGV (11), core dumped\n"));
   EXPECT_THAT(text, HasSubstr("  traceback : Signal 11 (SIGSEGV) received by PID 101\n"));
   EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n"));
@@ -46,7 +49,7 @@ TEST(FailureReport, TheHintAtTracebacksIsForPythonProgramsWithoutOne) {
   JobOutcome outcome;
   outcome.failures = {failure(1, 1)};
   RankTraces& traces = outcome.failures[0].traces;
-  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  traceback : <N/A>\n"));
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("traceback")));
   traces.python = true;
   EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("To enable traceback see"));
   traces.stderr_tail = kTraceback;
@@ -69,7 +72,7 @@ TEST(FailureReport, StderrThatTheConsoleHasIsNotRepeated) {
   EXPECT_THAT(seen, Not(HasSubstr("stderr")));
   outcome.failures[0].traces.stderr_tail = "first\nout of luck\n\n";
   EXPECT_THAT(format_failure_report(outcome, kContext),
-              HasSubstr("  traceback : <N/A>\n  stderr    : out of luck (last line; see above)\n---"));
+              HasSubstr("  exitcode  : 1 (pid: 101)\n  stderr    : out of luck (last line; see above)\n---"));
 }
 
 TEST(FailureReport, StderrThatTheConsoleMayHaveMixedIsShownInOnePiece) {
@@ -95,6 +98,7 @@ TEST(FailureReport, LogFilesAreNamed) {
   outcome.failures[0].traces.stdout_log = "/logs/1/stdout.log";
   outcome.failures[0].traces.stderr_log = "/logs/1/stderr.log";
   outcome.failures[1].traces.stderr_log = "/logs/2/stderr.log";
+  outcome.failures[1].traces.python = true;
   const std::string text = format_failure_report(outcome, kContext);
   EXPECT_THAT(text, HasSubstr("  stdout_log: /logs/1/stdout.log\n  stderr_log: /logs/1/stderr.log\n"));
   EXPECT_THAT(text, HasSubstr("  error_file: <N/A>\n  stderr_log: /logs/2/stderr.log\n"));
@@ -123,7 +127,62 @@ TEST(FailureReport, AnAbortHasItsMessageAndNoHint) {
   outcome.failures[0].end.reset();
   const std::string text = format_failure_report(outcome, kContext);
   EXPECT_THAT(text, HasSubstr("  pid       : 101\n  abort     : PMIx_Abort(7): no data\n  second line\n"));
-  EXPECT_THAT(text, HasSubstr("  traceback : <N/A>\n"));
+  EXPECT_THAT(text, Not(HasSubstr("traceback")));
+}
+
+TEST(FailureReport, WithoutAnOomKillSigkillSaysWhereToLook) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGKILL, true)};
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  oom       : no OOM kill was seen; 'dmesg'"));
+  outcome.failures = {failure(1, SIGSEGV, true), failure(2, 1)};
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("oom")));
+}
+
+TEST(FailureReport, TheInterpreterIsNamedWhereAModuleIsMissing) {
+  JobOutcome outcome;
+  outcome.failures = {failure(0, 1)};
+  RankTraces& traces = outcome.failures[0].traces;
+  traces.python = true;
+  traces.interpreter = "/usr/bin/python3 (from PATH; VIRTUAL_ENV is not set)";
+  traces.stderr_tail =
+      "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nModuleNotFoundError: No module named "
+      "'torch'\n";
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("  python    : /usr/bin/python3 (from PATH; VIRTUAL_ENV is not set)\n"));
+  traces.stderr_tail = "ImportError: cannot import name 'x'\n";
+  EXPECT_THAT(format_failure_report(outcome, kContext), HasSubstr("  python    : /usr/bin/python3"));
+  traces.stderr_tail = "ValueError: bad loss\n";
+  EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("python    :")));
+}
+
+TEST(FailureReport, FailuresThatLookAlikeAreOneBlock) {
+  JobOutcome outcome;
+  for (int rank = 0; rank < 8; ++rank) outcome.failures.push_back(failure(rank, 1));
+  for (RankFailure& each : outcome.failures) each.traces.stderr_tail = "[rank]: no luck\n";
+  outcome.failures[7].name.host = "node2";
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_EQ(count(text, "exitcode  : 1"), 2U);
+  EXPECT_THAT(text, HasSubstr("  hosts     : node1, node2\n  ranks     : 1-7\n  exitcode  : 1 (pid: 101)\n"));
+  outcome.failures[3].end->code = 5;
+  const std::string three = format_failure_report(outcome, kContext);
+  EXPECT_THAT(three, HasSubstr("  ranks     : 1, 2\n"));
+  EXPECT_THAT(three, HasSubstr("  rank      : 3 (local_rank: 3)\n"));
+  EXPECT_THAT(three, HasSubstr("  ranks     : 4-7\n"));
+}
+
+TEST(FailureReport, TheRootCauseIsTheGroupsVerdict) {
+  JobOutcome outcome;
+  outcome.failures = {failure(2, 1), failure(3, 1)};
+  outcome.verdict = GroupVerdict{.ranks = {2}, .reporters = {0, 1, 3}, .has_failed = true};
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              testing::ContainsRegex(
+                  "Root Cause \\(whom the errors of ranks 0, 1, 3 name\\):\n\\[0\\]:\n.*\n.*\n  rank      : 2 "));
+  outcome.failures = {failure(3, 1), failure(0, 1)};
+  outcome.verdict->has_failed = false;
+  const std::string ended = format_failure_report(outcome, kContext);
+  EXPECT_THAT(ended, HasSubstr("\n[0]:\n  rank      : 2\n  end       : did not fail by itself"));
+  EXPECT_THAT(ended, HasSubstr("Other Failures:\n[1]:"));
+  EXPECT_THAT(ended, HasSubstr("  rank      : 3 "));
 }
 
 TEST(FailureReport, OfALongTracebackTheBeginningAndTheEndAreShown) {

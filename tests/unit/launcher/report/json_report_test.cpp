@@ -94,6 +94,7 @@ TEST(JsonReport, AFailureWithAllItsTraces) {
              {{"file", "/tmp/e.json"}, {"message", "m"}, {"traceback", "t\n"}, {"time", "2023-11-14T22:13:20.000Z"}}},
             {"stderr_tail", "last\n"},
             {"oom", "oom sentence"},
+            {"interpreter", nullptr},
             {"logs", {{"stdout", "/logs/1/stdout.log"}, {"stderr", nullptr}}}}));
   const json& second = document["failures"][1];
   EXPECT_TRUE(second["exit_code"].is_null());
@@ -120,6 +121,9 @@ TEST(JsonReport, AbortsStopsNodesAndCounts) {
   outcome.stacks.groups = {{.ranks = {0, 2}, .tool = "gdb", .text = "#0 f"}};
   outcome.stacks.notes = {{.hosts = {"n0"}, .text = "no py-spy"}};
   EXPECT_TRUE(report(outcome).at("hang").is_null());
+  EXPECT_TRUE(report(outcome).at("verdict").is_null());
+  outcome.verdict = GroupVerdict{.ranks = {2}, .reporters = {0, 1}, .has_failed = false};
+  EXPECT_EQ(report(outcome)["verdict"], json::parse(R"({"ranks": [2], "reported_by": [0, 1]})"));
   outcome.hang = {.when = "no progress for 60 s", .text = "rank 1 is stopped\n", .json = R"({"culprits": [1]})"};
   json document = report(outcome);
   EXPECT_EQ(document["silent_nodes"], json({"n3"}));
