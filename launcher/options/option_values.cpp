@@ -20,11 +20,17 @@ struct Invisible {
 };
 
 // What comes with text that is copied from documents and mails, or saved on Windows, and looks like a blank or nothing.
-constexpr std::array kInvisible{Invisible{"\xc2\xa0", "\\u00a0"},     Invisible{"\xc2\xad", "\\u00ad"},
-                                Invisible{"\xe2\x80\x8b", "\\u200b"}, Invisible{"\xe2\x80\x8c", "\\u200c"},
-                                Invisible{"\xe2\x80\x8d", "\\u200d"}, Invisible{"\xe2\x80\x8e", "\\u200e"},
-                                Invisible{"\xe2\x80\x8f", "\\u200f"}, Invisible{"\xe2\x80\xaf", "\\u202f"},
-                                Invisible{"\xe2\x81\xa0", "\\u2060"}, Invisible{"\xef\xbb\xbf", "\\ufeff"}};
+constexpr std::array kInvisible{Invisible{"\r", "\\r"},
+                                Invisible{"\xc2\xa0", "\\u00a0"},
+                                Invisible{"\xc2\xad", "\\u00ad"},
+                                Invisible{"\xe2\x80\x8b", "\\u200b"},
+                                Invisible{"\xe2\x80\x8c", "\\u200c"},
+                                Invisible{"\xe2\x80\x8d", "\\u200d"},
+                                Invisible{"\xe2\x80\x8e", "\\u200e"},
+                                Invisible{"\xe2\x80\x8f", "\\u200f"},
+                                Invisible{"\xe2\x80\xaf", "\\u202f"},
+                                Invisible{"\xe2\x81\xa0", "\\u2060"},
+                                Invisible{"\xef\xbb\xbf", "\\ufeff"}};
 
 }  // namespace
 

@@ -18,8 +18,9 @@ inline constexpr double kOneDay = 86'400;
 /// A year, for what Slurm limits by days.
 inline constexpr double kOneYear = 365 * kOneDay;
 
-/// @p text for a message of one line: control characters are shown as '?', characters that nobody sees by their number
-/// ("\u00a0").
+/// @p text for a message of one line: control characters are shown as '?', what looks like nothing or a blank by its
+/// name
+/// ("\r", "\u00a0").
 std::string printable(std::string_view text);
 
 /// The error of an option's value that was refused with @p error.

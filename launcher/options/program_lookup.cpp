@@ -6,10 +6,12 @@
 
 #include <cerrno>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/system_error.hpp"
+#include "options/option_values.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
@@ -26,10 +28,22 @@ int execution_obstacle(const std::string& path) {
 
 bool means_missing(int number) { return number == ENOENT || number == ENOTDIR; }
 
+/// For names that another program has spoilt.
+std::string hint_for_name(const std::string& name) {
+  if (name.ends_with('\r'))
+    return "the name ends in a carriage return: the lines of the script that calls ddprun end as on Windows (sed -i "
+           "'s/\\r$//' SCRIPT)";
+  for (const char* dash : {"\xe2\x80\x93", "\xe2\x80\x94", "\xe2\x88\x92"}) {
+    if (name.starts_with(dash)) return "it begins with a dash that is no '-', as documents have it: type it anew";
+  }
+  return {};
+}
+
 [[noreturn]] void reject_missing(const std::string& name, std::string cause, int number, std::string hint) {
+  if (std::string better = hint_for_name(name); !better.empty()) hint = std::move(better);
   throw ExitError{kExitNotFound,
                   {.code = ErrorCode::not_found,
-                   .attempted = fmt::format("looking for the program '{}'", name),
+                   .attempted = fmt::format("looking for the program '{}'", printable(name)),
                    .cause = std::move(cause),
                    .native = base::errno_name(number),
                    .ranks = {},

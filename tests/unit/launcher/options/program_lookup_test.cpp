@@ -57,6 +57,13 @@ TEST_F(ProgramLookup, APathIsTakenAsItIs) {
   EXPECT_EQ(status_of(make_file("script.py", 0644), "", "python "), kExitNotExecutable);
 }
 
+TEST_F(ProgramLookup, NamesThatOtherProgramsHaveSpoiltAreExplained) {
+  EXPECT_EQ(status_of("tool\r", "/bin", "'tool\\r'"), kExitNotFound);
+  EXPECT_EQ(status_of("./tool.py\r", "/bin", "carriage return"), kExitNotFound);
+  EXPECT_EQ(status_of("\xe2\x80\x93nproc-per-node", "/bin", "a dash that is no '-'"), kExitNotFound);
+  EXPECT_EQ(status_of("\xe2\x80\x94nnodes", "/bin", "type it anew"), kExitNotFound);
+}
+
 TEST_F(ProgramLookup, AnEmptyNameIsNotFound) { EXPECT_EQ(status_of("", "/bin", "empty"), kExitNotFound); }
 
 TEST_F(ProgramLookup, TheScratchFolderIsPrivateAndGoesAway) {
