@@ -51,6 +51,8 @@ namespace {
 
 // For an agent over ssh to reach its frontend.
 constexpr std::chrono::milliseconds kFrontendPatience{30'000};
+// srun's own exit code, as for a job that it does not know; else it is that of a task.
+constexpr int kSrunRefused = 1;
 // For standard error to take what the hosts' ssh have said.
 constexpr std::chrono::milliseconds kWordsPatience{1'000};
 // For folders of jobs that were killed: the next ddprun removes the rest.
@@ -315,7 +317,8 @@ class Process {
     const int status = srun_->exit_status().value_or(-1);
     if (coordinator_->finished()) return;
     coordinator_->agents_lost(fmt::format("srun ended (exit code {}) before the job was over", status),
-                              status > 0 ? status : 1, joined_ ? "" : stale_job_hint(environment_));
+                              status > 0 ? status : 1,
+                              !joined_ && status == kSrunRefused ? stale_job_hint(environment_) : "");
   }
 
   int drive() {

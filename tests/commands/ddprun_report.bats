@@ -96,14 +96,14 @@ PYTHON
 @test "the root cause is whom the errors of a process group name, not who ended first" {
   # Ranks 0, 1 and 3 call all_reduce, rank 2 a barrier, and ends last.
   run "$DDPRUN" --nproc-per-node 4 --failure-grace 30 --report-json report.json sh -c \
-    '"$0" differ kind 2 60; [ "$RANK" != 2 ] || sleep 1; exit $((20 + RANK))' "$(dirname "$DDPRUN")/rank_program"
+    '"$0" differ kind 2 60 >&2; [ "$RANK" != 2 ] || sleep 1; exit $((20 + RANK))' "$(dirname "$DDPRUN")/rank_program"
   echo "$output"
   [ "$status" -eq 22 ]
   [[ $output == *"Root Cause (whom the errors of ranks 0-3 name):"*"rank      : 2 "*"exitcode  : 22 "*"Other Failures:"* ]]
   report 'r["root_cause"]["rank"] == 2' 'r["verdict"] == {"ranks": [2], "reported_by": [0, 1, 2, 3]}' 'len(r["failures"]) == 4'
   # Rank 1 calls nothing, and has to be ended.
   run "$DDPRUN" --nproc-per-node 3 --failure-grace 0 --report-json report.json sh -c \
-    '"$0" differ absent 1 2; exit 7' "$(dirname "$DDPRUN")/rank_program"
+    '"$0" differ absent 1 2 >&2; exit 7' "$(dirname "$DDPRUN")/rank_program"
   echo "$output"
   [ "$status" -eq 7 ]
   [[ $output == *"Root Cause (whom the errors of "*"rank      : 1"$'\n'*"did not fail by itself"*"Other Failures:"* ]]
