@@ -114,7 +114,8 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u)");
   const base::ChildProcess child{pid};  // killed in the end, in case it hangs inside a library
   child_end.reset();
-  if (leads && !base::wait_for(answer.get(), POLLIN, earlier(deadline, Deadline::after(kSilentWait))))
+  if (leads && !base::wait_for(answer.get(), POLLIN, earlier(deadline, Deadline::after(kSilentWait))) &&
+      !deadline.expired())
     base::write_stderr_line(
         fmt::format("ddprun: waiting for the step's other tasks, for {} more: 'squeue --steps' shows "
                     "whether all have begun",

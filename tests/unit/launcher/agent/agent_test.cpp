@@ -83,7 +83,9 @@ std::vector<Row> rows() {
       {control::ObserveRanks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
       {control::RanksObserved{.epoch = kEpoch, .facts = {std::byte{9}}}, Taker::attempt},
       {control::Resting{.rests = true}, Taker::agent},
-      {control::Progress{.epoch = kEpoch, .ranks = {}}, Taker::attempt}};
+      {control::Progress{.epoch = kEpoch, .ranks = {}}, Taker::attempt},
+      {control::Input{.data = {std::byte{1}}, .end = false}, Taker::agent},
+      {control::InputTaken{.bytes = 1}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

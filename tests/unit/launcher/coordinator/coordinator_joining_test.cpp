@@ -114,7 +114,7 @@ TEST(CoordinatorTest, NodesThatDoNotComeInTimeEndTheJob) {
   job.pass(1s);
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
   EXPECT_EQ(job.coordinator().outcome().nodes.at(0).message,
-            "not all nodes joined within 600 s; 1 of 2 nodes has joined: a");
+            "not all nodes joined within 600 s; 1 of 2 nodes has joined: a; look at b");
   EXPECT_EQ(job.coordinator().last_attempt(), nullptr);
 }
 

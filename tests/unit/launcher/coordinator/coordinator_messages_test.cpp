@@ -54,7 +54,9 @@ std::vector<control::Message> messages(int epoch) {
           control::ObserveRanks{.epoch = epoch, .limit_ms = 1},
           control::RanksObserved{.epoch = epoch, .facts = {std::byte{9}}},
           control::Progress{.epoch = epoch, .ranks = {}},
-          control::Resting{.rests = true}};
+          control::Resting{.rests = true},
+          control::Input{.data = {std::byte{1}}, .end = false},
+          control::InputTaken{.bytes = 1}};
 }
 
 struct Answer {

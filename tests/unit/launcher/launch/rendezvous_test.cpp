@@ -308,11 +308,14 @@ TEST_F(EndpointRendezvous, HasTheTimeOfItsKind) {
   LaunchOptions by_rank = fixed(1);
   for (LaunchOptions* options : {&dynamic, &by_rank}) {
     options->rendezvous.read_timeout = seconds(1000);
+    options->rendezvous.join_timeout = seconds(3000);
     options->rendezvous.static_timeout = seconds(2000);
   }
   EXPECT_GT(meet(dynamic).deadline.remaining(), seconds(900));
   EXPECT_LT(meet(dynamic).deadline.remaining(), seconds(1001));
   EXPECT_GT(meet(by_rank).deadline.remaining(), seconds(1900));
+  dynamic.rendezvous.join_timeout = seconds(5);  // which holds from the start
+  EXPECT_LT(meet(dynamic).deadline.remaining(), seconds(6));
 }
 
 TEST_F(EndpointRendezvous, NobodyThereIsToldAtTheDeadline) {
@@ -352,7 +355,7 @@ TEST_F(StepRendezvous, TaskZeroTellsTheOthers) {
     EXPECT_EQ(own.listener != nullptr, task == 0);
     EXPECT_THAT(own.addresses, ElementsAre("127.0.0.1"));
     EXPECT_EQ(own.port, tasks[0]->port);
-    EXPECT_EQ(own.order, 10 + task);
+    EXPECT_EQ(own.order, task);
   }
   EXPECT_TRUE(reaches(*tasks[2], *tasks[0]->listener));
 }
