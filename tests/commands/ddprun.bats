@@ -32,8 +32,8 @@ load ../support/ddprun_jobs
 }
 
 @test "the program's arguments are its own" {
-  run "$DDPRUN" printf '%s|' --nproc-per-node 2 -- -v
-  [ "$output" = "--nproc-per-node|2|--|-v|" ]
+  [ "$("$DDPRUN" printf '%s|' --nproc-per-node 2 -- -v 2>remark)" = "--nproc-per-node|2|--|-v|" ]
+  grep -q "'--nproc-per-node' stands behind the program, which gets it" remark
   run "$DDPRUN" --nproc_per_node=2 -- printf '%s|' -x
   [ "$output" = "-x|-x|" ]
 }
@@ -163,7 +163,7 @@ load ../support/ddprun_jobs
   printf '#!/nosuchinterpreter\n' >"$BATS_TEST_TMPDIR/script"
   chmod +x "$BATS_TEST_TMPDIR/script"
   rejects 126 "interpreter" --nproc-per-node 2 "$BATS_TEST_TMPDIR/script"
-  TMPDIR=/nosuchfolder rejects 1 "set TMPDIR" true
+  TMPDIR=/dev/null rejects 1 "set TMPDIR" true
 }
 
 @test "a backend that is not there is refused before a rank starts" {
