@@ -16,10 +16,13 @@ namespace {
 
 // libddp/src/collectives/failure_verdict.cpp, whose sentences follow the ranks that they are about.
 constexpr std::string_view kDifferent = "the ranks called different things";
-constexpr std::array<std::string_view, 6> kSentences{
-    " died or left the group",        " left the group and ha",
-    " gave no sign of life",          " did not call it before the deadline",
-    " is alive but did not match it", " too slow to answer before the deadline"};
+constexpr std::array<std::string_view, 7> kSentences{" died or left the group",
+                                                     " left the group and ha",
+                                                     " gave no sign of life",
+                                                     " did not call it before the deadline",
+                                                     " is alive but sent rank ",
+                                                     " is alive but did not take it from rank ",
+                                                     " too slow to answer before the deadline"};
 // A list of more is no list.
 constexpr std::size_t kMostRanks = 1'000'000;
 

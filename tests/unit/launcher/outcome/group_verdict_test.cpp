@@ -38,7 +38,9 @@ TEST(BlamedRanks, AreThoseThatTheErrorIsAbout) {
   EXPECT_THAT(blamed_ranks("x: rank 7 left the group and has ended; rank 9 died or left the group"), ElementsAre(7, 9));
   EXPECT_THAT(blamed_ranks("x: ranks 1, 2 did not call it before the deadline, but are alive (ranks 1, 2)"),
               ElementsAre(1, 2));
-  EXPECT_THAT(blamed_ranks("recv: rank 4 is alive but did not match it before the deadline"), ElementsAre(4));
+  EXPECT_THAT(blamed_ranks("recv: rank 4 is alive but sent rank 1 nothing for it before the deadline"), ElementsAre(4));
+  EXPECT_THAT(blamed_ranks("send: rank 5 is alive but did not take it from rank 1 before the deadline"),
+              ElementsAre(5));
   EXPECT_THAT(blamed_ranks("x: rank 3 is too slow to answer before the deadline, but not stopped"), ElementsAre(3));
 }
 
