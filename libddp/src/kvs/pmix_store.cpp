@@ -221,10 +221,12 @@ void PmixStore::fence(Deadline deadline) {
 
 std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline deadline) {
   const std::string key = batch_key(number_, fences_);
-  // What no rank has put: a living server knows so at once.
+  // What no rank has put: a living server says so at once. Before the ranks are asked, since libpmix answers several
+  // questions about a rank with the first answer that comes.
   const int other = rank() == 0 ? world_size() - 1 : 0;
   const auto sign_of_life =
       start_get(session_->name_space(), other, batch_key(number_, fences_ + 1), Reach::own_server, deadline);
+  const bool lives = sign_of_life->wait(Deadline::after(deadline.remaining() / 4)).has_value();
   std::vector<std::shared_ptr<Mailbox<Answer>>> answers;
   for (int rank = 0; rank < world_size(); ++rank) {
     answers.push_back(rank == this->rank() ? nullptr
@@ -238,7 +240,7 @@ std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline d
     if (!answer || answer->status != PMIX_SUCCESS) absent.push_back(rank);
     answered = answered || answer.has_value();
   }
-  if (!absent.empty() && !answered && !sign_of_life->wait(Deadline::after(std::chrono::seconds(0)))) {
+  if (!lives && !answered && !absent.empty()) {
     throw server_silent(attempted, "the PMIx server of this node answers no question any more");
   }
   return absent;
