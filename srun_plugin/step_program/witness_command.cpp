@@ -5,14 +5,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <optional>
 #include <sstream>
 #include <string>
-#include <thread>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +23,7 @@
 #include <ddp/version.hpp>
 
 #include "base/left_scratch.hpp"
+#include "base/library_thread.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
@@ -51,32 +54,76 @@ void let_go_of_the_task() {
   [[maybe_unused]] const int ignored = ::chdir("/");
 }
 
-/// Of jobs that Slurm killed, while the node's tasks start: a slow file system delays neither them nor their reports.
-std::jthread start_sweep() {
+/// Of jobs that Slurm killed, while the node's tasks start: a slow file system delays neither them nor their reports,
+/// and one that does not answer does not keep this process, whose end Slurm waits for.
+void start_sweep() {
   const char* const folder = std::getenv("TMPDIR");
-  return std::jthread{[parent = std::string{folder != nullptr && *folder != '\0' ? folder : "/tmp"}] {
-    base::remove_left_scratch(parent, Deadline::after(kSweepLimit));
-  }};
+  try {
+    base::start_thread([parent = std::string{folder != nullptr && *folder != '\0' ? folder : "/tmp"}] {
+      base::remove_left_scratch(parent, Deadline::after(kSweepLimit));
+    }).detach();
+  } catch (const std::exception&) {  // no more threads: the next one removes them
+  }
+}
+
+/// What the plugin says of the step and of this node.
+struct Orders {
+  std::string address, key;
+  std::uint16_t port = 0;
+  ReportingNode node;
+  bool has_channel = false;
+  WatchedNode watched;
+};
+
+/// Whether one of the fields before the program is missing or empty, which would make each later one that before it.
+bool lacks_field(const std::string& line) {
+  constexpr int kFields = 14;
+  std::size_t begin = 0;
+  for (int field = 0; field < kFields; ++field) {
+    const std::size_t end = line.find(' ', begin);
+    if (end == std::string::npos || end == begin) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+/// @p line: see node_questions.cpp. Throws Error(protocol) where a field is missing or is none of its kind.
+Orders parse_orders(const std::string& line) {
+  Orders orders;
+  ReportingNode& node = orders.node;
+  WatchedNode& watched = orders.watched;
+  std::string metrics_port;
+  std::int64_t report_seconds = -1;
+  std::istringstream fields(line);
+  fields >> orders.address >> orders.port >> orders.key >> node.name >> node.step.node_list >> node.step.world_size >>
+      node.first_rank >> orders.has_channel >> watched.step >> watched.num_nodes >> watched.local_tasks >>
+      metrics_port >> watched.metrics_address >> report_seconds;
+  const bool whole = !lacks_field(line) && !fields.fail() && node.step.world_size > 0 && node.first_rank >= 0 &&
+                     watched.num_nodes > 0 && watched.local_tasks > 0 && report_seconds >= 0;
+  std::uint16_t port = 0;
+  const char* const end = metrics_port.data() + metrics_port.size();
+  const auto read = std::from_chars(metrics_port.data(), end, port);
+  const bool has_port = read.ec == std::errc{} && read.ptr == end;
+  if (!whole || (!has_port && metrics_port != "none")) {
+    throw Error{{.code = ErrorCode::protocol,
+                 .attempted = "reading what the plugin says of the step",
+                 .cause = fmt::format("its line of {} bytes lacks a field, or has one of another kind", line.size()),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "install libddp's plugin and ddp-step from one package"}};
+  }
+  if (has_port) watched.metrics_port = port;
+  std::getline(fields >> std::ws, watched.program);
+  watched.report_interval = std::chrono::seconds{report_seconds};
+  watched.node = node.name;
+  watched.world_size = node.step.world_size;
+  return orders;
 }
 
 int stay(const std::string& line) {
   try {
-    std::istringstream fields(line);
-    std::string address, key;
-    std::uint16_t port = 0;
-    ReportingNode node;
-    bool has_channel = false;
-    WatchedNode watched;
-    std::string metrics_port;
-    std::int64_t report_seconds = 0;
-    fields >> address >> port >> key >> node.name >> node.step.node_list >> node.step.world_size >> node.first_rank >>
-        has_channel >> watched.step >> watched.num_nodes >> watched.local_tasks >> metrics_port >>
-        watched.metrics_address >> report_seconds >> std::ws;
-    std::getline(fields, watched.program);
-    if (metrics_port != "none") watched.metrics_port = static_cast<std::uint16_t>(std::stoul(metrics_port));
-    watched.report_interval = std::chrono::seconds{report_seconds};
-    watched.node = node.name;
-    watched.world_size = node.step.world_size;
+    auto [address, key, port, node, has_channel, watched] = parse_orders(line);
+    const bool reports = watched.report_interval > std::chrono::seconds{0};
     const Deadline deadline = Deadline::after(kReachLimit);
     store_server::Witness witness(address, port, store_server::StoreKey::parse(key), deadline);
     store_server::check_served(address, port, deadline);
@@ -86,7 +133,7 @@ int stay(const std::string& line) {
     std::optional<NodeWatch> watch;
     bool refused = false;
     try {
-      if (has_channel && (watched.metrics_port || report_seconds > 0)) watch.emplace(std::move(watched));
+      if (has_channel && (watched.metrics_port || reports)) watch.emplace(std::move(watched));
       if (watch && !watch->chosen_url().empty())
         base::write_stderr_line(fmt::format("ddp: {}: metrics at {}", node_name, watch->chosen_url()));
       write_line(kKnown);
@@ -96,7 +143,7 @@ int stay(const std::string& line) {
       write_line(fmt::format("ddp-step 1 refused {}", error.what()));
     }
     let_go_of_the_task();
-    const std::jthread sweep = start_sweep();
+    start_sweep();
     if (has_channel) {
       reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr, refused);
     } else {
