@@ -42,6 +42,7 @@ void StoreServer::Impl::read_opening(Connection& connection) {
   const ssize_t count = ::recv(connection.fd.get(), &first, 1, MSG_PEEK);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (count <= 0) return drop(connection, "closed by the client");
+  connection.silent = false;
   if (first == kWitnessByte) {
     connection.stage = Stage::witness;
     connection.witness = std::make_unique<WitnessConversation>();

@@ -29,6 +29,7 @@ void StoreServer::Impl::receive_requests(Connection& connection) {
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (count <= 0) return drop(connection, count == 0 ? "closed by the client" : "the connection broke");
   connection.moved = Connection::Clock::now();
+  connection.silent = false;
   const bool was_pending = !connection.parser.validated();
   try {
     connection.parser.feed({received.data(), static_cast<std::size_t>(count)},

@@ -31,6 +31,7 @@ struct Connection {
   std::uint64_t serial;  ///< ascending; descriptors are reused
   Endpoint peer;
   bool admitted = false;  ///< it is the job's user's
+  bool silent = true;     ///< nothing has come from it
   Stage stage = Stage::accepted;
   std::unique_ptr<WitnessConversation> witness;
   bool resident = false;  ///< a witness that answers questions

@@ -137,6 +137,7 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
   connection->admitted = here;
   if (!options.key) connection->stage = Stage::client;
   watch(number);
+  openings.push_back({.fd = number, .serial = connection->serial, .limit = Deadline::after(options.silence_limit)});
   pending.add(connection->serial,
               {.fd = number,
                .deadline = Deadline::after(options.validation_limit),
@@ -180,6 +181,11 @@ void StoreServer::Impl::drop(Connection& connection, std::string_view why) {
 }
 
 void StoreServer::Impl::drop_expired() {
+  for (; !openings.empty() && openings.front().limit.expired(); openings.pop_front()) {
+    Connection* const connection = find(openings.front().fd);
+    if (connection != nullptr && connection->serial == openings.front().serial && connection->silent)
+      drop(*connection, "it says nothing");
+  }
   while (const auto fd = pending.expired()) {
     Connection& connection = *find(*fd);
     if (connection.stage == Stage::asking) {
@@ -206,6 +212,7 @@ void StoreServer::Impl::resume_accepting() {
 Deadline StoreServer::Impl::next_deadline() {
   Deadline next = Deadline::after(parked.empty() ? std::chrono::milliseconds{kLongestSleep} : kStallCheck);
   if (const auto first = pending.next_deadline()) next = earlier(next, *first);
+  if (!openings.empty()) next = earlier(next, openings.front().limit);
   return accepting ? next : earlier(next, accept_again);
 }
 

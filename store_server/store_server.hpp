@@ -27,6 +27,8 @@ struct StoreServerOptions {
   std::optional<PortRange> port_range = std::nullopt;
   /// Time for a client to send VALIDATE, and for its host's witness to answer.
   std::chrono::milliseconds validation_limit = std::chrono::seconds(10);
+  /// For a connection's first byte: clients and witnesses speak at once.
+  std::chrono::milliseconds silence_limit = std::chrono::seconds(5);
   /// Most connections from other hosts of which it is not known whose they are, at least 1; beyond that the oldest of
   /// the source that has the most is closed. Each holds a descriptor and the kernel's receive buffer.
   std::size_t max_unadmitted = 1024;

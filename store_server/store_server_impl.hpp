@@ -96,6 +96,12 @@ struct StoreServer::Impl final : private Outboxes {
   WitnessDirectory witnesses;
   std::vector<std::unique_ptr<Connection>> connections;  ///< by descriptor, which is the ClientId
   PendingConnections pending;
+  struct Opening {
+    int fd;
+    std::uint64_t serial;
+    Deadline limit;
+  };
+  std::deque<Opening> openings;  ///< the oldest first; may have connections that are gone, or have spoken
   std::vector<int> to_flush;
   std::deque<int> parked;        ///< oldest first; may have descriptors of connections that are gone or go on
   std::size_t unread_bytes = 0;  ///< of all answers

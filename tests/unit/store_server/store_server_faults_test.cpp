@@ -135,8 +135,25 @@ TEST(StoreServerFaults, SilentAndSlowClientsAreClosed) {
   EXPECT_TRUE(early.ping());
 }
 
+TEST(StoreServerFaults, WhoSaysNothingIsClosedBeforeWhoIsSlow) {
+  const StoreServer server{{.listen_addresses = {},
+                            .validation_limit = std::chrono::hours(1),
+                            .silence_limit = std::chrono::milliseconds(200)}};
+  const Worker worker{server.port()};
+  StoreClient slow{server.port(), false};
+  slow.send(request::validate().substr(0, 1));
+  StoreClient valid{server.port()};
+  std::vector<std::unique_ptr<StoreClient>> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(std::make_unique<StoreClient>(server.port(), false));
+  for (const auto& each : silent) EXPECT_TRUE(each->is_closed());
+  EXPECT_FALSE(slow.is_closed(std::chrono::milliseconds(300)));
+  EXPECT_TRUE(valid.ping());
+}
+
 TEST(StoreServerFaults, AValidClientMayBeSilentAndSlow) {
-  const StoreServer server{{.listen_addresses = {}, .validation_limit = std::chrono::milliseconds(200)}};
+  const StoreServer server{{.listen_addresses = {},
+                            .validation_limit = std::chrono::milliseconds(200),
+                            .silence_limit = std::chrono::milliseconds(200)}};
   StoreClient client{server.port()};
   const std::string slow = request::ping(5);
   client.send(slow.substr(0, 3));

@@ -75,7 +75,12 @@ class Leader {
     base::UniqueFd socket;
     bool ready = false;
   };
-  /// Strangers that say nothing are put out when more than these wait.
+  struct Unknown {
+    base::UniqueFd socket;
+    Deadline limit = Deadline::after(kSilence);
+  };
+  /// Strangers that say nothing are put out after this time, or when more than these wait.
+  static constexpr std::chrono::seconds kSilence{5};
   static constexpr std::size_t kUnknown = 64;
   /// Between two looks at ranks that have not come.
   static constexpr int kLookMs = 50;
@@ -98,7 +103,7 @@ class Leader {
   }
   std::vector<pollfd> pending() const {
     std::vector<pollfd> sockets{{rendezvous_.endpoint.listener(), POLLIN, 0}};
-    for (const auto& unknown : unknown_) sockets.push_back({unknown.get(), POLLIN, 0});
+    for (const Unknown& unknown : unknown_) sockets.push_back({unknown.socket.get(), POLLIN, 0});
     return sockets;
   }
 
@@ -129,7 +134,7 @@ class Leader {
 
   void greet_all() {
     for (std::size_t i = 0; i < unknown_.size();) {
-      if (greet(unknown_[i])) {
+      if (greet(unknown_[i].socket) || unknown_[i].limit.expired()) {
         unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
       } else {
         ++i;
@@ -191,7 +196,7 @@ class Leader {
       }
       if (!same_user(socket.get())) continue;
       if (unknown_.size() == kUnknown) unknown_.pop_front();
-      unknown_.push_back(std::move(socket));
+      unknown_.push_back({.socket = std::move(socket)});
     }
   }
 
@@ -263,7 +268,7 @@ class Leader {
   const Rendezvous& rendezvous_;
   Deadline deadline_;
   std::vector<Member> members_;  ///< by rank; 0 is this one
-  std::deque<base::UniqueFd> unknown_;
+  std::deque<Unknown> unknown_;
   std::size_t budget_ = budget_left();
   Deadline next_look_ = Deadline::after(std::chrono::milliseconds(kLookMs));
 };

@@ -21,10 +21,10 @@ bool is_numeric_address(const std::string& text);
 
 /// What strangers may take of the process that serves.
 struct MetricsLimits {
-  std::size_t connections = 16;                  ///< beyond it, a new one takes the place of the oldest
-  int accepted_at_once = 16;                     ///< in a call of serve()
-  std::chrono::milliseconds connection{10'000};  ///< from connecting to the end of the answer
-  std::chrono::milliseconds reuse{1'000};        ///< the same answer goes to all who ask within it
+  std::size_t connections = 16;                 ///< beyond it, a new one takes the place of the oldest
+  int accepted_at_once = 16;                    ///< in a call of serve()
+  std::chrono::milliseconds connection{5'000};  ///< from connecting to the end of the answer
+  std::chrono::milliseconds reuse{1'000};       ///< the same answer goes to all who ask within it
 };
 
 /// Answers `GET /metrics` and refuses everything else; one request a connection. Not thread-safe.
