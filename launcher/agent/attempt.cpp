@@ -341,7 +341,7 @@ void Attempt::clean() {
   workers_.reset();
   if (pmix_) {
     pmix_->modex().answer_all(PMIX_ERR_UNREACH);
-    if (unclean_ || left.ended + left.remaining > 0) pmix_->abandon();
+    if (unclean_ || left.ended + left.remaining > 0 || pmix_->pulse().silent_since()) pmix_->abandon();
   }
   witness_.reset();
   if (store_) {

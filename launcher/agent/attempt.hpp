@@ -95,6 +95,8 @@ class Attempt {
   void suspend_ranks();
   void resume_ranks();
   void beat();
+  std::string silence_of_pmix(std::chrono::milliseconds least) const;
+  void watch_pmix();
   void shorten_drain(std::chrono::milliseconds limit);
   void read_drain_time();
   void clean();
@@ -137,6 +139,7 @@ class Attempt {
   bool unclean_ = false;
   bool over_ = false;
   bool suspended_ = false;                                      ///< by Ctrl-Z
+  bool pmix_reported_ = false;                                  ///< that the PMIx server does not answer
   std::chrono::milliseconds drain_time_ = control::kDrainTime;  ///< for slow consoles
   Heartbeat heartbeat_;
 };

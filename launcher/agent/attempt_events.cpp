@@ -19,6 +19,9 @@ namespace {
 
 // The least, whatever DDP_PEER_TIMEOUT is: an agent waits for processes that do not end.
 constexpr std::chrono::seconds kAgentSilence{15};
+// libpmix answers in microseconds, on a busy node in milliseconds. At the failure of a rank, and without one.
+constexpr std::chrono::seconds kPmixSilence{2};
+constexpr std::chrono::seconds kLongPmixSilence{5};
 
 }  // namespace
 
@@ -104,17 +107,21 @@ void Attempt::report_end(int local, const RankEnd& end) {
   message.traces.python = job_.command.python;
   message.traces.interpreter = job_.command.interpreter;
   if (end.by_signal && end.code == SIGKILL) message.traces.oom = oom_.explain();
+  message.traces.pmix_server = silence_of_pmix(kPmixSilence);
   traces_->gather(std::move(message));
 }
 
 void Attempt::send_gathered() {
   if (!traces_) return;
   for (TraceGatherer::Gathered& each : traces_->take()) {
-    if (!each.complete) {
-      base::write_stderr_line(
-          fmt::format("ddprun: {}: the last lines or the error file of rank {} are missing: {} does not answer",
-                      job_.host, global_rank(each.end.local_rank),
-                      log_folder_.empty() ? "standard error" : fmt::format("the log folder '{}'", log_folder_)));
+    std::string why = each.failure;
+    if (each.late) {
+      why = fmt::format("{} does not answer",
+                        log_folder_.empty() ? "standard error" : fmt::format("the log folder '{}'", log_folder_));
+    }
+    if (!why.empty()) {
+      base::write_stderr_line(fmt::format("ddprun: {}: the last lines or the error file of rank {} are missing: {}",
+                                          job_.host, global_rank(each.end.local_rank), why));
     }
     send(each.end);
   }
@@ -151,8 +158,32 @@ void Attempt::resume_ranks() {
   signal_descendants(SIGCONT);
 }
 
+/// One sentence, where libpmix's thread has not answered for @p least; else empty.
+std::string Attempt::silence_of_pmix(std::chrono::milliseconds least) const {
+  const auto since = pmix_ ? pmix_->pulse().silent_since() : std::nullopt;
+  const auto silence = since ? heartbeat_.silence(*since) : std::chrono::milliseconds(0);
+  if (!since || silence < least) return {};
+  return fmt::format(
+      "ddprun's PMIx server on {} has not answered for {} s: ranks that wait for it, and those that miss others, are "
+      "not "
+      "to blame",
+      job_.host, std::chrono::floor<std::chrono::seconds>(silence).count());
+}
+
+void Attempt::watch_pmix() {
+  if (!pmix_ || pmix_->abandoned() || suspended_) return;
+  const std::string silence = silence_of_pmix(kLongPmixSilence);
+  if (!silence.empty() && !std::exchange(pmix_reported_, true)) {
+    base::write_stderr_line(fmt::format("ddprun: warning: {}", silence));
+  } else if (silence.empty() && !pmix_->pulse().silent_since()) {
+    pmix_reported_ = false;
+  }
+  pmix_->pulse().ask();
+}
+
 void Attempt::beat() {
   if (!suspended_) agent_.beat();
+  watch_pmix();
   // Others give the node up, where there are some. On one host, somebody may have stopped ddprun to look at it.
   const auto limit = std::max<std::chrono::milliseconds>(job_.peers.silence(), kAgentSilence);
   if (plan_.nodes.size() < 2 || job_.options.dry_run || suspended_ || !agent_.open() ||

@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include <ddp/error.hpp>
+
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/wake_event.hpp"
@@ -21,6 +23,7 @@ void add_missing(RankTraces& traces, RankTraces more) {
   fill(traces.error_content, more.error_content);
   fill(traces.stderr_tail, more.stderr_tail);
   fill(traces.oom, more.oom);
+  fill(traces.pmix_server, more.pmix_server);
 }
 
 }  // namespace
@@ -29,6 +32,7 @@ struct TraceGatherer::Job {
   int local_rank;
   RankTraces traces{};
   bool done = false;
+  std::string failure{};
 };
 
 struct TraceGatherer::Shared {
@@ -80,12 +84,18 @@ int TraceGatherer::fd() const { return shared_->ready.fd(); }
 void TraceGatherer::gather(control::RankEnded end) {
   auto job = std::make_shared<Job>(Job{.local_rank = end.local_rank});
   const std::lock_guard lock(shared_->mutex);
-  if (!shared_->running) {
-    base::start_thread([shared = shared_] { shared->run(); }).detach();
-    shared_->running = true;
+  try {
+    if (!shared_->running) {
+      base::start_thread([shared = shared_] { shared->run(); }).detach();
+      shared_->running = true;
+    }
+    shared_->jobs.push_back(job);
+    shared_->changed.notify_all();
+  } catch (const Error& error) {
+    job->failure = error.what();
+    job->done = true;
+    shared_->ready.ring();
   }
-  shared_->jobs.push_back(job);
-  shared_->changed.notify_all();
   waiting_.push_back({.end = std::move(end), .job = std::move(job), .limit = Deadline::after(patience_)});
 }
 
@@ -100,7 +110,7 @@ std::vector<TraceGatherer::Gathered> TraceGatherer::take() {
   while (!waiting_.empty() && (waiting_.front().job->done || waiting_.front().limit.expired())) {
     Waiting& first = waiting_.front();
     add_missing(first.end.traces, first.job->traces);
-    gathered.push_back({.end = std::move(first.end), .complete = first.job->done});
+    gathered.push_back({.end = std::move(first.end), .late = !first.job->done, .failure = first.job->failure});
     waiting_.pop_front();
   }
   return gathered;

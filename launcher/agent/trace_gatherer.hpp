@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -25,7 +26,8 @@ class TraceGatherer {
 
   struct Gathered {
     control::RankEnded end;
-    bool complete;  ///< false: there was no time for all
+    bool late;            ///< there was no time for all
+    std::string failure;  ///< why nothing was read: no thread could be made; else empty
   };
 
   /// @param patience for each rank, from gather() on; less than the coordinator's for killed ranks
@@ -35,7 +37,8 @@ class TraceGatherer {
   TraceGatherer& operator=(const TraceGatherer&) = delete;
   ~TraceGatherer();
 
-  /// Of a rank that failed. Throws Error(system) when there can be no thread.
+  /// Of a rank that failed. Where there can be no thread, take() has the end without traces: at a limit of processes,
+  /// ranks fail, too.
   void gather(control::RankEnded end);
   /// Readable when take() has something new.
   int fd() const;

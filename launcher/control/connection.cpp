@@ -115,40 +115,52 @@ Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<Se
   }
 }
 
-void Connection::send(const Message& message) { queue(encode(message)); }
+void Connection::send(const Message& message) { queue(encode_once(message).bytes); }
 
 void Connection::beat() {
-  if (!wants_to_write()) queue({});
+  if (!wants_to_write()) queue(std::make_shared<const Bytes>());
 }
 
-void Connection::queue(const Bytes& payload) {
+void Connection::queue(std::shared_ptr<const Bytes> payload) {
   if (!open() || sending_failed_) return;
-  require_sendable(payload.size() + SessionCipher::kOverheadBytes);
-  outgoing_.push_back(frame(cipher_ ? cipher_->seal(payload) : payload));
+  require_sendable(payload->size());
+  outgoing_.push_back({.payload = std::move(payload), .framed = 0});
   flush();
 }
 
+/// Frames the next piece of what is queued; false: there is none.
+bool Connection::next_frame() {
+  frame_.clear();
+  sent_of_frame_ = 0;
+  if (outgoing_.empty()) {
+    frame_ = Bytes{};  // frees the memory
+    return false;
+  }
+  Outgoing& first = outgoing_.front();
+  const auto rest = std::span{*first.payload}.subspan(first.framed);
+  const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
+  frame_ = cipher_ ? frame(cipher_->seal(piece)) : frame(piece);
+  first.framed += piece.size();
+  if (piece.size() < kPieceBytes) outgoing_.pop_front();
+  return true;
+}
+
 void Connection::flush() {
-  while (!outgoing_.empty()) {
-    const auto rest = std::span{outgoing_.front()}.subspan(sent_of_first_);
+  while (sent_of_frame_ < frame_.size() || next_frame()) {
+    const auto rest = std::span{frame_}.subspan(sent_of_frame_);
     const ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN && errno != EWOULDBLOCK) send_failed(errno);
       return;
     }
-    sent_of_first_ += static_cast<std::size_t>(sent);
-    if (sent_of_first_ == outgoing_.front().size()) {
-      outgoing_.pop_front();
-      sent_of_first_ = 0;
-    }
+    sent_of_frame_ += static_cast<std::size_t>(sent);
   }
 }
 
 // What the peer sent before, perhaps why it left, is still to be received: this is not the end yet.
 void Connection::send_failed(int number) {
-  outgoing_.clear();
-  sent_of_first_ = 0;
+  drop_outgoing();
   sending_failed_ = true;
   if (number != EPIPE) sending_failed_because_ = describe(number);
   ::shutdown(socket_.get(), SHUT_WR);
@@ -174,10 +186,14 @@ std::vector<Message> Connection::receive() {
     }
   }
   try {
-    while (std::optional<Bytes> whole = incoming_.next()) {
-      if (cipher_) whole = cipher_->open(*whole);
-      if (whole->empty()) continue;  // a sign of life
-      messages.push_back(keep_bulk_encoded_ && is_bulk(*whole) ? Encoded{std::move(*whole)} : decode(*whole));
+    while (std::optional<Bytes> piece = incoming_.next()) {
+      std::optional<Bytes> whole = join(cipher_ ? cipher_->open(*piece) : std::move(*piece));
+      if (!whole || whole->empty()) continue;  // a part, or a sign of life
+      if (keep_bulk_encoded_ && is_bulk(*whole)) {
+        messages.emplace_back(Encoded{.bytes = std::make_shared<const Bytes>(*std::move(whole))});
+      } else {
+        messages.push_back(decode(*whole));
+      }
     }
   } catch (const Error& error) {
     lose(fmt::format("it sent an invalid message: {}", error.what()));
@@ -185,17 +201,39 @@ std::vector<Message> Connection::receive() {
   }
   if (!end.empty()) {
     if (!sending_failed_because_.empty()) end = sending_failed_because_;
-    lose(incoming_.has_part() ? end + ", in the middle of a message" : end);
+    lose(incoming_.has_part() || !joined_.empty() ? end + ", in the middle of a message" : end);
   }
   return messages;
+}
+
+/// The whole message, once its last piece is there.
+std::optional<Bytes> Connection::join(Bytes piece) {
+  const bool last = piece.size() < kPieceBytes;
+  if (last && joined_.empty()) return piece;
+  if (joined_.size() + piece.size() > kMaxMessageBytes) {
+    throw Error{{.code = ErrorCode::protocol,
+                 .attempted = "receiving a control message",
+                 .cause = fmt::format("its pieces have more than {} bytes", kMaxMessageBytes),
+                 .native = {},
+                 .ranks = {},
+                 .hint = {}}};
+  }
+  joined_.insert(joined_.end(), piece.begin(), piece.end());
+  return last ? std::optional{std::exchange(joined_, {})} : std::nullopt;
+}
+
+void Connection::drop_outgoing() {
+  outgoing_.clear();
+  frame_ = Bytes{};
+  sent_of_frame_ = 0;
 }
 
 // The descriptor stays until close(), so that its number is not reused before the event loop forgets it.
 void Connection::lose(std::string because) {
   lost_because_ = std::move(because);
-  outgoing_.clear();
-  sent_of_first_ = 0;
+  drop_outgoing();
   incoming_ = FrameBuffer{kMaxMessageBytes};
+  joined_ = Bytes{};
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
@@ -207,27 +245,29 @@ void Connection::drop_incoming() {
   }
 }
 
+bool Connection::farewell() {
+  if (!open()) return true;
+  flush();
+  if (wants_to_write()) return false;
+  if (!sending_failed_) ::shutdown(socket_.get(), SHUT_WR);
+  drop_incoming();
+  int bytes = 0;
+  const bool unacknowledged = is_tcp(socket_.get()) && ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+  // Poll reports a peer that has closed or is gone.
+  return sending_failed_ || !unacknowledged ||
+         base::wait_for(socket_.get(), 0, Deadline::after(std::chrono::seconds(0)));
+}
+
 void Connection::close(Deadline deadline) {
-  if (open()) {
-    flush();
-    while (wants_to_write() && !deadline.expired()) {
-      if (!base::wait_for(socket_.get(), POLLOUT, deadline)) break;
-      flush();
-    }
-    ::shutdown(socket_.get(), SHUT_WR);
-    drop_incoming();
-    const auto unacknowledged = [this] {
-      int bytes = 0;
-      return is_tcp(socket_.get()) && ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
-    };
-    // No event reports acknowledgements, which take milliseconds; poll reports a peer that has closed or is gone.
-    while (!sending_failed_ && unacknowledged() && !deadline.expired()) {
-      if (base::wait_for(socket_.get(), 0, earlier(deadline, Deadline::after(std::chrono::milliseconds(2))))) break;
-      drop_incoming();
-    }
+  while (!farewell() && !deadline.expired()) {
+    // No event reports acknowledgements, which take milliseconds.
+    const auto pause = Deadline::after(std::chrono::milliseconds(2));
+    wants_to_write() ? base::wait_for(socket_.get(), POLLOUT, deadline)
+                     : base::wait_for(socket_.get(), 0, earlier(deadline, pause));
   }
-  outgoing_.clear();
-  sent_of_first_ = 0;
+  if (open()) ::shutdown(socket_.get(), SHUT_WR);
+  drop_incoming();
+  drop_outgoing();
   socket_.reset();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@ namespace ddp::launcher::control {
 
 /// The longest message, in bytes: a fence of some 100 000 ranks.
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{256} << 20U;
+/// A message goes in frames of this size and a last one that is shorter, perhaps empty: what is sealed and framed for a
+/// connection is never more than one of them, however long the message and however many connections get it.
+inline constexpr std::size_t kPieceBytes = std::size_t{64} << 10U;
 
 /// Cuts a byte stream into frames: a 32-bit length in network byte order, then that many bytes.
 class FrameBuffer {
@@ -55,14 +59,15 @@ class Connection {
   const std::string& peer() const { return peer_; }
   void set_peer(std::string peer) { peer_ = std::move(peer); }
 
-  /// Queues the message and sends what the socket takes. A lost connection shows at the next receive().
+  /// Queues the message and sends what the socket takes. A lost connection shows at the next receive(). Bytes that are
+  /// encoded already (encode_once()) are shared, not copied.
   void send(const Message& message);
   /// Sends a sign of life, of which the other side's receive() returns nothing, unless other data is on its way.
   void beat();
   /// When anything has come last, a sign of life or part of a message; at first, when the connection was made.
   Deadline::Clock::time_point last_heard() const { return last_heard_; }
   /// Whether data is queued: then call flush() when the socket is writable.
-  bool wants_to_write() const { return !outgoing_.empty(); }
+  bool wants_to_write() const { return !outgoing_.empty() || sent_of_frame_ < frame_.size(); }
   void flush();
 
   /// For a process that only forwards PMIx exchanges and output: receive() returns their messages as control::Encoded.
@@ -74,21 +79,34 @@ class Connection {
     return lost_because_;
   }  ///< "it was closed", "Connection reset by peer ..."
 
+  /// One step of the end, which never waits: sends what the socket takes, and nothing new. True once the peer's host
+  /// has acknowledged all, or nothing more will be: then close. Else call it again in a few milliseconds.
+  bool farewell();
   /// Sends what is queued, waits until @p deadline for the peer's host to acknowledge it, and closes.
   void close(Deadline deadline);
 
  private:
-  void queue(const Bytes& payload);
+  struct Outgoing {
+    std::shared_ptr<const Bytes> payload;
+    std::size_t framed = 0;  ///< bytes of it
+  };
+
+  void queue(std::shared_ptr<const Bytes> payload);
+  bool next_frame();
+  std::optional<Bytes> join(Bytes piece);
   void lose(std::string because);
   void send_failed(int number);
   void drop_incoming();
+  void drop_outgoing();
 
   base::UniqueFd socket_;
   std::string peer_;
   std::optional<SessionCipher> cipher_;
   FrameBuffer incoming_{kMaxMessageBytes};
-  std::deque<Bytes> outgoing_;
-  std::size_t sent_of_first_ = 0;
+  Bytes joined_;                   ///< the pieces of a message that is not complete
+  std::deque<Outgoing> outgoing_;  ///< not sealed: that happens when the socket can take it
+  Bytes frame_;                    ///< what is being sent
+  std::size_t sent_of_frame_ = 0;
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
   bool keep_bulk_encoded_ = false;
   bool sending_failed_ = false;

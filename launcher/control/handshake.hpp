@@ -29,11 +29,14 @@ class Listener {
   /// of this host's ([::] where there is IPv6, else 0.0.0.0). Throws Error(system), with EADDRINUSE explained;
   /// invalid_argument for no address.
   /// @param patience for a connection to authenticate
+  /// @param silence for its first byte
   Listener(const std::vector<std::string>& addresses, std::uint16_t port, std::shared_ptr<Prover> prover,
-           std::chrono::milliseconds patience = std::chrono::seconds(10));
+           std::chrono::milliseconds patience = std::chrono::seconds(10),
+           std::chrono::milliseconds silence = std::chrono::seconds(5));
   /// For agents that have got the job's secret.
   Listener(const std::string& address, std::uint16_t port, const Secret& secret,
-           std::chrono::milliseconds patience = std::chrono::seconds(10));
+           std::chrono::milliseconds patience = std::chrono::seconds(10),
+           std::chrono::milliseconds silence = std::chrono::seconds(5));
   ~Listener();
 
   std::uint16_t port() const;

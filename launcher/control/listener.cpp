@@ -114,6 +114,7 @@ struct Listener::Impl {
 
   const std::shared_ptr<Prover> prover;
   std::chrono::milliseconds patience;
+  std::chrono::milliseconds silence;  // an agent speaks at once; its proof may take longer
   std::vector<base::UniqueFd> listening;
   EventLoop loop;
   PendingConnections pending;
@@ -129,8 +130,9 @@ struct Listener::Impl {
   LogLimit of_strangers;
   LogLimit of_proofs;  // that do not hold: these lines tell users what to correct
 
-  Impl(std::shared_ptr<Prover> given, std::vector<base::UniqueFd> sockets, std::chrono::milliseconds limit)
-      : prover(std::move(given)), patience(limit), listening(std::move(sockets)) {
+  Impl(std::shared_ptr<Prover> given, std::vector<base::UniqueFd> sockets, std::chrono::milliseconds limit,
+       std::chrono::milliseconds limit_of_silence)
+      : prover(std::move(given)), patience(limit), silence(limit_of_silence), listening(std::move(sockets)) {
     if (!prover->slow()) return;
     thread = std::make_unique<ProofThread>(prover);
     loop.watch(thread->fd(), [this] {
@@ -164,6 +166,14 @@ struct Listener::Impl {
   void drop_late(Place place);
   void drop(Place place, const std::string& why, LogLimit& limit);
   static void log_drop(const std::string& peer, const std::string& why, LogLimit& limit);
+  /// Who is to be given up next, and when. There must be one.
+  std::pair<Place, Clock::time_point> next_late() {
+    const Place oldest = pending.oldest();
+    const Clock::time_point late = oldest->since + patience;
+    const auto silent = pending.oldest_silent();
+    if (!silent || (*silent)->since + silence >= late) return {oldest, late};
+    return {*silent, (*silent)->since + silence};
+  }
 };
 
 void Listener::Impl::accept_some(int fd) {
@@ -290,7 +300,8 @@ void Listener::Impl::drop_late(Place place) {
     drop(place, fmt::format("its proof could not be checked within {} s; does munged on this host hang?", seconds),
          of_proofs);
   } else {
-    drop(place, fmt::format("it did not authenticate within {} s", seconds));
+    const bool silent = !place->theirs && place->received.empty();
+    drop(place, silent ? std::string("it says nothing") : fmt::format("it did not authenticate within {} s", seconds));
   }
 }
 
@@ -306,14 +317,15 @@ void Listener::Impl::log_drop(const std::string& peer, const std::string& why, L
 }
 
 Listener::Listener(const std::vector<std::string>& addresses, std::uint16_t port, std::shared_ptr<Prover> prover,
-                   std::chrono::milliseconds patience)
-    : impl_(std::make_unique<Impl>(std::move(prover), listening_sockets_somewhere(addresses, port), patience)) {
+                   std::chrono::milliseconds patience, std::chrono::milliseconds silence)
+    : impl_(
+          std::make_unique<Impl>(std::move(prover), listening_sockets_somewhere(addresses, port), patience, silence)) {
   impl_->accept_again();
 }
 
 Listener::Listener(const std::string& address, std::uint16_t port, const Secret& secret,
-                   std::chrono::milliseconds patience)
-    : Listener(std::vector{address}, port, job_secret_prover(secret), patience) {}
+                   std::chrono::milliseconds patience, std::chrono::milliseconds silence)
+    : Listener(std::vector{address}, port, job_secret_prover(secret), patience, silence) {}
 
 Listener::~Listener() = default;
 
@@ -334,8 +346,10 @@ std::vector<int> Listener::fds() const {
 std::vector<Connection> Listener::accept_ready() {
   if (impl_->listening.empty()) return {};
   const Clock::time_point now = Clock::now();
-  while (!impl_->pending.empty() && impl_->pending.oldest()->since + impl_->patience <= now) {
-    impl_->drop_late(impl_->pending.oldest());
+  while (!impl_->pending.empty()) {
+    const auto [place, late] = impl_->next_late();
+    if (late > now) break;
+    impl_->drop_late(place);
   }
   impl_->accept_again();
   impl_->loop.run_once(Deadline{now});
@@ -345,7 +359,7 @@ std::vector<Connection> Listener::accept_ready() {
 std::optional<Deadline> Listener::next_deadline() const {
   if (impl_->listening.empty()) return std::nullopt;
   std::optional<Deadline> next;
-  if (!impl_->pending.empty()) next = Deadline{impl_->pending.oldest()->since + impl_->patience};
+  if (!impl_->pending.empty()) next = Deadline{impl_->next_late().second};
   if (!impl_->accepting) {
     const Deadline again{impl_->pause_until};
     next = next ? earlier(*next, again) : again;

@@ -31,6 +31,11 @@ void LoopConnection::beat() {
   loop_.want_write(connection_.fd(), connection_.wants_to_write());
 }
 
+control::Connection LoopConnection::release() {
+  forget();
+  return std::move(connection_);
+}
+
 void LoopConnection::close(Deadline deadline) {
   forget();
   connection_.close(deadline);

@@ -41,6 +41,8 @@ class LoopConnection {
   Deadline::Clock::time_point last_heard() const { return connection_.last_heard(); }
   /// Reads what has arrived, as the loop does.
   void read();
+  /// Gives the connection up to the caller. Calls no function; the object is only to be destroyed then.
+  control::Connection release();
   /// As control::Connection::close(). Calls no function.
   void close(Deadline deadline);
 

@@ -111,7 +111,7 @@ struct Described<RankTraces> {
       Field{"stderr_tail", &RankTraces::stderr_tail},   Field{"oom", &RankTraces::oom},
       Field{"stdout_log", &RankTraces::stdout_log},     Field{"stderr_log", &RankTraces::stderr_log},
       Field{"stderr_shown", &RankTraces::stderr_shown}, Field{"python", &RankTraces::python},
-      Field{"interpreter", &RankTraces::interpreter}};
+      Field{"interpreter", &RankTraces::interpreter},   Field{"pmix_server", &RankTraces::pmix_server}};
 };
 
 template <>

@@ -148,7 +148,7 @@ Message read_kind(std::size_t kind, ByteReader& in, std::index_sequence<I...>) {
 }  // namespace
 
 Bytes encode(const Message& message) {
-  if (const auto* encoded = std::get_if<Encoded>(&message)) return encoded->bytes;
+  if (const auto* encoded = std::get_if<Encoded>(&message)) return *encoded->bytes;
   ByteWriter out;
   out.integer(static_cast<std::uint8_t>(message.index()));
   std::visit(
@@ -157,6 +157,11 @@ Bytes encode(const Message& message) {
       },
       message);
   return std::move(out).bytes();
+}
+
+Encoded encode_once(const Message& message) {
+  if (const auto* encoded = std::get_if<Encoded>(&message)) return *encoded;
+  return {.bytes = std::make_shared<const Bytes>(encode(message))};
 }
 
 Message decode(std::span<const std::byte> bytes) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <variant>
@@ -309,10 +310,11 @@ struct StacksCollected {
   bool operator==(const StacksCollected&) const = default;
 };
 
-/// A message as it came, for a process that only forwards it. encode() gives its bytes, decode() never makes one.
+/// A message as its bytes: as it came, for a process that only forwards it; or encoded once, for many connections,
+/// which share the bytes. encode() gives them, decode() never makes one. @p bytes is never null.
 struct Encoded {
-  Bytes bytes{};
-  bool operator==(const Encoded&) const = default;
+  std::shared_ptr<const Bytes> bytes = std::make_shared<const Bytes>();
+  bool operator==(const Encoded& other) const { return *bytes == *other.bytes; }
 };
 
 using Message =
@@ -324,6 +326,9 @@ using Message =
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.
 Bytes encode(const Message& message);
+
+/// The same for a message that several connections get, whose bytes they share.
+Encoded encode_once(const Message& message);
 
 /// Throws Error(protocol) for anything that encode() does not make. Takes memory in proportion to @p bytes.
 Message decode(std::span<const std::byte> bytes);

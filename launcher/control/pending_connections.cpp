@@ -11,6 +11,13 @@ PendingConnections::Place PendingConnections::most_crowding() {
   });
 }
 
+std::optional<PendingConnections::Place> PendingConnections::oldest_silent() {
+  const auto found = std::find_if(list_.begin(), list_.end(), [](const PendingConnection& connection) {
+    return connection.received.empty() && !connection.theirs;
+  });
+  return found == list_.end() ? std::nullopt : std::optional{found};
+}
+
 PendingConnections::Place PendingConnections::add(PendingConnection connection) {
   shares_.add(connection.source);
   list_.push_back(std::move(connection));

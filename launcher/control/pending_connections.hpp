@@ -41,6 +41,8 @@ class PendingConnections {
   std::size_t size() const { return list_.size(); }
   /// There must be one.
   Place oldest() { return list_.begin(); }
+  /// The oldest of those that have said nothing yet.
+  std::optional<Place> oldest_silent();
   /// The oldest of the source that has the most; the place to take when there are too many. There must be one.
   Place most_crowding();
   /// How many the source of @p place has.

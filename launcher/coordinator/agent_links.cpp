@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,8 +11,10 @@
 namespace ddp::launcher {
 namespace {
 
-// For the last message to leave; the loop blocks meanwhile.
+// For the last message to leave.
 constexpr std::chrono::milliseconds kFarewell{200};
+// No event reports acknowledgements.
+constexpr std::chrono::milliseconds kFarewellLook{2};
 
 }  // namespace
 
@@ -22,7 +25,10 @@ AgentLinks::AgentLinks(EventLoop& loop, PeerLimits limits, OnMessage on_message,
       on_lost_(std::move(on_lost)),
       heartbeat_(loop, limits.beat, [this] { beat(); }) {}
 
-AgentLinks::~AgentLinks() { forget_listener(); }
+AgentLinks::~AgentLinks() {
+  forget_listener();
+  for (see_off(); !leaving_.empty(); see_off()) std::this_thread::sleep_for(kFarewellLook);
+}
 
 int AgentLinks::add(control::Connection connection) {
   const int link = next_link_++;
@@ -91,15 +97,25 @@ void AgentLinks::send(int link, const control::Message& message) {
 }
 
 void AgentLinks::send_to_all(const control::Message& message) {
-  for (auto& [link, connection] : links_) connection.send(message);
+  const control::Encoded once = control::encode_once(message);
+  for (auto& [link, connection] : links_) connection.send(once);
 }
 
 void AgentLinks::drop(int link) {
   const auto found = links_.find(link);
   if (found == links_.end()) return;
-  found->second.close(Deadline::after(kFarewell));
+  leaving_.push_back({.connection = found->second.release(), .limit = Deadline::after(kFarewell)});
   links_.erase(found);
   resting_.erase(link);
+  see_off();
+}
+
+void AgentLinks::see_off() {
+  leaving_.remove_if([](Leaving& each) {
+    if (!each.connection.farewell() && !each.limit.expired()) return false;
+    each.connection.close(Deadline::after(std::chrono::seconds(0)));
+    return true;
+  });
 }
 
 void AgentLinks::abandon(int link) {
@@ -135,11 +151,16 @@ std::string AgentLinks::peer(int link) const {
 }
 
 std::optional<Deadline> AgentLinks::next_deadline() const {
-  return listener_ ? listener_->next_deadline() : std::nullopt;
+  const auto listening = listener_ ? listener_->next_deadline() : std::nullopt;
+  if (leaving_.empty()) return listening;
+  const Deadline leaving = Deadline::after(kFarewellLook);
+  return listening ? earlier(*listening, leaving) : leaving;
 }
 
 void AgentLinks::time_passed() {
-  if (const auto deadline = next_deadline(); deadline && deadline->expired()) accept_ready();
+  see_off();
+  if (const auto deadline = listener_ ? listener_->next_deadline() : std::nullopt; deadline && deadline->expired())
+    accept_ready();
 }
 
 }  // namespace ddp::launcher

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,7 +47,8 @@ class AgentLinks {
   /// Does nothing for a link that is gone.
   void send(int link, const control::Message& message);
   void send_to_all(const control::Message& message);
-  /// Sends what the socket takes, and closes.
+  /// Forgets the link, and closes it as soon as its last messages have left; at most 0.2 s later, for all dropped links
+  /// at once. Never waits; the destructor does, for what is left of that time.
   void drop(int link);
   /// Closes, for a peer that does not answer.
   void abandon(int link);
@@ -67,7 +69,13 @@ class AgentLinks {
   void time_passed();
 
  private:
+  struct Leaving {
+    control::Connection connection;
+    Deadline limit;
+  };
+
   void beat();
+  void see_off();
   void accept_ready();
   void watch_listener();
   void forget_listener();
@@ -79,6 +87,7 @@ class AgentLinks {
   std::unique_ptr<control::Listener> listener_;
   std::vector<int> listener_fds_;
   std::map<int, LoopConnection> links_;
+  std::list<Leaving> leaving_;
   std::set<int> resting_;
   int next_link_ = 0;
   Heartbeat heartbeat_;

@@ -24,8 +24,6 @@
 namespace ddp::launcher {
 namespace {
 
-/// For the thread to end; one that takes longer hangs in a file system that does not answer.
-constexpr std::chrono::seconds kThreadPatience{2};
 constexpr std::chrono::milliseconds kLimitCheck{200};
 constexpr int kLongestWaitMs = 60'000;
 
@@ -61,12 +59,19 @@ class JobConsole::Writer {
   bool idle() const { return idle_; }
   std::uint64_t taken_bytes() const { return taken_bytes_; }
   void begin() { ending_ = ended_ = false; }
-  /// @return whether the thread has ended
-  bool end() {
+  /// @return whether the thread has ended; else it does so as soon as it can
+  bool end(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     ending_ = true;
     wake_.ring();
-    return changed_.wait_for(lock, kThreadPatience, [this] { return ended_; });
+    return changed_.wait_for(lock, patience, [this] { return ended_; });
+  }
+  /// Takes end() back. @return whether the thread works on; else it has ended
+  bool go_on() {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return false;
+    ending_ = false;
+    return true;
   }
   void close() {
     for (const auto& sink : sinks_) sink->close();
@@ -83,9 +88,6 @@ class JobConsole::Writer {
         for (const auto& sink : sinks_) sink->abandon();  // or the ranks would wait forever
       }
     }
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-    changed_.notify_all();
   }
 
  private:
@@ -106,7 +108,11 @@ class JobConsole::Writer {
     std::deque<std::pair<int, control::ConsoleOutput>> received;
     {
       const std::lock_guard lock(mutex_);
-      if (ending_) return false;
+      if (ending_) {  // in one step, or end() could be taken back in between
+        ended_ = true;
+        changed_.notify_all();
+        return false;
+      }
       received.swap(inbox_);
     }
     for (const auto& [link, output] : received) {
@@ -179,8 +185,8 @@ class JobConsole::Writer {
   bool ending_ = false, ended_ = false;
 };
 
-JobConsole::JobConsole(EventLoop& loop, int out, int err, OnTaken on_taken)
-    : loop_(loop), writer_(std::make_shared<Writer>(out, err)) {
+JobConsole::JobConsole(EventLoop& loop, int out, int err, OnTaken on_taken, std::chrono::milliseconds patience)
+    : loop_(loop), writer_(std::make_shared<Writer>(out, err)), patience_(patience) {
   loop_.watch(writer_->taken_fd(), [this, on_taken = std::move(on_taken)] {
     for (const auto& [origin, taken] : writer_->take()) on_taken(origin.first, taken);
   });
@@ -188,7 +194,7 @@ JobConsole::JobConsole(EventLoop& loop, int out, int err, OnTaken on_taken)
 
 JobConsole::~JobConsole() {
   loop_.forget(writer_->taken_fd());
-  if (thread_.joinable() && !writer_->end()) {
+  if (thread_.joinable() && !writer_->end(patience_)) {
     thread_.detach();
   } else {
     if (thread_.joinable()) thread_.join();
@@ -197,7 +203,8 @@ JobConsole::~JobConsole() {
 }
 
 void JobConsole::rest() {
-  if (!thread_.joinable() || !writer_->idle() || !writer_->end()) return;
+  if (!thread_.joinable() || !writer_->idle()) return;
+  if (!writer_->end(patience_) && writer_->go_on()) return;
   thread_.join();
 }
 

@@ -2,6 +2,7 @@
 // another, in a thread of its own, which a slow console or file system may hold up.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -23,7 +24,10 @@ class JobConsole {
 
   /// @param loop must outlive the object
   /// @param out descriptors of standard output and error, not owned
-  JobConsole(EventLoop& loop, int out, int err, OnTaken on_taken);
+  /// @param patience for the thread to end; one that takes longer hangs in a file system that does not answer, or its
+  /// node is starved
+  JobConsole(EventLoop& loop, int out, int err, OnTaken on_taken,
+             std::chrono::milliseconds patience = std::chrono::milliseconds(2'000));
   JobConsole(const JobConsole&) = delete;
   JobConsole& operator=(const JobConsole&) = delete;
   /// Drops what has not been written.
@@ -31,7 +35,8 @@ class JobConsole {
 
   /// @param link tells the nodes apart
   void write(int link, const control::ConsoleOutput& output);
-  /// Ends the thread where it has nothing to do, because this process will fork. write() starts it again.
+  /// Ends the thread where it has nothing to do, because this process will fork. write() starts it again. A thread that
+  /// is not quick enough stays, and works on.
   void rest();
   /// @p begin of the wait; @p moved: when the console last took anything
   using Limit = std::function<Deadline(Deadline::Clock::time_point begin, Deadline::Clock::time_point moved)>;
@@ -44,6 +49,7 @@ class JobConsole {
   EventLoop& loop_;
   std::shared_ptr<Writer> writer_;  ///< shared with the thread, which may hang
   std::thread thread_;              ///< from the first output on
+  std::chrono::milliseconds patience_;
 };
 
 }  // namespace ddp::launcher

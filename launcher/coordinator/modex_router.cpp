@@ -45,7 +45,7 @@ ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribut
   for (auto entry = waiting.begin(); entry != waiting.end();) {
     const Bytes& data = entry->second.front();
     all.insert(all.end(), data.begin(), data.end());
-    entry->second.pop_front();
+    entry->second.pop_front();  // frees it
     entry = entry->second.empty() ? waiting.erase(entry) : std::next(entry);
   }
   if (waiting.empty()) open_.erase(contribution.ranks);
@@ -54,11 +54,11 @@ ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribut
     all.clear();
     status = PMIX_ERR_NOMEM;
   }
+  // Once for all nodes: with a copy for each, a thousand nodes of 3 MB would take gigabytes.
+  const control::Encoded answer = control::encode_once(control::Fence{
+      .epoch = epoch_, .ranks = std::move(contribution.ranks), .data = std::move(all), .status = status});
   Outgoing outgoing;
-  for (const int node : nodes) {
-    outgoing.emplace_back(node,
-                          control::Fence{.epoch = epoch_, .ranks = contribution.ranks, .data = all, .status = status});
-  }
+  for (const int node : nodes) outgoing.emplace_back(node, answer);
   return outgoing;
 }
 

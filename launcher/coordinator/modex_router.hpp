@@ -23,7 +23,8 @@ class ModexRouter {
   using Outgoing = std::vector<Parcel>;
 
   /// A fence is complete when each node that has one of its ranks has contributed; each then gets all contributions in
-  /// the order of the nodes. Nodes may enter the next fence of the same ranks before others have left the last.
+  /// the order of the nodes, as an Encoded whose bytes they share. Nodes may enter the next fence of the same ranks
+  /// before others have left the last.
   Outgoing fence(int from_node, control::Fence contribution);
   Outgoing request(int from_node, control::ModexRequest request);
   Outgoing reply(control::ModexReply reply);

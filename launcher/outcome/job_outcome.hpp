@@ -36,6 +36,7 @@ struct RankTraces {
   std::string error_content;  ///< the file, as it is
   std::string stderr_tail;    ///< last lines of standard error; empty when there are none or they were not captured
   std::string oom;            ///< one sentence when the kernel's OOM killer ended it; else empty
+  std::string pmix_server{};  ///< one sentence when ddprun's PMIx server on its node did not answer then; else empty
   std::string stdout_log{};   ///< files of -r and -t, on the rank's host; empty: none
   std::string stderr_log{};
   bool stderr_shown = false;  ///< the console has its standard error

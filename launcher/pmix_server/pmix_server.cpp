@@ -21,7 +21,6 @@
 #include "base/log.hpp"
 #include "kvs/pmix_handles.hpp"
 #include "kvs/pmix_info_list.hpp"
-#include "pmix_server/accept_guard.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -141,14 +140,16 @@ void give_topology(const std::string& path, const std::string& xml) {
 }  // namespace
 
 PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xml)
-    : directory_(tmpdir), aborts_(std::make_unique<AbortInbox>()), modex_(std::make_unique<ModexInbox>()) {
+    : directory_(tmpdir),
+      guard_(std::make_unique<AcceptGuard>()),
+      aborts_(std::make_unique<AbortInbox>()),
+      modex_(std::make_unique<ModexInbox>()) {
   forget_outer_pmix();
   // Clients come over TCP to 127.0.0.1, libpmix 4's only transport, and its "native" believes the user that they name.
-  // The guard keeps other users' processes out, and the namespace: it has 128 random bits, which only ranks learn.
-  // The other module, munge, asks munged for the user, but spends seconds on one that is installed and not running, and
-  // ranks whose libpmix lacks it cannot connect. What the user has chosen stays: PMIX_MCA_psec=munge.
+  // The guard keeps other users' and silent processes out, and the namespace: it has 128 random bits, which only ranks
+  // learn. The other module, munge, asks munged for the user, but spends seconds on one that is installed and not
+  // running, and ranks whose libpmix lacks it cannot connect. What the user has chosen stays: PMIX_MCA_psec=munge.
   ::setenv("PMIX_MCA_psec", "native", 0);
-  guard_accept();
   if (!topology_xml.empty()) give_topology(directory_.path() + "/topology.xml", topology_xml);
   static ModuleBuffer buffer;  // static: zero throughout
   buffer.module.client_connected = client_connected;
@@ -169,8 +170,9 @@ PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xm
 
 PmixServer::~PmixServer() {
   if (abandoned_) {
-    aborts_.release();  // leaked on purpose, both: the library's thread may still post
+    aborts_.release();  // leaked on purpose, all: the library's threads may still post, and accept
     modex_.release();
+    guard_.release();
     return;
   }
   modex_->answer_all(PMIX_ERR_JOB_ABORTED);

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "pmix_server/abort_inbox.hpp"
+#include "pmix_server/accept_guard.hpp"
 #include "pmix_server/modex_inbox.hpp"
 #include "pmix_server/scratch_directory.hpp"
+#include "pmix_server/server_pulse.hpp"
 
 namespace ddp::launcher {
 
@@ -29,6 +31,7 @@ class PmixServer {
   const std::string& directory() const { return directory_.path(); }
   AbortInbox& aborts() { return *aborts_; }
   ModexInbox& modex() { return *modex_; }
+  ServerPulse& pulse() { return pulse_; }
 
   /// For clients that died without finalizing: stops using the library, whose thread ends with the process.
   /// libpmix 4.2.2 corrupts its memory when a client dies while connecting, and PMIx_server_finalize can then wait
@@ -39,8 +42,10 @@ class PmixServer {
 
  private:
   ScratchDirectory directory_;
+  std::unique_ptr<AcceptGuard> guard_;  ///< of the library's listening socket
   std::unique_ptr<AbortInbox> aborts_;  ///< the library's thread posts to it, and to the next
   std::unique_ptr<ModexInbox> modex_;
+  ServerPulse pulse_;
   bool abandoned_ = false;
 };
 

@@ -42,6 +42,7 @@ void add_end(ReportLines& lines, const RankFailure& failure) {
   } else if (failure.end && failure.end->by_signal && failure.end->code == SIGKILL) {
     lines.field("oom", "no OOM kill was seen; 'dmesg' and 'sacct -j JOB' perhaps tell who sent SIGKILL");
   }
+  if (!failure.traces.pmix_server.empty()) lines.field("pmix", failure.traces.pmix_server);
 }
 
 /// Python's commonest failure of all, with another interpreter than the user thinks.

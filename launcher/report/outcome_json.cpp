@@ -39,6 +39,7 @@ Json failure_json(const RankFailure& failure) {
   json["error"] = error_json(failure.traces);
   json["stderr_tail"] = text_or_null(failure.traces.stderr_tail);
   json["oom"] = text_or_null(failure.traces.oom);
+  json["pmix_server"] = text_or_null(failure.traces.pmix_server);
   json["interpreter"] = text_or_null(failure.traces.interpreter);
   json["logs"] = {{"stdout", text_or_null(failure.traces.stdout_log)},
                   {"stderr", text_or_null(failure.traces.stderr_log)}};

@@ -78,6 +78,51 @@ sys.exit(subprocess.run([sys.argv[1]], timeout=60).returncode)' "$HELLO"
   [ "$(grep -c 'is well' <<<"$output")" -eq 1 ]
 }
 
+# One that says nothing, one that stops in the middle: before the ranks connect, while they do, and afterwards.
+@test "PMIx: connections of the job's own user that say nothing hold nobody up" {
+  run timeout -s KILL 60 "$DDPRUN" --nproc-per-node 2 python3 -c '
+import os, re, socket, struct, subprocess, sys
+port = int(re.search(r"tcp4://127.0.0.1:([0-9]+)", os.environ["PMIX_SERVER_URI4"])[1])
+
+def hold(count):
+    held = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(count)]
+    held[0].sendall(struct.pack("=iIII", -1, 2**32 - 1, 500, 0) + b"x" * 100)
+    return held
+
+before = hold(20)
+ranks = subprocess.Popen([sys.argv[1]])
+during = hold(20)
+status = ranks.wait()
+after = hold(20)
+sys.exit(status)' "$HELLO"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [ "$(grep -c 'is well$' <<<"$output")" -eq 2 ]
+}
+
+@test "PMIx: a server that hangs is named, and not only the rank that could not wait for it" {
+  # shellcheck disable=SC2016
+  DDP_INIT_TIMEOUT=4 start --nproc-per-node 2 sh -c \
+    'echo $$$$ >"$NOTES/pid.$RANK"; until [ -e "$NOTES/go" ]; do sleep 0.05; done; exec "$1" world' sh \
+    "$(dirname "$DDPRUN")/rank_program"
+  eventually 20 noted 2
+  attempt=$(ps -o ppid= -p "$(cat "$NOTES/pid.0")")
+  mkfifo "$NOTES/held"
+  # shellcheck disable=SC2086
+  python3 "$BATS_TEST_DIRNAME/../support/hold_threads.py" $attempt libpmix.so <"$NOTES/held" >"$NOTES/holder" 3>&- &
+  agents[holder]=$!
+  exec 9>"$NOTES/held"
+  eventually 20 test -s "$NOTES/holder"
+  [[ $(cat "$NOTES/holder") == "held "[1-9]* ]] || skip "$(cat "$NOTES/holder")"
+  touch "$NOTES/go"
+  finish
+  exec 9>&-
+  echo "$output"
+  [ "$status" -eq 4 ]
+  [[ $output == *"Root Cause"*"  pmix      : ddprun's PMIx server on "*" has not answered for "*"not to blame"* ]]
+  grep -q "ERROR.*code=timeout ranks=\[\] .*the PMIx server did not complete the connection" "$BATS_TEST_TMPDIR/out"
+}
+
 @test "PMIx: an outer server's variables do no harm" {
   PMIX_NAMESPACE=outer PMIX_RANK=5 PMIX_SERVER_URI4="outer.0;tcp4://127.0.0.1:1" \
     run "$DDPRUN" --nproc-per-node 2 "$HELLO"

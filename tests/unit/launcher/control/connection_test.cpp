@@ -2,6 +2,7 @@
 #include "control/connection.hpp"
 
 #include <gmock/gmock.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -158,6 +159,57 @@ TEST_P(Connections, LargeMessagesGoBothWaysAtOnce) {
   EXPECT_TRUE(at_other[0] == Message{there});
   EXPECT_TRUE(at_other[1] == Message{ModexRequest{.id = 1}});
 }
+
+TEST_P(Connections, MessagesAroundTheSizeOfAPieceArriveWhole) {
+  const std::size_t head = encode(Fence{}).size();
+  std::vector<Message> sent;
+  for (const std::size_t pieces : {1, 2, 3}) {
+    for (const std::size_t more : {0, 1, 2}) {
+      sent.emplace_back(large(pieces * kPieceBytes - 1 + more - head, 4));
+      sent.emplace_back(ModexRequest{.id = static_cast<std::int64_t>(more)});
+    }
+  }
+  std::thread sender([&] {
+    for (const Message& message : sent) {
+      one_.send(message);
+      flush_all(one_);
+      one_.beat();
+    }
+  });
+  const auto received = receive(other_, sent.size());
+  sender.join();
+  EXPECT_TRUE(received == sent);
+  EXPECT_TRUE(other_.open());
+}
+
+#ifndef DDP_SANITIZED
+/// A fence of many nodes: what waits for slow sockets is there once, sealed or not.
+TEST(ConnectionMemory, ALongMessageForManyConnectionsIsThereOnce) {
+  constexpr std::size_t kNodes = 60;
+  constexpr std::size_t kFenceBytes = 4U << 20U;
+  const auto in_use = [] {
+    const struct mallinfo2 info = ::mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const EphemeralKey key, theirs;
+  std::vector<Connection> ends;
+  std::vector<base::UniqueFd> others;
+  for (std::size_t node = 0; node < kNodes; ++node) {
+    ConnectionPair pair = make_pair();
+    ends.emplace_back(std::move(pair.first), "a node", key.agree(HandshakeSide::accepting, theirs.public_key()));
+    others.push_back(std::move(pair.second));
+  }
+  const std::size_t before = in_use();
+  {
+    const Encoded once = encode_once(large(kFenceBytes, 1));
+    for (Connection& end : ends) end.send(once);
+  }
+  for (const Connection& end : ends) EXPECT_TRUE(end.wants_to_write());
+  const std::size_t grown = in_use() - before;
+  RecordProperty("grown_bytes", std::to_string(grown));
+  EXPECT_LT(grown, kFenceBytes + kNodes * 3 * kPieceBytes) << "a copy for each would be " << kNodes * kFenceBytes;
+}
+#endif
 
 TEST_P(Connections, OneTurnDoesNotTakeAllThatComes) {
   const Fence fence = large(16U << 20U, 1);

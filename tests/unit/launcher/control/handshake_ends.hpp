@@ -30,8 +30,11 @@ inline Deadline soon() { return Deadline::after(60s); }
 class ServedListener {
  public:
   explicit ServedListener(const Secret& secret, std::uint16_t port = 0,
-                          std::chrono::milliseconds patience = std::chrono::seconds(10))
-      : listener_("127.0.0.1", port, secret, patience), port_(listener_.port()), thread_([this] { serve(); }) {}
+                          std::chrono::milliseconds patience = std::chrono::seconds(10),
+                          std::chrono::milliseconds silence = std::chrono::seconds(5))
+      : listener_("127.0.0.1", port, secret, patience, silence),
+        port_(listener_.port()),
+        thread_([this] { serve(); }) {}
   explicit ServedListener(std::shared_ptr<Prover> prover)
       : listener_({"127.0.0.1"}, 0, std::move(prover)), port_(listener_.port()), thread_([this] { serve(); }) {}
   ~ServedListener() {

@@ -284,6 +284,18 @@ TEST(Handshake, ACrowdOfGoodOnesGetsInWhole) {
   EXPECT_EQ(server.proven(), 150);
 }
 
+TEST(Handshake, WhoSaysNothingIsShownOutBeforeWhoIsSlow) {
+  const Secret secret = Secret::random();
+  ServedListener server{secret, 0, 1h, 200ms};
+  const base::UniqueFd slow = raw(server.port());
+  const auto greeting = encode(fresh_greeting());
+  send_raw(slow.get(), std::span{greeting}.first(1));
+  EXPECT_TRUE(base::wait_for(raw(server.port()).get(), POLLIN, soon()));  // one that is silent
+  EXPECT_FALSE(base::wait_for(slow.get(), POLLIN, Deadline::after(300ms)));
+  Connection connection = connect({"127.0.0.1"}, server.port(), secret, soon());
+  EXPECT_EQ(received(connection), 1U);
+}
+
 TEST(Handshake, WhoDoesNotFinishIsShownOutAndTheOthersDoNotNotice) {
   const Secret secret = Secret::random();
   ServedListener server{secret, 0, 1s};

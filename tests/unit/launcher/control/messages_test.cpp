@@ -48,6 +48,7 @@ std::vector<Message> samples() {
                            .error_content = std::string{"\0{\"a\":1}", 8},
                            .stderr_tail = "line\n\xFF\xC0 no UTF-8",
                            .oom = "killed",
+                           .pmix_server = "it has not answered",
                            .stdout_log = "/logs/0/stdout.log",
                            .stderr_log = "/logs/0/stderr.log",
                            .stderr_shown = true,
@@ -221,7 +222,7 @@ TEST(ControlMessages, ThoseThatMayBeLongAreKnownByTheirFirstByte) {
 
 TEST(ControlMessages, AnEncodedOneIsSentAsItCame) {
   const Bytes bytes = encode(samples().back());
-  EXPECT_EQ(encode(Encoded{bytes}), bytes);
+  EXPECT_EQ(encode(Encoded{std::make_shared<const Bytes>(bytes)}), bytes);
 }
 
 TEST(ControlMessages, NamesAreThoseOfTheTypes) {

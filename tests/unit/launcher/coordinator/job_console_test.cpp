@@ -20,11 +20,14 @@ class JobConsoleTest : public testing::Test {
  protected:
   JobConsoleTest() { ::signal(SIGPIPE, SIG_IGN); }
 
-  JobConsole& make(int out, int err) {
-    return console_.emplace(loop_, out, err, [this](int link, const control::ConsoleTaken& taken) {
-      taken_[{link, taken.error}] += taken.messages;
-      EXPECT_EQ(taken.epoch, 2);
-    });
+  JobConsole& make(int out, int err, milliseconds patience = std::chrono::seconds(2)) {
+    return console_.emplace(
+        loop_, out, err,
+        [this](int link, const control::ConsoleTaken& taken) {
+          taken_[{link, taken.error}] += taken.messages;
+          EXPECT_EQ(taken.epoch, 2);
+        },
+        patience);
   }
   static control::ConsoleOutput lines(const std::string& text, bool error = false) {
     return {.epoch = 2, .error = error, .pieces = {{.writer = control::kWholeLines, .text = text}}};
@@ -79,6 +82,20 @@ TEST_F(JobConsoleTest, AStoppedReaderDelaysAnswersAndNothingElse) {
   EXPECT_EQ(read_bytes(out_.reading.get(), 10 * line.size()).size(), 10 * line.size());
   EXPECT_TRUE(taken(0, 10));
   console.finish([](auto begin, auto) { return Deadline{begin + kGenerous}; });
+}
+
+/// As after SIGSTOP: the time has passed before the thread could run.
+TEST_F(JobConsoleTest, AThreadThatIsTooSlowForARestWorksOn) {
+  JobConsole& console = make(out_.writing.get(), err_.writing.get(), milliseconds(0));
+  std::string all;
+  for (int i = 0; i < 100; ++i) {
+    console.write(0, lines(std::to_string(i) + "\n"));
+    all += std::to_string(i) + "\n";
+    ASSERT_TRUE(taken(0, i + 1)) << "after rest " << i;
+    console.finish([](auto begin, auto) { return Deadline{begin + kGenerous}; });
+    console.rest();
+  }
+  EXPECT_EQ(read_bytes(out_.reading.get(), all.size()), all);
 }
 
 TEST_F(JobConsoleTest, WithoutAReaderAllIsTaken) {

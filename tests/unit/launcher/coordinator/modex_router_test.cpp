@@ -15,6 +15,11 @@ Bytes bytes(const std::string& text) {
 
 std::string text(const Bytes& data) { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
 
+/// The answer that a parcel has.
+control::Fence fence_in(const ModexRouter::Parcel& parcel) {
+  return std::get<control::Fence>(control::decode(control::encode(parcel.second)));
+}
+
 control::Fence contribution(std::vector<int> ranks, const std::string& data) {
   return {.epoch = 3, .ranks = std::move(ranks), .data = bytes(data), .status = 0};
 }
@@ -30,11 +35,24 @@ TEST(ModexRouterTest, GivesEveryNodeAllContributionsInNodeOrder) {
   ASSERT_EQ(outgoing.size(), 3U);
   for (int node = 0; node < 3; ++node) {
     EXPECT_EQ(outgoing[static_cast<std::size_t>(node)].first, node);
-    const auto& answer = std::get<control::Fence>(outgoing[static_cast<std::size_t>(node)].second);
+    const control::Fence answer = fence_in(outgoing[static_cast<std::size_t>(node)]);
     EXPECT_EQ(text(answer.data), "abc");
     EXPECT_EQ(answer.status, PMIX_SUCCESS);
     EXPECT_EQ(answer.epoch, 3);
   }
+}
+
+TEST(ModexRouterTest, AllNodesGetTheSameBytesInMemory) {
+  ModexRouter modex = router();
+  EXPECT_TRUE(modex.fence(0, contribution({}, "a")).empty());
+  EXPECT_TRUE(modex.fence(1, contribution({}, "b")).empty());
+  const auto outgoing = modex.fence(2, contribution({}, "c"));
+  ASSERT_EQ(outgoing.size(), 3U);
+  const auto bytes_of = [](const ModexRouter::Parcel& parcel) {
+    return std::get<control::Encoded>(parcel.second).bytes.get();
+  };
+  EXPECT_EQ(bytes_of(outgoing[0]), bytes_of(outgoing[1]));
+  EXPECT_EQ(bytes_of(outgoing[0]), bytes_of(outgoing[2]));
 }
 
 TEST(ModexRouterTest, AsksOnlyTheNodesThatTakePart) {
@@ -52,7 +70,7 @@ TEST(ModexRouterTest, KeepsFencesOfDifferentRanksApart) {
   EXPECT_TRUE(modex.fence(0, contribution({0, 2}, "two")).empty());
   const auto outgoing = modex.fence(1, contribution({0, 2}, "!"));
   ASSERT_EQ(outgoing.size(), 2U);
-  EXPECT_EQ(text(std::get<control::Fence>(outgoing[0].second).data), "two!");
+  EXPECT_EQ(text(fence_in(outgoing[0]).data), "two!");
 }
 
 TEST(ModexRouterTest, ANodeMayEnterTheNextFenceEarly) {
@@ -61,10 +79,10 @@ TEST(ModexRouterTest, ANodeMayEnterTheNextFenceEarly) {
   EXPECT_TRUE(modex.fence(0, contribution({}, "second")).empty());
   auto outgoing = modex.fence(1, contribution({}, "1"));
   ASSERT_EQ(outgoing.size(), 2U);
-  EXPECT_EQ(text(std::get<control::Fence>(outgoing[0].second).data), "first1");
+  EXPECT_EQ(text(fence_in(outgoing[0]).data), "first1");
   outgoing = modex.fence(1, contribution({}, "2"));
   ASSERT_EQ(outgoing.size(), 2U);
-  EXPECT_EQ(text(std::get<control::Fence>(outgoing[0].second).data), "second2");
+  EXPECT_EQ(text(fence_in(outgoing[0]).data), "second2");
 }
 
 TEST(ModexRouterTest, RefusesRanksThatAreNotThere) {

@@ -120,6 +120,14 @@ TEST(FailureReport, TheOomKillerIsNamed) {
               HasSubstr("  oom       : the kernel's OOM killer ended a process of this job\n"));
 }
 
+TEST(FailureReport, APmixServerThatDoesNotAnswerIsNamed) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, 1)};
+  outcome.failures[0].traces.pmix_server = "ddprun's PMIx server on n1 has not answered for 7 s";
+  EXPECT_THAT(format_failure_report(outcome, kContext),
+              HasSubstr("  pmix      : ddprun's PMIx server on n1 has not answered for 7 s\n"));
+}
+
 TEST(FailureReport, AnAbortHasItsMessageAndNoHint) {
   JobOutcome outcome;
   outcome.failures = {failure(1, SIGTERM, true)};

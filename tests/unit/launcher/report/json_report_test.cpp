@@ -74,6 +74,7 @@ TEST(JsonReport, AFailureWithAllItsTraces) {
           R"({"message": {"message": "m", "extraInfo": {"py_callstack": "t\n", "timestamp": "1700000000"}}})",
       .stderr_tail = "last\n",
       .oom = "oom sentence",
+      .pmix_server = "pmix sentence",
       .stdout_log = "/logs/1/stdout.log"};
   const json document = report(outcome);
   EXPECT_EQ(document["success"], false);
@@ -94,6 +95,7 @@ TEST(JsonReport, AFailureWithAllItsTraces) {
              {{"file", "/tmp/e.json"}, {"message", "m"}, {"traceback", "t\n"}, {"time", "2023-11-14T22:13:20.000Z"}}},
             {"stderr_tail", "last\n"},
             {"oom", "oom sentence"},
+            {"pmix_server", "pmix sentence"},
             {"interpreter", nullptr},
             {"logs", {{"stdout", "/logs/1/stdout.log"}, {"stderr", nullptr}}}}));
   const json& second = document["failures"][1];
