@@ -227,7 +227,8 @@ void frozen_modules(const ddp::ProcessGroup& group) {
   const Ranks ranks(group);
   Scaled maker;
   Judge judge;
-  DistributedDataParallel model{maker, group}, frozen{judge, group};
+  DistributedDataParallel model{maker, group};
+  DistributedDataParallel frozen{judge, group};
   for (int step = 0; step < 3; ++step) {
     frozen(torch::full({3}, ranks.own)).backward();
     expect(judge->weight.grad(), ranks.mean, "of one that learns");
