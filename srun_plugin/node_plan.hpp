@@ -16,7 +16,7 @@
 namespace ddp::srun_plugin {
 
 /// Both sides are of one installation, except while a site upgrades: then this number differs.
-inline constexpr std::uint32_t kPlanVersion = 3;
+inline constexpr std::uint32_t kPlanVersion = 4;
 
 struct PlanQuestion {
   BindPolicy bind = BindPolicy::numa;

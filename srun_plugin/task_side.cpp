@@ -27,7 +27,6 @@
 #include "node_plan.hpp"
 #include "node_questions.hpp"
 #include "task_facts.hpp"
-#include "topology/inventory/gpu_devices.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 
@@ -282,11 +281,7 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
     return reach_store(ddp_step_, ticket, facts, first_rank, ends, command, environment.raw("TMPDIR").value_or(""));
   };
   NodeAnswer answer;
-  const auto own_resources = [&] {
-    return encode(topology::RankResources{.cpus = topology::affinity_of(0),
-                                          .devices = topology::device_variables(environment),
-                                          .gpus = topology::accessible_gpus("/")});
-  };
+  const auto own_resources = [&] { return encode(topology::resources_of_process(environment)); };
   auto index = static_cast<std::size_t>(facts.local_rank);
   if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
     // Slurm forked the tasks from another process than the one that made the board (job_container of 24.05 and newer).

@@ -4,6 +4,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -67,9 +68,6 @@ void run_version(std::span<const std::string> arguments) {
 
 void run(std::span<const std::string> arguments) {
   using ddp::tools::UsageError;
-  if (arguments.empty()) {
-    throw UsageError{"reading the command line", "no command", "'ddp-info --help' lists the commands"};
-  }
   const std::string& command = arguments.front();
   if (command == "-h") return ddp::tools::write_standard_output(kHelp);
   if (command.starts_with("--")) {
@@ -123,10 +121,13 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // reports a closed pipe like a full disk
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
-    if (!arguments.empty() && arguments.front() == "before")
-      return ddp::tools::before::run_before(std::span{arguments}.subspan(1));
-    if (!arguments.empty() && arguments.front() == "doctor") return run_doctor(std::span{arguments}.subspan(1));
-    if (!arguments.empty() && arguments.front() == "status") return run_status(std::span{arguments}.subspan(1));
+    if (arguments.empty()) {
+      ddp::base::write_stderr_line(std::string_view{kHelp}.substr(0, std::string_view{kHelp}.size() - 1));
+      return 2;
+    }
+    if (arguments.front() == "before") return ddp::tools::before::run_before(std::span{arguments}.subspan(1));
+    if (arguments.front() == "doctor") return run_doctor(std::span{arguments}.subspan(1));
+    if (arguments.front() == "status") return run_status(std::span{arguments}.subspan(1));
     run(arguments);
     return 0;
   } catch (const ddp::tools::UsageError& error) {

@@ -203,6 +203,8 @@ void Attempt::start(const control::StartAttempt& message) {
   }
   if (plan_.epoch == 0) {
     report_conflicts();
+    report_local_interface();
+    report_shared_cores();
     check_ranks_filter();
   }
   if (job_.options.dry_run) return describe_ranks(address, message.store_port);

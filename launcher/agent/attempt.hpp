@@ -68,6 +68,8 @@ class Attempt {
   void spawn_ranks(const std::string& store_address, int store_port);
   void describe_ranks(const std::string& store_address, int store_port);
   void report_conflicts() const;
+  void report_local_interface() const;
+  void report_shared_cores() const;
   void check_ranks_filter() const;
   EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
   RankStreams streams_of(int local_rank) const;

@@ -14,6 +14,8 @@
 #include "agent/attempt.hpp"
 #include "base/stderr_line.hpp"
 #include "outcome/exit_error.hpp"
+#include "placement/neighbours.hpp"
+#include "placement/network_choice.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -73,6 +75,24 @@ void Attempt::report_conflicts() const {
       if (reported.insert(line).second) base::write_stderr_line(fmt::format("ddprun: warning: {}", line));
     }
   }
+}
+
+void Attempt::report_shared_cores() const {
+  const std::string warning =
+      shared_cores_warning(places_, job_.placement->allowed(), read_neighbours("/proc", job_.environment, ::getpid()));
+  if (!warning.empty()) base::write_stderr_line(fmt::format("ddprun: warning: {}", warning));
+}
+
+/// Of several nodes with an interface of this name, the first one says it.
+void Attempt::report_local_interface() const {
+  const std::string& chosen = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank)).socket_interface;
+  const auto first = std::find_if(plan_.nodes.begin(), plan_.nodes.end(),
+                                  [&](const auto& node) { return node.socket_interface == chosen; });
+  const bool others =
+      std::any_of(plan_.nodes.begin(), plan_.nodes.end(), [&](const auto& node) { return node.host != job_.host; });
+  if (chosen.empty() || !others || first - plan_.nodes.begin() != plan_.node_rank) return;
+  const std::string warning = warn_of_local_interface(job_.environment, chosen);
+  if (!warning.empty()) base::write_stderr_line(fmt::format("ddprun: warning: {}", warning));
 }
 
 /// Once per job: a filter of ranks that are not there would hide all output.

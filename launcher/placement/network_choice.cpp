@@ -12,6 +12,16 @@
 #include "topology/network/user_interfaces.hpp"
 
 namespace ddp::launcher {
+namespace {
+
+std::vector<NetworkInterface> own_interfaces() {
+  std::vector<NetworkInterface> interfaces;
+  for (topology::InterfaceFact& fact : topology::read_usable_interfaces())
+    interfaces.push_back(std::move(fact.interface));
+  return interfaces;
+}
+
+}  // namespace
 
 NodeNetwork read_node_network(const base::Environment& environment, const std::vector<std::string>& peer_hosts) {
   topology::CandidateSearch search =
@@ -48,10 +58,7 @@ std::vector<topology::SocketInterface> choose_interfaces(const std::vector<NodeN
 }
 
 topology::SocketInterface one_host_interface(const base::Environment& environment) {
-  std::vector<NetworkInterface> interfaces;
-  for (auto& fact : topology::read_usable_interfaces()) {
-    interfaces.push_back(std::move(fact.interface));
-  }
+  const std::vector<NetworkInterface> interfaces = own_interfaces();
   if (auto named = topology::interfaces_named_by_user(environment, interfaces)) {
     return {.name = named->names.front(), .address = {}, .reason = named->reason};
   }
@@ -61,6 +68,10 @@ topology::SocketInterface one_host_interface(const base::Environment& environmen
     }
   }
   return {};
+}
+
+std::string warn_of_local_interface(const base::Environment& environment, const std::string& chosen) {
+  return topology::local_interface_warning(environment, own_interfaces(), chosen);
 }
 
 }  // namespace ddp::launcher

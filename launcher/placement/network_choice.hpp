@@ -28,4 +28,7 @@ std::vector<topology::SocketInterface> choose_interfaces(const std::vector<NodeN
 /// else loopback, else none. Throws Error(invalid_argument) when the user named one that is not there.
 topology::SocketInterface one_host_interface(const base::Environment& environment);
 
+/// topology::local_interface_warning() of this host.
+std::string warn_of_local_interface(const base::Environment& environment, const std::string& chosen);
+
 }  // namespace ddp::launcher

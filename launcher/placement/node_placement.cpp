@@ -23,7 +23,7 @@ void warn(const std::exception& error) {
 
 /// Throws ExitError(kExitUsage) where there is nothing to count.
 int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topology,
-                const base::Environment& environment, const CpuSet& allowed) {
+                const base::Environment& environment, const CpuSet& allowed, const base::CgroupLimits& limits) {
   using Kind = RanksPerNode::Kind;
   if (wanted.kind == Kind::number) return wanted.number;
   int gpus = 0;
@@ -40,7 +40,9 @@ int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topol
                      .ranks = {},
                      .hint = "give a number, or auto; 'ddp-info topo' shows the GPUs that there are"}};
   }
-  return std::min(wanted.kind == Kind::cpus || gpus == 0 ? allowed.count() : gpus, kMaxRanksPerNode);
+  const int whole = limits.whole_processors();
+  const int processors = whole > 0 ? std::min(whole, allowed.count()) : allowed.count();
+  return std::min(wanted.kind == Kind::cpus || gpus == 0 ? processors : gpus, kMaxRanksPerNode);
 }
 
 }  // namespace
@@ -52,16 +54,24 @@ NodePlacement NodePlacement::of_this_host(const LaunchOptions& options, const ba
   } catch (const std::exception& error) {
     warn(error);
   }
-  return NodePlacement(options, environment, std::move(topology), Binding::current().cpus);
+  return NodePlacement(options, environment, std::move(topology), Binding::current().cpus, base::CgroupLimits::read(),
+                       base::read_nccl_conf(environment, base::home_folder(environment)));
 }
 
 NodePlacement::NodePlacement(const LaunchOptions& options, base::Environment environment,
-                             std::optional<Topology> topology, const CpuSet& allowed)
-    : request_{.bind = options.bind, .gpus = options.gpus, .ranks = {}, .interface = {}, .environment = environment},
+                             std::optional<Topology> topology, const CpuSet& allowed, const base::CgroupLimits& limits,
+                             std::vector<base::NcclConf> nccl_conf)
+    : request_{.bind = options.bind,
+               .gpus = options.gpus,
+               .ranks = {},
+               .interface = {},
+               .environment = environment,
+               .nccl_conf = std::move(nccl_conf)},
       topology_(std::move(topology)) {
-  const int nproc = count_ranks(options.nproc, topology_, environment, allowed);
-  request_.ranks.assign(static_cast<std::size_t>(nproc),
-                        {.cpus = allowed, .devices = topology::device_variables(environment)});
+  const int nproc = count_ranks(options.nproc, topology_, environment, allowed, limits);
+  topology::RankResources each{.cpus = allowed, .devices = topology::device_variables(environment)};
+  take_limits(each, limits);
+  request_.ranks.assign(static_cast<std::size_t>(nproc), each);
   if (!topology_) return;
   try {
     topology::plan_node(*topology_, request_);

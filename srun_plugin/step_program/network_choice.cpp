@@ -18,6 +18,7 @@
 #include "topology/inventory/network_facts.hpp"
 #include "topology/network/hostlist.hpp"
 #include "topology/network/interface_agreement.hpp"
+#include "topology/network/user_interfaces.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -35,6 +36,13 @@ std::vector<std::string> each_once(const std::vector<std::string>& names) {
     if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
   }
   return once;
+}
+
+std::vector<NetworkInterface> known_interfaces() {
+  std::vector<NetworkInterface> interfaces;
+  for (topology::InterfaceFact& fact : topology::read_usable_interfaces())
+    interfaces.push_back(std::move(fact.interface));
+  return interfaces;
 }
 
 /// One node's part in the agreement.
@@ -177,6 +185,12 @@ NetworkChoice choose_network(const PlanQuestion& question, const base::Environme
   const std::chrono::seconds patience{question.patience_seconds};
   const AgreementLimits limits{.first = patience, .others = patience + kDecisionPatience};
   NetworkChoice agreed = choose_between_nodes(own, question, nodes, limits);
+  std::string local = topology::local_interface_warning(environment, known_interfaces(), agreed.interface.name);
+  if (!local.empty() && question.node_name == nodes.front()) {
+    agreed.warning += (agreed.warning.empty() ? "" : "; ") + local;
+  } else if (!local.empty()) {
+    agreed.remarks.push_back(std::move(local));
+  }
   agreed.remarks.insert(agreed.remarks.begin(), choice.remarks.begin(), choice.remarks.end());
   return agreed;
 }

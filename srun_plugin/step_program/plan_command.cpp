@@ -17,6 +17,7 @@
 #include <ddp/topology.hpp>
 
 #include "base/backend_words.hpp"
+#include "base/nccl_conf.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "topology/placement/node_planner.hpp"
@@ -58,13 +59,14 @@ void write_output(std::span<const std::byte> data) {
 }  // namespace
 
 NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, const NetworkChoice& network,
-                        const base::Environment& environment) {
+                        const base::Environment& environment, const std::vector<base::NcclConf>& nccl_conf) {
   NodePlan plan{.tasks = {}, .remarks = network.remarks};
   topology::NodeRequest request{.bind = question.bind,
                                 .gpus = question.gpus,
                                 .ranks = {},
                                 .interface = network.interface,
-                                .environment = environment};
+                                .environment = environment,
+                                .nccl_conf = nccl_conf};
   for (const Bytes& bytes : question.resources) request.ranks.push_back(topology::decode_resources(bytes));
   for (topology::RankPlan& rank : topology::plan_node(topology, request)) {
     TaskPlan task{.binding = std::move(rank.binding), .settings = {}, .summary = std::move(rank.summary)};
@@ -82,14 +84,15 @@ NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, 
 }
 
 NodePlan make_network_plan(const PlanQuestion& question, const NetworkChoice& network,
-                           const base::Environment& environment) {
+                           const base::Environment& environment, const std::vector<base::NcclConf>& nccl_conf) {
   TaskPlan task{.binding = {}, .settings = {}, .summary = "not placed"};
   const std::string& name = network.interface.name;
   const auto set = [&](const char* variable, std::string value) {
     if (!name.empty() && !environment.has(variable)) task.settings.emplace_back(variable, std::move(value));
   };
   set("GLOO_SOCKET_IFNAME", name);
-  if (!of_cpus(question.backend)) set("NCCL_SOCKET_IFNAME", "=" + name);
+  const bool in_file = base::value_in(nccl_conf, "NCCL_SOCKET_IFNAME").value != nullptr;
+  if (!of_cpus(question.backend) && !in_file) set("NCCL_SOCKET_IFNAME", "=" + name);
   return {.tasks = {std::move(task)}, .remarks = network.remarks};
 }
 
@@ -104,8 +107,9 @@ int answer_plan() {
     const NetworkChoice choice = network.get();
     if (choice.step_ends) return 128 + SIGTERM;
     if (!choice.warning.empty()) base::write_stderr_line(fmt::format("ddp: warning: {}", choice.warning));
-    write_output(encode(topology ? make_node_plan(*topology, question, choice, environment)
-                                 : make_network_plan(question, choice, environment)));
+    const auto nccl_conf = base::read_nccl_conf(environment, base::home_folder(environment));
+    write_output(encode(topology ? make_node_plan(*topology, question, choice, environment, nccl_conf)
+                                 : make_network_plan(question, choice, environment, nccl_conf)));
     return 0;
   } catch (const std::exception& error) {
     base::write_stderr_line(fmt::format("ddp-step: {}", error.what()));

@@ -51,6 +51,28 @@ second_network() {
   expect_all 0 warning
 }
 
+@test "a loopback interface that the user names is reported once, by ddprun, too" {
+  for variable in NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME; do
+    run on_ctl env $variable=lo srun --ddp -w n0,n1 -N2 -n2 sh -c "$names"
+    succeeded
+    expect_all 2 FACTS
+    expect_all 1 'ddp: warning: the network interface lo reaches only host n0, but the job has others'
+    expect_all 1 "($variable=lo names it)"
+  done
+  run on_ctl salloc -w n0,n1 -N2 env NCCL_SOCKET_IFNAME=lo "$bin/ddprun" --nproc-per-node 1 sh -c "$names"
+  expect_all 2 FACTS
+  expect_all 1 'ddprun: warning: the network interface lo reaches only host n0, but the job has others'
+}
+
+@test "what NCCL's file sets is left to it" {
+  printf 'NCCL_SOCKET_IFNAME=eth\n' >"$shared/site.conf"
+  run on_ctl env NCCL_CONF_FILE="$shared/site.conf" srun --ddp -N2 -n2 sh -c "$names"
+  succeeded
+  expect_all 2 ' GLOO=eth0 NCCL= '
+  run on_ctl env NCCL_CONF_FILE="$shared/site.conf" salloc -N2 "$bin/ddprun" --nproc-per-node 1 sh -c "$names"
+  expect_all 2 ' GLOO=eth0 NCCL= '
+}
+
 @test "a node without the plugin is named in one line, and the others use their routes" {
   second_network
   "$cluster" on n2 mount -t tmpfs tmpfs "$DDP_CLUSTER_DIR/etc/plugstack.conf.d"

@@ -48,8 +48,29 @@ rejects() {
   [[ $output =~ ^"ddp-info (libddp) "[0-9]+\.[0-9]+\.[0-9]+$ ]]
 }
 
+@test "without a command, ddp-info lists its commands on standard error" {
+  run --separate-stderr -2 "$INFO"
+  [ -z "$output" ]
+  [[ $stderr == "Usage: ddp-info COMMAND"*"Commands:"*"  topo "* ]]
+}
+
+@test "lines of help fit a terminal" {
+  for command in "" doctor env flight status topo trace; do
+    run -0 "$INFO" $command --help
+    for line in "${lines[@]}"; do [ "${#line}" -le 120 ] || { echo "$command: $line"; false; }; done
+  done
+}
+
+@test "env: names that nobody knows or has are an error" {
+  NCCL_DEBUG=INFO run -0 "$INFO" env NCCL_DEBUG
+  run -1 "$INFO" env NCCL_DEBG
+  [[ $output == *"NCCL_DEBG is not known, and no rank has it; did you mean NCCL_DEBUG?"* ]]
+  MY_OWN=7 run -0 "$INFO" env MY_OWN
+  [[ $output == *"MY_OWN"*7* ]]
+  run -1 "$INFO" env NCCL_DEBUG MY_OWN
+}
+
 @test "bad input is one clear line" {
-  rejects 2 "no command"
   rejects 2 "unknown option '--vresion'; did you mean '--version'?" --vresion
   rejects 2 "unknown command 'tpo'; did you mean 'topo'?" tpo
   rejects 2 "'version' takes no arguments" version now

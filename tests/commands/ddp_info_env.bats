@@ -199,12 +199,29 @@ json.dump(d, open("long.json", "w"))'
   [ "$(sort <<<"$output")" = "$expected" ] || { echo "$output"; return 1; }
   [[ $stderr == "2 ranks on 1 host: "*"nothing wrong found"*"ddprun's placement"* ]] || { echo "$stderr"; return 1; }
   # The library that this Python would load counts.
-  [[ $stderr == *"NCCL: 2.18.3+cuda12.1, $PWD/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2 (packages of the running Python)"* ]]
+  [[ $stderr == *"NCCL: 2.18.3+cuda12.1, $PWD/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2 (packages of the program's Python)"* ]]
   NCCL_DEBG=1 run -1 "$DDPRUN" --dump-env=dump.json "${job[@]}"
   [ "$(json 'd["ranks"], [x["variable"] for x in d["findings"]], v["RANK"][1]["ranks"]' <dump.json)" = "(2, ['NCCL_DEBG'], '1')" ]
   # A file that cannot be written is said, and the program runs.
   run -1 "$DDPRUN" --dump-env=/nowhere/dump.json "${job[@]}"
   [[ $output == *"ddp-info: warning: "*"/nowhere/"*ENOENT*"; the program starts without a dump of the environments"* && $output == *"rank 0"* ]]
+}
+
+@test "env and doctor judge the NCCL of the Python that ddprun would take" {
+  mkdir -p python/bin python/lib/python3.12/site-packages/{torch,nvidia/nccl/lib}
+  printf '#!/bin/bash\n' >python/bin/python3
+  chmod +x python/bin/python3
+  own=$PWD/python/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2
+  cp "$LIBRARY" "$own"
+  PATH=$PWD/python/bin:$PATH run -0 "$INFO" env
+  [[ $output != *"$own"* ]] || { echo "it has no PyTorch: $output"; return 1; }
+  touch python/lib/python3.12/site-packages/torch/__init__.py
+  PATH=$PWD/python/bin:$PATH run -0 "$INFO" env
+  [[ $output == *"NCCL: 2.18.3+cuda12.1, $own (packages of the Python that ddprun takes, $PWD/python/bin/python3)"* ]] || { echo "$output"; return 1; }
+  # What only a newer NCCL reads is a fault there.
+  export NCCL_CUMEM_HOST_ENABLE=1
+  PATH=$PWD/python/bin:$PATH run "$INFO" doctor --no-job --rule env-unread
+  [[ $output == *"env-unread"*NCCL_CUMEM_HOST_ENABLE* ]] || { echo "$output"; return 1; }
 }
 
 @test "DDP_DUMP_ENV writes what World::init finds on all ranks, and says who has not set it" {

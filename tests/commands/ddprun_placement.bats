@@ -35,6 +35,46 @@ load ../support/ddprun_jobs
   [[ $output == *"DDP_SOCKET_IFNAME=nosuch names no interface of this host"* ]]
 }
 
+@test "a second ddprun in an allocation says that its ranks get the first one's processors" {
+  [ "$(nproc)" -ge 2 ] || skip "needs two processors"
+  export SLURM_JOB_ID=77
+  "$DDPRUN" --standalone --nproc-per-node 2 sh -c 'echo $$$$ >"$NOTES/pid.$RANK"; exec sleep 60' 3>&- &
+  launcher=$!
+  eventually 60 noted 2
+  run -0 --separate-stderr "$DDPRUN" --standalone --nproc-per-node 2 true
+  [[ $stderr == "ddprun: warning: ranks of another launch in this allocation (process $(sort -n "$NOTES"/pid.* | head -1))"*"docs/slurm.md" ]] || { echo "$stderr"; return 1; }
+  for arguments in "--bind none" "--nproc-per-node 1"; do # neither shares a core with a bound rank, or tells
+    run -0 --separate-stderr "$DDPRUN" --standalone $arguments true
+    [[ $arguments != *none || -z $stderr ]] || { echo "$arguments: $stderr"; return 1; }
+  done
+  SLURM_JOB_ID=78 run -0 --separate-stderr "$DDPRUN" --standalone --nproc-per-node 2 true
+  [ -z "$stderr" ] || { echo "$stderr"; return 1; }
+  unset SLURM_JOB_ID
+  run -0 --separate-stderr "$DDPRUN" --nproc-per-node 2 true
+  [ -z "$stderr" ] || { echo "$stderr"; return 1; }
+  kill "$launcher"
+}
+
+@test "what NCCL's files set, ddprun leaves to them" {
+  show='echo "${NCCL_SOCKET_IFNAME-unset} $GLOO_SOCKET_IFNAME"'
+  printf '# of the site\nNCCL_SOCKET_IFNAME=lo\n' >site.conf
+  NCCL_CONF_FILE=$PWD/site.conf run -0 "$DDPRUN" sh -c "$show"
+  [ "$output" = "unset lo" ]
+  mkdir home
+  cp site.conf home/.nccl.conf
+  HOME=$PWD/home run -0 "$DDPRUN" sh -c "$show"
+  [ "$output" = "unset lo" ]
+  printf 'NCCL_DEBUG=WARN\n' >home/.nccl.conf # another variable
+  HOME=$PWD/home run -0 "$DDPRUN" sh -c "$show"
+  [ "$output" = "=lo lo" ]
+  HOME=$PWD/home NCCL_CONF_FILE=/nowhere run -0 "$DDPRUN" sh -c "$show"
+  [ "$output" = "=lo lo" ]
+  printf 'NCCL_SOCKET_IFNAME=nosuch\n' >site.conf
+  NCCL_CONF_FILE=$PWD/site.conf run -0 --separate-stderr "$DDPRUN" sh -c "$show"
+  [ "$output" = "unset lo" ]
+  [[ $stderr == *"NCCL_SOCKET_IFNAME=nosuch is kept, but it leaves none of this machine's interfaces"*"site.conf has it"* ]]
+}
+
 @test "threads per rank are the rank's share of the cores, unless the user has set them" {
   run "$DDPRUN" --nproc-per-node 2 sh -c 'echo "$OMP_NUM_THREADS"'
   cores=$(python3 -c 'import os

@@ -117,6 +117,10 @@ offered() {
     while read -r word; do "$bin/ddp-info" ${each% *} --help | grep -A 3 -e "${each#* }" | grep -qw -e "$word"; done <words
   done
   [ "$(PATH=$bin:$PATH offered _ddp_info ddp-info doctor --rule shm-)" = $'shm-private\nshm-size' ]
+  # The program as it is typed, with --explain, too.
+  bash --norc -c 'source "$1"; COMP_WORDS=("$2" doctor --explain shm-); COMP_CWORD=3; _ddp_info; printf "%s\n" "${COMPREPLY[@]}"' - \
+    "$completions/ddp-info" "$bin/ddp-info" >words
+  [ "$(sort words)" = $'shm-private\nshm-size' ]
   [ "$(offered _ddp_info ddp-info doctor --s)" = --skip ]
   offered _ddp_info ddp-info doctor -- | diff <(options "$bin/ddp-info" doctor) -
   offered _ddp_info ddp-info status -- | diff <(options "$bin/ddp-info" status) -

@@ -18,6 +18,7 @@
 #include "base/host_name.hpp"
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
+#include "command/judged_program.hpp"
 #include "command/store_closer.hpp"
 #include "command/usage_error.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
@@ -72,22 +73,9 @@ Wanted parse(std::span<const std::string> arguments) {
                    "install ddprun, the plugin for srun and ddp-info from one package"};
 }
 
-/// The path that PATH leads to, for a name without a folder.
-std::string find_program(const std::string& name, const base::Environment& environment) {
-  if (name.empty() || name.find('/') != std::string::npos) return name;
-  const std::string path = environment.raw("PATH").value_or("");
-  for (std::size_t begin = 0; begin < path.size();) {
-    const auto end = std::min(path.find(':', begin), path.size());
-    const std::string file = path.substr(begin, end - begin) + "/" + name;
-    if (::access(file.c_str(), X_OK) == 0) return file;
-    begin = end + 1;
-  }
-  return name;
-}
-
 void dump(KeyValueStore& store, const Wanted& wanted, const base::Environment& environment, Deadline deadline) {
   using diagnostics::EnvironmentSource;
-  const auto source = EnvironmentSource::process({}, find_program(wanted.program, environment));
+  const auto source = EnvironmentSource::process({}, surroundings_of_program(environment, wanted.program));
   diagnostics::put_environment(store, kEnvironmentKey, describe(source, store.rank(), base::host_name(), false));
   store.fence(deadline);
   if (store.rank() != 0) return;
@@ -109,7 +97,8 @@ bool report(const doctor::JobFacts& job, Clock::time_point began) {
 }
 
 /// @return whether there is an error; said by rank 0, known to all.
-bool examine(const world::JobConnection& connection, const base::Environment& environment, Deadline deadline) {
+bool examine(const world::JobConnection& connection, const base::Environment& environment, const std::string& program,
+             Deadline deadline) {
   const auto began = Clock::now();
   KeyValueStore& store = *connection.store;
   const auto settle = [&](bool error) {
@@ -118,7 +107,7 @@ bool examine(const world::JobConnection& connection, const base::Environment& en
   };
   std::optional<doctor::JobFacts> job;
   try {
-    job = doctor::examine_job(connection, environment, deadline);
+    job = doctor::examine_job(connection, environment, deadline, program);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::unavailable) settle(false);  // of rank 0 alone: the others wait for its verdict
     throw;
@@ -160,7 +149,7 @@ int run_before(std::span<const std::string> arguments) {
     if (!wanted.dump.empty()) {
       tried(environment, "a dump of the environments", [&] { dump(*connection.store, wanted, environment, deadline); });
     }
-    if (wanted.doctor) must_not_start = examine(connection, environment, deadline);
+    if (wanted.doctor) must_not_start = examine(connection, environment, wanted.program, deadline);
   });
   if (must_not_start) return kMustNotStart;
   if (!wanted.command.empty()) become(wanted.command);

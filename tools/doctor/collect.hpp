@@ -10,7 +10,7 @@
 
 #include "base/env_table.hpp"
 #include "base/nccl_candidates.hpp"
-#include "diagnostics/environment/nccl_conf.hpp"
+#include "base/nccl_conf.hpp"
 #include "doctor/facts.hpp"
 #include "topology/inventory/network_facts.hpp"
 
@@ -23,7 +23,7 @@ Variables watched_variables(const base::Environment& environment);
 /// What a process below @p root ("/") is: limits, processors, cgroups, namespaces, environment.
 /// @param files from which its NCCL takes what the environment does not have, the strongest first
 RankFacts collect_rank(const std::filesystem::path& root, const base::Environment& environment,
-                       const std::vector<diagnostics::NcclConf>& files);
+                       const std::vector<base::NcclConf>& files);
 
 /// What the machine below @p root is, but what collect_names and collect_candidates find. @p raw: its interfaces.
 NodeFacts collect_node(const std::filesystem::path& root, const std::vector<topology::RawInterface>& raw);

@@ -12,6 +12,7 @@
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
 
+#include "base/cgroup_limits.hpp"
 #include "diagnostics/environment/shown_value.hpp"
 #include "doctor/collect.hpp"
 #include "topology/inventory/sysfs.hpp"
@@ -22,11 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 24> kFamilies = {
-    "NCCL_",      "TORCH_",          "PYTORCH_",       "GLOO_",         "UCX_",          "FI_",       "OFI_NCCL_",
-    "OMP_",       "CUDA_",           "NVIDIA_",        "DDP_",          "TORCHELASTIC_", "MASTER_",   "SLURM_GPU",
-    "SLURM_CPUS", "SLURM_JOB_ID",    "SLURM_MPI_TYPE", "SLURM_STEP_ID", "PMIX_MCA_",     "OMPI_MCA_", "ROCR_",
-    "HIP_",       "LD_LIBRARY_PATH", "LD_PRELOAD"};
+constexpr std::array<std::string_view, 25> kFamilies = {
+    "NCCL_",      "TORCH_",       "PYTORCH_",        "GLOO_",         "UCX_",          "FI_",       "OFI_NCCL_",
+    "OMP_",       "CUDA_",        "NVIDIA_",         "DDP_",          "TORCHELASTIC_", "MASTER_",   "SLURM_GPU",
+    "SLURM_CPUS", "SLURM_JOB_ID", "SLURM_MPI_TYPE",  "SLURM_STEP_ID", "PMIX_MCA_",     "OMPI_MCA_", "ROCR_",
+    "HIP_",       "GPU_DEVICE_",  "LD_LIBRARY_PATH", "LD_PRELOAD"};
 // A variable as long as this is a list of files or processors, which no rule looks at.
 constexpr std::size_t kLongestValue = 1024;
 
@@ -58,30 +59,6 @@ bool may_lock_all(const fs::path& self) {
   return ((capabilities >> kIpcLock) & 1U) != 0 && inside == 0 && outside == 0 && count == kAllUsers;
 }
 
-/// The cgroup of version 2 in which a process is, and those above it, innermost first.
-std::vector<fs::path> cgroup_folders(const fs::path& root) {
-  std::vector<fs::path> folders;
-  const std::string own = topology::read_field(root / "proc/self/cgroup", "0:", ':').value_or("");
-  const fs::path top = root / "sys/fs/cgroup";
-  for (fs::path path = fs::path(own).relative_path(); !path.empty(); path = path.parent_path()) {
-    folders.push_back(top / path);
-  }
-  folders.push_back(top);
-  return folders;
-}
-
-/// "200000 100000": microseconds of processor time in a period. "max 100000": no limit.
-double quota_of(const fs::path& file) {
-  const std::string text = topology::read_attribute(file).value_or("");
-  long long quota = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), quota);
-  if (status != std::errc{} || quota <= 0) return 0;
-  long long period = 100'000;
-  const char* last = text.data() + text.size();
-  std::from_chars(std::min(end + 1, last), last, period);
-  return period > 0 ? static_cast<double>(quota) / static_cast<double>(period) : 0;
-}
-
 /// Empty: unknown.
 CpuSet set_in(const fs::path& status, std::string_view name) {
   try {
@@ -97,17 +74,6 @@ bool has_imex_channel(const fs::path& folder) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     return name.starts_with("channel") && ::access((folder / name).c_str(), R_OK | W_OK) == 0;
   });
-}
-
-void read_cgroups(RankFacts& rank, const fs::path& root) {
-  for (const fs::path& folder : cgroup_folders(root)) {
-    if (const double quota = quota_of(folder / "cpu.max"); quota > 0) {
-      rank.cpu_quota = rank.cpu_quota > 0 ? std::min(rank.cpu_quota, quota) : quota;
-    }
-    if (const auto pids = topology::read_number(folder / "pids.max")) {
-      rank.pids_limit = rank.pids_limit < 0 ? *pids : std::min<std::int64_t>(rank.pids_limit, *pids);
-    }
-  }
 }
 
 }  // namespace
@@ -130,11 +96,11 @@ Variables watched_variables(const base::Environment& environment) {
 }
 
 RankFacts collect_rank(const fs::path& root, const base::Environment& environment,
-                       const std::vector<diagnostics::NcclConf>& files) {
+                       const std::vector<base::NcclConf>& files) {
   RankFacts rank;
   rank.version = DDP_VERSION_STRING;
   rank.environment = watched_variables(environment);
-  for (const diagnostics::NcclConf& file : files) {
+  for (const base::NcclConf& file : files) {
     for (const auto& [name, value] : file.settings) {
       if (!diagnostics::is_secret(name)) rank.environment.emplace(name, value);  // the stronger ones come first
     }
@@ -147,7 +113,9 @@ RankFacts collect_rank(const fs::path& root, const base::Environment& environmen
   rank.open_files = soft_limit(self / "limits", "Max open files");
   rank.cpus = set_in(self / "status", "Cpus_allowed_list");
   rank.memory_nodes = set_in(self / "status", "Mems_allowed_list");
-  read_cgroups(rank, root);
+  const auto limits = base::CgroupLimits::read(root);
+  rank.cpu_quota = limits.processors;
+  rank.pids_limit = limits.processes;
   for (const char* kind : {"net", "ipc", "pid", "mnt", "uts"}) {
     if (std::string space = topology::link_name(self / "ns" / kind); !space.empty()) rank.namespaces[kind] = space;
   }

@@ -13,6 +13,7 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
+#include "command/judged_program.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 #include "doctor/collect.hpp"
 #include "doctor/gather.hpp"
@@ -48,13 +49,12 @@ std::vector<ProbeListener> probed_addresses(const RankFacts& own, const NodeFact
 }
 
 /// What this rank is. Failures go to rank 0, so the others need not wait.
-RankFacts inquire(const base::Environment& environment, const world::JobConnection& job, int rank, int local_rank,
-                  int local_ranks) {
+RankFacts inquire(const base::NcclSurroundings& surroundings, const std::vector<base::NcclConf>& conf,
+                  const world::JobConnection& job, int rank, int local_rank, int local_ranks) {
+  const base::Environment& environment = surroundings.environment;
   RankFacts own;
   try {
-    own = collect_rank("/", environment, diagnostics::EnvironmentSource::process().files);
-    base::NcclSurroundings surroundings = base::NcclSurroundings::process();
-    surroundings.environment = environment;
+    own = collect_rank("/", environment, conf);
     collect_libraries(own, "/", surroundings);
     const Topology topology = Topology::live();
     collect_devices(own, topology, environment);
@@ -95,14 +95,17 @@ void check_failures(const JobFacts& job) {
 }  // namespace
 
 std::optional<JobFacts> examine_job(const world::JobConnection& connection, const base::Environment& environment,
-                                    Deadline deadline) {
+                                    Deadline deadline, const std::string& program) {
   KeyValueStore& store = *connection.store;
   const int local_rank =
       connection.nodes ? connection.nodes->local_rank_of(store.rank()) : connection.local_rank.value_or(0);
   const std::size_t local_ranks = connection.nodes
                                       ? connection.nodes->ranks_on(connection.nodes->node_of(store.rank())).size()
                                       : static_cast<std::size_t>(connection.single_node ? store.world_size() : 0);
-  RankFacts own = inquire(environment, connection, store.rank(), local_rank, static_cast<int>(local_ranks));
+  const base::NcclSurroundings surroundings = surroundings_of_program(environment, program);
+  const auto source = diagnostics::EnvironmentSource::process({}, surroundings);
+  RankFacts own =
+      inquire(surroundings, source.files, connection, store.rank(), local_rank, static_cast<int>(local_ranks));
   std::unique_ptr<ProbeAnswers> answers;
   if (own.of_node && own.failure.empty() && store.world_size() > 1 && !connection.single_node) {
     answers = std::make_unique<ProbeAnswers>(probed_addresses(own, *own.of_node));
@@ -113,7 +116,8 @@ std::optional<JobFacts> examine_job(const world::JobConnection& connection, cons
     return own.of_node ? probe(targets, own.of_node->interfaces, Deadline::after(kProbeTime))
                        : std::vector<ProbeResult>{};
   };
-  auto job = gather(store, connection.nodes, own, probe_all, deadline);
+  auto job = gather(store, connection.nodes, own, describe(source, store.rank(), base::host_name(), false), probe_all,
+                    deadline);
   if (job) check_failures(*job);
   return job;
 }

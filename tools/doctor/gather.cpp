@@ -7,10 +7,13 @@
 #include <ddp/diagnostics.hpp>
 #include <ddp/error.hpp>
 
+#include "diagnostics/environment/environment_dump.hpp"
+
 namespace ddp::tools::doctor {
 namespace {
 
 // Keys that begin with "ddp." are libddp's own.
+constexpr std::string_view kEnvironmentKey = "ddp-info.doctor.environment";
 constexpr std::string_view kFactsKey = "ddp-info.doctor.facts";
 constexpr std::string_view kProbesKey = "ddp-info.doctor.probes";
 
@@ -67,9 +70,10 @@ std::int64_t now_ms() {
 }  // namespace
 
 std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::NodeMap>& given, const RankFacts& own,
-                               const ProbeFunction& probe, Deadline deadline) {
+                               const diagnostics::RankEnvironment& environment, const ProbeFunction& probe,
+                               Deadline deadline) {
   const int rank = store.rank();
-  auto environment = EnvironmentReport::gather(store, deadline);
+  diagnostics::put_environment(store, kEnvironmentKey, environment);
   store.put(kFactsKey, encode_or_complain(own));
   store.fence(deadline);
   ProbeReport report;
@@ -86,8 +90,9 @@ std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::
   if (rank != 0) return std::nullopt;
 
   JobFacts job;
-  job.environment = std::move(environment->findings);
-  job.nccl = std::move(environment->nccl);
+  EnvironmentReport environments = diagnostics::collect_environments(store, kEnvironmentKey, deadline);
+  job.environment = std::move(environments.findings);
+  job.nccl = std::move(environments.nccl);
   for (int each = 0; each < store.world_size(); ++each) {
     job.ranks.push_back(each == 0 ? own : facts_of(store, each, deadline));
     job.ranks.back().node = nodes.node_of(each);

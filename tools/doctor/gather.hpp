@@ -8,6 +8,7 @@
 #include <ddp/deadline.hpp>
 #include <ddp/key_value_store.hpp>
 
+#include "diagnostics/environment/rank_environment.hpp"
 #include "doctor/facts.hpp"
 #include "doctor/probe.hpp"
 #include "world/node_map.hpp"
@@ -16,11 +17,12 @@ namespace ddp::tools::doctor {
 
 using ProbeFunction = std::function<std::vector<ProbeResult>(const std::vector<ProbeTarget>&)>;
 
-/// Collective: all ranks of the job call it. Three fences: for everyone's environment, for the other facts, and for
-/// what the probes of each node's first rank found.
+/// Collective: all ranks of the job call it. Two fences: for everyone's environment and facts, and for what the probes
+/// of each node's first rank found.
 /// @param nodes where ranks run, if the launcher tells; else by RankFacts::node, else by host name.
 /// @return the job on rank 0, nothing elsewhere. Throws what the store throws, and Error(protocol).
 std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::NodeMap>& nodes, const RankFacts& own,
-                               const ProbeFunction& probe, Deadline deadline);
+                               const diagnostics::RankEnvironment& environment, const ProbeFunction& probe,
+                               Deadline deadline);
 
 }  // namespace ddp::tools::doctor

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 
 #include "base/closest_word.hpp"
 #include "base/host_name.hpp"
+#include "command/judged_program.hpp"
 #include "command/launched.hpp"
 #include "command/output.hpp"
 #include "command/store_closer.hpp"
@@ -51,6 +53,17 @@ EnvironmentReport report_of(const std::string& operand) {
   return diagnostics::fold({describe(source, 0, base::host_name(), false)});
 }
 
+/// Nobody knows these names, and no rank has them: typing errors.
+std::vector<std::string> strangers(const EnvironmentReport& report, const std::vector<std::string>& names) {
+  std::vector<std::string> unknown;
+  for (const std::string& name : names) {
+    const bool set = std::any_of(report.variables.begin(), report.variables.end(),
+                                 [&](const auto& each) { return each.name == name; });
+    if (!set && explain_variable(name).empty()) unknown.push_back(name);
+  }
+  return unknown;
+}
+
 /// Leaves only the variables that were named, and what is found of them.
 std::string explain(EnvironmentReport report, const std::vector<std::string>& names) {
   const auto is_named = [&](const std::string& name) {
@@ -80,8 +93,9 @@ void run_env(const EnvOptions& options) {
     const auto a = report_of(options.names[0]);
     return write_standard_output(format_diff(a, report_of(options.names[1])));
   }
+  const auto environment = base::Environment::process();
   const auto source = options.pid ? EnvironmentSource::of_process(*options.pid, options.nccl)
-                                  : EnvironmentSource::process(options.nccl);
+                                  : EnvironmentSource::process(options.nccl, surroundings_of_program(environment));
   if (options.newer) {
     if (!source.nccl.scanned()) {
       throw Error{{.code = ErrorCode::unavailable,
@@ -94,7 +108,6 @@ void run_env(const EnvOptions& options) {
     }
     return write_standard_output(names_not_in_table(source.nccl));
   }
-  const auto environment = base::Environment::process();
   // Variables that are named are wanted, whatever they have to do with training.
   const bool all = options.all || !options.names.empty();
   std::optional<EnvironmentReport> report;
@@ -104,10 +117,21 @@ void run_env(const EnvOptions& options) {
   } else {
     report = diagnostics::fold({describe(source, 0, base::host_name(), all)});
   }
+  const std::vector<std::string> unknown = strangers(*report, options.names);
   write_standard_output(options.torch            ? torch_list(source.now)
                         : options.json           ? report->to_json()
                         : !options.names.empty() ? explain(std::move(*report), options.names)
                                                  : report->to_text());
+  if (unknown.empty()) return;
+  const std::string meant = diagnostics::meant_name(unknown.front(), {});
+  throw Error{{.code = ErrorCode::not_found,
+               .attempted = "looking for the variables that were named",
+               .cause = fmt::format("{} {} known, and no rank has {}", fmt::join(unknown, ", "),
+                                    unknown.size() == 1 ? "is not" : "are not", unknown.size() == 1 ? "it" : "them"),
+               .native = {},
+               .ranks = {},
+               .hint = meant.empty() ? "'ddp-info env --known' prints those that are known"
+                                     : fmt::format("did you mean {}?", meant)}};
 }
 
 }  // namespace ddp::tools::env

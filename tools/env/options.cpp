@@ -43,8 +43,9 @@ const char* const kEnvHelp =
     "  ddp-info env --nccl libnccl.so.2 --new                  which names a new NCCL has\n"
     "\n"
     "Options may be abbreviated while they are unambiguous.\n"
-    "Exit status: 0 success, whatever was found; 1 failure (a file, the process, a rank, the output); 2 wrong command "
-    "line.\n";
+    "Exit status: 0 success, whatever was found; 1 failure (a file, the process, a rank, the output, a NAME that "
+    "nobody\n"
+    "knows or has); 2 wrong command line.\n";
 
 namespace {
 

@@ -8,7 +8,9 @@
 #include <ddp/error.hpp>
 
 #include "topo/report_model.hpp"
+#include "topology/placement/rank_resources.hpp"
 #include "topology/placement/settings.hpp"
+#include "topology/placement/visible_devices.hpp"
 
 namespace ddp::tools {
 namespace {
@@ -99,7 +101,9 @@ const topology::Setting* find_setting(const std::vector<topology::Setting>& sett
   return found == settings.end() ? nullptr : &*found;
 }
 
-bool chooses_gpus(std::string_view name) { return name.ends_with("_VISIBLE_DEVICES") || name == "ZE_AFFINITY_MASK"; }
+bool chooses_gpus(std::string_view name) {
+  return name.ends_with("_VISIBLE_DEVICES") || name == "ZE_AFFINITY_MASK" || name == topology::kDeviceOrdinal;
+}
 
 /// @param sharing placements of the ranks that may use the same GPUs as this one: a list of GPUs is judged by these
 /// alone, since other ranks have lists of their own.
@@ -107,6 +111,7 @@ std::vector<SettingRow> compare_settings(const Topology& topology, const std::ve
                                          const std::vector<Placement>& sharing, const RankReport& report,
                                          topology::SettingsOptions options) {
   options.interface = report.interface;
+  options.nccl_conf = report.nccl_conf;
   const base::Environment environment{report.environment};
   const auto recommended =
       derive_settings(topology, placements, report.local_rank, options, base::Environment{Variables{}});
@@ -124,7 +129,7 @@ std::vector<SettingRow> compare_settings(const Topology& topology, const std::ve
     rows.push_back({.name = setting.name,
                     .value = shown.value,
                     .reason = shown.reason,
-                    .by_user = false,  // a running rank's environment does not tell who set what
+                    .by_user = shown.by_user,  // by a file; a running rank's environment does not tell who set what
                     .conflict = setting.conflict,
                     .actual = found == report.environment.end() ? std::nullopt : std::optional{found->second}});
   }
@@ -157,8 +162,15 @@ NodeKind describe_node(const NodeReports& node, BindPolicy policy, topology::Gpu
   topology::SettingsOptions options;
   options.gpus = gpus;
   options.bound = policy != BindPolicy::none;
+  std::vector<topology::RankResources> limited(node.ranks.size());
+  for (std::size_t i = 0; i < node.ranks.size(); ++i) {
+    limited[i].processor_thousandths = node.ranks[i].processor_thousandths;
+    limited[i].processors_group = node.ranks[i].processors_group;
+  }
+  const std::vector<double> shares = processor_shares(limited);
   for (std::size_t i = 0; i < node.ranks.size(); ++i) {
     const RankReport& report = node.ranks[i];
+    options.processors = shares[i];
     std::vector<Placement> sharing;
     for (std::size_t other = 0; other < node.ranks.size(); ++other) {
       if (usable_gpus(node.ranks[other]) == usable_gpus(report)) sharing.push_back(placements[other]);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -17,16 +16,39 @@
 namespace ddp::tools {
 namespace {
 
-constexpr const char* kDescription =
+constexpr const char* kTopoHelp =
+    "Usage: ddp-info topo [OPTIONS]\n"
+    "\n"
     "Shows the machine and what follows from it: each rank's GPU, network adapter, NUMA node and cores, and its\n"
     "environment variables.\n"
     "\n"
     "Alone, it shows what ranks on this machine (or that of an XML file) would get. Started by a launcher with "
     "several\n"
     "ranks, it shows what every rank of the job has and whether that is right; rank 0 prints for all, and identical\n"
-    "nodes are shown once.";
-
-constexpr const char* kFooter =
+    "nodes are shown once.\n"
+    "\n"
+    "Options:\n"
+    "  -h, --help                Print this help and exit.\n"
+    "      --nproc N             Ranks on the machine, 1 to 4096. Default: one per usable GPU; without GPUs, one per "
+    "NUMA\n"
+    "                            node.\n"
+    "      --bind POLICY         Where a rank's cores are chosen: numa (an even share of the nearest NUMA node), core "
+    "(one\n"
+    "                            core), socket (a share of the nearest package), none (all allowed cores). Default:\n"
+    "                            DDP_BIND, else numa.\n"
+    "      --gpus WHICH          GPUs that each rank sees: all (ordered so that local rank i has GPU i), one (its "
+    "own),\n"
+    "                            none (nothing is set). Default: DDP_GPUS, else all.\n"
+    "      --xml FILE            Use another machine: a file of --export, of lstopo (hwloc 2; of hwloc 3 with\n"
+    "                            --export-xml-flags v2), or in NCCL's topology format. This shell's environment and "
+    "job\n"
+    "                            are ignored.\n"
+    "      --export FILE         Write this machine as XML to FILE ('-': standard output) and exit.\n"
+    "      --json                Print one JSON document instead of the table.\n"
+    "      --svg FILE            Also draw the machine and the ranks' cores and devices into FILE.\n"
+    "      --explain RANK        Instead of the table, explain the placement of RANK.\n"
+    "      --no-job              Ignore the launcher that started this process.\n"
+    "\n"
     "Examples:\n"
     "  ddp-info topo                                       what ranks on this machine would get, one per GPU\n"
     "  ddp-info topo --nproc 4 --explain 2                 why local rank 2 of 4 gets its GPU, adapter and cores\n"
@@ -39,13 +61,9 @@ constexpr const char* kFooter =
     "In a job, --nproc, --xml and --export concern rank 0's machine only.\n"
     "Exit status: 0 success; 1 failure (a file, reading the hardware, a rank of the job); 2 wrong command line.\n";
 
-constexpr const char* kSeeHelp = "'ddp-info topo --help' lists the options";
+static_assert(kMaxRanks == 4096);  // in kTopoHelp
 
-class HelpFormatter : public CLI::Formatter {
- public:
-  HelpFormatter() { column_width(28); }
-  std::string make_usage(const CLI::App*, std::string) const override { return "Usage: ddp-info topo [OPTIONS]\n"; }
-};
+constexpr const char* kSeeHelp = "'ddp-info topo --help' lists the options";
 
 [[noreturn]] void reject(std::string cause, std::string hint) {
   throw UsageError{"reading the command line", std::move(cause), std::move(hint)};
@@ -142,48 +160,33 @@ void check_combination(const TopoOptions& options, const CLI::App& app) {
 
 std::variant<TopoOptions, HelpText> parse_topo_options(std::span<const std::string> arguments) {
   TopoOptions options;
-  CLI::App app{kDescription, "ddp-info topo"};
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.footer(kFooter);
-  app.set_help_flag("-h,--help", "Print this help and exit.");
+  CLI::App app{"", "ddp-info topo"};
+  app.set_help_flag("-h,--help");
 
-  const auto add_value = [&app](const std::string& name, const std::string& type, const std::string& help,
-                                const auto& read) {
-    app.add_option_function<std::string>(name, read, help)->type_name(type)->take_last();
+  const auto add_value = [&app](const std::string& name, const auto& read) {
+    app.add_option_function<std::string>(name, read)->take_last();
   };
-  add_value("--nproc", "N",
-            fmt::format("Ranks on the machine, 1 to {}. Default: one per usable GPU; without GPUs, one per NUMA node.",
-                        kMaxRanks),
-            [&](const std::string& text) { options.nproc = parse_number("--nproc", text, 1, kMaxRanks); });
-  add_value("--bind", "POLICY",
-            "Where a rank's cores are chosen: numa (an even share of the nearest NUMA node), core (one core), socket "
-            "(a share of the nearest package), none (all allowed cores). Default: DDP_BIND, else numa.",
+  add_value("--nproc", [&](const std::string& text) { options.nproc = parse_number("--nproc", text, 1, kMaxRanks); });
+  add_value("--bind",
             [&](const std::string& text) { options.bind = parse_word(&topology::read_bind_policy, "--bind", text); });
-  add_value(
-      "--gpus", "WHICH",
-      "GPUs that each rank sees: all (ordered so that local rank i has GPU i), one (its own), none (nothing is "
-      "set). Default: DDP_GPUS, else all.",
-      [&](const std::string& text) { options.gpus = parse_word(&topology::read_gpu_visibility, "--gpus", text); });
-  add_value("--xml", "FILE",
-            "Use another machine: a file of --export, of lstopo (hwloc 2 or newer), or in NCCL's topology format. This "
-            "shell's environment and job are ignored.",
-            [&](const std::string& text) { options.xml = parse_file_name("--xml", text); });
-  add_value("--export", "FILE", "Write this machine as XML to FILE ('-': standard output) and exit.",
-            [&](const std::string& text) { options.export_file = parse_file_name("--export", text); });
-  app.add_flag("--json", options.json, "Print one JSON document instead of the table.");
-  add_value("--svg", "FILE", "Also draw the machine and the ranks' cores and devices into FILE.",
-            [&](const std::string& text) { options.svg = parse_file_name("--svg", text); });
-  add_value("--explain", "RANK", "Instead of the table, explain the placement of RANK.", [&](const std::string& text) {
+  add_value("--gpus", [&](const std::string& text) {
+    options.gpus = parse_word(&topology::read_gpu_visibility, "--gpus", text);
+  });
+  add_value("--xml", [&](const std::string& text) { options.xml = parse_file_name("--xml", text); });
+  add_value("--export", [&](const std::string& text) { options.export_file = parse_file_name("--export", text); });
+  app.add_flag("--json", options.json);
+  add_value("--svg", [&](const std::string& text) { options.svg = parse_file_name("--svg", text); });
+  add_value("--explain", [&](const std::string& text) {
     options.explain = parse_number("--explain", text, 0, std::numeric_limits<int>::max());
   });
-  app.add_flag("--no-job", options.no_job, "Ignore the launcher that started this process.");
+  app.add_flag("--no-job", options.no_job);
 
   std::vector<std::string> words = plain_words(arguments, app);
   std::reverse(words.begin(), words.end());  // CLI11 takes its arguments from the back
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
-    return HelpText{app.help()};
+    return HelpText{kTopoHelp};
   } catch (const CLI::ParseError& error) {
     reject(error.what(), kSeeHelp);
   }

@@ -73,23 +73,37 @@ Box lay_out_legend(const NodeKind& kind, double width) {
   }
   const double column = std::max(kColumn, longest + kSwatch + 3 * kPadding);
   const double columns = std::max(1.0, std::floor((width - 2 * kPadding) / column));
-  double y = kPadding;
+  const auto groups = group_rows(kind);
+  // Small groups stand side by side.
+  std::size_t largest = 1;
+  for (const auto& [numa, rows] : groups) largest = std::max(largest, rows.size());
+  const double own_columns = std::min(columns, static_cast<double>(largest));
+  const bool beside = kind.rows.size() <= kMostEntries;
+  const auto in_line = beside ? static_cast<std::size_t>(std::floor(columns / own_columns)) : std::size_t{1};
+  double top = kPadding;  // of the line of groups
+  double bottom = top;    // of its longest one
+  double y = top;
   double widest = width;
-  for (const auto& [numa, rows] : group_rows(kind)) {
+  for (std::size_t number = 0; number < groups.size(); ++number) {
+    const auto& [numa, rows] = groups[number];
+    if (number % in_line == 0) top = bottom;
+    y = top;
+    const double left = kPadding + static_cast<double>(number % in_line) * own_columns * column;
     std::string heading = fmt::format("NUMA node {}", numa);
     if (kind.rows.size() > kMostEntries) heading += ": " + ranks_text(rows);
     heading = clipped(heading, kWidestText, kText, true);
-    widest = std::max(widest, text_width(heading, kText, true) + 2 * kPadding);
-    legend.lines.push_back(text_at(std::move(heading), kPadding, y + kText, true));
+    widest = std::max(widest, left + text_width(heading, kText, true) + kPadding);
+    legend.lines.push_back(text_at(std::move(heading), left, y + kText, true));
     y += kLine;
-    if (kind.rows.size() > kMostEntries) continue;
+    bottom = std::max(bottom, y);
+    if (!beside) continue;
     double place = 0;
     for (const RankRow* row : rows) {
-      if (place == columns) {
+      if (place == own_columns) {
         place = 0;
         y += kLine;
       }
-      const double x = kPadding + place * column;
+      const double x = left + place * column;
       Box swatch;
       swatch.kind = BoxKind::swatch;
       swatch.rect = {.x = x, .y = y, .width = kSwatch, .height = kSwatch};
@@ -101,8 +115,9 @@ Box lay_out_legend(const NodeKind& kind, double width) {
       ++place;
     }
     y += kLine;
+    bottom = std::max(bottom, y);
   }
-  legend.rect = {.x = 0, .y = 0, .width = widest, .height = y + kPadding / 2};
+  legend.rect = {.x = 0, .y = 0, .width = widest, .height = bottom + kPadding / 2};
   return legend;
 }
 

@@ -16,7 +16,7 @@
 namespace ddp::tools {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 
 constexpr std::array<std::string_view, 16> kPrefixes = {"NCCL_", "RCCL_", "NVSHMEM_", "UCX_", "GLOO_", "FI_",
                                                         "OMP_",  "GOMP_", "KMP_",     "MKL_", "CUDA_", "ROCR_",
@@ -45,6 +45,12 @@ Bytes encode(const RankReport& report) {
   writer.integer(static_cast<std::uint32_t>(report.environment.size()));
   for (const auto& [name, value] : report.environment) writer.text(name).text(value);
   writer.text(report.interface.name).text(report.interface.address).text(report.interface.reason);
+  writer.integer(static_cast<std::uint8_t>(report.nccl_conf.size()));
+  for (const base::NcclConf& file : report.nccl_conf) {
+    writer.text(file.path).integer(static_cast<std::uint32_t>(file.settings.size()));
+    for (const auto& [name, value] : file.settings) writer.text(name).text(value);
+  }
+  writer.integer(report.processor_thousandths).text(report.processors_group);
   Bytes bytes = std::move(writer).bytes();
   if (bytes.size() > kLargestReportBytes) {
     throw Error{{.code = ErrorCode::invalid_argument,
@@ -80,6 +86,16 @@ RankReport decode_rank_report(std::span<const std::byte> bytes) {
   report.interface.name = reader.text();
   report.interface.address = reader.text();
   report.interface.reason = reader.text();
+  for (auto files = reader.integer<std::uint8_t>(); files > 0; --files) {
+    base::NcclConf& file = report.nccl_conf.emplace_back();
+    file.path = reader.text();
+    for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
+      std::string name = reader.text();
+      file.settings.emplace_back(std::move(name), reader.text());
+    }
+  }
+  report.processor_thousandths = reader.integer<std::uint64_t>();
+  report.processors_group = reader.text();
   reader.expect_end();
   return report;
 }

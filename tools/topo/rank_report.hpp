@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include <ddp/cpu_set.hpp>
 
 #include "base/env_table.hpp"
+#include "base/nccl_conf.hpp"
 #include "topology/network/socket_interface.hpp"
 
 namespace ddp::tools {
@@ -29,8 +31,11 @@ struct RankReport {
   std::vector<int> visible_gpus;  ///< indices of the GPUs that the operating system lets it use, ascending
   /// What *_VISIBLE_DEVICES leaves of them, in its order; nothing when no such variable is set.
   std::optional<std::vector<int>> named_gpus;
-  Variables environment;                ///< only those that have to do with placement; see reported_variables()
-  topology::SocketInterface interface;  ///< that World chose
+  Variables environment;                       ///< only those that have to do with placement; see reported_variables()
+  topology::SocketInterface interface;         ///< that World chose
+  std::vector<base::NcclConf> nccl_conf = {};  ///< see topology::placement_conf(); without digests
+  std::uint64_t processor_thousandths = 0;     ///< as in topology::RankResources
+  std::string processors_group = {};
 
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };

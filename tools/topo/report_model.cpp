@@ -59,13 +59,15 @@ int default_num_ranks(const Topology& topology, const base::Environment& environ
 }
 
 Report describe_machine(const Topology& topology, const MachineQuestion& question) {
-  const topology::RankResources each{.cpus = question.allowed.empty() ? topology.allowed_cpus() : question.allowed,
-                                     .devices = topology::device_variables(question.environment)};
+  topology::RankResources each{.cpus = question.allowed.empty() ? topology.allowed_cpus() : question.allowed,
+                               .devices = topology::device_variables(question.environment)};
+  take_limits(each, question.limits);
   const topology::NodeRequest request{.bind = question.policy,
                                       .gpus = question.gpus,
                                       .ranks = {static_cast<std::size_t>(std::max(question.num_ranks, 0)), each},
                                       .interface = {},
-                                      .environment = question.environment};
+                                      .environment = question.environment,
+                                      .nccl_conf = question.nccl_conf};
   NodeKind kind{.topology = topology, .hosts = {}, .rows = {}, .allowed = each.cpus & topology.cpus()};
   if (!question.host.empty()) kind.hosts = {question.host};
   for (topology::RankPlan& plan : topology::plan_node(topology, request)) {

@@ -10,7 +10,9 @@
 #include <ddp/placement.hpp>
 #include <ddp/topology.hpp>
 
+#include "base/cgroup_limits.hpp"
 #include "base/env_table.hpp"
+#include "base/nccl_conf.hpp"
 #include "topo/rank_report.hpp"
 #include "topology/placement/option_words.hpp"
 
@@ -89,9 +91,11 @@ struct MachineQuestion {
   int num_ranks = 1;
   BindPolicy policy = BindPolicy::numa;
   topology::GpuVisibility gpus = topology::GpuVisibility::all;
-  base::Environment environment{{}};  ///< what ranks would inherit
-  CpuSet allowed;                     ///< empty: those the topology allows
-  std::string host;                   ///< empty: none, a file's machine
+  base::Environment environment{{}};           ///< what ranks would inherit
+  CpuSet allowed;                              ///< empty: those the topology allows
+  std::string host;                            ///< empty: none, a file's machine
+  base::CgroupLimits limits = {};              ///< of this process
+  std::vector<base::NcclConf> nccl_conf = {};  ///< files that NCCL reads, the strongest first
 };
 
 /// One rank for each GPU that may be used, else one for each NUMA node that has allowed processors; at least 1.

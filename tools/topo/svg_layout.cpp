@@ -100,7 +100,7 @@ class MachineLayout {
       packages.push_back(frame(BoxKind::package, title, {{places_in(index), kGap}}, kWidestRow));
     }
     std::string title = machine_summary(topology_);
-    title = (kind_.hosts.empty() ? topology_.source() : host_list(kind_.hosts)) + ": " + title;
+    title = (kind_.hosts.empty() ? source_name() : host_list(kind_.hosts)) + ": " + title;
     return frame(BoxKind::machine, title, {{std::move(packages), kGap}, {places_in(-1), kGap}},
                  kWidestRow + 2 * kBoxPadding);
   }
@@ -121,6 +121,13 @@ class MachineLayout {
     Box rest = place(package < 0 ? "place not known" : "near to several NUMA nodes", here);
     if (!rest.children.empty()) places.push_back(std::move(rest));
     return places;
+  }
+
+  /// Of a file, its name without folders.
+  std::string source_name() const {
+    const std::string& source = topology_.source();
+    const auto slash = source.rfind('/');
+    return source.starts_with("file '") && slash != std::string::npos ? "file '" + source.substr(slash + 1) : source;
   }
 
   template <class Here>

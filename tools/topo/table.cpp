@@ -110,9 +110,9 @@ std::string rank_table(const Report& report, const NodeKind& kind) {
 
 /// What is to be said about a setting besides its value.
 std::string setting_note(const Report& report, const SettingRow& setting) {
+  if (setting.by_user && !setting.actual) return fmt::format("(kept: {})", setting.reason);
   if (report.job && !setting.actual) return "(not set)";
   if (report.job && setting.actual != setting.value) return fmt::format("(has '{}')", *setting.actual);
-  if (setting.by_user) return "(kept: the environment has it)";
   return setting.value.starts_with('=') ? "(= asks NCCL for exactly these names)" : "";
 }
 

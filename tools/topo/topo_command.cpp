@@ -18,6 +18,8 @@
 #include "topo/json_report.hpp"
 #include "topo/svg_picture.hpp"
 #include "topo/table.hpp"
+#include "topology/placement/rank_resources.hpp"
+#include "topology/placement/settings.hpp"
 #include "topology/placement/visible_devices.hpp"
 
 namespace ddp::tools {
@@ -70,6 +72,8 @@ void run_for_one_machine(const TopoOptions& options, const base::Environment& sh
     question.environment = shell;
     question.host = base::host_name();
     question.allowed = allowed & topology.allowed_cpus();
+    question.limits = base::CgroupLimits::read();
+    question.nccl_conf = base::read_nccl_conf(shell, base::home_folder(shell));
   }
   question.policy = policy_of(options, question.environment);
   question.gpus = visibility_of(options, question.environment);
@@ -95,6 +99,11 @@ OwnFacts inquire(const World& world, const CpuSet& given) {
     }
     report.named_gpus = topology::gpus_named_by(topology, environment);
     report.environment = reported_variables(environment);
+    report.nccl_conf = topology::placement_conf(base::read_nccl_conf(environment, base::home_folder(environment)));
+    topology::RankResources limited;
+    take_limits(limited, base::CgroupLimits::read());
+    report.processor_thousandths = limited.processor_thousandths;
+    report.processors_group = limited.processors_group;
     report.interface = {world.interface_name(), world.interface_address(), world.interface_reason()};
     if (report.local_rank == 0) {
       own.machine = topology.shape();

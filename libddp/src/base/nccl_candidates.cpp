@@ -69,6 +69,24 @@ NcclSurroundings NcclSurroundings::process() {
   return process;
 }
 
+std::vector<std::string> python_packages(const NcclSurroundings& surroundings, const std::string& program) {
+  const fs::path prefix = fs::path(program).parent_path().parent_path();
+  std::vector<fs::path> prefixes;
+  std::error_code ignored;
+  if (!fs::exists(surroundings.root + (prefix / "pyvenv.cfg").string(), ignored)) {
+    const std::string home = surroundings.environment.raw("HOME").value_or("");
+    if (home.starts_with('/') && !surroundings.environment.has("PYTHONNOUSERSITE"))
+      prefixes.push_back(fs::path(home) / ".local");
+    if (prefix == "/usr") prefixes.emplace_back("/usr/local");  // where Debian's pip installs
+  }
+  prefixes.push_back(prefix);
+  std::vector<std::string> folders;
+  for (const fs::path& each : prefixes) {
+    for (const fs::path& packages : packages_of(surroundings.root, each)) folders.push_back(packages.string());
+  }
+  return folders;
+}
+
 std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings) {
   std::vector<NcclCandidate> candidates;
   const auto add = [&](const fs::path& file, std::string found, bool loaded, bool decisive) {
@@ -95,18 +113,15 @@ std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings)
     add(folder / kFile, "beside the loaded PyTorch", false, false);
     add(in_packages(folder.parent_path().parent_path()), "beside the loaded PyTorch", false, false);
   }
-  std::vector<std::pair<fs::path, std::string>> prefixes;
   for (const std::string_view name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (const auto prefix = surroundings.environment.raw(name); prefix && !prefix->empty()) {
-      prefixes.emplace_back(*prefix, std::string(name));
-    }
-  }
-  if (const fs::path program = surroundings.program; program.filename().string().rfind("python", 0) == 0) {
-    prefixes.emplace_back(program.parent_path().parent_path(), "the running Python");
-  }
-  for (const auto& [prefix, name] : prefixes) {
+    const std::string prefix = surroundings.environment.raw(name).value_or("");
+    if (prefix.empty()) continue;
     for (const fs::path& packages : packages_of(surroundings.root, prefix))
-      add(in_packages(packages), "packages of " + name, false, false);
+      add(in_packages(packages), "packages of " + std::string(name), false, false);
+  }
+  if (name_of(surroundings.program).rfind("python", 0) == 0) {
+    for (const fs::path packages : python_packages(surroundings, surroundings.program))
+      add(in_packages(packages), "packages of " + surroundings.python, false, false);
   }
   add(fs::path(kFile), "the loader's", false, false);
   return candidates;

@@ -15,6 +15,7 @@ struct NcclSurroundings {
   std::string program;              ///< the running program, with the path by which it was started: venv/bin/python3
   Environment environment;
   std::string root = {};  ///< before every path that is looked at: "/proc/PID/root" of a process in a container
+  std::string python = "the running Python";  ///< what to call `program` where that is a Python
 
   static NcclSurroundings process();
 };
@@ -25,6 +26,10 @@ struct NcclCandidate {
   bool loaded;        ///< it is in the process: opening must load nothing
   bool decisive;      ///< if it cannot be opened, that is the answer
 };
+
+/// The folders in which the Python @p program, named with its path, finds packages, as far as they are there: of its
+/// environment; outside virtual environments before that those of the user and of /usr/local.
+std::vector<std::string> python_packages(const NcclSurroundings& surroundings, const std::string& program);
 
 /// Loaded ones; else DDP_NCCL_LIBRARY; else beside PyTorch (loaded, or in the Python environment that is active or
 /// runs); else the loader's. Those that are PyTorch's may not exist.

@@ -8,7 +8,7 @@ namespace ddp::collectives {
 /// Processors that this process may use.
 struct ProcessorShare {
   int in_mask = 1;     ///< of the affinity mask
-  double quota = 0;    ///< cgroup cpu.max, or cpu.cfs_quota_us, over the period; 0: no limit
+  double quota = 0;    ///< processors' time that its cgroups allow; 0: no limit
   int on_machine = 1;  ///< online
 
   /// Reads it anew. @param root of the file system, for tests.

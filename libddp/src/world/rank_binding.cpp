@@ -11,20 +11,13 @@
 
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
-#include "topology/inventory/gpu_devices.hpp"
 #include "topology/placement/node_planner.hpp"
 
 namespace ddp::world {
 namespace {
 
-constexpr std::array kReadByRuntimesAtStart{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES",
-                                            "ZE_AFFINITY_MASK"};
-
-topology::RankResources own_resources(const base::Environment& environment) {
-  return {.cpus = Binding::current().cpus,
-          .devices = topology::device_variables(environment),
-          .gpus = topology::accessible_gpus("/")};
-}
+constexpr std::array kReadByRuntimesAtStart{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",    "GPU_DEVICE_ORDINAL",
+                                            "HIP_VISIBLE_DEVICES",  "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"};
 
 /// Those that a program may still set.
 std::vector<EnvironmentSetting> open_settings(std::vector<topology::Setting> settings) {
@@ -52,7 +45,7 @@ RankBinding::RankBinding(const base::Environment& environment, int world_size)
 
 void RankBinding::publish(KeyValueStore& store, const std::string& key, bool leader) {
   if (policy_ == BindPolicy::none) return;
-  store.put_on_node(key + ".resources", topology::encode(own_resources(environment_)));
+  store.put_on_node(key + ".resources", topology::encode(topology::resources_of_process(environment_)));
   if (!leader) return;
   try {
     const std::string xml = Topology::live().to_xml();
@@ -72,11 +65,12 @@ std::optional<BoundRank> RankBinding::apply(KeyValueStore& store, const std::str
                                   .gpus = topology::GpuVisibility::none,
                                   .ranks = {},
                                   .interface = interface,
-                                  .environment = environment_};
+                                  .environment = environment_,
+                                  .nccl_conf = base::read_nccl_conf(environment_, base::home_folder(environment_))};
     std::optional<Topology> topology;
     if (alone_) {
       topology = Topology::live();
-      request.ranks.push_back(own_resources(environment_));
+      request.ranks.push_back(topology::resources_of_process(environment_));
     } else {
       const Bytes node = store.get_on_node(local_ranks.front(), key + ".node", deadline);
       base::ByteReader reader(node, "node's topology");

@@ -113,6 +113,21 @@ TEST(Describe, WhereValuesCameFrom) {
   EXPECT_EQ(describe(source, 3, "n0", true).variables.size(), own.variables.size() + 2);
 }
 
+TEST(Describe, TheEnvironmentWinsOverAFileAndSaysSo) {
+  const EnvironmentSource source{
+      .now = {{"NCCL_SOCKET_IFNAME", "=eth0"}, {"NCCL_DEBUG", "INFO"}},
+      .at_exec = {},
+      .nccl = nccl(),
+      .files = {{.path = "/etc/nccl.conf",
+                 .digest = 1,
+                 .settings = {{"NCCL_SOCKET_IFNAME", "ib0"}, {"NCCL_DEBUG", "INFO"}, {"NCCL_ALGO", "Ring"}}}}};
+  const RankEnvironment own = describe(source, 0, "n0", false);
+  std::vector<std::string> lines;
+  for (const RankVariable& each : own.variables) lines.push_back(each.name + "=" + each.value + " " + each.origin);
+  EXPECT_THAT(lines, ElementsAre("NCCL_ALGO=Ring /etc/nccl.conf", "NCCL_DEBUG=INFO environment",
+                                 "NCCL_SOCKET_IFNAME==eth0 environment, over 'ib0' in /etc/nccl.conf"));
+}
+
 TEST(Describe, ThisProcess) {
   ::setenv("NCCL_ENVIRONMENT_TEST_NAME", "1", 1);
   const auto source = EnvironmentSource::process(TEST_NCCL);

@@ -14,8 +14,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "diagnostics/environment/nccl_conf.hpp"
-
 namespace ddp::diagnostics {
 namespace {
 
@@ -192,35 +190,6 @@ TEST(NcclFile, TheLoadersCache) {
     std::ofstream(root / "etc/ld.so.cache", std::ios::binary) << cache.substr(0, size);
     find_nccl(surroundings(root));
   }
-}
-
-TEST(NcclConf, IsReadAsNcclReadsIt) {
-  EXPECT_THAT(parse_nccl_conf("# comment\nNCCL_A=1\n #NCCL_B=2\nNCCL_C = \"3\" \nno assignment\n=4\nNCCL_D=\nNCCL_A=5"),
-              ElementsAre(Pair("NCCL_A", "1"), Pair(" #NCCL_B", "2"), Pair("NCCL_C ", " \"3\" "), Pair("NCCL_D", ""),
-                          Pair("NCCL_A", "5")));
-  const fs::path where = folder("conf");
-  const std::string node = (where / "nccl.conf").string();
-  std::ofstream(node) << "NCCL_DEBUG=INFO\n";
-  std::ofstream(where / ".nccl.conf") << "NCCL_DEBUG=WARN\n";
-  std::ofstream(where / "mine") << "NCCL_DEBUG=INFO\n#\n";
-  const auto files = read_nccl_conf(base::Environment{{}}, where.string(), node);
-  ASSERT_EQ(files.size(), 2U);
-  EXPECT_EQ(files[0].path, (where / ".nccl.conf").string());
-  EXPECT_EQ(files[1].path, node);
-  EXPECT_NE(files[0].digest, files[1].digest);
-  const auto named =
-      read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", (where / "mine").string()}}}, where.string(), node);
-  ASSERT_EQ(named.size(), 2U);
-  EXPECT_EQ(named[0].digest, named[1].digest);
-  EXPECT_TRUE(read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", where.string()}}}, "", "/nowhere").empty());
-  const std::string fifo = (where / "fifo").string();
-  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_TRUE(read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", fifo}}}, "", "/nowhere").empty());  // nor blocks
-  // Another process's, below its root.
-  const auto inside =
-      read_nccl_conf(base::Environment{{{"NCCL_CONF_FILE", "/mine"}}}, "", "/nccl.conf", where.string());
-  ASSERT_EQ(inside.size(), 2U);
-  EXPECT_EQ(inside[0].path, "/mine");
 }
 
 }  // namespace

@@ -223,6 +223,13 @@ TEST(PlanCommand, TasksThatCannotBePlacedTogetherLearnTheNetwork) {
   EXPECT_EQ(value_of(plan.tasks[0], "GLOO_SOCKET_IFNAME"), "ib0");
   EXPECT_THAT(plan.remarks, ElementsAre("x"));
   EXPECT_THAT(names_of(answer({{"GLOO_SOCKET_IFNAME", "eth0"}})), ElementsAre("NCCL_SOCKET_IFNAME"));
+  const std::vector<base::NcclConf> conf{
+      {.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "ib"}}}};
+  const NetworkChoice chosen{.interface = {.name = "ib0", .address = {}, .reason = {}}, .remarks = {}, .warning = {}};
+  EXPECT_THAT(names_of(make_network_plan(question, chosen, base::Environment{{}}, conf)),
+              ElementsAre("GLOO_SOCKET_IFNAME"));
+  const NodePlan placed = make_node_plan(two_packages(), question_of({"0-7"}), chosen, base::Environment{{}}, conf);
+  EXPECT_THAT(names_of(placed), testing::AllOf(Contains("GLOO_SOCKET_IFNAME"), Not(Contains("NCCL_SOCKET_IFNAME"))));
   question.backend = "gloo";
   EXPECT_THAT(names_of(answer()), ElementsAre("GLOO_SOCKET_IFNAME"));
 }

@@ -139,6 +139,28 @@ TEST(DescribeJob, ComparesVariablesWithWhatTheyShouldBe) {
   EXPECT_FALSE(sockets->actual);
 }
 
+TEST(DescribeJob, WhatAFileOfNcclHasIsNotMissed) {
+  NodeReports reports = node(0);
+  for (RankReport& report : reports.ranks)
+    report.nccl_conf = {{.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "ib"}}}};
+  const Report report = describe({reports});
+  const SettingRow* sockets = find_setting(report.kinds[0].rows[0], "NCCL_SOCKET_IFNAME");
+  ASSERT_NE(sockets, nullptr);
+  EXPECT_EQ(sockets->value, "ib");
+  EXPECT_TRUE(sockets->by_user);
+  EXPECT_EQ(sockets->reason, "/etc/nccl.conf has it");
+}
+
+TEST(DescribeJob, ThreadsFollowTheQuotaThatRanksShare) {
+  NodeReports reports = node(0);
+  for (RankReport& report : reports.ranks) {
+    report.processor_thousandths = 1000 * reports.ranks.size();
+    report.processors_group = "/job";
+  }
+  const Report report = describe({reports});
+  EXPECT_EQ(find_setting(report.kinds[0].rows[0], "OMP_NUM_THREADS")->value, "1");
+}
+
 TEST(DescribeJob, ANamedOrderOfGpusIsKept) {
   NodeReports reports = node(0, 2);
   for (RankReport& report : reports.ranks) {

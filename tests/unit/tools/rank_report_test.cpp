@@ -25,6 +25,9 @@ RankReport sample() {
   report.named_gpus = std::vector<int>{2, 0};
   report.environment = {{"OMP_NUM_THREADS", "2"}, {"NCCL_DEBUG", ""}};
   report.interface = {"ib0", "10.0.0.1", "it routes to n2"};
+  report.nccl_conf = {{.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_IB_HCA", "mlx5"}}}};
+  report.processor_thousandths = 1500;
+  report.processors_group = "/job";
   return report;
 }
 

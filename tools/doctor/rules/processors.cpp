@@ -79,7 +79,8 @@ constexpr Rule kProcessorRules[] = {
      .meaning =
          "Libraries start as many threads as there are processors, use the quota up early in each period, and then "
          "all stand still until the next: steps take irregular times.",
-     .fix = "raise cpu.max (docker --cpus, Kubernetes limits.cpu) or bind to as many processors (--cpuset-cpus)",
+     .fix = "raise cpu.max or cpu.cfs_quota_us (docker --cpus, Kubernetes limits.cpu) or bind to as many processors "
+            "(--cpuset-cpus)",
      .check = &check_quota},
     {.id = "pids-limit",
      .severity = Severity::warning,

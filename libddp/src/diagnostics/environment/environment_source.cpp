@@ -1,6 +1,5 @@
 // Where a process's variables are read: its memory, /proc, and the files that NCCL reads.
 #include <link.h>
-#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,13 +36,7 @@ std::string home_for(const NcclFile& nccl, const base::Environment& environment)
   std::sscanf(nccl.version.c_str(), "%d.%d.%d", &version[0], &version[1], &version[2]);  // NOLINT(cert-err34-c)
   const auto home = environment.raw("HOME");
   const bool by_home = nccl.version.empty() || version >= std::array{2, 30, 3};
-  if (by_home && home && !home->empty()) return *home;
-  passwd entry{};
-  passwd* found = nullptr;
-  std::array<char, 16384> texts{};
-  if (::getpwuid_r(::getuid(), &entry, texts.data(), texts.size(), &found) == 0 && found != nullptr)
-    return entry.pw_dir;
-  return home.value_or("");
+  return by_home ? base::home_folder(environment) : base::home_by_password_file().value_or(home.value_or(""));
 }
 
 NcclFile nccl_of(const base::NcclSurroundings& surroundings, const std::string& path) {
@@ -75,15 +68,13 @@ Variables parse_environ(std::string_view block) {
   return variables;
 }
 
-EnvironmentSource EnvironmentSource::process(const std::string& nccl_path, const std::string& program) {
+EnvironmentSource EnvironmentSource::process(const std::string& nccl_path, const base::NcclSurroundings& surroundings) {
   const auto environment = base::Environment::process();
   EnvironmentSource source{.now = environment.variables(), .at_exec = {}, .nccl = {}, .files = {}};
   if (const auto block = read_proc("/proc/self/environ"))
     source.at_exec = believable(parse_environ(*block), source.now);
-  base::NcclSurroundings surroundings = base::NcclSurroundings::process();
-  if (!program.empty()) surroundings.program = program;
   source.nccl = nccl_of(surroundings, nccl_path);
-  source.files = read_nccl_conf(environment, home_for(source.nccl, environment));
+  source.files = base::read_nccl_conf(environment, home_for(source.nccl, environment));
   return source;
 }
 
@@ -112,7 +103,8 @@ EnvironmentSource EnvironmentSource::of_process(int pid, const std::string& nccl
   if (const auto arguments = read_proc(folder + "cmdline"))
     surroundings.program = arguments->substr(0, arguments->find('\0'));
   source.nccl = nccl_of(surroundings, nccl_path);
-  source.files = read_nccl_conf(environment, home_for(source.nccl, environment), kNodeConf, surroundings.root);
+  source.files =
+      base::read_nccl_conf(environment, home_for(source.nccl, environment), base::kNodeConf, surroundings.root);
   return source;
 }
 

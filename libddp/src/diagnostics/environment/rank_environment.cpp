@@ -18,16 +18,6 @@ const std::string* value_in(const Variables& variables, std::string_view name) {
   return found == variables.end() ? nullptr : &found->second;
 }
 
-/// The strongest file's value: of several lines in one file the first counts, since none overwrites.
-std::pair<const NcclConf*, const std::string*> in_files(const std::vector<NcclConf>& files, std::string_view name) {
-  for (const NcclConf& file : files) {
-    for (const auto& [known, value] : file.settings) {
-      if (known == name) return {&file, &value};
-    }
-  }
-  return {nullptr, nullptr};
-}
-
 class Origins {
  public:
   explicit Origins(const EnvironmentSource& source) : source_(source) {
@@ -44,7 +34,7 @@ class Origins {
     if (source_.at_exec) {
       const std::string* before = value_in(*source_.at_exec, name);
       if (before == nullptr) {
-        const auto [file, in_file] = in_files(source_.files, name);
+        const auto [file, in_file] = base::value_in(source_.files, name);
         return in_file != nullptr && *in_file == value ? file->path : "set after the start";
       }
       if (*before != value) return fmt::format("changed after the start, from '{}'", shown_value(name, *before));
@@ -80,6 +70,13 @@ bool matters(std::string_view name) {
   return family && ((*family != Family::slurm && *family != Family::pmix) || find_variable(name) != nullptr);
 }
 
+/// What the environment's value keeps from NCCL; empty: nothing.
+std::string over_files(const EnvironmentSource& source, std::string_view name, const std::string& value) {
+  const auto [file, in_file] = base::value_in(source.files, name);
+  if (in_file == nullptr || *in_file == value) return {};
+  return fmt::format(", over '{}' in {}", shown_value(name, *in_file), shown_value("", file->path));
+}
+
 bool of_nccl(std::string_view name) { return family_of(name) == Family::nccl && !name.starts_with("RCCL_"); }
 
 }  // namespace
@@ -99,7 +96,7 @@ RankEnvironment describe(const EnvironmentSource& source, int rank, const std::s
   const Origins origins{source};
   Variables values = source.now;
   Variables from_file;
-  for (const NcclConf& file : source.files) {
+  for (const base::NcclConf& file : source.files) {
     result.files.push_back({.path = shown_value("", file.path), .digest = file.digest});
     for (const auto& [name, value] : file.settings) {
       if (values.emplace(name, value).second) from_file.emplace(name, file.path);
@@ -110,7 +107,8 @@ RankEnvironment describe(const EnvironmentSource& source, int rank, const std::s
     const auto file = from_file.find(name);
     RankVariable variable{.name = shown_value("", name),
                           .value = shown_value(name, value),
-                          .origin = file == from_file.end() ? origins.of(name, value) : shown_value("", file->second),
+                          .origin = file == from_file.end() ? origins.of(name, value) + over_files(source, name, value)
+                                                            : shown_value("", file->second),
                           .read = {}};
     if (of_nccl(name) && source.nccl.scanned() && owner_of(name).empty()) variable.read = source.nccl.reads(name);
     result.variables.push_back(std::move(variable));

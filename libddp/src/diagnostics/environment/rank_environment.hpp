@@ -12,7 +12,7 @@
 #include <ddp/diagnostics.hpp>
 
 #include "base/nccl_candidates.hpp"
-#include "diagnostics/environment/nccl_conf.hpp"
+#include "base/nccl_conf.hpp"
 #include "diagnostics/environment/nccl_file.hpp"
 
 namespace ddp::diagnostics {
@@ -24,11 +24,13 @@ struct EnvironmentSource {
   Variables now;
   std::optional<Variables> at_exec;  ///< as the program was started; nothing: the process has overwritten it
   NcclFile nccl;
-  std::vector<NcclConf> files;  ///< that NCCL reads or would read, the strongest first
+  std::vector<base::NcclConf> files;  ///< that NCCL reads or would read, the strongest first
 
   /// Of this process. @p nccl_path a library to use in place of the one that would be loaded; empty: that.
-  /// @param program that this process is about to become, with its path: its libraries count; empty: its own
-  static EnvironmentSource process(const std::string& nccl_path = {}, const std::string& program = {});
+  /// @param surroundings by which the one that would be loaded is found: another program's, where this process is about
+  /// to become that or is asked about it
+  static EnvironmentSource process(const std::string& nccl_path = {},
+                                   const base::NcclSurroundings& surroundings = base::NcclSurroundings::process());
   /// Of another process of this user, by what it was started with. Throws Error(system).
   static EnvironmentSource of_process(int pid, const std::string& nccl_path = {});
 };

@@ -43,6 +43,7 @@ constexpr std::array kPrefixes{
     FamilyPrefix{"PYTORCH_", Family::pytorch},
     FamilyPrefix{"CUDA_", Family::cuda},
     FamilyPrefix{"NVIDIA_", Family::cuda},
+    FamilyPrefix{"GPU_DEVICE_ORDINAL", Family::cuda},
     FamilyPrefix{"HIP_VISIBLE_DEVICES", Family::cuda},
     FamilyPrefix{"ROCR_VISIBLE_DEVICES", Family::cuda},
     FamilyPrefix{"ZE_AFFINITY_MASK", Family::cuda},

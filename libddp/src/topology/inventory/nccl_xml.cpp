@@ -15,6 +15,8 @@
 
 #include <ddp/error.hpp>
 
+#include "topology/inventory/nccl_xml_attributes.hpp"
+#include "topology/inventory/nccl_xml_vendors.hpp"
 #include "topology/inventory/nic_inventory.hpp"
 #include "topology/inventory/pci_codes.hpp"
 
@@ -28,22 +30,6 @@ constexpr int kDeepestSwitch = 64;
 constexpr std::size_t kAffinityWords = 8192 / 32;  // Linux' largest CONFIG_NR_CPUS
 
 constexpr unsigned kNvSwitchClass = 0x068000;
-
-/// A whole number in the notation of @p base; nothing if the text is anything else.
-std::optional<int> number_in(std::string_view text, int base = 10) {
-  int value = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || status != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-/// "0x030200", "0x10de"; nothing for other text.
-std::optional<unsigned> hex_attribute(const pugi::xml_node& node, const char* name) {
-  std::string_view text = node.attribute(name).value();
-  if (!text.starts_with("0x")) return std::nullopt;
-  const auto value = number_in(text.substr(2), 16);
-  return value && *value >= 0 ? std::optional<unsigned>(*value) : std::nullopt;
-}
 
 /// The first number of "16.0 GT/s PCIe"; 0 where there is none ("Unknown").
 double leading_number(std::string_view text) {
@@ -95,6 +81,7 @@ class Reader {
     if (std::string_view{system.name()} != "system") {
       fail(system, fmt::format("the root element is <{}>, not <system>", system.name()), "is it NCCL's format?");
     }
+    vendors_ = NcclXmlVendors{system};
     for (const pugi::xml_node& cpu : system.children("cpu")) read_cpu(cpu);
     if (parts_.cores.empty()) {
       fail(system, "no <cpu> has a processor in its affinity", "write it again with NCCL_TOPO_DUMP_FILE");
@@ -230,8 +217,7 @@ class Reader {
     if (gpus_.size() == kMostDevices) fail(pci, fmt::format("more than {} GPUs", kMostDevices), "");
     FoundGpu found;
     found.gpu.pci = address;
-    // Without a vendor it is NVIDIA's: the files that leave it out were written by hand, for NCCL.
-    const unsigned vendor = hex_attribute(pci, "vendor").value_or(pci::kNvidia);
+    const unsigned vendor = vendors_.of(pci);
     found.gpu.vendor = vendor == pci::kNvidia ? Vendor::nvidia : vendor == pci::kAmd ? Vendor::amd : Vendor::other;
     found.gpu.model = model_of(pci);
     if (found.gpu.model.empty()) found.gpu.model = fmt::format("{} GPU", to_string(found.gpu.vendor));
@@ -360,6 +346,7 @@ class Reader {
   CpuSet seen_;
   std::string_view host_;
   int next_bridge_ = 0;
+  NcclXmlVendors vendors_;
 };
 
 }  // namespace

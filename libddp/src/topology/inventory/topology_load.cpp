@@ -2,7 +2,9 @@
 #include <hwloc.h>
 #include <hwloc/export.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -85,6 +87,18 @@ topology::LiveFacts recorded_facts(hwloc_topology_t loaded) {
   return json.empty() ? topology::LiveFacts{} : topology::facts_from_json(json);
 }
 
+/// The major version of the format in <topology version="2.0">, which hwloc 1 did not write at first; 1 then.
+unsigned format_of(std::string_view element) {
+  constexpr std::string_view kAttribute = "version=";
+  const auto at = element.find(kAttribute);
+  if (at == std::string_view::npos) return 1;
+  const std::string_view value =
+      element.substr(std::min(at + kAttribute.size() + 1, element.size()));  // behind a quote
+  unsigned format = 1;
+  std::from_chars(value.data(), value.data() + value.size(), format);
+  return format;
+}
+
 /// Rejects what hwloc would misread or report in its own words.
 void check_root_element(std::string_view xml, std::string_view name) {
   const std::string_view head = xml.substr(0, kHeadBytes);
@@ -94,8 +108,14 @@ void check_root_element(std::string_view xml, std::string_view name) {
            "write one with 'ddp-info topo --export FILE' or 'lstopo FILE.xml'");
   }
   const std::string_view element = head.substr(root, head.find('>', root) - root);
-  if (element.find("version=") == std::string_view::npos || element.find("version=\"1") != std::string_view::npos) {
-    reject(name, "it was written by hwloc 1", "write it again with hwloc 2 or newer (lstopo FILE.xml)");
+  const unsigned format = format_of(element);
+  const unsigned ours = hwloc_get_api_version() >> 16U;
+  if (format < 2) reject(name, "it was written by hwloc 1", "write it again with hwloc 2 (lstopo FILE.xml)");
+  if (format > ours) {
+    reject(name, fmt::format("it was written by hwloc {}, and this is hwloc {}", format, HWLOC_VERSION),
+           fmt::format("write it again for hwloc {} ('lstopo --of xml --export-xml-flags v{} FILE.xml'), or with "
+                       "'ddp-info topo --export FILE' on that machine",
+                       ours, ours));
   }
   if (xml.find("</topology>") == std::string_view::npos) {
     reject(name, "it is truncated: </topology> is missing", "copy or write the file again");

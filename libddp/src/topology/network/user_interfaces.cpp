@@ -1,5 +1,6 @@
 #include "topology/network/user_interfaces.hpp"
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -64,6 +65,26 @@ std::optional<UserInterfaces> interfaces_named_by_user(const base::Environment& 
                       fmt::format("correct or unset {}; ", variable));
   }
   return std::nullopt;
+}
+
+std::string local_interface_warning(const base::Environment& environment,
+                                    const std::vector<NetworkInterface>& interfaces, std::string_view chosen) {
+  const auto local = [](const NetworkInterface& interface) {
+    return interface.kind == InterfaceKind::loopback || interface.kind == InterfaceKind::host_only;
+  };
+  const auto found = std::find_if(interfaces.begin(), interfaces.end(),
+                                  [&](const NetworkInterface& each) { return each.name == chosen; });
+  if (found == interfaces.end() || !local(*found)) return {};
+  const auto named = interfaces_named_by_user(environment, interfaces);
+  std::vector<std::string> others;
+  for (const NetworkInterface& each : interfaces) {
+    if (!local(each) && !each.addresses.empty()) others.push_back(describe(each));
+  }
+  return fmt::format(
+      "the network interface {} reaches only host {}, but the job has others, too{}: connections between hosts will "
+      "fail; others are: {}",
+      chosen, base::host_name(), named ? fmt::format(" ({})", named->reason) : "",
+      others.empty() ? "none" : fmt::format("{}", fmt::join(others, ", ")));
 }
 
 void refuse_interfaces(ErrorCode code, const std::vector<NetworkInterface>& interfaces, std::string cause,

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ddp/devices.hpp>
@@ -26,6 +27,11 @@ struct UserInterfaces {
 /// Error(invalid_argument) with the host's name and its interfaces when that is nothing.
 std::optional<UserInterfaces> interfaces_named_by_user(const base::Environment& environment,
                                                        const std::vector<NetworkInterface>& interfaces);
+
+/// What is to be said before a job on several hosts starts over the interface @p chosen, which the user has named, when
+/// it reaches this host only; empty: nothing.
+std::string local_interface_warning(const base::Environment& environment,
+                                    const std::vector<NetworkInterface>& interfaces, std::string_view chosen);
 
 /// Throws an Error about choosing an interface that ends with the host's interfaces and their addresses.
 /// @param advice ends with "; " or is empty.

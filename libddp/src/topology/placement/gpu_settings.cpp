@@ -30,10 +30,20 @@ class GpuSettings {
   bool is_own_vendor(Vendor vendor) const { return own_.gpu && gpu(*own_.gpu).vendor == vendor; }
 
   void set(std::string name, std::string value, std::string reason) {
-    settings_.push_back({std::move(name), std::move(value), std::move(reason), false, {}});
+    put({std::move(name), std::move(value), std::move(reason), false, {}});
   }
   void keep(std::string name, std::string value, std::string conflict) {
-    settings_.push_back({std::move(name), std::move(value), "the environment has it", true, std::move(conflict)});
+    put({std::move(name), std::move(value), "the environment has it", true, std::move(conflict)});
+  }
+  /// HIP reads CUDA_VISIBLE_DEVICES, too: what is said of it last counts, unless this rank's GPU is NVIDIA's.
+  void put(Setting setting) {
+    const auto known = std::find_if(settings_.begin(), settings_.end(),
+                                    [&](const Setting& each) { return each.name == setting.name; });
+    if (known == settings_.end()) {
+      settings_.push_back(std::move(setting));
+    } else if (!is_own_vendor(Vendor::nvidia)) {
+      *known = std::move(setting);
+    }
   }
 
   /// Without it CUDA numbers the fastest GPU 0, and numbers mean other GPUs to it than to everybody else.
@@ -59,6 +69,7 @@ class GpuSettings {
     const std::vector<int> gpus = visible_gpus(topology_, vendor);
     const std::vector<VisibleVariable> given = visible_variables(topology_, vendor, environment_);
     if (!given.empty()) {
+      if (has_device_ordinal(given)) return replace_device_ordinal(given, gpus);
       for (const VisibleVariable& variable : given) {
         // The last one to act chooses among what the others leave: it is the one to narrow.
         if (&variable == &given.back() && visibility_ == GpuVisibility::one && is_own_vendor(vendor)) {
@@ -74,6 +85,43 @@ class GpuSettings {
       set(name, name_of_own(gpus), fmt::format("{} {} is this rank's own", to_string(vendor), address_of_own()));
     } else if (visibility_ == GpuVisibility::all && !gpus.empty()) {
       show_all(vendor, name, gpus);
+    }
+  }
+
+  static bool has_device_ordinal(const std::vector<VisibleVariable>& given) {
+    return std::any_of(given.begin(), given.end(), [](const auto& each) { return each.name == kDeviceOrdinal; });
+  }
+
+  /// With GPU_DEVICE_ORDINAL, the others' numbers mean other GPUs to HIP than AMD documents. ROCR_VISIBLE_DEVICES names
+  /// what all of them leave, and the others all of that: so they mean the same, whoever reads which.
+  void replace_device_ordinal(const std::vector<VisibleVariable>& given, const std::vector<int>& gpus) {
+    std::vector<int> left;
+    for (const VisibleEntry& entry : given.back().entries) {
+      if (visibility_ != GpuVisibility::one || !is_own_vendor(Vendor::amd) || entry.gpu == *own_.gpu)
+        left.push_back(entry.gpu);
+    }
+    const bool own_named = !is_own_vendor(Vendor::amd) || std::find(left.begin(), left.end(), *own_.gpu) != left.end();
+    if (visibility_ == GpuVisibility::none || given.back().undecidable || left.empty() || !own_named) {
+      for (const VisibleVariable& variable : given) {
+        std::string conflict = conflict_of(variable, gpus, &variable == &given.back());
+        if (conflict.empty() && variable.name == kDeviceOrdinal && !gpus.empty())
+          conflict = "OpenCL obeys it and HIP does not; ROCR_VISIBLE_DEVICES is for both";
+        keep(variable.name, variable.value, std::move(conflict));
+      }
+      return;
+    }
+    std::vector<std::string> names;
+    std::vector<std::string> positions;
+    for (const int index : left) {
+      positions.push_back(fmt::to_string(names.size()));
+      names.push_back(name_of(index, gpus));
+    }
+    set("ROCR_VISIBLE_DEVICES", fmt::to_string(fmt::join(names, ",")),
+        fmt::format("{} leaves these, but HIP does not read it", kDeviceOrdinal));
+    for (const VisibleVariable& variable : given) {
+      if (variable.name == "ROCR_VISIBLE_DEVICES") continue;
+      set(variable.name, fmt::to_string(fmt::join(positions, ",")),
+          fmt::format("it counts what ROCR_VISIBLE_DEVICES leaves; it was '{}'", variable.value));
     }
   }
 
@@ -166,8 +214,9 @@ class GpuSettings {
   std::string conflict_of(const VisibleVariable& variable, const std::vector<int>& gpus, bool last) const {
     if (gpus.empty() || variable.undecidable) return {};
     const std::string stopped =
-        variable.wrong_entry.empty()
-            ? std::string()
+        variable.wrong_entry.empty() ? std::string()
+        : variable.repeats
+            ? fmt::format(", because {} names a GPU that is in the list already", variable.wrong_entry)
             : fmt::format(", because the runtime stops at {}, which names no further GPU", variable.wrong_entry);
     if (variable.entries.empty()) return fmt::format("it hides all {} GPUs{}", gpus.size(), stopped);
     const std::size_t ranks = ranks_in_view(gpus);

@@ -51,11 +51,16 @@ std::vector<RankPlan> plan_node(const Topology& topology, const NodeRequest& req
   for (const RankResources& rank : request.ranks) wanted.allowed.push_back(rank.cpus);
   std::vector<Placement> placements = place(views.all(), wanted);
 
-  const SettingsOptions options{
-      .gpus = request.gpus, .bound = request.bind != BindPolicy::none, .interface = request.interface};
+  SettingsOptions options{.gpus = request.gpus,
+                          .bound = request.bind != BindPolicy::none,
+                          .interface = request.interface,
+                          .processors = 0,
+                          .nccl_conf = request.nccl_conf};
+  const std::vector<double> shares = processor_shares(request.ranks);
   std::vector<RankPlan> plans;
   for (std::size_t i = 0; i < placements.size(); ++i) {
     const Placement& placement = placements[i];
+    options.processors = shares[i];
     plans.push_back({.placement = placement,
                      .binding = options.bound ? std::optional{Binding::from(topology, placement)} : std::nullopt,
                      .settings = derive_settings(views.of(i), placements, placement.local_rank, options,

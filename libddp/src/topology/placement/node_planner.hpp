@@ -10,6 +10,7 @@
 #include <ddp/placement.hpp>
 
 #include "base/env_table.hpp"
+#include "base/nccl_conf.hpp"
 #include "topology/network/socket_interface.hpp"
 #include "topology/placement/option_words.hpp"
 #include "topology/placement/rank_resources.hpp"
@@ -24,6 +25,7 @@ struct NodeRequest {
   SocketInterface interface;         ///< without a name: none is recommended
   /// What the ranks inherit; the RankResources::devices of each come on top.
   base::Environment environment{{}};
+  std::vector<base::NcclConf> nccl_conf = {};  ///< files that NCCL reads, the strongest first
 };
 
 struct RankPlan {

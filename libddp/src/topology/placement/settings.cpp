@@ -74,6 +74,15 @@ class Deriver {
   void keep(std::string name, std::string value, std::string conflict) {
     settings_.push_back({std::move(name), std::move(value), "the environment has it", true, std::move(conflict)});
   }
+  /// NCCL takes what a site's file says only where the environment says nothing: a variable set here would undo it.
+  bool keep_from_file(const char* name, std::string (Deriver::*conflict_of)(const std::string&) const) {
+    const auto [file, value] = base::value_in(options_.nccl_conf, name);
+    if (value == nullptr) return false;
+    std::string conflict = (this->*conflict_of)(*value);
+    if (!conflict.empty()) conflict += fmt::format(" ({} has it)", file->path);
+    settings_.push_back({name, *value, fmt::format("{} has it", file->path), true, std::move(conflict)});
+    return true;
+  }
 
   void sockets() {
     const std::string& chosen = options_.interface.name;
@@ -81,8 +90,11 @@ class Deriver {
                                    ? fmt::format("{} is the interface over which ranks are reached", chosen)
                                    : fmt::format("{}: {}", chosen, options_.interface.reason);
     if (const auto value = environment_.raw("NCCL_SOCKET_IFNAME")) {
-      keep("NCCL_SOCKET_IFNAME", *value, conflict_of_nccl_list(*value));
-    } else if (!chosen.empty()) {
+      std::string conflict = conflict_of_nccl_list(*value);
+      if (conflict.empty() && !chosen.empty() && !names_interface(*value, chosen))
+        conflict = fmt::format("NCCL will not use {}, over which ranks are reached", chosen);
+      keep("NCCL_SOCKET_IFNAME", *value, std::move(conflict));
+    } else if (!keep_from_file("NCCL_SOCKET_IFNAME", &Deriver::conflict_of_nccl_list) && !chosen.empty()) {
       set("NCCL_SOCKET_IFNAME", "=" + chosen, reason + "; the = asks NCCL for exactly this name");
     }
     if (const auto value = environment_.raw("GLOO_SOCKET_IFNAME")) {
@@ -96,7 +108,6 @@ class Deriver {
   }
 
   std::string conflict_of_nccl_list(const std::string& list) const {
-    const std::string& chosen = options_.interface.name;
     const auto& interfaces = topology_.interfaces();
     const bool any = std::any_of(interfaces.begin(), interfaces.end(),
                                  [&](const auto& interface) { return names_interface(list, interface.name); });
@@ -105,9 +116,6 @@ class Deriver {
       for (const NetworkInterface& interface : interfaces) names.push_back(interface.name);
       return fmt::format("it leaves none of this machine's interfaces ({}), and NCCL will fail",
                          fmt::join(names, ", "));
-    }
-    if (!chosen.empty() && !names_interface(list, chosen)) {
-      return fmt::format("NCCL will not use {}, over which ranks are reached", chosen);
     }
     return {};
   }
@@ -120,6 +128,7 @@ class Deriver {
       keep("NCCL_IB_HCA", *value, conflict_of_hca_list(*value));
       return;
     }
+    if (keep_from_file("NCCL_IB_HCA", &Deriver::conflict_of_hca_list)) return;
     std::set<int> own;  // of the ranks
     std::set<std::string> layers;
     for (const Placement& placement : placements_) {
@@ -237,9 +246,12 @@ class Deriver {
     if (const auto value = environment_.raw("OMP_NUM_THREADS")) {
       keep("OMP_NUM_THREADS", *value, conflict_of_threads(*value));
     } else {
-      set("OMP_NUM_THREADS", fmt::to_string(std::max(1, own_.num_cores / sharing)),
-          sharing == 1 ? fmt::format("this rank has {} {}", own_.num_cores, own_.num_cores == 1 ? "core" : "cores")
-                       : fmt::format("{} ranks share {} cores", sharing, own_.num_cores));
+      const int cores = std::max(1, own_.num_cores / sharing);
+      const bool throttled = options_.processors > 0 && options_.processors < cores;
+      set("OMP_NUM_THREADS", fmt::to_string(throttled ? std::max(1, static_cast<int>(options_.processors)) : cores),
+          throttled      ? fmt::format("a cgroup allows this rank the time of {:.3g} processors", options_.processors)
+          : sharing == 1 ? fmt::format("this rank has {} {}", own_.num_cores, own_.num_cores == 1 ? "core" : "cores")
+                         : fmt::format("{} ranks share {} cores", sharing, own_.num_cores));
     }
     // With any other value than false, the initial thread is bound to the first place (OpenMP 5.0, 6.4; GCC's libgomp
     // does it when it is loaded), and threads and processes that it starts, data loaders and communication, inherit the
@@ -263,6 +275,9 @@ class Deriver {
     const auto [end, status] = std::from_chars(first.data(), first.data() + first.size(), threads);
     if (status != std::errc{} || end != first.data() + first.size() || threads < 1) {
       return "it is not a number of threads, and OpenMP libraries ignore it";
+    }
+    if (options_.processors > 0 && threads > std::max(1.0, options_.processors)) {
+      return fmt::format("a cgroup allows this rank the time of {:.3g} processors only", options_.processors);
     }
     if (threads <= own_.cpus.count()) return {};
     const int count = own_.cpus.count();
@@ -289,6 +304,16 @@ class Deriver {
 
 std::string assignment(std::string_view name, std::string_view value) {
   return value.starts_with('=') ? fmt::format("{}=\"{}\"", name, value) : fmt::format("{}={}", name, value);
+}
+
+std::vector<base::NcclConf> placement_conf(std::vector<base::NcclConf> files) {
+  for (base::NcclConf& file : files) {
+    std::erase_if(file.settings, [](const auto& setting) {
+      return setting.first != "NCCL_SOCKET_IFNAME" && setting.first != "NCCL_IB_HCA";
+    });
+  }
+  std::erase_if(files, [](const base::NcclConf& file) { return file.settings.empty(); });
+  return files;
 }
 
 std::vector<Setting> derive_settings(const Topology& topology, const std::vector<Placement>& placements, int local_rank,

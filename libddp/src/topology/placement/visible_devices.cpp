@@ -1,23 +1,51 @@
 #include "topology/placement/visible_devices.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cstdlib>
+#include <limits>
 #include <optional>
 
-#include "topology/placement/settings.hpp"
+#include <fmt/format.h>
 
 namespace ddp::topology {
 namespace {
 
-/// The names of a vendor's variables in the order in which they act.
-std::vector<std::string_view> variable_names(Vendor vendor) {
+/// Who reads a list, and how: CUDA's driver, as PyTorch found out and repeats it (torch.cuda._parse_visible_devices);
+/// ROCr (core/runtime/amd_filter_device.cpp); HIP (rocclr/device/rocm/rocdevice.cpp); Level Zero's specification.
+enum class Runtime { cuda, rocr, hip, level_zero };
+
+struct ListVariable {
+  const char* name;
+  Runtime runtime;
+};
+
+/// Those of a vendor that are in effect, in the order in which they act.
+std::vector<ListVariable> variables_in_effect(Vendor vendor, const base::Environment& environment) {
+  std::vector<ListVariable> names;
+  const auto is_set = [&](const char* name) { return environment.raw(name).has_value(); };
+  const auto has_text = [&](const char* name) { return !environment.raw(name).value_or("").empty(); };
   switch (vendor) {
-    case Vendor::nvidia: return {"CUDA_VISIBLE_DEVICES"};
-    case Vendor::amd: return {"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"};
-    case Vendor::intel: return {"ZE_AFFINITY_MASK"};
+    case Vendor::nvidia:
+      if (is_set("CUDA_VISIBLE_DEVICES")) names.push_back({"CUDA_VISIBLE_DEVICES", Runtime::cuda});
+      break;
+    case Vendor::amd:
+      if (is_set("ROCR_VISIBLE_DEVICES")) names.push_back({"ROCR_VISIBLE_DEVICES", Runtime::rocr});
+      // To HIP, an empty list is none.
+      if (has_text(kDeviceOrdinal)) names.push_back({kDeviceOrdinal, Runtime::hip});
+      for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}) {
+        if (!has_text(name)) continue;
+        names.push_back({name, Runtime::hip});
+        break;
+      }
+      break;
+    case Vendor::intel:
+      if (is_set("ZE_AFFINITY_MASK")) names.push_back({"ZE_AFFINITY_MASK", Runtime::level_zero});
+      break;
     case Vendor::other: break;
   }
-  return {};
+  return names;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -26,46 +54,108 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+std::string upper_case(std::string_view text) {
+  std::string upper{text};
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  return upper;
+}
+
+/// A last comma has nothing behind it.
+std::vector<std::string_view> entries_of(std::string_view list) {
+  std::vector<std::string_view> entries;
+  while (!list.empty()) {
+    const auto comma = list.find(',');
+    entries.push_back(list.substr(0, comma));
+    if (comma == std::string_view::npos) break;
+    list.remove_prefix(comma + 1);
+  }
+  return entries;
+}
+
 /// Reads the list of one variable.
 class ListReader {
  public:
   /// @param numbered the GPUs that numbers mean.
-  ListReader(const Topology& topology, Vendor vendor, const std::vector<int>& numbered, VisibleVariable& variable)
-      : topology_(topology), vendor_(vendor), numbered_(numbered), variable_(variable) {}
+  ListReader(const Topology& topology, const std::vector<int>& numbered, VisibleVariable& variable)
+      : topology_(topology), numbered_(numbered), variable_(variable) {}
 
-  void read() {
-    std::string_view rest = variable_.value;
-    while (!rest.empty()) {
-      const auto comma = rest.find(',');
-      const std::string_view entry = trimmed(rest.substr(0, comma));
-      const auto gpu = gpu_of(entry);
-      if (!gpu || repeated(entry, *gpu)) {
-        variable_.wrong_entry = entry.empty() ? "''" : std::string(entry);
-        break;
-      }
-      variable_.entries.push_back({std::string(entry), *gpu});
-      if (comma == std::string_view::npos) break;
-      rest.remove_prefix(comma + 1);
-    }
-    // Level Zero keeps its own order, whatever that of the mask (Level Zero specification, "Affinity Mask").
-    if (vendor_ == Vendor::intel) {
-      std::stable_sort(variable_.entries.begin(), variable_.entries.end(),
-                       [](const VisibleEntry& a, const VisibleEntry& b) { return a.gpu < b.gpu; });
+  void read(Runtime runtime) {
+    switch (runtime) {
+      case Runtime::cuda: return read_cuda();
+      case Runtime::rocr: return read_until_wrong(&ListReader::gpu_of_rocr);
+      case Runtime::hip: return read_hip();
+      case Runtime::level_zero: return read_level_zero();
     }
   }
 
  private:
+  using Lookup = std::optional<int> (ListReader::*)(std::string_view);
+
   const Gpu& gpu(int index) const { return topology_.gpus()[static_cast<std::size_t>(index)]; }
 
-  std::optional<int> gpu_of(std::string_view entry) {
-    if (vendor_ == Vendor::intel) entry = entry.substr(0, entry.find('.'));  // "0.1": the second tile of card 0
-    std::size_t position = 0;
-    const auto [end, status] = std::from_chars(entry.data(), entry.data() + entry.size(), position);
-    if (!entry.empty() && status == std::errc{} && end == entry.data() + entry.size()) {
-      return position < numbered_.size() ? std::optional<int>(numbered_[position]) : std::nullopt;
+  std::optional<int> at_position(long long position) const {
+    if (position < 0 || position >= static_cast<long long>(numbered_.size())) return std::nullopt;
+    return numbered_[static_cast<std::size_t>(position)];
+  }
+
+  void stop_at(std::string_view entry) { variable_.wrong_entry = entry.empty() ? "''" : std::string(entry); }
+  void add(std::string_view entry, int index) { variable_.entries.push_back({std::string(entry), index}); }
+  bool named(int index) const {
+    return std::any_of(variable_.entries.begin(), variable_.entries.end(),
+                       [&](const VisibleEntry& seen) { return seen.gpu == index; });
+  }
+
+  void read_until_wrong(Lookup lookup) {
+    for (std::string_view entry : entries_of(variable_.value)) {
+      entry = trimmed(entry);
+      const auto index = (this->*lookup)(entry);
+      if (!index || named(*index)) return stop_at(entry);
+      add(entry, *index);
     }
-    if (entry.starts_with("GPU-") || entry.starts_with("MIG-")) return gpu_with_uuid(entry);
-    return std::nullopt;
+  }
+
+  // The first entry decides whether all are numbers, GPUs' UUIDs or MIG devices'; others end the list.
+  void read_cuda() {
+    const std::vector<std::string_view> words = entries_of(variable_.value);
+    const std::string_view kind = words.empty()                       ? ""
+                                  : words.front().starts_with("GPU-") ? "GPU-"
+                                  : words.front().starts_with("MIG-") ? "MIG-"
+                                                                      : "";
+    std::vector<std::string_view> listed;
+    for (const std::string_view word : words) {
+      const bool fits = kind.empty() ? leading_number(word).has_value() : word.starts_with(kind);
+      if (!fits) {
+        stop_at(trimmed(word));
+        break;
+      }
+      const bool again = std::any_of(listed.begin(), listed.end(), [&](std::string_view seen) {
+        return kind.empty() ? leading_number(seen) == leading_number(word) : seen == word;
+      });
+      if (again) return show_none(word);
+      listed.push_back(word);
+    }
+    for (const std::string_view word : listed) {
+      const auto index = kind.empty() ? at_position(leading_number(word).value()) : gpu_with_uuid(word);
+      if (!index) return stop_at(trimmed(word));
+      if (kind != "MIG-" && named(*index)) return show_none(word);
+      add(trimmed(word), *index);
+    }
+  }
+
+  void show_none(std::string_view again) {
+    variable_.entries.clear();
+    variable_.repeats = true;
+    stop_at(trimmed(again));
+  }
+
+  /// As strtol does: "1gpu" is 1. Nothing for a negative number.
+  static std::optional<long long> leading_number(std::string_view word) {
+    word = trimmed(word);
+    if (word.starts_with('+')) word.remove_prefix(1);
+    long long number = 0;
+    const auto [end, status] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (status == std::errc::result_out_of_range) return std::numeric_limits<long long>::max();
+    return status == std::errc{} && number >= 0 ? std::optional(number) : std::nullopt;
   }
 
   std::optional<int> gpu_with_uuid(std::string_view entry) {
@@ -85,15 +175,74 @@ class ListReader {
     return found.size() == 1 ? std::optional<int>(found[0]) : std::nullopt;  // a beginning must be of one device only
   }
 
-  /// A device counts once; the parts of a GPU with MIG and tiles of an Intel card are devices of their own.
-  bool repeated(std::string_view entry, int index) const {
-    const bool part = entry.starts_with("MIG-") || (vendor_ == Vendor::intel && entry.find('.') != entry.npos);
-    return std::any_of(variable_.entries.begin(), variable_.entries.end(),
-                       [&](const VisibleEntry& seen) { return part ? seen.text == entry : seen.gpu == index; });
+  /// The GPUs whose UUIDs begin so. AMD's are "GPU-" and 16 hexadecimal digits.
+  std::vector<int> gpus_beginning(std::string_view entry, bool any_case) {
+    std::vector<int> found;
+    bool all_known = true;
+    for (const int index : numbered_) {
+      all_known = all_known && !gpu(index).uuid.empty();
+      const std::string uuid = any_case ? upper_case(gpu(index).uuid) : gpu(index).uuid;
+      if (uuid.starts_with(any_case ? upper_case(entry) : std::string(entry))) found.push_back(index);
+    }
+    if (found.empty() && !all_known) variable_.undecidable = true;
+    return found;
+  }
+
+  /// Numbers in C's notation, or a UUID's beginning that is one GPU's only.
+  std::optional<int> gpu_of_rocr(std::string_view entry) {
+    constexpr std::size_t kShortest = 5;
+    constexpr std::size_t kLongest = 20;
+    if (entry.starts_with('G') || entry.starts_with('g')) {
+      if (entry.size() < kShortest || entry.size() > kLongest) return std::nullopt;
+      const std::vector<int> found = gpus_beginning(entry, true);
+      return found.size() == 1 ? std::optional(found.front()) : std::nullopt;
+    }
+    const std::string text{entry};
+    char* end = nullptr;
+    const long position = std::strtol(text.c_str(), &end, 0);
+    return !text.empty() && *end == '\0' ? at_position(position) : std::nullopt;
+  }
+
+  /// Plain numbers without blanks, or a UUID's beginning, of which the first GPU counts. What is there twice counts
+  /// once.
+  void read_hip() {
+    for (const std::string_view entry : entries_of(variable_.value)) {
+      std::optional<int> index;
+      if (entry.starts_with("GPU-")) {
+        const std::vector<int> found = gpus_beginning(entry, false);
+        if (!found.empty()) index = found.front();
+      } else if (const auto number = leading_number(entry); number && fmt::to_string(*number) == entry) {
+        index = at_position(*number);
+      }
+      if (!index) return stop_at(entry);
+      if (!named(*index)) add(entry, *index);
+    }
+  }
+
+  // Level Zero keeps its own order, whatever that of the mask (Level Zero specification, "Affinity Mask").
+  void read_level_zero() {
+    for (std::string_view entry : entries_of(variable_.value)) {
+      entry = trimmed(entry);
+      const std::string_view card = entry.substr(0, entry.find('.'));  // "0.1": the second tile of card 0
+      std::size_t position = 0;
+      const auto [end, status] = std::from_chars(card.data(), card.data() + card.size(), position);
+      const bool number = status == std::errc{} && end == card.data() + card.size();
+      const auto index = number ? at_position(static_cast<long long>(position)) : std::nullopt;
+      const bool tile = card.size() < entry.size();
+      const bool again =
+          index && std::any_of(variable_.entries.begin(), variable_.entries.end(),
+                               [&](const auto& seen) { return tile ? seen.text == entry : seen.gpu == *index; });
+      if (!index || again) {
+        stop_at(entry);
+        break;
+      }
+      add(entry, *index);
+    }
+    std::stable_sort(variable_.entries.begin(), variable_.entries.end(),
+                     [](const VisibleEntry& a, const VisibleEntry& b) { return a.gpu < b.gpu; });
   }
 
   const Topology& topology_;
-  Vendor vendor_;
   const std::vector<int>& numbered_;
   VisibleVariable& variable_;
 };
@@ -116,11 +265,14 @@ std::vector<VisibleVariable> visible_variables(const Topology& topology, Vendor 
                                                const base::Environment& environment) {
   std::vector<VisibleVariable> variables;
   std::vector<int> numbered = visible_gpus(topology, vendor);
-  for (const std::string_view name : variable_names(vendor)) {
-    const auto value = environment.raw(name);
-    if (!value) continue;
-    VisibleVariable variable{std::string(name), *value, {}, {}, false};
-    ListReader{topology, vendor, numbered, variable}.read();
+  for (const auto& [name, runtime] : variables_in_effect(vendor, environment)) {
+    VisibleVariable variable{.name = name,
+                             .value = environment.raw(name).value(),
+                             .entries = {},
+                             .wrong_entry = {},
+                             .repeats = false,
+                             .undecidable = false};
+    ListReader{topology, numbered, variable}.read(runtime);
     if (!variable.undecidable) {
       numbered.clear();
       for (const VisibleEntry& entry : variable.entries) numbered.push_back(entry.gpu);

@@ -1,5 +1,6 @@
-// The variables with which users and job schedulers choose GPUs: CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES,
-// HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK, read as the runtimes read them.
+// The variables with which users and job schedulers choose GPUs, read as the runtimes read them: NVIDIA's by
+// CUDA_VISIBLE_DEVICES; AMD's by ROCR_VISIBLE_DEVICES, GPU_DEVICE_ORDINAL and HIP_VISIBLE_DEVICES, or without the last
+// one CUDA_VISIBLE_DEVICES; Intel's by ZE_AFFINITY_MASK.
 #pragma once
 
 #include <optional>
@@ -13,6 +14,10 @@
 
 namespace ddp::topology {
 
+/// AMD documents that HIP obeys it, but only its OpenCL does: what it leaves has to be said by other variables, too
+/// (decision 0083).
+inline constexpr const char* kDeviceOrdinal = "GPU_DEVICE_ORDINAL";
+
 /// An entry of such a list that names a device.
 struct VisibleEntry {
   std::string text;  ///< as it is written
@@ -25,6 +30,7 @@ struct VisibleVariable {
   std::string value;
   std::vector<VisibleEntry> entries;  ///< in the order in which the runtime then numbers its devices
   std::string wrong_entry;            ///< the one at which the runtime stops; empty if all name a device
+  bool repeats = false;               ///< wrong_entry is there twice, for which CUDA shows no device at all
   bool undecidable = false;           ///< it names UUIDs, and the GPUs' are unknown
 };
 
@@ -32,15 +38,13 @@ struct VisibleVariable {
 /// variable is set. (Under a device cgroup it does not count those that the cgroup hides.)
 std::vector<int> visible_gpus(const Topology& topology, Vendor vendor);
 
-/// The variables of a vendor's runtime that are set, in the order in which they act: each one numbers what the one
-/// before it leaves.
+/// The variables of a vendor's runtime that are set and obeyed, in the order in which they act: each one numbers what
+/// the one before it leaves.
 std::vector<VisibleVariable> visible_variables(const Topology& topology, Vendor vendor,
                                                const base::Environment& environment);
 
-/// Indices of the GPUs that CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES (or HIP_VISIBLE_DEVICES) and ZE_AFFINITY_MASK
-/// leave, in their order; nothing when none of them is set. Understands numbers (positions among the visible GPUs of
-/// the vendor), UUIDs and their beginnings ("GPU-3a1", "MIG-..."); as CUDA does, stops at the first entry that names no
-/// device. For PlacementRequest::gpus.
+/// Indices of the GPUs that the variables leave, in the order of their runtimes; nothing when none is obeyed. For
+/// PlacementRequest::gpus.
 std::optional<std::vector<int>> gpus_named_by(const Topology& topology, const base::Environment& environment);
 
 }  // namespace ddp::topology

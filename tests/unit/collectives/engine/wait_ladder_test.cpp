@@ -162,46 +162,5 @@ TEST(ProcessorShare, IsReadOfTheSystem) {
   EXPECT_GE(share.on_machine, 1);
 }
 
-/// A made-up /proc and /sys.
-class CgroupFiles : public ::testing::Test {
- protected:
-  CgroupFiles() {
-    std::string name = ::testing::TempDir() + "cgroup_XXXXXX";
-    root_ = ::mkdtemp(name.data());
-  }
-  ~CgroupFiles() override { std::filesystem::remove_all(root_); }
-  void put(const std::string& file, const std::string& text) const {
-    std::filesystem::create_directories((root_ / file).parent_path());
-    std::ofstream(root_ / file) << text;
-  }
-  std::filesystem::path root_;
-};
-
-TEST_F(CgroupFiles, TheTightestLimitOnTheWayUpCounts) {
-  put("proc/self/cgroup", "0::/a/b\n");
-  EXPECT_EQ(ProcessorShare::read(root_).quota, 0);
-  put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
-  EXPECT_EQ(ProcessorShare::read(root_).quota, 0);
-  put("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
-  EXPECT_EQ(ProcessorShare::read(root_).quota, 1.5);
-  put("sys/fs/cgroup/a/b/cpu.max", "300000 100000\n");
-  EXPECT_EQ(ProcessorShare::read(root_).quota, 1.5);
-}
-
-TEST_F(CgroupFiles, TheRootIsAContainersOwn) {
-  put("proc/self/cgroup", "0::/docker/of/the/host\n");
-  put("sys/fs/cgroup/cpu.max", "200000 100000\n");
-  EXPECT_EQ(ProcessorShare::read(root_).quota, 2);
-}
-
-TEST_F(CgroupFiles, VersionOneHasTwoFiles) {
-  put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/x\n");
-  put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n");
-  put("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(ProcessorShare::read(root_).quota, 0);
-  put("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "50000\n");
-  EXPECT_EQ(ProcessorShare::read(root_).quota, 0.5);
-}
-
 }  // namespace
 }  // namespace ddp::collectives

@@ -68,6 +68,27 @@ TEST(NcclCandidates, PythonEnvironments) {
   EXPECT_THAT(files(surroundings({}, {}, root / "bin" / "train")), ElementsAre("libnccl.so.2"));
 }
 
+TEST(NcclCandidates, PackagesOutsideVirtualEnvironments) {
+  const fs::path root = fs::path(::testing::TempDir()) / "nccl_packages";
+  fs::remove_all(root);
+  for (const char* folder : {"usr/lib/python3/dist-packages", "usr/local/lib/python3.11/dist-packages",
+                             "home/me/.local/lib/python3.11/site-packages", "opt/env/lib/python3.12/site-packages"})
+    fs::create_directories(root / folder);
+  auto where = surroundings({{"HOME", "/home/me"}});
+  where.root = root.string();
+  EXPECT_THAT(base::python_packages(where, "/usr/bin/python3"),
+              ElementsAre("/home/me/.local/lib/python3.11/site-packages", "/usr/local/lib/python3.11/dist-packages",
+                          "/usr/lib/python3/dist-packages"));
+  EXPECT_THAT(base::python_packages(where, "/opt/env/bin/python3"),
+              ElementsAre("/home/me/.local/lib/python3.11/site-packages", "/opt/env/lib/python3.12/site-packages"));
+  std::ofstream(root / "opt/env/pyvenv.cfg") << "home = /usr/bin\n";
+  EXPECT_THAT(base::python_packages(where, "/opt/env/bin/python3"),
+              ElementsAre("/opt/env/lib/python3.12/site-packages"));
+  where.environment = base::Environment{{{"HOME", "/home/me"}, {"PYTHONNOUSERSITE", "1"}}};
+  EXPECT_THAT(base::python_packages(where, "/usr/bin/python3"),
+              ElementsAre("/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages"));
+}
+
 TEST(NcclLibrary, OpensWhatTheVariableNames) {
   const NcclLibrary old{surroundings({{"DDP_NCCL_LIBRARY", TEST_NCCL_2_18}})};
   EXPECT_EQ(old.found(), "DDP_NCCL_LIBRARY");

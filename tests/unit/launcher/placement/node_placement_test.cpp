@@ -64,6 +64,30 @@ TEST(NodePlacement, RanksAreCountedByGpusOrProcessors) {
   EXPECT_EQ(cpus_only.nproc(), 3);
 }
 
+TEST(NodePlacement, ProcessorsAreThoseThatACgroupHasTimeFor) {
+  const auto of = [](const LaunchOptions& options, double processors) {
+    return NodePlacement(options, base::Environment{{}}, Topology::from_parts(ddp::test::cpu_machine()),
+                         CpuSet::parse("0-2"), {.processors = processors, .processors_group = "/x", .processes = -1});
+  };
+  for (const Kind kind : {Kind::cpus, Kind::automatic}) {
+    EXPECT_EQ(of(options_of(kind), 2.5).nproc(), 2);
+    EXPECT_EQ(of(options_of(kind), 0.5).nproc(), 1);
+    EXPECT_EQ(of(options_of(kind), 64).nproc(), 3);
+  }
+  const NodePlacement two = of(options_of(Kind::number, 2), 2);
+  EXPECT_THAT(values_of(two.plan({}), "OMP_NUM_THREADS"), Each("1"));
+  EXPECT_THAT(values_of(of(options_of(Kind::number, 1), 2).plan({}), "OMP_NUM_THREADS"), Each("2"));
+}
+
+TEST(NodePlacement, NcclsFilesKeepWhatTheySay) {
+  const NodePlacement placement(options_of(Kind::number, 1), base::Environment{{}}, eight_gpus(), CpuSet::parse("0-63"),
+                                {},
+                                {{.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "ib"}}}});
+  const auto plans = placement.plan({.name = "ib3", .address = {}, .reason = "it routes"});
+  EXPECT_THAT(values_of(plans, "NCCL_SOCKET_IFNAME"), ElementsAre("(user) ib"));
+  EXPECT_THAT(values_of(plans, "GLOO_SOCKET_IFNAME"), ElementsAre("ib3"));
+}
+
 TEST(NodePlacement, GpusOfOtherJobsAreNotCounted) {
   Topology::Parts parts = ddp::test::eight_gpu_machine();
   for (Gpu& gpu : parts.gpus) gpu.visible = gpu.index == 2 || gpu.index == 5;  // what the step's device cgroup leaves

@@ -54,6 +54,17 @@ TEST(NcclInterfaces, AreChosenAsNcclDoes) {
   EXPECT_EQ(choices({all[0]}, {}), "lo");
 }
 
+TEST(DoctorCollect, ReadsCgroupsOfVersionOne) {
+  const topology::FakeRoot root;
+  root.write("proc/self/cgroup", "4:cpu,cpuacct:/docker/x\n7:pids:/docker/x");
+  root.write("sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us", "150000");
+  root.write("sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us", "100000");
+  root.write("sys/fs/cgroup/pids/docker/x/pids.max", "64");
+  const RankFacts rank = collect_rank(root.path(), with({}), {});
+  EXPECT_EQ(rank.cpu_quota, 1.5);
+  EXPECT_EQ(rank.pids_limit, 64);
+}
+
 TEST(DoctorCollect, ReadsAProcess) {
   const topology::FakeRoot root;
   root.write("proc/self/limits",
@@ -346,7 +357,7 @@ JobFacts gather_on_threads(const std::optional<world::NodeMap>& map, std::vector
                                    .udp_port = 9}};
       }
       auto result = gather(
-          store, map, own,
+          store, map, own, {.rank = rank, .host = own.host, .nccl = {}, .files = {}, .variables = {}, .findings = {}},
           [&probed, rank](const std::vector<ProbeTarget>& targets) {
             probed[static_cast<std::size_t>(rank)] = targets;
             return std::vector<ProbeResult>{test::reached(1 - rank / 2, "eth0", targets.at(0).listener.address)};

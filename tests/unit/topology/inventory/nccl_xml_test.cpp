@@ -61,6 +61,37 @@ TEST(NcclXml, IsRecognisedByItsRootElement) {
   EXPECT_FALSE(looks_like_nccl_xml(""));
 }
 
+/// Vendors of the GPUs of a file of version @p version.
+std::vector<Vendor> vendors(const std::string& inside, const std::string& version = "1") {
+  std::vector<Vendor> found;
+  const Topology machine =
+      read("<system version=\"" + version + "\"><cpu numaid=\"0\" affinity=\"ff\">" + inside + "</cpu></system>");
+  for (const Gpu& each : machine.gpus()) found.push_back(each.vendor);
+  return found;
+}
+
+TEST(NcclXml, GpusWithoutAVendorAreKnownByTheirOtherAttributes) {
+  const auto pci = [](const std::string& bus, const std::string& attributes, const std::string& inside) {
+    return "<pci busid=\"0000:" + bus + ":00.0\" class=\"0x038000\"" + attributes + ">" + inside + "</pci>";
+  };
+  const std::string plain = "<gpu dev=\"0\" rank=\"0\" gdr=\"1\"/>";
+  const std::string gcn = "<gpu dev=\"0\" sm=\"91\" gcn=\"908\"/>";
+  const std::string xgmi = "<gpu dev=\"0\"><xgmi target=\"0000:02:00.0\" count=\"1\"/></gpu>";
+  const std::string nvlink = "<gpu dev=\"0\"><nvlink target=\"0000:02:00.0\" count=\"1\"/></gpu>";
+  EXPECT_THAT(vendors(pci("01", "", plain)), ElementsAre(Vendor::nvidia));
+  EXPECT_THAT(vendors(pci("01", "", plain), "2"), ElementsAre(Vendor::amd)) << "RCCL's format";
+  EXPECT_THAT(vendors(pci("01", "", gcn)), ElementsAre(Vendor::amd));
+  EXPECT_THAT(vendors(pci("01", "", xgmi)), ElementsAre(Vendor::amd));
+  EXPECT_THAT(vendors(pci("01", "", nvlink), "2"), ElementsAre(Vendor::nvidia));
+  EXPECT_THAT(vendors(pci("01", "", plain) + pci("02", "", gcn)), ElementsAre(Vendor::amd, Vendor::amd));
+  EXPECT_THAT(vendors(pci("01", "", plain) + pci("02", " vendor=\"0x1002\"", plain)),
+              ElementsAre(Vendor::amd, Vendor::amd));
+  EXPECT_THAT(vendors(pci("01", " vendor=\"0x10de\"", plain) + pci("02", "", gcn), "2"),
+              ElementsAre(Vendor::nvidia, Vendor::amd));
+  const Topology machine = read(one_cpu(pci("01", "", xgmi) + pci("02", "", gcn)));
+  EXPECT_EQ(machine.gpus()[1].model, "AMD GPU");
+}
+
 TEST(NcclXml, ReadsProcessorsWithTheHighestWordFirst) {
   const Topology machine = read(kMachine);
   ASSERT_EQ(machine.numa_nodes().size(), 2U);

@@ -1,6 +1,7 @@
 // Reading topologies: this machine, XML, synthetic descriptions, and every kind of file that is none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hwloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +51,18 @@ TEST_F(TopologyFile, WhatIsNoneIsRefusedWithAReason) {
                  ErrorCode::invalid_argument, "hwloc 1");
   expect_refused(write("<topology version=\"2.0\">\n<object type=\"Machine\"/>\n</topology>"),
                  ErrorCode::invalid_argument, "hwloc cannot read it");
+}
+
+TEST_F(TopologyFile, AFileOfANewerHwlocIsNamedWithTheRemedy) {
+  const unsigned ours = hwloc_get_api_version() >> 16U;
+  for (const unsigned newer : {ours + 1, ours + 8}) {
+    const std::string path = write(fmt::format(
+        "<?xml version=\"1.0\"?>\n<topology version=\"{}.0\">\n<object type=\"Machine\"/>\n</topology>", newer));
+    expect_refused(path, ErrorCode::invalid_argument, fmt::format("it was written by hwloc {}", newer));
+    expect_refused(path, ErrorCode::invalid_argument, fmt::format("--export-xml-flags v{}", ours));
+  }
+  expect_refused(write("<topology version='1.11'>\n<object type=\"Machine\"/>\n</topology>"),
+                 ErrorCode::invalid_argument, "it was written by hwloc 1");
 }
 
 TEST_F(TopologyFile, TruncatedAtAnyPlaceIsRefused) {

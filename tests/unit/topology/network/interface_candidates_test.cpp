@@ -53,6 +53,22 @@ std::vector<std::string> found(const Environment& environment, JobSpan span) {
   return names(find_candidates(environment, host(), {}, {}, span));
 }
 
+TEST(LocalInterface, NamedByTheUserForSeveralHostsIsReported) {
+  std::vector<NetworkInterface> interfaces;
+  for (const InterfaceFact& fact : host()) interfaces.push_back(fact.interface);
+  const auto warning = [&](const char* variable, const char* name) {
+    return local_interface_warning(Environment{{{variable, name}}}, interfaces, name);
+  };
+  for (const char* variable : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "DDP_SOCKET_IFNAME"}) {
+    EXPECT_THAT(warning(variable, "lo"),
+                testing::AllOf(HasSubstr("lo reaches only host"), HasSubstr(std::string(variable) + "=lo names it"),
+                               HasSubstr("eth7 (198.51.100.7)"), testing::Not(HasSubstr("docker0"))));
+  }
+  EXPECT_THAT(warning("GLOO_SOCKET_IFNAME", "docker0"), HasSubstr("docker0 reaches only host"));
+  EXPECT_EQ(warning("DDP_SOCKET_IFNAME", "eth7"), "");
+  EXPECT_EQ(local_interface_warning(kNothing, interfaces, ""), "") << "none was chosen";
+}
+
 TEST(InterfaceCandidates, OneNodeStaysOnLoopback) {
   const auto search = find_candidates(kNothing, host(), {}, {}, JobSpan::one_node);
   EXPECT_THAT(names(search), ElementsAre("lo"));

@@ -1,5 +1,6 @@
 #include "topology/placement/gpu_settings.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -135,6 +136,59 @@ TEST(GpuSettings, OneNarrowsTheVariableThatActsLast) {
   EXPECT_EQ(value_of(node.settings(0), "ROCR_VISIBLE_DEVICES"), "(user) 1,3");
   EXPECT_EQ(value_of(node.settings(0), "HIP_VISIBLE_DEVICES"), "1");
   EXPECT_EQ(value_of(node.settings(1), "HIP_VISIBLE_DEVICES"), "0");
+}
+
+TEST(GpuSettings, HipsGpusMayBeChosenByCudasVariable) {
+  Node node = node_with_gpus(4, Vendor::amd, {1, 2});
+  node.environment = {{"CUDA_VISIBLE_DEVICES", "1,2"}};
+  EXPECT_EQ(value_of(node.settings(), "CUDA_VISIBLE_DEVICES"), "(user) 1,2");
+  EXPECT_EQ(value_of(node.settings(), "ROCR_VISIBLE_DEVICES"), "-") << "it would change what the numbers mean";
+  EXPECT_EQ(conflict(node, "CUDA_VISIBLE_DEVICES"), "");
+  node.options.gpus = GpuVisibility::one;
+  EXPECT_EQ(value_of(node.settings(0), "CUDA_VISIBLE_DEVICES"), "1");
+  EXPECT_EQ(value_of(node.settings(1), "CUDA_VISIBLE_DEVICES"), "2");
+  node.environment = {{"CUDA_VISIBLE_DEVICES", "7"}};
+  EXPECT_THAT(conflict(node, "CUDA_VISIBLE_DEVICES"), HasSubstr("does not name GPU"));
+  Node hidden = node_with_gpus(4, Vendor::amd, {});
+  hidden.add_rank();
+  hidden.environment = {{"CUDA_VISIBLE_DEVICES", "7"}};
+  EXPECT_THAT(conflict(hidden, "CUDA_VISIBLE_DEVICES"), HasSubstr("hides all 4 GPUs"));
+}
+
+TEST(GpuSettings, OfAMachineWithBothVendorsEachVariableIsSetOnce) {
+  Node node = node_with_gpus(2, Vendor::nvidia, {1});
+  node.add_gpu(Vendor::amd);
+  node.environment = {{"CUDA_VISIBLE_DEVICES", "1"}};
+  const auto settings = node.settings();
+  EXPECT_EQ(std::count_if(settings.begin(), settings.end(),
+                          [](const Setting& each) { return each.name == "CUDA_VISIBLE_DEVICES"; }),
+            1);
+  EXPECT_EQ(conflict(node, "CUDA_VISIBLE_DEVICES"), "") << "the rank has a GPU of NVIDIA's";
+}
+
+TEST(GpuSettings, WhatGpuDeviceOrdinalLeavesIsSaidToHip) {
+  Node node = node_with_gpus(4, Vendor::amd, {1, 2});
+  node.environment = {{"GPU_DEVICE_ORDINAL", "1,2"}};
+  EXPECT_EQ(value_of(node.settings(), "ROCR_VISIBLE_DEVICES"), "1,2");
+  EXPECT_EQ(value_of(node.settings(), "GPU_DEVICE_ORDINAL"), "0,1");
+  node.options.gpus = GpuVisibility::one;
+  EXPECT_EQ(value_of(node.settings(1), "ROCR_VISIBLE_DEVICES"), "2");
+  EXPECT_EQ(value_of(node.settings(1), "GPU_DEVICE_ORDINAL"), "0");
+  node.options.gpus = GpuVisibility::all;
+  node.environment = {{"ROCR_VISIBLE_DEVICES", "3,2,1"}, {"GPU_DEVICE_ORDINAL", "1,2"}, {"HIP_VISIBLE_DEVICES", "1,0"}};
+  EXPECT_EQ(value_of(node.settings(), "ROCR_VISIBLE_DEVICES"), "1,2") << "of 3,2,1 these are 2,1, and then 1,2";
+  EXPECT_EQ(value_of(node.settings(), "GPU_DEVICE_ORDINAL"), "0,1");
+  EXPECT_EQ(value_of(node.settings(), "HIP_VISIBLE_DEVICES"), "0,1");
+  node.options.gpus = GpuVisibility::none;
+  EXPECT_THAT(conflict(node, "GPU_DEVICE_ORDINAL"), HasSubstr("HIP does not"));
+  EXPECT_EQ(value_of(node.settings(), "ROCR_VISIBLE_DEVICES"), "(user) 3,2,1");
+}
+
+TEST(GpuSettings, AListThatNamesAGpuTwiceIsReported) {
+  Node node = node_with_gpus(4, Vendor::nvidia, {});
+  node.add_rank();
+  node.environment["CUDA_VISIBLE_DEVICES"] = "1,1";
+  EXPECT_THAT(conflict(node, "CUDA_VISIBLE_DEVICES"), HasSubstr("hides all 4 GPUs, because 1 names a GPU that is in"));
 }
 
 TEST(GpuSettings, RanksOfAGpuWithMigGetOnePartEach) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -192,6 +193,55 @@ TEST(Settings, ThreadsFillTheCoresOfARank) {
   Node node;
   node.add_rank().num_cores = 6;
   EXPECT_EQ(value_of(node.settings(), "OMP_NUM_THREADS"), "6");
+}
+
+TEST(Settings, ThreadsStayWithinACgroupsQuota) {
+  Node node;
+  Placement& rank = node.add_rank();
+  rank.num_cores = 6;
+  rank.cpus = CpuSet::parse("0-5,8-13");
+  for (const auto& [processors, threads] :
+       {std::pair{2.0, "2"}, std::pair{2.9, "2"}, std::pair{0.2, "1"}, std::pair{6.0, "6"}, std::pair{64.0, "6"}}) {
+    node.options.processors = processors;
+    EXPECT_EQ(value_of(node.settings(), "OMP_NUM_THREADS"), threads) << processors;
+  }
+  node.options.processors = 1.5;
+  EXPECT_THAT(find(node.settings(), "OMP_NUM_THREADS")->reason, HasSubstr("the time of 1.5 processors"));
+  node.environment["OMP_NUM_THREADS"] = "4";
+  EXPECT_THAT(conflict(node, "OMP_NUM_THREADS"), HasSubstr("the time of 1.5 processors only"));
+  node.environment["OMP_NUM_THREADS"] = "1";
+  EXPECT_EQ(conflict(node, "OMP_NUM_THREADS"), "");
+}
+
+TEST(Settings, WhatAFileOfNcclHasIsLeftToIt) {
+  Node node;
+  node.add_nic("mlx5_0");
+  node.add_rank(-1, 0);
+  EXPECT_EQ(value_of(node.settings(), "NCCL_SOCKET_IFNAME"), "=ib0");
+  EXPECT_EQ(value_of(node.settings(), "NCCL_IB_HCA"), "=mlx5_0:1");
+  node.options.nccl_conf = {
+      {.path = "/home/me/.nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "eth"}}},
+      {.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "ib"}, {"NCCL_IB_HCA", "mlx5"}}}};
+  EXPECT_EQ(value_of(node.settings(), "NCCL_SOCKET_IFNAME"), "(user) eth");
+  EXPECT_EQ(find(node.settings(), "NCCL_SOCKET_IFNAME")->reason, "/home/me/.nccl.conf has it");
+  EXPECT_EQ(find(node.settings(), "NCCL_SOCKET_IFNAME")->conflict, "");
+  EXPECT_EQ(value_of(node.settings(), "NCCL_IB_HCA"), "(user) mlx5");
+  EXPECT_EQ(value_of(node.settings(), "GLOO_SOCKET_IFNAME"), "ib0") << "gloo reads no such file";
+  node.environment["NCCL_SOCKET_IFNAME"] = "ib0";
+  EXPECT_EQ(find(node.settings(), "NCCL_SOCKET_IFNAME")->reason, "the environment has it");
+  node.environment.clear();
+  node.options.nccl_conf[0].settings = {{"NCCL_SOCKET_IFNAME", "wlan"}};
+  EXPECT_THAT(find(node.settings(), "NCCL_SOCKET_IFNAME")->conflict,
+              AllOf(HasSubstr("leaves none"), HasSubstr(".nccl.conf has it")));
+}
+
+TEST(Settings, OfAFileOnlyWhatWouldBeSetMatters) {
+  const auto files = placement_conf(
+      {{.path = "a", .digest = 0, .settings = {{"NCCL_DEBUG", "INFO"}}},
+       {.path = "b", .digest = 0, .settings = {{"NCCL_DEBUG", "INFO"}, {"NCCL_IB_HCA", "x"}, {"NCCL_PSK", "y"}}}});
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_EQ(files[0].path, "b");
+  EXPECT_EQ(files[0].settings.size(), 1U);
 }
 
 TEST(Settings, RanksShareTheThreadsOfSharedCores) {

@@ -65,18 +65,39 @@ TEST(VisibleDevices, StopAtTheFirstEntryThatNamesNoDevice) {
   EXPECT_EQ(cuda(four_nvidia(), "1,4,2"), (Indices{1}));
   EXPECT_EQ(cuda(four_nvidia(), "1,-1,2"), (Indices{1}));
   EXPECT_EQ(cuda(four_nvidia(), "1,,2"), (Indices{1}));
-  EXPECT_EQ(cuda(four_nvidia(), "1,2x"), (Indices{1}));
+  EXPECT_EQ(cuda(four_nvidia(), "1,x2"), (Indices{1}));
+  EXPECT_EQ(cuda(four_nvidia(), "-1,0"), Indices{});
   EXPECT_EQ(cuda(four_nvidia(), "NoDevFiles"), Indices{});
   EXPECT_EQ(cuda(four_nvidia(), "99999999999999999999"), Indices{});
 }
 
 TEST(VisibleDevices, AnEmptyListHidesAllGpus) { EXPECT_EQ(cuda(four_nvidia(), ""), Indices{}); }
 
-TEST(VisibleDevices, ADeviceCountsOnce) { EXPECT_EQ(cuda(four_nvidia(), "1,1,2"), (Indices{1})); }
+TEST(VisibleDevices, CudaReadsTheNumberWithWhichAnEntryBegins) {
+  EXPECT_EQ(cuda(four_nvidia(), "1gpu,+2,\t3 "), (Indices{1, 2, 3}));
+  EXPECT_EQ(cuda(four_nvidia(), "0x2"), (Indices{0}));
+  EXPECT_EQ(cuda(four_nvidia(), "02,3"), (Indices{2, 3}));
+}
+
+TEST(VisibleDevices, CudaShowsNothingWhereADeviceIsThereTwice) {
+  for (const char* list : {"1,1,2", "0,1,2,0", "0,9,0", "1,01", "GPU-9,GPU-9", "GPU-9,GPU-9000"})
+    EXPECT_EQ(cuda(four_nvidia(), list), Indices{}) << list;
+  const auto variables =
+      visible_variables(four_nvidia(), Vendor::nvidia, base::Environment{{{"CUDA_VISIBLE_DEVICES", "1,1"}}});
+  EXPECT_TRUE(variables.at(0).repeats);
+  EXPECT_EQ(variables.at(0).wrong_entry, "1");
+}
+
+TEST(VisibleDevices, CudasFirstEntryDecidesOfWhatKindTheOthersAre) {
+  EXPECT_EQ(cuda(four_nvidia(), "GPU-9,0"), (Indices{2}));
+  EXPECT_EQ(cuda(four_nvidia(), "0,GPU-9"), (Indices{0}));
+  EXPECT_EQ(cuda(four_nvidia(), "GPU-9,MIG-1"), (Indices{2}));
+  EXPECT_EQ(cuda(four_nvidia(), "GPU-9, GPU-b"), (Indices{2})) << "a blank is part of a UUID";
+}
 
 TEST(VisibleDevices, UuidsMayBeCutShortWhileTheyNameOneDevice) {
   EXPECT_EQ(cuda(four_nvidia(), "GPU-9"), (Indices{2}));
-  EXPECT_EQ(cuda(four_nvidia(), "GPU-3a2f,0"), (Indices{1, 0}));
+  EXPECT_EQ(cuda(four_nvidia(), "GPU-3a2f,GPU-3a1"), (Indices{1, 0}));
   EXPECT_EQ(cuda(four_nvidia(), "GPU-b,GPU-3a"), (Indices{3})) << "two devices begin with GPU-3a";
   EXPECT_EQ(cuda(four_nvidia(), "GPU-77"), Indices{});
 }
@@ -105,11 +126,12 @@ TEST(VisibleDevices, MigDevicesNameTheirGpu) {
   EXPECT_EQ(cuda(machine, "MIG-GPU-3a1c/7/0"), (Indices{1})) << "as drivers before R470 wrote it";
   EXPECT_EQ(cuda(machine, "MIG-a"), Indices{}) << "two begin so";
   const auto variables = visible_variables(machine, Vendor::nvidia,
-                                           base::Environment{{{"CUDA_VISIBLE_DEVICES", "MIG-aaaa,MIG-ab,MIG-aaaa"}}});
+                                           base::Environment{{{"CUDA_VISIBLE_DEVICES", "MIG-aaaa,MIG-ab,MIG-c"}}});
   ASSERT_EQ(variables.size(), 1U);
-  ASSERT_EQ(variables[0].entries.size(), 2U) << "each part counts, but once";
+  ASSERT_EQ(variables[0].entries.size(), 2U) << "each part counts";
   EXPECT_EQ(variables[0].entries[1].text, "MIG-ab");
-  EXPECT_EQ(variables[0].wrong_entry, "MIG-aaaa");
+  EXPECT_EQ(variables[0].wrong_entry, "MIG-c");
+  EXPECT_EQ(cuda(machine, "MIG-aaaa,MIG-ab,MIG-aaaa"), Indices{});
 }
 
 TEST(VisibleDevices, HipNumbersWhatRocrLeaves) {
@@ -120,6 +142,47 @@ TEST(VisibleDevices, HipNumbersWhatRocrLeaves) {
   EXPECT_EQ(named(machine, {{"ROCR_VISIBLE_DEVICES", "3,1"}, {"HIP_VISIBLE_DEVICES", "2"}}), Indices{});
 }
 
+TEST(VisibleDevices, HipTakesCudasListWithoutItsOwn) {
+  const Topology machine = machine_of(std::vector<Gpu>(4, of(Vendor::amd)));
+  EXPECT_EQ(named(machine, {{"CUDA_VISIBLE_DEVICES", "2,1"}}), (Indices{2, 1}));
+  EXPECT_EQ(named(machine, {{"CUDA_VISIBLE_DEVICES", "2,1"}, {"HIP_VISIBLE_DEVICES", "0"}}), (Indices{0}));
+  EXPECT_EQ(named(machine, {{"CUDA_VISIBLE_DEVICES", "2,1"}, {"HIP_VISIBLE_DEVICES", ""}}), (Indices{2, 1}));
+  EXPECT_EQ(named(machine, {{"ROCR_VISIBLE_DEVICES", "3,2,0"}, {"CUDA_VISIBLE_DEVICES", "2,0"}}), (Indices{0, 3}));
+  EXPECT_EQ(named(machine, {{"CUDA_VISIBLE_DEVICES", ""}}), std::nullopt) << "to HIP, an empty list is none";
+  EXPECT_EQ(named(machine, {{"CUDA_VISIBLE_DEVICES", "NoDevFiles"}}), Indices{});
+}
+
+TEST(VisibleDevices, GpuDeviceOrdinalActsBetweenRocrAndHip) {
+  const Topology machine = machine_of(std::vector<Gpu>(4, of(Vendor::amd)));
+  EXPECT_EQ(named(machine, {{"GPU_DEVICE_ORDINAL", "1,2"}}), (Indices{1, 2}));
+  EXPECT_EQ(named(machine, {{"GPU_DEVICE_ORDINAL", "2,3"}, {"HIP_VISIBLE_DEVICES", "1"}}), (Indices{3}));
+  EXPECT_EQ(named(machine, {{"ROCR_VISIBLE_DEVICES", "3,2,1"}, {"GPU_DEVICE_ORDINAL", "0,2"}}), (Indices{3, 1}));
+  // As Slurm sets all of them where it hides the others.
+  const Variables slurm{
+      {"ROCR_VISIBLE_DEVICES", "0,1"}, {"GPU_DEVICE_ORDINAL", "0,1"}, {"CUDA_VISIBLE_DEVICES", "0,1"}};
+  EXPECT_EQ(named(machine, slurm), (Indices{0, 1}));
+}
+
+TEST(VisibleDevices, AmdsRuntimesReadListsEachInItsWay) {
+  Gpu first = of(Vendor::amd);
+  first.uuid = "GPU-3a1c5566778899aa";
+  Gpu second = of(Vendor::amd);
+  second.uuid = "GPU-3a2f5566778899aa";
+  const Topology machine = machine_of({first, second, of(Vendor::amd)});
+  const auto rocr = [&](const char* list) { return named(machine, {{"ROCR_VISIBLE_DEVICES", list}}); };
+  EXPECT_EQ(rocr(" 0x1 , 2"), (Indices{1, 2}));
+  EXPECT_EQ(rocr("1,2x"), (Indices{1}));
+  EXPECT_EQ(rocr("1,0,1,2"), (Indices{1, 0})) << "it stops where one is there twice";
+  EXPECT_EQ(rocr("gpu-3A2F,GPU-3a1c"), (Indices{1, 0}));
+  EXPECT_EQ(rocr("GPU-3a"), Indices{}) << "of two devices";
+  const auto hip = [&](const char* list) { return named(machine, {{"HIP_VISIBLE_DEVICES", list}}); };
+  EXPECT_EQ(hip("1,0,1,2"), (Indices{1, 0, 2})) << "it counts once what is there twice";
+  EXPECT_EQ(hip("1, 2"), (Indices{1})) << "a blank makes no number";
+  EXPECT_EQ(hip("01"), Indices{});
+  EXPECT_EQ(hip("GPU-3a"), (Indices{0}));
+  EXPECT_EQ(hip("GPU-3A2F"), std::nullopt) << "the third one's UUID is not known";
+}
+
 TEST(VisibleDevices, LevelZeroKeepsItsOwnOrder) {
   const Topology machine = machine_of(std::vector<Gpu>(3, of(Vendor::intel)));
   EXPECT_EQ(named(machine, {{"ZE_AFFINITY_MASK", "2,0"}}), (Indices{0, 2}));
@@ -128,7 +191,8 @@ TEST(VisibleDevices, LevelZeroKeepsItsOwnOrder) {
 
 TEST(VisibleDevices, AVariableSpeaksOfItsVendorOnly) {
   const Topology machine = machine_of({of(Vendor::nvidia), of(Vendor::nvidia), of(Vendor::amd)});
-  EXPECT_EQ(cuda(machine, "1"), (Indices{1, 2}));
+  EXPECT_EQ(cuda(machine, "1"), (Indices{1})) << "HIP reads it, too";
+  EXPECT_EQ(named(machine, {{"CUDA_VISIBLE_DEVICES", "1"}, {"HIP_VISIBLE_DEVICES", "0"}}), (Indices{1, 2}));
   EXPECT_EQ(named(machine, {{"ROCR_VISIBLE_DEVICES", ""}}), (Indices{0, 1}));
   EXPECT_EQ(named(machine, {{"ZE_AFFINITY_MASK", "0"}}), std::nullopt) << "there is no such GPU";
 }

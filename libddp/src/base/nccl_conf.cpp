@@ -1,11 +1,15 @@
-#include "diagnostics/environment/nccl_conf.hpp"
+#include "base/nccl_conf.hpp"
 
+#include <pwd.h>
+#include <unistd.h>
+
+#include <array>
 #include <filesystem>
 #include <fstream>
 
 #include "base/fnv1a.hpp"
 
-namespace ddp::diagnostics {
+namespace ddp::base {
 namespace {
 
 constexpr std::size_t kLongest = 1023;  // of a name and of a value, in NCCL
@@ -21,7 +25,7 @@ std::optional<NcclConf> read_conf(const std::string& root, const std::string& pa
   if (file.bad()) return std::nullopt;
   text.resize(static_cast<std::size_t>(file.gcount()));
   NcclConf conf{.path = path, .digest = 0, .settings = parse_nccl_conf(text)};
-  base::Fnv1a digest;
+  Fnv1a digest;
   for (const auto& [name, value] : conf.settings) digest.add(name).add("=").add(value).add("\n");
   conf.digest = digest.value();
   return conf;
@@ -43,7 +47,7 @@ std::vector<std::pair<std::string, std::string>> parse_nccl_conf(std::string_vie
   return settings;
 }
 
-std::vector<NcclConf> read_nccl_conf(const base::Environment& environment, const std::string& home,
+std::vector<NcclConf> read_nccl_conf(const Environment& environment, const std::string& home,
                                      const std::string& node_file, const std::string& root) {
   std::vector<NcclConf> found;
   const auto named = environment.raw("NCCL_CONF_FILE");
@@ -55,4 +59,27 @@ std::vector<NcclConf> read_nccl_conf(const base::Environment& environment, const
   return found;
 }
 
-}  // namespace ddp::diagnostics
+std::string home_folder(const Environment& environment) {
+  const auto home = environment.raw("HOME");
+  return home && !home->empty() ? *home : home_by_password_file().value_or("");
+}
+
+std::optional<std::string> home_by_password_file() {
+  passwd entry{};
+  passwd* found = nullptr;
+  std::array<char, 16384> texts{};
+  if (::getpwuid_r(::getuid(), &entry, texts.data(), texts.size(), &found) != 0 || found == nullptr)
+    return std::nullopt;
+  return entry.pw_dir;
+}
+
+NcclConfValue value_in(const std::vector<NcclConf>& files, std::string_view name) {
+  for (const NcclConf& file : files) {
+    for (const auto& [known, value] : file.settings) {
+      if (known == name) return {&file, &value};
+    }
+  }
+  return {};
+}
+
+}  // namespace ddp::base
