@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "base/python_prefix.hpp"
+
 namespace ddp::base {
 namespace {
 
@@ -48,13 +50,14 @@ int add_name(dl_phdr_info* object, std::size_t /*size*/, void* names) {
   return 0;
 }
 
-/// By what the program was started: through the PATH it has no folder, but Python then also sees VIRTUAL_ENV or needs
-/// none. /proc/self/exe would be the Python behind the environment's link.
+/// By what the program was started, as /proc/self/exe would be the Python behind the environment's link. Through the
+/// PATH it has no folder, but Python then also sees VIRTUAL_ENV or needs none; a relative path may mean another file by
+/// now.
 std::string program_of_process() {
   std::ifstream arguments("/proc/self/cmdline", std::ios::binary);
   std::string program;
   std::getline(arguments, program, '\0');
-  if (program.find('/') != std::string::npos) return program;
+  if (program.rfind('/', 0) == 0) return program;
   std::error_code error;
   const fs::path link = fs::read_symlink("/proc/self/exe", error);
   return error ? program : link.string();
@@ -63,8 +66,11 @@ std::string program_of_process() {
 }  // namespace
 
 NcclSurroundings NcclSurroundings::process() {
-  NcclSurroundings process{
-      .loaded = {}, .program = program_of_process(), .environment = Environment::process(), .root = {}};
+  NcclSurroundings process{.loaded = {},
+                           .program = program_of_process(),
+                           .environment = Environment::process(),
+                           .root = {},
+                           .python_prefix = base::python_prefix()};
   dl_iterate_phdr(&add_name, &process.loaded);
   return process;
 }
@@ -72,6 +78,7 @@ NcclSurroundings NcclSurroundings::process() {
 std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings) {
   std::vector<NcclCandidate> candidates;
   const auto add = [&](const fs::path& file, std::string found, bool loaded, bool decisive) {
+    if (!loaded && !decisive && file != kFile && !file.is_absolute()) return;
     const auto same = [&](const NcclCandidate& known) { return known.file == file; };
     if (std::any_of(candidates.begin(), candidates.end(), same)) return;
     candidates.push_back({file.string(), std::move(found), loaded, decisive});
@@ -97,11 +104,14 @@ std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings)
   }
   std::vector<std::pair<fs::path, std::string>> prefixes;
   for (const std::string_view name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (const auto prefix = surroundings.environment.raw(name); prefix && !prefix->empty()) {
+    if (const auto prefix = surroundings.environment.raw(name); prefix && fs::path(*prefix).is_absolute()) {
       prefixes.emplace_back(*prefix, std::string(name));
     }
   }
-  if (const fs::path program = surroundings.program; program.filename().string().rfind("python", 0) == 0) {
+  if (fs::path(surroundings.python_prefix).is_absolute()) {
+    prefixes.emplace_back(surroundings.python_prefix, "the running Python");
+  } else if (const fs::path program = surroundings.program;
+             program.is_absolute() && program.filename().string().rfind("python", 0) == 0) {
     prefixes.emplace_back(program.parent_path().parent_path(), "the running Python");
   }
   for (const auto& [prefix, name] : prefixes) {
