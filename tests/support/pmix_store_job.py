@@ -40,8 +40,8 @@ def listeners(process):
 
 def main():
     what = sys.argv[1]
-    if what != "launchers":
-        for name in ("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"):
+    if what == "own":  # as under srun --mpi=pmix, mpirun
+        for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"):
             os.environ.pop(name, None)
     import torch
     import torch.distributed as dist
