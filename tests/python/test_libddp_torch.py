@@ -295,10 +295,15 @@ import os
 from libddp import _adapter, _adapter_turn
 assert _adapter_turn._SILENCE == 5
 _adapter_turn._SILENCE = 0.2
-first, second = os.fork(), os.fork()
+children = []
+for _ in range(3):
+    if child := os.fork():
+        children.append(child)
+    else:
+        _adapter.library()
+        os._exit(0)
 _adapter.library()
-for child in filter(None, (second, first)):
-    assert os.waitpid(child, 0)[1] == 0
+assert [os.waitpid(child, 0)[1] for child in children] == 3 * [0]
 os._exit(0)
 """
     done = python("-c", program, **slow_compiler(tmp_path, 0.3))
