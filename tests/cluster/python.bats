@@ -45,6 +45,28 @@ setup() {
   expect_all 1 "TRAINED 1 n1 2"
 }
 
+@test "pmix:// on two nodes: rank 0's store serves another user on neither, and who was refused is said" {
+  run srun --mpi=pmix -N2 -n2 "$PACKAGE_PYTHON" "$root/tests/support/pmix_store_job.py" own
+  succeeded
+  for rank in 0 1; do
+    expect_all 1 "MET $rank False SERVED"
+    expect_all 1 "OTHERS $rank REFUSED"
+    expect_all 1 "AGAIN $rank"
+  done
+  [[ $output == *"the job's store refused a connection from 10.78.0."*": it belongs to uid 65534, not to the job's user (uid 0)"* ]] ||
+    { echo "$output"; return 1; }
+}
+
+@test "pmix:// under srun --ddp: the step's store is used" {
+  run srun --ddp -N2 -n2 "$PACKAGE_PYTHON" "$root/tests/support/pmix_store_job.py" launchers
+  succeeded
+  for rank in 0 1; do
+    expect_all 1 "MET $rank True SERVED"
+    expect_all 1 "OTHERS $rank REFUSED"
+  done
+  clean
+}
+
 @test "a killed rank is named by the exception of every other one" {
   SOURCE=pmix run srun --mpi=pmix --kill-on-bad-exit=0 -N4 -n5 "$PACKAGE_PYTHON" "$job_script" death
   [ "$status" -ne 0 ]

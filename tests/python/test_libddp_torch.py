@@ -243,7 +243,7 @@ def slow_compiler(folder, seconds):
 def test_64_ranks_compile_once_though_the_first_is_killed_and_wait_with_a_limit(tmp_path):
     variables = slow_compiler(tmp_path, 0.5)
     done = python("-c", MANY_COMPILE, tmp_path / "log", **variables)
-    assert re.match(rf"ENDED {re.escape(str(64 * [0]))}\nMODE 755\nWRITABLE .*chmod go-w.*\nREFUSED True ", done.stdout), (
+    assert re.match(rf"ENDED {re.escape(str(64 * [0]))}\nMODE 755\nWRITABLE .*remove what is in it, then .*chmod go-w.*\nREFUSED True ", done.stdout), (
         done.stdout + done.stderr)
     assert "another process has been at it" in done.stdout and "see who holds" in done.stdout, done.stdout
     assert (tmp_path / "log").read_text().splitlines() == 3 * ["compiled"]  # the killed one, the next, and its link
@@ -253,12 +253,66 @@ def test_64_ranks_compile_once_though_the_first_is_killed_and_wait_with_a_limit(
 @pytest.mark.parametrize("variables, words", [
     ({"CXX": "no-such-compiler"}, "no-such-compiler"),
     ({"CXX": "false"}, "false failed"),
+    ({"CXX": "true"}, "true says that all is well, but has made nothing"),
     ({"DDP_TORCH_CACHE": "/proc/nowhere"}, "DDP_TORCH_CACHE"),
 ])
 def test_what_is_missing_is_said_in_a_line(tmp_path, variables, words):
     done = python("-m", "libddp.torch", **{"DDP_TORCH_CACHE": str(tmp_path), **variables})
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and last.startswith("libddp.Unavailable: ") and words in last, done.stderr
+
+
+LOADS = "from libddp import _adapter; _adapter.load().stop_tasks(); print('LOADED')"
+
+
+def test_a_library_that_is_torn_or_does_not_load_is_compiled_once_more(adapter, tmp_path):
+    made, compiler = tmp_path / "made", tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\necho compiled >>{tmp_path}/log\nwhile [ "$1" != -o ]; do shift; done\ncp {made} "$2"\n')
+    compiler.chmod(0o700)
+    variables = {"CXX": str(compiler), "DDP_TORCH_CACHE": str(tmp_path / "cache")}
+
+    def compiled(*arguments, status=0):
+        (tmp_path / "log").write_text("")
+        done = python(*arguments, **variables)
+        assert done.returncode == status, done.stdout + done.stderr
+        return (tmp_path / "log").read_text().count("compiled") / 2, done  # to compile and to link
+
+    made.write_bytes(b"no library")
+    assert compiled("-m", "libddp.torch")[0] == 1
+    times, done = compiled("-c", LOADS, status=1)
+    assert times == 1 and "compiled just now, cannot be loaded" in done.stderr, done.stderr
+    shutil.copy(adapter, made)
+    assert compiled("-c", LOADS)[0] == 1, "that was whole, but no library"
+    assert compiled("-c", LOADS)[0] == 0
+    (kept,) = (tmp_path / "cache").glob("*.so")
+    whole = kept.read_bytes()
+    for torn in (whole[:400_000], bytes(80 * 1024), b""):
+        kept.write_bytes(torn)
+        assert compiled("-c", LOADS)[0] == 1, len(torn)
+    assert kept.read_bytes() == whole
+
+
+def test_who_waits_for_the_compiler_is_told_on_one_rank_of_a_node(tmp_path):
+    program = """
+import os
+from libddp import _adapter, _adapter_turn
+assert _adapter_turn._SILENCE == 5
+_adapter_turn._SILENCE = 0.2
+children = []
+for _ in range(3):
+    if child := os.fork():
+        children.append(child)
+    else:
+        _adapter.library()
+        os._exit(0)
+_adapter.library()
+assert [os.waitpid(child, 0)[1] for child in children] == 3 * [0]
+os._exit(0)
+"""
+    done = python("-c", program, **slow_compiler(tmp_path, 0.3))
+    assert done.returncode == 0, done.stderr
+    line = "libddp: compiling the adapter for torch .*, once, about a minute \\(python -m libddp.torch does it ahead\\)"
+    assert len(re.findall(line, done.stderr)) == 1, done.stderr
 
 
 def test_the_timing_of_training_for_gpus_runs_on_the_cpu(adapter):

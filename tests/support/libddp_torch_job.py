@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
     os.environ.pop(name, None)
@@ -23,10 +22,6 @@ for attempt in range(2):
 dist.init_process_group("gloo", init_method="pmix://")
 world = libddp.world()
 assert (world.rank, world.world_size) == (rank, size)
-if rank == 0:  # the store's socket is for IPv4 alone: by an IPv6 one it would ask name servers for its clients' names
-    port = int(world.store.get(0, "torch.store.3").split()[0])
-    sockets = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    assert f"{port:04X}" not in {local.split(":")[1] for _, local, _, state, *_ in sockets if state == "0A"}, port  # LISTEN
 group = world.process_group()
 for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.complex64):
     tensor = torch.full((3, 5), rank + 1, dtype=dtype)

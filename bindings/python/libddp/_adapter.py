@@ -8,13 +8,12 @@ compiles it ahead.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import platform
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -28,7 +27,8 @@ from typing import Any
 import torch
 
 import libddp
-from libddp import _errors
+from libddp import _adapter_cache, _adapter_turn, _errors
+from libddp._adapter_cache import AdapterCache, Unusable
 
 _PACKAGE = Path(__file__).resolve().parent
 _SOURCE = _PACKAGE / "adapter" / "adapter.cpp"
@@ -56,23 +56,6 @@ def _compiler() -> list[str]:
     return words
 
 
-def _folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    wanted = Path(os.environ.get("DDP_TORCH_CACHE") or Path(home) / "libddp").absolute()
-    try:
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as problem:
-        raise _unusable(f"its folder {wanted} cannot be made ({problem.strerror})",
-                        "name one that you may write to in DDP_TORCH_CACHE") from None
-    facts = wanted.stat()
-    if facts.st_uid not in (os.getuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _unusable(f"others may write to its folder {wanted}",
-                        "name one of your own in DDP_TORCH_CACHE, or take their right away: chmod go-w")
-    if not os.access(wanted, os.R_OK | os.X_OK):
-        raise _unusable(f"its folder {wanted} cannot be read", "name one of your own in DDP_TORCH_CACHE")
-    return wanted
-
-
 def _flags() -> list[str]:
     root = Path(torch.__file__).parent
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include",
@@ -93,7 +76,7 @@ def _key() -> str:
     """What the result depends on."""
     compiler = os.environ.get("CXX") or "g++"
     facts = hashlib.sha256(" ".join((torch.__version__, str(torch.version.git_version), libddp.__version__, compiler,
-                                     str(sysconfig.get_config_var("SOABI")))).encode())
+                                     str(sysconfig.get_config_var("SOABI")), " ".join(platform.libc_ver()))).encode())
     for path in sorted((*_SOURCE.parent.iterdir(), *_INCLUDE.rglob("*.hpp"))):
         if path.is_file():
             facts.update(path.name.encode() + path.read_bytes())
@@ -113,46 +96,93 @@ def _run(command: list[str], log: Path) -> None:
         raise _unusable(f"{command[0]} failed: {first}", f"all it says is in {log}")
 
 
-def _compile(target: Path, alone: bool) -> None:
-    compiler, log = _compiler(), target.with_suffix(".log")
-    for left in target.parent.glob(f"{target.stem}.*.made") if alone else ():
+def _compile(cache: AdapterCache, name: str, alone: bool) -> None:
+    compiler, stem = _compiler(), name.removesuffix(".so")
+    log = cache.path / f"{stem}.log"
+    for left in cache.path.glob(f"{stem}.*.made") if alone else ():
         shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
-    with tempfile.TemporaryDirectory(prefix=f"{target.stem}.", suffix=".made", dir=target.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{stem}.", suffix=".made", dir=cache.path) as folder:
         # in two steps, for compiler caches
-        made = Path(folder) / "adapter"
-        _run([*compiler, *_flags(), "-c", str(_SOURCE), "-o", f"{made}.o"], log)
-        _run([*compiler, "-shared", f"{made}.o", *_libraries(), "-o", f"{made}.so"], log)
-        os.chmod(f"{made}.so", 0o755)  # root may have made it for all
-        os.rename(f"{made}.so", target)
+        made = Path(folder) / "adapter.so"
+        for target, command in ((made.with_suffix(".o"), [*compiler, *_flags(), "-c", str(_SOURCE)]),
+                                (made, [*compiler, "-shared", str(made.with_suffix(".o")), *_libraries()])):
+            _run([*command, "-o", str(target)], log)
+            if not target.exists() or target.stat().st_size == 0:
+                raise _unusable(f"{compiler[0]} says that all is well, but has made nothing", "name another compiler in CXX")
+        cache.keep(made, name)
+
+
+def _provide(cache: AdapterCache, name: str, broken: int | None) -> int:
+    """A descriptor of the library that is there, and is not the inode `broken`; compiled by one process if there is none."""
+    made: list[int] = []
+
+    def there() -> bool:
+        if not made and (file := cache.open_library(name)) is not None:
+            if os.fstat(file).st_ino == broken:
+                os.close(file)
+            else:
+                made.append(file)
+        return bool(made)
+
+    if there():
+        return made[0]
+    if not cache.writable():
+        raise _unusable(f"it is not in {cache.path}, or does not load, and you may not write there",
+                        "have it compiled there, or name a folder of your own in DDP_TORCH_CACHE")
+    limit = time.monotonic() + _PATIENCE
+    line = (f"libddp: compiling the adapter for torch {torch.__version__}, once, about a minute "
+            "(python -m libddp.torch does it ahead)")
+    lock_name = name.removesuffix(".so") + ".lock"
+    try:
+        with _adapter_turn.on_this_node(lock_name, limit):
+            if there():
+                return made[0]
+            lock = cache.open_lock(lock_name)
+            try:
+                with _adapter_turn.told(line):
+                    got = _adapter_turn.wait_for(lock, there, limit)
+                    if not there():
+                        _compile(cache, name, alone=got is True)  # without locks all do; the last one's stays
+            finally:
+                os.close(lock)
+    except TimeoutError:
+        raise _unusable(f"another process has been at it for {_PATIENCE:.0f} s",
+                        f"see who holds {cache.path / lock_name}") from None
+    if not there():
+        raise _unusable(f"{cache.path / name} is not what has just been written there", "see whether its disk is full or broken")
+    return made[0]
+
+
+def _obtain(broken: int | None = None) -> tuple[int, Path]:
+    if tuple(int(number) for number in torch.__version__.split(".")[:2]) < _OLDEST:
+        raise _unusable(f"PyTorch {torch.__version__} is too old", "take {}.{} or newer".format(*_OLDEST))
+    try:
+        cache = AdapterCache(_adapter_cache.place())
+        try:
+            name = f"{_key()}.so"
+            return _provide(cache, name, broken), cache.path / name
+        finally:
+            cache.close()
+    except Unusable as problem:
+        raise _unusable(problem.cause, problem.hint) from None
+    except OSError as problem:  # no space, a quota, a file server that is gone
+        raise _unusable(f"{problem.strerror} ({problem.filename})", "name a folder elsewhere in DDP_TORCH_CACHE") from None
 
 
 def library() -> Path:
     """The compiled adapter; compiles it if it is not there. Other processes that want the same wait."""
-    if tuple(int(number) for number in torch.__version__.split(".")[:2]) < _OLDEST:
-        raise _unusable(f"PyTorch {torch.__version__} is too old", "take {}.{} or newer".format(*_OLDEST))
-    target = _folder() / f"{_key()}.so"
-    if target.exists():
-        return target
-    if not os.access(target.parent, os.W_OK):
-        raise _unusable(f"it is not in {target.parent}, where you may not write",
-                        "have it compiled there, or name a folder of your own in DDP_TORCH_CACHE")
-    limit = time.monotonic() + _PATIENCE
-    with open(target.with_suffix(".lock"), "w") as lock:
-        while not target.exists():
-            alone = True
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > limit:
-                    raise _unusable(f"another process has been at it for {_PATIENCE:.0f} s",
-                                    f"see who holds {target.with_suffix('.lock')}") from None
-                time.sleep(0.2)
-                continue
-            except OSError:  # a file system without locks: all compile, the last one's stays
-                alone = False
-            if not target.exists():
-                _compile(target, alone)
-    return target
+    file, path = _obtain()
+    os.close(file)
+    return path
+
+
+def _imported(file: int) -> ModuleType:
+    """By the descriptor that was judged, which stays open: the loader knows a library by its name."""
+    path = f"/proc/self/fd/{file}"
+    loader = importlib.machinery.ExtensionFileLoader(_NAME, path)
+    spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
+    assert spec is not None
+    return importlib.util.module_from_spec(spec)
 
 
 def _serve(module: ModuleType) -> None:
@@ -177,15 +207,22 @@ def load() -> Any:
     global _loaded
     with _loading:
         if _loaded is None:
-            path = library()
-            loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
-            spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
-            assert spec is not None
+            file, path = _obtain()
             try:
-                module = importlib.util.module_from_spec(spec)
-            except ImportError as problem:
-                raise _unusable(f"{path} cannot be loaded ({problem})", "remove it: then it is compiled again") from None
-            loader.exec_module(module)
+                module = _imported(file)
+            except ImportError:  # of a file system that has lost some of it, or of another system: once more
+                broken = os.fstat(file).st_ino
+                os.close(file)
+                file, path = _obtain(broken)
+                try:
+                    module = _imported(file)
+                except ImportError as problem:
+                    os.close(file)
+                    raise _unusable(f"{path}, compiled just now, cannot be loaded ({problem})",
+                                    "see whether CXX and PyTorch fit together") from None
+            assert module.__spec__ is not None and module.__spec__.loader is not None
+            module.__spec__.loader.exec_module(module)
+            module.__file__ = str(path)
             sys.modules[_NAME] = _loaded = module
         if _served != os.getpid():  # threads stay behind in a fork
             _serve(_loaded)

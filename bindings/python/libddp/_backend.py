@@ -6,6 +6,7 @@ import datetime
 import functools
 import inspect
 import secrets
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,22 @@ def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeou
     fresh = PrefixStore(f"libddp/{store.add(f'libddp/{rank}', 1)}/", store)
     return _adapter.load().make_backend(store=fresh, rank=rank, size=size, label=f"torch.{label}.", own=secrets.token_hex(4),
                                         global_ranks=ranks, timeout_ms=int(timeout.total_seconds() * 1000), cuda=cuda,
-                                        device=device)
+                                        device=device, secret=_secret(size))
+
+
+def _secret(size: int) -> bytes:
+    """What the ranks of the World know, if that is of the default group's ranks: their store may serve others, too."""
+    total = dist.get_world_size() if dist.is_initialized() else size
+    return libddp.world().secret if libddp.initialized() and libddp.world().world_size == total else b""
 
 
 def create(options: Any, _: Any = None) -> Any:
     """For torch.distributed: a c10d Backend over the ranks that share options.store. Collective over them."""
     from libddp import _adapter
     global _device
+    _admit_monitored_barriers()
     _timeouts[options.group_id] = options.timeout
-    cuda, device = _wanted[-1] if _wanted else (True, None)
+    cuda, device = _wanted()
     made = _make(options.store, options.group_rank, options.group_size, options.group_id,
                  list(options.global_ranks_in_group), options.timeout, cuda, _device if device is None else device)
     _device = _adapter.load().cuda_device_of(made) if _device is None else _device
@@ -50,42 +58,54 @@ def default() -> str:
     return f"cpu:{NAME},cuda:nccl"
 
 
-def _note_what_is_wanted() -> None:
-    """Keeps for create() what torch.distributed does not tell it: whether CUDA tensors come to it, and this rank's device."""
-    helper = dist.distributed_c10d._new_process_group_helper
-    signature = inspect.signature(helper)
+def _wanted() -> tuple[bool, int | None]:
+    """Whether CUDA tensors will come, and this rank's device, where it is named. torch.distributed tells its backends neither;
+    its function that makes groups, which is calling, knows. Where that is another than is known here: yes, and none."""
+    cuda, index, frame = True, None, sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back  # type: ignore[assignment]
+    try:
+        asked = frame.f_locals
+        index = getattr(asked.get("device_id"), "index", None)
+        if isinstance(asked.get("backend"), str):
+            backends = asked["backend"].lower().split(",")
+            cuda = NAME in backends or f"cuda:{NAME}" in backends
+    except Exception:  # also without such a function
+        pass
+    return cuda, index if isinstance(index, int) else None
 
-    @functools.wraps(helper)
-    def noting(*given: Any, **named: Any) -> Any:
-        arguments = signature.bind(*given, **named).arguments
-        backends = str(arguments["backend"]).lower().split(",")
-        _wanted.append((NAME in backends or f"cuda:{NAME}" in backends, getattr(arguments.get("device_id"), "index", None)))
-        try:
-            return helper(*given, **named)
-        finally:
-            _wanted.pop()
 
-    dist.distributed_c10d._new_process_group_helper = noting
+def _of_ours(refusing: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, datetime.timedelta, bool] | None:
+    """What monitored_barrier() is asked for, if that is a group of this backend."""
+    try:
+        asked = inspect.signature(refusing).bind(*given, **named)
+        asked.apply_defaults()
+        group, timeout, all_ranks = (asked.arguments[name] for name in ("group", "timeout", "wait_all_ranks"))
+        if dist.get_rank(group) < 0 or dist.get_backend(group) != NAME:
+            return None
+        limit = timeout if isinstance(timeout, datetime.timedelta) else datetime.timedelta(seconds=timeout or 0)
+        return group or dist.distributed_c10d._get_default_group(), limit, bool(all_ranks)
+    except Exception:  # torch's own says what is wrong, or knows arguments that are not known here
+        return None
 
 
-def register() -> None:
-    if NAME.upper() in dist.Backend._plugins:
+def _admit_monitored_barriers() -> None:
+    """torch's monitored_barrier() admits gloo alone. Once, when the first group of this backend is made."""
+    refusing: Any = getattr(dist, "monitored_barrier", None)
+    if refusing is None or hasattr(refusing, "_libddp"):
         return
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
-    _note_what_is_wanted()
-    refusing = dist.monitored_barrier
 
     @functools.wraps(refusing)
-    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        if dist.distributed_c10d._rank_not_in_group(group) or dist.get_backend(group) != NAME:
-            refusing(group, timeout, wait_all_ranks)
-            return
-        limit = timeout if isinstance(timeout, datetime.timedelta) else datetime.timedelta(seconds=timeout or 0)
-        chosen: Any = group or dist.distributed_c10d._get_default_group()
-        chosen.monitored_barrier(limit, wait_all_ranks)
+    def monitored_barrier(*given: Any, **named: Any) -> Any:
+        ours = _of_ours(refusing, given, named)
+        if ours is None:
+            return refusing(*given, **named)
+        group, limit, all_ranks = ours
+        return group.monitored_barrier(limit, all_ranks)
 
-    # torch's own admits gloo alone
-    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
+    monitored_barrier._libddp = True  # type: ignore[attr-defined]
+    for module in (dist, dist.distributed_c10d):
+        setattr(module, "monitored_barrier", monitored_barrier)
 
 
 def of(group: dist.ProcessGroup, apart: bool = False, device: torch.device = torch.device("cpu")) -> Any:
@@ -122,7 +142,6 @@ def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
     return limit
 
 
-_wanted: list[tuple[bool, int | None]] = []  # of the groups that are being made
 _device: int | None = None  # this rank's, from the first group that has one
 _made: dict[str, tuple[dist.ProcessGroup, Any]] = {}
 _timeouts: dict[str, datetime.timedelta] = {}  # of groups with this backend

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (RendezvousHandler, RendezvousInfo, RendezvousParameters,
                                                   RendezvousStoreInfo)
 
@@ -20,7 +20,7 @@ class _Handler(RendezvousHandler):
     def __init__(self, parameters: RendezvousParameters) -> None:
         self._parameters = parameters
         self._world: libddp.World | None = None
-        self._store: TCPStore | None = None  # rank 0's serves
+        self._store: Store | None = None
         self._closed = False
 
     def get_backend(self) -> str:
@@ -42,7 +42,8 @@ class _Handler(RendezvousHandler):
         os.environ["DDP_LAUNCH"] = "torchrun"
         self._store = libddp.torch.meet(self._world)
         store = PrefixStore(self._parameters.run_id, self._store)
-        where = RendezvousStoreInfo(self._store.host, self._store.port)
+        served = libddp.torch._store_of(self._world)
+        where = RendezvousStoreInfo(served.address, served.port)
         return RendezvousInfo(store, self._world.rank, self._world.world_size, where)
 
     def is_closed(self) -> bool:

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import datetime
 import os
-import socket
 from collections.abc import Iterator
 from typing import Any
 
-import torch.distributed as dist
-from torch._C._distributed_c10d import Store, TCPStore
-from torch.distributed.rendezvous import register_rendezvous_handler
+import libddp_autoload
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 import libddp
-from libddp import _backend
+from libddp import _backend  # noqa: F401
+from libddp._core import TorchStore, torch_store
 from libddp._data_parallel import DistributedDataParallel
 
 __all__ = ["DistributedDataParallel", "meet"]
 _TIMEOUT = datetime.timedelta(minutes=30)  # torch.distributed's own default
-_stores = 0
+_stores: list[tuple[libddp.World, TorchStore]] = []
+_meetings = 0
 
 
 def _name_interface(world: libddp.World) -> None:
@@ -35,25 +35,20 @@ def _name_interface(world: libddp.World) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + world.interface_name)
 
 
-def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> TCPStore:
-    """A new store of all ranks: rank 0 serves it, and the launcher's key-value store says where. Collective."""
-    global _stores
-    _stores += 1  # as often in all ranks
-    key = f"torch.store.{_stores}"
-    if world.rank == 0:
-        address = world.interface_address if world.num_nodes > 1 else "127.0.0.1"
-        # TCPStore's own socket is for IPv6, too. Then it asks name servers for the name of each client's address, one after the
-        # other while all wait, as /etc/hosts has no IPv4 address in IPv6's form; an answer that is lost costs 5 s.
-        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-        port = listener.getsockname()[1]
-        served = TCPStore(address, port, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False,
-                               master_listen_fd=listener.detach())
-        world.store.put(key, f"{port} {address}".encode())
-        world.store.fence(timeout)
-        return served
-    world.store.fence(timeout)
-    port, address = world.store.get(0, key, timeout).decode().split()
-    return TCPStore(address, int(port), world.world_size, is_master=False, timeout=timeout)
+def _store_of(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> TorchStore:
+    """One for each World, as long as the process lives: process groups use it, too. The first call is collective."""
+    if not _stores or _stores[-1][0] is not world:
+        _stores.append((world, torch_store(world, timeout)))
+    return _stores[-1][1]
+
+
+def meet(world: libddp.World, timeout: datetime.timedelta = _TIMEOUT) -> Store:
+    """A new store of all ranks: that of their launcher, or one that rank 0 serves to the job's user only. Collective."""
+    global _meetings
+    served = _store_of(world, timeout)
+    _meetings += 1  # as often in all ranks
+    client = TCPStore(served.address, served.port, world.world_size, is_master=False, timeout=timeout, wait_for_workers=False)
+    return PrefixStore(f"{served.prefix}{_meetings}/", client)
 
 
 def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> Iterator[tuple[Store, int, int]]:
@@ -69,5 +64,4 @@ if __name__ == "__main__":  # python -m libddp.torch: what `import torch` may ha
     from libddp import _adapter
     print(_adapter.library())
 else:
-    register_rendezvous_handler("pmix", _rendezvous)  # type: ignore[no-untyped-call]
-    _backend.register()
+    libddp_autoload.register()

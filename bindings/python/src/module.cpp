@@ -1,7 +1,9 @@
 // The extension module libddp._core.
+#include <ddp/python_prefix.hpp>
 #include <ddp/version.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "classes.hpp"
 #include "dropped_objects.hpp"
@@ -13,6 +15,7 @@ NB_MODULE(_core, module) {
   // Programs end with groups and operations in their frames; that is no leak.
   nb::set_leak_warnings(false);
   ddp::python::translate_errors();
+  ddp::set_python_prefix(nb::cast<std::string>(nb::module_::import_("sys").attr("prefix")));
   ddp::python::add_work(module);
   ddp::python::add_store(module);
   ddp::python::add_group(module);

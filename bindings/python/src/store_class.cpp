@@ -1,6 +1,10 @@
 // libddp.KeyValueStore: ddp::KeyValueStore.
+#include <memory>
 #include <string>
 
+#include <ddp/torch_store.hpp>
+
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include "classes.hpp"
@@ -49,6 +53,15 @@ void fence(const PythonStore& store, nb::handle timeout) {
   });
 }
 
+std::shared_ptr<TorchStore> make_torch_store(const PythonWorld& world, nb::handle timeout) {
+  const Deadline limit = limit_of(timeout);
+  return interruptible([shared = world.job("making a store of torch.distributed"), limit] {
+    const std::unique_lock lock(shared->calls, limit.when());
+    if (!lock) throw busy_store();
+    return std::make_shared<TorchStore>(*shared->world, limit);
+  });
+}
+
 }  // namespace
 
 Error busy_store() {
@@ -79,6 +92,17 @@ void add_store(nb::module_& module) {
         return call_store(store, Deadline::after(kStoreTimeout),
                           [](KeyValueStore& real) { return std::string(real.transport()); });
       });
+  nb::class_<TorchStore>(
+      module, "TorchStore",
+      "Where the ranks of a World find a store of torch.distributed that serves them alone. What this "
+      "rank does for that ends with the object.")
+      .def_prop_ro("address", &TorchStore::address)
+      .def_prop_ro("port", &TorchStore::port)
+      .def_prop_ro("of_launcher", &TorchStore::of_launcher, "Whether the launcher serves it.")
+      .def_prop_ro("prefix", &TorchStore::prefix, "What the keys of this World's ranks begin with.");
+  module.def("torch_store", &make_torch_store, "world"_a, "timeout"_a = nb::none(),
+             nb::sig("def torch_store(world: World, timeout: float | datetime.timedelta | None = None) -> TorchStore"),
+             "Collective over the World's ranks.");
 }
 
 }  // namespace ddp::python

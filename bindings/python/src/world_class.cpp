@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include <ddp/diagnostics.hpp>
+#include <ddp/job_secret.hpp>
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -184,6 +185,16 @@ void add_world(nb::module_& module) {
       .def_prop_ro(
           "store", [](const PythonWorld& world) { return PythonStore{.shared = world.job("using the job's store")}; },
           "The job's key-value store.")
+      .def_prop_ro(
+          "secret",
+          [](const PythonWorld& world) {
+            const Bytes secret = interruptible([shared = world.job("asking for the job's secret")] {
+              const std::lock_guard lock(shared->calls);
+              return job_secret(*shared->world);
+            });
+            return nb::bytes(secret.data(), secret.size());
+          },
+          "Random bytes that the ranks know and others do not; empty in a world of one.")
       .def("process_group", &make_group, "backend"_a = "auto",
            "The group of all ranks. The first call is collective; later ones give the same group.\n\n"
            "backend: 'auto', 'host' (CPU tensors), 'nccl' (CPU and CUDA tensors), or a plugin's name.")

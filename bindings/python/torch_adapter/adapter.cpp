@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 
 #include <ddp/error.hpp>
 #include <ddp/process_group.hpp>
+#include <ddp/sealed_store.hpp>
 
 #include <ddp/torch/autograd_calls.hpp>
 #include <ddp/torch/c10d_backend.hpp>
@@ -66,10 +68,11 @@ std::optional<int> chosen_device() {
 /// @param label begins the group's name
 /// @param cuda whether CUDA tensors will come; where this PyTorch has none, they do not
 /// @param device of this rank, if it is known
+/// @param secret of the ranks, for all that they say over the store; empty: nothing is sealed
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                const std::string& label, const std::string& own,
                                                const std::vector<int>& global_ranks, std::int64_t timeout_ms, bool cuda,
-                                               std::optional<int> device) {
+                                               std::optional<int> device, const std::string& secret) {
   const std::chrono::milliseconds timeout{timeout_ms};
   if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) cuda = false;
   // A PyTorch with CUDA asks in vain where there is no driver; the group then says so to who brings a CUDA tensor.
@@ -78,12 +81,14 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
   ddp::torch::interruptible([=] {
     if (rank == 0) store->set("name", own);
     store->wait({"name"}, timeout);
-    *made = ddp::make_process_group(std::make_unique<binding::C10dStore>(store, rank, size),
-                                    {.name = label + store->get_to_str("name"),
-                                     .global_ranks = global_ranks,
-                                     .timeout = timeout,
-                                     .backend = cuda ? "auto" : "host",
-                                     .device = device});
+    const std::string name = label + store->get_to_str("name");
+    std::unique_ptr<ddp::KeyValueStore> meeting = std::make_unique<binding::C10dStore>(store, rank, size);
+    if (!secret.empty()) meeting = ddp::sealed_store(std::move(meeting), std::as_bytes(std::span{secret}), name);
+    *made = ddp::make_process_group(std::move(meeting), {.name = name,
+                                                         .global_ranks = global_ranks,
+                                                         .timeout = timeout,
+                                                         .backend = cuda ? "auto" : "host",
+                                                         .device = device});
   });
   auto backend = c10::make_intrusive<binding::C10dBackend>(*std::move(*made));
   backend->setTimeout(timeout);
@@ -114,7 +119,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("stop_tasks", [] { PythonTasks::instance().stop(); });
   module.def("make_backend", &make_backend, Release(), py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("label"), py::arg("own"), py::arg("global_ranks"), py::arg("timeout_ms"), py::arg("cuda"),
-             py::arg("device"));
+             py::arg("device"), py::arg("secret"));
   module.def("cuda_device_of", &cuda_device_of);
   add_averager(module);
 }

@@ -21,6 +21,7 @@
 #include <ddp/elastic_sampler.hpp>
 #include <ddp/error.hpp>
 #include <ddp/flight_recorder.hpp>
+#include <ddp/job_secret.hpp>
 #include <ddp/join.hpp>
 #include <ddp/key_value_store.hpp>
 #include <ddp/metric_set.hpp>
@@ -28,14 +29,17 @@
 #include <ddp/object_collectives.hpp>
 #include <ddp/operation.hpp>
 #include <ddp/process_group.hpp>
+#include <ddp/python_prefix.hpp>
 #include <ddp/rank_device.hpp>
 #include <ddp/rank_log.hpp>
 #include <ddp/rank_seed.hpp>
 #include <ddp/recorded_order.hpp>
 #include <ddp/reducer.hpp>
+#include <ddp/sealed_store.hpp>
 #include <ddp/tensor_executor.hpp>
 #include <ddp/tensor_view.hpp>
 #include <ddp/topology.hpp>
+#include <ddp/torch_store.hpp>
 #include <ddp/version.hpp>
 #include <ddp/wait_watch.hpp>
 #include <ddp/work.hpp>

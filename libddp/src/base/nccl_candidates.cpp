@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "base/python_prefix.hpp"
+
 namespace ddp::base {
 namespace {
 
@@ -48,13 +50,14 @@ int add_name(dl_phdr_info* object, std::size_t /*size*/, void* names) {
   return 0;
 }
 
-/// By what the program was started: through the PATH it has no folder, but Python then also sees VIRTUAL_ENV or needs
-/// none. /proc/self/exe would be the Python behind the environment's link.
+/// By what the program was started, as /proc/self/exe would be the Python behind the environment's link. Through the
+/// PATH it has no folder, but Python then also sees VIRTUAL_ENV or needs none; a relative path may mean another file by
+/// now.
 std::string program_of_process() {
   std::ifstream arguments("/proc/self/cmdline", std::ios::binary);
   std::string program;
   std::getline(arguments, program, '\0');
-  if (program.find('/') != std::string::npos) return program;
+  if (program.rfind('/', 0) == 0) return program;
   std::error_code error;
   const fs::path link = fs::read_symlink("/proc/self/exe", error);
   return error ? program : link.string();
@@ -63,8 +66,11 @@ std::string program_of_process() {
 }  // namespace
 
 NcclSurroundings NcclSurroundings::process() {
-  NcclSurroundings process{
-      .loaded = {}, .program = program_of_process(), .environment = Environment::process(), .root = {}};
+  NcclSurroundings process{.loaded = {},
+                           .program = program_of_process(),
+                           .environment = Environment::process(),
+                           .root = {},
+                           .python_prefix = base::python_prefix()};
   dl_iterate_phdr(&add_name, &process.loaded);
   return process;
 }
@@ -90,6 +96,7 @@ std::vector<std::string> python_packages(const NcclSurroundings& surroundings, c
 std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings) {
   std::vector<NcclCandidate> candidates;
   const auto add = [&](const fs::path& file, std::string found, bool loaded, bool decisive) {
+    if (!loaded && !decisive && file != kFile && !file.is_absolute()) return;
     const auto same = [&](const NcclCandidate& known) { return known.file == file; };
     if (std::any_of(candidates.begin(), candidates.end(), same)) return;
     candidates.push_back({file.string(), std::move(found), loaded, decisive});
@@ -115,12 +122,15 @@ std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings)
   }
   for (const std::string_view name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     const std::string prefix = surroundings.environment.raw(name).value_or("");
-    if (prefix.empty()) continue;
+    if (!fs::path(prefix).is_absolute()) continue;
     for (const fs::path& packages : packages_of(surroundings.root, prefix))
       add(in_packages(packages), "packages of " + std::string(name), false, false);
   }
-  if (name_of(surroundings.program).rfind("python", 0) == 0) {
-    for (const fs::path packages : python_packages(surroundings, surroundings.program))
+  const fs::path program = fs::path(surroundings.python_prefix).is_absolute()
+                               ? fs::path(surroundings.python_prefix) / "bin" / "python3"
+                               : fs::path(surroundings.program);
+  if (program.is_absolute() && name_of(program).rfind("python", 0) == 0) {
+    for (const fs::path packages : python_packages(surroundings, program))
       add(in_packages(packages), "packages of " + surroundings.python, false, false);
   }
   add(fs::path(kFile), "the loader's", false, false);

@@ -12,10 +12,11 @@ namespace ddp::base {
 /// What the search knows of the process.
 struct NcclSurroundings {
   std::vector<std::string> loaded;  ///< paths of the shared objects in the process
-  std::string program;              ///< the running program, with the path by which it was started: venv/bin/python3
+  std::string program;              ///< the running program, as its path was given: /venv/bin/python3
   Environment environment;
   std::string root = {};  ///< before every path that is looked at: "/proc/PID/root" of a process in a container
   std::string python = "the running Python";  ///< what to call `program` where that is a Python
+  std::string python_prefix = {};  ///< sys.prefix, where this process's bindings have said it
 
   static NcclSurroundings process();
 };
@@ -32,7 +33,8 @@ struct NcclCandidate {
 std::vector<std::string> python_packages(const NcclSurroundings& surroundings, const std::string& program);
 
 /// Loaded ones; else DDP_NCCL_LIBRARY; else beside PyTorch (loaded, or in the Python environment that is active or
-/// runs); else the loader's. Those that are PyTorch's may not exist.
+/// runs); else the loader's. Those that are PyTorch's may not exist. Relative paths, which mean another file in each
+/// folder that the program changes to, are left out; DDP_NCCL_LIBRARY may be one, and is not to be opened then.
 std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings);
 
 }  // namespace ddp::base

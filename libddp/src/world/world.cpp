@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <exception>
 
 #include <ddp/error.hpp>
 
@@ -65,6 +66,12 @@ void World::dump_environment(const std::string& destination) {
 }
 
 KeyValueStore& World::key_value_store() { return state_->store(); }
-void World::leave_session() noexcept { state_->leave_session(); }
+void World::leave_session() noexcept {
+  try {
+    state_->secret();
+  } catch (const std::exception&) {  // left already, or the service is broken: job_secret() says so
+  }
+  state_->leave_session();
+}
 
 }  // namespace ddp

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -20,6 +21,7 @@
 #include "base/peer_timeout.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "flight/flight_memory.hpp"
+#include "store_server/store_key.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/placement/rank_device.hpp"
 #include "world/process_mapping.hpp"
@@ -160,7 +162,9 @@ void WorldState::wire_up(world::JobConnection connection, const base::Environmen
     store_->put(key("record"), encode(own));
     const int local_rank = connection.nodes ? connection.nodes->local_rank_of(rank) : connection.local_rank.value_or(0);
     if (binding) binding->publish(*store_, key("binding"), local_rank == 0);
+    if (rank == 0 && !guest_) put_secret();
     store_->fence(deadline);
+    if (!guest_ && !keep_session_) secret();  // while it can be read
   }
   records_[static_cast<std::size_t>(rank)] = own;
   if (!dump.empty() && rank == 0) dump_environments(dump, deadline);
@@ -318,6 +322,18 @@ KeyValueStore& WorldState::store() {
          .hint = "set keep_session (of init() in Python, of InitOptions in C++), or do this before it is left"}};
   }
   return *store_;
+}
+
+void WorldState::put_secret() {
+  const auto random = store_server::random_bytes();
+  const auto bytes = std::as_bytes(std::span{random});
+  secret_.assign(bytes.begin(), bytes.end());
+  store_->put(key("secret"), secret_);
+}
+
+const Bytes& WorldState::secret() {
+  if (secret_.empty() && world_size > 1) secret_ = store().get(0, key("secret"), Deadline::after(timeout_));
+  return secret_;
 }
 
 void WorldState::leave_session() noexcept {

@@ -51,6 +51,8 @@ class WorldState {
   std::string key(std::string_view name) const;
   KeyValueStore& store();
   void leave_session() noexcept;
+  /// As job_secret().
+  const Bytes& secret();
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   std::chrono::milliseconds peer_timeout() const noexcept { return peer_timeout_; }
   bool keep_session() const noexcept { return keep_session_; }
@@ -68,10 +70,12 @@ class WorldState {
   std::shared_ptr<void> group;                  ///< null until make_process_group(), which knows its type
   std::optional<Placement> placement;           ///< what this process was bound to, if DDP_BIND asked for it
   std::vector<EnvironmentSetting> settings;     ///< as World::settings()
+  unsigned torch_stores = 0;                    ///< how many TorchStores were made
 
  private:
   void read_limits(std::optional<std::chrono::milliseconds> timeout, const base::Environment& environment);
   void wire_up(world::JobConnection connection, const base::Environment& environment, Deadline deadline);
+  void put_secret();
   /// DDP_DUMP_ENV on rank 0. A failure is logged: it must not end the job.
   void dump_environments(const std::string& destination, Deadline deadline);
   world::NodeMap node_map_from_records(Deadline deadline);
@@ -91,6 +95,7 @@ class WorldState {
   std::unique_ptr<KeyValueStore> store_;
   std::vector<std::optional<world::EndpointRecord>> records_;
   std::optional<topology::Agreement> agreement_;
+  Bytes secret_;  ///< empty: not read yet
   std::once_flag device_known_;
   std::optional<RankDevice> device_;
 };

@@ -30,6 +30,10 @@ namespace {
 
 /// The handle, or nothing and @p problem.
 void* open_candidate(const base::NcclCandidate& candidate, std::string& problem) {
+  if (!candidate.loaded && candidate.file.find('/') != std::string::npos && candidate.file.front() != '/') {
+    problem = fmt::format("{} is a relative path, which may mean another file by now", candidate.file);
+    return nullptr;
+  }
   const int flags = RTLD_NOW | RTLD_LOCAL | (candidate.loaded ? RTLD_NOLOAD : 0);
   void* handle = dlopen(candidate.file.c_str(), flags);
   if (handle == nullptr) {
@@ -66,7 +70,9 @@ NcclLibrary::NcclLibrary(const base::NcclSurroundings& surroundings) {
     if (candidate.decisive) break;
   }
   if (handle == nullptr) {
-    fail(tried, "install NCCL 2.18 or newer (PyTorch for CUDA brings it), or set DDP_NCCL_LIBRARY to its libnccl.so.2");
+    fail(tried,
+         "install NCCL 2.18 or newer (PyTorch for CUDA brings it), or set DDP_NCCL_LIBRARY to the absolute path of its "
+         "libnccl.so.2");
   }
 
   std::string missing;

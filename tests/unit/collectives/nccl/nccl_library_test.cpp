@@ -89,6 +89,24 @@ TEST(NcclCandidates, PackagesOutsideVirtualEnvironments) {
               ElementsAre("/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages"));
 }
 
+TEST(NcclCandidates, NothingIsTakenFromWhereTheProgramHappensToBe) {
+  const fs::path root = fs::path(::testing::TempDir()) / "nccl_relative";
+  const fs::path packages = root / "lib" / "python3.11" / "site-packages";
+  fs::create_directories(packages);
+  const fs::path before = fs::current_path();
+  fs::create_directories(root / "jobs");
+  fs::current_path(root / "jobs");  // as a program that changes to a shared folder, after "../bin/python"
+  EXPECT_THAT(files(surroundings({}, {}, "../bin/python3.11")), ElementsAre("libnccl.so.2"));
+  EXPECT_THAT(files(surroundings({{"VIRTUAL_ENV", ".."}, {"CONDA_PREFIX", "./.."}})), ElementsAre("libnccl.so.2"));
+  EXPECT_THAT(files(surroundings({}, {"../torch/lib/libtorch_cpu.so"})), ElementsAre("libnccl.so.2"));
+  auto python = surroundings({}, {}, "../bin/python3.11");
+  python.python_prefix = root;
+  EXPECT_THAT(files(python), ElementsAre(fs::canonical(packages) / "nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"));
+  const auto relative = fs::relative(TEST_NCCL_2_18, fs::current_path()).string();
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", relative}})), HasSubstr("is a relative path"));
+  fs::current_path(before);
+}
+
 TEST(NcclLibrary, OpensWhatTheVariableNames) {
   const NcclLibrary old{surroundings({{"DDP_NCCL_LIBRARY", TEST_NCCL_2_18}})};
   EXPECT_EQ(old.found(), "DDP_NCCL_LIBRARY");

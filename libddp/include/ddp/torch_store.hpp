@@ -1,0 +1,42 @@
+// A store of torch.distributed's for the ranks of a World, which serves nobody else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ddp/deadline.hpp>
+
+namespace ddp {
+
+class World;
+
+/// Where the ranks of a World find a c10d TCPStore: the one that their launcher serves (torchrun, ddprun, `srun
+/// --ddp`); else one of their own, which rank 0 serves from threads of its own until its object goes.
+///
+/// Rank 0's serves processes of the job's user only: the kernels say whose each connection is. On another node the
+/// first rank asks its kernel, in a thread of its own, until its object goes; without it, connections that are made
+/// later from that node are refused, those that are there stay. One line on rank 0's standard error says who was
+/// refused. What clients send is not encrypted. In a forked child an object does nothing.
+class TorchStore {
+ public:
+  /// Collective over the ranks of @p world, whose key-value store it uses; the World may go before the object does.
+  /// Throws Error: unavailable (rank 0 cannot serve, or not this node), conflict (rank 0 has a launcher's store, this
+  /// rank has none), and what the key-value store throws.
+  TorchStore(World& world, Deadline deadline);
+  TorchStore(TorchStore&&) noexcept;
+  TorchStore& operator=(TorchStore&&) noexcept;
+  ~TorchStore();
+
+  const std::string& address() const noexcept;  ///< a host's name or numeric, as this rank reaches it
+  std::uint16_t port() const noexcept;
+  bool of_launcher() const noexcept;  ///< others may keep values there, too
+  /// Begins the keys that the World's ranks use; different for each object of one process, equal on all ranks.
+  const std::string& prefix() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddp
