@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "diagnostics/hang/hang_report.hpp"
 #include "diagnostics/stacks/rank_stacks.hpp"
 
 namespace ddp::launcher {
@@ -94,12 +95,7 @@ struct NodeFailure {
   bool silent_before = false;
 };
 
-/// Who hung, as far as was to be seen from outside (diagnostics/hang).
-struct HangReport {
-  std::string when;  ///< "no progress for 60 s", "before the ranks were ended"
-  std::string text;  ///< lines, the verdict first
-  std::string json;  ///< the document of ddp-info status
-};
+using diagnostics::HangReport;
 
 /// Why a job failed. stopped_rank: the failures of the others followed from it.
 enum class RootCause { none, node, stopped_rank, rank, signal, timeout, unkillable };
