@@ -133,6 +133,7 @@ std::vector<std::string> StepWatch::lines() {
   if (notes[1].empty()) return lines;
   const RankEnd failure = decode_rank_end(notes[1]);
   if (!lines.empty() && may_be_slurms(failure.status)) return lines;  // the consequence
+  named_ = failure;
   for (std::string& line : describe_failure(failure, ends_with_0(store_, step), failure_ends_step_))
     lines.push_back(std::move(line));
   return lines;

@@ -43,6 +43,8 @@ class StepWatch {
   std::optional<Deadline> due() const { return due_; }
   /// What is to be said, once. Throws as StepStore.
   std::vector<std::string> lines();
+  /// The rank that failed first, once lines() has named it.
+  const std::optional<RankEnd>& failure() const { return named_; }
 
  private:
   StepStore failure_;  ///< waits for the first
@@ -53,6 +55,7 @@ class StepWatch {
   std::optional<Deadline> due_;
   bool failed_ = false;
   bool said_ = false;
+  std::optional<RankEnd> named_;
 };
 
 }  // namespace ddp::srun_plugin

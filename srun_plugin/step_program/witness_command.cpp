@@ -26,8 +26,10 @@
 #include "base/unique_fd.hpp"
 #include "ddp_step_client.hpp"
 #include "step_program/end_reporter.hpp"
+#include "step_program/hang_watch.hpp"
 #include "step_program/input_line.hpp"
 #include "step_program/node_watch.hpp"
+#include "step_program/ranks_store.hpp"
 #include "store_server/witness.hpp"
 
 namespace ddp::srun_plugin {
@@ -69,9 +71,13 @@ int stay(const std::string& line) {
     WatchedNode watched;
     std::string metrics_port;
     std::int64_t report_seconds = 0;
+    RanksStoreOptions ranks_store;
+    std::int64_t patience_seconds = 0;
+    std::int64_t hang_seconds = 0;
     fields >> address >> port >> key >> node.name >> node.step.node_list >> node.step.world_size >> node.first_rank >>
-        has_channel >> watched.step >> watched.num_nodes >> watched.local_tasks >> metrics_port >>
-        watched.metrics_address >> report_seconds >> std::ws;
+        has_channel >> ranks_store.has_rank_0 >> patience_seconds >> hang_seconds >> watched.step >>
+        watched.num_nodes >> watched.local_tasks >> metrics_port >> watched.metrics_address >> report_seconds >>
+        std::ws;
     std::getline(fields, watched.program);
     if (metrics_port != "none") watched.metrics_port = static_cast<std::uint16_t>(std::stoul(metrics_port));
     watched.report_interval = std::chrono::seconds{report_seconds};
@@ -83,7 +89,19 @@ int stay(const std::string& line) {
     std::optional<EndReporter> reporter;
     const std::string node_name = node.name;
     reporter.emplace(address, port, std::move(node));
+    ranks_store.srun_address = address;
+    ranks_store.srun_port = port;
+    ranks_store.key = store_server::StoreKey::parse(key);
+    ranks_store.node = node_name;
+    ranks_store.patience = std::chrono::seconds{patience_seconds};
     std::optional<NodeWatch> watch;
+    std::optional<HangWatch> hang;
+    const HangWatchOptions hang_options{.address = address,
+                                        .port = port,
+                                        .node = node_name,
+                                        .local_tasks = watched.local_tasks,
+                                        .world_size = watched.world_size,
+                                        .after = std::chrono::seconds{hang_seconds}};
     bool refused = false;
     try {
       if (has_channel && (watched.metrics_port || report_seconds > 0)) watch.emplace(std::move(watched));
@@ -95,13 +113,16 @@ int stay(const std::string& line) {
       refused = true;
       write_line(fmt::format("ddp-step 1 refused {}", error.what()));
     }
+    RanksStore ranks(std::move(ranks_store), STDOUT_FILENO);
+    if (has_channel && hang_seconds > 0) hang.emplace(hang_options);
     let_go_of_the_task();
     const std::jthread sweep = start_sweep();
     if (has_channel) {
-      reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr, refused);
+      reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr, hang ? &*hang : nullptr, refused);
     } else {
       reporter.reset();
       witness.wait();
+      ranks.wait();
     }
     return 0;
   } catch (const std::exception& error) {

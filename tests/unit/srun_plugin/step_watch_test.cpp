@@ -187,7 +187,7 @@ TEST_F(StepWatchTest, AnEndGoesFromSlurmstepdToTheStore) {
       for (int other = STDERR_FILENO + 1; other < 256; ++other) {
         if (other != fd) ::close(other);
       }
-      reporter("n0", 4).run(fd, nullptr);
+      reporter("n0", 4).run(fd, nullptr, nullptr);
       status = 0;
     } catch (const std::exception&) {
     }
