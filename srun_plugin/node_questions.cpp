@@ -80,7 +80,7 @@ void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
 }
 
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends, const std::string& command, const std::string& temporary_folder,
+                       int ends, const std::string& command, const std::vector<std::string>& variables,
                        std::optional<DdpStepClient>& client) {
   if ((ticket.port == 0 || ends < 0) && reports_wanted(ticket) && facts.local_rank == 0) {
     warn(facts, fmt::format("no metrics and no events on the steps of this node: {}",
@@ -91,8 +91,7 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
   try {
     const Deadline deadline = Deadline::after(kReachLimit);
     const std::string path = find_ddp_step(program);
-    DdpStepClient& witness =
-        client.emplace(path, std::vector<std::string>{"witness"}, std::vector{"TMPDIR=" + temporary_folder}, ends);
+    DdpStepClient& witness = client.emplace(path, std::vector<std::string>{"witness"}, variables, ends);
     witness.send(
         base::to_bytes(fmt::format(
             "{} {} {} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {} {} {}\n", facts.srun_address, ticket.port,

@@ -35,10 +35,11 @@ struct RanksStorePlace {
 /// Makes this node known to the store, which serves its tasks from then on.
 /// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel
 /// for their ends; -1: there is none, and the tasks cannot be watched. @param command of the tasks.
-/// @param temporary_folder of the tasks, empty for the default: what killed jobs left there is removed.
+/// @param variables of the witness: "TMPDIR=..." of the tasks, where what killed jobs left is removed, and who the user
+/// is.
 /// @param witness gets the program that was asked, where the store was reached.
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends, const std::string& command, const std::string& temporary_folder,
+                       int ends, const std::string& command, const std::vector<std::string>& variables,
                        std::optional<DdpStepClient>& witness);
 
 /// What @p witness has found: that rank 0's node has the ranks' store, or the one beside srun, also where nothing else

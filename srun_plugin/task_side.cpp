@@ -285,7 +285,9 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   const std::string command = program_name(spank);
   std::optional<DdpStepClient> witness;
   const auto reach = [&](int ends) {
-    return reach_store(ddp_step_, ticket, facts, first_rank, ends, command, environment.raw("TMPDIR").value_or(""),
+    return reach_store(ddp_step_, ticket, facts, first_rank, ends, command,
+                       {"TMPDIR=" + environment.raw("TMPDIR").value_or(""),
+                        "SLURM_JOB_USER=" + environment.raw("SLURM_JOB_USER").value_or("")},
                        witness);
   };
   NodeAnswer answer;
