@@ -10,9 +10,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/exception_line.hpp"
 #include "base/signal_name.hpp"
 #include "outcome/error_file.hpp"
-#include "report/exception_line.hpp"
 #include "report/report_lines.hpp"
 #include "report/seconds.hpp"
 #include "report/stack_lines.hpp"
@@ -80,7 +80,7 @@ std::string without_error_file(const RankFailure& failure, Extent extent) {
                        failure.name.pid);
   }
   const RankTraces& traces = failure.traces;
-  if (const std::string_view exception = exception_line(traces.stderr_tail); !exception.empty()) {
+  if (const std::string_view exception = base::exception_line(traces.stderr_tail); !exception.empty()) {
     if (shows_stderr(traces, extent)) return "in stderr";
     return shortened(exception, kOtherTracebackBytes) + (traces.stderr_shown ? " (see above)" : "");
   }
@@ -119,7 +119,7 @@ void add_failure(ReportLines& lines, int number, const RankFailure& failure, Ext
   const std::string_view tail = without_newlines(traces.stderr_tail);
   if (shows_stderr(traces, extent)) {
     add_stderr(lines, tail);
-  } else if (!tail.empty() && exception_line(tail).empty()) {
+  } else if (!tail.empty() && base::exception_line(tail).empty()) {
     lines.field("stderr", fmt::format("{} (last line; see above)", tail.substr(tail.rfind('\n') + 1)));
   }
 }
