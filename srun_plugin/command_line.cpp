@@ -147,7 +147,7 @@ bool kills(std::string_view value) { return value.find_first_not_of('0') != std:
 bool read_short(std::string_view letters, CommandLine& found) {
   for (std::size_t i = 0; i < letters.size(); ++i) {
     if (letters[i] == 'c') found.cpus_per_task = true;
-    if (letters[i] == 'D') found.chdir = true;
+    if (letters[i] == 'D') found.other_files = true;
     if (letters[i] == 'k') found.no_kill = true;
     if (letters[i] == 'K') {
       found.kill_on_bad_exit = kills(letters.substr(i + 1));
@@ -179,7 +179,7 @@ std::string_view read_long(std::string_view text, CommandLine& found) {
   const std::string_view name = with_value(given);
   if (given == "ddp" && equals == std::string_view::npos) found.ddp = true;
   if (given.starts_with("ddp-")) found.ddp_detail += (found.ddp_detail.empty() ? "--" : ", --") + std::string(given);
-  if (name == "chdir") found.chdir = true;
+  if (name == "chdir" || given.starts_with("container")) found.other_files = true;
   if (given == "interactive") found.interactive = true;
   if (begins_as(given, "no-kill", 4)) found.no_kill = true;
   if (begins_as(given, "kill-on-bad-exit", 1))

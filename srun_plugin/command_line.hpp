@@ -17,7 +17,7 @@ struct CommandLine {
   bool components = false;                              ///< several components: ":", or --het-group with more than one
   bool no_kill = false;                                 ///< -k or --no-kill
   std::optional<bool> kill_on_bad_exit = std::nullopt;  ///< -K or --kill-on-bad-exit, and whether its value is not 0
-  bool chdir = false;                                   ///< -D or --chdir
+  bool other_files = false;                             ///< -D, --chdir, --container-*: tasks see another folder
   std::string program = {};                             ///< the user's, of the first component
   std::vector<std::string> command = {};                ///< the same with its arguments
 };

@@ -83,7 +83,7 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
 
 /// Throws RefusedCommand where the command cannot work; else says what it should rather be.
 void check_command(const CommandLine& arguments) {
-  if (!arguments.chdir) {  // else the nodes look for it in another folder
+  if (!arguments.other_files && !process_variable("SLURM_WORKING_DIR")) {
     const std::unique_ptr<char, decltype(&std::free)> folder(::getcwd(nullptr, 0), &std::free);
     const auto advice = advise_on_script(arguments.command, folder != nullptr ? folder.get() : ".",
                                          process_variable("PATH").value_or(""));

@@ -142,6 +142,15 @@ TEST(SrunArguments, DetailsAndSallocsShellAreFound) {
   EXPECT_FALSE(read_command_line(words("srun --ddp python --interactive")).interactive);
 }
 
+TEST(SrunArguments, WhereTasksSeeAnotherFolderIsFound) {
+  for (const char* line : {"srun -D /x --ddp p", "srun --chdir=/x p", "srun --container-image=x p", "srun --chd /x p"})
+    EXPECT_TRUE(read_command_line(words(line)).other_files) << line;
+  for (const char* line : {"srun --ddp p -D /x", "srun -d x p"})
+    EXPECT_FALSE(read_command_line(words(line)).other_files) << line;
+  EXPECT_EQ(read_command_line(words("srun --ddp -n2 python -u t.py : -n1 x")).command,
+            (std::vector<std::string>{"python", "-u", "t.py"}));
+}
+
 TEST(SrunArguments, EmptyWordsAreNoOptions) {
   EXPECT_EQ(found_in({"srun", "", "--ddp"}), "");
   EXPECT_EQ(found_in({"srun", "-J", "", "--ddp"}), "ddp");
