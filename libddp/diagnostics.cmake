@@ -9,6 +9,7 @@ add_library(ddp_stacks STATIC
 target_link_libraries(ddp_stacks PUBLIC ddp_base PRIVATE ddp_options)
 add_library(ddp_hang STATIC
   src/diagnostics/hang/facts_wire.cpp
+  src/diagnostics/hang/hang_inquiry.cpp
   src/diagnostics/hang/hang_judge.cpp
   src/diagnostics/hang/hang_report.cpp
   src/diagnostics/hang/likely_culprit.cpp
@@ -22,7 +23,9 @@ add_library(ddp_hang STATIC
   src/diagnostics/hang/torch_recorder.cpp
   src/diagnostics/hang/torch_trace.cpp
   src/diagnostics/hang/torch_worker_server.cpp
-  src/diagnostics/hang/whereabouts.cpp)
+  src/diagnostics/hang/whereabouts.cpp
+  src/diagnostics/hang/rank_observer.cpp
+  src/diagnostics/hang/standstill_watch.cpp)
 target_link_libraries(ddp_hang PUBLIC ddp_stacks ddp_flight ddp_base PRIVATE nlohmann_json::nlohmann_json ddp_options)
 add_library(ddp_metrics STATIC
   src/diagnostics/metrics/event_log.cpp

@@ -122,6 +122,7 @@ constexpr std::array kLongWithValue{
     "ddp-backend"sv,
     "ddp-event-log"sv,
     "ddp-event-log-interval"sv,
+    "ddp-hang-report-after"sv,
 };
 
 // One whose value is optional, hence never the next argument, though the name of another begins with it.
@@ -146,6 +147,7 @@ bool kills(std::string_view value) { return value.find_first_not_of('0') != std:
 bool read_short(std::string_view letters, CommandLine& found) {
   for (std::size_t i = 0; i < letters.size(); ++i) {
     if (letters[i] == 'c') found.cpus_per_task = true;
+    if (letters[i] == 'D') found.other_files = true;
     if (letters[i] == 'k') found.no_kill = true;
     if (letters[i] == 'K') {
       found.kill_on_bad_exit = kills(letters.substr(i + 1));
@@ -176,7 +178,8 @@ std::string_view read_long(std::string_view text, CommandLine& found) {
   const std::string_view given = text.substr(0, equals);
   const std::string_view name = with_value(given);
   if (given == "ddp" && equals == std::string_view::npos) found.ddp = true;
-  if (given.starts_with("ddp-")) found.ddp_detail = true;
+  if (given.starts_with("ddp-")) found.ddp_detail += (found.ddp_detail.empty() ? "--" : ", --") + std::string(given);
+  if (name == "chdir" || given.starts_with("container")) found.other_files = true;
   if (given == "interactive") found.interactive = true;
   if (begins_as(given, "no-kill", 4)) found.no_kill = true;
   if (begins_as(given, "kill-on-bad-exit", 1))
@@ -203,12 +206,12 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
       // The border to the next component, which may also stand where the first one's program would.
       found.components = command = true;
     } else if (command) {
-      if (found.program.empty() && !found.components) found.program = text;  // after "--"
+      if (!found.components) found.command.push_back(argument);
     } else if (text == "--") {
       command = true;
     } else if (text.size() < 2 || text[0] != '-') {
       command = true;
-      found.program = text;
+      found.command.push_back(argument);
     } else if (text[1] == '-') {
       value_of = read_long(text.substr(2), found);
       skip = !value_of.empty();
@@ -217,6 +220,7 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
       skip = read_short(text.substr(1), found);
     }
   }
+  if (!found.command.empty()) found.program = found.command.front();
   return found;
 }
 

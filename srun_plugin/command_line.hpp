@@ -5,18 +5,21 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace ddp::srun_plugin {
 
 struct CommandLine {
   bool ddp = false;                                     ///< --ddp stands among srun's own options
-  bool ddp_detail = false;                              ///< so does one of the options --ddp-*
+  std::string ddp_detail = {};                          ///< those of --ddp-* that do, as "--ddp-bind, --ddp-gpus"
   bool interactive = false;                             ///< salloc's own, for its shell on a node
   bool cpus_per_task = false;                           ///< so does -c or --cpus-per-task
   bool components = false;                              ///< several components: ":", or --het-group with more than one
   bool no_kill = false;                                 ///< -k or --no-kill
   std::optional<bool> kill_on_bad_exit = std::nullopt;  ///< -K or --kill-on-bad-exit, and whether its value is not 0
+  bool other_files = false;                             ///< -D, --chdir, --container-*: tasks see another folder
   std::string program = {};                             ///< the user's, of the first component
+  std::vector<std::string> command = {};                ///< the same with its arguments
 };
 
 /// @param arguments of srun with its name first. What belongs to the user's program is not looked at: after "--", or

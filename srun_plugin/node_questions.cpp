@@ -1,6 +1,7 @@
 #include "node_questions.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -27,6 +28,8 @@ namespace {
 constexpr std::chrono::seconds kReachLimit{7};
 // Enough for a machine with many devices, and a GPU driver that must wake up.
 constexpr std::chrono::seconds kPlanLimit{10};
+// Of the ranks' store, once rank 0's node has said where it is. The nodes wait for that while they make their plans.
+constexpr std::chrono::seconds kPlaceLimit{7};
 // srun ends the step when a task has ended, and then may not read what the task has just said.
 constexpr std::chrono::milliseconds kLastWords{300};
 
@@ -49,10 +52,22 @@ std::string one_line(std::string text) {
   return text;
 }
 
+/// The first @p most words, and the rest as one more.
+std::vector<std::string> split_words(std::string_view text, std::size_t most) {
+  std::vector<std::string> words;
+  while (words.size() < most && !text.empty()) {
+    const auto end = text.find(' ');
+    words.emplace_back(text.substr(0, end));
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+  }
+  if (!text.empty()) words.emplace_back(text);
+  return words;
+}
+
 }  // namespace
 
 std::chrono::seconds answer_limit(const StepTicket& ticket) {
-  return kReachLimit + plan_limit(ticket) + std::chrono::seconds{5};
+  return kReachLimit + plan_limit(ticket) + kPlaceLimit + std::chrono::seconds{5};
 }
 
 void warn(const TaskFacts& facts, std::string_view text) {
@@ -65,28 +80,27 @@ void warn_not_placed(const TaskFacts& facts, const std::exception& error) {
 }
 
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends, const std::string& command, const std::string& temporary_folder) {
-  if ((ticket.port == 0 || ends < 0) && watched(ticket) && facts.local_rank == 0) {
+                       int ends, const std::string& command, const std::vector<std::string>& variables,
+                       std::optional<DdpStepClient>& client) {
+  if ((ticket.port == 0 || ends < 0) && reports_wanted(ticket) && facts.local_rank == 0) {
     warn(facts, fmt::format("no metrics and no events on the steps of this node: {}",
                             ticket.port == 0 ? "they need the step's store"
                                              : "with job_container, Slurm prepares each task in a process of its own"));
   }
   if (ticket.port == 0) return StoreReach::none;
-  std::optional<DdpStepClient> client;
   try {
     const Deadline deadline = Deadline::after(kReachLimit);
     const std::string path = find_ddp_step(program);
-    DdpStepClient& witness =
-        client.emplace(path, std::vector<std::string>{"witness"}, std::vector{"TMPDIR=" + temporary_folder}, ends);
+    DdpStepClient& witness = client.emplace(path, std::vector<std::string>{"witness"}, variables, ends);
     witness.send(
-        base::to_bytes(fmt::format("{} {} {} {} {} {} {} {:d} {} {} {} {} {} {} {}\n", facts.srun_address, ticket.port,
-                                   ticket.secret, facts.node_name, facts.node_list, facts.world_size, first_rank,
-                                   ends >= 0, facts.step, facts.num_nodes, facts.local_world_size,
-                                   ticket.options.metrics_port ? std::to_string(*ticket.options.metrics_port) : "none",
-                                   ticket.options.metrics_address, ticket.progress_seconds, one_line(command))),
+        base::to_bytes(fmt::format(
+            "{} {} {} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {} {} {}\n", facts.srun_address, ticket.port,
+            ticket.secret, facts.node_name, facts.node_list, facts.world_size, first_rank, ends >= 0, facts.rank == 0,
+            ticket.patience_seconds, ticket.options.hang_report_after_s, facts.step, facts.num_nodes,
+            facts.local_world_size, ticket.options.metrics_port ? std::to_string(*ticket.options.metrics_port) : "none",
+            ticket.options.metrics_address, ticket.progress_seconds, one_line(command))),
         deadline);
     const std::string answer = witness.read_line(deadline);
-    witness.finish(deadline);
     constexpr std::string_view kError = "error ";
     constexpr std::string_view kKnown = "ddp-step 1 known ";
     if (answer.starts_with(kKnown)) {
@@ -101,6 +115,7 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
       base::write_stderr_line(fmt::format("ddp: error: rank {} on {}: {}; the program does not start", facts.rank,
                                           facts.node_name, answer.substr(kRefused.size())));
       std::this_thread::sleep_for(kLastWords);
+      client.reset();
       return StoreReach::refused;
     }
     throw Error{{.code = ErrorCode::unavailable,
@@ -111,10 +126,41 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
                  .ranks = {},
                  .hint = "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
   } catch (const std::exception& error) {
-    if (client && client->terminated()) return StoreReach::step_ends;
+    const bool ends_now = client && client->terminated();
+    client.reset();
+    if (ends_now) return StoreReach::step_ends;
     warn(facts, fmt::format("tasks of this node will not reach the store at {} port {}: {}", facts.srun_address,
                             ticket.port, error.what()));
     return StoreReach::out_of_reach;
+  }
+}
+
+RanksStorePlace find_ranks_store(std::optional<DdpStepClient>& witness, const StepTicket& ticket,
+                                 const TaskFacts& facts) {
+  RanksStorePlace place{.address = facts.srun_address, .port = ticket.port};
+  if (!witness) return place;
+  try {
+    const std::string answer = witness->read_line(Deadline::after(kPlaceLimit));
+    witness.reset();
+    // "store ADDRESS PORT", "store ADDRESS PORT error TEXT", "error TEXT"
+    const auto words = split_words(answer, 3);
+    if (words.size() >= 3 && words[0] == "store") {
+      const auto [end, status] = std::from_chars(words[2].data(), words[2].data() + words[2].size(), place.port);
+      if (status == std::errc{} && end == words[2].data() + words[2].size()) place.address = words[1];
+      if (words.size() == 3) return place;
+    }
+    constexpr std::string_view kError = "error ";
+    const auto error = answer.find(kError);
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "reaching the ranks' store on the node of rank 0",
+                 .cause = error == std::string::npos ? answer : answer.substr(error + kError.size()),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "does a firewall block ways between these nodes?"}};
+  } catch (const std::exception& error) {
+    warn(facts, fmt::format("tasks of this node will not reach the store at {} port {}: {}", place.address, place.port,
+                            error.what()));
+    return place;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <ddp/bytes.hpp>
 
 #include "base/env_table.hpp"
+#include "ddp_step_client.hpp"
 #include "step_ticket.hpp"
 #include "task_facts.hpp"
 
@@ -24,12 +26,26 @@ void warn_not_placed(const TaskFacts& facts, const std::exception& error);
 /// step.
 enum class StoreReach { none, out_of_reach, reached, refused, step_ends };
 
+/// The store that ranks of this node are to use.
+struct RanksStorePlace {
+  std::string address;
+  std::uint16_t port = 0;
+};
+
 /// Makes this node known to the store, which serves its tasks from then on.
 /// @param program helper= of plugstack.conf. @param first_rank of this component's tasks. @param ends of the channel
 /// for their ends; -1: there is none, and the tasks cannot be watched. @param command of the tasks.
-/// @param temporary_folder of the tasks, empty for the default: what killed jobs left there is removed.
+/// @param variables of the witness: "TMPDIR=..." of the tasks, where what killed jobs left is removed, and who the user
+/// is.
+/// @param witness gets the program that was asked, where the store was reached.
 StoreReach reach_store(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, int first_rank,
-                       int ends, const std::string& command, const std::string& temporary_folder);
+                       int ends, const std::string& command, const std::vector<std::string>& variables,
+                       std::optional<DdpStepClient>& witness);
+
+/// What @p witness has found: that rank 0's node has the ranks' store, or the one beside srun, also where nothing else
+/// is known.
+RanksStorePlace find_ranks_store(std::optional<DdpStepClient>& witness, const StepTicket& ticket,
+                                 const TaskFacts& facts);
 
 /// Tells nodes that wait for this one that it takes no part in choosing a network.
 void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store);
@@ -43,7 +59,7 @@ struct PlanAnswer {
 PlanAnswer make_plan(const std::string& program, const StepTicket& ticket, const TaskFacts& facts, StoreReach store,
                      std::vector<Bytes> resources, const base::Environment& environment);
 
-/// How long reach_store() and make_plan() together may take.
+/// How long reach_store(), make_plan() and find_ranks_store() together may take.
 std::chrono::seconds answer_limit(const StepTicket& ticket);
 
 }  // namespace ddp::srun_plugin

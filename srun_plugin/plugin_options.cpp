@@ -93,19 +93,23 @@ const std::array<OptionEntry, kOptions>& option_table() {
        "with --ddp: backend of libddp's process groups (default auto)"},
       {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
       {"ddp-dump", "FILE",
-       "with --ddp: write all tasks' environment variables, where they came from and what is wrong with them, to "
-       "standard error, or with =FILE to this file on the first task's node (JSON)",
+       "[=FILE]; with --ddp: write all tasks' environment variables, where they came from and what is wrong with them, "
+       "to "
+       "standard error, or to this file on the first task's node (JSON)",
        true},
       {"ddp-doctor", nullptr,
        "with --ddp: examine all nodes of the step (ddp-info doctor) before the program starts; errors end the step"},
       {"ddp-metrics", "[ADDRESS:]PORT",
-       "with --ddp: each node answers Prometheus at http://127.0.0.1:PORT/metrics, or at another of its addresses "
+       "[=[ADDRESS:]PORT]; with --ddp: each node answers Prometheus at http://127.0.0.1:PORT/metrics, or at another of "
+       "its addresses "
        "(0.0.0.0: all); without a value, or with auto, at a free port, which it prints",
        true},
       {"ddp-event-log", "FILE",
        "with --ddp: append what happens to the step to this file as it happens, one JSON object a line"},
       {"ddp-event-log-interval", "SECONDS",
        "with --ddp: how often --ddp-event-log gets a line on steps, hidden communication and stragglers (default 60)"},
+      {"ddp-hang-report-after", "SECONDS",
+       "with --ddp: say who hangs once no rank has got on for that time (default 300; 0: never)"},
   }};
   return kTable;
 }
@@ -121,7 +125,8 @@ std::span<const std::string_view> accepted_words(Option option) {
     case Option::doctor:
     case Option::metrics:
     case Option::event_log:
-    case Option::event_log_interval: return {};
+    case Option::event_log_interval:
+    case Option::hang_report_after: return {};
   }
   return {};
 }
@@ -141,6 +146,10 @@ void set_option(PluginOptions& options, Option option, const char* value) {
       return;
     case Option::event_log_interval:
       options.event_log_interval_s = static_cast<std::uint32_t>(parse_whole(attempted, text, kOneDay_s, "seconds"));
+      return;
+    case Option::hang_report_after:
+      options.hang_report_after_s =
+          text == "none" || text == "0" ? 0 : parse_whole(attempted, text, kOneDay_s, "seconds, nor none");
       return;
     case Option::bind:
     case Option::gpus:

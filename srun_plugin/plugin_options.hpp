@@ -20,8 +20,20 @@ struct OptionEntry {
   bool value_optional = false;  ///< "--name=VALUE", or "--name" alone
 };
 
-enum class Option { ddp, bind, gpus, backend, verbose, dump, doctor, metrics, event_log, event_log_interval };
-inline constexpr std::size_t kOptions = 10;
+enum class Option {
+  ddp,
+  bind,
+  gpus,
+  backend,
+  verbose,
+  dump,
+  doctor,
+  metrics,
+  event_log,
+  event_log_interval,
+  hang_report_after
+};
+inline constexpr std::size_t kOptions = 11;
 
 /// By Option.
 const std::array<OptionEntry, kOptions>& option_table();
@@ -39,6 +51,8 @@ struct PluginOptions {
   std::string metrics_address = "127.0.0.1";                 ///< numeric
   std::string event_log = {};                                ///< file; empty: none
   std::uint32_t event_log_interval_s = 60;                   ///< between two lines on steps
+
+  std::uint32_t hang_report_after_s = 300;  ///< for how long no rank must get on; 0: never told
 
   friend bool operator==(const PluginOptions&, const PluginOptions&) = default;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "base/slurm_step.hpp"
 #include "command_line.hpp"
 #include "plugin_options.hpp"
+#include "program_check.hpp"
 #include "slurm_spank.hpp"
 #include "srun_side.hpp"
 #include "task_side.hpp"
@@ -62,6 +64,12 @@ int guarded(const char* hook, Function&& function) noexcept {
   return 0;
 }
 
+/// Ends srun, sbatch or salloc before there is an allocation, as they do themselves where an option is wrong.
+[[noreturn]] void refuse(const char* text) {
+  slurm_error("%s", text);
+  std::exit(1);
+}
+
 /// What can be known to go wrong in the step, before there is one. Throws Error.
 void check_option(Option option, const PluginOptions& options) {
   if (option == Option::event_log) check_event_log(options.event_log);
@@ -86,6 +94,7 @@ int option_callback(int value, const char* argument, int remote) noexcept {
     if (spank_context() == S_CTX_LOCAL) check_option(static_cast<Option>(value), now.options);
     return 0;
   } catch (const std::exception& error) {
+    if (argument == nullptr) refuse(error.what());  // Slurm would add "Invalid --ddp argument: (null)"
     slurm_error("%s", error.what());
   } catch (...) {
     slurm_error("ddp: reading options: unknown exception");
@@ -97,7 +106,8 @@ void register_options(spank_t spank) {
   int value = 0;
   for (const OptionEntry& entry : option_table()) {
     spank_option option{.name = const_cast<char*>(entry.name),
-                        .arginfo = const_cast<char*>(entry.arginfo),
+                        // Slurm writes "--name=arginfo", as if the value were compulsory
+                        .arginfo = const_cast<char*>(entry.value_optional ? nullptr : entry.arginfo),
                         .usage = const_cast<char*>(entry.usage),
                         .has_arg = entry.value_optional       ? 2
                                    : entry.arginfo != nullptr ? 1
@@ -141,7 +151,12 @@ int slurm_spank_init(spank_t spank, int count, char** arguments) {
 
 int slurm_spank_init_post_opt(spank_t, int, char**) {
   return guarded("after reading options", [] {
-    if (in_srun()) state().srun->after_options(state().options, SlurmFacts::read());
+    if (!in_srun()) return;
+    try {
+      state().srun->after_options(state().options, SlurmFacts::read());
+    } catch (const RefusedCommand& refused) {
+      refuse(refused.what());
+    }
   });
 }
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "base/stderr_line.hpp"
 #include "base/step_settings.hpp"
 #include "before_program.hpp"
+#include "exit_status.hpp"
+#include "program_check.hpp"
 #include "slurm_spank.hpp"
 #include "step_ticket.hpp"
 #include "store_server/store_key.hpp"
@@ -45,6 +48,15 @@ bool has_plugin(std::string_view folders, std::string_view name) {
   return false;
 }
 
+/// "failure 3"; 0 for anything else.
+int parse_failure(std::string_view line) {
+  constexpr std::string_view kFailure = "failure ";
+  int status = 0;
+  if (!line.starts_with(kFailure)) return 0;
+  const auto [end, error] = std::from_chars(line.data() + kFailure.size(), line.data() + line.size(), status);
+  return error == std::errc{} && end == line.data() + line.size() && status > 0 && status < 256 ? status : 0;
+}
+
 std::uint16_t parse_ready(const std::string& path, std::string_view line) {
   std::uint16_t port = 0;
   if (line.starts_with(kReady)) {
@@ -69,14 +81,17 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
                .hint = "install the plugin and ddp-step from one package"}};
 }
 
-/// "--ddp-bind, --ddp-gpus and --ddp-backend"
-std::string detail_options() {
-  std::string all;
-  for (std::size_t i = 1; i < kOptions; ++i) {
-    all += i == 1 ? "--" : i + 1 == kOptions ? " and --" : ", --";
-    all += option_table().at(i).name;
+/// Throws RefusedCommand where the command cannot work; else says what it should rather be.
+void check_command(const CommandLine& arguments) {
+  if (!arguments.other_files && !process_variable("SLURM_WORKING_DIR")) {
+    const std::unique_ptr<char, decltype(&std::free)> folder(::getcwd(nullptr, 0), &std::free);
+    const auto advice = advise_on_script(arguments.command, folder != nullptr ? folder.get() : ".",
+                                         process_variable("PATH").value_or(""));
+    if (advice) throw RefusedCommand(*advice);
   }
-  return all;
+  const auto advice = advise_on_launcher(arguments.command, &process_variable);
+  if (advice && advice->hopeless) throw RefusedCommand(advice->text);
+  if (advice) base::write_stderr_line("srun: ddp: warning: " + advice->text);
 }
 
 }  // namespace
@@ -169,10 +184,10 @@ void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& fac
   if (std::exchange(stood_in_, false)) ::unsetenv(kUserVariable);
   // A srun inside a task must not inherit it. Further components are yet to be read.
   if (!arguments_.components && std::exchange(kill_set_, false)) ::unsetenv("SLURM_KILL_BAD_EXIT");
-  if (!options.enabled && arguments_.ddp_detail) {
-    base::write_stderr_line(fmt::format("srun: ddp: warning: {} need --ddp", detail_options()));
-  }
+  if (!options.enabled && !arguments_.ddp_detail.empty())
+    base::write_stderr_line(fmt::format("srun: ddp: warning: without --ddp, {} has no effect", arguments_.ddp_detail));
   if (!options.enabled || refused_) return;
+  check_command(arguments_);
   // --ddp-backend=auto was given against DDP_BACKEND, which tasks must not see then.
   const auto backend = process_variable("DDP_BACKEND");
   if (options.backend == "auto" && backend && !backend->empty()) ::setenv("DDP_BACKEND", "auto", 1);
@@ -180,6 +195,7 @@ void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& fac
 }
 
 void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& facts, const StepName& name) {
+  if (options.enabled && !refused_) exit_status::watch();
   if (options.enabled && !refused_) start_store(options, facts, name);
 }
 
@@ -200,6 +216,8 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
     }
     if (failure_ends_step_) arguments.emplace_back("--failure-ends-step");
     if (!arguments_.components) arguments.emplace_back("--nodes-expected");
+    if (options.hang_report_after_s > 0)
+      arguments.push_back(fmt::format("--hang-report-after={}", options.hang_report_after_s));
     if (!options.event_log.empty()) {
       arguments.push_back("--event-log=" + options.event_log);
       arguments.push_back(fmt::format("--event-log-interval={}", options.event_log_interval_s));
@@ -225,8 +243,16 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
 
 void SrunSide::at_end() {
   if (!store_) return;
-  store_->finish(Deadline::after(kStoreEndLimit));
+  const Deadline deadline = Deadline::after(kStoreEndLimit);
+  store_->close_input();
+  int first_failure = 0;
+  try {
+    first_failure = parse_failure(store_->read_line(deadline));
+  } catch (const std::exception&) {  // it has ended: no rank has failed
+  }
+  store_->finish(deadline);
   store_.reset();
+  if (failure_ends_step_) exit_status::prefer(first_failure);
 }
 
 }  // namespace ddp::srun_plugin

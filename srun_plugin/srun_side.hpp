@@ -46,13 +46,14 @@ class SrunSide {
   void before_options(const CommandLine& arguments, const SlurmFacts& facts);
 
   /// After that, before the allocation. Slurm soon copies the environment for further components of the step, so their
-  /// store starts here.
+  /// store starts here. Throws RefusedCommand where the user's command cannot work.
   void after_options(const PluginOptions& options, const SlurmFacts& facts);
 
   /// The step exists.
   void before_launch(const PluginOptions& options, const SlurmFacts& facts, const StepName& name = {});
 
-  /// The step has ended.
+  /// The step has ended. From then on srun's own exit status is that of the rank that failed first and so ended it, and
+  /// not that of those that Slurm ended then (ExitStatus).
   void at_end();
 
  private:

@@ -26,24 +26,24 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint8_t kStopWaiting = 0;  // answers to WAIT and CANCEL_WAIT
 constexpr std::uint8_t kWaitCanceled = 1;
-constexpr std::uint64_t kLargestValue = 64 * 1024;
+constexpr std::uint64_t kLargestValue = 8 * 1024 * 1024;
 
 base::ByteWriter request(Operation operation) {
   return std::move(base::ByteWriter{}.integer(static_cast<std::uint8_t>(operation)));
 }
 
-base::ByteWriter& add(base::ByteWriter& writer, std::span<const std::byte> text) {
+base::ByteWriter& append(base::ByteWriter& writer, std::span<const std::byte> text) {
   return writer.integer(static_cast<std::uint64_t>(text.size())).raw(text);
 }
 
-base::ByteWriter& add(base::ByteWriter& writer, std::string_view text) {
-  return add(writer, std::as_bytes(std::span{text}));
+base::ByteWriter& append(base::ByteWriter& writer, std::string_view text) {
+  return append(writer, std::as_bytes(std::span{text}));
 }
 
 Bytes request_of_keys(Operation operation, const std::vector<std::string>& keys) {
   base::ByteWriter writer = request(operation);
   writer.integer(static_cast<std::uint64_t>(keys.size()));
-  for (const std::string& key : keys) add(writer, key);
+  for (const std::string& key : keys) append(writer, key);
   return std::move(writer).bytes();
 }
 
@@ -66,16 +66,25 @@ StepStore::StepStore(const std::string& address, std::uint16_t port)
 
 void StepStore::set(const std::string& key, const Bytes& value) {
   base::ByteWriter writer = request(Operation::set);
-  add(writer, key);
-  send(add(writer, value).bytes());
+  append(writer, key);
+  send(append(writer, value).bytes());
 }
 
 Bytes StepStore::set_first(const std::string& key, const Bytes& value) {
   base::ByteWriter writer = request(Operation::compare_set);
-  add(writer, key);
-  add(writer, std::string_view{});
-  send(add(writer, value).bytes());
+  append(writer, key);
+  append(writer, std::string_view{});
+  send(append(writer, value).bytes());
   return receive_value();
+}
+
+std::int64_t StepStore::add(const std::string& key, std::int64_t amount) {
+  base::ByteWriter writer = request(Operation::add);
+  append(writer, key);
+  send(writer.integer(amount).bytes());
+  std::array<std::byte, sizeof(std::int64_t)> sum{};
+  receive(sum);
+  return base::ByteReader{sum, "a sum"}.integer<std::int64_t>();
 }
 
 bool StepStore::wait(const std::vector<std::string>& keys, Deadline deadline) {

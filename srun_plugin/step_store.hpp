@@ -26,6 +26,8 @@ class StepStore {
   void set(const std::string& key, const Bytes& value);
   /// Sets @p key unless it has a value. Returns the value that it has then.
   Bytes set_first(const std::string& key, const Bytes& value);
+  /// Adds to a number; @return the sum.
+  std::int64_t add(const std::string& key, std::int64_t amount);
   /// Waits until all have values; false at the deadline.
   bool wait(const std::vector<std::string>& keys, Deadline deadline);
   /// The same in two steps for who waits for other things, too: fd() is readable once there is an answer, or the store

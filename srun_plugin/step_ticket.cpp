@@ -10,8 +10,8 @@
 namespace ddp::srun_plugin {
 namespace {
 
-constexpr std::string_view kTicketVersion = "4";
-constexpr std::size_t kFields = 13;
+constexpr std::string_view kTicketVersion = "5";
+constexpr std::size_t kFields = 14;
 constexpr std::size_t kSecretDigits = 64;
 
 [[noreturn]] void fail(std::string cause) {
@@ -58,11 +58,12 @@ void read_word(PluginOptions& options, Option option, std::string_view word) {
 }  // namespace
 
 std::string encode(const StepTicket& ticket) {
-  return fmt::format(
-      "{};{};{};{};{};{};{};{};{};{};{};{:d};{:d}", kTicketVersion, ticket.port, ticket.secret,
-      to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend, ticket.patience_seconds,
-      ticket.version, ticket.options.metrics_port ? std::to_string(*ticket.options.metrics_port) : "none",
-      ticket.options.metrics_address, ticket.progress_seconds, ticket.options.verbose, ticket.pmi_available);
+  return fmt::format("{};{};{};{};{};{};{};{};{};{};{};{};{:d};{:d}", kTicketVersion, ticket.port, ticket.secret,
+                     to_string(ticket.options.bind), to_string(ticket.options.gpus), ticket.options.backend,
+                     ticket.patience_seconds, ticket.version,
+                     ticket.options.metrics_port ? std::to_string(*ticket.options.metrics_port) : "none",
+                     ticket.options.metrics_address, ticket.progress_seconds, ticket.options.hang_report_after_s,
+                     ticket.options.verbose, ticket.pmi_available);
 }
 
 StepTicket parse_ticket(std::string_view text) {
@@ -84,14 +85,15 @@ StepTicket parse_ticket(std::string_view text) {
   if (fields[7].empty() || fields[7].find_first_not_of(kVersionLetters) != std::string_view::npos)
     fail(fmt::format("'{}' is no version of libddp", fields[7]));
   ticket.version = fields[7];
-  ticket.options.verbose = parse_flag(fields[11]);
-  ticket.pmi_available = parse_flag(fields[12]);
+  ticket.options.verbose = parse_flag(fields[12]);
+  ticket.pmi_available = parse_flag(fields[13]);
   if (fields[8] != "none") ticket.options.metrics_port = parse_number(fields[8], "port");
   constexpr std::string_view kAddressLetters = "0123456789abcdefABCDEF.:";
   if (fields[9].empty() || fields[9].find_first_not_of(kAddressLetters) != std::string_view::npos)
     fail(fmt::format("'{}' is no address", fields[9]));
   ticket.options.metrics_address = fields[9];
   ticket.progress_seconds = parse_number<std::uint32_t>(fields[10], "number of seconds");
+  ticket.options.hang_report_after_s = parse_number<std::uint32_t>(fields[11], "number of seconds");
   return ticket;
 }
 

@@ -27,8 +27,13 @@ struct StepTicket {
   friend bool operator==(const StepTicket&, const StepTicket&) = default;
 };
 
-/// Whether nodes watch their tasks.
-inline bool watched(const StepTicket& ticket) { return ticket.options.metrics_port || ticket.progress_seconds > 0; }
+/// Whether nodes watch their tasks: because the user has asked for what they see, or to tell of hangs, too.
+inline bool reports_wanted(const StepTicket& ticket) {
+  return ticket.options.metrics_port || ticket.progress_seconds > 0;
+}
+inline bool watched(const StepTicket& ticket) {
+  return reports_wanted(ticket) || ticket.options.hang_report_after_s > 0;
+}
 
 /// One word, without spaces.
 std::string encode(const StepTicket& ticket);

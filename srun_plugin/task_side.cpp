@@ -94,13 +94,16 @@ struct NodeAnswer {
   bool store = false;
   bool step_ends = false;
   bool refused = false;  ///< programs must not start
-  Bytes plan;            ///< NodePlan as ddp-step encoded it; empty: no task is placed
+  RanksStorePlace place{};
+  Bytes plan;  ///< NodePlan as ddp-step encoded it; empty: no task is placed
 
   Bytes bytes() const {
     return std::move(base::ByteWriter{}
                          .integer(static_cast<std::uint8_t>(store))
                          .integer(static_cast<std::uint8_t>(step_ends))
                          .integer(static_cast<std::uint8_t>(refused))
+                         .text(place.address)
+                         .integer(place.port)
                          .blob(plan))
         .bytes();
   }
@@ -110,6 +113,8 @@ struct NodeAnswer {
     answer.store = reader.integer<std::uint8_t>() != 0;
     answer.step_ends = reader.integer<std::uint8_t>() != 0;
     answer.refused = reader.integer<std::uint8_t>() != 0;
+    answer.place.address = reader.text();
+    answer.place.port = reader.integer<std::uint16_t>();
     const auto plan = reader.blob();
     answer.plan.assign(plan.begin(), plan.end());
     return answer;
@@ -163,7 +168,7 @@ class TaskVariables {
 };
 
 /// The environment that torchrun would give the task, and the backend.
-void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTicket& ticket, bool store,
+void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTicket& ticket, const NodeAnswer& answer,
                   const base::Environment& environment) {
   const base::TorchrunEnvironment worker{.rank = facts.rank,
                                          .world_size = facts.world_size,
@@ -174,9 +179,9 @@ void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTi
                                          .role_rank = facts.rank,
                                          .role_world_size = facts.world_size,
                                          // without a store the user's MASTER_ADDR stays, for rank 0 to serve
-                                         .master_address = store ? facts.srun_address : std::string(),
-                                         .master_port = ticket.port,
-                                         .agent_serves_store = store,
+                                         .master_address = answer.store ? answer.place.address : std::string(),
+                                         .master_port = answer.place.port,
+                                         .agent_serves_store = answer.store,
                                          .run_id = facts.step,
                                          .slurm_job = environment.raw("SLURM_JOB_ID").value_or("")};
   for (const base::TorchrunVariable& variable : worker.variables()) {
@@ -277,8 +282,12 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   const bool knows_task = spank_get_item(spank, S_TASK_GLOBAL_ID, &task) == ESPANK_SUCCESS;
   const int first_rank = knows_task ? facts.rank - static_cast<int>(task) : 0;
   const std::string command = program_name(spank);
+  std::optional<DdpStepClient> witness;
   const auto reach = [&](int ends) {
-    return reach_store(ddp_step_, ticket, facts, first_rank, ends, command, environment.raw("TMPDIR").value_or(""));
+    return reach_store(ddp_step_, ticket, facts, first_rank, ends, command,
+                       {"TMPDIR=" + environment.raw("TMPDIR").value_or(""),
+                        "SLURM_JOB_USER=" + environment.raw("SLURM_JOB_USER").value_or("")},
+                       witness);
   };
   NodeAnswer answer;
   const auto own_resources = [&] { return encode(topology::resources_of_process(environment)); };
@@ -296,6 +305,7 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
     // Unless it is alone, each task asks for the network only, about which the other nodes want to know.
     answer.take(make_plan(ddp_step_, ticket, facts, store,
                           alone ? std::vector<Bytes>{own_resources()} : std::vector<Bytes>{}, environment));
+    answer.place = find_ranks_store(witness, ticket, facts);
     index = 0;
   } else {
     board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
@@ -315,6 +325,7 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
         warn(facts, "tasks of this node are not bound to cores: some did not start in time");
         excuse_node(ticket, facts, store);
       }
+      if (starts && !answer.step_ends) answer.place = find_ranks_store(witness, ticket, facts);
       board_->answer(answer.bytes());
     } else if (const auto bytes = board_->wait_answer(Deadline::after(kOffersLimit + answer_limit(ticket)));
                bytes && !bytes->empty()) {
@@ -322,13 +333,14 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
     } else {
       warn(facts, "the first task of this node did not answer in time; this one is not bound to cores");
       answer.store = reach(-1) != StoreReach::none;
+      answer.place = find_ranks_store(witness, ticket, facts);
     }
   }
   if (answer.refused) ::_exit(kMustNotStart);
   if (answer.step_ends) end_task();
   const NodePlan plan = read_plan(answer.plan, facts);
   TaskVariables variables(spank);
-  set_identity(variables, facts, ticket, answer.store, environment);
+  set_identity(variables, facts, ticket, answer, environment);
   const bool wants_binding = ticket.options.bind != BindPolicy::none;
   const std::string cpus_before = topology::affinity_of(0).to_string();
   std::string summary = "not placed";
@@ -347,7 +359,7 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   base::write_stderr_line(
       fmt::format("ddp: rank {} of {} on {} (local rank {} of {}): {}; store {}; {}", facts.rank, facts.world_size,
                   facts.node_name, facts.local_rank, facts.local_world_size, summary,
-                  answer.store ? fmt::format("{} port {}", facts.srun_address, ticket.port) : "none",
+                  answer.store ? fmt::format("{} port {}", answer.place.address, answer.place.port) : "none",
                   environment.has("PMIX_NAMESPACE") ? "PMIx"
                   : environment.has("PMI_FD")       ? "PMI-2"
                                                     : "no PMI"));

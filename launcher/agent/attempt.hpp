@@ -13,12 +13,12 @@
 
 #include "agent/job_layout.hpp"
 #include "agent/node_job.hpp"
-#include "agent/rank_observer.hpp"
-#include "agent/standstill_watch.hpp"
 #include "agent/step_signals.hpp"
 #include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"
 #include "control/loop_connection.hpp"
+#include "diagnostics/hang/rank_observer.hpp"
+#include "diagnostics/hang/standstill_watch.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
 #include "events/event_loop.hpp"
 #include "events/heartbeat.hpp"
@@ -124,13 +124,13 @@ class Attempt {
   std::unique_ptr<JobNamespace> name_space_;
   std::shared_ptr<LogPump> logs_;  ///< shared with traces_, whose thread may hang
   std::unique_ptr<TraceGatherer> traces_;
-  std::unique_ptr<StandstillWatch> standstill_;
-  std::unique_ptr<RankObserver> observer_;              ///< while it looks
-  std::optional<Deadline> stacks_due_;                  ///< they are to be read once the observer has looked
-  std::unique_ptr<diagnostics::StackGatherer> stacks_;  ///< while they are read
-  std::string log_folder_;                              ///< of this attempt; empty: no files
-  std::vector<topology::RankPlan> places_;              ///< by local rank
-  std::string ddp_info_;                                ///< where ranks dump their environments
+  std::unique_ptr<diagnostics::StandstillWatch> standstill_;
+  std::unique_ptr<diagnostics::RankObserver> observer_;  ///< while it looks
+  std::optional<Deadline> stacks_due_;                   ///< they are to be read once the observer has looked
+  std::unique_ptr<diagnostics::StackGatherer> stacks_;   ///< while they are read
+  std::string log_folder_;                               ///< of this attempt; empty: no files
+  std::vector<topology::RankPlan> places_;               ///< by local rank
+  std::string ddp_info_;                                 ///< where ranks dump their environments
   EnvironmentMap inheritable_;
   std::unique_ptr<WorkerGroup> workers_;
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first

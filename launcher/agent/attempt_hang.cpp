@@ -10,7 +10,8 @@ namespace ddp::launcher {
 
 void Attempt::watch_standstill() {
   if (plan_.still_after_ms == 0) return;
-  standstill_ = std::make_unique<StandstillWatch>(workers_->pids(), std::chrono::milliseconds{plan_.still_after_ms});
+  standstill_ =
+      std::make_unique<diagnostics::StandstillWatch>(workers_->pids(), std::chrono::milliseconds{plan_.still_after_ms});
   loop_.watch(standstill_->fd(), [this] { send_standstill(); });
 }
 
@@ -31,7 +32,7 @@ void Attempt::observe_ranks(Deadline deadline) {
     ranks.push_back({.pid = workers_->pid(local), .identity = std::move(identity)});
   }
   try {
-    observer_ = std::make_unique<RankObserver>(std::move(ranks), job_.host, deadline);
+    observer_ = std::make_unique<diagnostics::RankObserver>(std::move(ranks), job_.host, deadline);
     loop_.watch(observer_->fd(), [this] { send_observed(); });
   } catch (const std::exception& error) {
     observer_.reset();

@@ -71,7 +71,7 @@ std::string NodeMetrics::text() {
   diagnostics::MetricsPage page(job_name_, job_.host);
   page.add(Metric::scrapes, ++answers_);
   page.add(Metric::build_info, 1, {{"version", DDP_VERSION_STRING}});
-  page.add(Metric::job_info, 1, {{"program", job_.options.command.front()}});
+  page.add(Metric::job_info, 1, {{"program", job_.options.command.front()}, {"user", diagnostics::user_name()}});
   page.add(Metric::world_size, layout_.world_size);
   page.add(Metric::nodes, static_cast<double>(num_nodes_));
   page.add(Metric::attempts, epoch_ + 1);

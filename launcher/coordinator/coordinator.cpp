@@ -148,7 +148,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
   phase_end_ = after(kPreparingLimit);
   outcome_ = {};
   state_ = {};
-  state_.hang = HangInquiry{options_.hang_report_after};
+  state_.hang = diagnostics::HangInquiry{options_.hang_report_after};
   attempt_.emplace(roster);
   const std::vector<AttemptNode>& nodes = attempt_->nodes();
   const auto num_nodes = static_cast<std::int64_t>(nodes.size());

@@ -17,10 +17,10 @@
 #include "control/messages.hpp"
 #include "coordinator/agent_links.hpp"
 #include "coordinator/end_notice.hpp"
-#include "coordinator/hang_inquiry.hpp"
 #include "coordinator/job_attempt.hpp"
 #include "coordinator/membership.hpp"
 #include "coordinator/supervisor.hpp"
+#include "diagnostics/hang/hang_inquiry.hpp"
 #include "events/event_loop.hpp"
 #include "events/heartbeat.hpp"
 #include "outcome/job_outcome.hpp"
@@ -137,7 +137,7 @@ class Coordinator {
     bool stacks_asked = false;  ///< and not all that can come is there
     std::set<int> stacks_due;   ///< nodes that have not sent theirs, by node rank
     RankStacks stacks;
-    HangInquiry hang{};
+    diagnostics::HangInquiry hang{};
     bool hang_ended = false;                ///< the job has begun to end
     std::optional<HangReport> hang_report;  ///< for the outcome
   };

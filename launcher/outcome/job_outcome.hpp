@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "diagnostics/hang/hang_report.hpp"
 #include "diagnostics/stacks/rank_stacks.hpp"
 
 namespace ddp::launcher {
@@ -96,12 +97,7 @@ struct NodeFailure {
   bool silent_before = false;
 };
 
-/// Who hung, as far as was to be seen from outside (diagnostics/hang).
-struct HangReport {
-  std::string when;  ///< "no progress for 60 s", "before the ranks were ended"
-  std::string text;  ///< lines, the verdict first
-  std::string json;  ///< the document of ddp-info status
-};
+using diagnostics::HangReport;
 
 /// Whom other ranks of a process group name in their errors, where it is not the rank that ended first.
 struct GroupVerdict {

@@ -13,9 +13,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/exception_line.hpp"
 #include "base/signal_name.hpp"
 #include "outcome/error_file.hpp"
-#include "report/exception_line.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -72,7 +72,7 @@ std::string without_error_file(const RankFailure& failure, Extent extent) {
                        failure.name.pid);
   }
   const RankTraces& traces = failure.traces;
-  if (const std::string_view exception = exception_line(traces.stderr_tail); !exception.empty()) {
+  if (const std::string_view exception = base::exception_line(traces.stderr_tail); !exception.empty()) {
     if (shows_stderr(traces, extent)) return "in stderr";
     return shortened(exception, kOtherTracebackBytes) + (traces.stderr_shown ? " (see above)" : "");
   }
@@ -94,7 +94,7 @@ void add_logs(ReportLines& lines, const RankTraces& traces) {
 /// What makes failures look alike to a reader: not who and where.
 std::string looks_of(const RankFailure& failure) {
   const RankTraces& traces = failure.traces;
-  std::string said = traces.error_content.empty() ? std::string(exception_line(traces.stderr_tail))
+  std::string said = traces.error_content.empty() ? std::string(base::exception_line(traces.stderr_tail))
                                                   : parse_error_file(traces.error_content).message;
   if (said.empty()) {
     const std::string_view tail = without_newlines(traces.stderr_tail);
@@ -140,7 +140,7 @@ void add_failure(ReportLines& lines, int number, const RankFailure& failure, Ext
   const std::string_view tail = without_newlines(traces.stderr_tail);
   if (shows_stderr(traces, extent)) {
     add_stderr(lines, tail);
-  } else if (!tail.empty() && exception_line(tail).empty()) {
+  } else if (!tail.empty() && base::exception_line(tail).empty()) {
     lines.field("stderr", fmt::format("{} (last line; see above)", tail.substr(tail.rfind('\n') + 1)));
   }
 }

@@ -56,7 +56,8 @@ bool take_log_option(std::string_view argument, ddp::srun_plugin::StepLogOptions
 
 int usage() {
   ddp::base::write_stderr_line(
-      "usage: ddp-step store [--port-range=FIRST-LAST] [--failure-ends-step] [--nodes-expected] [--event-log=FILE "
+      "usage: ddp-step store [--port-range=FIRST-LAST] [--failure-ends-step] [--nodes-expected] "
+      "[--hang-report-after=SECONDS] [--event-log=FILE "
       "--event-log-interval=SECONDS --program=NAME --job=ID --step=ID] | witness | plan | before | --version\n"
       "The plugin for srun runs this; it is not meant to be run by hand.");
   return 2;
@@ -85,6 +86,7 @@ int main(int argc, char** argv) {
   ddp::srun_plugin::StoreCommand store;
   for (int i = 2; i < argc; ++i) {
     constexpr std::string_view kRange = "--port-range=";
+    constexpr std::string_view kHang = "--hang-report-after=";
     const std::string_view argument = argv[i];
     if (argument == "--failure-ends-step") {
       store.failure_ends_step = true;
@@ -92,6 +94,12 @@ int main(int argc, char** argv) {
       store.nodes_expected = true;
     } else if (take_log_option(argument, store.log)) {
       continue;
+    } else if (argument.starts_with(kHang)) {
+      unsigned seconds = 0;
+      const std::string_view text = argument.substr(kHang.size());
+      const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+      if (status != std::errc{} || end != text.data() + text.size() || seconds == 0) return usage();
+      store.hang_report_after = std::chrono::seconds{seconds};
     } else if (argument.starts_with(kRange)) {
       store.ports = parse_range(argument.substr(kRange.size()));
       if (!store.ports) return usage();

@@ -44,7 +44,7 @@ std::string NodeWatch::text() {
   diagnostics::MetricsPage page(node_.step, node_.node);
   page.add(Metric::scrapes, ++answers_);
   page.add(Metric::build_info, 1, {{"version", DDP_VERSION_STRING}});
-  page.add(Metric::job_info, 1, {{"program", node_.program}});
+  page.add(Metric::job_info, 1, {{"program", node_.program}, {"user", diagnostics::user_name()}});
   page.add(Metric::world_size, node_.world_size);
   page.add(Metric::nodes, node_.num_nodes);
   page.add(Metric::attempts, 1);

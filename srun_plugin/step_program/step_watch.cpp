@@ -45,10 +45,12 @@ std::string describe_end(std::int32_t status) {
   return fmt::format("was ended by {}{}", signal_name(WTERMSIG(status)), WCOREDUMP(status) ? ", core dumped" : "");
 }
 
-std::vector<std::string> describe_failure(const RankEnd& failure, const std::vector<RankEnd>& early, bool ends_step) {
+std::vector<std::string> describe_failure(const RankEnd& failure, const std::vector<RankEnd>& early, bool ends_step,
+                                          const std::string& exception) {
   std::vector<std::string> lines;
   std::string first =
-      fmt::format("srun --ddp: rank {} on {} {}; {}", failure.rank, failure.node, describe_end(failure.status),
+      fmt::format("srun --ddp: rank {} on {} {}{}; {}", failure.rank, failure.node, describe_end(failure.status),
+                  exception.empty() ? "" : fmt::format(" ({})", exception),
                   ends_step ? "the step ends" : "the step goes on, as --kill-on-bad-exit says");
   if (WIFSIGNALED(failure.status) && WTERMSIG(failure.status) == SIGTERM)
     first += " (scancel, preemption and time limits send this signal to all)";
@@ -133,7 +135,9 @@ std::vector<std::string> StepWatch::lines() {
   if (notes[1].empty()) return lines;
   const RankEnd failure = decode_rank_end(notes[1]);
   if (!lines.empty() && may_be_slurms(failure.status)) return lines;  // the consequence
-  for (std::string& line : describe_failure(failure, ends_with_0(store_, step), failure_ends_step_))
+  named_ = failure;
+  const std::string exception = WIFSIGNALED(failure.status) ? std::string() : output_.exception(failure.rank);
+  for (std::string& line : describe_failure(failure, ends_with_0(store_, step), failure_ends_step_, exception))
     lines.push_back(std::move(line));
   return lines;
 }

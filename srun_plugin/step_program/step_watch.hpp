@@ -2,6 +2,8 @@
 // never heard of.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +12,7 @@
 #include <ddp/deadline.hpp>
 
 #include "step_notes.hpp"
+#include "step_program/last_words.hpp"
 #include "step_store.hpp"
 
 namespace ddp::srun_plugin {
@@ -18,8 +21,9 @@ namespace ddp::srun_plugin {
 std::string describe_end(std::int32_t status);
 
 /// One line about the first failure, and one about ranks that had ended with 0 before, if there are such.
-/// @param early ends with 0, at whatever time.
-std::vector<std::string> describe_failure(const RankEnd& failure, const std::vector<RankEnd>& early, bool ends_step);
+/// @param early ends with 0, at whatever time. @param exception of the rank; empty: not known.
+std::vector<std::string> describe_failure(const RankEnd& failure, const std::vector<RankEnd>& early, bool ends_step,
+                                          const std::string& exception = {});
 
 /// Nodes of the step that the store has not heard of. Throws as StepStore, as the next one.
 std::vector<std::string> silent_nodes(StepStore& store, const StepNote& step);
@@ -43,6 +47,8 @@ class StepWatch {
   std::optional<Deadline> due() const { return due_; }
   /// What is to be said, once. Throws as StepStore.
   std::vector<std::string> lines();
+  /// The rank that failed first, once lines() has named it.
+  const std::optional<RankEnd>& failure() const { return named_; }
 
  private:
   StepStore failure_;  ///< waits for the first
@@ -53,6 +59,8 @@ class StepWatch {
   std::optional<Deadline> due_;
   bool failed_ = false;
   bool said_ = false;
+  LastWords output_{STDERR_FILENO};  ///< srun's
+  std::optional<RankEnd> named_;
 };
 
 }  // namespace ddp::srun_plugin

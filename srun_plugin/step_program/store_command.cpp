@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,12 +13,14 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "base/stderr_line.hpp"
 #include "base/unique_fd.hpp"
 #include "step_program/input_line.hpp"
+#include "step_program/step_desk.hpp"
 #include "step_program/step_watch.hpp"
 #include "store_server/store_server.hpp"
 
@@ -45,32 +48,37 @@ void watching(std::optional<Watch>& watch, Function&& function) {
   }
 }
 
-void say(StepWatch& watch) {
-  for (const std::string& line : watch.lines()) base::write_stderr_line(line);
+void say(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) base::write_stderr_line(line);
 }
 
 /// Passes on what the store says of connections that it refused, and what there is to say of the step's end, until
 /// standard input ends.
-void serve_until_input_ends(StoreServer& server, std::optional<StepWatch>& watch, std::optional<StepLog>& log) {
+void serve_until_input_ends(StoreServer& server, std::optional<StepWatch>& watch, std::optional<StepLog>& log,
+                            std::optional<StepDesk>& desk) {
   // On srun's standard error, as srun's own warnings. It ends with this program, which ends with srun.
   for (;;) {
     const bool due = watch && watch->due();
     pollfd entries[] = {{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
                         {.fd = server.refusals_fd(), .events = POLLIN, .revents = 0},
                         {.fd = watch && !watch->failed() ? watch->fd() : -1, .events = POLLIN, .revents = 0},
-                        {.fd = log ? log->fd() : -1, .events = POLLIN, .revents = 0}};
+                        {.fd = log ? log->fd() : -1, .events = POLLIN, .revents = 0},
+                        {.fd = desk ? desk->fd() : -1, .events = POLLIN, .revents = 0}};
     const bool collects = log && log->due();
+    const auto look = desk ? desk->due() : std::nullopt;
     int timeout_ms = due ? watch->due()->poll_timeout_ms() : -1;
     if (collects && (timeout_ms < 0 || log->due()->poll_timeout_ms() < timeout_ms))
       timeout_ms = log->due()->poll_timeout_ms();
-    if (::poll(entries, 4, timeout_ms) < 0 && errno != EINTR) return;
+    if (look && (timeout_ms < 0 || look->poll_timeout_ms() < timeout_ms)) timeout_ms = look->poll_timeout_ms();
+    if (::poll(entries, 5, timeout_ms) < 0 && errno != EINTR) return;
     if (entries[1].revents != 0) {
       for (const std::string& line : server.take_refusals())
         base::write_stderr_line(fmt::format("srun: ddp: warning: the step's store {}", line), base::kLinePatience,
                                 STDIN_FILENO);
     }
     if (entries[2].revents != 0) watching(watch, [&] { watch->note_failure(); });
-    if (due && watch && watch->due()->expired()) watching(watch, [&] { say(*watch); });
+    if (due && watch && watch->due()->expired()) watching(watch, [&] { say(watch->lines()); });
+    if (entries[4].revents != 0 || (look && look->expired())) watching(desk, [&] { say(desk->advance()); });
     if (entries[3].revents != 0) watching(log, [&] { log->advance(); });
     if (collects && log && log->due()->expired()) watching(log, [&] { log->collect(); });
     if (entries[0].revents == 0) continue;
@@ -112,7 +120,8 @@ int serve_store(const StoreCommand& command) {
     return 1;
   }
   tell_plugin(fmt::format("ddp-step 1 port {}", server->port()));
-  // srun reads no further.
+  // srun reads no further before the end.
+  const base::UniqueFd plugin{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)};
   const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   if (nothing) ::dup2(nothing.get(), STDOUT_FILENO);
   std::optional<StepWatch> watch;
@@ -126,9 +135,21 @@ int serve_store(const StoreCommand& command) {
   } catch (const std::exception& error) {
     base::write_stderr_line(fmt::format("srun: ddp: warning: {}; the step has no event log", error.what()));
   }
-  serve_until_input_ends(*server, watch, log);
-  watching(watch, [&] { say(*watch); });
+  std::optional<StepDesk> desk;
+  try {
+    desk.emplace(server->port(), command.hang_report_after);
+  } catch (const std::exception&) {  // likewise
+  }
+  serve_until_input_ends(*server, watch, log, desk);
+  watching(desk, [&] { say(desk->advance()); });
+  watching(watch, [&] { say(watch->lines()); });
   watching(log, [&] { log->end(); });
+  if (watch && watch->failure() && plugin) {
+    const int status = watch->failure()->status;
+    base::write_line(plugin.get(),
+                     fmt::format("failure {}", WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status)),
+                     base::kLinePatience);
+  }
   return 0;
 }
 

@@ -29,8 +29,10 @@
 #include "base/unique_fd.hpp"
 #include "ddp_step_client.hpp"
 #include "step_program/end_reporter.hpp"
+#include "step_program/hang_watch.hpp"
 #include "step_program/input_line.hpp"
 #include "step_program/node_watch.hpp"
+#include "step_program/ranks_store.hpp"
 #include "store_server/witness.hpp"
 
 namespace ddp::srun_plugin {
@@ -73,11 +75,13 @@ struct Orders {
   ReportingNode node;
   bool has_channel = false;
   WatchedNode watched;
+  RanksStoreOptions ranks_store;
+  std::chrono::seconds hang_after{0};  ///< 0: hangs are not looked for
 };
 
 /// Whether one of the fields before the program is missing or empty, which would make each later one that before it.
 bool lacks_field(const std::string& line) {
-  constexpr int kFields = 14;
+  constexpr int kFields = 17;
   std::size_t begin = 0;
   for (int field = 0; field < kFields; ++field) {
     const std::size_t end = line.find(' ', begin);
@@ -93,13 +97,15 @@ Orders parse_orders(const std::string& line) {
   ReportingNode& node = orders.node;
   WatchedNode& watched = orders.watched;
   std::string metrics_port;
-  std::int64_t report_seconds = -1;
+  std::int64_t report_seconds = -1, patience_seconds = -1, hang_seconds = -1;
   std::istringstream fields(line);
   fields >> orders.address >> orders.port >> orders.key >> node.name >> node.step.node_list >> node.step.world_size >>
-      node.first_rank >> orders.has_channel >> watched.step >> watched.num_nodes >> watched.local_tasks >>
-      metrics_port >> watched.metrics_address >> report_seconds;
+      node.first_rank >> orders.has_channel >> orders.ranks_store.has_rank_0 >> patience_seconds >> hang_seconds >>
+      watched.step >> watched.num_nodes >> watched.local_tasks >> metrics_port >> watched.metrics_address >>
+      report_seconds;
   const bool whole = !lacks_field(line) && !fields.fail() && node.step.world_size > 0 && node.first_rank >= 0 &&
-                     watched.num_nodes > 0 && watched.local_tasks > 0 && report_seconds >= 0;
+                     watched.num_nodes > 0 && watched.local_tasks > 0 && report_seconds >= 0 && patience_seconds >= 0 &&
+                     hang_seconds >= 0;
   std::uint16_t port = 0;
   const char* const end = metrics_port.data() + metrics_port.size();
   const auto read = std::from_chars(metrics_port.data(), end, port);
@@ -117,12 +123,18 @@ Orders parse_orders(const std::string& line) {
   watched.report_interval = std::chrono::seconds{report_seconds};
   watched.node = node.name;
   watched.world_size = node.step.world_size;
+  orders.ranks_store.srun_address = orders.address;
+  orders.ranks_store.srun_port = orders.port;
+  orders.ranks_store.key = store_server::StoreKey::parse(orders.key);
+  orders.ranks_store.node = node.name;
+  orders.ranks_store.patience = std::chrono::seconds{patience_seconds};
+  orders.hang_after = std::chrono::seconds{hang_seconds};
   return orders;
 }
 
 int stay(const std::string& line) {
   try {
-    auto [address, key, port, node, has_channel, watched] = parse_orders(line);
+    auto [address, key, port, node, has_channel, watched, ranks_store, hang_after] = parse_orders(line);
     const bool reports = watched.report_interval > std::chrono::seconds{0};
     const Deadline deadline = Deadline::after(kReachLimit);
     store_server::Witness witness(address, port, store_server::StoreKey::parse(key), deadline);
@@ -131,6 +143,13 @@ int stay(const std::string& line) {
     const std::string node_name = node.name;
     reporter.emplace(address, port, std::move(node));
     std::optional<NodeWatch> watch;
+    std::optional<HangWatch> hang;
+    const HangWatchOptions hang_options{.address = address,
+                                        .port = port,
+                                        .node = node_name,
+                                        .local_tasks = watched.local_tasks,
+                                        .world_size = watched.world_size,
+                                        .after = hang_after};
     bool refused = false;
     try {
       if (has_channel && (watched.metrics_port || reports)) watch.emplace(std::move(watched));
@@ -142,13 +161,16 @@ int stay(const std::string& line) {
       refused = true;
       write_line(fmt::format("ddp-step 1 refused {}", error.what()));
     }
+    RanksStore ranks(std::move(ranks_store), STDOUT_FILENO);
+    if (has_channel && hang_after > std::chrono::seconds{0}) hang.emplace(hang_options);
     let_go_of_the_task();
     start_sweep();
     if (has_channel) {
-      reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr, refused);
+      reporter->run(DdpStepClient::kInheritedFd, watch ? &*watch : nullptr, hang ? &*hang : nullptr, refused);
     } else {
       reporter.reset();
       witness.wait();
+      ranks.wait();
     }
     return 0;
   } catch (const std::exception& error) {

@@ -5,8 +5,8 @@ namespace ddp::srun_plugin {
 
 /// Reads the store's address, port and key, one line with blanks between, from standard input. Returns at once in the
 /// process that was started, so that the task is not its parent; what it leaves behind makes the node known to the
-/// store, checks that the store serves the node, writes "ddp-step 1 known" or "error TEXT" to standard output, and
-/// stays until the store ends, if that needs a witness.
+/// store, checks that the store serves the node, writes "ddp-step 1 known" or "error TEXT" to standard output, then the
+/// line of RanksStore, and stays until the store ends, if that needs a witness.
 int witness_connections();
 
 }  // namespace ddp::srun_plugin

@@ -1,7 +1,8 @@
 // What a task reads of other processes: the ticket in its environment ('t' first), the plan of ddp-step ('p'), what
 // ddp-step is asked ('q') and told of each rank ('r'), and what nodes tell each other of their networks ('n', and 'd'
-// for the decision); and what they tell srun's side of themselves ('s') and of their ranks' ends ('e') and steps ('l').
-// Whatever the bytes, reading throws ddp::Error or gives something that is written to the same bytes again.
+// for the decision); and what they tell srun's side of themselves ('s'), of their ranks' ends ('e') and steps ('l'),
+// and while the step runs ('w'). Whatever the bytes, reading throws ddp::Error or gives something that is written to
+// the same bytes again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "node_plan.hpp"
 #include "step_notes.hpp"
 #include "step_program/node_report.hpp"
+#include "step_program/step_news.hpp"
 #include "step_ticket.hpp"
 #include "topology/placement/rank_resources.hpp"
 
@@ -62,6 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       }
       case 's': require_same(bytes, encode(decode_step_note(bytes))); break;
       case 'e': require_same(bytes, encode(decode_rank_end(bytes))); break;
+      case 'w': require_same(bytes, encode(decode_news(bytes))); break;
       case 'l': {  // and more ranks than are written
         const ddp::Bytes once = encode(decode_report(bytes));
         require_same(once, encode(decode_report(once)));

@@ -165,7 +165,7 @@ END
 @test "a backend plugin compiles as docs/backends.md says, and carries a group" {
   mkdir project plugins
   awk '/^```cmake/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/docs/backends.md" >project/CMakeLists.txt
-  cp "$SOURCE/tests/support/example_backend.cpp" project/my_backend.cpp
+  sed 's/\.name = "example"/.name = "mine"/' "$SOURCE/tests/support/example_backend.cpp" >project/my_backend.cpp
   cmake -G Ninja -S project -B build "-DCMAKE_PREFIX_PATH=$MOVED" >/dev/null
   cmake --build build
   run -1 "$MOVED/bin/ddprun" --nproc-per-node 2 --backend mine "$MOVED/bin/ddp-selftest"
@@ -253,6 +253,10 @@ END
   [[ $output == *"$MOVED"* ]]
   run -0 env "SLURM_CONF=$PWD/slurm/slurm.conf" "$switch" status # Slurm looks for plugstack.conf beside it
   [[ $output == "$conf/ddp.conf names $MOVED"* ]]
+  echo "include $PWD/slurm/elsewhere/*.conf" >slurm/plugstack.conf # tests/commands/plugin_script.bats has more
+  run -1 "$switch" status "$conf"
+  [[ $output == *"does not include it"* ]]
+  echo "include $conf/*.conf" >slurm/plugstack.conf
   # Another release of Slurm runs here.
   mkdir bin
   printf '#!/bin/sh\necho slurm 99.05.1\n' >bin/srun

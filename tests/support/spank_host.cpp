@@ -10,6 +10,7 @@
 //   step, tasks         number of the step; tasks of this node
 //   ends                exit codes of the tasks, as slurm_spank_task_exit is told: "0 1"
 //   container           slurm_spank_user_init is called in a process that is not the tasks' parent (job_container)
+//   ends_with           exit status of the host, as srun takes it from its tasks
 //   fail                a function of Slurm's that fails; may be repeated
 //   plugin_dirs, mpi_default, ports   of slurm.conf
 //   fault               what a plugin might do wrong, done by the host: memory, access, descriptor
@@ -301,5 +302,5 @@ int main(int, char** argv) {
     write_out("descriptors", left);
     stop(kDescriptorsLeft, "descriptors were left open");
   }
-  return 0;
+  return std::stoi(now.setting("ends_with", "0"));
 }

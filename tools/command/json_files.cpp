@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
 #include "base/system_error.hpp"
+#include "base/whole_file.hpp"
 
 namespace ddp::tools {
 
@@ -45,11 +46,9 @@ std::string read_json_file(const fs::path& path) {
                  .ranks = {},
                  .hint = {}}};
   }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) throw base::system_error(fmt::format("reading '{}'", path.string()), errno);
-  return text;
+  auto text = base::read_file(path.string());
+  if (!text) throw base::system_error(fmt::format("reading '{}'", path.string()), errno);
+  return std::move(*text);
 }
 
 }  // namespace ddp::tools

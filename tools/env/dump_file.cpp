@@ -2,8 +2,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -12,6 +10,7 @@
 #include <ddp/error.hpp>
 
 #include "base/system_error.hpp"
+#include "base/whole_file.hpp"
 #include "diagnostics/environment/shown_value.hpp"
 
 namespace ddp::tools::env {
@@ -142,12 +141,9 @@ EnvironmentReport parse_dump(std::string_view text, const std::string& name) {
 }
 
 EnvironmentReport read_dump(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad())
-    throw base::system_error(fmt::format("reading '{}'", path), errno == 0 ? EIO : errno);
-  return parse_dump(text, path);
+  const auto text = base::read_file(path);
+  if (!text) throw base::system_error(fmt::format("reading '{}'", path), errno);
+  return parse_dump(*text, path);
 }
 
 }  // namespace ddp::tools::env

@@ -4,8 +4,6 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +19,7 @@
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
+#include "base/whole_file.hpp"
 #include "command/helper_lines.hpp"
 #include "command/job_nodes.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
@@ -45,10 +44,7 @@ std::optional<int> number_in(std::string_view text) {
 }
 
 /// Empty for what may not be read, or has gone.
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+std::string read_file(const fs::path& path) { return base::read_file(path.string()).value_or(std::string{}); }
 
 /// "4711 (name) S 4710 ...": the name may have anything.
 int parent_of(const fs::path& folder) {

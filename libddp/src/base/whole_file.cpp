@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
@@ -55,6 +56,22 @@ void write_file(const std::string& path, std::string_view text) {
   if (exists) file.set_mode(facts.st_mode & 07777);
   file.write(text);
   file.commit();
+}
+
+std::optional<std::string> read_file(const std::string& path) {
+  std::string text;
+  const UniqueFd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!fd) return std::nullopt;
+  std::array<char, 16384> block;
+  for (;;) {
+    const ssize_t count = ::read(fd.get(), block.data(), block.size());
+    if (count == 0) return text;
+    if (count > 0) {
+      text.append(block.data(), static_cast<std::size_t>(count));
+    } else if (errno != EINTR) {
+      return std::nullopt;
+    }
+  }
 }
 
 }  // namespace ddp::base

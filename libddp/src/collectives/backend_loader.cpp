@@ -78,6 +78,11 @@ const BackendPlugin& load(std::string_view name) {
          fmt::format("the plugin has interface version {}, this library {}", plugin->version, kBackendVersion),
          "install the plugin and libddp.so of the same version");
   }
+  if (plugin->name == nullptr || name != plugin->name) {
+    fail(ErrorCode::mismatch, name,
+         fmt::format("the plugin in its file is '{}'", plugin->name != nullptr ? plugin->name : ""),
+         fmt::format("a plugin's name is that of its file: {}", base::backend_file(name)));
+  }
   return *plugin;
 }
 

@@ -81,6 +81,13 @@ TEST_F(BackendLoader, APluginOfAnotherVersion) {
   EXPECT_EQ(refusal("test_other_version").code(), ErrorCode::mismatch) << "a failure must not be remembered as success";
 }
 
+TEST_F(BackendLoader, APluginOfAnotherNameThanItsFile) {
+  const Error error = refusal("test_other_name");
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("'example'"));
+  EXPECT_THAT(error.hint(), HasSubstr("libddp_test_other_name.so"));
+}
+
 TEST_F(BackendLoader, WhatIsBuiltInNeedsNoLibrary) { EXPECT_EQ(&load_backend("local"), &kLocalBackend); }
 
 TEST(LocalBackend, CopiesInputToOutput) {

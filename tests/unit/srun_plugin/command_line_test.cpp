@@ -135,11 +135,20 @@ INSTANTIATE_TEST_SUITE_P(UnknownOptions, SrunCommandLine,
                                            Case{"srun --container-image x.sqsh --ddp p", ""}));
 
 TEST(SrunArguments, DetailsAndSallocsShellAreFound) {
-  EXPECT_TRUE(read_command_line(words("srun --ddp-verbose p")).ddp_detail);
-  EXPECT_TRUE(read_command_line(words("srun --ddp-bind core p")).ddp_detail);
-  EXPECT_FALSE(read_command_line(words("srun --ddp p --ddp-verbose")).ddp_detail);
+  EXPECT_EQ(read_command_line(words("srun --ddp-verbose p")).ddp_detail, "--ddp-verbose");
+  EXPECT_EQ(read_command_line(words("srun --ddp-bind core --ddp-gpus=one p")).ddp_detail, "--ddp-bind, --ddp-gpus");
+  EXPECT_EQ(read_command_line(words("srun --ddp p --ddp-verbose")).ddp_detail, "");
   EXPECT_TRUE(read_command_line(words("srun --interactive --preserve-env --pty bash")).interactive);
   EXPECT_FALSE(read_command_line(words("srun --ddp python --interactive")).interactive);
+}
+
+TEST(SrunArguments, WhereTasksSeeAnotherFolderIsFound) {
+  for (const char* line : {"srun -D /x --ddp p", "srun --chdir=/x p", "srun --container-image=x p", "srun --chd /x p"})
+    EXPECT_TRUE(read_command_line(words(line)).other_files) << line;
+  for (const char* line : {"srun --ddp p -D /x", "srun -d x p"})
+    EXPECT_FALSE(read_command_line(words(line)).other_files) << line;
+  EXPECT_EQ(read_command_line(words("srun --ddp -n2 python -u t.py : -n1 x")).command,
+            (std::vector<std::string>{"python", "-u", "t.py"}));
 }
 
 TEST(SrunArguments, EmptyWordsAreNoOptions) {

@@ -62,6 +62,7 @@ TEST(PluginOptions, TableIsByOption) {
   EXPECT_EQ(name(Option::metrics), "ddp-metrics");
   EXPECT_EQ(name(Option::event_log), "ddp-event-log");
   EXPECT_EQ(name(Option::event_log_interval), "ddp-event-log-interval");
+  EXPECT_EQ(name(Option::hang_report_after), "ddp-hang-report-after");
 }
 
 TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
@@ -138,6 +139,20 @@ TEST(PluginOptions, MetricsAreServedAtAnAddressAndAPort) {
         << wrong;
   }
   EXPECT_THAT(option_refusal([] { defaults_with({{"DDP_METRICS_PORT", "many"}}); }), HasSubstr("DDP_METRICS_PORT"));
+}
+
+TEST(PluginOptions, HangsAreToldAfterFiveMinutesUnlessAskedOtherwise) {
+  PluginOptions options;
+  EXPECT_EQ(options.hang_report_after_s, 300U);
+  set_option(options, Option::hang_report_after, "60");
+  EXPECT_EQ(options.hang_report_after_s, 60U);
+  for (const char* never : {"0", "none"}) {
+    options.hang_report_after_s = 1;
+    set_option(options, Option::hang_report_after, never);
+    EXPECT_EQ(options.hang_report_after_s, 0U) << never;
+  }
+  for (const char* wrong : {"", "-1", "1.5", "5m", "86401"})
+    EXPECT_THAT(option_refusal([&] { set_option(options, Option::hang_report_after, wrong); }), HasSubstr("86400"));
 }
 
 TEST(PluginOptions, AnEventLogNeedsAFileAndWholeSeconds) {

@@ -17,8 +17,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
-constexpr int kOptionRefused = 4;  // of spank_host
+constexpr int kOptionRefused = 4;  // of spank_host: Slurm adds its own line
+constexpr int kRefused = 1;        // by the plugin
 
 void expect_silent(const test::HostResult& result) {
   EXPECT_EQ(result.exit_status, 0);
@@ -74,7 +76,7 @@ TEST(SpankSrun, TheEnvironmentMayAsk) {
   }
   SpankHostRun wrong("local");
   const auto result = wrong.environment("SLURM_DDP", "1").environment("DDP_GPUS", "two").run({"true"});
-  EXPECT_EQ(result.exit_status, kOptionRefused);
+  EXPECT_EQ(result.exit_status, kRefused);
   EXPECT_THAT(result.err, AllOf(HasSubstr("DDP_GPUS"), HasSubstr("all, one, none")));
 }
 
@@ -129,8 +131,19 @@ TEST(SpankSrun, AWrongWordEndsSrunWithTheAcceptedOnes) {
   }
   SpankHostRun run("local");
   const auto result = run.environment("DDP_BIND", "nuam").run({"--ddp", "true"});
-  EXPECT_EQ(result.exit_status, kOptionRefused);
+  EXPECT_EQ(result.exit_status, kRefused);
   EXPECT_THAT(result.err, AllOf(HasSubstr("DDP_BIND"), HasSubstr("did you mean 'numa'")));
+}
+
+TEST(SpankSrun, AHopelessCommandEndsSrunBeforeTheAllocation) {
+  SpankHostRun run("local");
+  const auto refused = run.run({"--ddp", "-N2", "torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py"});
+  EXPECT_EQ(refused.exit_status, kRefused);
+  EXPECT_EQ(refused.lines_of_err(), 1) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("write srun --ddp --ntasks-per-node=2 python train.py"));
+  SpankHostRun without("local");
+  without.environment("SLURM_DDP", "0").environment("_SLURM_SPANK_OPTION_ddp_ddp", "");
+  EXPECT_THAT(without.run({"torchrun", "--nnodes=2", "train.py"}).err, Not(HasSubstr("--ntasks-per-node")));
 }
 
 TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
@@ -140,9 +153,9 @@ TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
     expect_silent(run.run({"true"}));
     EXPECT_THAT(run.seen("options"),
                 ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
-                            "ddp-backend auto|host|cpu|gloo|nccl|ddp|PLUGIN 1", "ddp-verbose - 0", "ddp-dump FILE 2",
-                            "ddp-doctor - 0", "ddp-metrics [ADDRESS:]PORT 2", "ddp-event-log FILE 1",
-                            "ddp-event-log-interval SECONDS 1"))
+                            "ddp-backend auto|host|cpu|gloo|nccl|ddp|PLUGIN 1", "ddp-verbose - 0", "ddp-dump - 2",
+                            "ddp-doctor - 0", "ddp-metrics - 2", "ddp-event-log FILE 1",
+                            "ddp-event-log-interval SECONDS 1", "ddp-hang-report-after SECONDS 1"))
         << context;
   }
   for (const char* context : {"slurmd", "job_script"}) {

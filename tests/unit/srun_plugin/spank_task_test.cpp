@@ -186,11 +186,24 @@ TEST(SpankTask, HowRanksEndIsSaidBesideSrun) {
   test::add_step_environment(node, 2);
   node.set("ends", "0 3");
   SpankHostRun srun("local");
+  srun.set("ends_with", "143");  // of a rank that Slurm has ended then
   const auto result = run_with_node(srun, node);
-  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.exit_status, 3);
   EXPECT_THAT(result.err,
               MatchesRegex("srun --ddp: rank 1 on n1 failed with exit code 3; the step ends\n"
                            "srun --ddp: rank 0 on n1 ended with exit code 0 [0-9.]* s before rank 1: [^\n]*\n"));
+}
+
+TEST(SpankTask, SrunsOwnExitStatusStaysWhereNoRankHasFailedOrTheStepGoesOn) {
+  for (const bool fails : {false, true}) {
+    SpankHostRun node("remote");
+    test::add_step_environment(node, 2);
+    node.set("ends", fails ? "0 3" : "0 0");
+    SpankHostRun srun("local");
+    srun.set("ends_with", "143");
+    if (fails) srun.environment("SLURM_KILL_BAD_EXIT", "0");
+    EXPECT_EQ(run_with_node(srun, node).exit_status, 143) << fails;
+  }
 }
 
 TEST(SpankTask, MeetsTheStoreOfSrunAndGetsWhatDdprunGives) {

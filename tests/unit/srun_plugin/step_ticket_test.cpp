@@ -22,7 +22,8 @@ StepTicket sample() {
                       .backend = "gloo",
                       .verbose = true,
                       .metrics_port = 9464,
-                      .metrics_address = "::1"},
+                      .metrics_address = "::1",
+                      .hang_report_after_s = 900},
           .port = 60123,
           .secret = kSecret,
           .patience_seconds = 60,
@@ -61,11 +62,11 @@ TEST(StepTicket, EveryTruncationIsAnError) {
 }
 
 TEST(StepTicket, MalformedOnesAreErrors) {
-  const std::string good = "4;60123;" + kSecret + ";core;one;gloo;60;1.2.3;9464;::1;70000;1;0";
+  const std::string good = "5;60123;" + kSecret + ";core;one;gloo;60;1.2.3;9464;::1;70000;900;1;0";
   ASSERT_EQ(parse_ticket(good), sample());
   const auto with = [&](std::size_t field, const std::string& text) {
-    std::vector<std::string> fields{"4",     "60123", kSecret, "core",  "one", "gloo", "60",
-                                    "1.2.3", "9464",  "::1",   "70000", "1",   "0"};
+    std::vector<std::string> fields{"5",     "60123", kSecret, "core",  "one", "gloo", "60",
+                                    "1.2.3", "9464",  "::1",   "70000", "900", "1",    "0"};
     fields.at(field) = text;
     std::string all;
     for (const std::string& each : fields) all += (all.empty() ? "" : ";") + each;
@@ -78,14 +79,14 @@ TEST(StepTicket, MalformedOnesAreErrors) {
   const std::vector<Malformed> cases{
       {"", "version is ''"},
       {";", "version is ''"},
-      {with(0, "2"), "version is '2', not 4"},
+      {with(0, "2"), "version is '2', not 5"},
       {with(6, "long"), "'long' is no number of seconds"},
       {with(0, "11"), "version"},
       {with(0, " 1"), "version"},
       {with(0, std::string(1000, 'x')), "version is 'xxxxxxxxxxxxxxxx', not"},
-      {good + ";", "14 fields, not 13"},
-      {good + ";more", "14 fields"},
-      {"4", "1 fields"},
+      {good + ";", "15 fields, not 14"},
+      {good + ";more", "15 fields"},
+      {"5", "1 fields"},
       {with(1, ""), "'' is no port"},
       {with(1, "65536"), "'65536' is no port"},
       {with(1, "-1"), "no port"},
@@ -102,16 +103,17 @@ TEST(StepTicket, MalformedOnesAreErrors) {
       {with(3, ""), "'' is not known"},
       {with(4, "two"), "'two' is not known"},
       {with(5, "MPI"), "'MPI' is not known"},
-      {with(11, "2"), "'2' is neither 0 nor 1"},
-      {with(11, ""), "'' is neither"},
+      {with(12, "2"), "'2' is neither 0 nor 1"},
+      {with(12, ""), "'' is neither"},
       {with(7, ""), "no version"},
       {with(7, "1 2"), "no version"},
-      {with(12, "true"), "'true' is neither"},
+      {with(13, "true"), "'true' is neither"},
       {with(8, ""), "'' is no port"},
       {with(8, "auto"), "'auto' is no port"},
       {with(9, ""), "no address"},
       {with(9, "n0"), "'n0' is no address"},
       {with(10, "-1"), "no number of seconds"},
+      {with(11, "none"), "no number of seconds"},
       {good + "\n", "neither"},
       {good + std::string(1, '\0'), "'0"},
   };
@@ -119,7 +121,7 @@ TEST(StepTicket, MalformedOnesAreErrors) {
 }
 
 TEST(StepTicket, ErrorsDoNotTellTheSecret) {
-  EXPECT_THAT(ticket_refusal("4;60123;" + kSecret + "0;core;one;gloo;60;1.2.3;none;::1;0;1;0"),
+  EXPECT_THAT(ticket_refusal("5;60123;" + kSecret + "0;core;one;gloo;60;1.2.3;none;::1;0;0;1;0"),
               ::testing::Not(HasSubstr(kSecret.substr(0, 8))));
 }
 

@@ -67,6 +67,11 @@ TEST(StepEnd, AFailureIsOneLine) {
   EXPECT_THAT(describe_failure(end_of(1, SIGTERM), {}, true), ElementsAre(HasSubstr("time limits")));
 }
 
+TEST(StepEnd, AnExceptionThatIsKnownStandsInTheLine) {
+  EXPECT_THAT(describe_failure(end_of(1, exited(1)), {}, true, "ValueError: bad"),
+              ElementsAre("srun --ddp: rank 1 on n0 failed with exit code 1 (ValueError: bad); the step ends"));
+}
+
 TEST(StepEnd, WhoEndedWithZeroBeforeIsNamed) {
   EXPECT_THAT(describe_failure(end_of(0, exited(1), 18'000), {end_of(2, 0, 1'000), end_of(3, 0, 18'001)}, true),
               ElementsAre(HasSubstr("rank 0"),
@@ -187,7 +192,7 @@ TEST_F(StepWatchTest, AnEndGoesFromSlurmstepdToTheStore) {
       for (int other = STDERR_FILENO + 1; other < 256; ++other) {
         if (other != fd) ::close(other);
       }
-      reporter("n0", 4).run(fd, nullptr);
+      reporter("n0", 4).run(fd, nullptr, nullptr);
       status = 0;
     } catch (const std::exception&) {
     }

@@ -41,7 +41,7 @@ class WitnessTest : public StepProgramTest {
   /// As node_questions.cpp writes it.
   std::string order(const std::string& metrics = "none 127.0.0.1",
                     const std::string& program = "train.py --lr 1") const {
-    return "127.0.0.1 " + port_ + " " + kKey + " n1 n1 1 0 0 17.0 1 1 " + metrics + " 0 " + program;
+    return "127.0.0.1 " + port_ + " " + kKey + " n1 n1 1 0 0 0 10 0 17.0 1 1 " + metrics + " 0 " + program;
   }
 
   /// The witness that has the folder in its environment; 0: there is none.

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 
 #include <fmt/format.h>
@@ -15,6 +14,7 @@
 #include <ddp/error.hpp>
 
 #include "base/system_error.hpp"
+#include "base/whole_file.hpp"
 #include "diagnostics/environment/nccl_plugins.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 
@@ -24,11 +24,7 @@ namespace {
 // Behind the path in /proc/PID/maps, when the file was replaced after it was loaded.
 constexpr std::string_view kDeleted = " (deleted)";
 
-std::optional<std::string> read_proc(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(file), {}};
-}
+std::optional<std::string> read_proc(const std::string& path) { return base::read_file(path); }
 
 /// Where NCCL looks for .nccl.conf: the password file, from 2.30.3 on HOME.
 std::string home_for(const NcclFile& nccl, const base::Environment& environment) {

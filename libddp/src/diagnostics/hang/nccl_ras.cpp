@@ -311,6 +311,19 @@ std::vector<NcclTrouble> ras_troubles(std::string_view first, std::string_view s
   return troubles;
 }
 
+namespace {
+
+/// Of a rank whose groups say so.
+bool has_communicators(const HostFacts& facts) {
+  return std::any_of(facts.ranks.begin(), facts.ranks.end(), [](const RankFacts& rank) {
+    return rank.flight && std::any_of(rank.flight->groups.begin(), rank.flight->groups.end(), [](const auto& group) {
+             return group.backend.find("nccl") != std::string::npos;
+           });
+  });
+}
+
+}  // namespace
+
 void ask_nccl(const std::string& proc, HostFacts& facts, Deadline deadline) {
   std::vector<pid_t> pids;
   std::map<std::string, std::string> environment;
@@ -331,6 +344,8 @@ void ask_nccl(const std::string& proc, HostFacts& facts, Deadline deadline) {
     std::this_thread::sleep_for(kBetween);
     facts.nccl = ras_troubles(first, ask_ras(address, limit), pids);
   } catch (const Error& error) {
+    // NCCL opens its port with its first communicator; PyTorch maps the library in programs that never have one.
+    if (error.code() == ErrorCode::unavailable && !has_communicators(facts)) return;
     facts.notes.push_back(fmt::format("NCCL's RAS was not of use: {}", error.what()));
   }
 }

@@ -82,10 +82,20 @@ std::string_view to_string(Place place) {
   return "unknown";
 }
 
+std::string describe_group(const std::string& name) {
+  // "torch.ID.0123abcd", as bindings/python/libddp/_backend.py makes them; torch's own name of its first group is "0".
+  constexpr std::string_view kTorchs = "torch.";
+  const auto end = name.rfind('.');
+  if (!name.starts_with(kTorchs) || end <= kTorchs.size() || end + 9 != name.size())
+    return fmt::format("group '{}'", name);
+  const std::string id = name.substr(kTorchs.size(), end - kTorchs.size());
+  return id == "0" ? "torch's default group" : fmt::format("torch's group '{}'", id);
+}
+
 std::string describe(const FlightView::Call& call) {
-  if (!call.transfer) return fmt::format("{} #{} of group '{}'", call.operation, call.sequence, call.group);
-  return fmt::format("{} {} member {} of group '{}'", call.operation, call.operation == "recv" ? "from" : "to",
-                     call.peer, call.group);
+  const std::string group = describe_group(call.group);
+  if (!call.transfer) return fmt::format("{} #{} of {}", call.operation, call.sequence, group);
+  return fmt::format("{} {} member {} of {}", call.operation, call.operation == "recv" ? "from" : "to", call.peer, group);
 }
 
 std::string duration(double seconds) {
@@ -123,6 +133,8 @@ Whereabouts whereabouts(const RankFacts& rank) {
   if (!lives || (!rank.flight && !rank.links_libddp)) return where;
   const FlightPhase phase = rank.flight ? rank.flight->phase : FlightPhase::none;
   if (!rank.flight || (phase == FlightPhase::none && rank.flight->groups.empty())) {
+    // A program of torch.distributed that has libddp loaded for something else will never call it.
+    if (rank.flight_source != FlightSource::libddp) return where;
     where.text += ", has not called World::init";
     if (where.place != Place::stopped) where.place = Place::starting;
     return where;

@@ -11,7 +11,7 @@ using enum MetricKind;
 
 constexpr std::array<MetricRow, kMetrics> kTable{{
     {"ddp_build_info", gauge, "version", "1, with the version of libddp."},
-    {"ddp_job_info", gauge, "program", "1, with the program."},
+    {"ddp_job_info", gauge, "program, user", "1, with the program and the user who runs it."},
     {"ddp_world_size", gauge, "", "Ranks of the job."},
     {"ddp_nodes", gauge, "", "Nodes of the job."},
     {"ddp_attempts_total", counter, "", "Attempts to run the job, the current one included."},

@@ -1,6 +1,9 @@
 #include "diagnostics/metrics/metrics_page.hpp"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -59,6 +62,13 @@ std::string MetricsPage::text() const {
     text += lines_.at(i);
   }
   return text;
+}
+
+std::string user_name() {
+  for (const char* name : {"SLURM_JOB_USER", "USER"}) {
+    if (const char* const value = std::getenv(name); value != nullptr && *value != '\0') return value;
+  }
+  return std::to_string(::geteuid());
 }
 
 }  // namespace ddp::diagnostics

@@ -5,14 +5,13 @@
 #include <charconv>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "base/whole_file.hpp"
 #include "diagnostics/stacks/stack_text.hpp"
 
 namespace ddp::diagnostics {
@@ -24,10 +23,7 @@ constexpr std::array<std::string_view, 6> kShells{"sh", "bash", "dash", "ksh", "
 constexpr int kDeepestShell = 8;
 constexpr std::size_t kMostThreads = 4096;
 
-std::string content_of(const std::string& path) {
-  std::ifstream file{path};
-  return {std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
-}
+std::string content_of(const std::string& path) { return base::read_file(path).value_or(std::string{}); }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 

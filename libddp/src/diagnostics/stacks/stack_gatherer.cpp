@@ -51,7 +51,7 @@ void StackGatherer::Shared::run() {
     try {
       stack = read_stack(tools, each.pid, deadline);
     } catch (const std::exception& error) {
-      stack.notes.push_back(fmt::format("reading the stack of a rank: {}", error.what()));
+      stack.notes.push_back(fmt::format("the stack of rank {} could not be read: {}", each.rank, error.what()));
     }
     lock.lock();
     for (const std::string& note : stack.notes) stacks.note(host, note);

@@ -1,6 +1,10 @@
 #include "diagnostics/stacks/stack_text.hpp"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,6 +43,18 @@ std::string without_address(std::string_view frame) {
   if (begin == std::string_view::npos || end == std::string_view::npos || begin > end || begin > 8)
     return std::string{frame};
   return std::string{frame.substr(0, begin)} + std::string{frame.substr(end + 4)};
+}
+
+/// "#1  _ZN3c104funcEi () from libc10.so": the name as the source has it.
+std::string demangled(const std::string& frame) {
+  const std::size_t begin = frame.find(" _Z");
+  if (begin == std::string::npos) return frame;
+  const std::size_t end = std::min(frame.find_first_of(" @", begin + 1), frame.size());
+  const std::string name = frame.substr(begin + 1, end - begin - 1);
+  int status = -1;
+  const std::unique_ptr<char, decltype(&std::free)> text{abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
+                                                         &std::free};
+  return status == 0 && text ? frame.substr(0, begin + 1) + text.get() + frame.substr(end) : frame;
 }
 
 bool has_frames(const std::vector<ThreadStack>& threads) {
@@ -80,7 +96,7 @@ std::string stack_of_gdb(std::string_view output) {
     if (line.starts_with("Thread ") && line.ends_with(':')) {
       threads.push_back({.name = quoted(line), .frames = {}});
     } else if (!threads.empty() && (line.starts_with('#') || line.starts_with("(More stack frames"))) {
-      threads.back().frames.push_back(without_address(line));
+      threads.back().frames.push_back(demangled(without_address(line)));
     }
   });
   return format_threads(threads);

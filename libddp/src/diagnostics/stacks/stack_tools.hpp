@@ -17,7 +17,7 @@ struct StackTools {
   std::string gdb;                       ///< path; empty: not installed
   std::vector<std::string> environment;  ///< of both: "NAME=value"
   std::string proc = "/proc";
-  /// For one tool and one process. (gdb reads libtorch's symbols for 4 s of a processor's time.)
+  /// For one tool and one process. (gdb reads libtorch's symbols for 2 s of a processor's time.)
   std::chrono::milliseconds tool_limit = std::chrono::seconds(18);
 
   /// Looks for them in the folders of @p search_path, then in @p folder: a virtual environment's, where its interpreter

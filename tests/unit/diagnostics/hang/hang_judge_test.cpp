@@ -240,6 +240,25 @@ TEST(HangJudge, WithoutRecordersProcessesTell) {
   }
 }
 
+TEST(Whereabouts, AProgramOfTorchIsNotTakenForOneOfLibddps) {
+  RankFacts rank = rank_after(1, 2, 0, 'S', "futex");
+  rank.flight.reset();
+  rank.links_libddp = true;
+  EXPECT_THAT(whereabouts(rank).text, HasSubstr("has not called World::init"));
+  for (const FlightSource source : {FlightSource::torch, FlightSource::torch_unread}) {
+    rank.flight_source = source;
+    EXPECT_EQ(whereabouts(rank).text, "waiting in futex");
+  }
+}
+
+TEST(Whereabouts, GroupsOfTorchHaveTorchsNames) {
+  EXPECT_EQ(describe_group("torch.0.db047faf"), "torch's default group");
+  EXPECT_EQ(describe_group("torch.12.db047faf"), "torch's group '12'");
+  EXPECT_EQ(describe_group("torch.a.b.db047faf"), "torch's group 'a.b'");
+  for (const char* own : {"world", "ddp.0.world", "torch.0", "torch..db047faf", "torch.0.db04", ""})
+    EXPECT_EQ(describe_group(own), std::string("group '") + own + "'");
+}
+
 TEST(HangReport, FoldsRanksAtTheSamePlace) {
   JobObservation job = job_of({rank_in(0, 5, 34, 12), rank_in(1, 5, 34, 11), rank_in(2, 5, 34, 12),
                                rank_after(3, 5, 33, 'T', ""), rank_in(4, 5, 34, 12)});

@@ -7,6 +7,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -173,6 +176,28 @@ TEST(NcclRas, IsAskedAsItsClientDoes) {
     say(fd, "Job summary\n");
   }};
   EXPECT_EQ(ask_ras(old.address(), Deadline::after(60s)), "Job summary\n");
+}
+
+// PyTorch maps NCCL in programs that never make a communicator, without which NCCL opens no port.
+TEST(NcclRas, NothingIsSaidWhereThereIsNoCommunicator) {
+  std::string proc = testing::TempDir() + "ras-proc-XXXXXX";
+  ASSERT_NE(::mkdtemp(proc.data()), nullptr);
+  std::filesystem::create_directories(proc + "/7");
+  std::ofstream{proc + "/7/maps"} << "7f00-7f01 r-xp 0 00:00 0 /usr/lib/libnccl.so.2\n";
+  std::ofstream{proc + "/7/environ"} << "NCCL_RAS_ADDR=127.0.0.1:1";
+  HostFacts facts{.host = "n0", .ranks = {RankFacts{}}, .notes = {}};
+  facts.ranks[0].pid = 7;
+  facts.ranks[0].state = 'S';
+  ask_nccl(proc, facts, Deadline::after(30s));
+  EXPECT_THAT(facts.notes, IsEmpty());
+  facts.ranks[0].flight.emplace();
+  facts.ranks[0].flight->groups.push_back({.name = "w", .backend = "host", .rank = 0, .size = 1, .members = {0}});
+  ask_nccl(proc, facts, Deadline::after(30s));
+  EXPECT_THAT(facts.notes, IsEmpty());
+  facts.ranks[0].flight->groups.push_back({.name = "g", .backend = "cpu:host,cuda:nccl", .rank = 0, .size = 1, .members = {0}});
+  ask_nccl(proc, facts, Deadline::after(30s));
+  EXPECT_THAT(facts.notes, ElementsAre(HasSubstr("refused")));
+  std::filesystem::remove_all(proc);
 }
 
 TEST(NcclRas, SilentEndlessAndOtherServersEnd) {

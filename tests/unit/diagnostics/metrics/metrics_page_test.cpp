@@ -36,7 +36,7 @@ TEST(MetricsPage, HasTheFormatsOrderAndEscapes) {
   page.add(Metric::job_info, 1, {{"program", "a\nb\x01\xff.py"}});
   page.add(Metric::last_step, 0.25, {{"rank", "1"}});
   EXPECT_EQ(page.text(),
-            "# HELP ddp_job_info 1, with the program.\n# TYPE ddp_job_info gauge\n"
+            "# HELP ddp_job_info 1, with the program and the user who runs it.\n# TYPE ddp_job_info gauge\n"
             R"(ddp_job_info{job="17",node="n\"0\\",program="a\nb??.py"} 1)"
             "\n# HELP ddp_attempts_total Attempts to run the job, the current one included.\n"
             "# TYPE ddp_attempts_total counter\n"

@@ -113,6 +113,22 @@ TEST_F(StackGathererTest, WithoutToolsTheKernelIsAsked) {
   EXPECT_THAT(stacks.notes[0].hosts, ElementsAre("n0"));
 }
 
+TEST_F(StackGathererTest, WhatOnlyRootReadsIsLeftOut) {
+  const base::ChildProcess process = sleeper();
+  const std::string task = fmt::format("{0}/proc/{1}/task/{1}", folder_, process.pid());
+  std::filesystem::create_directories(task + "/stack");  // opens, and cannot be read
+  std::ofstream{task + "/status"} << "Name:\tsleeper\nState:\tS (sleeping)\n";
+  StackTools none = tools("");
+  none.proc = folder_ + "/proc";
+  StackGatherer gatherer{{{.rank = 4, .pid = process.pid()}}, none, "n0", Deadline::after(30s)};
+  std::optional<RankStacks> stacks;
+  while (!(stacks = gatherer.take())) ::usleep(1'000);
+  ASSERT_THAT(stacks->groups, SizeIs(1));
+  EXPECT_EQ(stacks->groups[0].text, "thread \"sleeper\"\n  state S (sleeping)");
+  ASSERT_THAT(stacks->notes, SizeIs(1));
+  EXPECT_THAT(stacks->notes[0].text, HasSubstr("gdb is not installed"));
+}
+
 TEST_F(StackGathererTest, AToolThatFailsGivesItsReason) {
   const RankStacks stacks =
       gather({0, 1}, tools(script("gdb", "echo 'ptrace: Operation not permitted.' >&2; echo noise")));

@@ -31,6 +31,19 @@ TEST(StackText, GdbsStacksOfEqualProcessesAreEqual) {
             "2 threads \"pool-0\", ...\n  #0  futex_wait () at futex.h:1");
 }
 
+// gdb takes 7 s for it at libtorch, so it is told not to.
+TEST(StackText, NamesAreDemangled) {
+  EXPECT_EQ(
+      stack_of_gdb("Thread 1 (LWP 7 \"python\"):\n"
+                   "#0  0x00007f in _ZN4c10d8TCPStore6doWaitENSt6chrono8durationIlSt5ratioILl1ELl1000EEEE () from "
+                   "libtorch_cpu.so\n"
+                   "#1  0x00007f in _ZN1a1bEv () from a.so\n#2  main_Zone () at a_Z.c:1\n"),
+      "thread \"python\"\n"
+      "  #0  c10d::TCPStore::doWait(std::chrono::duration<long, std::ratio<1l, 1000l> >) () from libtorch_cpu.so\n"
+      "  #1  a::b() () from a.so\n  #2  main_Zone () at a_Z.c:1");
+  EXPECT_EQ(stack_of_gdb("Thread 1 (LWP 7):\n#0  _Znonsense () from a.so\n"), "thread\n  #0  _Znonsense () from a.so");
+}
+
 TEST(StackText, PySpysStacksOfEqualProcessesAreEqual) {
   const auto output = [](const std::string& pid) {
     return "Process " + pid + ": python3 train.py --rank " + pid + "\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread " +

@@ -5,8 +5,8 @@
 
 #include <gmock/gmock.h>
 
-#include "coordinator/hang_inquiry.hpp"
 #include "coordinator_fixture.hpp"
+#include "diagnostics/hang/hang_inquiry.hpp"
 #include "diagnostics/hang/rank_facts.hpp"
 
 namespace ddp::launcher::test {
@@ -132,7 +132,7 @@ TEST_F(CoordinatorHang, WhereNothingHangsNothingIsToldAndItLooksAgainLater) {
 }
 
 TEST(HangInquiry, AStandstillThatIsOverOnceAllHaveAnsweredIsNotLookedAtAgain) {
-  HangInquiry hang{60s};
+  diagnostics::HangInquiry hang{60s};
   const auto now = Deadline::Clock::now();
   hang.note(0, true, now);
   hang.ask({0}, Deadline{now + 12s});

@@ -1,4 +1,4 @@
-#include "agent/rank_observer.hpp"
+#include "diagnostics/hang/rank_observer.hpp"
 
 #include <exception>
 #include <mutex>
@@ -10,9 +10,7 @@
 #include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/torch_recorder.hpp"
 
-namespace ddp::launcher {
-
-using diagnostics::HostFacts;
+namespace ddp::diagnostics {
 
 struct RankObserver::Shared {
   base::WakeEvent ready;
@@ -20,14 +18,14 @@ struct RankObserver::Shared {
   std::optional<HostFacts> facts;
 };
 
-RankObserver::RankObserver(std::vector<diagnostics::FoundRank> ranks, std::string host, Deadline deadline)
+RankObserver::RankObserver(std::vector<FoundRank> ranks, std::string host, Deadline deadline)
     : deadline_(deadline), host_(std::move(host)), shared_(std::make_shared<Shared>()) {
   base::start_thread([shared = shared_, name = host_, found = std::move(ranks), deadline] {
     HostFacts facts{.host = name, .ranks = {}, .notes = {}};
     try {
-      facts = diagnostics::observe_ranks("/proc", name, found, {});
-      diagnostics::ask_torch("/proc", facts, deadline);
-      diagnostics::ask_nccl("/proc", facts, deadline);
+      facts = observe_ranks("/proc", name, found, {});
+      ask_torch("/proc", facts, deadline);
+      ask_nccl("/proc", facts, deadline);
     } catch (const std::exception& error) {
       facts.notes.emplace_back(error.what());
     }
@@ -47,4 +45,4 @@ std::optional<HostFacts> RankObserver::take() {
       .host = host_, .ranks = {}, .notes = {"/proc did not answer in time: ps -eo pid,stat,wchan shows D"}};
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

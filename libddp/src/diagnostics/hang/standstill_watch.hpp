@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 
 /// Not thread-safe. Destruction leaves a thread that hangs behind; it touches nothing of the object.
 class StandstillWatch {
@@ -33,4 +33,4 @@ class StandstillWatch {
   std::shared_ptr<Shared> shared_;
 };
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

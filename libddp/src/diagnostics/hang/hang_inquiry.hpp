@@ -11,10 +11,10 @@
 
 #include <ddp/deadline.hpp>
 
+#include "diagnostics/hang/hang_report.hpp"
 #include "diagnostics/hang/rank_facts.hpp"
-#include "outcome/job_outcome.hpp"
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 
 /// Of one attempt. Nodes are named by node rank.
 class HangInquiry {
@@ -38,7 +38,7 @@ class HangInquiry {
   /// Answers are awaited.
   bool asking() const { return limit_.has_value(); }
   std::optional<Deadline> limit() const { return limit_; }
-  void answer(int node, diagnostics::HostFacts facts);
+  void answer(int node, HostFacts facts);
   /// It will not answer.
   void give_up(int node);
   bool complete(Time now) const { return asking() && (due_.empty() || now >= limit_->when()); }
@@ -65,7 +65,7 @@ class HangInquiry {
   std::optional<Deadline> limit_;
   std::set<int> due_;
   bool whole_ = true;  ///< all that were asked have answered
-  std::vector<diagnostics::HostFacts> facts_;
+  std::vector<HostFacts> facts_;
 };
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

@@ -1,8 +1,8 @@
-#include "report/exception_line.hpp"
+#include "base/exception_line.hpp"
 
 #include <cstddef>
 
-namespace ddp::launcher {
+namespace ddp::base {
 namespace {
 
 // Each frame of a traceback has such a line; the first line of a traceback may be missing.
@@ -37,4 +37,4 @@ std::string_view exception_line(std::string_view text) {
   return {};
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::base

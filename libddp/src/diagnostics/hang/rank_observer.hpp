@@ -12,19 +12,19 @@
 #include "diagnostics/hang/process_table.hpp"
 #include "diagnostics/hang/rank_facts.hpp"
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 
 /// Not thread-safe. Destruction leaves a thread that hangs behind; it touches nothing of the object.
 class RankObserver {
  public:
   /// Begins; it takes a second. Throws Error(system) when there can be no thread.
-  RankObserver(std::vector<diagnostics::FoundRank> ranks, std::string host, Deadline deadline);
+  RankObserver(std::vector<FoundRank> ranks, std::string host, Deadline deadline);
 
   /// Readable when take() has something.
   int fd() const;
   /// When it has something even so: that /proc did not answer.
   Deadline deadline() const { return deadline_; }
-  std::optional<diagnostics::HostFacts> take();
+  std::optional<HostFacts> take();
 
  private:
   struct Shared;
@@ -33,4 +33,4 @@ class RankObserver {
   std::shared_ptr<Shared> shared_;
 };
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

@@ -1,4 +1,4 @@
-#include "agent/standstill_watch.hpp"
+#include "diagnostics/hang/standstill_watch.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -12,12 +12,10 @@
 #include "base/wake_event.hpp"
 #include "diagnostics/hang/rank_progress.hpp"
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using diagnostics::RankProgress;
-
 constexpr int kLooks = 4;
 // Processors' time is counted in hundredths of a second.
 constexpr std::chrono::milliseconds kLeastPause{250};
@@ -57,8 +55,8 @@ void StandstillWatch::Shared::run() {
     const double seconds = std::chrono::duration<double>(now - looked_at).count();
     bool moved = false;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const RankProgress progress = diagnostics::read_progress("/proc", ranks[i]);
-      moved = diagnostics::has_progressed(known[i], progress, seconds) || moved;
+      const RankProgress progress = read_progress("/proc", ranks[i]);
+      moved = has_progressed(known[i], progress, seconds) || moved;
       known[i] = progress;
     }
     looked_at = now;
@@ -101,4 +99,4 @@ std::optional<bool> StandstillWatch::take() {
   return shared_->told;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

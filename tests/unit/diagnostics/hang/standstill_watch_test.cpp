@@ -1,5 +1,5 @@
 // Real processes that rest, compute and end.
-#include "agent/standstill_watch.hpp"
+#include "diagnostics/hang/standstill_watch.hpp"
 
 #include <poll.h>
 #include <signal.h>
@@ -12,11 +12,11 @@
 
 #include <ddp/deadline.hpp>
 
-#include "agent/rank_observer.hpp"
 #include "base/child_process.hpp"
 #include "base/socket.hpp"
+#include "diagnostics/hang/rank_observer.hpp"
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 namespace {
 
 using namespace std::chrono_literals;
@@ -64,7 +64,7 @@ TEST(StandstillWatch, AStopByCtrlZIsNone) {
 
 TEST(RankObserver, LooksAtRanksAndDoesNotWaitForever) {
   auto child = resting_child();
-  diagnostics::RankIdentity identity;
+  RankIdentity identity;
   identity.rank = 5;
   RankObserver observer{{{.pid = child.pid(), .identity = identity}}, "n1", Deadline::after(60s)};
   EXPECT_FALSE(observer.take());
@@ -83,4 +83,4 @@ TEST(RankObserver, LooksAtRanksAndDoesNotWaitForever) {
 }
 
 }  // namespace
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics

@@ -1,11 +1,11 @@
 // What a Python program failed with is found in whatever its last lines are.
-#include "report/exception_line.hpp"
+#include "base/exception_line.hpp"
 
 #include <string>
 
 #include <gtest/gtest.h>
 
-namespace ddp::launcher {
+namespace ddp::base {
 namespace {
 
 const std::string kFrames =
@@ -53,4 +53,4 @@ TEST(ExceptionLine, ThereMayBeNone) {
 }
 
 }  // namespace
-}  // namespace ddp::launcher
+}  // namespace ddp::base

@@ -1,4 +1,4 @@
-#include "coordinator/hang_inquiry.hpp"
+#include "diagnostics/hang/hang_inquiry.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "diagnostics/hang/hang_judge.hpp"
 #include "diagnostics/hang/hang_report.hpp"
 
-namespace ddp::launcher {
+namespace ddp::diagnostics {
 namespace {
 
 // As ddp-info status: what waits for less may be slow.
@@ -54,7 +54,7 @@ void HangInquiry::ask(std::set<int> nodes, Deadline limit) {
   facts_.clear();
 }
 
-void HangInquiry::answer(int node, diagnostics::HostFacts facts) {
+void HangInquiry::answer(int node, HostFacts facts) {
   if (due_.erase(node) > 0) facts_.push_back(std::move(facts));
 }
 
@@ -63,11 +63,11 @@ void HangInquiry::give_up(int node) {
 }
 
 HangReport HangInquiry::judge(std::string when, double after_s, bool& hangs) {
-  const diagnostics::JobObservation job = diagnostics::join_hosts(std::exchange(facts_, {}), whole_ && due_.empty());
+  const JobObservation job = join_hosts(std::exchange(facts_, {}), whole_ && due_.empty());
   limit_.reset();
   due_.clear();
-  const diagnostics::HangVerdict verdict = diagnostics::judge_hang(job, after_s);
-  hangs = verdict.answer != diagnostics::HangAnswer::nothing_hangs;
+  const HangVerdict verdict = judge_hang(job, after_s);
+  hangs = verdict.answer != HangAnswer::nothing_hangs;
   return {.when = std::move(when), .text = hang_text(job, verdict), .json = hang_json(job, verdict)};
 }
 
@@ -97,4 +97,4 @@ std::optional<HangReport> HangInquiry::report_at_failure(Time now) const {
   return over ? std::nullopt : report_;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::diagnostics
