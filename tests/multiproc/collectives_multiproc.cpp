@@ -54,6 +54,21 @@ TEST(Backend, ThatOfCpusHasThreeNamesAndNeedsNoPlugin) {
   }
 }
 
+/// Several groups, for which no shared memory is left: what holds for all of them is said once a process.
+TEST(Backend, ThatHasNoSharedMemoryLeftSaysSoOnce) {
+  const std::string said =
+      "does not share memory with rank 0 of its node, but uses TCP: rank 0 has 0 KiB of DDP_SHM_MIB";
+  RankProcesses ranks(3, {RANK_PROGRAM, "subgroups"}, {"DDP_SHM_MIB=0"});
+  const auto results = ranks.wait(Deadline::after(std::chrono::seconds(100)));
+  for (const std::size_t rank : {1U, 2U}) {
+    EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
+    const auto first = results[rank].output.find(said);
+    ASSERT_NE(first, std::string::npos) << results[rank].output;
+    EXPECT_EQ(results[rank].output.find("does not share memory", first + said.size()), std::string::npos)
+        << results[rank].output;
+  }
+}
+
 TEST(Backend, TheEnvironmentNamesTheOneOfProgramsThatNameNone) {
   const RankResult result = run_with_backend("absent");
   EXPECT_EQ(result.exit_code, 3);
