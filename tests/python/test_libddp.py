@@ -248,6 +248,56 @@ def test_ranks_with_other_versions_are_named_before_training(tmp_path):
         assert f"ranks 0, 2: libddp {own}" in cause and f"rank 1: libddp {other}" in cause, cause
 
 
+CHILDREN = """
+import multiprocessing, os, subprocess, sys, time
+import libddp
+
+CODE = "import libddp; print('CHILD', libddp.init(20).world_size)"
+
+def start_again(*arguments):
+    try:
+        libddp.init(20)
+    except libddp.InvalidArgument as error:
+        assert f"was started by process {os.getppid()}, which is rank" in str(error), error
+        os._exit(7)
+    os._exit(0)
+
+if __name__ == "__main__":
+    world = libddp.init()
+    group = world.process_group()
+    if world.rank == 1:
+        begun = time.monotonic()
+        code = [sys.executable, "-c", CODE]
+        for child in (code, ["sh", "-c", 'env PATH="$PATH" "$0" -c "$1"; exit $?', sys.executable, CODE]):
+            for environment in (None, dict(os.environ)):
+                done = subprocess.run(child, capture_output=True, text=True, env=environment)
+                told = f"was started by process {os.getpid()}, which is rank 1 of 2 in it already"
+                assert done.returncode != 0 and told in done.stderr and "DDP_LAUNCH=single" in done.stderr, done
+        process = multiprocessing.get_context("spawn").Process(target=start_again)
+        process.start()
+        process.join()
+        assert process.exitcode == 7, process.exitcode
+        assert time.monotonic() - begun < 60, "it has waited for the others"
+        alone = subprocess.run(code, capture_output=True, text=True, env={**os.environ, "DDP_LAUNCH": "single"})
+        assert alone.stdout == "CHILD 1\\n", alone
+        job = subprocess.run([sys.argv[1], "--bind=none", "--nproc-per-node=2", *code], capture_output=True, text=True)
+        assert job.returncode == 0 and job.stdout.count("CHILD 2") == 2, job
+    group.barrier().wait()
+    world.close()
+    # which the rank has left: its child may take its place
+    done = subprocess.run([sys.executable, "-c", CODE.replace("20", "2")], capture_output=True, text=True)
+    assert "was started by" not in done.stderr, done
+    sys.stdout.write(f"ENDED {os.environ['RANK']}\\n")
+"""
+
+
+def test_children_of_a_rank_are_told_that_its_place_is_taken(tmp_path):
+    (tmp_path / "children.py").write_text(CHILDREN)
+    wrapper = ["sh", "-c", '"$@"; exit $?', "wrapper", sys.executable, tmp_path / "children.py", BIN / "ddprun"]  # which forks
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", *wrapper, PYTHONPATH=str(SITE))
+    assert done.returncode == 0 and done.stdout.count("ENDED") == 2, done.stdout + done.stderr
+
+
 TORCHRUN_RANK = """
 import array, os, sys
 import libddp

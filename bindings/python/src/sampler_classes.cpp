@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "classes.hpp"
+#include "interruptible.hpp"
 
 #define DDP_REMAINDER "typing.Literal['pad', 'drop', 'uneven']"
 
@@ -44,8 +45,9 @@ void construct(Sampler* place, nb::handle dataset, nb::handle group, int ranks, 
                std::int64_t seed, const std::string& remainder) {
   const SamplerOptions options = sampler_options(shuffle, seed, remainder);
   if (!group.is_none()) {
-    auto& members = *nb::cast<PythonGroup&>(group);
-    new (place) Sampler(length_of(dataset), members, options);
+    new (place) Sampler(interruptible([size = length_of(dataset), handle = *nb::cast<PythonGroup&>(group), options] {
+      return Sampler(size, handle, options);
+    }));
   } else {
     new (place) Sampler(length_of(dataset), ranks, rank, options);
   }
@@ -69,7 +71,8 @@ nb::class_<Sampler> add_sampler(nb::module_& module, const char* name, const cha
            "dataset: its len(), or how many samples it has. group: who shares them; without it, `ranks` and `rank` say "
            "it.\n"
            "remainder: 'pad' gives the first samples again until all ranks have as many, 'drop' leaves out what "
-           "remains, 'uneven' gives the first ranks one more.\n\nArguments are equal on all ranks but `rank`. Raises "
+           "remains, 'uneven' gives the first ranks one more.\n\nArguments are equal on all ranks but `rank`. With a "
+           "group construction is collective, and raises Mismatch on all ranks if they are not. Raises "
            "InvalidArgument.")
       .def("__len__", &Sampler::size, "Samples of this rank that are left in the epoch.")
       .def(

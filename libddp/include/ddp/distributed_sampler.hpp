@@ -24,13 +24,13 @@ struct SamplerOptions {
 };
 
 /// Deals the samples 0 to dataset_size - 1 to ranks in turn, in an order that is new in each epoch and equal on all
-/// ranks without communication: rank r has every ranks-th sample of the order, from r on. With the same arguments, the
-/// indices are those of PyTorch 2.13's sampler. Value type; no thread-safety of its own.
+/// ranks without communication but at construction: rank r has every ranks-th sample of the order, from r on. With the
+/// same arguments, the indices are those of PyTorch 2.13's sampler. Value type; no thread-safety of its own.
 class DistributedSampler {
  public:
   /// Throws Error(invalid_argument) unless dataset_size >= 0 and 0 <= rank < ranks.
   DistributedSampler(std::int64_t dataset_size, int ranks, int rank, SamplerOptions options = {});
-  /// For this rank of @p group.
+  /// For this rank of @p group. Collective; throws Error(mismatch), on all ranks, if the arguments differ.
   DistributedSampler(std::int64_t dataset_size, const ProcessGroup& group, SamplerOptions options = {});
 
   /// Before each epoch, with the same number on all ranks; else every epoch has the same order.

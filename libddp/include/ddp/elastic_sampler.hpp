@@ -39,6 +39,7 @@ class ElasticSampler {
  public:
   /// Throws Error(invalid_argument) unless dataset_size >= 0 and 0 <= rank < ranks.
   ElasticSampler(std::int64_t dataset_size, int ranks, int rank, SamplerOptions options = kUneven);
+  /// For this rank of @p group. Collective; throws Error(mismatch), on all ranks, if the arguments differ.
   ElasticSampler(std::int64_t dataset_size, const ProcessGroup& group, SamplerOptions options = kUneven);
 
   /// Samples of this rank that are left in the epoch.

@@ -1,5 +1,6 @@
 #include <ddp/distributed_sampler.hpp>
 
+#include "training/equal_arguments.hpp"
 #include "training/shares.hpp"
 
 namespace ddp {
@@ -10,7 +11,8 @@ DistributedSampler::DistributedSampler(std::int64_t dataset_size, int ranks, int
 }
 
 DistributedSampler::DistributedSampler(std::int64_t dataset_size, const ProcessGroup& group, SamplerOptions options)
-    : DistributedSampler(dataset_size, group.size(), group.rank(), options) {}
+    : DistributedSampler(training::equal_arguments("making a DistributedSampler", group, dataset_size, options),
+                         group.size(), group.rank(), options) {}
 
 std::int64_t DistributedSampler::size() const noexcept {
   return training::share_size(dataset_size_, ranks_, rank_, options_.remainder);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/invalid_argument.hpp"
+#include "training/equal_arguments.hpp"
 #include "training/shares.hpp"
 
 namespace ddp {
@@ -59,7 +60,8 @@ ElasticSampler::ElasticSampler(std::int64_t dataset_size, int ranks, int rank, S
 }
 
 ElasticSampler::ElasticSampler(std::int64_t dataset_size, const ProcessGroup& group, SamplerOptions options)
-    : ElasticSampler(dataset_size, group.size(), group.rank(), options) {}
+    : ElasticSampler(training::equal_arguments("making an ElasticSampler", group, dataset_size, options), group.size(),
+                     group.rank(), options) {}
 
 std::int64_t ElasticSampler::size() const noexcept {
   return training::share_size(state_.dataset_size - state_.consumed, ranks_, rank_, remainder_);

@@ -64,6 +64,7 @@ void MetricSet::add(std::string_view name, double value, double weight) {
     base::throw_invalid_argument(fmt::format("adding to the metric '{}'", name), fmt::format("weight {}", weight), {});
   }
   const bool is_mean = metric->kind == MetricKind::mean;
+  if (is_mean && weight == 0) return;  // the loss of a batch without samples is NaN
   combine(metric->kind, collected_[static_cast<std::size_t>(metric - metrics_.begin())],
           {.value = is_mean ? value * weight : value, .weight = is_mean ? weight : 1.0});
 }

@@ -9,6 +9,7 @@
 #include "kvs/pmi2_store.hpp"
 #include "kvs/pmix_store.hpp"
 #include "kvs/tcp_store_client.hpp"
+#include "world/inherited_rank.hpp"
 #include "world/process_mapping.hpp"
 
 namespace ddp::world {
@@ -72,6 +73,7 @@ JobConnection connect_job(const base::Environment& environment, std::optional<La
   }
   JobConnection connection;
   connection.launch = detect_launch(environment, forced);
+  refuse_inherited_rank(environment, connection.launch.source);
   switch (connection.launch.source) {
     case LaunchSource::pmix: connect_pmix(connection, environment, deadline); break;
     case LaunchSource::pmi2: connect_pmi2(connection, environment, deadline); break;

@@ -309,12 +309,13 @@ std::string WorldState::key(std::string_view name) const { return fmt::format("d
 
 KeyValueStore& WorldState::store() {
   if (!session_open_) {
-    throw Error{{.code = ErrorCode::unavailable,
-                 .attempted = "using the job's key-value store",
-                 .cause = "the session with the launcher was left",
-                 .native = {},
-                 .ranks = {},
-                 .hint = "set InitOptions::keep_session, or do this before leave_session()"}};
+    throw Error{
+        {.code = ErrorCode::unavailable,
+         .attempted = "using the job's key-value store",
+         .cause = "the session with the launcher was left",
+         .native = {},
+         .ranks = {},
+         .hint = "set keep_session (of init() in Python, of InitOptions in C++), or do this before it is left"}};
   }
   return *store_;
 }

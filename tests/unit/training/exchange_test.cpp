@@ -1,6 +1,7 @@
 // What ranks exchange around a training loop, among real ranks that are threads.
 #include <ddp/broadcast_state.hpp>
 #include <ddp/early_stop.hpp>
+#include <ddp/elastic_sampler.hpp>
 #include <ddp/metric_set.hpp>
 #include <ddp/object_collectives.hpp>
 #include <ddp/rank_log.hpp>
@@ -99,7 +100,9 @@ TEST(MetricSet, CombinesTheRanksValuesByKindAndWeight) {
     for (int round = 0; round < 2; ++round) {
       const int rank = group.rank();
       metrics.add("loss", 1.0, 1.0);
-      metrics.add("loss", rank, 3.0 * rank);  // rank 0's without weight
+      metrics.add("loss", rank, 3.0 * rank);                                                 // rank 0's without weight
+      metrics.add("loss", rank == 0 ? std::numeric_limits<double>::quiet_NaN() : 0.0, 0.0);  // of no samples
+      metrics.add("accuracy", std::numeric_limits<double>::infinity(), 0.0);
       metrics.add("samples", 10.0 + rank);
       for (const char* time : {"fastest", "slowest"}) {
         metrics.add(time, -1.0 - rank);
@@ -124,6 +127,32 @@ TEST(MetricSet, CombinesTheRanksValuesByKindAndWeight) {
     EXPECT_TRUE(error_of([&] { metrics.add("los", 1.0); }));
     EXPECT_TRUE(error_of([&] { metrics.add("loss", 1.0, -1.0); }));
     EXPECT_TRUE(error_of([] { MetricSet({{.name = "a"}, {.name = "a"}}); }));
+  });
+}
+
+TEST(Samplers, OfAGroupHaveEqualArguments) {
+  run_group(3, [](ProcessGroup& group) {
+    const int rank = group.rank();
+    const auto refused = [&](std::int64_t samples, SamplerOptions options) {
+      const auto one = error_of([&] { DistributedSampler(samples, group, options); });
+      const auto other = error_of([&] { ElasticSampler(samples, group, options); });
+      EXPECT_TRUE(one && other);
+      if (!one || !other) return std::string{};
+      EXPECT_EQ(one->code(), ErrorCode::mismatch);
+      EXPECT_EQ(one->cause(), other->cause());
+      EXPECT_EQ(one->ranks(), std::vector{20}) << one->what();
+      return one->cause();
+    };
+    EXPECT_THAT(refused(10, {.seed = rank == 2 ? 8 : 7}), HasSubstr("different seeds: 7 on ranks 0, 10; 8 on rank 20"));
+    EXPECT_THAT(refused(rank == 2 ? 9 : 10, {}), HasSubstr("different numbers of samples: 9 on rank 20; 10 on"));
+    EXPECT_THAT(refused(10, {.shuffle = rank != 2}), HasSubstr("shuffle: false on rank 20; true on"));
+    EXPECT_THAT(refused(10, {.remainder = rank == 2 ? Remainder::drop : Remainder::pad}),
+                HasSubstr("remainders: pad on ranks 0, 10; drop on rank 20"));
+    const auto negative = error_of([&] { DistributedSampler(-1, group); });
+    ASSERT_TRUE(negative) << "of all ranks";
+    EXPECT_EQ(negative->code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(DistributedSampler(10, group, {.seed = 3}).indices(),
+              DistributedSampler(10, 3, rank, {.seed = 3}).indices());
   });
 }
 
