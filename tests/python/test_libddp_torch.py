@@ -56,7 +56,9 @@ def job(ranks, *checks, **variables):
 @pytest.mark.parametrize("ranks, checks", [
     (2, ["same_as_gloo", "same_as_torchs", "sparse_gradients", "delayed_parameters", "rebuilt_buckets_leave_no_memory",
          "power_sgd", "mixed_precision", "mixed_types", "sparse_tensors", "synchronized_batches", "buffer_hooks", "straggler_and_trace", "loaders",
-         "steady_memory", "optimizers_in_backward", "fused_optimizers", "sharded_optimizer", "scaled_gradients"]),
+         "steady_memory", "optimizers_in_backward", "fused_optimizers", "sharded_optimizer", "scaled_gradients", "adversaries", "kept_losses",
+         "checkpointed_wrappers", "copies_on_one_rank", "changed_modules", "failed_backwards", "modules_without_memory", "layouts",
+         "uneven_splits"]),
     (3, ["torchs_join", "hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode",
          "aborts_from_another_thread",
          "distributed_features", "leaves_everything"]),

@@ -37,7 +37,7 @@ OPERATIONS = ["all_operations", "transfers", "types", "beside_the_host", "memory
 TRAINING = ["training", "sparse_training", "torchs_training", "sharded_training", "hooks", "refused_training"]
 GRAPHS = [["captured_operations"], ["captured_torchs_training"], ["captured_training"]]
 # On the doubles in one job, since each starts slowly; no double captures what PyTorch does.
-CHECKS = [(2, ["no_name", *OPERATIONS, *TRAINING, "nothing_blocks", "absent"])] if not REAL else [
+CHECKS = [(2, ["no_name", *OPERATIONS, *TRAINING, "launches", "nothing_blocks", "absent"])] if not REAL else [
     (1, [*OPERATIONS[:1], *OPERATIONS[4:]]), (1, TRAINING[:-1]), *((1, each) for each in GRAPHS),
     (2, ["no_name", *OPERATIONS]), (2, TRAINING), (2, ["nothing_blocks"]), (2, ["absent"]), *((2, each) for each in GRAPHS)]
 

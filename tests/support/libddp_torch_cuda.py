@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import libddp.torch
 from libddp_torch_cuda_graphs import captured_operations, captured_torchs_training, captured_training  # noqa: F401, checks
-from libddp_torch_cuda_training import (hooks, refused_training, sharded_training, sparse_training,  # noqa: F401, checks
+from libddp_torch_cuda_training import (hooks, launches, refused_training, sharded_training, sparse_training,  # noqa: F401, checks
                                         torchs_training, training)
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

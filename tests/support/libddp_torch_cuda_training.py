@@ -2,6 +2,7 @@
 CPU."""
 
 import contextlib
+import ctypes
 import itertools
 import os
 from unittest import mock
@@ -233,6 +234,51 @@ def sharded_training():
     with streams_for_sharding():
         on_device = sharded(True)
     same(on_device, sharded(False), "sharded")
+
+
+class Many(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ParameterList(torch.full((16,), float(i % 7)) for i in range(1000))
+
+    def forward(self):
+        return torch.stack(list(self.parts)).pow(2)
+
+
+def work_of_step(zeroes, wrap):
+    """What a step after the first ones puts into streams: PyTorch's work, libddp's launches, copies, fillings; and its buckets."""
+    calls = ctypes.CDLL(os.environ["DDP_CUDA_LIBRARY"]).fake_cuda_call_count
+    calls.restype = ctypes.c_long
+
+    def counts():
+        return gpu.enqueued(), *(calls(name) for name in (b"cuLaunchKernel", b"cuMemcpyAsync", b"cuMemsetD8Async"))
+
+    net = move(Many())
+    model = wrap(net)
+    for _ in range(4):
+        net.zero_grad(set_to_none=not zeroes)
+        before = counts()
+        model().sum().backward()
+        counted = [now - then for now, then in zip(counts(), before)]
+    expected = [torch.full((16,), 2.0 * (i % 7)) for i in range(1000)]
+    assert all(torch.equal(each.grad.cpu(), wanted) for each, wanted in zip(net.parameters(), expected))
+    return counted, len(model._get_ddp_logging_data()["buckets"]) if model is not net else 0
+
+
+def launches():
+    """A bucket's gradients move by one launch, there and, where they do not live in it, back."""
+    gpu.use_stream(NUMBER, 1)
+    plain = {}
+    for zeroes in False, True:
+        (plain[zeroes], *none), _ = work_of_step(zeroes, lambda net: net)
+        assert none == [0, 0, 0], none
+    view = {"gradient_as_bucket_view": True}
+    for options, zeroes, a_bucket in (({}, False, 2), (view, False, 1), (view, True, 0), ({**view, "static_graph": True}, False, 1)):
+        (work, launched, copied, filled), buckets = work_of_step(zeroes, lambda net: Ours(net, bucket_cap_mb=160 * 64 / 2**20, **options))
+        assert buckets == 7, buckets
+        assert (work, launched, copied, filled) == (plain[zeroes], a_bucket * buckets, 0, 0), (options, zeroes, work, plain, launched, copied, filled)
+    (work, launched, *_), buckets = work_of_step(False, lambda net: Ours(net, **view))
+    assert (work, launched, buckets) == (plain[False], 6, 1), (work, plain, launched, buckets)  # 168 gradients a launch
 
 
 def refused_training():

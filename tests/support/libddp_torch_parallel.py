@@ -22,6 +22,8 @@ from libddp_torch_features import (buffer_hooks, compiled_by_inductor, loaders, 
                                    steady_memory, straggler_and_trace, synchronized_batches)
 from libddp_torch_optimizers import (fused_optimizers, optimizers_in_backward, scaled_gradients,  # noqa: F401
                                      sharded_optimizer, torchs_join)
+from libddp_torch_programs import (adversaries, changed_modules, checkpointed_wrappers, copies_on_one_rank, failed_backwards,  # noqa: F401
+                                   kept_losses, layouts, modules_without_memory, uneven_splits)
 from libddp_torch_training import Branches, Convolutions, Tied, assert_same, loss_of, trained
 
 CASES = [(Convolutions, {}), (Tied, {}), (Tied, {"static_graph": True}), (Convolutions, {"gradient_as_bucket_view": True}),

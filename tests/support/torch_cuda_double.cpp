@@ -4,6 +4,8 @@
 // DDP_CUDA_LIBRARY names the double.
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -183,7 +185,10 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
 }
 
+std::atomic<std::int64_t> enqueued{0};
+
 void enqueue(const c10::Stream& stream, std::function<void()> work) {
+  ++enqueued;
   const InContext context(stream.device_index());
   using Work = std::function<void()>;
   void (*const run)(void*) = [](void* argument) {
@@ -343,6 +348,7 @@ TORCH_LIBRARY(cuda_double, library) {
   library.def("full(int[] size, Scalar value, ScalarType type, int device) -> Tensor", &full);
   library.def("resize_storage(Tensor tensor, int bytes) -> ()", &resize_storage);
   library.def("use_stream(int device, int which) -> ()", &use_stream);
+  library.def("enqueued() -> int", [] { return enqueued.load(); });  // by all threads
   library.def("pause(int device) -> ()", &pause);
   library.def("resume(int device) -> ()", &resume);
 }

@@ -63,9 +63,10 @@ void tensor_collectives(ddp::ProcessGroup plain) {
     group.all_reduce(tensor).wait();
     expect(tensor, filled(sum, type), std::string{"all_reduce of "} + torch::toString(type));
   }
-  auto image = torch::ones({1, 2, 3, 4}).contiguous(torch::MemoryFormat::ChannelsLast);
-  group.all_reduce(image, ddp::ReduceOp::avg).wait();
-  expect(image, torch::ones({1, 2, 3, 4}), "a dense tensor of any strides");
+  // elements would meet others of a rank whose memory is in another order
+  const auto image = torch::ones({1, 2, 3, 4}).contiguous(torch::MemoryFormat::ChannelsLast);
+  error_of("not contiguous", [&] { group.all_reduce(image, ddp::ReduceOp::avg).wait(); });
+  error_of("not contiguous", [&] { group.broadcast(image, 0).wait(); });
 
   auto small = filled(rank, torch::kShort);  // moved as bytes
   group.broadcast(small, size - 1).wait();
@@ -106,7 +107,7 @@ void tensor_collectives(ddp::ProcessGroup plain) {
   expect(narrow.to(torch::kFloat), filled(sum), "all_reduce of float8");
   error_of("complex numbers have no max",
            [&] { group.all_reduce(filled(1, torch::kComplexFloat), ddp::ReduceOp::max).wait(); });
-  error_of("has gaps", [&] { group.all_reduce(torch::ones({4, 4}).slice(1, 0, 2)).wait(); });
+  error_of("not contiguous", [&] { group.all_reduce(torch::ones({4, 4}).slice(1, 0, 2)).wait(); });
   error_of("not contiguous", [&] { group.all_gather(torch::ones({4, 4}).t(), torch::ones({16 * size})).wait(); });
   error_of("does not know", [&] { group.all_reduce(filled(1, torch::kShort)).wait(); });
   error_of("not dense", [&] { group.all_reduce(torch::ones({2, 2}).to_sparse()).wait(); });
@@ -154,6 +155,27 @@ void c10d_collectives(ddp::ProcessGroup group) {
   one[0].fill_(rank + 1);
   backend->reduce(one, {.rootRank = 0})->wait();
   if (rank == 0) expect(one[0], filled(sum), "reduce");
+
+  // on rank 0 in another order in memory
+  const auto laid = [&](int scale) {
+    const auto rows = torch::arange(6.0F).view({2, 3}) * scale;
+    return Tensors{rank == 0 ? rows.t().contiguous().t() : rows};
+  };
+  one = laid(rank + 1);
+  backend->allreduce(one)->wait();
+  expect(one[0], torch::arange(6.0F).view({2, 3}) * sum, "allreduce of other layouts");
+  for (const int root : {0, size - 1}) {
+    one = laid(rank + 1);
+    backend->broadcast(one, {.rootRank = root})->wait();
+    expect(one[0], torch::arange(6.0F).view({2, 3}) * (root + 1), "broadcast of other layouts");
+    one = laid(rank + 1);
+    backend->reduce(one, {.rootRank = root})->wait();
+    if (rank == root) expect(one[0], torch::arange(6.0F).view({2, 3}) * sum, "reduce of other layouts");
+  }
+  two = {laid(rank + 1)[0], laid(1)[0]};
+  backend->allreduce_coalesced(two)->wait();
+  expect(two[0], torch::arange(6.0F).view({2, 3}) * sum, "allreduce_coalesced of other layouts");
+  expect(two[1], torch::arange(6.0F).view({2, 3}) * size, "allreduce_coalesced of other layouts");
 
   one = {filled(rank).t().contiguous().t()};  // not contiguous
   Lists lists{parts(-1, 0)};
@@ -203,6 +225,12 @@ void c10d_collectives(ddp::ProcessGroup group) {
   backend->alltoall_base(uneven_output, uneven_input, from, to)->wait();
   for (std::int64_t i = 0, row = 0; i < size; row += from[i++]) {
     expect(uneven_output.narrow(0, row, from[i]), torch::full({from[i], 2}, static_cast<float>(i)), "uneven alltoall");
+  }
+  if (size > 1) {
+    auto undealt = torch::empty({size + 1, 2});
+    error_of(std::to_string(size + 1) + " rows of the input cannot be dealt",
+             [&] { backend->alltoall_base(uneven_output, undealt, from, none); });
+    error_of("rows of the output cannot be dealt", [&] { backend->alltoall_base(undealt, undealt, none, none); });
   }
   Tensors received_parts = parts(-1, 0), sent_parts = parts(10 * rank, 1);
   backend->alltoall(received_parts, sent_parts)->wait();

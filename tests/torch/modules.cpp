@@ -146,9 +146,16 @@ void passes_of_all_kinds(const ddp::ProcessGroup& group) {
       if (!view) expect(net->p.grad(), ranks.own, "not averaged yet");
     }
     error_of("marked ready before", [&] { second.backward(); });  // p, a second time
-    error_of("has not ended its step", [&] { model(ranks.own); });
-    model->change_group(group);
     model->zero_grad();
+    model(ranks.own).backward();  // the step again
+    expect_then_clear(ranks.mean, "after a backward pass that has failed");
+    {
+      const auto open = model(ranks.own);
+      const auto guard = model->several_backwards();
+      open.backward();
+    }
+    error_of("has not ended its step", [&] { model(ranks.own); });
+    model->change_group(group), model->zero_grad();
 
     const auto output = model(ranks.own);
     const auto parts = torch::autograd::grad({output}, {net->p}, {}, /*retain_graph=*/true);
@@ -181,6 +188,69 @@ void two_passes_with_a_strided_buffer(const ddp::ProcessGroup& group) {
   (first + second).backward();
   expect(net->p.grad(), 2 * ranks.mean, "of two forward passes");
   expect(net->buffer, 1, "rank 0's buffer");
+}
+
+/// Keeps its loss.
+struct KeepingImpl : ScaledImpl {
+  double forward(double scale) {
+    loss = ScaledImpl::forward(scale);
+    return loss.item<double>();
+  }
+  torch::Tensor loss;
+};
+TORCH_MODULE(Keeping);
+
+void kept_losses(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  for (const bool unused : {false, true}) {
+    Keeping net;
+    DistributedDataParallel model{net, group, {.find_unused_parameters = unused}};
+    for (int step = 0; step < 2; ++step) {
+      model(ranks.own);
+      net->loss.backward({}, /*retain_graph=*/true);
+      expect(net->q.grad(), ranks.mean, "of a loss that the module keeps");
+      error_of("or its step has ended", [&] { net->loss.backward(); });
+      model->zero_grad();
+    }
+  }
+}
+
+/// Its gradient goes to what it is given, too.
+struct JudgeImpl : torch::nn::Module {
+  JudgeImpl() { weight = register_parameter("weight", torch::ones({3})); }
+  torch::Tensor forward(const torch::Tensor& of) { return (weight * of).sum(); }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Judge);
+
+void frozen_modules(const ddp::ProcessGroup& group) {
+  const Ranks ranks(group);
+  Scaled maker;
+  Judge judge;
+  DistributedDataParallel model{maker, group};
+  DistributedDataParallel frozen{judge, group};
+  for (int step = 0; step < 3; ++step) {
+    frozen(torch::full({3}, ranks.own)).backward();
+    expect(judge->weight.grad(), ranks.mean, "of one that learns");
+    judge->zero_grad();
+    judge->weight.requires_grad_(false);
+    frozen(model(ranks.own)).backward();
+    expect(maker->p.grad(), 3 * ranks.mean, "through one that is frozen");
+    check(!judge->weight.grad().defined(), "nothing for it");
+    judge->weight.requires_grad_(true);
+    maker->zero_grad();
+  }
+}
+
+void changed_modules(const ddp::ProcessGroup& group) {
+  Scaled net;
+  net->q.requires_grad_(false);
+  DistributedDataParallel model{net, group, {.find_unused_parameters = true}};
+  net->q.requires_grad_(true);
+  error_of("parameter 'q' has been unfrozen since it was wrapped", [&] { model(1.0); });
+  net->q.requires_grad_(false);
+  net->to(torch::kDouble);
+  error_of("parameter 'p' has become Double[3] on cpu since it was wrapped as Float", [&] { model(1.0); });
 }
 
 struct ManyOutputsImpl : torch::nn::Module {
@@ -318,6 +388,9 @@ void modules_of_all_kinds(ddp::ProcessGroup group) {
   passes_of_all_kinds(group);
   two_passes_with_a_strided_buffer(group);
   several_outputs(group);
+  kept_losses(group);
+  frozen_modules(group);
+  changed_modules(group);
   uneven_inputs(group);
   log_and_trace(group);
   mistakes(group);

@@ -170,7 +170,7 @@ void killed_in_backward(ddp::ProcessGroup group) {
     } catch (const ddp::Error& error) {
       check(error.code() == ddp::ErrorCode::peer_lost, error.what());
       std::printf("lost in step %d: %s\n", step, ddp::format_ranks(error.ranks()).c_str());
-      error_of("has not ended its step", [&] { model(data.inputs[group.rank()], true); });
+      error_of("", [&] { model(data.inputs[group.rank()], true).sum().backward(); });
       return;
     }
   }

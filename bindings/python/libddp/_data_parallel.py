@@ -18,13 +18,10 @@ from torch.distributed.utils import _cast_forward_inputs, _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
-from libddp import _adapter, _backend, _joining, _outputs
+from libddp import _adapter, _backend, _joining, _module_device, _outputs, _wrapped_module
 
 _MiB = 1024 * 1024
-
-
-def _refuse(what: str, instead: str) -> NotImplementedError:
-    return NotImplementedError(f"libddp.torch.DistributedDataParallel has no {what}; {instead}")
+_REFUSED = "libddp.torch.DistributedDataParallel has no {}; {}"
 
 
 class DistributedDataParallel(TorchDataParallel):
@@ -84,8 +81,7 @@ class DistributedDataParallel(TorchDataParallel):
         self.forward_sync_buffers = wanted is None or wanted
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
-        self._has_trained = False
-        self._lazy_init_ran = False
+        self._has_trained = self._lazy_init_ran = False
         self._dropped: list[int] = []  # parameters whose gradients go when optimizers within backward() have used them
         self._joining: Callable[[], _joining.ModelHook | None] = _joining.no_hook
         self._sample_rate = 100
@@ -113,55 +109,37 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _check_module(self, module: torch.nn.Module, device_ids: Any, output_device: Any) -> None:
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        parameters = [each for name, each in module.named_parameters() if name not in self.parameters_to_ignore]
-        if not any(each.requires_grad for each in parameters):
-            raise RuntimeError("DistributedDataParallel is not needed when a module doesn't have any parameter that "
-                               "requires a gradient.")
-        if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in parameters):
-            raise RuntimeError("Modules with uninitialized parameters can't be used with `DistributedDataParallel`. "
-                               "Run a dummy forward pass to correctly initialize the modules")
-        devices = {each.device for each in parameters}
-        self.device = parameters[0].device
+        parameters = list(self._kept(module.named_parameters()).values())
+        self.device = _module_device.of(parameters)
         self.device_type = self.device.type
-        if len(devices) > 1 or self.device_type not in ("cpu", "cuda"):
-            raise ValueError(f"libddp.torch.DistributedDataParallel averages gradients of modules on the CPU or on one CUDA "
-                             f"device, and this one is on {sorted(map(str, devices))}; use torch's class for it")
-        if (device_ids or output_device) and self.device_type == "cpu":
-            raise ValueError("DistributedDataParallel device_ids and output_device arguments only work with "
-                             f"single-device/multiple-device GPU modules, but got {device_ids}, {output_device}")
-        chosen = [each for each in (*(device_ids or ()), output_device) if each is not None]
-        if self.device_type == "cuda" and any(torch.device("cuda", each) != self.device if isinstance(each, int)
-                                              else torch.device(each) != self.device for each in chosen):
-            raise ValueError(f"the module is on {self.device}, but device_ids are {device_ids}, output_device is {output_device}")
+        _module_device.check_chosen(self.device, device_ids, output_device)
         self.device_ids = [self.device.index] if device_ids else None
         self.output_device = self.device.index if device_ids else None
 
     def _kept(self, named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        return {name: each for name, each in named if name not in self.parameters_to_ignore}
+        return _wrapped_module.kept(named, self.parameters_to_ignore)
 
-    def _sparse(self) -> set[int]:
-        """Parameters whose gradients are sparse, by id: embeddings' with sparse=True. What comes first in another module
-        gets a dense one there, to which autograd adds."""
-        kinds: dict[int, bool] = {}
-        for module in self.module.modules():
-            embeds = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
-            for name, each in module.named_parameters(recurse=False):
-                kinds.setdefault(id(each), embeds and name == "weight")
-        return {each for each, sparse in kinds.items() if sparse}
+    @property
+    def _averager(self) -> Any:
+        """The engine. Of a copy it is made here, which is collective: by the first pass that needs it, since a copy may be one
+        rank's own that never trains."""
+        if self._engine is None:
+            self._make_averager(False, self._make_hook)
+        return self._engine
 
     def _make_averager(self, init_sync: bool, hook: Callable[[list[torch.Tensor]], Any] | None = None) -> None:
         """Collective."""
-        self._averager: Any = None  # its hooks go before others come
+        self._engine: Any = None  # its hooks go before others come
+        self._wrapped = _wrapped_module.WrappedModule(self.module, self.parameters_to_ignore)
         # hooks start operations from callbacks, too, in no order with the engine's
         backend = _backend.of(self.process_group, apart=hook is not None, device=self.device)
-        kept = self._kept(self.module.named_parameters())
-        names, tensors = list(kept), list(kept.values())
-        sparse = self._sparse()
+        names, tensors = list(self._wrapped.parameters), list(self._wrapped.parameters.values())
+        sparse = _wrapped_module.sparse(self.module)
         positions = {id(each): position for position, each in enumerate(tensors)}
         # None behind one that is ignored: then behind all
         behind = positions.get(id(self._delayed_behind[0]))
         adapter = _adapter.load()
-        self._averager = adapter.Averager(
+        self._engine = adapter.Averager(
             names=names, tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=backend, cap=self._cap,
             first=int(getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES")), caps=self._caps, broadcast=init_sync,
             view=self.gradient_as_bucket_view, find_unused=self.find_unused_parameters, static_graph=self.static_graph,
@@ -171,32 +149,46 @@ class DistributedDataParallel(TorchDataParallel):
             broadcast_buffers=self.forward_sync_buffers, sample_rate=self._sample_rate,
             find_straggler=self._find_straggler, compute=self._type("param_dtype"),
             reduce=self._type("reduce_dtype") or self._type("param_dtype"))
-        self._averager.drop_gradients(self._dropped)
+        self._engine.drop_gradients(self._dropped)
 
     # a step
 
     @_disable_dynamo
-    def _before(self) -> None:
+    def _before(self) -> bool:
+        """Whether the pass is one of its own, none that a backward pass repeats, as a checkpoint's does."""
+        if self._engine is not None and self._engine.recomputes():
+            return False
         if not self._lazy_init_ran:
             self._lazy_init()
-        self._averager.before_forward()
-        if self._is_apart():
-            return
-        if (hook := self._joining()) is not None and hook.enabled:
-            hook.begin_step()
-        if not self._syncs_behind():
-            self._sync_where_due()
+        if self._engine is not None or self._takes_part():
+            self._averager.before_forward()
+            if torch.is_grad_enabled():
+                self._wrapped.check()
+        if not self._is_apart():
+            if (hook := self._joining()) is not None and hook.enabled:
+                hook.begin_step()
+            if not self._syncs_behind():
+                self._sync_where_due()
+        return True
+
+    def _takes_part(self) -> bool:
+        """Whether a pass may be one of a step: with gradients, of a parameter that is not frozen."""
+        found: bool = torch.is_grad_enabled() and (
+            any(each.requires_grad for each in self._kept(self.module.named_parameters()).values()) if self._engine is None
+            else self._engine.takes_part())
+        return found
 
     def _is_apart(self) -> bool:
         """Whether ranks that have run out would take for a step what is none."""
-        return (hook := self._joining()) is not None and hook.enabled and not torch.is_grad_enabled()
+        return (hook := self._joining()) is not None and hook.enabled and not self._takes_part()
 
     def _syncs_behind(self) -> bool:
         hook = getattr(self, "buffer_hook", None)
         return hook is not None and hook.buffer_comm_hook_location == _BufferCommHookLocation.POST_FORWARD
 
     def _sync_where_due(self) -> None:
-        if self.require_forward_param_sync and self.forward_sync_buffers:
+        repeats = self._engine is not None and self._engine.repeats()  # a pass before which that was done
+        if self.require_forward_param_sync and self.forward_sync_buffers and not repeats:
             self._sync_buffers()
 
     @_disable_dynamo
@@ -206,7 +198,7 @@ class DistributedDataParallel(TorchDataParallel):
         if self._syncs_behind():
             self._sync_where_due()
         self.require_forward_param_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
-        if not torch.is_grad_enabled():
+        if not self._takes_part():
             return
         self._has_trained = True
         found: list[torch.Tensor] = []
@@ -214,7 +206,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._averager.after_forward(found, complete, self.require_backward_grad_sync)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        self._before()
+        own = self._before()
         if self.device_ids and (inputs or kwargs):
             moved: Any = _to_kwargs(inputs, kwargs, self.device, False)
             inputs, kwargs = moved[0][0], moved[1][0]
@@ -224,7 +216,8 @@ class DistributedDataParallel(TorchDataParallel):
             inputs, kwargs = _cast_forward_inputs(compute, *inputs, **kwargs)
             with self._averager.hold_low():
                 output = self.module(*inputs, **kwargs)
-        self._after(output)
+        if own:
+            self._after(output)
         return output
 
     @_disable_dynamo
@@ -287,9 +280,14 @@ class DistributedDataParallel(TorchDataParallel):
         if self._comm_hooks:
             raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
         self._check_untrained("register_comm_hook")
-        self._make_averager(False, make)
-        self._make_hook = make
+        self._remake(make)
         self._comm_hooks.append(entry)
+
+    def _remake(self, make: Callable[[list[torch.Tensor]], Any] | None) -> None:
+        """Collective, unless the engine is not made yet."""
+        if self._engine is not None:
+            self._make_averager(False, make)
+        self._make_hook = make
 
     def _check_untrained(self, function: str) -> None:
         if self._has_trained:
@@ -312,8 +310,8 @@ class DistributedDataParallel(TorchDataParallel):
                               **kwargs: Any) -> None:
         """torch's: the optimizer, by its class and arguments, steps within backward(). Before the first step, on all ranks."""
         if not all(each.is_contiguous() for each in optim_params or self.module.parameters()):
-            raise _refuse("_register_fused_optim for parameters that are not row-major",
-                          "torch.distributed.optim._apply_optimizer_in_backward takes them")
+            raise NotImplementedError(_REFUSED.format("_register_fused_optim for parameters that are not row-major",
+                                                      "torch.distributed.optim._apply_optimizer_in_backward takes them"))
         from libddp import _optimizers  # which few programs need
         self.register_comm_hook(self.process_group, _optimizers.fused_hook(optim, optim_params, *args, **kwargs))
 
@@ -323,7 +321,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._dropped = [place for place, each in enumerate(kept) if hasattr(each, "_in_backward_optimizers")]
         if self._dropped:
             if self.mixed_precision is not None:
-                raise _refuse("optimizers within backward() with mixed_precision", "call step() behind it")
+                raise NotImplementedError(_REFUSED.format("optimizers within backward() with mixed_precision", "call step() behind it"))
             from libddp import _optimizers
             _optimizers.take_over([kept[place] for place in self._dropped])
             self.register_comm_hook(self.process_group, _optimizers.step_hook)
@@ -356,34 +354,35 @@ class DistributedDataParallel(TorchDataParallel):
             raise ValueError("DDP runtime logging sample rate should be equal or greater than 1")
         self._check_untrained("_set_ddp_runtime_logging_sample_rate")
         self._sample_rate = sample_rate
-        self._make_averager(False, self._make_hook)
+        self._remake(self._make_hook)
 
     def _set_static_graph(self) -> None:
         """Before the first step, on all ranks."""
         self._check_untrained("_set_static_graph")
         if not self.static_graph:
             self.static_graph = True
-            self._make_averager(False, self._make_hook)
+            self._remake(self._make_hook)
 
     def _update_process_group(self, new_process_group: Any) -> None:
         """Collective over the new group; also after a failure."""
         if not dist.distributed_c10d._rank_not_in_group(new_process_group):
             self.process_group = new_process_group
-            self._averager.change_group(_backend.of(new_process_group, bool(self._comm_hooks), self.device))
+            if self._engine is not None:
+                self._engine.change_group(_backend.of(new_process_group, bool(self._comm_hooks), self.device))
 
     def _remove_autograd_hooks(self) -> None:
-        self._averager = None
+        self._engine = None
 
     def _check_reducer_finalized(self) -> None:
         self._averager.before_forward()
 
-    # pickle and deepcopy: with the default group, on all ranks
+    # pickle and deepcopy: with the default group
 
     def __getstate__(self) -> dict[str, Any]:
         self._check_default_group()  # type: ignore[no-untyped-call]
         state = self.__dict__.copy()
-        for name in ("process_group", "_averager", "_make_hook", "_joining"):
-            del state[name]
+        for name in ("process_group", "_engine", "_wrapped", "_make_hook", "_joining"):
+            state.pop(name, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -394,7 +393,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._has_trained = self._lazy_init_ran = False
         self._dropped = []
         self._joining = _joining.no_hook
-        self._make_averager(False)
+        self._engine = None
 
     def _log_and_throw(self, kind: type[Exception], message: str) -> None:
         raise kind(message)

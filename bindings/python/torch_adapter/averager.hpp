@@ -121,6 +121,7 @@ class Averager {
   const std::shared_ptr<binding::GradientAverager>& engine() const { return engine_; }
 
   void before_forward() const {
+    const ddp::WaitWatch watch(&look_for_signals);
     engine_->before_forward();
     engine_->reducer().start_forward();
   }
@@ -172,6 +173,7 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .reduce_dtype = reduce ? binding::dtype_of(*reduce) : std::nullopt,
           .comm_hook = std::move(hook),
           .allocator = {},
+          .moved_in = {},
           .stream = {},
           .log = std::move(log)};
 }
@@ -228,7 +230,10 @@ inline void add_averager(py::module_& module) {
            py::arg("static_graph"), py::arg("skip_unused"), py::arg("delayed"), py::arg("delayed_behind"),
            py::arg("hook"), py::arg("module_name"), py::arg("broadcast_buffers"), py::arg("sample_rate"),
            py::arg("find_straggler"), py::arg("compute"), py::arg("reduce"))
-      .def("before_forward", &Averager::before_forward)
+      .def("recomputes", [](const Averager& averager) { return averager.engine()->recomputes(); })
+      .def("takes_part", [](const Averager& averager) { return averager.engine()->takes_part(); })
+      .def("repeats", [](const Averager& averager) { return averager.engine()->repeats(); })
+      .def("before_forward", &Averager::before_forward, Release())
       .def("after_forward", &Averager::after_forward, Release())
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
       .def("change_group", &Averager::change_group, Release())

@@ -167,8 +167,8 @@ class Backend {
   virtual std::shared_ptr<void> allocate(std::size_t bytes, Deadline deadline, const Pause& pause = pause_briefly);
 
   /// What moves tensors on the device, for a Reducer's buckets: in a stream of its own, which it has for as long as it
-  /// lives, longer than the backend if need be. @param converts else it need not divide and cast. Blocks until @p
-  /// deadline at most, with pauses. Throws Error. Default: refuses.
+  /// lives, longer than the backend if need be. @param converts else it need not divide and cast, and may move one by
+  /// one. Blocks until @p deadline at most, with pauses. Throws Error. Default: refuses.
   virtual std::shared_ptr<TensorExecutor> make_executor(bool converts, Deadline deadline,
                                                         const Pause& pause = pause_briefly);
 

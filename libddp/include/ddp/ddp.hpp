@@ -1,6 +1,10 @@
 // All of libddp's public C++ interface.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "libddp needs -std=c++20"
+#endif
+
 #include <ddp/backend.hpp>
 #include <ddp/batch.hpp>
 #include <ddp/broadcast_coalesced.hpp>

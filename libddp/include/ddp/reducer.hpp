@@ -55,7 +55,8 @@ struct SparseGradient {
 /// and goes when the device is done with the bucket.
 using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
 
-/// Equal on all ranks, but for gradient_as_bucket_view, allocator, stream, the log and the counts of recorded_order.
+/// Equal on all ranks, but for gradient_as_bucket_view, allocator, moved_in, stream, the log and the counts of
+/// recorded_order.
 struct ReducerOptions {
   /// A bucket is closed when it has reached this size; it may be larger, since tensors are never split.
   /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
@@ -100,6 +101,12 @@ struct ReducerOptions {
   std::optional<DType> reduce_dtype{};
   std::shared_ptr<CommHook> comm_hook{};  ///< instead of the average
   BucketAllocator allocator{};            ///< default: the C++ library's; ProcessGroup::allocate on CUDA devices
+  /// With gradient_as_bucket_view: gradients that are marked or placed in other memory move to bucket_view() when their
+  /// bucket is full, all by one launch on a device. Then this is called with the bucket's parameters: their gradients
+  /// are there from now on, for what comes later in the streams that have computed them, and the other memory may go.
+  /// finalize does not write to that. Called by the thread that has filled the bucket, one call at a time; must not
+  /// call the Reducer but for bucket_view().
+  std::function<void(std::span<const std::size_t> parameters)> moved_in{};
   /// Of parameters on a CUDA device: the stream in which gradients are computed, unless mark_ready names another one;
   /// default: the device's default stream. Buckets wait for what is in it when their last gradient is marked; finalize
   /// makes it wait for the averages, and does not block.
@@ -160,7 +167,7 @@ class Reducer {
   void mark_ready(std::size_t index, const SparseGradient& gradient, const Stream& producer);
 
   /// Where the gradient of a parameter is until the next finalize, if it is not marked: an accumulated one counts.
-  /// Without memory: zeros. Between steps; for gradients outside the buckets.
+  /// Without memory: zeros. Between steps; with gradient_as_bucket_view only if moved_in is given.
   void place_gradient(std::size_t index, const TensorView& gradient);
   void place_gradient(std::size_t index, const SparseGradient& gradient);
 
@@ -169,6 +176,12 @@ class Reducer {
   /// has parameters that were not marked ready, every rank throws the same invalid_argument, which names rank and
   /// parameters; the next step may follow then. After any error, the gradients have no meaning.
   void finalize();
+
+  /// Gives up the step that has begun, if there is one, since its backward pass has failed on this rank. If nothing of
+  /// it has been exchanged, the next step takes its place, and the other ranks notice nothing. Else its exchange is
+  /// brought to its end with zeros: every rank that finalizes it throws invalid_argument that names this one, and the
+  /// next step may follow. Throws the error of an exchange that failed. @return whether the next step takes its place.
+  bool give_up();
 
   /// While one of these lives, steps that are started exchange nothing, and gradients stay the rank's own: for
   /// accumulation. The next step without one averages what has accumulated. On all ranks for the same steps.

@@ -77,9 +77,20 @@ TensorView Bucket::view(std::size_t slot) const {
 
 TensorView Bucket::exchanged(std::size_t slot) const { return {place(slot), dtype_, value(slot).shape(), device()}; }
 
-void Bucket::move_in(std::size_t slot, const void* gradient) {
-  const TensorCopy copy{.from = gradient, .to = view(slot).data(), .count = value(slot).numel()};
-  executor_->copy({&copy, 1}, gradient_dtype_, gradient_dtype_);
+void Bucket::copy_home(const std::vector<std::uint8_t>& used) const {
+  if (!home_) return;
+  std::vector<void*> targets(used.size());
+  for (std::size_t slot = 0; slot < indices_.size(); ++slot) targets[indices_[slot]] = view(slot).data();
+  copy_out(targets, used);
+}
+
+void Bucket::move_in(const std::vector<const void*>& gradients) {
+  std::vector<TensorCopy> copies;
+  copies.reserve(indices_.size());
+  for (std::size_t slot = 0; slot < indices_.size(); ++slot) {
+    copies.push_back({.from = gradients[slot], .to = view(slot).data(), .count = value(slot).numel()});
+  }
+  executor_->copy(copies, gradient_dtype_, gradient_dtype_);
 }
 
 Work Bucket::launch(ProcessGroup& group, int divisor) const {

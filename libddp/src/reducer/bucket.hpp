@@ -27,10 +27,12 @@ class Bucket {
   /// The reverse, undivided, to @p targets, by parameter, of those that somebody @p used. Nothing where the target is
   /// null, or in the bucket.
   void copy_out(const std::vector<void*>& targets, const std::vector<std::uint8_t>& used) const;
+  /// The same to the places of gradients that live here, but are exchanged in another type.
+  void copy_home(const std::vector<std::uint8_t>& used) const;
   /// The place of a parameter's gradient: with gradient_as_bucket_view as it is computed, else as it is exchanged.
   TensorView view(std::size_t slot) const;
-  /// With gradient_as_bucket_view: makes @p gradient the one that lives here.
-  void move_in(std::size_t slot, const void* gradient);
+  /// With gradient_as_bucket_view: makes @p gradients, by slot, those that live here.
+  void move_in(const std::vector<const void*>& gradients);
 
   /// Starts averaging it over the group. The operation shares the memory, so a Bucket may be destroyed while it runs.
   /// @param divisor as in copy_in.

@@ -42,10 +42,12 @@ void BucketSet::move_gradients(const std::vector<Bucket>& old, const std::vector
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     if (!bucket.on_cpu()) bucket.executor().wait_for(bucket.executor().now_in(home(bucket.device())));
-    for (std::size_t slot = 0; slot < plan_[i].size(); ++slot) {
-      const Place from = old_places[plan_[i][slot]];
-      bucket.move_in(slot, old[from.bucket].view(from.slot).data());
+    std::vector<const void*> gradients;
+    for (const std::size_t parameter : plan_[i]) {
+      const Place from = old_places[parameter];
+      gradients.push_back(old[from.bucket].view(from.slot).data());
     }
+    bucket.move_in(gradients);
     if (!bucket.on_cpu()) bucket.executor().hold_back(home(bucket.device()));
   }
 }
@@ -141,9 +143,24 @@ void BucketSet::fill(std::size_t bucket) {
   buckets_[bucket].fill(divisor_);
 }
 
+void BucketSet::take_over(std::size_t bucket) {
+  if (!options_.gradient_as_bucket_view || !options_.moved_in) return;
+  if (!buckets_[bucket].on_cpu()) {  // what comes later there may overwrite the gradients' former memory
+    TensorExecutor& executor = buckets_[bucket].executor();
+    const Device device = buckets_[bucket].device();
+    executor.hold_back(home(device));
+    const std::lock_guard lock(producers_mutex_);
+    for (const auto& [stream, moment] : producers_[bucket]) executor.hold_back({.device = device, .handle = stream});
+  }
+  options_.moved_in(plan_[bucket]);
+}
+
 BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
   if (skipped_[bucket]) return {};
-  guarded(group, [&] { fill(bucket); });
+  guarded(group, [&] {
+    fill(bucket);
+    take_over(bucket);
+  });
   if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, divisor_), .exchange = {}};
   const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size(), group);
   return {.work = {}, .exchange = guarded(group, [&] { return options_.comm_hook->start(lent, group); })};
@@ -167,7 +184,8 @@ void BucketSet::wait(std::size_t bucket, ProcessGroup& group) {
 void BucketSet::copy_out(std::size_t bucket, const std::vector<void*>& targets, const std::vector<std::uint8_t>& used,
                          ProcessGroup& group) {
   if (skipped_[bucket]) return;
-  guarded(group, [&] { buckets_[bucket].copy_out(targets, used); });
+  const bool moved = options_.gradient_as_bucket_view && options_.moved_in;
+  guarded(group, [&] { moved ? buckets_[bucket].copy_home(used) : buckets_[bucket].copy_out(targets, used); });
 }
 
 void BucketSet::hold_back_producers() {

@@ -72,6 +72,9 @@ class BucketSet {
   /// Between steps; null: none.
   void set_trace(BucketTrace* trace) noexcept { trace_ = trace; }
 
+  /// Whether the exchange of this step has begun, or has failed to. Between marks.
+  bool has_launched() const noexcept { return !launched_.empty() || launching_ || error_ != nullptr; }
+
   /// In this step.
   std::size_t exchanged() const noexcept {
     return exchanges_ ? static_cast<std::size_t>(std::ranges::count(skipped_, false)) : 0;
@@ -96,6 +99,8 @@ class BucketSet {
   Launched launch(std::size_t bucket, ProcessGroup& group);
   /// On a device: lets the bucket wait for its gradients, and copies them in.
   void fill(std::size_t bucket);
+  /// Of a bucket that has been filled: gradients live in it now.
+  void take_over(std::size_t bucket);
   /// The program's stream, of a device.
   Stream home(Device device) const { return home_stream(device, options_); }
   /// As reducer::guarded, with the hook that there is.

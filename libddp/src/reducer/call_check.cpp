@@ -62,7 +62,8 @@ void CallCheck::place(std::size_t index, bool in_step, const TensorView& gradien
                                  std::move(hint));
   };
   if (in_step) refuse("a backward pass runs", "place it before prepare_for_backward()");
-  if (options_.gradient_as_bucket_view) refuse("gradients are in the buckets", "compute it at bucket_view()");
+  if (options_.gradient_as_bucket_view && !options_.moved_in)
+    refuse("gradients are in the buckets", "compute it at bucket_view()");
   if (gradient.data() == nullptr) return;
   if (gradient.dtype() != expected.dtype() || gradient.numel() != expected.numel() ||
       gradient.device() != expected.device()) {

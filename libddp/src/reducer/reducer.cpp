@@ -48,7 +48,8 @@ void Reducer::Impl::prepare_for_backward(std::span<const std::size_t> unused) {
     base::throw_invalid_argument(kAttempted, "the last one was not finalized", "call finalize() after each");
   if (broken_) {
     base::throw_invalid_argument(kAttempted, "an earlier one has failed",
-                                 "make a new Reducer, or change the group, on all ranks");
+                                 "make a new one over a new group, on all ranks (in Python wrap the module again; in "
+                                 "C++ change_group() is enough)");
   }
   check_.unused(unused);
   const bool synchronize = no_sync_depth_ == 0;
@@ -127,13 +128,35 @@ SparseGradient Reducer::Impl::sparse_average(std::size_t index) const {
 }
 
 void Reducer::Impl::finalize() {
-  const auto finalize_called = Clock::now();
   if (!in_step_) {
     base::throw_invalid_argument("finalizing a backward pass", "none has been started",
                                  "call prepare_for_backward() first");
   }
   in_step_ = false;
-  if (!synchronize_) return finish_local_step();
+  return synchronize_ ? finish_step(false) : finish_local_step();
+}
+
+bool Reducer::Impl::give_up() {
+  if (!in_step_) return false;
+  in_step_ = false;
+  // ranks that skip buckets have agreed on them already, and a Join has told its ranks of a step
+  if (!synchronize_ || (!buckets_.has_launched() && join_ == nullptr && !options_.skip_all_reduce_unused)) {
+    buckets_.abandon();
+    for (auto& used : used_) used.store(used && accumulated_, std::memory_order_relaxed);
+    reset_sources();
+    sparse_.forget();
+    return true;
+  }
+  try {
+    finish_step(true);
+  } catch (const Error&) {
+    if (broken_) throw;  // else it is what this rank has caused
+  }
+  return false;
+}
+
+void Reducer::Impl::finish_step(bool given_up) {
+  const auto finalize_called = Clock::now();
   broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
   reducer::StepEnd end(options_.comm_hook.get(), buckets_);
   if (join_ != nullptr) join_->active();  // throws if others take another step, and so never send their buckets
@@ -148,7 +171,7 @@ void Reducer::Impl::finalize() {
   if (find_unused) missing.clear();
   if (buckets_.exchanges())
     buckets_.finish_launching(group_);  // throws what a mark_ready threw and the program ignored
-  conclude(missing, find_unused || asks_used_);
+  conclude(missing, find_unused || asks_used_, given_up);
   if (counting) end_counting();
   end.complete = true;
   record(finalize_called);
@@ -265,7 +288,7 @@ void Reducer::Impl::start_step(std::span<const std::size_t> unused) {
   }
 }
 
-void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_unused) {
+void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_unused, bool given_up) {
   std::vector<std::uint8_t> used(find_unused ? parameters_.size() : 0);
   bool all_used = true;
   if (find_unused) {
@@ -276,7 +299,7 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
     used_anywhere_ = used;
   }
   if (find_unused && !shadow_) log_.note_used(used);
-  bool misses = !missing.empty();
+  bool misses = given_up || !missing.empty();
   const bool several = group_.size() > 1;
   if (several) report_.send(group_, misses, used);
   sparse_.average(group_, divisor_, device_);
@@ -302,7 +325,8 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
   accumulated_ = false;
   if (misses) {
     broken_ = false;  // every rank stops here
-    reducer::throw_missing(group_, reducer::describe_missing(parameters_, missing), reducer::missing_hint(options_));
+    reducer::throw_missing(group_, given_up ? reducer::kGivenUp : reducer::describe_missing(parameters_, missing),
+                           reducer::missing_hint(options_));
   }
   asks_used_ = false;
 }

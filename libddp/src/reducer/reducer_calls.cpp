@@ -40,6 +40,11 @@ void Reducer::place_gradient(std::size_t index, const TensorView& gradient) {
 void Reducer::place_gradient(std::size_t index, const SparseGradient& gradient) {
   impl_->note_error([&] { impl_->place_gradient(index, gradient); });
 }
+bool Reducer::give_up() {
+  bool repeats = false;
+  impl_->note_error([&] { repeats = impl_->give_up(); });
+  return repeats;
+}
 SparseGradient Reducer::sparse_average(std::size_t index) const { return impl_->sparse_average(index); }
 void Reducer::finalize() {
   impl_->note_error([&] { impl_->finalize(); });

@@ -44,6 +44,7 @@ class Reducer::Impl final : public Joinable {
   void place_gradient(std::size_t index, const SparseGradient& gradient);
   SparseGradient sparse_average(std::size_t index) const;
   void finalize();
+  bool give_up();
   NoSync no_sync() { return NoSync{no_sync_depth_}; }
 
   TensorView bucket_view(std::size_t index) const;
@@ -119,8 +120,10 @@ class Reducer::Impl final : public Joinable {
   void start_step(std::span<const std::size_t> unused);
   /// Of no_sync.
   void finish_local_step();
+  /// Of one that exchanges. @param given_up its averages are of no use.
+  void finish_step(bool given_up);
   /// Learns what the other ranks have, and writes the averages.
-  void conclude(const std::vector<std::size_t>& missing, bool find_unused);
+  void conclude(const std::vector<std::size_t>& missing, bool find_unused, bool given_up);
   void record(Clock::time_point finalize_called);
   /// Steps of others, to which this rank gives zeros.
   void shadow_step();

@@ -69,7 +69,7 @@ void Reducer::Impl::shadow_step() {
     if (counting || !marks_.complete(owner)) contribute(owner, nullptr);
   }
   buckets_.finish_launching(group_);
-  conclude({}, counting || options_.find_unused_parameters || asks_used_);
+  conclude({}, counting || options_.find_unused_parameters || asks_used_, false);
   if (counting) end_counting();
   end.complete = true;
   record(backward_started_);  // it has had nothing to compute

@@ -31,8 +31,11 @@ class StepReport {
 
 /// "2 of 4 parameters were not marked ready: 0 'layer0', 2 'layer2'"; empty if @p missing is.
 std::string describe_missing(const std::vector<Parameter>& parameters, std::span<const std::size_t> missing);
+/// The description of a rank whose backward pass has failed.
+inline constexpr auto kGivenUp = "the backward pass has failed, and was given up";
 
-/// Collective. Throws the same Error on all ranks, with the @p descriptions of those that miss gradients.
+/// Collective. Throws the same Error on all ranks, with the @p descriptions of those that miss gradients, and @p hint
+/// unless a rank has given up.
 [[noreturn]] void throw_missing(ProcessGroup& group, const std::string& description, std::string hint);
 
 }  // namespace ddp::reducer

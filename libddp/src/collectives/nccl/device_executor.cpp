@@ -40,6 +40,17 @@ const kernels::DeviceKernels& kernels_of(const cuda::ContextPtr& context) {
   return *kernels;
 }
 
+/// The same, or null where this build or device has none: then each tensor is copied by itself.
+const kernels::DeviceKernels* kernels_if_any(const cuda::ContextPtr& context) {
+  try {
+    return &kernels_of(context);
+  } catch (const Error& error) {
+    base::log(base::LogLevel::debug, "gradients on CUDA device {} are moved one by one: {}", context->device(),
+              error.what());
+    return nullptr;
+  }
+}
+
 /// How elements are computed with; raw: they are not.
 kernels::Format format_of(DType type) {
   switch (component_of(type)) {
@@ -118,16 +129,17 @@ class DeviceExecutor final : public TensorExecutor,
     const bool moves = from == to && divisor == 1;
     if (!moves) check_kernels();
     if (divisor != 1) check_division(from);
+    std::vector<kernels::Part> zeros;
     const std::size_t parts = moves ? size_of(from) : size_of(from) / size_of(component_of(from));
     for (const TensorCopy& each : copies) {
       if (each.count == 0) continue;
       if (each.from == nullptr) {
-        cuda::check(cuda::driver().memset_d8_async(address(each.to), 0, each.count * size_of(to), stream_.get()),
-                    "clearing gradients on a CUDA device");
+        zeros.push_back({.data = each.to, .count = each.count * size_of(to)});
       } else if (!moves || each.from != each.to) {
         pieces.push_back({.from = each.from, .to = each.to, .count = each.count * parts});
       }
     }
+    clear(zeros, to);
     if (pieces.empty()) return;
     if (!launcher_) return copy_bytes(pieces);
     kernels::copy(*launcher_, pieces, moves ? kernels::Format::raw : format_of(from),
@@ -202,6 +214,19 @@ class DeviceExecutor final : public TensorExecutor,
   }
 
  private:
+  /// @param tensors of elements @p type, with counts in bytes
+  void clear(std::span<kernels::Part> tensors, DType type) {
+    if (tensors.empty()) return;
+    if (launcher_) {
+      const std::vector<std::byte> element(std::min<std::size_t>(size_of(type), sizeof(std::uint64_t)));
+      for (kernels::Part& each : tensors) each.count /= element.size();
+      return kernels::fill(*launcher_, tensors, element);
+    }
+    for (const kernels::Part& each : tensors) {
+      cuda::check(cuda::driver().memset_d8_async(address(each.data), 0, each.count, stream_.get()),
+                  "clearing gradients on a CUDA device");
+    }
+  }
   void copy_bytes(std::span<const kernels::Piece> pieces) {
     for (const kernels::Piece& piece : pieces) {
       cuda::check(cuda::driver().memcpy_async(address(piece.to), address(piece.from), piece.count, stream_.get()),
@@ -234,7 +259,7 @@ std::shared_ptr<TensorExecutor> make_device_executor(int device, const std::stri
   const auto make = [device, converts]() -> std::shared_ptr<TensorExecutor> {
     const cuda::ContextPtr context = cuda::PrimaryContext::retain(device);
     const cuda::ContextScope scope(*context);
-    return std::make_shared<DeviceExecutor>(context, converts ? &kernels_of(context) : nullptr);
+    return std::make_shared<DeviceExecutor>(context, converts ? &kernels_of(context) : kernels_if_any(context));
   };
   return on_thread(what, deadline, pause, make, std::chrono::milliseconds(0));
 }

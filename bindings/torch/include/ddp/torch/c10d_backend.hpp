@@ -19,13 +19,17 @@
 #include <ddp/torch/c10d_work.hpp>
 #include <ddp/torch/interruptible.hpp>
 #include <ddp/torch/process_group.hpp>
+#include <ddp/torch/row_order.hpp>
+#include <ddp/torch/row_splits.hpp>
 #include <ddp/torch/sparse_all_reduce.hpp>
+#include <ddp/torch/tensor_lists.hpp>
 
 namespace ddp::torch {
 
 /// Operations with c10d's arguments: lists of one tensor for one rank, options with a timeout. Tensors are the CPU's,
 /// or on this rank's CUDA device if the group serves that; those of one operation are on one device. What is gathered
-/// into, or scattered from, lists of tensors is copied once; the rest is used where it lies. Sparse tensors of the CPU
+/// into, or scattered from, lists of tensors is copied once, and so are tensors without gaps whose memory is not in
+/// row-major order; the rest is used where it lies. Sparse tensors of the CPU
 /// can be added by allreduce, whose call waits for the other ranks' calls. Other operations with them, any source of
 /// recv, and bit operations are refused.
 class C10dBackend : public ::c10d::Backend {
@@ -51,43 +55,55 @@ class C10dBackend : public ::c10d::Backend {
 
   Started broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "broadcast");
-    return started(Type::BROADCAST, group().broadcast(tensor, peer(opts.rootRank), limit(opts.timeout)), tensor,
-                   {tensor});
+    const bool gives = opts.rootRank == getRank();
+    const RowOrder rows(tensor, gives, !gives);
+    return started(Type::BROADCAST, group().broadcast(rows.tensor(), peer(opts.rootRank), limit(opts.timeout)), tensor,
+                   {tensor}, rows.copies());
   }
 
   Started allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "allreduce");
     if (tensor.layout() == at::kSparse) return add_sparse(tensor, opts);
     const ReduceOp op = reduce_op(opts.reduceOp, tensor);
-    return started(Type::ALLREDUCE, group().all_reduce(tensor, op, limit(opts.timeout)), tensor, {tensor});
+    const RowOrder rows(tensor, true, true);
+    return started(Type::ALLREDUCE, group().all_reduce(rows.tensor(), op, limit(opts.timeout)), tensor, {tensor},
+                   rows.copies());
   }
 
   Started allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& opts) override {
     Batch batch{group().group()};
+    Tensors used;
+    Copies copies;
     for (const at::Tensor& tensor : tensors) {
       const ReduceOp op = reduce_op(opts.reduceOp, tensor);
-      batch.all_reduce(ProcessGroup::combined(tensor, op, "allreduce_coalesced"), op);
+      const RowOrder rows(tensor, true, true);
+      batch.all_reduce(ProcessGroup::combined(rows.tensor(), op, "allreduce_coalesced"), op);
+      used.push_back(rows.tensor());
+      for (const C10dWork::Copy& copy : rows.copies()) copies.push_back(copy);
     }
-    return started(Type::ALLREDUCE_COALESCED, batch, tensors, opts.timeout, tensors);
+    return started(Type::ALLREDUCE_COALESCED, batch, std::move(used), opts.timeout, tensors, std::move(copies));
   }
 
   Started reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override {
     const at::Tensor& tensor = only(tensors, "reduce");
     const ReduceOp op = reduce_op(opts.reduceOp, tensor);
-    return started(Type::REDUCE, group().reduce(tensor, peer(opts.rootRank), op, limit(opts.timeout)), tensor,
-                   {tensor});
+    const RowOrder rows(tensor, true, opts.rootRank == getRank());
+    return started(Type::REDUCE, group().reduce(rows.tensor(), peer(opts.rootRank), op, limit(opts.timeout)), tensor,
+                   {tensor}, rows.copies());
   }
 
   Started allgather(Lists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& opts) override {
     const at::Tensor input = only(inputs, "allgather").contiguous();
     Tensors& parts = of_each_rank(outputs, "allgather");
-    const at::Tensor flat = for_each_rank(input);
+    const at::Tensor flat = for_each_rank(input, getSize());
     return started(Type::ALLGATHER, group().all_gather(input, flat, limit(opts.timeout)), input, parts,
                    unpack(flat, parts));
   }
 
   Started _allgather_base(at::Tensor& output, at::Tensor& input, const ::c10d::AllgatherOptions& opts) override {
-    return started(Type::_ALLGATHER_BASE, group().all_gather(input, output, limit(opts.timeout)), output, {output});
+    const RowOrder from(input, true, false), to(output, false, true);
+    return started(Type::_ALLGATHER_BASE, group().all_gather(from.tensor(), to.tensor(), limit(opts.timeout)), output,
+                   {output}, to.copies());
   }
 
   Started allgather_coalesced(Lists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& opts) override {
@@ -95,7 +111,7 @@ class C10dBackend : public ::c10d::Backend {
     Tensors dense, flat, all;
     for (const at::Tensor& input : inputs) {
       dense.push_back(input.contiguous());
-      flat.push_back(for_each_rank(input));
+      flat.push_back(for_each_rank(input, getSize()));
     }
     if (outputs.size() != static_cast<std::size_t>(getSize())) refuse("allgather_coalesced", "a list for each rank");
     for (const Tensors& list : outputs) {
@@ -125,7 +141,7 @@ class C10dBackend : public ::c10d::Backend {
       return started(Type::GATHER, group().gather(input, {}, root, limit(opts.timeout)), input, {});
     }
     Tensors& parts = of_each_rank(outputs, "gather");
-    const at::Tensor flat = for_each_rank(input);
+    const at::Tensor flat = for_each_rank(input, getSize());
     return started(Type::GATHER, group().gather(input, flat, root, limit(opts.timeout)), input, parts,
                    unpack(flat, parts));
   }
@@ -133,23 +149,28 @@ class C10dBackend : public ::c10d::Backend {
   Started scatter(Tensors& outputs, Lists& inputs, const ::c10d::ScatterOptions& opts) override {
     const at::Tensor& output = only(outputs, "scatter");
     const int root = peer(opts.rootRank);
-    const at::Tensor flat = root == getRank() ? at::stack(of_each_rank(inputs, "scatter")) : at::Tensor{};
-    return started(Type::SCATTER, group().scatter(flat, output, root, limit(opts.timeout)), output, {output});
+    const at::Tensor flat = root == getRank() ? at::stack(of_each_rank(inputs, "scatter")).contiguous() : at::Tensor{};
+    const RowOrder rows(output, false, true);
+    return started(Type::SCATTER, group().scatter(flat, rows.tensor(), root, limit(opts.timeout)), output, {output},
+                   rows.copies());
   }
 
   Started reduce_scatter(Tensors& outputs, Lists& inputs, const ::c10d::ReduceScatterOptions& opts) override {
     const at::Tensor& output = only(outputs, "reduce_scatter");
-    const at::Tensor flat = at::stack(of_each_rank(inputs, "reduce_scatter"));
+    const at::Tensor flat = at::stack(of_each_rank(inputs, "reduce_scatter")).contiguous();
     const ReduceOp op = reduce_op(opts.reduceOp, output);
-    return started(Type::REDUCE_SCATTER, group().reduce_scatter(flat, output, op, limit(opts.timeout)), output,
-                   {output});
+    const RowOrder rows(output, false, true);
+    return started(Type::REDUCE_SCATTER, group().reduce_scatter(flat, rows.tensor(), op, limit(opts.timeout)), output,
+                   {output}, rows.copies());
   }
 
   Started _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const ::c10d::ReduceScatterOptions& opts) override {
     const ReduceOp op = reduce_op(opts.reduceOp, output);
-    return started(Type::_REDUCE_SCATTER_BASE, group().reduce_scatter(input, output, op, limit(opts.timeout)), output,
-                   {output});
+    const RowOrder from(input, true, false), to(output, false, true);
+    return started(Type::_REDUCE_SCATTER_BASE,
+                   group().reduce_scatter(from.tensor(), to.tensor(), op, limit(opts.timeout)), output, {output},
+                   to.copies());
   }
 
   Started reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -169,10 +190,14 @@ class C10dBackend : public ::c10d::Backend {
   Started alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
                         std::vector<std::int64_t>& input_splits, const ::c10d::AllToAllOptions& opts) override {
     if (output_splits.empty() && input_splits.empty()) {
-      return started(Type::ALLTOALL_BASE, group().all_to_all(input, output, limit(opts.timeout)), output, {output});
+      check_dealt(output, getSize(), "output");
+      check_dealt(input, getSize(), "input");
+      const RowOrder from(input, true, false), to(output, false, true);
+      return started(Type::ALLTOALL_BASE, group().all_to_all(from.tensor(), to.tensor(), limit(opts.timeout)), output,
+                     {output}, to.copies());
     }
-    return exchange(Type::ALLTOALL_BASE, rows(output, output_splits), rows(input, input_splits), opts.timeout,
-                    {output});
+    return exchange(Type::ALLTOALL_BASE, dealt_rows(output, output_splits, getSize(), "output"),
+                    dealt_rows(input, input_splits, getSize(), "input"), opts.timeout, {output});
   }
 
   Started alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override {
@@ -280,21 +305,6 @@ class C10dBackend : public ::c10d::Backend {
       refuse(what, "a tensor for each rank");
     return lists[0];
   }
-  at::Tensor for_each_rank(const at::Tensor& part) const {
-    std::vector<std::int64_t> shape = part.sizes().vec();
-    shape.insert(shape.begin(), getSize());
-    return at::empty(shape, part.options());
-  }
-  static Tensors joined(const Tensors& some, const Tensors& others) {
-    Tensors all = some;
-    all.insert(all.end(), others.begin(), others.end());
-    return all;
-  }
-  static Copies unpack(const at::Tensor& flat, const Tensors& parts) {
-    Copies copies;
-    for (std::size_t i = 0; i < parts.size(); ++i) copies.push_back({parts[i], flat[static_cast<std::int64_t>(i)]});
-    return copies;
-  }
   Batch gathers(const Tensors& outputs, const Tensors& inputs, const char* what) {
     if (outputs.size() != inputs.size()) refuse(what, "as many outputs as inputs");
     Batch batch{group().group()};
@@ -302,11 +312,6 @@ class C10dBackend : public ::c10d::Backend {
       batch.all_gather(ProcessGroup::row_major(inputs[i], what), ProcessGroup::row_major(outputs[i], what));
     }
     return batch;
-  }
-
-  Tensors rows(const at::Tensor& tensor, const std::vector<std::int64_t>& splits) const {
-    if (splits.empty()) return tensor.chunk(getSize());
-    return tensor.split_with_sizes(splits);
   }
 
   /// Part i of inputs becomes part rank() of rank i's outputs; parts may have any sizes.

@@ -87,6 +87,7 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .reduce_dtype = reduce_dtype(options.mixed_precision),
           .comm_hook = options.comm_hook,
           .allocator = {},
+          .moved_in = {},
           .stream = {},
           .log = options.log};
 }
@@ -151,6 +152,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   /// The wrapped module's forward pass, with its arguments and result.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
+    if (averager_->recomputes()) return pass(std::forward<Arguments>(arguments)...);
     averager_->before_forward();
     if (at::GradMode::is_enabled()) averager_->reducer().start_forward();
     broadcast_buffers();

@@ -2,6 +2,7 @@
 // gradients where it wants them. What DistributedDataParallel is made of, apart from its module.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,18 +20,20 @@
 #include <ddp/reducer.hpp>
 
 #include <ddp/torch/autograd_calls.hpp>
-#include <ddp/torch/bucket_memory.hpp>
 #include <ddp/torch/counting_guard.hpp>
+#include <ddp/torch/gradient_places.hpp>
 #include <ddp/torch/mixed_precision.hpp>
 #include <ddp/torch/module_tensors.hpp>
 #include <ddp/torch/outputs.hpp>
-#include <ddp/torch/sparse_gradients.hpp>
 #include <ddp/torch/tensor.hpp>
+#include <ddp/torch/tensor_users.hpp>
 
 namespace ddp::torch {
 
 /// A step begins when a backward pass comes to the first output of a forward pass, and ends when that backward pass
-/// does. Forward passes without a backward pass cost nothing. One backward pass at a time. Always in a shared_ptr.
+/// does; where no output has a gradient, with the first one of a parameter. Forward passes without a backward pass cost
+/// nothing, and those of a module whose parameters are all frozen are none of a step. One backward pass at a time.
+/// Always in a shared_ptr.
 class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
  public:
   /// Collective. @param tensors all parameters, those without a gradient, too.
@@ -40,57 +43,73 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       : tensors_(std::move(tensors)),
         low_(compute_type ? std::make_shared<LowPrecisionParameters>(tensors_, *compute_type) : nullptr),
         home_(tensors_.empty() ? at::Tensor{} : tensors_.front().tensor),
-        view_(options.gradient_as_bucket_view),
         searches_(options.find_unused_parameters),
         places_(options.find_unused_parameters || options.static_graph),
-        memory_(std::make_shared<BucketMemory>(group)),
-        held_(tensors_.size()),
-        views_(tensors_.size()),
-        marked_(tensors_.size()),
+        gradients_(tensors_, low_, group,
+                   // one rank exchanges nothing: its gradients are where autograd puts them
+                   options.gradient_as_bucket_view && (group.size() > 1 || options.comm_hook != nullptr)),
+        wrapped_as_(tensors_),
         reducer_(reducer_parameters(tensors_), std::move(group), on_device(std::move(options))) {
-    for (const NamedTensor& each : tensors_) given_.push_back(each.tensor.data_ptr());
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      if (!tensors_[i].tensor.requires_grad()) continue;
+    for (const std::size_t i : gradients_.own()) {
       AccumulatorPointer node = low_ ? low_->accumulator(i) : nullptr;
       if (!node) node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
       const std::uintptr_t key =
           node->add_post_hook(std::make_unique<AfterNode>([this, i](bool defined) { computed(i, defined); }));
+      Users::instance().add(tensors_[i].tensor, this);
       accumulators_.push_back({i, std::move(node), key});
     }
-    if (view_) move_views();
+    gradients_.move_views(reducer_);
   }
   GradientAverager(const GradientAverager&) = delete;
   GradientAverager& operator=(const GradientAverager&) = delete;
   ~GradientAverager() {
-    for (const Accumulator& accumulator : accumulators_) accumulator.node->del_post_hook(accumulator.hook);
+    for (const Accumulator& accumulator : accumulators_) {
+      Users::instance().remove(tensors_[accumulator.parameter].tensor, this);
+      accumulator.node->del_post_hook(accumulator.hook);
+    }
   }
 
   Reducer& reducer() noexcept { return reducer_; }
 
-  /// Throws Error(invalid_argument) while the last step has not ended, or its backward pass has failed.
-  void before_forward() const {
-    if (!queued_ && (!open_ || held_open_ > 0)) return;
-    throw_invalid_argument("starting a forward pass", "the last backward pass has not ended its step",
-                           "it has failed, or all of several were in several_backwards(), which ends before the last; "
-                           "after a failure call change_group() on all ranks");
+  /// Whether a forward pass that begins now is part of a backward pass of the step that is open, as a checkpoint's that
+  /// computes again what it has not kept: no pass of its own.
+  bool recomputes() const { return open_ && ::torch::autograd::get_current_graph_task_id() != kNoTask; }
+
+  /// Whether a pass with gradients is one of a step: all parameters may be frozen for a while.
+  bool takes_part() const {
+    return std::any_of(accumulators_.begin(), accumulators_.end(),
+                       [&](const Accumulator& each) { return tensors_[each.parameter].tensor.requires_grad(); });
   }
 
+  /// Gives up a step whose backward pass has failed, which may be collective. Throws Error(invalid_argument) where the
+  /// last one has not ended for another reason, or where parameters are not any more what was wrapped.
+  void before_forward() {
+    repeats_ = false;
+    if (queued_) give_up();
+    if (open_ && by_gradient_) end_late();
+    if (open_ && held_open_ == 0) {
+      throw_invalid_argument("starting a forward pass", "the last backward pass has not ended its step",
+                             "all of several were in several_backwards(): let it end before the last");
+    }
+    if (at::GradMode::is_enabled()) wrapped_as_.check_kind(tensors_);
+  }
+
+  /// Whether the forward pass that has begun takes the place of one whose backward pass has failed, and whose buffers
+  /// the ranks have exchanged.
+  bool repeats() const noexcept { return repeats_; }
+
   /// Throws Error(invalid_argument) where a parameter has other memory than the Reducer knows.
-  void check_parameters_stayed(const std::string& attempted) const { check_stayed(tensors_, given_, attempted); }
+  void check_parameters_stayed(const std::string& attempted) const { wrapped_as_.check_memory(tensors_, attempted); }
 
   LowPrecisionParameters::Hold hold_low() const { return {low_, true}; }
 
   /// @param complete outputs has all tensors of the forward pass' result.
   void after_forward(const std::vector<at::Tensor>& outputs, bool complete) {
-    if (!at::GradMode::is_enabled()) return;
+    if (!at::GradMode::is_enabled() || !takes_part()) return;
     std::unordered_set<::torch::autograd::Node*> roots;
-    bool differentiable = !complete;
     for (const at::Tensor& output : outputs) {
-      if (!output.defined() || !output.requires_grad()) continue;
-      differentiable = true;
-      if (output.grad_fn()) roots.insert(output.grad_fn().get());
+      if (output.defined() && output.requires_grad() && output.grad_fn()) roots.insert(output.grad_fn().get());
     }
-    if (!differentiable) return;
     if (low_ && !complete) refuse_hidden_outputs();
     const auto pass = std::make_shared<ForwardPass>();
     pass->averager = weak_from_this();
@@ -100,12 +119,13 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       if (const auto averager = pass->averager.lock()) averager->reached(*pass);
     };
     for (::torch::autograd::Node* const root : roots) root->add_pre_hook(std::make_unique<BeforeNode>(when_reached));
-    kept_pass_ = complete && !roots.empty() ? nullptr : pass;
+    kept_pass_ = pass;  // the module may have kept what depends on it
     std::erase_if(passes_, [](const auto& old) { return old.expired(); });
     passes_.push_back(pass);
   }
 
   void broadcast_buffers(const std::vector<NamedTensor>& buffers) {
+    if (repeats_) return;
     home_.catch_up();
     with_memory_of(buffers, [&](const std::vector<TensorView>& memory) { reducer_.broadcast_buffers(memory); });
   }
@@ -120,28 +140,30 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   /// In a Join, when this rank has repeated a step of others: its gradients are the averages of theirs.
   void take_step_of_others() {
     const at::AutoGradMode no_grad(false);
-    if (view_) move_views();
-    marked_.assign(tensors_.size(), false);
-    for (const Accumulator& accumulator : accumulators_) tensors_[accumulator.parameter].tensor.mutable_grad().reset();
-    take_others_gradients();
-    take_sparse_averages();
+    gradients_.move_views(reducer_);
+    gradients_.start_step();
+    for (const std::size_t index : gradients_.own()) tensors_[index].tensor.mutable_grad().reset();
+    gradients_.take_others(reducer_);
+    gradients_.take_sparse(reducer_);
     drop();
   }
 
   /// Also ends a step that has failed. Collective over the new group.
   void change_group(ddp::ProcessGroup group) {
-    open_ = false;
-    queued_ = false;
+    open_ = queued_ = false;
     passes_.clear();
     kept_pass_ = nullptr;
-    memory_->change_group(group);
+    gradients_.memory()->change_group(group);
     home_.catch_up();
     reducer_.change_group(std::move(group));
     home_.lead();
-    if (view_) move_views();
+    gradients_.move_views(reducer_);
   }
 
  private:
+  using Users = TensorUsers<GradientAverager>;
+  static constexpr int kNoTask = -1;  ///< of autograd's: no backward pass runs in this thread
+
   /// Lives as long as the graph of its outputs.
   struct ForwardPass {
     std::weak_ptr<GradientAverager> averager;
@@ -150,10 +172,14 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     std::vector<std::size_t> unused;
   };
 
-  ReducerOptions on_device(ReducerOptions options) const {
+  ReducerOptions on_device(ReducerOptions options) {
     if (!options.stream) options.stream = home_.get();
-    if (!view_) return options;
-    options.allocator = [memory = memory_](std::size_t bytes, Device on) { return memory->allocate(bytes, on); };
+    options.gradient_as_bucket_view = gradients_.in_buckets();
+    if (!gradients_.in_buckets()) return options;
+    options.moved_in = [this](std::span<const std::size_t> indices) { gradients_.take_over(reducer_, indices); };
+    options.allocator = [memory = gradients_.memory()](std::size_t bytes, Device on) {
+      return memory->allocate(bytes, on);
+    };
     return options;
   }
 
@@ -177,47 +203,52 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     // autograd::grad() and backward(inputs) visit a part of the graph: no step, unless gradients come
     const auto* const part = ::torch::autograd::get_current_graph_task_exec_info();
     if (part != nullptr && !part->empty()) return;
-    if (!open_) begin(pass);
+    if (!open_) begin(pass, false);
     queue_end();
   }
 
   /// Autograd has added to a parameter's gradient for the last time in a backward pass.
   void computed(std::size_t index, bool has_gradient) {
     const at::AutoGradMode no_grad(false);
-    if (!open_) begin(pass_of_gradient(index));
+    if (!open_) {
+      ForwardPass* const pass = pass_of_gradient(index);
+      if (pass == nullptr) return;
+      begin(*pass, true);
+    }
     queue_end();
-    if (tensors_[index].sparse) {
-      if (!has_gradient && searches_) return;
-      marked_[index] = true;
-      const SparseGradient rows = rows_at(index);
-      const auto producer = home_.current();
-      return producer ? reducer_.mark_ready(index, rows, *producer) : reducer_.mark_ready(index, rows);
-    }
-    at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
-    if (!has_gradient && (places_ || !gradient.defined())) {
-      if (searches_) return;  // which ends the step as unused
-      if (!gradient.defined()) gradient = laid_out_like(like(index)).zero_();
-    }
-    place(index, gradient);
-    marked_[index] = true;
+    if (!has_gradient && searches_) return;  // which ends the step as unused
     const auto producer = home_.current();
-    const auto mark = [&](const auto&... memory) {
-      producer ? reducer_.mark_ready(index, memory..., *producer) : reducer_.mark_ready(index, memory...);
-    };
-    if (view_) return mark();
-    mark(memory_of(gradient, [&] { return attempted(index); }));
+    producer ? gradients_.mark(reducer_, index, *producer) : gradients_.mark(reducer_, index);
+  }
+
+  bool expects_gradients() const {
+    return open_ || std::any_of(passes_.begin(), passes_.end(), [](const auto& pass) {
+             const auto found = pass.lock();
+             return found && !found->begun;
+           });
   }
 
   /// Of a backward pass that has come to no output: of what the module keeps. The graph or kept_pass_ keeps it alive.
-  ForwardPass& pass_of_gradient(std::size_t index) const {
-    for (auto pass = passes_.rbegin(); pass != passes_.rend(); ++pass) {
-      if (const auto found = pass->lock(); found && !found->begun) return *found;
+  /// Null where it is another wrapper's of the same module.
+  ForwardPass* pass_of_gradient(std::size_t index) const {
+    const auto is_expected = [](const GradientAverager& user) { return user.expects_gradients(); };
+    if (!expects_gradients() && Users::instance().any(tensors_[index].tensor, is_expected)) return nullptr;
+    if (low_ && held_low_.expired()) {
+      throw_invalid_argument(gradients_.attempted(index), "the loss does not depend on what the forward pass returns",
+                             "return the loss: mixed precision changes parameters' type when a backward pass comes to "
+                             "what a forward pass returned");
     }
-    throw_invalid_argument(attempted(index), "its forward pass went around DistributedDataParallel",
-                           "call the forward pass of the wrapper, not of the module in it");
+    for (auto pass = passes_.rbegin(); pass != passes_.rend(); ++pass) {
+      if (const auto found = pass->lock(); found && !found->begun) return found.get();
+    }
+    throw_invalid_argument(gradients_.attempted(index),
+                           "its forward pass went around DistributedDataParallel, or its step has ended",
+                           "call the forward pass of the wrapper, not of the module in it; one for each backward pass "
+                           "from what the module has kept");
   }
 
-  void begin(ForwardPass& pass) {
+  /// @param by_gradient which does not say what of the pass it has come from
+  void begin(ForwardPass& pass, bool by_gradient) {
     const at::AutoGradMode no_grad(false);
     std::size_t waiting = pass.begun ? 1 : 0;
     for (const auto& other : passes_) {
@@ -225,19 +256,20 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       if (found && !found->begun) ++waiting;
     }
     pass.begun = true;
+    by_gradient_ = by_gradient;
     synchronize_ = pass.synchronize;
-    if (places_) place_all();
+    if (places_) gradients_.place_all(reducer_);
     home_.catch_up();
     {
       std::optional<Reducer::NoSync> alone;
       if (!synchronize_) alone.emplace(reducer_.no_sync());
       // what one of several forward passes leaves out, another may use
-      reducer_.prepare_for_backward(waiting == 1 ? std::span<const std::size_t>{pass.unused}
-                                                 : std::span<const std::size_t>{});
+      reducer_.prepare_for_backward(waiting == 1 && !by_gradient ? std::span<const std::size_t>{pass.unused}
+                                                                 : std::span<const std::size_t>{});
     }
     home_.lead();  // for what has moved, before autograd adds to it
-    if (view_) move_views();
-    marked_.assign(tensors_.size(), false);
+    gradients_.move_views(reducer_);
+    gradients_.start_step();
     open_ = true;
   }
 
@@ -249,120 +281,48 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     queued_ = true;
   }
 
+  /// Of the backward pass that has queued it; where a gradient has opened the step, that may be one within another, as
+  /// a checkpoint's.
   void end() {
     queued_ = false;
-    if (!open_ || held_open_ > 0) return;
-    open_ = false;
+    if (!open_ || held_open_ > 0 || (by_gradient_ && misses())) return;
+    close();
+    const at::AutoGradMode no_grad(false);
+    reducer_.finalize();
+    home_.lead();
+    for (const at::Tensor& gradient : gradients_.held()) home_.keep(gradient);  // made in another stream, maybe
+    if (!synchronize_) return;
+    if (places_) gradients_.take_others(reducer_);
+    gradients_.take_sparse(reducer_);
+    gradients_.let_go();
+    drop();
+  }
+
+  /// A step that a gradient has opened, and that misses others: now they would have come.
+  void end_late() {
+    by_gradient_ = false;
+    end();
+  }
+  bool misses() const {
+    return !places_ && std::any_of(accumulators_.begin(), accumulators_.end(),
+                                   [&](const Accumulator& each) { return !gradients_.marked(each.parameter); });
+  }
+
+  void close() {
+    open_ = queued_ = false;
     kept_pass_ = nullptr;
     for (const auto& pass : passes_) {
       if (const auto found = pass.lock()) found->begun = true;
     }
+  }
+
+  void give_up() {
+    close();
     const at::AutoGradMode no_grad(false);
-    reducer_.finalize();
+    home_.catch_up();
+    repeats_ = reducer_.give_up();
     home_.lead();
-    for (const at::Tensor& gradient : held_) home_.keep(gradient);  // made in another stream, maybe
-    if (!synchronize_) return;
-    if (places_) take_others_gradients();
-    take_sparse_averages();
-    held_.assign(tensors_.size(), at::Tensor{});
-    drop();
-  }
-
-  // gradients
-
-  std::string attempted(std::size_t index) const { return "averaging the gradient of '" + tensors_[index].name + "'"; }
-
-  /// What a parameter's gradient is like.
-  const at::Tensor& like(std::size_t index) const { return low_ ? low_->master(index) : tensors_[index].tensor; }
-
-  /// Makes @p gradient lie where, or as, the Reducer wants it.
-  void place(std::size_t index, at::Tensor& gradient) {
-    const at::Tensor& parameter = like(index);
-    const bool low = low_ && gradient.scalar_type() == low_->type();
-    if (gradient.layout() != at::kStrided) {
-      throw_invalid_argument(attempted(index), "it is sparse",
-                             "make it dense (sparse=False), or take it from an Embedding or EmbeddingBag; in C++ "
-                             "DistributedDataParallelOptions::sparse can name its parameter");
-    }
-    if (view_) {
-      const at::Tensor& view = views_[index];
-      if (gradient.data_ptr() == view.data_ptr() && lies_like(gradient, parameter)) return;
-      if ((gradient.scalar_type() != view.scalar_type() && !low) || gradient.sizes() != view.sizes()) {
-        throw_invalid_argument(attempted(index), "it is " + description_of(gradient) + ", not as its parameter",
-                               "leave gradients to autograd");
-      }
-      at::Tensor(view).copy_(gradient);
-      gradient = view;
-      return;
-    }
-    const bool other_type = low && gradient.scalar_type() != parameter.scalar_type();
-    if ((other_type || !lies_like(gradient, parameter)) && gradient.sizes() == parameter.sizes()) {
-      gradient = laid_out_like(parameter).copy_(gradient);
-    }
-    held_[index] = gradient;
-  }
-
-  /// Tells the Reducer about all gradients that there are, since parameters may stay without a new one.
-  void place_all() {
-    for (const Accumulator& accumulator : accumulators_) {
-      const std::size_t index = accumulator.parameter;
-      if (tensors_[index].sparse) {
-        reducer_.place_gradient(index, rows_at(index));
-        continue;
-      }
-      at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
-      if (gradient.defined()) {
-        place(index, gradient);
-      } else if (view_) {
-        at::Tensor(views_[index]).zero_();
-      } else {
-        held_[index].reset();
-      }
-      if (view_) continue;
-      reducer_.place_gradient(
-          index, gradient.defined() ? memory_of(gradient, [&] { return attempted(index); }) : TensorView{});
-    }
-  }
-
-  SparseGradient rows_at(std::size_t index) {
-    const at::Tensor& gradient = tensors_[index].tensor.grad();
-    return gradient.defined() ? rows_of(gradient, like(index), held_[index], attempted(index)) : SparseGradient{};
-  }
-
-  void take_sparse_averages() {
-    for (const Accumulator& accumulator : accumulators_) {
-      const std::size_t i = accumulator.parameter;
-      if (!tensors_[i].sparse || !reducer_.used(i)) continue;
-      tensors_[i].tensor.mutable_grad() = sparse_tensor(reducer_.sparse_average(i), like(i));
-    }
-  }
-
-  /// Buckets may have been made anew.
-  void move_views() {
-    bool first = true;
-    for (const Accumulator& accumulator : accumulators_) {
-      const std::size_t index = accumulator.parameter;
-      if (tensors_[index].sparse) continue;
-      const bool stays = views_[index].defined() && views_[index].data_ptr() == reducer_.bucket_view(index).data();
-      if (std::exchange(first, false) && stays) return;
-      memory_->move(views_[index], tensors_[index].tensor.mutable_grad(), reducer_.bucket_view(index).data(),
-                    like(index));
-    }
-  }
-
-  /// Parameters that only other ranks have used get the average, too.
-  void take_others_gradients() {
-    for (const Accumulator& accumulator : accumulators_) {
-      const std::size_t index = accumulator.parameter;
-      if (marked_[index] || tensors_[index].sparse || !reducer_.used(index)) continue;
-      at::Tensor& gradient = tensors_[index].tensor.mutable_grad();
-      if (view_) {
-        gradient = views_[index];
-      } else if (const TensorView average = reducer_.bucket_view(index); !gradient.defined() && average.data()) {
-        gradient = laid_out_like(like(index));
-        copy_elements(average, gradient);
-      }
-    }
+    gradients_.let_go();
   }
 
   void drop() {
@@ -373,23 +333,21 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   const std::shared_ptr<LowPrecisionParameters> low_;     ///< none: computed in the parameters' own types
   std::weak_ptr<LowPrecisionParameters::Hold> held_low_;  ///< of the backward pass that runs
   const HomeStream home_;                                 ///< of what is done with the module outside of passes
-  const bool view_;
-  const bool searches_;  ///< for unused parameters, in the graph
-  const bool places_;    ///< gradients before a step: some may not be computed in it
-  const std::shared_ptr<BucketMemory> memory_;
-  std::vector<const void*> given_;  ///< by parameter: its memory
-  std::vector<at::Tensor> held_;    ///< by parameter: gradients that the Reducer knows, until they are averaged
-  std::vector<at::Tensor> views_;   ///< by parameter: its place in the buckets
-  std::vector<bool> marked_;        ///< by parameter, in this step
+  const bool searches_;                                   ///< for unused parameters, in the graph
+  const bool places_;                                     ///< gradients before a step: some may not be computed in it
+  GradientPlaces gradients_;
+  const WrappedAs wrapped_as_;
   std::vector<std::size_t> dropped_;
   Reducer reducer_;
   std::vector<Accumulator> accumulators_;
 
   std::vector<std::weak_ptr<ForwardPass>> passes_;
-  std::shared_ptr<ForwardPass> kept_pass_;  ///< the last one, if nothing of its outputs keeps it
+  std::shared_ptr<ForwardPass> kept_pass_;  ///< the last one, until a step ends
   bool open_ = false;                       ///< a step
+  bool by_gradient_ = false;                ///< that one was opened by the gradient of a parameter
   bool queued_ = false;                     ///< the end of the backward pass that runs calls end()
-  bool synchronize_ = true;                 ///< this step, or the last one
+  bool repeats_ = false;
+  bool synchronize_ = true;  ///< this step, or the last one
   int no_sync_depth_ = 0;
   int held_open_ = 0;
 };

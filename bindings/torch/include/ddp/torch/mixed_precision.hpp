@@ -108,8 +108,10 @@ class LowPrecisionParameters {
 };
 
 [[noreturn]] inline void refuse_hidden_outputs() {
-  throw_invalid_argument("computing in mixed precision", "the forward pass returns a type that may hide tensors",
-                         "write collect_tensors() for it: parameters change type when a backward pass reaches them");
+  throw_invalid_argument(
+      "computing in mixed precision", "the forward pass returns a type that may hide tensors",
+      "return tensors in lists, maps and tuples (Python: also dataclasses), or write collect_tensors() for "
+      "it in C++: parameters change type when a backward pass reaches them");
 }
 
 /// Converts buffers for good.

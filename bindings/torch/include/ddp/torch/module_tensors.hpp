@@ -77,14 +77,54 @@ void with_memory_of(const std::vector<NamedTensor>& buffers, Broadcast broadcast
   }
 }
 
-/// Throws Error(invalid_argument) where a parameter has other memory than @p given when it was wrapped.
-inline void check_stayed(const std::vector<NamedTensor>& tensors, const std::vector<const void*>& given,
-                         const std::string& attempted) {
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].tensor.data_ptr() == given[i]) continue;
-    throw_invalid_argument(attempted, "parameter '" + tensors[i].name + "' has moved since it was wrapped",
-                           "load or convert the module before DistributedDataParallel wraps it");
+/// What parameters were when they were wrapped.
+class WrappedAs {
+ public:
+  explicit WrappedAs(const std::vector<NamedTensor>& tensors) {
+    for (const auto& [name, tensor, sparse] : tensors) {
+      given_.push_back({tensor.data_ptr(), tensor.scalar_type(), tensor.device(), tensor.requires_grad()});
+    }
   }
-}
+
+  /// Throws Error(invalid_argument) where a parameter has another element type or device, whose accumulator of
+  /// gradients autograd has made anew, or requires a gradient that it did not.
+  void check_kind(const std::vector<NamedTensor>& tensors) const {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& now = tensors[i].tensor;
+      const Given& before = given_[i];
+      if (now.scalar_type() != before.type || now.device() != before.device) {
+        throw_invalid_argument(kPass,
+                               "parameter '" + tensors[i].name + "' has become " + description_of(now) +
+                                   " since it was wrapped as " + at::toString(before.type) + " on " +
+                                   before.device.str(),
+                               "convert or move the module first, and wrap it again, on all ranks");
+      }
+      if (now.requires_grad() && !before.differentiable) {
+        throw_invalid_argument(kPass, "parameter '" + tensors[i].name + "' has been unfrozen since it was wrapped",
+                               "wrap the module again, on all ranks: its gradient would not be averaged");
+      }
+    }
+  }
+
+  /// Throws Error(invalid_argument) where a parameter has other memory.
+  void check_memory(const std::vector<NamedTensor>& tensors, const std::string& attempted) const {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].tensor.data_ptr() == given_[i].memory) continue;
+      throw_invalid_argument(attempted, "parameter '" + tensors[i].name + "' has moved since it was wrapped",
+                             "load or convert the module before DistributedDataParallel wraps it");
+    }
+  }
+
+ private:
+  static constexpr auto kPass = "starting a forward pass";
+
+  struct Given {
+    const void* memory;
+    at::ScalarType type;
+    at::Device device;
+    bool differentiable;
+  };
+  std::vector<Given> given_;
+};
 
 }  // namespace ddp::torch

@@ -18,10 +18,10 @@
 namespace ddp::torch {
 
 /// ddp::ProcessGroup for at::Tensor: the same operations, order, deadlines and errors. Tensors are used where they lie,
-/// without a copy, and kept until the operation is finished; their memory is taken as it is, so that gathered ones must
-/// be contiguous. Throws Error(invalid_argument) for tensors that are neither in the host's memory nor on this rank's
-/// CUDA device, sparse ones, and those with gaps. Complex numbers are added and averaged; types that libddp does not
-/// know are moved, but not combined. An operation on CUDA tensors waits for what is in the calling thread's current
+/// without a copy, and kept until the operation is finished. They must be contiguous, since elements of the ranks meet
+/// in the order of memory. Throws Error(invalid_argument) for tensors that are neither in the host's memory nor on this
+/// rank's CUDA device, sparse ones, and those with gaps. Complex numbers are added and averaged; types that libddp does
+/// not know are moved, but not combined. An operation on CUDA tensors waits for what is in the calling thread's current
 /// stream; `work.order(stream_of(current_stream(device)))` makes that stream wait for the operation, work.wait() the
 /// host.
 class ProcessGroup {
@@ -37,7 +37,7 @@ class ProcessGroup {
     return group_.all_reduce(combined(tensor, op, "all_reduce"), op, keep(deadline, {tensor}));
   }
   Work broadcast(const at::Tensor& tensor, int root, std::optional<Deadline> deadline = {}) {
-    return group_.broadcast(bytes_of(tensor, "broadcast"), root, keep(deadline, {tensor}));
+    return group_.broadcast(row_major(tensor, "broadcast"), root, keep(deadline, {tensor}));
   }
   Work reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {}) {
     return group_.reduce(combined(tensor, op, "reduce"), root, op, keep(deadline, {tensor}));
@@ -79,13 +79,12 @@ class ProcessGroup {
     if (tensor.is_complex() && op != ReduceOp::sum && op != ReduceOp::avg) {
       throw_invalid_argument(what, "complex numbers have no " + std::string{to_string(op)}, "use sum or avg");
     }
+    check_order(tensor, what);
     return memory_of(tensor, what);
   }
   /// The memory of a tensor whose elements are in the order of its indices.
   static TensorView row_major(const at::Tensor& tensor, const char* what) {
-    if (!tensor.is_contiguous()) {
-      throw_invalid_argument(what, "a tensor " + description_of(tensor) + " is not contiguous", "use its contiguous()");
-    }
+    check_order(tensor, what);
     return bytes_of(tensor, what);
   }
   /// Options of an operation on @p tensors, which they own: it waits for the current stream of a CUDA device.
@@ -100,6 +99,11 @@ class ProcessGroup {
   }
 
  private:
+  static void check_order(const at::Tensor& tensor, const char* what) {
+    if (tensor.layout() != at::kStrided || tensor.is_contiguous()) return;
+    throw_invalid_argument(what, "a tensor " + description_of(tensor) + " is not contiguous",
+                           "use its contiguous(): other ranks may have another order in memory");
+  }
   static TensorView row_major_if_any(const at::Tensor& tensor, const char* what) {
     return tensor.defined() ? row_major(tensor, what) : TensorView{};
   }

@@ -1,0 +1,178 @@
+// Where a module's gradients are while a Reducer averages them: in memory of their own, or in its buckets.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ddp/reducer.hpp>
+
+#include <ddp/torch/bucket_memory.hpp>
+#include <ddp/torch/mixed_precision.hpp>
+#include <ddp/torch/module_tensors.hpp>
+#include <ddp/torch/sparse_gradients.hpp>
+#include <ddp/torch/tensor.hpp>
+
+namespace ddp::torch {
+
+/// Indices are those of the tensors. One thread at a time, but for mark() of different ones.
+class GradientPlaces {
+ public:
+  /// @param tensors stay where they are. @param low may be null. @param in_buckets gradient_as_bucket_view
+  GradientPlaces(const std::vector<NamedTensor>& tensors, std::shared_ptr<LowPrecisionParameters> low,
+                 const ddp::ProcessGroup& group, bool in_buckets)
+      : tensors_(tensors),
+        low_(std::move(low)),
+        in_buckets_(in_buckets),
+        memory_(std::make_shared<BucketMemory>(group)),
+        held_(tensors.size()),
+        views_(tensors.size()),
+        marked_(tensors.size()) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].tensor.requires_grad()) own_.push_back(i);
+    }
+  }
+
+  bool in_buckets() const noexcept { return in_buckets_; }
+  const std::shared_ptr<BucketMemory>& memory() const noexcept { return memory_; }
+  /// Those that are averaged.
+  const std::vector<std::size_t>& own() const noexcept { return own_; }
+  bool marked(std::size_t index) const { return marked_[index]; }
+  /// In the step that begins nothing is marked yet.
+  void start_step() { marked_.assign(tensors_.size(), false); }
+  /// Gradients of the program's need not be kept any more.
+  void let_go() { held_.assign(tensors_.size(), at::Tensor{}); }
+  const std::vector<at::Tensor>& held() const noexcept { return held_; }
+
+  /// Marks the gradient that autograd has computed.
+  template <class... Producer>
+  void mark(Reducer& reducer, std::size_t index, const Producer&... producer) {
+    if (tensors_[index].sparse) {
+      marked_[index] = true;
+      return reducer.mark_ready(index, rows_at(index), producer...);
+    }
+    at::Tensor& gradient = gradient_of(index);
+    if (!gradient.defined()) gradient = laid_out_like(like(index)).zero_();
+    place(index, gradient);
+    marked_[index] = true;
+    if (lives_in_bucket(index)) return reducer.mark_ready(index, producer...);
+    reducer.mark_ready(index, memory_at(index), producer...);
+  }
+
+  /// Tells the Reducer about all gradients that there are, since parameters may stay without a new one.
+  void place_all(Reducer& reducer) {
+    for (const std::size_t index : own_) {
+      if (tensors_[index].sparse) {
+        reducer.place_gradient(index, rows_at(index));
+        continue;
+      }
+      at::Tensor& gradient = gradient_of(index);
+      held_[index].reset();
+      if (gradient.defined()) place(index, gradient);
+      reducer.place_gradient(index, gradient.defined() ? memory_at(index) : TensorView{});
+    }
+  }
+
+  /// The Reducer has brought gradients to their places in a bucket.
+  void take_over(const Reducer& reducer, std::span<const std::size_t> indices) {
+    const at::AutoGradMode no_grad(false);
+    for (const std::size_t index : indices) {
+      if (!held_[index].defined()) continue;
+      void* const place = reducer.bucket_view(index).data();
+      const bool known = views_[index].defined() && views_[index].data_ptr() == place;
+      gradient_of(index) = known ? views_[index] : memory_->tensor_at(place, like(index));
+      held_[index].reset();
+    }
+  }
+
+  /// Buckets may have been made anew.
+  void move_views(const Reducer& reducer) {
+    if (!in_buckets_) return;
+    bool first = true;
+    for (const std::size_t index : own_) {
+      if (tensors_[index].sparse) continue;
+      void* const place = reducer.bucket_view(index).data();
+      const bool stays = views_[index].defined() && views_[index].data_ptr() == place;
+      if (std::exchange(first, false) && stays) return;
+      memory_->move(views_[index], gradient_of(index), place, like(index));
+    }
+  }
+
+  /// After a step: parameters that only other ranks have used get the average, too.
+  void take_others(const Reducer& reducer) {
+    for (const std::size_t index : own_) {
+      if (marked_[index] || tensors_[index].sparse || !reducer.used(index)) continue;
+      at::Tensor& gradient = gradient_of(index);
+      if (in_buckets_) {
+        gradient = views_[index];
+      } else if (const TensorView average = reducer.bucket_view(index); !gradient.defined() && average.data()) {
+        gradient = laid_out_like(like(index));
+        copy_elements(average, gradient);
+      }
+    }
+  }
+
+  void take_sparse(const Reducer& reducer) {
+    for (const std::size_t i : own_) {
+      if (!tensors_[i].sparse || !reducer.used(i)) continue;
+      gradient_of(i) = sparse_tensor(reducer.sparse_average(i), like(i));
+    }
+  }
+
+  std::string attempted(std::size_t index) const { return "averaging the gradient of '" + tensors_[index].name + "'"; }
+
+ private:
+  at::Tensor& gradient_of(std::size_t index) const { return tensors_[index].tensor.mutable_grad(); }
+  /// What a parameter's gradient is like.
+  const at::Tensor& like(std::size_t index) const { return low_ ? low_->master(index) : tensors_[index].tensor; }
+
+  bool lives_in_bucket(std::size_t index) const {
+    return in_buckets_ && gradient_of(index).data_ptr() == views_[index].data_ptr();
+  }
+  TensorView memory_at(std::size_t index) const {
+    return memory_of(gradient_of(index), [&] { return attempted(index); });
+  }
+
+  /// Makes @p gradient lie as the Reducer wants it, and keeps it unless it is in its bucket.
+  void place(std::size_t index, at::Tensor& gradient) {
+    const at::Tensor& parameter = like(index);
+    const bool low = low_ && gradient.scalar_type() == low_->type();
+    if (gradient.layout() != at::kStrided) {
+      throw_invalid_argument(attempted(index), "it is sparse",
+                             "make it dense (sparse=False), or take it from an Embedding or EmbeddingBag; in C++ "
+                             "DistributedDataParallelOptions::sparse can name its parameter");
+    }
+    if (in_buckets_) {
+      const at::Tensor& view = views_[index];
+      if (gradient.data_ptr() == view.data_ptr() && lies_like(gradient, parameter)) return;
+      if ((gradient.scalar_type() != view.scalar_type() && !low) || gradient.sizes() != view.sizes()) {
+        throw_invalid_argument(attempted(index), "it is " + description_of(gradient) + ", not as its parameter",
+                               "leave gradients to autograd");
+      }
+    }
+    const bool other_type = low && gradient.scalar_type() != parameter.scalar_type();
+    if ((other_type || !lies_like(gradient, parameter)) && gradient.sizes() == parameter.sizes()) {
+      gradient = laid_out_like(parameter).copy_(gradient);
+    }
+    held_[index] = gradient;
+  }
+
+  SparseGradient rows_at(std::size_t index) {
+    const at::Tensor& gradient = tensors_[index].tensor.grad();
+    return gradient.defined() ? rows_of(gradient, like(index), held_[index], attempted(index)) : SparseGradient{};
+  }
+
+  const std::vector<NamedTensor>& tensors_;
+  const std::shared_ptr<LowPrecisionParameters> low_;  ///< none: computed in the parameters' own types
+  const bool in_buckets_;
+  const std::shared_ptr<BucketMemory> memory_;
+  std::vector<std::size_t> own_;
+  std::vector<at::Tensor> held_;   ///< gradients that the Reducer knows, until they are averaged
+  std::vector<at::Tensor> views_;  ///< their places in the buckets
+  std::vector<bool> marked_;       ///< in this step
+};
+
+}  // namespace ddp::torch
