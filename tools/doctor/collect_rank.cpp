@@ -12,6 +12,7 @@
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
 
+#include "diagnostics/environment/secret_name.hpp"
 #include "diagnostics/environment/shown_value.hpp"
 #include "doctor/collect.hpp"
 #include "topology/inventory/sysfs.hpp"
