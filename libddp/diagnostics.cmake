@@ -18,6 +18,7 @@ add_library(ddp_hang STATIC
   src/diagnostics/hang/observe.cpp
   src/diagnostics/hang/proc_file.cpp
   src/diagnostics/hang/process_table.cpp
+  src/diagnostics/hang/rank_file.cpp
   src/diagnostics/hang/rank_progress.cpp
   src/diagnostics/hang/torch_pickle.cpp
   src/diagnostics/hang/torch_recorder.cpp
@@ -34,6 +35,7 @@ add_library(ddp_metrics STATIC
   src/diagnostics/metrics/metric_table.cpp
   src/diagnostics/metrics/metrics_endpoint.cpp
   src/diagnostics/metrics/metrics_page.cpp
+  src/diagnostics/metrics/own_host.cpp
   src/diagnostics/metrics/rank_metrics.cpp
   src/diagnostics/metrics/rank_probe.cpp
   src/diagnostics/metrics/watched_ranks.cpp)

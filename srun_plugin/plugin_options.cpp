@@ -2,10 +2,8 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
-#include <fcntl.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <memory>
@@ -14,8 +12,8 @@
 
 #include "base/backend_file.hpp"
 #include "base/backend_words.hpp"
+#include "base/file_place.hpp"
 #include "base/invalid_argument.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "base/word_choice.hpp"
 
@@ -172,8 +170,7 @@ void set_word(PluginOptions& options, Option option, std::string attempted, std:
 }
 
 void check_event_log(const std::string& path) {
-  const base::UniqueFd file{::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)};
-  if (!file) throw base::system_error("opening --ddp-event-log=" + path, errno, "give a file that you may write to");
+  const base::UniqueFd file = base::open_to_append("opening --ddp-event-log=" + path, path);
 }
 
 void check_backend(const std::string& word, bool of_command_line) {

@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/unique_fd.hpp"
-#include "outcome/replaced_file.hpp"
+#include "base/whole_file.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -197,8 +197,10 @@ std::string with_error_code(const std::string& content, int exit_code) {
 }
 
 void pass_on_error_file(const std::string& content, int exit_code, const std::string& path) {
-  replace_file(fmt::format("passing a failed rank's error file on to TORCHELASTIC_ERROR_FILE={}", path), path,
-               with_error_code(content, exit_code));
+  base::write_file(base::WholeFile{.path = path,
+                                   .attempted = fmt::format(
+                                       "passing a failed rank's error file on to TORCHELASTIC_ERROR_FILE={}", path)},
+                   with_error_code(content, exit_code));
 }
 
 }  // namespace ddp::launcher

@@ -5,7 +5,7 @@
 
 #include <ddp/version.hpp>
 
-#include "outcome/replaced_file.hpp"
+#include "base/whole_file.hpp"
 #include "report/outcome_json.hpp"
 #include "report/seconds.hpp"
 
@@ -30,11 +30,14 @@ std::string format_json_report(const JobOutcome& outcome, const ReportContext& c
 }
 
 void check_report_file(const std::string& path) {
-  check_replaceable(fmt::format("checking that --report-json={} can be written", path), path);
+  base::check_file(
+      base::WholeFile{.path = path, .attempted = fmt::format("checking that --report-json={} can be written", path)});
 }
 
 void write_report_file(const std::string& path, const std::string& text, std::chrono::milliseconds write_limit) {
-  replace_file(fmt::format("writing --report-json={}", path), path, text, write_limit);
+  base::write_file(
+      base::WholeFile{.path = path, .attempted = fmt::format("writing --report-json={}", path), .limit = write_limit},
+      text);
 }
 
 }  // namespace ddp::launcher

@@ -1,6 +1,6 @@
 // What a resuming job reads of its checkpoints. Whatever the bytes, parsing throws ddp::Error or gives what is written
 // with the same bytes. The first byte chooses: m, a manifest without its last line; w, a whole one; i, the index of a
-// rank's file; s, a sampler's state.
+// rank's file; s, a sampler's state; o, a folder's owner.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +12,7 @@
 
 #include "training/checkpoint_manifest.hpp"
 #include "training/file_checksum.hpp"
+#include "training/saver.hpp"
 #include "training/shard_file.hpp"
 
 namespace {
@@ -35,6 +36,10 @@ void check_state(std::string_view text) {
   if (ddp::parse_sampler_state(ddp::to_string(state)) != state) std::abort();
 }
 
+void check_owner(std::string_view text) {
+  if (format_saver(parse_saver(text, "folder/owner")) != text) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -46,6 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       case 'w': check_manifest(std::string(text)); break;
       case 'i': check_index(text); break;
       case 's': check_state(text); break;
+      case 'o': check_owner(text); break;
       default: break;
     }
   } catch (const ddp::Error& error) {

@@ -10,6 +10,7 @@
 
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
+#include "diagnostics/environment/secret_text.hpp"
 #include "env/dump_diff.hpp"
 #include "env/dump_file.hpp"
 
@@ -34,6 +35,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   source.files.push_back({.path = "/etc/nccl.conf", .digest = 1, .settings = base::parse_nccl_conf(rest)});
   scan_constants(rest, source.nccl);
   if (size % 2 == 0) source.at_exec = parse_environ(rest);
+  if (bytes.find("0123456789abcdefghij") == std::string_view::npos) {  // whatever stands before a token
+    const std::string safe = without_secrets(std::string(bytes) + " hf_0123456789abcdefghij");
+    check(safe.find("0123456789abcdefghij") == std::string::npos);
+  }
   const RankEnvironment own = describe(source, 0, "host", true);
   const ddp::Bytes message = encode(own);
   check(message.size() <= kLargestMessageBytes);

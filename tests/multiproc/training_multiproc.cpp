@@ -62,7 +62,7 @@ TEST_F(SavedTraining, GoesOnFromTheFormerCheckpointWhenARankFallsInTheMidstOfIts
     EXPECT_EQ(go_on("1"), victim == 0 ? 4 : 6);
     EXPECT_EQ(unfinished(), 0U) << "the next save clears up";
   }
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2) << "the newest are kept";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3) << "owner, the newest two";
 }
 
 TEST_F(SavedTraining, HasAWholeCheckpointWheneverARankIsKilled) {
@@ -79,6 +79,36 @@ TEST_F(SavedTraining, HasAWholeCheckpointWheneverARankIsKilled) {
     EXPECT_GT(now, former);
     former = now;
   }
+}
+
+TEST_F(SavedTraining, OfTwoJobsAtOnceOneIsRefused) {
+  RankProcesses first(2, {RANK_PROGRAM, "checkpoints", folder_, "100000"}, {"SLURM_JOB_ID=17"});
+  ASSERT_TRUE(first.all_wrote("SAVED", patience()));
+  for (int round = 0; round < 3; ++round) {
+    RankProcesses second(2, {RANK_PROGRAM, "checkpoints", folder_, "1"}, {"SLURM_JOB_ID=18"});
+    for (const RankResult& result : second.wait(patience())) {
+      EXPECT_EQ(result.exit_code, 3) << result.output;
+      EXPECT_NE(result.output.find("code=conflict ranks=[0]"), std::string::npos) << result.output;
+      EXPECT_NE(result.output.find("Slurm job 17, process "), std::string::npos) << result.output;
+      EXPECT_NE(result.output.find("saves there; Slurm job 18, process "), std::string::npos) << result.output;
+    }
+  }
+  first.signal(0, SIGKILL);
+  first.signal(1, SIGKILL);
+  first.wait(patience());
+  EXPECT_GT(go_on("1"), 0) << "a killed one is followed at once, by its newest checkpoint";
+}
+
+TEST_F(SavedTraining, ARequeuedJobGoesOnWhileTheOldOneStillSaves) {
+  RankProcesses old(2, {RANK_PROGRAM, "checkpoints", folder_, "100000"}, {"SLURM_JOB_ID=17"});
+  ASSERT_TRUE(old.all_wrote("SAVED", patience()));
+  RankProcesses next(2, {RANK_PROGRAM, "checkpoints", folder_, "20"}, {"SLURM_JOB_ID=17", "SLURM_RESTART_COUNT=1"});
+  for (const RankResult& result : next.wait(patience())) EXPECT_EQ(result.exit_code, 0) << result.output;
+  for (const RankResult& result : old.wait(patience())) {
+    EXPECT_EQ(result.exit_code, 3) << result.output;
+    EXPECT_NE(result.output.find("Slurm job 17, requeue 1, process "), std::string::npos) << result.output;
+  }
+  EXPECT_GT(go_on("0"), 20) << "the newest is whole";
 }
 
 TEST_F(SavedTraining, OutlivesAFullDisk) {

@@ -66,7 +66,8 @@ void add_checkpoints(nb::module_& module) {
 
   nb::class_<PythonCheckpoints>(
       module, "Checkpoints",
-      "The checkpoints in a folder, which all ranks see and one job at a time writes to. Whatever interrupts a save "
+      "The checkpoints in a folder, which all ranks see and one job at a time writes to: while another one does, save "
+      "raises Conflict with the names of both. Whatever interrupts a save "
       "leaves the former checkpoint whole; damage is found by checksums. Tensors are those of ProcessGroup, on the "
       "CPU, of "
       "any shape, by name: numpy arrays, model.state_dict().\n\n"
@@ -90,7 +91,8 @@ void add_checkpoints(nb::module_& module) {
            "Each rank's own, as of an optimizer that is split among ranks: for as many ranks.")
       .def("restore", &restore, "tensors"_a, "step"_a = nb::none(),
            nb::sig("def restore(self, tensors: " DDP_NAMED ", step: int | None = None) -> Restored | None"),
-           "In place: the newest checkpoint, or that of step; None where there is none. tensors: the names that were "
+           "In place: the newest checkpoint whose files are there, or that of step; None where there is none. tensors: "
+           "the names that were "
            "saved, "
            "in the same order, with the same shapes and types. Everything is verified before any tensor is touched. "
            "Raises NotFound if there is none of step.");

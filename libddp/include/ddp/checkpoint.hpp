@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,10 @@
 #include <ddp/process_group.hpp>
 
 namespace ddp {
+
+namespace training {
+class FolderOwner;
+}
 
 struct CheckpointOptions {
   int keep = 3;                        ///< of the newest checkpoints; older ones are removed by save. 0: all
@@ -28,6 +33,10 @@ struct Restored {
 /// one file a rank, or rank 0's alone, and a manifest with their sizes and checksums (BLAKE2b, 256 bits), which rank 0
 /// writes when all files are on the disk. Without it there is no checkpoint, so whatever ends a save in its midst (a
 /// killed rank, a full disk) leaves the former ones as they were, and the next save clears up.
+///
+/// The first save makes the job the owner of the folder (file "owner"), until its last Checkpoints of that folder goes,
+/// or rank 0's process ends. While another job is the owner, save throws Error(conflict) with the names of both; where
+/// only signs of life show whether that one has ended, it waits for them for up to a minute.
 ///
 /// save and restore are collective and block: every rank comes back when all are done, or throws the same Error, which
 /// names the ranks that failed and their first one's reason. `system` for a file that cannot be written or read,
@@ -49,7 +58,8 @@ class Checkpoints {
 
   /// Reads the newest checkpoint, or that of @p step, into @p tensors: those that were saved, in the same order, with
   /// their shapes and types. Rank 0's are brought to all ranks. First everything is verified on all ranks: where that
-  /// throws, no tensor has been touched, and no older checkpoint is taken instead. Costs reading the files twice.
+  /// throws, no tensor has been touched, and no older checkpoint is taken instead. Only where files are not there, the
+  /// newest one whose are is taken, and rank 0 logs which it passes over. Costs reading the files twice.
   /// Nothing if the folder has none. Throws not_found if there is none of @p step.
   std::optional<Restored> restore(std::span<const NamedTensor> tensors, std::optional<std::int64_t> step = {});
 
@@ -59,6 +69,7 @@ class Checkpoints {
   ProcessGroup group_;
   std::string folder_;
   CheckpointOptions options_;
+  std::shared_ptr<training::FolderOwner> owner_;  ///< on rank 0, from the first save on
 };
 
 }  // namespace ddp

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_place.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::base {
@@ -13,8 +14,10 @@ namespace ddp::base {
 /// Lies beside its later place under a temporary name, and is removed unless committed. All throw Error(system).
 class NewFile {
  public:
-  /// @param mode less the umask.
+  /// A link that has the name is replaced. @param mode less the umask.
   NewFile(std::string path, mode_t mode);
+  /// At @p place, which outlives it. @param attempted as in Error.
+  NewFile(std::string attempted, const FilePlace& place, mode_t mode);
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile();
@@ -26,6 +29,10 @@ class NewFile {
   void commit();
 
  private:
+  void open(mode_t mode);
+
+  const std::string attempted_;
+  const int folder_;
   const std::string path_;
   std::string name_;  ///< until the commit
   UniqueFd fd_;

@@ -10,7 +10,8 @@ namespace ddp::base {
 
 /// In a child of fork(3) an unconnected socket has the descriptor's number instead: objects that the child destroys
 /// close that one. Children of vfork and clone keep the descriptor, and so do all children if its number is 65,536 or
-/// larger. Move-only; not for a descriptor that another owner may close.
+/// larger. A number that the program has closed and uses for another file stays that. Move-only; not for a descriptor
+/// that another owner may close.
 class UnsharedFd {
  public:
   UnsharedFd() = default;

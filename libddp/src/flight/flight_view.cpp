@@ -10,6 +10,15 @@ namespace {
 constexpr std::uint64_t kMostRecords = 100'000;
 constexpr std::uint64_t kMostPlaces = 4096;
 constexpr int kLargestGroup = 65'536;
+// Of all groups of a process together, and of its calls: memory that lies takes no more of who reads it.
+constexpr std::size_t kMostMembersInAll = std::size_t{1} << 18U;
+constexpr std::size_t kMostUnfinished = 4096;
+
+/// Another process may change it at any time, so it is read once.
+template <class T>
+T once(const T& value) {
+  return *const_cast<const volatile T*>(&value);
+}
 
 std::string printable(std::string_view text) {
   std::string clean{text.substr(0, text.find('\0'))};
@@ -24,14 +33,14 @@ std::string text_of(const std::array<char, size>& letters) {
   return printable({copy.data(), copy.size()});
 }
 
-std::vector<int> members_of(const GroupPlace& place, int size, int listed) {
+std::vector<int> members_of(const GroupPlace& place, int size, int listed, std::size_t most) {
   std::vector<int> members;
-  if (size <= 0 || size > kLargestGroup || listed <= 0) return members;
+  if (size <= 0 || size > kLargestGroup || static_cast<std::size_t>(size) > most || listed <= 0) return members;
   if (listed == size && static_cast<std::size_t>(listed) <= GroupPlace::kMostMembers) {
     members.assign(place.members.begin(), place.members.begin() + listed);
   } else if (listed == 2) {
-    const std::int64_t first = place.members[0];
-    const std::int64_t distance = place.members[1];
+    const std::int64_t first = once(place.members[0]);
+    const std::int64_t distance = once(place.members[1]);
     const std::int64_t last = first + distance * (size - 1);
     if (last < 0 || last > INT32_MAX) return members;
     for (int i = 0; i < size; ++i) members.push_back(static_cast<int>(first + distance * i));
@@ -45,16 +54,16 @@ struct NamedGroup {
   FlightView::Group group;
 };
 
-std::optional<NamedGroup> read_place(const GroupPlace& place) {
+std::optional<NamedGroup> read_place(const GroupPlace& place, std::size_t most_members) {
   const std::uint32_t id = place.id.load(std::memory_order_acquire);
   if (id == 0) return std::nullopt;
-  const int size = place.size;
+  const int size = once(place.size);
   NamedGroup found{.id = id,
                    .group = {.name = text_of(place.name),
                              .backend = text_of(place.backend),
-                             .rank = place.rank,
+                             .rank = once(place.rank),
                              .size = size,
-                             .members = members_of(place, size, place.listed),
+                             .members = members_of(place, size, once(place.listed), most_members),
                              .last_queued = place.last_queued.load(std::memory_order_relaxed)}};
   std::atomic_thread_fence(std::memory_order_acquire);
   if (place.id.load(std::memory_order_relaxed) != id) return std::nullopt;
@@ -105,12 +114,12 @@ std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) 
   const auto& header = *reinterpret_cast<const FlightHeader*>(memory.data());
   if (header.magic != FlightHeader::kMagic) return std::nullopt;
   std::atomic_thread_fence(std::memory_order_acquire);
-  const std::uint64_t places = header.group_count;
-  const std::uint64_t places_at = header.groups_offset;
-  const std::uint64_t ring_size = header.ring_size;
-  const std::uint64_t ring_at = header.ring_offset;
-  if (header.group_bytes != sizeof(GroupPlace) || header.slot_bytes != FlightRing::kSlotBytes || places > kMostPlaces ||
-      ring_size > kMostRecords || places_at % 64 != 0 || ring_at % 64 != 0)
+  const std::uint64_t places = once(header.group_count);
+  const std::uint64_t places_at = once(header.groups_offset);
+  const std::uint64_t ring_size = once(header.ring_size);
+  const std::uint64_t ring_at = once(header.ring_offset);
+  if (once(header.group_bytes) != sizeof(GroupPlace) || once(header.slot_bytes) != FlightRing::kSlotBytes ||
+      places > kMostPlaces || ring_size > kMostRecords || places_at % 64 != 0 || ring_at % 64 != 0)
     return std::nullopt;
   const auto fits = [&](std::uint64_t at, std::uint64_t bytes) {
     return at <= memory.size() && bytes <= memory.size() - at;
@@ -120,31 +129,36 @@ std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) 
 
   std::vector<NamedGroup> groups;
   const auto* const place = reinterpret_cast<const GroupPlace*>(memory.data() + places_at);
+  std::size_t members_left = kMostMembersInAll;
   for (std::uint64_t i = 0; i < places; ++i) {
-    if (auto group = read_place(place[i])) groups.push_back(std::move(*group));
+    auto group = read_place(place[i], members_left);
+    if (!group) continue;
+    members_left -= group->group.members.size();
+    groups.push_back(std::move(*group));
   }
   const FlightRing ring{ring_size, const_cast<std::byte*>(memory.data() + ring_at)};
   const FlightRing::Content content = ring.read_open();
-  const FlightClock clock{
-      {.counter = header.counter != 0, .ticks = header.first_ticks, .steady_ns = header.first_steady_ns}};
+  const FlightClock clock{{.counter = once(header.counter) != 0,
+                           .ticks = once(header.first_ticks),
+                           .steady_ns = once(header.first_steady_ns)}};
   const FlightClock::Reader time{clock};
 
   FlightView view;
-  view.pid = header.pid;
+  view.pid = once(header.pid);
   view.rank = header.rank.load(std::memory_order_relaxed);
   view.world_size = header.world_size.load(std::memory_order_relaxed);
   const std::uint32_t phase = header.phase.load(std::memory_order_acquire);
   if (phase <= static_cast<std::uint32_t>(FlightPhase::left)) view.phase = static_cast<FlightPhase>(phase);
   view.phase_s = time.seconds_since(header.phase_ticks.load(std::memory_order_relaxed));
-  if (header.adds_up != 0) view.sums = sums_of(header.sums, time);
+  if (once(header.adds_up) != 0) view.sums = sums_of(header.sums, time);
   view.recorded = content.added;
   view.finished = content.finished;
   for (const FlightRing::Entry& entry : content.entries) {
     const bool ended = entry.state == FlightState::done || entry.state == FlightState::failed;
     const bool is_last = &entry == &content.entries.back();
-    if (ended && !is_last) continue;
+    if (!is_last && (ended || view.unfinished.size() >= kMostUnfinished)) continue;
     FlightView::Call call = call_of(entry, header, groups, time);
-    if (!ended) view.unfinished.push_back(call);
+    if (!ended && view.unfinished.size() < kMostUnfinished) view.unfinished.push_back(call);
     if (is_last) view.last = std::move(call);
   }
   for (NamedGroup& group : groups) view.groups.push_back(std::move(group.group));

@@ -18,7 +18,7 @@ struct FlightView {
     std::string backend;
     int rank = -1;  ///< own, in the group
     int size = 0;
-    std::vector<int> members;       ///< ranks in the world; empty: unknown
+    std::vector<int> members;       ///< ranks in the world; empty: unknown, or too many groups have too many
     std::uint64_t last_queued = 0;  ///< sequence of the last collective that was called
   };
   struct Call {
@@ -54,7 +54,7 @@ struct FlightView {
   std::uint64_t recorded = 0;
   std::uint64_t finished = 0;  ///< of those that are still in the ring
   std::vector<Group> groups;
-  std::vector<Call> unfinished;  ///< in the order of calls
+  std::vector<Call> unfinished;  ///< in the order of calls; the first 4096
   std::optional<Call> last;      ///< that was called
 };
 

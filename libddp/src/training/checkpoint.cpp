@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -11,9 +10,10 @@
 
 #include "base/byte_stream.hpp"
 #include "base/invalid_argument.hpp"
+#include "base/log.hpp"
 #include "base/system_error.hpp"
-#include "base/whole_file.hpp"
 #include "training/checkpoint_folder.hpp"
+#include "training/folder_owner.hpp"
 #include "training/joint_action.hpp"
 #include "training/state_check.hpp"
 
@@ -25,11 +25,6 @@ using training::CheckpointFolder;
 using training::CheckpointManifest;
 using training::ShardOrigin;
 using training::ShardRecord;
-
-std::string random_id() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
 
 ShardOrigin origin_of(const CheckpointManifest& manifest, int rank) {
   return {.id = manifest.id,
@@ -74,16 +69,33 @@ CheckpointManifest agreed_save(const ProcessGroup& group, const std::vector<Byte
                .hint = "call save or save_sharded with the same step on all ranks"}};
 }
 
-/// On rank 0: step and text of the newest manifest, or of that of @p step; empty if there is none.
+/// The newest checkpoint whose files are there; without one, the newest. Says which it passes over.
+CheckpointManifest newest_whole(const CheckpointFolder& folder, const std::vector<std::int64_t>& complete) {
+  std::string passed;
+  std::optional<CheckpointManifest> newest;
+  for (const std::int64_t step : complete) {
+    CheckpointManifest manifest = folder.read_manifest(step);
+    const auto gap = folder.gap_of(manifest);
+    if (!gap || !gap->absent) {
+      if (newest) base::log(base::LogLevel::warning, "restoring '{}': passed over {}", folder.step_path(step), passed);
+      return manifest;
+    }
+    passed += fmt::format("{}step-{} ({})", passed.empty() ? "" : ", ", step, gap->cause);
+    if (!newest) newest = std::move(manifest);
+  }
+  return *newest;
+}
+
+/// On rank 0: step and text of the manifest to restore, the newest or that of @p step; empty if there is none.
 Bytes find_manifest(const CheckpointFolder& folder, std::optional<std::int64_t> step) {
   const std::vector<std::int64_t> complete = folder.complete_steps();
-  const auto found = step ? std::find(complete.begin(), complete.end(), *step) : complete.begin();
-  if (found == complete.end()) {
-    if (!step) return {};
+  if (!step && complete.empty()) return {};
+  if (step && std::find(complete.begin(), complete.end(), *step) == complete.end()) {
     throw base::system_error(fmt::format("looking for '{}'", folder.manifest_path(*step)), ENOENT, {},
                              ErrorCode::not_found);
   }
-  return base::ByteWriter().integer(*found).text(training::format_manifest(folder.read_manifest(*found))).bytes();
+  const CheckpointManifest manifest = step ? folder.read_manifest(*step) : newest_whole(folder, complete);
+  return base::ByteWriter().integer(manifest.step).text(training::format_manifest(manifest)).bytes();
 }
 
 }  // namespace
@@ -109,20 +121,23 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
   const CheckpointFolder folder{folder_};
   const bool is_first = group_.rank() == 0;
   const bool writes = sharded || is_first;
+  const auto inherits = [this](std::string_view save_id) { return owner_->inherits(save_id); };
   const auto openings = act_jointly(group_, deadline, [&] {
     if (step < 0) base::throw_invalid_argument("saving a checkpoint", fmt::format("step {}", step), {});
-    if (writes) {
-      training::check_tensors(tensors);
-      if (is_first) folder.clear_unfinished(step);
-      folder.make(step);
-    }
-    return opening_of(step, sharded, random_id());
+    if (writes) training::check_tensors(tensors);
+    if (!is_first) return opening_of(step, sharded, {});
+    folder.make();
+    if (!owner_) owner_ = training::FolderOwner::of(folder_, deadline);
+    owner_->check(deadline);
+    folder.clear_unfinished(inherits);
+    return opening_of(step, sharded, owner_->new_save_id());
   });
   CheckpointManifest manifest = agreed_save(group_, openings);
 
   const ShardOrigin origin = origin_of(manifest, group_.rank());
   const auto records = act_jointly(group_, deadline, [&]() -> Bytes {
     if (!writes) return {};
+    folder.make(step);
     const ShardRecord record = training::write_shard(folder.shard_path(origin), origin, tensors, extra);
     folder.sync(step);
     return base::ByteWriter().integer(record.bytes).text(record.checksum).bytes();
@@ -135,8 +150,8 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
       const auto bytes = reader.integer<std::uint64_t>();
       manifest.shards.push_back({.bytes = bytes, .checksum = reader.text()});
     }
-    base::write_file(folder.manifest_path(step), training::format_manifest(manifest));
-    folder.sync(step);
+    owner_->check(deadline);
+    folder.publish(manifest, inherits);
     folder.clear_old(options_.keep, manifest);
     return {};
   });

@@ -76,6 +76,19 @@ TEST(UnsharedFd, IsUnsharedWhereverItIsMovedTo) {
   EXPECT_TRUE(in_child([&] { return ::send(assigned.get(), "x", 1, MSG_NOSIGNAL) < 0; }));
 }
 
+TEST(UnsharedFd, ANumberThatTheProgramHasTakenForAnotherFileStaysThatFile) {
+  UnsharedPair pair = make_unshared();
+  const int number = pair.mine.get();
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ::close(number);  // as a program does that closes all, to become a daemon
+  ASSERT_EQ(::dup2(ends[1], number), number);
+  EXPECT_TRUE(in_child([&] { return ::write(number, "x", 1) == 1; }));
+  char byte = 0;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 1);
+  for (const int end : ends) ::close(end);
+}
+
 TEST(UnsharedFd, ItsNumberIsAnOrdinaryOneAgainOnceItIsClosed) {
   UnsharedPair pair = make_unshared();
   const int number = pair.mine.get();

@@ -151,5 +151,33 @@ TEST(FlightMemory, OfOthersIsCheckedBeforeItIsBelieved) {
   EXPECT_TRUE(odd->groups.at(0).members.empty());
 }
 
+TEST(FlightMemory, ThatLiesAboutManyLargeGroupsTakesLittle) {
+  constexpr std::size_t kGroups = 64;
+  FlightMemory memory(4, FlightMemory::Visibility::own);
+  std::vector<std::byte> copy(4096 + kGroups * sizeof(GroupPlace) + 64);
+  void* place = copy.data();
+  std::size_t room = copy.size();
+  std::align(64, copy.size() - 64, place, room);
+  std::memcpy(place, memory.bytes().data(), sizeof(FlightHeader));
+  auto& header = *static_cast<FlightHeader*>(place);
+  header.group_count = kGroups;
+  header.groups_offset = 4096;
+  header.ring_size = 0;
+  header.ring_offset = 4096;
+  for (std::size_t i = 0; i < kGroups; ++i) {
+    auto& group = reinterpret_cast<GroupPlace*>(static_cast<std::byte*>(place) + 4096)[i];
+    group.id = static_cast<std::uint32_t>(i + 1);
+    group.size = 65'536;
+    group.listed = 2;
+    group.members[1] = 1;
+  }
+  const auto view = read_flight_memory({static_cast<const std::byte*>(place), copy.size() - 64});
+  ASSERT_TRUE(view);
+  ASSERT_EQ(view->groups.size(), kGroups);
+  std::size_t members = 0;
+  for (const auto& group : view->groups) members += group.members.size();
+  EXPECT_EQ(members, 4U * 65'536U) << "the first ones, as of a job of this size";
+}
+
 }  // namespace
 }  // namespace ddp::flight

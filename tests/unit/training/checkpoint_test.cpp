@@ -3,25 +3,21 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <mutex>
-#include <set>
-#include <sstream>
-#include <string>
-#include <vector>
+#include <utility>
 
+#include "training/checkpoint_folder.hpp"
 #include "training/checkpoint_manifest.hpp"
 #include "training/shard_file.hpp"
-#include "unit/training/thread_groups.hpp"
+#include "unit/training/checkpoint_fixture.hpp"
 
 namespace {
 std::mutex synced_mutex;
 std::set<std::string> synced;  // what fsync has been called for
+std::string removed_in_sync;   // a file that another process removes when a manifest is on the disk
 }  // namespace
 
 /// The library's, too, in this program: there is no other way to see that a name is on the disk.
@@ -31,99 +27,17 @@ extern "C" int fsync(int fd) {
   {
     const std::lock_guard lock(synced_mutex);
     synced.insert(path.string());
+    if (!removed_in_sync.empty() && path.filename().string().starts_with("manifest")) {
+      std::filesystem::remove(std::exchange(removed_in_sync, {}), failure);
+    }
   }
   return static_cast<int>(::syscall(SYS_fsync, fd));
 }
 
-namespace ddp {
+namespace ddp::test {
 namespace {
 
-namespace fs = std::filesystem;
-using test::error_of;
-using test::run_group;
 using testing::HasSubstr;
-
-std::string content_of(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-void overwrite(const fs::path& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-}
-
-/// A rank's model, which can tell of which step and rank it is.
-struct Model {
-  std::vector<float> weight = std::vector<float>(3000);
-  std::vector<std::int64_t> step = {0};
-  std::vector<double> none{};
-
-  void set(std::int64_t to, int rank) {
-    step[0] = to;
-    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(to * 100 + rank * 10) + i % 7;
-  }
-  bool is(std::int64_t of, int rank) const {
-    Model wanted;
-    wanted.set(of, rank);
-    return weight == wanted.weight && step == wanted.step;
-  }
-  std::vector<NamedTensor> tensors() {
-    return {{.name = "weight", .tensor = {weight.data(), DType::float32, {30, 100}}},
-            {.name = "none", .tensor = none},
-            {.name = "step", .tensor = step}};
-  }
-};
-
-class CheckpointTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "ddp_checkpoints.XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  Checkpoints checkpoints(const ProcessGroup& group, int keep = 3) const {
-    return Checkpoints(group, (folder_ / "run").string(), {.keep = keep});
-  }
-  fs::path step(int number) const { return folder_ / "run" / ("step-" + std::to_string(number)); }
-  /// Names in a step's folder that start so.
-  std::vector<fs::path> files(int number, const std::string& start) const {
-    std::vector<fs::path> found;
-    for (const auto& entry : fs::directory_iterator(step(number))) {
-      if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
-    }
-    return found;
-  }
-  std::set<std::string> steps() const {
-    std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder_ / "run")) names.insert(entry.path().filename());
-    return names;
-  }
-  void save_two(int number) const {
-    run_group(2, [&](ProcessGroup& group) {
-      Model model;
-      model.set(number, group.rank());
-      checkpoints(group).save_sharded(number, model.tensors(), "of rank " + std::to_string(group.rank()));
-    });
-  }
-  /// That restoring by two ranks fails on both alike, and touches no tensor.
-  Error refusal(int number) const {
-    std::vector<std::optional<Error>> errors(2);
-    run_group(2, [&](ProcessGroup& group) {
-      Model model;
-      model.set(1, 1);
-      errors[static_cast<std::size_t>(group.rank())] =
-          error_of([&] { checkpoints(group).restore(model.tensors(), number); });
-      EXPECT_TRUE(model.is(1, 1)) << "touched";
-    });
-    if (!errors[0] || !errors[1]) throw std::runtime_error("was not refused");
-    EXPECT_STREQ(errors[0]->what(), errors[1]->what());
-    return *errors[0];
-  }
-
-  fs::path folder_;
-};
 
 TEST_F(CheckpointTest, OfEachRankComesBackToEachRank) {
   run_group(3, [&](ProcessGroup& group) {
@@ -177,42 +91,36 @@ TEST_F(CheckpointTest, OfRankZeroComesBackToAnyNumberOfRanks) {
   }
 }
 
-TEST_F(CheckpointTest, OfTheSameStepIsReplacedAndLeftFilesGo) {
-  save_two(4);
-  const auto first = files(4, "rank-");
-  fs::create_directories(step(3));  // of a save that was killed
-  overwrite(step(3) / "rank-0-of-2.0123456789abcdef", "half");
-  overwrite(step(3) / "rank-1-of-2.0123456789abcdef.77.tmp", "ha");
-  fs::create_directories(step(2));
-  overwrite(step(2) / "notes.txt", "the user's");
-  overwrite(step(4) / ("manifest." + std::to_string(::getpid()) + ".tmp"), "of an earlier process of this number");
-  save_two(4);
-  EXPECT_EQ(files(4, "").size(), 3U);
-  for (const fs::path& path : first) EXPECT_FALSE(fs::exists(path)) << path;
-  EXPECT_EQ(steps(), (std::set<std::string>{"step-2", "step-4"}));
-  EXPECT_TRUE(fs::exists(step(2) / "notes.txt"));
-}
-
-TEST_F(CheckpointTest, LosesWhatFailedSavesOfItsStepHaveLeft) {
-  save_two(4);
-  save_two(5);
-  for (const int number : {4, 5}) overwrite(step(number) / "rank-0-of-2.fedcba9876543210", "of a failed save");
-  overwrite(step(4) / "rank-0-of-2.txt", "the user's");
-  const std::string manifest = content_of(step(5) / "manifest");
-  overwrite(step(5) / "manifest", content_of(step(4) / "manifest"));  // does not tell which files are step 5's
-  save_two(6);
-  EXPECT_EQ(files(4, "").size(), 4U);
-  EXPECT_FALSE(fs::exists(step(4) / "rank-0-of-2.fedcba9876543210"));
-  EXPECT_TRUE(fs::exists(step(4) / "rank-0-of-2.txt"));
-  EXPECT_EQ(files(5, "").size(), 4U);
-  overwrite(step(5) / "manifest", manifest);
-  run_group(2, [&](ProcessGroup& group) {
-    for (const int number : {4, 5}) {
-      Model model;
-      checkpoints(group).restore(model.tensors(), number);
-      EXPECT_TRUE(model.is(number, group.rank())) << number;
-    }
-  });
+TEST_F(CheckpointTest, IsNotCompletedOverFilesThatAreGone) {
+  const training::CheckpointFolder folder{(folder_ / "run").string()};
+  const auto nobodys = [](std::string_view) { return false; };
+  Model model;
+  training::CheckpointManifest manifest{.id = "0123456789abcdef", .step = 8, .sharded = true, .ranks = 2, .shards = {}};
+  folder.make(8);
+  for (const std::uint32_t rank : {0U, 1U}) {
+    const training::ShardOrigin origin{.id = manifest.id, .step = 8, .rank = rank, .files = 2};
+    manifest.shards.push_back(training::write_shard(folder.shard_path(origin), origin, model.tensors(), "extra"));
+  }
+  const fs::path second = files(8, "rank-1-")[0];
+  const std::string whole = content_of(second);
+  for (const bool absent : {false, true}) {
+    overwrite(second, whole + "x");
+    if (absent) fs::remove(second);
+    const auto error = error_of([&] { folder.publish(manifest, nobodys); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->cause(), HasSubstr(absent ? "is not there, which rank 1" : "bytes instead of"));
+    EXPECT_FALSE(fs::exists(step(8) / "manifest"));
+  }
+  overwrite(second, whole);
+  {
+    const std::lock_guard lock(synced_mutex);
+    removed_in_sync = second;  // in the midst of it
+  }
+  EXPECT_TRUE(error_of([&] { folder.publish(manifest, nobodys); }));
+  EXPECT_FALSE(fs::exists(step(8) / "manifest")) << "taken back";
+  overwrite(second, whole);
+  folder.publish(manifest, nobodys);
+  EXPECT_TRUE(fs::exists(step(8) / "manifest"));
 }
 
 TEST_F(CheckpointTest, HasTheNamesOfAllItsFoldersOnTheDisk) {
@@ -321,7 +229,7 @@ TEST_F(CheckpointTest, IsNotSavedWhereRanksDifferOrCannot) {
     Checkpoints nowhere(group, second ? "/dev/null/folder" : (folder_ / "other").string());
     const auto error = error_of([&] { nowhere.save_sharded(1, model.tensors()); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), HasSubstr("'/dev/null/folder/step-1'"));
+    EXPECT_THAT(error->what(), HasSubstr("'/dev/null/folder'"));
     EXPECT_FALSE(kept.restore(model.tensors()));
     EXPECT_TRUE(error_of([&] { Checkpoints(group, ""); }));
   });
@@ -367,4 +275,4 @@ TEST_F(CheckpointTest, HasFilesThatKnowWhereTheyBelong) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::test

@@ -47,7 +47,7 @@ void write_flight_file(const std::string& reason, const Error* failure) noexcept
     const auto written = base::abandonable_call(
         [path, text] {
           const std::lock_guard lock(one_writer());
-          base::write_file(path, text);
+          base::write_file(base::WholeFile{.path = path, .is_private = true, .last = base::LastLink::refused}, text);
           return true;
         },
         Deadline::after(kLongestWrite));
@@ -70,7 +70,7 @@ std::string flight_recorder_json() {
 
 void dump_flight_recorder(const std::string& path) {
   const std::lock_guard lock(collectives::one_writer());
-  base::write_file(path, flight_recorder_json());
+  base::write_file(base::WholeFile{.path = path, .is_private = true}, flight_recorder_json());
 }
 
 }  // namespace ddp

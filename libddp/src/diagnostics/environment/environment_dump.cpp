@@ -62,7 +62,7 @@ void write_report(const EnvironmentReport& report, const std::string& destinatio
     text.pop_back();  // its newline
     base::write_stderr_line(text);
   } else {
-    base::write_file(destination, report.to_json());
+    base::write_file(base::WholeFile{.path = destination, .is_private = true}, report.to_json());
   }
 }
 

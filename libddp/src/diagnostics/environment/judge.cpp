@@ -5,6 +5,7 @@
 
 #include "base/env_table.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
+#include "diagnostics/environment/secret_name.hpp"
 #include "diagnostics/environment/shown_value.hpp"
 #include "diagnostics/environment/value_check.hpp"
 #include "diagnostics/environment/variable_table.hpp"

@@ -6,13 +6,8 @@
 
 namespace ddp::diagnostics {
 
-inline constexpr const char* kHiddenValue = "(hidden)";
-
-/// Whether values of variables of this name are secrets: *_TOKEN, *_KEY, *PASSWORD* and the like.
-bool is_secret(std::string_view name);
-
-/// The value, with kHiddenValue in place of a secret, also of a password within a URL; control characters and what is
-/// no UTF-8 as \xNN; shortened to 4096 bytes.
+/// The value, with kHiddenValue in place of a secret, also of those within it; control characters and what is no UTF-8
+/// as \xNN; shortened to 4096 bytes.
 std::string shown_value(std::string_view name, std::string_view value);
 
 }  // namespace ddp::diagnostics

@@ -3,8 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
@@ -21,6 +26,7 @@ namespace {
 
 // Pages read from disk per second: programs that start read hundreds for a moment.
 constexpr double kSwapping = 20;
+constexpr std::chrono::seconds kSlowReading{1};
 
 struct Sample {
   ProcStat stat;
@@ -62,38 +68,56 @@ void conclude(RankFacts& rank, const std::vector<Sample>& samples) {
 }  // namespace
 
 HostFacts observe_ranks(const std::string& proc, const std::string& host, const std::vector<FoundRank>& ranks,
-                        const Looks& looks) {
+                        const Looks& looks, std::atomic<pid_t>* reads) {
   HostFacts facts{.host = host, .ranks = {}, .notes = {}};
+  std::vector<std::chrono::steady_clock::duration> taken(ranks.size());
+  const auto timed = [&](std::size_t i, pid_t pid, const auto& read) {
+    if (reads != nullptr) *reads = pid;
+    const auto start = std::chrono::steady_clock::now();
+    read();
+    taken[i] += std::chrono::steady_clock::now() - start;
+    if (reads != nullptr) *reads = 0;
+  };
   std::vector<std::vector<Sample>> samples(ranks.size());
-  for (const FoundRank& found : ranks) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
     RankFacts& rank = facts.ranks.emplace_back();
-    rank.rank = found.identity.rank;
-    rank.world_size = found.identity.world_size;
+    rank.rank = ranks[i].identity.rank;
+    rank.world_size = ranks[i].identity.world_size;
     rank.host = host;
-    rank.pid = below_shells(proc, found.pid);
-    rank.program = read_program(proc, rank.pid);
-    rank.links_libddp = maps_library(proc, rank.pid, "libddp.so");
-    rank.flight = flight::view_flight(proc, rank.pid);
+    timed(i, ranks[i].pid, [&] {
+      rank.pid = below_shells(proc, ranks[i].pid);
+      rank.program = read_program(proc, rank.pid);
+      rank.links_libddp = maps_library(proc, rank.pid, "libddp.so");
+      rank.flight = flight::view_flight(proc, rank.pid);
+    });
   }
   for (int look = 0; look < looks.count; ++look) {
     if (look > 0) std::this_thread::sleep_for(looks.pause);
-    for (std::size_t i = 0; i < ranks.size(); ++i) samples[i].push_back(take_sample(proc, facts.ranks[i].pid));
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      timed(i, facts.ranks[i].pid, [&] { samples[i].push_back(take_sample(proc, facts.ranks[i].pid)); });
+    }
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     RankFacts& rank = facts.ranks[i];
     conclude(rank, samples[i]);
-    auto view = flight::view_flight(proc, rank.pid);
-    rank.moves = has_moved(rank.flight, view);
-    rank.flight = std::move(view);
+    timed(i, rank.pid, [&] {
+      auto view = flight::view_flight(proc, rank.pid);
+      rank.moves = has_moved(rank.flight, view);
+      rank.flight = std::move(view);
+    });
+    if (taken[i] < kSlowReading) continue;
+    facts.notes.push_back(
+        fmt::format("reading process {} took {:.1f} s", rank.pid, std::chrono::duration<double>(taken[i]).count()));
   }
   return facts;
 }
 
 LocalObservation observe_host(const StatusTarget& target, const Looks& looks, Deadline deadline) {
-  const auto look = [target, looks, deadline, user = ::geteuid()] {
+  const auto reads = std::make_shared<std::atomic<pid_t>>(0);
+  const auto look = [target, looks, deadline, reads, user = ::geteuid()] {
     const std::string proc = "/proc";
     const std::vector<FoundRank> ranks = ProcessTable::read(proc).ranks_of(target, user);
-    LocalObservation found{.facts = observe_ranks(proc, base::host_name(), ranks, looks), .whole = false};
+    LocalObservation found{.facts = observe_ranks(proc, base::host_name(), ranks, looks, reads.get()), .whole = false};
     ask_torch(proc, found.facts, deadline);
     ask_nccl(proc, found.facts, deadline);
     if (!ranks.empty()) {
@@ -104,12 +128,14 @@ LocalObservation observe_host(const StatusTarget& target, const Looks& looks, De
     return found;
   };
   if (auto found = base::abandonable_call(look, deadline)) return std::move(*found);
+  const pid_t slow = *reads;
   throw Error{{.code = ErrorCode::timeout,
-               .attempted = "reading /proc",
+               .attempted = slow == 0 ? std::string("reading /proc") : fmt::format("reading /proc/{}", slow),
                .cause = "a file there did not answer in time",
                .native = "ETIMEDOUT",
                .ranks = {},
-               .hint = "a process hangs in the kernel, likely on a file system: ps -eo pid,stat,wchan shows D"}};
+               .hint = fmt::format("{} hangs in the kernel, likely on a file system: ps -eo pid,stat,wchan shows D",
+                                   slow == 0 ? std::string("a process") : fmt::format("process {}", slow))}};
 }
 
 }  // namespace ddp::diagnostics

@@ -1,6 +1,7 @@
 // Looks at the ranks of this host several times, so that what moves differs from what stands still.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -17,9 +18,9 @@ struct Looks {
   std::chrono::milliseconds pause{200};
 };
 
-/// @param proc "/proc".
+/// @param proc "/proc". @param reads if given, whose files are being read; 0: nobody's
 HostFacts observe_ranks(const std::string& proc, const std::string& host, const std::vector<FoundRank>& ranks,
-                        const Looks& looks);
+                        const Looks& looks, std::atomic<pid_t>* reads = nullptr);
 
 struct LocalObservation {
   HostFacts facts;

@@ -21,6 +21,7 @@
 
 #include "base/unique_fd.hpp"
 #include "diagnostics/hang/proc_file.hpp"
+#include "diagnostics/hang/rank_file.hpp"
 #include "diagnostics/hang/torch_trace.hpp"
 #include "diagnostics/hang/torch_worker_server.hpp"
 
@@ -52,18 +53,14 @@ std::string first_of(const RankVariables& variables, std::initializer_list<const
   return {};
 }
 
-/// As the rank's own root has it: a container may have another one.
-std::string in_root(const std::string& proc, const RankFacts& rank, const std::string& path) {
-  return fmt::format("{}/{}/{}{}", proc, rank.pid, path.starts_with('/') ? "root" : "cwd/", path);
-}
-
-std::string dump_path(const std::string& proc, const RankFacts& rank, const RankVariables& variables) {
+/// As the rank sees it.
+std::string dump_path(const RankFacts& rank, const RankVariables& variables) {
   std::string prefix = first_of(variables, {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"});
   if (prefix.empty()) {
     const std::string cache = first_of(variables, {"XDG_CACHE_HOME"});
     prefix = (cache.empty() ? first_of(variables, {"HOME"}) + "/.cache" : cache) + "/torch/comm_lib_trace_rank_";
   }
-  return in_root(proc, rank, prefix + std::to_string(rank.rank));
+  return prefix + std::to_string(rank.rank);
 }
 
 struct DumpFile {
@@ -73,13 +70,9 @@ struct DumpFile {
 
 /// Nothing where the rank's user has no such file, or not a whole one.
 std::optional<DumpFile> read_dump(const std::string& proc, pid_t pid, const std::string& path) {
-  struct stat process {};
   struct stat file {};
-  const base::UniqueFd fd{::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
-  if (!fd || ::stat(fmt::format("{}/{}", proc, pid).c_str(), &process) != 0 || ::fstat(fd.get(), &file) != 0)
-    return std::nullopt;
-  if (!S_ISREG(file.st_mode) || file.st_uid != process.st_uid || file.st_size <= 0 || file.st_size > kMostFileBytes)
-    return std::nullopt;
+  const base::UniqueFd fd = open_rank_file(proc, pid, path, S_IFREG, O_RDONLY);
+  if (!fd || ::fstat(fd.get(), &file) != 0 || file.st_size <= 0 || file.st_size > kMostFileBytes) return std::nullopt;
   DumpFile dump{.content = std::string(static_cast<std::size_t>(file.st_size), '\0'), .written = file.st_mtim};
   std::size_t size = 0;
   while (size < dump.content.size()) {
@@ -94,10 +87,9 @@ std::optional<DumpFile> read_dump(const std::string& proc, pid_t pid, const std:
 bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
 /// @return whether a process reads it
-bool write_to_pipe(const std::string& path) {
-  struct stat status {};
-  const base::UniqueFd fd{::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
-  return fd && ::fstat(fd.get(), &status) == 0 && S_ISFIFO(status.st_mode) && ::write(fd.get(), "1\n", 2) == 2;
+bool write_to_pipe(const std::string& proc, pid_t pid, const std::string& path) {
+  const base::UniqueFd fd = open_rank_file(proc, pid, path, S_IFIFO, O_WRONLY);
+  return fd && ::write(fd.get(), "1\n", 2) == 2;
 }
 
 void take_dumps(RankFacts& rank, const std::vector<std::string>& dumps) {
@@ -132,10 +124,10 @@ class TorchRanks {
     const bool stopped = rank.state == 'T' || rank.state == 't';
     if (!stopped && ask_server(rank)) return;
     const RankVariables variables = read_environment(proc_, rank.pid);
-    const std::string path = dump_path(proc_, rank, variables);
+    const std::string path = dump_path(rank, variables);
     const auto there = read_dump(proc_, rank.pid, path);
     const std::string pipe = first_of(variables, {"TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"});
-    if (!stopped && !pipe.empty() && write_to_pipe(in_root(proc_, rank, fmt::format("{}{}.pipe", pipe, rank.rank)))) {
+    if (!stopped && !pipe.empty() && write_to_pipe(proc_, rank.pid, fmt::format("{}{}.pipe", pipe, rank.rank))) {
       asked_.push_back({.rank = &rank, .path = path, .before = there ? there->written : timespec{}});
     } else if (there) {
       take_fresh(rank, path, *there);

@@ -1,8 +1,5 @@
 #include "diagnostics/metrics/event_log.hpp"
 
-#include <fcntl.h>
-
-#include <cerrno>
 #include <utility>
 
 #include <fmt/chrono.h>
@@ -11,6 +8,7 @@
 
 #include <ddp/version.hpp>
 
+#include "base/file_place.hpp"
 #include "base/system_error.hpp"
 #include "base/whole_file.hpp"
 
@@ -36,8 +34,7 @@ EventLog::EventLog(std::string_view option, const std::string& path, Job job,
       job_(std::move(job)),
       note_(std::move(note)),
       // a pipe without a reader is an error at once, one whose reader is slow loses the rest
-      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
-  if (!file_) throw base::system_error("opening " + what_, errno, "give a file that you may write to");
+      file_(base::open_to_append("opening " + what_, path)) {
   write("job_started",
         event_text({{"program", job_.program}, {"max_restarts", job_.max_restarts}, {"libddp", DDP_VERSION_STRING}}));
 }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace ddp::diagnostics {
 
@@ -15,12 +17,13 @@ enum class HttpVerdict {
   malformed,     ///< 400
   unknown_path,  ///< 404
   wrong_method,  ///< 405
+  foreign_host,  ///< 421: the client means another host, see own_host.hpp
   too_large,     ///< 431
   wrong_version  ///< 505
 };
 
-/// @param received all that has come so far.
-HttpVerdict judge_request(std::string_view received);
+/// @param received all that has come so far. @param domains of this host
+HttpVerdict judge_request(std::string_view received, const std::vector<std::string>& domains = {});
 
 /// "404 Not Found". Not for incomplete.
 std::string_view status_line(HttpVerdict verdict);

@@ -20,6 +20,7 @@
 #include "base/socket.hpp"
 #include "base/system_error.hpp"
 #include "diagnostics/metrics/http_request.hpp"
+#include "diagnostics/metrics/own_host.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -59,6 +60,7 @@ MetricsEndpoint::MetricsEndpoint(const std::string& address, std::uint16_t port,
     : address_(address),
       render_(std::move(render)),
       limits_(limits),
+      domains_(own_domains()),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
       listener_(listen_at(address, port)),
@@ -147,7 +149,7 @@ bool MetricsEndpoint::read(Connection& connection) {
 }
 
 void MetricsEndpoint::answer(Connection& connection) {
-  const HttpVerdict verdict = judge_request(connection.request);
+  const HttpVerdict verdict = judge_request(connection.request, domains_);
   if (verdict == HttpVerdict::incomplete) return;
   std::string_view status = status_line(verdict);
   if (verdict == HttpVerdict::metrics) {

@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ddp/deadline.hpp>
 
@@ -69,6 +70,7 @@ class MetricsEndpoint {
   const std::string address_;
   const Render render_;
   const MetricsLimits limits_;
+  const std::vector<std::string> domains_;
   base::UniqueFd events_;  ///< epoll of all that follow
   base::UniqueFd timer_;   ///< runs while there are connections, or it rests
   base::UniqueFd listener_;

@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "base/unique_fd.hpp"
+#include "diagnostics/hang/rank_file.hpp"
 #include "support/checkout.hpp"
 
 namespace ddp::diagnostics {
@@ -62,6 +63,37 @@ class TorchRecorderTest : public ::testing::Test {
   base::UniqueFd pipe_;
   HostFacts facts_;
 };
+
+TEST_F(TorchRecorderTest, AnotherUsersPipeIsNotWrittenTo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs files of two users";
+  ASSERT_EQ(::chown((folder_ / "ask0.pipe").c_str(), 12'002, 12'002), 0);
+  ask(std::chrono::seconds(1));
+  char byte = 0;
+  EXPECT_LT(::read(pipe_.get(), &byte, 1), 1);
+}
+
+TEST_F(TorchRecorderTest, LinksDoNotLeadOutOfTheRanksRoot) {
+  fs::create_directories(folder_ / "root/inner");
+  fs::rename(folder_ / "ask0.pipe", folder_ / "elsewhere.pipe");
+  fs::create_directory_symlink(folder_, folder_ / "root/out");          // absolute: in the rank's root there is none
+  fs::create_directory_symlink("../..", folder_ / "root/inner/above");  // stays in the root
+  fs::create_directory_symlink("/inner", folder_ / "root/link");
+  fs::remove(folder_ / "proc/123/root");
+  fs::create_directory_symlink(folder_ / "root", folder_ / "proc/123/root");
+  const auto opens = [&](const std::string& path) {
+    return static_cast<bool>(open_rank_file((folder_ / "proc").string(), 123, path, S_IFIFO, O_WRONLY));
+  };
+  EXPECT_FALSE(opens("/out/elsewhere.pipe"));
+  EXPECT_FALSE(opens("/inner/above/../elsewhere.pipe"));
+  EXPECT_FALSE(opens((folder_ / "elsewhere.pipe").string()));
+  ASSERT_EQ(::mkfifo((folder_ / "root/inner/own.pipe").c_str(), 0600), 0);
+  const base::UniqueFd reader{::open((folder_ / "root/inner/own.pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+  EXPECT_TRUE(opens("/inner/own.pipe"));
+  EXPECT_TRUE(opens("/link/own.pipe")) << "its own links are its own";
+  fs::create_directory_symlink(folder_ / "root/inner", folder_ / "proc/123/cwd");
+  EXPECT_TRUE(opens("own.pipe"));
+  EXPECT_TRUE(opens("../inner/own.pipe"));
+}
 
 TEST_F(TorchRecorderTest, ADumpThatComesLateAndInPiecesIsTaken) {
   std::ifstream recorded(ddp::test::source_root() / "tests/fuzz/corpus/fuzz_torch_trace/gloo.json", std::ios::binary);

@@ -14,6 +14,7 @@
 
 #include "base/socket.hpp"
 #include "diagnostics/metrics/http_request.hpp"
+#include "diagnostics/metrics/own_host.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -42,6 +43,29 @@ TEST(HttpRequest, OnlyAGetOfThePathIsAnswered) {
   EXPECT_EQ(judge_request("GET /" + std::string(kMostRequestBytes, 'a')), HttpVerdict::too_large);
   EXPECT_EQ(judge_request("GET /metrics HTTP/1.1\r\nA: " + std::string(kMostRequestBytes, 'a') + "\r\n\r\n"),
             HttpVerdict::too_large);
+}
+
+TEST(HttpRequest, AnotherHostsPageIsNotAnswered) {
+  const std::vector<std::string> domains{"cluster.example", "site.example.org"};
+  for (const char* host : {"127.0.0.1", "127.0.0.1:9464", "[::1]", "[fe80::1]:80", "localhost", "LOCALHOST:1", "n0",
+                           "n0-ib0:9464", "n0.cluster.example", "N0.Cluster.Example.:80", "n0.site.example.org:9464"}) {
+    EXPECT_TRUE(is_own_host(host, domains)) << host;
+  }
+  for (const char* host : {"", "evil.com", "n0.evil.com:9464", "n0.cluster.example.evil.com", "a.n0.cluster.example",
+                           "127.0.0.1.evil.com", "[::1].evil.com", "[::1", "[evil.com]", "n0:port", "n0:9464:1",
+                           "cluster.example", "1.2.3", "n0/x", "n0 evil.com"}) {
+    EXPECT_FALSE(is_own_host(host, domains)) << host;
+  }
+  const auto asked = [&](const std::string& lines) {
+    return judge_request("GET /metrics HTTP/1.1\r\n" + lines + "\r\n", domains);
+  };
+  EXPECT_EQ(asked("Accept: */*\r\nhOST: \t evil.com:80 \r\n"), HttpVerdict::foreign_host);
+  EXPECT_EQ(asked("Host:n0.cluster.example\r\nX-Host: evil.com\r\n"), HttpVerdict::metrics);
+  EXPECT_EQ(asked("Host: n0\r\nHost: n0\r\n"), HttpVerdict::malformed);
+  EXPECT_EQ(asked("Host:\r\n"), HttpVerdict::foreign_host);
+  EXPECT_EQ(status_line(HttpVerdict::foreign_host), "421 Misdirected Request");
+  EXPECT_EQ(domains_in("# search x.example\nnameserver 1.1.1.1\nsearch Cluster.Example. com\tb.c\ndomain d.e\n"),
+            (std::vector<std::string>{"cluster.example", "b.c", "d.e"}));
 }
 
 /// An endpoint in a thread of its own, and clients.
