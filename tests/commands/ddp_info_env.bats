@@ -236,7 +236,7 @@ json.dump(d, open("long.json", "w"))'
 }
 
 @test "one variable is explained" {
-  NCCL_IB_TIMEOUT=22 run -0 "$INFO" env NCCL_IB_TIMEOUT DDP_BACKEND NCCL_DEBG
+  NCCL_IB_TIMEOUT=22 run -1 "$INFO" env NCCL_IB_TIMEOUT DDP_BACKEND NCCL_DEBG
   echo "$output"
   [[ $output == "NCCL_IB_TIMEOUT: "*"  values: 1..31"*"all ranks need the same value"* ]]
   [[ $output == *"DDP_BACKEND: Backend of process groups"*"NCCL for CUDA tensors; cpu:NAME,cuda:NAME: another pair. auto:"*"  values: auto, host, cpu, gloo, nccl"*"NCCL_DEBG: not known; did you mean NCCL_DEBUG?"* ]]

@@ -34,7 +34,7 @@ std::vector<fs::path> packages_of(const std::string& root, const fs::path& prefi
         // lib64 may be a link to lib. Below a root of its own, links would lead out of it.
         const fs::path path = root.empty() ? fs::canonical(entry->path() / packages, ignored)
                                            : prefix / folder / entry->path().filename() / packages;
-        if (!ignored) found.push_back(path);
+        if (!ignored && fs::is_directory(root + path.string(), ignored)) found.push_back(path);
       }
     }
   }

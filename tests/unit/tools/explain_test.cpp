@@ -26,7 +26,7 @@ TEST(Explain, EveryDecisionAndSettingOfARankOfTheMachine) {
             "  NCCL_IB_HCA=\"=mlx5_0:1,mlx5_1:1\"\n"
             "    these are fit\n"
             "  OMP_NUM_THREADS=99\n"
-            "    this rank has 2 cores\n"
+            "    the environment has it\n"
             "    warning: this rank has only 4 hardware threads\n");
 }
 

@@ -69,7 +69,7 @@ TEST(RankReport, VersionsAreToldApart) {
   bytes[0] = std::byte{9};
   const auto error = test::error_of([&] { decode_rank_report(bytes); });
   ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("version 9 instead of 1"));
+  EXPECT_THAT(error->what(), HasSubstr("version 9 instead of 2"));
 }
 
 TEST(RankReport, IsBounded) {

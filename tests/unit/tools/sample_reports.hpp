@@ -102,7 +102,7 @@ inline RankRow sample_row(int local_rank) {
                    .actual = {}},
                   {.name = "OMP_NUM_THREADS",
                    .value = local_rank == 3 ? "99" : "2",
-                   .reason = "this rank has 2 cores",
+                   .reason = local_rank == 3 ? "the environment has it" : "this rank has 2 cores",
                    .by_user = local_rank == 3,
                    .conflict = local_rank == 3 ? "this rank has only 4 hardware threads" : "",
                    .actual = {}}};

@@ -35,13 +35,15 @@ class GpuSettings {
   void keep(std::string name, std::string value, std::string conflict) {
     put({std::move(name), std::move(value), "the environment has it", true, std::move(conflict)});
   }
-  /// HIP reads CUDA_VISIBLE_DEVICES, too: what is said of it last counts, unless this rank's GPU is NVIDIA's.
+  /// HIP reads CUDA_VISIBLE_DEVICES, too: what is said of it last counts, unless this rank's GPU is NVIDIA's, or it
+  /// would hide what was found wrong before.
   void put(Setting setting) {
     const auto known = std::find_if(settings_.begin(), settings_.end(),
                                     [&](const Setting& each) { return each.name == setting.name; });
     if (known == settings_.end()) {
       settings_.push_back(std::move(setting));
-    } else if (!is_own_vendor(Vendor::nvidia)) {
+    } else if (!is_own_vendor(Vendor::nvidia) &&
+               (known->conflict.empty() || !setting.conflict.empty() || !setting.by_user)) {
       *known = std::move(setting);
     }
   }
