@@ -297,7 +297,7 @@ TEST(SpankTask, AnotherVersionsTicketIsSaid) {
   prepare(run, 2, nullptr);
   const auto result = run.environment(kTicketVariable, "2;whatever").run({"--ddp", "true"});
   EXPECT_EQ(result.exit_status, 0);
-  EXPECT_THAT(result.err, MatchesRegex("ddp: warning: rank 0 on n1: [^\n]*its version is '2', not 4[^\n]*\n"));
+  EXPECT_THAT(result.err, MatchesRegex("ddp: warning: rank 0 on n1: [^\n]*its version is '2', not 5[^\n]*\n"));
 }
 
 TEST(SpankTask, AnotherVersionThatUnderstandsTheTicketIsSaid) {
