@@ -159,7 +159,8 @@ task_view() {
 
 @test "SrunPortRange holds for the store, too" {
   private_slurm SrunPortRange=61000-61063
-  run on_ctl env SLURM_CONF="$private_conf" srun --ddp -N1 -n1 sh -c "$facts"
+  # on rank 0's host, where the store is the one beside srun
+  run "$cluster" on n0 env SLURM_CONF="$private_conf" SLURM_MPI_TYPE=pmi2 srun --ddp -w n0 -N1 -n1 sh -c "$facts"
   succeeded
   local port
   port=$(fact PORT)

@@ -25,6 +25,9 @@ def main():
     per_host = collections.Counter(hosts)
     if len(tasks) != world_size or len(per_host) != num_nodes:
         problems.append(f"{len(tasks)} tasks on {len(per_host)} hosts, not {world_size} on {num_nodes}")
+    # n0 is 10.78.0.1 (slurm_cluster)
+    firsts = [host for host, task in zip(hosts, tasks) if task.get("SLURM_PROCID") == "0"]
+    address_of_rank_0 = f"10.78.0.{int(firsts[0][1:]) + 1}" if firsts else None
     for host, task in zip(hosts, tasks):
         rank, node = task.get("SLURM_PROCID"), task.get("SLURM_NODEID")
         expected = {
@@ -41,7 +44,7 @@ def main():
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "MASTER_ADDR": "10.78.0.254",
+            "MASTER_ADDR": address_of_rank_0,
             "MASTER_PORT": tasks[0].get("MASTER_PORT"),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
             "TORCHELASTIC_ERROR_FILE": "",
