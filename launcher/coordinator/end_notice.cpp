@@ -17,21 +17,21 @@ namespace {
 constexpr std::chrono::milliseconds kFirst{1'000};
 // From the first line to the one with names.
 constexpr std::chrono::seconds kThenNames{5};
-constexpr std::size_t kMostNames = 8;
+constexpr std::size_t kMostHosts = 8;
 
 std::string hosts_of(const std::vector<RankName>& ranks) {
   std::vector<std::string> hosts;
   std::size_t more = 0;
   for (const RankName& rank : ranks) {  // a node's ranks are consecutive
     if (!hosts.empty() && rank.host == hosts.back()) continue;
-    hosts.size() < kMostNames ? hosts.push_back(rank.host) : void(++more);
+    hosts.size() < kMostHosts ? hosts.push_back(rank.host) : void(++more);
   }
   return fmt::format("{}{}", fmt::join(hosts, ", "), more > 0 ? fmt::format(" and {} more nodes", more) : "");
 }
 
 std::string names_of(const std::vector<RankName>& ranks) {
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostNames); ++i)
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostHosts); ++i)
     names.push_back(fmt::format("rank {} (pid {} on {})", ranks[i].rank, ranks[i].pid, ranks[i].host));
   const std::size_t more = ranks.size() - names.size();
   return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");

@@ -16,7 +16,7 @@ struct NcclSurroundings {
   Environment environment;
   std::string root = {};  ///< before every path that is looked at: "/proc/PID/root" of a process in a container
   std::string python = "the running Python";  ///< what to call `program` where that is a Python
-  std::string python_prefix = {};  ///< sys.prefix, where this process's bindings have said it
+  std::string python_prefix = {};             ///< sys.prefix, where this process's bindings have said it
 
   static NcclSurroundings process();
 };

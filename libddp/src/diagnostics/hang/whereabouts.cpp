@@ -95,7 +95,8 @@ std::string describe_group(const std::string& name) {
 std::string describe(const FlightView::Call& call) {
   const std::string group = describe_group(call.group);
   if (!call.transfer) return fmt::format("{} #{} of {}", call.operation, call.sequence, group);
-  return fmt::format("{} {} member {} of {}", call.operation, call.operation == "recv" ? "from" : "to", call.peer, group);
+  return fmt::format("{} {} member {} of {}", call.operation, call.operation == "recv" ? "from" : "to", call.peer,
+                     group);
 }
 
 std::string duration(double seconds) {

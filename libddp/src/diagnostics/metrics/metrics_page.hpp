@@ -30,8 +30,8 @@ class MetricsPage {
   std::array<std::string, kMetrics> lines_;
 };
 
-/// Who runs this process: SLURM_JOB_USER, else USER of its environment, else its number. No directory service is asked, which
-/// might not answer.
+/// Who runs this process: SLURM_JOB_USER, else USER of its environment, else its number. No directory service is asked,
+/// which might not answer.
 std::string user_name();
 
 }  // namespace ddp::diagnostics

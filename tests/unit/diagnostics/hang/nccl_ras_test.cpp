@@ -194,7 +194,8 @@ TEST(NcclRas, NothingIsSaidWhereThereIsNoCommunicator) {
   facts.ranks[0].flight->groups.push_back({.name = "w", .backend = "host", .rank = 0, .size = 1, .members = {0}});
   ask_nccl(proc, facts, Deadline::after(30s));
   EXPECT_THAT(facts.notes, IsEmpty());
-  facts.ranks[0].flight->groups.push_back({.name = "g", .backend = "cpu:host,cuda:nccl", .rank = 0, .size = 1, .members = {0}});
+  facts.ranks[0].flight->groups.push_back(
+      {.name = "g", .backend = "cpu:host,cuda:nccl", .rank = 0, .size = 1, .members = {0}});
   ask_nccl(proc, facts, Deadline::after(30s));
   EXPECT_THAT(facts.notes, ElementsAre(HasSubstr("refused")));
   std::filesystem::remove_all(proc);
