@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 /// The path that PATH leads to, for a name without a folder; empty: none.
 std::string find_in_path(const std::string& name, const base::Environment& environment) {
-  if (name.empty() || name.find('/') != std::string::npos) return name;
+  if (name.empty()) return name;
+  if (name.find('/') != std::string::npos) return fs::absolute(name).string();
   const std::string path = environment.raw("PATH").value_or("");
   for (std::size_t begin = 0; begin < path.size();) {
     const auto end = std::min(path.find(':', begin), path.size());

@@ -42,9 +42,10 @@ constexpr std::array kTable{
     EnvVariable{"DDP_DUMP_ENV", EnvType::text, "", "stderr, file",
                 "Where `World::init` writes [the ranks' environment variables](ddp-info.md#env): as a table, or as "
                 "JSON into the file. Set it on all ranks."},
-    EnvVariable{"DDP_FLIGHT_DIR", EnvType::text, "", "folder",
-                "Where each rank writes its last operations when a process group fails, for [`ddp-info "
-                "flight`](ddp-info.md#flight). It must exist."},
+    EnvVariable{
+        "DDP_FLIGHT_DIR", EnvType::text, "", "folder",
+        "Where each rank writes its last operations when a process group fails, for [`ddp-info "
+        "flight`](ddp-info.md#flight). It must exist. Files have mode 0600; a link in place of one is refused."},
     EnvVariable{"DDP_FLIGHT_SIGNAL", EnvType::choice, "", "USR1|USR2|HUP|WINCH",
                 "Signal at which a rank does so and goes on; the program must not handle it itself."},
     EnvVariable{"DDP_FLIGHT_SIZE", EnvType::text, "2000", "0 to 100000",

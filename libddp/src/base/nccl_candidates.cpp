@@ -32,9 +32,10 @@ std::vector<fs::path> packages_of(const std::string& root, const fs::path& prefi
       if (entry->path().filename().string().rfind("python3", 0) != 0) continue;
       for (const auto* packages : {"site-packages", "dist-packages"}) {
         // lib64 may be a link to lib. Below a root of its own, links would lead out of it.
-        const fs::path path = root.empty() ? fs::canonical(entry->path() / packages, ignored)
+        std::error_code missing;
+        const fs::path path = root.empty() ? fs::canonical(entry->path() / packages, missing)
                                            : prefix / folder / entry->path().filename() / packages;
-        if (!ignored && fs::is_directory(root + path.string(), ignored)) found.push_back(path);
+        if (!missing && fs::is_directory(root + path.string(), missing)) found.push_back(path);
       }
     }
   }

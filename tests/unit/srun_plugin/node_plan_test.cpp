@@ -96,7 +96,7 @@ TEST(NodePlan, AnotherVersionSaysWhatToInstall) {
   Bytes answered = encode(plan());
   asked[0] = answered[0] = std::byte{9};
   for (const std::string& text : {refusal([&] { decode_question(asked); }), refusal([&] { decode_plan(answered); })}) {
-    EXPECT_THAT(text, AllOf(HasSubstr("its version is 9, the plugin's is 3"), HasSubstr("from one package")));
+    EXPECT_THAT(text, AllOf(HasSubstr("its version is 9, the plugin's is 4"), HasSubstr("from one package")));
   }
 }
 

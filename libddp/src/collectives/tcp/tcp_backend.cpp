@@ -132,7 +132,8 @@ void TcpRequest::post() noexcept {
 }
 
 bool TcpRequest::waits(std::size_t operation) const noexcept {
-  return !transfers_ || backend_->context().transfers().waits(messages_[operation]);
+  if (!transfers_ || messages_[operation].left == nullptr) return true;  // never posted: the group was aborted before
+  return backend_->context().transfers().waits(messages_[operation]);
 }
 
 bool TcpRequest::is_done(const Context& context) const {

