@@ -39,13 +39,15 @@ start_step() {
   start srun --ddp -w n0,n1 -N2 --ntasks-per-node=2 "$@" sh -c "$worker"
   eventually 40 said 4 UP
   port=$(store_ports)
-  [ "$(sed -n 's/^UP . //p' "$shared/out" | sort -u)" = "$port" ]
+  ranks_port=$(store_ports on n0) # on rank 0's node
+  [ -n "$port" ] && [ "$(sed -n 's/^UP . //p' "$shared/out" | sort -u)" = "$ranks_port" ]
 }
 
 # leaves_nothing: after the step has ended, store, port and files go.
 leaves_nothing() {
   eventually 20 not_running -x ddp-step || { "$cluster" run ps axf; return 1; }
-  port_is_free "$port"
+  port_is_free "$port" run
+  [ -z "${ranks_port:-}" ] || port_is_free "$ranks_port" on n0
   eventually 40 not_running -f 'sleep 98765' # Slurm may take KillWait (30 s) where srun is dead
   eventually 10 same_files
   clean

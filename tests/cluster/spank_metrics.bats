@@ -59,7 +59,7 @@ assert end["root_cause"] == {"kind": "rank", "rank": 2, "host": "n2"} and end["f
   eventually 60 shows 'state="stopped"} 1' || { cat "$shared/page"; return 1; }
   local line
   for line in 'state="running"} 1' 'state="ended"} 1' 'state="failed"} 1' 'state="starting"} 0' 'code="0",signal=""} 1' \
-    'code="7",signal=""} 1' 'rank="3"} 1' 'program="sh"} 1'; do
+    'code="7",signal=""} 1' 'rank="3"} 1' 'program="sh",user="root"} 1'; do
     eventually 20 shows "$line" || { echo "no $line"; cat "$shared/page"; return 1; }
   done
   ! grep -q DDP_METRICS "$shared/out"

@@ -12,7 +12,10 @@ setup() {
 teardown() {
   [ -n "${cluster:-}" ] || return 0
   local node
-  for node in n0 n1 n2 n3; do "$cluster" on $node ip link del rail0 2>/dev/null || true; done
+  for node in n0 n1 n2 n3; do
+    "$cluster" on $node ip link del rail0 2>/dev/null || true
+    "$cluster" on $node ip route del 10.79.0.2/32 2>/dev/null || true
+  done
   cluster_jobs_teardown
 }
 
@@ -25,7 +28,10 @@ second_network() {
     "$cluster" on n$i ip link set rail0-end up
     "$cluster" on n$i ip link set rail0 up
   done
-  for i in 1 3 4; do "$cluster" on n1 ip route add 10.78.0.$i/32 dev eth0 src 10.79.0.2; done
+  for i in 1 3 4; do
+    "$cluster" on n1 ip route add 10.78.0.$i/32 dev eth0 src 10.79.0.2
+    "$cluster" on n$((i - 1)) ip route add 10.79.0.2/32 via 10.78.0.2 # the way back
+  done
 }
 
 @test "nodes that would choose differently agree, as World does" {

@@ -58,6 +58,9 @@ def main():
         dist.all_reduce(values[0])
         dist.all_reduce(values[1], group=group)
         assert all(value.sum() == 3 * size for value in values)
+        if rank == 0:  # before the last rank to end removes it
+            with open(sys.argv[2], "rb") as file, open(sys.argv[2] + ".seen", "wb") as seen:
+                seen.write(file.read())
         print(f"ADDED {rank} {world is not None}\n", end="", flush=True)
         dist.barrier()
         return

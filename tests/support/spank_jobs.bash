@@ -56,8 +56,9 @@ batch_ended() { ! on_ctl scontrol show job -o "$1" | grep -Eq 'JobState=(PENDING
 # Nodes' processes are in the controller's process namespace, too.
 running() { "$cluster" run pgrep "$@" >/dev/null; }
 not_running() { ! running "$@"; }
-store_ports() { "$cluster" run ss -Hltnp | sed -n 's/.*:\([0-9]*\) .*"ddp-step".*/\1/p' | sort -u; }
-port_is_free() { ! "$cluster" run ss -Hltn | grep -q ":$1 "; }
+# store_ports [run | on NODE], port_is_free PORT [run | on NODE]: beside srun on the controller, or on a node.
+store_ports() { "$cluster" "${@:-run}" ss -Hltnp | sed -n 's/.*:\([0-9]*\) .*"ddp-step".*/\1/p' | sort -u; }
+port_is_free() { ! "$cluster" "${@:2}" ss -Hltn | grep -q ":$1 "; }
 
 # Files in the folders that each node has for itself; the controller's are those of the host. Not those of Slurm's own PMIx,
 # which it removes late after a SIGKILL.

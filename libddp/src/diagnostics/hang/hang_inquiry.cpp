@@ -67,7 +67,7 @@ HangReport HangInquiry::judge(std::string when, double after_s, bool& hangs) {
   limit_.reset();
   due_.clear();
   const HangVerdict verdict = judge_hang(job, after_s);
-  hangs = verdict.answer != HangAnswer::nothing_hangs;
+  hangs = verdict.answer != HangAnswer::nothing_hangs && !job.ranks.empty();  // they may have ended meanwhile
   return {.when = std::move(when), .text = hang_text(job, verdict), .json = hang_json(job, verdict)};
 }
 
