@@ -20,6 +20,10 @@ SCRIPT
 $shared/ask own
 [ \$(id -u) != 0 ] || setpriv --reuid=65534 --regid=65534 --clear-groups $shared/ask nobody
 $shared/ask own_again
+# the store of srun --ddp ends with the tasks of rank 0's node
+mkdir -p $shared/asked.\$MASTER_PORT
+touch $shared/asked.\$MASTER_PORT/\$RANK
+for _ in {1..300}; do [ \$(ls $shared/asked.\$MASTER_PORT | wc -l) -lt \$WORLD_SIZE ] || break; sleep 0.1; done
 SCRIPT
   chmod 755 "$shared/ask" "$shared/rank"
 }
