@@ -252,7 +252,7 @@ CHILDREN = """
 import multiprocessing, os, subprocess, sys, time
 import libddp
 
-CODE = "import libddp; print('CHILD', libddp.init(20).world_size)"
+CODE = "import libddp; print(f'CHILD {libddp.init(20).world_size}\\\\n', end='', flush=True)"
 
 def start_again(*arguments):
     try:

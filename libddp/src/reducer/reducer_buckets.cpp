@@ -74,7 +74,15 @@ void Reducer::Impl::rebuild() {
   rebuilt_ = true;
   rebuild_due_ = false;
   auto plan = plan_of(order_);
-  if (plan != buckets_.plan()) make_buckets(std::move(plan));
+  if (plan == buckets_.plan()) return;
+  // Gradients that have been placed for the step that begins stay so, none included; those in the buckets move.
+  const std::vector<void*> placed = sources_;
+  std::vector<void*> former(parameters_.size());
+  for (const std::size_t owner : list_.owners()) former[owner] = own_memory(owner);
+  make_buckets(std::move(plan));
+  for (const std::size_t owner : list_.owners()) {
+    if (placed[owner] != former[owner]) sources_[owner] = placed[owner];
+  }
 }
 
 void Reducer::Impl::make_buckets(reducer::BucketPlan plan) {
