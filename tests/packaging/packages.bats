@@ -59,7 +59,7 @@ names() {
   done
   [[ $value != *-dev* ]]
   [ "$(field libddp-dev Depends)" = "libddp (= $VERSION)" ]
-  [ "$(dpkg-deb -I "$(deb libddp)" shlibs)" = "libddp ${VERSION%%.*} libddp (>= $VERSION)" ]
+  [ "$(dpkg-deb -I "$(deb libddp)" shlibs)" = "libddp ${VERSION%.*} libddp (>= $VERSION), libddp (<< 0.$((${VERSION:2:1} + 1)))" ]
   [[ $(dpkg-deb -I "$(deb libddp)" triggers) == *ldconfig* ]]
 }
 
