@@ -50,14 +50,18 @@ std::optional<Bytes> InputSource::peek(std::size_t most) {
     case Kind::file: {
       const off_t at = ::lseek(fd_, 0, SEEK_CUR);
       if (at < 0) throw base::system_error(kReadingInput, errno);
-      return input_answer(std::move(bytes), ::pread(fd_, bytes.data(), bytes.size(), at));
+      const ssize_t size = ::pread(fd_, bytes.data(), bytes.size(), at);
+      return input_answer(std::move(bytes), size);
     }
-    case Kind::socket:
-      return input_answer(std::move(bytes), ::recv(fd_, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT));
+    case Kind::socket: {
+      const ssize_t size = ::recv(fd_, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+      return input_answer(std::move(bytes), size);
+    }
     case Kind::pipe: {
       const ssize_t copied = ::tee(fd_, copy_in_.get(), most, SPLICE_F_NONBLOCK);
       if (copied <= 0) return input_answer({}, copied);
-      return input_answer(std::move(bytes), ::read(copy_out_.get(), bytes.data(), static_cast<std::size_t>(copied)));
+      const ssize_t size = ::read(copy_out_.get(), bytes.data(), static_cast<std::size_t>(copied));
+      return input_answer(std::move(bytes), size);
     }
     case Kind::other: break;
   }
