@@ -157,11 +157,16 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
   });
 }
 
-std::optional<Restored> Checkpoints::restore(std::span<const NamedTensor> tensors, std::optional<std::int64_t> step) {
-  const Deadline deadline = Deadline::after(options_.timeout);
-  const CheckpointFolder folder{folder_};
-  const bool is_first = group_.rank() == 0;
-  const auto found = act_jointly(group_, deadline, [&] {
+namespace {
+
+// Of a restore that finds the newest checkpoint removed before it is read.
+constexpr int kMostTries = 10;
+
+std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder& folder,
+                                     std::span<const NamedTensor> tensors, std::optional<std::int64_t> step,
+                                     Deadline deadline) {
+  const bool is_first = group.rank() == 0;
+  const auto found = act_jointly(group, deadline, [&] {
     training::check_tensors(tensors);
     return is_first ? find_manifest(folder, step) : Bytes{};
   });
@@ -169,33 +174,48 @@ std::optional<Restored> Checkpoints::restore(std::span<const NamedTensor> tensor
   base::ByteReader reader(found[0], "manifest of a checkpoint");
   const auto found_step = reader.integer<std::int64_t>();
   const CheckpointManifest manifest = training::parse_manifest(reader.text(), folder.manifest_path(found_step));
-  if (manifest.sharded && manifest.ranks != group_.size()) {
+  if (manifest.sharded && manifest.ranks != group.size()) {
     throw Error{
         {.code = ErrorCode::mismatch,
          .attempted = fmt::format("restoring '{}'", folder.step_path(manifest.step)),
-         .cause = fmt::format("{} ranks have saved their parts of it, there are {}", manifest.ranks, group_.size()),
+         .cause = fmt::format("{} ranks have saved their parts of it, there are {}", manifest.ranks, group.size()),
          .native = {},
          .ranks = {},
          .hint = fmt::format("start {} ranks; any number can restore what rank 0 saves for all", manifest.ranks)}};
   }
   const bool reads = manifest.sharded || is_first;
-  const ShardOrigin origin = origin_of(manifest, group_.rank());
-  act_jointly(group_, deadline, [&]() -> Bytes {
+  const ShardOrigin origin = origin_of(manifest, group.rank());
+  act_jointly(group, deadline, [&]() -> Bytes {
     if (reads) training::check_shard(folder.shard_path(origin), manifest.shards[origin.rank], origin, tensors);
     return {};
   });
-  if (!manifest.sharded) training::verify_state(group_, tensors, "restoring");
+  if (!manifest.sharded) training::verify_state(group, tensors, "restoring");
 
   Restored restored{.step = manifest.step, .extra = {}};
-  const auto extras = act_jointly(group_, deadline, [&]() -> Bytes {
+  const auto extras = act_jointly(group, deadline, [&]() -> Bytes {
     if (!reads) return {};
     restored.extra = training::read_shard(folder.shard_path(origin), tensors);
     return manifest.sharded ? Bytes{} : base::to_bytes(restored.extra);
   });
   if (manifest.sharded) return restored;
   restored.extra = base::to_text(extras[0]);
-  broadcast_state(group_, tensors);
+  broadcast_state(group, tensors);
   return restored;
+}
+
+}  // namespace
+
+std::optional<Restored> Checkpoints::restore(std::span<const NamedTensor> tensors, std::optional<std::int64_t> step) {
+  const Deadline deadline = Deadline::after(options_.timeout);
+  const CheckpointFolder folder{folder_};
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return restore_once(group_, folder, tensors, step, deadline);
+    } catch (const Error& error) {
+      // The same on all ranks. A job that saves meanwhile has removed it, and there is a newer one.
+      if (step || error.code() != ErrorCode::not_found || attempt == kMostTries) throw;
+    }
+  }
 }
 
 }  // namespace ddp
