@@ -29,7 +29,7 @@ void EndReporter::hanging(Function&& function) {
   if (hang_ == nullptr) return;
   try {
     function(*hang_);
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // srun's side is gone, to which all words go; ranks' ends matter more
     hang_ = nullptr;
   }
 }

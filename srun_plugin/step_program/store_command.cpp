@@ -138,7 +138,9 @@ int serve_store(const StoreCommand& command) {
   std::optional<StepDesk> desk;
   try {
     desk.emplace(server->port(), command.hang_report_after);
-  } catch (const std::exception&) {  // likewise
+  } catch (const std::exception& error) {
+    base::write_stderr_line(fmt::format(
+        "srun: ddp: warning: {}; of this step it is not told who hangs, nor what its nodes warn of", error.what()));
   }
   serve_until_input_ends(*server, watch, log, desk);
   watching(desk, [&] { say(desk->advance()); });
