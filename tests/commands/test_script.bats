@@ -11,10 +11,10 @@ setup() {
   cp "$root/scripts/"{test,failed-parts,stage-results} "$tree/scripts/"
   cp -r "$root/tests/support" "$tree/tests/"
   for name in dependencies python-env unpack-package; do program "$name" true; done
-  program build 'echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
+  program build '[ $1 != --existing ] || shift; echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
   program run-stage 'echo "+$*" >>"$CALLS"; sleep 1.8; echo "-$*" >>"$CALLS"; echo "ok 1 a"'
   program affected cat
-  export CALLS=$BATS_TEST_TMPDIR/calls
+  export CALLS=$BATS_TEST_TMPDIR/calls DDP_TEST_MEMORY=$BATS_TEST_TMPDIR/memory
   : >"$CALLS"
 }
 
@@ -72,7 +72,7 @@ has() { grep -Fxq -- "$1" <<<"$output" || { echo "no line: $1" && return 1; }; }
 
 @test "a failed test, a failed stage and a failed build are counted, the others still run" {
   program run-stage 'case $1 in unit) echo "not ok 1 a"; echo "not ok 2 b"; exit 1 ;; commands) exit 3 ;; esac; echo "ok 1 a"'
-  program build '[ "$1" != tsan ] || { echo "no such header"; exit 1; }'
+  program build '[[ $* != *tsan ]] || { echo "no such header"; exit 1; }'
   run -1 run_test --only unit --only commands --only packaging --only tsan
   echo "$output"
   [ "${lines[-1]}" = "1 passed, 4 failed" ]
@@ -103,6 +103,65 @@ one_program_failed() { printf '%s\n' "50% tests passed, 1 tests failed out of 2"
   [ "$(grep -c unit "$CALLS")" -eq 3 ]
   has "  unit: kvs_test (Failed) "
   [ "${lines[-1]}" = "1 passed, 1 failed" ]
+}
+
+@test "what passes only alone is remembered, and fails the third time within a month" {
+  export -f one_program_failed
+  program run-stage 'echo "$*" >>"$CALLS"; case $* in
+    unit) echo "[  FAILED  ] Keys.Wait (5 ms)"; one_program_failed; exit 1 ;;
+    "unit kvs_test") echo "100% tests passed, 0 tests failed out of 1" ;; *) echo "ok 1 a" ;; esac'
+  mkdir "$DDP_TEST_MEMORY"
+  printf '%s\n' "2001-01-01 - Keys.Wait" "$(date +%F) - Keys.WaitLonger" >"$DDP_TEST_MEMORY/alone"
+  for count in 1 2; do
+    run -0 run_test --only unit
+    [ "${lines[-1]}" = "2 passed, 0 failed" ]
+    [ "$(grep -c ' Keys.Wait$' "$DDP_TEST_MEMORY/alone")" = $((1 + count)) ]
+  done
+  run -1 run_test --only unit
+  echo "$output"
+  [[ $output == *"unit: Keys.Wait: passed alone for the 3. time since "*": mend it, then take its lines out of $DDP_TEST_MEMORY/alone"* ]]
+  [ "${lines[-1]}" = "1 passed, 1 failed" ]
+  run -1 grep kvs_test "$DDP_TEST_MEMORY/alone" # its test is named
+}
+
+@test "asan, tsan and fuzz: what can have broken since the newest commit that passed them; all with --all" {
+  cd "$tree"
+  program affected 'sort >"$CALLS.affected"; printf "%s\n" style "unit kvs_test" "asan kvs_test" "fuzz fuzz_x"'
+  program run-stage 'echo "$*" >>"$CALLS.stages"; echo "ok 1 a"'
+  mkdir tests/cluster
+  printf '#!/bin/bash\nshift 2\nexec "$@"\n' >tests/cluster/slurm_cluster
+  chmod +x tests/cluster/slurm_cluster
+  git init -q -b main
+  git config user.email a@b
+  git config user.name a
+  echo build >.gitignore
+  git add . && git commit -qm first
+  first=$(git rev-parse HEAD)
+  run -0 run_test --list
+  [[ $output == *"every program, for git knows no commit here that is known to have passed them"* ]]
+  [ "$(cat "$CALLS.affected")" = unknown ]
+  has unit
+  has "asan kvs_test"
+  run -1 has tsan
+  echo "$first" >tests/last_full_run && git add . && git commit -qm second
+  run -0 run_test --list
+  [[ $output == *"what can have broken since ${first:0:7}"*": first)"* ]]
+  [ "$(cat "$CALLS.affected")" = tests/last_full_run ]
+  # a run of all stages is remembered, if all is committed
+  echo 1 >new
+  run -0 run_test
+  [ ! -e "$DDP_TEST_MEMORY/sanitized" ]
+  git add . && git commit -qm third
+  run -0 run_test
+  echo "$output"
+  [ "$(cut -d' ' -f1 "$DDP_TEST_MEMORY/sanitized")" = "$(git rev-parse HEAD)" ]
+  grep -qx "asan kvs_test" "$CALLS.stages"
+  run -0 run_test --list
+  [ "$(cat "$CALLS.affected")" = "" ]
+  run -0 run_test --all --list
+  has asan
+  has tsan
+  [ "$(cat tests/last_full_run)" = "$first" ]
 }
 
 @test "which parts of a stage are repeated: few, and none that may show a defect which comes and goes" {
@@ -208,10 +267,30 @@ not ok 5 another
   has "multiproc collectives_multiproc failures_multiproc fault_matrix_multiproc flight_multiproc launcher_pmix_multiproc liveness_multiproc nccl_multiproc reducer_multiproc remains_multiproc shm_multiproc tcp_multiproc training_multiproc"
   run -0 affected launcher/main.cpp
   has "unit unit_launcher"
-  has "asan launcher_pmix_multiproc unit_launcher"
+  has "asan unit_launcher"
+  has "tsan launcher_pmix_multiproc unit_launcher"
+  has "fuzz $(echo fuzz_{control_protocol,error_file,host_file,launch_options,nccl_report,prefix_template,selftest_result})"
   has cluster
   run -0 affected srun_plugin/command_line.cpp
   run -1 has multiproc
+}
+
+@test "sanitizers: one for each program, both for those of the changed component, unless these are many" {
+  run -0 affected libddp/src/kvs/x.cpp
+  asan=$(sed -n 's/^asan //p' <<<"$output") tsan=$(sed -n 's/^tsan //p' <<<"$output")
+  [ "$(printf '%s\n' $asan $tsan | sort | uniq -d)" = kvs_test ]
+  [[ " $asan " == *" unit_launcher "* && " $tsan " == *" world_test "* && " $tsan " == *" shm_multiproc "* ]]
+  run -0 affected CMakeLists.txt
+  asan=$(sed -n 's/^asan //p' <<<"$output") tsan=$(sed -n 's/^tsan //p' <<<"$output")
+  # every program once
+  diff <(printf '%s\n' $asan $tsan | sort) <(grep -rhoP 'ddp_add_(multiproc_)?test\(\K\w+' "$root"/tests/{unit,multiproc} | grep -v '^name$' | sort)
+  # names that no program has any more
+  for name in $(python3 -c 'import runpy, sys; print(*runpy.run_path(sys.argv[1])["FEW_THREADS"])' "$root/scripts/affected"); do
+    [[ " $asan " == *" $name "* ]] || { echo "FEW_THREADS: no program $name" && return 1; }
+  done
+  run -0 affected libddp/src/{base,kvs,world,cuda,reducer,training,topology,kernels}/x.cpp store_server/x.cpp launcher/x.cpp
+  asan=$(sed -n 's/^asan //p' <<<"$output") tsan=$(sed -n 's/^tsan //p' <<<"$output")
+  [ "$(printf '%s\n' $asan $tsan | sort | uniq -d)" = "" ]
 }
 
 @test "a test concerns itself, and what no rule knows concerns everything" {
@@ -230,6 +309,6 @@ not ok 5 another
   has "unit hang_test"
   for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do
     [ "$(affected tests/unit/kvs/x_test.cpp $file | wc -l)" = 10 ]
-    [ "$(affected $file | grep -c ' ')" = 0 ]
+    [ "$(affected $file | grep ' ' | cut -d' ' -f1 | paste -sd,)" = asan,tsan ]
   done
 }
