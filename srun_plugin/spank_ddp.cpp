@@ -16,12 +16,11 @@
 #include <ddp/version.hpp>
 
 #include "base/slurm_step.hpp"
-#include "command_line.hpp"
-#include "plugin_options.hpp"
-#include "program_check.hpp"
-#include "slurm_spank.hpp"
-#include "srun_side.hpp"
-#include "task_side.hpp"
+#include "srun_side/command_line.hpp"
+#include "srun_side/plugin_options.hpp"
+#include "srun_side/slurm_spank.hpp"
+#include "srun_side/srun_side.hpp"
+#include "task_side/task_side.hpp"
 
 extern "C" {
 // A const at namespace scope would be invisible outside in C++, and the plugin "not a SPANK plugin".

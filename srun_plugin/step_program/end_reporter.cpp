@@ -11,10 +11,10 @@
 #include <variant>
 
 #include "base/unique_fd.hpp"
-#include "end_channel.hpp"
-#include "network_notes.hpp"
 #include "step_program/node_report.hpp"
 #include "step_program/ranks_store.hpp"
+#include "task_side/network_notes.hpp"
+#include "task_side/node_channels.hpp"
 
 namespace ddp::srun_plugin {
 

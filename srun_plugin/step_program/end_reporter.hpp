@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "step_notes.hpp"
 #include "step_program/hang_watch.hpp"
 #include "step_program/node_watch.hpp"
-#include "step_store.hpp"
+#include "task_side/step_notes.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -18,7 +18,7 @@
 #include "diagnostics/hang/rank_observer.hpp"
 #include "diagnostics/hang/standstill_watch.hpp"
 #include "step_program/step_news.hpp"
-#include "step_store.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 

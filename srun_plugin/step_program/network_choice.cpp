@@ -12,9 +12,9 @@
 
 #include <ddp/error.hpp>
 
-#include "network_notes.hpp"
 #include "step_program/node_list.hpp"
-#include "step_store.hpp"
+#include "task_side/network_notes.hpp"
+#include "task_side/step_store.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/network/hostlist.hpp"
 #include "topology/network/interface_agreement.hpp"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/env_table.hpp"
-#include "node_plan.hpp"
+#include "task_side/node_plan.hpp"
 #include "topology/network/interface_candidates.hpp"
 #include "topology/network/socket_interface.hpp"
 

@@ -3,8 +3,8 @@
 
 #include "base/env_table.hpp"
 #include "base/nccl_conf.hpp"
-#include "node_plan.hpp"
 #include "step_program/network_choice.hpp"
+#include "task_side/node_plan.hpp"
 
 namespace ddp {
 class Topology;

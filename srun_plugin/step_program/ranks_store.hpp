@@ -10,8 +10,8 @@
 
 #include <ddp/bytes.hpp>
 
-#include "step_store.hpp"
 #include "store_server/store_key.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -13,7 +13,7 @@
 
 #include "diagnostics/hang/hang_inquiry.hpp"
 #include "step_program/step_news.hpp"
-#include "step_store.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -12,8 +12,8 @@
 #include <ddp/deadline.hpp>
 
 #include "diagnostics/metrics/event_log.hpp"
-#include "step_notes.hpp"
-#include "step_store.hpp"
+#include "task_side/step_notes.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -9,7 +9,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "step_store.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -13,8 +13,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "network_notes.hpp"
 #include "step_program/node_list.hpp"
+#include "task_side/network_notes.hpp"
 #include "topology/network/hostlist.hpp"
 
 namespace ddp::srun_plugin {

@@ -11,9 +11,9 @@
 
 #include <ddp/deadline.hpp>
 
-#include "step_notes.hpp"
 #include "step_program/last_words.hpp"
-#include "step_store.hpp"
+#include "task_side/step_notes.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 

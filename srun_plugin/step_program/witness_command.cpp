@@ -27,7 +27,7 @@
 #include "base/stderr_line.hpp"
 #include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
-#include "ddp_step_client.hpp"
+#include "srun_side/ddp_step_client.hpp"
 #include "step_program/end_reporter.hpp"
 #include "step_program/hang_watch.hpp"
 #include "step_program/input_line.hpp"

@@ -271,7 +271,7 @@ not ok 5 another
   has "tsan launcher_pmix_multiproc unit_launcher"
   has "fuzz $(echo fuzz_{control_protocol,error_file,host_file,launch_options,nccl_report,prefix_template,selftest_result})"
   has cluster
-  run -0 affected srun_plugin/command_line.cpp
+  run -0 affected srun_plugin/srun_side/command_line.cpp
   run -1 has multiproc
 }
 

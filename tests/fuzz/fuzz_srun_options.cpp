@@ -15,8 +15,8 @@
 #include <ddp/error.hpp>
 
 #include "base/backend_words.hpp"
-#include "command_line.hpp"
-#include "plugin_options.hpp"
+#include "srun_side/command_line.hpp"
+#include "srun_side/plugin_options.hpp"
 
 namespace {
 

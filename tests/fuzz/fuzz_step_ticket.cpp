@@ -12,12 +12,12 @@
 
 #include <ddp/error.hpp>
 
-#include "network_notes.hpp"
-#include "node_plan.hpp"
-#include "step_notes.hpp"
+#include "srun_side/step_ticket.hpp"
 #include "step_program/node_report.hpp"
 #include "step_program/step_news.hpp"
-#include "step_ticket.hpp"
+#include "task_side/network_notes.hpp"
+#include "task_side/node_plan.hpp"
+#include "task_side/step_notes.hpp"
 #include "topology/placement/rank_resources.hpp"
 
 namespace {

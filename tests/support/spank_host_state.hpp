@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "slurm_spank.hpp"
+#include "srun_side/slurm_spank.hpp"
 
 extern "C" {
 extern slurm_conf_t slurm_conf;

@@ -1,5 +1,5 @@
 // Which words of a command line srun would take for its own: a table of command lines.
-#include "command_line.hpp"
+#include "srun_side/command_line.hpp"
 
 #include <sstream>
 #include <string>

@@ -18,7 +18,7 @@
 
 #include <ddp/error.hpp>
 
-#include "ddp_step_client.hpp"
+#include "srun_side/ddp_step_client.hpp"
 
 namespace ddp::srun_plugin::test {
 

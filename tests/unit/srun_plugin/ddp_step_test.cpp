@@ -12,8 +12,8 @@
 
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
-#include "node_plan.hpp"
 #include "support/checkout.hpp"
+#include "task_side/node_plan.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 

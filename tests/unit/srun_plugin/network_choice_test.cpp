@@ -14,9 +14,9 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
-#include "network_notes.hpp"
-#include "step_store.hpp"
 #include "store_server/store_server.hpp"
+#include "task_side/network_notes.hpp"
+#include "task_side/step_store.hpp"
 #include "topology/network/interface_agreement.hpp"
 
 namespace ddp::srun_plugin {

@@ -1,5 +1,5 @@
 // Tasks are real processes here, as slurmstepd forks them.
-#include "notice_board.hpp"
+#include "task_side/node_channels.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

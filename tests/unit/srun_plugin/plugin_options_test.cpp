@@ -1,4 +1,4 @@
-#include "plugin_options.hpp"
+#include "srun_side/plugin_options.hpp"
 
 #include <fstream>
 #include <map>
@@ -10,7 +10,7 @@
 
 #include <ddp/error.hpp>
 
-#include "before_program.hpp"
+#include "srun_side/before_program.hpp"
 #include "support/checkout.hpp"
 
 namespace ddp::srun_plugin {

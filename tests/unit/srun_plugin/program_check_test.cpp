@@ -1,5 +1,5 @@
 // What srun --ddp says of launchers and of scripts that are no programs: a table of command lines.
-#include "program_check.hpp"
+#include "srun_side/command_line.hpp"
 
 #include <sys/stat.h>
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "spank_host_run.hpp"
-#include "step_ticket.hpp"
+#include "srun_side/step_ticket.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -10,7 +10,7 @@
 #include <ddp/topology.hpp>
 
 #include "spank_host_run.hpp"
-#include "step_ticket.hpp"
+#include "srun_side/step_ticket.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "workers/worker_environment.hpp"
 

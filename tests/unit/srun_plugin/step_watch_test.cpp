@@ -24,10 +24,10 @@
 
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
-#include "end_channel.hpp"
-#include "network_notes.hpp"
 #include "step_program/end_reporter.hpp"
 #include "store_server/store_server.hpp"
+#include "task_side/network_notes.hpp"
+#include "task_side/node_channels.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

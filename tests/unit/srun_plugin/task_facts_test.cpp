@@ -1,4 +1,4 @@
-#include "task_facts.hpp"
+#include "task_side/task_facts.hpp"
 
 #include <map>
 #include <string>
@@ -9,7 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "base/slurm_step.hpp"
-#include "slurm_spank.hpp"
+#include "srun_side/slurm_spank.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -12,9 +12,9 @@
 #include <ddp/bytes.hpp>
 
 #include "base/env_table.hpp"
-#include "ddp_step_client.hpp"
-#include "step_ticket.hpp"
-#include "task_facts.hpp"
+#include "srun_side/ddp_step_client.hpp"
+#include "srun_side/step_ticket.hpp"
+#include "task_side/task_facts.hpp"
 
 namespace ddp::srun_plugin {
 

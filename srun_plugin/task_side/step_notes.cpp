@@ -1,4 +1,4 @@
-#include "step_notes.hpp"
+#include "task_side/step_notes.hpp"
 
 #include <utility>
 

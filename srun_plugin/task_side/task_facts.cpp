@@ -1,4 +1,4 @@
-#include "task_facts.hpp"
+#include "task_side/task_facts.hpp"
 
 #include <optional>
 

@@ -1,4 +1,4 @@
-#include "node_questions.hpp"
+#include "task_side/node_questions.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -16,10 +16,10 @@
 
 #include "base/byte_stream.hpp"
 #include "base/stderr_line.hpp"
-#include "ddp_step_client.hpp"
-#include "network_notes.hpp"
-#include "node_plan.hpp"
-#include "step_store.hpp"
+#include "srun_side/ddp_step_client.hpp"
+#include "task_side/network_notes.hpp"
+#include "task_side/node_plan.hpp"
+#include "task_side/step_store.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

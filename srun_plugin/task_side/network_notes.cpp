@@ -1,4 +1,4 @@
-#include "network_notes.hpp"
+#include "task_side/network_notes.hpp"
 
 #include <algorithm>
 #include <cstdint>

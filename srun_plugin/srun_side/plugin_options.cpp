@@ -1,4 +1,4 @@
-#include "plugin_options.hpp"
+#include "srun_side/plugin_options.hpp"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>

@@ -4,11 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "before_program.hpp"
-#include "end_channel.hpp"
-#include "notice_board.hpp"
-#include "slurm_spank.hpp"
-#include "step_ticket.hpp"
+#include "srun_side/before_program.hpp"
+#include "srun_side/slurm_spank.hpp"
+#include "srun_side/step_ticket.hpp"
+#include "task_side/node_channels.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -7,7 +7,7 @@
 
 #include <ddp/version.hpp>
 
-#include "plugin_options.hpp"
+#include "srun_side/plugin_options.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -1,8 +1,10 @@
-#include "srun_side.hpp"
+#include "srun_side/srun_side.hpp"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -16,11 +18,10 @@
 #include "base/byte_stream.hpp"
 #include "base/stderr_line.hpp"
 #include "base/step_settings.hpp"
-#include "before_program.hpp"
-#include "exit_status.hpp"
-#include "program_check.hpp"
-#include "slurm_spank.hpp"
-#include "step_ticket.hpp"
+#include "srun_side/before_program.hpp"
+#include "srun_side/command_line.hpp"
+#include "srun_side/slurm_spank.hpp"
+#include "srun_side/step_ticket.hpp"
 #include "store_server/store_key.hpp"
 
 // Of libslurmfull, which srun has loaded. Absent where something else loads the plugin.
@@ -254,5 +255,41 @@ void SrunSide::at_end() {
   store_.reset();
   if (failure_ends_step_) exit_status::prefer(first_failure);
 }
+
+namespace exit_status {
+namespace {
+
+pid_t watched_process = -1;
+int preferred = 0;
+int exiting_with = -1;  ///< -1: this process does not exit yet
+
+void leave_if_known() {
+  if (exiting_with <= 0 || preferred == 0 || ::getpid() != watched_process) return;
+  std::fflush(nullptr);
+  ::_exit(preferred);
+}
+
+void at_exit(int status, void*) {
+  exiting_with = status;
+  leave_if_known();
+}
+
+}  // namespace
+
+void watch() {
+  if (watched_process == ::getpid()) return;
+  // Slurm may unload the plugin before the process exits: at_exit() must still be there.
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&watch), &info) == 0 || info.dli_fname == nullptr) return;
+  ::dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NODELETE | RTLD_NOW);
+  ::dlerror();
+  if (::on_exit(&at_exit, nullptr) == 0) watched_process = ::getpid();
+}
+
+void prefer(int status) {
+  preferred = status;
+  leave_if_known();
+}
+}  // namespace exit_status
 
 }  // namespace ddp::srun_plugin

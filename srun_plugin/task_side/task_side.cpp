@@ -1,4 +1,4 @@
-#include "task_side.hpp"
+#include "task_side/task_side.hpp"
 
 #include <limits.h>
 #include <signal.h>
@@ -24,9 +24,9 @@
 #include "base/step_settings.hpp"
 #include "base/system_error.hpp"
 #include "base/torchrun_environment.hpp"
-#include "node_plan.hpp"
-#include "node_questions.hpp"
-#include "task_facts.hpp"
+#include "task_side/node_plan.hpp"
+#include "task_side/node_questions.hpp"
+#include "task_side/task_facts.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "command_line.hpp"
-#include "ddp_step_client.hpp"
-#include "plugin_options.hpp"
+#include "srun_side/command_line.hpp"
+#include "srun_side/ddp_step_client.hpp"
+#include "srun_side/plugin_options.hpp"
 
 namespace ddp::srun_plugin {
 
@@ -71,5 +71,17 @@ class SrunSide {
   bool started_ = false;
   std::optional<DdpStepClient> store_;
 };
+
+// srun's exit status: Slurm takes the highest of all tasks, which after a failure is that of tasks that Slurm has ended
+// (143 for SIGTERM). No hook of SPANK can change it; the C library's on_exit(3) can.
+
+namespace exit_status {
+/// From now on this process' exit status is known when it exits. Not in its children.
+void watch();
+
+/// If this process exits with another status than 0, now or later, the status becomes @p status, unless that is 0.
+/// Where it is exiting already, does not return.
+void prefer(int status);
+}  // namespace exit_status
 
 }  // namespace ddp::srun_plugin

@@ -1,4 +1,4 @@
-#include "step_store.hpp"
+#include "task_side/step_store.hpp"
 
 #include <poll.h>
 

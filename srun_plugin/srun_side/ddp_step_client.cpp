@@ -1,4 +1,4 @@
-#include "ddp_step_client.hpp"
+#include "srun_side/ddp_step_client.hpp"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "before_program.hpp"
+#include "srun_side/before_program.hpp"
 
 #include <chrono>
 #include <csignal>
@@ -9,7 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
-#include "ddp_step_client.hpp"
+#include "srun_side/ddp_step_client.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -1,4 +1,4 @@
-#include "step_ticket.hpp"
+#include "srun_side/step_ticket.hpp"
 
 #include <charconv>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "node_plan.hpp"
+#include "task_side/node_plan.hpp"
 
 #include <fmt/format.h>
 
