@@ -64,25 +64,28 @@ class ByteReader {
 
   /// Throws unless everything has been read.
   void expect_end() const {
-    if (!data_.empty()) fail("has " + std::to_string(data_.size()) + " bytes too many");
+    if (!data_.empty()) refuse("the message has " + std::to_string(data_.size()) + " bytes too many");
+  }
+
+  /// Throws the error of bytes that are not such a message.
+  [[noreturn]] void refuse(std::string cause) const {
+    throw Error{{.code = ErrorCode::protocol,
+                 .attempted = "reading the " + std::string(what_),
+                 .cause = std::move(cause),
+                 .native = {},
+                 .ranks = {},
+                 .hint = "do all ranks run the same version of libddp?"}};
   }
 
  private:
   std::span<const std::byte> take(std::size_t size) {
     if (size > data_.size()) {
-      fail("ends after " + std::to_string(data_.size()) + " bytes where " + std::to_string(size) + " are needed");
+      refuse("the message ends after " + std::to_string(data_.size()) + " bytes where " + std::to_string(size) +
+             " are needed");
     }
     const auto field = data_.first(size);
     data_ = data_.subspan(size);
     return field;
-  }
-  [[noreturn]] void fail(std::string cause) const {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "reading the " + std::string(what_),
-                 .cause = "the message " + std::move(cause),
-                 .native = {},
-                 .ranks = {},
-                 .hint = "do all ranks run the same version of libddp?"}};
   }
 
   std::span<const std::byte> data_;

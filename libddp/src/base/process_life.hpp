@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "base/message_fields.hpp"
+
 namespace ddp::base {
 
 /// How processes of one host find each other in /proc.
@@ -14,6 +16,9 @@ struct ProcessNumber {
   std::uint64_t space = 0;  ///< the PID namespace in which it has that number; 0: unknown, or /proc is of another one
   bool operator==(const ProcessNumber&) const = default;
 };
+constexpr auto description(const ProcessNumber*) {
+  return describe({"process"}, field<&ProcessNumber::pid>(), field<&ProcessNumber::space>());
+}
 
 enum class ProcessLife {
   unknown,  ///< it is in another namespace, or /proc is not readable
