@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -48,11 +49,11 @@ inline std::vector<std::string> usable_nics(const Topology& machine) {
   return names;
 }
 
-inline const Nic& nic_named(const Topology& machine, const std::string& name) {
+inline const Nic& nic_named(const Topology& machine, std::string_view name) {
   for (const Nic& nic : machine.nics()) {
     if (nic.name() == name || nic.interface == name || nic.rdma_device == name) return nic;
   }
-  throw std::runtime_error("no NIC " + name);
+  throw std::runtime_error(fmt::format("no NIC {}", name));
 }
 
 /// "PIX"; "SYS" within a package and "SYS*" between packages.
