@@ -57,3 +57,20 @@ check() { "$root/scripts/check-lengths" "$tree"; }
   run -1 "$root/scripts/check-lengths" "$BATS_TEST_TMPDIR"
   [[ $output == *"check-lengths: "*"has no files that git knows"* ]]
 }
+
+@test "functions of more than 80 lines, wherever they stand; neither data nor shorter ones" {
+  function_of() { printf '%s\n' "$1"; for ((i = 2; i < $2; i++)); do echo "  call();  // {"; done; echo "${1%%[! ]*}}"; }
+  {
+    echo "namespace {"
+    function_of "int short_one(int a) {" 80
+    echo
+    function_of $'/// Long.\nint long_one(int a,\n             // why\n             int b) {' 79
+    echo "class Some {" && echo " public:" && function_of "  void method() const {" 81 && echo "};"
+    function_of "constexpr std::array kTable{" 100
+    echo "}  // namespace"
+  } >"$tree/src/short.cpp"
+  run -1 "$root/scripts/check-lengths" --functions "$tree"
+  echo "$output"
+  [ "$output" = "src/short.cpp:167: method: 81 lines, but 80 at most
+src/short.cpp:84: long_one: 81 lines, but 80 at most" ]
+}
