@@ -71,6 +71,6 @@ check() { "$root/scripts/check-lengths" "$tree"; }
   } >"$tree/src/short.cpp"
   run -1 "$root/scripts/check-lengths" --functions "$tree"
   echo "$output"
-  [ "$output" = "src/short.cpp:167: method: 81 lines, but 80 at most
-src/short.cpp:84: long_one: 81 lines, but 80 at most" ]
+  [ "$output" = "src/short.cpp:84: long_one: 81 lines, but 80 at most
+src/short.cpp:167: method: 81 lines, but 80 at most" ]
 }
