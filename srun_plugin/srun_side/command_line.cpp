@@ -237,7 +237,8 @@ std::span<const std::string> own_arguments() {
   static const std::vector<std::string> arguments = [] {
     // Not a stream: those bring the library's locales into every process that loads the plugin.
     std::vector<std::string> list;
-    const std::unique_ptr<FILE, decltype([](FILE* open) { std::fclose(open); })> file(std::fopen("/proc/self/cmdline", "re"));
+    const std::unique_ptr<FILE, decltype([](FILE* open) { std::fclose(open); })> file(
+        std::fopen("/proc/self/cmdline", "re"));
     if (file == nullptr) return list;
     std::string text;
     for (int letter = std::fgetc(file.get()); letter != EOF; letter = std::fgetc(file.get())) {

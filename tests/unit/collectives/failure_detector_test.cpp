@@ -51,8 +51,8 @@ TEST(FailureDetector, ARankThatIsGoneIsNamedByItsWorldRank) {
   group.call_everywhere(all_reduce(1));
   group.kill(2);
   const auto begin = Deadline::Clock::now();
-  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(5)));
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(4));
+  const Error error = cause_found_by(group.detector(0), all_reduce(1), "connection reset", in(seconds(60)));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(20));
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_EQ(error.ranks(), Ranks{20});
   EXPECT_THAT(error.what(), HasSubstr("rank 20 died or left the group"));
@@ -273,8 +273,8 @@ TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {
       .name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .nodes = {}, .channel = nullptr};
   FailureDetector alone{members, log, [] {}};
   const auto begin = Deadline::Clock::now();
-  EXPECT_EQ(cause_found_by(alone, all_reduce(1), "", in(seconds(5))).code(), ErrorCode::timeout);
-  EXPECT_LT(Deadline::Clock::now() - begin, seconds(4));
+  EXPECT_EQ(cause_found_by(alone, all_reduce(1), "", in(seconds(60))).code(), ErrorCode::timeout);
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(20));
 }
 
 }  // namespace

@@ -285,7 +285,7 @@ TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
 /// A group of two, of which the other is silent: its port takes connections and never answers.
 class GroupWithASilentMember : public GroupEngineTest {
  protected:
-  GroupWithASilentMember() {
+  explicit GroupWithASilentMember(seconds peer_timeout = seconds(3)) {
     GroupMembers members{
         .name = "pair",
         .rank = 0,
@@ -293,7 +293,7 @@ class GroupWithASilentMember : public GroupEngineTest {
         .endpoints = {{}, {.rank = 1, .address = "127.0.0.1", .port = base::local_port(silent_.get())}},
         .nodes = {},
         .channel = std::make_shared<world::PeerChannel>("127.0.0.1"),
-        .peer_timeout = seconds(3)};
+        .peer_timeout = peer_timeout};
     engine_.emplace(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, seconds(120));
     control_->hold();
   }
@@ -309,7 +309,13 @@ TEST_F(GroupWithASilentMember, ItIsNamedLongBeforeTheDeadline) {
   }
 }
 
-TEST_F(GroupWithASilentMember, ASlowOperationMayStillSucceed) {
+/// It is asked after half a second, and given up after a time that no busy machine takes for what is tested.
+class GroupThatWaitsForASilentMember : public GroupWithASilentMember {
+ protected:
+  GroupThatWaitsForASilentMember() : GroupWithASilentMember(seconds(60)) {}
+};
+
+TEST_F(GroupThatWaitsForASilentMember, ASlowOperationMayStillSucceed) {
   const Work work = collective();
   ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
   std::this_thread::sleep_for(milliseconds(2200));  // by now it is being asked
@@ -318,34 +324,34 @@ TEST_F(GroupWithASilentMember, ASlowOperationMayStillSucceed) {
 }
 
 // While one is being asked, which takes seconds, an operation with a short deadline begins.
-TEST_F(GroupWithASilentMember, DeadlinesOfOthersHoldMeanwhile) {
+TEST_F(GroupThatWaitsForASilentMember, DeadlinesOfOthersHoldMeanwhile) {
   const Work slow = transfer(OperationKind::recv, 1);
   std::this_thread::sleep_for(milliseconds(1300));
   const auto begin = Deadline::Clock::now();
   const auto error =
       error_of([&] { collective(Deadline::after(milliseconds(600))).wait(Deadline::after(seconds(30))); });
-  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1900));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(20));
   ASSERT_TRUE(error);
   EXPECT_EQ(error->ranks(), std::vector<int>{1});
 }
 
-TEST_F(GroupWithASilentMember, ClosingDoesNotWaitForIt) {
+TEST_F(GroupThatWaitsForASilentMember, ClosingDoesNotWaitForIt) {
   const Work work = collective();
   std::this_thread::sleep_for(milliseconds(1300));
   const auto begin = Deadline::Clock::now();
   engine_.reset();
-  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1500));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(20));
   EXPECT_EQ(work.error()->code(), ErrorCode::aborted);
 }
 
-TEST_F(GroupWithASilentMember, ClosingDoesNotWaitForAFailuresCause) {
+TEST_F(GroupThatWaitsForASilentMember, ClosingDoesNotWaitForAFailuresCause) {
   const Work work = collective();
   ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
   control_->fail("all_reduce 1");
   std::this_thread::sleep_for(milliseconds(300));
   const auto begin = Deadline::Clock::now();
   engine_.reset();
-  EXPECT_LT(Deadline::Clock::now() - begin, milliseconds(1500));
+  EXPECT_LT(Deadline::Clock::now() - begin, seconds(20));
   EXPECT_EQ(work.error()->code(), ErrorCode::aborted);
 }
 

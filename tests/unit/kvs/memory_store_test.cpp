@@ -86,7 +86,7 @@ TEST(MemoryStore, AFenceNamesTheRanksThatDidNotCome) {
   EXPECT_THAT(error->ranks(), testing::IsSupersetOf({0, 2}));
   EXPECT_THAT(error->ranks(), testing::Not(testing::Contains(1)));
   EXPECT_GE(took, std::chrono::milliseconds(300));
-  EXPECT_LT(took, std::chrono::seconds(5));
+  EXPECT_LT(took, std::chrono::seconds(20));
 
   const auto again = error_of([&] { one.fence(soon()); });
   ASSERT_TRUE(again) << "a failed fence cannot be taken back";

@@ -268,7 +268,7 @@ TEST(Pmi2Store, CloseGivesUpOnASilentServer) {
   const auto store = join(server, 0, 1);
   const auto begin = std::chrono::steady_clock::now();
   store->close();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ TEST(StoreServer, WaitingClientsAreClosedAtTheEnd) {
   EXPECT_TRUE(idle.ping());
   const auto begin = std::chrono::steady_clock::now();
   server.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   EXPECT_TRUE(waiting.is_closed());
   EXPECT_TRUE(idle.is_closed());
   EXPECT_TRUE(unknown.is_closed());

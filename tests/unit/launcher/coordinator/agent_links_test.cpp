@@ -28,7 +28,7 @@ class AgentLinksTest : public testing::Test {
 };
 
 TEST_F(AgentLinksTest, DroppedAgentsThatReadNothingAreWaitedForTogetherAndNotInTheLoop) {
-  constexpr int kAgents = 30;
+  constexpr int kAgents = 60;
   std::vector<control::Connection> agents;
   std::vector<int> numbers;
   control::Fence fence;
@@ -42,7 +42,7 @@ TEST_F(AgentLinksTest, DroppedAgentsThatReadNothingAreWaitedForTogetherAndNotInT
     links_.send(number, control::Finish{.exit_status = 1, .message = {}});
     links_.drop(number);
   }
-  EXPECT_LT(Deadline::Clock::now() - began, 3s) << "200 ms for each would be 6 s";
+  EXPECT_LT(Deadline::Clock::now() - began, 10s) << "200 ms for each would be 12 s";
   EXPECT_TRUE(links_.empty());
   EXPECT_TRUE(links_.next_deadline());
   for (const Deadline limit = Deadline::after(20s); links_.next_deadline() && !limit.expired();) {
