@@ -140,7 +140,7 @@ def logging_data():
     logs = []
     for wrap in (lambda net: Theirs(net, process_group=dist.new_group(backend="gloo")), Ours):
         model = wrap(torch.nn.Linear(3, 2))
-        pauses = iter((0, 1.2, 0))
+        pauses = iter((0, 3, 0))
         model.module.weight.register_hook(lambda gradient, pauses=pauses: time.sleep(next(pauses)))
         for _ in range(3):
             model(torch.ones(1, 3)).sum().backward()
@@ -154,7 +154,7 @@ def logging_data():
     assert [ours[name] for name in same] == [theirs[name] for name in same], (ours, theirs)
     assert ours["backend_name"] == "ddp" and ours["iteration"] == 3 and ours["ready_order"] == [1, 0]
     # of the last step, and of all three
-    assert ours["backward_compute_time"] < 600e6 < 3 * ours["avg_backward_compute_time"], ours
+    assert ours["backward_compute_time"] < 1500e6 < 3 * ours["avg_backward_compute_time"], ours
 
     model = Ours(torch.nn.Linear(3, 2))
     model._set_ddp_runtime_logging_sample_rate(4)
