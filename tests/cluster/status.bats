@@ -30,9 +30,11 @@ ready() { [ "$(grep -c READY "$shared/out")" -eq "$1" ]; }
   run on_ctl "$bin/ddp-info" status --job "$id.0" --json --after 0.5
   [ "$status" -eq 1 ]
   python3 -c 'import json, sys; r = json.load(sys.stdin); assert r["culprits"] == [5] and len(r["ranks"]) == 8 and not r["notes"], r' <<<"$output"
-  run on_ctl setpriv --reuid 65534 --clear-groups "$bin/ddp-info" status --job "$id"
-  [ "$status" -eq 2 ]
-  [[ $output == "ddp-info: "*"belongs to root"* ]] || { echo "$output"; return 1; }
+  if others_can_run "$bin/ddp-info"; then
+    run on_ctl setpriv --reuid 65534 --clear-groups "$bin/ddp-info" status --job "$id"
+    [ "$status" -eq 2 ]
+    [[ $output == "ddp-info: "*"belongs to root"* ]] || { echo "$output"; return 1; }
+  fi
   on_ctl scancel --signal=KILL "$id"
   wait "$job" || true
   job=

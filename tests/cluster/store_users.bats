@@ -79,7 +79,7 @@ expect_only_own() {
 
 @test "a job of a plain user: root is refused, too" {
   local job="$bin/ddprun"
-  setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$job" || skip "the programs are in a folder of root's"
+  others_can_run "$job" || skip "the programs are in a folder of root's"
   LIMIT=60 start setpriv --reuid=65534 --regid=65534 --clear-groups salloc -Q -N2 "$job" --nproc-per-node 1 \
     bash -c "$shared/ask own; echo \"UP \$RANK \$MASTER_ADDR \$MASTER_PORT\"; sleep 5"
   says 2 UP

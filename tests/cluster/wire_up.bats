@@ -46,7 +46,7 @@ placements() {
 
 @test "Open MPI's mpirun on two nodes of an allocation" {
   facts=$(task_facts '$OMPI_COMM_WORLD_RANK' '$OMPI_COMM_WORLD_LOCAL_RANK' - "$rank_program" world)
-  run timeout 120 "$cluster" run salloc -N2 -n4 mpirun --allow-run-as-root -n 4 bash -c "$facts"
+  run timeout 120 "$cluster" run salloc -N2 -n4 mpirun --allow-run-as-root --bind-to none -n 4 bash -c "$facts"
   succeeded
   grep -v '^salloc:' <<<"$output" | "$check_world" 4 pmix 3,1
 }

@@ -189,7 +189,7 @@ print()' >out
   [ "$(id -u)" -eq 0 ] || skip "needs to be root to become somebody else"
   mkdir closed
   as_nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
-  "${as_nobody[@]}" test -x "$DDPRUN" || skip "other users cannot execute ddprun here"
+  others_can_run "$DDPRUN" || skip "the programs are in a folder of root's"
   run -1 "${as_nobody[@]}" env TMPDIR=/tmp "$DDPRUN" --log-dir "$PWD/closed" true
   echo "$output"
   [[ $output == *"Permission denied"* ]]
