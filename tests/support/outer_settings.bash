@@ -1,5 +1,5 @@
-# What must not reach the programs under test from where the tests are started: a launcher or allocation around them, and
-# the user's own defaults.
+# What tests take from where they are started: what must not reach the programs under test, a launcher or allocation around
+# them and the user's own defaults; and who can run these programs.
 
 # Keeps the tests' own variables, and SLURM_CONF, which is how commands find the tests' cluster.
 forget_outer_settings() {
@@ -17,3 +17,6 @@ forget_outer_settings() {
     esac
   done
 }
+
+# others_can_run PROGRAM: whether another user can: a checkout may lie in a folder of root's.
+others_can_run() { setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$1"; }

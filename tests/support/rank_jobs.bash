@@ -12,9 +12,6 @@ rank_jobs_setup() {
   forget_outer_settings
 }
 
-# others_can_run PROGRAM: whether another user can: a checkout may lie in a folder of root's.
-others_can_run() { setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$1"; }
-
 # A command line for `bash -c`: says what the launcher says of this task, then runs the program in its place.
 # task_facts 'RANK' 'LOCAL_RANK' 'NODE' PROGRAM...
 task_facts() {
