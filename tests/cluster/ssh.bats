@@ -131,7 +131,7 @@ RANKS
   local began=$SECONDS
   finish
   [ "$status" -eq 130 ] || { echo "$output"; return 1; }
-  [ $((SECONDS - began)) -lt 20 ]
+  [ $((SECONDS - began)) -lt 60 ]
   clean
 }
 

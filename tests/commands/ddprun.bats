@@ -63,10 +63,10 @@ load ../support/ddprun_jobs
 @test "the first failure ends the other ranks after the grace time" {
   SECONDS=0
   run "$DDPRUN" --nproc-per-node 4 --failure-grace 0.2 sh -c \
-    'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 1 ]; then exit 3; fi; sleep 100'
+    'echo $$$$ >"$NOTES/pid.$RANK"; if [ "$RANK" = 1 ]; then exit 3; fi; sleep 1000'
   echo "$output"
   [ "$status" -eq 3 ]
-  [ "$SECONDS" -lt 20 ]
+  [ "$SECONDS" -lt 60 ]
   [[ $output == *"rank      : 1 "*"<NO_OTHER_FAILURES>"*"3 other ranks were ended by ddprun."* ]]
   all_gone
 }
@@ -88,7 +88,7 @@ load ../support/ddprun_jobs
   taken_ms=$((($(date +%s%N) - begin) / 1000000))
   echo "$taken_ms ms; $output"
   [ "$status" -eq 3 ]
-  [ "$taken_ms" -ge 1500 ] && [ "$taken_ms" -lt 10000 ]
+  [ "$taken_ms" -ge 1500 ] && [ "$taken_ms" -lt 25000 ] # without the option it takes 30 s
   [[ $output == *"1 other rank was ended by ddprun, 1 of them by SIGKILL."* ]]
   all_gone
 }
